@@ -1,0 +1,40 @@
+# `make demo` and `make test` each do all of their own set-up.
+VENV := .venv
+BIN := $(VENV)/bin
+INSTALLED := $(VENV)/.installed
+
+.DEFAULT_GOAL := help
+.PHONY: help install demo test test-real lint types contracts check lock clean
+
+help:  ## this list
+	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/ - /' | sort
+
+install: $(INSTALLED)  ## .venv with the `kairos` command
+$(INSTALLED): requirements.lock requirements-model.lock pyproject.toml scripts/install.sh
+	@sh scripts/install.sh $(VENV)
+
+demo: $(INSTALLED)  ## three agent applications on two real model servers, under three minutes
+	@$(BIN)/kairos demo
+
+test: $(INSTALLED)  ## unit, property, contract and simulation tests, and end to end on the stand-in
+	@$(BIN)/pytest -m "not real"
+
+test-real: $(INSTALLED)  ## end to end on real model servers (llama.cpp)
+	@$(BIN)/pytest -m real
+
+lint: $(INSTALLED)  ## ruff
+	@$(BIN)/ruff check . && $(BIN)/ruff format --check .
+
+types: $(INSTALLED)  ## mypy --strict
+	@$(BIN)/mypy
+
+contracts: $(INSTALLED)  ## imports point one way
+	@$(BIN)/lint-imports
+
+check: test lint types contracts  ## everything that needs no real engine
+
+lock: $(INSTALLED)  ## rewrite the lock files from pyproject.toml
+	@sh scripts/lock.sh $(VENV)
+
+clean:  ## remove what install made
+	rm -rf $(VENV) .venv-bench

