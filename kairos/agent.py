@@ -1,0 +1,259 @@
+"""The agent runtime: name an agent, say what it does with a message.
+
+    app = Application("qa", entry="router")
+
+    @app.agent("router")
+    async def router(task: Task) -> None:
+        verdict = await task.complete("You route questions.", task.text("text"), max_tokens=4)
+        await task.send("mathematics" if "math" in verdict else "humanities", task.value)
+
+    @app.agent("mathematics")
+    async def mathematics(task: Task) -> None:
+        answer = await task.complete("You solve problems.", task.text("text"), max_tokens=100)
+        await task.finish({"answer": answer})
+
+Who works for whom travels by itself, in headers, with every message and every LLM call. Delivery
+is at least once: an agent may see a message again, and a user a result.
+"""
+
+import asyncio
+import logging
+import re
+import secrets
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from functools import partial
+from typing import Annotated, Any, Protocol
+
+import msgspec
+
+from kairos.errors import InvalidRequest, SetupError, UpstreamFailed
+from kairos.ports import Bus, Message
+
+RESULTS = "kairos.results"
+DEAD_LETTERS = "kairos.dead-letters"
+USER = "user"  # upstream of a workflow's first agent, and receiver of its result
+
+_NAME = r"\A[A-Za-z0-9_][A-Za-z0-9_-]{0,63}\Z"  # part of a topic's name, so no dots
+_IDENTIFIER = r"\A[A-Za-z0-9_][A-Za-z0-9_.:@/+=-]{0,127}\Z"
+_TRACEPARENT = r"\A00-(?!0{32})[0-9a-f]{32}-(?!0{16})[0-9a-f]{16}-[0-9a-f]{2}\Z"
+_HEADERS = {
+    "version": "kairos-version",
+    "workflow_id": "kairos-msg-id",
+    "app": "kairos-app",
+    "agent": "kairos-agent",
+    "upstream": "kairos-upstream",
+    "started_at": "kairos-started-at",
+    "attempt": "kairos-attempt",
+    "traceparent": "traceparent",
+}
+_OTHER_HEADERS = 32  # headers of others that are passed on at most
+_VALUE_BYTES = 1 << 20
+
+log = logging.getLogger(__name__)
+
+Name = Annotated[str, msgspec.Meta(pattern=_NAME)]
+Value = dict[str, Any]  # a JSON object
+
+
+class LLM(Protocol):
+    """Answers chat completions."""
+
+    async def complete(self, body: Value, headers: Mapping[str, str]) -> Value:
+        """The OpenAI response to an OpenAI chat-completions body.
+
+        `headers` say who calls (`X-Kairos-*`) and name the call (`X-Request-Id`): a call that is
+        tried again keeps its name and counts `X-Kairos-Attempt` up.
+
+        Raises:
+            KairosError: there is no answer; the message says what the server said.
+        """
+
+
+class Envelope(msgspec.Struct, frozen=True, kw_only=True, rename=_HEADERS.get):
+    """What a message's headers say: whose it is, for whom and from whom."""
+
+    version: Annotated[int, msgspec.Meta(ge=1, le=1)] = 1
+    workflow_id: Annotated[str, msgspec.Meta(pattern=_IDENTIFIER)]
+    app: Name
+    agent: Name  # the receiver
+    upstream: Name  # the sender
+    started_at: Annotated[int, msgspec.Meta(ge=0, lt=10**18)]  # µs since the epoch
+    attempt: Annotated[int, msgspec.Meta(ge=1, lt=1_000)] = 1
+    traceparent: Annotated[str, msgspec.Meta(pattern=_TRACEPARENT)]
+
+
+class Result(msgspec.Struct, frozen=True, kw_only=True):
+    """How a workflow ended. `value` has a text `error` where it failed."""
+
+    workflow_id: str
+    app: str
+    value: Value
+
+
+class Task:
+    """A message in the hands of an agent, and what the agent can do about it."""
+
+    def __init__(self, message: Message, envelope: Envelope, app: "Application", at: "_World"):
+        self.envelope = envelope
+        self.value = _read_value(message)
+        self._message = message
+        self._app = app
+        self._world = at
+        self._calls = 0
+
+    def text(self, field: str) -> str:
+        """A field of the value.
+
+        Raises:
+            InvalidRequest: there is no such field, or it is no text.
+        """
+        text = self.value.get(field)
+        if not isinstance(text, str):
+            raise InvalidRequest(f"the message's value has no text '{field}'")
+        return text
+
+    async def complete(
+        self, system: str, user: str, *, max_tokens: int, temperature: float = 0.0, seed: int = 1
+    ) -> str:
+        """What the model says to the user's text under the system prompt."""
+        messages = [{"role": "system", "content": system}, {"role": "user", "content": user}]
+        body = {
+            "messages": messages,
+            "max_tokens": max_tokens,
+            "temperature": temperature,
+            "seed": seed,
+        }
+        return _reply(await self._world.llm.complete(body, self._call_headers()))
+
+    async def send(self, agent: str, value: Value) -> None:
+        """Hand the workflow on to another agent of the application, or back to this one."""
+        if agent not in self._app.agents:
+            known = ", ".join(self._app.agents)
+            raise InvalidRequest(f"{self._app.name} has no agent '{agent}'; it has: {known}")
+        await self._publish(self._app.inbox(agent), agent, value)
+
+    async def finish(self, value: Value) -> None:
+        """End the workflow: the user gets this value."""
+        await self._publish(RESULTS, USER, value)
+
+    async def _publish(self, topic: str, agent: str, value: Value) -> None:
+        message = _forward(self._message, self.envelope, agent=agent, value=value)
+        await self._world.bus.publish(topic, message)
+
+    def _call_headers(self) -> dict[str, str]:
+        """Redelivered, a task makes its calls under the names they had before."""
+        self._calls += 1
+        envelope = self.envelope
+        span = envelope.traceparent.split("-")[2]
+        return {
+            "X-Kairos-Workflow-Id": envelope.workflow_id,
+            "X-Kairos-App": envelope.app,
+            "X-Kairos-Agent": envelope.agent,
+            "X-Kairos-Upstream": envelope.upstream,
+            "X-Kairos-Started-At": str(envelope.started_at),
+            "X-Kairos-Attempt": str(envelope.attempt),
+            "X-Request-Id": f"{span}-{self._calls}",
+            "traceparent": envelope.traceparent,
+        }
+
+
+Action = Callable[[Task], Awaitable[None]]
+
+
+class _World(msgspec.Struct, frozen=True):
+    bus: Bus
+    llm: LLM
+
+
+class Application:
+    """Agents that work together, of which `entry` gets the user's task."""
+
+    def __init__(self, name: str, *, entry: str) -> None:
+        self.name = _named(name)
+        self.entry = _named(entry)
+        self.agents: dict[str, Action] = {}
+
+    def agent(self, name: str) -> Callable[[Action], Action]:
+        """Register the function below as the agent of that name."""
+
+        def register(action: Action) -> Action:
+            if _named(name) in self.agents or name == USER:
+                raise SetupError(f"{self.name}: the agent name '{name}' is taken")
+            self.agents[name] = action
+            return action
+
+        return register
+
+    def inbox(self, agent: str) -> str:
+        return f"kairos.agents.{self.name}.{agent}"
+
+
+async def submit(
+    bus: Bus, app: Application, value: Value, *, now_us: int, msg_id: str | None = None
+) -> str:
+    """Start a workflow; return its id, under which its result will come.
+
+    Raises:
+        InvalidRequest: `msg_id` is no identifier.
+    """
+    workflow_id = secrets.token_hex(16) if msg_id is None else msg_id
+    if not re.match(_IDENTIFIER, workflow_id):
+        raise InvalidRequest("a msg_id has 1 to 128 letters, digits and _ . : @ / + = -")
+    envelope = Envelope(
+        workflow_id=workflow_id,
+        app=app.name,
+        agent=app.entry,
+        upstream=USER,
+        started_at=now_us,
+        traceparent=f"00-{secrets.token_hex(16)}-{secrets.token_hex(8)}-01",
+    )
+    await bus.publish(app.inbox(app.entry), _message(envelope, value))
+    return workflow_id
+
+
+async def run(
+    applications: Iterable[Application], bus: Bus, llm: LLM, *, concurrency: int = 64
+) -> None:
+    """Run all agents until cancelled, each on up to `concurrency` workflows at once.
+
+    A task that its agent cannot do, even on the bus's last attempt, ends its workflow with an
+    error as the result.
+    """
+    world = _World(bus, llm)
+    async with asyncio.TaskGroup() as consumers:
+        for app in applications:
+            if app.entry not in app.agents:
+                raise SetupError(f"{app.name}: there is no agent '{app.entry}' to begin with")
+            for agent in app.agents:
+                inbox, handler = app.inbox(agent), partial(_perform, app, agent, world)
+                consume = bus.consume(inbox, inbox, handler, concurrency=concurrency)
+                consumers.create_task(consume)
+            failures = partial(_report_failure, app, bus)
+            consumers.create_task(bus.consume(DEAD_LETTERS, f"kairos.agents.{app.name}", failures))
+
+
+def read_result(message: Message) -> Result:
+    """Raises InvalidRequest: the message is no result."""
+    envelope = _read_envelope(message)
+    value = _read_value(message)
+    return Result(workflow_id=envelope.workflow_id, app=envelope.app, value=value)
+
+
+async def _perform(app: Application, agent: str, world: _World, message: Message) -> None:
+    envelope = _read_envelope(message)
+    if (envelope.app, envelope.agent) != (app.name, agent):
+        raise InvalidRequest(f"a message for {envelope.app}.{envelope.agent} is in a wrong inbox")
+    await app.agents[agent](Task(message, envelope, app, world))
+
+
+async def _report_failure(app: Application, bus: Bus, letter: Message) -> None:
+    if letter.headers.get("kairos-dead-topic") not in map(app.inbox, app.agents):
+        return
+    try:
+        envelope = _read_envelope(letter)
+    except InvalidRequest as error:
+        log.warning("%s: nobody to tell of a dead letter: %s", app.name, error)
+        return
+    reason = letter.headers.get("kairos-dead-reason", "unknown")
+    error = {"error": f"{envelope.agent} failed: {reason}"}
+    await bus.publish(RESULTS, _forward(letter, envelope, agent=USER, value=error))

@@ -1,0 +1,163 @@
+"""Settings: defaults, then the file, then the environment, then the command line."""
+
+import ipaddress
+import os
+import re
+import tomllib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import msgspec
+
+from kairos.dispatcher.placements import PLACEMENTS
+from kairos.errors import SetupError
+from kairos.scheduler.policies import POLICIES
+
+# vLLM's own default; an engine tells its KV memory, but not this.
+MAX_NUM_SEQS = 256
+
+
+class EngineSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """One upstream. Limits are for engines that do not tell theirs; what an engine tells wins."""
+
+    url: str
+    api_key_env: str | None = None  # the environment variable that holds the engine's key
+    max_num_seqs: int | None = None
+    kv_tokens: int | None = None
+
+    @property
+    def id(self) -> str:
+        """`host:port`: how logs, metrics and errors name the instance."""
+        return urlsplit(self.url).netloc.rpartition("@")[2]
+
+
+class KeySettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A client's API key, as the SHA-256 digest of it, and the tenant that it stands for."""
+
+    sha256: str
+    tenant: str
+
+
+class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """All that `kairos serve` can be told. In the file, `[[engine]]` and `[[key]]` are tables."""
+
+    host: str = "127.0.0.1"
+    port: int = 8000
+    admin_host: str = "127.0.0.1"
+    admin_port: int = 8001
+    policy: str = "fcfs"
+    placement: str = "least-kv"
+    max_waiting: int = 10_000
+    max_body_bytes: int = 32 << 20
+    log_dir: str | None = None
+    engine: tuple[EngineSettings, ...] = ()
+    key: tuple[KeySettings, ...] = ()
+
+
+def parse_engine(text: str) -> EngineSettings:
+    """Read `URL[,max_num_seqs=N][,kv_tokens=N]`.
+
+    Raises:
+        SetupError: it is none.
+    """
+    url, *options = text.split(",")
+    limits: dict[str, int] = {}
+    for option in options:
+        name, _, value = option.partition("=")
+        if name not in ("max_num_seqs", "kv_tokens") or not value.isdecimal():
+            raise SetupError(
+                f"--engine {text}: '{option}' is not understood; write "
+                "URL[,max_num_seqs=N][,kv_tokens=N]"
+            )
+        limits[name] = int(value)
+    return EngineSettings(url=url, **limits)
+
+
+def load(path: Path | None, environ: Mapping[str, str], arguments: Mapping[str, Any]) -> Settings:
+    """Put the settings together and check them.
+
+    Args:
+        environ: `KAIROS_PORT` and so on set the plain settings (not engines and keys).
+        arguments: from the command line; None means not given.
+
+    Raises:
+        SetupError: a value is wrong; the message names it and what it may be.
+    """
+    given: dict[str, Any] = {}
+    if path is not None:
+        given.update(_read_file(path))
+    for field in msgspec.structs.fields(Settings):
+        if field.name not in ("engine", "key"):
+            value = environ.get(f"KAIROS_{field.name.upper()}")
+            if value is not None:
+                given[field.name] = value
+    given.update({name: value for name, value in arguments.items() if value is not None})
+    try:
+        settings = msgspec.convert(given, Settings, strict=False)
+    except msgspec.ValidationError as error:
+        raise SetupError(f"settings: {error}") from None
+    _check(settings)
+    return settings
+
+
+def _read_file(path: Path) -> dict[str, Any]:
+    try:
+        given = tomllib.loads(path.read_text())
+        msgspec.convert(given, Settings)
+    except OSError as error:
+        raise SetupError(f"--config {path}: {error.strerror}") from None
+    except (tomllib.TOMLDecodeError, msgspec.ValidationError, UnicodeDecodeError) as error:
+        raise SetupError(f"--config {path}: {error}") from None
+    return given
+
+
+def _check(settings: Settings) -> None:
+    _check_known("policy", settings.policy, POLICIES)
+    _check_known("placement", settings.placement, PLACEMENTS)
+    for name in ("port", "admin_port"):
+        if not 0 <= getattr(settings, name) <= 65535:
+            raise SetupError(f"{name} {getattr(settings, name)} is no port (0 to 65535)")
+    for name in ("max_waiting", "max_body_bytes"):
+        if getattr(settings, name) < 1:
+            raise SetupError(f"{name} must be at least 1")
+    for engine in settings.engine:
+        _check_engine(engine)
+    ids = [engine.id for engine in settings.engine]
+    if doubled := {engine_id for engine_id in ids if ids.count(engine_id) > 1}:
+        raise SetupError(f"engine {doubled.pop()} is named twice")
+    for key in settings.key:
+        if not re.fullmatch(r"[0-9a-f]{64}", key.sha256):
+            raise SetupError(
+                f"the key of tenant '{key.tenant}' must be 64 hexadecimal digits: the output of "
+                'printf %s "$KEY" | sha256sum'
+            )
+        if not re.fullmatch(r"[A-Za-z0-9_.-]{1,64}", key.tenant):
+            raise SetupError(f"'{key.tenant}' is no tenant name (letters, digits, _ . -)")
+
+
+def _check_known(what: str, name: str, known: Mapping[str, object]) -> None:
+    if name not in known:
+        raise SetupError(f"there is no {what} '{name}'; known: {', '.join(sorted(known))}")
+
+
+def _check_engine(engine: EngineSettings) -> None:
+    parts = urlsplit(engine.url)
+    if parts.scheme not in ("http", "https") or not parts.hostname:
+        raise SetupError(f"engine '{engine.url}' is no URL such as http://127.0.0.1:8101")
+    if parts.username or parts.password:
+        raise SetupError(f"engine {engine.id}: put its key into api_key_env, not into the URL")
+    if engine.api_key_env is not None and not os.environ.get(engine.api_key_env):
+        raise SetupError(f"engine {engine.id}: the variable {engine.api_key_env} is not set")
+    for name in ("max_num_seqs", "kv_tokens"):
+        value = getattr(engine, name)
+        if value is not None and value < 1:
+            raise SetupError(f"engine {engine.id}: {name} must be at least 1")
+
+
+def is_loopback(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"

@@ -1,0 +1,1 @@
+"""The demo: engines, applications and Kairos, started together by one command."""

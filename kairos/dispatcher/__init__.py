@@ -1,0 +1,1 @@
+"""Which instance serves it."""

@@ -1,0 +1,76 @@
+"""What is in flight where. Occupancy is derived from the bookings, never kept beside them, so the
+two cannot disagree."""
+
+from kairos.model import Instance, Request
+
+
+class Ledger:
+    """The instances, and the KV memory that each request in flight has booked on one of them."""
+
+    def __init__(self) -> None:
+        self.instances: dict[str, Instance] = {}
+        self._instance_of: dict[str, str] = {}
+        self._booked: dict[str, dict[str, int]] = {}  # instance id -> request id -> tokens
+
+    def __contains__(self, request_id: str) -> bool:
+        return request_id in self._instance_of
+
+    def __len__(self) -> int:
+        return len(self._instance_of)
+
+    def join(self, instance: Instance) -> None:
+        """Add an instance, or replace its limits; what is booked there stays booked."""
+        self.instances[instance.id] = instance
+        self._booked.setdefault(instance.id, {})
+
+    def leave(self, instance_id: str) -> None:
+        """Nothing more can be booked there; what runs there stays booked until it ends."""
+        self.instances.pop(instance_id, None)
+        self._forget_if_empty(instance_id)
+
+    def serving(self, model: str | None) -> list[Instance]:
+        """Instances that serve the model (None: any), in the order in which they joined."""
+        if model is None:
+            return list(self.instances.values())
+        return [i for i in self.instances.values() if model in i.models]
+
+    def running(self, instance_id: str) -> int:
+        """Requests in flight on the instance."""
+        return len(self._booked.get(instance_id, ()))
+
+    def booked_tokens(self, instance_id: str) -> int:
+        return sum(self._booked.get(instance_id, {}).values())
+
+    def has_room(self, instance: Instance, need_tokens: int) -> bool:
+        """Whether a sequence slot is free, and memory for a request of this need.
+
+        A need above the instance's whole memory counts as that memory: the expected length is a
+        guess, and on an idle instance the request may as well try.
+        """
+        if self.running(instance.id) >= instance.max_num_seqs:
+            return False
+        if instance.kv_tokens is None:
+            return True
+        need = min(need_tokens, instance.kv_tokens)
+        return self.booked_tokens(instance.id) + need <= instance.kv_tokens
+
+    def book(self, request: Request, instance: Instance) -> None:
+        assert request.id not in self._instance_of
+        need = request.peak_kv_tokens
+        if instance.kv_tokens is not None:
+            need = min(need, instance.kv_tokens)
+        self._instance_of[request.id] = instance.id
+        self._booked[instance.id][request.id] = need
+
+    def release(self, request_id: str) -> bool:
+        """Give the booking back; False when there was none (late or repeated news)."""
+        instance_id = self._instance_of.pop(request_id, None)
+        if instance_id is None:
+            return False
+        del self._booked[instance_id][request_id]
+        self._forget_if_empty(instance_id)
+        return True
+
+    def _forget_if_empty(self, instance_id: str) -> None:
+        if instance_id not in self.instances and not self._booked.get(instance_id, True):
+            del self._booked[instance_id]

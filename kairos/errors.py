@@ -1,0 +1,130 @@
+"""Everything that can go wrong and that a caller should know about.
+
+KairosError
+ ├─ InvalidRequest 400        the client sent something we can never serve
+ │   ├─ Unauthorized 401
+ │   ├─ ModelNotFound 404
+ │   ├─ BodyTooLarge 413
+ │   └─ NeverFits 413
+ ├─ QueueFull 429
+ ├─ UpstreamFailed 502        the engine answered, but not with an answer
+ ├─ Unavailable 503
+ │   ├─ NoInstance 503
+ │   └─ UpstreamUnreachable 503
+ ├─ MessageTooLarge           a message is over the bus's limit
+ └─ SetupError                a command cannot start; the message says what to do
+     └─ InvalidFile           a file does not hold what it should; says where and what
+"""
+
+
+class KairosError(Exception):
+    """Base of all expected failures.
+
+    `status` is the HTTP status the gateway answers with, `code` the machine-readable reason in the
+    body, `retry_after_s` the Retry-After header where trying again makes sense: decided here, so
+    that no layer maps errors twice.
+    """
+
+    status = 500
+    code = "internal_error"
+    retry_after_s: int | None = None
+
+
+class InvalidRequest(KairosError):
+    """The client sent something we can never serve; retrying is pointless."""
+
+    status = 400
+    code = "invalid_request"
+
+
+class Unauthorized(InvalidRequest):
+    status = 401
+    code = "invalid_api_key"
+
+
+class ModelNotFound(InvalidRequest):
+    status = 404
+    code = "model_not_found"
+
+    def __init__(self, model: str, served: list[str]) -> None:
+        super().__init__(f"the model '{model}' does not exist here; served: {', '.join(served)}")
+
+
+class BodyTooLarge(InvalidRequest):
+    status = 413
+    code = "body_too_large"
+
+    def __init__(self, limit_bytes: int) -> None:
+        super().__init__(f"the request body is larger than the limit of {limit_bytes} bytes")
+
+
+class NeverFits(InvalidRequest):
+    """The prompt alone needs more KV memory than any instance has, even when idle."""
+
+    status = 413
+    code = "prompt_too_large"
+
+    def __init__(self, request_id: str, prompt_tokens: int, kv_tokens: int) -> None:
+        super().__init__(
+            f"the prompt of request {request_id} needs about {prompt_tokens} KV tokens; "
+            f"the largest instance holds {kv_tokens}"
+        )
+
+
+class QueueFull(KairosError):
+    status = 429
+    code = "queue_full"
+    retry_after_s = 1
+
+    def __init__(self, waiting: int) -> None:
+        super().__init__(f"{waiting} requests are waiting already, which is the limit; try later")
+
+
+class UpstreamFailed(KairosError):
+    status = 502
+    code = "upstream_failed"
+
+
+class Unavailable(KairosError):
+    status = 503
+    code = "unavailable"
+    retry_after_s = 1
+
+
+class NoInstance(Unavailable):
+    """Nothing that serves the model is up; it may come back."""
+
+    code = "no_instance"
+
+    def __init__(self, model: str | None) -> None:
+        what = f"the model '{model}'" if model else "this request"
+        super().__init__(f"no instance that serves {what} is reachable at the moment")
+
+
+class UpstreamUnreachable(Unavailable):
+    """The chosen instance could not be reached, or went away before it answered."""
+
+    code = "upstream_unreachable"
+
+    def __init__(self, instance_id: str, cause: str) -> None:
+        super().__init__(f"instance {instance_id} could not be reached ({cause})")
+        self.instance_id = instance_id
+
+
+class MessageTooLarge(KairosError):
+    def __init__(self, topic: str, size_bytes: int, limit_bytes: int) -> None:
+        super().__init__(
+            f"a message of {size_bytes} bytes for {topic} is over the bus's limit of {limit_bytes}"
+        )
+
+
+class SetupError(KairosError):
+    """A command cannot start. The message says what is missing and how to get it."""
+
+
+class InvalidFile(SetupError):
+    """A file does not hold what it should. `line` counts from 1."""
+
+    def __init__(self, path: object, problem: str, *, line: int | None = None) -> None:
+        where = f"{path}:{line}" if line else f"{path}"
+        super().__init__(f"{where}: {problem}")

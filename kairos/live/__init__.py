@@ -1,0 +1,1 @@
+"""The live body: asyncio, HTTP and real engines around the core."""

@@ -1,0 +1,200 @@
+"""The bus in memory: for one process, for tests, and for a demo without Kafka.
+
+A topic holds each message until every consumer group has handled it, and after that the last few,
+so that a group which comes late still begins near the start, as with a log. Within a group a key
+is in the hands of one handler at a time; that alone keeps the order of a key.
+"""
+
+import asyncio
+import logging
+from collections import deque
+
+import msgspec
+
+from kairos.errors import MessageTooLarge
+from kairos.ports import Handler, Message
+
+ATTEMPT = "kairos-attempt"
+DEAD_LETTERS = "kairos.dead-letters"
+DEAD_TOPIC = "kairos-dead-topic"
+DEAD_GROUP = "kairos-dead-group"
+DEAD_REASON = "kairos-dead-reason"
+
+_ATTEMPTS = 3
+_REASON_LIMIT = 500  # characters of an error's text that a dead letter carries
+_HANDLED_KEPT = 1_000  # messages per topic, for groups that come late
+
+log = logging.getLogger(__name__)
+
+
+class MemoryBus:
+    """The port `Bus`, in memory. Nothing outlives the process.
+
+    A key's next message waits while one before it is being redelivered. A message whose handler
+    was cancelled goes to the next consumer of its group, with the attempt it had.
+    """
+
+    def __init__(self, *, topic_messages: int = 10_000, message_bytes: int = 1 << 20) -> None:
+        self._topic_messages = topic_messages
+        self._message_bytes = message_bytes
+        self._topics: dict[str, _Topic] = {}
+
+    async def publish(self, topic: str, message: Message) -> None:
+        size = _size(message)
+        if size > self._message_bytes:
+            raise MessageTooLarge(topic, size, self._message_bytes)
+        into = self._topic(topic)
+        await into.room.acquire()
+        into.append(message)
+
+    async def consume(
+        self, topic: str, group: str, handler: Handler, *, concurrency: int = 1
+    ) -> None:
+        async with asyncio.TaskGroup() as workers:
+            for _ in range(concurrency):
+                workers.create_task(self._work(topic, group, handler))
+
+    async def _work(self, topic: str, group: str, handler: Handler) -> None:
+        source = self._topic(topic)
+        share = source.group(group)
+        while True:
+            key = await share.ready.get()
+            delivery = share.queues[key][0]
+            try:
+                reason = await _deliver(delivery, handler)
+            except asyncio.CancelledError:
+                share.ready.put_nowait(key)
+                raise
+            if reason is not None:
+                await self._bury(topic, group, delivery.entry.message, reason)
+            share.remove_first(key)
+            source.done(delivery.entry)
+
+    async def _bury(self, topic: str, group: str, message: Message, reason: str) -> None:
+        log.warning("%s: a message of %s is dead: %s", group, message.key, reason)
+        grave = self._topic(DEAD_LETTERS)
+        # The living never wait for room among the dead, nor are the dead buried twice.
+        if topic == DEAD_LETTERS or grave.room.locked():
+            log.error("%s: the dead letter of %s is lost", group, message.key)
+            return
+        await grave.room.acquire()
+        why = {DEAD_TOPIC: topic, DEAD_GROUP: group, DEAD_REASON: reason}
+        grave.append(msgspec.structs.replace(message, headers={**message.headers, **why}))
+
+    def _topic(self, name: str) -> "_Topic":
+        if name not in self._topics:
+            self._topics[name] = _Topic(self._topic_messages)
+        return self._topics[name]
+
+
+async def _deliver(delivery: "_Delivery", handler: Handler) -> str | None:
+    """Call the handler until it returns or the attempts are used up; then say why."""
+    while True:
+        message = delivery.entry.message
+        headers = {**message.headers, ATTEMPT: str(delivery.attempt)}
+        try:
+            await handler(msgspec.structs.replace(message, headers=headers))
+        except asyncio.CancelledError as error:
+            # The consumer is being cancelled, or else only something that the handler awaited was.
+            if (task := asyncio.current_task()) is not None and task.cancelling():
+                raise
+            reason = _reason(error)
+        except Exception as error:  # noqa: BLE001 - whatever the handler raised is its message's end
+            reason = _reason(error)
+        else:
+            return None
+        if delivery.attempt == _ATTEMPTS:
+            return reason
+        delivery.attempt += 1
+
+
+def _reason(error: BaseException) -> str:
+    return f"{type(error).__name__}: {error}"[:_REASON_LIMIT]
+
+
+def _size(message: Message) -> int:
+    headers = sum(len(name) + len(value.encode()) for name, value in message.headers.items())
+    return len(message.key.encode()) + len(message.value) + headers
+
+
+class _Entry:
+    """A message in its topic, and how many of the topic's groups have yet to handle it."""
+
+    __slots__ = ("message", "missing")
+
+    def __init__(self, message: Message, missing: int) -> None:
+        self.message = message
+        self.missing = missing
+
+
+class _Delivery:
+    """An entry on its way to one group."""
+
+    __slots__ = ("attempt", "entry")
+
+    def __init__(self, entry: _Entry) -> None:
+        self.entry = entry
+        self.attempt = 1
+
+
+class _Group:
+    """What one consumer group has yet to handle, by key, in the order of publication.
+
+    A key is in `queues` while it has an unhandled message, and in `ready` while besides no handler
+    is at work on it.
+    """
+
+    def __init__(self) -> None:
+        self.queues: dict[str, deque[_Delivery]] = {}
+        self.ready: asyncio.Queue[str] = asyncio.Queue()
+
+    def add(self, entry: _Entry) -> None:
+        key = entry.message.key
+        if key in self.queues:
+            self.queues[key].append(_Delivery(entry))
+        else:
+            self.queues[key] = deque([_Delivery(entry)])
+            self.ready.put_nowait(key)
+
+    def remove_first(self, key: str) -> None:
+        queue = self.queues[key]
+        queue.popleft()
+        if queue:
+            self.ready.put_nowait(key)
+        else:
+            del self.queues[key]
+
+
+class _Topic:
+    """A bounded number of unhandled messages, and the last handled ones."""
+
+    def __init__(self, limit: int) -> None:
+        self.room = asyncio.Semaphore(limit)
+        self._unhandled: dict[_Entry, None] = {}  # an ordered set
+        self._handled: deque[_Entry] = deque(maxlen=_HANDLED_KEPT)
+        self._groups: dict[str, _Group] = {}
+
+    def append(self, message: Message) -> None:
+        """Add a message, for which `room` has been acquired."""
+        entry = _Entry(message, missing=len(self._groups))
+        self._unhandled[entry] = None
+        for group in self._groups.values():
+            group.add(entry)
+
+    def group(self, name: str) -> _Group:
+        """The group of that name. A new one starts at the oldest message still held."""
+        if name not in self._groups:
+            self._groups[name] = group = _Group()
+            # Of one key all handled messages are older than all unhandled ones.
+            for entry in (*self._handled, *self._unhandled):
+                entry.missing += 1
+                group.add(entry)
+        return self._groups[name]
+
+    def done(self, entry: _Entry) -> None:
+        """One group has handled the entry."""
+        entry.missing -= 1
+        if entry.missing == 0 and entry in self._unhandled:
+            del self._unhandled[entry]
+            self._handled.append(entry)
+            self.room.release()

@@ -1,0 +1,227 @@
+"""One LLM call from the client's request to its last byte."""
+
+import asyncio
+import json
+from collections.abc import Awaitable, Callable, MutableMapping
+from typing import Any
+
+import aiohttp
+
+from kairos.errors import KairosError, UpstreamFailed, UpstreamUnreachable
+from kairos.events import Arrived, Cancelled, Event, Failed, Finished, FirstToken
+from kairos.live.body import Body
+from kairos.live.engine import HttpEngine
+from kairos.live.sse import SseReader, usage_of
+from kairos.model import Request
+from kairos.runtime import Runtime
+
+Scope = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
+Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
+
+# Of the client's headers only these go on: credentials, and headers by which vLLM can be steered
+# past the queue (`X-Vllm-Priority`), do not.
+_FORWARDED = (b"content-type", b"accept", b"traceparent", b"tracestate", b"baggage", b"user-agent")
+# Of the engine's headers these stay behind: they belong to the connection, or we set them.
+_HOP_BY_HOP = {
+    b"connection",
+    b"keep-alive",
+    b"proxy-authenticate",
+    b"proxy-connection",
+    b"te",
+    b"trailer",
+    b"transfer-encoding",
+    b"upgrade",
+    b"content-length",
+    b"x-request-id",
+    b"server",
+    b"set-cookie",
+}
+_USAGE_LIMIT_BYTES = 8 << 20  # answers larger than this are forwarded without looking for usage
+
+
+class Exchange:
+    """The client's side of a call: what is sent to it, and whether it is still there."""
+
+    def __init__(self, request_id: str, send: Send) -> None:
+        self.request_id = request_id
+        self.started = False
+        self.streams = False
+        self.client_left = False
+        self._send = send
+
+    async def start(self, status: int, headers: list[tuple[bytes, bytes]]) -> None:
+        headers.append((b"x-request-id", self.request_id.encode()))
+        self.started = True
+        await self._send({"type": "http.response.start", "status": status, "headers": headers})
+
+    async def body(self, data: bytes, *, more: bool) -> None:
+        await self._send({"type": "http.response.body", "body": data, "more_body": more})
+
+    async def fail(self, error: KairosError) -> None:
+        """Tell the client, in OpenAI's format: as a response, or inside the stream that began.
+
+        A response that is neither a stream nor unstarted can only be cut off: the server closes
+        the connection when the call ends without its last part.
+        """
+        payload = json.dumps(error_body(error)).encode()
+        if not self.started:
+            length = (b"content-length", str(len(payload)).encode())
+            await self.start(error.status, [*error_headers(error), length])
+            await self.body(payload, more=False)
+        elif self.streams:
+            await self.body(b"data: " + payload + b"\n\ndata: [DONE]\n\n", more=False)
+
+
+def error_headers(error: KairosError) -> list[tuple[bytes, bytes]]:
+    headers = [(b"content-type", b"application/json")]
+    if error.retry_after_s is not None:
+        headers.append((b"retry-after", str(error.retry_after_s).encode()))
+    return headers
+
+
+def error_body(error: KairosError) -> dict[str, Any]:
+    kind = "invalid_request_error" if error.status < 500 else "server_error"
+    return {"error": {"message": str(error), "type": kind, "param": None, "code": error.code}}
+
+
+class Call:
+    """Waits for its turn, sends the request to the engine it is given, forwards the answer.
+
+    Whatever happens, the balancer is told exactly one of Finished, Failed and Cancelled.
+    """
+
+    def __init__(
+        self, request: Request, scope: Scope, body: Body, runtime: Runtime, engine: HttpEngine
+    ) -> None:
+        self._request = request
+        self._scope = scope
+        self._body = body
+        self._runtime = runtime
+        self._engine = engine
+        # /v1/responses ends its streams with an event of its own, the older two with [DONE]; what
+        # other routes stream we only pass on.
+        self._reads_stream = scope["path"] in STREAMING_ROUTES
+
+    async def run(self, exchange: Exchange, receive: Receive) -> None:
+        """Serve the call. A client that leaves ends it, wherever it is.
+
+        Raises:
+            KairosError: it ended without a whole answer, and the client is still there.
+        """
+        request_id = self._request.id
+        turn = self._engine.expect(request_id)
+        try:
+            self._runtime.feed(Arrived(self._request))
+        except KairosError:
+            self._engine.forget(request_id)
+            raise
+        call = asyncio.current_task()
+        assert call is not None
+        watcher = asyncio.create_task(_watch(exchange, receive, call))
+        outcome: Event = Cancelled(request_id)
+        try:
+            instance_id = await turn
+            outcome = await self._forward(instance_id, exchange)
+        except KairosError as error:
+            outcome = Failed(request_id, error.code)
+            raise
+        except asyncio.CancelledError:
+            if not exchange.client_left:
+                raise
+            call.uncancel()
+        finally:
+            watcher.cancel()
+            self._engine.forget(request_id)
+            self._runtime.feed(outcome)
+
+    async def _forward(self, instance_id: str, exchange: Exchange) -> Event:
+        upstream = self._engine.upstreams[instance_id]
+        url = upstream.url(self._scope["path"], self._scope["query_string"].decode("latin-1"))
+        headers = {"X-Request-Id": self._request.id, **upstream.headers}
+        for name, value in self._scope["headers"]:
+            if name in _FORWARDED:
+                headers[name.decode("latin-1")] = value.decode("latin-1")
+        method = self._scope["method"]
+        response = await self._engine.send(instance_id, method, url, headers, self._body.content)
+        try:
+            return await self._forward_answer(instance_id, response, exchange)
+        except (aiohttp.ClientError, OSError) as error:
+            cause = type(error).__name__
+            if not exchange.started:
+                raise UpstreamUnreachable(instance_id, cause) from error
+            raise UpstreamFailed(
+                f"instance {instance_id} broke off its answer ({cause})"
+            ) from error
+        finally:
+            response.close() if exchange.client_left else response.release()
+
+    async def _forward_answer(
+        self, instance_id: str, response: aiohttp.ClientResponse, exchange: Exchange
+    ) -> Event:
+        headers = [
+            (name.lower(), value)
+            for name, value in response.raw_headers
+            if name.lower() not in _HOP_BY_HOP
+        ]
+        if response.content_type == "text/event-stream":
+            exchange.streams = True
+            return await self._forward_stream(instance_id, response, headers, exchange)
+        answer = bytearray()
+        content = response.content
+        while not content.at_eof() and len(answer) <= _USAGE_LIMIT_BYTES:
+            answer += await content.readany()
+        if content.at_eof():
+            headers.append((b"content-length", str(len(answer)).encode()))
+        await exchange.start(response.status, headers)
+        while not content.at_eof():
+            await exchange.body(bytes(answer), more=True)
+            answer = bytearray(await content.readany())
+        await exchange.body(bytes(answer), more=False)
+        if response.status >= 400:
+            return Failed(self._request.id, f"engine answered {response.status}")
+        return self._finished(usage_of(bytes(answer)))
+
+    async def _forward_stream(
+        self,
+        instance_id: str,
+        response: aiohttp.ClientResponse,
+        headers: list[tuple[bytes, bytes]],
+        exchange: Exchange,
+    ) -> Event:
+        reader = SseReader(drop_usage_chunk=self._body.usage_added)
+        content = response.content
+        while not content.at_eof():
+            data = await content.readany()
+            if not exchange.started:
+                # Only now: until the engine's first byte, a failure can still be a plain error.
+                await exchange.start(response.status, headers)
+                self._runtime.feed(FirstToken(self._request.id))
+            if self._reads_stream:
+                data = reader.feed(data)
+            if data:
+                await exchange.body(data, more=True)
+        if self._reads_stream and not reader.done:
+            raise UpstreamFailed(f"instance {instance_id} ended its stream before it was complete")
+        if not exchange.started:
+            await exchange.start(response.status, headers)
+        await exchange.body(reader.rest(), more=False)
+        if reader.error is not None:
+            return Failed(self._request.id, "engine reported an error in its stream")
+        return self._finished(reader.usage)
+
+    def _finished(self, usage: Any) -> Finished:
+        if usage is None:
+            return Finished(self._request.id)
+        return Finished(self._request.id, usage.prompt, usage.completion, usage.cached)
+
+
+STREAMING_ROUTES = {"/v1/chat/completions", "/v1/completions", "/v1/responses"}
+
+
+async def _watch(exchange: Exchange, receive: Receive, call: asyncio.Task[Any]) -> None:
+    """Cancel the call when its client goes; the body has been read, so nothing else comes."""
+    while (await receive())["type"] != "http.disconnect":
+        pass
+    exchange.client_left = True
+    call.cancel()

@@ -1,0 +1,74 @@
+"""The log of facts and decisions on disk: JSON lines, append-only, bounded. No bodies."""
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import BinaryIO
+
+import msgspec
+
+from kairos.events import Record
+
+_FLUSH_BYTES = 1 << 16
+FILE_BYTES = 64 << 20
+MAX_FILES = 16
+
+
+class FactLog:
+    """Appends every record to `DIR/facts-NNNNNN.jsonl`; the oldest files make room for new ones.
+
+    Lines are written in blocks: call `flush` now and then, so that a quiet log is readable too.
+    """
+
+    def __init__(
+        self, directory: Path, *, file_bytes: int = FILE_BYTES, max_files: int = MAX_FILES
+    ) -> None:
+        directory.mkdir(parents=True, exist_ok=True)
+        self._directory = directory
+        self._file_bytes, self._max_files = file_bytes, max_files
+        self._encoder = msgspec.json.Encoder()
+        self._pending = bytearray()
+        self._file, self._size = self._next_file()
+
+    def __call__(self, record: Record) -> None:
+        self._pending += self._encoder.encode(record)
+        self._pending += b"\n"
+        if len(self._pending) >= _FLUSH_BYTES:
+            self.flush()
+
+    def flush(self) -> None:
+        if not self._pending:
+            return
+        if self._size >= self._file_bytes:
+            self._file.close()
+            self._file, self._size = self._next_file()
+        self._file.write(self._pending)
+        self._size += len(self._pending)
+        self._pending.clear()
+
+    def close(self) -> None:
+        self.flush()
+        self._file.close()
+
+    def _next_file(self) -> tuple[BinaryIO, int]:
+        files = _files(self._directory)
+        number = int(files[-1].stem.removeprefix("facts-")) + 1 if files else 1
+        for old in files[: max(0, len(files) + 1 - self._max_files)]:
+            old.unlink()
+        path = self._directory / f"facts-{number:06d}.jsonl"
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        return os.fdopen(descriptor, "wb", buffering=0), 0
+
+
+def read_facts(directory: Path) -> Iterator[Record]:
+    """All records of a log, oldest first. A last line cut short by a crash is left out."""
+    decoder = msgspec.json.Decoder(Record)
+    for path in _files(directory):
+        with path.open("rb") as lines:
+            for line in lines:
+                if line.endswith(b"\n"):
+                    yield decoder.decode(line)
+
+
+def _files(directory: Path) -> list[Path]:
+    return sorted(directory.glob("facts-[0-9][0-9][0-9][0-9][0-9][0-9].jsonl"))

@@ -1,0 +1,261 @@
+"""The OpenAI-compatible gateway: a FastAPI application whose hot routes are raw ASGI routes.
+
+FastAPI's own request and response objects cost more than everything that Kairos does with a call,
+and its streaming response does not notice a client that leaves before the first byte.
+"""
+
+import asyncio
+import re
+import uuid
+from collections.abc import Callable, MutableMapping
+from typing import Any
+
+from fastapi import FastAPI
+from fastapi import Request as HttpRequest
+from fastapi.responses import JSONResponse, Response
+from starlette.exceptions import HTTPException
+from starlette.routing import Route
+from starlette.types import ASGIApp
+
+from kairos import __version__
+from kairos.errors import (
+    BodyTooLarge,
+    InvalidRequest,
+    KairosError,
+    ModelNotFound,
+    UpstreamUnreachable,
+)
+from kairos.live.access import Access
+from kairos.live.body import Body, read_body
+from kairos.live.call import (
+    STREAMING_ROUTES,
+    Call,
+    Exchange,
+    Receive,
+    Scope,
+    Send,
+    error_body,
+    error_headers,
+)
+from kairos.live.engine import HttpEngine
+from kairos.live.identity import identifier, read_identity
+from kairos.model import Request
+from kairos.runtime import Runtime
+
+MAX_BODY_BYTES = 32 << 20
+BODY_TIMEOUT_S = 60.0
+
+_CHAT = "/v1/chat/completions"
+HOT_ROUTES = STREAMING_ROUTES | {"/v1/embeddings"}
+_STREAM_OPTIONS_ROUTES = {_CHAT, "/v1/completions"}
+# Passed through to an engine: all of /v1 but what loads code or weights, and vLLM's inference
+# routes outside of it. A list of what may pass, not of what may not, so that an administrative
+# route which a later engine adds stays closed.
+_PASSED_UNDER_V1 = re.compile(r"/v1(/[A-Za-z0-9_-][A-Za-z0-9_.-]*)+")
+_NOT_PASSED = re.compile(r"/v1/(load_lora_adapter|unload_lora_adapter)\b.*")
+_PASSED = {"/tokenize", "/detokenize", "/rerank", "/v2/rerank", "/score", "/pooling", "/classify"}
+
+
+class Gateway:
+    """Turns HTTP requests into calls; tells `suspect` of instances that could not be reached."""
+
+    def __init__(
+        self,
+        runtime: Runtime,
+        engine: HttpEngine,
+        access: Access,
+        *,
+        suspect: Callable[[str], None],
+        max_body_bytes: int = MAX_BODY_BYTES,
+    ) -> None:
+        self._runtime = runtime
+        self._engine = engine
+        self._access = access
+        self._suspect = suspect
+        self._max_body_bytes = max_body_bytes
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve one call as an ASGI application."""
+        headers = dict(scope["headers"])
+        exchange = Exchange(self._request_id(headers), send)
+        try:
+            tenant = self._access.tenant(headers.get(b"authorization"))
+            _check_passes(scope)
+            content = await self._read_content(headers, receive)
+            if content is None:
+                return
+            body = _read(scope["path"], headers, content)
+            request = self._request(exchange.request_id, tenant, headers, body)
+            await Call(request, scope, body, self._runtime, self._engine).run(exchange, receive)
+        except KairosError as error:
+            if isinstance(error, UpstreamUnreachable):
+                self._suspect(error.instance_id)
+            await exchange.fail(error)
+
+    def _request_id(self, headers: dict[bytes, bytes]) -> str:
+        """The client's own, if it is one and no call of that name is in flight."""
+        wanted = identifier(headers.get(b"x-request-id"))
+        if wanted is None or self._engine.expects(wanted):
+            return _new_id()
+        return wanted
+
+    async def _read_content(self, headers: dict[bytes, bytes], receive: Receive) -> bytes | None:
+        """The whole body; None if the client left before it was here."""
+        length = headers.get(b"content-length", b"0")
+        if length.isdigit() and int(length) > self._max_body_bytes:
+            raise BodyTooLarge(self._max_body_bytes)
+        message = await receive()
+        if message["type"] == "http.request" and not message.get("more_body", False):
+            first: bytes = message.get("body", b"")
+            if len(first) > self._max_body_bytes:
+                raise BodyTooLarge(self._max_body_bytes)
+            return first
+        parts = bytearray()
+        try:
+            async with asyncio.timeout(BODY_TIMEOUT_S):
+                while message["type"] == "http.request":
+                    parts += message.get("body", b"")
+                    if len(parts) > self._max_body_bytes:
+                        raise BodyTooLarge(self._max_body_bytes)
+                    if not message.get("more_body", False):
+                        return bytes(parts)
+                    message = await receive()
+        except TimeoutError:
+            raise InvalidRequest(f"the body did not arrive within {BODY_TIMEOUT_S:g} s") from None
+        return None
+
+    def _request(
+        self, request_id: str, tenant: str, headers: dict[bytes, bytes], body: Body
+    ) -> Request:
+        identity = read_identity(headers)
+        now = self._runtime.now()
+        return Request(
+            id=request_id,
+            tenant=tenant,
+            workflow_id=identity.workflow_id or request_id,
+            app=identity.app,
+            agent=identity.agent,
+            upstream=identity.upstream,
+            model=body.model,
+            workflow_started_at=min(identity.started_at or now, now),
+            arrived_at=now,
+            prompt_tokens=body.prompt_tokens,
+            completion_tokens=body.completion_tokens,
+        )
+
+    def served_models(self) -> list[str]:
+        instances = self._runtime.balancer.ledger.instances.values()
+        return sorted({model for instance in instances for model in instance.models})
+
+
+def build_app(gateway: Gateway, access: Access, metrics: Callable[[], bytes]) -> FastAPI:
+    """The application that clients reach."""
+    app = FastAPI(title="Kairos", version=__version__, docs_url=None, redoc_url=None)
+    for path in sorted(HOT_ROUTES):
+        app.router.routes.append(Route(path, gateway, methods=["POST"]))
+
+    @app.get("/health")
+    async def health() -> Response:
+        """200 while at least one instance can take requests."""
+        return Response(status_code=200 if gateway.served_models() else 503)
+
+    @app.get("/metrics")
+    async def prometheus() -> Response:
+        return Response(metrics(), media_type="text/plain; version=0.0.4; charset=utf-8")
+
+    @app.get("/v1/models")
+    async def models(request: HttpRequest) -> dict[str, object]:
+        access.tenant(_authorization(request))
+        return {"object": "list", "data": [_model(name) for name in gateway.served_models()]}
+
+    @app.get("/v1/models/{name:path}")
+    async def model(request: HttpRequest, name: str) -> dict[str, object]:
+        access.tenant(_authorization(request))
+        if name not in gateway.served_models():
+            raise ModelNotFound(name, gateway.served_models())
+        return _model(name)
+
+    for path in ("/v1/{rest:path}", *sorted(_PASSED)):
+        app.router.routes.append(Route(path, gateway, methods=["GET", "POST", "DELETE"]))
+    _answer_errors_as_openai_does(app)
+    return app
+
+
+def _read(path: str, headers: dict[bytes, bytes], content: bytes) -> Body:
+    if headers.get(b"content-encoding", b"identity") != b"identity":
+        raise RouteRefused(415, "compressed bodies are not supported; send it without encoding")
+    known = path in HOT_ROUTES
+    if known or headers.get(b"content-type", b"").startswith(b"application/json"):
+        if not content and not known:
+            return Body(content)
+        return read_body(content, chat=path == _CHAT, streams_usage=path in _STREAM_OPTIONS_ROUTES)
+    return Body(content, prompt_tokens=max(1, len(content) // 4))
+
+
+def _check_passes(scope: Scope) -> None:
+    """Only plain paths that may pass, so that no encoding of a closed one slips through."""
+    path = scope["path"]
+    plain = scope.get("raw_path", path.encode()) == path.encode()
+    passes = path in _PASSED or (_PASSED_UNDER_V1.fullmatch(path) and not _NOT_PASSED.match(path))
+    if not (plain and passes):
+        raise RouteRefused(404, f"there is no {path[:100]!r} here")
+
+
+class RouteRefused(InvalidRequest):
+    """A path, method or encoding that is not served."""
+
+    code = "not_found"
+
+    def __init__(self, status: int, message: str) -> None:
+        super().__init__(message)
+        self.status = status
+
+
+def _new_id() -> str:
+    return f"req-{uuid.uuid4().hex}"
+
+
+def _authorization(request: HttpRequest) -> bytes | None:
+    value = request.headers.get("authorization")
+    return value.encode("latin-1") if value is not None else None
+
+
+def _model(name: str) -> dict[str, object]:
+    return {"id": name, "object": "model", "created": 0, "owned_by": "kairos"}
+
+
+def _answer_errors_as_openai_does(app: FastAPI) -> None:
+    async def answer(_: HttpRequest, error: Exception) -> JSONResponse:
+        if not isinstance(error, KairosError):
+            error = KairosError("internal error; the server's log has more")
+        headers = {name.decode(): value.decode() for name, value in error_headers(error)}
+        return JSONResponse(error_body(error), error.status, headers)
+
+    async def no_route(request: HttpRequest, error: Exception) -> JSONResponse:
+        assert isinstance(error, HTTPException)
+        what = f"{request.method} {request.url.path[:100]!r}"
+        refused = RouteRefused(error.status_code, f"there is no {what} here")
+        return await answer(request, refused)
+
+    app.add_exception_handler(KairosError, answer)
+    app.add_exception_handler(HTTPException, no_route)
+    app.add_exception_handler(Exception, answer)
+    app.add_middleware(RequestIds)
+
+
+class RequestIds:
+    """Gives every response that has none yet an `x-request-id`; the hot routes set their own."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        async def send_named(message: MutableMapping[str, Any]) -> None:
+            if message["type"] == "http.response.start":
+                headers = message["headers"]
+                if not any(name == b"x-request-id" for name, _ in headers):
+                    headers.append((b"x-request-id", _new_id().encode()))
+            await send(message)
+
+        hot = scope["type"] != "http" or scope["path"] in HOT_ROUTES
+        await self._app(scope, receive, send if hot else send_named)

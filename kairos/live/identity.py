@@ -1,0 +1,99 @@
+"""Who makes a call: workflow, app, agent and upstream, read from the request's headers.
+
+Highest first, field by field: `X-Kairos-*`; W3C `baggage` (`kairos.*`, or the GenAI conventions'
+`gen_ai.agent.name` and `gen_ai.conversation.id`); the trace id of `traceparent`, for the workflow.
+"""
+
+import re
+from collections.abc import Mapping
+from urllib.parse import unquote
+
+import msgspec
+
+from kairos.errors import InvalidRequest
+
+Headers = Mapping[bytes, bytes]
+
+_IDENTIFIER = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.:@/+=-]{0,127}")
+_TRACEPARENT = re.compile(
+    r"(?!ff)[0-9a-f]{2}-(?!0{32})([0-9a-f]{32})-(?!0{16})[0-9a-f]{16}-[0-9a-f]{2}"
+)
+_BAGGAGE_LIMIT = 8192  # bytes, the least that the W3C asks a platform to carry
+_BAGGAGE_FIELDS = {
+    "kairos.workflow_id": "workflow_id",
+    "kairos.app": "app",
+    "kairos.agent": "agent",
+    "kairos.upstream": "upstream",
+    "gen_ai.agent.name": "agent",
+    "gen_ai.conversation.id": "workflow_id",
+}
+
+
+class Identity(msgspec.Struct):
+    workflow_id: str | None = None
+    app: str | None = None
+    agent: str | None = None
+    upstream: str | None = None
+    started_at: int | None = None  # µs since the epoch, when the user's task began
+
+
+def read_identity(headers: Headers) -> Identity:
+    """What the request says of itself; None where it says nothing.
+
+    Raises:
+        InvalidRequest: an `X-Kairos-*` header is not an identifier. What comes along in tracing
+            headers was not meant for us alone, so there a value that is no identifier is ignored.
+    """
+    identity = Identity(
+        workflow_id=_declared(headers, b"x-kairos-workflow-id"),
+        app=_declared(headers, b"x-kairos-app"),
+        agent=_declared(headers, b"x-kairos-agent"),
+        upstream=_declared(headers, b"x-kairos-upstream"),
+        started_at=_declared_instant(headers, b"x-kairos-started-at"),
+    )
+    baggage = headers.get(b"baggage")
+    if baggage is not None:
+        _add_baggage(identity, baggage)
+    if identity.workflow_id is None and b"traceparent" in headers:
+        trace = _TRACEPARENT.match(headers[b"traceparent"].decode("latin-1"))
+        identity.workflow_id = trace and trace[1]
+    return identity
+
+
+def identifier(value: bytes | None) -> str | None:
+    """The value as text if it is a valid identifier, else None."""
+    if value is None or not _IDENTIFIER.fullmatch(text := value.decode("latin-1")):
+        return None
+    return text
+
+
+def _declared(headers: Headers, name: bytes) -> str | None:
+    value = headers.get(name)
+    if value is None:
+        return None
+    text = identifier(value)
+    if text is None:
+        raise InvalidRequest(
+            f"header {name.decode()} is no valid identifier: it takes 1 to 128 letters, digits and "
+            "_ . : @ / + = -, of which the first is a letter, a digit or _"
+        )
+    return text
+
+
+def _declared_instant(headers: Headers, name: bytes) -> int | None:
+    value = headers.get(name)
+    if value is None:
+        return None
+    if not (value.isdigit() and len(value) <= 18):
+        raise InvalidRequest(f"header {name.decode()} must be whole microseconds since the epoch")
+    return int(value)
+
+
+def _add_baggage(identity: Identity, baggage: bytes) -> None:
+    for member in baggage[:_BAGGAGE_LIMIT].decode("latin-1").split(","):
+        name, _, value = member.partition(";")[0].partition("=")
+        field = _BAGGAGE_FIELDS.get(name.strip())
+        if field is not None and getattr(identity, field) is None:
+            text = unquote(value.strip())
+            if _IDENTIFIER.fullmatch(text):
+                setattr(identity, field, text)

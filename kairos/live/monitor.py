@@ -1,0 +1,160 @@
+"""Watches the instances: which are up, what they serve and what their limits are.
+
+An instance joins when it answers, and leaves when it does not: a refused connection at once, slow
+answers (a busy engine is no dead one) only after several in a row.
+"""
+
+import asyncio
+import re
+from collections.abc import Sequence
+from typing import Any
+
+import aiohttp
+import msgspec
+
+from kairos.events import InstanceJoined, InstanceLeft
+from kairos.live.engine import Upstream
+from kairos.model import Instance
+from kairos.runtime import Runtime
+
+INTERVAL_S = 1.0
+TIMEOUT_S = 5.0
+SLOW_PROBES_ALLOWED = 3
+_ANSWER_LIMIT_BYTES = 4 << 20
+_CACHE_CONFIG = re.compile(rb"^vllm:cache_config_info\{([^}]*)\}", re.MULTILINE)
+_LABEL = re.compile(rb'(\w+)="([^"]*)"')
+
+
+class Target(msgspec.Struct, frozen=True):
+    """An upstream to watch, and the limits to assume where it tells none."""
+
+    upstream: Upstream
+    max_num_seqs: int
+    kv_tokens: int | None
+
+
+class NotReady(Exception):
+    """The engine answered, but cannot serve."""
+
+
+class Monitor:
+    """Feeds InstanceJoined and InstanceLeft; `run` until cancelled."""
+
+    def __init__(self, runtime: Runtime, targets: Sequence[Target]) -> None:
+        self._runtime = runtime
+        self._targets = targets
+        self._joined: dict[str, Instance] = {}
+        self._look = {target.upstream.id: asyncio.Event() for target in targets}
+        self.problems: dict[str, str] = {t.upstream.id: "not probed yet" for t in targets}
+        """Why each instance that is not there is not, by id."""
+
+    async def run(self) -> None:
+        timeout = aiohttp.ClientTimeout(total=TIMEOUT_S)
+        async with aiohttp.ClientSession(timeout=timeout) as session, asyncio.TaskGroup() as tasks:
+            for target in self._targets:
+                tasks.create_task(self._watch(session, target))
+
+    def suspect(self, instance_id: str) -> None:
+        """A call met trouble there: look now, not at the next turn."""
+        self._look[instance_id].set()
+
+    async def _watch(self, session: aiohttp.ClientSession, target: Target) -> None:
+        instance_id = target.upstream.id
+        look = self._look[instance_id]
+        slow_probes = 0
+        while True:
+            try:
+                instance = await _probe(session, target)
+            except (TimeoutError, aiohttp.ServerTimeoutError):
+                slow_probes += 1
+                if slow_probes > SLOW_PROBES_ALLOWED:
+                    self._left(instance_id, f"no answer within {TIMEOUT_S:g} s")
+            except (aiohttp.ClientError, OSError, NotReady) as error:
+                self._left(instance_id, str(error) or type(error).__name__)
+            else:
+                slow_probes = 0
+                self._is_there(instance)
+            look.clear()
+            try:
+                await asyncio.wait_for(look.wait(), INTERVAL_S)
+            except TimeoutError:
+                continue
+
+    def _is_there(self, instance: Instance) -> None:
+        self.problems.pop(instance.id, None)
+        if self._joined.get(instance.id) != instance:
+            self._joined[instance.id] = instance
+            self._runtime.feed(InstanceJoined(instance))
+
+    def _left(self, instance_id: str, problem: str) -> None:
+        self.problems[instance_id] = problem
+        if self._joined.pop(instance_id, None) is not None:
+            self._runtime.feed(InstanceLeft(instance_id))
+
+
+async def _probe(session: aiohttp.ClientSession, target: Target) -> Instance:
+    """Ask an engine whether it is ready, what it serves and how much it holds.
+
+    Raises:
+        NotReady, TimeoutError, aiohttp.ClientError, OSError: it cannot be used now.
+    """
+    upstream = target.upstream
+    status, _ = await _get(session, upstream, "/health")
+    if status not in (200, 404):  # engines without the route are judged by /v1/models alone
+        raise NotReady(f"/health answered {status}")
+    status, answer = await _get(session, upstream, "/v1/models")
+    if status != 200:
+        raise NotReady(f"/v1/models answered {status}")
+    models = _model_names(answer)
+    if not models:
+        raise NotReady("/v1/models names no model")
+    max_num_seqs, kv_tokens = target.max_num_seqs, target.kv_tokens
+    _, props = await _get(session, upstream, "/props")
+    _, metrics = await _get(session, upstream, "/metrics")
+    told_seqs, told_kv = _llama_limits(props)
+    return Instance(
+        id=upstream.id,
+        models=models,
+        max_num_seqs=told_seqs or max_num_seqs,
+        kv_tokens=told_kv or _vllm_kv_tokens(metrics) or kv_tokens,
+    )
+
+
+async def _get(session: aiohttp.ClientSession, upstream: Upstream, path: str) -> tuple[int, bytes]:
+    async with session.get(
+        upstream.url(path), headers=upstream.headers, allow_redirects=False
+    ) as response:
+        return response.status, await response.content.read(_ANSWER_LIMIT_BYTES)
+
+
+def _decode(answer: bytes) -> Any:
+    try:
+        return msgspec.json.decode(answer)
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        return None
+
+
+def _model_names(answer: bytes) -> tuple[str, ...]:
+    match _decode(answer):
+        case {"data": list(entries)}:
+            return tuple(str(e["id"]) for e in entries if isinstance(e, dict) and "id" in e)
+    return ()
+
+
+def _llama_limits(props: bytes) -> tuple[int | None, int | None]:
+    """llama.cpp's slots, and the tokens that they hold together: its context is per slot."""
+    match _decode(props):
+        case {"total_slots": int(slots), "default_generation_settings": {"n_ctx": int(context)}}:
+            return slots, slots * context
+    return None, None
+
+
+def _vllm_kv_tokens(metrics: bytes) -> int | None:
+    found = _CACHE_CONFIG.search(metrics)
+    if found is None:
+        return None
+    labels = dict(_LABEL.findall(found[1]))
+    try:
+        return int(labels[b"num_gpu_blocks"]) * int(labels[b"block_size"])
+    except (KeyError, ValueError):
+        return None

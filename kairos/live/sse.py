@@ -1,0 +1,132 @@
+"""Reads a stream of server-sent events while it is forwarded: usage, errors and its proper end.
+
+Bytes are passed on as they came. Only a stream whose usage chunk the client did not ask for is cut
+at event boundaries, so that this one chunk can be left out.
+"""
+
+import re
+
+import msgspec
+
+_END_OF_EVENT = re.compile(rb"\r?\n\r?\n")
+_LAST_EVENTS = {"response.completed", "response.incomplete", "response.failed"}
+_MAX_EVENT_BYTES = 1 << 20  # an unfinished event larger than this is forwarded unread
+
+
+class _Details(msgspec.Struct):
+    cached_tokens: int | None = None
+
+
+class Usage(msgspec.Struct):
+    """Token counts as engines report them, under the names of any of OpenAI's APIs."""
+
+    prompt_tokens: int | None = None
+    completion_tokens: int | None = None
+    input_tokens: int | None = None
+    output_tokens: int | None = None
+    prompt_tokens_details: _Details | None = None
+    input_tokens_details: _Details | None = None
+
+    @property
+    def prompt(self) -> int | None:
+        return self.prompt_tokens if self.prompt_tokens is not None else self.input_tokens
+
+    @property
+    def completion(self) -> int | None:
+        return self.completion_tokens if self.completion_tokens is not None else self.output_tokens
+
+    @property
+    def cached(self) -> int | None:
+        details = self.prompt_tokens_details or self.input_tokens_details
+        return details.cached_tokens if details else None
+
+
+class _Answer(msgspec.Struct):
+    """What is of interest in an answer or in a chunk of one."""
+
+    type: str | None = None
+    usage: Usage | None = None
+    choices: msgspec.Raw = msgspec.Raw()
+    response: "_Answer | None" = None  # the Responses API wraps its last event's answer
+    error: msgspec.Raw = msgspec.Raw()
+
+
+_decoder = msgspec.json.Decoder(_Answer)
+
+
+def usage_of(answer: bytes) -> Usage | None:
+    """The usage that a whole JSON answer reports, if it is one and does."""
+    parsed = _parse(answer)
+    return parsed.usage if parsed else None
+
+
+class SseReader:
+    """Feed it the upstream's bytes, forward what it returns."""
+
+    def __init__(self, *, drop_usage_chunk: bool) -> None:
+        self._drop_usage_chunk = drop_usage_chunk
+        self._pending = b""
+        self.usage: Usage | None = None
+        self.error: str | None = None
+        self.done = False  # the stream said that it was complete
+
+    def feed(self, data: bytes) -> bytes:
+        """Take bytes as they came; return those to forward now, maybe none."""
+        buffered = self._pending + data if self._pending else data
+        start = 0
+        forward: list[bytes] = []
+        for boundary in _END_OF_EVENT.finditer(buffered):
+            event = buffered[start : boundary.end()]
+            start = boundary.end()
+            if self._read(event) or not self._drop_usage_chunk:
+                forward.append(event)
+        self._pending = buffered[start:]
+        if not self._drop_usage_chunk:
+            if len(self._pending) > _MAX_EVENT_BYTES:
+                self._pending = b""
+            return data
+        if len(self._pending) > _MAX_EVENT_BYTES:
+            forward.append(self.rest())
+        return b"".join(forward)
+
+    def rest(self) -> bytes:
+        """What is held back of an event that never ended."""
+        if not self._drop_usage_chunk:
+            return b""
+        rest, self._pending = self._pending, b""
+        return rest
+
+    def _read(self, event: bytes) -> bool:
+        """Note what the event says; False if it is the usage chunk that nobody asked for."""
+        if b'"usage"' not in event and b'"error"' not in event:
+            if b"[DONE]" in event and event.strip() == b"data: [DONE]":
+                self.done = True
+            return True
+        parsed = _parse(b"".join(_data_of(event)))
+        if parsed is None:
+            return True
+        for answer in (parsed, parsed.response):
+            if answer is not None:
+                self.usage = answer.usage or self.usage
+                if answer.error and bytes(answer.error) != b"null":
+                    self.error = bytes(answer.error)[:500].decode("utf-8", "replace")
+        if parsed.type in _LAST_EVENTS:
+            self.done = True
+        is_usage_chunk = parsed.usage is not None and _is_empty_list(bytes(parsed.choices))
+        return not is_usage_chunk
+
+
+def _is_empty_list(json: bytes) -> bool:
+    return json[:1] == b"[" and json[1:-1].strip() == b""
+
+
+def _data_of(event: bytes) -> list[bytes]:
+    lines = event.splitlines()
+    return [line[5:].strip() for line in lines if line.startswith(b"data:")]
+
+
+def _parse(answer: bytes) -> _Answer | None:
+    try:
+        return _decoder.decode(answer)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        return None  # not ours to judge: the client reads it as the engine wrote it

@@ -1,0 +1,79 @@
+"""Prometheus figures, from the same facts as everything else.
+
+Labels are instances and outcomes only: agents' and tenants' names are the clients' to choose, so
+they would grow without bound, and tell one tenant of another.
+"""
+
+from collections.abc import Iterator
+
+from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
+from prometheus_client.core import GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from kairos.balancer import Balancer
+from kairos.events import Record
+from kairos.metrics import CallTracker
+from kairos.model import SECOND
+
+_SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300)
+
+
+class Telemetry(Collector):
+    """An observer of records; `render` is what /metrics answers."""
+
+    def __init__(self, balancer: Balancer) -> None:
+        self._balancer = balancer
+        self._tracker = CallTracker()
+        self._registry = CollectorRegistry()
+        calls = Counter(
+            "kairos_calls", "LLM calls that ended", ["outcome"], registry=self._registry
+        )
+        self._calls = {o: calls.labels(o) for o in ("finished", "failed", "cancelled", "refused")}
+        self._queued = self._histogram("kairos_queue_seconds", "Time from arrival to dispatch")
+        self._first = self._histogram("kairos_ttft_seconds", "Time from arrival to first token")
+        self._whole = self._histogram("kairos_call_seconds", "Time from arrival to the last byte")
+        self._tokens = {
+            kind: Counter(f"kairos_{kind}_tokens", help_text, registry=self._registry)
+            for kind, help_text in (
+                ("prompt", "Prompt tokens, as engines report them"),
+                ("completion", "Generated tokens, as engines report them"),
+            )
+        }
+        self._registry.register(self)
+
+    def __call__(self, record: Record) -> None:
+        for row in self._tracker.observe(record):
+            assert row.outcome is not None
+            self._calls[row.outcome].inc()
+            if row.outcome != "finished" or row.ended_at is None:
+                continue
+            arrived_at = row.request.arrived_at
+            self._queued.observe(row.queued_us / SECOND)
+            self._whole.observe((row.ended_at - arrived_at) / SECOND)
+            if row.first_token_at is not None:
+                self._first.observe((row.first_token_at - arrived_at) / SECOND)
+            self._tokens["prompt"].inc(row.prompt_tokens or 0)
+            self._tokens["completion"].inc(row.completion_tokens or 0)
+
+    def render(self) -> bytes:
+        return generate_latest(self._registry)
+
+    def collect(self) -> Iterator[Metric]:
+        yield GaugeMetricFamily(
+            "kairos_requests_waiting", "Requests in the queue", value=self._balancer.waiting
+        )
+        running = GaugeMetricFamily(
+            "kairos_requests_running", "Requests on the instance", labels=["instance"]
+        )
+        booked = GaugeMetricFamily(
+            "kairos_kv_booked_tokens", "KV memory booked on the instance", labels=["instance"]
+        )
+        ledger = self._balancer.ledger
+        for instance_id in ledger.instances:
+            running.add_metric([instance_id], ledger.running(instance_id))
+            booked.add_metric([instance_id], ledger.booked_tokens(instance_id))
+        yield running
+        yield booked
+
+    def _histogram(self, name: str, documentation: str) -> Histogram:
+        return Histogram(name, documentation, registry=self._registry, buckets=_SECONDS)

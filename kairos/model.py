@@ -1,0 +1,40 @@
+"""Value types. Time is an int: instants (`_at`) are microseconds since the Unix epoch (live) or
+since the start of the run (simulated), durations (`_us`) are microseconds. Sizes end in `_tokens`.
+
+Values are `msgspec.Struct`s, not dataclasses: one is made in 0.3 µs instead of 1.5 µs, and written
+to the fact log and read back without a line of conversion code.
+"""
+
+import msgspec
+
+SECOND = 1_000_000  # µs
+
+
+class Request(msgspec.Struct, frozen=True, kw_only=True):
+    """One LLM call, made by one agent inside one workflow."""
+
+    id: str
+    tenant: str = "default"
+    workflow_id: str  # unique within the tenant
+    app: str | None = None
+    agent: str | None = None
+    upstream: str | None = None  # the agent whose message led to this call
+    model: str | None = None  # None: any instance will do
+    workflow_started_at: int
+    arrived_at: int
+    prompt_tokens: int  # estimated; the truth arrives with Finished
+    completion_tokens: int  # expected; the truth arrives with Finished
+
+    @property
+    def peak_kv_tokens(self) -> int:
+        """KV memory expected at the end of the call."""
+        return self.prompt_tokens + self.completion_tokens
+
+
+class Instance(msgspec.Struct, frozen=True, kw_only=True):
+    """One engine that serves requests, and its limits."""
+
+    id: str
+    models: tuple[str, ...]
+    max_num_seqs: int
+    kv_tokens: int | None = None  # None: not known, so memory never refuses a request

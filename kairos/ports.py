@@ -1,0 +1,55 @@
+"""What the core needs of the world. Each port has a live body and a simulated or in-memory one."""
+
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Protocol
+
+import msgspec
+
+
+class Clock(Protocol):
+    """Microseconds that never run backwards."""
+
+    def now(self) -> int: ...
+
+
+class Engine(Protocol):
+    """Performs the balancer's commands. Returns at once; what comes of it returns as facts."""
+
+    def dispatch(self, request_id: str, instance_id: str) -> None: ...
+
+    def refuse(self, request_id: str, model: str | None) -> None: ...
+
+
+class Message(msgspec.Struct, frozen=True, kw_only=True):
+    """What travels on the bus: a JSON value with string headers.
+
+    `key` orders: messages of one key are handled in the order in which they were published.
+    """
+
+    key: str
+    value: bytes
+    headers: Mapping[str, str] = {}
+
+
+Handler = Callable[[Message], Awaitable[None]]
+
+
+class Bus(Protocol):
+    """Named topics of messages, delivered at least once.
+
+    A message is done when a handler of each consumer group returned. A handler that raises is
+    called again with the same message, a bounded number of times; then the message goes to the
+    topic `kairos.dead-letters` with the reason in its headers.
+    """
+
+    async def publish(self, topic: str, message: Message) -> None:
+        """Return once the bus has accepted the message; wait while the topic is full.
+
+        Raises:
+            MessageTooLarge: value and headers are over the bus's limit.
+        """
+
+    async def consume(
+        self, topic: str, group: str, handler: Handler, *, concurrency: int = 1
+    ) -> None:
+        """Handle the group's share of a topic until cancelled, up to `concurrency` keys at once."""

@@ -1,0 +1,1 @@
+"""Kairos without the world: virtual time, and a stand-in for an engine."""

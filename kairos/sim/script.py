@@ -1,0 +1,99 @@
+"""What the stand-in says: a function of the seed and the prompt, so that a run can be repeated.
+
+A script is a JSON list of rules. The first whose `system` occurs in the call's system prompt, and
+one of whose `user` words, if it has any, in the rest of the prompt, both in any case, gives the
+reply: one of `replies`, or its words in rotation for a length drawn from `tokens`. Where no rule
+applies, words and length (log-normal, about 80 tokens) are drawn.
+
+A token is a word with the white space that follows it; a prompt's tokens are its characters over
+four.
+"""
+
+import hashlib
+import math
+import random
+import re
+from itertools import cycle, islice
+from pathlib import Path
+from typing import Annotated
+
+import msgspec
+
+from kairos.errors import SetupError
+from kairos.sim.replies import FinishReason
+
+MAX_REPLY_TOKENS = 100_000
+WORDS = ("the", "plan", "names", "each", "step", "and", "then", "a", "short", "answer", "follows")
+
+Positive = Annotated[int, msgspec.Meta(ge=1, le=MAX_REPLY_TOKENS)]
+Text = Annotated[str, msgspec.Meta(min_length=1)]
+
+
+class Rule(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    system: Text
+    replies: Annotated[list[Text], msgspec.Meta(min_length=1)]
+    user: list[Text] = []
+    tokens: tuple[Positive, Positive] | None = None
+
+    def applies(self, system: str, user: str) -> bool:
+        if self.system.lower() not in system.lower():
+            return False
+        return not self.user or any(word.lower() in user.lower() for word in self.user)
+
+
+class Limits(msgspec.Struct, frozen=True, kw_only=True):
+    """How long a reply may be, as the request says it. `max_tokens` wins over `min_tokens`."""
+
+    max_tokens: int
+    min_tokens: int = 1
+    ignore_eos: bool = False
+
+
+class Script:
+    def __init__(self, rules: tuple[Rule, ...] = (), seed: int = 0) -> None:
+        self._rules = rules
+        self._seed = seed
+
+    def reply(
+        self, system: str, user: str, limits: Limits, seed: int | None
+    ) -> tuple[list[str], FinishReason]:
+        """At least one token; joined, they are the reply. Longer than it is, it begins again."""
+        dice = random.Random(digest(f"{self._seed} {seed} {system}\0{user}"))  # noqa: S311
+        tokens, length = self._draw(system, user, dice)
+        if limits.ignore_eos:
+            length = limits.max_tokens
+        length = max(length, limits.min_tokens)
+        finish: FinishReason = "stop" if length < limits.max_tokens else "length"
+        return list(islice(cycle(tokens), min(length, limits.max_tokens))), finish
+
+    def _draw(self, system: str, user: str, dice: random.Random) -> tuple[list[str], int]:
+        for rule in self._rules:
+            if rule.applies(system, user):
+                tokens = tokenize(dice.choice(rule.replies))
+                return tokens, dice.randint(*rule.tokens) if rule.tokens else len(tokens)
+        length = 1 + int(dice.lognormvariate(math.log(80), 0.6))
+        return [f"{word} " for word in dice.choices(WORDS, k=length)], length
+
+
+def load(path: Path) -> tuple[Rule, ...]:
+    """Raises:
+    SetupError: the file is not there, or is not a script.
+    """
+    try:
+        return msgspec.json.decode(path.read_bytes(), type=tuple[Rule, ...])
+    except OSError as error:
+        raise SetupError(f"cannot read the script {path}: {error.strerror}") from error
+    except msgspec.DecodeError as error:
+        raise SetupError(f"{path} is not a script for the stand-in: {error}") from error
+
+
+def tokenize(text: str) -> list[str]:
+    return re.findall(r"\s*\S+\s*", text) or [text]
+
+
+def prompt_tokens(text: str) -> int:
+    return max(1, math.ceil(len(text) / 4))
+
+
+def digest(text: str) -> int:
+    return int.from_bytes(hashlib.blake2b(text.encode("utf-8", "replace"), digest_size=8).digest())

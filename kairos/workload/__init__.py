@@ -1,0 +1,25 @@
+"""What drives Kairos when no user does: workflow files, and the instants at which work arrives."""
+
+from kairos.workload.arrival_process import (
+    MODELS,
+    Burstiness,
+    arrivals,
+    burstiness,
+    from_trace,
+    read_trace,
+    time_scale,
+)
+from kairos.workload.workflow_file import Call, read_workflows, write_workflows
+
+__all__ = [
+    "MODELS",
+    "Burstiness",
+    "Call",
+    "arrivals",
+    "burstiness",
+    "from_trace",
+    "read_trace",
+    "read_workflows",
+    "time_scale",
+    "write_workflows",
+]

@@ -1,0 +1,80 @@
+"""Files of data: read line by line, plain or gzip, and written whole or not at all."""
+
+import gzip
+import os
+import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from io import BufferedIOBase, BufferedWriter
+from pathlib import Path
+from uuid import uuid4
+
+from kairos.errors import InvalidFile, SetupError
+
+MAX_LINE_BYTES = 1 << 20
+CHUNK_BYTES = 1 << 16
+
+# What gzip raises for data that breaks off, or is damaged, beside the errors of the file itself.
+UNREADABLE = (OSError, EOFError, zlib.error)
+
+
+def read_lines(path: Path) -> Iterator[tuple[int, bytes]]:
+    """Line numbers from 1, and the lines of a file. Blank lines are left out.
+
+    Raises:
+        InvalidFile: the file cannot be read to its end, or a line is longer than `MAX_LINE_BYTES`.
+    """
+    number = 0
+    try:
+        with _open_content(path) as file:
+            while line := file.readline(MAX_LINE_BYTES + 1):
+                number += 1
+                if len(line) > MAX_LINE_BYTES:
+                    raise InvalidFile(path, f"longer than {MAX_LINE_BYTES} bytes", line=number)
+                if not line.isspace():
+                    yield number, line
+    except UNREADABLE as error:
+        where = number + 1 if number else None
+        raise InvalidFile(path, f"cannot be read: {error}", line=where) from error
+
+
+def read_chunks(path: Path) -> Iterator[bytes]:
+    """The content of a file, piece by piece, so that a caller can stop where it is too long.
+
+    Raises:
+        InvalidFile: the file cannot be read to its end.
+    """
+    try:
+        with _open_content(path) as file:
+            while chunk := file.read(CHUNK_BYTES):
+                yield chunk
+    except UNREADABLE as error:
+        raise InvalidFile(path, f"cannot be read: {error}") from error
+
+
+@contextmanager
+def _open_content(path: Path) -> Iterator[BufferedIOBase]:
+    """What is gzip by its first bytes is unpacked; the name says nothing."""
+    with path.open("rb") as file:
+        packed = file.peek(2).startswith(b"\x1f\x8b")
+        yield gzip.GzipFile(fileobj=file) if packed else file
+
+
+@contextmanager
+def atomic_write(path: Path) -> Iterator[BufferedWriter]:
+    """A file that stands at `path`, whole, once the block ends; if it raises, nothing changes.
+
+    Raises:
+        SetupError: the file cannot be written there.
+    """
+    part = path.with_name(f".{path.name}.{uuid4().hex}.part")
+    try:
+        with part.open("xb") as file:
+            yield file
+            file.flush()
+            os.fsync(file.fileno())
+        part.replace(path)
+    except OSError as error:
+        raise SetupError(f"cannot write {path}: {error.strerror}") from error
+    finally:
+        part.unlink(missing_ok=True)
