@@ -97,7 +97,7 @@ def _gsm8k(data: bytes) -> Iterator[Fields]:
 def _svamp(data: bytes) -> Iterator[Fields]:
     for row in _json_lines(data):
         story = row["Body"].rstrip(" .")
-        yield {"text": f"{story}. {row['Question']}", "answer": f"{row['Answer']:g}"}
+        yield {"text": f"{story}. {row['Question']}", "answer": str(int(row["Answer"]))}
 
 
 def _instructions(data: bytes) -> Iterator[Fields]:
@@ -126,8 +126,7 @@ def _humaneval(data: bytes) -> Iterator[Fields]:
     for row in _json_lines(data):
         *_, wanted = re.finditer(r"^def (\w+)", row["prompt"], re.MULTILINE)
         # A few tests call a function that the prompt defines above the wanted one.
-        given = row["prompt"][: wanted.start()]
-        tests = f"{given}{row['test']}\n\ncheck({wanted[1]})\n"
+        tests = row["prompt"][: wanted.start()] + row["test"]
         yield {"text": row["prompt"], "tests": tests, "entry_point": wanted[1]}
 
 

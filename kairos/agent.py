@@ -22,37 +22,30 @@ import re
 import secrets
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from functools import partial
-from typing import Annotated, Any, Protocol
+from typing import Annotated, Protocol
 
 import msgspec
 
+from kairos.envelope import (
+    DEAD_LETTERS,
+    DEAD_REASON,
+    DEAD_TOPIC,
+    IDENTIFIER,
+    NAME,
+    Envelope,
+    Value,
+    forward,
+    read_envelope,
+    read_value,
+    write_message,
+)
 from kairos.errors import InvalidRequest, SetupError, UpstreamFailed
 from kairos.ports import Bus, Message
 
 RESULTS = "kairos.results"
-DEAD_LETTERS = "kairos.dead-letters"
 USER = "user"  # upstream of a workflow's first agent, and receiver of its result
 
-_NAME = r"\A[A-Za-z0-9_][A-Za-z0-9_-]{0,63}\Z"  # part of a topic's name, so no dots
-_IDENTIFIER = r"\A[A-Za-z0-9_][A-Za-z0-9_.:@/+=-]{0,127}\Z"
-_TRACEPARENT = r"\A00-(?!0{32})[0-9a-f]{32}-(?!0{16})[0-9a-f]{16}-[0-9a-f]{2}\Z"
-_HEADERS = {
-    "version": "kairos-version",
-    "workflow_id": "kairos-msg-id",
-    "app": "kairos-app",
-    "agent": "kairos-agent",
-    "upstream": "kairos-upstream",
-    "started_at": "kairos-started-at",
-    "attempt": "kairos-attempt",
-    "traceparent": "traceparent",
-}
-_OTHER_HEADERS = 32  # headers of others that are passed on at most
-_VALUE_BYTES = 1 << 20
-
 log = logging.getLogger(__name__)
-
-Name = Annotated[str, msgspec.Meta(pattern=_NAME)]
-Value = dict[str, Any]  # a JSON object
 
 
 class LLM(Protocol):
@@ -69,19 +62,6 @@ class LLM(Protocol):
         """
 
 
-class Envelope(msgspec.Struct, frozen=True, kw_only=True, rename=_HEADERS.get):
-    """What a message's headers say: whose it is, for whom and from whom."""
-
-    version: Annotated[int, msgspec.Meta(ge=1, le=1)] = 1
-    workflow_id: Annotated[str, msgspec.Meta(pattern=_IDENTIFIER)]
-    app: Name
-    agent: Name  # the receiver
-    upstream: Name  # the sender
-    started_at: Annotated[int, msgspec.Meta(ge=0, lt=10**18)]  # µs since the epoch
-    attempt: Annotated[int, msgspec.Meta(ge=1, lt=1_000)] = 1
-    traceparent: Annotated[str, msgspec.Meta(pattern=_TRACEPARENT)]
-
-
 class Result(msgspec.Struct, frozen=True, kw_only=True):
     """How a workflow ended. `value` has a text `error` where it failed."""
 
@@ -93,12 +73,13 @@ class Result(msgspec.Struct, frozen=True, kw_only=True):
 class Task:
     """A message in the hands of an agent, and what the agent can do about it."""
 
-    def __init__(self, message: Message, envelope: Envelope, app: "Application", at: "_World"):
-        self.envelope = envelope
-        self.value = _read_value(message)
-        self._message = message
+    def __init__(self, app: "Application", message: Message, bus: Bus, llm: LLM) -> None:
+        self.envelope = read_envelope(message)
+        self.value = read_value(message)
         self._app = app
-        self._world = at
+        self._message = message
+        self._bus = bus
+        self._llm = llm
         self._calls = 0
 
     def text(self, field: str) -> str:
@@ -123,7 +104,7 @@ class Task:
             "temperature": temperature,
             "seed": seed,
         }
-        return _reply(await self._world.llm.complete(body, self._call_headers()))
+        return _reply(await self._llm.complete(body, self._call_headers()))
 
     async def send(self, agent: str, value: Value) -> None:
         """Hand the workflow on to another agent of the application, or back to this one."""
@@ -137,8 +118,8 @@ class Task:
         await self._publish(RESULTS, USER, value)
 
     async def _publish(self, topic: str, agent: str, value: Value) -> None:
-        message = _forward(self._message, self.envelope, agent=agent, value=value)
-        await self._world.bus.publish(topic, message)
+        message = forward(self._message, self.envelope, agent=agent, value=value)
+        await self._bus.publish(topic, message)
 
     def _call_headers(self) -> dict[str, str]:
         """Redelivered, a task makes its calls under the names they had before."""
@@ -158,11 +139,6 @@ class Task:
 
 
 Action = Callable[[Task], Awaitable[None]]
-
-
-class _World(msgspec.Struct, frozen=True):
-    bus: Bus
-    llm: LLM
 
 
 class Application:
@@ -197,7 +173,7 @@ async def submit(
         InvalidRequest: `msg_id` is no identifier.
     """
     workflow_id = secrets.token_hex(16) if msg_id is None else msg_id
-    if not re.match(_IDENTIFIER, workflow_id):
+    if not re.match(IDENTIFIER, workflow_id):
         raise InvalidRequest("a msg_id has 1 to 128 letters, digits and _ . : @ / + = -")
     envelope = Envelope(
         workflow_id=workflow_id,
@@ -207,7 +183,7 @@ async def submit(
         started_at=now_us,
         traceparent=f"00-{secrets.token_hex(16)}-{secrets.token_hex(8)}-01",
     )
-    await bus.publish(app.inbox(app.entry), _message(envelope, value))
+    await bus.publish(app.inbox(app.entry), write_message(envelope, value))
     return workflow_id
 
 
@@ -219,41 +195,69 @@ async def run(
     A task that its agent cannot do, even on the bus's last attempt, ends its workflow with an
     error as the result.
     """
-    world = _World(bus, llm)
+    applications = list(applications)
+    for app in applications:
+        if app.entry not in app.agents:
+            raise SetupError(f"{app.name}: there is no agent '{app.entry}' to begin with")
     async with asyncio.TaskGroup() as consumers:
         for app in applications:
-            if app.entry not in app.agents:
-                raise SetupError(f"{app.name}: there is no agent '{app.entry}' to begin with")
             for agent in app.agents:
-                inbox, handler = app.inbox(agent), partial(_perform, app, agent, world)
-                consume = bus.consume(inbox, inbox, handler, concurrency=concurrency)
+                inbox, perform = app.inbox(agent), partial(_perform, app, agent, bus, llm)
+                consume = bus.consume(inbox, inbox, perform, concurrency=concurrency)
                 consumers.create_task(consume)
-            failures = partial(_report_failure, app, bus)
-            consumers.create_task(bus.consume(DEAD_LETTERS, f"kairos.agents.{app.name}", failures))
+            report = partial(_report_failure, app, bus)
+            consumers.create_task(bus.consume(DEAD_LETTERS, f"kairos.agents.{app.name}", report))
 
 
 def read_result(message: Message) -> Result:
     """Raises InvalidRequest: the message is no result."""
-    envelope = _read_envelope(message)
-    value = _read_value(message)
+    envelope = read_envelope(message)
+    value = read_value(message)
     return Result(workflow_id=envelope.workflow_id, app=envelope.app, value=value)
 
 
-async def _perform(app: Application, agent: str, world: _World, message: Message) -> None:
-    envelope = _read_envelope(message)
-    if (envelope.app, envelope.agent) != (app.name, agent):
-        raise InvalidRequest(f"a message for {envelope.app}.{envelope.agent} is in a wrong inbox")
-    await app.agents[agent](Task(message, envelope, app, world))
+async def _perform(app: Application, agent: str, bus: Bus, llm: LLM, message: Message) -> None:
+    task = Task(app, message, bus, llm)
+    receiver = (task.envelope.app, task.envelope.agent)
+    if receiver != (app.name, agent):
+        raise InvalidRequest(f"a message for {'.'.join(receiver)} is in {app.inbox(agent)}")
+    await app.agents[agent](task)
 
 
 async def _report_failure(app: Application, bus: Bus, letter: Message) -> None:
-    if letter.headers.get("kairos-dead-topic") not in map(app.inbox, app.agents):
+    if letter.headers.get(DEAD_TOPIC) not in [app.inbox(agent) for agent in app.agents]:
         return
     try:
-        envelope = _read_envelope(letter)
+        envelope = read_envelope(letter)
     except InvalidRequest as error:
-        log.warning("%s: nobody to tell of a dead letter: %s", app.name, error)
+        log.warning("%s: a dead letter says of nobody whose it is: %s", app.name, error)
         return
-    reason = letter.headers.get("kairos-dead-reason", "unknown")
-    error = {"error": f"{envelope.agent} failed: {reason}"}
-    await bus.publish(RESULTS, _forward(letter, envelope, agent=USER, value=error))
+    reason = letter.headers.get(DEAD_REASON, "for an unknown reason")
+    value = {"error": f"{envelope.agent} failed: {reason}"}
+    await bus.publish(RESULTS, forward(letter, envelope, agent=USER, value=value))
+
+
+class _Said(msgspec.Struct):
+    content: str | None = None
+
+
+class _Choice(msgspec.Struct):
+    message: _Said
+
+
+class _Completion(msgspec.Struct):
+    choices: Annotated[list[_Choice], msgspec.Meta(min_length=1)]
+
+
+def _reply(response: Value) -> str:
+    try:
+        completion = msgspec.convert(response, _Completion)
+    except msgspec.ValidationError as error:
+        raise UpstreamFailed(f"the model's answer is no chat completion: {error}") from error
+    return completion.choices[0].message.content or ""
+
+
+def _named(name: str) -> str:
+    if not re.match(NAME, name):
+        raise SetupError(f"the name '{name}' must be 1 to 64 letters, digits, _ and -")
+    return name

@@ -66,8 +66,7 @@ class Balancer:
                     return []
                 self._admit(request)
             case Finished() | Failed() | Cancelled():
-                if not self._forget(event.request_id):
-                    return []
+                self._forget(event.request_id)
             case InstanceJoined(instance=instance):
                 self.ledger.join(instance)
                 self._models.update(instance.models)
@@ -98,14 +97,11 @@ class Balancer:
             self._queues[model] = WaitQueue(self._policy)
         self._queues[model].push(request)
 
-    def _forget(self, request_id: str) -> bool:
-        if self.ledger.release(request_id):
-            return True
+    def _forget(self, request_id: str) -> None:
+        self.ledger.release(request_id)
         for queue in self._queues.values():
             if request_id in queue:
                 queue.remove(request_id)
-                return True
-        return False
 
     def _drain(self) -> list[Command]:
         commands: list[Command] = []

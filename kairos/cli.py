@@ -1,17 +1,23 @@
 """The `kairos` command: reads settings, puts things together, starts them."""
 
 import asyncio
+import json
 import os
 import signal
 import sys
+from collections.abc import Coroutine
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 import uvloop
 
 from kairos import __version__, config
-from kairos.errors import SetupError
+from kairos.errors import KairosError, SetupError
+
+if TYPE_CHECKING:
+    from kairos.demo.plan import Options
+    from kairos.demo.run import Run
 
 app = typer.Typer(
     help="Kairos stands between multi-agent LLM applications and a pool of vLLM instances: it "
@@ -92,16 +98,163 @@ async def _serve(settings: config.Settings) -> None:
         typer.echo("kairos: stopping; running calls may finish")
 
 
-def _run(main: object) -> None:
+@app.command()
+def demo(
+    engine: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="llama: two llama.cpp servers with a small real model; sim: two stand-ins; or "
+            "URL[,max_num_seqs=N][,kv_tokens=N] of an engine that already runs; repeat for each."
+        ),
+    ] = None,
+    apps: Annotated[str, typer.Option(help="Applications, of qa, rg and cg.")] = "qa,rg,cg",
+    workflows: Annotated[int, typer.Option(min=1, max=10_000, help="Tasks to submit.")] = 24,
+    rate: Annotated[float, typer.Option(help="Tasks per second, in the long run.")] = 1.0,
+    arrivals: Annotated[
+        str, typer.Option(help="azure-conv or azure-code (as bursty as these traces), or poisson.")
+    ] = "azure-conv",
+    policy: Annotated[str, typer.Option(help="Order of the queue: fcfs.")] = "fcfs",
+    placement: Annotated[
+        str, typer.Option(help="Choice of the instance: least-kv, round-robin.")
+    ] = "least-kv",
+    seed: Annotated[int, typer.Option(help="Of the order of tasks and of their arrivals.")] = 1,
+    time_limit: Annotated[
+        float, typer.Option(help="Seconds after which what has not finished is given up.")
+    ] = 150,
+    record: Annotated[
+        Path | None, typer.Option(help="Keep the run as a workflow file, for replay.")
+    ] = None,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print the metrics record, and nothing else.")
+    ] = False,
+) -> None:
+    """Run three multi-agent applications on real engines behind Kairos.
+
+    QA routes a question to an expert, RG researches and writes a report, CG writes code with five
+    roles and runs its tests. Answers and figures are printed at the end.
+    """
+    from kairos.demo.plan import Options
+
+    options = Options(
+        apps=tuple(dict.fromkeys(apps.split(","))),
+        workflows=workflows,
+        rate_per_s=rate,
+        arrivals=arrivals,
+        seed=seed,
+        policy=policy,
+        placement=placement,
+        time_limit_s=time_limit,
+        record=record,
+    )
+    engines = engine or ["llama"]
+    named = engines[0] if engines in (["llama"], ["sim"]) else None
+    given = [] if named else [config.parse_engine(text) for text in engines]
+    _run(_demo(named, given, options, as_json=as_json))
+
+
+async def _demo(
+    named: str | None, given: list[config.EngineSettings], options: "Options", *, as_json: bool
+) -> None:
+    from rich.console import Console
+
+    from kairos.demo import plan, run, view
+
+    console = Console(stderr=as_json)
+    arrivals = plan.plan_arrivals(options)
+    submissions = plan.plan_submissions(options, arrivals.at_us)
+    engines = named or given
+    async with run.started(engines, options, console.print) as demo_run:  # type: ignore[arg-type]
+        progress = asyncio.create_task(view.show_progress(console, demo_run, len(submissions)))
+        try:
+            await demo_run.to_the_end(submissions, options.time_limit_s)
+        finally:
+            progress.cancel()
+            run.write_record(demo_run, options)
+    if as_json:
+        typer.echo(json.dumps(demo_run.metrics.record()))
+    else:
+        view.show_answers(console, list(demo_run.outcomes.values()))
+        view.show_tables(console, demo_run)
+        view.show_arrivals(console, options.arrivals, arrivals)
+    _say_what_failed(demo_run, len(submissions))
+
+
+def _say_what_failed(demo_run: "Run", total: int) -> None:
+    failed = [o for o in demo_run.outcomes.values() if o.result and "error" in o.result]
+    for outcome in failed[:5]:
+        assert outcome.result is not None
+        typer.echo(f"kairos: {outcome.workflow_id} failed: {outcome.result['error']}", err=True)
+    if unfinished := total - demo_run.finished:
+        typer.echo(
+            f"kairos: {unfinished} of {total} workflows did not finish in time; the machine may be "
+            "busy: try fewer --workflows, or a higher --time-limit",
+            err=True,
+        )
+    if failed or unfinished:
+        raise typer.Exit(1)
+
+
+traces_app = typer.Typer(help="Real arrivals and inputs: what there is, and fetching it.")
+app.add_typer(traces_app, name="traces", no_args_is_help=True)
+
+
+@traces_app.command("list")
+def traces_list() -> None:
+    """List the data sets that can be fetched."""
+    from kairos.live import traces
+
+    for name, data_set in traces.catalogue().items():
+        typer.echo(f"{name:24} {data_set.rows:7,} rows  {data_set.licence}")
+
+
+@traces_app.command("fetch")
+def traces_fetch(
+    name: str,
+    source: Annotated[
+        Path | None,
+        typer.Option("--from", help="A local copy: the file, plain or gzip, or its directory."),
+    ] = None,
+) -> None:
+    """Fetch a data set from its pinned URL, and check its size and SHA-256."""
+    from kairos.live import traces
+
+    typer.echo(traces.fetch(name, source))
+
+
+@traces_app.command("describe")
+def traces_describe(
+    path: Path,
+    as_json: Annotated[bool, typer.Option("--json", help="The same figures as JSON.")] = False,
+) -> None:
+    """Describe a workflow file (calls and tokens per app) or an Azure trace (arrivals)."""
+    import msgspec
+
+    from kairos.live import traces
+
+    figures = msgspec.to_builtins(traces.describe(path))
+    typer.echo(json.dumps(figures) if as_json else _outline(figures))
+
+
+def _outline(figures: object, indent: str = "") -> str:
+    """Nested figures, one a line."""
+    if not isinstance(figures, dict):
+        return f" {figures}"
+    lines = [f"{indent}{name}:{_outline(value, indent + '  ')}" for name, value in figures.items()]
+    return ("\n" if indent else "") + "\n".join(lines)
+
+
+def _run(main: Coroutine[None, None, None]) -> None:
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        runner.run(main)  # type: ignore[arg-type]
+        runner.run(main)
 
 
 def main() -> None:
     try:
         app()
-    except SetupError as error:
+    except KairosError as error:
         sys.exit(f"kairos: {error}")
+    except KeyboardInterrupt:
+        sys.exit(130)
 
 
 if __name__ == "__main__":

@@ -1,7 +1,6 @@
 """Settings: defaults, then the file, then the environment, then the command line."""
 
 import ipaddress
-import os
 import re
 import tomllib
 from collections.abc import Mapping
@@ -65,13 +64,13 @@ def parse_engine(text: str) -> EngineSettings:
     url, *options = text.split(",")
     limits: dict[str, int] = {}
     for option in options:
-        name, _, value = option.partition("=")
-        if name not in ("max_num_seqs", "kv_tokens") or not value.isdecimal():
+        limit = re.fullmatch(r"(max_num_seqs|kv_tokens)=([0-9]{1,12})", option)
+        if limit is None:
             raise SetupError(
-                f"--engine {text}: '{option}' is not understood; write "
+                f"--engine {_without_user(text)}: the limits are not understood; write "
                 "URL[,max_num_seqs=N][,kv_tokens=N]"
             )
-        limits[name] = int(value)
+        limits[limit[1]] = int(limit[2])
     return EngineSettings(url=url, **limits)
 
 
@@ -98,7 +97,7 @@ def load(path: Path | None, environ: Mapping[str, str], arguments: Mapping[str, 
         settings = msgspec.convert(given, Settings, strict=False)
     except msgspec.ValidationError as error:
         raise SetupError(f"settings: {error}") from None
-    _check(settings)
+    _check(settings, environ)
     return settings
 
 
@@ -113,7 +112,7 @@ def _read_file(path: Path) -> dict[str, Any]:
     return given
 
 
-def _check(settings: Settings) -> None:
+def _check(settings: Settings, environ: Mapping[str, str]) -> None:
     _check_known("policy", settings.policy, POLICIES)
     _check_known("placement", settings.placement, PLACEMENTS)
     for name in ("port", "admin_port"):
@@ -123,11 +122,16 @@ def _check(settings: Settings) -> None:
         if getattr(settings, name) < 1:
             raise SetupError(f"{name} must be at least 1")
     for engine in settings.engine:
-        _check_engine(engine)
+        _check_engine(engine, environ)
     ids = [engine.id for engine in settings.engine]
     if doubled := {engine_id for engine_id in ids if ids.count(engine_id) > 1}:
         raise SetupError(f"engine {doubled.pop()} is named twice")
-    for key in settings.key:
+    _check_keys(settings.key)
+
+
+def _check_keys(keys: tuple[KeySettings, ...]) -> None:
+    tenant_of: dict[str, str] = {}
+    for key in keys:
         if not re.fullmatch(r"[0-9a-f]{64}", key.sha256):
             raise SetupError(
                 f"the key of tenant '{key.tenant}' must be 64 hexadecimal digits: the output of "
@@ -135,6 +139,10 @@ def _check(settings: Settings) -> None:
             )
         if not re.fullmatch(r"[A-Za-z0-9_.-]{1,64}", key.tenant):
             raise SetupError(f"'{key.tenant}' is no tenant name (letters, digits, _ . -)")
+        if key.sha256 in tenant_of:
+            tenants = f"'{tenant_of[key.sha256]}' and '{key.tenant}'"
+            raise SetupError(f"the same key is given twice, for the tenants {tenants}")
+        tenant_of[key.sha256] = key.tenant
 
 
 def _check_known(what: str, name: str, known: Mapping[str, object]) -> None:
@@ -142,18 +150,31 @@ def _check_known(what: str, name: str, known: Mapping[str, object]) -> None:
         raise SetupError(f"there is no {what} '{name}'; known: {', '.join(sorted(known))}")
 
 
-def _check_engine(engine: EngineSettings) -> None:
-    parts = urlsplit(engine.url)
-    if parts.scheme not in ("http", "https") or not parts.hostname:
-        raise SetupError(f"engine '{engine.url}' is no URL such as http://127.0.0.1:8101")
-    if parts.username or parts.password:
+def _check_engine(engine: EngineSettings, environ: Mapping[str, str]) -> None:
+    if not _is_http_url(engine.url):
+        shown = _without_user(engine.url)
+        raise SetupError(f"engine '{shown}' is no URL such as http://127.0.0.1:8101")
+    if "@" in urlsplit(engine.url).netloc:
         raise SetupError(f"engine {engine.id}: put its key into api_key_env, not into the URL")
-    if engine.api_key_env is not None and not os.environ.get(engine.api_key_env):
+    if engine.api_key_env is not None and not environ.get(engine.api_key_env):
         raise SetupError(f"engine {engine.id}: the variable {engine.api_key_env} is not set")
     for name in ("max_num_seqs", "kv_tokens"):
         value = getattr(engine, name)
         if value is not None and value < 1:
             raise SetupError(f"engine {engine.id}: {name} must be at least 1")
+
+
+def _is_http_url(url: str) -> bool:
+    try:
+        parts = urlsplit(url)
+        return parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+    except ValueError:  # brackets or a port that make no sense
+        return False
+
+
+def _without_user(url: str) -> str:
+    """As a message may show it: what stands before an @ can be a password."""
+    return re.sub(r"^(\w+://)?.*@", r"\1...@", url, flags=re.DOTALL)
 
 
 def is_loopback(host: str) -> bool:

@@ -62,8 +62,9 @@ class CallTracker:
             case Arrived(request=request):
                 self._open.setdefault(request.id, CallRow(request))
             case FirstToken(request_id=request_id):
-                if request_id in self._open:
-                    self._open[request_id].first_token_at = record.at
+                row = self._open.get(request_id)
+                if row is not None and row.first_token_at is None:
+                    row.first_token_at = record.at
             case Finished() as fact:
                 row = self._end(fact.request_id, "finished", record.at, ended)
                 if row is not None:
@@ -102,7 +103,7 @@ class RunMetrics:
     def __call__(self, record: Record) -> None:
         self.rows += self._tracker.observe(record)
         if isinstance(record.event, WorkflowEnded):
-            self.ended[record.event.tenant, record.event.workflow_id] = record.at
+            self.ended.setdefault((record.event.tenant, record.event.workflow_id), record.at)
 
     def record(self) -> dict[str, Any]:
         """The metrics record, whole and per app."""

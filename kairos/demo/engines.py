@@ -69,17 +69,9 @@ class _Child:
         with suppress(ProcessLookupError):
             os.killpg(self._process.pid, number)
 
-    async def end(self) -> None:
-        self.signal(signal.SIGTERM)
-        try:
-            async with asyncio.timeout(GRACE_S):
-                await self._process.wait()
-        except TimeoutError:
-            pass
-        finally:
-            self.signal(signal.SIGKILL)
+    async def ended(self) -> None:
         await self._process.wait()
-        await self._reading
+        await asyncio.wait([self._reading])  # unlike `await`, cancels nothing when cancelled
 
 
 @asynccontextmanager
@@ -126,9 +118,17 @@ async def _start(kind: Kind, name: str, options: Sequence[str]) -> _Child:
 
 
 async def _end_all(children: list[_Child]) -> None:
+    for child in children:
+        pass
     try:
-        await asyncio.gather(*(child.end() for child in children))
-    finally:
-        # Here after a second cancellation, too: then nothing may be waited for.
+        with suppress(TimeoutError):
+            async with asyncio.timeout(GRACE_S):
+                await _all_ended(children)
+    finally:  # a second cancellation, too, cuts the grace short
         for child in children:
             child.signal(signal.SIGKILL)
+        await _all_ended(children)
+
+
+async def _all_ended(children: list[_Child]) -> None:
+    await asyncio.gather(*(child.ended() for child in children))

@@ -56,20 +56,15 @@ class Ledger:
 
     def book(self, request: Request, instance: Instance) -> None:
         assert request.id not in self._instance_of
-        need = request.peak_kv_tokens
-        if instance.kv_tokens is not None:
-            need = min(need, instance.kv_tokens)
         self._instance_of[request.id] = instance.id
-        self._booked[instance.id][request.id] = need
+        self._booked[instance.id][request.id] = request.peak_kv_tokens
 
-    def release(self, request_id: str) -> bool:
-        """Give the booking back; False when there was none (late or repeated news)."""
+    def release(self, request_id: str) -> None:
+        """Give the booking back, if there is one: news may be late or repeated."""
         instance_id = self._instance_of.pop(request_id, None)
-        if instance_id is None:
-            return False
-        del self._booked[instance_id][request_id]
-        self._forget_if_empty(instance_id)
-        return True
+        if instance_id is not None:
+            del self._booked[instance_id][request_id]
+            self._forget_if_empty(instance_id)
 
     def _forget_if_empty(self, instance_id: str) -> None:
         if instance_id not in self.instances and not self._booked.get(instance_id, True):

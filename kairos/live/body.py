@@ -9,7 +9,7 @@ from kairos.errors import InvalidRequest
 BYTES_PER_TOKEN = 4  # of English text under a 32k-128k vocabulary, on average; the engine counts
 EXPECTED_COMPLETION_TOKENS = 256  # of a call that sets no lower limit itself
 
-_IMAGE = re.compile(rb'"data:[a-z]+/[^"]*;base64,[^"]*"')
+_IMAGE = re.compile(rb'"data:[a-z]+\\?/[^"]*;base64,[^"]*"')
 _STREAM_OPTIONS = re.compile(rb'"stream_options"\s*:\s*')
 _JSON_START = re.compile(rb"\s*\{")
 
@@ -85,7 +85,8 @@ def _ask_for_usage(content: bytes, options: bytes) -> bytes | None:
     """The body with `stream_options.include_usage` set, every other byte as it was.
 
     None where nothing is to be changed: the client asks for usage itself, or `stream_options`
-    appears more than once, so that the one to change cannot be told without reading everything.
+    appears more than once or spelt with escapes, so that the one to change cannot be told without
+    reading everything.
     """
     if not options:
         start = _JSON_START.match(content)
@@ -93,12 +94,12 @@ def _ask_for_usage(content: bytes, options: bytes) -> bytes | None:
         at = start.end()
         return content[:at] + b'"stream_options":{"include_usage":true},' + content[at:]
     places = list(_STREAM_OPTIONS.finditer(content))
-    if len(places) != 1:
+    if len(places) != 1 or not content.startswith(options, places[0].end()):
         return None
     try:
         asked = _stream_options.decode(options) or {}
-    except msgspec.MsgspecError:
-        return None  # not an object: the engine says so
+    except (msgspec.MsgspecError, UnicodeDecodeError):
+        return None  # not an object, or not text: the engine says so
     if bytes(asked.get("include_usage", b"")) == b"true":
         return None
     asked["include_usage"] = msgspec.Raw(b"true")

@@ -11,14 +11,9 @@ from collections import deque
 
 import msgspec
 
+from kairos.envelope import ATTEMPT, DEAD_GROUP, DEAD_LETTERS, DEAD_REASON, DEAD_TOPIC
 from kairos.errors import MessageTooLarge
 from kairos.ports import Handler, Message
-
-ATTEMPT = "kairos-attempt"
-DEAD_LETTERS = "kairos.dead-letters"
-DEAD_TOPIC = "kairos-dead-topic"
-DEAD_GROUP = "kairos-dead-group"
-DEAD_REASON = "kairos-dead-reason"
 
 _ATTEMPTS = 3
 _REASON_LIMIT = 500  # characters of an error's text that a dead letter carries

@@ -7,6 +7,7 @@ from typing import BinaryIO
 
 import msgspec
 
+from kairos.errors import InvalidFile
 from kairos.events import Record
 
 _FLUSH_BYTES = 1 << 16
@@ -42,9 +43,10 @@ class FactLog:
         if self._size >= self._file_bytes:
             self._file.close()
             self._file, self._size = self._next_file()
-        self._file.write(self._pending)
-        self._size += len(self._pending)
-        self._pending.clear()
+        while self._pending:
+            written = self._file.write(self._pending)  # less than all of it on a full disk
+            self._size += written
+            del self._pending[:written]
 
     def close(self) -> None:
         self.flush()
@@ -61,13 +63,21 @@ class FactLog:
 
 
 def read_facts(directory: Path) -> Iterator[Record]:
-    """All records of a log, oldest first. A last line cut short by a crash is left out."""
+    """All records of a log, oldest first. A last line cut short by a crash is left out.
+
+    Raises:
+        InvalidFile: another line is no record.
+    """
     decoder = msgspec.json.Decoder(Record)
     for path in _files(directory):
         with path.open("rb") as lines:
-            for line in lines:
+            for number, line in enumerate(lines, start=1):
                 if line.endswith(b"\n"):
-                    yield decoder.decode(line)
+                    try:
+                        record = decoder.decode(line)
+                    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+                        raise InvalidFile(path, f"no record: {error}", line=number) from None
+                    yield record
 
 
 def _files(directory: Path) -> list[Path]:

@@ -1,6 +1,6 @@
 """Who makes a call: workflow, app, agent and upstream, read from the request's headers.
 
-Highest first, field by field: `X-Kairos-*`; W3C `baggage` (`kairos.*`, or the GenAI conventions'
+Highest first, field by field: `X-Kairos-*`; W3C `baggage` (`kairos.*`, then the GenAI conventions'
 `gen_ai.agent.name` and `gen_ai.conversation.id`); the trace id of `traceparent`, for the workflow.
 """
 
@@ -19,7 +19,7 @@ _TRACEPARENT = re.compile(
     r"(?!ff)[0-9a-f]{2}-(?!0{32})([0-9a-f]{32})-(?!0{16})[0-9a-f]{16}-[0-9a-f]{2}"
 )
 _BAGGAGE_LIMIT = 8192  # bytes, the least that the W3C asks a platform to carry
-_BAGGAGE_FIELDS = {
+_BAGGAGE_FIELDS = {  # highest first
     "kairos.workflow_id": "workflow_id",
     "kairos.app": "app",
     "kairos.agent": "agent",
@@ -90,10 +90,14 @@ def _declared_instant(headers: Headers, name: bytes) -> int | None:
 
 
 def _add_baggage(identity: Identity, baggage: bytes) -> None:
-    for member in baggage[:_BAGGAGE_LIMIT].decode("latin-1").split(","):
+    if len(baggage) > _BAGGAGE_LIMIT:
+        baggage = baggage[:_BAGGAGE_LIMIT].rpartition(b",")[0]  # a member cut short is another name
+    values: dict[str, str] = {}
+    for member in baggage.decode("latin-1").split(","):
         name, _, value = member.partition(";")[0].partition("=")
-        field = _BAGGAGE_FIELDS.get(name.strip())
-        if field is not None and getattr(identity, field) is None:
-            text = unquote(value.strip())
-            if _IDENTIFIER.fullmatch(text):
-                setattr(identity, field, text)
+        text = unquote(value.strip())
+        if _IDENTIFIER.fullmatch(text):
+            values.setdefault(name.strip(), text)
+    for name, field in _BAGGAGE_FIELDS.items():
+        if getattr(identity, field) is None:
+            setattr(identity, field, values.get(name))

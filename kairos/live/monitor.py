@@ -47,6 +47,8 @@ class Monitor:
         self._look = {target.upstream.id: asyncio.Event() for target in targets}
         self.problems: dict[str, str] = {t.upstream.id: "not probed yet" for t in targets}
         """Why each instance that is not there is not, by id."""
+        self.all_joined = asyncio.Event()
+        """Set once no problem has been left, at some moment."""
 
     async def run(self) -> None:
         timeout = aiohttp.ClientTimeout(total=TIMEOUT_S)
@@ -85,6 +87,8 @@ class Monitor:
         if self._joined.get(instance.id) != instance:
             self._joined[instance.id] = instance
             self._runtime.feed(InstanceJoined(instance))
+        if not self.problems:
+            self.all_joined.set()
 
     def _left(self, instance_id: str, problem: str) -> None:
         self.problems[instance_id] = problem

@@ -5,25 +5,31 @@ at event boundaries, so that this one chunk can be left out.
 """
 
 import re
+from typing import Annotated
 
 import msgspec
 
 _END_OF_EVENT = re.compile(rb"\r?\n\r?\n")
+_MARKS = (b'"usage"', b'"error"', b'"response.')  # an event without them says nothing to us
 _LAST_EVENTS = {"response.completed", "response.incomplete", "response.failed"}
 _MAX_EVENT_BYTES = 1 << 20  # an unfinished event larger than this is forwarded unread
 
 
+# Bounded, because what an engine tells goes on into counters and logs that take no more.
+_Count = Annotated[int, msgspec.Meta(ge=0, lt=1 << 48)]
+
+
 class _Details(msgspec.Struct):
-    cached_tokens: int | None = None
+    cached_tokens: _Count | None = None
 
 
 class Usage(msgspec.Struct):
     """Token counts as engines report them, under the names of any of OpenAI's APIs."""
 
-    prompt_tokens: int | None = None
-    completion_tokens: int | None = None
-    input_tokens: int | None = None
-    output_tokens: int | None = None
+    prompt_tokens: _Count | None = None
+    completion_tokens: _Count | None = None
+    input_tokens: _Count | None = None
+    output_tokens: _Count | None = None
     prompt_tokens_details: _Details | None = None
     input_tokens_details: _Details | None = None
 
@@ -98,11 +104,11 @@ class SseReader:
 
     def _read(self, event: bytes) -> bool:
         """Note what the event says; False if it is the usage chunk that nobody asked for."""
-        if b'"usage"' not in event and b'"error"' not in event:
-            if b"[DONE]" in event and event.strip() == b"data: [DONE]":
+        if not any(mark in event for mark in _MARKS):
+            if b"[DONE]" in event and _data_of(event) == [b"[DONE]"]:
                 self.done = True
             return True
-        parsed = _parse(b"".join(_data_of(event)))
+        parsed = _parse(b"\n".join(_data_of(event)))
         if parsed is None:
             return True
         for answer in (parsed, parsed.response):

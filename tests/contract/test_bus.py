@@ -8,8 +8,9 @@ from contextlib import asynccontextmanager
 
 import pytest
 
+from kairos.envelope import DEAD_LETTERS
 from kairos.errors import MessageTooLarge
-from kairos.live.bus import DEAD_LETTERS, MemoryBus
+from kairos.live.bus import MemoryBus
 from kairos.ports import Bus, Handler, Message
 
 TIMEOUT_S = 30

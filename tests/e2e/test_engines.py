@@ -1,15 +1,19 @@
-"""Engines as child processes. `_parent` is a process that starts one and may be killed."""
+"""Engines as child processes: they answer, and nothing keeps one alive that should have ended.
+
+An engine's end is seen from outside: the kernel closes the connection that we hold to it.
+"""
 
 import asyncio
-import os
-import select
 import signal
 import sys
+from contextlib import suppress
+from urllib.parse import urlsplit
 
 import aiohttp
 import pytest
 
-from kairos.demo.engines import Kind, start_engines
+from kairos.demo import engines
+from kairos.demo.engines import start_engines
 from kairos.errors import SetupError
 
 LIMIT_S = 20.0
@@ -24,6 +28,27 @@ async def main():
 
 asyncio.run(main())
 """
+STUBBORN = """
+import signal, socket, subprocess, time
+signal.signal(signal.SIGTERM, signal.SIG_IGN)
+server = socket.create_server(("127.0.0.1", 0))
+subprocess.Popen(["sleep", "1000"])
+print(f"ready http://127.0.0.1:{server.getsockname()[1]}", flush=True)
+time.sleep(1000)
+"""
+STUBBORN_CHILD = STUBBORN.replace("print", "signal.signal(signal.SIGTERM, signal.SIG_DFL)\nprint")
+
+
+@pytest.fixture
+def engine_is(tmp_path, monkeypatch):
+    """Call it with the source of a module to be run in the stand-in's place."""
+
+    def replace(source):
+        (tmp_path / "replacement.py").write_text(source)
+        monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+        monkeypatch.setitem(engines.MODULES, "sim", "replacement")
+
+    return replace
 
 
 async def reply(url: str, model: str) -> str:
@@ -36,8 +61,127 @@ async def reply(url: str, model: str) -> str:
         return (await response.json())["choices"][0]["message"]["content"]
 
 
-async def process_of(url: str) -> int:
-    """The pid of the engine: the stand-in's own process listens."""
-    port = int(url.rpartition(":")[2])
-    script = f"import os; print(os.getpid()); {port}"
-    raise NotImplementedError(script)
+class Watch:
+    """A connection to an engine. Open it while the engine serves."""
+
+    @classmethod
+    async def open(cls, url):
+        watch = cls()
+        address = urlsplit(url)
+        watch.reader, watch.writer = await asyncio.open_connection(address.hostname, address.port)
+        return watch
+
+    async def ended(self):
+        # A connection that the engine had not accepted yet is reset rather than closed.
+        async with asyncio.timeout(LIMIT_S):
+            with suppress(ConnectionResetError):
+                assert await self.reader.read() == b""
+        self.writer.close()
+
+
+async def test_engines_answer_while_the_block_runs_and_end_with_it(monkeypatch):
+    monkeypatch.setattr(engines, "GRACE_S", 1000)  # not needed by an engine that heeds SIGTERM
+    progress = []
+    async with start_engines("sim", 2, on_progress=progress.append) as urls:
+        assert len(set(urls)) == 2
+        assert all([await reply(url, "standin") for url in urls])
+        watched = [await Watch.open(url) for url in urls]
+    for engine in watched:
+        await engine.ended()
+    assert [line.split(" is ")[0] for line in progress] == ["sim engine 1", "sim engine 2"] * 2
+
+
+async def test_an_exception_in_the_block_ends_the_engines_and_is_passed_on():
+    engine = None
+    try:
+        async with start_engines("sim", 1) as urls:
+            engine = await Watch.open(urls[0])
+            _ = 1 / 0
+    except ZeroDivisionError:
+        await engine.ended()
+    else:
+        pytest.fail("the exception was lost")
+
+
+async def cancelled_engine(times):
+    """An engine whose block was cancelled so many times, and the task that holds the block."""
+    urls = asyncio.Queue()
+
+    async def hold():
+        async with start_engines("sim", 1) as started:
+            urls.put_nowait(started[0])
+            await asyncio.Event().wait()
+
+    task = asyncio.create_task(hold())
+    engine = await Watch.open(await urls.get())
+    for _ in range(times):
+        task.cancel()
+        for _ in range(10):  # let it get as far as it can: to wait for the engine's end
+            await asyncio.sleep(0)
+    return engine, task
+
+
+async def test_cancelling_the_block_ends_the_engine():
+    engine, task = await cancelled_engine(times=1)
+    await engine.ended()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+
+
+async def test_cancelling_twice_ends_a_stubborn_engine_without_the_grace(engine_is, monkeypatch):
+    engine_is(STUBBORN)
+    monkeypatch.setattr(engines, "GRACE_S", 1000)
+    engine, task = await cancelled_engine(times=2)
+    await engine.ended()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
+async def test_an_engine_ends_when_its_parent_is_ended_by(number):
+    parent = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-c", PARENT),
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.DEVNULL,
+    )
+    async with asyncio.timeout(LIMIT_S):
+        engine = await Watch.open((await parent.stdout.readline()).decode().strip())
+    parent.send_signal(number)
+    await engine.ended()
+    assert await parent.wait() != 0
+
+
+@pytest.mark.parametrize("source", [STUBBORN, STUBBORN_CHILD])
+async def test_what_ignores_sigterm_is_ended_after_the_grace(source, engine_is, monkeypatch):
+    engine_is(source)
+    monkeypatch.setattr(engines, "GRACE_S", 0.1)
+    # The engine's child holds its output open, so the block cannot end before both have.
+    async with asyncio.timeout(LIMIT_S):
+        async with start_engines("sim", 1):
+            pass
+
+
+async def test_an_engine_that_cannot_start_is_reported_with_what_it_said():
+    with pytest.raises(SetupError, match=r"(?s)sim engine 1 ended .*unrecognized arguments: --no"):
+        async with start_engines("sim", 2, options=["--no-such-option"]):
+            pytest.fail("the block must not run")
+
+
+async def test_an_engine_that_never_gets_ready_is_given_up(engine_is, monkeypatch):
+    engine_is("import time; time.sleep(1000)")
+    monkeypatch.setattr(engines, "START_S", 0.3)
+    with pytest.raises(SetupError, match="sim engine 1 is not ready after"):
+        async with start_engines("sim", 1):
+            pytest.fail("the block must not run")
+
+
+async def test_a_model_file_that_is_not_there_is_named():
+    with pytest.raises(SetupError, match=r"there is no model file /no/such\.gguf: give --model"):
+        async with start_engines("llama", 1, options=["--model", "/no/such.gguf"]):
+            pytest.fail("the block must not run")
+
+
+@pytest.mark.real
+async def test_a_real_model_answers():
+    async with start_engines("llama", 1) as urls:
+        assert (await reply(urls[0], "smollm2-135m")).strip()

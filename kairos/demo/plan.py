@@ -1,0 +1,113 @@
+"""What a demo does: which tasks, in which order, when."""
+
+import importlib
+from collections.abc import Sequence
+from itertools import cycle, islice
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import msgspec
+
+from kairos.agent import Application
+from kairos.errors import SetupError
+from kairos.live.traces import fetched
+from kairos.model import SECOND
+from kairos.workload import MODELS, Burstiness, arrivals, burstiness, from_trace, time_scale
+
+# The share of each application: the more calls its workflows make, the fewer of them.
+WEIGHTS = {"qa": 3, "rg": 2, "cg": 1}
+_LONG_SERIES = 20_000  # arrivals from which the burstiness of a process can be told
+
+
+class Options(msgspec.Struct, frozen=True, kw_only=True):
+    """What can be asked of a demo; the command line says what each does."""
+
+    apps: tuple[str, ...] = ("qa", "rg", "cg")
+    workflows: int = 24
+    rate_per_s: float = 1.0
+    arrivals: str = "azure-conv"
+    seed: int = 1
+    policy: str = "fcfs"
+    placement: str = "least-kv"
+    time_limit_s: float = 150.0
+    record: Path | None = None
+
+
+class Submission(msgspec.Struct, frozen=True, kw_only=True):
+    """One user task, and when it is given, from the start of the demo."""
+
+    at_us: int
+    app: Application
+    question: str
+    value: dict[str, Any]
+
+
+class Arrivals(msgspec.Struct, frozen=True, kw_only=True):
+    """How the tasks arrive, and how bursty that is."""
+
+    at_us: list[int]
+    source: str
+    here: Burstiness  # of this run's arrivals, as far as so few can tell
+    process: Burstiness  # of a long series of the same process
+    trace: Burstiness  # of the trace that it stands for
+
+
+def plan_arrivals(options: Options) -> Arrivals:
+    """The trace's own arrivals where it has been fetched, else those of a process like it."""
+    name, count, rate, seed = options.arrivals, options.workflows, options.rate_per_s, options.seed
+    scale = time_scale(name, rate)
+    long = arrivals(name, _LONG_SERIES, rate, seed)
+    at_us, source = arrivals(name, count, rate, seed), "generated like it"
+    if name != "poisson":
+        try:
+            at_us, source = from_trace(fetched(name), count, rate, seed), "the trace itself"
+        except SetupError:
+            source += f"; `kairos traces fetch {name}` for the trace itself"
+    model = MODELS[name]
+    return Arrivals(
+        at_us=at_us,
+        source=source,
+        here=burstiness(at_us, scale),
+        process=burstiness(long, scale),
+        trace={"cv": model.cv, "index_of_dispersion": {**model.index_of_dispersion}},
+    )
+
+
+def plan_submissions(options: Options, at_us: Sequence[int]) -> list[Submission]:
+    """Tasks of the applications by weight, shuffled, with inputs in an order of the seed's.
+
+    Raises:
+        SetupError: an application is not known, or this is no checkout.
+    """
+    random = Random(options.seed)  # noqa: S311 (a workload, not a secret)
+    mix = [app for app in options.apps for _ in range(WEIGHTS.get(app, 1))]
+    order = list(islice(cycle(mix), len(at_us)))
+    random.shuffle(order)
+    tasks = {app: _tasks(app, random) for app in options.apps}
+    return [
+        msgspec.structs.replace(next(tasks[app]), at_us=at)
+        for app, at in zip(order, at_us, strict=True)
+    ]
+
+
+def _tasks(name: str, random: Random) -> Any:
+    if name not in WEIGHTS:
+        raise SetupError(f"there is no application '{name}'; choose from: {', '.join(WEIGHTS)}")
+    try:
+        app = importlib.import_module(f"agents.{name}").app
+        inputs = importlib.import_module("agents.inputs").load(name)
+    except ModuleNotFoundError as error:
+        raise SetupError(
+            f"the demo's applications are not here ({error}): run it from a checkout of Kairos, "
+            "after `make install`"
+        ) from error
+    random.shuffle(inputs)
+    for task in cycle(inputs):
+        value = {k: v for k, v in msgspec.to_builtins(task).items() if v is not None}
+        yield Submission(at_us=0, app=app, question=task.text, value=value)
+
+
+def seconds_planned(submissions: Sequence[Submission]) -> float:
+    """How long it takes until the last task is given."""
+    return submissions[-1].at_us / SECOND

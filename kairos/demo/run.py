@@ -1,0 +1,179 @@
+"""Runs the demo: Kairos in front of engines, agents behind it, tasks arriving."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
+from typing import Any
+
+import msgspec
+
+from kairos import agent
+from kairos.config import EngineSettings, Settings
+from kairos.demo.engines import Kind, start_engines
+from kairos.demo.plan import Options, Submission
+from kairos.errors import SetupError
+from kairos.events import WorkflowEnded
+from kairos.live.bus import MemoryBus
+from kairos.live.llm import HttpLLM
+from kairos.live.service import Service, running
+from kairos.metrics import CallRow, RunMetrics
+from kairos.model import SECOND
+from kairos.ports import Bus, Message
+from kairos.workload import Call, write_workflows
+
+ENGINES = 2
+JOIN_S = 30.0
+# Two real servers of one thread and four slots each; the stand-in is as quick as they are.
+ENGINE_OPTIONS: dict[Kind, tuple[str, ...]] = {
+    "llama": ("--threads", "1", "--slots", "4", "--context", "8192"),
+    "sim": ("--max-num-seqs", "4", "--step-ms", "15", "--step-per-seq-ms", "8"),
+}
+
+
+class Outcome(msgspec.Struct, kw_only=True):
+    """What became of one submitted task."""
+
+    submission: Submission
+    workflow_id: str
+    result: dict[str, Any] | None = None  # None: did not end in time
+
+
+class Run:
+    """A demo under way, to be looked into while it goes on."""
+
+    def __init__(self, service: Service, metrics: RunMetrics) -> None:
+        self.service = service
+        self.metrics = metrics
+        self.outcomes: dict[str, Outcome] = {}
+        self.started_at = service.runtime.now()
+
+    @property
+    def elapsed_s(self) -> float:
+        return (self.service.runtime.now() - self.started_at) / SECOND
+
+    @property
+    def finished(self) -> int:
+        return sum(outcome.result is not None for outcome in self.outcomes.values())
+
+    async def to_the_end(self, submissions: Sequence[Submission], limit_s: float) -> None:
+        """Submit the tasks as they are due and wait for their results, but not past the limit."""
+        bus = MemoryBus()
+        done = asyncio.Event()
+
+        async def take(message: Message) -> None:
+            self._take_result(message)
+            if self.finished == len(submissions):
+                done.set()
+
+        apps = {submission.app.name: submission.app for submission in submissions}
+        async with HttpLLM(f"{self.service.url}/v1") as llm, asyncio.TaskGroup() as tasks:
+            background = [
+                tasks.create_task(agent.run(apps.values(), bus, llm)),
+                tasks.create_task(bus.consume(agent.RESULTS, "demo", take)),
+                tasks.create_task(self._submit(submissions, bus)),
+            ]
+            try:
+                async with asyncio.timeout(limit_s):
+                    await done.wait()
+            except TimeoutError:
+                pass  # the report says which tasks did not end
+            finally:
+                for task in background:
+                    task.cancel()
+
+    async def _submit(self, submissions: Sequence[Submission], bus: Bus) -> None:
+        runtime = self.service.runtime
+        for submission in submissions:
+            await asyncio.sleep((self.started_at + submission.at_us - runtime.now()) / SECOND)
+            workflow_id = f"demo-{len(self.outcomes) + 1}"
+            self.outcomes[workflow_id] = Outcome(submission=submission, workflow_id=workflow_id)
+            await agent.submit(
+                bus, submission.app, submission.value, now_us=runtime.now(), msg_id=workflow_id
+            )
+
+    def _take_result(self, message: Message) -> None:
+        result = agent.read_result(message)
+        outcome = self.outcomes[result.workflow_id]
+        if outcome.result is None:  # delivery is at least once
+            outcome.result = result.value
+            self.service.runtime.feed(WorkflowEnded("default", result.workflow_id))
+
+
+@asynccontextmanager
+async def started(
+    engines: Kind | Sequence[EngineSettings],
+    options: Options,
+    on_progress: Callable[[str], None],
+) -> AsyncIterator[Run]:
+    """Engines, started or given, and Kairos in front of them.
+
+    Raises:
+        SetupError: an engine did not start, or does not answer.
+    """
+    if isinstance(engines, str):
+        kind_options = ENGINE_OPTIONS[engines]
+        async with start_engines(
+            engines, ENGINES, options=kind_options, on_progress=on_progress
+        ) as urls:
+            given = [EngineSettings(url=url) for url in urls]
+            async with started(given, options, on_progress) as run:
+                yield run
+        return
+    settings = Settings(
+        port=0,
+        admin_port=0,
+        policy=options.policy,
+        placement=options.placement,
+        engine=tuple(engines),
+    )
+    metrics = RunMetrics()
+    async with running(settings, (metrics,)) as service:
+        try:
+            async with asyncio.timeout(JOIN_S):
+                await service.monitor.all_joined.wait()
+        except TimeoutError:
+            problems = "; ".join(f"{k}: {v}" for k, v in service.monitor.problems.items())
+            raise SetupError(f"not all engines can be used: {problems}") from None
+        on_progress(f"Kairos serves on {service.url}/v1")
+        yield Run(service, metrics)
+
+
+def write_record(run: Run, options: Options) -> None:
+    """Keep the run as a workflow file, for replay and simulation.
+
+    A call's gap is the time since the workflow's call before it ended: what its agents and tools
+    took, queueing excluded.
+    """
+    if options.record is None:
+        return
+    write_workflows(options.record, _calls(run.metrics.rows))
+
+
+def _calls(rows: Sequence[CallRow]) -> list[Call]:
+    calls: list[Call] = []
+    last_end: dict[str, int] = {}
+    index: dict[str, int] = {}
+    for row in sorted(rows, key=lambda r: r.request.arrived_at):
+        request = row.request
+        if row.outcome != "finished" or not row.prompt_tokens or not row.completion_tokens:
+            continue  # a call without a whole answer has no length to replay
+        assert row.ended_at is not None
+        workflow_id, began_at = request.workflow_id, request.workflow_started_at
+        number = index[workflow_id] = index.get(workflow_id, -1) + 1
+        calls.append(
+            Call(
+                workflow_id=workflow_id,
+                app=request.app or "unknown",
+                agent=request.agent or "unknown",
+                upstream=request.upstream,
+                call_index=number,
+                prompt_tokens=row.prompt_tokens,
+                completion_tokens=row.completion_tokens,
+                gap_ms=(request.arrived_at - last_end.get(workflow_id, began_at)) // 1000,
+                start_ms=(request.arrived_at - began_at) // 1000,
+                end_ms=(row.ended_at - began_at) // 1000,
+                cached_prefix_tokens=row.cached_tokens,
+            )
+        )
+        last_end[workflow_id] = row.ended_at
+    return calls

@@ -1,0 +1,126 @@
+"""What a demo shows: progress while it runs, answers and tables at its end."""
+
+import asyncio
+from collections import defaultdict
+from collections.abc import Sequence
+
+from rich.console import Console
+from rich.live import Live
+from rich.markup import escape
+from rich.table import Table
+from rich.text import Text
+
+from kairos.demo.plan import Arrivals
+from kairos.demo.run import Outcome, Run
+from kairos.metrics import CallRow
+from kairos.workload import Burstiness
+
+REFRESH_S = 0.25
+LINE_EVERY_S = 5.0  # where there is no terminal to redraw
+ANSWER_LENGTH = 600
+
+
+async def show_progress(console: Console, run: Run, total: int) -> None:
+    """Show the queue, the instances and the finished workflows until cancelled."""
+    if not console.is_terminal:
+        while True:
+            await asyncio.sleep(LINE_EVERY_S)
+            console.print(_progress(run, total))
+    with Live(console=console, refresh_per_second=1 / REFRESH_S, transient=True) as live:
+        while True:
+            live.update(_progress(run, total))
+            await asyncio.sleep(REFRESH_S)
+
+
+def _progress(run: Run, total: int) -> Text:
+    balancer = run.service.runtime.balancer
+    ledger = balancer.ledger
+    running = "  ".join(
+        f"{instance.id} {'#' * ledger.running(instance.id):<{min(instance.max_num_seqs, 16)}}"
+        for instance in ledger.instances.values()
+    )
+    return Text(
+        f"{run.elapsed_s:5.1f} s  workflows {run.finished}/{total} finished, "
+        f"{len(run.outcomes)} submitted  queue {balancer.waiting:3}  running: {running}"
+    )
+
+
+def show_answers(console: Console, outcomes: Sequence[Outcome]) -> None:
+    """One answer of each application that has any."""
+    shown: set[str] = set()
+    for outcome in outcomes:
+        name = outcome.submission.app.name
+        if name in shown or not outcome.result or "error" in outcome.result:
+            continue
+        shown.add(name)
+        console.print(f"\n[bold]{name}[/] {escape(_clip(outcome.submission.question))}")
+        for field, value in outcome.result.items():
+            console.print(f"  [dim]{escape(field)}:[/] {escape(_clip(str(value)))}")
+
+
+def _clip(text: str) -> str:
+    text = text.strip()
+    return text if len(text) <= ANSWER_LENGTH else text[:ANSWER_LENGTH] + " ..."
+
+
+def show_tables(console: Console, run: Run) -> None:
+    record = run.metrics.record()
+    apps = Table(title="Applications", title_justify="left")
+    for heading in ("app", "workflows", "calls", "e2e mean", "P50", "P95", "s/token", "queued"):
+        apps.add_column(heading, justify="left" if heading == "app" else "right")
+    for name, figures in [*record["apps"].items(), ("all", record)]:
+        e2e = figures["e2e_s"]
+        apps.add_row(
+            escape(name),
+            str(figures["workflows"]),
+            str(figures["calls"]),
+            *(_number(e2e[key], "{:.1f} s") for key in ("mean", "p50", "p95")),
+            _number(figures["s_per_token"]["mean"], "{:.3f}"),
+            _number(figures["queued_share"], "{:.0%}"),
+        )
+    console.print()
+    console.print(apps)
+    console.print(_agents(run.metrics.rows))
+
+
+def _agents(rows: Sequence[CallRow]) -> Table:
+    by_agent: dict[tuple[str, str], list[CallRow]] = defaultdict(list)
+    for row in rows:
+        by_agent[row.request.app or "unknown", row.request.agent or "unknown"].append(row)
+    table = Table(title="Agents", title_justify="left")
+    table.add_column("app")
+    table.add_column("agent")
+    for heading in ("calls", "prompt tokens", "completion tokens", "per call"):
+        table.add_column(heading, justify="right")
+    for (app, agent), calls in sorted(by_agent.items()):
+        completion = sum(call.completion_tokens or 0 for call in calls)
+        table.add_row(
+            escape(app),
+            escape(agent),
+            str(len(calls)),
+            str(sum(call.prompt_tokens or 0 for call in calls)),
+            str(completion),
+            f"{completion / len(calls):.0f}",
+        )
+    return table
+
+
+def show_arrivals(console: Console, name: str, planned: Arrivals) -> None:
+    console.print(f"\n[bold]Arrivals[/] {name} ({planned.source})")
+    for what, figures in (
+        ("the trace", planned.trace),
+        ("this process over a long time", planned.process),
+        ("this run", planned.here),
+    ):
+        console.print(f"  {what}: {_burstiness(figures)}")
+
+
+def _burstiness(figures: Burstiness) -> str:
+    windows = figures["index_of_dispersion"]
+    dispersion = "/".join(_number(value, "{:.2f}") for value in windows.values())
+    seconds = "/".join(str(window) for window in windows)
+    return f"CV {_number(figures['cv'], '{:.2f}')}, index of dispersion {dispersion} at {seconds} s"
+
+
+def _number(value: float | None, form: str) -> str:
+    return "too few to tell" if value is None else form.format(value)

@@ -1,0 +1,93 @@
+"""Builders for tests of the core, and a small simulated body to drive it with."""
+
+from random import Random
+
+from kairos.balancer import Balancer
+from kairos.dispatcher.placements import PLACEMENTS
+from kairos.events import (
+    Arrived,
+    Cancelled,
+    Event,
+    Failed,
+    Finished,
+    InstanceJoined,
+    InstanceLeft,
+    Record,
+)
+from kairos.model import SECOND, Instance, Request
+from kairos.runtime import Runtime
+from kairos.scheduler.policies import POLICIES
+from kairos.sim.clock import VirtualClock
+
+MS = SECOND // 1000
+
+
+def request(name, *, at=0, prompt=10, completion=10, model="m", **fields):
+    fields.setdefault("workflow_id", f"w-{name}")
+    fields.setdefault("workflow_started_at", at)
+    return Request(
+        id=name,
+        model=model,
+        arrived_at=at,
+        prompt_tokens=prompt,
+        completion_tokens=completion,
+        **fields,
+    )
+
+
+def instance(name, *, models=("m",), seqs=4, kv=None):
+    return Instance(id=name, models=tuple(models), max_num_seqs=seqs, kv_tokens=kv)
+
+
+def balancer(*instances, policy="fcfs", placement="round-robin", **limits):
+    made = Balancer(POLICIES[policy](), PLACEMENTS[placement](), **limits)
+    for each in instances:
+        assert made.handle(InstanceJoined(each), 0) == []
+    return made
+
+
+class FixedTimeEngine:
+    """Every call takes as long as its seed says; some fail, some are cancelled on the way.
+
+    It models nothing of a real engine but that answers come later and in another order.
+    """
+
+    def __init__(self, clock, seed):
+        self.clock, self.random = clock, Random(seed)
+        self.dispatched = []
+        self.refused = []
+        self.feed = None
+
+    def dispatch(self, request_id, instance_id):
+        self.dispatched.append((request_id, instance_id))
+        end = self.random.choices([Finished, Failed, Cancelled], weights=[8, 1, 1])[0]
+        fact = end(request_id, "engine") if end is Failed else end(request_id)
+        took = self.random.randint(1, 2 * SECOND)
+        self.clock.call_at(self.clock.now() + took, lambda: self.feed(fact))
+
+    def refuse(self, request_id, model):
+        self.refused.append(request_id)
+
+
+def simulate(seed, *, requests=200, policy="fcfs", placement="least-kv"):
+    """Random arrivals on three unequal instances, one of which leaves and comes back."""
+    random, clock, log = Random(seed), VirtualClock(), []
+    engine = FixedTimeEngine(clock, seed)
+    runtime = Runtime(balancer(policy=policy, placement=placement), engine, clock, (log.append,))
+    engine.feed = runtime.feed
+    fleet = [instance("a", seqs=2, kv=300), instance("b", kv=900), instance("c", seqs=1)]
+    facts: list[tuple[int, Event]] = [(0, InstanceJoined(each)) for each in fleet]
+    facts += [(5 * SECOND, InstanceLeft("b")), (9 * SECOND, InstanceJoined(fleet[1]))]
+    for n in range(requests):
+        at = random.randint(1, 20 * SECOND)
+        lengths = {"prompt": random.randint(1, 100), "completion": random.randint(1, 200)}
+        facts.append((at, Arrived(request(f"r{n}", at=at, **lengths))))
+    for at, fact in facts:
+        clock.call_at(at, lambda fact=fact: runtime.feed(fact))
+    clock.run()
+    return log, engine
+
+
+def replay(log: list[Record], fresh: Balancer) -> list[Record]:
+    """What a fresh balancer decides on the same facts at the same instants."""
+    return [Record(r.at, r.event, tuple(fresh.handle(r.event, r.at))) for r in log]

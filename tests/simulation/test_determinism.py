@@ -1,0 +1,49 @@
+import msgspec
+import pytest
+
+from kairos.events import Arrived, Dispatch
+from tests import build
+
+SEEDS = range(20)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_the_same_seed_gives_the_same_log(seed):
+    (first, _), (second, _) = build.simulate(seed), build.simulate(seed)
+
+    assert msgspec.json.encode(first) == msgspec.json.encode(second)
+
+
+def test_another_seed_gives_another_log():
+    logs = {msgspec.json.encode(build.simulate(seed)[0]) for seed in SEEDS}
+
+    assert len(logs) == len(SEEDS)
+
+
+@pytest.mark.parametrize("placement", ["round-robin", "least-kv"])
+@pytest.mark.parametrize("seed", SEEDS)
+def test_every_request_that_was_taken_in_is_dispatched_or_refused_once(seed, placement):
+    log, engine = build.simulate(seed, placement=placement)
+
+    arrived = [r.event.request.id for r in log if isinstance(r.event, Arrived)]
+    sent = [request_id for request_id, _ in engine.dispatched]
+    assert len(arrived) == 200
+    assert sorted(sent + engine.refused) == sorted(arrived)
+
+
+@pytest.mark.parametrize("placement", ["round-robin", "least-kv"])
+@pytest.mark.parametrize("seed", SEEDS)
+def test_a_log_replayed_through_a_fresh_balancer_gives_the_same_decisions(seed, placement):
+    log, engine = build.simulate(seed, placement=placement)
+    read_back = msgspec.json.decode(msgspec.json.encode(log), type=list[type(log[0])])
+
+    replayed = build.replay(read_back, build.balancer(placement=placement))
+
+    assert replayed == log
+    decided = [
+        (c.request_id, c.instance_id)
+        for record in replayed
+        for c in record.commands
+        if isinstance(c, Dispatch)
+    ]
+    assert decided == engine.dispatched

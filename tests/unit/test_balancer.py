@@ -1,0 +1,204 @@
+import pytest
+
+from kairos.errors import ModelNotFound, NeverFits, NoInstance, QueueFull
+from kairos.events import (
+    Arrived,
+    Cancelled,
+    Dispatch,
+    Failed,
+    Finished,
+    FirstToken,
+    InstanceJoined,
+    InstanceLeft,
+    Refuse,
+    WorkflowEnded,
+)
+from tests import build
+
+
+def arrive(balancer, name, at=0, **fields):
+    return balancer.handle(Arrived(build.request(name, at=at, **fields)), at)
+
+
+def test_a_request_goes_to_an_idle_instance_at_once():
+    balancer = build.balancer(build.instance("a"))
+
+    assert arrive(balancer, "r") == [Dispatch("r", "a")]
+
+
+def test_a_request_waits_until_a_sequence_slot_is_free():
+    balancer = build.balancer(build.instance("a", seqs=1))
+
+    assert arrive(balancer, "first") == [Dispatch("first", "a")]
+    assert arrive(balancer, "second", at=1) == []
+    assert balancer.handle(Finished("first"), 2) == [Dispatch("second", "a")]
+
+
+@pytest.mark.parametrize("end", [Finished("r0"), Failed("r0", "broken"), Cancelled("r0")])
+def test_memory_comes_back_however_a_call_ends(end):
+    balancer = build.balancer(build.instance("a", kv=25))
+    arrive(balancer, "r0")
+
+    assert arrive(balancer, "r1") == []
+    assert balancer.handle(end, 1) == [Dispatch("r1", "a")]
+
+
+def test_waiting_requests_leave_in_order_of_arrival():
+    balancer = build.balancer(build.instance("a", seqs=1))
+    arrive(balancer, "running")
+    for name, at in (("first", 1), ("second", 1), ("third", 3)):
+        arrive(balancer, name, at=at)
+
+    order = []
+    for at, done in enumerate(["running", "first", "second"], start=4):
+        order += [command.request_id for command in balancer.handle(Finished(done), at)]
+    assert order == ["first", "second", "third"]
+
+
+def test_a_request_too_large_for_the_room_left_does_not_hold_back_a_smaller_one():
+    balancer = build.balancer(build.instance("a", kv=100))
+    arrive(balancer, "running", prompt=40, completion=20)
+
+    assert arrive(balancer, "large", prompt=40, completion=20) == []
+    assert arrive(balancer, "small", at=1) == [Dispatch("small", "a")]
+
+
+def test_a_queue_that_is_stuck_does_not_hold_back_another_models():
+    balancer = build.balancer(build.instance("a", seqs=1), build.instance("b", models=("n",)))
+    arrive(balancer, "running")
+
+    assert arrive(balancer, "stuck", at=1) == []
+    assert arrive(balancer, "other", at=2, model="n") == [Dispatch("other", "b")]
+
+
+def test_queues_of_two_models_share_an_instance_in_order_of_arrival():
+    balancer = build.balancer(build.instance("a", models=("m", "n"), seqs=1))
+    arrive(balancer, "running")
+    arrive(balancer, "later", at=2, model="n")
+    arrive(balancer, "earlier", at=1 + 1, model="m")
+
+    assert balancer.handle(Finished("running"), 3) == [Dispatch("later", "a")]
+    assert balancer.handle(Finished("later"), 4) == [Dispatch("earlier", "a")]
+
+
+def test_a_request_without_a_model_goes_anywhere():
+    balancer = build.balancer(build.instance("a", models=("n",)))
+
+    assert arrive(balancer, "r", model=None) == [Dispatch("r", "a")]
+
+
+def test_a_model_that_never_was_is_not_found_and_one_that_is_away_is_unavailable():
+    balancer = build.balancer(build.instance("a"), build.instance("b", models=("n",)))
+    balancer.handle(InstanceLeft("b"), 1)
+
+    with pytest.raises(ModelNotFound, match="'x' does not exist here; served: m, n"):
+        arrive(balancer, "r", at=1, model="x")
+    with pytest.raises(NoInstance, match="'n'"):
+        arrive(balancer, "r", at=1, model="n")
+    balancer.handle(InstanceLeft("a"), 2)
+    with pytest.raises(NoInstance, match="this request"):
+        arrive(balancer, "r", at=2, model=None)
+
+
+def test_before_any_instance_joined_no_model_is_called_unknown():
+    with pytest.raises(NoInstance):
+        arrive(build.balancer(), "r", model="x")
+
+
+def test_a_prompt_larger_than_every_instance_is_refused_with_its_numbers():
+    balancer = build.balancer(build.instance("a", kv=50), build.instance("b", kv=80))
+
+    with pytest.raises(NeverFits, match="about 81 KV tokens; the largest instance holds 80"):
+        arrive(balancer, "r", prompt=81)
+    assert balancer.waiting == 0
+    assert arrive(balancer, "r", prompt=80, completion=999) == [Dispatch("r", "b")]
+
+
+def test_a_full_queue_refuses_and_keeps_what_it_has():
+    balancer = build.balancer(build.instance("a", seqs=1), max_waiting=1)
+    arrive(balancer, "running")
+    arrive(balancer, "waiting", at=1)
+
+    with pytest.raises(QueueFull, match="1 requests are waiting"):
+        arrive(balancer, "refused", at=2)
+    assert balancer.handle(Finished("running"), 3) == [Dispatch("waiting", "a")]
+
+
+def test_repeated_and_late_news_changes_nothing():
+    balancer = build.balancer(build.instance("a", seqs=1))
+    arrive(balancer, "r")
+    arrive(balancer, "waiting")
+
+    for repeated in (Arrived(build.request("r")), Arrived(build.request("waiting"))):
+        assert balancer.handle(repeated, 1) == []
+    assert balancer.waiting == 1
+    for news in (Finished("who"), Cancelled("who"), FirstToken("r"), InstanceLeft("who")):
+        assert balancer.handle(news, 2) == []
+    assert balancer.handle(WorkflowEnded("default", "w-r"), 2) == []
+
+
+def test_a_waiting_request_that_is_cancelled_is_never_dispatched():
+    balancer = build.balancer(build.instance("a", seqs=1))
+    arrive(balancer, "running")
+    arrive(balancer, "waiting")
+
+    assert balancer.handle(Cancelled("waiting"), 1) == []
+    assert balancer.handle(Finished("running"), 2) == []
+    assert balancer.waiting == 0
+
+
+def test_an_instance_that_joins_takes_what_waits():
+    balancer = build.balancer(build.instance("a", seqs=1))
+    arrive(balancer, "running")
+    arrive(balancer, "waiting")
+
+    assert balancer.handle(InstanceJoined(build.instance("b")), 1) == [Dispatch("waiting", "b")]
+
+
+def test_an_instance_that_left_gets_nothing_more_and_what_runs_there_still_counts_when_it_returns():
+    balancer = build.balancer(build.instance("a", seqs=1))
+    arrive(balancer, "running")
+    balancer.handle(InstanceLeft("a"), 1)
+
+    assert balancer.handle(InstanceJoined(build.instance("a", seqs=1)), 2) == []
+    assert arrive(balancer, "waiting", at=3) == []
+    assert balancer.handle(Finished("running"), 4) == [Dispatch("waiting", "a")]
+
+
+def test_when_nothing_is_left_that_could_serve_them_waiting_requests_are_refused():
+    balancer = build.balancer(
+        build.instance("small", seqs=1, kv=30), build.instance("large", seqs=1, kv=90)
+    )
+    arrive(balancer, "r0")
+    arrive(balancer, "r1", prompt=70)
+    arrive(balancer, "long", at=1, prompt=70)
+    arrive(balancer, "short", at=1, prompt=20)
+
+    assert balancer.handle(InstanceLeft("large"), 2) == [Refuse("long", "m")]
+    assert balancer.handle(InstanceLeft("small"), 3) == [Refuse("short", "m")]
+
+
+def test_an_instance_that_serves_another_model_now_strands_those_who_waited_for_the_old():
+    balancer = build.balancer(build.instance("a", seqs=1))
+    arrive(balancer, "running")
+    arrive(balancer, "waiting")
+
+    changed = InstanceJoined(build.instance("a", seqs=1, models=("n",)))
+    assert balancer.handle(changed, 1) == [Refuse("waiting", "m")]
+
+
+def test_time_never_runs_backwards():
+    balancer = build.balancer(build.instance("a"))
+    arrive(balancer, "r", at=5)
+
+    with pytest.raises(AssertionError, match="4 is before 5"):
+        balancer.handle(Finished("r"), 4)
+
+
+def test_a_need_above_the_whole_memory_is_tried_on_an_idle_instance_only():
+    balancer = build.balancer(build.instance("a", kv=100))
+    arrive(balancer, "small")
+
+    assert arrive(balancer, "long", prompt=50, completion=500) == []
+    assert balancer.handle(Finished("small"), 1) == [Dispatch("long", "a")]
+    assert arrive(balancer, "next", at=2, prompt=1, completion=1) == []
