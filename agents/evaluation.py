@@ -106,7 +106,7 @@ async def _run(stdin: IO[bytes], output: IO[bytes], directory: str) -> tuple[int
     verdict_fd, its_end = os.pipe()
     try:
         process = await asyncio.create_subprocess_exec(
-            *(sys.executable, "-I", "-S", str(_SANDBOX), str(its_end)),
+            *(sys.executable, "-I", "-S", "-u", str(_SANDBOX), str(its_end)),
             stdin=stdin,
             stdout=output,
             stderr=output,

@@ -1,6 +1,6 @@
 """The inside of an evaluation: gives up all it can do, then runs untrusted code and its tests.
 
-`evaluation.py` starts this file alone, `python -I -S sandbox.py VERDICT_FD`, in a session and an
+`evaluation.py` starts this file alone, `python -I -S -u sandbox.py VERDICT_FD`, in a session and an
 empty directory of its own. It makes new namespaces, forks, and from then on only watches the time.
 The child gives everything away for good and runs the code. It is the first process of its process
 namespace: what the code starts dies with it.
@@ -208,10 +208,9 @@ def _run(task: dict[str, Any], layers: _Layers, verdict_fd: int) -> None:
     layers.add("nobody", become_nobody)
     layers.add("seccomp", forbid_sockets)
     # The code may replace whatever it can name, so what is needed after it is taken before.
-    write, flush, dumps, leave = os.write, sys.stdout.flush, json.dumps, os._exit
+    write, dumps, leave = os.write, json.dumps, os._exit
     write(verdict_fd, dumps({"missing_layers": layers.missing}).encode() + b"\n")
     error = _failure(task["code"], task["tests"])
-    flush()
     write(verdict_fd, dumps({"error": error} if error else {"token": task["token"]}).encode())
     leave(0)
 

@@ -119,7 +119,7 @@ async def _start(kind: Kind, name: str, options: Sequence[str]) -> _Child:
 
 async def _end_all(children: list[_Child]) -> None:
     for child in children:
-        pass
+        child.signal(signal.SIGTERM)
     try:
         with suppress(TimeoutError):
             async with asyncio.timeout(GRACE_S):

@@ -133,6 +133,7 @@ def _server(app: object) -> _Server:
             access_log=False,
             server_header=False,
             date_header=False,
+            proxy_headers=False,
             timeout_keep_alive=75,
             timeout_graceful_shutdown=GRACE_S,
         )

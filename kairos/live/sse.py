@@ -10,7 +10,7 @@ from typing import Annotated
 import msgspec
 
 _END_OF_EVENT = re.compile(rb"\r?\n\r?\n")
-_MARKS = (b'"usage"', b'"error"', b'"response.')  # an event without them says nothing to us
+_OF_INTEREST = re.compile(rb'"(?:usage"|error"|response\.)')  # in every event worth parsing
 _LAST_EVENTS = {"response.completed", "response.incomplete", "response.failed"}
 _MAX_EVENT_BYTES = 1 << 20  # an unfinished event larger than this is forwarded unread
 
@@ -104,7 +104,7 @@ class SseReader:
 
     def _read(self, event: bytes) -> bool:
         """Note what the event says; False if it is the usage chunk that nobody asked for."""
-        if not any(mark in event for mark in _MARKS):
+        if not _OF_INTEREST.search(event):
             if b"[DONE]" in event and _data_of(event) == [b"[DONE]"]:
                 self.done = True
             return True

@@ -119,7 +119,7 @@ class ResponsesReply:
             self._event("output_text.done", **self._place, text=text, logprobs=[]),
             self._event("content_part.done", **self._place, part=_text_part(text)),
             self._event("output_item.done", output_index=0, item=item),
-            self._event(response["status"], response=response),
+            self._event("completed", response=response),  # as vLLM: cut at its limit, too
         ]
 
     @property

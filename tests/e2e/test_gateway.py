@@ -1,0 +1,551 @@
+"""What goes through the gateway: bytes unchanged, in order, and nothing that has no business there."""
+
+import asyncio
+import json
+import os
+import socket
+from hashlib import sha256
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import pytest
+from aiohttp import web
+
+from kairos.config import KeySettings
+from kairos.events import Arrived, Finished
+
+CHAT = "/v1/chat/completions"
+ODD = (
+    b'{ "model":"tiny",\n\t"messages":[{"role":"user","content":"\\u00e4\xc3\xa4 \\/ "}],'
+    b'"temperature":1.0e0, "temperature":0.70,"unknown":{"b":1,"a":[ ]} }\r\n'
+)
+DONE = b"data: [DONE]\n\n"
+USAGE = (
+    b'data: {"choices":[],"usage":{"prompt_tokens":7,"completion_tokens":2,'
+    b'"prompt_tokens_details":{"cached_tokens":4}}}\n\n'
+)
+
+
+def chunk(text):
+    return b'data: {"choices":[{"delta":{"content":"%s"}}],"usage":null}\n\n' % text
+
+
+# Bodies ------------------------------------------------------------------------------------------
+
+
+async def test_a_body_reaches_the_engine_byte_for_byte(kairos, engine):
+    served = await kairos(engine.url)
+    large = ODD.replace(b"unknown", b"x" * 3_000_000)
+    for body in (ODD, large):
+        assert (await served.ask("POST", CHAT, data=body)).status == 200
+
+    assert [call.body for call in engine.calls] == [ODD, large]
+    assert all(call.headers["content-length"] == str(len(call.body)) for call in engine.calls)
+
+
+async def test_an_answer_reaches_the_client_byte_for_byte(kairos, engine):
+    served = await kairos(engine.url)
+    answer = b'{ "choices":[],\n "usage":{"prompt_tokens":3,"completion_tokens":1} }\n'
+    large = b'{"x":"' + b"y" * (9 << 20) + b'"}'
+    headers = {"Content-Type": "application/json", "X-Of-The-Engine": "kept"}
+
+    for sent in (answer, large):
+        engine.answer = lambda _, sent=sent: asyncio.sleep(
+            0, web.Response(body=sent, headers=headers)
+        )
+        got = await served.chat()
+        assert (got.status, got.body == sent, got.headers["x-of-the-engine"]) == (200, True, "kept")
+
+    finished = await served.facts.seen(Finished)
+    assert (finished.prompt_tokens, finished.completion_tokens) == (3, 1)
+
+
+async def test_a_compressed_answer_is_passed_on_as_it_is(kairos, engine):
+    served = await kairos(engine.url)
+    squeezed = b"\x1f\x8b not really gzip \x00\xff"
+
+    async def answer(_):
+        return web.Response(body=squeezed, headers={"Content-Encoding": "gzip"})
+
+    engine.answer = answer
+    wire = await served.connect()
+    await wire.post(CHAT, {"model": "tiny", "messages": []})
+    got = await wire.answer()
+
+    assert (got.headers["content-encoding"], got.body) == ("gzip", squeezed)
+
+
+@pytest.mark.parametrize(
+    ("sent", "reaches"),
+    [
+        (
+            b'{"model":"tiny","messages":[],"stream":true}',
+            b'{"stream_options":{"include_usage":true},"model":"tiny","messages":[],"stream":true}',
+        ),
+        (
+            b' {"messages":[], "stream":true, "stream_options": {"include_usage" : false}} ',
+            b' {"messages":[], "stream":true, "stream_options": {"include_usage":true}} ',
+        ),
+        (
+            b'{"messages":[],"stream":true,"stream_options":{"include_usage":true},"a":1.0}',
+            None,
+        ),
+        (b'{"messages":[],"stream":false,"stream_options":null}', None),
+    ],
+    ids=["added", "corrected", "asked for", "no stream"],
+)
+async def test_the_only_change_to_a_body_is_to_ask_a_stream_for_its_usage(
+    kairos, engine, sent, reaches
+):
+    served = await kairos(engine.url)
+    engine.answer = engine.stream(chunk(b"a"), USAGE, DONE)
+    engine.release(3)
+    answer = await served.ask("POST", CHAT, data=sent)
+
+    assert engine.calls[0].body == (reaches or sent)
+    if b'"stream":true' in sent:
+        assert answer.body == chunk(b"a") + (b"" if reaches else USAGE) + DONE
+        finished = await served.facts.seen(Finished)
+        assert (finished.prompt_tokens, finished.completion_tokens) == (7, 2)
+        assert finished.cached_tokens == 4
+
+
+@pytest.mark.parametrize("path", ["/v1/responses", "/v1/embeddings", "/v1/audio/speech"])
+async def test_routes_that_do_not_take_stream_options_are_not_given_any(kairos, engine, path):
+    served = await kairos(engine.url)
+    body = b'{"model":"tiny","input":"a","stream":true}'
+    await served.ask("POST", path, data=body, headers={"Content-Type": "application/json"})
+
+    assert engine.calls[0].body == body
+
+
+async def test_each_part_of_a_stream_is_passed_on_before_the_next_one_comes(kairos, engine):
+    served = await kairos(engine.url)
+    parts = [chunk(b"one"), b": a comment\n\n", chunk(b"two") + b"data: {", b"}\n\n", DONE]
+    engine.answer = engine.stream(*parts)
+    asks = {"messages": [], "stream": True, "stream_options": {"include_usage": True}}
+    wire = await served.connect()
+    await wire.post(CHAT, asks)
+
+    chunks = wire.chunks()
+    for number, part in enumerate(parts):
+        engine.release()
+        if number == 0:
+            assert (await wire.head())[0] == 200
+        assert await asyncio.wait_for(anext(chunks), 5) == part
+    assert [rest async for rest in chunks] == []
+
+
+async def test_a_stream_of_which_usage_is_removed_is_passed_on_as_it_comes_too(kairos, engine):
+    served = await kairos(engine.url)
+    half = chunk(b"three")
+    engine.answer = engine.stream(
+        chunk(b"one"), chunk(b"two") + half[:9], half[9:] + USAGE[:20], USAGE[20:], DONE
+    )
+    wire = await served.connect()
+    await wire.post(CHAT, {"messages": [], "stream": True})
+
+    chunks = wire.chunks()
+    for number, part in enumerate([chunk(b"one"), chunk(b"two"), half]):
+        engine.release()
+        if number == 0:
+            await wire.head()
+        assert await asyncio.wait_for(anext(chunks), 5) == part
+    engine.release(2)
+    assert [rest async for rest in chunks] == [DONE]
+
+
+async def test_neither_side_waits_to_fill_packets(kairos, engine):
+    """Nagle's algorithm would hold a small chunk back until the one before it is acknowledged."""
+    served = await kairos(engine.url)
+    engine.answer = engine.when_released
+    asking = asyncio.create_task(served.chat())
+    await engine.called()
+    ports = {urlsplit(served.url).port: "clients", urlsplit(engine.url).port: "engine"}
+    sides = [(_side(sock, ports), sock) for sock in _open_sockets()]
+    nodelay = {
+        side: sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY) for side, sock in sides
+    }
+    for _, sock in sides:
+        sock.close()
+    engine.release()
+    await asking
+
+    assert nodelay["clients"]
+    assert nodelay["engine"]
+
+
+def _open_sockets():
+    """Copies of this process's connected TCP sockets."""
+    for entry in list(Path("/proc/self/fd").iterdir()):
+        try:
+            is_socket = os.readlink(entry).startswith("socket:")
+        except FileNotFoundError:
+            continue
+        if is_socket:
+            sock = socket.socket(fileno=os.dup(int(entry.name)))
+            if sock.family == socket.AF_INET and _peer(sock):
+                yield sock
+            else:
+                sock.close()
+
+
+def _peer(sock):
+    try:
+        return sock.getpeername()
+    except OSError:
+        return None
+
+
+def _side(sock, ports):
+    """Kairos's own end: what clients connected to, or what it connected to the engine."""
+    local, peer = sock.getsockname()[1], sock.getpeername()[1]
+    names = {"clients": local, "engine": peer}
+    return next((side for port, side in ports.items() if names[side] == port), None)
+
+
+# Headers -----------------------------------------------------------------------------------------
+
+
+async def test_only_listed_headers_of_the_client_reach_the_engine(kairos, engine):
+    served = await kairos(engine.url)
+    passed = {
+        "Content-Type": "application/json",
+        "Accept": "text/event-stream",
+        "User-Agent": "an-agent/1.0",
+        "traceparent": "00-" + "1" * 32 + "-" + "2" * 16 + "-01",
+        "tracestate": "a=b",
+        "baggage": "c=d",
+    }
+    kept = {
+        "Authorization": "Bearer a-client's-secret",
+        "X-Vllm-Priority": "-100",
+        "Cookie": "session=1",
+        "X-Forwarded-For": "10.0.0.1",
+        "X-Kairos-Agent": "writer",
+        "X-Data-Parallel-Rank": "0",
+        "Accept-Encoding": "gzip",
+    }
+    await served.chat(headers=passed | kept)
+
+    reached = engine.calls[0].headers
+    ours = {"host", "content-length", "x-request-id"}
+    assert reached.keys() - ours == {name.lower() for name in passed}
+    assert all(reached[name.lower()] == value for name, value in passed.items())
+    assert reached["host"] == urlsplit(engine.url).netloc
+
+
+async def test_the_engines_key_reaches_the_engine_and_nobody_else(
+    kairos, engine, monkeypatch, caplog
+):
+    secret = "an-engine's-secret"  # noqa: S105
+    monkeypatch.setenv("ENGINE_KEY", secret)
+    caplog.set_level("DEBUG")
+    served = await kairos(engine.url, key_env="ENGINE_KEY")
+    async with asyncio.timeout(20):
+        answers = [
+            await served.chat(headers={"Authorization": "Bearer a-client's"}),
+            await served.chat(model="huge"),
+            await served.ask("GET", "/metrics"),
+        ]
+        engine.answer = engine.stream(then=lambda transport: transport.abort())
+        engine.release()
+        answers.append(await served.chat(stream=True))
+        await engine.stop()
+        answers.append(await served.chat())
+        async with served._session.get(served.service.admin_url + "/admin/status") as status:
+            said = await status.text()
+
+    assert [answer.status for answer in answers] == [200, 404, 200, 503, 503]
+    assert engine.calls[0].headers["authorization"] == f"Bearer {secret}"
+    assert {probe.headers["authorization"] for probe in engine.probes} == {f"Bearer {secret}"}
+    said += caplog.text + repr(served.facts.records)
+    said += "".join(f"{answer.headers}{answer.body}" for answer in answers)
+    assert secret not in said
+
+
+async def test_what_belongs_to_the_engines_connection_stays_there(kairos, engine):
+    served = await kairos(engine.url)
+    ours = {"Set-Cookie": "a=b", "Server": "engine", "X-Request-Id": "the-engine's"}
+
+    async def answer(_):
+        return web.json_response({}, headers=ours | {"X-Of-The-Engine": "kept"})
+
+    engine.answer = answer
+    got = await served.chat()
+
+    assert "set-cookie" not in got.headers
+    assert "server" not in got.headers
+    assert got.headers.getall("x-request-id") == [engine.calls[0].headers["x-request-id"]]
+    assert got.headers["x-of-the-engine"] == "kept"
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "status"),
+    [
+        ("POST", CHAT, 200),
+        ("PUT", CHAT, 405),
+        ("GET", CHAT, 405),
+        ("POST", "/v1/embeddings", 400),
+        ("GET", "/v1/models", 200),
+        ("GET", "/v1/models/tiny", 200),
+        ("GET", "/v1/models/huge", 404),
+        ("GET", "/health", 200),
+        ("POST", "/health", 405),
+        ("GET", "/metrics", 200),
+        ("GET", "/nothing", 404),
+        ("POST", "/v1/..", 404),
+    ],
+)
+async def test_every_answer_carries_a_request_id(kairos, engine, method, path, status):
+    served = await kairos(engine.url)
+    wire = await served.connect()
+    await wire.post(path, {"messages": []} if status == 200 else b"", method=method)
+    answer = await wire.answer()
+
+    assert answer.status == status
+    assert answer.headers["x-request-id"].startswith("req-")
+    if status >= 400:
+        answer.error()
+
+
+async def test_a_clients_own_request_id_is_kept_and_passed_on(kairos, engine):
+    served = await kairos(engine.url)
+    answer = await served.chat(headers={"X-Request-Id": "mine-1"})
+    refused = await served.chat(headers={"X-Request-Id": "mine-2"}, model="huge")
+
+    assert answer.headers["x-request-id"] == "mine-1"
+    assert refused.headers["x-request-id"] == "mine-2"
+    assert engine.calls[0].headers["x-request-id"] == "mine-1"
+    assert (await served.facts.seen(Arrived)).request.id == "mine-1"
+
+
+@pytest.mark.parametrize("wanted", ["", "a b", "-a", "x" * 129, "ä"])
+async def test_a_request_id_that_is_none_is_replaced(kairos, engine, wanted):
+    served = await kairos(engine.url)
+    wire = await served.connect()
+    await wire.post(CHAT, {"messages": []}, f"X-Request-Id: {wanted}")
+
+    assert (await wire.answer()).headers["x-request-id"].startswith("req-")
+
+
+async def test_a_request_id_that_is_in_flight_already_is_replaced(kairos, engine):
+    served = await kairos(engine.url)
+    engine.answer = engine.when_released
+    asking = [asyncio.create_task(served.chat(headers={"X-Request-Id": "same"})) for _ in range(3)]
+    await engine.called(3)
+    engine.release(3)
+    ids = {(await each).headers["x-request-id"] for each in asking}
+    engine.release()
+    again = await served.chat(headers={"X-Request-Id": "same"})
+
+    assert len(ids) == 3
+    assert "same" in ids
+    assert {call.headers["x-request-id"] for call in engine.calls[:3]} == ids
+    assert again.headers["x-request-id"] == "same"
+
+
+async def test_requests_of_one_id_whose_bodies_arrive_together_are_told_apart(kairos, engine):
+    served = await kairos(engine.url)
+    engine.answer = engine.when_released
+    body = json.dumps({"messages": []})
+    wires = [await served.connect() for _ in range(2)]
+    for wire in wires:  # both are being read before either is in flight
+        await wire.send(
+            f"POST {CHAT} HTTP/1.1\r\nHost: kairos\r\nX-Request-Id: same\r\n"
+            f"Content-Length: {len(body)}\r\n\r\n{body[:5]}".encode()
+        )
+    await served.ask("GET", "/health")  # a full turn: both heads have been read
+    for wire in wires:
+        await wire.send(body[5:].encode())
+    await engine.called(2)
+    engine.release(2)
+    ids = [(await wire.answer()).headers["x-request-id"] for wire in wires]
+
+    assert "same" in ids
+    assert len(set(ids)) == 2
+
+
+# Identity ----------------------------------------------------------------------------------------
+
+
+async def test_a_request_says_who_makes_it(kairos, engine):
+    served = await kairos(engine.url)
+    await served.chat(
+        headers={
+            "X-Kairos-Workflow-Id": "w-1",
+            "X-Kairos-App": "qa",
+            "X-Kairos-Agent": "writer",
+            "X-Kairos-Upstream": "router",
+            "X-Kairos-Started-At": "1700000000000000",
+        }
+    )
+    said = (await served.facts.seen(Arrived)).request
+
+    assert (said.workflow_id, said.app, said.agent, said.upstream) == (
+        "w-1", "qa", "writer", "router",
+    )  # fmt: skip
+    assert (said.workflow_started_at, said.tenant) == (1_700_000_000_000_000, "default")
+    assert said.model == "tiny"
+
+
+async def test_tracing_headers_say_who_makes_a_request_too(kairos, engine):
+    served = await kairos(engine.url)
+    trace = {"traceparent": "00-" + "a" * 32 + "-" + "b" * 16 + "-01"}
+    baggage = {"baggage": "kairos.app=rg;x=y, gen_ai.agent.name=reader, kairos.workflow_id=w%2D7"}
+    await served.chat(headers=trace)
+    await served.chat(headers=trace | baggage)
+    await served.chat(headers=trace | baggage | {"X-Kairos-Workflow-Id": "w-9"})
+    traced, carried, declared = (fact.request for fact in served.facts.all(Arrived))
+
+    assert traced.workflow_id == "a" * 32
+    assert (carried.workflow_id, carried.app, carried.agent) == ("w-7", "rg", "reader")
+    assert (declared.workflow_id, declared.agent) == ("w-9", "reader")
+
+
+async def test_requests_that_say_nothing_are_workflows_of_their_own(kairos, engine):
+    served = await kairos(engine.url)
+    await served.chat()
+    await served.chat()
+    first, second = (fact.request for fact in served.facts.all(Arrived))
+
+    assert (first.workflow_id, second.workflow_id) == (first.id, second.id)
+    assert (first.app, first.agent, first.upstream) == (None, None, None)
+    assert first.workflow_started_at == first.arrived_at
+
+
+KEYS = tuple(
+    KeySettings(sha256=sha256(name.encode()).hexdigest(), tenant=name) for name in ("acme", "bell")
+)
+
+
+async def test_two_tenants_with_the_same_workflow_id_stay_apart(kairos, engine):
+    served = await kairos(engine.url, key=KEYS)
+    for key in ("acme", "bell"):
+        await served.chat(
+            headers={"Authorization": f"Bearer {key}", "X-Kairos-Workflow-Id": "same"}
+        )
+
+    said = [fact.request for fact in served.facts.all(Arrived)]
+    assert [(each.tenant, each.workflow_id) for each in said] == [
+        ("acme", "same"),
+        ("bell", "same"),
+    ]
+
+
+@pytest.mark.parametrize("sent", [None, "Bearer wrong", "Bearer ", "Basic acme", "acme", "Bearer"])
+async def test_without_a_known_key_nothing_of_v1_is_served(kairos, engine, sent):
+    served = await kairos(engine.url, key=KEYS)
+    headers = {} if sent is None else {"Authorization": sent}
+    routes = [
+        ("POST", CHAT),
+        ("POST", "/v1/completions"),
+        ("POST", "/v1/responses"),
+        ("POST", "/v1/embeddings"),
+        ("GET", "/v1/models"),
+        ("GET", "/v1/models/tiny"),
+        ("POST", "/v1/rerank"),
+        ("GET", "/v1/files"),
+        ("POST", "/tokenize"),
+    ]
+    for method, path in routes:
+        answer = await served.ask(method, path, headers=headers)
+        assert answer.status == 401, path
+        assert answer.error()["code"] == "invalid_api_key"
+    assert engine.calls == []
+    assert served.facts.all(Arrived) == []
+
+
+# Queue and other routes --------------------------------------------------------------------------
+
+
+async def test_calls_wait_their_turn_and_are_served_in_the_order_in_which_they_came(kairos, engine):
+    served = await kairos(engine.url, max_num_seqs=1)
+    engine.answer = engine.when_released
+    routes = [CHAT, "/tokenize", "/v1/rerank", CHAT, "/v1/embeddings", "/v1/files?after=a%20b"]
+    asking = []
+    for number, path in enumerate(routes, start=1):
+        method = "GET" if "files" in path else "POST"
+        body = {} if method == "GET" else {"json": {"model": "tiny", "messages": [], "n": number}}
+        asking.append(asyncio.create_task(served.ask(method, path, **body)))
+        await served.facts.seen(Arrived, number)
+    for number in range(1, len(routes) + 1):
+        await engine.called(number)
+        assert len(engine.calls) == number
+        assert served.balancer.waiting == len(routes) - number
+        engine.release()
+    answers = [await each for each in asking]
+
+    assert [call.path for call in engine.calls] == routes
+    assert [answer.json()["number"] for answer in answers] == [1, 2, 3, 4, 5, 6]
+
+
+async def test_a_body_that_is_not_json_passes_on_other_routes(kairos, engine):
+    served = await kairos(engine.url)
+    form = b'--x\r\nContent-Disposition: form-data; name="file"\r\n\r\n\xff\x00\r\n--x--\r\n'
+    kind = "multipart/form-data; boundary=x"
+    answer = await served.ask(
+        "POST", "/v1/audio/transcriptions", data=form, headers={"Content-Type": kind}
+    )
+
+    assert answer.status == 200
+    assert engine.calls[0].body == form
+    assert engine.calls[0].headers["content-type"] == kind
+
+
+CLOSED = [
+    "/pause", "/resume", "/sleep", "/wake_up", "/collective_rpc", "/reset_prefix_cache",
+    "/props", "/slots", "/slots/0?action=erase", "/lora-adapters", "/server_info", "/v2/models",
+    "/v1/load_lora_adapter", "/v1/unload_lora_adapter", "/v1/load_lora_adapter/", "/v1", "/v1/",
+    "/v1/load_lora_adapter?x=1", "/v1/load_lora_adapter/x", "//v1/load_lora_adapter",
+    "/v1/../pause", "/v1/./../pause", "/v1/%2e%2e/pause", "/v1/..%2fpause", "/v1/a/../../pause",
+    "/%70ause", "//pause", "/v1//pause", "/v1/;/../pause", "/tokenize/../pause", "/tokenize/",
+    "/v1/load%5flora_adapter", "/v1/..;/pause", "/v1/.../pause", "/v1/\\..\\pause",
+    "http://kairos/pause", "http://kairos/v1/../pause", "/v1/models/load", "/v1/models/unload",
+    "/v1/%252e%252e/pause", "/v1/a%00b", "/v1/a%2f..%2f..%2fpause", "/admin/status",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("method", ["POST", "GET"])
+async def test_what_steers_the_engine_never_reaches_it(kairos, engine, method):
+    served = await kairos(engine.url)
+    for path in CLOSED:
+        wire = await served.connect()
+        await wire.post(path, b"{}", "Content-Type: application/json", method=method)
+        answer = await wire.answer()
+        assert answer.status in (404, 405), path
+        answer.error()
+
+    assert engine.calls == []
+    assert served.facts.all(Arrived) == []
+
+
+async def test_operators_see_what_runs_where_and_why_an_instance_is_not_used(
+    kairos, engine, unused_port
+):
+    served = await kairos(engine.url, f"http://127.0.0.1:{unused_port}", joins=1, max_num_seqs=3)
+    engine.answer = engine.when_released
+    asking = asyncio.create_task(served.chat())
+    await engine.called()
+    async with served._session.get(served.service.admin_url + "/admin/status") as response:
+        status = await response.json()
+    engine.release()
+    await asking
+
+    (instance,) = status["instances"].values()
+    assert (instance["running"], instance["max_num_seqs"]) == (1, 3)
+    assert instance["kv_booked_tokens"] > 0
+    assert list(status["not_in_use"]) == [f"127.0.0.1:{unused_port}"]
+
+
+async def test_metrics_count_calls_by_how_they_ended(kairos, engine):
+    served = await kairos(engine.url)
+    await served.chat()
+    await served.chat(model="huge")
+    await engine.stop()
+    await served.chat()
+    metrics = (await served.ask("GET", "/metrics")).body.decode()
+
+    assert 'kairos_calls_total{outcome="finished"} 1.0' in metrics
+    assert 'kairos_calls_total{outcome="failed"} 1.0' in metrics
+    assert "kairos_requests_waiting 0.0" in metrics

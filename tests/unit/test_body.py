@@ -1,0 +1,254 @@
+"""What is read of a request's body, and the one splice that is ever made in one."""
+
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kairos.errors import InvalidRequest
+from kairos.live.body import EXPECTED_COMPLETION_TOKENS, Body, read_body
+
+ASKED = b'{"include_usage":true}'
+
+
+def read(content: bytes, *, chat: bool = False, streams_usage: bool = True) -> Body:
+    return read_body(content, chat=chat, streams_usage=streams_usage)
+
+
+def json_text(value: object, spaced: bool, ascii_only: bool) -> str:
+    separators = (" ,\n ", "\t: ") if spaced else (",", ":")
+    return json.dumps(value, separators=separators, ensure_ascii=ascii_only)
+
+
+# Surrogates have no UTF-8, so no client can send them. The texts try to look like the key.
+texts = st.text(st.characters(codec="utf-8"), max_size=8) | st.sampled_from(
+    ['"stream_options":', '{"stream_options": {}}', "stream_options", "\\", '"', "é\u2028\n\0"]
+)
+values = st.recursive(
+    st.none() | st.booleans() | st.integers(-(2**53), 2**53) | texts,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(texts, inner, max_size=3),
+    max_leaves=8,
+)
+KNOWN = {"model", "stream", "max_tokens", "max_completion_tokens", "max_output_tokens"}
+fields = st.dictionaries(
+    texts.filter(lambda name: name not in KNOWN | {"messages", "stream_options"}),
+    values,
+    max_size=5,
+)
+
+
+@st.composite
+def bodies(draw, **more):
+    """Any JSON object with some fields that a body may have and `more`, in any order, as text."""
+    whole = draw(fields) | {"messages": draw(st.lists(values, max_size=3))} | more
+    order = draw(st.permutations(list(whole)))
+    return json_text({k: whole[k] for k in order}, draw(st.booleans()), draw(st.booleans()))
+
+
+@given(bodies(stream=True), st.sampled_from(["", " ", "\n\t"]))
+def test_a_stream_without_options_gets_them_at_its_start_and_is_else_unchanged(body, lead):
+    content = (lead + body).encode()
+
+    spliced = read(content)
+
+    at = content.index(b"{") + 1
+    inserted = b'"stream_options":' + ASKED + b","
+    assert spliced.content == content[:at] + inserted + content[at:]
+    assert json.loads(spliced.content) == json.loads(content) | {
+        "stream_options": {"include_usage": True}
+    }
+    assert spliced.usage_added
+
+
+options = st.none() | st.dictionaries(
+    texts.filter(lambda name: name != "include_usage"), values, max_size=3
+).flatmap(lambda d: st.sampled_from([d, d | {"include_usage": False}, d | {"include_usage": None}]))
+
+
+@given(st.data(), options)
+def test_stream_options_that_ask_for_no_usage_are_replaced_by_ones_that_do(data, given_options):
+    # Other occurrences of the key (nested ones) make the place ambiguous: the next test's matter.
+    content = data.draw(
+        bodies(stream=True, stream_options=given_options).filter(
+            lambda body: len(body.split('"stream_options"')) == 2
+        )
+    ).encode()
+
+    spliced = read(content)
+
+    whole = json.loads(content)
+    assert json.loads(spliced.content) == whole | {
+        "stream_options": (given_options or {}) | {"include_usage": True}
+    }
+    assert spliced.usage_added
+    start = content.index(b'"stream_options"')
+    before = content[:start] + content[start:].partition(b":")[0] + b":"
+    value, end = json.JSONDecoder().raw_decode(content[len(before) :].lstrip().decode())
+    after = content[len(before) :].lstrip().decode()[end:].encode()
+    assert value == given_options
+    assert spliced.content.startswith(before)
+    assert spliced.content.endswith(after)
+
+
+@given(
+    st.data(),
+    st.sampled_from(
+        [
+            {"stream": True, "stream_options": {"include_usage": True}},
+            {"stream": True, "stream_options": {"x": 1, "include_usage": True}},
+            {"stream": False},
+            {"stream": None},
+            {},
+            {"stream": False, "stream_options": {"include_usage": False}},
+        ]
+    ),
+)
+def test_a_body_that_asks_for_usage_itself_or_does_not_stream_is_untouched(data, known):
+    content = data.draw(bodies(**known)).encode()
+
+    untouched = read(content)
+
+    assert untouched.content == content
+    assert not untouched.usage_added
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b'{"stream":true,"stream_options":{"a":1},"stream_options":{"b":1}}',
+        b'{"stream":true,"stream_options":{"a":1},"extra":{"stream_options":{"a":1}}}',
+        b'{"stream":true,"stream\\u005foptions":{"a":1}}',
+        b'{"stream":true,"stream\\u005foptions":{"a":1},"extra":{"stream_options":{"b":22}}}',
+        b'{"stream":true,"stream_options":[1]}',
+        b'{"stream":true,"stream_options":"no"}',
+        b'{"stream":true,"stream_options":{"\xff":1}}',
+    ],
+    ids=["twice", "nested too", "escaped", "escaped and nested", "a list", "a string", "no UTF-8"],
+)
+def test_stream_options_that_cannot_be_changed_safely_are_left_to_the_engine(content):
+    assert read(content) == Body(
+        content, stream=True, prompt_tokens=len(content) // 4, completion_tokens=256
+    )
+
+
+def test_nothing_is_spliced_on_a_route_that_tells_no_usage_on_demand():
+    content = b'{"stream":true}'
+
+    assert read(content, streams_usage=False).content == content
+
+
+def test_the_last_of_repeated_keys_counts_as_it_does_for_the_engine():
+    content = b'{"model":"a","stream":true,"max_tokens":9,"max_tokens":3,"model":"b","stream":false}'
+
+    assert read(content) == Body(
+        content, model="b", stream=False, prompt_tokens=len(content) // 4, completion_tokens=3
+    )
+
+
+@pytest.mark.parametrize(
+    ("limits", "expected"),
+    [
+        ({}, EXPECTED_COMPLETION_TOKENS),
+        ({"max_tokens": 7}, 7),
+        ({"max_completion_tokens": 7}, 7),
+        ({"max_output_tokens": 7}, 7),
+        ({"max_completion_tokens": 5, "max_tokens": 7}, 5),
+        ({"max_completion_tokens": None, "max_tokens": 7}, 7),
+        ({"max_tokens": 10**30}, EXPECTED_COMPLETION_TOKENS),
+        ({"max_tokens": 0}, 1),
+        ({"max_tokens": -5}, 1),
+    ],
+)
+def test_the_expected_length_is_the_clients_limit_up_to_the_usual_length(limits, expected):
+    assert read(json.dumps(limits).encode()).completion_tokens == expected
+
+
+@given(st.integers(0, 5000))
+def test_the_prompt_is_estimated_at_four_bytes_a_token(length):
+    content = b'{"prompt":"%s"}' % (b"x" * length)
+
+    assert read(content).prompt_tokens == (length + 13) // 4
+
+
+@pytest.mark.parametrize("slash", [b"/", rb"\/"])
+def test_images_in_the_body_count_nothing(slash):
+    image = b'"data:image' + slash + b"png;base64," + b"iVBOR" * 10_000 + b'"'
+    around = b'{"messages":[{"content":[{"url":%s},{"url":%s}]}]}'
+
+    assert read(around % (image, image)).prompt_tokens == len(around % (b"", b"")) // 4
+
+
+def test_text_after_an_image_still_counts():
+    image = b'"data:image/png;base64,iVBOR"'
+    content = b'{"messages":[%s,"%s"]}' % (image, b"word" * 100)
+
+    assert read(content).prompt_tokens == (len(content) - len(image)) // 4
+
+
+def test_a_prompt_is_never_estimated_at_nothing():
+    assert read(b"{}").prompt_tokens == 1
+
+
+@pytest.mark.parametrize(
+    ("content", "named"),
+    [
+        (b'{"model":5}', "$.model"),
+        (b'{"stream":"true"}', "$.stream"),
+        (b'{"max_tokens":"5"}', "$.max_tokens"),
+        (b'{"max_tokens":true}', "$.max_tokens"),
+        (b'{"max_tokens":1e400}', "$.max_tokens"),
+        (b'{"max_completion_tokens":[]}', "$.max_completion_tokens"),
+        (b'{"max_output_tokens":{}}', "$.max_output_tokens"),
+        (b"[]", "Expected `object`, got `array`"),
+        (b"", "truncated"),
+        (b'{"model":"a"', "truncated"),
+        (b"{'model':1}", "malformed"),
+        (b'{"model":"a"} x', "trailing characters"),
+        (b'{"model":"\xff"}', "utf-8"),
+    ],
+)
+def test_what_is_wrong_with_a_body_is_named(content, named):
+    with pytest.raises(InvalidRequest) as refused:
+        read(content)
+
+    assert str(refused.value).startswith("the body cannot be read: ")
+    assert named in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    "content", [b"{}", b'{"messages":{}}', b'{"messages":null}', b'{"messages":"hi"}']
+)
+def test_a_chat_needs_a_list_of_messages(content):
+    with pytest.raises(InvalidRequest, match="'messages' must be a list of messages"):
+        read(content, chat=True)
+
+
+@pytest.mark.parametrize("messages", [b"[]", b'\n [ {"role":"user"} ]'])
+def test_a_chat_with_a_list_of_messages_is_read(messages):
+    content = b'{"messages":%s}' % messages
+
+    assert read(content, chat=True).content == content
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b'{"messages":' + b"[" * 100_000,
+        b'{"messages":' + b"[" * 100_000 + b"]" * 100_000 + b"}",
+        b'{"x":' + b'{"a":' * 100_000 + b"1" + b"}" * 100_001,
+        b'{"stream":true,"stream_options":' + b'{"a":' * 100_000 + b"1" + b"}" * 100_001,
+    ],
+    ids=["open", "messages", "unknown field", "stream_options"],
+)
+def test_nesting_without_end_is_refused_and_nothing_worse(content):
+    with pytest.raises(InvalidRequest, match="nested too deeply"):
+        read(content)
+
+
+@given(st.binary(max_size=60) | st.binary(max_size=20).map(lambda b: b'{"stream":true,' + b + b"}"))
+def test_no_bytes_do_worse_than_be_refused(content):
+    try:
+        read(content)
+    except InvalidRequest as refused:
+        assert str(refused).startswith("the body cannot be read: ")  # noqa: PT017 - both may be
