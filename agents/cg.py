@@ -32,10 +32,10 @@ _QA_ENGINEER = """You are a QA engineer. Say in one or two sentences what to cha
 that it is right."""
 
 _FENCE = re.compile(r"```[ \t]*(?:python|py)?[ \t]*\n(.*?)(?:```|\Z)", re.DOTALL | re.IGNORECASE)
-_CODE_BEGINS = re.compile(r"^(?:def|async def|class|import|from|@)\b?", re.MULTILINE)
+_CODE_BEGINS = re.compile(r"^(?:def |async def |class |import |from \w+ import |@)", re.MULTILINE)
 
 
-class Work(msgspec.Struct, frozen=True, omit_defaults=True):
+class Work(msgspec.Struct, frozen=True):
     """What the roles hand on; other fields of the task go along untouched."""
 
     text: str
@@ -110,14 +110,16 @@ async def qa_engineer(task: Task) -> None:
         "passed": evaluation.passed,
         "rounds": work.round,
         "evaluation": evaluation.reason,
-        "missing_layers": evaluation.missing_layers,
         "review": review,
+        "code": work.code,
     }
-    await task.finish(task.value | result)
+    if evaluation.missing_layers:
+        result["unprotected"] = evaluation.missing_layers
+    await task.finish(result)
 
 
 def extract_code(said: str) -> str:
-    """The code in a model's answer: the first fenced block, else all from the first line of code."""
+    """The code in a model's answer: the first fenced block, else all from where code begins."""
     if fenced := _FENCE.search(said):
         return fenced[1]
     if begins := _CODE_BEGINS.search(said):

@@ -16,10 +16,12 @@ the result as "Answer:" and a number."""
 _HUMANITIES = """You are a humanities expert. Answer the question in one short paragraph, with the
 most important facts first."""
 
+_FIELDS = {"math": "mathematics", "human": "humanities"}
 # How a sum is asked for in words; a number alone is not enough, since years are numbers too.
 _CALCULATION = re.compile(
-    r"\d\s*[-+*/×=%^]\s*\d|how (many|much)|\bper\b|percent|\btimes\b|\bsum\b|average|perimeter"
-    r"|\barea\b|\btotal\b|\bcosts?\b|calculate|solve|probability|equation"
+    r"\d ?[+*/=^] ?\d|\d - \d|how (many|much)|\bper\b|percent|\btimes\b|\bsum\b|average|perimeter"
+    r"|\barea\b|\btotal\b|\bcosts?\b|calculate|solve|probability|equation|derivative|integral"
+    r"|\bmean of\b|square root|divided|remainder"
 )
 
 
@@ -42,13 +44,13 @@ async def humanities(task: Task) -> None:
 
 def expert_for(verdict: str, question: str) -> str:
     """The expert that the router names; where it names none or both, the question decides."""
-    named = {"math" in verdict.lower(): "mathematics", "human" in verdict.lower(): "humanities"}
-    if len(named) == 2:
-        return named[True]
+    named = [field for stem, field in _FIELDS.items() if stem in verdict.lower()]
+    if len(named) == 1:
+        return named[0]
     return "mathematics" if _CALCULATION.search(question.lower()) else "humanities"
 
 
 async def _answer(task: Task, system: str) -> None:
     question = task.text("text")[:QUESTION_LIMIT]
     answer = await task.complete(system, question, max_tokens=120)
-    await task.finish(task.value | {"expert": task.envelope.agent, "answer": answer})
+    await task.finish({"expert": task.envelope.agent, "answer": answer})

@@ -24,4 +24,4 @@ async def researcher(task: Task) -> None:
 async def writer(task: Task) -> None:
     topic, notes = task.text("text")[:TOPIC_LIMIT], task.text("notes")[:NOTES_LIMIT]
     report = await task.complete(_WRITER, f"Topic: {topic}\nNotes:\n{notes}", max_tokens=180)
-    await task.finish(task.value | {"report": report})
+    await task.finish({"report": report})

@@ -223,7 +223,8 @@ def _failure(code: str, tests: str) -> str | None:
         exec(compile(tests, "<tests>", "exec"), module.__dict__)  # noqa: S102
     except BaseException as error:  # noqa: BLE001 - SystemExit is no success either
         line = _line_of(error, "<tests>", tests) or _line_of(error, "<code>", code)
-        return f"{type(error).__name__}: {error}"[:_REASON_LIMIT] + (line and f" in: {line}")
+        said = str(error)[:_REASON_LIMIT]
+        return type(error).__name__ + (said and f": {said}") + (line and f" in: {line}")
     return None
 
 

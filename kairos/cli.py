@@ -108,7 +108,7 @@ def demo(
         ),
     ] = None,
     apps: Annotated[str, typer.Option(help="Applications, of qa, rg and cg.")] = "qa,rg,cg",
-    workflows: Annotated[int, typer.Option(min=1, max=10_000, help="Tasks to submit.")] = 24,
+    workflows: Annotated[int, typer.Option(min=1, max=10_000, help="Tasks to submit.")] = 36,
     rate: Annotated[float, typer.Option(help="Tasks per second, in the long run.")] = 1.0,
     arrivals: Annotated[
         str, typer.Option(help="azure-conv or azure-code (as bursty as these traces), or poisson.")

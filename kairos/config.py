@@ -71,7 +71,9 @@ def parse_engine(text: str) -> EngineSettings:
                 "URL[,max_num_seqs=N][,kv_tokens=N]"
             )
         limits[limit[1]] = int(limit[2])
-    return EngineSettings(url=url, **limits)
+    return EngineSettings(
+        url=url, max_num_seqs=limits.get("max_num_seqs"), kv_tokens=limits.get("kv_tokens")
+    )
 
 
 def load(path: Path | None, environ: Mapping[str, str], arguments: Mapping[str, Any]) -> Settings:
@@ -103,7 +105,7 @@ def load(path: Path | None, environ: Mapping[str, str], arguments: Mapping[str, 
 
 def _read_file(path: Path) -> dict[str, Any]:
     try:
-        given = tomllib.loads(path.read_text())
+        given = tomllib.loads(path.read_text("utf-8"))
         msgspec.convert(given, Settings)
     except OSError as error:
         raise SetupError(f"--config {path}: {error.strerror}") from None

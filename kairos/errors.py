@@ -4,6 +4,7 @@ KairosError
  ├─ InvalidRequest 400        the client sent something we can never serve
  │   ├─ Unauthorized 401
  │   ├─ ModelNotFound 404
+ │   ├─ BodyTooSlow 408
  │   ├─ BodyTooLarge 413
  │   └─ NeverFits 413
  ├─ QueueFull 429
@@ -47,7 +48,17 @@ class ModelNotFound(InvalidRequest):
     code = "model_not_found"
 
     def __init__(self, model: str, served: list[str]) -> None:
-        super().__init__(f"the model '{model}' does not exist here; served: {', '.join(served)}")
+        # The name may be as long as a body.
+        what = f"the model '{model[:100]}'"
+        super().__init__(f"{what} does not exist here; served: {', '.join(served)}")
+
+
+class BodyTooSlow(InvalidRequest):
+    status = 408
+    code = "body_timeout"
+
+    def __init__(self, limit_s: float) -> None:
+        super().__init__(f"the request body did not arrive within {limit_s:g} s")
 
 
 class BodyTooLarge(InvalidRequest):
@@ -97,7 +108,7 @@ class NoInstance(Unavailable):
     code = "no_instance"
 
     def __init__(self, model: str | None) -> None:
-        what = f"the model '{model}'" if model else "this request"
+        what = f"the model '{model[:100]}'" if model else "this request"
         super().__init__(f"no instance that serves {what} is reachable at the moment")
 
 

@@ -24,7 +24,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     """What can be asked of a demo; the command line says what each does."""
 
     apps: tuple[str, ...] = ("qa", "rg", "cg")
-    workflows: int = 24
+    workflows: int = 36
     rate_per_s: float = 1.0
     arrivals: str = "azure-conv"
     seed: int = 1

@@ -22,11 +22,12 @@ from kairos.ports import Bus, Message
 from kairos.workload import Call, write_workflows
 
 ENGINES = 2
+SLOTS = 4  # calls that an engine runs at once; llama.cpp tells it itself, the stand-in does not
 JOIN_S = 30.0
 # Two real servers of one thread and four slots each; the stand-in is as quick as they are.
 ENGINE_OPTIONS: dict[Kind, tuple[str, ...]] = {
-    "llama": ("--threads", "1", "--slots", "4", "--context", "8192"),
-    "sim": ("--max-num-seqs", "4", "--step-ms", "15", "--step-per-seq-ms", "8"),
+    "llama": ("--threads", "1", "--slots", str(SLOTS), "--context", "8192"),
+    "sim": ("--max-num-seqs", str(SLOTS), "--step-ms", "15", "--step-per-seq-ms", "8"),
 }
 
 
@@ -66,7 +67,11 @@ class Run:
                 done.set()
 
         apps = {submission.app.name: submission.app for submission in submissions}
-        async with HttpLLM(f"{self.service.url}/v1") as llm, asyncio.TaskGroup() as tasks:
+        model = self.service.runtime.balancer.ledger.models()[0]
+        async with (
+            HttpLLM(f"{self.service.url}/v1", model=model) as llm,
+            asyncio.TaskGroup() as tasks,
+        ):
             background = [
                 tasks.create_task(agent.run(apps.values(), bus, llm)),
                 tasks.create_task(bus.consume(agent.RESULTS, "demo", take)),
@@ -115,7 +120,7 @@ async def started(
         async with start_engines(
             engines, ENGINES, options=kind_options, on_progress=on_progress
         ) as urls:
-            given = [EngineSettings(url=url) for url in urls]
+            given = [EngineSettings(url=url, max_num_seqs=SLOTS) for url in urls]
             async with started(given, options, on_progress) as run:
                 yield run
         return

@@ -25,7 +25,7 @@ async def show_progress(console: Console, run: Run, total: int) -> None:
     if not console.is_terminal:
         while True:
             await asyncio.sleep(LINE_EVERY_S)
-            console.print(_progress(run, total))
+            console.print(_progress(run, total), soft_wrap=True)
     with Live(console=console, refresh_per_second=1 / REFRESH_S, transient=True) as live:
         while True:
             live.update(_progress(run, total))
@@ -40,8 +40,8 @@ def _progress(run: Run, total: int) -> Text:
         for instance in ledger.instances.values()
     )
     return Text(
-        f"{run.elapsed_s:5.1f} s  workflows {run.finished}/{total} finished, "
-        f"{len(run.outcomes)} submitted  queue {balancer.waiting:3}  running: {running}"
+        f"{run.elapsed_s:5.1f} s  finished {run.finished}/{total}  submitted {len(run.outcomes)}  "
+        f"queue {balancer.waiting}  running {running}"
     )
 
 
@@ -106,13 +106,13 @@ def _agents(rows: Sequence[CallRow]) -> Table:
 
 
 def show_arrivals(console: Console, name: str, planned: Arrivals) -> None:
-    console.print(f"\n[bold]Arrivals[/] {name} ({planned.source})")
+    console.print(f"\n[bold]Arrivals[/] {name}: {planned.source} (-: too few to tell)")
     for what, figures in (
         ("the trace", planned.trace),
         ("this process over a long time", planned.process),
         ("this run", planned.here),
     ):
-        console.print(f"  {what}: {_burstiness(figures)}")
+        console.print(f"  {what}: {_burstiness(figures)}", soft_wrap=True)
 
 
 def _burstiness(figures: Burstiness) -> str:
@@ -123,4 +123,4 @@ def _burstiness(figures: Burstiness) -> str:
 
 
 def _number(value: float | None, form: str) -> str:
-    return "too few to tell" if value is None else form.format(value)
+    return "-" if value is None else form.format(value)

@@ -34,6 +34,10 @@ class Ledger:
             return list(self.instances.values())
         return [i for i in self.instances.values() if model in i.models]
 
+    def models(self) -> list[str]:
+        """All models that are served at the moment."""
+        return sorted({model for instance in self.instances.values() for model in instance.models})
+
     def running(self, instance_id: str) -> int:
         """Requests in flight on the instance."""
         return len(self._booked.get(instance_id, ()))

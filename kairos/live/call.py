@@ -48,6 +48,7 @@ class Exchange:
         self.started = False
         self.streams = False
         self.client_left = False
+        self._amid_event = False
         self._send = send
 
     async def start(self, status: int, headers: list[tuple[bytes, bytes]]) -> None:
@@ -56,20 +57,22 @@ class Exchange:
         await self._send({"type": "http.response.start", "status": status, "headers": headers})
 
     async def body(self, data: bytes, *, more: bool) -> None:
+        self._amid_event = not data.endswith((b"\n\n", b"\r\n\r\n"))
         await self._send({"type": "http.response.body", "body": data, "more_body": more})
 
     async def fail(self, error: KairosError) -> None:
         """Tell the client, in OpenAI's format: as a response, or inside the stream that began.
 
-        A response that is neither a stream nor unstarted can only be cut off: the server closes
-        the connection when the call ends without its last part.
+        A response that is neither a stream nor unstarted can only be cut off, and so can a stream
+        amid an event, of which an error that follows would become a part: the server closes the
+        connection when the call ends without its last part.
         """
         payload = json.dumps(error_body(error)).encode()
         if not self.started:
             length = (b"content-length", str(len(payload)).encode())
             await self.start(error.status, [*error_headers(error), length])
             await self.body(payload, more=False)
-        elif self.streams:
+        elif self.streams and not self._amid_event:
             await self.body(b"data: " + payload + b"\n\ndata: [DONE]\n\n", more=False)
 
 

@@ -20,6 +20,7 @@ from starlette.types import ASGIApp
 from kairos import __version__
 from kairos.errors import (
     BodyTooLarge,
+    BodyTooSlow,
     InvalidRequest,
     KairosError,
     ModelNotFound,
@@ -48,11 +49,11 @@ BODY_TIMEOUT_S = 60.0
 _CHAT = "/v1/chat/completions"
 HOT_ROUTES = STREAMING_ROUTES | {"/v1/embeddings"}
 _STREAM_OPTIONS_ROUTES = {_CHAT, "/v1/completions"}
-# Passed through to an engine: all of /v1 but what loads code or weights, and vLLM's inference
+# Passed through to an engine: all of /v1 but what loads or drops weights, and vLLM's inference
 # routes outside of it. A list of what may pass, not of what may not, so that an administrative
 # route which a later engine adds stays closed.
 _PASSED_UNDER_V1 = re.compile(r"/v1(/[A-Za-z0-9_-][A-Za-z0-9_.-]*)+")
-_NOT_PASSED = re.compile(r"/v1/(load_lora_adapter|unload_lora_adapter)\b.*")
+_NOT_PASSED = re.compile(r"/v1/(load_lora_adapter|unload_lora_adapter|models)\b.*")
 _PASSED = {"/tokenize", "/detokenize", "/rerank", "/v2/rerank", "/score", "/pooling", "/classify"}
 
 
@@ -84,6 +85,8 @@ class Gateway:
             content = await self._read_content(headers, receive)
             if content is None:
                 return
+            if self._engine.expects(exchange.request_id):  # since the body began to arrive
+                exchange.request_id = _new_id()
             body = _read(scope["path"], headers, content)
             request = self._request(exchange.request_id, tenant, headers, body)
             await Call(request, scope, body, self._runtime, self._engine).run(exchange, receive)
@@ -104,24 +107,17 @@ class Gateway:
         length = headers.get(b"content-length", b"0")
         if length.isdigit() and int(length) > self._max_body_bytes:
             raise BodyTooLarge(self._max_body_bytes)
-        message = await receive()
-        if message["type"] == "http.request" and not message.get("more_body", False):
-            first: bytes = message.get("body", b"")
-            if len(first) > self._max_body_bytes:
-                raise BodyTooLarge(self._max_body_bytes)
-            return first
-        parts = bytearray()
+        content = bytearray()
         try:
             async with asyncio.timeout(BODY_TIMEOUT_S):
-                while message["type"] == "http.request":
-                    parts += message.get("body", b"")
-                    if len(parts) > self._max_body_bytes:
+                while (message := await receive())["type"] == "http.request":
+                    content += message.get("body", b"")
+                    if len(content) > self._max_body_bytes:
                         raise BodyTooLarge(self._max_body_bytes)
                     if not message.get("more_body", False):
-                        return bytes(parts)
-                    message = await receive()
+                        return bytes(content)
         except TimeoutError:
-            raise InvalidRequest(f"the body did not arrive within {BODY_TIMEOUT_S:g} s") from None
+            raise BodyTooSlow(BODY_TIMEOUT_S) from None
         return None
 
     def _request(
@@ -144,15 +140,16 @@ class Gateway:
         )
 
     def served_models(self) -> list[str]:
-        instances = self._runtime.balancer.ledger.instances.values()
-        return sorted({model for instance in instances for model in instance.models})
+        return self._runtime.balancer.ledger.models()
 
 
 def build_app(gateway: Gateway, access: Access, metrics: Callable[[], bytes]) -> FastAPI:
     """The application that clients reach."""
-    app = FastAPI(title="Kairos", version=__version__, docs_url=None, redoc_url=None)
+    app = FastAPI(
+        title="Kairos", version=__version__, docs_url=None, redoc_url=None, redirect_slashes=False
+    )
     for path in sorted(HOT_ROUTES):
-        app.router.routes.append(Route(path, gateway, methods=["POST"]))
+        app.router.routes.append(Route(path, gateway))
 
     @app.get("/health")
     async def health() -> Response:
@@ -195,6 +192,8 @@ def _read(path: str, headers: dict[bytes, bytes], content: bytes) -> Body:
 def _check_passes(scope: Scope) -> None:
     """Only plain paths that may pass, so that no encoding of a closed one slips through."""
     path = scope["path"]
+    if path in HOT_ROUTES and scope["method"] != "POST":
+        raise RouteRefused(405, f"{path} takes POST, not {scope['method']}")
     plain = scope.get("raw_path", path.encode()) == path.encode()
     passes = path in _PASSED or (_PASSED_UNDER_V1.fullmatch(path) and not _NOT_PASSED.match(path))
     if not (plain and passes):
@@ -204,11 +203,11 @@ def _check_passes(scope: Scope) -> None:
 class RouteRefused(InvalidRequest):
     """A path, method or encoding that is not served."""
 
-    code = "not_found"
-
     def __init__(self, status: int, message: str) -> None:
         super().__init__(message)
         self.status = status
+        codes = {405: "method_not_allowed", 415: "unsupported_encoding"}
+        self.code = codes.get(status, "not_found")
 
 
 def _new_id() -> str:

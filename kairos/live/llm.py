@@ -22,6 +22,8 @@ _MESSAGE_LIMIT = 300  # characters of a server's error message that are passed o
 class HttpLLM:
     """Answers chat completions by `POST {base_url}/chat/completions`; an async context manager.
 
+    `model` is asked for where a body names none.
+
     What a server refuses for now (429, 503), or a connection that breaks before the answer, is
     tried again up to 4 times, after the server's Retry-After or 1 s: the same call, with
     `X-Kairos-Attempt` counted up.
@@ -32,12 +34,14 @@ class HttpLLM:
         base_url: str,
         api_key: str | None = None,
         *,
+        model: str | None = None,
         timeout_s: float = 600,
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
     ) -> None:
         if not base_url.startswith(("http://", "https://")):
             raise SetupError(f"'{base_url}' is no base URL: it must begin with http:// or https://")
         self._url = base_url.rstrip("/") + "/chat/completions"
+        self._model = {"model": model} if model is not None else {}
         self._headers = {"Content-Type": "application/json"}
         if api_key is not None:
             self._headers["Authorization"] = f"Bearer {api_key}"
@@ -74,7 +78,7 @@ class HttpLLM:
 
     async def _post(self, body: dict[str, Any], headers: Mapping[str, str]) -> dict[str, Any]:
         """Raises Unavailable where trying again makes sense, another KairosError where not."""
-        data = msgspec.json.encode(body)
+        data = msgspec.json.encode({**self._model, **body})
         try:
             response = await self._session.post(
                 self._url, data=data, headers=headers, allow_redirects=False

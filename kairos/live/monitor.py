@@ -5,6 +5,7 @@ answers (a busy engine is no dead one) only after several in a row.
 """
 
 import asyncio
+import contextlib
 import re
 from collections.abc import Sequence
 from typing import Any
@@ -77,10 +78,10 @@ class Monitor:
                 slow_probes = 0
                 self._is_there(instance)
             look.clear()
-            try:
-                await asyncio.wait_for(look.wait(), INTERVAL_S)
-            except TimeoutError:
-                continue
+            # Not `wait_for`: in Python 3.11 it can swallow a cancellation that comes with `look`.
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(INTERVAL_S):
+                    await look.wait()
 
     def _is_there(self, instance: Instance) -> None:
         self.problems.pop(instance.id, None)

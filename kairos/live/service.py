@@ -6,8 +6,10 @@ import os
 import socket
 from collections.abc import AsyncIterator, Coroutine, Iterable, Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 import uvicorn
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
 from kairos.balancer import Balancer
 from kairos.config import MAX_NUM_SEQS, EngineSettings, Settings
@@ -80,6 +82,28 @@ async def running(
                 yield Service(runtime, monitor, _url(sock), _url(admin_sock))
 
 
+class _Connection(HttpToolsProtocol):
+    """uvicorn's, which tells only the latest request of a connection when the client leaves; here
+    those before it, on which a client that sends requests ahead does not wait, are told too."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._earlier: list[RequestResponseCycle] = []
+
+    def on_headers_complete(self) -> None:
+        before: RequestResponseCycle | None = self.cycle
+        super().on_headers_complete()
+        self._earlier = [each for each in self._earlier if not each.response_complete]
+        if before is not None and not before.response_complete:
+            self._earlier.append(before)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        for cycle in self._earlier:
+            cycle.disconnected = True
+            cycle.message_event.set()
+        super().connection_lost(exc)
+
+
 class _Server(uvicorn.Server):
     """uvicorn that says when it listens, and leaves signals to the command."""
 
@@ -90,6 +114,11 @@ class _Server(uvicorn.Server):
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)
         self.ready.set()
+
+    async def main_loop(self) -> None:
+        """Cancelled, the server still shuts down: its loop would watch closed sockets otherwise."""
+        with contextlib.suppress(asyncio.CancelledError):
+            await super().main_loop()
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
@@ -126,7 +155,7 @@ def _server(app: object) -> _Server:
     return _Server(
         uvicorn.Config(
             app,  # type: ignore[arg-type]  # uvicorn's ASGI types are narrower than Starlette's
-            http="httptools",
+            http=_Connection,
             ws="none",
             lifespan="off",
             log_config=None,
@@ -169,7 +198,8 @@ def _open_log(directory: str | None) -> Iterator[FactLog | None]:
 @contextlib.contextmanager
 def _listen(host: str, port: int) -> Iterator[socket.socket]:
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    sock = socket.socket(family, socket.SOCK_STREAM)
+    # With the protocol named, asyncio sets TCP_NODELAY on accepted connections; uvloop always does.
+    sock = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     with contextlib.closing(sock):
         try:

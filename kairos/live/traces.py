@@ -134,7 +134,7 @@ def _download(name: str, data_set: DataSet) -> Iterator[bytes]:
                 yield chunk
     except (OSError, HTTPException) as error:
         raise SetupError(
-            f"cannot download {name} from {data_set.url} ({error}); where there is no network, "
+            f"cannot download {name} from {data_set.url} ({error!r}); where there is no network, "
             f"bring the file and run: kairos traces fetch {name} --from PATH"
         ) from error
 

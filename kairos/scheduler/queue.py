@@ -3,6 +3,7 @@
 import heapq
 from collections.abc import Callable
 from itertools import count
+from typing import Any
 
 from kairos.model import Request
 from kairos.scheduler.policies import Key, Policy
@@ -79,7 +80,7 @@ class WaitQueue:
         waiting = self._waiting.get(request_id)
         return waiting is None or waiting[0] != seq  # an id may have left and come back
 
-    def _drop_gone(self, heap: list[tuple[Key, int, str]] | list[tuple[int, int, str]]) -> None:
+    def _drop_gone(self, heap: list[tuple[Any, int, str]]) -> None:
         while heap and self._is_gone(heap[0][1], heap[0][2]):
             heapq.heappop(heap)
 

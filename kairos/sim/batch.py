@@ -116,7 +116,7 @@ class Batch:
         """Start what fits, in order. Returns the prompt tokens that the next step computes."""
         free = self.kv_tokens - sum(call.peak_tokens for call in self.running)
         prefilled = 0
-        while self.waiting and True:
+        while self.waiting and len(self.running) < self.max_num_seqs:
             if self.waiting[0].peak_tokens > free:
                 break  # nor may a later, smaller call overtake it
             call = self.waiting.popleft()

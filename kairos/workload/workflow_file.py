@@ -1,4 +1,4 @@
-"""A *workflow file* is JSON lines, one LLM call each; replay and simulation read the same file.
+"""A *workflow file* is JSON lines, one LLM call each: which calls workflows made, in numbers only.
 
 The format, field by field, stands in traces/README.md.
 """

@@ -1,6 +1,7 @@
 """What goes through the gateway: bytes unchanged, in order, and nothing that has no business there."""
 
 import asyncio
+import io
 import json
 import os
 import socket
@@ -37,7 +38,7 @@ async def test_a_body_reaches_the_engine_byte_for_byte(kairos, engine):
     served = await kairos(engine.url)
     large = ODD.replace(b"unknown", b"x" * 3_000_000)
     for body in (ODD, large):
-        assert (await served.ask("POST", CHAT, data=body)).status == 200
+        assert (await served.ask("POST", CHAT, data=io.BytesIO(body))).status == 200
 
     assert [call.body for call in engine.calls] == [ODD, large]
     assert all(call.headers["content-length"] == str(len(call.body)) for call in engine.calls)
@@ -155,6 +156,7 @@ async def test_a_stream_of_which_usage_is_removed_is_passed_on_as_it_comes_too(k
     assert [rest async for rest in chunks] == [DONE]
 
 
+@pytest.mark.asyncio(loop_factories=["uvloop", "asyncio"])
 async def test_neither_side_waits_to_fill_packets(kairos, engine):
     """Nagle's algorithm would hold a small chunk back until the one before it is acknowledged."""
     served = await kairos(engine.url)

@@ -5,10 +5,12 @@ import json
 import os
 import threading
 from collections.abc import Iterator
+from contextlib import suppress
 from hashlib import sha256
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from kairos.errors import InvalidFile, SetupError
@@ -44,11 +46,11 @@ def cache(tmp_path, monkeypatch) -> Path:
 
 
 class Web(ThreadingHTTPServer):
-    """Serves one body, whatever the path, under a length that may be a lie."""
+    """Answers every request with one status and body, again and again if it is endless."""
 
+    status = b"HTTP/1.0 200 OK"
     body = ORIGINAL
-    length = len(ORIGINAL)
-    status = 200
+    endless = False
     asked = 0
 
 
@@ -57,10 +59,10 @@ class Page(BaseHTTPRequestHandler):
 
     def do_GET(self) -> None:
         self.server.asked += 1
-        self.send_response(self.server.status)
-        self.send_header("Content-Length", str(self.server.length))
-        self.end_headers()
-        self.wfile.write(self.server.body)
+        with suppress(ConnectionError):  # the client leaves when it has read enough
+            self.wfile.write(self.server.status + b"\r\n\r\n" + self.server.body)
+            while self.server.endless:
+                self.wfile.write(self.server.body)
 
     def log_message(self, *_: object) -> None:
         pass
@@ -146,21 +148,20 @@ def test_what_was_damaged_in_the_cache_is_fetched_again(web):
         (ORIGINAL.swapcase(), "this has 1300 bytes, SHA-256 "),
         (ORIGINAL[:-1], "this has 1299 bytes"),
         (ORIGINAL + b"x", "this has more"),
-        (ORIGINAL * 1000, "this has more"),
     ],
 )
 def test_a_download_that_is_not_the_original_is_not_kept(web, cache, body, problem):
-    web.body, web.length = body, len(body)
+    web.body = body
 
     with pytest.raises(InvalidFile, match=problem):
         fetch("small")
     assert list(cache.iterdir()) == []
 
 
-def test_a_download_that_breaks_off_is_not_kept(web, cache):
-    web.body = ORIGINAL[:-1]
+def test_a_download_without_end_is_left_when_it_is_too_long(web, cache):
+    web.endless = True
 
-    with pytest.raises(InvalidFile, match="this has 1299 bytes"):
+    with pytest.raises(InvalidFile, match="this has more"):
         fetch("small")
     assert list(cache.iterdir()) == []
 
@@ -173,19 +174,19 @@ def test_a_download_that_takes_too_long_is_given_up(web, cache, monkeypatch):
     assert list(cache.iterdir()) == []
 
 
-def test_without_the_server_the_message_says_how_to_bring_the_file(web):
-    web.status = 404
+@pytest.mark.parametrize("status", ["HTTP/1.0 404 Not Found", "nonsense"])
+def test_without_an_answer_the_message_says_how_to_bring_the_file(web, status):
+    web.status = status.encode()
 
-    with pytest.raises(SetupError, match=r"404.*run: kairos traces fetch small --from PATH"):
+    with pytest.raises(
+        SetupError, match=r"(404|nonsense).*run: kairos traces fetch small --from PATH"
+    ):
         fetch("small")
 
 
 def test_without_a_network_the_message_says_how_to_bring_the_file(web, monkeypatch):
     small = traces.catalogue()["small"]
-    closed = DataSet(
-        **{f: getattr(small, f) for f in small.__struct_fields__}
-        | {"url": "http://127.0.0.1:1/small.txt"}
-    )
+    closed = msgspec.structs.replace(small, url="http://127.0.0.1:1/small.txt")
     monkeypatch.setattr(traces, "catalogue", lambda: {"small": closed})
 
     with pytest.raises(SetupError, match=r"refused.*run: kairos traces fetch small --from PATH"):

@@ -1,0 +1,151 @@
+"""The clients: bare HTTP over asyncio, so that little of what is measured is their own."""
+
+import asyncio
+import re
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import httptools
+import msgspec
+
+from bench.upstream import HOST, MODEL, Mode, Seen
+
+STAMP = re.compile(rb'"@(\d{20}) "')
+WORDS = b"a word of the prompt "
+PROMPT_BYTES = 2048
+
+
+class Broken(Exception):
+    """A call that was to succeed did not: the figures would mean nothing."""
+
+
+class Client(asyncio.Protocol):
+    """One connection, kept alive, one call at a time."""
+
+    def __init__(self) -> None:
+        self.delays_ns: list[int] = []  # of each stamped chunk, where `stamped` is set
+        self.stamped = False
+        self.first_byte = asyncio.Event()
+        self._transport: asyncio.Transport | None = None
+        self._done: asyncio.Future[bytes] | None = None
+        self._body = b""
+        self._parser: httptools.HttpResponseParser | None = None
+
+    def connection_made(self, transport) -> None:
+        self._transport = transport
+
+    def connection_lost(self, error) -> None:
+        if self._done and not self._done.done():
+            self._done.set_exception(Broken(f"the connection broke: {error}"))
+
+    def data_received(self, data: bytes) -> None:
+        self._parser.feed_data(data)
+
+    def on_body(self, data: bytes) -> None:
+        self.first_byte.set()
+        self._body += data
+        if self.stamped:
+            self._note_delays()
+
+    def _note_delays(self) -> None:
+        now = time.monotonic_ns()
+        whole = self._body.rfind(b"\n\n") + 1
+        for match in STAMP.finditer(self._body, 0, whole):
+            self.delays_ns.append(now - int(match[1]))
+        self._body = self._body[whole:]
+
+    def on_message_complete(self) -> None:
+        status = self._parser.get_status_code()
+        if status == 200:
+            self._done.set_result(self._body)
+        else:
+            self._done.set_exception(Broken(f"status {status}: {self._body[:300]!r}"))
+
+    def send(self, request: bytes) -> asyncio.Future[bytes]:
+        self._parser = httptools.HttpResponseParser(self)
+        self._body = b""
+        self._done = asyncio.get_running_loop().create_future()
+        self._transport.write(request)
+        return self._done
+
+    def leave(self) -> int:
+        """Close the connection as it is. Returns when."""
+        if self._done:
+            self._done.cancel()
+        left_ns = time.monotonic_ns()
+        self._transport.close()
+        return left_ns
+
+
+@asynccontextmanager
+async def connected(port: int) -> AsyncIterator[Client]:
+    _, client = await asyncio.get_running_loop().create_connection(Client, HOST, port)
+    try:
+        yield client
+    finally:
+        client.leave()
+
+
+def chat(number: int, *, stream: bool) -> bytes:
+    """A chat request with a prompt of its own, so that no cache of prompts answers for all."""
+    text = b"%08d " % number + WORDS * (PROMPT_BYTES // len(WORDS))
+    body = b'{"model":"%b","max_tokens":16,"stream":%b,"messages":[{"role":"user","content":"%b"}]}'
+    return http(b"POST", b"/v1/chat/completions", body % (
+        MODEL.encode(), b"true" if stream else b"false", text
+    ))  # fmt: skip
+
+
+def http(method: bytes, path: bytes, body: bytes = b"") -> bytes:
+    return (
+        b"%b %b HTTP/1.1\r\nhost: bench\r\ncontent-type: application/json\r\n"
+        b"content-length: %d\r\n\r\n%b" % (method, path, len(body), body)
+    )
+
+
+async def closed_loop(port: int, calls: int, concurrency: int, *, stream: bool) -> list[float]:
+    """Keep this many calls going until all are answered. Returns each one's time in seconds."""
+    numbers = iter(range(calls))
+    times: list[float] = []
+
+    async def work() -> None:
+        async with connected(port) as client:
+            for number in numbers:
+                request = chat(number, stream=stream)
+                started = time.perf_counter()
+                await client.send(request)
+                times.append(time.perf_counter() - started)
+
+    async with asyncio.TaskGroup() as group:
+        for _ in range(concurrency):
+            group.create_task(work())
+    return times
+
+
+async def chunk_delays(port: int, streams: int, spread_s: float) -> list[int]:
+    """Read this many streams at once, begun evenly over a time. Nanoseconds from the engine's
+    send to our receipt, of every chunk but each stream's first, which waits for the call itself."""
+
+    async def read(number: int) -> list[int]:
+        await asyncio.sleep(spread_s * number / streams)
+        async with connected(port) as client:
+            client.stamped = True
+            await client.send(chat(number, stream=True))
+            return client.delays_ns[1:]
+
+    async with asyncio.TaskGroup() as group:
+        tasks = [group.create_task(read(number)) for number in range(streams)]
+    return [delay for task in tasks for delay in task.result()]
+
+
+class Control:
+    """Tells the engines how to answer, and asks what they saw, past any gateway."""
+
+    def __init__(self, client: Client) -> None:
+        self._client = client
+
+    async def set(self, mode: Mode) -> None:
+        await self._client.send(http(b"PUT", b"/mode", msgspec.json.encode(mode)))
+
+    async def seen(self) -> Seen:
+        return msgspec.json.decode(await self._client.send(http(b"GET", b"/seen")), type=Seen)

@@ -1,0 +1,74 @@
+"""The figures as JSON lines of one list, and as a table."""
+
+import statistics
+from pathlib import Path
+from typing import Literal
+
+import msgspec
+from rich.console import Console
+from rich.table import Table
+
+
+class Figure(msgspec.Struct, kw_only=True):
+    """One claim. `reference` is the peer's figure, from the same run."""
+
+    name: str
+    value: float | None  # None: could not be measured
+    unit: str
+    target: float | None  # None: none was set
+    better: Literal["lower", "higher"] = "lower"
+    met: bool | None = None
+    reference: float | None = None
+    detail: dict[str, object] = {}
+
+    def __post_init__(self) -> None:
+        if self.target is not None and self.value is not None:
+            self.met = self.value < self.target
+
+
+class Spread(msgspec.Struct, frozen=True):
+    """One quantity of one system, over the rounds."""
+
+    median: float
+    lowest: float
+    highest: float
+    rounds: int
+
+
+def spread(values: list[float]) -> Spread:
+    return Spread(
+        round(statistics.median(values), 1),
+        round(min(values), 1),
+        round(max(values), 1),
+        len(values),
+    )
+
+
+def percentile(values: list[float], percent: float) -> float:
+    """By nearest rank: a value that occurred."""
+    ranked = sorted(values)
+    return ranked[min(len(ranked) - 1, int(len(ranked) * percent / 100))]
+
+
+def write(figures: list[Figure], path: Path) -> None:
+    path.write_bytes(msgspec.json.format(msgspec.json.encode(figures), indent=2) + b"\n")
+
+
+def show(figures: list[Figure], console: Console) -> None:
+    table = Table(title="Gateway: medians, lowest to highest round in brackets")
+    for heading in ("", "direct", "vllm-router", "Kairos", "target", ""):
+        table.add_column(heading, justify="right" if heading else "left")
+    for figure in figures:
+        table.add_row(
+            f"{figure.name}, {figure.unit}",
+            *(_cell(figure.detail.get(system)) for system in ("direct", "vllm-router", "kairos")),
+            "" if figure.target is None else f"< {figure.target:g}",
+            {True: "met", False: "[red]not met", None: ""}[figure.met],
+        )
+    console.print(table)
+
+
+def _cell(value: object) -> str:
+    if not isinstance(value, Spread):
+        return "-"
+    return f"{value.median:g} [dim][{value.lowest:g}-{value.highest:g}]"

@@ -1,0 +1,277 @@
+"""Whatever is sent, the answer says what is wrong in OpenAI's format, and the gateway goes on."""
+
+import asyncio
+import gzip
+import json
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from kairos.events import Arrived
+
+CHAT = "/v1/chat/completions"
+GOOD = b'{"model":"tiny","messages":[]}'
+
+UNREADABLE = {
+    "nothing": b"",
+    "half an object": b'{"messages":[',
+    "no object": b"[]",
+    "null": b"null",
+    "text": b"messages",
+    "zeros": b"\0" * 10,
+    "more after the end": GOOD + b"}",
+    "no UTF-8": b'{"messages":[],"model":"\xff"}',
+    "UTF-16": GOOD.decode().encode("utf-16"),
+    "half a surrogate pair": b'{"messages":[],"model":"\\ud800"}',
+    "nested deeply": b'{"messages":[],"a":' + b"[" * 200_000 + b"]" * 200_000 + b"}",
+    "no messages": b'{"model":"tiny"}',
+    "messages is text": b'{"messages":"Hello"}',
+    "messages is null": b'{"messages":null}',
+    "model is a number": b'{"messages":[],"model":5}',
+    "stream is text": b'{"messages":[],"stream":"yes"}',
+    "max_tokens is text": b'{"messages":[],"max_tokens":"many"}',
+    "max_tokens is huge": b'{"messages":[],"max_tokens":1' + b"0" * 5000 + b"}",
+}
+
+
+@pytest.fixture
+async def served(kairos, engine):
+    """A Kairos that must still serve when the test is over."""
+    served = await kairos(engine.url, max_body_bytes=1 << 20)
+    yield served
+    assert (await served.chat()).status == 200
+
+
+@pytest.fixture
+async def refused(served):
+    """`await refused(...)`: what a POST is answered, which reached neither queue nor engine."""
+
+    async def ask(body=GOOD, path=CHAT, headers=None, method="POST"):
+        answer = await served.ask(method, path, data=body, headers=headers)
+        assert served.facts.all(Arrived) == []
+        return answer.status, answer.error()
+
+    return ask
+
+
+@pytest.mark.parametrize("body", UNREADABLE.values(), ids=UNREADABLE)
+async def test_a_body_that_cannot_be_read_is_a_bad_request(refused, body):
+    status, error = await refused(body)
+
+    assert (status, error["code"], error["type"]) == (
+        400, "invalid_request", "invalid_request_error",
+    )  # fmt: skip
+    assert "body cannot be read" in error["message"] or "'messages'" in error["message"]
+    assert len(error["message"]) < 300
+
+
+@pytest.mark.parametrize("path", ["/v1/completions", "/v1/responses", "/v1/embeddings"])
+async def test_the_other_hot_routes_read_their_bodies_too(refused, path):
+    for body in (b"", b"{", b"[]", b'{"model":[]}'):
+        assert (await refused(body, path))[0] == 400
+
+
+async def test_other_routes_read_a_body_that_says_it_is_json(refused):
+    assert (await refused(b"{", "/tokenize", {"Content-Type": "application/json"}))[0] == 400
+
+
+async def test_an_unknown_model_is_not_found_and_its_name_not_repeated_at_length(refused):
+    status, error = await refused(json.dumps({"messages": [], "model": "x" * 500_000}).encode())
+
+    assert (status, error["code"]) == (404, "model_not_found")
+    assert len(error["message"]) < 300
+
+
+async def test_a_body_over_the_limit_is_refused_by_its_announced_length(served):
+    wire = await served.connect()
+    await wire.send(f"POST {CHAT} HTTP/1.1\r\nHost: k\r\nContent-Length: 9999999\r\n\r\n".encode())
+    answer = await wire.answer()
+
+    assert answer.status == 413
+    assert "1048576 bytes" in answer.error()["message"]
+
+
+async def test_a_body_over_the_limit_is_refused_as_it_comes(served):
+    wire = await served.connect()
+    await wire.send(f"POST {CHAT} HTTP/1.1\r\nHost: k\r\nTransfer-Encoding: chunked\r\n\r\n".encode())
+    for _ in range(20):
+        await wire.send(b"10000\r\n" + b" " * 0x10000 + b"\r\n")
+    answer = await wire.answer()
+
+    assert (answer.status, answer.error()["code"]) == (413, "body_too_large")
+
+
+async def test_a_body_of_just_the_limit_is_served(kairos, engine):
+    served = await kairos(engine.url, max_body_bytes=len(GOOD))
+
+    assert (await served.ask("POST", CHAT, data=GOOD)).status == 200
+    assert (await served.ask("POST", CHAT, data=GOOD + b" ")).status == 413
+
+
+async def test_a_body_that_comes_in_chunks_is_served(served, engine):
+    wire = await served.connect()
+    await wire.send(f"POST {CHAT} HTTP/1.1\r\nHost: k\r\nTransfer-Encoding: chunked\r\n\r\n".encode())
+    for byte in GOOD:
+        await wire.send(b"1\r\n%c\r\n" % byte)
+    await wire.send(b"0\r\n\r\n")
+
+    assert (await wire.answer()).status == 200
+    assert engine.calls[0].body == GOOD
+
+
+async def test_a_client_that_waits_to_be_told_to_send_its_body_is_told(served, engine):
+    wire = await served.connect()
+    await wire.send(
+        f"POST {CHAT} HTTP/1.1\r\nHost: k\r\nExpect: 100-continue\r\n"
+        f"Content-Length: {len(GOOD)}\r\n\r\n".encode()
+    )
+    assert (await wire.head())[0] == 100
+    await wire.send(GOOD)
+
+    assert (await wire.answer()).status == 200
+
+
+@pytest.mark.parametrize("encoding", ["gzip", "br", "zstd"])
+async def test_a_compressed_body_is_refused(served, encoding):
+    wire = await served.connect()
+    await wire.post(CHAT, gzip.compress(GOOD), f"Content-Encoding: {encoding}")
+    answer = await wire.answer()
+
+    assert answer.status == 415
+    assert "without encoding" in answer.error()["message"]
+
+
+async def test_a_prompt_that_no_instance_can_hold_is_refused_with_both_numbers(kairos, engine):
+    served = await kairos(engine.url, kv_tokens=100)
+    body = {"messages": [{"role": "user", "content": "x" * 4000}]}
+    answer = await served.ask("POST", CHAT, json=body)
+
+    assert (answer.status, answer.error()["code"]) == (413, "prompt_too_large")
+    assert "about 1011 KV tokens" in answer.error()["message"]
+    assert "holds 100" in answer.error()["message"]
+    assert (await served.chat()).status == 200
+
+
+@pytest.mark.parametrize(
+    ("header", "value"),
+    [
+        ("X-Kairos-Agent", "a b"),
+        ("X-Kairos-Agent", ""),
+        ("X-Kairos-App", "x" * 129),
+        ("X-Kairos-Workflow-Id", "{}"),
+        ("X-Kairos-Upstream", "-x"),
+        ("X-Kairos-Started-At", "yesterday"),
+        ("X-Kairos-Started-At", "-1"),
+        ("X-Kairos-Started-At", "9" * 19),
+    ],
+)
+async def test_an_identity_that_is_none_is_a_bad_request(refused, header, value):
+    status, error = await refused(headers={header: value})
+
+    assert status == 400
+    assert header.lower() in error["message"]
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "status"),
+    [
+        ("GET", CHAT, 405),
+        ("DELETE", "/v1/embeddings", 405),
+        ("PATCH", "/v1/files", 405),
+        ("POST", "/metrics", 405),
+        ("POST", "/v1/models", 404),
+        ("DELETE", "/v1/models/tiny", 404),
+        ("POST", "/", 404),
+        ("GET", "/v1", 404),
+        ("GET", "/" + "x" * 5000, 404),
+    ],
+)
+async def test_a_wrong_method_or_route_is_said_to_be_so(refused, method, path, status):
+    got, error = await refused(path=path, method=method)
+
+    assert got == status
+    assert error["code"] == {404: "not_found", 405: "method_not_allowed"}[status]
+    assert len(error["message"]) < 300
+
+
+@pytest.mark.parametrize(
+    "head",
+    [
+        b"GET /nothing HTTP/1.1\r\nHost: [",
+        b"GET /nothing HTTP/1.1\r\nHost: a/b?c#d",
+        b"GET /nothing HTTP/1.1\r\nHost: \xff",
+        b"GET /nothing HTTP/1.1\r\nNo-Host: a",
+        b"GET /v1/models HTTP/1.1\r\nHost: [\r\nAuthorization: \xff",
+        b"GET /v1/files?a=\xe9&b=%zz HTTP/1.1\r\nHost: k",
+        b"GET /v1/files?{}|^`\\ HTTP/1.1\r\nHost: k",
+        b"GET /v1/\xff HTTP/1.1\r\nHost: k",
+        b"GET /%ff%fe HTTP/1.1\r\nHost: k",
+        b"OPTIONS * HTTP/1.1\r\nHost: k",
+        b"CONNECT kairos:80 HTTP/1.1\r\nHost: k",
+        b"GET /v1/files HTTP/1.1\r\nHost: k\r\nUpgrade: websocket\r\nConnection: upgrade",
+        b"GET /v1/files HTTP/1.0",
+        b"POST /v1/files HTTP/1.1\r\nHost: k\r\nContent-Length: -1",
+        b"POST /v1/files HTTP/1.1\r\nHost: k\r\nContent-Length: 1\r\nTransfer-Encoding: chunked",
+        b"GET /v1/files HTTP/1.1\r\nHost: k\r\nUser-Agent: a\r\n b",
+        b"GET /v1/files HTTP/1.1\r\nHost: k\r\nUser-Agent: \x01\x7f\xff",
+        b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03",
+        b"GET /v1/files HTTP/1.1\r\n" + b"A: b\r\n" * 10_000,
+    ],
+)
+async def test_odd_http_is_answered_or_refused(served, head):
+    wire = await served.connect()
+    await wire.send(head + b"\r\n\r\n")
+    status, headers = await wire.head()
+
+    assert status < 500
+    assert status == 200 or headers["content-type"].startswith(("application/json", "text/plain"))
+
+
+_text = st.text(st.characters(min_codepoint=0x20, max_codepoint=0xFF, exclude_characters="\x7f"))
+_names = st.sampled_from(
+    [
+        "X-Kairos-Agent", "X-Kairos-Workflow-Id", "X-Kairos-Started-At", "X-Request-Id", "Accept",
+        "traceparent", "tracestate", "baggage", "Authorization", "Content-Type", "User-Agent",
+        "Content-Encoding", "Cookie", "Expect", "Origin",
+    ]
+)  # fmt: skip
+_json = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3),
+    max_leaves=8,
+)
+_fields = st.sampled_from(
+    ["model", "messages", "stream", "stream_options", "max_tokens", "max_completion_tokens"]
+)
+_bodies = st.binary(max_size=300) | st.dictionaries(_fields | st.text(), _json).map(
+    lambda body: json.dumps(body).encode()
+)
+
+
+@settings(
+    max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+@given(
+    body=_bodies,
+    headers=st.dictionaries(_names, _text, max_size=4),
+    path=st.sampled_from([CHAT, "/v1/completions", "/v1/responses", "/v1/embeddings", "/tokenize"]),
+)
+async def test_random_bodies_and_headers_are_answered_or_refused(served, body, headers, path):
+    wire = await served.connect()
+    await wire.post(path, body, *(f"{name}: {value}" for name, value in headers.items()))
+    answer = await wire.answer()
+    if answer.status == 100:
+        answer = await wire.answer()
+    await wire.close()
+
+    assert answer.status in (200, 400, 404, 413, 415)
+    if answer.status != 200:
+        answer.error()
+
+
+async def test_many_bad_requests_at_once_do_not_disturb_the_good_ones(served):
+    bodies = [GOOD, b"{", b"", GOOD] * 10
+    answers = await asyncio.gather(*(served.ask("POST", CHAT, data=body) for body in bodies))
+
+    assert [answer.status for answer in answers] == [200, 400, 400, 200] * 10

@@ -1,0 +1,263 @@
+"""A client that leaves takes its call with it, wherever the call is, and nothing else."""
+
+import asyncio
+
+import pytest
+from aiohttp import web
+
+from kairos.events import Arrived, Cancelled, Finished, FirstToken
+from kairos.live import gateway
+
+CHAT = "/v1/chat/completions"
+ASKED = {"model": "tiny", "messages": [], "stream": True}
+CHUNK = b'data: {"choices":[{"delta":{"content":"x"}}]}\n\n'
+DONE = b"data: [DONE]\n\n"
+
+
+def running_requests():
+    """Tasks of the server in which a request is being handled."""
+    return [task for task in asyncio.all_tasks() if task.get_coro().__name__ == "run_asgi"]
+
+
+async def handled(served):
+    """Wait until the server handles a request that is not ours."""
+    await served.ask("GET", "/health")
+    (task,) = running_requests()
+    return task
+
+
+async def test_a_client_that_leaves_the_queue_is_not_served(kairos, engine):
+    served = await kairos(engine.url, max_num_seqs=1)
+    engine.answer = engine.when_released
+    asking = asyncio.create_task(served.chat())
+    await engine.called()
+    wire = await served.connect()
+    await wire.post(CHAT, ASKED, "X-Request-Id: left")
+    await served.facts.seen(Arrived, 2)
+    assert served.balancer.waiting == 1
+    wire.leave()
+
+    assert await served.facts.seen(Cancelled) == Cancelled("left")
+    assert served.balancer.waiting == 0
+    engine.release()
+    assert (await asking).status == 200
+    assert len(engine.calls) == 1
+
+
+async def test_a_client_that_leaves_before_the_first_byte_is_gone_from_the_engine_too(
+    kairos, engine
+):
+    served = await kairos(engine.url, max_num_seqs=1)
+    engine.answer = engine.when_released
+    wire = await served.connect()
+    await wire.post(CHAT, ASKED, "X-Request-Id: left")
+    await engine.called()
+    wire.leave()
+
+    assert await served.facts.seen(Cancelled) == Cancelled("left")
+    assert len(served.balancer.ledger) == 0
+    await engine.until(lambda: engine.lost == 1)
+
+
+@pytest.mark.parametrize("asks_usage", [True, False])
+async def test_a_client_that_leaves_amid_a_stream_is_gone_from_the_engine_too(
+    kairos, engine, asks_usage
+):
+    served = await kairos(engine.url, max_num_seqs=1)
+    engine.answer = engine.stream(CHUNK, CHUNK, DONE)
+    wire = await served.connect()
+    asked = ASKED | ({"stream_options": {"include_usage": True}} if asks_usage else {})
+    await wire.post(CHAT, asked, "X-Request-Id: left")
+    engine.release()
+    await wire.head()
+    assert await anext(wire.chunks()) == CHUNK
+    wire.leave()
+
+    assert await served.facts.seen(Cancelled) == Cancelled("left")
+    assert len(served.balancer.ledger) == 0
+    await engine.until(lambda: engine.lost == 1)
+
+
+async def test_a_client_that_leaves_amid_a_whole_answer_is_gone_from_the_engine_too(kairos, engine):
+    served = await kairos(engine.url)
+    began = asyncio.Event()
+
+    async def half(request):
+        response = web.StreamResponse(headers={"Content-Length": "100"})
+        await response.prepare(request)
+        await response.write(b"x" * 50)
+        began.set()
+        await engine.turns.acquire()
+
+    engine.answer = half
+    wire = await served.connect()
+    await wire.post(CHAT, ASKED | {"stream": False}, "X-Request-Id: left")
+    await asyncio.wait_for(began.wait(), 5)
+    wire.leave()
+
+    assert await served.facts.seen(Cancelled) == Cancelled("left")
+    await engine.until(lambda: engine.lost == 1)
+
+
+async def test_the_place_of_a_client_that_left_goes_to_the_next(kairos, engine):
+    served = await kairos(engine.url, max_num_seqs=1)
+    engine.answer = engine.when_released
+    wire = await served.connect()
+    await wire.post(CHAT, ASKED)
+    await engine.called()
+    asking = asyncio.create_task(served.chat())
+    await served.facts.seen(Arrived, 2)
+    assert len(engine.calls) == 1
+    wire.leave()
+    await engine.called(2)
+    await engine.until(lambda: engine.lost == 1)
+    engine.release()
+
+    assert (await asking).status == 200
+
+
+@pytest.mark.parametrize("route", ["/v1/chat/completions", "/v1/completions", "/v1/responses"])
+async def test_the_standin_counts_the_call_of_a_client_that_left_as_aborted(
+    kairos, standin, route
+):
+    served = await kairos(standin.url)
+    body = {"model": "tiny", "messages": [{"role": "user", "content": "a"}], "prompt": "a"}
+    wire = await served.connect()
+    await wire.post(route, body | {"input": "a", "stream": True, "fail": "stall"})
+    await served.facts.seen(FirstToken)
+    wire.leave()
+
+    await standin.until(lambda engine: engine.aborted == 1)
+    await served.facts.seen(Cancelled)
+
+
+async def test_many_that_leave_at_once_leave_nothing_behind(kairos, engine):
+    served = await kairos(engine.url, max_num_seqs=8)
+    engine.answer = engine.stream(CHUNK, CHUNK, DONE)
+    wires = [await served.connect() for _ in range(40)]
+    for wire in wires:
+        await wire.post(CHAT, ASKED)
+    await engine.called(8)
+    engine.release(4)
+    await served.facts.seen(FirstToken)
+    await served.facts.seen(Arrived, 40)
+    for wire in wires:
+        wire.leave()
+
+    await served.settled()
+    assert len(served.facts.all(Cancelled)) == 40
+    await engine.until(lambda: engine.lost == len(engine.calls))
+    engine.turns = asyncio.Semaphore(3)
+    assert (await served.chat(stream=True)).body == CHUNK + CHUNK + DONE
+
+
+@pytest.mark.parametrize(
+    "sent",
+    [
+        b"Content-Length: 100\r\n\r\n",
+        b'Content-Length: 100\r\n\r\n{"messages":',
+        b'Transfer-Encoding: chunked\r\n\r\n5\r\n{"mes\r\n',
+    ],
+    ids=["nothing of the body", "half of the body", "a chunk"],
+)
+async def test_a_client_that_leaves_while_it_uploads_leaves_nothing_behind(kairos, engine, sent):
+    served = await kairos(engine.url)
+    wire = await served.connect()
+    await wire.send(f"POST {CHAT} HTTP/1.1\r\nHost: kairos\r\n".encode() + sent)
+    handling = await handled(served)
+    wire.leave()
+
+    await asyncio.wait_for(handling, 5)
+    assert served.facts.all(Arrived) == []
+    assert engine.calls == []
+
+
+@pytest.mark.parametrize("sent", [b"", b'{"messages":'])
+async def test_a_body_that_never_ends_is_given_up(kairos, engine, monkeypatch, sent):
+    monkeypatch.setattr(gateway, "BODY_TIMEOUT_S", 0.05)
+    served = await kairos(engine.url)
+    wire = await served.connect()
+    head = f"POST {CHAT} HTTP/1.1\r\nHost: kairos\r\nContent-Length: 100\r\n\r\n"
+    await wire.send(head.encode() + sent)
+
+    answer = await wire.answer()
+    assert answer.status == 408
+    assert "did not arrive within 0.05 s" in answer.error()["message"]
+
+
+async def test_a_client_that_closes_its_half_of_the_connection_counts_as_gone(kairos, engine):
+    served = await kairos(engine.url)
+    engine.answer = engine.when_released
+    wire = await served.connect()
+    await wire.post(CHAT, ASKED)
+    await engine.called()
+    wire.half_close()
+
+    await served.facts.seen(Cancelled)
+    await engine.until(lambda: engine.lost == 1)
+    assert await asyncio.wait_for(wire.reader.read(), 5) == b""
+
+
+async def test_requests_sent_ahead_on_one_connection_are_answered_in_order(kairos, engine):
+    served = await kairos(engine.url)
+    engine.answer = engine.when_released
+    wire = await served.connect()
+    for number in range(3):
+        await wire.post(CHAT, ASKED | {"stream": False}, f"X-Request-Id: {number}")
+    engine.release(3)
+    answers = [await wire.answer() for _ in range(3)]
+
+    assert [answer.headers["x-request-id"] for answer in answers] == ["0", "1", "2"]
+    assert [answer.json()["number"] for answer in answers] == [1, 2, 3]
+
+
+async def test_a_client_that_sends_requests_ahead_and_leaves_holds_nothing_up(kairos, engine):
+    served = await kairos(engine.url, max_num_seqs=1)
+    engine.answer = engine.when_released
+    wire = await served.connect()
+    for _ in range(3):
+        await wire.post(CHAT, ASKED)
+    await engine.called()
+    wire.leave()
+    engine.release(4)
+
+    assert (await served.chat()).status == 200
+    await served.settled()
+
+
+async def test_a_client_that_reads_nothing_holds_the_engine_back_until_it_leaves(kairos, engine):
+    served = await kairos(engine.url)
+    part, sent = CHUNK * 2000, 0
+    progress = asyncio.Event()
+
+    async def pour(request):
+        nonlocal sent
+        response = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
+        await response.prepare(request)
+        while True:
+            await response.write(part)
+            sent += len(part)
+            progress.set()
+
+    engine.answer = pour
+    wire = await served.connect()
+    await wire.post(CHAT, ASKED)
+    with pytest.raises(TimeoutError):  # the engine is no longer able to write
+        while sent < 64 << 20:
+            progress.clear()
+            await asyncio.wait_for(progress.wait(), 0.5)
+
+    wire.leave()
+    await served.facts.seen(Cancelled)
+    await engine.until(lambda: engine.lost == 1)
+
+
+async def test_the_end_of_an_answer_is_not_taken_for_the_client_leaving(kairos, engine):
+    served = await kairos(engine.url)
+    wire = await served.connect()
+    for number in range(1, 21):
+        await wire.post(CHAT, ASKED | {"stream": False}, "Connection: keep-alive")
+        assert (await wire.answer()).status == 200
+        await served.facts.seen(Finished, number)
+
+    assert served.facts.all(Cancelled) == []

@@ -1,0 +1,357 @@
+"""Settings: where they come from, which source wins, and what is said of wrong ones."""
+
+import pytest
+
+from kairos.config import EngineSettings, KeySettings, Settings, is_loopback, load, parse_engine
+from kairos.dispatcher.placements import PLACEMENTS
+from kairos.errors import SetupError
+from kairos.scheduler.policies import POLICIES
+
+DIGEST = "0123456789abcdef" * 4
+SECRET = "hunter2"
+
+
+@pytest.fixture
+def file(tmp_path):
+    """Writes a settings file and returns its path."""
+
+    def write(text: str | bytes):
+        path = tmp_path / "kairos.toml"
+        path.write_bytes(text if isinstance(text, bytes) else text.encode())
+        return path
+
+    return write
+
+
+def problem(path=None, environ=None, **arguments) -> str:
+    with pytest.raises(SetupError) as refused:
+        load(path, environ or {}, arguments)
+    return str(refused.value)
+
+
+def test_nothing_given_means_the_defaults():
+    assert load(None, {}, {}) == Settings(
+        host="127.0.0.1",
+        port=8000,
+        admin_host="127.0.0.1",
+        admin_port=8001,
+        policy="fcfs",
+        placement="least-kv",
+        max_waiting=10_000,
+        max_body_bytes=32 * 1024 * 1024,
+        log_dir=None,
+        engine=(),
+        key=(),
+    )
+
+
+def test_a_file_can_say_everything(file):
+    path = file(f"""
+        host = "0.0.0.0"
+        port = 1
+        admin_host = "::1"
+        admin_port = 2
+        policy = "fcfs"
+        placement = "round-robin"
+        max_waiting = 3
+        max_body_bytes = 4
+        log_dir = "facts"
+
+        [[engine]]
+        url = "http://gpu1:8000/v1"
+        max_num_seqs = 5
+        kv_tokens = 6
+
+        [[engine]]
+        url = "https://gpu2"
+        api_key_env = "GPU2_KEY"
+
+        [[key]]
+        sha256 = "{DIGEST}"
+        tenant = "acme"
+    """)
+
+    assert load(path, {"GPU2_KEY": SECRET}, {}) == Settings(
+        host="0.0.0.0",
+        port=1,
+        admin_host="::1",
+        admin_port=2,
+        policy="fcfs",
+        placement="round-robin",
+        max_waiting=3,
+        max_body_bytes=4,
+        log_dir="facts",
+        engine=(
+            EngineSettings(url="http://gpu1:8000/v1", max_num_seqs=5, kv_tokens=6),
+            EngineSettings(url="https://gpu2", api_key_env="GPU2_KEY"),
+        ),
+        key=(KeySettings(sha256=DIGEST, tenant="acme"),),
+    )
+
+
+PLAIN = {
+    "host": ("10.0.0.1", "10.0.0.2", "10.0.0.3"),
+    "port": (1, 2, 3),
+    "admin_host": ("10.0.0.1", "10.0.0.2", "10.0.0.3"),
+    "admin_port": (1, 2, 3),
+    "max_waiting": (1, 2, 3),
+    "max_body_bytes": (1, 2, 3),
+    "log_dir": ("a", "b", "c"),
+    "placement": ("round-robin", "least-kv", "round-robin"),
+}
+
+
+@pytest.mark.parametrize(("name", "values"), PLAIN.items(), ids=PLAIN)
+def test_the_command_line_wins_over_the_environment_and_that_over_the_file(file, name, values):
+    in_file, in_environment, on_command_line = values
+    path = file(f"{name} = {in_file!r}")
+    environ = {f"KAIROS_{name.upper()}": str(in_environment)}
+
+    assert getattr(load(path, {}, {name: None}), name) == in_file
+    assert getattr(load(path, environ, {name: None}), name) == in_environment
+    assert getattr(load(path, environ, {name: on_command_line}), name) == on_command_line
+
+
+def test_engines_on_the_command_line_replace_those_of_the_file(file):
+    path = file('[[engine]]\nurl = "http://a:1"\n[[engine]]\nurl = "http://b:1"')
+    named = [EngineSettings(url="http://c:1", kv_tokens=9)]
+
+    assert load(path, {}, {"engine": named}).engine == tuple(named)
+    assert [engine.id for engine in load(path, {}, {"engine": None}).engine] == ["a:1", "b:1"]
+
+
+def test_engines_and_keys_do_not_come_from_the_environment():
+    environ = {"KAIROS_ENGINE": "http://a:1", "KAIROS_KEY": SECRET, "KAIROS_OTHER": "x"}
+
+    assert load(None, environ, {}) == Settings()
+
+
+@pytest.mark.parametrize(
+    ("text", "engine"),
+    [
+        ("http://h:1", EngineSettings(url="http://h:1")),
+        ("http://h:1,max_num_seqs=8", EngineSettings(url="http://h:1", max_num_seqs=8)),
+        (
+            "http://h:1,kv_tokens=9000,max_num_seqs=8",
+            EngineSettings(url="http://h:1", max_num_seqs=8, kv_tokens=9000),
+        ),
+    ],
+)
+def test_an_engine_is_a_url_and_maybe_its_limits(text, engine):
+    assert parse_engine(text) == engine
+
+
+@pytest.mark.parametrize(
+    "limits",
+    [
+        "max_num_seqs",
+        "max_num_seqs=",
+        "max_num_seqs=-1",
+        "max_num_seqs=1.5",
+        "max_num_seqs=x",
+        "max_num_seqs=٣",
+        "kv_tokens=" + "9" * 5000,
+        "kv_tokens=1 ",
+        "url=http://x",
+        "api_key_env=X",
+        "",
+    ],
+)
+def test_limits_that_are_not_understood_are_answered_with_the_syntax(limits):
+    with pytest.raises(SetupError) as refused:
+        parse_engine(f"http://h:1,{limits}")
+
+    assert str(refused.value) == (
+        f"--engine http://h:1,{limits}: the limits are not understood; write "
+        "URL[,max_num_seqs=N][,kv_tokens=N]"
+    )
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"policy": "x"}, f"there is no policy 'x'; known: {', '.join(sorted(POLICIES))}"),
+        ({"placement": "x"}, f"there is no placement 'x'; known: {', '.join(sorted(PLACEMENTS))}"),
+        ({"port": -1}, "port -1 is no port (0 to 65535)"),
+        ({"port": 65536}, "port 65536 is no port (0 to 65535)"),
+        ({"admin_port": 65536}, "admin_port 65536 is no port (0 to 65535)"),
+        ({"max_waiting": 0}, "max_waiting must be at least 1"),
+        ({"max_body_bytes": 0}, "max_body_bytes must be at least 1"),
+    ],
+)
+def test_a_value_out_of_its_range_is_named_with_what_it_may_be(arguments, message):
+    assert problem(**arguments) == message
+
+
+@pytest.mark.parametrize("port", [0, 65535])
+def test_the_first_and_the_last_port_are_ports(port):
+    assert load(None, {}, {"port": port}).port == port
+
+
+@pytest.mark.parametrize("value", ["", "http", "80.5", "[]"])
+def test_a_value_of_the_wrong_type_in_the_environment_is_named(value):
+    assert problem(environ={"KAIROS_PORT": value}).endswith("- at `$.port`")
+
+
+@pytest.mark.parametrize(
+    ("text", "named"),
+    [
+        ('port = "8000"', "`$.port`"),
+        ("port = true", "`$.port`"),
+        ("prot = 8000", "`prot`"),
+        ("[[engine]]\nmax_num_seqs = 1", "`url`"),
+        ('[[engine]]\nurl = "http://h"\nkey = "x"', "`key`"),
+        ('[[key]]\ntenant = "a"', "`sha256`"),
+        ("engine = 5", "`$.engine`"),
+        ("port = x", "line 1"),
+        (b'host = "\xff"', "0xff"),
+    ],
+)
+def test_what_is_wrong_in_a_file_is_named_after_the_file(file, text, named):
+    path = file(text)
+
+    message = problem(path)
+
+    assert message.startswith(f"--config {path}: ")
+    assert named in message
+
+
+def test_a_file_with_a_wrong_type_is_refused_even_where_something_else_wins(file):
+    assert "`$.port`" in problem(file('port = "8000"'), port=9000)
+
+
+def test_a_file_that_cannot_be_read_is_named(tmp_path):
+    missing = tmp_path / "missing.toml"
+
+    assert problem(missing) == f"--config {missing}: No such file or directory"
+    assert problem(tmp_path) == f"--config {tmp_path}: Is a directory"
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "",
+        "gpu1:8000",
+        "ftp://gpu1",
+        "http://",
+        "http://:8000",
+        "http://[::1",
+        "http://gpu1:port",
+        "http://gpu1:0",
+        "http://gpu1:99999",
+    ],
+)
+def test_an_engine_that_is_no_url_is_named(url):
+    assert problem(engine=[EngineSettings(url=url)]) == (
+        f"engine '{url}' is no URL such as http://127.0.0.1:8101"
+    )
+
+
+@pytest.mark.parametrize("url", ["http://127.0.0.1:8101", "https://gpu1/v1", "http://[::1]:8101"])
+def test_http_urls_name_engines(url):
+    assert load(None, {}, {"engine": [parse_engine(url)]}).engine == (EngineSettings(url=url),)
+
+
+@pytest.mark.parametrize("limit", ["max_num_seqs", "kv_tokens"])
+def test_an_engine_whose_limit_leaves_no_room_is_named(limit):
+    engine = parse_engine(f"http://h:1,{limit}=0")
+
+    assert problem(engine=[engine]) == f"engine h:1: {limit} must be at least 1"
+
+
+def test_an_engine_named_twice_is_named_once_more():
+    engines = [EngineSettings(url=url) for url in ("http://h:1", "http://h:2", "https://h:1/v1")]
+
+    assert problem(engine=engines) == "engine h:1 is named twice"
+
+
+@pytest.mark.parametrize("environ", [{}, {"GPU_KEY": ""}])
+def test_an_engine_whose_key_is_missing_is_named_with_the_variable(environ):
+    engine = EngineSettings(url="http://h:1", api_key_env="GPU_KEY")
+
+    assert problem(None, environ, engine=[engine]) == (
+        "engine h:1: the variable GPU_KEY is not set"
+    )
+
+
+def test_a_key_in_the_url_is_sent_to_where_it_belongs():
+    engine = EngineSettings(url=f"http://user:{SECRET}@h:1")
+
+    assert problem(engine=[engine]) == "engine h:1: put its key into api_key_env, not into the URL"
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        f"htp://user:{SECRET}@h",
+        f"user:{SECRET}@h",
+        f"//user:{SECRET}//x@h",
+        f"http://user:{SECRET}@",
+        f"http://a@b:{SECRET}@h:port",
+        f"http://user:\n{SECRET}@[h",
+    ],
+)
+def test_no_message_repeats_what_could_be_a_password(url):
+    assert SECRET not in problem(engine=[EngineSettings(url=url)])
+    with pytest.raises(SetupError) as refused:
+        parse_engine(f"{url},x")
+    assert SECRET not in str(refused.value)
+
+
+@pytest.mark.parametrize("sha256", ["", SECRET, DIGEST[:-1], DIGEST + "0", DIGEST.upper()])
+def test_a_key_that_is_no_digest_is_named_by_its_tenant_and_not_repeated(sha256):
+    message = problem(key=[KeySettings(sha256=sha256, tenant="acme")])
+
+    assert message == (
+        "the key of tenant 'acme' must be 64 hexadecimal digits: the output of "
+        'printf %s "$KEY" | sha256sum'
+    )
+
+
+@pytest.mark.parametrize("tenant", ["", "two words", "a" * 65, "a\n", "é"])
+def test_a_tenants_name_is_plain_and_short(tenant):
+    message = problem(key=[KeySettings(sha256=DIGEST, tenant=tenant)])
+
+    assert message == f"'{tenant}' is no tenant name (letters, digits, _ . -)"
+
+
+def test_one_key_cannot_stand_for_two_tenants():
+    keys = [KeySettings(sha256=DIGEST, tenant=tenant) for tenant in ("acme", "umbrella")]
+
+    assert problem(key=keys) == "the same key is given twice, for the tenants 'acme' and 'umbrella'"
+
+
+def test_one_tenant_can_have_several_keys():
+    keys = [KeySettings(sha256=digit * 64, tenant="acme") for digit in "ab"]
+
+    assert load(None, {}, {"key": keys}).key == tuple(keys)
+
+
+@pytest.mark.parametrize(
+    ("url", "name"),
+    [
+        ("http://gpu1:8000/v1", "gpu1:8000"),
+        ("https://gpu1", "gpu1"),
+        (f"http://user:{SECRET}@gpu1:8000", "gpu1:8000"),
+    ],
+)
+def test_an_engine_is_called_by_host_and_port(url, name):
+    assert EngineSettings(url=url).id == name
+
+
+@pytest.mark.parametrize(
+    ("host", "loopback"),
+    [
+        ("127.0.0.1", True),
+        ("127.8.8.8", True),
+        ("::1", True),
+        ("localhost", True),
+        ("0.0.0.0", False),
+        ("::", False),
+        ("192.168.0.1", False),
+        ("localhost.example.org", False),
+        ("", False),
+    ],
+)
+def test_a_loopback_address_is_known_as_one(host, loopback):
+    assert is_loopback(host) == loopback

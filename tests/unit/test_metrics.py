@@ -1,0 +1,289 @@
+"""Facts -> figures, on histories small enough to compute by hand."""
+
+from statistics import fmean, quantiles
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kairos.events import (
+    Arrived,
+    Cancelled,
+    Dispatch,
+    Failed,
+    Finished,
+    FirstToken,
+    InstanceJoined,
+    Record,
+    Refuse,
+    WorkflowEnded,
+)
+from kairos.metrics import CallRow, CallTracker, RunMetrics, spread
+from kairos.model import SECOND
+from tests import build
+
+NOTHING = {"mean": None, "p50": None, "p90": None, "p95": None, "p99": None}
+
+
+def same(value: float) -> dict[str, float]:
+    return dict.fromkeys(NOTHING, value)
+
+
+def arrived(name, at_s, *, on=None, **fields) -> Record:
+    request = build.request(name, at=at_s * SECOND, **fields)
+    return at(at_s, Arrived(request), *([Dispatch(name, on)] if on else []))
+
+
+def at(at_s, event, *commands) -> Record:
+    return Record(int(at_s * SECOND), event, commands)
+
+
+def measured(*records: Record) -> dict:
+    metrics = RunMetrics()
+    for record in records:
+        metrics(record)
+    return metrics.record()
+
+
+def ended(*records: Record) -> list[CallRow]:
+    tracker = CallTracker()
+    return [row for record in records for row in tracker.observe(record)]
+
+
+# Two workflows on one instance: "one" is qa's two calls in sequence, "two" is rg's one call.
+# "one" began 1 s before its first call arrived, and told its end 1 s after its last call.
+HISTORY = [
+    arrived("a", 10, on="i", workflow_id="one", app="qa", workflow_started_at=9 * SECOND),
+    arrived("c", 11, workflow_id="two", app="rg"),
+    at(11.5, FirstToken("a")),
+    at(12, Finished("a", 100, 20, 30), Dispatch("c", "i")),
+    at(12.25, FirstToken("c")),
+    arrived("b", 13, workflow_id="one", app="qa", workflow_started_at=9 * SECOND),
+    at(15, Finished("c", 50, 10), Dispatch("b", "i")),
+    at(16, FirstToken("b")),
+    at(18, Finished("b", 200, 20, 120)),
+    at(19, WorkflowEnded("default", "one")),
+]
+ONE = {
+    "workflows": 1,
+    "calls": 2,
+    "e2e_s": same(10.0),  # 9 s to 19 s
+    "s_per_token": same(0.25),  # over 20 + 20 tokens
+    "ttft_s": {"mean": 2.25, "p50": 2.25, "p90": 2.85, "p95": 2.925, "p99": 2.985},
+    "queued_share": 0.2,  # 0 s + 2 s of 10 s
+    "preemptions_per_call": None,
+    "recomputed_token_share": None,
+    "cached_prompt_share": 0.5,  # 30 + 120 of 100 + 200
+}
+TWO = {
+    "workflows": 1,
+    "calls": 1,
+    "e2e_s": same(4.0),  # 11 s to 15 s, when its only call ended
+    "s_per_token": same(0.4),
+    "ttft_s": same(1.25),
+    "queued_share": 0.25,
+    "preemptions_per_call": None,
+    "recomputed_token_share": None,
+    "cached_prompt_share": None,  # its engine tells nothing of its cache
+}
+
+
+def approx(record: dict) -> dict:
+    return {
+        key: approx(value)
+        if isinstance(value, dict)
+        else pytest.approx(value)
+        if isinstance(value, float)
+        else value
+        for key, value in record.items()
+    }
+
+
+def test_a_run_is_summed_up_whole_and_per_app():
+    assert measured(*HISTORY) == approx(
+        {
+            "workflows": 2,
+            "calls": 3,
+            "e2e_s": {"mean": 7.0, "p50": 7.0, "p90": 9.4, "p95": 9.7, "p99": 9.94},
+            "s_per_token": {
+                "mean": 0.325,
+                "p50": 0.325,
+                "p90": 0.385,
+                "p95": 0.3925,
+                "p99": 0.3985,
+            },
+            "ttft_s": {"mean": 5.75 / 3, "p50": 1.5, "p90": 2.7, "p95": 2.85, "p99": 2.97},
+            "queued_share": 3 / 14,
+            "preemptions_per_call": None,
+            "recomputed_token_share": None,
+            "cached_prompt_share": 0.5,  # of the calls that told
+            "apps": {"qa": ONE, "rg": TWO},
+        }
+    )
+
+
+def test_a_run_without_calls_has_no_figures():
+    assert measured(at(0, InstanceJoined(build.instance("i")))) == {
+        "workflows": 0,
+        "calls": 0,
+        "e2e_s": NOTHING,
+        "s_per_token": NOTHING,
+        "ttft_s": NOTHING,
+        "queued_share": None,
+        "preemptions_per_call": None,
+        "recomputed_token_share": None,
+        "cached_prompt_share": None,
+        "apps": {},
+    }
+
+
+def test_calls_that_say_nothing_of_their_app_are_of_an_unknown_one():
+    record = measured(arrived("a", 0, on="i"), at(1, Finished("a")))
+
+    assert list(record["apps"]) == ["unknown"]
+
+
+def test_calls_still_in_flight_are_not_counted():
+    assert measured(arrived("a", 0, on="i"), at(1, FirstToken("a")))["calls"] == 0
+
+
+def test_workflows_of_one_name_are_two_if_their_tenants_are():
+    def tenants_call(tenant):
+        return [
+            arrived(tenant, 0, on="i", tenant=tenant, workflow_id="w"),
+            at(2, Finished(tenant, 1, 1)),
+        ]
+
+    record = measured(
+        *tenants_call("acme"), *tenants_call("umbrella"), at(4, WorkflowEnded("acme", "w"))
+    )
+
+    assert record["workflows"] == 2
+    assert (record["e2e_s"]["mean"], record["e2e_s"]["p50"]) == (3.0, 3.0)
+
+
+def test_a_workflow_that_generated_nothing_has_no_seconds_per_token():
+    record = measured(arrived("a", 0, on="i"), at(2, Failed("a", "engine")))
+
+    assert (record["e2e_s"], record["s_per_token"], record["ttft_s"]) == (
+        same(2.0),
+        NOTHING,
+        NOTHING,
+    )
+
+
+def test_the_end_of_a_workflow_counts_as_it_was_told_first():
+    call = [arrived("a", 0, on="i", workflow_id="w"), at(1, Finished("a", 1, 1))]
+    told_twice = [at(3, WorkflowEnded("default", "w")), at(9, WorkflowEnded("default", "w"))]
+
+    assert measured(*call, *told_twice)["e2e_s"] == same(3.0)
+
+
+def test_a_call_is_followed_from_its_arrival_to_its_end():
+    request = build.request("a", at=1 * SECOND)
+    records = [
+        at(1, Arrived(request)),
+        at(2, FirstToken("other"), Dispatch("a", "i")),
+        at(3, FirstToken("a")),
+        at(4, Finished("a", 5, 6, 7)),
+    ]
+
+    [row] = ended(*records)
+
+    assert row == CallRow(
+        request,
+        instance_id="i",
+        dispatched_at=2 * SECOND,
+        first_token_at=3 * SECOND,
+        ended_at=4 * SECOND,
+        outcome="finished",
+        prompt_tokens=5,
+        completion_tokens=6,
+        cached_tokens=7,
+    )
+    assert row.queued_us == 1 * SECOND
+
+
+@pytest.mark.parametrize(
+    ("end", "outcome"),
+    [
+        (at(3, Finished("a")), "finished"),
+        (at(3, Failed("a", "x")), "failed"),
+        (at(3, Cancelled("a")), "cancelled"),
+        (at(3, InstanceJoined(build.instance("i")), Refuse("a", "m")), "refused"),
+    ],
+)
+def test_a_call_that_was_never_dispatched_waited_until_its_end(end, outcome):
+    request = build.request("a", at=1 * SECOND)
+
+    [row] = ended(at(1, Arrived(request)), end)
+
+    assert row == CallRow(request, ended_at=3 * SECOND, outcome=outcome)
+    assert row.queued_us == 2 * SECOND
+
+
+def test_a_call_in_flight_has_waited_for_nothing_that_is_known():
+    assert CallRow(build.request("a", at=5)).queued_us == 0
+
+
+def test_a_call_dispatched_at_the_start_of_time_did_not_wait():
+    assert CallRow(build.request("a"), dispatched_at=0, ended_at=9).queued_us == 0
+
+
+def test_repeated_and_late_facts_change_nothing():
+    request = build.request("a")
+    once = [
+        at(0, Arrived(request), Dispatch("a", "i")),
+        at(1, FirstToken("a")),
+        at(2, Finished("a", 1, 2, 0)),
+    ]
+    with_echoes = [
+        once[0],
+        at(0.5, Arrived(build.request("a", at=SECOND // 2))),
+        once[1],
+        at(1.5, FirstToken("a")),
+        once[2],
+        at(3, Finished("a", 8, 9, 7)),
+        at(3, Cancelled("a")),
+        at(3, FirstToken("a"), Dispatch("a", "j"), Refuse("a", None)),
+    ]
+
+    assert ended(*with_echoes) == ended(*once)
+    assert len(ended(*once)) == 1
+
+
+def test_one_record_can_end_several_calls():
+    arrivals = [at(0, Arrived(build.request(name))) for name in "abc"]
+    gone = at(1, InstanceJoined(build.instance("i")), Refuse("c", None), Refuse("a", None))
+
+    assert [(row.request.id, row.outcome) for row in ended(*arrivals, gone)] == [
+        ("c", "refused"),
+        ("a", "refused"),
+    ]
+
+
+def test_percentiles_are_interpolated_between_the_neighbours():
+    values = [15.0, 20.0, 35.0, 40.0, 50.0]
+
+    assert spread(reversed(values)) == approx(
+        {"mean": 32.0, "p50": 35.0, "p90": 46.0, "p95": 48.0, "p99": 49.6}
+    )
+
+
+@given(st.lists(st.floats(0, 1e6), min_size=2, max_size=50))
+def test_percentiles_are_those_of_the_standard_library(values):
+    cuts = quantiles(values, n=100, method="inclusive")
+
+    assert spread(values) == approx(
+        {
+            "mean": fmean(values),
+            "p50": cuts[49],
+            "p90": cuts[89],
+            "p95": cuts[94],
+            "p99": cuts[98],
+        }
+    )
+
+
+def test_the_spread_of_one_value_is_that_value():
+    assert spread([3.5]) == same(3.5)
