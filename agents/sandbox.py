@@ -172,19 +172,24 @@ class _Layers:
     def __init__(self) -> None:
         self.missing: list[str] = []
 
-    def add(self, name: str, step: Callable[..., None], *args: Any) -> None:
+    def add(self, name: str, step: Callable[..., None], *args: Any) -> bool:
+        """Whether the layer is there."""
         try:
             step(*args)
         except (OSError, AttributeError, ValueError, KeyError) as error:
             self.missing.append(f"{name} ({error})")
+            return False
+        return True
 
 
 def main(verdict_fd: int) -> NoReturn:
     task = json.load(sys.stdin)
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
     layers = _Layers()
-    layers.add("namespaces", enter_namespaces)
-    layers.add("scratch file system", mount_scratch, task["scratch_bytes"])
+    if layers.add("namespaces", enter_namespaces):
+        layers.add("scratch file system", mount_scratch, task["scratch_bytes"])
+    else:
+        layers.missing.append("scratch file system (it would be mounted for everyone)")
     watched = {signal.SIGCHLD, signal.SIGALRM, signal.SIGTERM}
     signal.pthread_sigmask(signal.SIG_BLOCK, watched)
     child = os.fork()

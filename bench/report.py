@@ -55,7 +55,7 @@ def write(figures: list[Figure], path: Path) -> None:
 
 
 def show(figures: list[Figure], console: Console) -> None:
-    table = Table(title="Gateway: medians, lowest to highest round in brackets")
+    table = Table(title="Medians; in brackets the lowest and the highest round")
     for heading in ("", "direct", "vllm-router", "Kairos", "target", ""):
         table.add_column(heading, justify="right" if heading else "left")
     for figure in figures:

@@ -1,7 +1,7 @@
 """Two engines that cost next to nothing, as one process: what the gateways under test call.
 
-`python -m bench.upstream PORT PORT` answers any POST under /v1 as `PUT /mode` says, from both
-ports alike, and stamps each chunk of a stream with the time at which it was sent. `GET /seen`
+`python -m bench.upstream PORT PORT` answers chat completions as `PUT /mode` says, from both ports
+alike, and stamps each chunk of a stream with the time at which it was sent. `GET /seen`
 tells, and forgets, how many calls came and when calls were aborted. Times are CLOCK_MONOTONIC in
 nanoseconds, which all processes of a machine share.
 """
@@ -109,7 +109,7 @@ class Connection(asyncio.Protocol):
             case b"/seen":
                 seen, self._state.seen = self._state.seen, Seen()
                 self._answer(msgspec.json.encode(seen))
-            case path if path.startswith(b"/v1/"):
+            case b"/v1/chat/completions":
                 self._call(self._state.mode)
             case _:
                 self._answer(b"{}", b"404 Not Found")

@@ -68,7 +68,6 @@ def forward(message: Message, envelope: Envelope, *, agent: str, value: Value) -
         envelope,
         agent=agent,
         upstream=envelope.agent,
-        attempt=1,
         traceparent=f"{version}-{trace}-{secrets.token_hex(8)}-{flags}",
     )
     return write_message(onward, value, message.headers)

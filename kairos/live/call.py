@@ -162,6 +162,9 @@ class Call:
     async def _forward_answer(
         self, instance_id: str, response: aiohttp.ClientResponse, exchange: Exchange
     ) -> Event:
+        if 300 <= response.status < 400:
+            # Neither we nor the client, who would go around the queue, should go there.
+            raise UpstreamFailed(f"instance {instance_id} answered {response.status}, a redirect")
         headers = [
             (name.lower(), value)
             for name, value in response.raw_headers

@@ -207,7 +207,9 @@ class Received:
 
     def __init__(self, request, body):
         self.method, self.path, self.body = request.method, request.raw_path, body
-        self.headers = {name.decode().lower(): value.decode() for name, value in request.raw_headers}
+        self.headers = {
+            name.decode().lower(): value.decode() for name, value in request.raw_headers
+        }
 
 
 class Engine:
@@ -300,7 +302,7 @@ async def engines():
         app = web.Application(client_max_size=64 << 20)
         app.router.add_route("*", "/{path:.*}", engine.handle)
         runner = web.AppRunner(
-            app, handler_cancellation=True, access_log=None, shutdown_timeout=0
+            app, handler_cancellation=True, access_log=None, shutdown_timeout=0.01
         )
         await runner.setup()
         await web.TCPSite(runner, "127.0.0.1", port).start()

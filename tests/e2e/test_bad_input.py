@@ -94,7 +94,9 @@ async def test_a_body_over_the_limit_is_refused_by_its_announced_length(served):
 
 async def test_a_body_over_the_limit_is_refused_as_it_comes(served):
     wire = await served.connect()
-    await wire.send(f"POST {CHAT} HTTP/1.1\r\nHost: k\r\nTransfer-Encoding: chunked\r\n\r\n".encode())
+    await wire.send(
+        f"POST {CHAT} HTTP/1.1\r\nHost: k\r\nTransfer-Encoding: chunked\r\n\r\n".encode()
+    )
     for _ in range(20):
         await wire.send(b"10000\r\n" + b" " * 0x10000 + b"\r\n")
     answer = await wire.answer()
@@ -111,7 +113,9 @@ async def test_a_body_of_just_the_limit_is_served(kairos, engine):
 
 async def test_a_body_that_comes_in_chunks_is_served(served, engine):
     wire = await served.connect()
-    await wire.send(f"POST {CHAT} HTTP/1.1\r\nHost: k\r\nTransfer-Encoding: chunked\r\n\r\n".encode())
+    await wire.send(
+        f"POST {CHAT} HTTP/1.1\r\nHost: k\r\nTransfer-Encoding: chunked\r\n\r\n".encode()
+    )
     for byte in GOOD:
         await wire.send(b"1\r\n%c\r\n" % byte)
     await wire.send(b"0\r\n\r\n")

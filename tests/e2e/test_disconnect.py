@@ -117,9 +117,7 @@ async def test_the_place_of_a_client_that_left_goes_to_the_next(kairos, engine):
 
 
 @pytest.mark.parametrize("route", ["/v1/chat/completions", "/v1/completions", "/v1/responses"])
-async def test_the_standin_counts_the_call_of_a_client_that_left_as_aborted(
-    kairos, standin, route
-):
+async def test_the_standin_counts_the_call_of_a_client_that_left_as_aborted(kairos, standin, route):
     served = await kairos(standin.url)
     body = {"model": "tiny", "messages": [{"role": "user", "content": "a"}], "prompt": "a"}
     wire = await served.connect()

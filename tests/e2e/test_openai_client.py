@@ -25,9 +25,7 @@ async def client(kairos, standin):
 async def test_a_chat_completion_is_answered_whole(kairos, standin):
     served = await kairos(standin.url)
     async with openai.AsyncOpenAI(**options(served)) as client:
-        answer = await client.chat.completions.create(
-            model="tiny", messages=MESSAGES, max_tokens=5
-        )
+        answer = await client.chat.completions.create(model="tiny", messages=MESSAGES, max_tokens=5)
 
     assert len(answer.choices[0].message.content.split()) == answer.usage.completion_tokens == 5
     finished = await served.facts.seen(Finished)
@@ -138,7 +136,9 @@ async def test_the_blocking_client_works_from_a_thread(kairos, standin):
 
 
 async def test_an_unknown_model_is_not_found(client):
-    with pytest.raises(openai.NotFoundError, match="'huge' does not exist here; served: tiny") as it:
+    with pytest.raises(
+        openai.NotFoundError, match="'huge' does not exist here; served: tiny"
+    ) as it:
         await client.chat.completions.create(model="huge", messages=MESSAGES)
     assert it.value.code == "model_not_found"
     assert it.value.type == "invalid_request_error"

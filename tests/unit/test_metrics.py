@@ -172,6 +172,17 @@ def test_a_workflow_that_generated_nothing_has_no_seconds_per_token():
     )
 
 
+def test_a_workflow_whose_end_is_not_told_ends_with_its_last_call():
+    record = measured(
+        arrived("a", 1, on="i", workflow_id="w", workflow_started_at=0),
+        arrived("b", 2, on="i", workflow_id="w", workflow_started_at=0),
+        at(3, Finished("b", 1, 1)),
+        at(8, Finished("a", 1, 1)),
+    )
+
+    assert record["e2e_s"] == same(8.0)
+
+
 def test_the_end_of_a_workflow_counts_as_it_was_told_first():
     call = [arrived("a", 0, on="i", workflow_id="w"), at(1, Finished("a", 1, 1))]
     told_twice = [at(3, WorkflowEnded("default", "w")), at(9, WorkflowEnded("default", "w"))]

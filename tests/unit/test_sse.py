@@ -35,6 +35,7 @@ FORWARDED = {
     "wrong types": data({"choices": [], "usage": {"prompt_tokens": "nine"}}),
     "negative": data({"choices": [], "usage": {"prompt_tokens": -9}}),
     "no UTF-8": b'data: {"choices": [], "usage": {}, "type": "\xff"}',
+    "a number in two lines": b'data: {"choices": [], "usage": {"prompt_tokens": 1\ndata: 2}}',
     "no object": b'data: ["usage"]',
     "nested": b'data: {"usage": ' + b"[" * 5_000 + b"]" * 5_000 + b"}",
     "nested answers": b'data: {"usage": null, "response": ' + b'{"response":' * 5_000,
@@ -179,9 +180,9 @@ def test_an_error_inside_a_responses_answer_is_seen():
 def test_of_a_long_error_only_the_start_is_kept():
     reader = SseReader(drop_usage_chunk=False)
 
-    reader.feed(b'data: {"error": "x%s"}\n\n' % ("é" * 1000).encode())
+    reader.feed(b'data: {"error": "xx%s"}\n\n' % ("é" * 1000).encode())
 
-    assert reader.error == '"x' + "é" * 249
+    assert reader.error == '"xx' + "é" * 248 + "\N{REPLACEMENT CHARACTER}"
 
 
 def test_the_last_of_several_usages_counts_and_later_events_do_not_unsay_it():

@@ -1,0 +1,317 @@
+"""`kairos serve` as people start it: a process with options, signals, output and an exit code."""
+
+import asyncio
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+from contextlib import suppress
+from hashlib import sha256
+
+import aiohttp
+import openai
+import pytest
+
+from kairos.balancer import Balancer
+from kairos.config import EngineSettings, Settings
+from kairos.dispatcher.placements import PLACEMENTS
+from kairos.events import Arrived, Cancelled, Finished, InstanceJoined
+from kairos.live import service
+from kairos.live.factlog import read_facts
+from kairos.scheduler.policies import POLICIES
+
+LIMIT_S = 20.0
+CHAT = "/v1/chat/completions"
+CHUNK = b'data: {"choices":[{"delta":{"content":"x"}}]}\n\n'
+DONE = b"data: [DONE]\n\n"
+
+
+class Process:
+    """A `kairos serve` that serves."""
+
+    def __init__(self, process, started):
+        self._process, self.started = process, started
+        self.url, self.admin_url = re.findall(r"http://[0-9.]+:\d+", started)
+
+    def signal(self, number):
+        self._process.send_signal(number)
+
+    async def ended(self):
+        """Exit code, and what it printed after it was started."""
+        async with asyncio.timeout(LIMIT_S):
+            output, errors = await self._process.communicate()
+        return self._process.returncode, output.decode(), errors.decode()
+
+
+async def spawn(*arguments, **environ):
+    inherited = {name: value for name, value in os.environ.items() if "KAIROS" not in name}
+    return await asyncio.create_subprocess_exec(
+        sys.executable, "-m", "kairos.cli", "serve", *arguments,
+        env=inherited | environ, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+    )  # fmt: skip
+
+
+@pytest.fixture
+async def serve():
+    """`await serve(OPTION, ...)` starts one on free ports and waits until it listens."""
+    processes = []
+
+    async def start(*arguments, **environ):
+        process = await spawn("--port", "0", "--admin-port", "0", *arguments, **environ)
+        processes.append(process)
+        async with asyncio.timeout(LIMIT_S):
+            started = (await process.stdout.readline()).decode()
+        assert started, (await process.communicate())[1].decode()
+        return Process(process, started)
+
+    yield start
+    for process in processes:
+        if process.returncode is None:
+            process.kill()
+        await process.communicate()
+
+
+@pytest.fixture
+async def session():
+    async with aiohttp.ClientSession() as session:
+        yield session
+
+
+async def joined(session, served):
+    """Wait until an instance can take requests; there is no event to wait for from outside."""
+    async with asyncio.timeout(LIMIT_S):
+        while True:
+            async with session.get(f"{served.url}/health") as response:
+                if response.status == 200:
+                    return
+            await asyncio.sleep(0.02)
+
+
+async def fails(*arguments, **environ):
+    """The one line in which a start that fails says why."""
+    process = await spawn(*arguments, **environ)
+    async with asyncio.timeout(LIMIT_S):
+        output, errors = await process.communicate()
+    assert process.returncode == 1
+    assert output == b""
+    lines = errors.decode().splitlines()
+    assert len(lines) == 1
+    assert lines[0].startswith("kairos: ")
+    return lines[0].removeprefix("kairos: ")
+
+
+async def chat(session, served, **fields):
+    body = {"model": "tiny", "messages": [{"role": "user", "content": "Hello"}]} | fields
+    async with session.post(served.url + CHAT, json=body) as response:
+        return response.status, await response.read()
+
+
+# Life ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("stop", [signal.SIGINT, signal.SIGTERM])
+async def test_it_says_where_it_serves_serves_there_and_stops_when_told(
+    serve, session, standin, stop
+):
+    served = await serve("--engine", standin.url)
+    assert served.started == (
+        f"kairos: serving on {served.url}/v1, operators' routes on {served.admin_url}\n"
+    )
+    await joined(session, served)
+    base_url = f"{served.url}/v1"
+    async with openai.AsyncOpenAI(base_url=base_url, api_key="-", max_retries=0) as client:
+        answer = await client.chat.completions.create(
+            model="tiny", messages=[{"role": "user", "content": "Hello"}], max_tokens=3
+        )
+    assert answer.usage.completion_tokens == 3
+    served.signal(stop)
+
+    stopping = "kairos: stopping; running calls may finish\n"
+    assert await served.ended() == (0, stopping, "")
+
+
+@pytest.mark.parametrize("stop", [signal.SIGINT, signal.SIGTERM])
+async def test_a_stream_that_runs_when_it_is_stopped_runs_to_its_end(serve, session, engine, stop):
+    served = await serve("--engine", engine.url)
+    await joined(session, served)
+    engine.answer = engine.stream(CHUNK, CHUNK, DONE)
+    engine.release()
+    body = {"model": "tiny", "messages": [], "stream": True}
+    async with session.post(served.url + CHAT, json=body) as response:
+        assert await response.content.readany() == CHUNK
+        served.signal(stop)
+        await refuses_connections(served)
+        engine.release(2)
+        assert await response.read() == CHUNK + DONE
+
+    assert (await served.ended())[0] == 0
+
+
+async def refuses_connections(served):
+    async with asyncio.timeout(LIMIT_S):
+        while True:
+            try:
+                reader, writer = await asyncio.open_connection(
+                    "127.0.0.1", served.url.rpartition(":")[2]
+                )
+            except ConnectionError:
+                return
+            writer.close()
+            with suppress(ConnectionError):
+                await writer.wait_closed()
+            await asyncio.sleep(0.02)
+
+
+async def test_a_call_that_does_not_end_is_given_up_after_the_grace_and_logged(
+    engine, tmp_path, monkeypatch, caplog
+):
+    monkeypatch.setattr(service, "GRACE_S", 0.1)
+    settings = Settings(
+        port=0, admin_port=0, log_dir=str(tmp_path), engine=(EngineSettings(url=engine.url),)
+    )
+    engine.answer = engine.stream(CHUNK, DONE)
+    engine.release()
+    facts = asyncio.Queue()
+    async with aiohttp.ClientSession() as session, asyncio.timeout(LIMIT_S):
+        async with service.running(settings, (facts.put_nowait,)) as live:
+            while not isinstance((await facts.get()).event, InstanceJoined):
+                pass
+            body = {"model": "tiny", "messages": [], "stream": True}
+            response = await session.post(live.url + CHAT, json=body)
+            assert await response.content.readany() == CHUNK
+        with pytest.raises(aiohttp.ClientPayloadError):
+            await response.read()
+        await engine.until(lambda: engine.lost == 1)
+
+    assert len(live.runtime.balancer.ledger) == 0
+    assert isinstance([record.event for record in read_facts(tmp_path)][-1], Cancelled)
+
+
+async def test_options_come_from_the_file_and_the_environment_too(serve, session, engine, tmp_path):
+    file = tmp_path / "kairos.toml"
+    file.write_text(
+        "max_body_bytes = 100\nmax_waiting = 7\n"
+        f'[[engine]]\nurl = "{engine.url}"\napi_key_env = "ENGINE_KEY"\nmax_num_seqs = 3\n'
+        f'[[key]]\nsha256 = "{sha256(b"right").hexdigest()}"\ntenant = "acme"\n'
+    )
+    served = await serve("--config", str(file), ENGINE_KEY="secret", KAIROS_MAX_BODY_BYTES="200")
+    await joined(session, served)
+    async with session.get(served.admin_url + "/admin/status") as response:
+        (instance,) = (await response.json())["instances"].values()
+    assert instance["max_num_seqs"] == 3
+    assert (await chat(session, served))[0] == 401
+
+    session.headers["Authorization"] = "Bearer right"
+    assert (await chat(session, served))[0] == 200
+    assert (await chat(session, served, more="x" * 100))[0] == 200
+    assert (await chat(session, served, more="x" * 200))[0] == 413
+    assert engine.calls[0].headers["authorization"] == "Bearer secret"
+
+
+async def test_the_log_of_a_run_replays_to_the_same_decisions(serve, session, engines, tmp_path):
+    first, second = await engines(), await engines()
+    served = await serve(
+        "--engine", f"{first.url},max_num_seqs=1", "--engine", f"{second.url},max_num_seqs=2",
+        "--log", str(tmp_path),
+    )  # fmt: skip
+    await both_joined(session, served)
+    for engine in (first, second):
+        engine.answer = engine.when_released
+    calls = [asyncio.create_task(chat(session, served, max_tokens=n)) for n in range(1, 13)]
+    await first.called()
+    await second.called(2)
+    assert (await chat(session, served, model="huge"))[0] == 404
+    calls.pop().cancel()
+    for engine in (first, second):
+        engine.release(20)
+    assert [(await call)[0] for call in calls] == [200] * 11
+    await second.stop()
+    assert {(await chat(session, served))[0] for _ in range(3)} <= {200, 503}
+    served.signal(signal.SIGTERM)
+    assert (await served.ended())[0] == 0
+
+    records = list(read_facts(tmp_path))
+    balancer = Balancer(POLICIES["fcfs"](), PLACEMENTS["least-kv"]())
+    replayed = [tuple(balancer.handle(record.event, record.at)) for record in records]
+    assert replayed == [record.commands for record in records]
+    assert len([command for commands in replayed for command in commands]) >= 14
+    assert {type(record.event) for record in records} >= {Arrived, Finished, InstanceJoined}
+    assert balancer.waiting == len(balancer.ledger) == 0
+    assert "Hello" not in "".join(path.read_text() for path in tmp_path.iterdir())
+
+
+async def both_joined(session, served):
+    async with asyncio.timeout(LIMIT_S):
+        while True:
+            async with session.get(served.admin_url + "/admin/status") as response:
+                if len((await response.json())["instances"]) == 2:
+                    return
+            await asyncio.sleep(0.02)
+
+
+# Starts that fail ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        ([], "name at least one engine"),
+        (["--engine", "nonsense"], "'nonsense' is no URL such as http://"),
+        (["--engine", "ftp://kairos"], "'ftp://kairos' is no URL such as http://"),
+        (["--engine", "http://[kairos"], "'http://[kairos' is no URL"),
+        (["--engine", "http://kairos:port"], "'http://kairos:port' is no URL"),
+        (["--engine", "http://k,max_num_seqs=x"], "--engine http://k,max_num_seqs=x: "),
+        (["--engine", "http://k,kv_tokens=0"], "kv_tokens must be at least 1"),
+        (["--engine", "http://k", "--engine", "http://k"], "engine k is named twice"),
+        (["--engine", "http://me:secret@k"], "put its key into api_key_env"),
+        (["--engine", "http://k", "--policy", "best"], "there is no policy 'best'; known: fcfs"),
+        (["--engine", "http://k", "--port", "70000"], "port 70000 is no port"),
+        (["--engine", "http://k", "--host", "no.such.host.invalid"], "cannot listen on"),
+        (["--config", "/nowhere.toml"], "--config /nowhere.toml: No such file"),
+    ],
+)
+async def test_a_start_that_cannot_work_says_why_in_one_line(arguments, says):
+    assert says in await fails("--admin-port", "0", *arguments)
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("port = ", "Invalid value (at "),
+        ("pots = 1", "pots"),
+        ('port = "many"', "$.port"),
+        ("[[engine]]\nurl = 'http://k'\napi_key_env = 'NO_SUCH'", "variable NO_SUCH is not set"),
+        ("[[key]]\nsha256 = 'no'\ntenant = 'a'", "must be 64 hexadecimal digits"),
+        (b"\xff\xfe", "utf-8"),
+    ],
+)
+async def test_a_file_that_cannot_be_used_says_why_in_one_line(tmp_path, text, says):
+    file = tmp_path / "kairos.toml"
+    file.write_bytes(text if isinstance(text, bytes) else text.encode())
+
+    assert says in await fails("--config", str(file))
+
+
+async def test_a_variable_that_cannot_be_used_says_why_in_one_line():
+    assert "port" in await fails("--engine", "http://k", KAIROS_PORT="many")
+
+
+@pytest.mark.parametrize("option", ["--port", "--admin-port"])
+async def test_a_port_in_use_is_named(option):
+    other = "--port" if option == "--admin-port" else "--admin-port"
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = str(taken.getsockname()[1])
+        said = await fails("--engine", "http://k", other, "0", option, port)
+
+    assert f"cannot listen on 127.0.0.1:{port}: Address already in use" in said
+
+
+async def test_a_log_that_cannot_be_written_is_named(tmp_path):
+    in_the_way = tmp_path / "log"
+    in_the_way.write_text("a file")
+
+    assert f"the log directory {in_the_way} is no use" in await fails(
+        "--engine", "http://k", "--log", str(in_the_way)
+    )
