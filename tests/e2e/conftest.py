@@ -4,11 +4,10 @@ All of it runs in the test's own loop, so that a test awaits the fact it needs a
 """
 
 import asyncio
-import json
 import logging
 import socket
 from collections import Counter
-from contextlib import AsyncExitStack, suppress
+from contextlib import AsyncExitStack
 from urllib.parse import urlsplit
 
 import aiohttp
@@ -20,8 +19,8 @@ from kairos.config import EngineSettings, Settings
 from kairos.events import Arrived, Cancelled, Failed, Finished, InstanceJoined
 from kairos.live import service
 from kairos.sim import standin as standins
-
-LIMIT_S = 10.0  # for anything that a test awaits
+from tests.e2e.client import LIMIT_S, Answer, Wire
+from tests.e2e.engine import Engine
 
 
 def pytest_asyncio_loop_factories(config, item):
@@ -57,75 +56,6 @@ class Facts:
         return self.all(kind)[number - 1]
 
 
-class Answer:
-    """A whole HTTP answer. Headers that occur more than once are a list of that many values."""
-
-    def __init__(self, status, headers, body):
-        self.status, self.headers, self.body = status, headers, body
-
-    def json(self):
-        return json.loads(self.body)
-
-    def error(self):
-        """The error, having checked that it is in OpenAI's format."""
-        assert self.status >= 400
-        assert self.headers["x-request-id"]
-        error = self.json()["error"]
-        assert sorted(error) == ["code", "message", "param", "type"]
-        assert "Traceback" not in error["message"]
-        return error
-
-
-class Wire:
-    """A connection whose bytes are written by hand."""
-
-    def __init__(self, reader, writer):
-        self.reader, self._writer = reader, writer
-
-    async def send(self, data):
-        self._writer.write(data)
-        await self._writer.drain()
-
-    async def post(self, path, body, *headers, method="POST"):
-        content = body if isinstance(body, bytes) else json.dumps(body).encode()
-        lines = [f"{method} {path} HTTP/1.1", "Host: kairos", f"Content-Length: {len(content)}"]
-        head = "\r\n".join([*lines, *headers]).encode("latin-1")
-        await self.send(head + b"\r\n\r\n" + content)
-
-    async def head(self):
-        """Status and headers of the next answer, whose body is still to come."""
-        async with asyncio.timeout(LIMIT_S):
-            lines = (await self.reader.readuntil(b"\r\n\r\n")).decode("latin-1").split("\r\n")
-        pairs = (line.split(": ", 1) for line in lines[1:-2])
-        return int(lines[0].split()[1]), {name.lower(): value for name, value in pairs}
-
-    async def answer(self):
-        status, headers = await self.head()
-        async with asyncio.timeout(LIMIT_S):
-            if "content-length" in headers:
-                body = await self.reader.readexactly(int(headers["content-length"]))
-            else:
-                body = b"".join([chunk async for chunk in self.chunks()])
-        return Answer(status, headers, body)
-
-    async def chunks(self):
-        while size := int(await self.reader.readuntil(b"\r\n"), 16):
-            yield (await self.reader.readexactly(size + 2))[:-2]
-        await self.reader.readexactly(2)
-
-    def half_close(self):
-        self._writer.write_eof()
-
-    def leave(self):
-        """Close at once, unread answers or not."""
-        self._writer.transport.abort()
-
-    async def close(self):
-        self._writer.close()
-        with suppress(OSError):
-            await self._writer.wait_closed()
-
-
 class Kairos:
     """One that serves: its facts, and clients of it."""
 
@@ -158,7 +88,7 @@ class Kairos:
         assert arrived == Counter(fact.request_id for fact in self.facts.all(*ends))
         assert self.balancer.waiting == 0
         assert len(self.balancer.ledger) == 0
-        assert not any(map(self.service.runtime._engine.expects, arrived))  # noqa: SLF001
+        assert not any(map(self.service.runtime._engine.expects, arrived))
 
 
 @pytest.fixture
@@ -190,7 +120,7 @@ async def kairos(caplog, monkeypatch):
     async with stack:
         yield start
         for each in started:
-            for wire in each._wires:  # noqa: SLF001
+            for wire in each._wires:
                 await wire.close()
             await each.settled()
     # What was cancelled last needs a turn of the loop to be gone.
@@ -200,96 +130,6 @@ async def kairos(caplog, monkeypatch):
     # aiohttp.server is the engines' side, where errors are made on purpose.
     errors = [r for r in caplog.get_records("call") if r.levelno >= logging.ERROR]
     assert not [r for r in errors if r.name != "aiohttp.server"]
-
-
-class Received:
-    """A call as it reached the engine."""
-
-    def __init__(self, request, body):
-        self.method, self.path, self.body = request.method, request.raw_path, body
-        self.headers = {
-            name.decode().lower(): value.decode() for name, value in request.raw_headers
-        }
-
-
-class Engine:
-    """An engine that records what reaches it, and answers what and when the test wants.
-
-    `answer` makes a response to a call, or writes one, and `probe` to what Kairos asks for itself;
-    `lost` counts callers that left before the end of their answer.
-    """
-
-    def __init__(self):
-        self.url = ""
-        self.models = ["tiny"]
-        self.calls = []
-        self.probes = []
-        self.lost = 0
-        self.turns = asyncio.Semaphore(0)  # for answers that wait until the test releases them
-        self._changed = asyncio.Event()
-
-    async def probe(self, request):
-        """A healthy engine, with no more to tell than its models."""
-        if request.raw_path != "/v1/models":
-            return web.Response()
-        return web.json_response({"data": [{"id": model} for model in self.models]})
-
-    async def answer(self, request):
-        return web.json_response({"object": "made up", "number": len(self.calls)})
-
-    async def when_released(self, request):
-        await self.turns.acquire()
-        return web.json_response({"object": "made up", "number": len(self.calls)})
-
-    def stream(self, *parts, then=None):
-        """An answer that sends one part of a stream at each release of `turns`.
-
-        A caller counts as lost as soon as it leaves, though nothing is being written.
-        """
-
-        async def answer(request):
-            response = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
-            await response.prepare(request)
-            for part in parts:
-                await self.turns.acquire()
-                await response.write(part)
-            if then is not None:
-                await self.turns.acquire()
-                then(request.transport)
-            return response
-
-        return answer
-
-    def release(self, number=1):
-        for _ in range(number):
-            self.turns.release()
-
-    async def until(self, condition):
-        async with asyncio.timeout(LIMIT_S):
-            while not condition():
-                self._changed.clear()
-                await self._changed.wait()
-
-    async def called(self, number=1):
-        """The call of that number, when it is here."""
-        await self.until(lambda: len(self.calls) >= number)
-        return self.calls[number - 1]
-
-    async def handle(self, request):
-        if request.method == "GET" and request.raw_path in (
-            "/health", "/v1/models", "/props", "/metrics",
-        ):  # fmt: skip
-            self.probes.append(Received(request, b""))
-            self._changed.set()
-            return await self.probe(request)
-        self.calls.append(Received(request, await request.read()))
-        self._changed.set()
-        try:
-            return await self.answer(request)
-        except (asyncio.CancelledError, ConnectionError):
-            self.lost += 1
-            self._changed.set()
-            raise
 
 
 @pytest.fixture

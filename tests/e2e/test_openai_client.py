@@ -116,7 +116,7 @@ async def test_the_raw_response_names_the_request(kairos, standin):
         parsed = raw.parse()
 
     arrived = await served.facts.seen(Arrived)
-    assert raw.headers["x-request-id"] == arrived.request.id == parsed._request_id  # noqa: SLF001
+    assert raw.headers["x-request-id"] == arrived.request.id == parsed._request_id
 
 
 async def test_the_blocking_client_works_from_a_thread(kairos, standin):
@@ -204,11 +204,9 @@ async def test_an_error_inside_a_stream_is_raised_by_the_client(kairos, standin)
                 stream=True,
                 extra_body={"fail": fail},
             )
-            received = []
+            assert (await anext(stream)).choices
             with pytest.raises(openai.APIError, match=message):
-                async for chunk in stream:
-                    received.append(chunk)
-            assert received
+                [chunk async for chunk in stream]
 
     await served.facts.seen(Failed, 2)
 

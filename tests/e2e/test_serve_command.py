@@ -4,7 +4,6 @@ import asyncio
 import os
 import re
 import signal
-import socket
 import subprocess
 import sys
 from contextlib import suppress
@@ -89,26 +88,10 @@ async def joined(session, served):
             await asyncio.sleep(0.02)
 
 
-async def fails(*arguments, **environ):
-    """The one line in which a start that fails says why."""
-    process = await spawn(*arguments, **environ)
-    async with asyncio.timeout(LIMIT_S):
-        output, errors = await process.communicate()
-    assert process.returncode == 1
-    assert output == b""
-    lines = errors.decode().splitlines()
-    assert len(lines) == 1
-    assert lines[0].startswith("kairos: ")
-    return lines[0].removeprefix("kairos: ")
-
-
 async def chat(session, served, **fields):
     body = {"model": "tiny", "messages": [{"role": "user", "content": "Hello"}]} | fields
     async with session.post(served.url + CHAT, json=body) as response:
         return response.status, await response.read()
-
-
-# Life ---------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("stop", [signal.SIGINT, signal.SIGTERM])
@@ -153,7 +136,7 @@ async def refuses_connections(served):
     async with asyncio.timeout(LIMIT_S):
         while True:
             try:
-                reader, writer = await asyncio.open_connection(
+                _, writer = await asyncio.open_connection(
                     "127.0.0.1", served.url.rpartition(":")[2]
                 )
             except ConnectionError:
@@ -249,69 +232,3 @@ async def both_joined(session, served):
                 if len((await response.json())["instances"]) == 2:
                     return
             await asyncio.sleep(0.02)
-
-
-# Starts that fail ---------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("arguments", "says"),
-    [
-        ([], "name at least one engine"),
-        (["--engine", "nonsense"], "'nonsense' is no URL such as http://"),
-        (["--engine", "ftp://kairos"], "'ftp://kairos' is no URL such as http://"),
-        (["--engine", "http://[kairos"], "'http://[kairos' is no URL"),
-        (["--engine", "http://kairos:port"], "'http://kairos:port' is no URL"),
-        (["--engine", "http://k,max_num_seqs=x"], "--engine http://k,max_num_seqs=x: "),
-        (["--engine", "http://k,kv_tokens=0"], "kv_tokens must be at least 1"),
-        (["--engine", "http://k", "--engine", "http://k"], "engine k is named twice"),
-        (["--engine", "http://me:secret@k"], "put its key into api_key_env"),
-        (["--engine", "http://k", "--policy", "best"], "there is no policy 'best'; known: fcfs"),
-        (["--engine", "http://k", "--port", "70000"], "port 70000 is no port"),
-        (["--engine", "http://k", "--host", "no.such.host.invalid"], "cannot listen on"),
-        (["--config", "/nowhere.toml"], "--config /nowhere.toml: No such file"),
-    ],
-)
-async def test_a_start_that_cannot_work_says_why_in_one_line(arguments, says):
-    assert says in await fails("--admin-port", "0", *arguments)
-
-
-@pytest.mark.parametrize(
-    ("text", "says"),
-    [
-        ("port = ", "Invalid value (at "),
-        ("pots = 1", "pots"),
-        ('port = "many"', "$.port"),
-        ("[[engine]]\nurl = 'http://k'\napi_key_env = 'NO_SUCH'", "variable NO_SUCH is not set"),
-        ("[[key]]\nsha256 = 'no'\ntenant = 'a'", "must be 64 hexadecimal digits"),
-        (b"\xff\xfe", "utf-8"),
-    ],
-)
-async def test_a_file_that_cannot_be_used_says_why_in_one_line(tmp_path, text, says):
-    file = tmp_path / "kairos.toml"
-    file.write_bytes(text if isinstance(text, bytes) else text.encode())
-
-    assert says in await fails("--config", str(file))
-
-
-async def test_a_variable_that_cannot_be_used_says_why_in_one_line():
-    assert "port" in await fails("--engine", "http://k", KAIROS_PORT="many")
-
-
-@pytest.mark.parametrize("option", ["--port", "--admin-port"])
-async def test_a_port_in_use_is_named(option):
-    other = "--port" if option == "--admin-port" else "--admin-port"
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        port = str(taken.getsockname()[1])
-        said = await fails("--engine", "http://k", other, "0", option, port)
-
-    assert f"cannot listen on 127.0.0.1:{port}: Address already in use" in said
-
-
-async def test_a_log_that_cannot_be_written_is_named(tmp_path):
-    in_the_way = tmp_path / "log"
-    in_the_way.write_text("a file")
-
-    assert f"the log directory {in_the_way} is no use" in await fails(
-        "--engine", "http://k", "--log", str(in_the_way)
-    )
