@@ -295,8 +295,8 @@ def main() -> None:
     console = Console()
     try:
         found = uvloop.run(measure(console))
-    except (NotStarted, load.Broken, ExceptionGroup) as error:
-        sys.exit(f"bench: {error}")
+    except* (NotStarted, load.Broken) as group:
+        sys.exit(f"bench: {group.exceptions[0]}")
     report.write(found, RESULTS)
     report.show(found, console)
 

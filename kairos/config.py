@@ -92,7 +92,7 @@ def load(path: Path | None, environ: Mapping[str, str], arguments: Mapping[str, 
     for field in msgspec.structs.fields(Settings):
         if field.name not in ("engine", "key"):
             value = environ.get(f"KAIROS_{field.name.upper()}")
-            if value is not None:
+            if value:
                 given[field.name] = value
     given.update({name: value for name, value in arguments.items() if value is not None})
     try:

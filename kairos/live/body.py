@@ -9,7 +9,10 @@ from kairos.errors import InvalidRequest
 BYTES_PER_TOKEN = 4  # of English text under a 32k-128k vocabulary, on average; the engine counts
 EXPECTED_COMPLETION_TOKENS = 256  # of a call that sets no lower limit itself
 
-_IMAGE = re.compile(rb'"data:[a-z]+\\?/[^"]*;base64,[^"]*"')
+# Images come as data URLs, sound as the base64 `data` of an `input_audio` part.
+_MEDIA = re.compile(
+    rb'"data:[a-z]+\\?/[^"]*;base64,[^"]*"|"data"\s*:\s*"(?:[A-Za-z0-9+/=]|\\/){1024,}"'
+)
 _STREAM_OPTIONS = re.compile(rb'"stream_options"\s*:\s*')
 _JSON_START = re.compile(rb"\s*\{")
 
@@ -18,9 +21,9 @@ class _Body(msgspec.Struct):
     model: str | None = None
     stream: bool | None = None
     stream_options: msgspec.Raw = msgspec.Raw()
-    max_tokens: int | None = None
-    max_completion_tokens: int | None = None
-    max_output_tokens: int | None = None
+    max_tokens: int | float | None = None  # 100.0 is fine with vLLM
+    max_completion_tokens: int | float | None = None
+    max_output_tokens: int | float | None = None
     messages: msgspec.Raw = msgspec.Raw()
 
 
@@ -64,7 +67,7 @@ def read_body(content: bytes, *, chat: bool, streams_usage: bool) -> Body:
         model=body.model,
         stream=bool(body.stream),
         prompt_tokens=_prompt_tokens(content),
-        completion_tokens=max(1, min(limit, EXPECTED_COMPLETION_TOKENS)),
+        completion_tokens=max(1, min(int(limit), EXPECTED_COMPLETION_TOKENS)),
     )
     if streams_usage and body.stream:
         spliced = _ask_for_usage(content, bytes(body.stream_options))
@@ -74,10 +77,10 @@ def read_body(content: bytes, *, chat: bool, streams_usage: bool) -> Body:
 
 
 def _prompt_tokens(content: bytes) -> int:
-    """Estimate from size. Images in the body are bytes, but not text."""
+    """Estimate from size. Images and sound in the body are bytes, but not text."""
     size = len(content)
-    if b";base64," in content:
-        size -= sum(len(image[0]) for image in _IMAGE.finditer(content))
+    if b";base64," in content or b'"data"' in content:
+        size -= sum(media.end() - media.start() for media in _MEDIA.finditer(content))
     return max(1, size // BYTES_PER_TOKEN)
 
 

@@ -1,5 +1,6 @@
 """The log of facts and decisions on disk: JSON lines, append-only, bounded. No bodies."""
 
+import logging
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,7 +11,10 @@ import msgspec
 from kairos.errors import InvalidFile
 from kairos.events import Record
 
+logger = logging.getLogger(__name__)
+
 _FLUSH_BYTES = 1 << 16
+_PENDING_LIMIT_BYTES = 16 << 20
 FILE_BYTES = 64 << 20
 MAX_FILES = 16
 
@@ -19,6 +23,8 @@ class FactLog:
     """Appends every record to `DIR/facts-NNNNNN.jsonl`; the oldest files make room for new ones.
 
     Lines are written in blocks: call `flush` now and then, so that a quiet log is readable too.
+    While the disk takes nothing, serving goes on: up to `_PENDING_LIMIT_BYTES` are kept to be
+    written later, and what comes after is lost, which is said.
     """
 
     def __init__(
@@ -29,15 +35,32 @@ class FactLog:
         self._file_bytes, self._max_files = file_bytes, max_files
         self._encoder = msgspec.json.Encoder()
         self._pending = bytearray()
+        self._failing = False
+        self._lost = 0  # records, since it fails
         self._file, self._size = self._next_file()
 
     def __call__(self, record: Record) -> None:
+        if len(self._pending) >= _PENDING_LIMIT_BYTES:
+            self._lost += 1
+            return
         self._pending += self._encoder.encode(record)
         self._pending += b"\n"
         if len(self._pending) >= _FLUSH_BYTES:
             self.flush()
 
     def flush(self) -> None:
+        try:
+            self._write()
+        except OSError as error:
+            if not self._failing:
+                logger.warning("the log in %s cannot be written: %s", self._directory, error)
+            self._failing = True
+        else:
+            if self._failing:
+                logger.warning("the log is written again; %d facts are lost", self._lost)
+            self._failing, self._lost = False, 0
+
+    def _write(self) -> None:
         if not self._pending:
             return
         if self._size >= self._file_bytes:

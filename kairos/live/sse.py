@@ -81,26 +81,22 @@ class SseReader:
         buffered = self._pending + data if self._pending else data
         start = 0
         forward: list[bytes] = []
-        for boundary in _END_OF_EVENT.finditer(buffered):
+        # What was pending has no boundary in it, but one may have begun at its end.
+        for boundary in _END_OF_EVENT.finditer(buffered, max(0, len(self._pending) - 3)):
             event = buffered[start : boundary.end()]
             start = boundary.end()
             if self._read(event) or not self._drop_usage_chunk:
                 forward.append(event)
         self._pending = buffered[start:]
-        if not self._drop_usage_chunk:
-            if len(self._pending) > _MAX_EVENT_BYTES:
-                self._pending = b""
-            return data
         if len(self._pending) > _MAX_EVENT_BYTES:
+            self.done = True  # or not: an event that was not read is not held against the stream
             forward.append(self.rest())
-        return b"".join(forward)
+        return b"".join(forward) if self._drop_usage_chunk else data
 
     def rest(self) -> bytes:
         """What is held back of an event that never ended."""
-        if not self._drop_usage_chunk:
-            return b""
         rest, self._pending = self._pending, b""
-        return rest
+        return rest if self._drop_usage_chunk else b""
 
     def _read(self, event: bytes) -> bool:
         """Note what the event says; False if it is the usage chunk that nobody asked for."""

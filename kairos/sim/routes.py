@@ -154,7 +154,7 @@ class StandIn:
         prompt_tokens = script.prompt_tokens(system + user)
         room = self.settings.max_model_len - prompt_tokens
         asked = body.asked_tokens
-        if room < 1 or (asked or 1) > room:
+        if (asked or 1) > room:
             raise Refused(
                 400,
                 f"This model's maximum context length is {self.settings.max_model_len} tokens. "

@@ -66,6 +66,7 @@ async def test_an_engine_that_comes_back_is_used_again(kairos, engines):
     assert (len(first.calls), len(again.calls)) == (1, 1)
 
 
+@pytest.mark.usefixtures("often")
 async def test_calls_go_to_the_engine_that_is_left(kairos, engines):
     dead, alive = await engines(), await engines()
     served = await kairos(dead.url, alive.url)

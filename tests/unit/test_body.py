@@ -196,6 +196,19 @@ def test_images_in_the_body_count_nothing(slash):
     assert read(around % (image, image)).prompt_tokens == len(around % (b"", b"")) // 4
 
 
+def test_sound_is_not_text():
+    sound = b'"data":"%s"' % (b"UklGRi+\\/" * 200)
+    content = b'{"messages":[{"input_audio":{%s}},"hello"]}' % sound
+
+    assert read(content).prompt_tokens == (len(content) - len(sound)) // 4
+
+
+def test_a_long_word_is_text():
+    content = b'{"messages":["%s"]}' % (b"x" * 100_000)
+
+    assert read(content).prompt_tokens == len(content) // 4
+
+
 def test_text_after_an_image_still_counts():
     image = b'"data:image/png;base64,iVBOR"'
     content = b'{"messages":[%s,"%s"]}' % (image, b"word" * 100)

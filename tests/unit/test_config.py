@@ -188,7 +188,11 @@ def test_the_first_and_the_last_port_are_ports(port):
     assert load(None, {}, {"port": port}).port == port
 
 
-@pytest.mark.parametrize("value", ["", "http", "80.5", "[]"])
+def test_an_empty_variable_is_as_good_as_none():
+    assert load(None, {"KAIROS_PORT": "", "KAIROS_LOG_DIR": ""}, {}) == Settings()
+
+
+@pytest.mark.parametrize("value", ["http", "80.5", "[]"])
 def test_a_value_of_the_wrong_type_in_the_environment_is_named(value):
     assert problem(environ={"KAIROS_PORT": value}).endswith("- at `$.port`")
 

@@ -163,7 +163,7 @@ def test_any_other_line_that_is_no_record_is_named(tmp_path, line):
         list(read_facts(tmp_path))
 
 
-def test_what_a_full_disk_did_not_take_is_written_when_there_is_room_again(tmp_path):
+def test_what_a_full_disk_did_not_take_is_written_when_there_is_room_again(tmp_path, caplog):
     history = records(3)
     log = FactLog(tmp_path)
     log(history[0])
@@ -173,8 +173,7 @@ def test_what_a_full_disk_did_not_take_is_written_when_there_is_room_again(tmp_p
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (LINE_BYTES + 50, hard))
     try:
-        with pytest.raises(OSError, match="too large"):
-            log.flush()
+        log.flush()
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
     assert (tmp_path / "facts-000001.jsonl").stat().st_size == LINE_BYTES + 50
@@ -182,6 +181,30 @@ def test_what_a_full_disk_did_not_take_is_written_when_there_is_room_again(tmp_p
     log.close()
 
     assert list(read_facts(tmp_path)) == history
+    assert [record.message for record in caplog.records] == [
+        f"the log in {tmp_path} cannot be written: [Errno 27] File too large",
+        "the log is written again; 0 facts are lost",
+    ]
+
+
+def test_while_nothing_can_be_written_a_bounded_part_is_kept(tmp_path, monkeypatch, caplog):
+    history = records(5)
+    monkeypatch.setattr("kairos.live.factlog._PENDING_LIMIT_BYTES", 2 * LINE_BYTES)
+    log = FactLog(tmp_path)
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (0, hard))
+    try:
+        for record in history:
+            log(record)
+        log.flush()
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    log.close()
+
+    kept = list(read_facts(tmp_path))
+    assert kept == history[: len(kept)]
+    assert 2 <= len(kept) < 5
+    assert caplog.records[-1].message == f"the log is written again; {5 - len(kept)} facts are lost"
 
 
 def test_only_the_owner_can_read_the_log(tmp_path):

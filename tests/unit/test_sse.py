@@ -267,3 +267,14 @@ def test_events_after_one_that_was_too_large_are_read_again(drop_usage_chunk):
     assert forwarded == b"".join(stream)
     assert reader.usage is not None
     assert reader.done
+
+
+def test_a_last_event_too_large_to_read_does_not_make_its_stream_incomplete():
+    reader = SseReader(drop_usage_chunk=False)
+    event = b'event: response.completed\ndata: {"type":"response.completed","x":"%s"}\n\n'
+    stream = event % (b"x" * 2 * MIB)
+
+    for start in range(0, len(stream), MIB // 2):
+        reader.feed(stream[start : start + MIB // 2])
+
+    assert reader.done

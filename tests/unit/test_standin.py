@@ -14,6 +14,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from agents import inputs
+from kairos.demo import engines
 from kairos.errors import SetupError
 from kairos.sim import script
 from kairos.sim.batch import INSTANT, Batch, Timing
@@ -22,6 +24,7 @@ from kairos.sim.standin import Settings, serve
 
 HELLO = {"model": "standin", "messages": [{"role": "user", "content": "Hello"}]}
 CHAT = "/v1/chat/completions"
+DEEP = b'{"model": "standin", "extra": ' + b"[" * 100_000
 LIMIT_S = 20.0
 
 
@@ -158,7 +161,7 @@ async def test_min_tokens_and_ignore_eos_set_the_length(client):
         (HELLO | {"model": "other"}, 404, "NotFoundError", "`other` does not exist"),
         (b"{bad", 400, "BadRequestError", "malformed"),
         (b'{"model": "\xff"}', 400, "BadRequestError", "cannot be read"),
-        (b"[" * 100_000, 400, "BadRequestError", "cannot be read"),
+        (DEEP, 400, "BadRequestError", "cannot be read"),
         ({"model": "standin"}, 400, "BadRequestError", "Field required: messages"),
         (HELLO | {"n": 2}, 400, "BadRequestError", "$.n"),
         (HELLO | {"max_tokens": 0}, 400, "BadRequestError", "$.max_tokens"),
@@ -245,10 +248,25 @@ async def test_a_client_that_leaves_aborts_its_call_before_the_first_byte(engine
     assert engine.finished == 0
 
 
-async def test_a_client_that_leaves_in_mid_stream_aborts_its_call(engine, http):
-    async with http.post(CHAT, json=HELLO | {"stream": True, "fail": "stall"}) as reply:
-        await reply.content.readline()
+async def test_a_client_that_leaves_a_stalled_stream_aborts_its_call(engine, http):
+    body = HELLO | {"stream": True, "fail": "stall", "max_tokens": 8, "min_tokens": 8}
+    async with http.post(CHAT, json=body) as reply:
+        for _ in range(1 + 4):  # the role, half of the tokens
+            assert (await reply.content.readline()).startswith(b"data: ")
+            await reply.content.readline()
+        async with http.get("/health"):  # a whole exchange later the stream is still open
+            assert not reply.content.at_eof()
         assert engine.aborted == 0
+        reply.close()
+    async with asyncio.timeout(LIMIT_S):
+        await engine.until(lambda e: e.aborted == 1)
+
+
+async def test_a_client_that_leaves_while_tokens_come_aborts_its_call(engine, http):
+    body = HELLO | {"stream": True, "max_tokens": 8000, "ignore_eos": True}
+    async with http.post(CHAT, json=body) as reply:
+        await reply.content.readline()
+        engine.batch.pause()
         reply.close()
     async with asyncio.timeout(LIMIT_S):
         await engine.until(lambda e: e.aborted == 1)
@@ -268,7 +286,7 @@ async def test_a_cut_stream_breaks_after_half_of_its_tokens(engine, http):
 
         async def read():
             async for line in reply.content:
-                received.append(line)
+                received.append(line)  # noqa: PERF401 - kept when the next one fails
 
         with pytest.raises(aiohttp.ClientPayloadError):
             await read()
@@ -322,17 +340,23 @@ def test_a_context_larger_than_the_memory_is_refused():
 
 
 class Steps:
-    """Records the length of each step in place of sleeping for it."""
+    """Stands in for the sleep of each step: records how long it is, and does something."""
 
-    def __init__(self, monkeypatch):
+    def __init__(self, monkeypatch, meanwhile=lambda: None):
         self.lengths = []
-        sleep = asyncio.sleep
+        self.begun = asyncio.Event()
+        self._meanwhile = meanwhile
+        self._sleep = asyncio.sleep
+        monkeypatch.setattr("kairos.sim.batch.asyncio", self)
 
-        async def record(seconds):
-            self.lengths.append(seconds)
-            await sleep(0)
+    def __getattr__(self, name):
+        return getattr(asyncio, name)
 
-        monkeypatch.setattr("kairos.sim.batch.asyncio.sleep", record)
+    async def sleep(self, seconds):
+        self.lengths.append(seconds)
+        self._meanwhile()
+        self.begun.set()
+        await self._sleep(0)
 
 
 async def finish(batch, *calls):
@@ -383,8 +407,20 @@ def test_every_call_ends_and_the_limits_always_hold(calls, max_num_seqs):
     assert (batch.used_tokens, len(batch.waiting)) == (0, 0)
 
 
+async def test_pausing_in_the_middle_of_a_step_holds_back_its_tokens(monkeypatch):
+    batch = Batch(max_num_seqs=1, kv_tokens=100, timing=INSTANT)
+    steps = Steps(monkeypatch, meanwhile=batch.pause)
+    call = asyncio.create_task(finish(batch, (1, 1)))
+    await steps.begun.wait()
+    for _ in range(10):
+        await asyncio.sleep(0)
+    assert batch.used_tokens == 1
+    batch.resume()
+    assert await call == [0]
+
+
 RULES = (
-    Rule(system="router", user=["how many"], replies=["mathematics"]),
+    Rule(system="Router", user=["how MANY"], replies=["mathematics"]),
     Rule(system="router", replies=["humanities"]),
     Rule(system="writer", replies=["one two three"], tokens=(7, 7)),
 )
@@ -430,9 +466,23 @@ def test_a_reply_is_a_function_of_seed_and_prompt_and_keeps_its_limits(
         assert len(tokens) == limits.max_tokens
 
 
-def test_another_seed_says_something_else():
-    replies = {tuple(Script((), seed).reply("", "Hello", ENOUGH, None)[0]) for seed in range(5)}
-    assert len(replies) == 5
+def test_another_seed_of_the_engine_or_of_the_request_says_something_else():
+    def reply(seed, asked_seed):
+        return tuple(Script((), seed).reply("", "Hello", ENOUGH, asked_seed)[0])
+
+    assert len({reply(seed, asked_seed) for seed in range(3) for asked_seed in range(3)}) == 9
+
+
+def test_the_script_of_the_demo_has_a_rule_for_every_agent_and_task():
+    rules = script.load(engines.SCRIPT)
+    says = Script(rules)
+    engineer = "You are a Python engineer."
+    for task in inputs.load("cg"):
+        code = "".join(says.reply(engineer, task.text, ENOUGH, None)[0])
+        assert f"def {task.entry_point}(" in code
+    for task in inputs.load("qa"):
+        router = "You sort questions into two fields."
+        assert says.reply(router, task.text, ENOUGH, None)[0] == [task.kind]
 
 
 def test_a_script_that_cannot_be_read_says_why(tmp_path):
