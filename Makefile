@@ -4,7 +4,7 @@ BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test test-real lint types contracts check lock clean
+.PHONY: help install demo test test-real bench lint types contracts check lock clean
 
 help:  ## this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/ - /' | sort
@@ -21,6 +21,9 @@ test: $(INSTALLED)  ## unit, property, contract and simulation tests, and end to
 
 test-real: $(INSTALLED)  ## end to end on real model servers (llama.cpp)
 	@$(BIN)/pytest -m real
+
+bench: $(INSTALLED)  ## what the gateway costs, beside the upstream alone and vllm-router
+	@$(BIN)/python -m bench.gateway
 
 lint: $(INSTALLED)  ## ruff
 	@$(BIN)/ruff check . && $(BIN)/ruff format --check .

