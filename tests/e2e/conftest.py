@@ -88,7 +88,7 @@ class Kairos:
         assert arrived == Counter(fact.request_id for fact in self.facts.all(*ends))
         assert self.balancer.waiting == 0
         assert len(self.balancer.ledger) == 0
-        assert not any(map(self.service.runtime._engine.expects, arrived))
+        assert self.service.runtime._engine._expected == {}
 
 
 @pytest.fixture

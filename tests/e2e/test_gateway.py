@@ -214,7 +214,8 @@ CLOSED = [
     "/%70ause", "//pause", "/v1//pause", "/v1/;/../pause", "/tokenize/../pause", "/tokenize/",
     "/v1/load%5flora_adapter", "/v1/..;/pause", "/v1/.../pause", "/v1/\\..\\pause",
     "http://kairos/pause", "http://kairos/v1/../pause", "/v1/models/load", "/v1/models/unload",
-    "/v1/%252e%252e/pause", "/v1/a%00b", "/v1/fil%65s", "/token%69ze", "/v1/a%2f..%2f..%2fpause", "/admin/status",
+    "/v1/%252e%252e/pause", "/v1/a%00b", "/v1/a%2f..%2f..%2fpause", "/admin/status",
+    "/v1/fil%65s", "/token%69ze",
 ]  # fmt: skip
 
 

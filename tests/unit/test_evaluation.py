@@ -175,7 +175,9 @@ async def test_a_fork_bomb_is_bounded_and_none_of_it_remains(mark):
     evaluation = await run(name_itself(mark) + FORK_BOMB, tests, processes=8)
     needs(evaluation, "nobody")
     assert evaluation.passed, evaluation
-    assert 1 <= int(evaluation.output) <= 8
+    # An ordinary user's other processes count, too, and may leave no room for any.
+    fewest = 1 if os.geteuid() == 0 else 0
+    assert fewest <= int(evaluation.output) <= 8
     needs(evaluation, "namespaces")
     assert processes_named(mark) == 0
 
