@@ -1,6 +1,7 @@
 """Code that a model wrote is an enemy's: here it is one, and gets nowhere."""
 
 import asyncio
+import os
 import secrets
 import socket
 import sys
