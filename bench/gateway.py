@@ -8,6 +8,7 @@ Writes bench/results.json; takes about three minutes.
 import os
 import subprocess
 import sys
+import tempfile
 import time
 from contextlib import AsyncExitStack
 from pathlib import Path
@@ -74,8 +75,9 @@ def cores() -> tuple[int | None, int | None]:
     return (usable[0], usable[1]) if len(usable) > 1 else (None, None)
 
 
-def kairos_command(port: int, engines: list[int], max_num_seqs: int) -> list[str]:
-    command = [f"{Path(sys.executable).parent}/kairos", "serve", "--port", str(port)]
+def kairos_command(port: int, engines: list[int], max_num_seqs: int, log: str) -> list[str]:
+    """With its log written, as in production."""
+    command = [f"{Path(sys.executable).parent}/kairos", "serve", "--port", str(port), "--log", log]
     for engine in engines:
         command += ["--engine", f"http://{HOST}:{engine},max_num_seqs={max_num_seqs}"]
     return [*command, "--admin-port", "0"]
@@ -101,19 +103,22 @@ async def measure(console: Console) -> list[Figure]:
         console.print("the machine is busy with something else: figures will be noisy")
     engines = [free_port(), free_port()]
     async with AsyncExitStack() as stack:
+        log = stack.enter_context(tempfile.TemporaryDirectory())
         upstream = [sys.executable, "-m", "bench.upstream", *map(str, engines)]
         direct = await stack.enter_async_context(server(upstream, engines[0], rest_core))
         control = Control(await stack.enter_async_context(load.connected(engines[0])))
         under_test = [System("direct", direct, engines[0])]
         for name, command in (
-            ("kairos", lambda port: kairos_command(port, engines, MANY)),
+            ("kairos", lambda port: kairos_command(port, engines, MANY, f"{log}/many")),
             ("vllm-router", lambda port: peer_command(peer_program, port, engines)),
         ):
             port = free_port()
             started = await stack.enter_async_context(server(command(port), port, system_core))
             under_test.append(System(name, started, port))
         values = await run_rounds(under_test, control, console)
-        only = server(kairos_command(port := free_port(), engines[:1], 1), port, system_core)
+        port = free_port()
+        one_slot = kairos_command(port, engines[:1], 1, f"{log}/one")
+        only = server(one_slot, port, system_core)
         async with only:
             console.print("leaving the queue")
             delays = await abort_in_queue(port, control)

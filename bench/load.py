@@ -14,6 +14,10 @@ from bench.upstream import HOST, MODEL, Mode, Seen
 STAMP = re.compile(rb'"@(\d{20}) "')
 WORDS = b"a word of the prompt "
 PROMPT_BYTES = 2048
+IDENTITY = (
+    b"x-kairos-workflow-id: workflow-%08d\r\nx-kairos-app: bench\r\nx-kairos-agent: writer\r\n"
+    b"x-kairos-upstream: researcher\r\n"
+)
 
 
 class Broken(Exception):
@@ -88,18 +92,19 @@ async def connected(port: int) -> AsyncIterator[Client]:
 
 
 def chat(number: int, *, stream: bool) -> bytes:
-    """A chat request with a prompt of its own, so that no cache of prompts answers for all."""
+    """A chat request with a prompt of its own, so that no cache of prompts answers for all, and
+    with an agent's headers, so that Kairos has its whole work to do."""
     text = b"%08d " % number + WORDS * (PROMPT_BYTES // len(WORDS))
     body = b'{"model":"%b","max_tokens":16,"stream":%b,"messages":[{"role":"user","content":"%b"}]}'
     return http(b"POST", b"/v1/chat/completions", body % (
         MODEL.encode(), b"true" if stream else b"false", text
-    ))  # fmt: skip
+    ), IDENTITY % (number // 5))  # fmt: skip
 
 
-def http(method: bytes, path: bytes, body: bytes = b"") -> bytes:
+def http(method: bytes, path: bytes, body: bytes = b"", headers: bytes = b"") -> bytes:
     return (
-        b"%b %b HTTP/1.1\r\nhost: bench\r\ncontent-type: application/json\r\n"
-        b"content-length: %d\r\n\r\n%b" % (method, path, len(body), body)
+        b"%b %b HTTP/1.1\r\nhost: bench\r\ncontent-type: application/json\r\n%b"
+        b"content-length: %d\r\n\r\n%b" % (method, path, headers, len(body), body)
     )
 
 
