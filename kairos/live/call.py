@@ -11,7 +11,7 @@ from kairos.errors import KairosError, UpstreamFailed, UpstreamUnreachable
 from kairos.events import Arrived, Cancelled, Event, Failed, Finished, FirstToken
 from kairos.live.body import Body
 from kairos.live.engine import HttpEngine
-from kairos.live.sse import SseReader, usage_of
+from kairos.live.sse import SseReader, Usage, usage_of
 from kairos.model import Request
 from kairos.runtime import Runtime
 
@@ -173,8 +173,23 @@ class Call:
         if response.content_type == "text/event-stream":
             exchange.streams = True
             return await self._forward_stream(instance_id, response, headers, exchange)
-        answer = bytearray()
-        content = response.content
+        if response.content_type == "application/json":
+            return await self._forward_json(response, headers, exchange)
+        await exchange.start(response.status, headers)
+        async for data in response.content.iter_any():
+            await exchange.body(data, more=True)
+        await exchange.body(b"", more=False)
+        return self._ended(response.status, None)
+
+    async def _forward_json(
+        self,
+        response: aiohttp.ClientResponse,
+        headers: list[tuple[bytes, bytes]],
+        exchange: Exchange,
+    ) -> Event:
+        """Forward the answer whole, so that it has a length and its usage can be read; one that
+        is very large, as it comes."""
+        content, answer = response.content, bytearray()
         while not content.at_eof() and len(answer) <= _USAGE_LIMIT_BYTES:
             answer += await content.readany()
         if content.at_eof():
@@ -184,9 +199,7 @@ class Call:
             await exchange.body(bytes(answer), more=True)
             answer = bytearray(await content.readany())
         await exchange.body(bytes(answer), more=False)
-        if response.status >= 400:
-            return Failed(self._request.id, f"engine answered {response.status}")
-        return self._finished(usage_of(bytes(answer)))
+        return self._ended(response.status, usage_of(bytes(answer)))
 
     async def _forward_stream(
         self,
@@ -214,9 +227,11 @@ class Call:
         await exchange.body(reader.rest(), more=False)
         if reader.error is not None:
             return Failed(self._request.id, "engine reported an error in its stream")
-        return self._finished(reader.usage)
+        return self._ended(response.status, reader.usage)
 
-    def _finished(self, usage: Any) -> Finished:
+    def _ended(self, status: int, usage: Usage | None) -> Event:
+        if status >= 400:
+            return Failed(self._request.id, f"engine answered {status}")
         if usage is None:
             return Finished(self._request.id)
         return Finished(self._request.id, usage.prompt, usage.completion, usage.cached)

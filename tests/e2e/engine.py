@@ -46,14 +46,14 @@ class Engine:
         await self.turns.acquire()
         return web.json_response({"object": "made up", "number": len(self.calls)})
 
-    def stream(self, *parts, then=None):
+    def stream(self, *parts, then=None, content_type="text/event-stream"):
         """An answer that sends one part of a stream at each release of `turns`.
 
         A caller counts as lost as soon as it leaves, though nothing is being written.
         """
 
         async def answer(request):
-            response = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
+            response = web.StreamResponse(headers={"Content-Type": content_type})
             await response.prepare(request)
             for part in parts:
                 await self.turns.acquire()

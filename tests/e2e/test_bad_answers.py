@@ -12,6 +12,7 @@ from kairos.events import Cancelled, Failed, Finished, InstanceLeft
 STREAM = {"stream": True, "stream_options": {"include_usage": True}}
 CHUNK = b'data: {"choices":[{"delta":{"content":"x"}}],"usage":null}\n\n'
 DONE = b"data: [DONE]\n\n"
+JSON = {"Content-Type": "application/json"}
 
 
 def events_of(body):
@@ -69,7 +70,7 @@ async def test_a_whole_answer_that_breaks_off_is_to_be_retried(kairos, engine):
     served = await kairos(engine.url)
 
     async def half(request):
-        response = web.StreamResponse(headers={"Content-Length": "100"})
+        response = web.StreamResponse(headers={**JSON, "Content-Length": "100"})
         await response.prepare(request)
         await response.write(b"x" * 50)
         request.transport.close()
@@ -83,7 +84,7 @@ async def test_a_large_answer_that_breaks_off_is_broken_off(kairos, engine, capl
     served = await kairos(engine.url)
 
     async def half(request):
-        response = web.StreamResponse(headers={"Content-Length": str(20 << 20)})
+        response = web.StreamResponse(headers={**JSON, "Content-Length": str(20 << 20)})
         await response.prepare(request)
         await response.write(b"x" * (10 << 20))
         request.transport.close()

@@ -131,6 +131,21 @@ async def test_each_part_of_a_stream_is_passed_on_before_the_next_one_comes(kair
     assert [rest async for rest in chunks] == []
 
 
+async def test_an_answer_that_is_neither_json_nor_events_is_passed_on_as_it_comes(kairos, engine):
+    served = await kairos(engine.url)
+    parts = [b"ID3\x00", b"\xff\xfb sound"]
+    engine.answer = engine.stream(*parts, content_type="audio/mpeg")
+    wire = await served.connect()
+    await wire.post("/v1/audio/speech", {"input": "hello"})
+
+    engine.release()
+    assert (await wire.head())[0] == 200
+    chunks = wire.chunks()
+    assert await asyncio.wait_for(anext(chunks), 5) == parts[0]
+    engine.release()
+    assert [rest async for rest in chunks] == [parts[1]]
+
+
 async def test_a_stream_of_which_usage_is_removed_is_passed_on_as_it_comes_too(kairos, engine):
     served = await kairos(engine.url)
     half = chunk(b"three")
