@@ -30,7 +30,6 @@ from kairos.envelope import (
     DEAD_LETTERS,
     DEAD_REASON,
     DEAD_TOPIC,
-    IDENTIFIER,
     NAME,
     Envelope,
     Value,
@@ -40,6 +39,7 @@ from kairos.envelope import (
     write_message,
 )
 from kairos.errors import InvalidRequest, SetupError, UpstreamFailed
+from kairos.model import IDENTIFIER
 from kairos.ports import Bus, Message
 
 RESULTS = "kairos.results"

@@ -9,6 +9,9 @@ import msgspec
 
 SECOND = 1_000_000  # µs
 
+# What may name a workflow, an app, an agent or a request, as clients say it.
+IDENTIFIER = r"\A[A-Za-z0-9_][A-Za-z0-9_.:@/+=-]{0,127}\Z"
+
 
 class Request(msgspec.Struct, frozen=True, kw_only=True):
     """One LLM call, made by one agent inside one workflow."""

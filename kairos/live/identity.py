@@ -11,10 +11,11 @@ from urllib.parse import unquote
 import msgspec
 
 from kairos.errors import InvalidRequest
+from kairos.model import IDENTIFIER
 
 Headers = Mapping[bytes, bytes]
 
-_IDENTIFIER = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.:@/+=-]{0,127}")
+_IDENTIFIER = re.compile(IDENTIFIER)
 _TRACEPARENT = re.compile(
     r"(?!ff)[0-9a-f]{2}-(?!0{32})([0-9a-f]{32})-(?!0{16})[0-9a-f]{16}-[0-9a-f]{2}"
 )
@@ -62,7 +63,7 @@ def read_identity(headers: Headers) -> Identity:
 
 def identifier(value: bytes | None) -> str | None:
     """The value as text if it is a valid identifier, else None."""
-    if value is None or not _IDENTIFIER.fullmatch(text := value.decode("latin-1")):
+    if value is None or not _IDENTIFIER.match(text := value.decode("latin-1")):
         return None
     return text
 
@@ -96,7 +97,7 @@ def _add_baggage(identity: Identity, baggage: bytes) -> None:
     for member in baggage.decode("latin-1").split(","):
         name, _, value = member.partition(";")[0].partition("=")
         text = unquote(value.strip())
-        if _IDENTIFIER.fullmatch(text):
+        if _IDENTIFIER.match(text):
             values.setdefault(name.strip(), text)
     for name, field in _BAGGAGE_FIELDS.items():
         if getattr(identity, field) is None:

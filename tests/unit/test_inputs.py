@@ -1,6 +1,5 @@
 """Inputs of the example applications: the built-in ones, and those of every data set."""
 
-import os
 from collections import Counter
 from pathlib import Path
 
@@ -72,14 +71,6 @@ KINDS = {
     "mmlu_history": "humanities",
     "social_i_qa_test": "humanities",
 }
-
-
-@pytest.fixture
-def data() -> Path:
-    path = Path(os.environ.get("KAIROS_DATA", ROOT.parent / "shared" / "data"))
-    if not path.is_dir() and "CI" not in os.environ:
-        pytest.skip(f"no real data in {path}; set KAIROS_DATA")
-    return path
 
 
 @pytest.fixture(autouse=True)

@@ -2,7 +2,6 @@
 
 import gzip
 import json
-import os
 import threading
 from collections.abc import Iterator
 from contextlib import suppress
@@ -29,14 +28,6 @@ from kairos.workload import Call, write_workflows
 
 ROOT = Path(__file__).resolve().parents[2]
 ORIGINAL = b"the original\n" * 100
-
-
-@pytest.fixture
-def data() -> Path:
-    path = Path(os.environ.get("KAIROS_DATA", ROOT.parent / "shared" / "data"))
-    if not path.is_dir() and "CI" not in os.environ:
-        pytest.skip(f"no real data in {path}; set KAIROS_DATA")
-    return path
 
 
 @pytest.fixture(autouse=True)

@@ -2,7 +2,6 @@
 
 import gzip
 import json
-import os
 from pathlib import Path
 from statistics import fmean
 
@@ -37,14 +36,6 @@ CALL = {
     "prompt_tokens": 200,
     "completion_tokens": 30,
 }
-
-
-@pytest.fixture
-def data() -> Path:
-    path = Path(os.environ.get("KAIROS_DATA", ROOT.parent / "shared" / "data"))
-    if not path.is_dir() and "CI" not in os.environ:
-        pytest.skip(f"no real data in {path}; set KAIROS_DATA")
-    return path
 
 
 def call(**changes) -> Call:
