@@ -16,6 +16,7 @@ from kairos import __version__, config
 from kairos.errors import KairosError, SetupError
 
 if TYPE_CHECKING:
+    from kairos.demo.engines import Kind
     from kairos.demo.plan import Options
     from kairos.demo.run import Run
 
@@ -141,19 +142,24 @@ def demo(
         rate_per_s=rate,
         arrivals=arrivals,
         seed=seed,
-        policy=policy,
-        placement=placement,
         time_limit_s=time_limit,
         record=record,
     )
-    engines = engine or ["llama"]
-    named = engines[0] if engines in (["llama"], ["sim"]) else None
-    given = [] if named else [config.parse_engine(text) for text in engines]
-    _run(_demo(named, given, options, as_json=as_json))
+    kind, given = _engines(engine or ["llama"])
+    arguments = {"policy": policy, "placement": placement, "engine": given}
+    settings = config.load(None, {}, {"port": 0, "admin_port": 0, **arguments})
+    _run(_demo(settings, kind, options, as_json=as_json))
+
+
+def _engines(named: list[str]) -> "tuple[Kind | None, list[config.EngineSettings]]":
+    match named:
+        case ["llama" | "sim" as kind]:
+            return kind, []
+    return None, [config.parse_engine(text) for text in named]
 
 
 async def _demo(
-    named: str | None, given: list[config.EngineSettings], options: "Options", *, as_json: bool
+    settings: config.Settings, kind: "Kind | None", options: "Options", *, as_json: bool
 ) -> None:
     from rich.console import Console
 
@@ -162,8 +168,7 @@ async def _demo(
     console = Console(stderr=as_json)
     arrivals = plan.plan_arrivals(options)
     submissions = plan.plan_submissions(options, arrivals.at_us)
-    engines = named or given
-    async with run.started(engines, options, console.print) as demo_run:  # type: ignore[arg-type]
+    async with run.started(settings, kind, console.print) as demo_run:
         progress = asyncio.create_task(view.show_progress(console, demo_run, len(submissions)))
         try:
             await demo_run.to_the_end(submissions, options.time_limit_s)

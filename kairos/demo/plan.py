@@ -1,7 +1,7 @@
 """What a demo does: which tasks, in which order, when."""
 
 import importlib
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from itertools import cycle, islice
 from pathlib import Path
 from random import Random
@@ -12,7 +12,6 @@ import msgspec
 from kairos.agent import Application
 from kairos.errors import SetupError
 from kairos.live.traces import fetched
-from kairos.model import SECOND
 from kairos.workload import MODELS, Burstiness, arrivals, burstiness, from_trace, time_scale
 
 # The share of each application: the more calls its workflows make, the fewer of them.
@@ -28,8 +27,6 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     rate_per_s: float = 1.0
     arrivals: str = "azure-conv"
     seed: int = 1
-    policy: str = "fcfs"
-    placement: str = "least-kv"
     time_limit_s: float = 150.0
     record: Path | None = None
 
@@ -80,8 +77,11 @@ def plan_submissions(options: Options, at_us: Sequence[int]) -> list[Submission]
     Raises:
         SetupError: an application is not known, or this is no checkout.
     """
+    for app in options.apps:
+        if app not in WEIGHTS:
+            raise SetupError(f"there is no application '{app}'; choose from: {', '.join(WEIGHTS)}")
     random = Random(options.seed)  # noqa: S311 (a workload, not a secret)
-    mix = [app for app in options.apps for _ in range(WEIGHTS.get(app, 1))]
+    mix = [app for app in options.apps for _ in range(WEIGHTS[app])]
     order = list(islice(cycle(mix), len(at_us)))
     random.shuffle(order)
     tasks = {app: _tasks(app, random) for app in options.apps}
@@ -91,9 +91,7 @@ def plan_submissions(options: Options, at_us: Sequence[int]) -> list[Submission]
     ]
 
 
-def _tasks(name: str, random: Random) -> Any:
-    if name not in WEIGHTS:
-        raise SetupError(f"there is no application '{name}'; choose from: {', '.join(WEIGHTS)}")
+def _tasks(name: str, random: Random) -> Iterator[Submission]:
     try:
         app = importlib.import_module(f"agents.{name}").app
         inputs = importlib.import_module("agents.inputs").load(name)
@@ -106,8 +104,3 @@ def _tasks(name: str, random: Random) -> Any:
     for task in cycle(inputs):
         value = {k: v for k, v in msgspec.to_builtins(task).items() if v is not None}
         yield Submission(at_us=0, app=app, question=task.text, value=value)
-
-
-def seconds_planned(submissions: Sequence[Submission]) -> float:
-    """How long it takes until the last task is given."""
-    return submissions[-1].at_us / SECOND

@@ -23,7 +23,7 @@ from kairos.workload import Call, write_workflows
 
 ENGINES = 2
 SLOTS = 4  # calls that an engine runs at once; llama.cpp tells it itself, the stand-in does not
-JOIN_S = 30.0
+JOIN_S = 10.0
 # Two real servers of one thread and four slots each; the stand-in is as quick as they are.
 ENGINE_OPTIONS: dict[Kind, tuple[str, ...]] = {
     "llama": ("--threads", "1", "--slots", str(SLOTS), "--context", "8192"),
@@ -106,31 +106,21 @@ class Run:
 
 @asynccontextmanager
 async def started(
-    engines: Kind | Sequence[EngineSettings],
-    options: Options,
-    on_progress: Callable[[str], None],
+    settings: Settings, kind: Kind | None, on_progress: Callable[[str], None]
 ) -> AsyncIterator[Run]:
-    """Engines, started or given, and Kairos in front of them.
+    """Kairos in front of engines: of this kind, started here, or those of the settings.
 
     Raises:
         SetupError: an engine did not start, or does not answer.
     """
-    if isinstance(engines, str):
-        kind_options = ENGINE_OPTIONS[engines]
-        async with start_engines(
-            engines, ENGINES, options=kind_options, on_progress=on_progress
-        ) as urls:
-            given = [EngineSettings(url=url, max_num_seqs=SLOTS) for url in urls]
-            async with started(given, options, on_progress) as run:
+    if kind is not None:
+        options = ENGINE_OPTIONS[kind]
+        async with start_engines(kind, ENGINES, options=options, on_progress=on_progress) as urls:
+            engines = tuple(EngineSettings(url=url, max_num_seqs=SLOTS) for url in urls)
+            given = msgspec.structs.replace(settings, engine=engines)
+            async with started(given, None, on_progress) as run:
                 yield run
         return
-    settings = Settings(
-        port=0,
-        admin_port=0,
-        policy=options.policy,
-        placement=options.placement,
-        engine=tuple(engines),
-    )
     metrics = RunMetrics()
     async with running(settings, (metrics,)) as service:
         try:

@@ -66,6 +66,7 @@ class Monitor:
         look = self._look[instance_id]
         slow_probes = 0
         while True:
+            look.clear()  # trouble met from now on is not known to this look
             try:
                 instance = await _probe(session, target)
             except (TimeoutError, aiohttp.ServerTimeoutError):

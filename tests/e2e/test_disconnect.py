@@ -7,6 +7,7 @@ from aiohttp import web
 
 from kairos.events import Arrived, Cancelled, Finished, FirstToken
 from kairos.live import gateway
+from kairos.live.engine import HttpEngine
 
 CHAT = "/v1/chat/completions"
 ASKED = {"model": "tiny", "messages": [], "stream": True}
@@ -127,6 +128,16 @@ async def test_the_standin_counts_the_call_of_a_client_that_left_as_aborted(kair
 
     await standin.until(lambda engine: engine.aborted == 1)
     await served.facts.seen(Cancelled)
+
+
+async def test_a_command_for_a_call_that_is_just_ending_is_ignored():
+    engine = HttpEngine([])
+    for command in (engine.dispatch, engine.refuse):
+        turn = engine.expect("left")
+        turn.cancel()
+        command("left", "anywhere")
+        engine.forget("left")
+        assert turn.cancelled()
 
 
 async def test_many_that_leave_at_once_leave_nothing_behind(kairos, engine):

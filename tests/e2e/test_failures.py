@@ -52,6 +52,34 @@ async def test_a_call_that_finds_its_engine_gone_has_it_left_at_once(kairos, eng
     assert [fact.reason for fact in served.facts.all(Failed)] == ["upstream_unreachable"]
 
 
+@pytest.mark.usefixtures("seldom")
+async def test_trouble_that_a_call_meets_during_a_look_leads_to_another_look(kairos, engine):
+    served = await kairos(engine.url)
+    healthy, resume = engine.probe, asyncio.Event()
+
+    async def held(request):
+        await resume.wait()
+        return await healthy(request)
+
+    engine.probe = held
+    engine.answer = engine.stream(then=lambda transport: transport.abort())
+    engine.release(2)
+    looks = lambda: sum(probe.path == "/health" for probe in engine.probes)  # noqa: E731
+    await served.chat()
+    await engine.until(lambda: looks() == 2)
+    await served.chat()
+    resume.set()
+
+    await engine.until(lambda: looks() == 3)
+
+
+async def test_an_engine_may_be_named_as_clients_name_it(kairos, engine):
+    served = await kairos(engine.url + "/v1/")
+    await served.chat()
+
+    assert engine.calls[0].path == "/v1/chat/completions"
+
+
 @pytest.mark.usefixtures("often")
 async def test_an_engine_that_comes_back_is_used_again(kairos, engines):
     first = await engines()

@@ -172,6 +172,27 @@ async def test_a_call_that_does_not_end_is_given_up_after_the_grace_and_logged(
     assert isinstance([record.event for record in read_facts(tmp_path)][-1], Cancelled)
 
 
+async def test_what_breaks_inside_ends_it_in_good_order(engine):
+    settings = Settings(port=0, admin_port=0, engine=(EngineSettings(url=engine.url),))
+
+    async def broken():
+        async with service.running(settings) as live:
+            reader, writer = await asyncio.open_connection("127.0.0.1", live.url.rpartition(":")[2])
+            writer.write(b"GET /metrics HTTP/1.1\r\nHost: kairos\r\n\r\n")
+            await reader.readuntil(b"\r\n\r\n")
+            connections.append((reader, writer))
+            raise RuntimeError
+
+    connections = []
+    with pytest.raises(RuntimeError):
+        await broken()
+    ((reader, writer),) = connections
+    async with asyncio.timeout(LIMIT_S):
+        await reader.read()  # until it is closed
+    writer.close()
+    await writer.wait_closed()
+
+
 async def test_options_come_from_the_file_and_the_environment_too(serve, session, engine, tmp_path):
     file = tmp_path / "kairos.toml"
     file.write_text(
