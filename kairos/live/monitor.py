@@ -78,7 +78,6 @@ class Monitor:
             else:
                 slow_probes = 0
                 self._is_there(instance)
-            look.clear()
             # Not `wait_for`: in Python 3.11 it can swallow a cancellation that comes with `look`.
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(INTERVAL_S):
