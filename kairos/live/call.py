@@ -18,6 +18,7 @@ from kairos.runtime import Runtime
 Scope = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
 Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
+OnTrouble = Callable[[UpstreamUnreachable], None]
 
 # Of the client's headers only these go on: credentials, and headers by which vLLM can be steered
 # past the queue (`X-Vllm-Priority`), do not.
@@ -95,13 +96,22 @@ class Call:
     """
 
     def __init__(
-        self, request: Request, scope: Scope, body: Body, runtime: Runtime, engine: HttpEngine
+        self,
+        request: Request,
+        scope: Scope,
+        body: Body,
+        runtime: Runtime,
+        engine: HttpEngine,
+        on_trouble: OnTrouble,
     ) -> None:
+        """`on_trouble` hears of an instance that could not be reached before the balancer hears of
+        the call, so that no other call follows it there."""
         self._request = request
         self._scope = scope
         self._body = body
         self._runtime = runtime
         self._engine = engine
+        self._on_trouble = on_trouble
         # /v1/responses ends its streams with an event of its own, the older two with [DONE]; what
         # other routes stream we only pass on.
         self._reads_stream = scope["path"] in STREAMING_ROUTES
@@ -128,6 +138,8 @@ class Call:
             outcome = await self._forward(instance_id, exchange)
         except KairosError as error:
             outcome = Failed(request_id, error.code)
+            if isinstance(error, UpstreamUnreachable):
+                self._on_trouble(error)
             raise
         except asyncio.CancelledError:
             if not exchange.client_left:
@@ -152,7 +164,7 @@ class Call:
         except (aiohttp.ClientError, OSError) as error:
             cause = type(error).__name__
             if not exchange.started:
-                raise UpstreamUnreachable(instance_id, cause) from error
+                raise UpstreamUnreachable(instance_id, cause, connected=True) from error
             raise UpstreamFailed(
                 f"instance {instance_id} broke off its answer ({cause})"
             ) from error

@@ -108,4 +108,9 @@ class HttpEngine:
                 method, url, data=data, headers=headers, allow_redirects=False
             )
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
-            raise UpstreamUnreachable(instance_id, type(error).__name__) from error
+            failed = isinstance(
+                error, aiohttp.ClientConnectorError | aiohttp.ConnectionTimeoutError
+            )
+            raise UpstreamUnreachable(
+                instance_id, type(error).__name__, connected=not failed
+            ) from error

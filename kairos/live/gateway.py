@@ -5,6 +5,7 @@ and its streaming response does not notice a client that leaves before the first
 """
 
 import asyncio
+import logging
 import re
 import uuid
 from collections.abc import Callable, MutableMapping
@@ -24,7 +25,6 @@ from kairos.errors import (
     InvalidRequest,
     KairosError,
     ModelNotFound,
-    UpstreamUnreachable,
 )
 from kairos.live.access import Access
 from kairos.live.body import Body, read_body
@@ -32,6 +32,7 @@ from kairos.live.call import (
     STREAMING_ROUTES,
     Call,
     Exchange,
+    OnTrouble,
     Receive,
     Scope,
     Send,
@@ -43,6 +44,9 @@ from kairos.live.identity import identifier, read_identity
 from kairos.model import Request
 from kairos.runtime import Runtime
 
+logger = logging.getLogger(__name__)
+
+INTERNAL = KairosError("internal error; the server's log has more")
 MAX_BODY_BYTES = 32 << 20
 BODY_TIMEOUT_S = 60.0
 
@@ -58,7 +62,7 @@ _PASSED = {"/tokenize", "/detokenize", "/rerank", "/v2/rerank", "/score", "/pool
 
 
 class Gateway:
-    """Turns HTTP requests into calls; tells `suspect` of instances that could not be reached."""
+    """Turns HTTP requests into calls."""
 
     def __init__(
         self,
@@ -66,13 +70,13 @@ class Gateway:
         engine: HttpEngine,
         access: Access,
         *,
-        suspect: Callable[[str], None],
+        on_trouble: OnTrouble,
         max_body_bytes: int = MAX_BODY_BYTES,
     ) -> None:
         self._runtime = runtime
         self._engine = engine
         self._access = access
-        self._suspect = suspect
+        self._on_trouble = on_trouble
         self._max_body_bytes = max_body_bytes
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -89,11 +93,13 @@ class Gateway:
                 exchange.request_id = _new_id()
             body = _read(scope["path"], headers, content)
             request = self._request(exchange.request_id, tenant, headers, body)
-            await Call(request, scope, body, self._runtime, self._engine).run(exchange, receive)
+            call = Call(request, scope, body, self._runtime, self._engine, self._on_trouble)
+            await call.run(exchange, receive)
         except KairosError as error:
-            if isinstance(error, UpstreamUnreachable):
-                self._suspect(error.instance_id)
             await exchange.fail(error)
+        except Exception:  # the last resort: the client gets an answer, the log the traceback
+            logger.exception("call %s met an error of Kairos's own", exchange.request_id)
+            await exchange.fail(INTERNAL)
 
     async def _read_content(self, headers: dict[bytes, bytes], receive: Receive) -> bytes | None:
         """The whole body; None if the client left before it was here."""
@@ -219,8 +225,9 @@ def _model(name: str) -> dict[str, object]:
 def _answer_errors_as_openai_does(app: FastAPI) -> None:
     async def answer(_: HttpRequest, error: Exception) -> JSONResponse:
         if not isinstance(error, KairosError):
-            error = KairosError("internal error; the server's log has more")
+            error = INTERNAL
         headers = {name.decode(): value.decode() for name, value in error_headers(error)}
+        headers["x-request-id"] = _new_id()  # an unexpected error is answered outside RequestIds
         return JSONResponse(error_body(error), error.status, headers)
 
     async def no_route(request: HttpRequest, error: Exception) -> JSONResponse:

@@ -13,6 +13,7 @@ from typing import Any
 import aiohttp
 import msgspec
 
+from kairos.errors import UpstreamUnreachable
 from kairos.events import InstanceJoined, InstanceLeft
 from kairos.live.engine import Upstream
 from kairos.model import Instance
@@ -57,9 +58,12 @@ class Monitor:
             for target in self._targets:
                 tasks.create_task(self._watch(session, target))
 
-    def suspect(self, instance_id: str) -> None:
-        """A call met trouble there: look now, not at the next turn."""
-        self._look[instance_id].set()
+    def hear_of(self, trouble: UpstreamUnreachable) -> None:
+        """A call met trouble at an instance: look now, not at the next turn. Where nothing listens,
+        the instance has left: idle as it is, the next calls would be sent there too."""
+        if not trouble.connected:
+            self._left(trouble.instance_id, str(trouble))
+        self._look[trouble.instance_id].set()
 
     async def _watch(self, session: aiohttp.ClientSession, target: Target) -> None:
         instance_id = target.upstream.id

@@ -70,7 +70,7 @@ async def running(
                 runtime,
                 engine,
                 access,
-                suspect=monitor.suspect,
+                on_trouble=monitor.hear_of,
                 max_body_bytes=settings.max_body_bytes,
             )
             servers = {

@@ -46,7 +46,7 @@ async def serve(
     standin = StandIn(settings or Settings(), says or script.Script())
     # Without the cancellation a call whose client has left would generate to its end.
     runner = web.AppRunner(
-        standin.app(), handler_cancellation=True, access_log=None, shutdown_timeout=0
+        standin.app(), handler_cancellation=True, access_log=None, shutdown_timeout=0.01
     )
     await runner.setup()
     stepping = asyncio.create_task(standin.batch.run())

@@ -6,7 +6,7 @@ import pytest
 from aiohttp import web
 
 from kairos.events import Arrived, Failed, InstanceJoined, InstanceLeft
-from kairos.live import monitor
+from kairos.live import gateway, monitor, telemetry
 
 STREAM = {"stream": True, "stream_options": {"include_usage": True}}
 CHUNK = b'data: {"choices":[{"delta":{"content":"x"}}],"usage":null}\n\n'
@@ -102,6 +102,18 @@ async def test_calls_go_to_the_engine_that_is_left(kairos, engines):
     while not served.facts.all(InstanceLeft):
         await served.chat()
     assert [(await served.chat()).status for _ in range(4)] == [200] * 4
+
+
+async def test_one_call_finds_an_engine_dead_and_no_other_follows_it(kairos, engines, monkeypatch):
+    monkeypatch.setattr(monitor, "INTERVAL_S", 3600)  # no probe comes to help
+    dead, alive = await engines(), await engines()
+    served = await kairos(dead.url, alive.url, max_num_seqs=1)
+    await dead.stop()
+
+    answers = await asyncio.gather(*(served.chat() for _ in range(8)))
+
+    assert sorted(answer.status for answer in answers) == [200] * 7 + [503]
+    assert len(served.facts.all(InstanceLeft)) == 1
 
 
 @pytest.mark.usefixtures("often")
@@ -236,3 +248,24 @@ async def test_what_an_engine_tells_of_its_limits_wins(kairos, engine, path, ans
 
     told = (await served.facts.seen(InstanceJoined)).instance
     assert (told.max_num_seqs, told.kv_tokens) == limits
+
+
+@pytest.mark.parametrize("path", ["/v1/chat/completions", "/metrics"])
+async def test_an_error_of_our_own_is_answered_like_any_other(
+    kairos, engine, caplog, monkeypatch, path
+):
+    def broken(*_, **__):
+        raise RuntimeError("a secret of the source code")
+
+    monkeypatch.setattr(gateway, "read_body", broken)
+    monkeypatch.setattr(telemetry.Telemetry, "render", broken)
+    served = await kairos(engine.url)
+
+    answer = await served.ask("POST" if "chat" in path else "GET", path, json={"messages": []})
+
+    assert answer.status == 500
+    assert answer.error()["code"] == "internal_error"
+    assert b"secret" not in answer.body
+    assert "a secret of the source code" in caplog.text
+    caplog.clear()
+    assert engine.calls == []

@@ -4,6 +4,7 @@ import pytest
 
 from kairos.balancer import Balancer
 from kairos.dispatcher.placements import LeastKv
+from kairos.errors import UpstreamUnreachable
 from kairos.live.clock import WallClock
 from kairos.live.engine import HttpEngine, Upstream
 from kairos.live.monitor import Monitor, Target
@@ -21,7 +22,7 @@ async def test_a_suspicion_at_the_moment_of_the_end_does_not_keep_the_monitor_al
         await asyncio.sleep(0)
     await asyncio.sleep(0)
 
-    monitor.suspect("nowhere")
+    monitor.hear_of(UpstreamUnreachable("nowhere", "a test", connected=True))
     for _ in range(steps):
         await asyncio.sleep(0)
     running.cancel()
