@@ -114,6 +114,13 @@ def demo(
     arrivals: Annotated[
         str, typer.Option(help="azure-conv or azure-code (as bursty as these traces), or poisson.")
     ] = "azure-conv",
+    inputs: Annotated[
+        str,
+        typer.Option(
+            help="Real inputs instead of the built-in ones: data sets that have been fetched, such "
+            "as gsm8k_test,mmlu_history,TruthfulQA,humaneval-python (see: kairos traces list)."
+        ),
+    ] = "",
     policy: Annotated[str, typer.Option(help="Order of the queue: fcfs.")] = "fcfs",
     placement: Annotated[
         str, typer.Option(help="Choice of the instance: least-kv, round-robin.")
@@ -142,6 +149,7 @@ def demo(
         rate_per_s=rate,
         arrivals=arrivals,
         seed=seed,
+        inputs=tuple(name for name in inputs.split(",") if name),
         time_limit_s=time_limit,
         record=record,
     )

@@ -27,6 +27,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     rate_per_s: float = 1.0
     arrivals: str = "azure-conv"
     seed: int = 1
+    inputs: tuple[str, ...] = ()
     time_limit_s: float = 150.0
     record: Path | None = None
 
@@ -84,23 +85,38 @@ def plan_submissions(options: Options, at_us: Sequence[int]) -> list[Submission]
     mix = [app for app in options.apps for _ in range(WEIGHTS[app])]
     order = list(islice(cycle(mix), len(at_us)))
     random.shuffle(order)
-    tasks = {app: _tasks(app, random) for app in options.apps}
+    tasks = {app: _tasks(app, options.inputs, random) for app in options.apps}
     return [
         msgspec.structs.replace(next(tasks[app]), at_us=at)
         for app, at in zip(order, at_us, strict=True)
     ]
 
 
-def _tasks(name: str, random: Random) -> Iterator[Submission]:
+def _tasks(name: str, chosen: Sequence[str], random: Random) -> Iterator[Submission]:
+    """Endless tasks of an application, in equal parts of each of the chosen data sets for it."""
     try:
         app = importlib.import_module(f"agents.{name}").app
-        inputs = importlib.import_module("agents.inputs").load(name)
+        inputs = importlib.import_module("agents.inputs")
     except ModuleNotFoundError as error:
         raise SetupError(
             f"the demo's applications are not here ({error}): run it from a checkout of Kairos, "
             "after `make install`"
         ) from error
+    if unknown := [source for source in chosen if source not in inputs.SOURCES]:
+        known = ", ".join(inputs.SOURCES)
+        raise SetupError(f"no inputs are called '{unknown[0]}'; choose from: {known}")
+    sources = [source for source in chosen if inputs.SOURCES[source].app == name] or ["builtin"]
+    shuffled = [cycle(_shuffled(inputs.load(name, source), random)) for source in sources]
+    return (_submission(app, next(source)) for source in cycle(shuffled))
+
+
+def _shuffled(inputs: list[Any], random: Random) -> list[Any]:
     random.shuffle(inputs)
-    for task in cycle(inputs):
-        value = {k: v for k, v in msgspec.to_builtins(task).items() if v is not None}
-        yield Submission(at_us=0, app=app, question=task.text, value=value)
+    return inputs
+
+
+def _submission(app: Application, task: Any) -> Submission:
+    # What a user would send: the right answer is not for the agents.
+    value = {field: getattr(task, field) for field in ("text", "tests", "entry_point")}
+    given = {field: text for field, text in value.items() if text is not None}
+    return Submission(at_us=0, app=app, question=task.text, value=given)

@@ -31,7 +31,7 @@ def processes_of(mark):
 
 
 @asynccontextmanager
-async def demo(*options):
+async def demo(*options, **environment):
     """A running demo, and the mark of its processes. None of them is left behind."""
     mark = secrets.token_hex(8)
     process = await asyncio.create_subprocess_exec(
@@ -40,7 +40,7 @@ async def demo(*options):
         *options,
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.PIPE,
-        env={**os.environ, MARK: mark, "COLUMNS": "120"},
+        env={**os.environ, MARK: mark, "COLUMNS": "120", **environment},
         start_new_session=True,
     )
     try:
@@ -175,12 +175,17 @@ async def test_tasks_that_do_not_end_in_time_are_counted_and_fail_the_demo():
         (("--engine", "http://127.0.0.1:9"), "not all engines can be used: 127.0.0.1:9:"),
         (("--engine", "nonsense"), "'nonsense' is no URL"),
         (("--arrivals", "tides"), "no arrivals are called 'tides'; choose one of: poisson, azure"),
+        (
+            ("--inputs", "tides"),
+            "no inputs are called 'tides'; choose from: gsm8k_test",
+        ),
+        (("--inputs", "mbpp", "--apps", "cg"), "run: kairos traces fetch mbpp"),
         (("--rate", "0"), "the rate must be above 0"),
         (("--policy", "luck"), "there is no policy 'luck'"),
     ],
 )
-async def test_what_cannot_work_is_said_in_one_line(options, message):
-    async with demo("--workflows", "1", *options) as (process, _):
+async def test_what_cannot_work_is_said_in_one_line(options, message, tmp_path):
+    async with demo("--workflows", "1", *options, KAIROS_HOME=str(tmp_path)) as (process, _):
         _, said = await process.communicate()
 
     assert process.returncode not in (0, None)
