@@ -109,7 +109,7 @@ def show_arrivals(console: Console, name: str, planned: Arrivals) -> None:
     console.print(f"\n[bold]Arrivals[/] {name}: {planned.source} (-: too few to tell)")
     for what, figures in (
         ("the trace", planned.trace),
-        ("this process over a long time", planned.process),
+        ("20,000 arrivals generated like it", planned.process),
         ("this run", planned.here),
     ):
         console.print(f"  {what}: {_burstiness(figures)}", soft_wrap=True)
