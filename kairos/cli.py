@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import logging
 import os
 import signal
 import sys
@@ -82,6 +83,8 @@ def serve(
     settings = config.load(config_file, os.environ, arguments)
     if not settings.engine:
         raise SetupError("name at least one engine: kairos serve --engine http://HOST:PORT")
+    logging.basicConfig(level=logging.INFO, format="kairos: %(message)s")
+    logging.getLogger("uvicorn").setLevel(logging.WARNING)
     _run(_serve(settings))
 
 

@@ -6,6 +6,8 @@ answers (a busy engine is no dead one) only after several in a row.
 
 import asyncio
 import contextlib
+import logging
+import os
 import re
 from collections.abc import Sequence
 from typing import Any
@@ -18,6 +20,8 @@ from kairos.events import InstanceJoined, InstanceLeft
 from kairos.live.engine import Upstream
 from kairos.model import Instance
 from kairos.runtime import Runtime
+
+logger = logging.getLogger(__name__)
 
 INTERVAL_S = 1.0
 TIMEOUT_S = 5.0
@@ -77,6 +81,8 @@ class Monitor:
                 slow_probes += 1
                 if slow_probes > SLOW_PROBES_ALLOWED:
                     self._left(instance_id, f"no answer within {TIMEOUT_S:g} s")
+            except aiohttp.ClientConnectorError as error:
+                self._left(instance_id, f"nothing answers there ({_cause(error.os_error)})")
             except (aiohttp.ClientError, OSError, NotReady) as error:
                 self._left(instance_id, str(error) or type(error).__name__)
             else:
@@ -90,15 +96,29 @@ class Monitor:
     def _is_there(self, instance: Instance) -> None:
         self.problems.pop(instance.id, None)
         if self._joined.get(instance.id) != instance:
+            logger.info(
+                "instance %s serves %s: at most %d calls at once, %s KV tokens",
+                instance.id,
+                ", ".join(instance.models),
+                instance.max_num_seqs,
+                instance.kv_tokens or "an unknown number of",
+            )
             self._joined[instance.id] = instance
             self._runtime.feed(InstanceJoined(instance))
         if not self.problems:
             self.all_joined.set()
 
     def _left(self, instance_id: str, problem: str) -> None:
+        if self.problems.get(instance_id) != problem:
+            logger.warning("instance %s is not in use: %s", instance_id, problem)
         self.problems[instance_id] = problem
         if self._joined.pop(instance_id, None) is not None:
             self._runtime.feed(InstanceLeft(instance_id))
+
+
+def _cause(error: OSError) -> str:
+    """In the system's words; asyncio's repeat the address. A failed look-up has its own."""
+    return os.strerror(error.errno) if error.errno and error.errno > 0 else str(error.strerror)
 
 
 async def _probe(session: aiohttp.ClientSession, target: Target) -> Instance:

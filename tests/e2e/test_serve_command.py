@@ -88,6 +88,11 @@ async def joined(session, served):
             await asyncio.sleep(0.02)
 
 
+async def status(session, served):
+    async with session.get(f"{served.admin_url}/admin/status") as response:
+        return await response.text()
+
+
 async def chat(session, served, **fields):
     body = {"model": "tiny", "messages": [{"role": "user", "content": "Hello"}]} | fields
     async with session.post(served.url + CHAT, json=body) as response:
@@ -112,7 +117,23 @@ async def test_it_says_where_it_serves_serves_there_and_stops_when_told(
     served.signal(stop)
 
     stopping = "kairos: stopping; running calls may finish\n"
-    assert await served.ended() == (0, stopping, "")
+    name = standin.url.removeprefix("http://")
+    told = f"kairos: instance {name} serves tiny: at most 256 calls at once, 65536 KV tokens\n"
+    assert await served.ended() == (0, stopping, told)
+
+
+async def test_it_says_once_which_engine_is_not_in_use_and_why(serve, session, unused_port):
+    served = await serve("--engine", f"http://127.0.0.1:{unused_port}")
+    async with asyncio.timeout(LIMIT_S):
+        while "nothing answers" not in await status(session, served):
+            await asyncio.sleep(0.02)  # the process has no event for us
+    served.signal(signal.SIGTERM)
+
+    _, _, told = await served.ended()
+    assert told == (
+        f"kairos: instance 127.0.0.1:{unused_port} is not in use: "
+        "nothing answers there (Connection refused)\n"
+    )
 
 
 @pytest.mark.parametrize("stop", [signal.SIGINT, signal.SIGTERM])
