@@ -5,6 +5,7 @@ import gc
 import json
 import logging
 import os
+import resource
 import signal
 import sys
 from collections.abc import Coroutine
@@ -97,6 +98,7 @@ async def _serve(settings: config.Settings) -> None:
         asyncio.get_running_loop().add_signal_handler(signal_number, stop.set)
     async with running(settings) as service:
         _collect_less_often()
+        _allow_many_connections()
         typer.echo(f"kairos: serving on {service.url}/v1, operators' routes on {service.admin_url}")
         if not config.is_loopback(settings.host) and not settings.key:
             typer.echo("kairos: no API keys are configured, so anyone who reaches it may call")
@@ -112,6 +114,13 @@ def _collect_less_often() -> None:
     gc.collect()
     gc.freeze()
     gc.set_threshold(50_000, 20, 100)
+
+
+def _allow_many_connections() -> None:
+    """Each call holds two, and the soft limit on open files, often 1,024, is there for programs
+    that cannot handle more."""
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
 @app.command()

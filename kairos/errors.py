@@ -117,10 +117,10 @@ class UpstreamUnreachable(Unavailable):
 
     code = "upstream_unreachable"
 
-    def __init__(self, instance_id: str, cause: str, *, connected: bool) -> None:
+    def __init__(self, instance_id: str, cause: str, *, refused: bool) -> None:
         super().__init__(f"instance {instance_id} could not be reached ({cause})")
         self.instance_id = instance_id
-        self.connected = connected  # if not, nothing listens there
+        self.refused = refused  # nothing listens there
 
 
 class MessageTooLarge(KairosError):

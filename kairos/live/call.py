@@ -164,7 +164,7 @@ class Call:
         except (aiohttp.ClientError, OSError) as error:
             cause = type(error).__name__
             if not exchange.started:
-                raise UpstreamUnreachable(instance_id, cause, connected=True) from error
+                raise UpstreamUnreachable(instance_id, cause, refused=False) from error
             raise UpstreamFailed(
                 f"instance {instance_id} broke off its answer ({cause})"
             ) from error

@@ -108,9 +108,13 @@ class HttpEngine:
                 method, url, data=data, headers=headers, allow_redirects=False
             )
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
-            failed = isinstance(
-                error, aiohttp.ClientConnectorError | aiohttp.ConnectionTimeoutError
-            )
-            raise UpstreamUnreachable(
-                instance_id, type(error).__name__, connected=not failed
-            ) from error
+            cause, refused = type(error).__name__, _was_refused(error)
+            raise UpstreamUnreachable(instance_id, cause, refused=refused) from error
+
+
+def _was_refused(error: Exception) -> bool:
+    """Whether nothing listens there: what else keeps a connection from being made, such as too many
+    open files here, says nothing of the instance."""
+    return isinstance(error, aiohttp.ClientConnectorError) and isinstance(
+        error.os_error, ConnectionRefusedError
+    )

@@ -65,7 +65,7 @@ class Monitor:
     def hear_of(self, trouble: UpstreamUnreachable) -> None:
         """A call met trouble at an instance: look now, not at the next turn. Where nothing listens,
         the instance has left: idle as it is, the next calls would be sent there too."""
-        if not trouble.connected:
+        if trouble.refused:
             self._left(trouble.instance_id, str(trouble))
         self._look[trouble.instance_id].set()
 

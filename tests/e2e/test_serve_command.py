@@ -44,9 +44,10 @@ class Process:
         return self._process.returncode, output.decode(), errors.decode()
 
 
-async def spawn(*arguments, **environ):
+async def spawn(*arguments, open_files=None, **environ):
     inherited = {name: value for name, value in os.environ.items() if "KAIROS" not in name}
     return await asyncio.create_subprocess_exec(
+        *(("prlimit", f"--nofile={open_files}:") if open_files else ()),
         sys.executable, "-m", "kairos.cli", "serve", *arguments,
         env=inherited | environ, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
     )  # fmt: skip
@@ -120,6 +121,17 @@ async def test_it_says_where_it_serves_serves_there_and_stops_when_told(
     name = standin.url.removeprefix("http://")
     told = f"kairos: instance {name} serves tiny: at most 256 calls at once, 65536 KV tokens\n"
     assert await served.ended() == (0, stopping, told)
+
+
+async def test_there_may_be_more_connections_than_the_soft_limit_on_open_files(
+    serve, session, standin
+):
+    served = await serve("--engine", standin.url, open_files=64)
+    await joined(session, served)
+
+    answers = await asyncio.gather(*(chat(session, served, max_tokens=2) for _ in range(90)))
+
+    assert {status for status, _ in answers} == {200}
 
 
 async def test_it_says_once_which_engine_is_not_in_use_and_why(serve, session, unused_port):

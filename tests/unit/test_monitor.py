@@ -22,7 +22,7 @@ async def test_a_suspicion_at_the_moment_of_the_end_does_not_keep_the_monitor_al
         await asyncio.sleep(0)
     await asyncio.sleep(0)
 
-    monitor.hear_of(UpstreamUnreachable("nowhere", "a test", connected=True))
+    monitor.hear_of(UpstreamUnreachable("nowhere", "a test", refused=False))
     for _ in range(steps):
         await asyncio.sleep(0)
     running.cancel()
