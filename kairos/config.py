@@ -50,6 +50,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     placement: str = "least-kv"
     max_waiting: int = 10_000
     max_body_bytes: int = 32 << 20
+    max_held_bytes: int = 1 << 30  # by the bodies of all calls in flight
     log_dir: str | None = None
     engine: tuple[EngineSettings, ...] = ()
     key: tuple[KeySettings, ...] = ()
@@ -120,7 +121,7 @@ def _check(settings: Settings, environ: Mapping[str, str]) -> None:
     for name in ("port", "admin_port"):
         if not 0 <= getattr(settings, name) <= 65535:
             raise SetupError(f"{name} {getattr(settings, name)} is no port (0 to 65535)")
-    for name in ("max_waiting", "max_body_bytes"):
+    for name in ("max_waiting", "max_body_bytes", "max_held_bytes"):
         if getattr(settings, name) < 1:
             raise SetupError(f"{name} must be at least 1")
     for engine in settings.engine:

@@ -8,6 +8,7 @@ KairosError
  │   ├─ BodyTooLarge 413
  │   └─ NeverFits 413
  ├─ QueueFull 429
+ ├─ TooMuchHeld 429
  ├─ UpstreamFailed 502        the engine answered, but not with an answer
  ├─ Unavailable 503
  │   ├─ NoInstance 503
@@ -89,6 +90,17 @@ class QueueFull(KairosError):
 
     def __init__(self, waiting: int) -> None:
         super().__init__(f"{waiting} requests are waiting already, which is the limit; try later")
+
+
+class TooMuchHeld(KairosError):
+    """The bodies of all calls in flight together take as much memory as they may."""
+
+    status = 429
+    code = "too_much_held"
+    retry_after_s = 1
+
+    def __init__(self, limit_bytes: int) -> None:
+        super().__init__(f"calls in flight hold {limit_bytes} bytes, which is the limit; try later")
 
 
 class UpstreamFailed(KairosError):

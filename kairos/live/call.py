@@ -49,6 +49,7 @@ class Exchange:
         self.started = False
         self.streams = False
         self.client_left = False
+        self.held_bytes = 0  # of the client's body
         self._amid_event = False
         self._send = send
 

@@ -25,6 +25,7 @@ from kairos.errors import (
     InvalidRequest,
     KairosError,
     ModelNotFound,
+    TooMuchHeld,
 )
 from kairos.live.access import Access
 from kairos.live.body import Body, read_body
@@ -48,6 +49,7 @@ logger = logging.getLogger(__name__)
 
 INTERNAL = KairosError("internal error; the server's log has more")
 MAX_BODY_BYTES = 32 << 20
+MAX_HELD_BYTES = 1 << 30
 BODY_TIMEOUT_S = 60.0
 
 _CHAT = "/v1/chat/completions"
@@ -72,12 +74,15 @@ class Gateway:
         *,
         on_trouble: OnTrouble,
         max_body_bytes: int = MAX_BODY_BYTES,
+        max_held_bytes: int = MAX_HELD_BYTES,
     ) -> None:
         self._runtime = runtime
         self._engine = engine
         self._access = access
         self._on_trouble = on_trouble
         self._max_body_bytes = max_body_bytes
+        self._max_held_bytes = max_held_bytes
+        self._held_bytes = 0  # by the bodies of all calls in flight
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one call as an ASGI application."""
@@ -86,7 +91,7 @@ class Gateway:
         try:
             tenant = self._access.tenant(headers.get(b"authorization"))
             _check_passes(scope)
-            content = await self._read_content(headers, receive)
+            content = await self._read_content(headers, receive, exchange)
             if content is None:
                 return
             if self._engine.expects(exchange.request_id):  # another call of that name is in flight
@@ -100,21 +105,29 @@ class Gateway:
         except Exception:  # the last resort: the client gets an answer, the log the traceback
             logger.exception("call %s met an error of Kairos's own", exchange.request_id)
             await exchange.fail(INTERNAL)
+        finally:
+            self._held_bytes -= exchange.held_bytes
 
-    async def _read_content(self, headers: dict[bytes, bytes], receive: Receive) -> bytes | None:
+    async def _read_content(
+        self, headers: dict[bytes, bytes], receive: Receive, exchange: Exchange
+    ) -> bytes | None:
         """The whole body; None if the client left before it was here."""
         length = headers.get(b"content-length", b"0")
         if length.isdigit() and int(length) > self._max_body_bytes:
             raise BodyTooLarge(self._max_body_bytes)
-        content = bytearray()
+        parts: list[bytes] = []
         try:
             async with asyncio.timeout(BODY_TIMEOUT_S):
                 while (message := await receive())["type"] == "http.request":
-                    content += message.get("body", b"")
-                    if len(content) > self._max_body_bytes:
+                    parts.append(message.get("body", b""))
+                    exchange.held_bytes += len(parts[-1])
+                    self._held_bytes += len(parts[-1])
+                    if exchange.held_bytes > self._max_body_bytes:
                         raise BodyTooLarge(self._max_body_bytes)
+                    if self._held_bytes > self._max_held_bytes:
+                        raise TooMuchHeld(self._max_held_bytes)
                     if not message.get("more_body", False):
-                        return bytes(content)
+                        return b"".join(parts)
         except TimeoutError:
             raise BodyTooSlow(BODY_TIMEOUT_S) from None
         return None

@@ -72,6 +72,7 @@ async def running(
                 access,
                 on_trouble=monitor.hear_of,
                 max_body_bytes=settings.max_body_bytes,
+                max_held_bytes=settings.max_held_bytes,
             )
             servers = {
                 sock: _server(build_app(gateway, access, telemetry.render)),

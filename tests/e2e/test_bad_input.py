@@ -81,6 +81,21 @@ async def test_an_unknown_model_is_not_found_and_its_name_not_repeated_at_length
     assert len(error["message"]) < 300
 
 
+async def test_bodies_in_flight_are_bounded_together_and_give_their_room_back(kairos, engine):
+    served = await kairos(engine.url, max_held_bytes=1500)
+    engine.answer = engine.when_released
+    held = asyncio.create_task(served.chat(padding="x" * 1000))
+    await engine.called()
+
+    refused = await served.chat(padding="x" * 1000)
+    assert (refused.status, refused.error()["code"]) == (429, "too_much_held")
+    assert refused.headers["retry-after"] == "1"
+    assert (await served.ask("POST", CHAT, data=b"{" + b" " * 200)).status == 400
+    engine.release(2)
+    assert (await held).status == 200
+    assert (await served.chat(padding="x" * 1000)).status == 200
+
+
 async def test_a_body_over_the_limit_is_refused_by_its_announced_length(served):
     wire = await served.connect()
     await wire.send(f"POST {CHAT} HTTP/1.1\r\nHost: k\r\nContent-Length: 9999999\r\n\r\n".encode())
