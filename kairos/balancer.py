@@ -6,6 +6,8 @@ on an instance and dispatched, until nothing more fits. A request that does not 
 a smaller one behind it, so nothing waits beside an instance that has room for it.
 """
 
+from itertools import count
+
 from kairos.dispatcher.ledger import Ledger
 from kairos.dispatcher.placements import Placement
 from kairos.errors import ModelNotFound, NeverFits, NoInstance, QueueFull
@@ -41,6 +43,7 @@ class Balancer:
         self._placement = placement
         self._max_waiting = max_waiting
         self._queues: dict[str | None, WaitQueue] = {}  # by model; only models that were served
+        self._arrivals = count()
         self._models: set[str] = set()  # all models that an instance ever served
         self._at = 0
 
@@ -94,7 +97,7 @@ class Balancer:
         if self.waiting >= self._max_waiting:
             raise QueueFull(self.waiting)
         if model not in self._queues:
-            self._queues[model] = WaitQueue(self._policy)
+            self._queues[model] = WaitQueue(self._policy, self._arrivals)
         self._queues[model].push(request)
 
     def _forget(self, request_id: str) -> None:

@@ -1,8 +1,7 @@
 """The wait queue: requests of one model, in the order of the policy."""
 
 import heapq
-from collections.abc import Callable
-from itertools import count
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from kairos.model import Request
@@ -17,9 +16,10 @@ class WaitQueue:
     O(log n) amortised; passing over k requests that do not fit adds O(k log n) to a pop.
     """
 
-    def __init__(self, policy: Policy) -> None:
+    def __init__(self, policy: Policy, arrivals: Iterator[int]) -> None:
+        """`arrivals` numbers the requests; queues that share it agree on who came first."""
         self._policy = policy
-        self._seq = count()
+        self._arrivals = arrivals
         self._waiting: dict[str, tuple[int, Request]] = {}
         self._by_key: list[tuple[Key, int, str]] = []
         self._by_need: list[tuple[int, int, str]] = []
@@ -36,7 +36,7 @@ class WaitQueue:
 
     def push(self, request: Request) -> None:
         assert request.id not in self._waiting
-        seq = next(self._seq)
+        seq = next(self._arrivals)
         self._waiting[request.id] = (seq, request)
         heapq.heappush(self._by_key, (self._policy.key(request), seq, request.id))
         heapq.heappush(self._by_need, (request.peak_kv_tokens, seq, request.id))

@@ -1,5 +1,7 @@
 """The wait queue against the obvious one: a sorted list."""
 
+from itertools import count
+
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
@@ -12,7 +14,7 @@ from tests import build
 class QueueMachine(RuleBasedStateMachine):
     @initialize()
     def start(self):
-        self.queue, self.expected, self.pushed = WaitQueue(Fcfs()), [], 0
+        self.queue, self.expected, self.pushed = WaitQueue(Fcfs(), count()), [], 0
 
     @rule(at=st.integers(0, 5), need=st.integers(1, 50))
     def push(self, at, need):
@@ -65,7 +67,7 @@ TestQueue.settings = settings(max_examples=60, stateful_step_count=60, deadline=
 
 
 def test_a_long_life_of_pushes_and_removals_leaves_no_garbage():
-    queue = WaitQueue(Fcfs())
+    queue = WaitQueue(Fcfs(), count())
     for n in range(10_000):
         queue.push(build.request(f"r{n}", at=n))
         queue.remove(f"r{n}")

@@ -74,11 +74,14 @@ def test_a_queue_that_is_stuck_does_not_hold_back_another_models():
 def test_queues_of_two_models_share_an_instance_in_order_of_arrival():
     balancer = build.balancer(build.instance("a", models=("m", "n"), seqs=1))
     arrive(balancer, "running")
-    arrive(balancer, "later", at=2, model="n")
-    arrive(balancer, "earlier", at=1 + 1, model="m")
+    for name, model in (("1", "m"), ("2", "n"), ("3", "n"), ("4", "m"), ("5", "n")):
+        arrive(balancer, name, at=7, model=model)  # all at the same microsecond
 
-    assert balancer.handle(Finished("running"), 3) == [Dispatch("later", "a")]
-    assert balancer.handle(Finished("later"), 4) == [Dispatch("earlier", "a")]
+    order = ["running"]
+    for _ in range(5):
+        [dispatch] = balancer.handle(Finished(order[-1]), 8)
+        order.append(dispatch.request_id)
+    assert order == ["running", "1", "2", "3", "4", "5"]
 
 
 def test_a_request_without_a_model_goes_anywhere():
