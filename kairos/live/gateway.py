@@ -73,6 +73,7 @@ class Gateway:
         access: Access,
         *,
         on_trouble: OnTrouble,
+        on_error: Callable[[KairosError], None],
         max_body_bytes: int = MAX_BODY_BYTES,
         max_held_bytes: int = MAX_HELD_BYTES,
     ) -> None:
@@ -80,6 +81,7 @@ class Gateway:
         self._engine = engine
         self._access = access
         self._on_trouble = on_trouble
+        self._on_error = on_error
         self._max_body_bytes = max_body_bytes
         self._max_held_bytes = max_held_bytes
         self._held_bytes = 0  # by the bodies of all calls in flight
@@ -101,9 +103,11 @@ class Gateway:
             call = Call(request, scope, body, self._runtime, self._engine, self._on_trouble)
             await call.run(exchange, receive)
         except KairosError as error:
+            self._on_error(error)
             await exchange.fail(error)
         except Exception:  # the last resort: the client gets an answer, the log the traceback
             logger.exception("call %s met an error of Kairos's own", exchange.request_id)
+            self._on_error(INTERNAL)
             await exchange.fail(INTERNAL)
         finally:
             self._held_bytes -= exchange.held_bytes

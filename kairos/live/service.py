@@ -71,6 +71,7 @@ async def running(
                 engine,
                 access,
                 on_trouble=monitor.hear_of,
+                on_error=telemetry.count_error,
                 max_body_bytes=settings.max_body_bytes,
                 max_held_bytes=settings.max_held_bytes,
             )

@@ -11,6 +11,7 @@ from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from kairos.balancer import Balancer
+from kairos.errors import KairosError
 from kairos.events import Record
 from kairos.metrics import CallTracker
 from kairos.model import SECOND
@@ -29,6 +30,12 @@ class Telemetry(Collector):
             "kairos_calls", "LLM calls that ended", ["outcome"], registry=self._registry
         )
         self._calls = {o: calls.labels(o) for o in ("finished", "failed", "cancelled", "refused")}
+        self._errors = Counter(
+            "kairos_errors",
+            "Errors that Kairos answered calls with",
+            ["code"],
+            registry=self._registry,
+        )
         self._queued = self._histogram("kairos_queue_seconds", "Time from arrival to dispatch")
         self._first = self._histogram("kairos_ttft_seconds", "Time from arrival to first token")
         self._whole = self._histogram("kairos_call_seconds", "Time from arrival to the last byte")
@@ -54,6 +61,10 @@ class Telemetry(Collector):
                 self._first.observe((row.first_token_at - arrived_at) / SECOND)
             self._tokens["prompt"].inc(row.prompt_tokens or 0)
             self._tokens["completion"].inc(row.completion_tokens or 0)
+
+    def count_error(self, error: KairosError) -> None:
+        """Refusals at arrival are no facts, so they are counted here."""
+        self._errors.labels(error.code).inc()
 
     def render(self) -> bytes:
         return generate_latest(self._registry)

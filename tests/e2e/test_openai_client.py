@@ -181,6 +181,8 @@ async def test_a_full_queue_is_a_rate_limit_error(kairos, standin):
         standin.batch.resume()
 
     assert refused.value.response.headers["retry-after"] == "1"
+    metrics = (await served.ask("GET", "/metrics")).body
+    assert b'kairos_errors_total{code="queue_full"} 1.0\n' in metrics
 
 
 async def test_no_reachable_instance_is_a_server_error_to_retry_later(kairos, standin, unused_port):
