@@ -76,7 +76,7 @@ class Balancer:
                 return self._refuse_stranded() + self._drain()
             case InstanceLeft(instance_id=instance_id):
                 self.ledger.leave(instance_id)
-                return list(self._refuse_stranded())
+                return self._refuse_stranded()
             case FirstToken() | WorkflowEnded():
                 return []
         return self._drain()

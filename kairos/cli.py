@@ -16,12 +16,18 @@ import typer
 import uvloop
 
 from kairos import __version__, config
+from kairos.demo.options import Options
+from kairos.dispatcher.placements import PLACEMENTS
 from kairos.errors import KairosError, SetupError
+from kairos.scheduler.policies import POLICIES
 
 if TYPE_CHECKING:
     from kairos.demo.engines import Kind
-    from kairos.demo.plan import Options
     from kairos.demo.run import Run
+
+SERVE, DEMO = config.Settings(), Options()  # the defaults
+POLICY_HELP = f"Order of the queue: {', '.join(sorted(POLICIES))}."
+PLACEMENT_HELP = f"Choice of the instance: {', '.join(sorted(PLACEMENTS))}."
 
 app = typer.Typer(
     help="Kairos stands between multi-agent LLM applications and a pool of vLLM instances: it "
@@ -50,14 +56,15 @@ def serve(
             "each. The limits are for engines that do not tell theirs."
         ),
     ] = None,
-    policy: Annotated[str | None, typer.Option(help="Order of the queue: fcfs.")] = None,
-    placement: Annotated[
-        str | None, typer.Option(help="Choice of the instance: least-kv, round-robin.")
+    policy: Annotated[str | None, typer.Option(help=POLICY_HELP)] = None,
+    placement: Annotated[str | None, typer.Option(help=PLACEMENT_HELP)] = None,
+    host: Annotated[str | None, typer.Option(help=f"Address to listen on [{SERVE.host}].")] = None,
+    port: Annotated[
+        int | None, typer.Option(help=f"Port to listen on [{SERVE.port}]; 0: any.")
     ] = None,
-    host: Annotated[str | None, typer.Option(help="Address to listen on [127.0.0.1].")] = None,
-    port: Annotated[int | None, typer.Option(help="Port to listen on [8000]; 0: any.")] = None,
     admin_port: Annotated[
-        int | None, typer.Option(help="Port of the operators' routes, on loopback [8001].")
+        int | None,
+        typer.Option(help=f"Port of the operators' routes, on loopback [{SERVE.admin_port}]."),
     ] = None,
     log: Annotated[
         Path | None, typer.Option(help="Keep facts and decisions (no bodies) in this directory.")
@@ -132,27 +139,33 @@ def demo(
             "URL[,max_num_seqs=N][,kv_tokens=N] of an engine that already runs; repeat for each."
         ),
     ] = None,
-    apps: Annotated[str, typer.Option(help="Applications, of qa, rg and cg.")] = "qa,rg,cg",
-    workflows: Annotated[int, typer.Option(min=1, max=10_000, help="Tasks to submit.")] = 36,
-    rate: Annotated[float, typer.Option(help="Tasks per second, in the long run.")] = 1.0,
+    apps: Annotated[str, typer.Option(help="Applications, of qa, rg and cg.")] = ",".join(
+        DEMO.apps
+    ),
+    workflows: Annotated[
+        int, typer.Option(min=1, max=10_000, help="Tasks to submit.")
+    ] = DEMO.workflows,
+    rate: Annotated[
+        float, typer.Option(help="Tasks per second, in the long run.")
+    ] = DEMO.rate_per_s,
     arrivals: Annotated[
         str, typer.Option(help="azure-conv or azure-code (as bursty as these traces), or poisson.")
-    ] = "azure-conv",
+    ] = DEMO.arrivals,
     inputs: Annotated[
         str,
         typer.Option(
             help="Real inputs instead of the built-in ones: data sets that have been fetched, such "
             "as gsm8k_test,mmlu_history,TruthfulQA,humaneval-python (see: kairos traces list)."
         ),
-    ] = "",
-    policy: Annotated[str, typer.Option(help="Order of the queue: fcfs.")] = "fcfs",
-    placement: Annotated[
-        str, typer.Option(help="Choice of the instance: least-kv, round-robin.")
-    ] = "least-kv",
-    seed: Annotated[int, typer.Option(help="Of the order of tasks and of their arrivals.")] = 1,
+    ] = ",".join(DEMO.inputs),
+    policy: Annotated[str, typer.Option(help=POLICY_HELP)] = SERVE.policy,
+    placement: Annotated[str, typer.Option(help=PLACEMENT_HELP)] = SERVE.placement,
+    seed: Annotated[
+        int, typer.Option(help="Of the order of tasks and of their arrivals.")
+    ] = DEMO.seed,
     time_limit: Annotated[
         float, typer.Option(help="Seconds after which what has not finished is given up.")
-    ] = 150,
+    ] = DEMO.time_limit_s,
     record: Annotated[
         Path | None, typer.Option(help="Keep the run as a workflow file, for replay.")
     ] = None,
@@ -165,8 +178,6 @@ def demo(
     QA routes a question to an expert, RG researches and writes a report, CG writes code with five
     roles and runs its tests. Answers and figures are printed at the end.
     """
-    from kairos.demo.plan import Options
-
     options = Options(
         apps=tuple(dict.fromkeys(apps.split(","))),
         workflows=workflows,
@@ -191,7 +202,7 @@ def _engines(named: list[str]) -> "tuple[Kind | None, list[config.EngineSettings
 
 
 async def _demo(
-    settings: config.Settings, kind: "Kind | None", options: "Options", *, as_json: bool
+    settings: config.Settings, kind: "Kind | None", options: Options, *, as_json: bool
 ) -> None:
     from rich.console import Console
 
@@ -206,7 +217,8 @@ async def _demo(
             await demo_run.to_the_end(submissions, options.time_limit_s)
         finally:
             progress.cancel()
-            run.write_record(demo_run, options)
+            if options.record is not None:
+                run.write_record(demo_run, options.record)
     if as_json:
         typer.echo(json.dumps(demo_run.metrics.record()))
     else:

@@ -10,6 +10,7 @@ from urllib.parse import urlsplit
 
 import msgspec
 
+from kairos.balancer import MAX_WAITING
 from kairos.dispatcher.placements import PLACEMENTS
 from kairos.errors import SetupError
 from kairos.scheduler.policies import POLICIES
@@ -48,7 +49,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     admin_port: int = 8001
     policy: str = "fcfs"
     placement: str = "least-kv"
-    max_waiting: int = 10_000
+    max_waiting: int = MAX_WAITING
     max_body_bytes: int = 32 << 20
     max_held_bytes: int = 1 << 30  # by the bodies of all calls in flight
     log_dir: str | None = None

@@ -10,7 +10,7 @@ from typing import Annotated, Any
 import msgspec
 
 from kairos.errors import InvalidRequest
-from kairos.model import IDENTIFIER
+from kairos.model import IDENTIFIER, TRACEPARENT
 from kairos.ports import Message
 
 ATTEMPT = "kairos-attempt"  # set by the bus at each delivery, from 1
@@ -20,7 +20,6 @@ DEAD_GROUP = "kairos-dead-group"
 DEAD_REASON = "kairos-dead-reason"
 
 NAME = r"\A[A-Za-z0-9_][A-Za-z0-9_-]{0,63}\Z"  # becomes part of a topic's name, so no dots
-_TRACEPARENT = r"\A(?!ff)[0-9a-f]{2}-(?!0{32})[0-9a-f]{32}-(?!0{16})[0-9a-f]{16}-[0-9a-f]{2}\Z"
 _HEADERS_LIMIT = 64  # headers of a message, those of others included
 _VALUE_BYTES = 1 << 20
 _HEADERS = {
@@ -48,7 +47,7 @@ class Envelope(msgspec.Struct, frozen=True, kw_only=True, rename=_HEADERS):
     upstream: Name  # the sender
     started_at: Annotated[int, msgspec.Meta(ge=0, lt=10**18)]  # µs since the epoch
     attempt: Annotated[int, msgspec.Meta(ge=1, lt=1_000)] = 1
-    traceparent: Annotated[str, msgspec.Meta(pattern=_TRACEPARENT)]
+    traceparent: Annotated[str, msgspec.Meta(pattern=rf"\A{TRACEPARENT}\Z")]
 
 
 def write_message(

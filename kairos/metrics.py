@@ -154,13 +154,13 @@ def spread(values: Iterable[float]) -> dict[str, float | None]:
     if not ordered:
         return dict.fromkeys(("mean", "p50", "p90", "p95", "p99"))
     quantiles: dict[str, float | None] = {
-        f"p{percent}": _percentile(ordered, percent / 100) for percent in (50, 90, 95, 99)
+        f"p{percent}": percentile(ordered, percent) for percent in (50, 90, 95, 99)
     }
     return {"mean": sum(ordered) / len(ordered), **quantiles}
 
 
-def _percentile(ordered: Sequence[float], share: float) -> float:
-    place = share * (len(ordered) - 1)
-    below = int(place)
+def percentile(ordered: Sequence[float], percent: int) -> float:
+    """Between the two nearest of ascending values, by linear interpolation."""
+    below, part = divmod((len(ordered) - 1) * percent, 100)
     above = min(below + 1, len(ordered) - 1)
-    return ordered[below] + (ordered[above] - ordered[below]) * (place - below)
+    return (ordered[below] * (100 - part) + ordered[above] * part) / 100

@@ -11,6 +11,8 @@ SECOND = 1_000_000  # µs
 
 # What may name a workflow, an app, an agent or a request, as clients say it.
 IDENTIFIER = r"\A[A-Za-z0-9_][A-Za-z0-9_.:@/+=-]{0,127}\Z"
+# W3C trace context; its group is the trace id.
+TRACEPARENT = r"(?!ff)[0-9a-f]{2}-(?!0{32})([0-9a-f]{32})-(?!0{16})[0-9a-f]{16}-[0-9a-f]{2}"
 
 
 class Request(msgspec.Struct, frozen=True, kw_only=True):

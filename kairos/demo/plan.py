@@ -3,13 +3,13 @@
 import importlib
 from collections.abc import Iterator, Sequence
 from itertools import cycle, islice
-from pathlib import Path
 from random import Random
 from typing import Any
 
 import msgspec
 
 from kairos.agent import Application
+from kairos.demo.options import Options
 from kairos.errors import SetupError
 from kairos.live.traces import fetched
 from kairos.workload import MODELS, Burstiness, arrivals, burstiness, from_trace, time_scale
@@ -17,19 +17,6 @@ from kairos.workload import MODELS, Burstiness, arrivals, burstiness, from_trace
 # The share of each application: the more calls its workflows make, the fewer of them.
 WEIGHTS = {"qa": 3, "rg": 2, "cg": 1}
 _LONG_SERIES = 20_000  # arrivals from which the burstiness of a process can be told
-
-
-class Options(msgspec.Struct, frozen=True, kw_only=True):
-    """What can be asked of a demo; the command line says what each does."""
-
-    apps: tuple[str, ...] = ("qa", "rg", "cg")
-    workflows: int = 36
-    rate_per_s: float = 1.0
-    arrivals: str = "azure-conv"
-    seed: int = 1
-    inputs: tuple[str, ...] = ()
-    time_limit_s: float = 150.0
-    record: Path | None = None
 
 
 class Submission(msgspec.Struct, frozen=True, kw_only=True):

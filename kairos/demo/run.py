@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -10,7 +11,7 @@ import msgspec
 from kairos import agent
 from kairos.config import EngineSettings, Settings
 from kairos.demo.engines import Kind, start_engines
-from kairos.demo.plan import Options, Submission
+from kairos.demo.plan import Submission
 from kairos.errors import SetupError
 from kairos.events import WorkflowEnded
 from kairos.live.bus import MemoryBus
@@ -133,15 +134,13 @@ async def started(
         yield Run(service, metrics)
 
 
-def write_record(run: Run, options: Options) -> None:
+def write_record(run: Run, path: Path) -> None:
     """Keep the run as a workflow file, for replay and simulation.
 
     A call's gap is the time since the workflow's call before it ended: what its agents and tools
     took, queueing excluded.
     """
-    if options.record is None:
-        return
-    write_workflows(options.record, _calls(run.metrics.rows))
+    write_workflows(path, _calls(run.metrics.rows))
 
 
 def _calls(rows: Sequence[CallRow]) -> list[Call]:

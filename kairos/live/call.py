@@ -20,6 +20,8 @@ Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
 Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 OnTrouble = Callable[[UpstreamUnreachable], None]
 
+STREAMING_ROUTES = {"/v1/chat/completions", "/v1/completions", "/v1/responses"}
+
 # Of the client's headers only these go on: credentials, and headers by which vLLM can be steered
 # past the queue (`X-Vllm-Priority`), do not.
 _FORWARDED = (b"content-type", b"accept", b"traceparent", b"tracestate", b"baggage", b"user-agent")
@@ -211,8 +213,9 @@ class Call:
         while not content.at_eof():
             await exchange.body(bytes(answer), more=True)
             answer = bytearray(await content.readany())
-        await exchange.body(bytes(answer), more=False)
-        return self._ended(response.status, usage_of(bytes(answer)))
+        last = bytes(answer)
+        await exchange.body(last, more=False)
+        return self._ended(response.status, usage_of(last))
 
     async def _forward_stream(
         self,
@@ -248,9 +251,6 @@ class Call:
         if usage is None:
             return Finished(self._request.id)
         return Finished(self._request.id, usage.prompt, usage.completion, usage.cached)
-
-
-STREAMING_ROUTES = {"/v1/chat/completions", "/v1/completions", "/v1/responses"}
 
 
 async def _watch(exchange: Exchange, receive: Receive, call: asyncio.Task[Any]) -> None:

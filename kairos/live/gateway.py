@@ -48,8 +48,6 @@ from kairos.runtime import Runtime
 logger = logging.getLogger(__name__)
 
 INTERNAL = KairosError("internal error; the server's log has more")
-MAX_BODY_BYTES = 32 << 20
-MAX_HELD_BYTES = 1 << 30
 BODY_TIMEOUT_S = 60.0
 
 _CHAT = "/v1/chat/completions"
@@ -74,8 +72,8 @@ class Gateway:
         *,
         on_trouble: OnTrouble,
         on_error: Callable[[KairosError], None],
-        max_body_bytes: int = MAX_BODY_BYTES,
-        max_held_bytes: int = MAX_HELD_BYTES,
+        max_body_bytes: int,
+        max_held_bytes: int,
     ) -> None:
         self._runtime = runtime
         self._engine = engine

@@ -11,14 +11,12 @@ from urllib.parse import unquote
 import msgspec
 
 from kairos.errors import InvalidRequest
-from kairos.model import IDENTIFIER
+from kairos.model import IDENTIFIER, TRACEPARENT
 
 Headers = Mapping[bytes, bytes]
 
 _IDENTIFIER = re.compile(IDENTIFIER)
-_TRACEPARENT = re.compile(
-    r"(?!ff)[0-9a-f]{2}-(?!0{32})([0-9a-f]{32})-(?!0{16})[0-9a-f]{16}-[0-9a-f]{2}"
-)
+_TRACEPARENT = re.compile(TRACEPARENT)
 _BAGGAGE_LIMIT = 8192  # bytes, the least that the W3C asks a platform to carry
 _BAGGAGE_FIELDS = {  # highest first
     "kairos.workflow_id": "workflow_id",

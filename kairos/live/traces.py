@@ -20,6 +20,7 @@ from urllib.request import urlopen
 import msgspec
 
 from kairos.errors import InvalidFile, SetupError
+from kairos.metrics import percentile
 from kairos.model import SECOND
 from kairos.workload import Burstiness, burstiness, read_trace, read_workflows
 from kairos.workload.arrival_process import TRACE_HEADER
@@ -241,11 +242,5 @@ def _describe_trace(path: Path) -> TraceFigures:
 
 def _percentiles(values: Sequence[int]) -> Percentiles:
     ordered = sorted(values)
-
-    def percentile(share: int) -> int:
-        """Between the two nearest values, by linear interpolation."""
-        below, part = divmod((len(ordered) - 1) * share, 100)
-        above = min(below + 1, len(ordered) - 1)
-        return round((ordered[below] * (100 - part) + ordered[above] * part) / 100)
-
-    return Percentiles(percentile(50), percentile(90), percentile(99), ordered[-1])
+    p50, p90, p99 = (round(percentile(ordered, percent)) for percent in (50, 90, 99))
+    return Percentiles(p50, p90, p99, ordered[-1])

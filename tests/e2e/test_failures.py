@@ -25,6 +25,15 @@ def seldom(monkeypatch):
     monkeypatch.setattr(monitor, "INTERVAL_S", 1000)
 
 
+async def three_asking(served):
+    """Three calls, begun one after the other."""
+    asking = []
+    for number in (1, 2, 3):
+        asking.append(asyncio.create_task(served.chat()))
+        await served.facts.seen(Arrived, number)
+    return asking
+
+
 @pytest.mark.usefixtures("often")
 async def test_kairos_starts_without_an_engine_and_uses_it_when_it_comes(
     kairos, engines, unused_port
@@ -104,8 +113,8 @@ async def test_calls_go_to_the_engine_that_is_left(kairos, engines):
     assert [(await served.chat()).status for _ in range(4)] == [200] * 4
 
 
-async def test_one_call_finds_an_engine_dead_and_no_other_follows_it(kairos, engines, monkeypatch):
-    monkeypatch.setattr(monitor, "INTERVAL_S", 3600)  # no probe comes to help
+@pytest.mark.usefixtures("seldom")
+async def test_one_call_finds_an_engine_dead_and_no_other_follows_it(kairos, engines):
     dead, alive = await engines(), await engines()
     served = await kairos(dead.url, alive.url, max_num_seqs=1)
     await dead.stop()
@@ -120,10 +129,7 @@ async def test_one_call_finds_an_engine_dead_and_no_other_follows_it(kairos, eng
 async def test_what_waits_for_the_last_engine_is_refused_when_it_leaves(kairos, engine):
     served = await kairos(engine.url, max_num_seqs=1)
     engine.answer = engine.when_released
-    asking = []
-    for number in (1, 2, 3):
-        asking.append(asyncio.create_task(served.chat()))
-        await served.facts.seen(Arrived, number)
+    asking = await three_asking(served)
 
     async def unhealthy(_):
         return web.Response(status=503)
@@ -143,10 +149,7 @@ async def test_what_waits_for_the_last_engine_is_refused_when_it_leaves(kairos, 
 async def test_everybody_is_told_when_the_last_engine_dies(kairos, engine):
     served = await kairos(engine.url, max_num_seqs=1)
     engine.answer = engine.when_released
-    asking = []
-    for number in (1, 2, 3):
-        asking.append(asyncio.create_task(served.chat()))
-        await served.facts.seen(Arrived, number)
+    asking = await three_asking(served)
     await engine.called()
     await engine.stop()
 

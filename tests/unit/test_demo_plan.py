@@ -3,7 +3,8 @@ from collections import Counter
 import pytest
 
 from agents import inputs
-from kairos.demo.plan import Options, plan_arrivals, plan_submissions
+from kairos.demo.options import Options
+from kairos.demo.plan import plan_arrivals, plan_submissions
 from kairos.live.traces import fetch
 from kairos.workload import arrivals
 
