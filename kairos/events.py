@@ -3,8 +3,11 @@
 All are tagged values: a log line says `"type": "Arrived"` and decodes to exactly what was logged.
 """
 
+from typing import Literal
+
 import msgspec
 
+from kairos.learnt import AgentProfile, AgentRank, RemainingModel
 from kairos.model import Instance, Request
 
 
@@ -61,6 +64,20 @@ class WorkflowEnded(msgspec.Struct, frozen=True, tag=True):
     workflow_id: str
 
 
+class ProfilesLearnt(msgspec.Struct, frozen=True, tag=True):
+    """The orchestrator knows more: what changed replaces what was known of the same agent or app.
+    `ranks`, where given, replace all ranks."""
+
+    profiles: tuple[AgentProfile, ...] = ()
+    models: tuple[RemainingModel, ...] = ()
+    ranks: tuple[AgentRank, ...] | None = None
+    kendall_tau: float | None = None  # of the ranks, against the order of mean remaining work
+
+
+class Tick(msgspec.Struct, frozen=True, tag=True):
+    """Time has passed, and some request has waited too long."""
+
+
 Event = (
     Arrived
     | FirstToken
@@ -70,14 +87,24 @@ Event = (
     | InstanceJoined
     | InstanceLeft
     | WorkflowEnded
+    | ProfilesLearnt
+    | Tick
 )
 
 
+# first: by the policy; backfill: those before it did not fit; overdue: it had been overtaken, or
+# had waited, as much as is allowed.
+Reason = Literal["first", "backfill", "overdue"]
+
+
 class Dispatch(msgspec.Struct, frozen=True, tag=True):
-    """Send the request to the instance."""
+    """Send the request to the instance. The rest says why it is this one's turn."""
 
     request_id: str
     instance_id: str
+    reason: Reason = "first"
+    waiting: int = 0  # other requests that stay in its queue
+    remaining_us: int | None = None  # what its workflow was expected to need from here on
 
 
 class Refuse(msgspec.Struct, frozen=True, tag=True):

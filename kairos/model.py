@@ -24,6 +24,8 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
     app: str | None = None
     agent: str | None = None
     upstream: str | None = None  # the agent whose message led to this call
+    parent_ids: tuple[str, ...] = ()  # the requests whose answers led to this call, where told
+    attempt: int = 1  # a call that is tried again keeps its id and counts up
     model: str | None = None  # None: any instance will do
     workflow_started_at: int
     arrived_at: int

@@ -1,0 +1,142 @@
+"""Where a request stands in its workflow: what its past says of what is left.
+
+Learning and serving see the same facts, so both ask here: a sample that is learnt from describes
+its call exactly as the call was described when it had to be placed in the queue.
+"""
+
+import math
+from collections import Counter, OrderedDict
+
+import msgspec
+
+from kairos.model import SECOND, Request
+
+MAX_WORKFLOWS = 100_000
+IDLE_US = 600 * SECOND
+
+WorkflowKey = tuple[str, str]  # tenant, workflow id
+
+
+def workflow_key(request: Request) -> WorkflowKey:
+    return request.tenant, request.workflow_id
+
+
+class Position(msgspec.Struct, frozen=True, kw_only=True):
+    """A call's place, as it stood when the call arrived."""
+
+    stage: int = 0  # calls of the workflow that arrived before it
+    visit: int = 1  # of this agent: its 1st, 2nd, ... call
+    prompt_tokens: int  # as estimated then
+    grown_tokens: int = 0  # longer than the workflow's first prompt
+    served_us: int = 0  # execution latency of the calls that ended before
+    last_completion_tokens: int = 0  # of the call that ended last
+
+
+FEATURES = 9
+
+
+def features(position: Position) -> tuple[float, ...]:
+    """`FEATURES` numbers of size about 1, for a model of what is left.
+
+    Logarithms, because work multiplies: a context twice as long, a workflow twice as old. Squares
+    let an app bend. Which ones pay was measured (experiments/ordering.py); ours.
+    """
+    stage = math.log1p(position.stage)
+    prompt = math.log(position.prompt_tokens) / 10
+    served = math.log1p(position.served_us / 1000) / 10
+    return (
+        stage,
+        stage * stage / 5,
+        math.log(position.visit),
+        prompt,
+        prompt * prompt,
+        served,
+        served * served,
+        math.log1p(position.last_completion_tokens) / 5,
+        math.log1p(max(0, position.grown_tokens)) / 10,
+    )
+
+
+class _Workflow:
+    __slots__ = ("calls", "first_prompt", "last_completion", "seen_at", "served_us", "visits")
+
+    def __init__(self, request: Request) -> None:
+        self.calls = 0
+        self.visits: Counter[str | None] = Counter()
+        self.first_prompt = request.prompt_tokens
+        self.last_completion = 0
+        self.served_us = 0
+        self.seen_at = 0
+
+
+class _Call(msgspec.Struct):
+    workflow: WorkflowKey
+    dispatched_at: int | None = None
+
+
+class Positions:
+    """Follows the open workflows. Bounded: the longest idle are forgotten, and one that goes on
+    after that is taken for a new one. O(1) per fact, amortised."""
+
+    def __init__(self, *, max_workflows: int = MAX_WORKFLOWS, idle_us: int = IDLE_US) -> None:
+        self._max_workflows, self._idle_us = max_workflows, idle_us
+        self._workflows: OrderedDict[WorkflowKey, _Workflow] = OrderedDict()  # longest idle first
+        self._calls: dict[str, _Call] = {}  # in flight
+
+    def __len__(self) -> int:
+        return len(self._workflows)
+
+    def arrived(self, request: Request, at: int) -> Position:
+        """Where the new call stands; from now on it is one of its workflow's calls."""
+        self._forget_idle(at)
+        key = workflow_key(request)
+        workflow = self._workflows.get(key)
+        if workflow is None:
+            workflow = self._workflows[key] = _Workflow(request)
+            if len(self._workflows) > self._max_workflows:
+                self._workflows.popitem(last=False)
+        self._touch(key, workflow, at)
+        workflow.visits[request.agent] += 1
+        position = Position(
+            stage=workflow.calls,
+            visit=workflow.visits[request.agent],
+            prompt_tokens=request.prompt_tokens,
+            grown_tokens=request.prompt_tokens - workflow.first_prompt,
+            served_us=workflow.served_us,
+            last_completion_tokens=workflow.last_completion,
+        )
+        workflow.calls += 1
+        self._calls[request.id] = _Call(key)
+        return position
+
+    def dispatched(self, request_id: str, at: int) -> None:
+        if request_id in self._calls:
+            self._calls[request_id].dispatched_at = at
+
+    def ended(self, request_id: str, at: int, completion_tokens: int | None) -> None:
+        """The call finished, failed, was cancelled or refused (no tokens)."""
+        call = self._calls.pop(request_id, None)
+        if call is None:
+            return
+        workflow = self._workflows.get(call.workflow)
+        if workflow is None:
+            return
+        self._touch(call.workflow, workflow, at)
+        if call.dispatched_at is not None:
+            workflow.served_us += at - call.dispatched_at
+        if completion_tokens is not None:
+            workflow.last_completion = completion_tokens
+
+    def workflow_ended(self, key: WorkflowKey) -> None:
+        self._workflows.pop(key, None)
+
+    def _touch(self, key: WorkflowKey, workflow: _Workflow, at: int) -> None:
+        workflow.seen_at = at
+        self._workflows.move_to_end(key)
+
+    def _forget_idle(self, at: int) -> None:
+        while self._workflows:
+            key = next(iter(self._workflows))
+            if self._workflows[key].seen_at > at - self._idle_us:
+                return
+            del self._workflows[key]
