@@ -2,10 +2,12 @@
 
 A request waits in the queue of its model. After every fact that could make room, the queues are
 drained: the first request by policy among all queues whose requests can still be placed is booked
-on an instance and dispatched, until nothing more fits. A request that does not fit never holds back
-a smaller one behind it, so nothing waits beside an instance that has room for it.
+on an instance and dispatched, until nothing more fits. A request that does not fit does not hold
+back a smaller one behind it, so nothing waits beside an instance that has room for it; but for one
+that is overdue, room is kept.
 """
 
+from collections.abc import Callable, Sequence
 from itertools import count
 
 from kairos.dispatcher.ledger import Ledger
@@ -22,12 +24,16 @@ from kairos.events import (
     FirstToken,
     InstanceJoined,
     InstanceLeft,
+    ProfilesLearnt,
     Refuse,
+    Tick,
     WorkflowEnded,
 )
 from kairos.model import Instance, Request
+from kairos.position import WorkflowKey, workflow_key
+from kairos.scheduler.knowledge import Knowledge
 from kairos.scheduler.policies import Policy
-from kairos.scheduler.queue import WaitQueue
+from kairos.scheduler.queue import MAX_WAIT_US, WaitQueue
 
 MAX_WAITING = 10_000
 
@@ -36,13 +42,21 @@ class Balancer:
     """Owns every waiting request and every booking. Only `handle` changes them."""
 
     def __init__(
-        self, policy: Policy, placement: Placement, *, max_waiting: int = MAX_WAITING
+        self,
+        policy: Callable[[Knowledge], Policy],
+        placement: Placement,
+        *,
+        max_waiting: int = MAX_WAITING,
+        max_wait_us: int = MAX_WAIT_US,
     ) -> None:
         self.ledger = Ledger()
-        self._policy = policy
+        self.knowledge = Knowledge()
+        self._policy = policy(self.knowledge)
         self._placement = placement
         self._max_waiting = max_waiting
+        self._max_wait_us = max_wait_us
         self._queues: dict[str | None, WaitQueue] = {}  # by model; only models that were served
+        self._workflow_of: dict[str, WorkflowKey] = {}  # of all requests here
         self._arrivals = count()
         self._models: set[str] = set()  # all models that an instance ever served
         self._at = 0
@@ -50,6 +64,12 @@ class Balancer:
     @property
     def waiting(self) -> int:
         return sum(map(len, self._queues.values()))
+
+    @property
+    def give_up_at(self) -> int | None:
+        """When the next request will have waited as long as it may: time for a `Tick`."""
+        oldest = [queue.oldest().arrived_at for queue in self._queues.values() if queue]
+        return min(oldest) + self._max_wait_us if oldest else None
 
     def handle(self, event: Event, at: int) -> list[Command]:
         """Apply one fact; return what to do about it, in order.
@@ -63,28 +83,38 @@ class Balancer:
         """
         assert at >= self._at, f"{at} is before {self._at}"
         self._at = at
+        for queue in self._queues.values():
+            queue.renew_some()
         match event:
             case Arrived(request=request):
-                if self._knows(request.id):
+                if request.id in self._workflow_of:
                     return []
-                self._admit(request)
+                self._admit(request, at)
             case Finished() | Failed() | Cancelled():
-                self._forget(event.request_id)
+                tokens = event.completion_tokens if isinstance(event, Finished) else None
+                self._forget(event.request_id, at, tokens)
             case InstanceJoined(instance=instance):
                 self.ledger.join(instance)
                 self._models.update(instance.models)
-                return self._refuse_stranded() + self._drain()
+                return self._refuse_stranded(at) + self._drain(at)
             case InstanceLeft(instance_id=instance_id):
                 self.ledger.leave(instance_id)
-                return self._refuse_stranded()
-            case FirstToken() | WorkflowEnded():
+                return self._refuse_stranded(at)
+            case WorkflowEnded():
+                self.knowledge.workflow_ended((event.tenant, event.workflow_id))
                 return []
-        return self._drain()
+            case ProfilesLearnt():
+                self.knowledge.learn(event)
+                for queue in self._queues.values():
+                    queue.start_renewing()
+                return []
+            case Tick():
+                return self._refuse_late(at)
+            case FirstToken():
+                return []
+        return self._drain(at)
 
-    def _knows(self, request_id: str) -> bool:
-        return request_id in self.ledger or any(request_id in q for q in self._queues.values())
-
-    def _admit(self, request: Request) -> None:
+    def _admit(self, request: Request, at: int) -> None:
         model = request.model
         serving = self.ledger.serving(model)
         if not serving:
@@ -97,55 +127,102 @@ class Balancer:
         if self.waiting >= self._max_waiting:
             raise QueueFull(self.waiting)
         if model not in self._queues:
-            self._queues[model] = WaitQueue(self._policy, self._arrivals)
-        self._queues[model].push(request)
+            self._queues[model] = WaitQueue(
+                self._policy, self.knowledge, self._arrivals, self._max_wait_us
+            )
+        self._workflow_of[request.id] = workflow_key(request)
+        self.knowledge.arrived(request, at)
+        self._queues[model].push(request, at)
+        self._rekey(workflow_key(request))
 
-    def _forget(self, request_id: str) -> None:
+    def _forget(self, request_id: str, at: int, completion_tokens: int | None = None) -> None:
+        workflow = self._workflow_of.pop(request_id, None)
+        if workflow is None:
+            return
         self.ledger.release(request_id)
         for queue in self._queues.values():
             if request_id in queue:
                 queue.remove(request_id)
+        self.knowledge.ended(request_id, at, completion_tokens)
+        self._rekey(workflow)
 
-    def _drain(self) -> list[Command]:
+    def _rekey(self, workflow: WorkflowKey) -> None:
+        """Something happened to the workflow, which may say more of its waiting requests."""
+        for request in self.knowledge.in_flight(workflow):
+            if request.id not in self.ledger:
+                self._queues[request.model].rekey(request)
+
+    def _drain(self, at: int) -> list[Command]:
         commands: list[Command] = []
         open_queues = {model: queue for model, queue in self._queues.items() if queue}
         while open_queues:
             model = min(open_queues, key=lambda m: open_queues[m].head_key())
-            dispatch = self._place_first(model, open_queues[model])
+            dispatch = self._place_first(model, open_queues[model], at)
             if dispatch is not None:
                 commands.append(dispatch)
             if dispatch is None or not open_queues[model]:
                 del open_queues[model]  # room only shrinks while draining: it need not be retried
         return commands
 
-    def _place_first(self, model: str | None, queue: WaitQueue) -> Dispatch | None:
+    def _place_first(self, model: str | None, queue: WaitQueue, at: int) -> Dispatch | None:
         need = queue.least_need()
-        instances = [i for i in self.ledger.serving(model) if self.ledger.has_room(i, need)]
-        if not instances:
-            return None
-        request = queue.pop_first(lambda r: any(self._fits(i, r) for i in instances))
-        if request is None:
-            return None
-        candidates = [i for i in instances if self._fits(i, request)]
-        instance = self._placement.choose(request, candidates, self.ledger)
-        self.ledger.book(request, instance)
-        return Dispatch(request.id, instance.id)
-
-    def _fits(self, instance: Instance, request: Request) -> bool:
-        return _can_hold(instance, request) and self.ledger.has_room(
-            instance, request.peak_kv_tokens
+        room = _Room(
+            [i for i in self.ledger.serving(model) if self.ledger.has_room(i, need)], self.ledger
         )
+        turn = queue.pop_first(room, at) if room.instances else None
+        if turn is None:
+            return None
+        request = turn.request
+        instance = self._placement.choose(request, room.candidates(request), self.ledger)
+        self.ledger.book(request, instance)
+        self.knowledge.dispatched(request.id, at)
+        remaining_us = int(self.knowledge.remaining_us(request))
+        return Dispatch(request.id, instance.id, turn.reason, len(queue), remaining_us)
 
-    def _refuse_stranded(self) -> list[Command]:
+    def _refuse_stranded(self, at: int) -> list[Command]:
         """Give up on waiting requests that no instance which is left could ever take."""
         refused: list[Command] = []
         for model, queue in self._queues.items():
             serving = self.ledger.serving(model)
             for request in queue.requests():
                 if not any(_can_hold(instance, request) for instance in serving):
-                    queue.remove(request.id)
+                    self._forget(request.id, at)
                     refused.append(Refuse(request.id, model))
         return refused
+
+    def _refuse_late(self, at: int) -> list[Command]:
+        """Give up on requests that have waited as long as they may."""
+        refused: list[Command] = []
+        for model, queue in self._queues.items():
+            while queue and queue.oldest().arrived_at + self._max_wait_us <= at:
+                request = queue.oldest()
+                self._forget(request.id, at)
+                refused.append(Refuse(request.id, model, "waited_too_long"))
+        return refused
+
+
+class _Room:
+    """What is free, while a queue is drained, of the instances that serve its model."""
+
+    def __init__(self, instances: Sequence[Instance], ledger: Ledger) -> None:
+        self.instances = instances
+        self._ledger = ledger
+
+    def candidates(self, request: Request) -> list[Instance]:
+        """The instances on which the request can be placed now."""
+        need = request.peak_kv_tokens
+        return [
+            instance
+            for instance in self.instances
+            if _can_hold(instance, request) and self._ledger.has_room(instance, need)
+        ]
+
+    def fits(self, request: Request) -> bool:
+        return bool(self.candidates(request))
+
+    def keep_for(self, request: Request) -> bool:
+        self.instances = [i for i in self.instances if not _can_hold(i, request)]
+        return bool(self.instances)
 
 
 def _can_hold(instance: Instance, request: Request) -> bool:

@@ -12,6 +12,7 @@ KairosError
  ├─ UpstreamFailed 502        the engine answered, but not with an answer
  ├─ Unavailable 503
  │   ├─ NoInstance 503
+ │   ├─ WaitedTooLong 503
  │   └─ UpstreamUnreachable 503
  ├─ MessageTooLarge           a message is over the bus's limit
  └─ SetupError                a command cannot start; the message says what to do
@@ -122,6 +123,15 @@ class NoInstance(Unavailable):
     def __init__(self, model: str | None) -> None:
         what = f"the model '{model[:100]}'" if model else "this request"
         super().__init__(f"no instance that serves {what} is reachable at the moment")
+
+
+class WaitedTooLong(Unavailable):
+    """The request was in the queue for as long as a request may be."""
+
+    code = "waited_too_long"
+
+    def __init__(self) -> None:
+        super().__init__("the request has waited as long as it may (max_wait_s): too much load")
 
 
 class UpstreamUnreachable(Unavailable):

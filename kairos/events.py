@@ -108,10 +108,12 @@ class Dispatch(msgspec.Struct, frozen=True, tag=True):
 
 
 class Refuse(msgspec.Struct, frozen=True, tag=True):
-    """A waiting request cannot be served any more: nothing that serves its model is left."""
+    """A waiting request is given up: nothing that serves its model is left, or it has waited as
+    long as a request may."""
 
     request_id: str
     model: str | None
+    reason: Literal["no_instance", "waited_too_long"] = "no_instance"
 
 
 Command = Dispatch | Refuse

@@ -5,6 +5,8 @@ from typing import Protocol
 
 import msgspec
 
+from kairos.events import Dispatch, Refuse
+
 
 class Clock(Protocol):
     """Microseconds that never run backwards."""
@@ -15,9 +17,9 @@ class Clock(Protocol):
 class Engine(Protocol):
     """Performs the balancer's commands. Returns at once; what comes of it returns as facts."""
 
-    def dispatch(self, request_id: str, instance_id: str) -> None: ...
+    def dispatch(self, command: Dispatch) -> None: ...
 
-    def refuse(self, request_id: str, model: str | None) -> None: ...
+    def refuse(self, command: Refuse) -> None: ...
 
 
 class Message(msgspec.Struct, frozen=True, kw_only=True):

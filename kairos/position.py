@@ -58,7 +58,7 @@ def features(position: Position) -> tuple[float, ...]:
 
 
 class _Workflow:
-    __slots__ = ("calls", "first_prompt", "last_completion", "seen_at", "served_us", "visits")
+    __slots__ = ("calls", "first_prompt", "last_completion", "seen_at", "served_us", "visits", "waited_us")
 
     def __init__(self, request: Request) -> None:
         self.calls = 0
@@ -66,11 +66,13 @@ class _Workflow:
         self.first_prompt = request.prompt_tokens
         self.last_completion = 0
         self.served_us = 0
+        self.waited_us = 0
         self.seen_at = 0
 
 
 class _Call(msgspec.Struct):
     workflow: WorkflowKey
+    arrived_at: int
     dispatched_at: int | None = None
 
 
@@ -106,7 +108,7 @@ class Positions:
             last_completion_tokens=workflow.last_completion,
         )
         workflow.calls += 1
-        self._calls[request.id] = _Call(key)
+        self._calls[request.id] = _Call(key, at)
         return position
 
     def dispatched(self, request_id: str, at: int) -> None:
@@ -122,10 +124,16 @@ class Positions:
         if workflow is None:
             return
         self._touch(call.workflow, workflow, at)
-        if call.dispatched_at is not None:
-            workflow.served_us += at - call.dispatched_at
+        began_at = at if call.dispatched_at is None else call.dispatched_at
+        workflow.served_us += at - began_at
+        workflow.waited_us += began_at - call.arrived_at
         if completion_tokens is not None:
             workflow.last_completion = completion_tokens
+
+    def attained(self, key: WorkflowKey) -> tuple[int, int]:
+        """Execution latency and waiting of the workflow's calls that ended, in µs."""
+        workflow = self._workflows.get(key)
+        return (workflow.served_us, workflow.waited_us) if workflow is not None else (0, 0)
 
     def workflow_ended(self, key: WorkflowKey) -> None:
         self._workflows.pop(key, None)

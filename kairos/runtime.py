@@ -37,6 +37,6 @@ class Runtime:
         for command in commands:
             match command:
                 case Dispatch():
-                    self._engine.dispatch(command.request_id, command.instance_id)
+                    self._engine.dispatch(command)
                 case Refuse():
-                    self._engine.refuse(command.request_id, command.model)
+                    self._engine.refuse(command)

@@ -40,7 +40,7 @@ def instance(name, *, models=("m",), seqs=4, kv=None):
 
 
 def balancer(*instances, policy="fcfs", placement="round-robin", **limits):
-    made = Balancer(POLICIES[policy](), PLACEMENTS[placement](), **limits)
+    made = Balancer(POLICIES[policy], PLACEMENTS[placement](), **limits)
     for each in instances:
         assert made.handle(InstanceJoined(each), 0) == []
     return made
@@ -58,15 +58,16 @@ class FixedTimeEngine:
         self.refused = []
         self.feed = None
 
-    def dispatch(self, request_id, instance_id):
-        self.dispatched.append((request_id, instance_id))
+    def dispatch(self, command):
+        request_id = command.request_id
+        self.dispatched.append((request_id, command.instance_id))
         end = self.random.choices([Finished, Failed, Cancelled], weights=[8, 1, 1])[0]
         fact = end(request_id, "engine") if end is Failed else end(request_id)
         took = self.random.randint(1, 2 * SECOND)
         self.clock.call_at(self.clock.now() + took, lambda: self.feed(fact))
 
-    def refuse(self, request_id, model):
-        self.refused.append(request_id)
+    def refuse(self, command):
+        self.refused.append(command.request_id)
 
 
 def simulate(seed, *, requests=200, policy="fcfs", placement="least-kv"):

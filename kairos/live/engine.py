@@ -9,7 +9,8 @@ from typing import Self
 import aiohttp
 from yarl import URL
 
-from kairos.errors import NoInstance, UpstreamUnreachable
+from kairos.errors import NoInstance, UpstreamUnreachable, WaitedTooLong
+from kairos.events import Dispatch, Refuse
 
 # Below the 5 s after which vLLM's and llama.cpp's servers close an idle connection, so that a call
 # does not meet a connection that is being closed at that moment.
@@ -83,15 +84,16 @@ class HttpEngine:
     def forget(self, request_id: str) -> None:
         self._expected.pop(request_id, None)
 
-    def dispatch(self, request_id: str, instance_id: str) -> None:
-        future = self._expected[request_id]
+    def dispatch(self, command: Dispatch) -> None:
+        future = self._expected[command.request_id]
         if not future.done():
-            future.set_result(instance_id)
+            future.set_result(command.instance_id)
 
-    def refuse(self, request_id: str, model: str | None) -> None:
-        future = self._expected[request_id]
+    def refuse(self, command: Refuse) -> None:
+        future = self._expected[command.request_id]
         if not future.done():
-            future.set_exception(NoInstance(model))
+            too_long = command.reason == "waited_too_long"
+            future.set_exception(WaitedTooLong() if too_long else NoInstance(command.model))
 
     async def send(
         self, instance_id: str, method: str, url: URL, headers: dict[str, str], body: bytes

@@ -50,7 +50,7 @@ async def running(
         SetupError: a port is taken, or the log cannot be written.
     """
     balancer = Balancer(
-        POLICIES[settings.policy](),
+        POLICIES[settings.policy],
         PLACEMENTS[settings.placement](),
         max_waiting=settings.max_waiting,
     )

@@ -1,30 +1,185 @@
 """Policies: the order in which waiting requests are served.
 
 A policy is a sort key, not a queue, so that a new one is about ten lines and one heap serves all.
+None of them can starve a request: the queue bounds how much may overtake it (`scheduler/queue.py`).
 """
 
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Hashable, Sequence
+from itertools import accumulate
 from typing import Protocol
 
-from kairos.model import Request
+from kairos.learnt import RemainingModel
+from kairos.model import SECOND, Request
+from kairos.position import workflow_key
+from kairos.scheduler.knowledge import Knowledge
 
 Key = tuple[float, ...]
 
 
 class Policy(Protocol):
-    """Orders waiting requests, smallest key first.
+    """Orders waiting requests, smallest key first."""
 
-    `key` must be pure: the queue asks once, when the request arrives.
-    """
+    def key(self, request: Request) -> Key:
+        """Pure, and constant while `Knowledge.epoch` and the workflow's `state` are."""
 
-    def key(self, request: Request) -> Key: ...
+    def state(self, request: Request) -> Hashable:
+        """What the keys of the workflow's requests rest on beside the requests themselves. When a
+        fact about one of them changes it, those that wait get new keys."""
+
+    def patience_us(self, request: Request) -> int | None:
+        """How long the request may wait before it goes first; None: as long as any other."""
 
 
-class Fcfs:
-    """First come, first served: what vLLM does when nobody tells it better."""
+class _Plain:
+    """A policy whose keys only change with what was learnt."""
+
+    def __init__(self, knowledge: Knowledge) -> None:
+        self._knowledge = knowledge
+
+    def state(self, request: Request) -> Hashable:  # noqa: ARG002
+        return None
+
+    def patience_us(self, request: Request) -> int | None:  # noqa: ARG002
+        return None
+
+
+class Fcfs(_Plain):
+    """First come, first served, call by call: what vLLM does, and Parrot in the Kairos paper."""
 
     def key(self, request: Request) -> Key:
         return (request.arrived_at,)
 
 
-POLICIES: dict[str, Callable[[], Policy]] = {"fcfs": Fcfs}
+class FcfsApp(_Plain):
+    """The oldest workflow first, whatever it still needs. Needs each workflow's start time."""
+
+    def key(self, request: Request) -> Key:
+        return request.workflow_started_at, request.arrived_at
+
+
+class Ayo(_Plain):
+    """Fewest remaining stages first, across all applications: Ayo as the Kairos paper describes it
+    (2.2, 7.1). As published, Ayo is first come, first served between queries, and uses depth within
+    one only. Needs each agent's mean remaining stages, which here are learnt, not declared."""
+
+    def key(self, request: Request) -> Key:
+        profile = self._knowledge.profile(request)
+        return profile.remaining_stages if profile else 0.0, request.arrived_at
+
+
+class WassersteinMds(_Plain):
+    """The Kairos paper (5): agents by their distance from having nothing left to do, then the older
+    workflow first. Needs agents' ranks (`scheduler/ranking.py`)."""
+
+    def key(self, request: Request) -> Key:
+        return self._knowledge.rank(request), request.workflow_started_at, request.arrived_at
+
+
+class Mean(_Plain):
+    """Least expected remaining work of the agent first, then the older workflow: what the paper's
+    ranking comes to, without its embedding. Needs each agent's mean."""
+
+    def key(self, request: Request) -> Key:
+        profile = self._knowledge.profile(request)
+        mean_us = profile.remaining_us.mean if profile else 0.0
+        return mean_us, request.workflow_started_at, request.arrived_at
+
+
+class Gittins(_Plain):
+    """Smallest Gittins index of the remaining work first (Gittins, 1979): the best ratio, over all
+    times to stop, of expected service to the chance of an end. Optimal for the mean response time of
+    a single server with known distributions. Here the distribution of a request is the model's
+    estimate for its position and history, times how its app's calls come out against estimates.
+    """
+
+    def __init__(self, knowledge: Knowledge) -> None:
+        super().__init__(knowledge)
+        self._indices: dict[tuple[str, str], tuple[RemainingModel, float]] = {}
+
+    def key(self, request: Request) -> Key:
+        index = self._index(self._knowledge.model(request))
+        remaining_us = self._knowledge.remaining_us(request)
+        return index * remaining_us, request.workflow_started_at, request.arrived_at
+
+    def _index(self, model: RemainingModel | None) -> float:
+        """Of what remains over what was expected: one number for each app."""
+        if model is None:
+            return 1.0
+        known, index = self._indices.get((model.tenant, model.app), (None, 0.0))
+        if known is not model:
+            index = gittins_index([math.exp(residual) for residual in model.residuals])
+            self._indices[model.tenant, model.app] = model, index
+        return index
+
+
+def gittins_index(values: Sequence[float]) -> float:
+    """min over t of E[min(X, t)] / P(X <= t), for X one of these ascending values at random."""
+    n = len(values)
+    return min(
+        (below + value * (n - i)) / i
+        for i, (value, below) in enumerate(zip(values, accumulate(values), strict=True), start=1)
+    )
+
+
+class Las:
+    """Least attained service of the workflow first, in doubling levels: Autellix's PLAS. A workflow
+    that has waited for more than `GUARD` times what it has been served goes first, its starvation
+    guard. Needs nothing that is learnt. Deviation: the levels are fixed, not tuned to a trace."""
+
+    LEVEL_US = SECOND  # attained service of the first level; each further one is twice as wide
+    GUARD = 10
+
+    def __init__(self, knowledge: Knowledge) -> None:
+        self._positions = knowledge.positions
+
+    def key(self, request: Request) -> Key:
+        return self._level(request), request.arrived_at
+
+    def state(self, request: Request) -> Hashable:
+        return self._level(request)
+
+    def patience_us(self, request: Request) -> int | None:
+        served_us, waited_us = self._positions.attained(workflow_key(request))
+        return max(0, self.GUARD * served_us - waited_us) if served_us else None
+
+    def _level(self, request: Request) -> int:
+        served_us, _ = self._positions.attained(workflow_key(request))
+        return (served_us // self.LEVEL_US).bit_length()
+
+
+class Kairos:
+    """Least remaining work of the workflow first, as told from where it stands; ours.
+
+    The estimate uses the agent, the calls and visits before this one, the work done so far and the
+    prompt (`position.features`). Calls of one workflow that are in flight together join in the end:
+    each of them leaves as much to do as the longest of them, and one with slack yields by its slack.
+    The last straggler of a fan-out has nobody left to wait for, and goes by its own rest alone.
+    Then the older workflow first (kairos paper, 5.2).
+    """
+
+    def __init__(self, knowledge: Knowledge) -> None:
+        self._knowledge = knowledge
+
+    def key(self, request: Request) -> Key:
+        rest_us = self._knowledge.remaining_us(request)
+        slack_us = self._knowledge.longest_us(request) - rest_us
+        return rest_us + 2 * slack_us, request.workflow_started_at, request.arrived_at
+
+    def state(self, request: Request) -> Hashable:
+        return self._knowledge.longest_us(request)
+
+    def patience_us(self, request: Request) -> int | None:  # noqa: ARG002
+        return None
+
+
+POLICIES: dict[str, Callable[[Knowledge], Policy]] = {
+    "fcfs": Fcfs,
+    "fcfs-app": FcfsApp,
+    "ayo": Ayo,
+    "wasserstein-mds": WassersteinMds,
+    "mean": Mean,
+    "gittins": Gittins,
+    "las": Las,
+    "kairos": Kairos,
+}

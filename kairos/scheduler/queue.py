@@ -1,28 +1,87 @@
-"""The wait queue: requests of one model, in the order of the policy."""
+"""The wait queue: requests of one model, in the order of the policy, and nobody starved by it.
 
-import heapq
-from collections.abc import Callable, Iterator
-from typing import Any
+Starvation is bounded, whatever the policy. When a request arrives, the predicted work that waits
+before it, its own included, is written down. Once what was dispatched since then comes to
+`OVERTAKEN` times as much, the request is overdue; so it is after half of the longest wait that is
+configured, or when the policy's own patience ends. Overdue requests go first, in order of arrival,
+and room is kept for one that does not fit. So the work that overtakes a request while the pool has
+room for it is at most `OVERTAKEN` times the work that it found before it. Ours.
+"""
 
-from kairos.model import Request
+from collections import OrderedDict
+from collections.abc import Hashable, Iterator
+from typing import Protocol
+
+import msgspec
+
+from kairos.events import Reason
+from kairos.model import SECOND, Request
+from kairos.scheduler.heap import LazyHeap
+from kairos.scheduler.knowledge import Knowledge
 from kairos.scheduler.policies import Key, Policy
+
+OVERTAKEN = 9
+MAX_WAIT_US = 600 * SECOND
+_RENEWED_AT_ONCE = 256  # keys, per fact, after new ranks: about a millisecond
+
+KeyEntry = tuple[Key, int, str]  # key, number of arrival, request id
+IntEntry = tuple[int, int, str]
+
+
+class Room(Protocol):
+    """What is free of the instances that could serve the queue."""
+
+    def fits(self, request: Request) -> bool:
+        """Whether the request can be placed now."""
+
+    def keep_for(self, request: Request) -> bool:
+        """Leave alone, from now on, the instances that could serve the request once they are free;
+        return whether any other is left."""
+
+
+class Turn(msgspec.Struct, frozen=True):
+    """Whose turn it is, and why."""
+
+    request: Request
+    reason: Reason
+
+
+class _Waiting(msgspec.Struct):
+    request: Request
+    seq: int
+    key: Key
+    epoch: int  # of the knowledge that the key comes from
+    state: Hashable  # the policy's
+    work_us: int  # predicted, of the call alone, when it arrived
+    overdue: bool = False
 
 
 class WaitQueue:
-    """A heap by policy key, and a second one by KV need; equal keys leave in order of arrival.
-
-    Removal is lazy: an entry whose request is gone is dropped when it comes to the top, and both
-    heaps are rebuilt when more than half of their entries are such. Push, pop and removal are
-    O(log n) amortised; passing over k requests that do not fit adds O(k log n) to a pop.
+    """Heaps by policy key, by KV need, and by when a request becomes overdue; equal keys leave in
+    order of arrival. Everything is O(log n) amortised and never O(n) at once, but passing over k
+    requests that do not fit, which adds O(k log n) to a pop.
     """
 
-    def __init__(self, policy: Policy, arrivals: Iterator[int]) -> None:
+    def __init__(
+        self,
+        policy: Policy,
+        knowledge: Knowledge,
+        arrivals: Iterator[int],
+        max_wait_us: int = MAX_WAIT_US,
+    ) -> None:
         """`arrivals` numbers the requests; queues that share it agree on who came first."""
         self._policy = policy
+        self._knowledge = knowledge
         self._arrivals = arrivals
-        self._waiting: dict[str, tuple[int, Request]] = {}
-        self._by_key: list[tuple[Key, int, str]] = []
-        self._by_need: list[tuple[int, int, str]] = []
+        self._max_wait_us = max_wait_us
+        self._waiting: OrderedDict[str, _Waiting] = OrderedDict()  # in order of arrival
+        self._waiting_us = 0  # predicted work of all that wait
+        self._dispatched_us = 0  # predicted work of all that ever left for an instance
+        self._by_key: LazyHeap[KeyEntry] = LazyHeap(self._renew_key)
+        self._by_need: LazyHeap[IntEntry] = LazyHeap(self._if_here)
+        self._by_due_work: LazyHeap[IntEntry] = LazyHeap(self._if_not_overdue)
+        self._by_due_at: LazyHeap[IntEntry] = LazyHeap(self._if_not_overdue)
+        self._overdue: LazyHeap[tuple[int, str]] = LazyHeap(self._if_here_still)
 
     def __len__(self) -> int:
         return len(self._waiting)
@@ -32,63 +91,147 @@ class WaitQueue:
 
     def requests(self) -> list[Request]:
         """All waiting requests, in order of arrival."""
-        return [request for _, request in self._waiting.values()]
+        return [waiting.request for waiting in self._waiting.values()]
 
-    def push(self, request: Request) -> None:
+    def oldest(self) -> Request:
+        """The request that came first. Queue not empty."""
+        return next(iter(self._waiting.values())).request
+
+    def push(self, request: Request, at: int) -> None:
+        """Add a request that the knowledge has been told of."""
         assert request.id not in self._waiting
         seq = next(self._arrivals)
-        self._waiting[request.id] = (seq, request)
-        heapq.heappush(self._by_key, (self._policy.key(request), seq, request.id))
-        heapq.heappush(self._by_need, (request.peak_kv_tokens, seq, request.id))
+        work_us = self._knowledge.call_us(request)
+        key, state = self._policy.key(request), self._policy.state(request)
+        waiting = _Waiting(request, seq, key, self._knowledge.epoch, state, work_us)
+        self._waiting[request.id] = waiting
+        self._waiting_us += work_us
+        n = len(self._waiting)
+        patience_us, longest_us = self._policy.patience_us(request), self._max_wait_us // 2
+        due_at = at + (longest_us if patience_us is None else min(patience_us, longest_us))
+        due_us = self._dispatched_us + OVERTAKEN * self._waiting_us
+        self._by_key.push((key, seq, request.id), n)
+        self._by_need.push((request.peak_kv_tokens, seq, request.id), n)
+        self._by_due_work.push((due_us, seq, request.id), n)
+        self._by_due_at.push((due_at, seq, request.id), n)
 
     def remove(self, request_id: str) -> None:
-        del self._waiting[request_id]
-        self._compact()
+        waiting = self._waiting.pop(request_id)
+        self._waiting_us -= waiting.work_us
 
     def head_key(self) -> tuple[Key, int]:
         """Where the first request stands against those of other queues. Queue not empty."""
-        self._drop_gone(self._by_key)
-        key, seq, _ = self._by_key[0]
-        return key, seq
+        overdue = self._overdue.top()
+        if overdue is not None:
+            return (float("-inf"),), overdue[0]
+        head = self._by_key.top()
+        assert head is not None
+        return head[0], head[1]
 
     def least_need(self) -> int:
         """The smallest KV need of any waiting request, in tokens. Queue not empty."""
-        self._drop_gone(self._by_need)
-        return self._by_need[0][0]
+        entry = self._by_need.top()
+        assert entry is not None
+        return entry[0]
 
-    def pop_first(self, fits: Callable[[Request], bool]) -> Request | None:
-        """Take out the first request, in order, that fits; None when none does."""
-        passed_over = []
-        found = None
-        while found is None:
-            self._drop_gone(self._by_key)
-            if not self._by_key:
+    def rekey(self, request: Request) -> None:
+        """A fact about the request's workflow may have changed its key."""
+        waiting = self._waiting.get(request.id)
+        if waiting is None:
+            return
+        state = self._policy.state(request)
+        if state == waiting.state:
+            return
+        waiting.state = state
+        key = self._policy.key(request)
+        waiting.epoch = self._knowledge.epoch
+        if key != waiting.key:
+            waiting.key = key  # the entry that stands for the old one is dead now
+            self._by_key.push((key, waiting.seq, request.id), len(self._waiting))
+
+    def start_renewing(self) -> None:
+        """What was learnt has changed: all keys are to be found anew, by and by."""
+        self._by_key.start_moving()
+
+    def renew_some(self) -> None:
+        """Renew some keys, if they are being renewed; a request at the top always is up to date."""
+        if self._by_key.moving:
+            self._by_key.move(_RENEWED_AT_ONCE)
+
+    def pop_first(self, room: Room, at: int) -> Turn | None:
+        """Take out the request whose turn it is; None when nothing fits that may go."""
+        while (entry := self._by_due_at.top()) is not None and entry[0] <= at:
+            self._make_overdue(entry)
+        turn: Turn | None = None
+        passed_over: list[KeyEntry] = []
+        while (found := self._first(room, passed_over)) is not None:
+            if not self._overtakes_too_much(found.request.id):
+                turn = found
                 break
-            entry = heapq.heappop(self._by_key)
-            request = self._waiting[entry[2]][1]
-            if fits(request):
-                found = request
-                del self._waiting[request.id]
-            else:
-                passed_over.append(entry)
-        for entry in passed_over:
-            heapq.heappush(self._by_key, entry)
-        self._compact()
+        for head in passed_over:
+            self._by_key.put_back(head)
+        if turn is not None:
+            self._dispatched_us += self._waiting[turn.request.id].work_us
+            self.remove(turn.request.id)
+        return turn
+
+    def _first(self, room: Room, passed_over: list[KeyEntry]) -> Turn | None:
+        """The first overdue request if it fits, else the first by policy for which there is room
+        beside what is kept for the overdue one. Adds to `passed_over` what it took out."""
+        overdue = self._overdue.top()
+        if overdue is not None:
+            request = self._waiting[overdue[1]].request
+            if room.fits(request):
+                return Turn(request, "overdue")
+            if not room.keep_for(request):
+                return None
+        while (head := self._by_key.pop()) is not None:
+            request = self._waiting[head[2]].request
+            if room.fits(request):
+                self._by_key.put_back(head)
+                return Turn(request, "backfill" if passed_over else "first")
+            passed_over.append(head)
+        return None
+
+    def _overtakes_too_much(self, request_id: str) -> bool:
+        """Whether dispatching this one would go beyond what another may be overtaken by; the others
+        are overdue then."""
+        after_us = self._dispatched_us + self._waiting[request_id].work_us
+        found = False
+        while (entry := self._by_due_work.top()) is not None and entry[0] < after_us:
+            self._make_overdue(entry)
+            found = True
         return found
 
-    def _is_gone(self, seq: int, request_id: str) -> bool:
+    def _make_overdue(self, entry: IntEntry) -> None:
+        _, seq, request_id = entry
+        self._waiting[request_id].overdue = True
+        self._overdue.push((seq, request_id), len(self._waiting))
+
+    def _renew_key(self, entry: KeyEntry) -> KeyEntry | None:
+        key, seq, request_id = entry
         waiting = self._waiting.get(request_id)
-        return waiting is None or waiting[0] != seq  # an id may have left and come back
+        if waiting is None or waiting.seq != seq or waiting.key is not key:
+            return None
+        if waiting.epoch == self._knowledge.epoch:
+            return entry
+        waiting.epoch = self._knowledge.epoch
+        renewed = self._policy.key(waiting.request)
+        waiting.state = self._policy.state(waiting.request)
+        if renewed == key:
+            return entry
+        waiting.key = renewed
+        return renewed, seq, request_id
 
-    def _drop_gone(self, heap: list[tuple[Any, int, str]]) -> None:
-        while heap and self._is_gone(heap[0][1], heap[0][2]):
-            heapq.heappop(heap)
+    def _if_here(self, entry: IntEntry) -> IntEntry | None:
+        waiting = self._waiting.get(entry[2])  # an id may have left and come back
+        return entry if waiting is not None and waiting.seq == entry[1] else None
 
-    def _compact(self) -> None:
-        limit = 2 * len(self._waiting) + 64
-        if len(self._by_key) > limit:
-            self._by_key = [e for e in self._by_key if not self._is_gone(e[1], e[2])]
-            heapq.heapify(self._by_key)
-        if len(self._by_need) > limit:
-            self._by_need = [e for e in self._by_need if not self._is_gone(e[1], e[2])]
-            heapq.heapify(self._by_need)
+    def _if_not_overdue(self, entry: IntEntry) -> IntEntry | None:
+        waiting = self._waiting.get(entry[2])
+        here = waiting is not None and waiting.seq == entry[1] and not waiting.overdue
+        return entry if here else None
+
+    def _if_here_still(self, entry: tuple[int, str]) -> tuple[int, str] | None:
+        waiting = self._waiting.get(entry[1])
+        return entry if waiting is not None and waiting.seq == entry[0] else None

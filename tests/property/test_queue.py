@@ -2,27 +2,84 @@
 
 from itertools import count
 
+import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from kairos.scheduler.policies import Fcfs
-from kairos.scheduler.queue import WaitQueue
+from kairos.scheduler.knowledge import Knowledge
+from kairos.scheduler.policies import POLICIES, Fcfs
+from kairos.scheduler.queue import OVERTAKEN, WaitQueue
 from tests import build
+
+FOREVER = 10**15
+
+
+class Room:
+    """Room for requests up to a need; `kept` says for whom the rest was kept."""
+
+    def __init__(self, need=FOREVER):
+        self.need, self.kept = need, None
+
+    def fits(self, request):
+        return self.need is not None and request.peak_kv_tokens <= self.need
+
+    def keep_for(self, request):
+        self.kept, self.need = request, None
+        return False
+
+
+class ByTable:
+    """A policy of the test's own: the key of each request stands in a table, and may change."""
+
+    def __init__(self, table):
+        self.table = table
+
+    def key(self, request):
+        return (self.table.get(request.id, 0),)
+
+    def state(self, request):
+        return self.table.get(request.id, 0)
+
+    def patience_us(self, request):
+        return None
+
+
+def made(policy, max_wait_us=FOREVER):
+    knowledge = Knowledge()
+    queue = WaitQueue(policy(knowledge), knowledge, count(), max_wait_us)
+
+    def push(request, at=0):
+        knowledge.arrived(request, at)
+        queue.push(request, at)
+
+    return knowledge, queue, push
 
 
 class QueueMachine(RuleBasedStateMachine):
+    """Few enough requests that none is ever overdue: the order is the policy's alone."""
+
     @initialize()
     def start(self):
-        self.queue, self.expected, self.pushed = WaitQueue(Fcfs(), count()), [], 0
+        self.table, self.expected, self.seq = {}, [], {}
+        self.knowledge, self.queue, self.tell = made(lambda _: ByTable(self.table))
+        self.queue._dispatched_us = -FOREVER  # whoever waits is never overtaken by too much
+        self.pushed = count()
 
-    @rule(at=st.integers(0, 5), need=st.integers(1, 50))
-    def push(self, at, need):
-        request = build.request(f"r{self.pushed}", at=at, prompt=need, completion=1)
-        self.pushed += 1
-        self.queue.push(request)
+    def add(self, request):
+        self.knowledge.ended(request.id, 0)
+        self.tell(request)
+        self.seq[request.id] = next(self.pushed)
         self.expected.append(request)
-        self.expected.sort(key=lambda r: r.arrived_at)  # stable: ties stay in order of arrival
+
+    def in_order(self):
+        return sorted(self.expected, key=lambda r: (self.table[r.id], self.seq[r.id]))
+
+    @rule(key=st.integers(0, 5), need=st.integers(1, 50))
+    def push(self, key, need):
+        request = build.request(f"r{len(self.seq)}", prompt=need, completion=1)
+        self.table[request.id] = key
+        self.add(request)
 
     @precondition(lambda self: self.expected)
     @rule(data=st.data())
@@ -36,40 +93,197 @@ class QueueMachine(RuleBasedStateMachine):
     def push_again_what_was_removed(self, data):
         request = data.draw(st.sampled_from(self.expected))
         self.queue.remove(request.id)
-        self.queue.push(request)
         self.expected.remove(request)
-        self.expected.append(request)
-        self.expected.sort(key=lambda r: r.arrived_at)
+        self.add(request)
+
+    @precondition(lambda self: self.expected)
+    @rule(data=st.data(), key=st.integers(0, 5))
+    def change_one_key(self, data, key):
+        request = data.draw(st.sampled_from(self.expected))
+        self.table[request.id] = key
+        self.queue.rekey(request)
+
+    @precondition(lambda self: self.expected)
+    @rule(data=st.data())
+    def change_all_keys(self, data):
+        keys = st.lists(
+            st.integers(0, 5), min_size=len(self.expected), max_size=len(self.expected)
+        )
+        for request, key in zip(self.expected, data.draw(keys), strict=True):
+            self.table[request.id] = key
+        self.knowledge.epoch += 1
+        self.queue.start_renewing()
+        self.queue.renew_some()  # more at once than wait here
 
     @rule(room=st.integers(0, 60))
     def pop_first_that_fits(self, room):
-        first = next((r for r in self.expected if r.peak_kv_tokens <= room), None)
-        assert self.queue.pop_first(lambda r: r.peak_kv_tokens <= room) == first
+        first = next((r for r in self.in_order() if r.peak_kv_tokens <= room), None)
+        turn = self.queue.pop_first(Room(room), 0)
+        assert (turn and turn.request) == first
         if first is not None:
+            assert turn.reason == ("first" if first is self.in_order()[0] else "backfill")
             self.expected.remove(first)
 
     @invariant()
     def both_agree(self):
         assert len(self.queue) == len(self.expected)
-        assert {r.id for r in self.queue.requests()} == {r.id for r in self.expected}
+        assert self.queue.requests() == self.expected
         if self.expected:
             assert self.queue.least_need() == min(r.peak_kv_tokens for r in self.expected)
-            assert self.queue.head_key()[0] == (self.expected[0].arrived_at,)
-
-    @invariant()
-    def what_is_gone_takes_no_memory_for_long(self):
-        limit = 2 * len(self.queue) + 64
-        assert max(len(self.queue._by_key), len(self.queue._by_need)) <= limit + 1
+            assert self.queue.head_key()[0] == (self.table[self.in_order()[0].id],)
+            assert self.queue.oldest() == self.expected[0]
 
 
 TestQueue = QueueMachine.TestCase
-TestQueue.settings = settings(max_examples=60, stateful_step_count=60, deadline=None)
+TestQueue.settings = settings(max_examples=80, stateful_step_count=60, deadline=None)
+
+
+class StarvationMachine(RuleBasedStateMachine):
+    """A policy that does its worst: whatever it prefers, nobody is overtaken beyond the bound."""
+
+    @initialize(newest_first=st.booleans())
+    def start(self, newest_first):
+        self.table, self.n = {}, 0
+        self.newest_first = newest_first
+        self.knowledge, self.queue, self.tell = made(lambda _: ByTable(self.table))
+        self.waiting = {}  # id -> [seq, work ahead when it came, work that overtook it]
+        self.room = True
+
+    @rule(work=st.sampled_from([1, 2, 5, 40]), key=st.integers(0, 3))
+    def push(self, work, key):
+        request = build.request(f"r{self.n}", prompt=1, completion=work)
+        self.table[request.id] = -self.n if self.newest_first else key
+        self.tell(request)
+        mine = self.knowledge.call_us(request)
+        ahead = mine + sum(self.knowledge.call_us(r) for r, *_ in self.waiting.values())
+        self.waiting[request.id] = [request, self.n, ahead, 0]
+        self.n += 1
+
+    @precondition(lambda self: self.waiting)
+    @rule(data=st.data())
+    def one_gives_up(self, data):
+        name = data.draw(st.sampled_from(sorted(self.waiting)))
+        self.queue.remove(name)
+        del self.waiting[name]
+
+    @precondition(lambda self: self.waiting)
+    @rule()
+    def pop(self):
+        turn = self.queue.pop_first(Room(), 0)
+        request, seq, _, _ = self.waiting.pop(turn.request.id)
+        for each in self.waiting.values():
+            if each[1] < seq:
+                each[3] += self.knowledge.call_us(request)
+
+    @invariant()
+    def nobody_is_overtaken_by_more_than_the_bound(self):
+        for _, _, ahead, overtaken in self.waiting.values():
+            assert overtaken <= OVERTAKEN * ahead
+
+
+TestStarvation = StarvationMachine.TestCase
+TestStarvation.settings = settings(max_examples=120, stateful_step_count=120, deadline=None)
+
+
+def test_a_stream_of_newcomers_that_the_policy_prefers_overtakes_only_so_much():
+    _, queue, push = made(lambda _: ByTable({"old": 1}))
+    push(build.request("old", completion=100))
+    overtaken = 0
+    for n in range(1_000):
+        push(build.request(f"new{n}", completion=100))
+        turn = queue.pop_first(Room(), 0)
+        if turn.request.id == "old":
+            break
+        assert turn.reason == "first"
+        overtaken += 1
+
+    assert turn.reason == "overdue"
+    assert overtaken == OVERTAKEN  # each is as much work as the old one found: its own
+
+
+def test_after_half_of_the_longest_wait_a_request_goes_first():
+    _, queue, push = made(lambda _: ByTable({"old": 1}), max_wait_us=100)
+    push(build.request("old", completion=10_000), at=0)
+    push(build.request("new"), at=49)
+
+    assert queue.pop_first(Room(), 49).request.id == "new"
+    push(build.request("newer"), at=50)
+    assert queue.head_key() == ((0.0,), 2)
+    assert queue.pop_first(Room(), 50).request.id == "old"
+
+
+def test_room_is_kept_for_an_overdue_request_that_does_not_fit():
+    _, queue, push = made(lambda _: ByTable({"large": 1}), max_wait_us=100)
+    push(build.request("large", prompt=50), at=0)
+    push(build.request("small", prompt=1), at=1)
+
+    early = Room(20)
+    assert queue.pop_first(early, 1).reason == "first"
+    push(build.request("small again", prompt=1), at=50)
+    late = Room(20)
+    assert queue.pop_first(late, 50) is None
+    assert late.kept.id == "large"
+    assert queue.pop_first(Room(60), 51).request.id == "large"
+    assert queue.pop_first(Room(20), 52).request.id == "small again"
+
+
+def test_while_keys_are_renewed_the_head_is_always_up_to_date():
+    table = {}
+    knowledge, queue, push = made(lambda _: ByTable(table))
+    for n in range(2_000):
+        table[f"r{n}"] = n
+        push(build.request(f"r{n}"))
+    for n in range(2_000):
+        table[f"r{n}"] = n + 10_000 if n < 10 else n
+    knowledge.epoch += 1
+    queue.start_renewing()
+
+    assert queue.pop_first(Room(), 0).request.id == "r10"
+
+
+def test_renewing_takes_few_at_a_time_and_ends():
+    asked = []
+
+    class Counting(ByTable):
+        def key(self, request):
+            asked.append(request.id)
+            return super().key(request)
+
+    knowledge, queue, push = made(lambda _: Counting({}))
+    for n in range(5_000):
+        push(build.request(f"r{n}"))
+    asked.clear()
+    for _ in range(3):  # news that come before the last are dealt with
+        knowledge.epoch += 1
+        queue.start_renewing()
+        queue.renew_some()
+        assert len(asked) <= 300
+        asked.clear()
+    for _ in range(100):
+        queue.renew_some()
+
+    assert not queue._by_key.moving
+    assert all(w.epoch == knowledge.epoch for w in queue._waiting.values())
 
 
 def test_a_long_life_of_pushes_and_removals_leaves_no_garbage():
-    queue = WaitQueue(Fcfs(), count())
+    knowledge, queue, push = made(Fcfs)
     for n in range(10_000):
-        queue.push(build.request(f"r{n}", at=n))
+        push(build.request(f"r{n}", at=n))
         queue.remove(f"r{n}")
+        knowledge.ended(f"r{n}", n)
 
-    assert len(queue._by_key) + len(queue._by_need) < 200
+    heaps = (queue._by_key, queue._by_need, queue._by_due_work, queue._by_due_at, queue._overdue)
+    assert sum(map(len, heaps)) < 800
+    assert len(knowledge._standings) == len(knowledge._together) == 0
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+def test_every_policy_serves_all_and_only_once(policy):
+    _, queue, push = made(POLICIES[policy])
+    for n in range(50):
+        push(build.request(f"r{n}", at=n, workflow_id=f"w{n % 7}", app="a", agent=f"a{n % 3}"), n)
+
+    served = [queue.pop_first(Room(), 50).request.id for _ in range(50)]
+    assert sorted(served) == sorted(f"r{n}" for n in range(50))
+    assert queue.pop_first(Room(), 50) is None

@@ -1,0 +1,149 @@
+"""What policies may know: what was learnt of agents, and how far each open workflow has come."""
+
+import msgspec
+
+from kairos.events import ProfilesLearnt
+from kairos.learnt import POOLED, AgentKey, AgentProfile, RemainingModel, agent_key
+from kairos.model import Request
+from kairos.position import Position, Positions, WorkflowKey, features, workflow_key
+
+# Until anything is learnt, work is told from tokens; only its proportions matter then.
+_US_PER_COMPLETION_TOKEN = 20_000
+_US_PER_PROMPT_TOKEN = 200
+
+
+class Standing(msgspec.Struct):
+    """A request in flight, waiting or running, and what is expected of it."""
+
+    request: Request
+    position: Position
+    remaining_us: float = 0.0
+    epoch: int = -1  # of the knowledge that `remaining_us` comes from
+
+
+class Together:
+    """The calls of one workflow that are in flight at the same time."""
+
+    def __init__(self) -> None:
+        self.standings: dict[str, Standing] = {}
+        self.longest_us = 0.0
+        self.epoch = -1
+
+
+class Knowledge:
+    """Changed by facts only, through the balancer. `epoch` rises when what was learnt changes."""
+
+    def __init__(self) -> None:
+        self.epoch = 0
+        self.positions = Positions()
+        self._profiles: dict[AgentKey, AgentProfile] = {}
+        self._models: dict[tuple[str, str], RemainingModel] = {}
+        self._ranks: dict[AgentKey, float] = {}
+        self._standings: dict[str, Standing] = {}
+        self._together: dict[WorkflowKey, Together] = {}
+
+    def learn(self, event: ProfilesLearnt) -> None:
+        self._profiles.update((profile.key, profile) for profile in event.profiles)
+        self._models.update(((model.tenant, model.app), model) for model in event.models)
+        if event.ranks is not None:
+            self._ranks = {(r.tenant, r.app, r.agent): r.rank for r in event.ranks}
+            # Who is ranked no more was forgotten by the orchestrator, which bounds the names.
+            self._profiles = {k: v for k, v in self._profiles.items() if k in self._ranks}
+        self.epoch += 1
+
+    def arrived(self, request: Request, at: int) -> None:
+        standing = Standing(request, self.positions.arrived(request, at))
+        self._standings[request.id] = standing
+        together = self._together.setdefault(workflow_key(request), Together())
+        together.standings[request.id] = standing
+        together.longest_us = max(together.longest_us, self.remaining_us(request))
+
+    def dispatched(self, request_id: str, at: int) -> None:
+        self.positions.dispatched(request_id, at)
+
+    def ended(self, request_id: str, at: int, completion_tokens: int | None = None) -> None:
+        """The request finished, failed, was cancelled or refused; one not in flight is ignored."""
+        self.positions.ended(request_id, at, completion_tokens)
+        standing = self._standings.pop(request_id, None)
+        if standing is None:
+            return
+        key = workflow_key(standing.request)
+        together = self._together[key]
+        del together.standings[request_id]
+        if not together.standings:
+            del self._together[key]
+        elif standing.remaining_us >= together.longest_us:
+            together.epoch = -1  # to be found anew
+
+    def workflow_ended(self, key: WorkflowKey) -> None:
+        self.positions.workflow_ended(key)
+
+    def in_flight(self, workflow: WorkflowKey) -> list[Request]:
+        """The calls of the workflow that wait or run."""
+        together = self._together.get(workflow)
+        return [each.request for each in together.standings.values()] if together else []
+
+    def longest_us(self, request: Request) -> float:
+        """The most that is expected to remain of any call in flight of the request's workflow."""
+        together = self._together[workflow_key(request)]
+        if together.epoch != self.epoch:
+            calls = together.standings.values()
+            together.longest_us = max(self.remaining_us(call.request) for call in calls)
+            together.epoch = self.epoch
+        return together.longest_us
+
+    def profile(self, request: Request) -> AgentProfile | None:
+        """What is known of the agent; else of its app; else of all; None while nothing is."""
+        tenant, app, agent = agent_key(request)
+        profiles = self._profiles
+        return (
+            profiles.get((tenant, app, agent))
+            or profiles.get((tenant, app, POOLED))
+            or profiles.get((POOLED, POOLED, POOLED))
+        )
+
+    def rank(self, request: Request) -> float:
+        """The agent's rank; else that of its app; else of all; 0 while nothing is ranked."""
+        tenant, app, agent = agent_key(request)
+        ranks = self._ranks
+        rank = ranks.get((tenant, app, agent))
+        if rank is None:
+            rank = ranks.get((tenant, app, POOLED))
+        return ranks.get((POOLED, POOLED, POOLED), 0.0) if rank is None else rank
+
+    def model(self, request: Request) -> RemainingModel | None:
+        """The model of the request's app; else of all; None while there is none."""
+        model = self._models.get((request.tenant, request.app or ""))
+        return model or self._models.get((POOLED, POOLED))
+
+    def call_us(self, request: Request) -> int:
+        """Expected execution latency of the call alone, at least 1."""
+        profile = self.profile(request)
+        if profile is not None:
+            return max(1, int(profile.call_us.mean))
+        return _guess_us(request)
+
+    def remaining_us(self, request: Request) -> float:
+        """Expected execution latency of the request's workflow from this call on, this included.
+
+        The request is in flight: where it stands counts, not only whose it is.
+        """
+        standing = self._standings[request.id]
+        if standing.epoch != self.epoch:
+            standing.remaining_us, standing.epoch = self._estimate(standing), self.epoch
+        return standing.remaining_us
+
+    def _estimate(self, standing: Standing) -> float:
+        request = standing.request
+        model = self.model(request)
+        if model is not None:
+            return model.remaining_us(request.agent or "", features(standing.position))
+        profile = self.profile(request)
+        return profile.remaining_us.mean if profile is not None else _guess_us(request)
+
+
+def _guess_us(request: Request) -> int:
+    return (
+        request.completion_tokens * _US_PER_COMPLETION_TOKEN
+        + request.prompt_tokens * _US_PER_PROMPT_TOKEN
+    )
