@@ -23,7 +23,8 @@ class Figure(msgspec.Struct, kw_only=True):
 
     def __post_init__(self) -> None:
         if self.target is not None and self.value is not None:
-            self.met = self.value < self.target
+            higher = self.better == "higher"
+            self.met = self.value >= self.target if higher else self.value < self.target
 
 
 class Spread(msgspec.Struct, frozen=True):

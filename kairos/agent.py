@@ -81,6 +81,7 @@ class Task:
         self._bus = bus
         self._llm = llm
         self._calls = 0
+        self._parent = self.envelope.parent  # the last call that was answered, here or before
 
     def text(self, field: str) -> str:
         """A field of the value.
@@ -104,7 +105,10 @@ class Task:
             "temperature": temperature,
             "seed": seed,
         }
-        return _reply(await self._llm.complete(body, self._call_headers()))
+        headers = self._call_headers()
+        reply = _reply(await self._llm.complete(body, headers))
+        self._parent = headers["X-Request-Id"]
+        return reply
 
     async def send(self, agent: str, value: Value) -> None:
         """Hand the workflow on to another agent of the application, or back to this one."""
@@ -118,14 +122,21 @@ class Task:
         await self._publish(RESULTS, USER, value)
 
     async def _publish(self, topic: str, agent: str, value: Value) -> None:
-        message = forward(self._message, self.envelope, agent=agent, value=value)
+        message = forward(
+            self._message, self.envelope, agent=agent, value=value, parent=self._parent
+        )
         await self._bus.publish(topic, message)
 
     def _call_headers(self) -> dict[str, str]:
-        """Redelivered, a task makes its calls under the names they had before."""
+        """Redelivered, a task makes its calls under the names they had before.
+
+        A call's parent is the one that was answered last before it: of calls that wait for
+        several, the one they waited for longest. Calls made at once have the same parent.
+        """
         self._calls += 1
         envelope = self.envelope
         span = envelope.traceparent.split("-")[2]
+        parent = {"X-Kairos-Parent-Id": self._parent} if self._parent is not None else {}
         return {
             "X-Kairos-Workflow-Id": envelope.workflow_id,
             "X-Kairos-App": envelope.app,
@@ -133,6 +144,7 @@ class Task:
             "X-Kairos-Upstream": envelope.upstream,
             "X-Kairos-Started-At": str(envelope.started_at),
             "X-Kairos-Attempt": str(envelope.attempt),
+            **parent,
             "X-Request-Id": f"{span}-{self._calls}",
             "traceparent": envelope.traceparent,
         }
@@ -234,7 +246,8 @@ async def _report_failure(app: Application, bus: Bus, letter: Message) -> None:
         return
     reason = letter.headers.get(DEAD_REASON, "for an unknown reason")
     value = {"error": f"{envelope.agent} failed: {reason}"}
-    await bus.publish(RESULTS, forward(letter, envelope, agent=USER, value=value))
+    result = forward(letter, envelope, agent=USER, value=value, parent=envelope.parent)
+    await bus.publish(RESULTS, result)
 
 
 class _Said(msgspec.Struct):

@@ -30,7 +30,7 @@ from kairos.events import (
     WorkflowEnded,
 )
 from kairos.model import Instance, Request
-from kairos.position import WorkflowKey, workflow_key
+from kairos.position import IDLE_US, WorkflowKey, workflow_key
 from kairos.scheduler.knowledge import Knowledge
 from kairos.scheduler.policies import Policy
 from kairos.scheduler.queue import MAX_WAIT_US, WaitQueue
@@ -48,9 +48,12 @@ class Balancer:
         *,
         max_waiting: int = MAX_WAITING,
         max_wait_us: int = MAX_WAIT_US,
+        idle_us: int = IDLE_US,
     ) -> None:
+        """`max_wait_us` in the queue a request is given up; after `idle_us` without any fact about
+        it a workflow is forgotten."""
         self.ledger = Ledger()
-        self.knowledge = Knowledge()
+        self.knowledge = Knowledge(idle_us=idle_us)
         self._policy = policy(self.knowledge)
         self._placement = placement
         self._max_waiting = max_waiting
@@ -100,19 +103,21 @@ class Balancer:
             case InstanceLeft(instance_id=instance_id):
                 self.ledger.leave(instance_id)
                 return self._refuse_stranded(at)
-            case WorkflowEnded():
-                self.knowledge.workflow_ended((event.tenant, event.workflow_id))
-                return []
-            case ProfilesLearnt():
-                self.knowledge.learn(event)
-                for queue in self._queues.values():
-                    queue.start_renewing()
-                return []
             case Tick():
                 return self._refuse_late(at)
-            case FirstToken():
+            case WorkflowEnded() | ProfilesLearnt() | FirstToken():
+                self._note(event)
                 return []
         return self._drain(at)
+
+    def _note(self, event: WorkflowEnded | ProfilesLearnt | FirstToken) -> None:
+        """Facts that free no room."""
+        if isinstance(event, WorkflowEnded):
+            self.knowledge.workflow_ended((event.tenant, event.workflow_id))
+        elif isinstance(event, ProfilesLearnt):
+            self.knowledge.learn(event)
+            for queue in self._queues.values():
+                queue.start_renewing()
 
     def _admit(self, request: Request, at: int) -> None:
         model = request.model
@@ -177,7 +182,8 @@ class Balancer:
         self.ledger.book(request, instance)
         self.knowledge.dispatched(request.id, at)
         remaining_us = int(self.knowledge.remaining_us(request))
-        return Dispatch(request.id, instance.id, turn.reason, len(queue), remaining_us)
+        rank = self.knowledge.rank(request)
+        return Dispatch(request.id, instance.id, turn.reason, len(queue), remaining_us, rank)
 
     def _refuse_stranded(self, at: int) -> list[Command]:
         """Give up on waiting requests that no instance which is left could ever take."""

@@ -23,7 +23,6 @@ from kairos.scheduler.policies import POLICIES
 
 if TYPE_CHECKING:
     from kairos.demo.engines import Kind
-    from kairos.demo.run import Run
 
 SERVE, DEMO = config.Settings(), Options()  # the defaults
 POLICY_HELP = f"Order of the queue: {', '.join(sorted(POLICIES))}."
@@ -69,6 +68,13 @@ def serve(
     log: Annotated[
         Path | None, typer.Option(help="Keep facts and decisions (no bodies) in this directory.")
     ] = None,
+    learnt: Annotated[
+        Path | None,
+        typer.Option(
+            help="Keep what is learnt of agents in this file, and begin with what it says "
+            r"\[learnt.json in the log's directory, if there is one]."
+        ),
+    ] = None,
     config_file: Annotated[
         Path | None, typer.Option("--config", help="TOML file with any of these, and API keys.")
     ] = None,
@@ -87,6 +93,7 @@ def serve(
         "port": port,
         "admin_port": admin_port,
         "log_dir": str(log) if log else None,
+        "learnt_path": str(learnt) if learnt else None,
         "engine": [config.parse_engine(text) for text in engine] if engine else None,
     }
     settings = config.load(config_file, os.environ, arguments)
@@ -159,15 +166,19 @@ def demo(
         ),
     ] = ",".join(DEMO.inputs),
     policy: Annotated[str, typer.Option(help=POLICY_HELP)] = SERVE.policy,
+    versus: Annotated[
+        str | None,
+        typer.Option(help="Another policy: the same tasks run under it too, and are compared."),
+    ] = None,
     placement: Annotated[str, typer.Option(help=PLACEMENT_HELP)] = SERVE.placement,
     seed: Annotated[
-        int, typer.Option(help="Of the order of tasks and of their arrivals.")
+        int, typer.Option(help="Of the order of tasks, their arrivals, and stand-ins' replies.")
     ] = DEMO.seed,
     time_limit: Annotated[
         float, typer.Option(help="Seconds after which what has not finished is given up.")
     ] = DEMO.time_limit_s,
     record: Annotated[
-        Path | None, typer.Option(help="Keep the run as a workflow file, for replay.")
+        Path | None, typer.Option(help="Keep the (first) run as a workflow file, for replay.")
     ] = None,
     as_json: Annotated[
         bool, typer.Option("--json", help="Print the metrics record, and nothing else.")
@@ -177,7 +188,11 @@ def demo(
 
     QA routes a question to an expert, RG researches and writes a report, CG writes code with five
     roles and runs its tests. Answers and figures are printed at the end.
+
+    Example: kairos demo --engine sim --policy mean --versus fcfs
     """
+    if versus == policy:
+        raise SetupError(f"--versus '{versus}' compares it with itself: name another policy")
     options = Options(
         apps=tuple(dict.fromkeys(apps.split(","))),
         workflows=workflows,
@@ -189,8 +204,9 @@ def demo(
         record=record,
     )
     kind, given = _engines(engine or ["llama"])
-    arguments = {"policy": policy, "placement": placement, "engine": given}
-    settings = config.load(None, {}, {"port": 0, "admin_port": 0, **arguments})
+    arguments = {"port": 0, "admin_port": 0, "placement": placement, "engine": given}
+    policies = [policy] if versus is None else [policy, versus]
+    settings = [config.load(None, {}, {**arguments, "policy": name}) for name in policies]
     _run(_demo(settings, kind, options, as_json=as_json))
 
 
@@ -202,44 +218,11 @@ def _engines(named: list[str]) -> "tuple[Kind | None, list[config.EngineSettings
 
 
 async def _demo(
-    settings: config.Settings, kind: "Kind | None", options: Options, *, as_json: bool
+    settings: list[config.Settings], kind: "Kind | None", options: Options, *, as_json: bool
 ) -> None:
-    from rich.console import Console
+    from kairos.demo import command
 
-    from kairos.demo import plan, run, view
-
-    console = Console(stderr=as_json)
-    arrivals = plan.plan_arrivals(options)
-    submissions = plan.plan_submissions(options, arrivals.at_us)
-    async with run.started(settings, kind, console.print) as demo_run:
-        progress = asyncio.create_task(view.show_progress(console, demo_run, len(submissions)))
-        try:
-            await demo_run.to_the_end(submissions, options.time_limit_s)
-        finally:
-            progress.cancel()
-            if options.record is not None:
-                run.write_record(demo_run, options.record)
-    if as_json:
-        typer.echo(json.dumps(demo_run.metrics.record()))
-    else:
-        view.show_answers(console, list(demo_run.outcomes.values()))
-        view.show_tables(console, demo_run)
-        view.show_arrivals(console, options.arrivals, arrivals)
-    _say_what_failed(demo_run, len(submissions))
-
-
-def _say_what_failed(demo_run: "Run", total: int) -> None:
-    failed = [o for o in demo_run.outcomes.values() if o.result and "error" in o.result]
-    for outcome in failed[:5]:
-        assert outcome.result is not None
-        typer.echo(f"kairos: {outcome.workflow_id} failed: {outcome.result['error']}", err=True)
-    if unfinished := total - demo_run.finished:
-        typer.echo(
-            f"kairos: {unfinished} of {total} workflows did not finish in time; the machine may be "
-            "busy: try fewer --workflows, or a higher --time-limit",
-            err=True,
-        )
-    if failed or unfinished:
+    if not await command.demo(settings, kind, options, as_json=as_json):
         raise typer.Exit(1)
 
 

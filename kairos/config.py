@@ -13,7 +13,10 @@ import msgspec
 from kairos.balancer import MAX_WAITING
 from kairos.dispatcher.placements import PLACEMENTS
 from kairos.errors import SetupError
+from kairos.model import SECOND
+from kairos.position import IDLE_US
 from kairos.scheduler.policies import POLICIES
+from kairos.scheduler.queue import MAX_WAIT_US
 
 # vLLM's own default; an engine tells its KV memory, but not this.
 MAX_NUM_SEQS = 256
@@ -47,14 +50,24 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     port: int = 8000
     admin_host: str = "127.0.0.1"
     admin_port: int = 8001
-    policy: str = "fcfs"
+    policy: str = "kairos"
     placement: str = "least-kv"
     max_waiting: int = MAX_WAITING
+    max_wait_s: int = MAX_WAIT_US // SECOND  # in the queue; after half of it a request goes first
+    workflow_idle_s: int = IDLE_US // SECOND  # of silence, after which a workflow has ended
     max_body_bytes: int = 32 << 20
     max_held_bytes: int = 1 << 30  # by the bodies of all calls in flight
     log_dir: str | None = None
+    learnt_path: str | None = None  # what was learnt; not given: learnt.json beside the log
     engine: tuple[EngineSettings, ...] = ()
     key: tuple[KeySettings, ...] = ()
+
+    @property
+    def learnt_file(self) -> Path | None:
+        """Where what was learnt is kept; None: nowhere, it is forgotten when Kairos stops."""
+        if self.learnt_path is not None:
+            return Path(self.learnt_path)
+        return Path(self.log_dir, "learnt.json") if self.log_dir is not None else None
 
 
 def parse_engine(text: str) -> EngineSettings:
@@ -122,7 +135,7 @@ def _check(settings: Settings, environ: Mapping[str, str]) -> None:
     for name in ("port", "admin_port"):
         if not 0 <= getattr(settings, name) <= 65535:
             raise SetupError(f"{name} {getattr(settings, name)} is no port (0 to 65535)")
-    for name in ("max_waiting", "max_body_bytes", "max_held_bytes"):
+    for name in ("max_waiting", "max_wait_s", "workflow_idle_s", "max_body_bytes", "max_held_bytes"):
         if getattr(settings, name) < 1:
             raise SetupError(f"{name} must be at least 1")
     for engine in settings.engine:

@@ -29,6 +29,7 @@ _HEADERS = {
     "agent": "kairos-agent",
     "upstream": "kairos-upstream",
     "started_at": "kairos-started-at",
+    "parent": "kairos-parent",
     "attempt": ATTEMPT,
     "traceparent": "traceparent",
 }
@@ -46,6 +47,8 @@ class Envelope(msgspec.Struct, frozen=True, kw_only=True, rename=_HEADERS):
     agent: Name  # the receiver
     upstream: Name  # the sender
     started_at: Annotated[int, msgspec.Meta(ge=0, lt=10**18)]  # µs since the epoch
+    # The request whose answer led to this message: the last of the sender's, or of those before.
+    parent: Annotated[str, msgspec.Meta(pattern=IDENTIFIER)] | None = None
     attempt: Annotated[int, msgspec.Meta(ge=1, lt=1_000)] = 1
     traceparent: Annotated[str, msgspec.Meta(pattern=rf"\A{TRACEPARENT}\Z")]
 
@@ -54,19 +57,26 @@ def write_message(
     envelope: Envelope, value: Value, others: Mapping[str, str] = MappingProxyType({})
 ) -> Message:
     """A message of the envelope's workflow; headers of others go along."""
-    known = {name: str(field) for name, field in msgspec.to_builtins(envelope).items()}
+    fields = msgspec.to_builtins(envelope).items()
+    known = {name: str(field) for name, field in fields if field is not None}
     return Message(
         key=envelope.workflow_id, value=msgspec.json.encode(value), headers={**others, **known}
     )
 
 
-def forward(message: Message, envelope: Envelope, *, agent: str, value: Value) -> Message:
-    """What the receiver of `message` sends on to `agent`, in the same trace."""
+def forward(
+    message: Message, envelope: Envelope, *, agent: str, value: Value, parent: str | None
+) -> Message:
+    """What the receiver of `message` sends on to `agent`, in the same trace.
+
+    `parent` is the request that led to it.
+    """
     version, trace, _, flags = envelope.traceparent.split("-")
     onward = msgspec.structs.replace(
         envelope,
         agent=agent,
         upstream=envelope.agent,
+        parent=parent,
         traceparent=f"{version}-{trace}-{secrets.token_hex(8)}-{flags}",
     )
     return write_message(onward, value, message.headers)

@@ -105,6 +105,7 @@ class Dispatch(msgspec.Struct, frozen=True, tag=True):
     reason: Reason = "first"
     waiting: int = 0  # other requests that stay in its queue
     remaining_us: int | None = None  # what its workflow was expected to need from here on
+    rank: float | None = None  # of its agent at that time; None: nothing was ranked yet
 
 
 class Refuse(msgspec.Struct, frozen=True, tag=True):

@@ -5,12 +5,17 @@ An agent is known by tenant, app and name; calls that name no app or agent go by
 or, as app and tenant too, of everything.
 """
 
+import math
+from collections.abc import Sequence
+
 import msgspec
 
-from kairos.model import Request
+from kairos.model import SECOND, Request
 
 POOLED = "*"  # no identifier, so no client can claim it
 QUANTILES = 64
+MAX_REMAINING_US = 86_400 * SECOND
+_MAX_LOGARITHM = math.log(MAX_REMAINING_US)
 
 AgentKey = tuple[str, str, str]  # tenant, app, agent
 
@@ -20,7 +25,10 @@ def agent_key(request: Request) -> AgentKey:
 
 
 class Distribution(msgspec.Struct, frozen=True):
-    """A sample, by its mean and `QUANTILES` ascending quantiles, at (i + 1/2) / QUANTILES."""
+    """A sample, cut into `QUANTILES` equal parts in ascending order: the mean of each.
+
+    They serve as its quantiles at (i + 1/2) / QUANTILES, and their mean is the sample's.
+    """
 
     mean: float
     quantiles: tuple[float, ...]
@@ -35,7 +43,7 @@ class AgentProfile(msgspec.Struct, frozen=True, kw_only=True):
     samples: int  # calls in the window, of workflows that ended
     converged: bool
     call_us: Distribution  # execution latency of one call
-    completion_tokens: Distribution
+    completion_tokens: Distribution | None  # None: no engine told
     remaining_us: Distribution  # execution latency of the workflow from that call on, included
     remaining_stages: float  # mean, that call included
 
@@ -55,8 +63,27 @@ class RemainingModel(msgspec.Struct, frozen=True, kw_only=True):
     samples: int
     intercept: float
     weights: tuple[float, ...]  # one per feature
+    lowest: tuple[float, ...]  # of each feature, as far as it was seen
+    highest: tuple[float, ...]
     agents: dict[str, float]  # what is added for the agent
-    residuals: tuple[float, ...]  # quantiles of ln(actual / predicted)
+    residuals: tuple[float, ...]  # of ln(actual / predicted), cut as a `Distribution`
+
+    def remaining_us(self, agent: str, features: Sequence[float]) -> float:
+        """As likely exceeded as not, in µs; from 1 µs to a day.
+
+        A feature beyond all that was seen counts as the last that was, so that nothing is told
+        from a line drawn into the unknown.
+        """
+        logarithm = self.intercept + self.agents.get(agent, 0.0)
+        for weight, lowest, highest, value in zip(
+            self.weights, self.lowest, self.highest, features, strict=True
+        ):
+            if value < lowest:
+                value = lowest  # noqa: PLW2901
+            elif value > highest:
+                value = highest  # noqa: PLW2901
+            logarithm += weight * value
+        return math.exp(min(max(logarithm, 0.0), _MAX_LOGARITHM))
 
 
 class AgentRank(msgspec.Struct, frozen=True, array_like=True):

@@ -1,4 +1,4 @@
-"""Facts -> figures: what became of every call, and the metrics record of a run.
+"""Facts -> figures: the metrics record of a run.
 
 The record is computed from the same facts for a live run and a simulated one. Per workflow:
 end-to-end seconds from the user's task to its final reply (`WorkflowEnded`, else the last call's
@@ -8,89 +8,13 @@ time. A figure whose facts were never told (an engine that reports no cached tok
 """
 
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
-from typing import Any, Literal
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
-import msgspec
-
-from kairos.events import (
-    Arrived,
-    Cancelled,
-    Dispatch,
-    Failed,
-    Finished,
-    FirstToken,
-    Record,
-    WorkflowEnded,
-)
-from kairos.model import SECOND, Request
-
-Outcome = Literal["finished", "failed", "cancelled", "refused"]
-WorkflowKey = tuple[str, str]  # tenant, workflow id
-
-
-class CallRow(msgspec.Struct):
-    """One call, followed to its end. Instants in µs; None: did not happen, or was not told."""
-
-    request: Request
-    instance_id: str | None = None
-    dispatched_at: int | None = None
-    first_token_at: int | None = None
-    ended_at: int | None = None
-    outcome: Outcome | None = None
-    prompt_tokens: int | None = None
-    completion_tokens: int | None = None
-    cached_tokens: int | None = None
-
-    @property
-    def queued_us(self) -> int:
-        """Time until it was dispatched, or until it ended if it never was."""
-        until = self.dispatched_at if self.dispatched_at is not None else self.ended_at
-        return (until or self.request.arrived_at) - self.request.arrived_at
-
-
-class CallTracker:
-    """Follows records; holds only the calls in flight."""
-
-    def __init__(self) -> None:
-        self._open: dict[str, CallRow] = {}
-
-    def observe(self, record: Record) -> list[CallRow]:
-        """Take the next record; return the calls that it ended."""
-        ended: list[CallRow] = []
-        match record.event:
-            case Arrived(request=request):
-                self._open.setdefault(request.id, CallRow(request))
-            case FirstToken(request_id=request_id):
-                row = self._open.get(request_id)
-                if row is not None and row.first_token_at is None:
-                    row.first_token_at = record.at
-            case Finished() as fact:
-                row = self._end(fact.request_id, "finished", record.at, ended)
-                if row is not None:
-                    row.prompt_tokens = fact.prompt_tokens
-                    row.completion_tokens = fact.completion_tokens
-                    row.cached_tokens = fact.cached_tokens
-            case Failed() | Cancelled() as fact:
-                outcome: Outcome = "failed" if isinstance(fact, Failed) else "cancelled"
-                self._end(fact.request_id, outcome, record.at, ended)
-        for command in record.commands:
-            if not isinstance(command, Dispatch):
-                self._end(command.request_id, "refused", record.at, ended)
-            elif command.request_id in self._open:
-                row = self._open[command.request_id]
-                row.instance_id, row.dispatched_at = command.instance_id, record.at
-        return ended
-
-    def _end(
-        self, request_id: str, outcome: Outcome, at: int, ended: list[CallRow]
-    ) -> CallRow | None:
-        row = self._open.pop(request_id, None)
-        if row is not None:
-            row.outcome, row.ended_at = outcome, at
-            ended.append(row)
-        return row
-
+from kairos.calls import CallRow, CallTracker
+from kairos.events import Record, WorkflowEnded
+from kairos.model import SECOND
+from kairos.position import WorkflowKey
 
 class RunMetrics:
     """Keeps every call of a run that ends, to sum it up: for demos and simulations."""
@@ -138,6 +62,29 @@ def _summarise(rows: Sequence[CallRow], ended: dict[WorkflowKey, int]) -> dict[s
         "recomputed_token_share": None,
         "cached_prompt_share": sum(cached) / prompt if prompt else None,
     }
+
+
+def comparison(records: Mapping[str, dict[str, Any]]) -> dict[str, Any]:
+    """The metrics records by name, and how many times the second's spreads the first's are: below 1
+    the first is quicker. There is no ratio (empty) but of two records, and none (None) to nothing.
+    """
+    ratio = _ratio(*records.values()) if len(records) == 2 else {}
+    return {"runs": {**records}, "ratio": ratio}
+
+
+def _ratio(first: dict[str, Any], second: dict[str, Any]) -> dict[str, Any]:
+    ratio: dict[str, Any] = {
+        name: {key: _over(value, second[name][key]) for key, value in first[name].items()}
+        for name in ("e2e_s", "s_per_token", "ttft_s")
+    }
+    if "apps" in first:
+        both = [app for app in first["apps"] if app in second["apps"]]
+        ratio["apps"] = {app: _ratio(first["apps"][app], second["apps"][app]) for app in both}
+    return ratio
+
+
+def _over(value: float | None, by: float | None) -> float | None:
+    return value / by if value is not None and by else None
 
 
 def _end_to_end_us(calls: Iterable[CallRow], ended_at: int | None) -> int:

@@ -58,7 +58,15 @@ def features(position: Position) -> tuple[float, ...]:
 
 
 class _Workflow:
-    __slots__ = ("calls", "first_prompt", "last_completion", "seen_at", "served_us", "visits", "waited_us")
+    __slots__ = (
+        "calls",
+        "first_prompt",
+        "last_completion",
+        "seen_at",
+        "served_us",
+        "visits",
+        "waited_us",
+    )
 
     def __init__(self, request: Request) -> None:
         self.calls = 0

@@ -13,8 +13,11 @@ from kairos.events import (
     InstanceJoined,
     InstanceLeft,
     Record,
+    Tick,
 )
+from kairos.learner import Learner
 from kairos.model import SECOND, Instance, Request
+from kairos.orchestrator.orchestrator import Orchestrator
 from kairos.runtime import Runtime
 from kairos.scheduler.policies import POLICIES
 from kairos.sim.clock import VirtualClock
@@ -46,6 +49,11 @@ def balancer(*instances, policy="fcfs", placement="round-robin", **limits):
     return made
 
 
+def placed(commands):
+    """What was dispatched where: (request id, instance id), and nothing else was decided."""
+    return [(command.request_id, command.instance_id) for command in commands]
+
+
 class FixedTimeEngine:
     """Every call takes as long as its seed says; some fail, some are cancelled on the way.
 
@@ -71,10 +79,12 @@ class FixedTimeEngine:
 
 
 def simulate(seed, *, requests=200, policy="fcfs", placement="least-kv"):
-    """Random arrivals on three unequal instances, one of which leaves and comes back."""
+    """Random arrivals on three unequal instances, one of which leaves and comes back; what is
+    learnt of them is published every second."""
     random, clock, log = Random(seed), VirtualClock(), []
-    engine = FixedTimeEngine(clock, seed)
-    runtime = Runtime(balancer(policy=policy, placement=placement), engine, clock, (log.append,))
+    engine, learner = FixedTimeEngine(clock, seed), Learner(Orchestrator(idle_us=3 * SECOND))
+    observers = (log.append, learner.observe)
+    runtime = Runtime(balancer(policy=policy, placement=placement), engine, clock, observers)
     engine.feed = runtime.feed
     fleet = [instance("a", seqs=2, kv=300), instance("b", kv=900), instance("c", seqs=1)]
     facts: list[tuple[int, Event]] = [(0, InstanceJoined(each)) for each in fleet]
@@ -82,9 +92,20 @@ def simulate(seed, *, requests=200, policy="fcfs", placement="least-kv"):
     for n in range(requests):
         at = random.randint(1, 20 * SECOND)
         lengths = {"prompt": random.randint(1, 100), "completion": random.randint(1, 200)}
-        facts.append((at, Arrived(request(f"r{n}", at=at, **lengths))))
+        whose = {"workflow_id": f"w{n % 50}", "app": f"app{n % 2}", "agent": f"agent{n % 6}"}
+        facts.append((at, Arrived(request(f"r{n}", at=at, **lengths, **whose))))
     for at, fact in facts:
         clock.call_at(at, lambda fact=fact: runtime.feed(fact))
+
+    def learn():
+        learner.orchestrator.expire(clock.now())
+        learning = learner.begin()
+        if learning is not None:
+            runtime.feed(learner.compute(learning))
+        runtime.feed(Tick())
+
+    for second in range(1, 60):
+        clock.call_at(second * SECOND, learn)
     clock.run()
     return log, engine
 

@@ -20,7 +20,9 @@ from kairos.errors import SetupError
 Kind = Literal["llama", "sim"]
 
 MODULES: dict[Kind, str] = {"llama": "kairos.live.llama", "sim": "kairos.sim.standin"}
-SCRIPT = Path(__file__).parents[2] / "traces" / "standin.json"
+TRACES = Path(__file__).parents[2] / "traces"
+SCRIPT = TRACES / "standin.json"
+LENGTHS = TRACES / "demo-smollm2.jsonl.gz"  # this demo, on the real model
 START_S = 60.0
 GRACE_S = 3.0
 LAST_LINES = 20
@@ -106,9 +108,10 @@ async def start_engines(
 
 
 async def _start(kind: Kind, name: str, options: Sequence[str]) -> _Child:
-    script = ("--script", str(SCRIPT)) if kind == "sim" and SCRIPT.is_file() else ()
+    said = {"--script": SCRIPT, "--lengths": LENGTHS} if kind == "sim" else {}
+    files = [word for name, path in said.items() if path.is_file() for word in (name, str(path))]
     process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", "kairos.demo.child", MODULES[kind], *script, *options),
+        *(sys.executable, "-m", "kairos.demo.child", MODULES[kind], *files, *options),
         stdin=asyncio.subprocess.PIPE,
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.STDOUT,

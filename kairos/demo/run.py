@@ -16,11 +16,12 @@ from kairos.errors import SetupError
 from kairos.events import WorkflowEnded
 from kairos.live.bus import MemoryBus
 from kairos.live.llm import HttpLLM
+from kairos.live.recording import workflow_calls
 from kairos.live.service import Service, running
-from kairos.metrics import CallRow, RunMetrics
+from kairos.metrics import RunMetrics
 from kairos.model import SECOND
 from kairos.ports import Bus, Message
-from kairos.workload import Call, write_workflows
+from kairos.workload import write_workflows
 
 ENGINES = 2
 SLOTS = 4  # calls that an engine runs at once; llama.cpp tells it itself, the stand-in does not
@@ -107,19 +108,21 @@ class Run:
 
 @asynccontextmanager
 async def started(
-    settings: Settings, kind: Kind | None, on_progress: Callable[[str], None]
+    settings: Settings, kind: Kind | None, seed: int, on_progress: Callable[[str], None]
 ) -> AsyncIterator[Run]:
     """Kairos in front of engines: of this kind, started here, or those of the settings.
+
+    `seed` decides what stand-ins say: the same seed, the same replies to the same prompts.
 
     Raises:
         SetupError: an engine did not start, or does not answer.
     """
     if kind is not None:
-        options = ENGINE_OPTIONS[kind]
+        options = ENGINE_OPTIONS[kind] + (("--seed", str(seed)) if kind == "sim" else ())
         async with start_engines(kind, ENGINES, options=options, on_progress=on_progress) as urls:
             engines = tuple(EngineSettings(url=url, max_num_seqs=SLOTS) for url in urls)
             given = msgspec.structs.replace(settings, engine=engines)
-            async with started(given, None, on_progress) as run:
+            async with started(given, None, seed, on_progress) as run:
                 yield run
         return
     metrics = RunMetrics()
@@ -135,39 +138,5 @@ async def started(
 
 
 def write_record(run: Run, path: Path) -> None:
-    """Keep the run as a workflow file, for replay and simulation.
-
-    A call's gap is the time since the workflow's call before it ended: what its agents and tools
-    took, queueing excluded.
-    """
-    write_workflows(path, _calls(run.metrics.rows))
-
-
-def _calls(rows: Sequence[CallRow]) -> list[Call]:
-    calls: list[Call] = []
-    last_end: dict[str, int] = {}
-    index: dict[str, int] = {}
-    for row in sorted(rows, key=lambda r: r.request.arrived_at):
-        request = row.request
-        if row.outcome != "finished" or not row.prompt_tokens or not row.completion_tokens:
-            continue  # a call without a whole answer has no length to replay
-        assert row.ended_at is not None
-        workflow_id, began_at = request.workflow_id, request.workflow_started_at
-        number = index[workflow_id] = index.get(workflow_id, -1) + 1
-        calls.append(
-            Call(
-                workflow_id=workflow_id,
-                app=request.app or "unknown",
-                agent=request.agent or "unknown",
-                upstream=request.upstream,
-                call_index=number,
-                prompt_tokens=row.prompt_tokens,
-                completion_tokens=row.completion_tokens,
-                gap_ms=(request.arrived_at - last_end.get(workflow_id, began_at)) // 1000,
-                start_ms=(request.arrived_at - began_at) // 1000,
-                end_ms=(row.ended_at - began_at) // 1000,
-                cached_prefix_tokens=row.cached_tokens,
-            )
-        )
-        last_end[workflow_id] = row.ended_at
-    return calls
+    """Keep the run as a workflow file, for replay and simulation."""
+    write_workflows(path, workflow_calls(run.metrics.rows))

@@ -3,21 +3,24 @@
 import asyncio
 from collections import defaultdict
 from collections.abc import Sequence
+from typing import Any
 
+from rich.bar import Bar
 from rich.console import Console
 from rich.live import Live
 from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
+from kairos.calls import CallRow
 from kairos.demo.plan import Arrivals
 from kairos.demo.run import Outcome, Run
-from kairos.metrics import CallRow
 from kairos.workload import Burstiness
 
 REFRESH_S = 0.25
 LINE_EVERY_S = 5.0  # where there is no terminal to redraw
 ANSWER_LENGTH = 600
+BAR_WIDTH = 20
 
 
 async def show_progress(console: Console, run: Run, total: int) -> None:
@@ -81,6 +84,43 @@ def show_tables(console: Console, run: Run) -> None:
     console.print()
     console.print(apps)
     console.print(_agents(run.metrics.rows))
+
+
+def show_comparison(console: Console, record: dict[str, Any]) -> None:
+    """Two runs' figures, one above the other, and the first's over the second's."""
+    console.print()
+    console.print(_compared(record, "e2e_s", "End to end, seconds", "{:.1f}"))
+    console.print(_compared(record, "s_per_token", "Seconds per generated token", "{:.3f}"))
+
+
+def _compared(record: dict[str, Any], figure: str, title: str, form: str) -> Table:
+    """One spread of each app and of all, as rows for the runs and for their ratio."""
+    table = Table(title=title, title_justify="left")
+    for heading in ("app", "policy", "mean", "P50", "P95", "P99", "queued", "mean"):
+        table.add_column(heading, justify="left" if heading in ("app", "policy") else "right")
+    table.columns[-1].justify = "left"
+    runs, ratio = record["runs"], record["ratio"]
+    means = [part[figure]["mean"] or 0 for run in runs.values() for part in _parts(run).values()]
+    for app, ratios in _parts(ratio).items():
+        for policy, run in runs.items():
+            part = _parts(run)[app]
+            table.add_row(
+                escape(app),
+                policy,
+                *_cells(part[figure], form),
+                _number(part["queued_share"], "{:.0%}"),
+                Bar(max(means), 0, part[figure]["mean"] or 0, width=BAR_WIDTH),
+            )
+        table.add_row("", "ratio", *_cells(ratios[figure], "{:.2f}"), end_section=True)
+    return table
+
+
+def _parts(record: dict[str, Any]) -> dict[str, dict[str, Any]]:
+    return {**record["apps"], "all": record}
+
+
+def _cells(spread: dict[str, float | None], form: str) -> list[str]:
+    return [_number(spread[key], form) for key in ("mean", "p50", "p95", "p99")]
 
 
 def _agents(rows: Sequence[CallRow]) -> Table:

@@ -146,6 +146,8 @@ class Gateway:
             app=identity.app,
             agent=identity.agent,
             upstream=identity.upstream,
+            parent_ids=identity.parent_ids,
+            attempt=identity.attempt,
             model=body.model,
             workflow_started_at=min(identity.started_at or now, now),
             arrived_at=now,

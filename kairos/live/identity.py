@@ -1,7 +1,8 @@
-"""Who makes a call: workflow, app, agent and upstream, read from the request's headers.
+"""Who makes a call, and what led to it, read from the request's headers.
 
 Highest first, field by field: `X-Kairos-*`; W3C `baggage` (`kairos.*`, then the GenAI conventions'
 `gen_ai.agent.name` and `gen_ai.conversation.id`); the trace id of `traceparent`, for the workflow.
+Parents and attempt are in `X-Kairos-*` alone.
 """
 
 import re
@@ -17,6 +18,8 @@ Headers = Mapping[bytes, bytes]
 
 _IDENTIFIER = re.compile(IDENTIFIER)
 _TRACEPARENT = re.compile(TRACEPARENT)
+_PARENTS_LIMIT = 32  # calls that one call waits for
+_ATTEMPT_LIMIT = 999
 _BAGGAGE_LIMIT = 8192  # bytes, the least that the W3C asks a platform to carry
 _BAGGAGE_FIELDS = {  # highest first
     "kairos.workflow_id": "workflow_id",
@@ -34,13 +37,15 @@ class Identity(msgspec.Struct):
     agent: str | None = None
     upstream: str | None = None
     started_at: int | None = None  # µs since the epoch, when the user's task began
+    parent_ids: tuple[str, ...] = ()  # the requests whose answers led to this call
+    attempt: int = 1
 
 
 def read_identity(headers: Headers) -> Identity:
     """What the request says of itself; None where it says nothing.
 
     Raises:
-        InvalidRequest: an `X-Kairos-*` header is not an identifier. What comes along in tracing
+        InvalidRequest: an `X-Kairos-*` header is not what it must be. What comes along in tracing
             headers was not meant for us alone, so there a value that is no identifier is ignored.
     """
     identity = Identity(
@@ -49,6 +54,8 @@ def read_identity(headers: Headers) -> Identity:
         agent=_declared(headers, b"x-kairos-agent"),
         upstream=_declared(headers, b"x-kairos-upstream"),
         started_at=_declared_instant(headers, b"x-kairos-started-at"),
+        parent_ids=_declared_parents(headers, b"x-kairos-parent-id"),
+        attempt=_declared_attempt(headers, b"x-kairos-attempt"),
     )
     baggage = headers.get(b"baggage")
     if baggage is not None:
@@ -68,8 +75,10 @@ def identifier(value: bytes | None) -> str | None:
 
 def _declared(headers: Headers, name: bytes) -> str | None:
     value = headers.get(name)
-    if value is None:
-        return None
+    return None if value is None else _identified(name, value)
+
+
+def _identified(name: bytes, value: bytes) -> str:
     text = identifier(value)
     if text is None:
         raise InvalidRequest(
@@ -85,6 +94,23 @@ def _declared_instant(headers: Headers, name: bytes) -> int | None:
         return None
     if not (value.isdigit() and len(value) <= 18):
         raise InvalidRequest(f"header {name.decode()} must be whole microseconds since the epoch")
+    return int(value)
+
+
+def _declared_parents(headers: Headers, name: bytes) -> tuple[str, ...]:
+    value = headers.get(name)
+    if value is None:
+        return ()
+    ids = value.split(b",", _PARENTS_LIMIT)
+    if len(ids) > _PARENTS_LIMIT:
+        raise InvalidRequest(f"header {name.decode()} names over {_PARENTS_LIMIT} requests")
+    return tuple(dict.fromkeys(_identified(name, each.strip(b" \t")) for each in ids))
+
+
+def _declared_attempt(headers: Headers, name: bytes) -> int:
+    value = headers.get(name, b"1")
+    if not (value.isdigit() and len(value) <= 18 and 1 <= int(value) <= _ATTEMPT_LIMIT):
+        raise InvalidRequest(f"header {name.decode()} must be a number from 1 to {_ATTEMPT_LIMIT}")
     return int(value)
 
 

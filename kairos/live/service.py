@@ -15,27 +15,37 @@ from kairos.balancer import Balancer
 from kairos.config import MAX_NUM_SEQS, EngineSettings, Settings
 from kairos.dispatcher.placements import PLACEMENTS
 from kairos.errors import SetupError
+from kairos.events import Tick
+from kairos.learner import Learner
 from kairos.live.access import Access
 from kairos.live.admin import build_admin
 from kairos.live.clock import WallClock
 from kairos.live.engine import HttpEngine, Upstream
 from kairos.live.factlog import FactLog
 from kairos.live.gateway import Gateway, build_app
+from kairos.live.learning import learn, recall
 from kairos.live.monitor import Monitor, Target
+from kairos.live.store import LearntStore
 from kairos.live.telemetry import Telemetry
+from kairos.model import SECOND
+from kairos.orchestrator.orchestrator import Orchestrator
 from kairos.runtime import Observer, Runtime
 from kairos.scheduler.policies import POLICIES
 
 FLUSH_S = 1.0
+TICK_S = 1.0
 GRACE_S = 10  # for running calls, once told to stop
 
 
 class Service:
     """A running Kairos: where it listens, and its runtime to look into."""
 
-    def __init__(self, runtime: Runtime, monitor: Monitor, url: str, admin_url: str) -> None:
+    def __init__(
+        self, runtime: Runtime, monitor: Monitor, learner: Learner, url: str, admin_url: str
+    ) -> None:
         self.runtime = runtime
         self.monitor = monitor
+        self.learner = learner
         self.url = url
         self.admin_url = admin_url
 
@@ -53,7 +63,11 @@ async def running(
         POLICIES[settings.policy],
         PLACEMENTS[settings.placement](),
         max_waiting=settings.max_waiting,
+        max_wait_us=settings.max_wait_s * SECOND,
+        idle_us=settings.workflow_idle_s * SECOND,
     )
+    learner = Learner(Orchestrator(idle_us=settings.workflow_idle_s * SECOND))
+    store = LearntStore(settings.learnt_file) if settings.learnt_file is not None else None
     telemetry = Telemetry(balancer)
     access = Access({key.sha256: key.tenant for key in settings.key})
     with (
@@ -63,8 +77,11 @@ async def running(
     ):
         targets = [_target(each) for each in settings.engine]
         async with HttpEngine([target.upstream for target in targets]) as engine:
-            logs: tuple[Observer, ...] = (log,) if log is not None else ()
-            runtime = Runtime(balancer, engine, WallClock(), (telemetry, *logs, *observers))
+            kept = [each for each in (log, store) if each is not None]
+            watching = (telemetry, *kept, learner.observe, *observers)
+            runtime = Runtime(balancer, engine, WallClock(), watching)
+            if store is not None:
+                recall(runtime, learner, store)
             monitor = Monitor(runtime, targets)
             gateway = Gateway(
                 runtime,
@@ -79,9 +96,11 @@ async def running(
                 sock: _server(build_app(gateway, access, telemetry.render)),
                 admin_sock: _server(build_admin(balancer, monitor)),
             }
-            background = [monitor.run()] + ([_flush(log)] if log is not None else [])
+            background = [monitor.run(), learn(runtime, learner), _give_up(runtime)]
+            background += [_flush(log)] if log is not None else []
+            background += [store.run()] if store is not None else []
             async with _serving(servers, background):
-                yield Service(runtime, monitor, _url(sock), _url(admin_sock))
+                yield Service(runtime, monitor, learner, _url(sock), _url(admin_sock))
 
 
 class _Connection(HttpToolsProtocol):
@@ -169,6 +188,15 @@ def _server(app: object) -> _Server:
             timeout_graceful_shutdown=GRACE_S,
         )
     )
+
+
+async def _give_up(runtime: Runtime) -> None:
+    """Say that time has passed when some request has waited as long as it may."""
+    while True:
+        await asyncio.sleep(TICK_S)
+        give_up_at = runtime.balancer.give_up_at
+        if give_up_at is not None and give_up_at <= runtime.now():
+            runtime.feed(Tick())
 
 
 async def _flush(log: FactLog) -> None:

@@ -1,9 +1,9 @@
 """A heap whose entries may die or change their keys, and that never stops to tidy up.
 
-A dead entry stays until it comes to the top, or until the heap is moved. Moving is how dead entries
-are shed and keys renewed: entries go over to a second heap, a few at a time, taken from the tail of
-the first (what is left of it is still a heap), and meanwhile the smaller of the two tops is the top.
-So no operation ever takes O(n), and nobody waits for one. Ours.
+A dead entry stays until it comes to the top, or until the heap is moved. Moving is how dead
+entries are shed and keys renewed: entries go over to a second heap, a few at a time, taken from the
+tail of the first (what is left of it is still a heap), and meanwhile the smaller of the two tops is
+the top. So no operation ever takes O(n), and nobody waits for one. Ours.
 """
 
 import heapq

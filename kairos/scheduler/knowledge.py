@@ -5,7 +5,7 @@ import msgspec
 from kairos.events import ProfilesLearnt
 from kairos.learnt import POOLED, AgentKey, AgentProfile, RemainingModel, agent_key
 from kairos.model import Request
-from kairos.position import Position, Positions, WorkflowKey, features, workflow_key
+from kairos.position import IDLE_US, Position, Positions, WorkflowKey, features, workflow_key
 
 # Until anything is learnt, work is told from tokens; only its proportions matter then.
 _US_PER_COMPLETION_TOKEN = 20_000
@@ -33,9 +33,9 @@ class Together:
 class Knowledge:
     """Changed by facts only, through the balancer. `epoch` rises when what was learnt changes."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, idle_us: int = IDLE_US) -> None:
         self.epoch = 0
-        self.positions = Positions()
+        self.positions = Positions(idle_us=idle_us)
         self._profiles: dict[AgentKey, AgentProfile] = {}
         self._models: dict[tuple[str, str], RemainingModel] = {}
         self._ranks: dict[AgentKey, float] = {}
@@ -102,14 +102,14 @@ class Knowledge:
             or profiles.get((POOLED, POOLED, POOLED))
         )
 
-    def rank(self, request: Request) -> float:
-        """The agent's rank; else that of its app; else of all; 0 while nothing is ranked."""
+    def rank(self, request: Request) -> float | None:
+        """The agent's rank; else that of its app; else of all; None while nothing is ranked."""
         tenant, app, agent = agent_key(request)
         ranks = self._ranks
         rank = ranks.get((tenant, app, agent))
         if rank is None:
             rank = ranks.get((tenant, app, POOLED))
-        return ranks.get((POOLED, POOLED, POOLED), 0.0) if rank is None else rank
+        return ranks.get((POOLED, POOLED, POOLED)) if rank is None else rank
 
     def model(self, request: Request) -> RemainingModel | None:
         """The model of the request's app; else of all; None while there is none."""

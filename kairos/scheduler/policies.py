@@ -73,7 +73,8 @@ class WassersteinMds(_Plain):
     workflow first. Needs agents' ranks (`scheduler/ranking.py`)."""
 
     def key(self, request: Request) -> Key:
-        return self._knowledge.rank(request), request.workflow_started_at, request.arrived_at
+        rank = self._knowledge.rank(request) or 0.0
+        return rank, request.workflow_started_at, request.arrived_at
 
 
 class Mean(_Plain):
@@ -88,8 +89,8 @@ class Mean(_Plain):
 
 class Gittins(_Plain):
     """Smallest Gittins index of the remaining work first (Gittins, 1979): the best ratio, over all
-    times to stop, of expected service to the chance of an end. Optimal for the mean response time of
-    a single server with known distributions. Here the distribution of a request is the model's
+    times to stop, of expected service to the chance of an end. Optimal for the mean response time
+    of a single server with known distributions. Here the distribution of a request is the model's
     estimate for its position and history, times how its app's calls come out against estimates.
     """
 
@@ -153,8 +154,8 @@ class Kairos:
 
     The estimate uses the agent, the calls and visits before this one, the work done so far and the
     prompt (`position.features`). Calls of one workflow that are in flight together join in the end:
-    each of them leaves as much to do as the longest of them, and one with slack yields by its slack.
-    The last straggler of a fan-out has nobody left to wait for, and goes by its own rest alone.
+    each of them leaves as much to do as the longest, and one with slack yields by its slack. The
+    last straggler of a fan-out has nobody left to wait for, and goes by its own rest alone.
     Then the older workflow first (kairos paper, 5.2).
     """
 

@@ -2,8 +2,9 @@
 
 A script is a JSON list of rules. The first whose `system` occurs in the call's system prompt, and
 one of whose `user` words, if it has any, in the rest of the prompt, both in any case, gives the
-reply: one of `replies`, or its words in rotation for a length drawn from `tokens`. Where no rule
-applies, words and length (log-normal, about 80 tokens) are drawn.
+reply: one of `replies`, its words in rotation for one of the lengths that calls of the rule's
+`agent` had in a recorded run, or as they stand where none is known. Where no rule applies, words
+and length (log-normal, about 80 tokens) are drawn.
 
 A token is a word with the white space that follows it; a prompt's tokens are its characters over
 four.
@@ -13,6 +14,8 @@ import hashlib
 import math
 import random
 import re
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
 from itertools import cycle, islice
 from pathlib import Path
 from typing import Annotated
@@ -21,11 +24,10 @@ import msgspec
 
 from kairos.errors import SetupError
 from kairos.sim.replies import FinishReason
+from kairos.workload import read_workflows
 
-MAX_REPLY_TOKENS = 100_000
 WORDS = ("the", "plan", "names", "each", "step", "and", "then", "a", "short", "answer", "follows")
 
-Positive = Annotated[int, msgspec.Meta(ge=1, le=MAX_REPLY_TOKENS)]
 Text = Annotated[str, msgspec.Meta(min_length=1)]
 
 
@@ -33,7 +35,7 @@ class Rule(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     system: Text
     replies: Annotated[list[Text], msgspec.Meta(min_length=1)]
     user: list[Text] = []
-    tokens: tuple[Positive, Positive] | None = None
+    agent: str | None = None
 
     def applies(self, system: str, user: str) -> bool:
         if self.system.lower() not in system.lower():
@@ -50,9 +52,16 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Script:
-    def __init__(self, rules: tuple[Rule, ...] = (), seed: int = 0) -> None:
+    def __init__(
+        self,
+        rules: tuple[Rule, ...] = (),
+        seed: int = 0,
+        lengths: Mapping[str | None, Sequence[int]] = {},
+    ) -> None:
+        """`lengths`: completion tokens of calls that agents made, by the agent's name."""
         self._rules = rules
         self._seed = seed
+        self._lengths = lengths
 
     def reply(
         self, system: str, user: str, limits: Limits, seed: int | None
@@ -70,7 +79,7 @@ class Script:
         for rule in self._rules:
             if rule.applies(system, user):
                 tokens = tokenize(dice.choice(rule.replies))
-                return tokens, dice.randint(*rule.tokens) if rule.tokens else len(tokens)
+                return tokens, dice.choice(self._lengths.get(rule.agent, [len(tokens)]))
         length = 1 + int(dice.lognormvariate(math.log(80), 0.6))
         return [f"{word} " for word in dice.choices(WORDS, k=length)], length
 
@@ -85,6 +94,18 @@ def load(path: Path) -> tuple[Rule, ...]:
         raise SetupError(f"cannot read the script {path}: {error.strerror}") from error
     except msgspec.DecodeError as error:
         raise SetupError(f"{path} is not a script for the stand-in: {error}") from error
+
+
+def load_lengths(path: Path) -> dict[str | None, list[int]]:
+    """Completion tokens of the calls in a workflow file, by agent.
+
+    Raises:
+        InvalidFile: it cannot be read, or is no workflow file.
+    """
+    lengths: dict[str | None, list[int]] = defaultdict(list)
+    for call in read_workflows(path):
+        lengths[call.agent].append(call.completion_tokens)
+    return dict(lengths)
 
 
 def tokenize(text: str) -> list[str]:

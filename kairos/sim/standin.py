@@ -72,6 +72,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--prefill-tokens-per-s", type=float, default=timing.prefill_tokens_per_s)
     parser.add_argument("--instant", action="store_true", help="no delays at all")
     parser.add_argument("--script", type=Path, help="JSON rules: what to say to whom")
+    parser.add_argument("--lengths", type=Path, help="workflow file: how much each agent says")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--fail", choices=get_args(Failure), help="how every call goes wrong")
     return parser.parse_args()
@@ -92,7 +93,9 @@ async def _run(options: argparse.Namespace) -> None:
         fail=options.fail,
     )
     rules = script.load(options.script) if options.script else ()
-    async with serve(settings, script.Script(rules, options.seed), port=options.port) as standin:
+    lengths = script.load_lengths(options.lengths) if options.lengths else {}
+    says = script.Script(rules, options.seed, lengths)
+    async with serve(settings, says, port=options.port) as standin:
         print("ready", standin.url, flush=True)
         await asyncio.get_running_loop().create_future()  # until killed
 

@@ -61,15 +61,18 @@ def _open_content(path: Path) -> Iterator[BufferedIOBase]:
 
 
 @contextmanager
-def atomic_write(path: Path) -> Iterator[BufferedWriter]:
+def atomic_write(path: Path, *, mode: int = 0o666) -> Iterator[BufferedWriter]:
     """A file that stands at `path`, whole, once the block ends; if it raises, nothing changes.
+
+    Its permissions are `mode`, less what the process's umask takes.
 
     Raises:
         SetupError: the file cannot be written there.
     """
     part = path.with_name(f".{path.name}.{uuid4().hex}.part")
     try:
-        with part.open("xb") as file:
+        descriptor = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
+        with os.fdopen(descriptor, "wb") as file:
             yield file
             file.flush()
             os.fsync(file.fileno())

@@ -3,15 +3,20 @@
 import asyncio
 import json
 import os
+import re
 import secrets
 import signal
 import sys
-from collections import defaultdict
+from collections import Counter, defaultdict
 from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
 
+from kairos.demo.engines import LENGTHS, SCRIPT
+from kairos.sim.batch import INSTANT
+from kairos.sim.script import Script, load, load_lengths
+from kairos.sim.standin import Settings, serve
 from kairos.workload import read_workflows
 
 MARK = "KAIROS_TEST_MARK"
@@ -49,6 +54,14 @@ async def demo(*options, **environment):
         for pid in processes_of(mark):
             os.kill(pid, signal.SIGKILL)
         await process.communicate()
+
+
+@asynccontextmanager
+async def quick_engine():
+    """Says what the demo's stand-ins say, at once; and the option that names it."""
+    says = Script(load(SCRIPT), 0, load_lengths(LENGTHS))
+    async with serve(Settings(timing=INSTANT), says) as engine:
+        yield engine, ("--engine", f"{engine.url},max_num_seqs=4")
 
 
 async def until_serving(process):
@@ -98,8 +111,8 @@ def check_paths(by_app):
 
 async def test_three_applications_run_to_their_end_and_the_record_shows_their_workflows(tmp_path):
     record = tmp_path / "run.jsonl"
-    options = ("--engine", "sim", "--workflows", "6", "--rate", "4", "--record", str(record))
-    async with demo(*options, "--json") as (process, mark):
+    options = ("--workflows", "6", "--rate", "50", "--record", str(record))
+    async with quick_engine() as (_, named), demo(*named, *options, "--json") as (process, mark):
         printed, said = await process.communicate()
         assert process.returncode == 0, said.decode()
         await until_gone(mark)
@@ -116,8 +129,9 @@ async def test_three_applications_run_to_their_end_and_the_record_shows_their_wo
 
 
 async def test_answers_tables_and_arrivals_are_shown(tmp_path):
+    record = tmp_path / "run.jsonl"
     options = ("--engine", "sim", "--apps", "qa", "--workflows", "2", "--rate", "9")
-    async with demo(*options) as (process, _):
+    async with demo(*options, "--record", str(record)) as (process, _):
         printed, said = await process.communicate()
 
     shown = printed.decode()
@@ -126,6 +140,62 @@ async def test_answers_tables_and_arrivals_are_shown(tmp_path):
     for table in ("Applications", "Agents"):
         assert table in shown
     assert "the trace: CV 1.09, index of dispersion 1.39/3.86/16.10 at 1/10/60 s" in shown
+    lengths = load_lengths(LENGTHS)
+    assert all(call.completion_tokens in lengths[call.agent] for call in read_workflows(record))
+
+
+async def test_both_policies_are_given_the_same_tasks_and_their_figures_are_compared(tmp_path):
+    record = tmp_path / "run.jsonl"
+    options = ("--workflows", "6", "--rate", "50", "--policy", "fcfs", "--versus", "mean")
+    async with quick_engine() as (engine, named):
+        async with demo(*named, *options, "--record", str(record), "--json") as (process, _):
+            printed, said = await process.communicate()
+        bodies = Counter(call.body for call in engine.received if call.path.endswith("completions"))
+
+    assert process.returncode == 0, said.decode()
+    runs, ratio = json.loads(printed)["runs"], json.loads(printed)["ratio"]
+    assert list(runs) == ["fcfs", "mean"]
+    assert runs["fcfs"]["calls"] == runs["mean"]["calls"] == len(list(read_workflows(record)))
+    assert bodies.total() == 2 * runs["fcfs"]["calls"]
+    assert all(count % 2 == 0 for count in bodies.values())
+    assert ratio["e2e_s"]["mean"] == runs["fcfs"]["e2e_s"]["mean"] / runs["mean"]["e2e_s"]["mean"]
+    assert set(ratio["apps"]) == {"qa", "rg", "cg"}
+
+
+async def test_each_run_has_engines_of_its_own_and_says_what_it_did_not_finish():
+    options = ("--engine", "sim", "--apps", "qa", "--workflows", "2", "--rate", "9")
+    policies = ("--policy", "fcfs", "--versus", "mean", "--time-limit", "1")
+    async with demo(*options, *policies) as (process, _):
+        printed, said = await process.communicate()
+
+    assert process.returncode == 1
+    assert "2 of 2 workflows did not finish in time under fcfs" in said.decode()
+    assert "2 of 2 workflows did not finish in time under mean" in said.decode()
+    first, second = printed.decode().split("Run 2 of 2: policy mean")
+    assert "Run 1 of 2: policy fcfs" in first
+    addresses = re.compile(r"ready at (\S+)")
+    assert len({*addresses.findall(first), *addresses.findall(second)}) == 4
+    for table in ("End to end, seconds", "Seconds per generated token"):
+        assert table in second
+
+
+async def test_ctrl_c_in_the_second_run_still_shows_the_first():
+    options = ("--apps", "qa", "--workflows", "3", "--rate", "3", "--policy", "fcfs")
+    async with (
+        quick_engine() as (engine, named),
+        demo(*named, *options, "--versus", "mean") as (process, _),
+    ):
+        async with asyncio.timeout(60):
+            while b"Run 2 of 2" not in await process.stdout.readline():
+                pass
+        engine.batch.pause()  # so that the second cannot end
+        await until_serving(process)
+        process.send_signal(signal.SIGINT)
+        printed, said = await process.communicate()
+
+    assert process.returncode == 130
+    assert b"Applications" in printed
+    assert b"Traceback" not in said
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
@@ -182,6 +252,8 @@ async def test_tasks_that_do_not_end_in_time_are_counted_and_fail_the_demo():
         (("--inputs", "mbpp", "--apps", "cg"), "run: kairos traces fetch mbpp"),
         (("--rate", "0"), "the rate must be above 0"),
         (("--policy", "luck"), "there is no policy 'luck'"),
+        (("--versus", "luck"), "there is no policy 'luck'"),
+        (("--policy", "fcfs", "--versus", "fcfs"), "'fcfs' compares it with itself"),
     ],
 )
 async def test_what_cannot_work_is_said_in_one_line(options, message, tmp_path):

@@ -17,6 +17,8 @@ async def test_a_request_says_who_makes_it(kairos, engine):
             "X-Kairos-Agent": "writer",
             "X-Kairos-Upstream": "router",
             "X-Kairos-Started-At": "1700000000000000",
+            "X-Kairos-Parent-Id": "req-1,req-2",
+            "X-Kairos-Attempt": "3",
         }
     )
     said = (await served.facts.seen(Arrived)).request
@@ -25,6 +27,7 @@ async def test_a_request_says_who_makes_it(kairos, engine):
         "w-1", "qa", "writer", "router",
     )  # fmt: skip
     assert (said.workflow_started_at, said.tenant) == (1_700_000_000_000_000, "default")
+    assert (said.parent_ids, said.attempt) == (("req-1", "req-2"), 3)
     assert said.model == "tiny"
 
 

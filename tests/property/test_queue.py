@@ -106,9 +106,7 @@ class QueueMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.expected)
     @rule(data=st.data())
     def change_all_keys(self, data):
-        keys = st.lists(
-            st.integers(0, 5), min_size=len(self.expected), max_size=len(self.expected)
-        )
+        keys = st.lists(st.integers(0, 5), min_size=len(self.expected), max_size=len(self.expected))
         for request, key in zip(self.expected, data.draw(keys), strict=True):
             self.table[request.id] = key
         self.knowledge.epoch += 1

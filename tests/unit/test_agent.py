@@ -125,7 +125,92 @@ class TestWorkflow:
         }
         by_first = common | {"X-Kairos-Agent": "first", "X-Kairos-Upstream": "user"}
         by_second = common | {"X-Kairos-Agent": "second", "X-Kairos-Upstream": "first"}
-        assert said == [by_first, by_first, by_second]
+        ids = [headers["X-Request-Id"] for _, headers in llm.calls]
+        assert said == [
+            by_first,
+            by_first | {"X-Kairos-Parent-Id": ids[0]},
+            by_second | {"X-Kairos-Parent-Id": ids[1]},
+        ]
+        assert desk.messages[0].headers["kairos-parent"] == ids[2]
+
+    async def test_an_agent_that_asks_nothing_hands_on_the_call_that_led_to_it(self):
+        app, llm = Application("relay", entry="first"), EchoLLM()
+
+        @app.agent("first")
+        async def first(task: Task) -> None:
+            await task.send("second", {})
+
+        @app.agent("second")
+        async def second(task: Task) -> None:
+            await task.complete("s", "u", max_tokens=1)
+            await task.finish({})
+
+        async with serving(app, llm=llm) as desk:
+            for parent in (None, "earlier-1"):
+                message = write_message(an_envelope(workflow_id=f"{parent}", parent=parent), {})
+                await desk.bus.publish(app.inbox("first"), message)
+                await desk.result(f"{parent}")
+        assert [headers.get("X-Kairos-Parent-Id") for _, headers in llm.calls] == [
+            None,
+            "earlier-1",
+        ]
+
+    async def test_calls_made_at_once_have_one_parent_and_the_next_follows_the_last_of_them(self):
+        app = Application("fan", entry="only")
+        gates = {text: asyncio.Event() for text in ("b", "c")}
+        llm = EchoLLM()
+
+        class Gated(EchoLLM):
+            async def complete(self, body, headers):
+                text = body["messages"][-1]["content"]
+                llm.calls.append((body, headers))
+                if text == "b":
+                    await gates["b"].wait()  # answered after c
+                elif text == "c":
+                    gates["b"].set()
+                return completion(text)
+
+        @app.agent("only")
+        async def only(task: Task) -> None:
+            await task.complete("s", "a", max_tokens=1)
+            at_once = [task.complete("s", text, max_tokens=1) for text in ("b", "c")]
+            await asyncio.gather(*at_once)
+            await task.complete("s", "d", max_tokens=1)
+            await task.finish({})
+
+        async with serving(app, llm=Gated()) as desk:
+            await desk.result(await submit(desk.bus, app, {}, now_us=1))
+        ids = [headers["X-Request-Id"] for _, headers in llm.calls]
+        parents = [headers.get("X-Kairos-Parent-Id") for _, headers in llm.calls]
+        assert parents == [None, ids[0], ids[0], ids[1]]
+
+    async def test_a_call_without_an_answer_led_to_nothing(self):
+        app = Application("shaky", entry="only")
+
+        class SecondFails(EchoLLM):
+            async def complete(self, body, headers):
+                answer = await super().complete(body, headers)
+                if len(self.calls) == 2:
+                    raise UpstreamFailed("broken off")
+                return answer
+
+        @app.agent("only")
+        async def only(task: Task) -> None:
+            await task.complete("s", "a", max_tokens=1)
+            with suppress(UpstreamFailed):
+                await task.complete("s", "b", max_tokens=1)
+            await task.complete("s", "c", max_tokens=1)
+            await task.finish({})
+
+        llm = SecondFails()
+        async with serving(app, llm=llm) as desk:
+            await desk.result(await submit(desk.bus, app, {}, now_us=1))
+        first = llm.calls[0][1]["X-Request-Id"]
+        assert [headers.get("X-Kairos-Parent-Id") for _, headers in llm.calls] == [
+            None,
+            first,
+            first,
+        ]
 
     async def test_a_workflow_is_one_trace_and_every_call_has_a_name_of_its_own(self):
         app, llm = relay(), EchoLLM()
@@ -158,6 +243,7 @@ class TestWorkflow:
         headers = dict(desk.messages[0].headers)
         trace = headers.pop("traceparent").split("-")[1]
         assert trace == TRACE.split("-")[1]
+        assert headers.pop("kairos-parent").endswith("-1")
         assert headers == {
             "kairos-version": "1",
             "kairos-msg-id": "w",
@@ -325,6 +411,7 @@ class TestEnvelope:
         agent=st.from_regex(r"[A-Za-z0-9_][A-Za-z0-9_-]{0,63}", fullmatch=True),
         started_at=st.integers(0, 10**18 - 1),
         attempt=st.integers(1, 999),
+        parent=st.none() | st.from_regex(r"[a-f0-9]{16}-[1-9]", fullmatch=True),
     )
     def test_what_is_written_is_read_back(self, **fields):
         envelope = an_envelope(**fields)
@@ -334,7 +421,7 @@ class TestEnvelope:
         assert read_value(message) == {"a": 1}
 
     @given(
-        name=st.sampled_from(sorted(write_message(an_envelope(), {}).headers)),
+        name=st.sampled_from(sorted(write_message(an_envelope(parent="p"), {}).headers)),
         text=st.text() | st.sampled_from(["0", "2", "-1", "a.b", "w\n", TRACE.upper(), "1e3", ""]),
     )
     def test_whatever_a_header_says_it_is_valid_or_refused(self, name, text):

@@ -4,7 +4,6 @@ from kairos.errors import ModelNotFound, NeverFits, NoInstance, QueueFull
 from kairos.events import (
     Arrived,
     Cancelled,
-    Dispatch,
     Failed,
     Finished,
     FirstToken,
@@ -23,15 +22,15 @@ def arrive(balancer, name, at=0, **fields):
 def test_a_request_goes_to_an_idle_instance_at_once():
     balancer = build.balancer(build.instance("a"))
 
-    assert arrive(balancer, "r") == [Dispatch("r", "a")]
+    assert build.placed(arrive(balancer, "r")) == [("r", "a")]
 
 
 def test_a_request_waits_until_a_sequence_slot_is_free():
     balancer = build.balancer(build.instance("a", seqs=1))
 
-    assert arrive(balancer, "first") == [Dispatch("first", "a")]
+    assert build.placed(arrive(balancer, "first")) == [("first", "a")]
     assert arrive(balancer, "second", at=1) == []
-    assert balancer.handle(Finished("first"), 2) == [Dispatch("second", "a")]
+    assert build.placed(balancer.handle(Finished("first"), 2)) == [("second", "a")]
 
 
 @pytest.mark.parametrize("end", [Finished("r0"), Failed("r0", "broken"), Cancelled("r0")])
@@ -40,7 +39,7 @@ def test_memory_comes_back_however_a_call_ends(end):
     arrive(balancer, "r0")
 
     assert arrive(balancer, "r1") == []
-    assert balancer.handle(end, 1) == [Dispatch("r1", "a")]
+    assert build.placed(balancer.handle(end, 1)) == [("r1", "a")]
 
 
 def test_waiting_requests_leave_in_order_of_arrival():
@@ -60,7 +59,7 @@ def test_a_request_too_large_for_the_room_left_does_not_hold_back_a_smaller_one(
     arrive(balancer, "running", prompt=40, completion=20)
 
     assert arrive(balancer, "large", prompt=40, completion=20) == []
-    assert arrive(balancer, "small", at=1) == [Dispatch("small", "a")]
+    assert build.placed(arrive(balancer, "small", at=1)) == [("small", "a")]
 
 
 def test_a_queue_that_is_stuck_does_not_hold_back_another_models():
@@ -68,7 +67,7 @@ def test_a_queue_that_is_stuck_does_not_hold_back_another_models():
     arrive(balancer, "running")
 
     assert arrive(balancer, "stuck", at=1) == []
-    assert arrive(balancer, "other", at=2, model="n") == [Dispatch("other", "b")]
+    assert build.placed(arrive(balancer, "other", at=2, model="n")) == [("other", "b")]
 
 
 def test_queues_of_two_models_share_an_instance_in_order_of_arrival():
@@ -87,7 +86,7 @@ def test_queues_of_two_models_share_an_instance_in_order_of_arrival():
 def test_a_request_without_a_model_goes_anywhere():
     balancer = build.balancer(build.instance("a", models=("n",)))
 
-    assert arrive(balancer, "r", model=None) == [Dispatch("r", "a")]
+    assert build.placed(arrive(balancer, "r", model=None)) == [("r", "a")]
 
 
 def test_a_model_that_never_was_is_not_found_and_one_that_is_away_is_unavailable():
@@ -114,7 +113,7 @@ def test_a_prompt_larger_than_every_instance_is_refused_with_its_numbers():
     with pytest.raises(NeverFits, match="about 81 KV tokens; the largest instance holds 80"):
         arrive(balancer, "r", prompt=81)
     assert balancer.waiting == 0
-    assert arrive(balancer, "r", prompt=80, completion=999) == [Dispatch("r", "b")]
+    assert build.placed(arrive(balancer, "r", prompt=80, completion=999)) == [("r", "b")]
 
 
 def test_a_full_queue_refuses_and_keeps_what_it_has():
@@ -124,7 +123,7 @@ def test_a_full_queue_refuses_and_keeps_what_it_has():
 
     with pytest.raises(QueueFull, match="1 requests are waiting"):
         arrive(balancer, "refused", at=2)
-    assert balancer.handle(Finished("running"), 3) == [Dispatch("waiting", "a")]
+    assert build.placed(balancer.handle(Finished("running"), 3)) == [("waiting", "a")]
 
 
 def test_repeated_and_late_news_changes_nothing():
@@ -155,7 +154,9 @@ def test_an_instance_that_joins_takes_what_waits():
     arrive(balancer, "running")
     arrive(balancer, "waiting")
 
-    assert balancer.handle(InstanceJoined(build.instance("b")), 1) == [Dispatch("waiting", "b")]
+    assert build.placed(balancer.handle(InstanceJoined(build.instance("b")), 1)) == [
+        ("waiting", "b")
+    ]
 
 
 def test_an_instance_that_left_gets_nothing_more_and_what_runs_there_still_counts_when_it_returns():
@@ -165,7 +166,7 @@ def test_an_instance_that_left_gets_nothing_more_and_what_runs_there_still_count
 
     assert balancer.handle(InstanceJoined(build.instance("a", seqs=1)), 2) == []
     assert arrive(balancer, "waiting", at=3) == []
-    assert balancer.handle(Finished("running"), 4) == [Dispatch("waiting", "a")]
+    assert build.placed(balancer.handle(Finished("running"), 4)) == [("waiting", "a")]
 
 
 def test_when_nothing_is_left_that_could_serve_them_waiting_requests_are_refused():
@@ -203,5 +204,5 @@ def test_a_need_above_the_whole_memory_is_tried_on_an_idle_instance_only():
     arrive(balancer, "small")
 
     assert arrive(balancer, "long", prompt=50, completion=500) == []
-    assert balancer.handle(Finished("small"), 1) == [Dispatch("long", "a")]
+    assert build.placed(balancer.handle(Finished("small"), 1)) == [("long", "a")]
     assert arrive(balancer, "next", at=2, prompt=1, completion=1) == []

@@ -1,5 +1,7 @@
 """Settings: where they come from, which source wins, and what is said of wrong ones."""
 
+from pathlib import Path
+
 import pytest
 
 from kairos.config import EngineSettings, KeySettings, Settings, is_loopback, load, parse_engine
@@ -40,6 +42,7 @@ def test_nothing_given_means_the_defaults():
         max_waiting=10_000,
         max_body_bytes=32 * 1024 * 1024,
         log_dir=None,
+        learnt_path=None,
         engine=(),
         key=(),
     )
@@ -56,6 +59,7 @@ def test_a_file_can_say_everything(file):
         max_waiting = 3
         max_body_bytes = 4
         log_dir = "facts"
+        learnt_path = "learnt"
 
         [[engine]]
         url = "http://gpu1:8000/v1"
@@ -81,6 +85,7 @@ def test_a_file_can_say_everything(file):
         max_waiting=3,
         max_body_bytes=4,
         log_dir="facts",
+        learnt_path="learnt",
         engine=(
             EngineSettings(url="http://gpu1:8000/v1", max_num_seqs=5, kv_tokens=6),
             EngineSettings(url="https://gpu2", api_key_env="GPU2_KEY"),
@@ -97,6 +102,7 @@ PLAIN = {
     "max_waiting": (1, 2, 3),
     "max_body_bytes": (1, 2, 3),
     "log_dir": ("a", "b", "c"),
+    "learnt_path": ("a", "b", "c"),
     "placement": ("round-robin", "least-kv", "round-robin"),
 }
 
@@ -110,6 +116,19 @@ def test_the_command_line_wins_over_the_environment_and_that_over_the_file(file,
     assert getattr(load(path, {}, {name: None}), name) == in_file
     assert getattr(load(path, environ, {name: None}), name) == in_environment
     assert getattr(load(path, environ, {name: on_command_line}), name) == on_command_line
+
+
+@pytest.mark.parametrize(
+    ("given", "kept_in"),
+    [
+        ({}, None),
+        ({"log_dir": "facts"}, "facts/learnt.json"),
+        ({"learnt_path": "known.json"}, "known.json"),
+        ({"log_dir": "facts", "learnt_path": "known.json"}, "known.json"),
+    ],
+)
+def test_what_is_learnt_is_kept_where_it_is_said_or_beside_the_log(given, kept_in):
+    assert load(None, {}, given).learnt_file == (kept_in and Path(kept_in))
 
 
 def test_engines_on_the_command_line_replace_those_of_the_file(file):

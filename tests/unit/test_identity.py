@@ -26,6 +26,8 @@ def test_our_headers_say_everything():
         b"x-kairos-agent": b"Router",
         b"x-kairos-upstream": b"0",
         b"x-kairos-started-at": b"1700000000000000",
+        b"x-kairos-parent-id": b"req-1",
+        b"x-kairos-attempt": b"2",
     }
 
     assert read_identity(headers) == Identity(
@@ -34,6 +36,8 @@ def test_our_headers_say_everything():
         agent="Router",
         upstream="0",
         started_at=1_700_000_000_000_000,
+        parent_ids=("req-1",),
+        attempt=2,
     )
 
 
@@ -168,7 +172,40 @@ def test_an_identifier_is_1_to_128_plain_characters(value, text):
     assert identifier(value) == text
 
 
-START = b"x-kairos-started-at"
+def test_a_call_that_joins_several_names_each_of_them_once():
+    headers = {b"x-kairos-parent-id": b"a-1, b-1,\tc-1,b-1"}
+
+    assert read_identity(headers).parent_ids == ("a-1", "b-1", "c-1")
+
+
+def test_at_most_32_parents_are_named():
+    ids = [f"p{n}" for n in range(33)]
+
+    assert read_identity({PARENT: ",".join(ids[:32]).encode()}).parent_ids == tuple(ids[:32])
+    with pytest.raises(InvalidRequest, match=r"^header x-kairos-parent-id names over 32 requests"):
+        read_identity({PARENT: ",".join(ids).encode()})
+
+
+@pytest.mark.parametrize("value", [b"", b"a,", b",a", b"a,,b", b"two words", b"a;b", b"a" * 129])
+def test_parents_that_are_no_identifiers_are_refused_by_name(value):
+    with pytest.raises(InvalidRequest, match=r"^header x-kairos-parent-id is no valid identifier"):
+        read_identity({PARENT: value})
+
+
+@pytest.mark.parametrize(("value", "attempt"), [(b"1", 1), (b"999", 999), (b"007", 7)])
+def test_an_attempt_is_a_number_from_1_to_999(value, attempt):
+    assert read_identity({b"x-kairos-attempt": value}).attempt == attempt
+
+
+@pytest.mark.parametrize(
+    "value", [b"", b"0", b"1000", b"-1", b"1.0", b"one", b" 1", b"1" * 5000, "\u0661".encode()]
+)
+def test_an_attempt_that_is_none_is_refused_by_name(value):
+    with pytest.raises(InvalidRequest, match=r"^header x-kairos-attempt must be a number from 1"):
+        read_identity({b"x-kairos-attempt": value})
+
+
+START, PARENT = b"x-kairos-started-at", b"x-kairos-parent-id"
 header_values = st.binary(max_size=140) | st.sampled_from([VALID.pattern, r"\d+"]).flatmap(
     lambda pattern: st.from_regex(pattern, fullmatch=True).map(str.encode)
 )

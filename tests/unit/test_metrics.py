@@ -18,7 +18,8 @@ from kairos.events import (
     Refuse,
     WorkflowEnded,
 )
-from kairos.metrics import CallRow, CallTracker, RunMetrics, spread
+from kairos.calls import CallRow, CallTracker
+from kairos.metrics import RunMetrics, spread
 from kairos.model import SECOND
 from tests import build
 
@@ -203,7 +204,7 @@ def test_a_call_is_followed_from_its_arrival_to_its_end():
 
     assert row == CallRow(
         request,
-        instance_id="i",
+        dispatch=Dispatch("a", "i"),
         dispatched_at=2 * SECOND,
         first_token_at=3 * SECOND,
         ended_at=4 * SECOND,

@@ -6,6 +6,7 @@ Time is instant, or the engine is paused, so that nothing here waits for a clock
 import asyncio
 import json
 import math
+from collections import Counter
 from contextlib import asynccontextmanager
 
 import aiohttp
@@ -14,7 +15,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agents import inputs
+from agents import cg, inputs, qa, rg
 from kairos.demo import engines
 from kairos.errors import SetupError
 from kairos.sim import script
@@ -422,8 +423,9 @@ async def test_pausing_in_the_middle_of_a_step_holds_back_its_tokens(monkeypatch
 RULES = (
     Rule(system="Router", user=["how MANY"], replies=["mathematics"]),
     Rule(system="router", replies=["humanities"]),
-    Rule(system="writer", replies=["one two three"], tokens=(7, 7)),
+    Rule(system="writer", replies=["one two three"], agent="writer"),
 )
+LENGTHS = {"writer": [7, 200]}
 ENOUGH = Limits(max_tokens=1000)
 
 
@@ -434,8 +436,22 @@ def test_the_first_rule_that_applies_replies():
 
 
 def test_a_rules_text_is_repeated_to_the_length_drawn():
-    tokens, finish_reason = Script(RULES).reply("writer", "", ENOUGH, None)
+    tokens, finish_reason = Script(RULES, 0, {"writer": [7]}).reply("writer", "", ENOUGH, None)
     assert ("".join(tokens), finish_reason) == ("one two threeone two threeone ", "stop")
+
+
+def test_lengths_are_drawn_from_those_of_the_rules_agent():
+    says = Script(RULES, 0, {"writer": [2, 5, 5, 5], "router": [1]})
+
+    drawn = Counter(len(says.reply("writer", str(n), ENOUGH, None)[0]) for n in range(400))
+
+    assert set(drawn) == {2, 5}
+    assert 250 < drawn[5] < 350  # as often as it was seen
+
+
+def test_a_reply_stands_as_it_is_where_no_length_is_known():
+    assert "".join(Script(RULES).reply("writer", "", ENOUGH, None)[0]) == "one two three"
+    assert Script(RULES, 0, LENGTHS).reply("router", "", ENOUGH, None)[0] == ["humanities"]
 
 
 def test_tokens_keep_every_character_of_the_text():
@@ -458,8 +474,9 @@ def test_tokens_keep_every_character_of_the_text():
 def test_a_reply_is_a_function_of_seed_and_prompt_and_keeps_its_limits(
     system, user, seed, asked_seed, limits
 ):
-    tokens, finish_reason = Script(RULES, seed).reply(system, user, limits, asked_seed)
-    assert (tokens, finish_reason) == Script(RULES, seed).reply(system, user, limits, asked_seed)
+    says, again = Script(RULES, seed, LENGTHS), Script(RULES, seed, LENGTHS)
+    tokens, finish_reason = says.reply(system, user, limits, asked_seed)
+    assert (tokens, finish_reason) == again.reply(system, user, limits, asked_seed)
     assert 1 <= len(tokens) <= limits.max_tokens
     assert len(tokens) >= min(limits.min_tokens, limits.max_tokens)
     if finish_reason == "length":
@@ -474,15 +491,21 @@ def test_another_seed_of_the_engine_or_of_the_request_says_something_else():
 
 
 def test_the_script_of_the_demo_has_a_rule_for_every_agent_and_task():
-    rules = script.load(engines.SCRIPT)
-    says = Script(rules)
+    says = Script(script.load(engines.SCRIPT))
     engineer = "You are a Python engineer."
     for task in inputs.load("cg"):
         code = "".join(says.reply(engineer, task.text, ENOUGH, None)[0])
         assert f"def {task.entry_point}(" in code
     for task in inputs.load("qa"):
         router = "You sort questions into two fields."
-        assert says.reply(router, task.text, ENOUGH, None)[0] == [task.kind]
+        assert says.reply(router, task.text, ENOUGH, None)[0] == [f"{task.kind} "]
+
+
+def test_every_agent_of_the_demo_says_as_much_as_it_did_on_the_real_model():
+    rules, lengths = script.load(engines.SCRIPT), script.load_lengths(engines.LENGTHS)
+    agents = {name for app in (qa.app, rg.app, cg.app) for name in app.agents}
+
+    assert {rule.agent for rule in rules} == set(lengths) == agents
 
 
 def test_a_script_that_cannot_be_read_says_why(tmp_path):
@@ -492,3 +515,5 @@ def test_a_script_that_cannot_be_read_says_why(tmp_path):
     broken.write_text('[{"system": "x", "replies": []}]')
     with pytest.raises(SetupError, match=r"broken\.json is not a script.*replies"):
         script.load(broken)
+    with pytest.raises(SetupError, match=r"broken\.json:1: not a call"):
+        script.load_lengths(broken)

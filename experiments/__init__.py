@@ -1,0 +1,1 @@
+"""Claims that are measured, not believed: one module per claim."""

@@ -1,0 +1,98 @@
+"""Calls as they went -> calls of a workflow file: for replay and simulation."""
+
+from bisect import bisect_right, insort
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Sequence
+
+from kairos.calls import CallRow
+from kairos.orchestrator.graph import CallGraph
+from kairos.orchestrator.orchestrator import span_of
+from kairos.position import WorkflowKey, workflow_key
+from kairos.workload import Call
+
+
+def has_length(row: CallRow) -> bool:
+    """A call without a whole answer has no length to replay."""
+    return row.outcome == "finished" and bool(row.prompt_tokens and row.completion_tokens)
+
+
+def workflow_calls(rows: Iterable[CallRow]) -> Iterator[Call]:
+    """The calls of each workflow in the order in which the rebuilt graph says they must go.
+
+    Calls that had to wait for as many others before them are one parallel group: where branches of
+    several calls run side by side, their second calls wait for all of the first. The format knows
+    no other branches; ours. A call's gap is the time since the last call before it ended: what
+    agents and tools took, queueing excluded. Workflows of several tenants are named after them.
+    """
+    workflows: dict[WorkflowKey, dict[str, CallRow]] = defaultdict(dict)
+    for row in rows:
+        if row.outcome == "finished":
+            workflows[workflow_key(row.request)][row.request.id] = row  # a repeated one: the last
+    several = len({tenant for tenant, _ in workflows}) > 1
+    for (tenant, workflow_id), calls in workflows.items():
+        yield from _calls(f"{tenant}/{workflow_id}" if several else workflow_id, calls)
+
+
+def _calls(workflow_id: str, rows: dict[str, CallRow]) -> Iterator[Call]:
+    began_at = min(row.request.workflow_started_at for row in rows.values())
+    ends: list[int] = []  # of the calls of levels before, ascending
+    index = 0
+    graph = CallGraph()
+    for row in rows.values():
+        graph.add(span_of(row))
+    for level, ids in enumerate(levels(graph)):
+        of_level = sorted((rows[each] for each in ids), key=lambda row: row.request.arrived_at)
+        with_length = [row for row in of_level if has_length(row)]
+        group = f"level-{level}" if len(with_length) > 1 else None
+        for row in with_length:
+            ended_before = bisect_right(ends, row.request.arrived_at)
+            waited_for = ends[ended_before - 1] if ended_before else began_at
+            yield _call(workflow_id, row, index, group, began_at, waited_for)
+            index += 1
+        for row in of_level:
+            insort(ends, row.ended_at or 0)
+
+
+def _call(
+    workflow_id: str, row: CallRow, index: int, group: str | None, began_at: int, waited_for: int
+) -> Call:
+    request = row.request
+    assert row.ended_at is not None
+    assert row.prompt_tokens is not None
+    assert row.completion_tokens is not None
+    return Call(
+        workflow_id=workflow_id,
+        app=request.app or "unknown",
+        agent=request.agent or "unknown",
+        upstream=request.upstream,
+        call_index=index,
+        prompt_tokens=row.prompt_tokens,
+        completion_tokens=row.completion_tokens,
+        parallel_group=group,
+        gap_ms=(request.arrived_at - waited_for) // 1000,
+        start_ms=(request.arrived_at - began_at) // 1000,
+        end_ms=(row.ended_at - began_at) // 1000,
+        cached_prefix_tokens=row.cached_tokens,
+    )
+
+
+def levels(graph: CallGraph) -> list[list[str]]:
+    """Calls by how many must end, one after the other, before they can begin."""
+    callers: list[str | None] = [None]  # each before those that it calls
+    stages: dict[str | None, Sequence[Sequence[str]]] = {}
+    for caller in callers:
+        stages[caller] = graph.stages(caller)
+        callers += [call for stage in stages[caller] for call in stage]
+    height: dict[str | None, int] = {}
+    for caller in reversed(callers):
+        height[caller] = 1 + sum(max(height[call] for call in stage) for stage in stages[caller])
+    found: list[list[str]] = [[] for _ in range(height[None] - 1)]
+    level: dict[str | None, int] = {None: -1}
+    for caller in callers:
+        begins = level[caller] + 1
+        for stage in stages[caller]:
+            for call in stage:
+                level[call] = begins
+                found[begins].append(call)
+            begins += max(height[call] for call in stage)
+    return found

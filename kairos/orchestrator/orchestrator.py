@@ -1,0 +1,217 @@
+"""Follows every workflow from its first call to its end, and learns from those that ended.
+
+Records in: the same that the log keeps, so the same lines learn in a live service, from a log, and
+in simulation. A workflow ends when its final reply is told (`WorkflowEnded`), or when nothing has
+been heard of it for long enough. Then its calls become a graph (`graph.py`), the graph says what
+remained after each call (`remaining.py`), and that is what is learnt (`profiles.py`).
+"""
+
+from collections import OrderedDict
+from collections.abc import Iterator
+
+import msgspec
+
+from kairos.calls import CallRow, CallTracker
+from kairos.events import Arrived, Dispatch, Record, WorkflowEnded
+from kairos.learnt import agent_key
+from kairos.orchestrator.graph import CallGraph
+from kairos.orchestrator.profiles import Profiles, Sample
+from kairos.orchestrator.remaining import remaining
+from kairos.orchestrator.spans import Span
+from kairos.position import (
+    IDLE_US,
+    MAX_WORKFLOWS,
+    Position,
+    Positions,
+    WorkflowKey,
+    workflow_key,
+)
+
+MAX_CALLS = 10_000  # of one workflow
+MAX_ENDED = 1_000  # workflows kept to look at after they ended
+MAX_ENDED_CALLS = 50_000  # of all those together
+
+
+class Call(msgspec.Struct):
+    """One attempt at a call, and where it stood when it arrived."""
+
+    row: CallRow
+    position: Position
+
+
+class Workflow:
+    """One user task, as far as it was seen."""
+
+    def __init__(self, key: WorkflowKey, at: int) -> None:
+        self.key = key
+        self.calls: list[Call] = []  # in order of arrival
+        self.left_out = 0  # calls beyond `MAX_CALLS`
+        self.in_flight = 0
+        self.seen_at = at
+        self.ended_at: int | None = None
+        self.idle = False  # it ended because nothing more was heard of it
+
+    def graph(self, skew_us: int = 0) -> CallGraph:
+        """The call graph of the calls that have ended; O(n log n), built when it is asked for."""
+        graph = CallGraph(skew_us=skew_us)
+        for call in self.calls:
+            if call.row.ended_at is not None:
+                graph.add(span_of(call.row))
+        return graph
+
+
+class Orchestrator:
+    """Owns the open workflows and what was learnt. Changed by `observe` and `expire` only.
+
+    O(log n) amortised per record. Bounded: beyond `max_workflows` the longest idle is evicted and
+    not learnt from, since its end is not known.
+    """
+
+    def __init__(
+        self,
+        profiles: Profiles | None = None,
+        *,
+        max_workflows: int = MAX_WORKFLOWS,
+        idle_us: int = IDLE_US,
+        skew_us: int = 0,
+    ) -> None:
+        """`skew_us`: by how much the clocks of hosts that report may disagree."""
+        self.profiles = profiles if profiles is not None else Profiles()
+        self.evicted = 0  # workflows that were open when they had to make room
+        self.expired = 0  # workflows that ended by falling silent
+        self._max_workflows, self._idle_us, self._skew_us = max_workflows, idle_us, skew_us
+        self._tracker = CallTracker()
+        self._positions = Positions(max_workflows=max_workflows, idle_us=idle_us)
+        self._open: OrderedDict[WorkflowKey, Workflow] = OrderedDict()  # longest idle first
+        self._ended: OrderedDict[WorkflowKey, Workflow] = OrderedDict()  # oldest first
+        self._ended_calls = 0
+
+    def __len__(self) -> int:
+        """Open workflows."""
+        return len(self._open)
+
+    def observe(self, record: Record) -> None:
+        """Take in one record. A fact that is told twice changes nothing the second time."""
+        event, at = record.event, record.at
+        arrives = isinstance(event, Arrived) and self._tracker.row(event.request.id) is None
+        ended = self._tracker.observe(record)
+        if isinstance(event, Arrived) and arrives:
+            self._arrived(event, at)
+        for command in record.commands:
+            if isinstance(command, Dispatch):
+                self._positions.dispatched(command.request_id, at)
+        for row in ended:
+            self._call_ended(row, at)
+        if isinstance(event, WorkflowEnded):
+            self._workflow_ended((event.tenant, event.workflow_id), at)
+        self.expire(at)
+
+    def expire(self, at: int) -> None:
+        """End the workflows of which nothing has been heard for too long."""
+        while self._open:
+            workflow = next(iter(self._open.values()))
+            if workflow.seen_at + self._idle_us > at:
+                return
+            if workflow.in_flight:
+                self._touch(workflow, at)  # a call that takes long is no silence
+                continue
+            workflow.ended_at, workflow.idle = workflow.seen_at, True
+            self.expired += 1
+            self._close(workflow)
+
+    def workflow(self, tenant: str, workflow_id: str) -> Workflow | None:
+        """An open workflow, or one of those that ended last."""
+        key = tenant, workflow_id
+        return self._open.get(key) or self._ended.get(key)
+
+    def _arrived(self, event: Arrived, at: int) -> None:
+        request = event.request
+        key = workflow_key(request)
+        workflow = self._open.get(key)
+        if workflow is None:
+            workflow = self._open[key] = Workflow(key, at)
+            if len(self._open) > self._max_workflows:
+                self._open.popitem(last=False)
+                self.evicted += 1
+        self._touch(workflow, at)
+        workflow.in_flight += 1
+        position = self._positions.arrived(request, at)
+        if len(workflow.calls) < MAX_CALLS:
+            row = self._tracker.row(request.id)
+            assert row is not None
+            workflow.calls.append(Call(row, position))
+        else:
+            workflow.left_out += 1
+
+    def _call_ended(self, row: CallRow, at: int) -> None:
+        self._positions.ended(row.request.id, at, row.completion_tokens)
+        workflow = self._open.get(workflow_key(row.request))
+        if workflow is None:
+            return  # evicted meanwhile
+        self._touch(workflow, at)
+        workflow.in_flight -= 1
+        if workflow.ended_at is not None and not workflow.in_flight:
+            self._close(workflow)
+
+    def _workflow_ended(self, key: WorkflowKey, at: int) -> None:
+        workflow = self._open.get(key)
+        if workflow is None or workflow.ended_at is not None:
+            return
+        workflow.ended_at = at
+        if not workflow.in_flight:  # else when its last call ends
+            self._close(workflow)
+
+    def _touch(self, workflow: Workflow, at: int) -> None:
+        workflow.seen_at = at
+        self._open.move_to_end(workflow.key)
+
+    def _close(self, workflow: Workflow) -> None:
+        del self._open[workflow.key]
+        self._positions.workflow_ended(workflow.key)
+        for sample in self._samples(workflow):
+            self.profiles.add(sample)
+        replaced = self._ended.pop(workflow.key, None)
+        self._ended[workflow.key] = workflow
+        self._ended_calls += len(workflow.calls) - (len(replaced.calls) if replaced else 0)
+        while len(self._ended) > MAX_ENDED or self._ended_calls > MAX_ENDED_CALLS:
+            _, oldest = self._ended.popitem(last=False)
+            self._ended_calls -= len(oldest.calls)
+
+    def _samples(self, workflow: Workflow) -> Iterator[Sample]:
+        """What the workflow teaches. A call that failed or was cancelled, and those before it whose
+        rest is therefore not known, are counted and never learnt as short."""
+        rest = remaining(workflow.graph(self._skew_us))
+        last_attempts = {call.row.request.id: call for call in workflow.calls}
+        for request_id, call in last_attempts.items():
+            row, left = call.row, rest[request_id]
+            key = agent_key(row.request)
+            if left.censored or workflow.left_out:
+                self.profiles.censor(key)
+                continue
+            assert row.ended_at is not None
+            assert row.dispatched_at is not None
+            yield Sample(
+                key=key,
+                position=call.position,
+                call_us=row.ended_at - row.dispatched_at,
+                completion_tokens=row.completion_tokens,
+                remaining_us=max(1, left.work_us),
+                remaining_stages=left.stages,
+            )
+
+
+def span_of(row: CallRow) -> Span:
+    """A call that ended, as the graph takes it."""
+    request = row.request
+    assert row.ended_at is not None
+    began_at = row.dispatched_at if row.dispatched_at is not None else row.ended_at
+    return Span(
+        id=request.id,
+        agent=request.agent or "",
+        upstream=request.upstream,
+        parent_ids=request.parent_ids,
+        attempt=request.attempt,
+        started_at=began_at,
+        finished_at=row.ended_at,
+        outcome="cancelled" if row.outcome == "refused" else row.outcome or "cancelled",
+    )

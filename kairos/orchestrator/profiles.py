@@ -1,0 +1,290 @@
+"""What the calls of every agent were like, learnt from workflows that ended: kairos paper, 4.3.
+
+Each sample also feeds the pool of its app and the pool of everything: what is expected of agents
+and apps that are not known yet. Ours: the pools, the bounds, the models beside the distributions.
+
+Bounds: `max_agents` names per app, `max_apps` apps, `max_tracked` agents in all. A new name beyond
+them takes the place of the longest unused one, if that was not heard of for so long that its app's
+model has forgotten it too. Otherwise its calls are pooled only, and counted. So a flood of new
+names pushes out no agent that works.
+"""
+
+from collections import OrderedDict
+from collections.abc import Iterable
+
+import msgspec
+
+from kairos.learnt import POOLED, AgentKey, AgentProfile, RemainingModel
+from kairos.orchestrator.learning import Learning, ModelData, WindowData
+from kairos.orchestrator.remaining_model import MODEL_CALLS, UNTRACKED, Calls
+from kairos.orchestrator.window import Window, is_milestone, is_restorable
+from kairos.position import FEATURES, Position, features
+
+WINDOW = 1_024
+CONVERGENCE = 0.1
+MAX_AGENTS = 256
+MAX_APPS = 1_000
+MAX_TRACKED = 5_000  # ranking them takes a second and 200 MB (scheduler/ranking.py)
+_UNUSED_APP = 16 * MODEL_CALLS  # calls of everything since the last of the app
+
+AppKey = tuple[str, str]  # tenant, app
+_EVERYTHING = (POOLED, POOLED)
+
+
+class Sample(msgspec.Struct, frozen=True):
+    """One call of a workflow that ended."""
+
+    key: AgentKey
+    position: Position
+    call_us: int
+    completion_tokens: int | None  # None: the engine did not tell
+    remaining_us: int
+    remaining_stages: int
+
+
+class AgentStatus(msgspec.Struct, frozen=True, kw_only=True):
+    """How far learning has come with one agent, or with its app's pool."""
+
+    app: str
+    agent: str
+    samples: int
+    converged: bool
+    distance: float | None  # Wasserstein, over the mean, at the last check; None: no two yet
+    checks: int  # at 1, 2, 4, ... calls
+    reopened: int
+    censored: int  # calls that failed or were cancelled, never learnt as short
+    pooled: int = 0  # the pool's: calls of names that are not tracked
+
+
+class _Agent:
+    __slots__ = ("censored", "number", "used", "window")
+
+    def __init__(self, number: int, window: Window) -> None:
+        self.number = number  # in the app's model
+        self.window = window
+        self.used = 0  # when: calls of the app until then
+        self.censored = 0
+
+
+class _Pool:
+    """The calls of an app's agents together, or of everything."""
+
+    def __init__(self, number: int, window: Window) -> None:
+        self.number = number  # of the app, in the model of everything
+        self.window = window
+        self.calls = Calls()
+        self.added = 0
+        self.agents: OrderedDict[str, _Agent] = OrderedDict()  # longest unused first
+        self.named = 0  # agents that ever were
+        self.used = 0  # when: calls of everything until then
+        self.censored = 0
+        self.pooled = 0
+        self.prior: RemainingModel | None = None  # from before a restart
+
+    def data(self, app: AppKey) -> ModelData:
+        names = {agent.number: name for name, agent in self.agents.items()}
+        return ModelData(app, self.calls.rows(), names, self.prior)
+
+
+class Profiles:
+    """Changed by `add`, `censor` and `restore`; what changed is taken with `take_changed`."""
+
+    def __init__(
+        self,
+        *,
+        window: int = WINDOW,
+        convergence: float = CONVERGENCE,
+        max_agents: int = MAX_AGENTS,
+        max_apps: int = MAX_APPS,
+        max_tracked: int = MAX_TRACKED,
+    ) -> None:
+        """`convergence`: Wasserstein distance between a distribution and the one before, over the
+        mean, under which it counts as known."""
+        self._window, self._convergence = window, convergence
+        self._max_agents, self._max_apps, self._max_tracked = max_agents, max_apps, max_tracked
+        self._apps: OrderedDict[AppKey, _Pool] = OrderedDict()  # longest unused first
+        self._everything = _Pool(0, self._new_window(testable=False))
+        self._named = 0  # apps that ever were
+        self._tracked = 0  # agents
+        self._due_windows: dict[AgentKey, Window] = {}
+        self._due_models: dict[AppKey, _Pool] = {}
+        self._forgotten: dict[AgentKey, None] = {}  # a dict for its order
+
+    def add(self, sample: Sample) -> None:
+        """Learn one call. Amortised 10 µs, with all checks and tests of change (`make bench`)."""
+        tokens = sample.completion_tokens
+        row = (
+            float(sample.remaining_us),
+            float(sample.call_us),
+            float("nan") if tokens is None else float(tokens),
+            float(sample.remaining_stages),
+            float(sample.position.visit == 1),
+        )
+        numbers = features(sample.position)
+        app = sample.key[:2]
+        pool = self._pool(app)
+        self._everything.calls.add(
+            numbers, sample.remaining_us, UNTRACKED if pool is None else pool.number
+        )
+        self._pour(_EVERYTHING, self._everything, row)
+        if pool is None:
+            self._everything.pooled += 1
+            return
+        agent = self._agent(sample.key, pool)
+        pool.calls.add(numbers, sample.remaining_us, UNTRACKED if agent is None else agent.number)
+        self._pour(app, pool, row)
+        if agent is None:
+            pool.pooled += 1
+            return
+        if agent.window.add(row):
+            pool.calls.keep_newest(agent.number, len(agent.window))
+            self._due_models[app] = pool
+        self._note(sample.key, agent.window)
+
+    def censor(self, key: AgentKey) -> None:
+        """A call of the agent failed or was cancelled: how long it would have been is not known.
+
+        Counted with the agent, or, where that is not tracked, with its pool.
+        """
+        pool = self._apps.get(key[:2], self._everything)
+        (pool.agents.get(key[2]) or pool).censored += 1
+
+    def take_changed(self) -> Learning | None:
+        """What is worth publishing since it was last asked; None: nothing. Copies arrays only."""
+        if not self._due_windows and not self._due_models and not self._forgotten:
+            return None
+        windows = [
+            WindowData(key, window.rows(), window.converged)
+            for key, window in self._due_windows.items()
+        ]
+        everything = self._everything.data(_EVERYTHING) if self._due_models else None
+        self._due_models.pop(_EVERYTHING, None)
+        apps = [pool.data(app) for app, pool in self._due_models.items()]
+        learning = Learning(windows, everything, apps, tuple(self._forgotten))
+        self._due_windows, self._due_models, self._forgotten = {}, {}, {}
+        return learning
+
+    def restore(
+        self, profiles: Iterable[AgentProfile], models: Iterable[RemainingModel] = ()
+    ) -> None:
+        """Begin with what was published before a restart, and publish it again; before any `add`.
+
+        Within the same bounds: what does not fit is left out, and so is what has another shape,
+        from another version of Kairos.
+        """
+        for profile in profiles:
+            pool = self._restored_pool(profile.key[:2]) if is_restorable(profile) else None
+            if pool is None:
+                continue
+            known = pool if profile.agent == POOLED else self._agent(profile.key, pool)
+            if known is not None:
+                known.window.restore(profile)
+                self._note(profile.key, known.window)
+        for model in models:
+            app = (model.tenant, model.app)
+            pool = self._restored_pool(app) if len(model.weights) == FEATURES else None
+            if pool is not None:
+                pool.prior = model
+                self._due_models[app] = pool
+
+    def status(self, tenant: str) -> list[AgentStatus]:
+        """Of the tenant's agents and its apps' pools, by app and name."""
+        found = []
+        for (owner, app), pool in self._apps.items():
+            if owner == tenant:
+                found.append(_status(app, POOLED, pool, pool.pooled))
+                found += [_status(app, name, agent) for name, agent in pool.agents.items()]
+        return sorted(found, key=lambda status: (status.app, status.agent))
+
+    def _pour(self, app: AppKey, pool: _Pool, row: tuple[float, ...]) -> None:
+        pool.window.add(row)
+        self._note((*app, POOLED), pool.window)
+        pool.added += 1
+        if is_milestone(pool.added, MODEL_CALLS, MODEL_CALLS // 4):
+            self._due_models[app] = pool
+
+    def _note(self, key: AgentKey, window: Window) -> None:
+        if window.is_due:
+            self._due_windows[key] = window
+            window.is_due = False
+
+    def _new_window(self, *, testable: bool) -> Window:
+        return Window(self._window, self._convergence, testable=testable)
+
+    def _restored_pool(self, app: AppKey) -> _Pool | None:
+        return self._everything if app == _EVERYTHING else self._pool(app)
+
+    def _pool(self, app: AppKey) -> _Pool | None:
+        """The app's, made if there is room for it."""
+        pool = self._apps.get(app)
+        if pool is None:
+            if len(self._apps) >= self._max_apps and not self._forget_unused_app():
+                return None
+            pool = self._apps[app] = _Pool(self._named, self._new_window(testable=False))
+            self._named += 1
+            self._forgotten.pop((*app, POOLED), None)
+        self._apps.move_to_end(app)
+        pool.used = self._everything.added
+        return pool
+
+    def _agent(self, key: AgentKey, pool: _Pool) -> _Agent | None:
+        """What is known of the agent, begun if there is room for it."""
+        name = key[2]
+        agent = pool.agents.get(name)
+        if agent is None:
+            if not self._has_room(key[:2], pool):
+                return None
+            agent = pool.agents[name] = _Agent(pool.named, self._new_window(testable=True))
+            pool.named += 1
+            self._tracked += 1
+            self._forgotten.pop(key, None)
+        pool.agents.move_to_end(name)
+        agent.used = pool.added
+        return agent
+
+    def _has_room(self, app: AppKey, pool: _Pool) -> bool:
+        """For one more agent of the app, if need be in the place of one that is not used."""
+        if len(pool.agents) >= self._max_agents:
+            return self._forget_unused_agent(app, pool)
+        if self._tracked >= self._max_tracked and self._forget_unused_app():
+            return self._tracked < self._max_tracked
+        return self._tracked < self._max_tracked or self._forget_unused_agent(app, pool)
+
+    def _forget_unused_agent(self, app: AppKey, pool: _Pool) -> bool:
+        name, agent = next(iter(pool.agents.items()), (None, None))
+        if name is None or agent is None or pool.added - agent.used < MODEL_CALLS:
+            return False
+        del pool.agents[name]
+        self._forget((*app, name))
+        self._tracked -= 1
+        return True
+
+    def _forget_unused_app(self) -> bool:
+        app, pool = next(iter(self._apps.items()))
+        if self._everything.added - pool.used < _UNUSED_APP:
+            return False
+        del self._apps[app]
+        self._due_models.pop(app, None)
+        self._tracked -= len(pool.agents)
+        for name in (POOLED, *pool.agents):
+            self._forget((*app, name))
+        return True
+
+    def _forget(self, key: AgentKey) -> None:
+        self._due_windows.pop(key, None)
+        self._forgotten[key] = None
+
+
+def _status(app: str, name: str, known: _Agent | _Pool, pooled: int = 0) -> AgentStatus:
+    window = known.window
+    return AgentStatus(
+        app=app,
+        agent=name,
+        samples=len(window),
+        converged=window.converged,
+        distance=window.distance,
+        checks=window.checks,
+        reopened=window.reopened,
+        censored=known.censored,
+        pooled=pooled,
+    )
