@@ -4,6 +4,7 @@ KairosError
  ├─ InvalidRequest 400        the client sent something we can never serve
  │   ├─ Unauthorized 401
  │   ├─ ModelNotFound 404
+ │   ├─ WorkflowNotFound 404
  │   ├─ BodyTooSlow 408
  │   ├─ BodyTooLarge 413
  │   └─ NeverFits 413
@@ -53,6 +54,19 @@ class ModelNotFound(InvalidRequest):
         # The name may be as long as a body.
         what = f"the model '{model[:100]}'"
         super().__init__(f"{what} does not exist here; served: {', '.join(served)}")
+
+
+class WorkflowNotFound(InvalidRequest):
+    """The tenant has no such workflow, or it ended so long ago that it was forgotten."""
+
+    status = 404
+    code = "workflow_not_found"
+
+    def __init__(self, workflow_id: str) -> None:
+        super().__init__(
+            f"the workflow '{workflow_id[:128]}' is not known here: it has made no call, or others "
+            "that ended after it have taken its place"
+        )
 
 
 class BodyTooSlow(InvalidRequest):

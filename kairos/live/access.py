@@ -3,6 +3,8 @@
 import hashlib
 from collections.abc import Mapping
 
+from fastapi import Request as HttpRequest
+
 from kairos.errors import Unauthorized
 
 
@@ -32,3 +34,8 @@ class Access:
         if tenant is None:
             raise Unauthorized("this API key is not known here")
         return tenant
+
+
+def authorization(request: HttpRequest) -> bytes | None:
+    value = request.headers.get("authorization")
+    return value.encode("latin-1") if value is not None else None

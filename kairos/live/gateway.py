@@ -27,7 +27,7 @@ from kairos.errors import (
     ModelNotFound,
     TooMuchHeld,
 )
-from kairos.live.access import Access
+from kairos.live.access import Access, authorization
 from kairos.live.body import Body, read_body
 from kairos.live.call import (
     STREAMING_ROUTES,
@@ -42,7 +42,9 @@ from kairos.live.call import (
 )
 from kairos.live.engine import HttpEngine
 from kairos.live.identity import identifier, read_identity
+from kairos.live.insight import add_insight
 from kairos.model import Request
+from kairos.orchestrator.orchestrator import Orchestrator
 from kairos.runtime import Runtime
 
 logger = logging.getLogger(__name__)
@@ -53,11 +55,11 @@ BODY_TIMEOUT_S = 60.0
 _CHAT = "/v1/chat/completions"
 HOT_ROUTES = STREAMING_ROUTES | {"/v1/embeddings"}
 _STREAM_OPTIONS_ROUTES = {_CHAT, "/v1/completions"}
-# Passed through to an engine: all of /v1 but what loads or drops weights, and vLLM's inference
-# routes outside of it. A list of what may pass, not of what may not, so that an administrative
-# route which a later engine adds stays closed.
+# Passed through to an engine: all of /v1 but what loads or drops weights or is Kairos's own, and
+# vLLM's inference routes outside of it. A list of what may pass, not of what may not, so that an
+# administrative route which a later engine adds stays closed.
 _PASSED_UNDER_V1 = re.compile(r"/v1(/[A-Za-z0-9_-][A-Za-z0-9_.-]*)+")
-_NOT_PASSED = re.compile(r"/v1/(load_lora_adapter|unload_lora_adapter|models)\b.*")
+_NOT_PASSED = re.compile(r"/v1/(load_lora_adapter|unload_lora_adapter|models|workflows|agents)\b.*")
 _PASSED = {"/tokenize", "/detokenize", "/rerank", "/v2/rerank", "/score", "/pooling", "/classify"}
 
 
@@ -159,7 +161,13 @@ class Gateway:
         return self._runtime.balancer.ledger.models()
 
 
-def build_app(gateway: Gateway, access: Access, metrics: Callable[[], bytes]) -> FastAPI:
+def build_app(
+    gateway: Gateway,
+    access: Access,
+    metrics: Callable[[], bytes],
+    runtime: Runtime,
+    orchestrator: Orchestrator,
+) -> FastAPI:
     """The application that clients reach."""
     app = FastAPI(
         title="Kairos", version=__version__, docs_url=None, redoc_url=None, redirect_slashes=False
@@ -178,16 +186,17 @@ def build_app(gateway: Gateway, access: Access, metrics: Callable[[], bytes]) ->
 
     @app.get("/v1/models")
     async def models(request: HttpRequest) -> dict[str, object]:
-        access.tenant(_authorization(request))
+        access.tenant(authorization(request))
         return {"object": "list", "data": [_model(name) for name in gateway.served_models()]}
 
     @app.get("/v1/models/{name:path}")
     async def model(request: HttpRequest, name: str) -> dict[str, object]:
-        access.tenant(_authorization(request))
+        access.tenant(authorization(request))
         if name not in gateway.served_models():
             raise ModelNotFound(name, gateway.served_models())
         return _model(name)
 
+    add_insight(app, access, runtime, orchestrator)
     for path in ("/v1/{rest:path}", *sorted(_PASSED)):
         app.router.routes.append(Route(path, gateway, methods=["GET", "POST", "DELETE"]))
     _answer_errors_as_openai_does(app)
@@ -228,11 +237,6 @@ class RouteRefused(InvalidRequest):
 
 def _new_id() -> str:
     return f"req-{uuid.uuid4().hex}"
-
-
-def _authorization(request: HttpRequest) -> bytes | None:
-    value = request.headers.get("authorization")
-    return value.encode("latin-1") if value is not None else None
 
 
 def _model(name: str) -> dict[str, object]:

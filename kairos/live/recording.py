@@ -2,7 +2,7 @@
 
 from bisect import bisect_right, insort
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Generator, Iterable, Iterator
 
 from kairos.calls import CallRow
 from kairos.orchestrator.graph import CallGraph
@@ -77,22 +77,36 @@ def _call(
 
 
 def levels(graph: CallGraph) -> list[list[str]]:
-    """Calls by how many must end, one after the other, before they can begin."""
-    callers: list[str | None] = [None]  # each before those that it calls
-    stages: dict[str | None, Sequence[Sequence[str]]] = {}
-    for caller in callers:
-        stages[caller] = graph.stages(caller)
-        callers += [call for stage in stages[caller] for call in stage]
-    height: dict[str | None, int] = {}
-    for caller in reversed(callers):
-        height[caller] = 1 + sum(max(height[call] for call in stage) for stage in stages[caller])
-    found: list[list[str]] = [[] for _ in range(height[None] - 1)]
-    level: dict[str | None, int] = {None: -1}
-    for caller in callers:
-        begins = level[caller] + 1
-        for stage in stages[caller]:
-            for call in stage:
-                level[call] = begins
-                found[begins].append(call)
-            begins += max(height[call] for call in stage)
-    return found
+    """Calls by how many others must end, one after the other, before they can begin."""
+    level: dict[str, int] = {}
+    visits = [_visit(graph, None, 0, level)]
+    free = None  # what the last visit came to
+    while visits:  # a stack, since workflows go deeper than Python calls itself
+        try:
+            visits.append(visits[-1].send(free))
+            free = None
+        except StopIteration as ended:
+            visits.pop()
+            free = ended.value
+    found: defaultdict[int, list[str]] = defaultdict(list)
+    for call, its_level in level.items():
+        found[its_level].append(call)
+    return [found[each] for each in sorted(found)]
+
+
+_Visit = Generator["_Visit", int | None, int]
+
+
+def _visit(graph: CallGraph, caller: str | None, free: int, level: dict[str, int]) -> _Visit:
+    """Give all under the caller their levels, from the first free one on; returns the next free."""
+    for stage in graph.stages(caller):
+        ends = []
+        for call in stage:
+            # A join may run beside a branch that it does not wait for, but never beside these.
+            after = [level[parent] for parent in graph.nodes[call].parents if parent in level]
+            level[call] = max([free, *(1 + each for each in after)])
+            end = yield _visit(graph, call, level[call] + 1, level)
+            assert end is not None
+            ends.append(end)
+        free = max(ends)
+    return free

@@ -93,7 +93,9 @@ async def running(
                 max_held_bytes=settings.max_held_bytes,
             )
             servers = {
-                sock: _server(build_app(gateway, access, telemetry.render)),
+                sock: _server(
+                    build_app(gateway, access, telemetry.render, runtime, learner.orchestrator)
+                ),
                 admin_sock: _server(build_admin(balancer, monitor)),
             }
             background = [monitor.run(), learn(runtime, learner), _give_up(runtime)]

@@ -25,7 +25,8 @@ CONVERGENCE = 0.1
 MAX_AGENTS = 256
 MAX_APPS = 1_000
 MAX_TRACKED = 5_000  # ranking them takes a second and 200 MB (scheduler/ranking.py)
-_UNUSED_APP = 16 * MODEL_CALLS  # calls of everything since the last of the app
+_UNUSED_APP = 4 * MODEL_CALLS  # calls of everything since the last of the app
+_RENEWED = 1_024  # calls of an app, after which its model is learnt anew
 
 AppKey = tuple[str, str]  # tenant, app
 _EVERYTHING = (POOLED, POOLED)
@@ -157,10 +158,8 @@ class Profiles:
             WindowData(key, window.rows(), window.converged)
             for key, window in self._due_windows.items()
         ]
-        everything = self._everything.data(_EVERYTHING) if self._due_models else None
-        self._due_models.pop(_EVERYTHING, None)
-        apps = [pool.data(app) for app, pool in self._due_models.items()]
-        learning = Learning(windows, everything, apps, tuple(self._forgotten))
+        models = [pool.data(app) for app, pool in self._due_models.items()]
+        learning = Learning(windows, models, tuple(self._forgotten))
         self._due_windows, self._due_models, self._forgotten = {}, {}, {}
         return learning
 
@@ -200,7 +199,7 @@ class Profiles:
         pool.window.add(row)
         self._note((*app, POOLED), pool.window)
         pool.added += 1
-        if is_milestone(pool.added, MODEL_CALLS, MODEL_CALLS // 4):
+        if is_milestone(pool.added, _RENEWED, _RENEWED):
             self._due_models[app] = pool
 
     def _note(self, key: AgentKey, window: Window) -> None:

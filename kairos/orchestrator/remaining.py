@@ -108,9 +108,9 @@ def _children(
 ) -> list[_Child]:
     """The children of a call, those of the last stage first."""
     stages = graph.stages(caller)
-    found = []
+    found: list[_Child] = []
     for index, stage in enumerate(stages):
-        following = then if index + 1 == len(stages) else [(caller, index + 1)]
+        following: list[_Begin] = [(caller, index + 1)] if index + 1 < len(stages) else then
         found += [_Child(call, (caller, index), following, ready_at) for call in stage]
         ready_at = max(graph.nodes[call].branch_finished_at for call in stage)
     return found[::-1]

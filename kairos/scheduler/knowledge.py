@@ -10,6 +10,7 @@ from kairos.position import IDLE_US, Position, Positions, WorkflowKey, features,
 # Until anything is learnt, work is told from tokens; only its proportions matter then.
 _US_PER_COMPLETION_TOKEN = 20_000
 _US_PER_PROMPT_TOKEN = 200
+_MAX_APPS = 1_000  # of which no workflow has ended yet
 
 
 class Standing(msgspec.Struct):
@@ -35,20 +36,25 @@ class Knowledge:
 
     def __init__(self, *, idle_us: int = IDLE_US) -> None:
         self.epoch = 0
+        self.kendall_tau: float | None = None  # of the ranks, against the order of the means
         self.positions = Positions(idle_us=idle_us)
         self._profiles: dict[AgentKey, AgentProfile] = {}
         self._models: dict[tuple[str, str], RemainingModel] = {}
         self._ranks: dict[AgentKey, float] = {}
+        self._attained_us: dict[tuple[str, str], int] = {}  # of an app without a model, the most
         self._standings: dict[str, Standing] = {}
         self._together: dict[WorkflowKey, Together] = {}
 
     def learn(self, event: ProfilesLearnt) -> None:
         self._profiles.update((profile.key, profile) for profile in event.profiles)
-        self._models.update(((model.tenant, model.app), model) for model in event.models)
+        for model in event.models:
+            self._models[model.tenant, model.app] = model
+            self._attained_us.pop((model.tenant, model.app), None)
         if event.ranks is not None:
             self._ranks = {(r.tenant, r.app, r.agent): r.rank for r in event.ranks}
             # Who is ranked no more was forgotten by the orchestrator, which bounds the names.
             self._profiles = {k: v for k, v in self._profiles.items() if k in self._ranks}
+            self.kendall_tau = event.kendall_tau
         self.epoch += 1
 
     def arrived(self, request: Request, at: int) -> None:
@@ -68,6 +74,7 @@ class Knowledge:
         if standing is None:
             return
         key = workflow_key(standing.request)
+        self._note_attained(standing.request, key)
         together = self._together[key]
         del together.standings[request_id]
         if not together.standings:
@@ -91,6 +98,10 @@ class Knowledge:
             together.longest_us = max(self.remaining_us(call.request) for call in calls)
             together.epoch = self.epoch
         return together.longest_us
+
+    def published(self, key: AgentKey) -> tuple[AgentProfile | None, float | None]:
+        """What was learnt of just this agent, and its rank."""
+        return self._profiles.get(key), self._ranks.get(key)
 
     def profile(self, request: Request) -> AgentProfile | None:
         """What is known of the agent; else of its app; else of all; None while nothing is."""
@@ -137,9 +148,21 @@ class Knowledge:
         request = standing.request
         model = self.model(request)
         if model is not None:
-            return model.remaining_us(request.agent or "", features(standing.position))
-        profile = self.profile(request)
-        return profile.remaining_us.mean if profile is not None else _guess_us(request)
+            estimate = model.remaining_us(request.agent or "", features(standing.position))
+        else:
+            profile = self.profile(request)
+            estimate = profile.remaining_us.mean if profile is not None else _guess_us(request)
+        return max(estimate, self._attained_us.get((request.tenant, request.app or ""), 0))
+
+    def _note_attained(self, request: Request, workflow: WorkflowKey) -> None:
+        """While no workflow of an app has ended, what is known of others says too little of it:
+        short ones end first. It is expected to need as much again as any of its own had so far."""
+        app = request.tenant, request.app or ""
+        if app in self._models:
+            return
+        if app in self._attained_us or len(self._attained_us) < _MAX_APPS:
+            served_us, _ = self.positions.attained(workflow)
+            self._attained_us[app] = max(self._attained_us.get(app, 0), served_us)
 
 
 def _guess_us(request: Request) -> int:

@@ -1,5 +1,6 @@
 """The order that each policy gives, on cases small enough to check by hand."""
 
+import math
 from itertools import count
 
 import pytest
@@ -201,6 +202,31 @@ def test_kairos_goes_by_where_the_request_stands_and_not_only_by_its_agent():
     bench.arrive("second call", at=3, workflow_id="w", workflow_started_at=3)
     bench.arrive("first call", at=2, workflow_id="v", workflow_started_at=2)
     assert bench.order() == ["second call", "first call"]
+
+
+def test_kairos_takes_estimates_that_hardly_differ_for_equal_and_serves_the_older_workflow():
+    bench = Bench("kairos")
+    close = {"less": math.log(1.01), "more": math.log(1.10), "much more": math.log(1.60)}
+    bench.learn(models=[model(agents=close, logarithm=44.1 * math.log(1.25))])
+    bench.arrive("less", at=5, agent="less", workflow_started_at=5)
+    bench.arrive("more", at=5, agent="more", workflow_started_at=2)
+    bench.arrive("much more", at=5, agent="much more", workflow_started_at=0)
+    assert bench.order() == ["more", "less", "much more"]
+
+
+def test_an_app_of_which_nothing_has_ended_is_expected_to_need_as_much_again():
+    bench = Bench("kairos")
+    bench.learn(models=[model(POOLED, tenant=POOLED, logarithm=math.log(3 * SECOND))])
+    bench.arrive("first", app="new")
+    assert bench.knowledge.remaining_us(bench.requests["first"]) == pytest.approx(3 * SECOND)
+    bench.run("first", dispatched_at=0, ended_at=20 * SECOND)
+    bench.arrive("next", app="new", workflow_id="another")
+    bench.arrive("other", app="other")
+    assert bench.knowledge.remaining_us(bench.requests["next"]) == 20 * SECOND
+    assert bench.order() == ["other", "next"]
+
+    bench.learn(models=[model("new", logarithm=math.log(SECOND))])
+    assert bench.order() == ["next", "other"]
 
 
 def fan_out():

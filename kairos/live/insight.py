@@ -1,0 +1,80 @@
+"""Routes to look into workflows and agents, and to say that a workflow has ended. Each client sees
+its own tenant's alone."""
+
+import asyncio
+
+import msgspec
+from fastapi import FastAPI
+from fastapi import Request as HttpRequest
+from fastapi.responses import Response
+
+from kairos.errors import InvalidRequest, WorkflowNotFound
+from kairos.events import WorkflowEnded
+from kairos.live.access import Access, authorization
+from kairos.live.views import agents_view, snapshot, workflow_view
+from kairos.orchestrator.orchestrator import MAX_CALLS, Orchestrator, Workflow
+from kairos.runtime import Runtime
+
+CALLS, AGENTS, MAX_AGENTS = 1_000, 100, 1_000  # of one answer
+
+
+class Ended(msgspec.Struct, frozen=True, kw_only=True):
+    """The answer to `POST /v1/workflows/{id}/end`."""
+
+    id: str
+    object: str = "workflow"
+    ended_at: int
+
+
+def add_insight(app: FastAPI, access: Access, runtime: Runtime, orchestrator: Orchestrator) -> None:
+    """Add the routes. Ids of workflows may contain slashes."""
+
+    def find(tenant: str, workflow_id: str) -> Workflow:
+        workflow = orchestrator.workflow(tenant, workflow_id)
+        if workflow is None:
+            raise WorkflowNotFound(workflow_id)
+        return workflow
+
+    @app.post("/v1/workflows/{workflow_id:path}/end")
+    async def end(request: HttpRequest, workflow_id: str) -> Response:
+        """The user has the final reply. Said again, it changes nothing."""
+        tenant = access.tenant(authorization(request))
+        workflow = find(tenant, workflow_id)
+        if workflow.ended_at is None:
+            runtime.feed(WorkflowEnded(tenant, workflow_id))
+        assert workflow.ended_at is not None
+        return _json(Ended(id=workflow_id, ended_at=workflow.ended_at))
+
+    @app.get("/v1/workflows/{workflow_id:path}")
+    async def workflow(request: HttpRequest, workflow_id: str) -> Response:
+        """The rebuilt graph and its calls, of an open workflow or one that ended lately."""
+        tenant = access.tenant(authorization(request))
+        offset, limit = _page(request, CALLS, MAX_CALLS)
+        seen = snapshot(find(tenant, workflow_id), runtime.now())
+        # A graph of 10,000 calls takes a good part of a second.
+        return _json(await asyncio.to_thread(workflow_view, seen, offset, limit))
+
+    @app.get("/v1/agents")
+    async def agents(request: HttpRequest) -> Response:
+        """What was learnt of the tenant's agents, by app and name."""
+        tenant = access.tenant(authorization(request))
+        offset, limit = _page(request, AGENTS, MAX_AGENTS)
+        statuses = orchestrator.profiles.status(tenant)
+        return _json(agents_view(statuses, tenant, runtime.balancer.knowledge, offset, limit))
+
+
+def _page(request: HttpRequest, usual: int, most: int) -> tuple[int, int]:
+    """The query's `offset` and `limit`."""
+    return _number(request, "offset", 0, 0, 10**9), _number(request, "limit", usual, 1, most)
+
+
+def _number(request: HttpRequest, name: str, usual: int, least: int, most: int) -> int:
+    text = request.query_params.get(name, str(usual))
+    number = int(text) if text.isascii() and text.isdigit() and len(text) <= 10 else -1
+    if not least <= number <= most:
+        raise InvalidRequest(f"{name} must be a number from {least} to {most}")
+    return number
+
+
+def _json(view: msgspec.Struct) -> Response:
+    return Response(msgspec.json.encode(view), media_type="application/json")

@@ -1,0 +1,240 @@
+"""Looking in from outside: what became of a workflow's calls and why, and what was learnt.
+
+The values here are the JSON of `GET /v1/workflows/{id}` and `GET /v1/agents`. Instants are µs since
+the epoch (`_at`), durations seconds (`_s`); what is not known, or not yet, is null.
+"""
+
+from collections.abc import Sequence
+
+import msgspec
+
+from kairos.calls import CallRow
+from kairos.events import Dispatch
+from kairos.learnt import AgentProfile, Distribution
+from kairos.metrics import percentile
+from kairos.model import SECOND
+from kairos.orchestrator.graph import CallGraph
+from kairos.orchestrator.orchestrator import Workflow, span_of
+from kairos.orchestrator.profiles import AgentStatus
+from kairos.orchestrator.remaining import Remaining, remaining
+from kairos.scheduler.knowledge import Knowledge
+
+_PERCENTS = (5, 10, 25, 50, 75, 90, 95, 99)
+
+
+class DispatchView(msgspec.Struct, frozen=True, kw_only=True):
+    """Where a call went, and what was known when it did."""
+
+    instance: str
+    reason: str  # first, backfill or overdue (`kairos.events.Reason`)
+    left_waiting: int  # other requests that stayed in its queue
+    rank: float | None  # its agent's
+    expected_remaining_s: float | None  # of the workflow's work, from this call on
+
+
+class CallView(msgspec.Struct, frozen=True, kw_only=True):
+    """One call: where it sits in the graph, and why it went when and where it did."""
+
+    id: str
+    agent: str | None
+    upstream: str | None  # as the caller said it
+    parents: tuple[str, ...]
+    ambiguous: bool  # several calls could be its parent, judged by their names
+    missing: tuple[str, ...]  # parents that were named, of which no call is known
+    stages: list[list[str]]  # the calls that it led to, in order: those of one stage ran at once
+    attempts: int
+    outcome: str | None  # null: it waits or runs
+    arrived_at: int
+    dispatched_at: int | None
+    first_token_at: int | None
+    ended_at: int | None
+    wait_s: float  # so far, while it waits
+    execution_s: float | None
+    dispatch: DispatchView | None  # null: it did not go to an instance
+    remaining_s: float | None  # what that came to; null until the workflow has ended
+    prompt_tokens: int | None
+    completion_tokens: int | None
+    cached_tokens: int | None
+
+
+class WorkflowView(msgspec.Struct, frozen=True, kw_only=True):
+    """A workflow as far as it went, and one page of its calls, in order of arrival."""
+
+    id: str
+    object: str = "workflow"
+    tenant: str
+    app: str | None
+    started_at: int
+    ended_at: int | None
+    ended_by: str | None  # told: somebody said so; idle: nothing more was heard of it
+    stages: list[list[str]]  # the calls that nothing known led to, in order
+    calls_total: int
+    calls_left_out: int  # beyond what is kept of one workflow
+    calls: list[CallView]
+
+
+class LearntView(msgspec.Struct, frozen=True, kw_only=True):
+    """Distributions: mean and percentiles."""
+
+    call_s: dict[str, float]  # execution latency of one call
+    completion_tokens: dict[str, float] | None  # null: no engine told
+    remaining_s: dict[str, float]  # execution latency of the workflow from a call on, included
+    remaining_stages: float  # mean, that call included
+
+
+class AgentView(msgspec.Struct, frozen=True, kw_only=True):
+    """What was learnt of one agent; of all of an app together, where `agent` is `*`."""
+
+    app: str
+    agent: str
+    samples: int
+    converged: bool
+    distance: float | None  # Wasserstein, between the last two distributions, over the mean
+    checks: int
+    reopened: int  # times that its behaviour changed
+    censored: int  # calls that failed or were cancelled
+    pooled: int  # calls of names beyond those that are tracked
+    rank: float | None
+    learnt: LearntView | None  # null: nothing is published yet
+
+
+class AgentsView(msgspec.Struct, frozen=True, kw_only=True):
+    """One page of a tenant's agents, by app and name."""
+
+    object: str = "list"
+    kendall_tau: float | None  # of all ranks, against the order of mean remaining work
+    agents_total: int
+    data: list[AgentView]
+
+
+class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
+    """A workflow copied at an instant, so that it can be looked at beside the event loop."""
+
+    key: tuple[str, str]
+    rows: list[CallRow]  # of every call its last attempt, in order of arrival
+    left_out: int
+    at: int
+    ended_at: int | None
+    idle: bool
+
+
+def snapshot(workflow: Workflow, at: int) -> Snapshot:
+    last = {call.row.request.id: call.row for call in workflow.calls}
+    return Snapshot(
+        key=workflow.key,
+        rows=[msgspec.structs.replace(row) for row in last.values()],
+        left_out=workflow.left_out,
+        at=at,
+        ended_at=workflow.ended_at,
+        idle=workflow.idle,
+    )
+
+
+def workflow_view(seen: Snapshot, offset: int, limit: int) -> WorkflowView:
+    """O(n log n) in the workflow's calls, whatever the page. A call in flight counts as a span up
+    to the instant of the snapshot, so that it has a place in the graph."""
+    graph = CallGraph()
+    for row in seen.rows:
+        ended_at = row.ended_at if row.ended_at is not None else seen.at
+        graph.add(span_of(msgspec.structs.replace(row, ended_at=ended_at)))
+    rest = remaining(graph) if seen.ended_at is not None else {}
+    tenant, workflow_id = seen.key
+    first = seen.rows[0].request
+    ended_by = None if seen.ended_at is None else ("idle" if seen.idle else "told")
+    return WorkflowView(
+        id=workflow_id,
+        tenant=tenant,
+        app=first.app,
+        started_at=first.workflow_started_at,
+        ended_at=seen.ended_at,
+        ended_by=ended_by,
+        stages=graph.stages(None),
+        calls_total=len(seen.rows),
+        calls_left_out=seen.left_out,
+        calls=[
+            _call_view(row, graph, rest.get(row.request.id), seen.at)
+            for row in seen.rows[offset : offset + limit]
+        ],
+    )
+
+
+def _call_view(row: CallRow, graph: CallGraph, rest: Remaining | None, at: int) -> CallView:
+    request = row.request
+    node = graph.nodes[request.id]
+    gone_at = row.dispatched_at if row.dispatched_at is not None else row.ended_at
+    return CallView(
+        id=request.id,
+        agent=request.agent,
+        upstream=request.upstream,
+        parents=node.parents,
+        ambiguous=node.ambiguous,
+        missing=node.missing,
+        stages=graph.stages(request.id),
+        attempts=max(node.attempts, request.attempt),
+        outcome=row.outcome,
+        arrived_at=request.arrived_at,
+        dispatched_at=row.dispatched_at,
+        first_token_at=row.first_token_at,
+        ended_at=row.ended_at,
+        wait_s=((at if gone_at is None else gone_at) - request.arrived_at) / SECOND,
+        execution_s=_seconds(row.dispatched_at, row.ended_at),
+        dispatch=_dispatch_view(row.dispatch) if row.dispatch is not None else None,
+        remaining_s=rest.work_us / SECOND if rest is not None and not rest.censored else None,
+        prompt_tokens=row.prompt_tokens,
+        completion_tokens=row.completion_tokens,
+        cached_tokens=row.cached_tokens,
+    )
+
+
+def _dispatch_view(dispatch: Dispatch) -> DispatchView:
+    return DispatchView(
+        instance=dispatch.instance_id,
+        reason=dispatch.reason,
+        left_waiting=dispatch.waiting,
+        rank=dispatch.rank,
+        expected_remaining_s=_seconds(0, dispatch.remaining_us),
+    )
+
+
+def agents_view(
+    statuses: Sequence[AgentStatus], tenant: str, knowledge: Knowledge, offset: int, limit: int
+) -> AgentsView:
+    """`statuses` are those of all the tenant's agents, in order."""
+    return AgentsView(
+        kendall_tau=knowledge.kendall_tau,
+        agents_total=len(statuses),
+        data=[
+            _agent_view(status, *knowledge.published((tenant, status.app, status.agent)))
+            for status in statuses[offset : offset + limit]
+        ],
+    )
+
+
+def _agent_view(status: AgentStatus, profile: AgentProfile | None, rank: float | None) -> AgentView:
+    return AgentView(
+        **msgspec.structs.asdict(status),
+        rank=rank,
+        learnt=_learnt_view(profile) if profile is not None else None,
+    )
+
+
+def _learnt_view(profile: AgentProfile) -> LearntView:
+    tokens = profile.completion_tokens
+    return LearntView(
+        call_s=_percentiles(profile.call_us, SECOND),
+        completion_tokens=_percentiles(tokens, 1) if tokens is not None else None,
+        remaining_s=_percentiles(profile.remaining_us, SECOND),
+        remaining_stages=profile.remaining_stages,
+    )
+
+
+def _percentiles(distribution: Distribution, unit: int) -> dict[str, float]:
+    parts = distribution.quantiles
+    percentiles = {f"p{percent}": percentile(parts, percent) / unit for percent in _PERCENTS}
+    return {"mean": distribution.mean / unit, **percentiles}
+
+
+def _seconds(since_at: int | None, until_at: int | None) -> float | None:
+    if since_at is None or until_at is None:
+        return None
+    return (until_at - since_at) / SECOND

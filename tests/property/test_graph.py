@@ -1,0 +1,277 @@
+"""Any workflow of sequential and parallel calls, laid out in time, is recovered from its spans."""
+
+from itertools import count
+
+import msgspec
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kairos.orchestrator.ancestry import Ancestry
+from kairos.orchestrator.graph import CallGraph
+from kairos.orchestrator.parents import NAMESAKES
+from kairos.orchestrator.remaining import Remaining, remaining
+from kairos.orchestrator.spans import Span, parallel_groups
+
+UNIT = 100  # of time; clocks disagree by less
+
+
+class Call:
+    """A call as it truly was: its stages are sets of parallel branches."""
+
+    def __init__(self, name, draw, at, depth):
+        self.name, self.caller, self.stages = next(name), None, []
+        self.started_at = at
+        self.finished_at = self.ended_at = at + draw(st.integers(1, 5)) * UNIT
+        for _ in range(draw(st.integers(0, 2)) if depth else 0):
+            self.stages.append(self.stage(name, draw, depth))
+
+    def stage(self, name, draw, depth):
+        busy_until = at = self.ended_at + draw(st.integers(0, 3)) * UNIT
+        branches = []
+        for _ in range(draw(st.integers(1, 3))):
+            branch = Call(name, draw, at, depth - 1)
+            branch.caller = self.name
+            branches.append(branch)
+            busy_until = max(busy_until, branch.ended_at)
+            at = draw(st.integers(at // UNIT, busy_until // UNIT - 1)) * UNIT  # it will overlap
+        self.ended_at = busy_until
+        return branches
+
+    def calls(self):
+        yield self
+        for branch in self.branches():
+            yield from branch.calls()
+
+    def branches(self):
+        return [branch for stage in self.stages for branch in stage]
+
+
+@st.composite
+def workflows(draw):
+    """A call with all that followed, and a few that the user made besides, one after another."""
+    name, at, roots = (f"r{n}" for n in count()), 0, []
+    for _ in range(draw(st.integers(1, 2))):
+        roots.append(Call(name, draw, at, depth=3))
+        at = roots[-1].ended_at + draw(st.integers(0, 3)) * UNIT
+    return roots
+
+
+def all_calls(roots):
+    return [call for root in roots for call in root.calls()]
+
+
+def truth(roots):
+    """The stages under each call, each as a set."""
+    stages = {call.name: call.stages for call in all_calls(roots)} | {None: [[r] for r in roots]}
+    return {name: [{x.name for x in stage} for stage in under] for name, under in stages.items()}
+
+
+def recovered(graph):
+    return {call: [set(stage) for stage in graph.stages(call)] for call in [None, *graph.nodes]}
+
+
+def told(call):
+    """All calls are of one agent, so names would say nothing."""
+    led_by = {"upstream": "agent", "parent_ids": (call.caller,)} if call.caller else {}
+    times = {"started_at": call.started_at, "finished_at": call.finished_at}
+    return Span(id=call.name, agent="agent", **led_by, **times)
+
+
+def named(call):
+    """Every call is of an agent of its own."""
+    times = {"started_at": call.started_at, "finished_at": call.finished_at}
+    return Span(id=call.name, agent=call.name, upstream=call.caller, **times)
+
+
+def graph_of(spans, skew_us=0):
+    graph = CallGraph(skew_us=skew_us)
+    for span in spans:
+        graph.add(span)
+    return graph
+
+
+@given(workflows(), st.data())
+def test_ids_of_parents_recover_every_workflow_in_any_order_of_arrival(roots, data):
+    spans = []
+    attempts = {}
+    for call in all_calls(roots):
+        last = told(call)
+        attempts[call.name] = data.draw(st.integers(1, 3))
+        spans += [
+            msgspec.structs.replace(
+                last,
+                attempt=n,
+                started_at=last.started_at - (attempts[call.name] - n) * 10,
+                finished_at=last.finished_at - (attempts[call.name] - n) * 10,
+            )
+            for n in range(1, attempts[call.name] + 1)
+        ]
+    twice = data.draw(st.lists(st.sampled_from(spans), max_size=5))
+    graph = graph_of(data.draw(st.permutations(spans + twice)))
+
+    assert recovered(graph) == truth(roots)
+    for call in all_calls(roots):
+        node = graph.nodes[call.name]
+        assert (node.caller, node.attempts) == (call.caller, attempts[call.name])
+        assert node.branch_finished_at == call.ended_at
+        assert not node.ambiguous
+        assert not node.missing
+
+
+@given(workflows(), st.randoms(use_true_random=False))
+def test_names_alone_recover_every_workflow_but_for_what_may_be_a_join(roots, random):
+    by_name = {call.name: call for call in all_calls(roots)}
+    spans = [named(call) for call in by_name.values()]
+    random.shuffle(spans)
+    graph = graph_of(spans)
+
+    for call in by_name.values():
+        node = graph.nodes[call.name]
+        assert node.named == call.caller
+        assert not node.missing
+        if node.ambiguous:
+            assert may_be_a_join(call, by_name, roots)
+        else:
+            assert node.caller == call.caller
+    if not any(node.ambiguous for node in graph.nodes.values()):
+        assert recovered(graph) == truth(roots)
+
+
+def may_be_a_join(call, by_name, roots):
+    """It began after the branches beside its caller had ended."""
+    caller = by_name[call.caller]
+    above = by_name[caller.caller].stages if caller.caller else [[root] for root in roots]
+    beside = next(stage for stage in above if caller in stage)
+    ended = [branch.ended_at <= call.started_at for branch in beside if branch is not caller]
+    return any(ended)
+
+
+@given(workflows(), st.integers(0, UNIT // 2 - 1), st.data())
+def test_clocks_that_disagree_by_the_skew_change_nothing(roots, skew_us, data):
+    """All overlaps are longer than twice the skew; gaps may be none."""
+    shift = {call.name: data.draw(st.integers(0, skew_us)) for call in all_calls(roots)}
+
+    def read(span):
+        at = shift[span.id]
+        return msgspec.structs.replace(
+            span, started_at=span.started_at + at, finished_at=span.finished_at + at
+        )
+
+    calls = all_calls(roots)
+    assert recovered(graph_of([read(told(call)) for call in calls], skew_us)) == truth(roots)
+    by_name = graph_of([read(named(call)) for call in calls], skew_us)
+    assert {call: node.named for call, node in by_name.nodes.items()} == {
+        call.name: call.caller for call in calls
+    }
+
+
+@given(workflows(), st.randoms(use_true_random=False))
+def test_the_order_of_arrival_never_matters(roots, random):
+    """Not even to guesses: four agents share all the calls."""
+    spans = [
+        msgspec.structs.replace(named(call), agent=f"a{n % 4}", upstream=f"a{n * 7 % 5}")
+        for n, call in enumerate(all_calls(roots))
+    ]
+    in_order = graph_of(spans)
+    random.shuffle(spans)
+    shuffled = graph_of(spans)
+
+    assert dict(shuffled.nodes) == dict(in_order.nodes)
+    assert recovered(shuffled) == recovered(in_order)
+
+
+@given(workflows(), st.data())
+def test_what_remains_is_the_longest_path_through_the_workflow(roots, data):
+    calls = all_calls(roots)
+    lost = set(data.draw(st.lists(st.sampled_from([call.name for call in calls]), max_size=2)))
+    spans = [
+        msgspec.structs.replace(told(call), outcome="failed" if call.name in lost else "finished")
+        for call in calls
+    ]
+    expected = {}
+    slow_remaining([[root] for root in roots], (0, 0, 0, False), 0, lost, expected)
+
+    assert remaining(graph_of(spans)) == expected
+
+
+def slow_remaining(stages, after, ready_at, lost, found):
+    """The longest path (work, calls, gap, censored) from the first of `stages` on, with `after`
+    behind the last of them; `found` takes what remains from every call in them."""
+    if not stages:
+        return after
+    ended_at = max(branch.ended_at for branch in stages[0])
+    rest = slow_remaining(stages[1:], after, ended_at, lost, found)
+    paths = []
+    for call in stages[0]:
+        work, number, gap, censored = slow_remaining(
+            call.stages, rest, call.finished_at, lost, found
+        )
+        work, number = work + call.finished_at - call.started_at, number + 1
+        censored = censored or call.name in lost
+        found[call.name] = Remaining(work_us=work, stages=number, gap_us=gap, censored=censored)
+        paths.append((work, number, gap + call.started_at - ready_at, censored))
+    return (*max(path[:3] for path in paths), any(path[3] for path in paths))
+
+
+INTERVALS = st.lists(st.tuples(st.integers(0, 30), st.integers(0, 10)), max_size=12)
+
+
+@given(INTERVALS)
+def test_groups_are_the_connected_parts_of_overlap(intervals):
+    spans = [
+        Span(id=str(n), agent="a", started_at=begin, finished_at=begin + length)
+        for n, (begin, length) in enumerate(intervals)
+    ]
+    groups = parallel_groups(spans)
+
+    assert sorted(span.id for group in groups for span in group) == sorted(s.id for s in spans)
+    group_of = {span.id: n for n, group in enumerate(groups) for span in group}
+    for one in spans:
+        for other in spans:
+            if group_of[one.id] < group_of[other.id]:
+                assert one.finished_at <= other.started_at
+    for group in groups:
+        reached, to_do = {group[0].id}, [group[0]]
+        while to_do:
+            one = to_do.pop()
+            for other in group:
+                if other.id not in reached and overlap(one, other):
+                    reached.add(other.id)
+                    to_do.append(other)
+        assert len(reached) == len(group)
+
+
+def overlap(one, other):
+    return one.started_at < other.finished_at and other.started_at < one.finished_at
+
+
+@given(st.lists(st.integers(0, 10**6), min_size=1, max_size=60), st.data())
+def test_calls_meet_at_the_nearest_call_above_those_that_no_other_follows(seeds, data):
+    tree, above = Ancestry(), {None: [None]}
+    for n, seed in enumerate(seeds):
+        # Mostly chains, so that there is something to climb.
+        caller = n - 1 if n and seed % 3 else seed // 3 % (n + 1) - 1
+        caller = str(caller) if caller >= 0 else None
+        tree.add(str(n), caller)
+        above[str(n)] = [str(n), *above[caller]]
+    calls = data.draw(st.lists(st.sampled_from(sorted(above.keys() - {None})), max_size=4))
+    last = [c for c in calls if not any(c in above[other][1:] for other in calls)]
+    common = set(above[None]).union(*above.values()).intersection(*(above[c] for c in last))
+
+    deepest = max(common, key=lambda call: len(above[call])) if last else None
+    assert tree.meeting(tuple(calls)) == deepest
+    for call in calls:
+        for upper in [None, *calls]:
+            assert tree.is_above(upper, call) == (upper in above[call])
+
+
+def test_only_the_latest_namesakes_are_looked_at():
+    """More rivals than that change nothing but the doubt, which is there already."""
+    spans = [
+        Span(id=f"b{n}", agent="b", started_at=n, finished_at=100 + n) for n in range(NAMESAKES + 5)
+    ]
+    spans.append(Span(id="c", agent="c", upstream="b", started_at=111, finished_at=120))
+    node = graph_of(spans).nodes["c"]
+
+    assert node.named == "b11"
+    assert node.ambiguous
