@@ -18,8 +18,9 @@ class Standing(msgspec.Struct):
 
     request: Request
     position: Position
+    call_us: int = 0
     remaining_us: float = 0.0
-    epoch: int = -1  # of the knowledge that `remaining_us` comes from
+    epoch: int = -1  # of the knowledge that these two come from
 
 
 class Together:
@@ -27,8 +28,8 @@ class Together:
 
     def __init__(self) -> None:
         self.standings: dict[str, Standing] = {}
-        self.longest_us = 0.0
-        self.epoch = -1
+        self.left_us = 0.0
+        self.epoch = -1  # of the knowledge that it comes from; -1: to be found anew
 
 
 class Knowledge:
@@ -62,7 +63,7 @@ class Knowledge:
         self._standings[request.id] = standing
         together = self._together.setdefault(workflow_key(request), Together())
         together.standings[request.id] = standing
-        together.longest_us = max(together.longest_us, self.remaining_us(request))
+        together.epoch = -1
 
     def dispatched(self, request_id: str, at: int) -> None:
         self.positions.dispatched(request_id, at)
@@ -77,10 +78,9 @@ class Knowledge:
         self._note_attained(standing.request, key)
         together = self._together[key]
         del together.standings[request_id]
+        together.epoch = -1
         if not together.standings:
             del self._together[key]
-        elif standing.remaining_us >= together.longest_us:
-            together.epoch = -1  # to be found anew
 
     def workflow_ended(self, key: WorkflowKey) -> None:
         self.positions.workflow_ended(key)
@@ -90,18 +90,17 @@ class Knowledge:
         together = self._together.get(workflow)
         return [each.request for each in together.standings.values()] if together else []
 
-    def longest_us(self, request: Request) -> float:
-        """The most that is expected to remain of any call in flight of the request's workflow."""
+    def left_us(self, request: Request) -> float:
+        """Expected execution latency of all that is left of the request's workflow: what remains
+        from the longest of its calls in flight on, and the other calls in flight themselves."""
         together = self._together[workflow_key(request)]
         if together.epoch != self.epoch:
-            calls = together.standings.values()
-            together.longest_us = max(self.remaining_us(call.request) for call in calls)
+            standings = [self._fresh(each) for each in together.standings.values()]
+            longest = max(standings, key=lambda each: each.remaining_us)
+            calls_us = sum(each.call_us for each in standings)
+            together.left_us = longest.remaining_us + calls_us - longest.call_us
             together.epoch = self.epoch
-        return together.longest_us
-
-    def published(self, key: AgentKey) -> tuple[AgentProfile | None, float | None]:
-        """What was learnt of just this agent, and its rank."""
-        return self._profiles.get(key), self._ranks.get(key)
+        return together.left_us
 
     def profile(self, request: Request) -> AgentProfile | None:
         """What is known of the agent; else of its app; else of all; None while nothing is."""
@@ -139,10 +138,14 @@ class Knowledge:
 
         The request is in flight: where it stands counts, not only whose it is.
         """
-        standing = self._standings[request.id]
+        return self._fresh(self._standings[request.id]).remaining_us
+
+    def _fresh(self, standing: Standing) -> Standing:
         if standing.epoch != self.epoch:
-            standing.remaining_us, standing.epoch = self._estimate(standing), self.epoch
-        return standing.remaining_us
+            standing.call_us = self.call_us(standing.request)
+            standing.remaining_us = self._estimate(standing)
+            standing.epoch = self.epoch
+        return standing
 
     def _estimate(self, standing: Standing) -> float:
         request = standing.request

@@ -150,12 +150,14 @@ class Las:
 
 
 class Kairos:
-    """Least remaining work of the workflow first, as told from where it stands; ours.
+    """Least work left of the workflow first, as told from where it stands; ours.
 
-    The estimate uses the agent, the calls and visits before this one, the work done so far and the
-    prompt (`position.features`). Calls of one workflow that are in flight together join in the end:
-    each of them leaves as much to do as the longest, and one with slack yields by its slack. The
-    last straggler of a fan-out has nobody left to wait for, and goes by its own rest alone.
+    What remains from a call on is told from its agent, the calls and visits before it, the work
+    done so far and the prompt (`position.features`). Calls of one workflow that are in flight
+    together join in the end, so all of them count: what is left is what remains from the longest
+    on, and the other calls themselves. So the last straggler of a fan-out goes before a fan-out
+    that has just begun. Within a workflow a call with slack yields to the one that the join will
+    wait for.
 
     Estimates that differ by less than `LEVEL` say nothing: the older workflow first among those
     (kairos paper, 5.2), which costs no mean and spares the tail.
@@ -167,13 +169,11 @@ class Kairos:
         self._knowledge = knowledge
 
     def key(self, request: Request) -> Key:
-        rest_us = self._knowledge.remaining_us(request)
-        slack_us = self._knowledge.longest_us(request) - rest_us
-        level = int(math.log(max(1.0, rest_us + 2 * slack_us)) / math.log(self.LEVEL))
-        return level, request.workflow_started_at, request.arrived_at
+        remaining_us = self._knowledge.remaining_us(request)
+        return self.state(request), request.workflow_started_at, -remaining_us, request.arrived_at
 
-    def state(self, request: Request) -> Hashable:
-        return self._knowledge.longest_us(request)
+    def state(self, request: Request) -> int:
+        return int(math.log(max(1.0, self._knowledge.left_us(request))) / math.log(self.LEVEL))
 
     def patience_us(self, request: Request) -> int | None:  # noqa: ARG002
         return None

@@ -230,20 +230,32 @@ def test_an_app_of_which_nothing_has_ended_is_expected_to_need_as_much_again():
 
 
 def fan_out():
+    """A workflow with two calls in flight, of 2 s and 6 s, and another with 4 s to go."""
     bench = Bench("kairos")
-    agents = {"short": 1.0, "long": 3.0, "other": 2.0}
-    bench.learn(models=[model(agents=agents, logarithm=5.0)])
+    seconds = {"short": 2.0, "long": 6.0, "other": 7.0}
+    agents = {agent: math.log(each * SECOND) for agent, each in seconds.items()}
+    bench.learn(
+        *(profile(agent, call_s=each) for agent, each in seconds.items()),
+        models=[model(agents=agents)],
+    )
     bench.arrive("short", agent="short", workflow_id="fan")
     bench.arrive("long", agent="long", workflow_id="fan")
     bench.arrive("other", agent="other", workflow_id="alone")
     return bench
 
 
-def test_a_sibling_with_slack_yields_to_the_one_that_the_join_waits_for_and_to_others():
+def test_a_workflow_has_left_what_all_its_calls_in_flight_need():
+    bench = fan_out()
+    for name, left_s in (("short", 8), ("long", 8), ("other", 7)):
+        left_us = bench.knowledge.left_us(bench.requests[name])
+        assert left_us == pytest.approx(left_s * SECOND), name
+
+
+def test_a_call_with_slack_yields_to_the_one_that_the_join_waits_for():
     assert fan_out().order() == ["other", "long", "short"]
 
 
-def test_the_last_straggler_of_a_fan_out_goes_by_its_own_rest():
+def test_the_last_straggler_of_a_fan_out_goes_before_what_has_more_left():
     bench = fan_out()
     before = bench.policy.state(bench.requests["short"])
     bench.run("long", dispatched_at=0, ended_at=1)
@@ -258,10 +270,18 @@ def test_a_running_sibling_counts_as_well_as_a_waiting_one():
     assert bench.order() == ["other", "short"]
 
 
-def test_the_queue_reorders_a_workflow_when_its_longest_call_ends():
+def test_what_is_left_follows_what_is_learnt():
+    bench = fan_out()
+    assert bench.order()[0] == "other"
+    bench.learn(models=[model(agents={"other": math.log(60 * SECOND)})])
+    assert bench.order()[-1] == "other"
+
+
+def test_the_queue_reorders_a_workflow_when_another_of_its_calls_ends():
     balancer = build.balancer(build.instance("i", seqs=2), policy="kairos")
-    agents = {"short": 1.0, "long": 3.0, "other": 2.0}
-    learnt = ProfilesLearnt(models=(model(agents=agents, logarithm=5.0),))
+    agents = {"short": math.log(2 * SECOND), "long": math.log(6 * SECOND)}
+    agents |= {"other": math.log(4 * SECOND)}
+    learnt = ProfilesLearnt((profile("long", call_s=6),), (model(agents=agents),))
     assert balancer.handle(learnt, 0) == []
     for name, agent, workflow in (
         ("long", "long", "fan"),
@@ -281,9 +301,12 @@ def test_what_is_learnt_reorders_those_that_wait_already():
     for at, agent in enumerate(("running", "long", "short")):
         request = build.request(agent, at=at, app="a", agent=agent)
         balancer.handle(build.Arrived(request), at)
-    assert balancer.handle(
-        ProfilesLearnt((profile("long", remaining_s=9), profile("short", remaining_s=1))), 5
-    ) == []
+    assert (
+        balancer.handle(
+            ProfilesLearnt((profile("long", remaining_s=9), profile("short", remaining_s=1))), 5
+        )
+        == []
+    )
 
     [first] = balancer.handle(build.Finished("running"), 6)
     assert first.request_id == "short"
