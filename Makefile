@@ -4,7 +4,7 @@ BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test test-real bench lint types contracts check lock clean
+.PHONY: help install demo test test-real bench experiments lint types contracts check lock clean
 
 help:  ## this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/ - /' | sort
@@ -22,8 +22,13 @@ test: $(INSTALLED)  ## unit, property, contract and simulation tests, and end to
 test-real: $(INSTALLED)  ## end to end on real model servers (llama.cpp)
 	@$(BIN)/pytest -m real
 
-bench: $(INSTALLED)  ## what the gateway costs, beside the upstream alone and vllm-router
+bench: $(INSTALLED)  ## what the gateway, learning, ranking and queueing cost
 	@$(BIN)/python -m bench.gateway
+	@$(BIN)/python -m bench.learning
+
+experiments: $(INSTALLED)  ## what learning the order is worth: accuracy, then the demo twice over
+	@$(BIN)/python -m experiments.ordering
+	@$(BIN)/python -m experiments.versus
 
 lint: $(INSTALLED)  ## ruff
 	@$(BIN)/ruff check . && $(BIN)/ruff format --check .

@@ -2,7 +2,7 @@
 
 Each scenario is measured on every system in turn, round by round, so that what else the machine
 does hits all alike. The system under test has core 0, the engines and the clients share core 1.
-Writes bench/results.json; takes about three minutes.
+Adds its figures to bench/results.json; takes about three minutes.
 """
 
 import os
@@ -30,6 +30,7 @@ from bench.scenarios import (
 from bench.servers import NotStarted, free_port, server
 from bench.upstream import HOST, Mode
 
+SYSTEMS = {"direct": "direct", "vllm-router": "vllm-router", "kairos": "Kairos"}
 ROUNDS = 5
 ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "bench" / "results.json"
@@ -172,8 +173,8 @@ def main() -> None:
         sys.exit(f"bench: {group.exceptions[0]}")
     except* KeyboardInterrupt:
         sys.exit(130)
-    report.write(found, RESULTS)
-    report.show(found, console)
+    report.add(found, RESULTS)
+    report.show(found, console, SYSTEMS)
 
 
 if __name__ == "__main__":

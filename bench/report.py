@@ -1,4 +1,4 @@
-"""The figures as JSON lines of one list, and as a table."""
+"""The figures of all benches as one JSON list, and those of one as a table."""
 
 import statistics
 from pathlib import Path
@@ -10,7 +10,7 @@ from rich.table import Table
 
 
 class Figure(msgspec.Struct, kw_only=True):
-    """One claim. `reference` is the peer's figure, from the same run."""
+    """One claim. `reference` is the peer's figure, from the same run, or the paper's."""
 
     name: str
     value: float | None  # None: could not be measured
@@ -55,14 +55,22 @@ def write(figures: list[Figure], path: Path) -> None:
     path.write_bytes(msgspec.json.format(msgspec.json.encode(figures), indent=2) + b"\n")
 
 
-def show(figures: list[Figure], console: Console) -> None:
+def add(figures: list[Figure], path: Path) -> None:
+    """Write them beside those of other benches; one of the same name is replaced."""
+    known = msgspec.json.decode(path.read_bytes(), type=list[Figure]) if path.exists() else []
+    given = {figure.name for figure in figures}
+    write([*(figure for figure in known if figure.name not in given), *figures], path)
+
+
+def show(figures: list[Figure], console: Console, systems: dict[str, str]) -> None:
+    """`systems`: the columns, by the name in the figures' details, and their headings."""
     table = Table(title="Medians; in brackets the lowest and the highest round")
-    for heading in ("", "direct", "vllm-router", "Kairos", "target", ""):
+    for heading in ("", *systems.values(), "target", ""):
         table.add_column(heading, justify="right" if heading else "left")
     for figure in figures:
         table.add_row(
             f"{figure.name}, {figure.unit}",
-            *(_cell(figure.detail.get(system)) for system in ("direct", "vllm-router", "kairos")),
+            *(_cell(figure.detail.get(system)) for system in systems),
             "" if figure.target is None else f"< {figure.target:g}",
             {True: "met", False: "[red]not met", None: ""}[figure.met],
         )

@@ -70,12 +70,10 @@ class Summary:
 
 def table(summary: Summary, *, all_pairs: bool) -> Table:
     pairs = "all pairs" if all_pairs else "pairs of different agents"
-    made = Table(
-        title=f"Ordering accuracy, {pairs}: mean over seeds, below it the standard deviation"
-    )
-    made.add_column("")
+    made = Table(title=f"Ordering accuracy, {pairs}: mean and standard deviation over seeds")
+    made.add_column("", no_wrap=True)
     for scenario in summary.scenarios:
-        made.add_column(scenario.replace("_", " "), justify="right")
+        made.add_column(scenario.replace("_", "\n"), justify="right", no_wrap=True)
     if not all_pairs:
         made.add_column("paper", justify="right")
     for order in summary.orders:
@@ -144,7 +142,7 @@ def figures(summary: Summary, apps: Sequence[str]) -> list[Figure]:
 
 
 def draw(summary: Summary, path: Path) -> None:
-    """Bars of the mean by scenario and order, whiskers of one standard deviation; as PNG and SVG."""
+    """Bars of the mean, whiskers of one standard deviation; as PNG and SVG."""
     import matplotlib as mpl
 
     mpl.use("Agg")

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import msgspec
 
-from bench.report import Figure, write
+from bench.report import Figure, add
 
 EXPERIMENTS = Path(__file__).parent
 REPORT = EXPERIMENTS / "report.json"
@@ -15,9 +15,7 @@ RESULTS = EXPERIMENTS / "results"
 
 def add_figures(figures: Sequence[Figure], path: Path = REPORT) -> None:
     """Put figures among those of other experiments; one of the same name is replaced."""
-    known = msgspec.json.decode(path.read_bytes(), type=list[Figure]) if path.exists() else []
-    given = {figure.name for figure in figures}
-    write([*(figure for figure in known if figure.name not in given), *figures], path)
+    add(list(figures), path)
 
 
 def write_rows(path: Path, rows: Iterable[msgspec.Struct]) -> None:

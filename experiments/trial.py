@@ -25,7 +25,7 @@ from kairos.orchestrator.orchestrator import Orchestrator
 from kairos.scheduler.knowledge import Knowledge
 from kairos.scheduler.policies import POLICIES, Key
 
-CALLS_PER_APP = 800
+CALLS_PER_APP = 1_600
 DEMO_APPS = ("qa", "rg", "cg")
 DEMO_MIX, MIX = "demo mix", "mix"
 TABLE, BOUND, ORACLE = "agent and step", "all features", "srpt"

@@ -33,7 +33,7 @@ from kairos.model import Instance, Request
 from kairos.position import IDLE_US, WorkflowKey, workflow_key
 from kairos.scheduler.knowledge import Knowledge
 from kairos.scheduler.policies import Policy
-from kairos.scheduler.queue import MAX_WAIT_US, WaitQueue
+from kairos.scheduler.queue import MAX_WAIT_US, OVERTAKEN, WaitQueue
 
 MAX_WAITING = 10_000
 
@@ -49,15 +49,17 @@ class Balancer:
         max_waiting: int = MAX_WAITING,
         max_wait_us: int = MAX_WAIT_US,
         idle_us: int = IDLE_US,
+        overtaken: float = OVERTAKEN,
     ) -> None:
         """`max_wait_us` in the queue a request is given up; after `idle_us` without any fact about
-        it a workflow is forgotten."""
+        it a workflow is forgotten. `overtaken`: see `scheduler/queue.py`."""
         self.ledger = Ledger()
         self.knowledge = Knowledge(idle_us=idle_us)
         self._policy = policy(self.knowledge)
         self._placement = placement
         self._max_waiting = max_waiting
         self._max_wait_us = max_wait_us
+        self._overtaken = overtaken
         self._queues: dict[str | None, WaitQueue] = {}  # by model; only models that were served
         self._workflow_of: dict[str, WorkflowKey] = {}  # of all requests here
         self._arrivals = count()
@@ -133,7 +135,7 @@ class Balancer:
             raise QueueFull(self.waiting)
         if model not in self._queues:
             self._queues[model] = WaitQueue(
-                self._policy, self.knowledge, self._arrivals, self._max_wait_us
+                self._policy, self.knowledge, self._arrivals, self._max_wait_us, self._overtaken
             )
         self._workflow_of[request.id] = workflow_key(request)
         self.knowledge.arrived(request, at)

@@ -189,7 +189,7 @@ def demo(
     QA routes a question to an expert, RG researches and writes a report, CG writes code with five
     roles and runs its tests. Answers and figures are printed at the end.
 
-    Example: kairos demo --engine sim --policy mean --versus fcfs
+    Example: kairos demo --engine sim --policy kairos --versus fcfs
     """
     if versus == policy:
         raise SetupError(f"--versus '{versus}' compares it with itself: name another policy")
@@ -224,6 +224,69 @@ async def _demo(
 
     if not await command.demo(settings, kind, options, as_json=as_json):
         raise typer.Exit(1)
+
+
+@app.command()
+def explain(
+    workflow_id: str,
+    url: Annotated[
+        str, typer.Option(help="A running Kairos.")
+    ] = f"http://{SERVE.host}:{SERVE.port}",
+    api_key_env: Annotated[
+        str | None, typer.Option(help="The environment variable that holds your API key.")
+    ] = None,
+    log: Annotated[
+        Path | None, typer.Option(help="Not from a running Kairos, but from its log's directory.")
+    ] = None,
+    tenant: Annotated[
+        str | None, typer.Option(help="With --log: whose workflow, where several have the id.")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="The same, for a program.")] = False,
+) -> None:
+    """Show a workflow's calls: what led to each, and why it went when and where it did."""
+    import msgspec
+
+    from kairos.live import explain, explained
+
+    if log is not None:
+        view = explain.from_log(log, tenant, workflow_id)
+    else:
+        if api_key_env is not None and not os.environ.get(api_key_env):
+            raise SetupError(f"the variable {api_key_env} is not set")
+        key = os.environ[api_key_env] if api_key_env is not None else None
+        view = asyncio.run(explain.from_service(url, key, workflow_id))
+    if as_json:
+        typer.echo(msgspec.json.encode(view).decode())
+    else:
+        explained.show(view)
+
+
+@app.command()
+def export(
+    since: Annotated[
+        str, typer.Option(help="A duration (30s, 15m, 2h, 7d), a date or an instant; or all.")
+    ],
+    log: Annotated[
+        Path, typer.Option(envvar="KAIROS_LOG_DIR", help="The directory of a serve --log.")
+    ],
+    output: Annotated[
+        Path, typer.Option(help="The file to write; as gzip, if its name ends in .gz.")
+    ] = Path("workflows.jsonl"),
+    as_json: Annotated[bool, typer.Option("--json", help="Print the figures as JSON.")] = False,
+) -> None:
+    """Turn the log of a Kairos into a workflow file, for replay and simulation.
+
+    Workflows that began at that time or later are written, each whole; those that began before it,
+    or before the log, or have a call that has not ended, are left out. With `all`, those that began
+    before the log are taken as they are.
+    """
+    from kairos.live import export
+    from kairos.live.clock import WallClock
+
+    since_at = export.parse_since(since, WallClock().now())
+    exported = export.export(log, since_at, output)
+    figures = {"calls": exported.calls, "workflows": exported.workflows}
+    typer.echo(json.dumps(figures) if as_json else f"{output}:{_outline(figures, '  ')}")
 
 
 traces_app = typer.Typer(help="Real arrivals and inputs: what there is, and fetching it.")

@@ -11,9 +11,9 @@ from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from kairos.balancer import Balancer
+from kairos.calls import CallTracker
 from kairos.errors import KairosError
 from kairos.events import Record
-from kairos.calls import CallTracker
 from kairos.model import SECOND
 
 _SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300)

@@ -28,7 +28,7 @@ class DispatchView(msgspec.Struct, frozen=True, kw_only=True):
     instance: str
     reason: str  # first, backfill or overdue (`kairos.events.Reason`)
     left_waiting: int  # other requests that stayed in its queue
-    rank: float | None  # its agent's
+    rank: float | None  # its agent's: how far from having nothing left to do, in seconds
     expected_remaining_s: float | None  # of the workflow's work, from this call on
 
 
@@ -94,7 +94,7 @@ class AgentView(msgspec.Struct, frozen=True, kw_only=True):
     reopened: int  # times that its behaviour changed
     censored: int  # calls that failed or were cancelled
     pooled: int  # calls of names beyond those that are tracked
-    rank: float | None
+    rank: float | None  # how far from having nothing left to do, in seconds
     learnt: LearntView | None  # null: nothing is published yet
 
 
@@ -161,6 +161,9 @@ def workflow_view(seen: Snapshot, offset: int, limit: int) -> WorkflowView:
 def _call_view(row: CallRow, graph: CallGraph, rest: Remaining | None, at: int) -> CallView:
     request = row.request
     node = graph.nodes[request.id]
+    execution_us = None
+    if row.dispatched_at is not None and row.ended_at is not None:
+        execution_us = row.ended_at - row.dispatched_at
     gone_at = row.dispatched_at if row.dispatched_at is not None else row.ended_at
     return CallView(
         id=request.id,
@@ -177,7 +180,7 @@ def _call_view(row: CallRow, graph: CallGraph, rest: Remaining | None, at: int) 
         first_token_at=row.first_token_at,
         ended_at=row.ended_at,
         wait_s=((at if gone_at is None else gone_at) - request.arrived_at) / SECOND,
-        execution_s=_seconds(row.dispatched_at, row.ended_at),
+        execution_s=_in_seconds(execution_us),
         dispatch=_dispatch_view(row.dispatch) if row.dispatch is not None else None,
         remaining_s=rest.work_us / SECOND if rest is not None and not rest.censored else None,
         prompt_tokens=row.prompt_tokens,
@@ -191,8 +194,8 @@ def _dispatch_view(dispatch: Dispatch) -> DispatchView:
         instance=dispatch.instance_id,
         reason=dispatch.reason,
         left_waiting=dispatch.waiting,
-        rank=dispatch.rank,
-        expected_remaining_s=_seconds(0, dispatch.remaining_us),
+        rank=_in_seconds(dispatch.rank),
+        expected_remaining_s=_in_seconds(dispatch.remaining_us),
     )
 
 
@@ -213,7 +216,7 @@ def agents_view(
 def _agent_view(status: AgentStatus, profile: AgentProfile | None, rank: float | None) -> AgentView:
     return AgentView(
         **msgspec.structs.asdict(status),
-        rank=rank,
+        rank=_in_seconds(rank),
         learnt=_learnt_view(profile) if profile is not None else None,
     )
 
@@ -234,7 +237,5 @@ def _percentiles(distribution: Distribution, unit: int) -> dict[str, float]:
     return {"mean": distribution.mean / unit, **percentiles}
 
 
-def _seconds(since_at: int | None, until_at: int | None) -> float | None:
-    if since_at is None or until_at is None:
-        return None
-    return (until_at - since_at) / SECOND
+def _in_seconds(duration_us: float | None) -> float | None:
+    return None if duration_us is None else duration_us / SECOND

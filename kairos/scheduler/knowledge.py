@@ -102,6 +102,10 @@ class Knowledge:
             together.epoch = self.epoch
         return together.left_us
 
+    def published(self, key: AgentKey) -> tuple[AgentProfile | None, float | None]:
+        """What was learnt of just this agent, and its rank."""
+        return self._profiles.get(key), self._ranks.get(key)
+
     def profile(self, request: Request) -> AgentProfile | None:
         """What is known of the agent; else of its app; else of all; None while nothing is."""
         tenant, app, agent = agent_key(request)

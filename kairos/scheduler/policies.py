@@ -173,7 +173,10 @@ class Kairos:
         return self.state(request), request.workflow_started_at, -remaining_us, request.arrived_at
 
     def state(self, request: Request) -> int:
-        return int(math.log(max(1.0, self._knowledge.left_us(request))) / math.log(self.LEVEL))
+        return self._level(self._knowledge.left_us(request))
+
+    def _level(self, left_us: float) -> int:
+        return int(math.log(max(1.0, left_us)) / math.log(self.LEVEL))
 
     def patience_us(self, request: Request) -> int | None:  # noqa: ARG002
         return None

@@ -25,7 +25,7 @@ MAX_WAIT_US = 600 * SECOND
 _RENEWED_AT_ONCE = 256  # keys, per fact, after new ranks: about a millisecond
 
 KeyEntry = tuple[Key, int, str]  # key, number of arrival, request id
-IntEntry = tuple[int, int, str]
+NumberEntry = tuple[float, int, str]
 
 
 class Room(Protocol):
@@ -68,19 +68,22 @@ class WaitQueue:
         knowledge: Knowledge,
         arrivals: Iterator[int],
         max_wait_us: int = MAX_WAIT_US,
+        overtaken: float = OVERTAKEN,
     ) -> None:
-        """`arrivals` numbers the requests; queues that share it agree on who came first."""
+        """`arrivals` numbers the requests; queues that share it agree on who came first.
+        `overtaken` infinite: the policy alone decides."""
         self._policy = policy
         self._knowledge = knowledge
         self._arrivals = arrivals
         self._max_wait_us = max_wait_us
+        self._overtaken = overtaken
         self._waiting: OrderedDict[str, _Waiting] = OrderedDict()  # in order of arrival
         self._waiting_us = 0  # predicted work of all that wait
         self._dispatched_us = 0  # predicted work of all that ever left for an instance
         self._by_key: LazyHeap[KeyEntry] = LazyHeap(self._renew_key)
-        self._by_need: LazyHeap[IntEntry] = LazyHeap(self._if_here)
-        self._by_due_work: LazyHeap[IntEntry] = LazyHeap(self._if_not_overdue)
-        self._by_due_at: LazyHeap[IntEntry] = LazyHeap(self._if_not_overdue)
+        self._by_need: LazyHeap[NumberEntry] = LazyHeap(self._if_here)
+        self._by_due_work: LazyHeap[NumberEntry] = LazyHeap(self._if_not_overdue)
+        self._by_due_at: LazyHeap[NumberEntry] = LazyHeap(self._if_not_overdue)
         self._overdue: LazyHeap[tuple[int, str]] = LazyHeap(self._if_here_still)
 
     def __len__(self) -> int:
@@ -109,7 +112,7 @@ class WaitQueue:
         n = len(self._waiting)
         patience_us, longest_us = self._policy.patience_us(request), self._max_wait_us // 2
         due_at = at + (longest_us if patience_us is None else min(patience_us, longest_us))
-        due_us = self._dispatched_us + OVERTAKEN * self._waiting_us
+        due_us = self._dispatched_us + self._overtaken * self._waiting_us
         self._by_key.push((key, seq, request.id), n)
         self._by_need.push((request.peak_kv_tokens, seq, request.id), n)
         self._by_due_work.push((due_us, seq, request.id), n)
@@ -132,7 +135,7 @@ class WaitQueue:
         """The smallest KV need of any waiting request, in tokens. Queue not empty."""
         entry = self._by_need.top()
         assert entry is not None
-        return entry[0]
+        return int(entry[0])
 
     def rekey(self, request: Request) -> None:
         """A fact about the request's workflow may have changed its key."""
@@ -203,7 +206,7 @@ class WaitQueue:
             found = True
         return found
 
-    def _make_overdue(self, entry: IntEntry) -> None:
+    def _make_overdue(self, entry: NumberEntry) -> None:
         _, seq, request_id = entry
         self._waiting[request_id].overdue = True
         self._overdue.push((seq, request_id), len(self._waiting))
@@ -223,11 +226,11 @@ class WaitQueue:
         waiting.key = renewed
         return renewed, seq, request_id
 
-    def _if_here(self, entry: IntEntry) -> IntEntry | None:
+    def _if_here(self, entry: NumberEntry) -> NumberEntry | None:
         waiting = self._waiting.get(entry[2])  # an id may have left and come back
         return entry if waiting is not None and waiting.seq == entry[1] else None
 
-    def _if_not_overdue(self, entry: IntEntry) -> IntEntry | None:
+    def _if_not_overdue(self, entry: NumberEntry) -> NumberEntry | None:
         waiting = self._waiting.get(entry[2])
         here = waiting is not None and waiting.seq == entry[1] and not waiting.overdue
         return entry if here else None

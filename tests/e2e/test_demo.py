@@ -179,11 +179,12 @@ async def test_each_run_has_engines_of_its_own_and_says_what_it_did_not_finish()
         assert table in second
 
 
-async def test_ctrl_c_in_the_second_run_still_shows_the_first():
+async def test_ctrl_c_in_the_second_run_still_shows_and_records_the_first(tmp_path):
+    record = tmp_path / "run.jsonl"
     options = ("--apps", "qa", "--workflows", "3", "--rate", "3", "--policy", "fcfs")
     async with (
         quick_engine() as (engine, named),
-        demo(*named, *options, "--versus", "mean") as (process, _),
+        demo(*named, *options, "--versus", "mean", "--record", str(record)) as (process, _),
     ):
         async with asyncio.timeout(60):
             while b"Run 2 of 2" not in await process.stdout.readline():
@@ -195,6 +196,7 @@ async def test_ctrl_c_in_the_second_run_still_shows_the_first():
 
     assert process.returncode == 130
     assert b"Applications" in printed
+    assert [len(path) for path in paths(record)["qa"]] == [2, 2, 2]
     assert b"Traceback" not in said
 
 

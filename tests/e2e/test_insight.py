@@ -204,7 +204,7 @@ async def test_agents_are_shown_with_what_was_learnt_of_them(kairos, standin):
         await served.chat(headers=said("expert", workflow=workflow, upstream="router"))
         await served.ask("POST", f"/v1/workflows/{workflow}/end")
     learnt = ProfilesLearnt(
-        (profile("router", 4.0),), (), (AgentRank("default", "qa", "router", 3.5),), 0.5
+        (profile("router", 4.0),), (), (AgentRank("default", "qa", "router", 3.5e6),), 0.5
     )
     served.service.runtime.feed(learnt)
     answer = (await served.ask("GET", "/v1/agents")).json()

@@ -430,23 +430,37 @@ LARGE = {
     "a chain": lambda n: [(f"c{k}", f"a{k}", f"a{k - 1}", k, k + 1) for k in range(n)],
     "a chain that is told": lambda n: [(f"c{k}", "a", [f"c{k - 1}"], k, k + 1) for k in range(n)],
     "an agent that calls itself": lambda n: [(f"c{k}", "a", "a", k, k + 1) for k in range(n)],
-    "a fan-out": lambda n: [("c0", "a", None, 0, 1)]
-    + [(f"c{k}", "b", "a", k, n + k) for k in range(1, n)],
-    "sequential calls": lambda n: [("c0", "a", None, 0, 1)]
-    + [(f"c{k}", "b", "a", k, k + 1) for k in range(1, n)],
+    "a fan-out": lambda n: (
+        [("c0", "a", None, 0, 1)] + [(f"c{k}", "b", "a", k, n + k) for k in range(1, n)]
+    ),
+    "sequential calls": lambda n: (
+        [("c0", "a", None, 0, 1)] + [(f"c{k}", "b", "a", k, k + 1) for k in range(1, n)]
+    ),
     "a chain with a call beside each": lambda n: [
         row
         for k in range(n // 2)
         for row in [(f"c{k}", "a", "a", k, k + 1), (f"s{k}", "b", "a", k, n)]
     ],
-    "joins of one fan-out": lambda n: [(f"b{k}", "b", None, 0, 1) for k in range(n // 2)]
-    + [(f"c{k}", "c", "b", 2, 3) for k in range(n // 2)],
+    "joins of one fan-out": lambda n: (
+        [(f"b{k}", "b", None, 0, 1) for k in range(n // 2)]
+        + [(f"c{k}", "c", "b", 2, 3) for k in range(n // 2)]
+    ),
     "joins of joins": lambda n: [
         (f"c{k}", f"a{k % 2}", f"a{k % 2}", k // 2, k // 2 + 1) for k in range(n)
     ],
     "joins that tell of all calls before": lambda n: [
         (f"c{k}", "a", [f"c{k - 1 - j}" for j in range(min(k, 3))], k, k + 1) for k in range(n)
     ],
+    "joins of two chains": lambda n: [
+        row
+        for k in range(n // 4 + 1)
+        for row in [
+            (f"c{k}", "a", [f"c{k - 1}"], 4 * k, 4 * k + 1),
+            (f"d{k}", "a", [f"d{k - 1}"], 4 * k, 4 * k + 1),
+            (f"j{k}", "a", [f"c{k}", f"d{k}"], 4 * k + 2, 4 * k + 3),
+            (f"i{k}", "a", [f"c{k}", "c0"], 4 * k + 2, 4 * k + 3),
+        ]
+    ][:n],
     "agents with an agent of its own after each": lambda n: [
         row
         for k in range(n // 2)

@@ -58,6 +58,7 @@ def test_an_overlap_of_no_more_than_the_skew_is_sequential():
 
 def test_a_span_shorter_than_the_skew_is_parallel_only_inside_of_another():
     assert groups((0, 100), (50, 52), skew_us=10) == [[(0, 100), (50, 52)]]
+    assert groups((0, 100), (4, 8), skew_us=10) == [[(0, 100), (4, 8)]]
     assert groups((0, 100), (1, 3), skew_us=10) == [[(1, 3)], [(0, 100)]]
     assert groups((0, 100), (98, 99), skew_us=10) == [[(0, 100)], [(98, 99)]]
 
