@@ -23,7 +23,8 @@ from kairos.learner import Learner
 from kairos.model import SECOND, Request
 from kairos.orchestrator.orchestrator import Orchestrator
 from kairos.scheduler.knowledge import Knowledge
-from kairos.scheduler.policies import POLICIES, Key
+from kairos.scheduler.policies import POLICIES, Key, Policy
+from kairos.sim.oracle import Srpt
 
 CALLS_PER_APP = 1_600
 DEMO_APPS = ("qa", "rg", "cg")
@@ -127,7 +128,8 @@ def policy_orders(
     knowledge = Knowledge()
     for published in learnt_from(learnt):
         knowledge.learn(published)
-    policies = {name: make(knowledge) for name, make in POLICIES.items()}
+    policies: dict[str, Policy] = {name: make(knowledge) for name, make in POLICIES.items()}
+    policies[ORACLE] = Srpt({request_id(each.call): each.remaining_us for each in seen})
     pending = {request_id(each.call) for each in seen}
     keys: dict[str, dict[str, Key]] = {name: {} for name in policies}
 
@@ -164,7 +166,6 @@ def reference_orders(
     return {
         TABLE: [(each,) for each in by_agent_and_step(learnt, seen)],
         BOUND: [(each,) for each in all_features(learnt, seen, seed)],
-        ORACLE: [(each.remaining_us,) for each in seen],
     }
 
 

@@ -30,11 +30,12 @@ class _Group(msgspec.Struct):
 def place(links: list[Link], skew_us: int) -> list[Place]:
     """Find every call's place, in the order of `links`: parents first. O(n log n).
 
-    A join of told parents sits under the nearest call above them all. A call that was found by
-    name alone is taken for a join of a parallel group, and is ambiguous, if its parent is of that
-    group, and it started after all branches of the group ended. This is a guess: it may follow its
-    parent alone. So the group is that of the calls themselves, and a branch includes what follows
-    later by all links: of two parallel chains neither joins the other (both ours).
+    A join of told parents sits under the nearest call above them all. A call whose parent was
+    found by name is taken for a join of the parallel group that the parent is in, if it started
+    after all branches of the group ended. That is a guess, since it may follow its parent alone,
+    so it is marked as ambiguous, and made with care (ours): the group is of calls that overlap
+    themselves, and a branch that goes on later has not ended. Of two parallel chains, neither joins
+    the other.
     """
     placing = _Placing(links, skew_us)
     return [placing.place(found) for found in links]

@@ -111,6 +111,11 @@ class Profiles:
         self._due_models: dict[AppKey, _Pool] = {}
         self._forgotten: dict[AgentKey, None] = {}  # a dict for its order
 
+    @property
+    def pooled(self) -> int:
+        """Calls of apps that are not tracked, of all tenants."""
+        return self._everything.pooled
+
     def add(self, sample: Sample) -> None:
         """Learn one call. Amortised 10 µs, with all checks and tests of change (`make bench`)."""
         tokens = sample.completion_tokens

@@ -108,8 +108,9 @@ def _shrinkage(prior: RemainingModel, worth: int) -> Floats:
     middle = np.concatenate(([1.0], (lowest + highest) / 2))
     variances = np.concatenate(([0.0], (highest - lowest) ** 2 / 12))
     ridge = np.concatenate(([0.0], np.full(FEATURES, _RIDGE)))
-    seen: Floats = np.outer(middle, middle) + np.diag(variances)
-    return worth * seen + np.diag(ridge)
+    seen = np.outer(middle, middle) + np.diag(variances)
+    shrinkage: Floats = worth * seen + np.diag(ridge)
+    return shrinkage
 
 
 def _ridge(

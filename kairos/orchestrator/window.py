@@ -95,7 +95,7 @@ class Window:
         self._size, self._convergence, self._testable = size, convergence, testable
         self._ring = Ring(size, 5)
         self._count = 0  # calls since it was opened
-        self._firsts = 0  # of these, first calls of their workflow
+        self._firsts = 0  # ever, first calls of their workflow
         self._checked: Floats | None = None  # the distributions at the last check, [2, QUANTILES]
         self.converged = False
         self.distance: float | None = None  # at the last check, over the mean; None: no two yet
@@ -163,7 +163,7 @@ class Window:
         Of each workflow only the first call counts: later ones depend on it, and the test needs
         independent ones.
         """
-        sizes = [n for n in _NEWEST if self._firsts % (n // 2) == 0 and self._firsts >= 2 * n]
+        sizes = [n for n in _NEWEST if self._firsts % (n // 2) == 0]
         if not sizes:
             return False
         rows = self._ring.rows()
@@ -182,7 +182,6 @@ class Window:
     def _reopen(self, rows: Floats, since: np.intp) -> None:
         self._ring.keep(np.arange(len(rows)) >= since)
         self._count = len(self._ring)
-        self._firsts = int(rows[since:, FIRST].sum())
         self._checked = self._distributions()
         self.converged, self.distance = False, None
         self.reopened += 1
