@@ -26,8 +26,9 @@ bench: $(INSTALLED)  ## what the gateway, learning, ranking and queueing cost
 	@$(BIN)/python -m bench.gateway
 	@$(BIN)/python -m bench.learning
 
-experiments: $(INSTALLED)  ## what learning the order is worth: accuracy, then the demo twice over
+experiments: $(INSTALLED)  ## what learning the order is worth: accuracy, every policy, the demo
 	@$(BIN)/python -m experiments.ordering
+	@$(BIN)/python -m experiments.policies
 	@$(BIN)/python -m experiments.versus
 
 lint: $(INSTALLED)  ## ruff

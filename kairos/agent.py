@@ -39,11 +39,10 @@ from kairos.envelope import (
     write_message,
 )
 from kairos.errors import InvalidRequest, SetupError, UpstreamFailed
-from kairos.model import IDENTIFIER
+from kairos.model import IDENTIFIER, USER
 from kairos.ports import Bus, Message
 
 RESULTS = "kairos.results"
-USER = "user"  # upstream of a workflow's first agent, and receiver of its result
 
 log = logging.getLogger(__name__)
 

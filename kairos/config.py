@@ -135,7 +135,13 @@ def _check(settings: Settings, environ: Mapping[str, str]) -> None:
     for name in ("port", "admin_port"):
         if not 0 <= getattr(settings, name) <= 65535:
             raise SetupError(f"{name} {getattr(settings, name)} is no port (0 to 65535)")
-    for name in ("max_waiting", "max_wait_s", "workflow_idle_s", "max_body_bytes", "max_held_bytes"):
+    for name in (
+        "max_waiting",
+        "max_wait_s",
+        "workflow_idle_s",
+        "max_body_bytes",
+        "max_held_bytes",
+    ):
         if getattr(settings, name) < 1:
             raise SetupError(f"{name} must be at least 1")
     for engine in settings.engine:

@@ -30,9 +30,7 @@ class Learner:
     def observe(self, record: Record) -> None:
         self.orchestrator.observe(record)
 
-    def restore(
-        self, profiles: Iterable[AgentProfile], models: Iterable[RemainingModel]
-    ) -> None:
+    def restore(self, profiles: Iterable[AgentProfile], models: Iterable[RemainingModel]) -> None:
         """Go on from what was published before a restart. Nothing has been observed yet."""
         self.orchestrator.profiles.restore(profiles, models)
 

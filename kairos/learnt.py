@@ -66,6 +66,8 @@ class RemainingModel(msgspec.Struct, frozen=True, kw_only=True):
     lowest: tuple[float, ...]  # of each feature, as far as it was seen
     highest: tuple[float, ...]
     agents: dict[str, float]  # what is added for the agent
+    steps: tuple[tuple[int, float], ...] = ()  # a feature, and its steps per unit
+    habits: dict[str, tuple[dict[int, float], ...]] = {}  # what is added for the agent at a step
     residuals: tuple[float, ...]  # of ln(actual / predicted), cut as a `Distribution`
 
     def remaining_us(self, agent: str, features: Sequence[float]) -> float:
@@ -83,7 +85,14 @@ class RemainingModel(msgspec.Struct, frozen=True, kw_only=True):
             elif value > highest:
                 value = highest  # noqa: PLW2901
             logarithm += weight * value
+        for (feature, per_unit), habit in zip(self.steps, self.habits.get(agent, ()), strict=False):
+            logarithm += habit.get(step(features[feature], per_unit), 0.0)
         return math.exp(min(max(logarithm, 0.0), _MAX_LOGARITHM))
+
+
+def step(value: float, per_unit: float) -> int:
+    """Which step of a feature the value is on; the same for a value that was rounded to 32 bits."""
+    return math.floor(value * per_unit + 1e-3)
 
 
 class AgentRank(msgspec.Struct, frozen=True, array_like=True):

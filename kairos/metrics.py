@@ -16,6 +16,7 @@ from kairos.events import Record, WorkflowEnded
 from kairos.model import SECOND
 from kairos.position import WorkflowKey
 
+
 class RunMetrics:
     """Keeps every call of a run that ends, to sum it up: for demos and simulations."""
 

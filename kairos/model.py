@@ -14,6 +14,8 @@ IDENTIFIER = r"\A[A-Za-z0-9_][A-Za-z0-9_.:@/+=-]{0,127}\Z"
 # W3C trace context; its group is the trace id.
 TRACEPARENT = r"(?!ff)[0-9a-f]{2}-(?!0{32})([0-9a-f]{32})-(?!0{16})[0-9a-f]{16}-[0-9a-f]{2}"
 
+USER = "user"  # upstream of a workflow's first agent, and receiver of its result
+
 
 class Request(msgspec.Struct, frozen=True, kw_only=True):
     """One LLM call, made by one agent inside one workflow."""

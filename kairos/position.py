@@ -33,6 +33,9 @@ class Position(msgspec.Struct, frozen=True, kw_only=True):
 
 
 FEATURES = 9
+# Of these features agents have habits that no line follows: which visit it is, the prompt's length,
+# the length of the answer before. A step is half a doubling; given are steps per unit.
+STEPS = ((2, 2 / math.log(2)), (3, 20 / math.log(2)), (7, 10 / math.log(2)))
 
 
 def features(position: Position) -> tuple[float, ...]:

@@ -1,6 +1,5 @@
 """A workflow as it went, from a running service or from its log."""
 
-from collections.abc import Iterable, Iterator
 from pathlib import Path
 from urllib.parse import quote
 
@@ -8,16 +7,7 @@ import aiohttp
 import msgspec
 
 from kairos.errors import SetupError
-from kairos.events import (
-    Arrived,
-    Cancelled,
-    Failed,
-    Finished,
-    FirstToken,
-    Record,
-    Tick,
-    WorkflowEnded,
-)
+from kairos.events import Arrived, Record, Tick
 from kairos.live.factlog import read_facts
 from kairos.live.views import WorkflowView, snapshot, workflow_view
 from kairos.orchestrator.orchestrator import MAX_CALLS, Orchestrator
@@ -66,11 +56,15 @@ def from_log(directory: Path, tenant: str | None, workflow_id: str) -> WorkflowV
         raise SetupError(f"there is no directory {directory}")
     tenants: set[str] = set()
     orchestrator, at = Orchestrator(), 0
-    for record in _of_workflow(read_facts(directory), tenant, workflow_id):
-        if isinstance(record.event, Arrived):
-            tenants.add(record.event.request.tenant)
-        orchestrator.observe(record)
-        at = record.at
+    for record in read_facts(directory):
+        at, event = record.at, record.event
+        if isinstance(event, Arrived):
+            request = event.request
+            if request.workflow_id == workflow_id and tenant in (None, request.tenant):
+                tenants.add(request.tenant)
+            else:
+                event = Tick()  # facts about requests that never arrived change nothing
+        orchestrator.observe(Record(at, event, record.commands))
     if len(tenants) > 1:
         named = ", ".join(sorted(tenants))
         raise SetupError(f"several tenants have a workflow '{workflow_id}': name one of {named}")
@@ -78,27 +72,3 @@ def from_log(directory: Path, tenant: str | None, workflow_id: str) -> WorkflowV
     if workflow is None:
         raise SetupError(f"the log in {directory} has no workflow '{workflow_id}'")
     return workflow_view(snapshot(workflow, at), 0, MAX_CALLS)
-
-
-def _of_workflow(
-    records: Iterable[Record], tenant: str | None, workflow_id: str
-) -> Iterator[Record]:
-    """What concerns the workflow, and, in the end, that time has passed."""
-    ours: set[str] = set()  # requests that are in flight
-    at = 0
-    for record in records:
-        at, event = record.at, record.event
-        match event:
-            case Arrived(request=request):
-                mine = request.workflow_id == workflow_id and tenant in (None, request.tenant)
-                (ours.add if mine else ours.discard)(request.id)
-            case WorkflowEnded():
-                mine = event.workflow_id == workflow_id
-            case FirstToken() | Finished() | Failed() | Cancelled():
-                mine = event.request_id in ours
-            case _:
-                mine = False
-        commands = tuple(each for each in record.commands if each.request_id in ours)
-        if mine or commands:
-            yield Record(at, event if mine else Tick(), commands)
-    yield Record(at, Tick())

@@ -51,8 +51,8 @@ def add_insight(app: FastAPI, access: Access, runtime: Runtime, orchestrator: Or
         tenant = access.tenant(authorization(request))
         offset, limit = _page(request, CALLS, MAX_CALLS)
         seen = snapshot(find(tenant, workflow_id), runtime.now())
-        # A graph of 10,000 calls takes a good part of a second.
-        return _json(await asyncio.to_thread(workflow_view, seen, offset, limit))
+        # In a thread: the graph of 10,000 calls takes 0.1 s and more.
+        return await asyncio.to_thread(lambda: _json(workflow_view(seen, offset, limit)))
 
     @app.get("/v1/agents")
     async def agents(request: HttpRequest) -> Response:

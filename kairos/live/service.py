@@ -67,7 +67,6 @@ async def running(
         idle_us=settings.workflow_idle_s * SECOND,
     )
     learner = Learner(Orchestrator(idle_us=settings.workflow_idle_s * SECOND))
-    store = LearntStore(settings.learnt_file) if settings.learnt_file is not None else None
     telemetry = Telemetry(balancer)
     access = Access({key.sha256: key.tenant for key in settings.key})
     with (
@@ -75,6 +74,7 @@ async def running(
         _listen(settings.host, settings.port) as sock,
         _listen(settings.admin_host, settings.admin_port) as admin_sock,
     ):
+        store = LearntStore(settings.learnt_file) if settings.learnt_file is not None else None
         targets = [_target(each) for each in settings.engine]
         async with HttpEngine([target.upstream for target in targets]) as engine:
             kept = [each for each in (log, store) if each is not None]

@@ -115,6 +115,10 @@ class LearntStore:
             self._keep(("model", model.tenant, model.app), _encode(model))
         if learnt.ranks is not None:
             self._ranks, self._tau = learnt.ranks, learnt.kendall_tau
+            # Who is ranked no more was forgotten by the orchestrator, which bounds the names.
+            ranked = {("profile", each.tenant, each.app, each.agent) for each in learnt.ranks}
+            for key in [key for key in self._parts if key[0] == "profile" and key not in ranked]:
+                self._bytes -= len(self._parts.pop(key))
         self._changed = True
 
     def _keep(self, key: _Key, part: bytes) -> None:

@@ -39,18 +39,16 @@ class CallGraph:
         """`skew_us` is by how much the clocks of two hosts that tell of spans may disagree."""
         self._skew_us = skew_us
         self._spans: dict[str, Span] = {}
-        self._attempts: dict[str, set[int]] = {}  # only of calls with more than one
+        self._attempts: dict[str, set[int]] = {}  # of calls that were told more than once
         self._recovered: _Recovered | None = None
 
     def __len__(self) -> int:
         return len(self._spans)
 
     def add(self, span: Span) -> None:
-        """The last attempt at a call is its span. An attempt that was told before says nothing."""
+        """The last attempt at a call is its span. An attempt that is told again changes nothing."""
         known = self._spans.setdefault(span.id, span)
         if known is not span:
-            if known.attempt == span.attempt:
-                return
             self._attempts.setdefault(span.id, {known.attempt}).add(span.attempt)
             if known.attempt < span.attempt:
                 self._spans[span.id] = span

@@ -211,6 +211,7 @@ def span_of(row: CallRow) -> Span:
         upstream=request.upstream,
         parent_ids=request.parent_ids,
         attempt=request.attempt,
+        queued_us=began_at - request.arrived_at,
         started_at=began_at,
         finished_at=row.ended_at,
         outcome="cancelled" if row.outcome == "refused" else row.outcome or "cancelled",

@@ -6,9 +6,9 @@ from collections.abc import Collection, Iterator
 
 import msgspec
 
+from kairos.model import USER
 from kairos.orchestrator.spans import Span
 
-USER = "user"  # who starts workflows, and makes no calls
 NAMESAKES = 8  # that are looked at: the latest finished
 
 

@@ -24,7 +24,9 @@ def remaining(graph: CallGraph) -> dict[str, Remaining]:
 
     A call precedes those that it led to, and a stage, with all that sits under it, precedes the
     next stage of the same caller. Calls of one stage do not precede each other: parallel siblings
-    do not count into each other. Of all that follows, what takes most work is the path.
+    do not count into each other. Of all that follows, what takes most work is the path. A join
+    counts into the parents that are sure: a guessed one into that which was named, and into the
+    others as far as it is in a later stage.
 
     Queueing is neither work nor gap, as far as spans tell it. What passed from the end of what
     came before to the last attempt at a call is gap, its earlier attempts included.

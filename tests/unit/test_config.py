@@ -37,7 +37,7 @@ def test_nothing_given_means_the_defaults():
         port=8000,
         admin_host="127.0.0.1",
         admin_port=8001,
-        policy="fcfs",
+        policy="kairos",
         placement="least-kv",
         max_waiting=10_000,
         max_body_bytes=32 * 1024 * 1024,

@@ -20,6 +20,7 @@ from kairos.live.explain import from_log
 from kairos.live.explained import explained
 from kairos.live.factlog import FactLog
 from kairos.model import SECOND
+from kairos.orchestrator.orchestrator import MAX_ENDED
 from tests import build
 
 BEGIN = Record(0, InstanceJoined(build.instance("i")))
@@ -125,6 +126,47 @@ def test_calls_of_other_workflows_under_the_same_ids_stay_out(log):
     (call,) = view.calls
     assert (call.dispatched_at, call.ended_at, call.outcome) == (3 * SECOND, 5 * SECOND, "finished")
     assert view.ended_at is None
+
+
+def test_calls_that_are_still_running_have_their_place_beside_each_other(log):
+    view = from_log(
+        log(
+            BEGIN,
+            arrives(1, "a", goes("a"), agent="lead"),
+            ends(2, "a"),
+            arrives(3, "b", goes("b"), upstream="lead"),
+            arrives(4, "c", goes("c"), upstream="lead"),
+            Record(5 * SECOND, FirstToken("c")),
+        ),
+        None,
+        "w",
+    )
+
+    assert view.calls[0].stages == [["b", "c"]]
+
+
+def test_a_workflow_is_found_however_many_ended_after_it(log):
+    records = [arrives(1, "a", goes("a")), ends(2, "a"), Record(2 * SECOND, END)]
+    for n in range(MAX_ENDED):
+        records += [arrives(3, f"x{n}", workflow_id=f"v{n}"), ends(3, f"x{n}")]
+        records.append(Record(3 * SECOND, WorkflowEnded("default", f"v{n}")))
+
+    assert from_log(log(BEGIN, *records), None, "w").ended_at == 2 * SECOND
+
+
+def test_another_tenants_call_that_makes_room_for_ours_stays_out(log):
+    view = from_log(
+        log(
+            BEGIN,
+            arrives(1, "a", tenant="acme"),
+            arrives(2, "b", goes("b"), goes("a"), tenant="bell"),
+        ),
+        "acme",
+        "w",
+    )
+
+    (call,) = view.calls
+    assert (call.id, call.dispatched_at) == ("a", 2 * SECOND)
 
 
 def test_a_workflow_of_which_nothing_more_is_heard_ended_idle(log):

@@ -165,6 +165,19 @@ def test_a_join_waits_for_its_parents_though_another_branch_goes_on():
     ]
 
 
+def test_what_comes_after_a_join_waits_for_it_though_another_branch_ended_last():
+    rows = [
+        row("a", 0, 10),
+        row("b", 10, 20, parent_ids=("a",)),
+        row("c", 10, 30, parent_ids=("a",)),
+        row("e", 10, 90, parent_ids=("a",)),
+        row("d", 35, 50, parent_ids=("b", "c")),
+        row("f", 95, 99, parent_ids=("a",)),
+    ]
+
+    assert exported(*rows)[-2:] == [("d", None, 5), ("f", None, 5)]
+
+
 def test_a_workflow_of_thousands_of_calls_in_a_row_is_written_whole():
     rows = [row(str(n), n, n + 1, parent_ids=(str(n - 1),) * (n > 0)) for n in range(3000)]
 

@@ -1,6 +1,7 @@
 """The ordering experiment measures what it says, on workflows small enough to know the answer."""
 
 import math
+from random import Random
 
 import msgspec
 import numpy as np
@@ -9,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bench.report import Figure
-from experiments import recordings, report
+from experiments import recordings, report, trial
 from experiments.ordering import Summary, figures
 from experiments.pairs import accuracy, places
 from experiments.playing import (
@@ -22,7 +23,16 @@ from experiments.playing import (
 )
 from experiments.recordings import RecordedCall, halves, read_apps
 from experiments.references import all_features, by_agent_and_step, see
-from experiments.trial import ORACLE, TABLE, Row, measure
+from experiments.trial import (
+    ORACLE,
+    TABLE,
+    Row,
+    choose,
+    judge,
+    measure,
+    policy_orders,
+    prepared,
+)
 from kairos.errors import InvalidFile, SetupError
 from kairos.events import Arrived, Finished, WorkflowEnded
 from kairos.scheduler.policies import POLICIES
@@ -240,7 +250,7 @@ def test_halves_share_no_workflow_and_leave_none_out():
 
 
 def test_the_table_falls_back_from_the_step_to_the_agent_and_to_the_app():
-    workflow = (call(0, "a"), call(1, "b"), call(2, "a"))
+    workflow = (call(0, "a"), call(1, "b", completion=400), call(2, "a"))
     learnt = see(play(workflow))
     first, _, third = [seen.remaining_us for seen in learnt]
     asked = see(play((call(0, "a"), call(1, "a"), call(2, "new"))))
@@ -249,6 +259,20 @@ def test_the_table_falls_back_from_the_step_to_the_agent_and_to_the_app():
         (first + third) / 2,
         pytest.approx(sum(seen.remaining_us for seen in learnt) / 3),
     ]
+
+
+def test_what_was_seen_is_what_had_ended_when_the_call_arrived():
+    workflow = (
+        call(0, "a", completion=11, gap_ms=5),
+        call(1, "b", completion=22, gap_ms=7, prompt=30),
+        call(2, "a", completion=33),
+    )
+    first, second, third = see(play(workflow))
+    assert (first.before, first.ended, first.completed_tokens, first.gaps_ms) == (None, 0, 0, 5)
+    assert (second.before, second.ended, second.completed_tokens) == (workflow[0], 1, 11)
+    assert (third.ended, third.completed_tokens, third.gaps_ms, third.agents) == (2, 33, 12, 2)
+    assert (third.position.stage, third.position.visit) == (2, 2)
+    assert third.position.served_us == sum(map(service_us, workflow[:2]))
 
 
 def known(seen):
@@ -301,6 +325,55 @@ def test_every_policy_and_reference_is_judged_in_every_scenario(rows):
     assert calls["one"] == 30  # of 36
     assert calls["two"] == 16
     assert calls["mix"] == 2 * 16  # as many of each as of the smaller one
+
+
+def test_rows_are_the_accuracy_of_the_keys_with_and_without_pairs_of_one_agent():
+    seen = [each for workflow in chains("app", 5) for each in see(play(workflow))]
+    keys = [(float(n * 7 % 11),) for n in range(len(seen))]
+    (row,) = judge("app", 3, {"order": keys}, seen)
+    columns = (
+        [key for (key,) in keys],
+        [each.remaining_us for each in seen],
+        [each.call.workflow_id for each in seen],
+    )
+    agents = [each.call.agent for each in seen]
+    assert row.different_agents == pytest.approx(by_the_book(*columns, agents))
+    assert row.all_pairs == pytest.approx(by_the_book(*columns, None))
+    assert row.different_agents != pytest.approx(row.all_pairs)
+
+
+def test_pending_calls_are_drawn_from_all_that_are_tested():
+    tested = {"app": [prepared(workflow) for workflow in chains("app", 40)]}
+    ids = [request_id(each.call) for workflow in tested["app"] for each in workflow.seen]
+    drawn = choose(tested, 30, Random(1))
+    assert len(drawn) == 30
+    assert drawn < set(ids)
+    assert drawn & set(ids[:40])
+    assert drawn & set(ids[-40:])
+
+
+def test_no_workflow_is_both_learnt_and_tested(monkeypatch):
+    told = []
+
+    def spy(learnt, tested, seen, random):
+        told.append([{p.workflow[0].workflow_id for p in half} for half in (learnt, tested)])
+        return policy_orders(learnt, tested, seen, random)
+
+    monkeypatch.setattr(trial, "policy_orders", spy)
+    list(measure({"one": chains("one", 8), "two": chains("two", 6)}, [0], calls_per_app=9))
+    assert [(len(learnt), len(tested)) for learnt, tested in told] == [(4, 4), (3, 3), (7, 7)]
+    assert not any(learnt & tested for learnt, tested in told)
+
+
+@pytest.mark.parametrize("policy", ["fcfs", "fcfs-app"])
+def test_that_longer_workflows_were_played_later_tells_an_order_nothing(policy):
+    """Workflows of one call each, in the order of their lengths."""
+    workflows = [(call(0, str(n), workflow=f"w{n}", completion=5 + n),) for n in range(400)]
+    tested = [prepared(workflow) for workflow in workflows]
+    seen = [each for workflow in tested for each in workflow.seen]
+    orders = policy_orders([], [each.played for each in tested], seen, Random(1))
+    (row,) = judge("app", 1, {policy: orders[policy]}, seen)
+    assert row.different_agents == pytest.approx(0.5, abs=0.06)
 
 
 def test_the_oracle_is_always_right(rows):

@@ -206,8 +206,9 @@ def test_kairos_goes_by_where_the_request_stands_and_not_only_by_its_agent():
 
 def test_kairos_takes_estimates_that_hardly_differ_for_equal_and_serves_the_older_workflow():
     bench = Bench("kairos")
-    close = {"less": math.log(1.01), "more": math.log(1.10), "much more": math.log(1.60)}
-    bench.learn(models=[model(agents=close, logarithm=44.1 * math.log(1.25))])
+    close = {"less": 0.2, "more": 0.8, "much more": 1.5}
+    levels = {agent: part * math.log(bench.policy.LEVEL) for agent, part in close.items()}
+    bench.learn(models=[model(agents=levels, logarithm=100 * math.log(bench.policy.LEVEL))])
     bench.arrive("less", at=5, agent="less", workflow_started_at=5)
     bench.arrive("more", at=5, agent="more", workflow_started_at=2)
     bench.arrive("much more", at=5, agent="much more", workflow_started_at=0)

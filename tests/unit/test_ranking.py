@@ -1,8 +1,10 @@
 """Agents on a line, by their distance from having nothing left."""
 
+import msgspec
 import numpy as np
 import pytest
 
+from kairos.scheduler import ranking as ranking_module
 from kairos.scheduler.ranking import Ranking
 from tests.learnt import profile
 
@@ -57,6 +59,18 @@ def test_agents_that_are_alike_have_one_rank_and_stand_in_order_of_their_names()
 
     assert len({each.rank for each in of_twins}) == 1
     assert [(each.app, each.agent) for each in of_twins] == [("x", "c"), ("y", "b"), ("z", "a")]
+
+
+def test_an_agent_that_becomes_like_another_shares_its_rank():
+    """One is placed, the other embedded."""
+    agents = scattered(seed=6, agents=100)
+    ranking = ranking_of(*agents)
+    ranking.embed()
+    for each in agents:
+        ranking.update([msgspec.structs.replace(each, app="copy")])
+    copies = {each.agent: each.rank for each in ranking.ranks() if each.app == "copy"}
+
+    assert copies == {each.agent: each.rank for each in ranking.ranks() if each.app == "app"}
 
 
 def test_namesakes_of_different_apps_and_tenants_are_different_agents():
@@ -122,6 +136,13 @@ def test_kendall_tau_tells_when_the_line_orders_otherwise_than_the_means():
 
     assert [each.agent for each in ranking.ranks()] == ["a", "b", "c"]  # means: 4, 3.5, 10.5
     assert ranking.kendall_tau() == pytest.approx(1 / 3)
+
+
+def test_the_order_of_insertion_does_not_matter_to_the_last_bit(monkeypatch):
+    monkeypatch.setattr(ranking_module, "_DIGITS", 17)  # so that rounding hides nothing
+    agents = scattered(seed=5, agents=150)
+
+    assert ranking_of(*agents).ranks() == ranking_of(*reversed(agents)).ranks()
 
 
 def test_order_by_means_hardly_suffers_from_the_embedding():

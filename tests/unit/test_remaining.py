@@ -146,6 +146,20 @@ def test_a_later_attempt_that_succeeded_makes_up_for_one_that_failed():
     assert not remaining(made)["a"].censored
 
 
+def test_a_guessed_join_counts_into_the_call_that_its_name_led_to():
+    """It is in one stage with the calls that it may have joined, since y goes on beside them."""
+    names = [("a", None, 0, 10), ("x", "a", 10, 12), ("y", "x", 13, 99)]
+    names += [("b", "a", 14, 20), ("c", "a", 15, 30), ("d", "c", 31, 40)]
+    made = CallGraph()
+    for call, upstream, begin, end in names:
+        made.add(Span(id=call, agent=call, upstream=upstream, started_at=begin, finished_at=end))
+
+    assert made.nodes["d"].parents == ("b", "c")
+    assert made.stages("a") == [["x", "b", "c", "d"]]
+    assert remaining(made)["c"].work_us == 15 + 9
+    assert remaining(made)["b"].work_us == 6
+
+
 def test_ten_thousand_calls_in_a_chain_are_no_trouble():
     n = 10_000
     rows = [(f"c{k}", [f"c{k - 1}"] if k else [], 3 * k, 3 * k + 2) for k in range(n)]

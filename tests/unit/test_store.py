@@ -58,7 +58,8 @@ def path(tmp_path):
 
 
 def test_what_was_published_is_known_after_a_restart(path):
-    kept, ranks = LearntStore(path), (AgentRank("t", "app", "a", 0.5),)
+    kept = LearntStore(path)
+    ranks = (AgentRank("t", "app", "a", 0.5), AgentRank("t", "app", "b", 0.75))
     publish(kept, profiles=(profile("a"), profile("b")), models=(model(),))
     publish(kept, ranks=ranks, kendall_tau=0.75)
     kept.save()
@@ -78,6 +79,19 @@ def test_what_is_published_again_replaces_what_was_known_and_the_rest_stays(path
     read = LearntStore(path).read()
     assert {each.agent: each.samples for each in read.profiles} == {"a": 8, "b": 4}
     assert {each.app: each.samples for each in read.models} == {"app": 99, "other": 9}
+
+
+def test_agents_that_are_ranked_no_more_are_forgotten_and_models_stay(path):
+    size = 2 * len(msgspec.json.encode(profile("a"))) + len(msgspec.json.encode(model()))
+    kept = LearntStore(path, limit_bytes=size)
+    publish(kept, profiles=(profile("a"), profile("b")), models=(model(),))
+    publish(kept, ranks=(AgentRank("t", "app", "b", 0.5),))
+    publish(kept, profiles=(profile("c"),))  # there is room again
+    kept.save()
+
+    read = LearntStore(path).read()
+    assert [each.agent for each in read.profiles] == ["b", "c"]
+    assert read.models == (model(),)
 
 
 @given(st.lists(st.tuples(st.sampled_from("ab"), st.sampled_from("xyz"), st.integers(1, 99))))
@@ -135,7 +149,8 @@ def test_beyond_the_limit_what_was_learnt_longest_ago_goes(path):
 
 def good(path):
     kept = LearntStore(path)
-    publish(kept, profiles=(profile(),), models=(model(),), ranks=())
+    ranks = (AgentRank("t", "app", "a", 0.5),)
+    publish(kept, profiles=(profile(),), models=(model(),), ranks=ranks)
     kept.save()
     return path.read_bytes()
 
@@ -179,6 +194,13 @@ def test_a_file_that_is_no_use_is_put_aside_with_a_warning(path, caplog, damage)
     publish(kept, profiles=(profile("b"),))
     kept.save()
     assert [each.agent for each in kept.read().profiles] == ["b"]
+
+
+def test_a_file_that_is_too_large_is_said_to_be(path, caplog):
+    good(path)
+
+    assert LearntStore(path, limit_bytes=-store._SLACK_BYTES + 100).read() is None
+    assert "larger than 100 bytes" in caplog.text
 
 
 @given(st.binary(max_size=200) | st.recursive(st.none() | st.integers() | st.text(), st.lists))
