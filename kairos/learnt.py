@@ -14,6 +14,7 @@ from kairos.model import SECOND, Request
 
 POOLED = "*"  # no identifier, so no client can claim it
 QUANTILES = 64
+ROUNDING = 1e-3  # of a step: numbers are learnt from in 32 bits
 MAX_REMAINING_US = 86_400 * SECOND
 _MAX_LOGARITHM = math.log(MAX_REMAINING_US)
 
@@ -91,8 +92,8 @@ class RemainingModel(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def step(value: float, per_unit: float) -> int:
-    """Which step of a feature the value is on; the same for a value that was rounded to 32 bits."""
-    return math.floor(value * per_unit + 1e-3)
+    """Which step of a feature the value is on."""
+    return math.floor(value * per_unit + ROUNDING)
 
 
 class AgentRank(msgspec.Struct, frozen=True, array_like=True):

@@ -28,11 +28,13 @@ class Position(msgspec.Struct, frozen=True, kw_only=True):
     visit: int = 1  # of this agent: its 1st, 2nd, ... call
     prompt_tokens: int  # as estimated then
     grown_tokens: int = 0  # longer than the workflow's first prompt
+    added_tokens: int = 0  # longer than the prompt of the call before
+    agents: int = 1  # different ones so far, its own included
     served_us: int = 0  # execution latency of the calls that ended before
     last_completion_tokens: int = 0  # of the call that ended last
 
 
-FEATURES = 9
+FEATURES = 11
 # Of these features agents have habits that no line follows: which visit it is, the prompt's length,
 # the length of the answer before. A step is half a doubling; given are steps per unit.
 STEPS = ((2, 2 / math.log(2)), (3, 20 / math.log(2)), (7, 10 / math.log(2)))
@@ -57,6 +59,8 @@ def features(position: Position) -> tuple[float, ...]:
         served * served,
         math.log1p(position.last_completion_tokens) / 5,
         math.log1p(max(0, position.grown_tokens)) / 10,
+        math.log1p(max(0, position.added_tokens)) / 10,
+        math.log(position.agents),
     )
 
 
@@ -65,6 +69,7 @@ class _Workflow:
         "calls",
         "first_prompt",
         "last_completion",
+        "last_prompt",
         "seen_at",
         "served_us",
         "visits",
@@ -75,6 +80,7 @@ class _Workflow:
         self.calls = 0
         self.visits: Counter[str | None] = Counter()
         self.first_prompt = request.prompt_tokens
+        self.last_prompt = request.prompt_tokens
         self.last_completion = 0
         self.served_us = 0
         self.waited_us = 0
@@ -115,10 +121,13 @@ class Positions:
             visit=workflow.visits[request.agent],
             prompt_tokens=request.prompt_tokens,
             grown_tokens=request.prompt_tokens - workflow.first_prompt,
+            added_tokens=request.prompt_tokens - workflow.last_prompt,
+            agents=len(workflow.visits),
             served_us=workflow.served_us,
             last_completion_tokens=workflow.last_completion,
         )
         workflow.calls += 1
+        workflow.last_prompt = request.prompt_tokens
         self._calls[request.id] = _Call(key, at)
         return position
 

@@ -14,7 +14,7 @@ import msgspec
 from kairos.errors import InvalidFile, SetupError
 from kairos.events import ProfilesLearnt, Record
 from kairos.learnt import QUANTILES, AgentProfile, AgentRank, RemainingModel
-from kairos.position import FEATURES
+from kairos.position import FEATURES, STEPS
 from kairos.workload.files import atomic_write
 
 logger = logging.getLogger(__name__)
@@ -168,4 +168,5 @@ def _fits(known: _Known) -> bool:
     models = {len(each) for m in known.models for each in (m.weights, m.lowest, m.highest)}
     known_of = [(p.call_us, p.completion_tokens, p.remaining_us) for p in known.profiles]
     profiles = {len(each.quantiles) for several in known_of for each in several if each}
-    return models <= {FEATURES} and profiles <= {QUANTILES}
+    steps = {m.steps for m in known.models}
+    return steps <= {(), STEPS} and models <= {FEATURES} and profiles <= {QUANTILES}

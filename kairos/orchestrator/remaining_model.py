@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 import numpy.typing as npt
 
-from kairos.learnt import POOLED, QUANTILES, RemainingModel
+from kairos.learnt import POOLED, QUANTILES, ROUNDING, RemainingModel
 from kairos.orchestrator.window import Floats, Ring, parts
 from kairos.position import FEATURES, STEPS
 
@@ -74,7 +74,12 @@ def fit(
     change, effects = _ridge(design, rest, group, _shrinkage(prior, worth), penalties)
     found = dict(zip(numbers.tolist(), (known + effects).tolist(), strict=True))
     rest = rest - design @ change - effects[group]
-    habits, rest = _habits(features, [names.get(int(n)) for n in numbers], group, rest, prior)
+    habits = {
+        name: tuple(dict(habit) for habit in prior.habits.get(name, ({},) * len(STEPS)))
+        for name in names.values()
+    }
+    groups = [names.get(int(number)) for number in numbers]
+    rest = _habits(features, groups, group, rest, max(_HABIT, worth), habits)
     return RemainingModel(
         tenant=tenant,
         app=app,
@@ -97,35 +102,30 @@ def _habits(
     names: Sequence[str | None],
     group: npt.NDArray[np.intp],
     rest: Floats,
-    prior: RemainingModel,
-) -> tuple[dict[str, tuple[dict[int, float], ...]], Floats]:
-    """What is left of `rest` at each step, by agent, and the rest of that.
+    worth: float,
+    found: dict[str, tuple[dict[int, float], ...]],
+) -> Floats:
+    """Put into `found`, by agent, what is left of `rest` at each step; return the rest of that.
 
-    `names` are those of the groups. Those of a prior stay, and count as the agents' effects do.
+    Args:
+        names: of the groups; None has no habits.
+        worth: as so many calls counts what was found before.
     """
-    none: tuple[dict[int, float], ...] = ({},) * len(STEPS)
-    found = {name: tuple(map(dict, habits)) for name, habits in prior.habits.items()}
-    worth = max(_HABIT, min(prior.samples, QUANTILES))
     for number, (feature, per_unit) in enumerate(STEPS):
-        steps = np.floor(features[:, feature] * per_unit + 1e-3).astype(int)
-        cells, cell = np.unique(np.column_stack((group, steps)), axis=0, return_inverse=True)
+        at = np.floor(features[:, feature] * per_unit + ROUNDING).astype(int)
+        cells, cell = np.unique(np.column_stack((group, at)), axis=0, return_inverse=True)
         cell = cell.ravel()
-        of_cell = [names[g] for g, _ in cells.tolist()]
-        known = np.array(
-            [
-                found.get(name or POOLED, none)[number].get(at, 0.0)
-                for name, (_, at) in zip(of_cell, cells.tolist(), strict=True)
-            ]
-        )
-        rest = rest - known[cell]
+        habits = [(found.get(names[g] or ""), step) for g, step in cells.tolist()]
+        known = [habit[number].get(step, 0.0) if habit else 0.0 for habit, step in habits]
+        rest = rest - np.array(known)[cell]
         sums = np.bincount(cell, weights=rest, minlength=len(cells))
         added = sums / (np.bincount(cell, minlength=len(cells)) + worth)
-        added[[name is None for name in of_cell]] = 0.0
+        added[[habit is None for habit, _ in habits]] = 0.0
         rest = rest - added[cell]
-        for name, (_, at), habit in zip(of_cell, cells.tolist(), known + added, strict=True):
-            if name is not None:
-                found.setdefault(name, ({}, {}, {}))[number][at] = float(habit)
-    return found, rest
+        for (habit, step), effect in zip(habits, (np.array(known) + added).tolist(), strict=True):
+            if habit is not None:
+                habit[number][step] = effect
+    return rest
 
 
 def _blank(rows: Floats) -> RemainingModel:

@@ -163,7 +163,7 @@ class Kairos:
     (kairos paper, 5.2), which costs no mean and spares the tail.
     """
 
-    LEVEL = 1.1
+    LEVEL = 1.05
 
     def __init__(self, knowledge: Knowledge) -> None:
         self._knowledge = knowledge

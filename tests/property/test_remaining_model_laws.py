@@ -5,9 +5,9 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from kairos.learnt import MAX_REMAINING_US, step
+from kairos.learnt import MAX_REMAINING_US
 from kairos.orchestrator.remaining_model import LOGARITHM, UNTRACKED, Calls, fit
-from kairos.position import STEPS, Position, features
+from kairos.position import Position, features
 
 NAMES = {0: "writer", 1: "critic"}
 DAY = 86_400 * 10**6

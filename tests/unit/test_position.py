@@ -29,6 +29,8 @@ def test_a_later_call_knows_what_came_before_it():
         visit=2,
         prompt_tokens=90,
         grown_tokens=40,
+        added_tokens=30,
+        agents=2,
         served_us=300,  # of r1; r2 runs
         last_completion_tokens=30,
     )
@@ -101,12 +103,14 @@ def test_a_workflow_of_which_nothing_is_heard_is_forgotten():
 
 
 def test_features_are_numbers_of_size_about_one_for_anything_that_can_happen():
-    small = Position(prompt_tokens=1, grown_tokens=-5)
+    small = Position(prompt_tokens=1, grown_tokens=-5, added_tokens=-5)
     large = Position(
         stage=10_000,
         visit=10_000,
         prompt_tokens=10_000_000,
         grown_tokens=10_000_000,
+        added_tokens=10_000_000,
+        agents=10_000,
         served_us=10**11,
         last_completion_tokens=1_000_000,
     )
@@ -123,6 +127,8 @@ def test_each_part_of_a_position_moves_some_feature():
         {"visit": 3},
         {"prompt_tokens": 10},
         {"grown_tokens": 4},
+        {"added_tokens": 4},
+        {"agents": 2},
         {"served_us": 6_000},
         {"last_completion_tokens": 1},
     ):
