@@ -112,9 +112,9 @@ def learnt_from(workflows: Sequence[Played]) -> Iterator[ProfilesLearnt]:
                 learner.observe(Record(at, event, (Dispatch(event.request.id, "engine"),)))
             else:
                 learner.observe(Record(at, event))
-        learning = learner.begin()
-        if learning is not None:
-            yield learner.compute(learning)
+        published = learner.step()
+        if published is not None:
+            yield published
 
 
 def policy_orders(

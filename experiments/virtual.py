@@ -134,9 +134,9 @@ class World:
             self._runtime.feed(WorkflowEnded("default", str(number)))
 
     def _learn(self) -> None:
-        learning = self._learner.begin()
-        if learning is not None:
-            self._runtime.feed(self._learner.compute(learning))
+        learnt = self._learner.step()
+        if learnt is not None:
+            self._runtime.feed(learnt)
         if self._open:
             self._clock.call_at(self._clock.now() + LEARN_US, self._learn)
 

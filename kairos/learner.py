@@ -1,16 +1,18 @@
 """From records to what the policies order by: what the orchestrator learnt, ranked and published.
 
-Three steps, so that no request ever waits for learning: `observe` is cheap and runs with every
-record; `begin` copies what has changed; `compute` does the heavy part, in a thread of its own or
-wherever the caller likes. Its event is fed to the runtime like any other fact.
+`observe` is cheap and runs with every record. The rest is in parts, so that no request ever waits
+for learning: `study` and `compute` are slow, touch nothing that facts touch, and may run in a
+thread of their own. The event that comes of it is fed to the runtime like any other fact.
 """
 
 from collections.abc import Iterable
 
 from kairos.events import ProfilesLearnt, Record
-from kairos.learnt import AgentProfile, RemainingModel
+from kairos.learnt import AgentKey, AgentProfile, RemainingModel
 from kairos.orchestrator.learning import Learning
 from kairos.orchestrator.orchestrator import Orchestrator
+from kairos.orchestrator.profiles import Sample
+from kairos.orchestrator.workflow import Workflow
 from kairos.scheduler.ranking import Ranking
 
 # Up to here a full embedding takes about as long as a place for one agent among the others.
@@ -33,6 +35,17 @@ class Learner:
     def restore(self, profiles: Iterable[AgentProfile], models: Iterable[RemainingModel]) -> None:
         """Go on from what was published before a restart. Nothing has been observed yet."""
         self.orchestrator.profiles.restore(profiles, models)
+
+    def step(self) -> ProfilesLearnt | None:
+        """All parts one after the other, for whoever has no request to keep waiting."""
+        self.orchestrator.learn(self.study(self.orchestrator.take_ended()))
+        learning = self.begin()
+        return None if learning is None else self.compute(learning)
+
+    def study(self, ended: Iterable[Workflow]) -> list[Sample | AgentKey]:
+        """What these workflows teach. Pure."""
+        skew_us = self.orchestrator.skew_us
+        return [lesson for workflow in ended for lesson in workflow.lessons(skew_us)]
 
     def begin(self) -> Learning | None:
         """A copy of what has changed; None when nothing has."""

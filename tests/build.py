@@ -99,9 +99,9 @@ def simulate(seed, *, requests=200, policy="fcfs", placement="least-kv"):
 
     def learn():
         learner.orchestrator.expire(clock.now())
-        learning = learner.begin()
-        if learning is not None:
-            runtime.feed(learner.compute(learning))
+        learnt = learner.step()
+        if learnt is not None:
+            runtime.feed(learnt)
         runtime.feed(Tick())
 
     for second in range(1, 60):

@@ -10,7 +10,8 @@ from kairos.errors import SetupError
 from kairos.events import Arrived, Record, Tick
 from kairos.live.factlog import read_facts
 from kairos.live.views import WorkflowView, snapshot, workflow_view
-from kairos.orchestrator.orchestrator import MAX_CALLS, Orchestrator
+from kairos.orchestrator.orchestrator import Orchestrator
+from kairos.orchestrator.workflow import MAX_CALLS
 
 _TIMEOUT_S = 30
 

@@ -12,7 +12,8 @@ from kairos.errors import InvalidRequest, WorkflowNotFound
 from kairos.events import WorkflowEnded
 from kairos.live.access import Access, authorization
 from kairos.live.views import agents_view, snapshot, workflow_view
-from kairos.orchestrator.orchestrator import MAX_CALLS, Orchestrator, Workflow
+from kairos.orchestrator.orchestrator import Orchestrator
+from kairos.orchestrator.workflow import MAX_CALLS, Workflow
 from kairos.runtime import Runtime
 
 CALLS, AGENTS, MAX_AGENTS = 1_000, 100, 1_000  # of one answer

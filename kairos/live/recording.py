@@ -6,7 +6,7 @@ from collections.abc import Generator, Iterable, Iterator
 
 from kairos.calls import CallRow
 from kairos.orchestrator.graph import CallGraph
-from kairos.orchestrator.orchestrator import span_of
+from kairos.orchestrator.workflow import span_of
 from kairos.position import WorkflowKey, workflow_key
 from kairos.workload import Call
 

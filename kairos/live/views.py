@@ -14,9 +14,9 @@ from kairos.learnt import AgentProfile, Distribution
 from kairos.metrics import percentile
 from kairos.model import SECOND
 from kairos.orchestrator.graph import CallGraph
-from kairos.orchestrator.orchestrator import Workflow, span_of
 from kairos.orchestrator.profiles import AgentStatus
 from kairos.orchestrator.remaining import Remaining, remaining
+from kairos.orchestrator.workflow import Workflow, span_of
 from kairos.scheduler.knowledge import Knowledge
 
 _PERCENTS = (5, 10, 25, 50, 75, 90, 95, 99)

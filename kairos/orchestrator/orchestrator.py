@@ -2,66 +2,28 @@
 
 Records in: the same that the log keeps, so the same lines learn in a live service, from a log, and
 in simulation. A workflow ends when its final reply is told (`WorkflowEnded`), or when nothing has
-been heard of it for long enough. Then its calls become a graph (`graph.py`), the graph says what
-remained after each call (`remaining.py`), and that is what is learnt (`profiles.py`).
+been heard of it for long enough. Then, off the request path, its calls become a graph (`graph.py`),
+the graph says what remained after each call (`remaining.py`), and that is what is learnt
+(`profiles.py`).
 """
 
 from collections import OrderedDict
-from collections.abc import Iterator
-
-import msgspec
+from collections.abc import Iterable
 
 from kairos.calls import CallRow, CallTracker
 from kairos.events import Arrived, Dispatch, Record, WorkflowEnded
-from kairos.learnt import agent_key
-from kairos.orchestrator.graph import CallGraph
+from kairos.learnt import AgentKey
 from kairos.orchestrator.profiles import Profiles, Sample
-from kairos.orchestrator.remaining import remaining
-from kairos.orchestrator.spans import Span
-from kairos.position import (
-    IDLE_US,
-    MAX_WORKFLOWS,
-    Position,
-    Positions,
-    WorkflowKey,
-    workflow_key,
-)
+from kairos.orchestrator.workflow import MAX_CALLS, Call, Workflow
+from kairos.position import IDLE_US, MAX_WORKFLOWS, Positions, WorkflowKey, workflow_key
 
-MAX_CALLS = 10_000  # of one workflow
+MAX_TO_LEARN = 10_000  # workflows that have ended and were not learnt from yet
 MAX_ENDED = 1_000  # workflows kept to look at after they ended
 MAX_ENDED_CALLS = 50_000  # of all those together
 
 
-class Call(msgspec.Struct):
-    """One attempt at a call, and where it stood when it arrived."""
-
-    row: CallRow
-    position: Position
-
-
-class Workflow:
-    """One user task, as far as it was seen."""
-
-    def __init__(self, key: WorkflowKey, at: int) -> None:
-        self.key = key
-        self.calls: list[Call] = []  # in order of arrival
-        self.left_out = 0  # calls beyond `MAX_CALLS`
-        self.in_flight = 0
-        self.seen_at = at
-        self.ended_at: int | None = None
-        self.idle = False  # it ended because nothing more was heard of it
-
-    def graph(self, skew_us: int = 0) -> CallGraph:
-        """The call graph of the calls that have ended; O(n log n), built when it is asked for."""
-        graph = CallGraph(skew_us=skew_us)
-        for call in self.calls:
-            if call.row.ended_at is not None:
-                graph.add(span_of(call.row))
-        return graph
-
-
 class Orchestrator:
-    """Owns the open workflows and what was learnt. Changed by `observe` and `expire` only.
+    """Owns the open workflows and what was learnt.
 
     O(log n) amortised per record. Bounded: beyond `max_workflows` the longest idle is evicted and
     not learnt from, since its end is not known.
@@ -79,12 +41,15 @@ class Orchestrator:
         self.profiles = profiles if profiles is not None else Profiles()
         self.evicted = 0  # workflows that were open when they had to make room
         self.expired = 0  # workflows that ended by falling silent
-        self._max_workflows, self._idle_us, self._skew_us = max_workflows, idle_us, skew_us
+        self.unlearnt = 0  # workflows that ended while too many waited to be learnt from
+        self.skew_us = skew_us
+        self._max_workflows, self._idle_us = max_workflows, idle_us
         self._tracker = CallTracker()
         self._positions = Positions(max_workflows=max_workflows, idle_us=idle_us)
         self._open: OrderedDict[WorkflowKey, Workflow] = OrderedDict()  # longest idle first
         self._ended: OrderedDict[WorkflowKey, Workflow] = OrderedDict()  # oldest first
         self._ended_calls = 0
+        self._to_learn: list[Workflow] = []
 
     def __len__(self) -> int:
         """Open workflows."""
@@ -119,6 +84,19 @@ class Orchestrator:
             self.expired += 1
             self._close(workflow)
 
+    def take_ended(self) -> list[Workflow]:
+        """The workflows that have ended since it was last asked, to be learnt from."""
+        ended, self._to_learn = self._to_learn, []
+        return ended
+
+    def learn(self, lessons: Iterable[Sample | AgentKey]) -> None:
+        """Take in what they teach (`Workflow.lessons`). 10 µs a call."""
+        for lesson in lessons:
+            if isinstance(lesson, Sample):
+                self.profiles.add(lesson)
+            else:
+                self.profiles.censor(lesson)
+
     def workflow(self, tenant: str, workflow_id: str) -> Workflow | None:
         """An open workflow, or one of those that ended last."""
         key = tenant, workflow_id
@@ -134,7 +112,7 @@ class Orchestrator:
                 self._open.popitem(last=False)
                 self.evicted += 1
         self._touch(workflow, at)
-        workflow.in_flight += 1
+        workflow.in_flight.add(request.id)
         position = self._positions.arrived(request, at)
         if len(workflow.calls) < MAX_CALLS:
             row = self._tracker.row(request.id)
@@ -146,10 +124,10 @@ class Orchestrator:
     def _call_ended(self, row: CallRow, at: int) -> None:
         self._positions.ended(row.request.id, at, row.completion_tokens)
         workflow = self._open.get(workflow_key(row.request))
-        if workflow is None:
+        if workflow is None or row.request.id not in workflow.in_flight:
             return  # evicted meanwhile
         self._touch(workflow, at)
-        workflow.in_flight -= 1
+        workflow.in_flight.discard(row.request.id)
         if workflow.ended_at is not None and not workflow.in_flight:
             self._close(workflow)
 
@@ -168,51 +146,13 @@ class Orchestrator:
     def _close(self, workflow: Workflow) -> None:
         del self._open[workflow.key]
         self._positions.workflow_ended(workflow.key)
-        for sample in self._samples(workflow):
-            self.profiles.add(sample)
+        if len(self._to_learn) < MAX_TO_LEARN:
+            self._to_learn.append(workflow)
+        else:
+            self.unlearnt += 1
         replaced = self._ended.pop(workflow.key, None)
         self._ended[workflow.key] = workflow
         self._ended_calls += len(workflow.calls) - (len(replaced.calls) if replaced else 0)
         while len(self._ended) > MAX_ENDED or self._ended_calls > MAX_ENDED_CALLS:
             _, oldest = self._ended.popitem(last=False)
             self._ended_calls -= len(oldest.calls)
-
-    def _samples(self, workflow: Workflow) -> Iterator[Sample]:
-        """What the workflow teaches. A call that failed or was cancelled, and those before it whose
-        rest is therefore not known, are counted and never learnt as short."""
-        rest = remaining(workflow.graph(self._skew_us))
-        last_attempts = {call.row.request.id: call for call in workflow.calls}
-        for request_id, call in last_attempts.items():
-            row, left = call.row, rest[request_id]
-            key = agent_key(row.request)
-            if left.censored or workflow.left_out:
-                self.profiles.censor(key)
-                continue
-            assert row.ended_at is not None
-            assert row.dispatched_at is not None
-            yield Sample(
-                key=key,
-                position=call.position,
-                call_us=row.ended_at - row.dispatched_at,
-                completion_tokens=row.completion_tokens,
-                remaining_us=max(1, left.work_us),
-                remaining_stages=left.stages,
-            )
-
-
-def span_of(row: CallRow) -> Span:
-    """A call that ended, as the graph takes it."""
-    request = row.request
-    assert row.ended_at is not None
-    began_at = row.dispatched_at if row.dispatched_at is not None else row.ended_at
-    return Span(
-        id=request.id,
-        agent=request.agent or "",
-        upstream=request.upstream,
-        parent_ids=request.parent_ids,
-        attempt=request.attempt,
-        queued_us=began_at - request.arrived_at,
-        started_at=began_at,
-        finished_at=row.ended_at,
-        outcome="cancelled" if row.outcome == "refused" else row.outcome or "cancelled",
-    )

@@ -5,7 +5,7 @@ import asyncio
 import pytest
 from aiohttp import web
 
-from kairos.events import Arrived, Cancelled, Finished, FirstToken
+from kairos.events import Arrived, Cancelled, Dispatch, Finished, FirstToken, Refuse
 from kairos.live import gateway
 from kairos.live.engine import HttpEngine
 
@@ -132,10 +132,13 @@ async def test_the_standin_counts_the_call_of_a_client_that_left_as_aborted(kair
 
 async def test_a_command_for_a_call_that_is_just_ending_is_ignored():
     engine = HttpEngine([])
-    for command in (engine.dispatch, engine.refuse):
+    for perform, command in (
+        (engine.dispatch, Dispatch("left", "anywhere")),
+        (engine.refuse, Refuse("left", None)),
+    ):
         turn = engine.expect("left")
         turn.cancel()
-        command("left", "anywhere")
+        perform(command)
         engine.forget("left")
         assert turn.cancelled()
 

@@ -169,6 +169,7 @@ async def test_nobody_sees_or_ends_another_tenants_workflows_or_agents(kairos, e
     for headers, status in ((AS_BELL, 404), ({}, 401), (AS_ACME, 200)):
         ended = await served.ask("POST", "/v1/workflows/w-1/end", headers=headers)
         assert ended.status == status
+    await served.facts.seen(ProfilesLearnt)
     assert (await served.ask("GET", "/v1/agents")).status == 401
     theirs, others = [
         (await served.ask("GET", "/v1/agents", headers=headers)).json()
@@ -203,6 +204,8 @@ async def test_agents_are_shown_with_what_was_learnt_of_them(kairos, standin):
         await served.chat(headers=said("router", workflow=workflow))
         await served.chat(headers=said("expert", workflow=workflow, upstream="router"))
         await served.ask("POST", f"/v1/workflows/{workflow}/end")
+    found = served.service.learner.orchestrator.profiles
+    await served.facts.until(lambda: {each.samples for each in found.status("default")} == {2, 4})
     learnt = ProfilesLearnt(
         (profile("router", 4.0),), (), (AgentRank("default", "qa", "router", 3.5e6),), 0.5
     )

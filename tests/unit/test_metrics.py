@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from kairos.calls import CallRow, CallTracker
 from kairos.events import (
     Arrived,
     Cancelled,
@@ -18,7 +19,6 @@ from kairos.events import (
     Refuse,
     WorkflowEnded,
 )
-from kairos.calls import CallRow, CallTracker
 from kairos.metrics import RunMetrics, spread
 from kairos.model import SECOND
 from tests import build

@@ -17,7 +17,9 @@ from kairos.events import (
 )
 from kairos.learner import Learner
 from kairos.model import SECOND
-from kairos.orchestrator.orchestrator import MAX_CALLS, MAX_ENDED, Orchestrator
+from kairos.orchestrator.orchestrator import MAX_ENDED, MAX_TO_LEARN, Orchestrator
+from kairos.orchestrator.profiles import Sample
+from kairos.orchestrator.workflow import MAX_CALLS
 from tests import build
 
 
@@ -26,10 +28,17 @@ class Facts:
 
     def __init__(self, **limits):
         self.orchestrator = Orchestrator(**limits)
-        self.samples, self.censored = [], []
-        add, censor = self.orchestrator.profiles.add, self.orchestrator.profiles.censor
-        self.orchestrator.profiles.add = lambda s: (self.samples.append(s), add(s))
-        self.orchestrator.profiles.censor = lambda key: (self.censored.append(key), censor(key))
+        self.lessons = []
+
+    @property
+    def samples(self):
+        for workflow in self.orchestrator.take_ended():
+            self.lessons += workflow.lessons()
+        return [lesson for lesson in self.lessons if isinstance(lesson, Sample)]
+
+    @property
+    def censored(self):
+        return [lesson for lesson in [*self.samples, *self.lessons] if isinstance(lesson, tuple)]
 
     def tell(self, at_s, event, *commands):
         record = Record(int(at_s * SECOND), event, tuple(commands))
@@ -240,6 +249,27 @@ def test_a_workflow_of_more_calls_than_are_kept_is_counted_and_not_learnt():
     assert not facts.samples
 
 
+def test_workflows_that_nobody_learns_from_are_counted_and_not_kept_for_ever():
+    facts = Facts()
+    for n in range(MAX_TO_LEARN + 3):
+        facts.call(n / 1000, n / 1000, f"r{n}", workflow_id=f"w{n}")
+        facts.end(n / 1000, f"w{n}")
+    assert facts.orchestrator.unlearnt == 3
+    assert len(facts.orchestrator.take_ended()) == MAX_TO_LEARN
+    assert facts.orchestrator.take_ended() == []
+
+
+def test_a_workflow_that_was_evicted_and_goes_on_is_a_new_one():
+    facts = Facts(max_workflows=1, idle_us=100 * SECOND)
+    facts.arrive(0, "r1", workflow_id="v")
+    facts.arrive(1, "other", workflow_id="w")
+    facts.arrive(2, "r2", workflow_id="v", agent="x")
+    facts.tell(3, Finished("r1", 1, 1))  # of the one that was evicted
+    facts.tell(4, Finished("r2", 1, 1))
+    facts.orchestrator.expire(200 * SECOND)
+    assert facts.learnt()["x"].remaining_us == 2 * SECOND
+
+
 def test_a_hundred_thousand_open_workflows_are_held_and_no_more():
     facts = Facts()
     for n in range(100_050):
@@ -263,7 +293,7 @@ def test_an_open_workflow_takes_little_memory():
 
 def test_what_is_published_says_all_that_is_known_and_only_when_it_is_new():
     learner = Learner(Orchestrator())
-    assert learner.begin() is None
+    assert learner.step() is None
     facts = Facts()
     facts.orchestrator = learner.orchestrator
     for n in range(8):
@@ -272,7 +302,7 @@ def test_what_is_published_says_all_that_is_known_and_only_when_it_is_new():
         facts.call(10 * n + 1, 10 * n + 4, f"s{n}", agent="y", upstream="x", **w)
         facts.end(10 * n + 5, f"w{n}")
 
-    learnt = learner.compute(learner.begin())
+    learnt = learner.step()
     assert isinstance(learnt, ProfilesLearnt)
     means = {p.key: p.remaining_us.mean for p in learnt.profiles}
     assert means["default", "a", "x"] == pytest.approx(4 * SECOND)
@@ -280,7 +310,7 @@ def test_what_is_published_says_all_that_is_known_and_only_when_it_is_new():
     order = [rank.agent for rank in learnt.ranks if rank.tenant == "default"]
     assert order.index("y") < order.index("x")
     assert ("default", "a") in {(m.tenant, m.app) for m in learnt.models}
-    assert learner.begin() is None
+    assert learner.step() is None
 
 
 def test_a_learner_goes_on_from_what_was_published_before():
@@ -288,11 +318,11 @@ def test_a_learner_goes_on_from_what_was_published_before():
     facts = Facts()
     facts.orchestrator = first.orchestrator
     chain(facts)
-    published = first.compute(first.begin())
+    published = first.step()
 
     second = Learner(Orchestrator())
     second.restore(published.profiles, published.models)
-    again = second.compute(second.begin())
+    again = second.step()
     before = {p.key: p.remaining_us.mean for p in published.profiles}
     assert {p.key: pytest.approx(p.remaining_us.mean) for p in again.profiles} == before
     assert [r.agent for r in again.ranks] == [r.agent for r in published.ranks]

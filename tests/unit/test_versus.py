@@ -1,14 +1,14 @@
 """The live comparison of two policies: what it looks for, keeps and claims. No demo runs here."""
 
-import math
-
-import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from experiments import versus
-from experiments.versus import Pair, Probe, Results, figures, rate_of_half
+from experiments.versus import Results, figures, queued_share, rate_of_half
+from kairos.demo.options import Options
+from kairos.demo.plan import plan_arrivals
+from kairos.model import SECOND
 
 KEYS = ("mean", "p50", "p90", "p95", "p99")
 
@@ -17,15 +17,15 @@ def part(value):
     return {metric: dict.fromkeys(KEYS, value) for metric in versus.METRICS} | {"queued_share": 0.5}
 
 
-def pair(seed, ours, theirs, *, commit="abc", rate=0.7):
+def pair(seed, ours, theirs):
     def whole(value):
         return part(value) | {"apps": {"qa": part(value / 2), "rg": part(value * 2)}}
 
-    return Pair(
-        commit=commit,
+    return versus.Pair(
+        commit="abc",
         seed=seed,
         workflows=9,
-        rate_per_s=rate,
+        rate_per_s=0.7,
         runs={"kairos": whole(ours), "fcfs": whole(theirs)},
         ratio=whole(ours / theirs) | {"apps": dict.fromkeys(("qa", "rg"), part(ours / theirs))},
     )
@@ -33,70 +33,65 @@ def pair(seed, ours, theirs, *, commit="abc", rate=0.7):
 
 @pytest.fixture
 def demos(monkeypatch):
-    """The demos that would have run: seed, rate, policies. They queue as much as the rate says."""
+    """Seeds of the demos that would have run."""
     ran = []
 
-    def run_demo(seed, workflows, rate, *policies):
-        ran.append((seed, rate, policies))
-        if "--versus" not in policies:
-            return {"queued_share": rate - 0.25}
-        found = pair(seed, 1.0, 2.0)
+    def run_demo(seed, workflows, rate):
+        ran.append(seed)
+        found = pair(seed, 1.0 * seed, 2.0)
         return {"runs": found.runs, "ratio": found.ratio}
 
     monkeypatch.setattr(versus, "run_demo", run_demo)
     return ran
 
 
-@given(st.floats(0.51, 1.95), st.floats(0.5, 20))
-def test_the_rate_is_found_wherever_in_the_range_half_of_the_time_is_queued(where, steepness):
-    def share_at(rate):
-        return 1 / (1 + math.exp(-steepness * (rate - where)))
+def test_who_waits_behind_whom_at_one_server():
+    spacing_s = 1 / versus.SERVED_PER_S
+    apart = [int(place * spacing_s * SECOND) + place for place in range(9)]
+    assert queued_share(apart) == 0
 
-    assert abs(share_at(rate_of_half(share_at)) - 0.5) <= versus.TOLERANCE
+    at_once = queued_share([0, 0, 0])  # they wait for none, one and two others
+    assert at_once == pytest.approx(3 * spacing_s / (3 * spacing_s + 3 * versus.UNQUEUED_S))
 
 
-def test_without_such_a_rate_the_search_ends():
-    with pytest.raises(SystemExit, match="no rate between"):
-        rate_of_half(lambda rate: 0.0)
+@given(
+    st.lists(st.integers(0, 100 * SECOND), min_size=2).map(sorted),
+    st.floats(0.1, 1, exclude_max=True),
+)
+def test_the_closer_they_come_the_more_is_queued(at_us, factor):
+    assert queued_share([int(at * factor) for at in at_us]) >= queued_share(at_us) - 1e-6
+
+
+def test_every_seed_has_a_rate_of_its_own_at_which_half_is_queued():
+    rates = {seed: rate_of_half(seed, 60) for seed in (1, 2, 3)}
+
+    assert len({*rates.values()}) == 3
+    for seed, rate in rates.items():
+        arrivals = plan_arrivals(Options(seed=seed, workflows=60, rate_per_s=rate))
+        assert queued_share(arrivals.at_us) == pytest.approx(0.5, abs=0.01)
 
 
 def test_what_is_known_at_this_commit_is_not_run_again(tmp_path, demos):
     path = tmp_path / "versus.jsonl"
-    Results(path, "abc", 9).measure(1, 0.7)
-    Results(path, "abc", 9).queued_share(1, 0.7)
-    assert len(demos) == 2
+    first = Results(path, "abc", 9).measured(1)
 
     again = Results(path, "abc+", 9)  # the results themselves have changed the tree
-    again.measure(1, 0.7)
-    again.measure(2, 0.7)
 
-    assert again.queued_share(1, 0.7) == pytest.approx(0.45)
-    assert demos[2:] == [(2, 0.7, ("--policy", "kairos", "--versus", "fcfs"))]
-    assert [each.seed for each in Results(path, "abc", 9).pairs(0.7)] == [1, 2]
+    assert again.measured(1) == first
+    assert again.measured(2).runs["kairos"]["e2e_s"]["mean"] == 2.0
+    assert demos == [1, 2]
+    assert len(path.read_bytes().splitlines()) == 2
 
 
-@pytest.mark.parametrize(("commit", "workflows", "rate"), [("abd", 9, 0.7), ("abc", 8, 0.7)])
-def test_other_code_or_fewer_workflows_are_measured_anew(tmp_path, demos, commit, workflows, rate):
+@pytest.mark.parametrize(("commit", "workflows"), [("abd", 9), ("abc", 8)])
+def test_other_code_or_fewer_workflows_are_measured_anew(tmp_path, demos, commit, workflows):
     path = tmp_path / "versus.jsonl"
-    Results(path, "abc", 9).measure(1, 0.7)
+    Results(path, "abc", 9).measured(1)
 
-    Results(path, commit, workflows).measure(1, rate)
+    Results(path, commit, workflows).measured(1)
 
-    assert len(demos) == 2
-    assert Results(path, "abc", 9).pairs(0.7) == []  # no two codes in one file
-
-
-def test_another_rate_is_another_measurement(tmp_path, demos):
-    results = Results(tmp_path / "versus.jsonl", "abc", 9)
-    results.measure(1, 0.7)
-    results.measure(1, 0.8)
-    assert [len(results.pairs(rate)) for rate in (0.7, 0.8, 0.9)] == [1, 1, 0]
-
-
-def test_a_row_is_read_as_it_was_written(tmp_path):
-    rows = [pair(1, 1.0, 2.0), Probe(commit="a", seed=1, workflows=9, rate_per_s=1, queued_share=0)]
-    for row in rows:
-        assert msgspec.json.decode(msgspec.json.encode(row), type=Probe | Pair) == row
+    assert demos == [1, 1]
+    assert len(path.read_bytes().splitlines()) == 1  # no two codes in one file
 
 
 def test_one_seed_that_is_slower_breaks_the_claim():

@@ -1,0 +1,87 @@
+"""One user task, as far as it was seen, and what it teaches once it has ended."""
+
+import msgspec
+
+from kairos.calls import CallRow
+from kairos.learnt import AgentKey, agent_key
+from kairos.orchestrator.graph import CallGraph
+from kairos.orchestrator.profiles import Sample
+from kairos.orchestrator.remaining import remaining
+from kairos.orchestrator.spans import Span
+from kairos.position import Position, WorkflowKey
+
+MAX_CALLS = 10_000  # of one workflow
+
+
+class Call(msgspec.Struct):
+    """One attempt at a call, and where it stood when it arrived."""
+
+    row: CallRow
+    position: Position
+
+
+class Workflow:
+    """One user task, as far as it was seen."""
+
+    def __init__(self, key: WorkflowKey, at: int) -> None:
+        self.key = key
+        self.calls: list[Call] = []  # in order of arrival
+        self.left_out = 0  # calls beyond `MAX_CALLS`
+        self.in_flight: set[str] = set()  # ids of its calls
+        self.seen_at = at
+        self.ended_at: int | None = None
+        self.idle = False  # it ended because nothing more was heard of it
+
+    def graph(self, skew_us: int = 0) -> CallGraph:
+        """The call graph of the calls that have ended; O(n log n), built when it is asked for."""
+        graph = CallGraph(skew_us=skew_us)
+        for call in self.calls:
+            if call.row.ended_at is not None:
+                graph.add(span_of(call.row))
+        return graph
+
+    def lessons(self, skew_us: int = 0) -> list[Sample | AgentKey]:
+        """What the workflow, which has ended, teaches. Pure; O(n log n), 25 µs a call.
+
+        Of a call that failed or was cancelled, and of those before it whose rest is therefore not
+        known, only whose they were: they are counted, and never learnt as short.
+        """
+        rest = remaining(self.graph(skew_us))
+        last_attempts = {call.row.request.id: call for call in self.calls}
+        lessons: list[Sample | AgentKey] = []
+        for request_id, call in last_attempts.items():
+            row, left = call.row, rest[request_id]
+            if left.censored or self.left_out:
+                lessons.append(agent_key(row.request))
+                continue
+            assert row.ended_at is not None
+            assert row.dispatched_at is not None
+            lessons.append(
+                Sample(
+                    key=agent_key(row.request),
+                    position=call.position,
+                    call_us=row.ended_at - row.dispatched_at,
+                    completion_tokens=row.completion_tokens,
+                    remaining_us=max(1, left.work_us),
+                    remaining_stages=left.stages,
+                )
+            )
+        return lessons
+
+
+def span_of(row: CallRow) -> Span:
+    """A call that ended, as the graph takes it."""
+    request = row.request
+    assert row.ended_at is not None
+    began_at = row.dispatched_at if row.dispatched_at is not None else row.ended_at
+    return Span(
+        id=request.id,
+        agent=request.agent or "",
+        upstream=request.upstream,
+        parent_ids=request.parent_ids,
+        attempt=request.attempt,
+        queued_us=began_at - request.arrived_at,
+        started_at=began_at,
+        finished_at=row.ended_at,
+        outcome="cancelled" if row.outcome == "refused" else row.outcome or "cancelled",
+    )
