@@ -67,7 +67,7 @@ async def running(
         idle_us=settings.workflow_idle_s * SECOND,
     )
     learner = Learner(Orchestrator(idle_us=settings.workflow_idle_s * SECOND))
-    telemetry = Telemetry(balancer)
+    telemetry = Telemetry(balancer, learner.orchestrator)
     access = Access({key.sha256: key.tenant for key in settings.key})
     with (
         _open_log(settings.log_dir) as log,

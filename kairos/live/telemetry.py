@@ -7,7 +7,7 @@ they would grow without bound, and tell one tenant of another.
 from collections.abc import Iterator
 
 from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
-from prometheus_client.core import GaugeMetricFamily, Metric
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from kairos.balancer import Balancer
@@ -15,6 +15,7 @@ from kairos.calls import CallTracker
 from kairos.errors import KairosError
 from kairos.events import Record
 from kairos.model import SECOND
+from kairos.orchestrator.orchestrator import Orchestrator
 
 _SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300)
 
@@ -22,8 +23,9 @@ _SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120
 class Telemetry(Collector):
     """An observer of records; `render` is what /metrics answers."""
 
-    def __init__(self, balancer: Balancer) -> None:
+    def __init__(self, balancer: Balancer, orchestrator: Orchestrator) -> None:
         self._balancer = balancer
+        self._orchestrator = orchestrator
         self._tracker = CallTracker()
         self._registry = CollectorRegistry()
         calls = Counter(
@@ -85,6 +87,31 @@ class Telemetry(Collector):
             booked.add_metric([instance_id], ledger.booked_tokens(instance_id))
         yield running
         yield booked
+        yield from self._learning()
+
+    def _learning(self) -> Iterator[Metric]:
+        orchestrator = self._orchestrator
+        yield GaugeMetricFamily(
+            "kairos_workflows_open", "Workflows that have not ended", value=len(orchestrator)
+        )
+        for name, count, documentation in (
+            ("idle", orchestrator.expired, "Workflows that ended because they fell silent"),
+            ("evicted", orchestrator.evicted, "Workflows that had to make room while open"),
+            ("unlearnt", orchestrator.unlearnt, "Workflows that ended faster than they are learnt"),
+        ):
+            yield CounterMetricFamily(f"kairos_workflows_{name}", documentation, value=count)
+        yield CounterMetricFamily(
+            "kairos_pooled_calls",
+            "Calls of agents beyond those that are tracked by name",
+            value=orchestrator.profiles.pooled,
+        )
+        tau = self._balancer.knowledge.kendall_tau
+        if tau is not None:
+            yield GaugeMetricFamily(
+                "kairos_rank_kendall_tau",
+                "Agreement of agents' ranks with the order of their mean remaining work",
+                value=tau,
+            )
 
     def _histogram(self, name: str, documentation: str) -> Histogram:
         return Histogram(name, documentation, registry=self._registry, buckets=_SECONDS)

@@ -58,6 +58,7 @@ class Orchestrator:
     def observe(self, record: Record) -> None:
         """Take in one record. A fact that is told twice changes nothing the second time."""
         event, at = record.event, record.at
+        self.expire(at)
         arrives = isinstance(event, Arrived) and self._tracker.row(event.request.id) is None
         ended = self._tracker.observe(record)
         if isinstance(event, Arrived) and arrives:
@@ -69,7 +70,6 @@ class Orchestrator:
             self._call_ended(row, at)
         if isinstance(event, WorkflowEnded):
             self._workflow_ended((event.tenant, event.workflow_id), at)
-        self.expire(at)
 
     def expire(self, at: int) -> None:
         """End the workflows of which nothing has been heard for too long."""

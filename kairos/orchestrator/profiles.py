@@ -113,8 +113,8 @@ class Profiles:
 
     @property
     def pooled(self) -> int:
-        """Calls of apps that are not tracked, of all tenants."""
-        return self._everything.pooled
+        """Calls of agents and of apps that are not tracked, of all tenants."""
+        return self._everything.pooled + sum(pool.pooled for pool in self._apps.values())
 
     def add(self, sample: Sample) -> None:
         """Learn one call. Amortised 10 µs, with all checks and tests of change (`make bench`)."""

@@ -11,23 +11,29 @@ from kairos.events import (
     FirstToken,
     InstanceJoined,
     InstanceLeft,
+    ProfilesLearnt,
     Record,
 )
 from kairos.live.telemetry import Telemetry
+from kairos.learnt import AgentRank
 from kairos.model import SECOND
+from kairos.orchestrator.orchestrator import Orchestrator
 from tests import build
 
 
 class Watched:
     """A balancer whose every record goes to a telemetry."""
 
-    def __init__(self) -> None:
+    def __init__(self, **limits) -> None:
         self.balancer = build.balancer()
-        self.telemetry = Telemetry(self.balancer)
+        self.orchestrator = Orchestrator(**limits)
+        self.telemetry = Telemetry(self.balancer, self.orchestrator)
 
     def tell(self, at_s: float, event) -> None:
         at = int(at_s * SECOND)
-        self.telemetry(Record(at, event, tuple(self.balancer.handle(event, at))))
+        record = Record(at, event, tuple(self.balancer.handle(event, at)))
+        self.orchestrator.observe(record)
+        self.telemetry(record)
 
     def arrive(self, at_s: float, name: str, **fields) -> None:
         self.tell(at_s, Arrived(build.request(name, at=int(at_s * SECOND), **fields)))
@@ -53,7 +59,9 @@ def some(samples: dict[str, float], *words: str) -> dict[str, float]:
 
 
 def plain(samples: dict[str, float]) -> dict[str, float]:
-    return {name: value for name, value in samples.items() if "_bucket" not in name}
+    """What calls alone tell."""
+    others = ("_bucket", "kairos_workflows", "kairos_pooled")
+    return {name: v for name, v in samples.items() if not any(each in name for each in others)}
 
 
 IDLE = {
@@ -193,3 +201,23 @@ def test_two_telemetries_in_one_process_count_apart(watched):
     watched.tell(2, Finished("a"))
 
     assert plain(other.samples()) == IDLE
+
+
+def test_what_the_orchestrator_holds_and_gave_up_is_told():
+    watched = Watched(max_workflows=3, idle_us=100 * SECOND)
+    watched.tell(0, InstanceJoined(build.instance("a")))
+    for n in range(4):
+        watched.arrive(1 + n, f"r{n}")
+        watched.tell(1.5 + n, Finished(f"r{n}"))
+    watched.arrive(104, "late")
+
+    samples = watched.samples()
+    assert samples["kairos_workflows_open"] == 2  # the last of the four, and the late one
+    assert samples["kairos_workflows_evicted_total"] == 1
+    assert samples["kairos_workflows_idle_total"] == 2
+    assert samples["kairos_workflows_unlearnt_total"] == 0
+    assert samples["kairos_pooled_calls_total"] == 0
+    assert "kairos_rank_kendall_tau" not in samples
+
+    watched.tell(105, ProfilesLearnt(ranks=(AgentRank("t", "a", "x", 1.0),), kendall_tau=0.75))
+    assert watched.samples()["kairos_rank_kendall_tau"] == 0.75
