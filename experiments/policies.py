@@ -120,12 +120,16 @@ def measure(seeds: Sequence[int]) -> Iterator[Row]:
                         rate_per_s=rate,
                         seed=seed,
                         policy=name,
-                        queued_share=record["queued_share"],
+                        queued_share=round(record["queued_share"], 3),
                         longest_wait_s=max(row.queued_us for row in metrics.rows) / SECOND,
-                        e2e_s=record["e2e_s"],
-                        s_per_token=record["s_per_token"],
-                        apps_e2e_s={app: figures["e2e_s"]["mean"] for app, figures in apps},
+                        e2e_s=_short(record["e2e_s"]),
+                        s_per_token=_short(record["s_per_token"]),
+                        apps_e2e_s={app: round(of["e2e_s"]["mean"], 3) for app, of in apps},
                     )
+
+
+def _short(spread: Mapping[str, float]) -> dict[str, float | None]:
+    return {name: round(value, 4) for name, value in spread.items()}
 
 
 def of(rows: Sequence[Row], scenario: str, rate: float, policy: str) -> list[Row]:
