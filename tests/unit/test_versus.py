@@ -3,6 +3,7 @@
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from rich.console import Console
 
 from experiments import versus
 from experiments.versus import Results, figures, queued_share, rate_of_half
@@ -103,6 +104,25 @@ def test_one_seed_that_is_slower_breaks_the_claim():
 
     claim, *_ = figures([*good, pair(3, 4.1, 4.0)])
     assert (claim.value, claim.met) == (1.025, False)
+
+
+def test_the_tables_show_each_seed_and_each_application():
+    console = Console(width=120)
+    with console.capture() as captured:
+        pairs = [pair(1, 1.0, 2.0), pair(2, 3.0, 4.0)]
+        console.print(versus.seeds_table(pairs), versus.apps_table(pairs))
+
+    shown = [line for line in captured.get().splitlines() if "\u2502" in line]
+    rows = [[cell.strip() for cell in line.split("\u2502")[1:-1]] for line in shown]
+    assert rows[:2] == [
+        ["1", "0.700", "50%", "2.0", "1.0", "0.500"],
+        ["2", "0.700", "50%", "4.0", "3.0", "0.750"],
+    ]
+    assert rows[2:] == [
+        ["qa", *["1.5  1  0.62"] * 4],
+        ["rg", *["6  4  0.62"] * 4],
+        ["all", *["3  2  0.62"] * 4],
+    ]
 
 
 def test_the_picture_is_drawn_twice_the_same(tmp_path):
