@@ -20,6 +20,7 @@ from bench import report
 from bench.gateway import RESULTS
 from bench.report import Figure
 from kairos.events import Arrived, Dispatch, Finished, ProfilesLearnt, Record, WorkflowEnded
+from kairos.learner import Learner
 from kairos.learnt import AgentProfile
 from kairos.model import SECOND, Request
 from kairos.orchestrator.orchestrator import Orchestrator
@@ -175,10 +176,16 @@ def publishing(seed: int) -> dict[str, float]:
 
 
 def orchestrating(seed: int) -> dict[str, float]:
-    """Facts of workflows of 8 calls, 100 of them open at a time."""
+    """Facts of workflows of 8 calls, 100 of them open at a time, and what they teach."""
     records = facts(Agents(40, seed).calls(6 * 8 * OPEN))
-    orchestrator = Orchestrator()
-    return {FACT: cpu_us(each(orchestrator.observe, records), len(records))}
+    learner = Learner(Orchestrator())
+
+    def work() -> None:
+        for record in records:
+            learner.observe(record)
+        learner.orchestrator.learn(learner.study(learner.orchestrator.take_ended()))
+
+    return {FACT: cpu_us(work, len(records))}
 
 
 def facts(calls: list[Sample]) -> list[Record]:

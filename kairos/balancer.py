@@ -96,8 +96,9 @@ class Balancer:
                     return []
                 self._admit(request, at)
             case Finished() | Failed() | Cancelled():
-                tokens = event.completion_tokens if isinstance(event, Finished) else None
-                self._forget(event.request_id, at, tokens)
+                if event.request_id in self._workflow_of:
+                    tokens = event.completion_tokens if isinstance(event, Finished) else None
+                    self._rekey(self._forget(event.request_id, at, tokens))
             case InstanceJoined(instance=instance):
                 self.ledger.join(instance)
                 self._models.update(instance.models)
@@ -106,7 +107,7 @@ class Balancer:
                 self.ledger.leave(instance_id)
                 return self._refuse_stranded(at)
             case Tick():
-                return self._refuse_late(at)
+                return self._refuse_late(at) + self._drain(at)
             case WorkflowEnded() | ProfilesLearnt() | FirstToken():
                 self._note(event)
                 return []
@@ -115,7 +116,9 @@ class Balancer:
     def _note(self, event: WorkflowEnded | ProfilesLearnt | FirstToken) -> None:
         """Facts that free no room."""
         if isinstance(event, WorkflowEnded):
-            self.knowledge.workflow_ended((event.tenant, event.workflow_id))
+            workflow = event.tenant, event.workflow_id
+            self.knowledge.workflow_ended(workflow)
+            self._rekey(workflow)
         elif isinstance(event, ProfilesLearnt):
             self.knowledge.learn(event)
             for queue in self._queues.values():
@@ -142,16 +145,16 @@ class Balancer:
         self._queues[model].push(request, at)
         self._rekey(workflow_key(request))
 
-    def _forget(self, request_id: str, at: int, completion_tokens: int | None = None) -> None:
-        workflow = self._workflow_of.pop(request_id, None)
-        if workflow is None:
-            return
+    def _forget(
+        self, request_id: str, at: int, completion_tokens: int | None = None
+    ) -> WorkflowKey:
+        workflow = self._workflow_of.pop(request_id)
         self.ledger.release(request_id)
         for queue in self._queues.values():
             if request_id in queue:
                 queue.remove(request_id)
         self.knowledge.ended(request_id, at, completion_tokens)
-        self._rekey(workflow)
+        return workflow
 
     def _rekey(self, workflow: WorkflowKey) -> None:
         """Something happened to the workflow, which may say more of its waiting requests."""
@@ -161,21 +164,27 @@ class Balancer:
 
     def _drain(self, at: int) -> list[Command]:
         commands: list[Command] = []
+        kept: set[str] = set()  # ids of instances left alone for requests that are overdue
         open_queues = {model: queue for model, queue in self._queues.items() if queue}
         while open_queues:
-            model = min(open_queues, key=lambda m: open_queues[m].head_key())
-            dispatch = self._place_first(model, open_queues[model], at)
+            model = min(open_queues, key=lambda m: open_queues[m].head_key(at))
+            queue = open_queues[model]
+            dispatch = self._place_first(model, queue, kept, at)
             if dispatch is not None:
                 commands.append(dispatch)
-            if dispatch is None or not open_queues[model]:
+            elif (overdue := queue.overdue()) is not None:
+                serving = self.ledger.serving(model)
+                kept.update(each.id for each in serving if _can_hold(each, overdue))
+            if dispatch is None or not queue:
                 del open_queues[model]  # room only shrinks while draining: it need not be retried
         return commands
 
-    def _place_first(self, model: str | None, queue: WaitQueue, at: int) -> Dispatch | None:
+    def _place_first(
+        self, model: str | None, queue: WaitQueue, kept: set[str], at: int
+    ) -> Dispatch | None:
         need = queue.least_need()
-        room = _Room(
-            [i for i in self.ledger.serving(model) if self.ledger.has_room(i, need)], self.ledger
-        )
+        free = [i for i in self.ledger.serving(model) if self.ledger.has_room(i, need)]
+        room = _Room([i for i in free if i.id not in kept], self.ledger)
         turn = queue.pop_first(room, at) if room.instances else None
         if turn is None:
             return None
@@ -189,24 +198,32 @@ class Balancer:
 
     def _refuse_stranded(self, at: int) -> list[Command]:
         """Give up on waiting requests that no instance which is left could ever take."""
-        refused: list[Command] = []
+        stranded: list[Refuse] = []
         for model, queue in self._queues.items():
             serving = self.ledger.serving(model)
-            for request in queue.requests():
-                if not any(_can_hold(instance, request) for instance in serving):
-                    self._forget(request.id, at)
-                    refused.append(Refuse(request.id, model))
-        return refused
+            stranded += [
+                Refuse(request.id, model)
+                for request in queue.requests()
+                if not any(_can_hold(instance, request) for instance in serving)
+            ]
+        return self._refuse(stranded, at)
 
     def _refuse_late(self, at: int) -> list[Command]:
         """Give up on requests that have waited as long as they may."""
-        refused: list[Command] = []
+        late: list[Refuse] = []
         for model, queue in self._queues.items():
-            while queue and queue.oldest().arrived_at + self._max_wait_us <= at:
-                request = queue.oldest()
-                self._forget(request.id, at)
-                refused.append(Refuse(request.id, model, "waited_too_long"))
-        return refused
+            for request in queue.requests():
+                if request.arrived_at + self._max_wait_us > at:
+                    break
+                late.append(Refuse(request.id, model, "waited_too_long"))
+        return self._refuse(late, at)
+
+    def _refuse(self, requests: list[Refuse], at: int) -> list[Command]:
+        """New keys only once all are gone, or a wide fan-out would get them with each that goes."""
+        workflows = [self._forget(each.request_id, at) for each in requests]
+        for workflow in dict.fromkeys(workflows):
+            self._rekey(workflow)
+        return [*requests]
 
 
 class _Room:

@@ -9,9 +9,11 @@ from collections import Counter, OrderedDict
 
 import msgspec
 
+from kairos.learnt import POOLED
 from kairos.model import SECOND, Request
 
 MAX_WORKFLOWS = 100_000
+MAX_NAMES = 256  # of agents, in one workflow; the rest count as one
 IDLE_US = 600 * SECOND
 
 WorkflowKey = tuple[str, str]  # tenant, workflow id
@@ -115,10 +117,13 @@ class Positions:
             if len(self._workflows) > self._max_workflows:
                 self._workflows.popitem(last=False)
         self._touch(key, workflow, at)
-        workflow.visits[request.agent] += 1
+        agent = request.agent
+        if agent not in workflow.visits and len(workflow.visits) >= MAX_NAMES:
+            agent = POOLED
+        workflow.visits[agent] += 1
         position = Position(
             stage=workflow.calls,
-            visit=workflow.visits[request.agent],
+            visit=workflow.visits[agent],
             prompt_tokens=request.prompt_tokens,
             grown_tokens=request.prompt_tokens - workflow.first_prompt,
             added_tokens=request.prompt_tokens - workflow.last_prompt,

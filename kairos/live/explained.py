@@ -62,8 +62,8 @@ def _told(call: CallView) -> Text:
 def _origin(call: CallView) -> list[str]:
     """Of whom it has its work, where that is not plain from the tree."""
     said = []
-    if len(call.parents) > 1:
-        said.append(f" (joins {len(call.parents)} calls)")
+    if call.parents_total > 1:
+        said.append(f" (joins {call.parents_total} calls)")
     if call.ambiguous:
         said.append(" (its parent is a guess: others bear the same name)")
     if call.missing:

@@ -2,6 +2,7 @@
 its own tenant's alone."""
 
 import asyncio
+from functools import partial
 
 import msgspec
 from fastapi import FastAPI
@@ -60,8 +61,15 @@ def add_insight(app: FastAPI, access: Access, runtime: Runtime, orchestrator: Or
         """What was learnt of the tenant's agents, by app and name."""
         tenant = access.tenant(authorization(request))
         offset, limit = _page(request, AGENTS, MAX_AGENTS)
+        knowledge = runtime.balancer.knowledge
         statuses = orchestrator.profiles.status(tenant)
-        return _json(agents_view(statuses, tenant, runtime.balancer.knowledge, offset, limit))
+        page = [
+            (each, *knowledge.published((tenant, each.app, each.agent)))
+            for each in statuses[offset : offset + limit]
+        ]
+        view = partial(agents_view, page, len(statuses), knowledge.kendall_tau)
+        # In a thread: percentiles of 1,000 agents take 15 ms.
+        return await asyncio.to_thread(lambda: _json(view()))
 
 
 def _page(request: HttpRequest, usual: int, most: int) -> tuple[int, int]:

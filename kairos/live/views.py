@@ -17,8 +17,8 @@ from kairos.orchestrator.graph import CallGraph
 from kairos.orchestrator.profiles import AgentStatus
 from kairos.orchestrator.remaining import Remaining, remaining
 from kairos.orchestrator.workflow import Workflow, span_of
-from kairos.scheduler.knowledge import Knowledge
 
+MAX_PARENTS = 100  # of a call, that are told: a guessed join may have thousands
 _PERCENTS = (5, 10, 25, 50, 75, 90, 95, 99)
 
 
@@ -38,7 +38,8 @@ class CallView(msgspec.Struct, frozen=True, kw_only=True):
     id: str
     agent: str | None
     upstream: str | None  # as the caller said it
-    parents: tuple[str, ...]
+    parents: tuple[str, ...]  # at most `MAX_PARENTS` of them
+    parents_total: int
     ambiguous: bool  # several calls could be its parent, judged by their names
     missing: tuple[str, ...]  # parents that were named, of which no call is known
     stages: list[list[str]]  # the calls that it led to, in order: those of one stage ran at once
@@ -122,12 +123,17 @@ def snapshot(workflow: Workflow, at: int) -> Snapshot:
     last = {call.row.request.id: call.row for call in workflow.calls}
     return Snapshot(
         key=workflow.key,
-        rows=[msgspec.structs.replace(row) for row in last.values()],
+        rows=[_copied(row) for row in last.values()],
         left_out=workflow.left_out,
         at=at,
         ended_at=workflow.ended_at,
         idle=workflow.idle,
     )
+
+
+def _copied(row: CallRow) -> CallRow:
+    """As it is now: the row of a call that has ended changes no more."""
+    return row if row.ended_at is not None else msgspec.structs.replace(row)
 
 
 def workflow_view(seen: Snapshot, offset: int, limit: int) -> WorkflowView:
@@ -169,7 +175,8 @@ def _call_view(row: CallRow, graph: CallGraph, rest: Remaining | None, at: int) 
         id=request.id,
         agent=request.agent,
         upstream=request.upstream,
-        parents=node.parents,
+        parents=node.parents[:MAX_PARENTS],
+        parents_total=len(node.parents),
         ambiguous=node.ambiguous,
         missing=node.missing,
         stages=graph.stages(request.id),
@@ -200,16 +207,15 @@ def _dispatch_view(dispatch: Dispatch) -> DispatchView:
 
 
 def agents_view(
-    statuses: Sequence[AgentStatus], tenant: str, knowledge: Knowledge, offset: int, limit: int
+    page: Sequence[tuple[AgentStatus, AgentProfile | None, float | None]],
+    total: int,
+    kendall_tau: float | None,
 ) -> AgentsView:
-    """`statuses` are those of all the tenant's agents, in order."""
+    """`page`: of each agent how far learning has come, and what was published: profile, rank."""
     return AgentsView(
-        kendall_tau=knowledge.kendall_tau,
-        agents_total=len(statuses),
-        data=[
-            _agent_view(status, *knowledge.published((tenant, status.app, status.agent)))
-            for status in statuses[offset : offset + limit]
-        ],
+        kendall_tau=kendall_tau,
+        agents_total=total,
+        data=[_agent_view(*each) for each in page],
     )
 
 

@@ -107,14 +107,10 @@ class Profiles:
         self._everything = _Pool(0, self._new_window(testable=False))
         self._named = 0  # apps that ever were
         self._tracked = 0  # agents
+        self.pooled = 0  # calls of agents and of apps that are not tracked, of all tenants
         self._due_windows: dict[AgentKey, Window] = {}
         self._due_models: dict[AppKey, _Pool] = {}
         self._forgotten: dict[AgentKey, None] = {}  # a dict for its order
-
-    @property
-    def pooled(self) -> int:
-        """Calls of agents and of apps that are not tracked, of all tenants."""
-        return self._everything.pooled + sum(pool.pooled for pool in self._apps.values())
 
     def add(self, sample: Sample) -> None:
         """Learn one call. Amortised 10 µs, with all checks and tests of change (`make bench`)."""
@@ -134,13 +130,14 @@ class Profiles:
         )
         self._pour(_EVERYTHING, self._everything, row)
         if pool is None:
-            self._everything.pooled += 1
+            self.pooled += 1
             return
         agent = self._agent(sample.key, pool)
         pool.calls.add(numbers, sample.remaining_us, UNTRACKED if agent is None else agent.number)
         self._pour(app, pool, row)
         if agent is None:
             pool.pooled += 1
+            self.pooled += 1
             return
         if agent.window.add(row):
             pool.calls.keep_newest(agent.number, len(agent.window))

@@ -1,5 +1,7 @@
 """One user task, as far as it was seen, and what it teaches once it has ended."""
 
+from collections import Counter
+
 import msgspec
 
 from kairos.calls import CallRow
@@ -33,11 +35,18 @@ class Workflow:
         self.idle = False  # it ended because nothing more was heard of it
 
     def graph(self, skew_us: int = 0) -> CallGraph:
-        """The call graph of the calls that have ended; O(n log n), built when it is asked for."""
+        """The call graph of the calls that have ended; O(n log n), built when it is asked for.
+
+        What arrived again under an id is the next attempt at that call, also where the client did
+        not count: clients that try again by themselves send the same headers.
+        """
         graph = CallGraph(skew_us=skew_us)
+        attempts: Counter[str] = Counter()
         for call in self.calls:
+            attempts[call.row.request.id] += 1
             if call.row.ended_at is not None:
-                graph.add(span_of(call.row))
+                attempt = attempts[call.row.request.id]
+                graph.add(msgspec.structs.replace(span_of(call.row), attempt=attempt))
         return graph
 
     def lessons(self, skew_us: int = 0) -> list[Sample | AgentKey]:

@@ -48,14 +48,16 @@ class Knowledge:
 
     def learn(self, event: ProfilesLearnt) -> None:
         self._profiles.update((profile.key, profile) for profile in event.profiles)
-        for model in event.models:
-            self._models[model.tenant, model.app] = model
-            self._attained_us.pop((model.tenant, model.app), None)
         if event.ranks is not None:
             self._ranks = {(r.tenant, r.app, r.agent): r.rank for r in event.ranks}
             # Who is ranked no more was forgotten by the orchestrator, which bounds the names.
             self._profiles = {k: v for k, v in self._profiles.items() if k in self._ranks}
+            apps = {key[:2] for key in self._ranks}
+            self._models = {app: model for app, model in self._models.items() if app in apps}
             self.kendall_tau = event.kendall_tau
+        for model in event.models:
+            self._models[model.tenant, model.app] = model
+            self._attained_us.pop((model.tenant, model.app), None)
         self.epoch += 1
 
     def arrived(self, request: Request, at: int) -> None:

@@ -9,7 +9,6 @@ from collections.abc import Callable, Hashable, Sequence
 from itertools import accumulate
 from typing import Protocol
 
-from kairos.learnt import RemainingModel
 from kairos.model import SECOND, Request
 from kairos.position import workflow_key
 from kairos.scheduler.knowledge import Knowledge
@@ -96,7 +95,8 @@ class Gittins(_Plain):
 
     def __init__(self, knowledge: Knowledge) -> None:
         super().__init__(knowledge)
-        self._indices: dict[tuple[str, str], tuple[RemainingModel, float]] = {}
+        self._epoch = -1
+        self._indices: dict[tuple[str, str], float] = {}  # by app, in that epoch
 
     def key(self, request: Request) -> Key:
         remaining_us = self._index(request) * self._knowledge.remaining_us(request)
@@ -107,11 +107,13 @@ class Gittins(_Plain):
         model = self._knowledge.model(request)
         if model is None:
             return 1.0
-        known, index = self._indices.get((model.tenant, model.app), (None, 0.0))
-        if known is not model:
-            index = gittins_index([math.exp(residual) for residual in model.residuals])
-            self._indices[model.tenant, model.app] = model, index
-        return index
+        if self._epoch != self._knowledge.epoch:
+            self._epoch, self._indices = self._knowledge.epoch, {}
+        app = model.tenant, model.app
+        if app not in self._indices:
+            values = [math.exp(residual) for residual in model.residuals]
+            self._indices[app] = gittins_index(values)
+        return self._indices[app]
 
 
 def gittins_index(values: Sequence[float]) -> float:

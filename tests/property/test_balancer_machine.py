@@ -1,5 +1,8 @@
-"""Whatever arrives, ends and comes and goes: no request is lost or in two places, and none waits
-beside an instance that has room for it."""
+"""Whatever arrives, ends, is learnt, and comes and goes, and whatever the policy: no request is
+lost or in two places, none waits beside an instance that has room for it but for one that is
+overdue, and nothing is kept of what has gone."""
+
+from dataclasses import dataclass
 
 import pytest
 from hypothesis import settings
@@ -16,25 +19,57 @@ from kairos.events import (
     FirstToken,
     InstanceJoined,
     InstanceLeft,
+    ProfilesLearnt,
     Refuse,
+    Tick,
+    WorkflowEnded,
 )
-from tests import build
+from kairos.learnt import POOLED, QUANTILES, AgentRank, RemainingModel
+from kairos.model import SECOND
+from kairos.position import FEATURES
+from kairos.scheduler.policies import POLICIES
+from kairos.scheduler.queue import OVERTAKEN
+from tests import build, learnt
 
 INSTANCES = ["a", "b", "c"]
 MODELS = ["m", "n", None]
+WORKFLOWS = ["u", "v", "w"]
+APPS = ["app", "other", None]
+AGENTS = ["x", "y", None]
 MAX_WAITING = 6
+MAX_WAIT_US = 40
+NAMES = [f"r{n}" for n in range(MAX_WAITING + 3 * len(INSTANCES) + 1)]  # one is always free
+
+
+@dataclass
+class Wait:
+    """What the model knows of a request that waits: all work is of requests of its model."""
+
+    seq: int
+    work_us: int
+    found_us: int  # what waited when it came, itself included
+    due_at: int  # when it is overdue for having waited
+    largest_us: int  # of all that ever waited together with it
+    dispatched_us: int = 0  # since it came
+    overtaken_us: int = 0  # by those that came later, on instances that could hold it
 
 
 class BalancerMachine(RuleBasedStateMachine):
     """The model: what was accepted and has not ended, and where it was sent."""
 
-    @initialize(placement=st.sampled_from(["round-robin", "least-kv"]))
-    def start(self, placement):
-        self.balancer = build.balancer(placement=placement, max_waiting=MAX_WAITING)
+    @initialize(
+        placement=st.sampled_from(["round-robin", "least-kv"]), policy=st.sampled_from([*POLICIES])
+    )
+    def start(self, placement, policy):
+        self.balancer = build.balancer(
+            policy=policy, placement=placement, max_waiting=MAX_WAITING, max_wait_us=MAX_WAIT_US
+        )
+        self.knowledge, self.policy = self.balancer.knowledge, self.balancer._policy
         self.at, self.arrivals = 0, 0
         self.fleet = {}
-        self.waiting, self.running = {}, {}
-        self.placed_at_most = {}
+        self.waiting, self.running, self.waits = {}, {}, {}
+        for name, models, kv in (("a", ("m", "n"), 100), ("b", ("m",), 60)):
+            self.join(name, models, 1, kv)
 
     def tell(self, event):
         self.at += 1
@@ -46,8 +81,12 @@ class BalancerMachine(RuleBasedStateMachine):
                     assert request.model is None or request.model in instance.models
                     self.running[request.id] = (request, instance_id)
                     self.check_room(instance)
+                    self.count_work(self.waits.pop(request.id), request.model, instance)
+                case Refuse(reason="waited_too_long"):
+                    assert request.arrived_at + MAX_WAIT_US <= self.at
                 case Refuse():
                     assert not any(self.can_ever_hold(i, request) for i in self.fleet.values())
+        self.waits = {name: wait for name, wait in self.waits.items() if name in self.waiting}
 
     def check_room(self, instance):
         """No dispatch overfills its instance, by the model's own sums."""
@@ -56,6 +95,14 @@ class BalancerMachine(RuleBasedStateMachine):
         if instance.kv_tokens is not None and len(here) > 1:
             assert sum(r.peak_kv_tokens for r in here) <= instance.kv_tokens
 
+    def count_work(self, gone, model, instance):
+        for request in self.waiting.values():
+            if request.model == model:
+                wait = self.waits[request.id]
+                wait.dispatched_us += gone.work_us
+                if gone.seq > wait.seq and self.can_ever_hold(instance, request):
+                    wait.overtaken_us += gone.work_us
+
     def can_ever_hold(self, instance, request):
         serves = request.model is None or request.model in instance.models
         return serves and (
@@ -63,24 +110,45 @@ class BalancerMachine(RuleBasedStateMachine):
         )
 
     @rule(
+        data=st.data(),
         prompt=st.integers(1, 60),
         completion=st.integers(1, 40),
-        model=st.sampled_from([*MODELS, "unknown"]),
+        model=st.sampled_from([*MODELS, *MODELS, "unknown"]),
+        workflow=st.sampled_from(WORKFLOWS),
+        app=st.sampled_from(APPS),
+        agent=st.sampled_from(AGENTS),
+        times=st.integers(1, 4),
     )
-    def arrive(self, prompt, completion, model):
+    def arrive(self, data, times, **fields):
+        for _ in range(times):
+            free = sorted({*NAMES} - {*self.waiting} - {*self.running})
+            self.take_in(data.draw(st.sampled_from(free)), **fields)
+
+    def take_in(self, name, *, workflow="w", **fields):
+        self.at += 1
+        request = build.request(name, at=self.at, workflow_id=workflow, **fields)
+        work_us = self.knowledge.call_us(request)
+        beside = [self.waits[r.id] for r in self.waiting.values() if r.model == request.model]
+        found_us = sum(wait.work_us for wait in beside) + work_us
+        largest_us = max([wait.work_us for wait in beside] + [work_us])
+        patience_us = self.policy.patience_us(request)
+        longest_us = MAX_WAIT_US // 2
+        patience_us = longest_us if patience_us is None else min(patience_us, longest_us)
+        due_at = self.at + 1 + patience_us
+        self.waits[name] = Wait(self.arrivals, work_us, found_us, due_at, largest_us)
+        self.waiting[name] = request
         self.arrivals += 1
-        request = build.request(
-            f"r{self.arrivals}", at=self.at, prompt=prompt, completion=completion, model=model
-        )
-        self.waiting[request.id] = request
         before = self.balancer.waiting
         try:
             self.tell(Arrived(request))
         except KairosError:
-            del self.waiting[request.id]
+            del self.waiting[name], self.waits[name]
             assert self.balancer.waiting == before
             servable = any(self.can_ever_hold(i, request) for i in self.fleet.values())
             assert not servable or before == MAX_WAITING
+        else:
+            for wait in beside:
+                wait.largest_us = max(wait.largest_us, work_us)
 
     @precondition(lambda self: self.waiting or self.running)
     @rule(data=st.data())
@@ -101,12 +169,39 @@ class BalancerMachine(RuleBasedStateMachine):
     @rule(data=st.data())
     def cancel_waiting(self, data):
         name = data.draw(st.sampled_from(sorted(self.waiting)))
-        del self.waiting[name]
+        del self.waiting[name], self.waits[name]
         self.tell(Cancelled(name))
 
     @rule(name=st.text("xyz", min_size=1), end=st.sampled_from([Finished, Cancelled, FirstToken]))
     def hear_of_a_stranger(self, name, end):
         assert self.balancer.handle(end(name), self.at) == []
+
+    @rule(workflow=st.sampled_from(WORKFLOWS))
+    def end_workflow(self, workflow):
+        self.tell(WorkflowEnded("default", workflow))
+
+    @rule(
+        app=st.sampled_from(["app", "other", POOLED]),
+        agent=st.sampled_from(["x", "y", POOLED]),
+        seconds=st.integers(1, 50),
+        part=st.sampled_from(["profile", "model", "ranks"]),
+    )
+    def learn(self, app, agent, seconds, part):
+        tenant = POOLED if app == POOLED else "default"
+        if part == "profile":
+            work = {"remaining_stages": float(seconds), "app": app, "tenant": tenant}
+            self.tell(ProfilesLearnt((learnt.profile(agent, [seconds * SECOND], **work),)))
+        elif part == "model":
+            self.tell(ProfilesLearnt(models=(remaining_model(tenant, app, agent, seconds),)))
+        else:
+            self.tell(ProfilesLearnt(ranks=(AgentRank(tenant, app, agent, float(seconds)),)))
+
+    @rule(us=st.integers(0, MAX_WAIT_US))
+    def time_passes(self, us):
+        self.at += us
+        self.tell(Tick())
+        for request in self.waiting.values():
+            assert request.arrived_at + MAX_WAIT_US > self.at
 
     @rule(
         name=st.sampled_from(INSTANCES),
@@ -125,7 +220,7 @@ class BalancerMachine(RuleBasedStateMachine):
         self.fleet[name] = instance
         self.tell(InstanceJoined(instance))
 
-    @precondition(lambda self: self.fleet)
+    @precondition(lambda self: len(self.fleet) > 1 or self.waiting)
     @rule(data=st.data())
     def leave(self, data):
         name = data.draw(st.sampled_from(sorted(self.fleet)))
@@ -141,11 +236,18 @@ class BalancerMachine(RuleBasedStateMachine):
             assert name in self.balancer.ledger._booked[instance_id]
 
     @invariant()
-    def nothing_waits_beside_an_instance_with_room(self):
+    def nothing_waits_beside_an_instance_with_room_but_for_one_that_is_overdue(self):
         for request in self.waiting.values():
             for instance in self.fleet.values():
-                if self.can_ever_hold(instance, request):
-                    assert not self.has_room(instance, request), (request.id, instance.id)
+                if self.can_ever_hold(instance, request) and self.has_room(instance, request):
+                    assert any(
+                        self.can_ever_hold(instance, overdue) and self.goes_before(overdue, request)
+                        for overdue in self.overdue()
+                    ), (request.id, instance.id)
+
+    def goes_before(self, overdue, request):
+        later = self.waits[overdue.id].seq > self.waits[request.id].seq
+        return overdue is not request and not (later and request in self.overdue())
 
     def has_room(self, instance, request):
         here = [r for r, where in self.running.values() if where == instance.id]
@@ -156,21 +258,76 @@ class BalancerMachine(RuleBasedStateMachine):
         booked = self.balancer.ledger.booked_tokens(instance.id)
         return booked + min(request.peak_kv_tokens, instance.kv_tokens) <= instance.kv_tokens
 
+    def overdue(self):
+        """By the queue's word; the model checks that below."""
+        return [
+            request
+            for request in self.waiting.values()
+            if self.balancer._queues[request.model]._waiting[request.id].overdue
+        ]
+
     @invariant()
-    def the_ledger_keeps_nothing_of_those_who_are_gone(self):
-        known = set(self.fleet) | {where for _, where in self.running.values()}
-        assert set(self.balancer.ledger._booked) <= known
+    def nobody_is_overdue_who_has_not_waited_or_been_overtaken_enough(self):
+        for request in self.overdue():
+            wait = self.waits[request.id]
+            too_much_us = OVERTAKEN * wait.found_us
+            overtaken = wait.dispatched_us + wait.largest_us > too_much_us
+            assert overtaken or wait.due_at <= self.at, request.id
+
+    @invariant()
+    def nobody_is_overtaken_by_more_than_the_bound(self):
+        for wait in self.waits.values():
+            assert wait.overtaken_us <= OVERTAKEN * wait.found_us
+
+    @invariant()
+    def whoever_waits_stands_in_the_queue_by_what_is_known_now(self):
+        for queue in self.balancer._queues.values():
+            entries = queue._by_key._heap + queue._by_key._old
+            for name, waiting in queue._waiting.items():
+                alive = [e for e in entries if e[0] is waiting.key and e[1:] == (waiting.seq, name)]
+                assert len(alive) == 1
+                if not queue._by_key.moving:
+                    assert waiting.key == self.policy.key(waiting.request)
+
+    @invariant()
+    def nothing_is_kept_of_those_who_are_gone(self):
+        instances = set(self.fleet) | {where for _, where in self.running.values()}
+        here = {**self.waiting, **{name: request for name, (request, _) in self.running.items()}}
+        workflows = {("default", request.workflow_id) for request in here.values()}
+        assert set(self.balancer.ledger._booked) <= instances
+        assert set(self.balancer._workflow_of) == set(here)
+        assert set(self.knowledge._standings) == set(here)
+        assert set(self.knowledge._together) == workflows
+        assert set(self.knowledge.positions._calls) == set(here)
+
+    @invariant()
+    def the_next_to_be_given_up_is_the_one_that_has_waited_longest(self):
+        oldest = min((request.arrived_at for request in self.waiting.values()), default=None)
+        assert self.balancer.give_up_at == (None if oldest is None else oldest + MAX_WAIT_US)
+
+
+def remaining_model(tenant, app, agent, logarithm):
+    return RemainingModel(
+        tenant=tenant,
+        app=app,
+        samples=100,
+        intercept=float(logarithm),
+        weights=(-1.0, *(0.1,) * (FEATURES - 1)),
+        lowest=(-100.0,) * FEATURES,
+        highest=(100.0,) * FEATURES,
+        agents={agent: 1.0},
+        residuals=tuple(n / QUANTILES for n in range(QUANTILES)),
+    )
 
 
 TestBalancer = BalancerMachine.TestCase
-TestBalancer.settings = settings(max_examples=150, stateful_step_count=50, deadline=None)
+TestBalancer.settings = settings(max_examples=200, stateful_step_count=60, deadline=None)
 
 
 def test_the_model_itself_notices_a_lost_request():
     machine = BalancerMachine()
-    machine.start("least-kv")
-    machine.join("a", ("m",), 1, None)
-    machine.arrive(1, 1, "m")
+    machine.start("least-kv", "fcfs")
+    machine.take_in("r", prompt=1, completion=1, model="m")
     machine.running.clear()
 
     with pytest.raises(AssertionError):

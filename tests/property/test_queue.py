@@ -1,5 +1,6 @@
 """The wait queue against the obvious one: a sorted list."""
 
+import math
 from itertools import count
 
 import pytest
@@ -45,9 +46,9 @@ class ByTable:
         return None
 
 
-def made(policy, max_wait_us=FOREVER):
+def made(policy, max_wait_us=FOREVER, overtaken=OVERTAKEN):
     knowledge = Knowledge()
-    queue = WaitQueue(policy(knowledge), knowledge, count(), max_wait_us)
+    queue = WaitQueue(policy(knowledge), knowledge, count(), max_wait_us, overtaken)
 
     def push(request, at=0):
         knowledge.arrived(request, at)
@@ -57,13 +58,13 @@ def made(policy, max_wait_us=FOREVER):
 
 
 class QueueMachine(RuleBasedStateMachine):
-    """Few enough requests that none is ever overdue: the order is the policy's alone."""
+    """Nobody is ever overdue: the order is the policy's alone."""
 
     @initialize()
     def start(self):
         self.table, self.expected, self.seq = {}, [], {}
-        self.knowledge, self.queue, self.tell = made(lambda _: ByTable(self.table))
-        self.queue._dispatched_us = -FOREVER  # whoever waits is never overtaken by too much
+        policy = ByTable(self.table)
+        self.knowledge, self.queue, self.tell = made(lambda _: policy, overtaken=math.inf)
         self.pushed = count()
 
     def add(self, request):
@@ -128,7 +129,7 @@ class QueueMachine(RuleBasedStateMachine):
         assert self.queue.requests() == self.expected
         if self.expected:
             assert self.queue.least_need() == min(r.peak_kv_tokens for r in self.expected)
-            assert self.queue.head_key()[0] == (self.table[self.in_order()[0].id],)
+            assert self.queue.head_key(0)[0] == (self.table[self.in_order()[0].id],)
             assert self.queue.oldest() == self.expected[0]
 
 
@@ -206,7 +207,8 @@ def test_after_half_of_the_longest_wait_a_request_goes_first():
 
     assert queue.pop_first(Room(), 49).request.id == "new"
     push(build.request("newer"), at=50)
-    assert queue.head_key() == ((0.0,), 2)
+    assert queue.head_key(49) == ((0.0,), 2)
+    assert queue.head_key(50) == ((-math.inf,), 0)
     assert queue.pop_first(Room(), 50).request.id == "old"
 
 

@@ -10,8 +10,10 @@ from kairos.events import (
     InstanceJoined,
     InstanceLeft,
     Refuse,
+    Tick,
     WorkflowEnded,
 )
+from kairos.model import SECOND
 from tests import build
 
 
@@ -206,3 +208,57 @@ def test_a_need_above_the_whole_memory_is_tried_on_an_idle_instance_only():
     assert arrive(balancer, "long", prompt=50, completion=500) == []
     assert build.placed(balancer.handle(Finished("small"), 1)) == [("long", "a")]
     assert arrive(balancer, "next", at=2, prompt=1, completion=1) == []
+
+
+def large_one_overdue(balancer):
+    """The one instance for its model has too little room for `large`, which is overdue."""
+    arrive(balancer, "running", prompt=40, completion=20)
+    assert arrive(balancer, "large", prompt=70) == []
+    balancer.handle(Tick(), 60)
+
+
+def test_room_is_kept_for_one_that_is_overdue_against_other_models_too():
+    both = build.instance("a", models=("m", "n"), kv=100)
+    balancer = build.balancer(both, build.instance("b", models=("n",)), max_wait_us=100)
+    large_one_overdue(balancer)
+
+    assert build.placed(arrive(balancer, "elsewhere", at=60, model="n")) == [("elsewhere", "b")]
+    balancer.handle(InstanceLeft("b"), 61)
+    assert arrive(balancer, "small", at=62, model="n") == []
+    released = balancer.handle(Finished("running"), 63)
+    assert build.placed(released) == [("large", "a"), ("small", "a")]
+
+
+def test_when_the_one_for_which_room_was_kept_is_given_up_those_behind_it_go():
+    balancer = build.balancer(build.instance("a", kv=100), max_wait_us=100)
+    large_one_overdue(balancer)
+    assert arrive(balancer, "small", at=61) == []
+
+    refused, dispatched = balancer.handle(Tick(), 100)
+    assert refused == Refuse("large", "m", "waited_too_long")
+    assert (dispatched.request_id, dispatched.reason) == ("small", "first")
+
+
+def test_a_request_is_overdue_against_other_models_that_the_policy_prefers():
+    both = build.instance("a", models=("m", "n"), seqs=1)
+    balancer = build.balancer(both, policy="fcfs-app", max_wait_us=100)
+    arrive(balancer, "running")
+    arrive(balancer, "old", at=1, model="m", workflow_started_at=9)
+    for at in (2, 3):
+        arrive(balancer, f"preferred{at}", at=at, model="n", workflow_started_at=0)
+
+    assert build.placed(balancer.handle(Finished("running"), 50)) == [("preferred2", "a")]
+    [old] = balancer.handle(Finished("preferred2"), 51)
+    assert (old.request_id, old.reason) == ("old", "overdue")
+
+
+def test_a_call_of_a_workflow_that_is_said_to_have_ended_stands_as_one_of_a_new_one():
+    balancer = build.balancer(build.instance("a", seqs=1), policy="las")
+    arrive(balancer, "served", workflow_id="w")
+    balancer.handle(Finished("served"), 9 * SECOND)
+    arrive(balancer, "running", at=9 * SECOND)
+    arrive(balancer, "rest", at=9 * SECOND, workflow_id="w")
+    arrive(balancer, "new", at=10 * SECOND)
+    balancer.handle(WorkflowEnded("default", "w"), 11 * SECOND)
+
+    assert build.placed(balancer.handle(Finished("running"), 12 * SECOND)) == [("rest", "a")]
