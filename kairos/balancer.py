@@ -157,10 +157,11 @@ class Balancer:
         return workflow
 
     def _rekey(self, workflow: WorkflowKey) -> None:
-        """Something happened to the workflow, which may say more of its waiting requests."""
+        """Something happened to the workflow, which may say more of its waiting requests. They
+        rest on the same state: where that of one is as it was, so is that of the others."""
         for request in self.knowledge.in_flight(workflow):
-            if request.id not in self.ledger:
-                self._queues[request.model].rekey(request)
+            if request.id not in self.ledger and not self._queues[request.model].rekey(request):
+                return
 
     def _drain(self, at: int) -> list[Command]:
         commands: list[Command] = []

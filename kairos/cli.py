@@ -112,6 +112,7 @@ async def _serve(settings: config.Settings) -> None:
         asyncio.get_running_loop().add_signal_handler(signal_number, stop.set)
     async with running(settings) as service:
         _collect_less_often()
+        _switch_threads_often()
         _allow_many_connections()
         typer.echo(f"kairos: serving on {service.url}/v1, operators' routes on {service.admin_url}")
         if not config.is_loopback(settings.host) and not settings.key:
@@ -128,6 +129,12 @@ def _collect_less_often() -> None:
     gc.collect()
     gc.freeze()
     gc.set_threshold(50_000, 20, 100)
+
+
+def _switch_threads_often() -> None:
+    """While the learner's thread computes, requests wait for Python's lock up to this long, 5 ms by
+    default, each time they need it."""
+    sys.setswitchinterval(0.0005)
 
 
 def _allow_many_connections() -> None:

@@ -7,7 +7,7 @@ from typing import Literal
 
 import msgspec
 
-from kairos.learnt import AgentProfile, AgentRank, RemainingModel
+from kairos.learnt import AgentKey, AgentProfile, AgentRank, RemainingModel
 from kairos.model import Instance, Request
 
 
@@ -66,11 +66,12 @@ class WorkflowEnded(msgspec.Struct, frozen=True, tag=True):
 
 class ProfilesLearnt(msgspec.Struct, frozen=True, tag=True):
     """The orchestrator knows more: what changed replaces what was known of the same agent or app.
-    `ranks`, where given, replace all ranks."""
+    `forgotten` agents are not known any more, nor is an app whose pool is among them."""
 
     profiles: tuple[AgentProfile, ...] = ()
     models: tuple[RemainingModel, ...] = ()
-    ranks: tuple[AgentRank, ...] | None = None
+    ranks: tuple[AgentRank, ...] = ()
+    forgotten: tuple[AgentKey, ...] = ()
     kendall_tau: float | None = None  # of the ranks, against the order of mean remaining work
 
 

@@ -8,17 +8,17 @@ thread of their own. The event that comes of it is fed to the runtime like any o
 from collections.abc import Iterable
 
 from kairos.events import ProfilesLearnt, Record
-from kairos.learnt import AgentKey, AgentProfile, RemainingModel
+from kairos.learnt import AgentKey, AgentProfile, AgentRank, RemainingModel
 from kairos.orchestrator.learning import Learning
 from kairos.orchestrator.orchestrator import Orchestrator
 from kairos.orchestrator.profiles import Sample
 from kairos.orchestrator.workflow import Workflow
 from kairos.scheduler.ranking import Ranking
 
-# Up to here a full embedding takes about as long as a place for one agent among the others.
-_ALWAYS_EMBEDDED = 200
-# Beyond, all are embedded anew when this share of the agents has changed since the last time.
+# All agents are embedded anew, and all ranks published, when more than this share of them has
+# changed since the last time; while there are few, each time (at most 2 ms).
 _CHANGED_SHARE = 0.1
+_ALWAYS_EMBEDDED = 20
 
 
 class Learner:
@@ -28,6 +28,7 @@ class Learner:
         self.orchestrator = orchestrator
         self._ranking = Ranking()
         self._changed = 0  # agents, since the last full embedding
+        self._published: dict[AgentKey, float] = {}  # ranks
 
     def observe(self, record: Record) -> None:
         self.orchestrator.observe(record)
@@ -56,16 +57,23 @@ class Learner:
         profiles, models = learning.learn()
         for key in learning.forgotten:
             self._ranking.remove(key)
+            self._published.pop(key, None)
         self._ranking.update(profiles)
         self._changed += len(profiles)
-        if len(self._ranking) <= _ALWAYS_EMBEDDED or self._changed > _CHANGED_SHARE * len(
-            self._ranking
-        ):
+        if self._changed > _CHANGED_SHARE * len(self._ranking) - _ALWAYS_EMBEDDED:
             self._ranking.embed()
             self._changed = 0
         return ProfilesLearnt(
             profiles=tuple(profiles),
             models=tuple(models),
-            ranks=tuple(self._ranking.ranks()),
+            ranks=self._new_ranks(),
+            forgotten=learning.forgotten,
             kendall_tau=self._ranking.kendall_tau(),
         )
+
+    def _new_ranks(self) -> tuple[AgentRank, ...]:
+        """Those that differ from what was published last."""
+        ranks = self._ranking.ranks()
+        new = [r for r in ranks if self._published.get((r.tenant, r.app, r.agent)) != r.rank]
+        self._published.update(((r.tenant, r.app, r.agent), r.rank) for r in new)
+        return tuple(new)

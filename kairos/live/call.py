@@ -8,7 +8,15 @@ from typing import Any
 import aiohttp
 
 from kairos.errors import KairosError, UpstreamFailed, UpstreamUnreachable
-from kairos.events import Arrived, Cancelled, Event, Failed, Finished, FirstToken
+from kairos.events import (
+    Arrived,
+    Cancelled,
+    Event,
+    Failed,
+    Finished,
+    FirstToken,
+    WorkflowEnded,
+)
 from kairos.live.body import Body
 from kairos.live.engine import HttpEngine
 from kairos.live.sse import SseReader, Usage, usage_of
@@ -106,15 +114,18 @@ class Call:
         runtime: Runtime,
         engine: HttpEngine,
         on_trouble: OnTrouble,
+        *,
+        is_workflow: bool = False,
     ) -> None:
         """`on_trouble` hears of an instance that could not be reached before the balancer hears of
-        the call, so that no other call follows it there."""
+        the call, so that no other call follows it there. `is_workflow`: the call is all of it."""
         self._request = request
         self._scope = scope
         self._body = body
         self._runtime = runtime
         self._engine = engine
         self._on_trouble = on_trouble
+        self._is_workflow = is_workflow
         # /v1/responses ends its streams with an event of its own, the older two with [DONE]; what
         # other routes stream we only pass on.
         self._reads_stream = scope["path"] in STREAMING_ROUTES
@@ -152,6 +163,8 @@ class Call:
             watcher.cancel()
             self._engine.forget(request_id)
             self._runtime.feed(outcome)
+            if self._is_workflow:
+                self._runtime.feed(WorkflowEnded(self._request.tenant, self._request.workflow_id))
 
     async def _forward(self, instance_id: str, exchange: Exchange) -> Event:
         upstream = self._engine.upstreams[instance_id]

@@ -41,7 +41,7 @@ from kairos.live.call import (
     error_headers,
 )
 from kairos.live.engine import HttpEngine
-from kairos.live.identity import identifier, read_identity
+from kairos.live.identity import Identity, identifier, read_identity
 from kairos.live.insight import add_insight
 from kairos.model import Request
 from kairos.orchestrator.orchestrator import Orchestrator
@@ -99,8 +99,17 @@ class Gateway:
             if self._engine.expects(exchange.request_id):  # another call of that name is in flight
                 exchange.request_id = _new_id()
             body = _read(scope["path"], headers, content)
-            request = self._request(exchange.request_id, tenant, headers, body)
-            call = Call(request, scope, body, self._runtime, self._engine, self._on_trouble)
+            identity = read_identity(headers)
+            request = self._request(exchange.request_id, tenant, identity, body)
+            call = Call(
+                request,
+                scope,
+                body,
+                self._runtime,
+                self._engine,
+                self._on_trouble,
+                is_workflow=identity.workflow_id is None,
+            )
             await call.run(exchange, receive)
         except KairosError as error:
             self._on_error(error)
@@ -136,10 +145,7 @@ class Gateway:
             raise BodyTooSlow(BODY_TIMEOUT_S) from None
         return None
 
-    def _request(
-        self, request_id: str, tenant: str, headers: dict[bytes, bytes], body: Body
-    ) -> Request:
-        identity = read_identity(headers)
+    def _request(self, request_id: str, tenant: str, identity: Identity, body: Body) -> Request:
         now = self._runtime.now()
         return Request(
             id=request_id,

@@ -13,7 +13,7 @@ import msgspec
 
 from kairos.errors import InvalidFile, SetupError
 from kairos.events import ProfilesLearnt, Record
-from kairos.learnt import QUANTILES, AgentProfile, AgentRank, RemainingModel
+from kairos.learnt import POOLED, QUANTILES, AgentKey, AgentProfile, AgentRank, RemainingModel
 from kairos.position import FEATURES, STEPS
 from kairos.workload.files import atomic_write
 
@@ -34,7 +34,7 @@ class _Known(msgspec.Struct, frozen=True, kw_only=True):
     version: Annotated[int, msgspec.Meta(ge=_VERSION, le=_VERSION)]
     profiles: tuple[AgentProfile, ...]
     models: tuple[RemainingModel, ...]
-    ranks: tuple[AgentRank, ...] | None
+    ranks: tuple[AgentRank, ...]
     kendall_tau: float | None
 
 
@@ -44,7 +44,7 @@ class _Parts(msgspec.Struct, frozen=True, kw_only=True):
     version: int = _VERSION
     profiles: list[msgspec.Raw]
     models: list[msgspec.Raw]
-    ranks: tuple[AgentRank, ...] | None
+    ranks: tuple[AgentRank, ...]
     kendall_tau: float | None
 
 
@@ -66,7 +66,7 @@ class LearntStore:
         self._path, self._limit_bytes = path, limit_bytes
         self._parts: dict[_Key, bytes] = {}  # learnt longest ago first
         self._bytes = 0
-        self._ranks: tuple[AgentRank, ...] | None = None
+        self._ranks: dict[AgentKey, AgentRank] = {}
         self._tau: float | None = None
         self._changed = self._failing = False
 
@@ -86,7 +86,9 @@ class LearntStore:
                 self._path.replace(aside)
             logger.warning("nothing learnt before is known (%s); put aside: %s", error, aside)
             return None
-        return ProfilesLearnt(known.profiles, known.models, known.ranks, known.kendall_tau)
+        return ProfilesLearnt(
+            known.profiles, known.models, known.ranks, kendall_tau=known.kendall_tau
+        )
 
     async def run(self) -> None:
         """Save what is new every `SAVE_S`, until cancelled, and then once more."""
@@ -113,19 +115,26 @@ class LearntStore:
             self._keep(("profile", *profile.key), _encode(profile))
         for model in learnt.models:
             self._keep(("model", model.tenant, model.app), _encode(model))
-        if learnt.ranks is not None:
-            self._ranks, self._tau = learnt.ranks, learnt.kendall_tau
-            # Who is ranked no more was forgotten by the orchestrator, which bounds the names.
-            ranked = {("profile", each.tenant, each.app, each.agent) for each in learnt.ranks}
-            for key in [key for key in self._parts if key[0] == "profile" and key not in ranked]:
-                self._bytes -= len(self._parts.pop(key))
+        for rank in learnt.ranks:
+            self._ranks[rank.tenant, rank.app, rank.agent] = rank
+        for tenant, app, agent in learnt.forgotten:
+            self._ranks.pop((tenant, app, agent), None)
+            self._drop(("profile", tenant, app, agent))
+            if agent == POOLED:
+                self._drop(("model", tenant, app))
+        if learnt.kendall_tau is not None:
+            self._tau = learnt.kendall_tau
         self._changed = True
 
     def _keep(self, key: _Key, part: bytes) -> None:
-        self._bytes += len(part) - len(self._parts.pop(key, b""))
+        self._drop(key)
+        self._bytes += len(part)
         self._parts[key] = part
         while self._bytes > self._limit_bytes:
-            self._bytes -= len(self._parts.pop(next(iter(self._parts))))
+            self._drop(next(iter(self._parts)))
+
+    def _drop(self, key: _Key) -> None:
+        self._bytes -= len(self._parts.pop(key, b""))
 
     def _collect(self) -> _Parts:
         self._changed = False
@@ -133,7 +142,7 @@ class LearntStore:
         return _Parts(
             profiles=[msgspec.Raw(part) for key, part in parts if key[0] == "profile"],
             models=[msgspec.Raw(part) for key, part in parts if key[0] == "model"],
-            ranks=self._ranks,
+            ranks=tuple(self._ranks.values()),
             kendall_tau=self._tau,
         )
 

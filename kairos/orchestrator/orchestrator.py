@@ -17,6 +17,7 @@ from kairos.orchestrator.profiles import Profiles, Sample
 from kairos.orchestrator.workflow import MAX_CALLS, Call, Workflow
 from kairos.position import IDLE_US, MAX_WORKFLOWS, Positions, WorkflowKey, workflow_key
 
+MAX_OPEN_CALLS = 1_000_000  # of all open workflows
 MAX_TO_LEARN = 10_000  # workflows that have ended and were not learnt from yet
 MAX_ENDED = 1_000  # workflows kept to look at after they ended
 MAX_ENDED_CALLS = 50_000  # of all those together
@@ -26,7 +27,7 @@ class Orchestrator:
     """Owns the open workflows and what was learnt.
 
     O(log n) amortised per record. Bounded: beyond `max_workflows` the longest idle is evicted and
-    not learnt from, since its end is not known.
+    not learnt from, since its end is not known; nor is one that began before the first record.
     """
 
     def __init__(
@@ -48,7 +49,8 @@ class Orchestrator:
         self._positions = Positions(max_workflows=max_workflows, idle_us=idle_us)
         self._open: OrderedDict[WorkflowKey, Workflow] = OrderedDict()  # longest idle first
         self._ended: OrderedDict[WorkflowKey, Workflow] = OrderedDict()  # oldest first
-        self._ended_calls = 0
+        self._open_calls = self._ended_calls = 0
+        self._began_at: int | None = None
         self._to_learn: list[Workflow] = []
 
     def __len__(self) -> int:
@@ -58,6 +60,8 @@ class Orchestrator:
     def observe(self, record: Record) -> None:
         """Take in one record. A fact that is told twice changes nothing the second time."""
         event, at = record.event, record.at
+        if self._began_at is None:
+            self._began_at = at
         self.expire(at)
         arrives = isinstance(event, Arrived) and self._tracker.row(event.request.id) is None
         ended = self._tracker.observe(record)
@@ -108,9 +112,8 @@ class Orchestrator:
         workflow = self._open.get(key)
         if workflow is None:
             workflow = self._open[key] = Workflow(key, at)
-            if len(self._open) > self._max_workflows:
-                self._open.popitem(last=False)
-                self.evicted += 1
+            assert self._began_at is not None
+            workflow.is_whole = request.workflow_started_at >= self._began_at
         self._touch(workflow, at)
         workflow.in_flight.add(request.id)
         position = self._positions.arrived(request, at)
@@ -118,8 +121,13 @@ class Orchestrator:
             row = self._tracker.row(request.id)
             assert row is not None
             workflow.calls.append(Call(row, position))
+            self._open_calls += 1
         else:
             workflow.left_out += 1
+        while len(self._open) > self._max_workflows or self._open_calls > MAX_OPEN_CALLS:
+            _, evicted = self._open.popitem(last=False)
+            self._open_calls -= len(evicted.calls)
+            self.evicted += 1
 
     def _call_ended(self, row: CallRow, at: int) -> None:
         self._positions.ended(row.request.id, at, row.completion_tokens)
@@ -145,6 +153,7 @@ class Orchestrator:
 
     def _close(self, workflow: Workflow) -> None:
         del self._open[workflow.key]
+        self._open_calls -= len(workflow.calls)
         self._positions.workflow_ended(workflow.key)
         if len(self._to_learn) < MAX_TO_LEARN:
             self._to_learn.append(workflow)

@@ -33,6 +33,7 @@ class Workflow:
         self.seen_at = at
         self.ended_at: int | None = None
         self.idle = False  # it ended because nothing more was heard of it
+        self.is_whole = True  # seen from its start
 
     def graph(self, skew_us: int = 0) -> CallGraph:
         """The call graph of the calls that have ended; O(n log n), built when it is asked for.
@@ -53,8 +54,11 @@ class Workflow:
         """What the workflow, which has ended, teaches. Pure; O(n log n), 25 µs a call.
 
         Of a call that failed or was cancelled, and of those before it whose rest is therefore not
-        known, only whose they were: they are counted, and never learnt as short.
+        known, only whose they were: they are counted, and never learnt as short. Of a workflow that
+        was under way when it was first seen, nothing: where its calls stood is not known.
         """
+        if not self.is_whole:
+            return []
         rest = remaining(self.graph(skew_us))
         last_attempts = {call.row.request.id: call for call in self.calls}
         lessons: list[Sample | AgentKey] = []

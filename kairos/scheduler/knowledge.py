@@ -1,5 +1,7 @@
 """What policies may know: what was learnt of agents, and how far each open workflow has come."""
 
+from collections.abc import Iterator
+
 import msgspec
 
 from kairos.events import ProfilesLearnt
@@ -28,8 +30,9 @@ class Together:
 
     def __init__(self) -> None:
         self.standings: dict[str, Standing] = {}
-        self.left_us = 0.0
-        self.epoch = -1  # of the knowledge that it comes from; -1: to be found anew
+        self.calls_us = 0  # of all of them
+        self.longest: Standing | None = None  # of which most remains; None: to be found anew
+        self.epoch = -1  # of the knowledge that these two come from
 
 
 class Knowledge:
@@ -47,13 +50,14 @@ class Knowledge:
         self._together: dict[WorkflowKey, Together] = {}
 
     def learn(self, event: ProfilesLearnt) -> None:
+        for key in event.forgotten:
+            self._profiles.pop(key, None)
+            self._ranks.pop(key, None)
+            if key[2] == POOLED:
+                self._models.pop(key[:2], None)
         self._profiles.update((profile.key, profile) for profile in event.profiles)
-        if event.ranks is not None:
-            self._ranks = {(r.tenant, r.app, r.agent): r.rank for r in event.ranks}
-            # Who is ranked no more was forgotten by the orchestrator, which bounds the names.
-            self._profiles = {k: v for k, v in self._profiles.items() if k in self._ranks}
-            apps = {key[:2] for key in self._ranks}
-            self._models = {app: model for app, model in self._models.items() if app in apps}
+        self._ranks.update(((r.tenant, r.app, r.agent), r.rank) for r in event.ranks)
+        if event.kendall_tau is not None:
             self.kendall_tau = event.kendall_tau
         for model in event.models:
             self._models[model.tenant, model.app] = model
@@ -65,7 +69,11 @@ class Knowledge:
         self._standings[request.id] = standing
         together = self._together.setdefault(workflow_key(request), Together())
         together.standings[request.id] = standing
-        together.epoch = -1
+        if together.epoch == self.epoch and together.longest is not None:
+            self._fresh(standing)
+            together.calls_us += standing.call_us
+            if standing.remaining_us > together.longest.remaining_us:
+                together.longest = standing
 
     def dispatched(self, request_id: str, at: int) -> None:
         self.positions.dispatched(request_id, at)
@@ -80,29 +88,33 @@ class Knowledge:
         self._note_attained(standing.request, key)
         together = self._together[key]
         del together.standings[request_id]
-        together.epoch = -1
+        together.calls_us -= standing.call_us
+        if standing is together.longest:
+            together.longest = None
         if not together.standings:
             del self._together[key]
 
     def workflow_ended(self, key: WorkflowKey) -> None:
         self.positions.workflow_ended(key)
 
-    def in_flight(self, workflow: WorkflowKey) -> list[Request]:
-        """The calls of the workflow that wait or run."""
+    def in_flight(self, workflow: WorkflowKey) -> Iterator[Request]:
+        """The calls of the workflow that wait or run, in order of arrival."""
         together = self._together.get(workflow)
-        return [each.request for each in together.standings.values()] if together else []
+        if together is not None:
+            for standing in together.standings.values():
+                yield standing.request
 
     def left_us(self, request: Request) -> float:
         """Expected execution latency of all that is left of the request's workflow: what remains
         from the longest of its calls in flight on, and the other calls in flight themselves."""
         together = self._together[workflow_key(request)]
-        if together.epoch != self.epoch:
+        if together.longest is None or together.epoch != self.epoch:
             standings = [self._fresh(each) for each in together.standings.values()]
-            longest = max(standings, key=lambda each: each.remaining_us)
-            calls_us = sum(each.call_us for each in standings)
-            together.left_us = longest.remaining_us + calls_us - longest.call_us
+            together.longest = max(standings, key=lambda each: each.remaining_us)
+            together.calls_us = sum(each.call_us for each in standings)
             together.epoch = self.epoch
-        return together.left_us
+        longest = together.longest
+        return longest.remaining_us + together.calls_us - longest.call_us
 
     def published(self, key: AgentKey) -> tuple[AgentProfile | None, float | None]:
         """What was learnt of just this agent, and its rank."""

@@ -143,20 +143,19 @@ class WaitQueue:
         assert entry is not None
         return int(entry[0])
 
-    def rekey(self, request: Request) -> None:
-        """A fact about the request's workflow may have changed its key."""
-        waiting = self._waiting.get(request.id)
-        if waiting is None:
-            return
+    def rekey(self, request: Request) -> bool:
+        """A fact about the request's workflow may have changed its key. Returns whether it did."""
+        waiting = self._waiting[request.id]
         state = self._policy.state(request)
         if state == waiting.state:
-            return
+            return False
         waiting.state = state
         key = self._policy.key(request)
         waiting.epoch = self._knowledge.epoch
         if key != waiting.key:
             waiting.key = key  # the entry that stands for the old one is dead now
             self._by_key.push((key, waiting.seq, request.id), len(self._waiting))
+        return True
 
     def start_renewing(self) -> None:
         """What was learnt has changed: all keys are to be found anew, by and by."""

@@ -8,7 +8,7 @@ import pytest
 from agents import cg, qa, rg
 from kairos import agent
 from kairos.config import EngineSettings, Settings
-from kairos.events import Arrived, ProfilesLearnt
+from kairos.events import Arrived, ProfilesLearnt, WorkflowEnded
 from kairos.live import service
 from kairos.live.bus import MemoryBus
 from kairos.live.llm import HttpLLM
@@ -165,3 +165,34 @@ async def test_what_was_learnt_survives_a_restart(standin, tmp_path):
 
     async with service.running(settings) as live:
         assert live.runtime.balancer.knowledge.published(("default", "a", "b")) == before
+
+
+async def test_a_call_that_names_no_workflow_is_one_and_ends_with_it(kairos, standin):
+    served = await kairos(standin.url)
+    await served.chat()
+    await served.chat(headers={"X-Kairos-Workflow-Id": "w", "X-Request-Id": "w"})
+
+    [ended] = served.facts.all(WorkflowEnded)
+    [alone, named] = served.facts.all(Arrived)
+    assert ended.workflow_id == alone.request.id
+    assert named.request.workflow_id == "w"
+
+
+async def test_an_error_in_learning_is_told_and_serving_goes_on(kairos, standin, caplog):
+    served = await kairos(standin.url)
+    learner = served.service.learner
+    study = learner.study
+
+    def broken(ended):
+        if ended:
+            learner.study = study
+            raise ValueError("a mistake")
+        return []
+
+    learner.study = broken
+    await served.chat()
+    while "because of an error in Kairos" not in caplog.text:
+        await asyncio.sleep(0.05)
+    caplog.clear()  # no other error
+    await served.chat()
+    await served.facts.seen(ProfilesLearnt)

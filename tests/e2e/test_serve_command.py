@@ -16,7 +16,7 @@ import pytest
 from kairos.balancer import Balancer
 from kairos.config import EngineSettings, Settings
 from kairos.dispatcher.placements import PLACEMENTS
-from kairos.events import Arrived, Cancelled, Finished, InstanceJoined
+from kairos.events import Arrived, Cancelled, Finished, InstanceJoined, WorkflowEnded
 from kairos.live import service
 from kairos.live.factlog import read_facts
 from kairos.scheduler.policies import POLICIES
@@ -202,7 +202,9 @@ async def test_a_call_that_does_not_end_is_given_up_after_the_grace_and_logged(
         await engine.until(lambda: engine.lost == 1)
 
     assert len(live.runtime.balancer.ledger) == 0
-    assert isinstance([record.event for record in read_facts(tmp_path)][-1], Cancelled)
+    *_, call, workflow = [record.event for record in read_facts(tmp_path)]
+    assert isinstance(call, Cancelled)
+    assert isinstance(workflow, WorkflowEnded)
 
 
 async def test_what_breaks_inside_ends_it_in_good_order(engine):

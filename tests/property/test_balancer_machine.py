@@ -184,7 +184,7 @@ class BalancerMachine(RuleBasedStateMachine):
         app=st.sampled_from(["app", "other", POOLED]),
         agent=st.sampled_from(["x", "y", POOLED]),
         seconds=st.integers(1, 50),
-        part=st.sampled_from(["profile", "model", "ranks"]),
+        part=st.sampled_from(["profile", "model", "ranks", "forgotten"]),
     )
     def learn(self, app, agent, seconds, part):
         tenant = POOLED if app == POOLED else "default"
@@ -193,6 +193,8 @@ class BalancerMachine(RuleBasedStateMachine):
             self.tell(ProfilesLearnt((learnt.profile(agent, [seconds * SECOND], **work),)))
         elif part == "model":
             self.tell(ProfilesLearnt(models=(remaining_model(tenant, app, agent, seconds),)))
+        elif part == "forgotten":
+            self.tell(ProfilesLearnt(forgotten=((tenant, app, agent),)))
         else:
             self.tell(ProfilesLearnt(ranks=(AgentRank(tenant, app, agent, float(seconds)),)))
 
@@ -288,6 +290,15 @@ class BalancerMachine(RuleBasedStateMachine):
                 assert len(alive) == 1
                 if not queue._by_key.moving:
                     assert waiting.key == self.policy.key(waiting.request)
+
+    @invariant()
+    def what_is_left_of_a_workflow_is_the_sum_over_its_calls(self):
+        for together in self.knowledge._together.values():
+            calls = list(together.standings.values())
+            left_us = self.knowledge.left_us(calls[0].request)
+            longest = max(calls, key=lambda call: self.knowledge.remaining_us(call.request))
+            others_us = sum(call.call_us for call in calls if call is not longest)
+            assert left_us == pytest.approx(longest.remaining_us + others_us)
 
     @invariant()
     def nothing_is_kept_of_those_who_are_gone(self):

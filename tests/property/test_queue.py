@@ -2,12 +2,14 @@
 
 import math
 from itertools import count
+from random import Random
 
 import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
+from kairos.scheduler.heap import LazyHeap
 from kairos.scheduler.knowledge import Knowledge
 from kairos.scheduler.policies import POLICIES, Fcfs
 from kairos.scheduler.queue import OVERTAKEN, WaitQueue
@@ -44,6 +46,21 @@ class ByTable:
 
     def patience_us(self, request):
         return None
+
+
+class Counting(ByTable):
+    """Notes who was asked for a key; the state stands in a table of its own."""
+
+    def __init__(self, table, states):
+        super().__init__(table)
+        self.asked, self.states = [], states
+
+    def key(self, request):
+        self.asked.append(request.id)
+        return super().key(request)
+
+    def state(self, request):
+        return self.states.get(request.id, 0)
 
 
 def made(policy, max_wait_us=FOREVER, overtaken=OVERTAKEN):
@@ -90,12 +107,13 @@ class QueueMachine(RuleBasedStateMachine):
         self.expected.remove(request)
 
     @precondition(lambda self: self.expected)
-    @rule(data=st.data())
-    def push_again_what_was_removed(self, data):
+    @rule(data=st.data(), need=st.integers(1, 50))
+    def push_again_what_was_removed(self, data, need):
+        """Under the same id comes another request, as when a call is tried again."""
         request = data.draw(st.sampled_from(self.expected))
         self.queue.remove(request.id)
         self.expected.remove(request)
-        self.add(request)
+        self.add(build.request(request.id, prompt=need, completion=1))
 
     @precondition(lambda self: self.expected)
     @rule(data=st.data(), key=st.integers(0, 5))
@@ -212,6 +230,32 @@ def test_after_half_of_the_longest_wait_a_request_goes_first():
     assert queue.pop_first(Room(), 50).request.id == "old"
 
 
+@pytest.mark.parametrize(("patience_us", "goes_first_at"), [(30, 30), (80, 50)])
+def test_the_patience_of_the_policy_counts_where_it_is_shorter(patience_us, goes_first_at):
+    class Impatient(ByTable):
+        def patience_us(self, request):
+            return patience_us
+
+    _, queue, push = made(lambda _: Impatient({"old": 1}), max_wait_us=100)
+    push(build.request("old", completion=10_000), at=0)
+    push(build.request("new"), at=1)
+    push(build.request("newer"), at=1)
+
+    assert queue.pop_first(Room(), goes_first_at - 1).request.id == "new"
+    assert queue.pop_first(Room(), goes_first_at).request.id == "old"
+
+
+def test_what_was_served_before_a_request_came_did_not_overtake_it():
+    _, queue, push = made(lambda _: ByTable({"old": 1}))
+    for n in range(100):
+        push(build.request(f"before{n}"))
+        queue.pop_first(Room(), 0)
+    push(build.request("old"))
+    push(build.request("new"))
+
+    assert queue.pop_first(Room(), 0).request.id == "new"
+
+
 def test_room_is_kept_for_an_overdue_request_that_does_not_fit():
     _, queue, push = made(lambda _: ByTable({"large": 1}), max_wait_us=100)
     push(build.request("large", prompt=50), at=0)
@@ -229,7 +273,7 @@ def test_room_is_kept_for_an_overdue_request_that_does_not_fit():
 
 def test_while_keys_are_renewed_the_head_is_always_up_to_date():
     table = {}
-    knowledge, queue, push = made(lambda _: ByTable(table))
+    knowledge, queue, push = made(lambda _: ByTable(table), overtaken=math.inf)
     for n in range(2_000):
         table[f"r{n}"] = n
         push(build.request(f"r{n}"))
@@ -238,18 +282,14 @@ def test_while_keys_are_renewed_the_head_is_always_up_to_date():
     knowledge.epoch += 1
     queue.start_renewing()
 
-    assert queue.pop_first(Room(), 0).request.id == "r10"
+    served = [queue.pop_first(Room(), 0).request.id for _ in range(2_000)]
+    assert served == [f"r{n}" for n in (*range(10, 2_000), *range(10))]
 
 
 def test_renewing_takes_few_at_a_time_and_ends():
-    asked = []
-
-    class Counting(ByTable):
-        def key(self, request):
-            asked.append(request.id)
-            return super().key(request)
-
-    knowledge, queue, push = made(lambda _: Counting({}))
+    policy = Counting({}, {})
+    asked = policy.asked
+    knowledge, queue, push = made(lambda _: policy)
     for n in range(5_000):
         push(build.request(f"r{n}"))
     asked.clear()
@@ -264,6 +304,73 @@ def test_renewing_takes_few_at_a_time_and_ends():
 
     assert not queue._by_key.moving
     assert all(w.epoch == knowledge.epoch for w in queue._waiting.values())
+
+
+def test_a_request_that_comes_back_stands_at_its_new_place_even_with_the_same_key():
+    key = (0.0,)
+
+    class Always(ByTable):
+        def key(self, request):
+            return key
+
+    knowledge, queue, push = made(lambda _: Always({}))
+    push(build.request("again"))
+    push(build.request("second"))
+    queue.remove("again")
+    knowledge.ended("again", 0)
+    push(build.request("again"))
+
+    assert queue.head_key(0) == (key, 1)
+    assert [queue.pop_first(Room(), 0).request.id for _ in range(2)] == ["second", "again"]
+
+
+def test_a_request_that_was_overdue_and_comes_back_starts_to_wait_anew():
+    knowledge, queue, push = made(lambda _: ByTable({"again": 1}), max_wait_us=100)
+    push(build.request("again", prompt=50), at=0)
+    assert queue.pop_first(Room(20), 60) is None
+    assert queue.overdue().id == "again"
+    queue.remove("again")
+    knowledge.ended("again", 60)
+    push(build.request("again"), at=60)
+    push(build.request("new"), at=61)
+
+    assert queue.overdue() is None
+    assert queue.pop_first(Room(), 62).request.id == "new"
+    push(build.request("newer"), at=110)
+    assert queue.pop_first(Room(), 110).request.id == "again"
+
+
+def test_only_a_fact_that_changes_the_state_costs_a_new_key():
+    states = {}
+    policy = Counting({}, states)
+    _, queue, push = made(lambda _: policy)
+    request = build.request("r")
+    push(request)
+    queue.rekey(request)
+    assert policy.asked == ["r"]
+
+    for states["r"] in range(1, 10):
+        queue.rekey(request)
+        queue.rekey(request)
+    assert len(policy.asked) == 10
+    assert len(queue._by_key) == 1  # the key stayed as it was, and so did its entry
+
+
+def test_a_heap_that_is_moved_stays_in_order_and_counts_all_of_its_entries():
+    order = list(range(300))
+    Random(1).shuffle(order)
+    heap = LazyHeap(lambda entry: entry)
+    for n in order:
+        heap.push((n,), len(heap) + 1)
+    heap.start_moving()
+    taken = []
+    for left in range(300, 0, -1):
+        assert len(heap) == left
+        heap.move(1)
+        taken.append(heap.pop()[0])
+
+    assert taken == sorted(order)
+    assert (heap.top(), heap.pop()) == (None, None)
 
 
 def test_a_long_life_of_pushes_and_removals_leaves_no_garbage():

@@ -229,6 +229,15 @@ def test_room_is_kept_for_one_that_is_overdue_against_other_models_too():
     assert build.placed(released) == [("large", "a"), ("small", "a")]
 
 
+def test_beside_the_instances_that_are_kept_for_one_that_is_overdue_the_others_go_on():
+    balancer = build.balancer(
+        build.instance("large", kv=100), build.instance("small", kv=50), max_wait_us=100
+    )
+    large_one_overdue(balancer)
+
+    assert build.placed(arrive(balancer, "next", at=61)) == [("next", "small")]
+
+
 def test_when_the_one_for_which_room_was_kept_is_given_up_those_behind_it_go():
     balancer = build.balancer(build.instance("a", kv=100), max_wait_us=100)
     large_one_overdue(balancer)

@@ -16,7 +16,7 @@ from kairos.events import (
     WorkflowEnded,
 )
 from kairos.learner import Learner
-from kairos.learnt import AgentRank
+from kairos.learnt import POOLED
 from kairos.live.views import MAX_PARENTS, snapshot, workflow_view
 from kairos.model import SECOND
 from kairos.orchestrator.orchestrator import Orchestrator
@@ -107,11 +107,11 @@ def test_agents_beyond_the_bound_of_a_workflow_count_as_one():
     assert known.visit == 2
 
 
-def test_models_of_apps_that_are_ranked_no_more_are_forgotten():
+def test_models_of_apps_that_are_forgotten_are_forgotten():
     knowledge = Knowledge()
     for app in ("old", "new"):
-        learning = taught(app)
-        knowledge.learn(ProfilesLearnt(*learning, ranks=(AgentRank("t", app, "writer", 1.0),)))
+        knowledge.learn(ProfilesLearnt(*taught(app)))
+    knowledge.learn(ProfilesLearnt(forgotten=(("t", "old", POOLED),)))
 
     assert knowledge.model(build.request("r", tenant="t", app="new")) is not None
     assert knowledge.model(build.request("r", tenant="t", app="old")) is None

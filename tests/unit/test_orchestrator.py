@@ -219,6 +219,33 @@ def test_the_longest_idle_workflow_makes_room_and_is_counted_and_not_learnt():
     assert not facts.samples
 
 
+def test_open_workflows_make_room_when_they_have_too_many_calls_together(monkeypatch):
+    monkeypatch.setattr("kairos.orchestrator.orchestrator.MAX_OPEN_CALLS", 5)
+    facts = Facts()
+    for n in range(4):
+        facts.call(n, n + 0.4, f"r{n}", workflow_id="long")
+    for n in range(2):
+        facts.call(10 + n, 10.5 + n, f"s{n}", workflow_id=f"short{n}")
+    assert facts.orchestrator.evicted == 1
+    assert facts.orchestrator.workflow("default", "long") is None
+    facts.end(20, "short0")
+    for n in range(4):
+        facts.call(30 + n, 30.5 + n, f"t{n}", workflow_id="other")
+    assert facts.orchestrator.evicted == 1  # one short, and four: five again
+
+
+def test_a_workflow_that_was_under_way_before_the_first_record_is_not_learnt():
+    facts = Facts()
+    facts.tell(100, Finished("a stranger"))
+    facts.call(101, 102, "r1", workflow_id="old", workflow_started_at=99 * SECOND)
+    facts.call(103, 104, "r2", workflow_id="new", workflow_started_at=100 * SECOND)
+    facts.end(105, "old")
+    facts.end(106, "new")
+    assert [sample.position.prompt_tokens for sample in facts.samples] == [10]
+    assert facts.censored == []
+    assert facts.orchestrator.workflow("default", "old").calls  # to look at it is kept
+
+
 def test_news_of_a_call_whose_workflow_was_evicted_change_nothing():
     facts = Facts(max_workflows=1)
     facts.arrive(0, "r1", workflow_id="v")

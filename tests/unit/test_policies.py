@@ -55,8 +55,8 @@ class Bench:
         self.policy = POLICIES[name](self.knowledge)
         self.requests = {}
 
-    def learn(self, *profiles, models=(), ranks=None):
-        self.knowledge.learn(ProfilesLearnt(profiles, tuple(models), ranks))
+    def learn(self, *profiles, models=(), ranks=(), forgotten=()):
+        self.knowledge.learn(ProfilesLearnt(profiles, tuple(models), tuple(ranks), forgotten))
 
     def arrive(self, name, *, at=0, app="a", agent="x", **fields):
         request = build.request(name, at=at, app=app, agent=agent, **fields)
@@ -313,10 +313,10 @@ def test_what_is_learnt_reorders_those_that_wait_already():
     assert first.request_id == "short"
 
 
-def test_whoever_is_ranked_no_more_is_forgotten():
+def test_whoever_is_forgotten_is_not_known_any_more():
     bench = Bench("mean")
     bench.learn(profile("gone", remaining_s=9), profile("here", remaining_s=5))
-    bench.learn(ranks=(AgentRank("default", "a", "here", 1.0),))
+    bench.learn(forgotten=(("default", "a", "gone"),))
     bench.arrive("gone", agent="gone")
     bench.arrive("here", agent="here")
     assert bench.order() == ["gone", "here"]  # nothing is known of it: no expected work

@@ -65,7 +65,7 @@ def test_what_was_published_is_known_after_a_restart(path):
     kept.save()
 
     assert LearntStore(path).read() == ProfilesLearnt(
-        (profile("a"), profile("b")), (model(),), ranks, 0.75
+        (profile("a"), profile("b")), (model(),), ranks, kendall_tau=0.75
     )
 
 
@@ -81,17 +81,31 @@ def test_what_is_published_again_replaces_what_was_known_and_the_rest_stays(path
     assert {each.app: each.samples for each in read.models} == {"app": 99, "other": 9}
 
 
-def test_agents_that_are_ranked_no_more_are_forgotten_and_models_stay(path):
-    size = 2 * len(msgspec.json.encode(profile("a"))) + len(msgspec.json.encode(model()))
+def test_what_the_orchestrator_forgot_is_not_kept_either(path):
+    size = 2 * len(msgspec.json.encode(profile("a"))) + 2 * len(msgspec.json.encode(model()))
     kept = LearntStore(path, limit_bytes=size)
-    publish(kept, profiles=(profile("a"), profile("b")), models=(model(),))
-    publish(kept, ranks=(AgentRank("t", "app", "b", 0.5),))
+    publish(kept, profiles=(profile("a"), profile("b")), models=(model(), model("gone")))
+    publish(kept, ranks=(AgentRank("t", "app", "a", 0.5), AgentRank("t", "app", "b", 0.75)))
+    publish(kept, forgotten=(("t", "app", "a"), ("t", "gone", "*")))
     publish(kept, profiles=(profile("c"),))  # there is room again
     kept.save()
 
     read = LearntStore(path).read()
     assert [each.agent for each in read.profiles] == ["b", "c"]
+    assert [each.agent for each in read.ranks] == ["b"]
     assert read.models == (model(),)
+
+
+def test_ranks_that_are_published_later_join_those_that_were(path):
+    kept = LearntStore(path)
+    publish(kept, ranks=(AgentRank("t", "app", "a", 0.5), AgentRank("t", "app", "b", 0.75)))
+    publish(kept, ranks=(AgentRank("t", "app", "a", 0.9),))
+    kept.save()
+
+    assert {each.agent: each.rank for each in LearntStore(path).read().ranks} == {
+        "a": 0.9,
+        "b": 0.75,
+    }
 
 
 @given(st.lists(st.tuples(st.sampled_from("ab"), st.sampled_from("xyz"), st.integers(1, 99))))

@@ -14,8 +14,8 @@ from kairos.events import (
     ProfilesLearnt,
     Record,
 )
-from kairos.live.telemetry import Telemetry
 from kairos.learnt import AgentRank
+from kairos.live.telemetry import Telemetry
 from kairos.model import SECOND
 from kairos.orchestrator.orchestrator import Orchestrator
 from tests import build
