@@ -204,8 +204,16 @@ async def test_agents_are_shown_with_what_was_learnt_of_them(kairos, standin):
         await served.chat(headers=said("router", workflow=workflow))
         await served.chat(headers=said("expert", workflow=workflow, upstream="router"))
         await served.ask("POST", f"/v1/workflows/{workflow}/end")
-    found = served.service.learner.orchestrator.profiles
-    await served.facts.until(lambda: {each.samples for each in found.status("default")} == {2, 4})
+    await served.facts.until(
+        lambda: (
+            ("expert", 2)
+            in [
+                (each.agent, each.samples)
+                for learnt in served.facts.all(ProfilesLearnt)
+                for each in learnt.profiles
+            ]
+        )
+    )
     learnt = ProfilesLearnt(
         (profile("router", 4.0),),
         (),
@@ -222,7 +230,7 @@ async def test_agents_are_shown_with_what_was_learnt_of_them(kairos, standin):
     assert (router["samples"], expert["samples"], pool["samples"]) == (2, 2, 4)
     assert router["rank"] == 3.5
     assert 0 < expert["rank"] < 1  # the service\'s own
-    assert expert["learnt"] is None
+    assert expert["learnt"]["remaining_stages"] == 1.0
     assert router["learnt"]["remaining_stages"] == 2.0
     assert router["learnt"]["completion_tokens"] is None
     remaining = router["learnt"]["remaining_s"]
