@@ -230,12 +230,51 @@ def test_room_is_kept_for_one_that_is_overdue_against_other_models_too():
 
 
 def test_beside_the_instances_that_are_kept_for_one_that_is_overdue_the_others_go_on():
+    both = {"models": ("m", "n")}
     balancer = build.balancer(
-        build.instance("large", kv=100), build.instance("small", kv=50), max_wait_us=100
+        build.instance("large", kv=100, **both),
+        build.instance("small", kv=50, **both),
+        max_wait_us=100,
     )
     large_one_overdue(balancer)
 
-    assert build.placed(arrive(balancer, "next", at=61)) == [("next", "small")]
+    for name, model in (("next", "m"), ("other model's", "n")):
+        assert build.placed(arrive(balancer, name, at=61, model=model)) == [(name, "small")]
+
+
+def test_without_the_bound_the_policy_alone_decides():
+    balancer = build.balancer(
+        build.instance("a", seqs=1), policy="fcfs-app", overtaken=float("inf")
+    )
+    arrive(balancer, "running0")
+    arrive(balancer, "young", workflow_started_at=9)
+    for n in range(50):
+        arrive(balancer, f"running{n + 1}", workflow_started_at=0)
+        [dispatch] = balancer.handle(Finished(f"running{n}"), 0)
+        assert dispatch.request_id == f"running{n + 1}"
+
+
+def test_what_a_call_took_and_said_is_known_of_its_workflow():
+    balancer = build.balancer(build.instance("a", seqs=1))
+    arrive(balancer, "running")
+    arrive(balancer, "r", at=10, workflow_id="w")
+    balancer.handle(Finished("running"), 40)
+    balancer.handle(Finished("r", 10, 77), 100)
+    arrive(balancer, "next", at=100, workflow_id="w")
+
+    assert balancer.knowledge.positions.attained(("default", "w")) == (60, 30)
+    position = balancer.knowledge._standings["next"].position
+    assert (position.served_us, position.last_completion_tokens) == (60, 77)
+
+
+def test_a_workflow_that_fans_out_stands_by_all_its_calls_from_then_on():
+    balancer = build.balancer(build.instance("a", seqs=1), policy="kairos")
+    arrive(balancer, "running")
+    arrive(balancer, "branch", at=1, workflow_id="w", completion=20)
+    arrive(balancer, "other", at=2, completion=30)
+    arrive(balancer, "another branch", at=3, workflow_id="w", completion=20)
+
+    assert build.placed(balancer.handle(Finished("running"), 4)) == [("other", "a")]
 
 
 def test_when_the_one_for_which_room_was_kept_is_given_up_those_behind_it_go():

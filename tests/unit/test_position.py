@@ -57,6 +57,27 @@ def test_an_end_without_tokens_leaves_the_last_length_as_it_was():
     assert positions.arrived(call("r3"), 4).last_completion_tokens == 40
 
 
+def test_an_answer_of_no_tokens_is_the_last_one_all_the_same():
+    positions = Positions()
+    positions.arrived(call("r1"), 0)
+    positions.ended("r1", 1, 40)
+    positions.arrived(call("r2"), 2)
+    positions.ended("r2", 3, 0)
+
+    assert positions.arrived(call("r3"), 4).last_completion_tokens == 0
+
+
+def test_an_end_that_is_told_twice_counts_once():
+    positions = Positions()
+    positions.arrived(call("r1"), 0)
+    positions.dispatched("r1", 100)
+    positions.ended("r1", 400, 30)
+    positions.ended("r1", 900, 30)
+
+    assert positions.attained(("default", "w")) == (300, 100)
+    assert not positions._calls
+
+
 def test_workflows_of_two_tenants_are_two_though_they_share_an_id():
     positions = Positions()
     positions.arrived(call("r1", tenant="x"), 0)
