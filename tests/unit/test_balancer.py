@@ -9,12 +9,14 @@ from kairos.events import (
     FirstToken,
     InstanceJoined,
     InstanceLeft,
+    ProfilesLearnt,
     Refuse,
     Tick,
     WorkflowEnded,
 )
+from kairos.learnt import AgentRank
 from kairos.model import SECOND
-from tests import build
+from tests import build, learnt
 
 
 def arrive(balancer, name, at=0, **fields):
@@ -265,6 +267,16 @@ def test_what_a_call_took_and_said_is_known_of_its_workflow():
     assert balancer.knowledge.positions.attained(("default", "w")) == (60, 30)
     position = balancer.knowledge._standings["next"].position
     assert (position.served_us, position.last_completion_tokens) == (60, 77)
+
+
+def test_a_dispatch_says_what_was_expected_and_where_its_agent_stood():
+    balancer = build.balancer(build.instance("a"), policy="kairos")
+    ranks = (AgentRank("default", "app", "x", 0.25),)
+    known = learnt.profile("x", [7 * SECOND], app="app", tenant="default")
+    balancer.handle(ProfilesLearnt((known,), ranks=ranks), 0)
+
+    [dispatch] = arrive(balancer, "r", app="app", agent="x")
+    assert (dispatch.remaining_us, dispatch.rank) == (7 * SECOND, 0.25)
 
 
 def test_a_workflow_that_fans_out_stands_by_all_its_calls_from_then_on():

@@ -21,6 +21,7 @@ from kairos.orchestrator.orchestrator import MAX_ENDED, MAX_TO_LEARN, Orchestrat
 from kairos.orchestrator.profiles import Sample
 from kairos.orchestrator.workflow import MAX_CALLS
 from tests import build
+from tests.learnt import profile
 
 
 class Facts:
@@ -130,6 +131,17 @@ def test_an_end_that_is_told_while_a_call_runs_waits_for_the_call():
     assert facts.orchestrator.workflow("default", "w").ended_at == SECOND
 
 
+def test_an_end_that_is_told_while_calls_run_waits_for_the_last_of_them():
+    facts = Facts()
+    facts.arrive(0, "r1", agent="x")
+    facts.arrive(0, "r2", agent="y")
+    facts.end(1)
+    facts.tell(4, Finished("r1", 1, 1))
+    assert not facts.samples
+    facts.tell(6, Finished("r2", 1, 1))
+    assert set(facts.learnt()) == {"x", "y"}
+
+
 def test_what_is_told_twice_counts_once():
     facts = Facts()
     facts.arrive(0, "r1", agent="x")
@@ -140,6 +152,7 @@ def test_what_is_told_twice_counts_once():
     facts.end(5)
     assert len(facts.samples) == 1
     assert facts.samples[0].remaining_us == 2 * SECOND
+    assert len(facts.orchestrator.workflow("default", "w").calls) == 1
 
 
 @pytest.mark.parametrize("end", [Failed("r2", "broke off"), Cancelled("r2")])
@@ -197,6 +210,25 @@ def test_a_call_that_takes_long_is_no_silence():
     facts.tell(501, Finished("r1", 1, 1))
     facts.orchestrator.expire(601 * SECOND)
     assert len(facts.orchestrator) == 0
+
+
+def test_a_call_that_takes_long_does_not_hide_the_silence_of_others():
+    facts = Facts(idle_us=100 * SECOND)
+    facts.arrive(0, "long", workflow_id="v")
+    facts.call(1, 2, "r1")
+    facts.orchestrator.expire(102 * SECOND)
+    assert facts.orchestrator.expired == 1
+    assert facts.orchestrator.workflow("default", "w").idle
+
+
+def test_a_workflow_with_a_new_call_is_not_the_longest_idle():
+    facts = Facts(max_workflows=2)
+    facts.call(0, 1, "r1", workflow_id="v")
+    facts.call(2, 3, "r2", workflow_id="w")
+    facts.arrive(4, "r3", workflow_id="v")
+    facts.call(5, 6, "r4", workflow_id="u")
+    assert facts.orchestrator.workflow("default", "v") is not None
+    assert facts.orchestrator.workflow("default", "w") is None
 
 
 def test_tenants_do_not_see_each_other():
@@ -337,7 +369,62 @@ def test_what_is_published_says_all_that_is_known_and_only_when_it_is_new():
     order = [rank.agent for rank in learnt.ranks if rank.tenant == "default"]
     assert order.index("y") < order.index("x")
     assert ("default", "a") in {(m.tenant, m.app) for m in learnt.models}
+    assert learnt.kendall_tau == 1.0
     assert learner.step() is None
+
+
+class Learnt:
+    """What learning comes to, said by the test."""
+
+    def __init__(self, *agents, mean_us=1_000_000, forgotten=()):
+        self.profiles = [profile(agent, [mean_us + n]) for n, agent in enumerate(agents)]
+        self.forgotten = forgotten
+
+    def learn(self):
+        return self.profiles, []
+
+
+def test_all_agents_are_embedded_anew_only_when_enough_of_many_have_changed(monkeypatch):
+    learner, embedded = Learner(Orchestrator()), []
+    embed = learner._ranking.embed
+    monkeypatch.setattr(learner._ranking, "embed", lambda: embedded.append(embed()))
+    agents = [f"agent{n}" for n in range(300)]
+    learner.compute(Learnt(*agents))
+    assert len(embedded) == 1
+    for n in range(10):  # a tenth of them, less 20
+        learner.compute(Learnt(agents[n], mean_us=2_000_000))
+    assert len(embedded) == 1
+    learner.compute(Learnt(agents[10], mean_us=2_000_000))
+    assert len(embedded) == 2
+    learner.compute(Learnt(agents[11], mean_us=2_000_000))
+    assert len(embedded) == 2
+
+
+def test_an_agent_that_is_forgotten_is_ranked_no_more_and_anew_when_it_returns():
+    learner = Learner(Orchestrator())
+    learner.compute(Learnt("here", "gone"))
+    published = learner.compute(
+        Learnt("here", mean_us=5_000_000, forgotten=(("t", "app", "gone"),))
+    )
+    assert published.forgotten == (("t", "app", "gone"),)
+    assert [rank.agent for rank in published.ranks] == ["here"]
+    assert len(learner._ranking) == len(learner._published) == 1
+    again = learner.compute(Learnt("gone"))
+    assert "gone" in [rank.agent for rank in again.ranks]
+
+
+def test_clocks_that_disagree_within_the_skew_do_not_break_a_chain():
+    learner = Learner(Orchestrator(skew_us=SECOND))
+    facts = Facts()
+    facts.orchestrator = learner.orchestrator
+    facts.arrive(0, "r1", app="a", agent="x", upstream="user")
+    facts.arrive(1.5, "r2", app="a", agent="y", upstream="x")  # of which r1 is the cause
+    facts.tell(2, Finished("r1", 1, 1))
+    facts.tell(5, Finished("r2", 1, 1))
+    facts.end(6)
+
+    means = {p.agent: p.remaining_us.mean / SECOND for p in learner.step().profiles}
+    assert means["x"] == pytest.approx(2 + 3.5)
 
 
 def test_a_learner_goes_on_from_what_was_published_before():
