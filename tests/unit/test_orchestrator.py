@@ -88,6 +88,14 @@ def test_queueing_is_load_and_not_work():
     facts.tell(52, Finished("r1", 10, 20))
     facts.end(53)
     assert facts.learnt()["x"].remaining_us == 2 * SECOND
+    assert facts.learnt()["x"].call_us == 2 * SECOND
+
+
+def test_a_call_that_took_no_time_is_learnt_as_the_shortest_there_is():
+    facts = Facts()
+    facts.call(3, 3, "r1", agent="x")
+    facts.end(4)
+    assert facts.learnt()["x"].remaining_us == 1
 
 
 def test_a_call_is_learnt_with_the_position_that_it_had_when_it_arrived():
@@ -136,10 +144,55 @@ def test_an_end_that_is_told_while_calls_run_waits_for_the_last_of_them():
     facts.arrive(0, "r1", agent="x")
     facts.arrive(0, "r2", agent="y")
     facts.end(1)
+    facts.end(3)
     facts.tell(4, Finished("r1", 1, 1))
     assert not facts.samples
     facts.tell(6, Finished("r2", 1, 1))
     assert set(facts.learnt()) == {"x", "y"}
+    assert facts.orchestrator.workflow("default", "w").ended_at == SECOND
+
+
+def test_a_workflow_whose_id_is_used_again_after_its_end_is_a_new_one():
+    facts = Facts()
+    facts.call(0, 1, "r1", agent="x")
+    facts.end(2)
+    facts.call(3, 4, "r2", agent="y")
+    again = facts.orchestrator.workflow("default", "w")
+    assert again.ended_at is None
+    facts.end(5)
+    assert facts.learnt()["y"].position == facts.learnt()["x"].position  # a first call
+
+
+def ended(facts, at_s, name, calls=1):
+    """A workflow of so many calls that ends."""
+    for n in range(calls):
+        facts.call(at_s, at_s, f"{name}-{at_s}-{n}", workflow_id=name)
+    facts.end(at_s, name)
+
+
+def kept(facts, *names):
+    return [name for name in names if facts.orchestrator.workflow("default", name) is not None]
+
+
+def test_workflows_that_ended_are_kept_up_to_so_many_calls_of_all(monkeypatch):
+    monkeypatch.setattr("kairos.orchestrator.orchestrator.MAX_ENDED_CALLS", 10)
+    facts = Facts()
+    for n in range(6):
+        ended(facts, n, f"w{n}", calls=3)
+    assert kept(facts, *(f"w{n}" for n in range(6))) == ["w3", "w4", "w5"]
+
+
+def test_a_workflow_that_ends_again_takes_the_place_of_its_first_end(monkeypatch):
+    monkeypatch.setattr("kairos.orchestrator.orchestrator.MAX_ENDED_CALLS", 10)
+    monkeypatch.setattr("kairos.orchestrator.orchestrator.MAX_ENDED", 2)
+    facts = Facts()
+    ended(facts, 0, "v")
+    for at_s in range(1, 9):
+        ended(facts, at_s, "w", calls=3)
+    assert kept(facts, "v", "w") == ["v", "w"]
+    ended(facts, 9, "v")
+    ended(facts, 10, "u")
+    assert kept(facts, "u", "v", "w") == ["u", "v"]
 
 
 def test_what_is_told_twice_counts_once():
@@ -247,6 +300,7 @@ def test_the_longest_idle_workflow_makes_room_and_is_counted_and_not_learnt():
         facts.call(n, n + 0.5, f"r{n}", workflow_id=f"w{n}")
     assert len(facts.orchestrator) == 2
     assert facts.orchestrator.evicted == 1
+    assert len(facts.orchestrator._positions) == 2
     assert facts.orchestrator.workflow("default", "w0") is None
     assert not facts.samples
 
