@@ -4,7 +4,7 @@ BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test test-real bench experiments lint types contracts check lock clean
+.PHONY: help install demo test test-real bench experiments lint types contracts check acceptance lock clean
 
 help:  ## this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/ - /' | sort
@@ -39,6 +39,8 @@ types: $(INSTALLED)  ## mypy --strict
 
 contracts: $(INSTALLED)  ## imports point one way
 	@$(BIN)/lint-imports
+
+acceptance: check test-real bench experiments  ## all of it: an hour
 
 check: test lint types contracts  ## everything that needs no real engine
 

@@ -5,8 +5,9 @@ import asyncio
 import pytest
 from aiohttp import web
 
-from kairos.events import Arrived, Failed, InstanceJoined, InstanceLeft
-from kairos.live import gateway, monitor, telemetry
+from kairos.events import Arrived, Failed, InstanceJoined, InstanceLeft, Tick
+from kairos.live import gateway, monitor, service, telemetry
+from kairos.model import SECOND
 
 STREAM = {"stream": True, "stream_options": {"include_usage": True}}
 CHUNK = b'data: {"choices":[{"delta":{"content":"x"}}],"usage":null}\n\n'
@@ -144,6 +145,25 @@ async def test_what_waits_for_the_last_engine_is_refused_when_it_leaves(kairos, 
         each.is_to_be_retried("no_instance")
     assert [fact.reason for fact in served.facts.all(Failed)] == ["no_instance"] * 2
     assert len(engine.calls) == 1
+
+
+async def test_a_request_that_has_waited_as_long_as_it_may_is_refused(kairos, engine, monkeypatch):
+    monkeypatch.setattr(service, "TICK_S", 0.01)
+    engine.answer = engine.when_released
+    served = await kairos(engine.url, max_num_seqs=1, max_wait_s=1)
+    async with asyncio.TaskGroup() as group:
+        running = group.create_task(served.chat())
+        await engine.called()
+        late = group.create_task(served.chat())
+        await served.facts.seen(Failed)
+        engine.release()
+
+    late.result().is_to_be_retried("waited_too_long")
+    assert running.result().status == 200
+    [tick] = [r for r in served.facts.records if isinstance(r.event, Tick)]  # and no other
+    assert [command.reason for command in tick.commands] == ["waited_too_long"]
+    arrived = served.facts.all(Arrived)[-1].request.arrived_at
+    assert tick.at >= arrived + SECOND
 
 
 async def test_everybody_is_told_when_the_last_engine_dies(kairos, engine):

@@ -9,7 +9,7 @@ from agents import cg, qa, rg
 from kairos import agent
 from kairos.config import EngineSettings, Settings
 from kairos.events import Arrived, ProfilesLearnt, WorkflowEnded
-from kairos.live import service
+from kairos.live import learning, service
 from kairos.live.bus import MemoryBus
 from kairos.live.llm import HttpLLM
 from kairos.sim import standin as standins
@@ -165,6 +165,22 @@ async def test_what_was_learnt_survives_a_restart(standin, tmp_path):
 
     async with service.running(settings) as live:
         assert live.runtime.balancer.knowledge.published(("default", "a", "b")) == before
+        known = live.learner.orchestrator.profiles.status("default")
+        assert ("a", "b", 1) in {(each.app, each.agent, each.samples) for each in known}
+
+
+async def test_a_workflow_that_falls_silent_is_learnt_though_nothing_more_happens(
+    kairos, standin, monkeypatch
+):
+    monkeypatch.setattr(learning, "LEARN_S", 0.01)
+    served = await kairos(standin.url, workflow_idle_s=1)
+    names = {"X-Kairos-Workflow-Id": "w", "X-Kairos-App": "a", "X-Kairos-Agent": "b"}
+    await served.chat(names)
+
+    published = await served.facts.seen(ProfilesLearnt)
+    assert ("a", "b") in {(each.app, each.agent) for each in published.profiles}
+    await served.chat(names | {"X-Kairos-Workflow-Id": "v"})
+    assert len(served.balancer.knowledge.positions) == 1  # the first is forgotten there too
 
 
 async def test_a_call_that_names_no_workflow_is_one_and_ends_with_it(kairos, standin):

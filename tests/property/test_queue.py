@@ -346,12 +346,12 @@ def test_only_a_fact_that_changes_the_state_costs_a_new_key():
     _, queue, push = made(lambda _: policy)
     request = build.request("r")
     push(request)
-    queue.rekey(request)
+    assert not queue.rekey(request)
     assert policy.asked == ["r"]
 
     for states["r"] in range(1, 10):
-        queue.rekey(request)
-        queue.rekey(request)
+        assert queue.rekey(request)
+        assert not queue.rekey(request)
     assert len(policy.asked) == 10
     assert len(queue._by_key) == 1  # the key stayed as it was, and so did its entry
 

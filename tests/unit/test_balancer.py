@@ -256,6 +256,18 @@ def test_without_the_bound_the_policy_alone_decides():
         assert dispatch.request_id == f"running{n + 1}"
 
 
+def test_a_workflow_of_which_a_call_is_given_up_stands_by_those_that_are_left():
+    balancer = build.balancer(build.instance("a", seqs=1), policy="kairos", max_wait_us=100)
+    arrive(balancer, "running")
+    arrive(balancer, "branch", workflow_id="w", completion=20)
+    arrive(balancer, "other", at=70, completion=30)
+    arrive(balancer, "another branch", at=80, workflow_id="w", completion=20)
+
+    assert [each.request_id for each in balancer.handle(Tick(), 100)] == ["branch"]
+    released = balancer.handle(Finished("running"), 101)
+    assert build.placed(released) == [("another branch", "a")]
+
+
 def test_what_a_call_took_and_said_is_known_of_its_workflow():
     balancer = build.balancer(build.instance("a", seqs=1))
     arrive(balancer, "running")

@@ -71,6 +71,29 @@ def test_what_is_known_of_an_agent_is_its_own_else_its_apps_else_that_of_all():
     assert [knowledge.rank(request) for request in asked.values()] == [0.0, 1.0, 2.0]
 
 
+def test_an_agent_that_is_forgotten_stands_where_its_app_does_and_a_forgotten_app_where_all_do():
+    knowledge = Knowledge()
+    for n, app in enumerate([POOLED, "a"]):
+        tenant = POOLED if app == POOLED else "default"
+        agents = (POOLED,) if app == POOLED else ("x", POOLED)
+        ranks = tuple(AgentRank(tenant, app, agent, float(n)) for agent in agents)
+        profiles = tuple(profile(agent, n + 1, app=app, tenant=tenant) for agent in agents)
+        learning = ProfilesLearnt(profiles, (model(n + 1, app=app, tenant=tenant),), ranks)
+        knowledge.learn(learning)
+    request = build.request("r", app="a", agent="x")
+
+    def known():
+        profile, model = knowledge.profile(request), knowledge.model(request)
+        return profile.key, (model.tenant, model.app), knowledge.rank(request)
+
+    assert known() == (("default", "a", "x"), ("default", "a"), 1.0)
+    knowledge.learn(ProfilesLearnt(forgotten=(("default", "a", "x"),)))
+    assert known() == (("default", "a", POOLED), ("default", "a"), 1.0)
+    assert knowledge.published(("default", "a", "x")) == (None, None)
+    knowledge.learn(ProfilesLearnt(forgotten=(("default", "a", POOLED),)))
+    assert known() == ((POOLED,) * 3, (POOLED,) * 2, 0.0)
+
+
 def test_before_there_is_a_model_the_profile_says_what_remains():
     knowledge = Knowledge()
     knowledge.learn(ProfilesLearnt((profile("x", 7),)))

@@ -19,6 +19,7 @@ from kairos.learner import Learner
 from kairos.model import SECOND
 from kairos.orchestrator.orchestrator import MAX_ENDED, MAX_TO_LEARN, Orchestrator
 from kairos.orchestrator.profiles import Sample
+from kairos.orchestrator.remaining import remaining
 from kairos.orchestrator.workflow import MAX_CALLS
 from tests import build
 from tests.learnt import profile
@@ -89,6 +90,15 @@ def test_queueing_is_load_and_not_work():
     facts.end(53)
     assert facts.learnt()["x"].remaining_us == 2 * SECOND
     assert facts.learnt()["x"].call_us == 2 * SECOND
+
+
+def test_only_time_that_nobody_waits_in_the_queue_is_time_between_calls():
+    facts = Facts()
+    facts.call(0, 2, "r1", agent="x", upstream="user")
+    facts.arrive(5, "r2", run_at_s=50, agent="y", upstream="x")
+    facts.tell(51, Finished("r2", 1, 1))
+    rest = remaining(facts.orchestrator.workflow("default", "w").graph())
+    assert rest["r1"].gap_us == 3 * SECOND
 
 
 def test_a_call_that_took_no_time_is_learnt_as_the_shortest_there_is():

@@ -12,6 +12,7 @@ from kairos.position import FEATURES
 from kairos.scheduler.knowledge import Knowledge
 from kairos.scheduler.policies import POLICIES, Las, gittins_index
 from kairos.scheduler.queue import WaitQueue
+from kairos.sim.oracle import Srpt
 from tests import build
 
 
@@ -337,3 +338,16 @@ def test_a_queue_that_is_told_of_one_request_again_keeps_one_entry():
     queue.push(request, 0)
     queue.rekey(request)
     assert len(queue._by_key) == 1
+
+
+def test_the_order_that_knows_the_future_goes_by_what_truly_remains_then_by_the_older_workflow():
+    remaining_us = {"long": 9.0, "short": 2.0, "older": 2.0, "later call": 2.0}
+    policy = Srpt(remaining_us)
+    waiting = [
+        build.request("long"),
+        build.request("short", at=3, workflow_started_at=3),
+        build.request("later call", at=5, workflow_started_at=1),
+        build.request("older", at=4, workflow_started_at=1),
+    ]
+    order = [request.id for request in sorted(waiting, key=policy.key)]
+    assert order == ["older", "later call", "short", "long"]
