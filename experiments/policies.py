@@ -61,8 +61,7 @@ class CriticalPath(Kairos):
 
     def state(self, request: Request) -> int:
         together = self._knowledge.in_flight((request.tenant, request.workflow_id))
-        longest_us = max(map(self._knowledge.remaining_us, together))
-        return self._level(self._index(request) * longest_us)
+        return self._level(max(map(self._knowledge.remaining_us, together)))
 
 
 def demo_tasks(calls: Mapping[str, Sequence[Sequence[Call]]], random: Random) -> list[Task]:

@@ -70,6 +70,7 @@ class _Workflow:
     __slots__ = (
         "calls",
         "first_prompt",
+        "in_flight",
         "last_completion",
         "last_prompt",
         "seen_at",
@@ -80,6 +81,7 @@ class _Workflow:
 
     def __init__(self, request: Request) -> None:
         self.calls = 0
+        self.in_flight = 0
         self.visits: Counter[str | None] = Counter()
         self.first_prompt = request.prompt_tokens
         self.last_prompt = request.prompt_tokens
@@ -132,6 +134,7 @@ class Positions:
             last_completion_tokens=workflow.last_completion,
         )
         workflow.calls += 1
+        workflow.in_flight += 1
         workflow.last_prompt = request.prompt_tokens
         self._calls[request.id] = _Call(key, at)
         return position
@@ -149,6 +152,7 @@ class Positions:
         if workflow is None:
             return
         self._touch(call.workflow, workflow, at)
+        workflow.in_flight = max(0, workflow.in_flight - 1)  # one that was forgotten meanwhile: 0
         began_at = at if call.dispatched_at is None else call.dispatched_at
         workflow.served_us += at - began_at
         workflow.waited_us += began_at - call.arrived_at
@@ -169,7 +173,10 @@ class Positions:
 
     def _forget_idle(self, at: int) -> None:
         while self._workflows:
-            key = next(iter(self._workflows))
-            if self._workflows[key].seen_at > at - self._idle_us:
+            key, workflow = next(iter(self._workflows.items()))
+            if workflow.seen_at > at - self._idle_us:
                 return
-            del self._workflows[key]
+            if workflow.in_flight:
+                self._touch(key, workflow, at)  # a call that takes long is no silence
+            else:
+                del self._workflows[key]

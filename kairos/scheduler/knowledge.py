@@ -173,7 +173,7 @@ class Knowledge:
         else:
             profile = self.profile(request)
             estimate = profile.remaining_us.mean if profile is not None else _guess_us(request)
-        return max(estimate, self._attained_us.get((request.tenant, request.app or ""), 0))
+        return max(1.0, estimate, self._attained_us.get((request.tenant, request.app or ""), 0))
 
     def _note_attained(self, request: Request, workflow: WorkflowKey) -> None:
         """While no workflow of an app has ended, what is known of others says too little of it:

@@ -170,13 +170,15 @@ class Kairos(Gittins):
 
     def key(self, request: Request) -> Key:
         remaining_us = self._knowledge.remaining_us(request)
-        return self.state(request), request.workflow_started_at, -remaining_us, request.arrived_at
+        level = self.state(request) + self._level(self._index(request))
+        return level, request.workflow_started_at, -remaining_us, request.arrived_at
 
     def state(self, request: Request) -> int:
-        return self._level(self._index(request) * self._knowledge.left_us(request))
+        """Of the workflow alone: its calls may name different applications."""
+        return self._level(self._knowledge.left_us(request))
 
-    def _level(self, left_us: float) -> int:
-        return int(math.log(max(1.0, left_us)) / math.log(self.LEVEL))
+    def _level(self, size: float) -> int:
+        return int(math.log(size) / math.log(self.LEVEL))
 
 
 POLICIES: dict[str, Callable[[Knowledge], Policy]] = {

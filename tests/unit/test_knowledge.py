@@ -161,6 +161,7 @@ def test_a_balancer_forgets_workflows_that_are_idle_for_as_long_as_it_was_told()
     balancer = build.balancer(build.instance("i"), idle_us=100)
     for name, at in (("old", 0), ("new", 99)):
         balancer.handle(build.Arrived(build.request(name, at=at)), at)
+        balancer.handle(build.Finished(name), at)
     assert len(balancer.knowledge.positions) == 2
     balancer.handle(build.Arrived(build.request("newer", at=100)), 100)
     assert len(balancer.knowledge.positions) == 2

@@ -351,3 +351,18 @@ def test_the_order_that_knows_the_future_goes_by_what_truly_remains_then_by_the_
     ]
     order = [request.id for request in sorted(waiting, key=policy.key)]
     assert order == ["older", "later call", "short", "long"]
+
+
+def test_calls_of_one_workflow_may_name_different_apps_and_are_all_reordered():
+    bench = Bench("kairos")
+    gamble = (-3.0,) * (QUANTILES // 2) + (3.0,) * (QUANTILES // 2)
+    models = [
+        model("sure", logarithm=math.log(SECOND)),
+        model("gamble", logarithm=math.log(SECOND), residuals=gamble),
+    ]
+    bench.learn(models=models)
+    bench.arrive("sure", app="sure", workflow_id="w")
+    bench.arrive("gamble", app="gamble", workflow_id="w")
+    states = {bench.policy.state(request) for request in bench.requests.values()}
+    assert len(states) == 1  # so one of them tells for all whether their keys have moved
+    assert bench.order() == ["gamble", "sure"]

@@ -115,12 +115,24 @@ def test_the_longest_idle_workflow_makes_room():
 
 def test_a_workflow_of_which_nothing_is_heard_is_forgotten():
     positions = Positions(idle_us=100)
-    positions.arrived(call("a1", workflow="a"), 0)
-    positions.arrived(call("b1", workflow="b"), 50)
+    for name, at in (("a", 0), ("b", 50)):
+        positions.arrived(call(f"{name}1", workflow=name), at)
+        positions.ended(f"{name}1", at, 1)
     positions.arrived(call("c1", workflow="c"), 100)
 
     assert len(positions) == 2
     assert positions.arrived(call("b2", workflow="b"), 101).stage == 1
+
+
+def test_a_call_that_takes_long_is_no_silence():
+    positions = Positions(idle_us=100)
+    positions.arrived(call("a1", workflow="a"), 0)
+    positions.arrived(call("b1", workflow="b"), 500)
+    positions.ended("a1", 600, 1)
+
+    assert positions.arrived(call("a2", workflow="a"), 650).stage == 1
+    positions.ended("a2", 660, 1)
+    assert positions.arrived(call("a3", workflow="a"), 800).stage == 0
 
 
 def test_features_are_numbers_of_size_about_one_for_anything_that_can_happen():
