@@ -25,7 +25,9 @@ if TYPE_CHECKING:
     from kairos.demo.engines import Kind
 
 SERVE, DEMO = config.Settings(), Options()  # the defaults
-POLICY_HELP = f"Order of the queue: {', '.join(sorted(POLICIES))}."
+POLICY_HELP = (
+    rf"Order of the queue \[{SERVE.policy}: least work left first]: {', '.join(sorted(POLICIES))}."
+)
 PLACEMENT_HELP = f"Choice of the instance: {', '.join(sorted(PLACEMENTS))}."
 
 app = typer.Typer(
