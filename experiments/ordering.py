@@ -30,7 +30,7 @@ from rich.table import Table
 
 from bench.report import Figure
 from experiments.recordings import read_apps, recordings
-from experiments.report import RESULTS, add_figures, commit, write_rows
+from experiments.report import RESULTS, add_figures, commit, picture, write_rows
 from experiments.trial import BOUND, CALLS_PER_APP, MIX, Row, measure
 from kairos.errors import KairosError
 
@@ -154,36 +154,27 @@ def _mean(values: Sequence[float]) -> float:
 
 def draw(summary: Summary, path: Path) -> None:
     """Bars of the mean, whiskers of one standard deviation; as PNG and SVG."""
-    import matplotlib as mpl
-
-    mpl.use("Agg")
-    mpl.rcParams["svg.hashsalt"] = "kairos"  # the same figures give the same bytes
-    from matplotlib import pyplot as plt
-
-    figure, axes = plt.subplots(figsize=(13, 5), layout="constrained")
-    width = 0.85 / len(DRAWN)
-    for n, order in enumerate(DRAWN):
-        values = [summary.values(each, order) for each in summary.scenarios]
-        axes.bar(
-            [place + (n - (len(DRAWN) - 1) / 2) * width for place in range(len(values))],
-            [statistics.fmean(each) for each in values],
-            width,
-            yerr=[statistics.pstdev(each) for each in values],
-            label=order,
-            color=f"C{n}",
-            error_kw={"linewidth": 0.8, "alpha": 0.6},
-        )
-    for name, value in PAPER.items():
-        color = f"C{DRAWN.index(name)}"
-        axes.axhline(value, color=color, linestyle="--", linewidth=1, label=f"{name}, paper")
-    names = [each.replace("_", "\n") for each in summary.scenarios]
-    axes.set_xticks(range(len(names)), names)
-    axes.set_ylabel("share of pairs in the right order")
-    axes.set_ylim(0, 1)
-    figure.legend(loc="outside upper center", ncols=len(DRAWN) + len(PAPER), fontsize="small")
-    figure.savefig(path.with_suffix(".png"), dpi=130)
-    figure.savefig(path.with_suffix(".svg"), metadata={"Date": None})
-    plt.close(figure)
+    with picture(path, figsize=(13, 5), layout="constrained") as (figure, axes):
+        width = 0.85 / len(DRAWN)
+        for n, order in enumerate(DRAWN):
+            values = [summary.values(each, order) for each in summary.scenarios]
+            axes.bar(
+                [place + (n - (len(DRAWN) - 1) / 2) * width for place in range(len(values))],
+                [statistics.fmean(each) for each in values],
+                width,
+                yerr=[statistics.pstdev(each) for each in values],
+                label=order,
+                color=f"C{n}",
+                error_kw={"linewidth": 0.8, "alpha": 0.6},
+            )
+        for name, value in PAPER.items():
+            color = f"C{DRAWN.index(name)}"
+            axes.axhline(value, color=color, linestyle="--", linewidth=1, label=f"{name}, paper")
+        names = [each.replace("_", "\n") for each in summary.scenarios]
+        axes.set_xticks(range(len(names)), names)
+        axes.set_ylabel("share of pairs in the right order")
+        axes.set_ylim(0, 1)
+        figure.legend(loc="outside upper center", ncols=len(DRAWN) + len(PAPER), fontsize="small")
 
 
 def main() -> None:

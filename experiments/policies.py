@@ -25,7 +25,7 @@ from rich.table import Table
 
 from bench.report import Figure
 from experiments.recordings import DEMO, read_apps
-from experiments.report import RESULTS, add_figures, commit, write_rows
+from experiments.report import RESULTS, add_figures, commit, picture, write_rows
 from experiments.virtual import Task, World, true_remaining_us
 from kairos.model import SECOND, Request
 from kairos.scheduler.knowledge import Knowledge
@@ -206,31 +206,24 @@ def _mean(values: Iterator[float | None]) -> str:
 
 def draw(rows: Sequence[Row]) -> None:
     """Mean end-to-end latency over that of fcfs: a dot a seed, a bar at the mean."""
-    import matplotlib as mpl
-
-    mpl.use("Agg")
-    mpl.rcParams["svg.hashsalt"] = "kairos"  # the same figures give the same bytes
-    from matplotlib import pyplot as plt
-
     names = [name for name in dict.fromkeys(row.policy for row in rows) if name != "fcfs"]
-    figure, panels = plt.subplots(1, len(RATES), figsize=(11, 4.5), sharey=True)
-    for axes, (scenario, rates) in zip(panels, RATES.items(), strict=True):
-        for n, rate in enumerate(rates):
-            for place, name in enumerate(names):
-                by_seed = ratios(rows, scenario, rate, name, "fcfs")
-                at = place + (n - 1) * 0.25
-                axes.bar(at, statistics.fmean(by_seed), 0.22, color=f"C{n}", alpha=0.6)
-                axes.scatter([at] * len(by_seed), by_seed, s=3, color="black", zorder=2)
-            axes.bar(0, 0, color=f"C{n}", alpha=0.6, label=f"{rate} workflows/s")
-        axes.axhline(1, color="grey", linewidth=0.8)
-        axes.set_xticks(range(len(names)), names, rotation=40, ha="right")
-        axes.set_title(f"{scenario}: mean end-to-end latency over fcfs", fontsize="medium")
-        axes.legend(fontsize="small")
-    figure.tight_layout()
-    for suffix in ("png", "svg"):
-        options: dict[str, Any] = {"metadata": {"Date": None}} if suffix == "svg" else {"dpi": 130}
-        figure.savefig(RESULTS / f"policies.{suffix}", **options)
-    plt.close(figure)
+    with picture(RESULTS / "policies", 1, len(RATES), figsize=(11, 4.5), sharey=True) as (
+        figure,
+        panels,
+    ):
+        for axes, (scenario, rates) in zip(panels, RATES.items(), strict=True):
+            for n, rate in enumerate(rates):
+                for place, name in enumerate(names):
+                    by_seed = ratios(rows, scenario, rate, name, "fcfs")
+                    at = place + (n - 1) * 0.25
+                    axes.bar(at, statistics.fmean(by_seed), 0.22, color=f"C{n}", alpha=0.6)
+                    axes.scatter([at] * len(by_seed), by_seed, s=3, color="black", zorder=2)
+                axes.bar(0, 0, color=f"C{n}", alpha=0.6, label=f"{rate} workflows/s")
+            axes.axhline(1, color="grey", linewidth=0.8)
+            axes.set_xticks(range(len(names)), names, rotation=40, ha="right")
+            axes.set_title(f"{scenario}: mean end-to-end latency over fcfs", fontsize="medium")
+            axes.legend(fontsize="small")
+        figure.tight_layout()
 
 
 def main() -> None:

@@ -1,8 +1,10 @@
 """Where experiments put what they found: figures in report.json, rows in results/NAME.jsonl."""
 
 import subprocess
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
@@ -29,3 +31,20 @@ def commit() -> str:
     describe = ["git", "describe", "--always", "--exclude=*", "--abbrev=12", "--dirty=+"]
     done = subprocess.run(describe, cwd=EXPERIMENTS, capture_output=True, text=True, check=False)  # noqa: S603
     return done.stdout.strip() or "unknown"
+
+
+@contextmanager
+def picture(path: Path, *grid: int, **layout: Any) -> Iterator[tuple[Any, Any]]:
+    """A matplotlib figure and its axes, kept as PNG and SVG when the block ends; the same figures
+    give the same bytes. `grid` and `layout` are those of `matplotlib.pyplot.subplots`."""
+    import matplotlib as mpl
+
+    mpl.use("Agg")
+    mpl.rcParams["svg.hashsalt"] = "kairos"
+    from matplotlib import pyplot as plt
+
+    figure, axes = plt.subplots(*grid, **layout)
+    yield figure, axes
+    figure.savefig(path.with_suffix(".png"), dpi=130)
+    figure.savefig(path.with_suffix(".svg"), metadata={"Date": None})
+    plt.close(figure)

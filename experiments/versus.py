@@ -38,7 +38,7 @@ from rich.console import Console
 from rich.table import Table
 
 from bench.report import Figure
-from experiments.report import RESULTS, add_figures, commit, write_rows
+from experiments.report import RESULTS, add_figures, commit, picture, write_rows
 from kairos.demo.options import Options
 from kairos.demo.plan import plan_arrivals
 from kairos.model import SECOND
@@ -217,28 +217,19 @@ def _cell(pairs: Sequence[Pair], app: str, metric: str, key: str) -> str:
 
 def draw(pairs: Sequence[Pair], path: Path) -> None:
     """Both metrics, mean and P99, per app: bars of the mean over seeds, a dot for each seed."""
-    import matplotlib as mpl
-
-    mpl.use("Agg")
-    mpl.rcParams["svg.hashsalt"] = "kairos"  # the same figures give the same bytes
-    from matplotlib import pyplot as plt
-
-    figure, grid = plt.subplots(2, 2, figsize=(9, 6), layout="constrained")
-    for axes, (metric, key) in zip(grid.flat, PANELS, strict=True):
-        for n, policy in enumerate((THEIRS, OURS)):
-            for place, app in enumerate(parts_of(pairs)):
-                by_seed = values(pairs, policy, app, metric, key)
-                at = place + (n - 0.5) * 0.4
-                label = policy if place == 0 else None
-                axes.bar(at, statistics.fmean(by_seed), 0.38, color=f"C{n}", label=label)
-                axes.scatter([at] * len(by_seed), by_seed, s=9, color="black", zorder=2)
-        axes.set_xticks(range(len(parts_of(pairs))), parts_of(pairs))
-        axes.set_title(f"{METRICS[metric]}: {key}", fontsize="medium")
-    handles, labels = grid.flat[0].get_legend_handles_labels()
-    figure.legend(handles, labels, loc="outside upper center", ncols=2)
-    figure.savefig(path.with_suffix(".png"), dpi=130)
-    figure.savefig(path.with_suffix(".svg"), metadata={"Date": None})
-    plt.close(figure)
+    with picture(path, 2, 2, figsize=(9, 6), layout="constrained") as (figure, grid):
+        for axes, (metric, key) in zip(grid.flat, PANELS, strict=True):
+            for n, policy in enumerate((THEIRS, OURS)):
+                for place, app in enumerate(parts_of(pairs)):
+                    by_seed = values(pairs, policy, app, metric, key)
+                    at = place + (n - 0.5) * 0.4
+                    label = policy if place == 0 else None
+                    axes.bar(at, statistics.fmean(by_seed), 0.38, color=f"C{n}", label=label)
+                    axes.scatter([at] * len(by_seed), by_seed, s=9, color="black", zorder=2)
+            axes.set_xticks(range(len(parts_of(pairs))), parts_of(pairs))
+            axes.set_title(f"{METRICS[metric]}: {key}", fontsize="medium")
+        handles, labels = grid.flat[0].get_legend_handles_labels()
+        figure.legend(handles, labels, loc="outside upper center", ncols=2)
 
 
 def main() -> None:

@@ -74,6 +74,6 @@ class Learner:
     def _new_ranks(self) -> tuple[AgentRank, ...]:
         """Those that differ from what was published last."""
         ranks = self._ranking.ranks()
-        new = [r for r in ranks if self._published.get((r.tenant, r.app, r.agent)) != r.rank]
-        self._published.update(((r.tenant, r.app, r.agent), r.rank) for r in new)
+        new = [rank for rank in ranks if self._published.get(rank.key) != rank.rank]
+        self._published.update((rank.key, rank.rank) for rank in new)
         return tuple(new)

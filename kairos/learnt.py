@@ -103,3 +103,7 @@ class AgentRank(msgspec.Struct, frozen=True, array_like=True):
     app: str
     agent: str
     rank: float
+
+    @property
+    def key(self) -> AgentKey:
+        return self.tenant, self.app, self.agent

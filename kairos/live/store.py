@@ -116,7 +116,7 @@ class LearntStore:
         for model in learnt.models:
             self._keep(("model", model.tenant, model.app), _encode(model))
         for rank in learnt.ranks:
-            self._ranks[rank.tenant, rank.app, rank.agent] = rank
+            self._ranks[rank.key] = rank
         for tenant, app, agent in learnt.forgotten:
             self._ranks.pop((tenant, app, agent), None)
             self._drop(("profile", tenant, app, agent))

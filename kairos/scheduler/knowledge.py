@@ -56,7 +56,7 @@ class Knowledge:
             if key[2] == POOLED:
                 self._models.pop(key[:2], None)
         self._profiles.update((profile.key, profile) for profile in event.profiles)
-        self._ranks.update(((r.tenant, r.app, r.agent), r.rank) for r in event.ranks)
+        self._ranks.update((rank.key, rank.rank) for rank in event.ranks)
         if event.kendall_tau is not None:
             self.kendall_tau = event.kendall_tau
         for model in event.models:

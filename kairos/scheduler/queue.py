@@ -84,7 +84,7 @@ class WaitQueue:
         self._by_need: LazyHeap[NumberEntry] = LazyHeap(self._if_here)
         self._by_due_work: LazyHeap[NumberEntry] = LazyHeap(self._if_not_overdue)
         self._by_due_at: LazyHeap[NumberEntry] = LazyHeap(self._if_not_overdue)
-        self._overdue: LazyHeap[tuple[int, str]] = LazyHeap(self._if_here_still)
+        self._overdue: LazyHeap[NumberEntry] = LazyHeap(self._if_here)  # by number of arrival
 
     def __len__(self) -> int:
         return len(self._waiting)
@@ -125,14 +125,14 @@ class WaitQueue:
     def overdue(self) -> Request | None:
         """The first of the requests that are overdue."""
         entry = self._overdue.top()
-        return self._waiting[entry[1]].request if entry is not None else None
+        return self._waiting[entry[2]].request if entry is not None else None
 
     def head_key(self, at: int) -> tuple[Key, int]:
         """Where the first request stands against those of other queues. Queue not empty."""
         self._note_time(at)
         overdue = self._overdue.top()
         if overdue is not None:
-            return (float("-inf"),), overdue[0]
+            return (float("-inf"),), overdue[1]
         head = self._by_key.top()
         assert head is not None
         return head[0], head[1]
@@ -217,7 +217,7 @@ class WaitQueue:
     def _make_overdue(self, entry: NumberEntry) -> None:
         _, seq, request_id = entry
         self._waiting[request_id].overdue = True
-        self._overdue.push((seq, request_id), len(self._waiting))
+        self._overdue.push((seq, seq, request_id), len(self._waiting))
 
     def _renew_key(self, entry: KeyEntry) -> KeyEntry | None:
         key, seq, request_id = entry
@@ -239,10 +239,5 @@ class WaitQueue:
         return entry if waiting is not None and waiting.seq == entry[1] else None
 
     def _if_not_overdue(self, entry: NumberEntry) -> NumberEntry | None:
-        waiting = self._waiting.get(entry[2])
-        here = waiting is not None and waiting.seq == entry[1] and not waiting.overdue
-        return entry if here else None
-
-    def _if_here_still(self, entry: tuple[int, str]) -> tuple[int, str] | None:
-        waiting = self._waiting.get(entry[1])
-        return entry if waiting is not None and waiting.seq == entry[0] else None
+        here = self._if_here(entry)
+        return None if here is None or self._waiting[entry[2]].overdue else here

@@ -133,7 +133,7 @@ class Ranking:
         from scipy.stats import kendalltau
 
         ranked = self.ranks()
-        means = [self._remaining[rank.tenant, rank.app, rank.agent].mean for rank in ranked]
+        means = [self._remaining[rank.key].mean for rank in ranked]
         if len(set(means)) < 2 or len({each.rank for each in ranked}) < 2:
             return None
         return float(kendalltau([each.rank for each in ranked], means).statistic)
