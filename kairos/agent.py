@@ -20,14 +20,13 @@ import asyncio
 import logging
 import re
 import secrets
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Annotated, Protocol
 
 import msgspec
 
 from kairos.envelope import (
-    DEAD_LETTERS,
     DEAD_REASON,
     DEAD_TOPIC,
     NAME,
@@ -40,9 +39,8 @@ from kairos.envelope import (
 )
 from kairos.errors import InvalidRequest, SetupError, UpstreamFailed
 from kairos.model import IDENTIFIER, USER
-from kairos.ports import Bus, Message
-
-RESULTS = "kairos.results"
+from kairos.ports import Bus, Message, Outgoing
+from kairos.topics import DEAD_LETTERS, RESULTS, inbox
 
 log = logging.getLogger(__name__)
 
@@ -72,12 +70,12 @@ class Result(msgspec.Struct, frozen=True, kw_only=True):
 class Task:
     """A message in the hands of an agent, and what the agent can do about it."""
 
-    def __init__(self, app: "Application", message: Message, bus: Bus, llm: LLM) -> None:
+    def __init__(self, app: "Application", message: Message, llm: LLM) -> None:
         self.envelope = read_envelope(message)
         self.value = read_value(message)
         self._app = app
         self._message = message
-        self._bus = bus
+        self.outgoing: list[Outgoing] = []  # what goes out when the agent is done
         self._llm = llm
         self._calls = 0
         self._parent = self.envelope.parent  # the last call that was answered, here or before
@@ -110,21 +108,25 @@ class Task:
         return reply
 
     async def send(self, agent: str, value: Value) -> None:
-        """Hand the workflow on to another agent of the application, or back to this one."""
+        """Hand the workflow on to another agent of the application, or back to this one.
+
+        It goes out when the agent is done with this task: all that it sent, or, where it failed,
+        nothing.
+        """
         if agent not in self._app.agents:
             known = ", ".join(self._app.agents)
             raise InvalidRequest(f"{self._app.name} has no agent '{agent}'; it has: {known}")
-        await self._publish(self._app.inbox(agent), agent, value)
+        self._send(self._app.inbox(agent), agent, value)
 
     async def finish(self, value: Value) -> None:
         """End the workflow: the user gets this value."""
-        await self._publish(RESULTS, USER, value)
+        self._send(RESULTS, USER, value)
 
-    async def _publish(self, topic: str, agent: str, value: Value) -> None:
+    def _send(self, topic: str, agent: str, value: Value) -> None:
         message = forward(
             self._message, self.envelope, agent=agent, value=value, parent=self._parent
         )
-        await self._bus.publish(topic, message)
+        self.outgoing.append((topic, message))
 
     def _call_headers(self) -> dict[str, str]:
         """Redelivered, a task makes its calls under the names they had before.
@@ -172,7 +174,7 @@ class Application:
         return register
 
     def inbox(self, agent: str) -> str:
-        return f"kairos.agents.{self.name}.{agent}"
+        return inbox(self.name, agent)
 
 
 async def submit(
@@ -213,10 +215,10 @@ async def run(
     async with asyncio.TaskGroup() as consumers:
         for app in applications:
             for agent in app.agents:
-                inbox, perform = app.inbox(agent), partial(_perform, app, agent, bus, llm)
+                inbox, perform = app.inbox(agent), partial(_perform, app, agent, llm)
                 consume = bus.consume(inbox, inbox, perform, concurrency=concurrency)
                 consumers.create_task(consume)
-            report = partial(_report_failure, app, bus)
+            report = partial(_report_failure, app)
             consumers.create_task(bus.consume(DEAD_LETTERS, f"kairos.agents.{app.name}", report))
 
 
@@ -227,26 +229,27 @@ def read_result(message: Message) -> Result:
     return Result(workflow_id=envelope.workflow_id, app=envelope.app, value=value)
 
 
-async def _perform(app: Application, agent: str, bus: Bus, llm: LLM, message: Message) -> None:
-    task = Task(app, message, bus, llm)
+async def _perform(app: Application, agent: str, llm: LLM, message: Message) -> Sequence[Outgoing]:
+    task = Task(app, message, llm)
     receiver = (task.envelope.app, task.envelope.agent)
     if receiver != (app.name, agent):
         raise InvalidRequest(f"a message for {'.'.join(receiver)} is in {app.inbox(agent)}")
     await app.agents[agent](task)
+    return task.outgoing
 
 
-async def _report_failure(app: Application, bus: Bus, letter: Message) -> None:
+async def _report_failure(app: Application, letter: Message) -> Sequence[Outgoing]:
     if letter.headers.get(DEAD_TOPIC) not in [app.inbox(agent) for agent in app.agents]:
-        return
+        return ()
     try:
         envelope = read_envelope(letter)
     except InvalidRequest as error:
         log.warning("%s: a dead letter says of nobody whose it is: %s", app.name, error)
-        return
+        return ()
     reason = letter.headers.get(DEAD_REASON, "for an unknown reason")
     value = {"error": f"{envelope.agent} failed: {reason}"}
     result = forward(letter, envelope, agent=USER, value=value, parent=envelope.parent)
-    await bus.publish(RESULTS, result)
+    return [(RESULTS, result)]
 
 
 class _Said(msgspec.Struct):

@@ -58,9 +58,12 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     max_body_bytes: int = 32 << 20
     max_held_bytes: int = 1 << 30  # by the bodies of all calls in flight
     log_dir: str | None = None
+    bus: str = "memory"  # or kafka://HOST:PORT[,HOST:PORT]
+    pool: str = "default"  # on a bus: the engines for which decisions are made in one place
     learnt_path: str | None = None  # what was learnt; not given: learnt.json beside the log
     engine: tuple[EngineSettings, ...] = ()
     key: tuple[KeySettings, ...] = ()
+    kafka: Mapping[str, str] = {}  # options of the Kafka client, as librdkafka names them
 
     @property
     def learnt_file(self) -> Path | None:
@@ -105,7 +108,7 @@ def load(path: Path | None, environ: Mapping[str, str], arguments: Mapping[str, 
     if path is not None:
         given.update(_read_file(path))
     for field in msgspec.structs.fields(Settings):
-        if field.name not in ("engine", "key"):
+        if field.name not in ("engine", "key", "kafka"):
             value = environ.get(f"KAIROS_{field.name.upper()}")
             if value:
                 given[field.name] = value

@@ -14,7 +14,6 @@ from kairos.model import IDENTIFIER, TRACEPARENT
 from kairos.ports import Message
 
 ATTEMPT = "kairos-attempt"  # set by the bus at each delivery, from 1
-DEAD_LETTERS = "kairos.dead-letters"
 DEAD_TOPIC = "kairos-dead-topic"
 DEAD_GROUP = "kairos-dead-group"
 DEAD_REASON = "kairos-dead-reason"

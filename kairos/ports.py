@@ -1,6 +1,6 @@
 """What the core needs of the world. Each port has a live body and a simulated or in-memory one."""
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Protocol
 
 import msgspec
@@ -33,13 +33,16 @@ class Message(msgspec.Struct, frozen=True, kw_only=True):
     headers: Mapping[str, str] = {}
 
 
-Handler = Callable[[Message], Awaitable[None]]
+Outgoing = tuple[str, Message]  # a topic, and what goes there
+Handler = Callable[[Message], Awaitable[Sequence[Outgoing] | None]]
 
 
 class Bus(Protocol):
     """Named topics of messages, delivered at least once.
 
-    A message is done when a handler of each consumer group returned. A handler that raises is
+    A message is done when a handler of each consumer group returned. What it returned is published
+    together with that: where the bus can (Kafka), both happen or neither, so that a message that is
+    handled again after a crash has its consequences once. A handler that raises is
     called again with the same message, a bounded number of times; then the message goes to the
     topic `kairos.dead-letters` with the reason in its headers.
     """

@@ -21,6 +21,7 @@ from kairos.live.service import Service, running
 from kairos.metrics import RunMetrics
 from kairos.model import SECOND
 from kairos.ports import Bus, Message
+from kairos.topics import RESULTS
 from kairos.workload import write_workflows
 
 ENGINES = 2
@@ -76,7 +77,7 @@ class Run:
         ):
             background = [
                 tasks.create_task(agent.run(apps.values(), bus, llm)),
-                tasks.create_task(bus.consume(agent.RESULTS, "demo", take)),
+                tasks.create_task(bus.consume(RESULTS, "demo", take)),
                 tasks.create_task(self._submit(submissions, bus)),
             ]
             try:

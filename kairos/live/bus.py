@@ -11,9 +11,10 @@ from collections import deque
 
 import msgspec
 
-from kairos.envelope import ATTEMPT, DEAD_GROUP, DEAD_LETTERS, DEAD_REASON, DEAD_TOPIC
+from kairos.envelope import ATTEMPT, DEAD_GROUP, DEAD_REASON, DEAD_TOPIC
 from kairos.errors import MessageTooLarge
 from kairos.ports import Handler, Message
+from kairos.topics import DEAD_LETTERS
 
 _ATTEMPTS = 3
 _REASON_LIMIT = 500  # characters of an error's text that a dead letter carries
@@ -35,9 +36,7 @@ class MemoryBus:
         self._topics: dict[str, _Topic] = {}
 
     async def publish(self, topic: str, message: Message) -> None:
-        size = _size(message)
-        if size > self._message_bytes:
-            raise MessageTooLarge(topic, size, self._message_bytes)
+        self._check_size(topic, message)
         into = self._topic(topic)
         await into.room.acquire()
         into.append(message)
@@ -56,7 +55,7 @@ class MemoryBus:
             key = await share.ready.get()
             delivery = share.queues[key][0]
             try:
-                reason = await _deliver(delivery, handler)
+                reason = await self._deliver(delivery, handler)
             except asyncio.CancelledError:
                 share.ready.put_nowait(key)
                 raise
@@ -64,6 +63,34 @@ class MemoryBus:
                 await self._bury(topic, group, delivery.entry.message, reason)
             share.remove_first(key)
             source.done(delivery.entry)
+
+    async def _deliver(self, delivery: "_Delivery", handler: Handler) -> str | None:
+        """Call the handler until it returns or the attempts are used up; then say why."""
+        while True:
+            message = delivery.entry.message
+            headers = {**message.headers, ATTEMPT: str(delivery.attempt)}
+            try:
+                outgoing = await handler(msgspec.structs.replace(message, headers=headers)) or ()
+                for topic, each in outgoing:
+                    self._check_size(topic, each)
+                for topic, each in outgoing:
+                    await self.publish(topic, each)
+            except asyncio.CancelledError as error:
+                # The consumer is being cancelled, or only something that the handler awaited was.
+                if (task := asyncio.current_task()) is not None and task.cancelling():
+                    raise
+                reason = _reason(error)
+            except Exception as error:  # noqa: BLE001 - whatever the handler raised is its message's end
+                reason = _reason(error)
+            else:
+                return None
+            if delivery.attempt == _ATTEMPTS:
+                return reason
+            delivery.attempt += 1
+
+    def _check_size(self, topic: str, message: Message) -> None:
+        if (size := _size(message)) > self._message_bytes:
+            raise MessageTooLarge(topic, size, self._message_bytes)
 
     async def _bury(self, topic: str, group: str, message: Message, reason: str) -> None:
         log.warning("%s: a message of %s is dead: %s", group, message.key, reason)
@@ -80,27 +107,6 @@ class MemoryBus:
         if name not in self._topics:
             self._topics[name] = _Topic(self._topic_messages)
         return self._topics[name]
-
-
-async def _deliver(delivery: "_Delivery", handler: Handler) -> str | None:
-    """Call the handler until it returns or the attempts are used up; then say why."""
-    while True:
-        message = delivery.entry.message
-        headers = {**message.headers, ATTEMPT: str(delivery.attempt)}
-        try:
-            await handler(msgspec.structs.replace(message, headers=headers))
-        except asyncio.CancelledError as error:
-            # The consumer is being cancelled, or else only something that the handler awaited was.
-            if (task := asyncio.current_task()) is not None and task.cancelling():
-                raise
-            reason = _reason(error)
-        except Exception as error:  # noqa: BLE001 - whatever the handler raised is its message's end
-            reason = _reason(error)
-        else:
-            return None
-        if delivery.attempt == _ATTEMPTS:
-            return reason
-        delivery.attempt += 1
 
 
 def _reason(error: BaseException) -> str:

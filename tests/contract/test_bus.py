@@ -8,10 +8,10 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from kairos.envelope import DEAD_LETTERS
 from kairos.errors import MessageTooLarge
 from kairos.live.bus import MemoryBus
 from kairos.ports import Bus, Handler, Message
+from kairos.topics import DEAD_LETTERS
 
 TIMEOUT_S = 30
 

@@ -15,6 +15,7 @@ from kairos.live.llm import HttpLLM
 from kairos.sim import standin as standins
 from kairos.sim.batch import Timing
 from kairos.sim.script import Rule, Script
+from kairos.topics import RESULTS
 from tests.e2e.client import LIMIT_S
 
 RIGHT = ["```python\ndef f():\n    return 1\n```\n"]
@@ -106,7 +107,7 @@ async def test_the_graphs_of_three_applications_are_found_from_their_agents_name
     async with client(f"{served.url}/v1", model="tiny") as llm:
         jobs = [
             asyncio.create_task(agent.run([qa.app, rg.app, cg.app], bus, llm)),
-            asyncio.create_task(bus.consume(agent.RESULTS, "test", user.take)),
+            asyncio.create_task(bus.consume(RESULTS, "test", user.take)),
         ]
         ids = [
             await agent.submit(bus, app, value, now_us=served.service.runtime.now())

@@ -8,12 +8,13 @@ from aiohttp import web
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kairos.agent import RESULTS, Application, Result, Task, read_result, run, submit
-from kairos.envelope import DEAD_LETTERS, Envelope, read_envelope, read_value, write_message
+from kairos.agent import Application, Result, Task, read_result, run, submit
+from kairos.envelope import Envelope, read_envelope, read_value, write_message
 from kairos.errors import InvalidRequest, SetupError, Unavailable, UpstreamFailed
 from kairos.live.bus import MemoryBus
 from kairos.live.llm import HttpLLM
 from kairos.ports import Message
+from kairos.topics import DEAD_LETTERS, RESULTS
 
 TIMEOUT_S = 30
 TRACE = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
@@ -399,7 +400,7 @@ class TestSetup:
             await submit(MemoryBus(), relay(), {}, now_us=1, msg_id=msg_id)
 
     async def test_a_text_that_is_missing_or_no_text_is_an_invalid_request(self):
-        task = Task(relay(), write_message(an_envelope(), {"n": 1}), MemoryBus(), EchoLLM())
+        task = Task(relay(), write_message(an_envelope(), {"n": 1}), EchoLLM())
         for field in ("n", "missing"):
             with pytest.raises(InvalidRequest, match=f"no text '{field}'"):
                 task.text(field)

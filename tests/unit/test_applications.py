@@ -9,9 +9,10 @@ from hypothesis import strategies as st
 
 from agents import cg, qa, rg
 from agents.inputs import load
-from kairos.agent import RESULTS, Application, read_result, run, submit
+from kairos.agent import Application, read_result, run, submit
 from kairos.live.bus import MemoryBus
 from kairos.ports import Message
+from kairos.topics import RESULTS
 
 TIMEOUT_S = 60
 RIGHT = "Here it is:\n```python\ndef double(n):\n    return 2 * n\n```\nDone."

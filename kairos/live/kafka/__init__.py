@@ -1,0 +1,1 @@
+"""Kafka, seen from asyncio."""
