@@ -2,9 +2,11 @@
 VENV := .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
+PORT := 9092
+DATA := .kafka
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test test-real bench experiments lint types contracts check acceptance lock clean
+.PHONY: help install demo kafka test test-real test-kafka bench experiments lint types contracts check acceptance lock clean
 
 help:  ## this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/ - /' | sort
@@ -16,11 +18,17 @@ $(INSTALLED): requirements.lock requirements-model.lock pyproject.toml scripts/i
 demo: $(INSTALLED)  ## three agent applications on two real model servers, under three minutes
 	@$(BIN)/kairos demo
 
+kafka:  ## one Kafka node on loopback, for development; PORT=9092 DATA=.kafka
+	@bash scripts/kafka.sh --port $(PORT) --data $(DATA)
+
 test: $(INSTALLED)  ## unit, property, contract and simulation tests, and end to end on the stand-in
-	@$(BIN)/pytest -m "not real"
+	@$(BIN)/pytest -m "not real and not kafka"
 
 test-real: $(INSTALLED)  ## end to end on real model servers (llama.cpp)
 	@$(BIN)/pytest -m real
+
+test-kafka: $(INSTALLED)  ## what needs a real Kafka: its crashes, and those of the services on it
+	@$(BIN)/pytest -m kafka
 
 bench: $(INSTALLED)  ## what the gateway, learning, ranking and queueing cost
 	@$(BIN)/python -m bench.gateway
@@ -40,12 +48,12 @@ types: $(INSTALLED)  ## mypy --strict
 contracts: $(INSTALLED)  ## imports point one way
 	@$(BIN)/lint-imports
 
-acceptance: check test-real bench experiments  ## all of it: an hour
+acceptance: check test-real test-kafka bench experiments  ## all of it: an hour
 
 check: test lint types contracts  ## everything that needs no real engine
 
 lock: $(INSTALLED)  ## rewrite the lock files from pyproject.toml
 	@sh scripts/lock.sh $(VENV)
 
-clean:  ## remove what install made
-	rm -rf $(VENV) .venv-bench
+clean:  ## remove what install and kafka made
+	rm -rf $(VENV) .venv-bench .kafka

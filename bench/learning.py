@@ -288,13 +288,19 @@ class AnyRoom:
         return True
 
 
+def pop_first(queue: WaitQueue, room: AnyRoom) -> None:
+    turn = queue.first(room, 0)
+    assert turn is not None
+    queue.take(turn.request.id)
+
+
 def queueing(seed: int) -> dict[str, float]:
     made, room, n = Queue(seed), AnyRoom(), OPERATIONS
     queue = made.queue
     pushed = made.arrivals(n)
     values = {PUSH: cpu_us(each(made.push, pushed), n)}
     values[REKEY] = cpu_us(each(queue.rekey, made.siblings(pushed[: n // 2])), n // 2)
-    values[POP] = cpu_us(each(lambda _: queue.pop_first(room, 0), range(n)), n)
+    values[POP] = cpu_us(each(lambda _: pop_first(queue, room), range(n)), n)
     left = [request.id for request in queue.requests()[:n]]
     values[REMOVE] = cpu_us(each(queue.remove, left), n)
     made.knowledge.learn(made.learnt)

@@ -13,14 +13,16 @@
         await task.finish({"answer": answer})
 
 Who works for whom travels by itself, in headers, with every message and every LLM call. Delivery
-is at least once: an agent may see a message again, and a user a result.
+is at least once: an agent may see a message again, and a user a result. What an agent sends goes
+out when it returns; of an attempt that failed, nothing.
 """
 
 import asyncio
 import logging
 import re
 import secrets
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+import time
+from collections.abc import Awaitable, Callable, Container, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Annotated, Protocol
 
@@ -52,7 +54,8 @@ class LLM(Protocol):
         """The OpenAI response to an OpenAI chat-completions body.
 
         `headers` say who calls (`X-Kairos-*`) and name the call (`X-Request-Id`): a call that is
-        tried again keeps its name and counts `X-Kairos-Attempt` up.
+        tried again keeps its name and counts `X-Kairos-Attempt` up. After `X-Kairos-Deadline`
+        nobody waits for the answer any more.
 
         Raises:
             KairosError: there is no answer; the message says what the server said.
@@ -79,6 +82,11 @@ class Task:
         self._llm = llm
         self._calls = 0
         self._parent = self.envelope.parent  # the last call that was answered, here or before
+
+    @property
+    def deadline(self) -> int | None:
+        """When the workflow's time is up, in µs since the epoch. After it no task is begun."""
+        return self.envelope.deadline
 
     def text(self, field: str) -> str:
         """A field of the value.
@@ -137,7 +145,7 @@ class Task:
         self._calls += 1
         envelope = self.envelope
         span = envelope.traceparent.split("-")[2]
-        parent = {"X-Kairos-Parent-Id": self._parent} if self._parent is not None else {}
+        others = {"X-Kairos-Parent-Id": self._parent, "X-Kairos-Deadline": envelope.deadline}
         return {
             "X-Kairos-Workflow-Id": envelope.workflow_id,
             "X-Kairos-App": envelope.app,
@@ -145,7 +153,7 @@ class Task:
             "X-Kairos-Upstream": envelope.upstream,
             "X-Kairos-Started-At": str(envelope.started_at),
             "X-Kairos-Attempt": str(envelope.attempt),
-            **parent,
+            **{name: str(each) for name, each in others.items() if each is not None},
             "X-Request-Id": f"{span}-{self._calls}",
             "traceparent": envelope.traceparent,
         }
@@ -178,9 +186,19 @@ class Application:
 
 
 async def submit(
-    bus: Bus, app: Application, value: Value, *, now_us: int, msg_id: str | None = None
+    bus: Bus,
+    app: Application,
+    value: Value,
+    *,
+    now_us: int,
+    msg_id: str | None = None,
+    deadline_us: int | None = None,
 ) -> str:
     """Start a workflow; return its id, under which its result will come.
+
+    Args:
+        deadline_us: since the epoch, as `now_us`. A task that is due after it ends the workflow
+            with an error as the result.
 
     Raises:
         InvalidRequest: `msg_id` is no identifier.
@@ -194,6 +212,7 @@ async def submit(
         agent=app.entry,
         upstream=USER,
         started_at=now_us,
+        deadline=deadline_us,
         traceparent=f"00-{secrets.token_hex(16)}-{secrets.token_hex(8)}-01",
     )
     await bus.publish(app.inbox(app.entry), write_message(envelope, value))
@@ -201,12 +220,23 @@ async def submit(
 
 
 async def run(
-    applications: Iterable[Application], bus: Bus, llm: LLM, *, concurrency: int = 64
+    applications: Iterable[Application],
+    bus: Bus,
+    llm: LLM,
+    *,
+    concurrency: int = 64,
+    only: Container[str] | None = None,
+    now_us: Callable[[], int] = lambda: time.time_ns() // 1000,
 ) -> None:
     """Run all agents until cancelled, each on up to `concurrency` workflows at once.
 
     A task that its agent cannot do, even on the bus's last attempt, ends its workflow with an
-    error as the result.
+    error as the result. So does one whose deadline has passed: it is not worked on.
+
+    Processes that run the same agents share their tasks, and the reports of what failed.
+
+    Args:
+        only: the inboxes of the agents to run; None: all.
     """
     applications = list(applications)
     for app in applications:
@@ -215,9 +245,10 @@ async def run(
     async with asyncio.TaskGroup() as consumers:
         for app in applications:
             for agent in app.agents:
-                inbox, perform = app.inbox(agent), partial(_perform, app, agent, llm)
-                consume = bus.consume(inbox, inbox, perform, concurrency=concurrency)
-                consumers.create_task(consume)
+                inbox, perform = app.inbox(agent), partial(_perform, app, agent, llm, now_us)
+                if only is None or inbox in only:
+                    consume = bus.consume(inbox, inbox, perform, concurrency=concurrency)
+                    consumers.create_task(consume)
             report = partial(_report_failure, app)
             consumers.create_task(bus.consume(DEAD_LETTERS, f"kairos.agents.{app.name}", report))
 
@@ -229,11 +260,15 @@ def read_result(message: Message) -> Result:
     return Result(workflow_id=envelope.workflow_id, app=envelope.app, value=value)
 
 
-async def _perform(app: Application, agent: str, llm: LLM, message: Message) -> Sequence[Outgoing]:
+async def _perform(
+    app: Application, agent: str, llm: LLM, now_us: Callable[[], int], message: Message
+) -> Sequence[Outgoing]:
     task = Task(app, message, llm)
     receiver = (task.envelope.app, task.envelope.agent)
     if receiver != (app.name, agent):
         raise InvalidRequest(f"a message for {'.'.join(receiver)} is in {app.inbox(agent)}")
+    if task.deadline is not None and task.deadline <= now_us():
+        return [_failure(message, task.envelope, f"the deadline passed before {agent} was done")]
     await app.agents[agent](task)
     return task.outgoing
 
@@ -247,9 +282,13 @@ async def _report_failure(app: Application, letter: Message) -> Sequence[Outgoin
         log.warning("%s: a dead letter says of nobody whose it is: %s", app.name, error)
         return ()
     reason = letter.headers.get(DEAD_REASON, "for an unknown reason")
-    value = {"error": f"{envelope.agent} failed: {reason}"}
-    result = forward(letter, envelope, agent=USER, value=value, parent=envelope.parent)
-    return [(RESULTS, result)]
+    return [_failure(letter, envelope, f"{envelope.agent} failed: {reason}")]
+
+
+def _failure(message: Message, envelope: Envelope, error: str) -> Outgoing:
+    """The workflow's result: that there is none, and why."""
+    value = {"error": error}
+    return RESULTS, forward(message, envelope, agent=USER, value=value, parent=envelope.parent)
 
 
 class _Said(msgspec.Struct):

@@ -7,11 +7,12 @@ back a smaller one behind it, so nothing waits beside an instance that has room 
 that is overdue, room is kept.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator
 from itertools import count
 
 from kairos.dispatcher.ledger import Ledger
 from kairos.dispatcher.placements import Placement
+from kairos.dispatcher.room import Room, can_hold
 from kairos.errors import ModelNotFound, NeverFits, NoInstance, QueueFull
 from kairos.events import (
     Arrived,
@@ -25,17 +26,19 @@ from kairos.events import (
     InstanceJoined,
     InstanceLeft,
     ProfilesLearnt,
+    Record,
     Refuse,
     Tick,
     WorkflowEnded,
 )
-from kairos.model import Instance, Request
+from kairos.model import Request
 from kairos.position import IDLE_US, WorkflowKey, workflow_key
 from kairos.scheduler.knowledge import Knowledge
 from kairos.scheduler.policies import Policy
 from kairos.scheduler.queue import MAX_WAIT_US, OVERTAKEN, WaitQueue
 
 MAX_WAITING = 10_000
+_FREES_NO_ROOM = InstanceLeft | WorkflowEnded | ProfilesLearnt | FirstToken
 
 
 class Balancer:
@@ -64,7 +67,7 @@ class Balancer:
         self._workflow_of: dict[str, WorkflowKey] = {}  # of all requests here
         self._arrivals = count()
         self._models: set[str] = set()  # all models that an instance ever served
-        self._at = 0
+        self.at = 0  # when the last fact was told
 
     @property
     def waiting(self) -> int:
@@ -76,6 +79,11 @@ class Balancer:
         oldest = [queue.oldest().arrived_at for queue in self._queues.values() if queue]
         return min(oldest) + self._max_wait_us if oldest else None
 
+    def in_flight(self) -> list[tuple[Request, str | None]]:
+        """All requests that are here, in order of arrival, with the id of the instance on which
+        each runs; None: it waits."""
+        return [(each, self.ledger.instance_of(each.id)) for each in self.knowledge.requests()]
+
     def handle(self, event: Event, at: int) -> list[Command]:
         """Apply one fact; return what to do about it, in order.
 
@@ -86,15 +94,48 @@ class Balancer:
             NoInstance, ModelNotFound, NeverFits, QueueFull: the request that arrived is refused;
                 the state is as before.
         """
-        assert at >= self._at, f"{at} is before {self._at}"
-        self._at = at
+        assert at >= self.at, f"{at} is before {self.at}"
+        self._begin(at)
+        if isinstance(event, Arrived):
+            if event.request.id in self._workflow_of:
+                return []
+            self._check(event.request)
+        self._take_in(event, at)
+        refused = self._refuse(self._given_up(event, at), at)
+        return refused if isinstance(event, _FREES_NO_ROOM) else refused + self._drain(at)
+
+    def replay(self, record: Record) -> None:
+        """Apply one fact with what another balancer decided on it, and decide nothing.
+
+        A log that is replayed whole leaves the state of the balancer that wrote it. One that begins
+        later leaves the same of all requests that arrived in it; of those that did not, nothing is
+        known, and facts and decisions about them change nothing. Instants that run backwards, as
+        between hosts, count as the latest.
+        """
+        event, at = record.event, max(record.at, self.at)
+        self._begin(at)
+        if isinstance(event, Arrived) and event.request.id in self._workflow_of:
+            return
+        self._take_in(event, at)
+        here = [each for each in record.commands if each.request_id in self._workflow_of]
+        self._refuse([each for each in here if isinstance(each, Refuse)], at)
+        dispatched = {
+            each.request_id: each
+            for each in here
+            if isinstance(each, Dispatch) and each.request_id not in self.ledger
+        }
+        if dispatched or not isinstance(event, _FREES_NO_ROOM):
+            self._drain(at, iter(dispatched.values()))
+
+    def _begin(self, at: int) -> None:
+        self.at = at
         for queue in self._queues.values():
             queue.renew_some()
+
+    def _take_in(self, event: Event, at: int) -> None:
         match event:
             case Arrived(request=request):
-                if request.id in self._workflow_of:
-                    return []
-                self._admit(request, at)
+                self._queue(request, at)
             case Finished() | Failed() | Cancelled():
                 if event.request_id in self._workflow_of:
                     tokens = event.completion_tokens if isinstance(event, Finished) else None
@@ -102,40 +143,32 @@ class Balancer:
             case InstanceJoined(instance=instance):
                 self.ledger.join(instance)
                 self._models.update(instance.models)
-                return self._refuse_stranded(at) + self._drain(at)
             case InstanceLeft(instance_id=instance_id):
                 self.ledger.leave(instance_id)
-                return self._refuse_stranded(at)
-            case Tick():
-                return self._refuse_late(at) + self._drain(at)
-            case WorkflowEnded() | ProfilesLearnt() | FirstToken():
-                self._note(event)
-                return []
-        return self._drain(at)
+            case WorkflowEnded(tenant=tenant, workflow_id=workflow_id):
+                self.knowledge.workflow_ended((tenant, workflow_id))
+                self._rekey((tenant, workflow_id))
+            case ProfilesLearnt():
+                self.knowledge.learn(event)
+                for queue in self._queues.values():
+                    queue.start_renewing()
 
-    def _note(self, event: WorkflowEnded | ProfilesLearnt | FirstToken) -> None:
-        """Facts that free no room."""
-        if isinstance(event, WorkflowEnded):
-            workflow = event.tenant, event.workflow_id
-            self.knowledge.workflow_ended(workflow)
-            self._rekey(workflow)
-        elif isinstance(event, ProfilesLearnt):
-            self.knowledge.learn(event)
-            for queue in self._queues.values():
-                queue.start_renewing()
-
-    def _admit(self, request: Request, at: int) -> None:
+    def _check(self, request: Request) -> None:
+        """Whether it can be queued."""
         model = request.model
         serving = self.ledger.serving(model)
         if not serving:
             if model is None or model in self._models or not self.ledger.instances:
                 raise NoInstance(model)
             raise ModelNotFound(model, sorted(self._models))
-        if not any(_can_hold(instance, request) for instance in serving):
+        if not any(can_hold(instance, request) for instance in serving):
             largest = max(instance.kv_tokens or 0 for instance in serving)
             raise NeverFits(request.id, request.prompt_tokens, largest)
         if self.waiting >= self._max_waiting:
             raise QueueFull(self.waiting)
+
+    def _queue(self, request: Request, at: int) -> None:
+        model = request.model
         if model not in self._queues:
             self._queues[model] = WaitQueue(
                 self._policy, self.knowledge, self._arrivals, self._max_wait_us, self._overtaken
@@ -163,61 +196,77 @@ class Balancer:
             if request.id not in self.ledger and not self._queues[request.model].rekey(request):
                 return
 
-    def _drain(self, at: int) -> list[Command]:
+    def _drain(self, at: int, logged: Iterator[Dispatch] | None = None) -> list[Command]:
+        """Dispatch what fits; or what is `logged`, of requests that wait, and nothing else. Either
+        way it is worked out whose turn it is, which moves what is overdue."""
         commands: list[Command] = []
         kept: set[str] = set()  # ids of instances left alone for requests that are overdue
         open_queues = {model: queue for model, queue in self._queues.items() if queue}
         while open_queues:
             model = min(open_queues, key=lambda m: open_queues[m].head_key(at))
-            queue = open_queues[model]
-            dispatch = self._place_first(model, queue, kept, at)
+            dispatch = self._first(model, kept, at)
+            if logged is not None:
+                dispatch = next(logged, None)
+                model = model if dispatch is None else self._model_of(dispatch.request_id)
+            queue = self._queues[model]
             if dispatch is not None:
+                self.ledger.book(queue.take(dispatch.request_id), dispatch.instance_id)
+                self.knowledge.dispatched(dispatch.request_id, at)
                 commands.append(dispatch)
             elif (overdue := queue.overdue()) is not None:
                 serving = self.ledger.serving(model)
-                kept.update(each.id for each in serving if _can_hold(each, overdue))
+                kept.update(each.id for each in serving if can_hold(each, overdue))
             if dispatch is None or not queue:
                 del open_queues[model]  # room only shrinks while draining: it need not be retried
         return commands
 
-    def _place_first(
-        self, model: str | None, queue: WaitQueue, kept: set[str], at: int
-    ) -> Dispatch | None:
+    def _first(self, model: str | None, kept: set[str], at: int) -> Dispatch | None:
+        """Whose turn it is in the queue, and where it would go."""
+        queue = self._queues[model]
         need = queue.least_need()
         free = [i for i in self.ledger.serving(model) if self.ledger.has_room(i, need)]
-        room = _Room([i for i in free if i.id not in kept], self.ledger)
-        turn = queue.pop_first(room, at) if room.instances else None
+        room = Room([i for i in free if i.id not in kept], self.ledger)
+        turn = queue.first(room, at) if room.instances else None
         if turn is None:
             return None
         request = turn.request
         instance = self._placement.choose(request, room.candidates(request), self.ledger)
-        self.ledger.book(request, instance)
-        self.knowledge.dispatched(request.id, at)
         remaining_us = int(self.knowledge.remaining_us(request))
         rank = self.knowledge.rank(request)
-        return Dispatch(request.id, instance.id, turn.reason, len(queue), remaining_us, rank)
+        return Dispatch(request.id, instance.id, turn.reason, len(queue) - 1, remaining_us, rank)
 
-    def _refuse_stranded(self, at: int) -> list[Command]:
-        """Give up on waiting requests that no instance which is left could ever take."""
+    def _model_of(self, request_id: str) -> str | None:
+        return next(model for model, queue in self._queues.items() if request_id in queue)
+
+    def _given_up(self, event: Event, at: int) -> list[Refuse]:
+        match event:
+            case InstanceJoined() | InstanceLeft():
+                return self._stranded()
+            case Tick():
+                return self._late(at)
+        return []
+
+    def _stranded(self) -> list[Refuse]:
+        """Waiting requests that no instance which is left could ever take."""
         stranded: list[Refuse] = []
         for model, queue in self._queues.items():
             serving = self.ledger.serving(model)
             stranded += [
                 Refuse(request.id, model)
                 for request in queue.requests()
-                if not any(_can_hold(instance, request) for instance in serving)
+                if not any(can_hold(instance, request) for instance in serving)
             ]
-        return self._refuse(stranded, at)
+        return stranded
 
-    def _refuse_late(self, at: int) -> list[Command]:
-        """Give up on requests that have waited as long as they may."""
+    def _late(self, at: int) -> list[Refuse]:
+        """Requests that have waited as long as they may."""
         late: list[Refuse] = []
         for model, queue in self._queues.items():
             for request in queue.requests():
                 if request.arrived_at + self._max_wait_us > at:
                     break
                 late.append(Refuse(request.id, model, "waited_too_long"))
-        return self._refuse(late, at)
+        return late
 
     def _refuse(self, requests: list[Refuse], at: int) -> list[Command]:
         """New keys only once all are gone, or a wide fan-out would get them with each that goes."""
@@ -225,31 +274,3 @@ class Balancer:
         for workflow in dict.fromkeys(workflows):
             self._rekey(workflow)
         return [*requests]
-
-
-class _Room:
-    """What is free, while a queue is drained, of the instances that serve its model."""
-
-    def __init__(self, instances: Sequence[Instance], ledger: Ledger) -> None:
-        self.instances = instances
-        self._ledger = ledger
-
-    def candidates(self, request: Request) -> list[Instance]:
-        """The instances on which the request can be placed now."""
-        need = request.peak_kv_tokens
-        return [
-            instance
-            for instance in self.instances
-            if _can_hold(instance, request) and self._ledger.has_room(instance, need)
-        ]
-
-    def fits(self, request: Request) -> bool:
-        return bool(self.candidates(request))
-
-    def keep_for(self, request: Request) -> bool:
-        self.instances = [i for i in self.instances if not _can_hold(i, request)]
-        return bool(self.instances)
-
-
-def _can_hold(instance: Instance, request: Request) -> bool:
-    return instance.kv_tokens is None or request.prompt_tokens <= instance.kv_tokens

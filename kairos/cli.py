@@ -8,14 +8,14 @@ import os
 import resource
 import signal
 import sys
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 import uvloop
 
-from kairos import __version__, config
+from kairos import __version__, agents_cli, config
 from kairos.demo.options import Options
 from kairos.dispatcher.placements import PLACEMENTS
 from kairos.errors import KairosError, SetupError
@@ -28,6 +28,11 @@ SERVE, DEMO = config.Settings(), Options()  # the defaults
 POLICY_HELP = (
     rf"Order of the queue \[{SERVE.policy}: least work left first]: {', '.join(sorted(POLICIES))}."
 )
+BUS_HELP = (
+    rf"Where Kairos's processes and agents meet \[{SERVE.bus}: in this process]: "
+    r"kafka://HOST:PORT\[,HOST:PORT]. Credentials stand in the file, under \[kafka]."
+)
+POOL_HELP = rf"On a bus: the engines for which decisions are made in one place \[{SERVE.pool}]."
 PLACEMENT_HELP = f"Choice of the instance: {', '.join(sorted(PLACEMENTS))}."
 
 app = typer.Typer(
@@ -59,6 +64,8 @@ def serve(
     ] = None,
     policy: Annotated[str | None, typer.Option(help=POLICY_HELP)] = None,
     placement: Annotated[str | None, typer.Option(help=PLACEMENT_HELP)] = None,
+    bus: Annotated[str | None, typer.Option(help=BUS_HELP)] = None,
+    pool: Annotated[str | None, typer.Option(help=POOL_HELP)] = None,
     host: Annotated[str | None, typer.Option(help=f"Address to listen on [{SERVE.host}].")] = None,
     port: Annotated[
         int | None, typer.Option(help=f"Port to listen on [{SERVE.port}]; 0: any.")
@@ -91,6 +98,8 @@ def serve(
     arguments = {
         "policy": policy,
         "placement": placement,
+        "bus": bus,
+        "pool": pool,
         "host": host,
         "port": port,
         "admin_port": admin_port,
@@ -98,20 +107,14 @@ def serve(
         "learnt_path": str(learnt) if learnt else None,
         "engine": [config.parse_engine(text) for text in engine] if engine else None,
     }
-    settings = config.load(config_file, os.environ, arguments)
-    if not settings.engine:
-        raise SetupError("name at least one engine: kairos serve --engine http://HOST:PORT")
-    logging.basicConfig(level=logging.INFO, format="kairos: %(message)s")
-    logging.getLogger("uvicorn").setLevel(logging.WARNING)
+    settings = _engine_settings("serve", config_file, arguments)
     _run(_serve(settings))
 
 
 async def _serve(settings: config.Settings) -> None:
     from kairos.live.service import running
 
-    stop = asyncio.Event()
-    for signal_number in (signal.SIGINT, signal.SIGTERM):
-        asyncio.get_running_loop().add_signal_handler(signal_number, stop.set)
+    stop = _stop_signal()
     async with running(settings) as service:
         _collect_less_often()
         _switch_threads_often()
@@ -121,6 +124,82 @@ async def _serve(settings: config.Settings) -> None:
             typer.echo("kairos: no API keys are configured, so anyone who reaches it may call")
         await stop.wait()
         typer.echo("kairos: stopping; running calls may finish")
+
+
+def _engine_settings(
+    command: str, config_file: Path | None, arguments: Mapping[str, object]
+) -> config.Settings:
+    settings = config.load(config_file, os.environ, arguments)
+    if not settings.engine:
+        raise SetupError(f"name at least one engine: kairos {command} --engine http://HOST:PORT")
+    logging.basicConfig(level=logging.INFO, format="kairos: %(message)s")
+    logging.getLogger("uvicorn").setLevel(logging.WARNING)
+    return settings
+
+
+@app.command()
+def balance(
+    bus: Annotated[str | None, typer.Option(help=BUS_HELP)] = None,
+    pool: Annotated[str | None, typer.Option(help=POOL_HELP)] = None,
+    engine: Annotated[
+        list[str] | None,
+        typer.Option(help="An engine of the pool: URL[,max_num_seqs=N][,kv_tokens=N]; repeat."),
+    ] = None,
+    policy: Annotated[str | None, typer.Option(help=POLICY_HELP)] = None,
+    placement: Annotated[str | None, typer.Option(help=PLACEMENT_HELP)] = None,
+    host: Annotated[
+        str | None, typer.Option(help=f"Address of /health and /metrics [{SERVE.host}].")
+    ] = None,
+    port: Annotated[int, typer.Option(help="Port of /health and /metrics; 0: any.")] = 8003,
+    log: Annotated[
+        Path | None, typer.Option(help="Keep facts and decisions (no bodies) in this directory.")
+    ] = None,
+    config_file: Annotated[
+        Path | None, typer.Option("--config", help="TOML file with any of these, and [kafka].")
+    ] = None,
+) -> None:
+    """Decide for a pool of engines over Kafka, or stand by, without serving clients over HTTP.
+
+    Of all `kairos balance` and `kairos serve --bus` of a pool one decides at a time; if it dies,
+    another takes over within seconds, with the queue as it was. All must name the same engines.
+
+    Example: kairos balance --bus kafka://broker:9092 --engine http://gpu1:8000
+    """
+    arguments = {
+        "bus": bus,
+        "pool": pool,
+        "engine": [config.parse_engine(text) for text in engine] if engine else None,
+        "policy": policy,
+        "placement": placement,
+        "host": host,
+        "port": port,
+        "log_dir": str(log) if log else None,
+    }
+    settings = _engine_settings("balance", config_file, arguments)
+    if settings.bus == "memory":
+        raise SetupError("name the bus: kairos balance --bus kafka://HOST:PORT")
+    _run(_balance(settings))
+
+
+async def _balance(settings: config.Settings) -> None:
+    from kairos.live.service import balancing
+
+    stop = _stop_signal()
+    async with balancing(settings) as service:
+        _collect_less_often()
+        _switch_threads_often()
+        _allow_many_connections()
+        typer.echo(f"kairos: pool {settings.pool} on {settings.bus}; figures on {service.url}")
+        await stop.wait()
+        typer.echo("kairos: stopping; running calls may finish")
+
+
+def _stop_signal() -> asyncio.Event:
+    """Set by Ctrl-C and SIGTERM."""
+    stop = asyncio.Event()
+    for signal_number in (signal.SIGINT, signal.SIGTERM):
+        asyncio.get_running_loop().add_signal_handler(signal_number, stop.set)
+    return stop
 
 
 def _collect_less_often() -> None:
@@ -297,6 +376,8 @@ def export(
     figures = {"calls": exported.calls, "workflows": exported.workflows}
     typer.echo(json.dumps(figures) if as_json else f"{output}:{_outline(figures, '  ')}")
 
+
+app.add_typer(agents_cli.app, name="agents", no_args_is_help=True)
 
 traces_app = typer.Typer(help="Real arrivals and inputs: what there is, and fetching it.")
 app.add_typer(traces_app, name="traces", no_args_is_help=True)

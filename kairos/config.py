@@ -3,7 +3,7 @@
 import ipaddress
 import re
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -12,6 +12,7 @@ import msgspec
 
 from kairos.balancer import MAX_WAITING
 from kairos.dispatcher.placements import PLACEMENTS
+from kairos.envelope import NAME
 from kairos.errors import SetupError
 from kairos.model import SECOND
 from kairos.position import IDLE_US
@@ -20,6 +21,7 @@ from kairos.scheduler.queue import MAX_WAIT_US
 
 # vLLM's own default; an engine tells its KV memory, but not this.
 MAX_NUM_SEQS = 256
+_SECRET = re.compile(r"password|secret|passphrase|key\.pem|oauthbearer\.config")
 
 
 class EngineSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -63,7 +65,13 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     learnt_path: str | None = None  # what was learnt; not given: learnt.json beside the log
     engine: tuple[EngineSettings, ...] = ()
     key: tuple[KeySettings, ...] = ()
-    kafka: Mapping[str, str] = {}  # options of the Kafka client, as librdkafka names them
+    # Options of the Kafka client, as librdkafka names them. One whose name ends in `_env` says
+    # which variable of the environment holds the value.
+    kafka: Mapping[str, str] = {}
+
+    def __repr__(self) -> str:
+        shown = msgspec.structs.replace(self, kafka=dict.fromkeys(self.kafka, "..."))
+        return msgspec.Struct.__repr__(shown)
 
     @property
     def learnt_file(self) -> Path | None:
@@ -124,6 +132,9 @@ def load(path: Path | None, environ: Mapping[str, str], arguments: Mapping[str, 
 def _read_file(path: Path) -> dict[str, Any]:
     try:
         given = tomllib.loads(path.read_text("utf-8"))
+        if isinstance(options := given.get("kafka"), dict):
+            given["kafka"] = dict(_flat(options))
+            _check_private(path, given["kafka"])
         msgspec.convert(given, Settings)
     except OSError as error:
         raise SetupError(f"--config {path}: {error.strerror}") from None
@@ -132,9 +143,35 @@ def _read_file(path: Path) -> dict[str, Any]:
     return given
 
 
+def _flat(table: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """Options with dotted names, which TOML takes for tables in tables unless they are quoted."""
+    for name, value in table.items():
+        if isinstance(value, dict):
+            yield from _flat(value, f"{prefix}{name}.")
+        else:  # librdkafka takes text alone; what is no option, the settings' types refuse
+            text = str(value).lower() if isinstance(value, bool | int) else value
+            yield prefix + name, text
+
+
+def _check_private(path: Path, options: Mapping[str, Any]) -> None:
+    for name in options:
+        if is_secret(name) and path.stat().st_mode & 0o077:
+            raise SetupError(
+                f"--config {path} holds '{name}' and others can read it: 'chmod 600 {path}', or "
+                f'write "{name}_env" = "VARIABLE" and put it into the environment'
+            )
+
+
+def is_secret(option: str) -> bool:
+    """Whether an option of the Kafka client is one that only Kairos may know."""
+    return _SECRET.search(option) is not None and not option.endswith("_env")
+
+
 def _check(settings: Settings, environ: Mapping[str, str]) -> None:
     _check_known("policy", settings.policy, POLICIES)
     _check_known("placement", settings.placement, PLACEMENTS)
+    if not re.match(NAME, settings.pool):
+        raise SetupError(f"'{settings.pool}' is no pool name (letters, digits, _ -, at most 64)")
     for name in ("port", "admin_port"):
         if not 0 <= getattr(settings, name) <= 65535:
             raise SetupError(f"{name} {getattr(settings, name)} is no port (0 to 65535)")

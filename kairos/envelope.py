@@ -30,6 +30,7 @@ _HEADERS = {
     "started_at": "kairos-started-at",
     "parent": "kairos-parent",
     "attempt": ATTEMPT,
+    "deadline": "kairos-deadline",
     "traceparent": "traceparent",
 }
 
@@ -49,6 +50,8 @@ class Envelope(msgspec.Struct, frozen=True, kw_only=True, rename=_HEADERS):
     # The request whose answer led to this message: the last of the sender's, or of those before.
     parent: Annotated[str, msgspec.Meta(pattern=IDENTIFIER)] | None = None
     attempt: Annotated[int, msgspec.Meta(ge=1, lt=1_000)] = 1
+    # µs since the epoch: nobody waits for the result after it.
+    deadline: Annotated[int, msgspec.Meta(ge=0, lt=10**18)] | None = None
     traceparent: Annotated[str, msgspec.Meta(pattern=rf"\A{TRACEPARENT}\Z")]
 
 

@@ -16,6 +16,7 @@ KairosError
  │   ├─ WaitedTooLong 503
  │   └─ UpstreamUnreachable 503
  ├─ MessageTooLarge           a message is over the bus's limit
+ ├─ TopicMissing              the bus has no such topic
  └─ SetupError                a command cannot start; the message says what to do
      └─ InvalidFile           a file does not hold what it should; says where and what
 """
@@ -163,6 +164,14 @@ class MessageTooLarge(KairosError):
     def __init__(self, topic: str, size_bytes: int, limit_bytes: int) -> None:
         super().__init__(
             f"a message of {size_bytes} bytes for {topic} is over the bus's limit of {limit_bytes}"
+        )
+
+
+class TopicMissing(KairosError):
+    def __init__(self, topic: str, reason: str) -> None:
+        super().__init__(
+            f"the topic '{topic[:249]}' cannot be used ({reason}); a Kairos process creates the "
+            "topics it needs when it starts, any other is yours to create with kafka-topics.sh"
         )
 
 

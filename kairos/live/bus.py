@@ -8,16 +8,14 @@ is in the hands of one handler at a time; that alone keeps the order of a key.
 import asyncio
 import logging
 from collections import deque
+from collections.abc import Sequence
+from functools import partial
 
-import msgspec
-
-from kairos.envelope import ATTEMPT, DEAD_GROUP, DEAD_REASON, DEAD_TOPIC
 from kairos.errors import MessageTooLarge
-from kairos.ports import Handler, Message
+from kairos.live.delivery import Delivery, Undeliverable, dead_letter
+from kairos.ports import Handler, Message, Outgoing
 from kairos.topics import DEAD_LETTERS
 
-_ATTEMPTS = 3
-_REASON_LIMIT = 500  # characters of an error's text that a dead letter carries
 _HANDLED_KEPT = 1_000  # messages per topic, for groups that come late
 
 log = logging.getLogger(__name__)
@@ -55,62 +53,40 @@ class MemoryBus:
             key = await share.ready.get()
             delivery = share.queues[key][0]
             try:
-                reason = await self._deliver(delivery, handler)
+                for other, outgoing in await delivery.perform(partial(self._checked, handler)):
+                    await self.publish(other, outgoing)
             except asyncio.CancelledError:
                 share.ready.put_nowait(key)
                 raise
-            if reason is not None:
-                await self._bury(topic, group, delivery.entry.message, reason)
+            except Undeliverable as error:
+                await self._bury(topic, group, delivery.message, str(error))
             share.remove_first(key)
             source.done(delivery.entry)
 
-    async def _deliver(self, delivery: "_Delivery", handler: Handler) -> str | None:
-        """Call the handler until it returns or the attempts are used up; then say why."""
-        while True:
-            message = delivery.entry.message
-            headers = {**message.headers, ATTEMPT: str(delivery.attempt)}
-            try:
-                outgoing = await handler(msgspec.structs.replace(message, headers=headers)) or ()
-                for topic, each in outgoing:
-                    self._check_size(topic, each)
-                for topic, each in outgoing:
-                    await self.publish(topic, each)
-            except asyncio.CancelledError as error:
-                # The consumer is being cancelled, or only something that the handler awaited was.
-                if (task := asyncio.current_task()) is not None and task.cancelling():
-                    raise
-                reason = _reason(error)
-            except Exception as error:  # noqa: BLE001 - whatever the handler raised is its message's end
-                reason = _reason(error)
-            else:
-                return None
-            if delivery.attempt == _ATTEMPTS:
-                return reason
-            delivery.attempt += 1
+    async def _checked(self, handler: Handler, message: Message) -> Sequence[Outgoing]:
+        outgoing = await handler(message) or ()
+        for topic, each in outgoing:
+            self._check_size(topic, each)
+        return outgoing
 
     def _check_size(self, topic: str, message: Message) -> None:
         if (size := _size(message)) > self._message_bytes:
             raise MessageTooLarge(topic, size, self._message_bytes)
 
     async def _bury(self, topic: str, group: str, message: Message, reason: str) -> None:
-        log.warning("%s: a message of %s is dead: %s", group, message.key, reason)
+        letter = dead_letter(topic, group, message, reason)
         grave = self._topic(DEAD_LETTERS)
         # The living never wait for room among the dead, nor are the dead buried twice.
         if topic == DEAD_LETTERS or grave.room.locked():
             log.error("%s: the dead letter of %s is lost", group, message.key)
             return
         await grave.room.acquire()
-        why = {DEAD_TOPIC: topic, DEAD_GROUP: group, DEAD_REASON: reason}
-        grave.append(msgspec.structs.replace(message, headers={**message.headers, **why}))
+        grave.append(letter)
 
     def _topic(self, name: str) -> "_Topic":
         if name not in self._topics:
             self._topics[name] = _Topic(self._topic_messages)
         return self._topics[name]
-
-
-def _reason(error: BaseException) -> str:
-    return f"{type(error).__name__}: {error}"[:_REASON_LIMIT]
 
 
 def _size(message: Message) -> int:
@@ -128,14 +104,14 @@ class _Entry:
         self.missing = missing
 
 
-class _Delivery:
+class _Delivery(Delivery):
     """An entry on its way to one group."""
 
-    __slots__ = ("attempt", "entry")
+    __slots__ = ("entry",)
 
     def __init__(self, entry: _Entry) -> None:
+        super().__init__(entry.message)
         self.entry = entry
-        self.attempt = 1
 
 
 class _Group:

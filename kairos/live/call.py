@@ -3,7 +3,7 @@
 import asyncio
 import json
 from collections.abc import Awaitable, Callable, MutableMapping
-from typing import Any
+from typing import Any, Protocol
 
 import aiohttp
 
@@ -21,7 +21,6 @@ from kairos.live.body import Body
 from kairos.live.engine import HttpEngine
 from kairos.live.sse import SseReader, Usage, usage_of
 from kairos.model import Request
-from kairos.runtime import Runtime
 
 Scope = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
@@ -100,6 +99,15 @@ def error_body(error: KairosError) -> dict[str, Any]:
     return {"error": {"message": str(error), "type": kind, "param": None, "code": error.code}}
 
 
+class Desk(Protocol):
+    """Where a call's facts are told: the runtime, or whoever passes them on to one elsewhere."""
+
+    def now(self) -> int: ...
+
+    def feed(self, event: Event) -> None:
+        """Raises KairosError: the request that arrived is refused."""
+
+
 class Call:
     """Waits for its turn, sends the request to the engine it is given, forwards the answer.
 
@@ -111,7 +119,7 @@ class Call:
         request: Request,
         scope: Scope,
         body: Body,
-        runtime: Runtime,
+        desk: Desk,
         engine: HttpEngine,
         on_trouble: OnTrouble,
         *,
@@ -122,7 +130,7 @@ class Call:
         self._request = request
         self._scope = scope
         self._body = body
-        self._runtime = runtime
+        self._desk = desk
         self._engine = engine
         self._on_trouble = on_trouble
         self._is_workflow = is_workflow
@@ -139,7 +147,7 @@ class Call:
         request_id = self._request.id
         turn = self._engine.expect(request_id)
         try:
-            self._runtime.feed(Arrived(self._request))
+            self._desk.feed(Arrived(self._request))
         except KairosError:
             self._engine.forget(request_id)
             raise
@@ -162,9 +170,9 @@ class Call:
         finally:
             watcher.cancel()
             self._engine.forget(request_id)
-            self._runtime.feed(outcome)
+            self._desk.feed(outcome)
             if self._is_workflow:
-                self._runtime.feed(WorkflowEnded(self._request.tenant, self._request.workflow_id))
+                self._desk.feed(WorkflowEnded(self._request.tenant, self._request.workflow_id))
 
     async def _forward(self, instance_id: str, exchange: Exchange) -> Event:
         upstream = self._engine.upstreams[instance_id]
@@ -244,7 +252,7 @@ class Call:
             if not exchange.started:
                 # Only now: until the engine's first byte, a failure can still be a plain error.
                 await exchange.start(response.status, headers)
-                self._runtime.feed(FirstToken(self._request.id))
+                self._desk.feed(FirstToken(self._request.id))
             if self._reads_stream:
                 data = reader.feed(data)
             if data:

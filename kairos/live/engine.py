@@ -9,7 +9,7 @@ from typing import Self
 import aiohttp
 from yarl import URL
 
-from kairos.errors import NoInstance, UpstreamUnreachable, WaitedTooLong
+from kairos.errors import KairosError, NoInstance, UpstreamUnreachable, WaitedTooLong
 from kairos.events import Dispatch, Refuse
 
 # Below the 5 s after which vLLM's and llama.cpp's servers close an idle connection, so that a call
@@ -94,6 +94,12 @@ class HttpEngine:
         if not future.done():
             too_long = command.reason == "waited_too_long"
             future.set_exception(WaitedTooLong() if too_long else NoInstance(command.model))
+
+    def decline(self, request_id: str, error: KairosError) -> None:
+        """What `refuse` does, for a reason that was told from elsewhere."""
+        future = self._expected[request_id]
+        if not future.done():
+            future.set_exception(error)
 
     async def send(
         self, instance_id: str, method: str, url: URL, headers: dict[str, str], body: bytes

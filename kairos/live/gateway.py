@@ -13,7 +13,7 @@ from typing import Any
 
 from fastapi import FastAPI
 from fastapi import Request as HttpRequest
-from fastapi.responses import JSONResponse, Response
+from fastapi.responses import JSONResponse
 from starlette.exceptions import HTTPException
 from starlette.routing import Route
 from starlette.types import ASGIApp
@@ -32,6 +32,7 @@ from kairos.live.body import Body, read_body
 from kairos.live.call import (
     STREAMING_ROUTES,
     Call,
+    Desk,
     Exchange,
     OnTrouble,
     Receive,
@@ -41,11 +42,9 @@ from kairos.live.call import (
     error_headers,
 )
 from kairos.live.engine import HttpEngine
+from kairos.live.health import add_health
 from kairos.live.identity import Identity, identifier, read_identity
-from kairos.live.insight import add_insight
 from kairos.model import Request
-from kairos.orchestrator.orchestrator import Orchestrator
-from kairos.runtime import Runtime
 
 logger = logging.getLogger(__name__)
 
@@ -68,16 +67,18 @@ class Gateway:
 
     def __init__(
         self,
-        runtime: Runtime,
+        desk: Desk,
         engine: HttpEngine,
         access: Access,
         *,
+        served_models: Callable[[], list[str]],
         on_trouble: OnTrouble,
         on_error: Callable[[KairosError], None],
         max_body_bytes: int,
         max_held_bytes: int,
     ) -> None:
-        self._runtime = runtime
+        self.served_models = served_models
+        self._desk = desk
         self._engine = engine
         self._access = access
         self._on_trouble = on_trouble
@@ -105,7 +106,7 @@ class Gateway:
                 request,
                 scope,
                 body,
-                self._runtime,
+                self._desk,
                 self._engine,
                 self._on_trouble,
                 is_workflow=identity.workflow_id is None,
@@ -146,7 +147,7 @@ class Gateway:
         return None
 
     def _request(self, request_id: str, tenant: str, identity: Identity, body: Body) -> Request:
-        now = self._runtime.now()
+        now = self._desk.now()
         return Request(
             id=request_id,
             tenant=tenant,
@@ -163,32 +164,22 @@ class Gateway:
             completion_tokens=body.completion_tokens,
         )
 
-    def served_models(self) -> list[str]:
-        return self._runtime.balancer.ledger.models()
-
 
 def build_app(
     gateway: Gateway,
     access: Access,
     metrics: Callable[[], bytes],
-    runtime: Runtime,
-    orchestrator: Orchestrator,
+    add_insight: Callable[[FastAPI], None],
 ) -> FastAPI:
-    """The application that clients reach."""
+    """The application that clients reach. `add_insight` adds the routes to look into workflows."""
     app = FastAPI(
         title="Kairos", version=__version__, docs_url=None, redoc_url=None, redirect_slashes=False
     )
     for path in sorted(HOT_ROUTES):
         app.router.routes.append(Route(path, gateway))
 
-    @app.get("/health")
-    async def health() -> Response:
-        """200 while at least one instance can take requests."""
-        return Response(status_code=200 if gateway.served_models() else 503)
-
-    @app.get("/metrics")
-    async def prometheus() -> Response:
-        return Response(metrics(), media_type="text/plain; version=0.0.4; charset=utf-8")
+    # Well is a gateway while at least one instance can take requests.
+    add_health(app, lambda: bool(gateway.served_models()), metrics)
 
     @app.get("/v1/models")
     async def models(request: HttpRequest) -> dict[str, object]:
@@ -202,7 +193,7 @@ def build_app(
             raise ModelNotFound(name, gateway.served_models())
         return _model(name)
 
-    add_insight(app, access, runtime, orchestrator)
+    add_insight(app)
     for path in ("/v1/{rest:path}", *sorted(_PASSED)):
         app.router.routes.append(Route(path, gateway, methods=["GET", "POST", "DELETE"]))
     _answer_errors_as_openai_does(app)

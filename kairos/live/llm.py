@@ -1,8 +1,7 @@
 """LLM calls over HTTP, to a gateway or to any server that speaks OpenAI's protocol."""
 
-import asyncio
-from collections.abc import Awaitable, Callable, Mapping
-from itertools import count
+from collections.abc import Mapping
+from functools import partial
 from types import TracebackType
 from typing import Any, Self
 
@@ -10,23 +9,19 @@ import aiohttp
 import msgspec
 
 from kairos.errors import InvalidRequest, SetupError, Unavailable, UpstreamFailed
+from kairos.live.patience import Patience
 
-_ATTEMPT = "X-Kairos-Attempt"
-_TRIES = 5
 _RETRY_AFTER_MAX_S = 30
 _CONNECT_S = 10
-_ANSWER_BYTES = 8 << 20
+ANSWER_BYTES = 8 << 20
 _MESSAGE_LIMIT = 300  # characters of a server's error message that are passed on
 
 
 class HttpLLM:
     """Answers chat completions by `POST {base_url}/chat/completions`; an async context manager.
 
-    `model` is asked for where a body names none.
-
-    What a server refuses for now (429, 503), or a connection that breaks before the answer, is
-    tried again up to 4 times, after the server's Retry-After or 1 s: the same call, with
-    `X-Kairos-Attempt` counted up.
+    `model` is asked for where a body names none. What a server refuses for now (429, 503), and a
+    connection that breaks before the answer, is tried again with `patience`.
     """
 
     def __init__(
@@ -36,17 +31,18 @@ class HttpLLM:
         *,
         model: str | None = None,
         timeout_s: float = 600,
-        sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
+        patience: Patience | None = None,
     ) -> None:
         if not base_url.startswith(("http://", "https://")):
             raise SetupError(f"'{base_url}' is no base URL: it must begin with http:// or https://")
-        self._url = base_url.rstrip("/") + "/chat/completions"
+        self._base_url = base_url.rstrip("/")
+        self._url = self._base_url + "/chat/completions"
         self._model = {"model": model} if model is not None else {}
         self._headers = {"Content-Type": "application/json"}
         if api_key is not None:
             self._headers["Authorization"] = f"Bearer {api_key}"
         self._timeout = aiohttp.ClientTimeout(total=timeout_s, sock_connect=_CONNECT_S)
-        self._sleep = sleep
+        self._patience = patience or Patience()
 
     async def __aenter__(self) -> Self:
         self._session = aiohttp.ClientSession(
@@ -66,42 +62,60 @@ class HttpLLM:
         await self._session.close()
 
     async def complete(self, body: dict[str, Any], headers: Mapping[str, str]) -> dict[str, Any]:
-        first = int(headers.get(_ATTEMPT, "1"))
-        for attempt in count(first):
-            try:
-                return await self._post(body, {**headers, _ATTEMPT: str(attempt)})
-            except Unavailable as error:
-                if attempt == first + _TRIES - 1:
-                    raise
-                await self._sleep(error.retry_after_s or 0)
-        raise AssertionError("unreachable")
+        return await self._patience.until_answered(partial(self._post, body), headers)
+
+    async def models(self) -> list[str]:
+        """The models that the server offers now.
+
+        Raises:
+            Unavailable: it cannot be reached, or it refuses for now.
+            KairosError: it does not answer with a list of models.
+        """
+        listed = await self._request("GET", self._base_url + "/models", None, {})
+        try:
+            return [model.id for model in msgspec.convert(listed, _Models).data]
+        except msgspec.ValidationError as error:
+            raise UpstreamFailed(f"{self._base_url}/models lists no models: {error}") from error
 
     async def _post(self, body: dict[str, Any], headers: Mapping[str, str]) -> dict[str, Any]:
-        """Raises Unavailable where trying again makes sense, another KairosError where not."""
         data = msgspec.json.encode({**self._model, **body})
+        return await self._request("POST", self._url, data, headers)
+
+    async def _request(
+        self, method: str, url: str, data: bytes | None, headers: Mapping[str, str]
+    ) -> dict[str, Any]:
+        """Raises Unavailable where trying again makes sense, another KairosError where not."""
         try:
-            response = await self._session.post(
-                self._url, data=data, headers=headers, allow_redirects=False
+            response = await self._session.request(
+                method, url, data=data, headers=headers, allow_redirects=False
             )
         except aiohttp.ClientConnectionError as error:
-            raise Unavailable(f"no connection to {self._url}: {error}") from error
+            raise Unavailable(f"no connection to {url}: {error}") from error
         except (aiohttp.ClientError, TimeoutError) as error:
-            raise UpstreamFailed(f"no answer from {self._url}: {error!r}") from error
+            raise UpstreamFailed(f"no answer from {url}: {error!r}") from error
         async with response:
             try:
                 raw = await _read(response)
             except (aiohttp.ClientError, TimeoutError) as error:
-                raise UpstreamFailed(f"{self._url} broke off its answer: {error!r}") from error
-        return _answer(response, raw)
+                raise UpstreamFailed(f"{url} broke off its answer: {error!r}") from error
+        return read_answer(response.status, raw, response.headers.get("Retry-After", ""))
 
 
 async def _read(response: aiohttp.ClientResponse) -> bytes:
     raw = bytearray()
     async for chunk in response.content.iter_any():
         raw += chunk
-        if len(raw) > _ANSWER_BYTES:
-            raise UpstreamFailed(f"the answer is over {_ANSWER_BYTES} bytes")
+        if len(raw) > ANSWER_BYTES:
+            raise UpstreamFailed(f"the answer is over {ANSWER_BYTES} bytes")
     return bytes(raw)
+
+
+class _Model(msgspec.Struct):
+    id: str
+
+
+class _Models(msgspec.Struct):
+    data: list[_Model]
 
 
 class _Error(msgspec.Struct):
@@ -112,8 +126,13 @@ class _ErrorBody(msgspec.Struct):
     error: _Error
 
 
-def _answer(response: aiohttp.ClientResponse, raw: bytes) -> dict[str, Any]:
-    status = response.status
+def read_answer(status: int, raw: bytes, retry_after: str) -> dict[str, Any]:
+    """What a server answered, whichever way its answer came.
+
+    Raises:
+        Unavailable: trying again makes sense (429, 503).
+        KairosError: it does not; the message says what the server said.
+    """
     if status == 200:
         try:
             return msgspec.json.decode(raw, type=dict[str, Any])
@@ -122,9 +141,8 @@ def _answer(response: aiohttp.ClientResponse, raw: bytes) -> dict[str, Any]:
     message = f"the model's server answered {status}: {_error_message(raw)}"
     if status in (429, 503):
         refusal = Unavailable(message)
-        after = response.headers.get("Retry-After", "")
-        if after.isascii() and after.isdigit():
-            refusal.retry_after_s = min(int(after[:9]), _RETRY_AFTER_MAX_S)
+        if retry_after.isascii() and retry_after.isdigit():
+            refusal.retry_after_s = min(int(retry_after[:9]), _RETRY_AFTER_MAX_S)
         raise refusal
     raise (InvalidRequest if 400 <= status < 500 else UpstreamFailed)(message)
 

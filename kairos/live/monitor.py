@@ -9,7 +9,7 @@ import contextlib
 import logging
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import aiohttp
@@ -19,7 +19,6 @@ from kairos.errors import UpstreamUnreachable
 from kairos.events import InstanceJoined, InstanceLeft
 from kairos.live.engine import Upstream
 from kairos.model import Instance
-from kairos.runtime import Runtime
 
 logger = logging.getLogger(__name__)
 
@@ -44,10 +43,12 @@ class NotReady(Exception):
 
 
 class Monitor:
-    """Feeds InstanceJoined and InstanceLeft; `run` until cancelled."""
+    """Tells of instances that join and leave; `run` until cancelled."""
 
-    def __init__(self, runtime: Runtime, targets: Sequence[Target]) -> None:
-        self._runtime = runtime
+    def __init__(
+        self, feed: Callable[[InstanceJoined | InstanceLeft], None], targets: Sequence[Target]
+    ) -> None:
+        self._feed = feed
         self._targets = targets
         self._joined: dict[str, Instance] = {}
         self._look = {target.upstream.id: asyncio.Event() for target in targets}
@@ -55,6 +56,10 @@ class Monitor:
         """Why each instance that is not there is not, by id."""
         self.all_joined = asyncio.Event()
         """Set once no problem has been left, at some moment."""
+
+    def models(self) -> list[str]:
+        """All models that are served at the moment."""
+        return sorted({model for instance in self._joined.values() for model in instance.models})
 
     async def run(self) -> None:
         timeout = aiohttp.ClientTimeout(total=TIMEOUT_S)
@@ -104,7 +109,7 @@ class Monitor:
                 instance.kv_tokens or "an unknown number of",
             )
             self._joined[instance.id] = instance
-            self._runtime.feed(InstanceJoined(instance))
+            self._feed(InstanceJoined(instance))
         if not self.problems:
             self.all_joined.set()
 
@@ -113,7 +118,7 @@ class Monitor:
             logger.warning("instance %s is not in use: %s", instance_id, problem)
         self.problems[instance_id] = problem
         if self._joined.pop(instance_id, None) is not None:
-            self._runtime.feed(InstanceLeft(instance_id))
+            self._feed(InstanceLeft(instance_id))
 
 
 def _cause(error: OSError) -> str:

@@ -5,6 +5,7 @@ The file holds numbers per agent and app, and names; nothing of what was said.
 
 import asyncio
 import logging
+from collections.abc import Collection, Iterable
 from contextlib import suppress
 from pathlib import Path
 from typing import Annotated
@@ -167,15 +168,15 @@ def _read(path: Path, limit_bytes: int) -> _Known:
         known = msgspec.json.decode(content, type=_Known)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise InvalidFile(path, f"is not what was learnt: {error}") from error
-    if not _fits(known):
+    if not have_known_shapes(known.profiles, known.models):
         raise InvalidFile(path, "was written by a Kairos that learns other figures")
     return known
 
 
-def _fits(known: _Known) -> bool:
-    """Whether profiles and models have the shapes that this code reckons with."""
-    models = {len(each) for m in known.models for each in (m.weights, m.lowest, m.highest)}
-    known_of = [(p.call_us, p.completion_tokens, p.remaining_us) for p in known.profiles]
-    profiles = {len(each.quantiles) for several in known_of for each in several if each}
-    steps = {m.steps for m in known.models}
-    return steps <= {(), STEPS} and models <= {FEATURES} and profiles <= {QUANTILES}
+def have_known_shapes(profiles: Iterable[AgentProfile], models: Collection[RemainingModel]) -> bool:
+    """Whether they have the shapes that this code reckons with."""
+    sizes = {len(each) for m in models for each in (m.weights, m.lowest, m.highest)}
+    cut = [each for p in profiles for each in (p.call_us, p.completion_tokens, p.remaining_us)]
+    cuts = {len(each.quantiles) for each in cut if each is not None}
+    steps = {m.steps for m in models}
+    return steps <= {(), STEPS} and sizes <= {FEATURES} and cuts <= {QUANTILES}

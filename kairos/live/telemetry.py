@@ -4,7 +4,7 @@ Labels are instances and outcomes only: agents' and tenants' names are the clien
 they would grow without bound, and tell one tenant of another.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
@@ -23,7 +23,9 @@ _SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120
 class Telemetry(Collector):
     """An observer of records; `render` is what /metrics answers."""
 
-    def __init__(self, balancer: Balancer, orchestrator: Orchestrator) -> None:
+    def __init__(self, balancer: Callable[[], Balancer], orchestrator: Orchestrator | None) -> None:
+        """`balancer` gives the one that decides now; `orchestrator` is None where another process
+        follows the workflows."""
         self._balancer = balancer
         self._orchestrator = orchestrator
         self._tracker = CallTracker()
@@ -73,7 +75,7 @@ class Telemetry(Collector):
 
     def collect(self) -> Iterator[Metric]:
         yield GaugeMetricFamily(
-            "kairos_requests_waiting", "Requests in the queue", value=self._balancer.waiting
+            "kairos_requests_waiting", "Requests in the queue", value=self._balancer().waiting
         )
         running = GaugeMetricFamily(
             "kairos_requests_running", "Requests on the instance", labels=["instance"]
@@ -81,31 +83,15 @@ class Telemetry(Collector):
         booked = GaugeMetricFamily(
             "kairos_kv_booked_tokens", "KV memory booked on the instance", labels=["instance"]
         )
-        ledger = self._balancer.ledger
+        ledger = self._balancer().ledger
         for instance_id in ledger.instances:
             running.add_metric([instance_id], ledger.running(instance_id))
             booked.add_metric([instance_id], ledger.booked_tokens(instance_id))
         yield running
         yield booked
-        yield from self._learning()
-
-    def _learning(self) -> Iterator[Metric]:
-        orchestrator = self._orchestrator
-        yield GaugeMetricFamily(
-            "kairos_workflows_open", "Workflows that have not ended", value=len(orchestrator)
-        )
-        for name, count, documentation in (
-            ("idle", orchestrator.expired, "Workflows that ended because they fell silent"),
-            ("evicted", orchestrator.evicted, "Workflows that had to make room while open"),
-            ("unlearnt", orchestrator.unlearnt, "Workflows that ended faster than they are learnt"),
-        ):
-            yield CounterMetricFamily(f"kairos_workflows_{name}", documentation, value=count)
-        yield CounterMetricFamily(
-            "kairos_pooled_calls",
-            "Calls of agents beyond those that are tracked by name",
-            value=orchestrator.profiles.pooled,
-        )
-        tau = self._balancer.knowledge.kendall_tau
+        if self._orchestrator is not None:
+            yield from _learning(self._orchestrator)
+        tau = self._balancer().knowledge.kendall_tau
         if tau is not None:
             yield GaugeMetricFamily(
                 "kairos_rank_kendall_tau",
@@ -115,3 +101,20 @@ class Telemetry(Collector):
 
     def _histogram(self, name: str, documentation: str) -> Histogram:
         return Histogram(name, documentation, registry=self._registry, buckets=_SECONDS)
+
+
+def _learning(orchestrator: Orchestrator) -> Iterator[Metric]:
+    yield GaugeMetricFamily(
+        "kairos_workflows_open", "Workflows that have not ended", value=len(orchestrator)
+    )
+    for name, count, documentation in (
+        ("idle", orchestrator.expired, "Workflows that ended because they fell silent"),
+        ("evicted", orchestrator.evicted, "Workflows that had to make room while open"),
+        ("unlearnt", orchestrator.unlearnt, "Workflows that ended faster than they are learnt"),
+    ):
+        yield CounterMetricFamily(f"kairos_workflows_{name}", documentation, value=count)
+    yield CounterMetricFamily(
+        "kairos_pooled_calls",
+        "Calls of agents beyond those that are tracked by name",
+        value=orchestrator.profiles.pooled,
+    )

@@ -97,6 +97,11 @@ class Knowledge:
     def workflow_ended(self, key: WorkflowKey) -> None:
         self.positions.workflow_ended(key)
 
+    def requests(self) -> Iterator[Request]:
+        """All calls that wait or run, in order of arrival."""
+        for standing in self._standings.values():
+            yield standing.request
+
     def in_flight(self, workflow: WorkflowKey) -> Iterator[Request]:
         """The calls of the workflow that wait or run, in order of arrival."""
         together = self._together.get(workflow)

@@ -166,8 +166,9 @@ class WaitQueue:
         if self._by_key.moving:
             self._by_key.move(_RENEWED_AT_ONCE)
 
-    def pop_first(self, room: Room, at: int) -> Turn | None:
-        """Take out the request whose turn it is; None when nothing fits that may go."""
+    def first(self, room: Room, at: int) -> Turn | None:
+        """Whose turn it is; None when nothing fits that may go. Who is overdue by that is, from
+        now on."""
         self._note_time(at)
         turn: Turn | None = None
         passed_over: list[KeyEntry] = []
@@ -177,10 +178,14 @@ class WaitQueue:
                 break
         for head in passed_over:
             self._by_key.put_back(head)
-        if turn is not None:
-            self._dispatched_us += self._waiting[turn.request.id].work_us
-            self.remove(turn.request.id)
         return turn
+
+    def take(self, request_id: str) -> Request:
+        """Take out a request that goes to an instance now."""
+        waiting = self._waiting[request_id]
+        self._dispatched_us += waiting.work_us
+        self.remove(request_id)
+        return waiting.request
 
     def _first(self, room: Room, passed_over: list[KeyEntry]) -> Turn | None:
         """The first overdue request if it fits, else the first by policy for which there is room

@@ -40,9 +40,13 @@ HOST = "127.0.0.1"
 
 @asynccontextmanager
 async def serve(
-    settings: Settings | None = None, says: script.Script | None = None, *, port: int = 0
+    settings: Settings | None = None,
+    says: script.Script | None = None,
+    *,
+    host: str = HOST,
+    port: int = 0,
 ) -> AsyncIterator[StandIn]:
-    """Serve on loopback until the block ends; what still runs then is dropped."""
+    """Serve until the block ends; what still runs then is dropped."""
     standin = StandIn(settings or Settings(), says or script.Script())
     # Without the cancellation a call whose client has left would generate to its end.
     runner = web.AppRunner(
@@ -51,8 +55,8 @@ async def serve(
     await runner.setup()
     stepping = asyncio.create_task(standin.batch.run())
     try:
-        await web.TCPSite(runner, HOST, port).start()
-        standin.url = f"http://{HOST}:{runner.addresses[0][1]}"
+        await web.TCPSite(runner, host, port).start()
+        standin.url = f"http://{host}:{runner.addresses[0][1]}"
         yield standin
     finally:
         stepping.cancel()
@@ -62,6 +66,7 @@ async def serve(
 def _arguments() -> argparse.Namespace:
     timing, default = Timing(), Settings()
     parser = argparse.ArgumentParser(prog="python -m kairos.sim.standin")
+    parser.add_argument("--host", default=HOST, help="0.0.0.0: all of this machine's addresses")
     parser.add_argument("--port", type=int, default=0, help="0: any free one")
     parser.add_argument("--model", default=default.model)
     parser.add_argument("--max-model-len", type=int, default=default.max_model_len)
@@ -95,7 +100,7 @@ async def _run(options: argparse.Namespace) -> None:
     rules = script.load(options.script) if options.script else ()
     lengths = script.load_lengths(options.lengths) if options.lengths else {}
     says = script.Script(rules, options.seed, lengths)
-    async with serve(settings, says, port=options.port) as standin:
+    async with serve(settings, says, host=options.host, port=options.port) as standin:
         print("ready", standin.url, flush=True)
         await asyncio.get_running_loop().create_future()  # until killed
 

@@ -17,7 +17,7 @@ from aiohttp import web
 
 from kairos.config import EngineSettings, Settings
 from kairos.events import Arrived, Cancelled, Failed, Finished, InstanceJoined
-from kairos.live import service
+from kairos.live import http, service
 from kairos.sim import standin as standins
 from tests.e2e.client import LIMIT_S, Answer, Wire
 from tests.e2e.engine import Engine
@@ -61,7 +61,7 @@ class Kairos:
 
     def __init__(self, service, facts, session, wires):
         self.service, self.facts, self._session, self._wires = service, facts, session, wires
-        self.url, self.balancer = service.url, service.runtime.balancer
+        self.url, self.balancer = service.url, service.brain.balancer
 
     async def ask(self, method, path, **options):
         """One HTTP call from an ordinary client."""
@@ -88,13 +88,13 @@ class Kairos:
         assert arrived == Counter(fact.request_id for fact in self.facts.all(*ends))
         assert self.balancer.waiting == 0
         assert len(self.balancer.ledger) == 0
-        assert self.service.runtime._engine._expected == {}
+        assert self.service.brain.runtime._engine._expected == {}
 
 
 @pytest.fixture
 async def kairos(caplog, monkeypatch):
     """`await kairos(URL, ...)` starts one before these engines and waits until they joined."""
-    monkeypatch.setattr(service, "GRACE_S", 1)
+    monkeypatch.setattr(http, "GRACE_S", 1)
     tasks_before = asyncio.all_tasks()
     stack, started = AsyncExitStack(), []
 

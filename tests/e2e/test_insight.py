@@ -220,7 +220,7 @@ async def test_agents_are_shown_with_what_was_learnt_of_them(kairos, standin):
         (AgentRank("default", "qa", "router", 3.5e6),),
         kendall_tau=0.5,
     )
-    served.service.runtime.feed(learnt)
+    served.service.brain.feed(learnt)
     answer = (await served.ask("GET", "/v1/agents")).json()
     page = (await served.ask("GET", "/v1/agents?offset=1&limit=1")).json()
 

@@ -110,7 +110,7 @@ async def test_the_graphs_of_three_applications_are_found_from_their_agents_name
             asyncio.create_task(bus.consume(RESULTS, "test", user.take)),
         ]
         ids = [
-            await agent.submit(bus, app, value, now_us=served.service.runtime.now())
+            await agent.submit(bus, app, value, now_us=served.service.brain.now())
             for app, value in TASKS
         ]
         results = await user.all_results(len(TASKS))
@@ -120,7 +120,7 @@ async def test_the_graphs_of_three_applications_are_found_from_their_agents_name
     await served.settled()
     for workflow_id in ids:
         await served.ask("POST", f"/v1/workflows/{workflow_id}/end")
-    found = served.service.learner.orchestrator
+    found = served.service.brain.learner.orchestrator
 
     told = [fact.request.parent_ids for fact in served.facts.all(Arrived)]
     assert any(told) == (client is HttpLLM)
@@ -161,12 +161,12 @@ async def test_what_was_learnt_survives_a_restart(standin, tmp_path):
         async with asyncio.timeout(LIMIT_S):
             while not published:
                 await asyncio.sleep(0.05)
-    before = live.runtime.balancer.knowledge.published(("default", "a", "b"))
+    before = live.brain.balancer.knowledge.published(("default", "a", "b"))
     assert before[0].samples == 1
 
     async with service.running(settings) as live:
-        assert live.runtime.balancer.knowledge.published(("default", "a", "b")) == before
-        known = live.learner.orchestrator.profiles.status("default")
+        assert live.brain.balancer.knowledge.published(("default", "a", "b")) == before
+        known = live.brain.learner.orchestrator.profiles.status("default")
         assert ("a", "b", 1) in {(each.app, each.agent, each.samples) for each in known}
 
 
@@ -197,7 +197,7 @@ async def test_a_call_that_names_no_workflow_is_one_and_ends_with_it(kairos, sta
 
 async def test_an_error_in_learning_is_told_and_serving_goes_on(kairos, standin, caplog):
     served = await kairos(standin.url)
-    learner = served.service.learner
+    learner = served.service.brain.learner
     study = learner.study
 
     def broken(ended):

@@ -17,7 +17,7 @@ from kairos.balancer import Balancer
 from kairos.config import EngineSettings, Settings
 from kairos.dispatcher.placements import PLACEMENTS
 from kairos.events import Arrived, Cancelled, Finished, InstanceJoined, WorkflowEnded
-from kairos.live import service
+from kairos.live import http, service
 from kairos.live.factlog import read_facts
 from kairos.scheduler.policies import POLICIES
 
@@ -183,7 +183,7 @@ async def refuses_connections(served):
 async def test_a_call_that_does_not_end_is_given_up_after_the_grace_and_logged(
     engine, tmp_path, monkeypatch, caplog
 ):
-    monkeypatch.setattr(service, "GRACE_S", 0.1)
+    monkeypatch.setattr(http, "GRACE_S", 0.1)
     settings = Settings(
         port=0, admin_port=0, log_dir=str(tmp_path), engine=(EngineSettings(url=engine.url),)
     )
@@ -201,7 +201,7 @@ async def test_a_call_that_does_not_end_is_given_up_after_the_grace_and_logged(
             await response.read()
         await engine.until(lambda: engine.lost == 1)
 
-    assert len(live.runtime.balancer.ledger) == 0
+    assert len(live.brain.balancer.ledger) == 0
     *_, call, workflow = [record.event for record in read_facts(tmp_path)]
     assert isinstance(call, Cancelled)
     assert isinstance(workflow, WorkflowEnded)

@@ -32,6 +32,13 @@ class Room:
         return False
 
 
+def pop_first(queue, room, at):
+    turn = queue.first(room, at)
+    if turn is not None:
+        queue.take(turn.request.id)
+    return turn
+
+
 class ByTable:
     """A policy of the test's own: the key of each request stands in a table, and may change."""
 
@@ -135,7 +142,7 @@ class QueueMachine(RuleBasedStateMachine):
     @rule(room=st.integers(0, 60))
     def pop_first_that_fits(self, room):
         first = next((r for r in self.in_order() if r.peak_kv_tokens <= room), None)
-        turn = self.queue.pop_first(Room(room), 0)
+        turn = pop_first(self.queue, Room(room), 0)
         assert (turn and turn.request) == first
         if first is not None:
             assert turn.reason == ("first" if first is self.in_order()[0] else "backfill")
@@ -186,7 +193,7 @@ class StarvationMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.waiting)
     @rule()
     def pop(self):
-        turn = self.queue.pop_first(Room(), 0)
+        turn = pop_first(self.queue, Room(), 0)
         request, seq, _, _ = self.waiting.pop(turn.request.id)
         for each in self.waiting.values():
             if each[1] < seq:
@@ -208,7 +215,7 @@ def test_a_stream_of_newcomers_that_the_policy_prefers_overtakes_only_so_much():
     overtaken = 0
     for n in range(1_000):
         push(build.request(f"new{n}", completion=100))
-        turn = queue.pop_first(Room(), 0)
+        turn = pop_first(queue, Room(), 0)
         if turn.request.id == "old":
             break
         assert turn.reason == "first"
@@ -223,11 +230,11 @@ def test_after_half_of_the_longest_wait_a_request_goes_first():
     push(build.request("old", completion=10_000), at=0)
     push(build.request("new"), at=49)
 
-    assert queue.pop_first(Room(), 49).request.id == "new"
+    assert pop_first(queue, Room(), 49).request.id == "new"
     push(build.request("newer"), at=50)
     assert queue.head_key(49) == ((0.0,), 2)
     assert queue.head_key(50) == ((-math.inf,), 0)
-    assert queue.pop_first(Room(), 50).request.id == "old"
+    assert pop_first(queue, Room(), 50).request.id == "old"
 
 
 @pytest.mark.parametrize(("patience_us", "goes_first_at"), [(30, 30), (80, 50)])
@@ -241,19 +248,19 @@ def test_the_patience_of_the_policy_counts_where_it_is_shorter(patience_us, goes
     push(build.request("new"), at=1)
     push(build.request("newer"), at=1)
 
-    assert queue.pop_first(Room(), goes_first_at - 1).request.id == "new"
-    assert queue.pop_first(Room(), goes_first_at).request.id == "old"
+    assert pop_first(queue, Room(), goes_first_at - 1).request.id == "new"
+    assert pop_first(queue, Room(), goes_first_at).request.id == "old"
 
 
 def test_what_was_served_before_a_request_came_did_not_overtake_it():
     _, queue, push = made(lambda _: ByTable({"old": 1}))
     for n in range(100):
         push(build.request(f"before{n}"))
-        queue.pop_first(Room(), 0)
+        pop_first(queue, Room(), 0)
     push(build.request("old"))
     push(build.request("new"))
 
-    assert queue.pop_first(Room(), 0).request.id == "new"
+    assert pop_first(queue, Room(), 0).request.id == "new"
 
 
 def test_room_is_kept_for_an_overdue_request_that_does_not_fit():
@@ -262,13 +269,13 @@ def test_room_is_kept_for_an_overdue_request_that_does_not_fit():
     push(build.request("small", prompt=1), at=1)
 
     early = Room(20)
-    assert queue.pop_first(early, 1).reason == "first"
+    assert pop_first(queue, early, 1).reason == "first"
     push(build.request("small again", prompt=1), at=50)
     late = Room(20)
-    assert queue.pop_first(late, 50) is None
+    assert pop_first(queue, late, 50) is None
     assert late.kept.id == "large"
-    assert queue.pop_first(Room(60), 51).request.id == "large"
-    assert queue.pop_first(Room(20), 52).request.id == "small again"
+    assert pop_first(queue, Room(60), 51).request.id == "large"
+    assert pop_first(queue, Room(20), 52).request.id == "small again"
 
 
 def test_while_keys_are_renewed_the_head_is_always_up_to_date():
@@ -282,7 +289,7 @@ def test_while_keys_are_renewed_the_head_is_always_up_to_date():
     knowledge.epoch += 1
     queue.start_renewing()
 
-    served = [queue.pop_first(Room(), 0).request.id for _ in range(2_000)]
+    served = [pop_first(queue, Room(), 0).request.id for _ in range(2_000)]
     assert served == [f"r{n}" for n in (*range(10, 2_000), *range(10))]
 
 
@@ -321,13 +328,13 @@ def test_a_request_that_comes_back_stands_at_its_new_place_even_with_the_same_ke
     push(build.request("again"))
 
     assert queue.head_key(0) == (key, 1)
-    assert [queue.pop_first(Room(), 0).request.id for _ in range(2)] == ["second", "again"]
+    assert [pop_first(queue, Room(), 0).request.id for _ in range(2)] == ["second", "again"]
 
 
 def test_a_request_that_was_overdue_and_comes_back_starts_to_wait_anew():
     knowledge, queue, push = made(lambda _: ByTable({"again": 1}), max_wait_us=100)
     push(build.request("again", prompt=50), at=0)
-    assert queue.pop_first(Room(20), 60) is None
+    assert pop_first(queue, Room(20), 60) is None
     assert queue.overdue().id == "again"
     queue.remove("again")
     knowledge.ended("again", 60)
@@ -335,9 +342,9 @@ def test_a_request_that_was_overdue_and_comes_back_starts_to_wait_anew():
     push(build.request("new"), at=61)
 
     assert queue.overdue() is None
-    assert queue.pop_first(Room(), 62).request.id == "new"
+    assert pop_first(queue, Room(), 62).request.id == "new"
     push(build.request("newer"), at=110)
-    assert queue.pop_first(Room(), 110).request.id == "again"
+    assert pop_first(queue, Room(), 110).request.id == "again"
 
 
 def test_only_a_fact_that_changes_the_state_costs_a_new_key():
@@ -391,6 +398,6 @@ def test_every_policy_serves_all_and_only_once(policy):
     for n in range(50):
         push(build.request(f"r{n}", at=n, workflow_id=f"w{n % 7}", app="a", agent=f"a{n % 3}"), n)
 
-    served = [queue.pop_first(Room(), 50).request.id for _ in range(50)]
+    served = [pop_first(queue, Room(), 50).request.id for _ in range(50)]
     assert sorted(served) == sorted(f"r{n}" for n in range(50))
-    assert queue.pop_first(Room(), 50) is None
+    assert pop_first(queue, Room(), 50) is None

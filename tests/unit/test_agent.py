@@ -13,6 +13,7 @@ from kairos.envelope import Envelope, read_envelope, read_value, write_message
 from kairos.errors import InvalidRequest, SetupError, Unavailable, UpstreamFailed
 from kairos.live.bus import MemoryBus
 from kairos.live.llm import HttpLLM
+from kairos.live.patience import Patience
 from kairos.ports import Message
 from kairos.topics import DEAD_LETTERS, RESULTS
 
@@ -494,7 +495,8 @@ class Server:
         await site.start()
         self.url = f"http://127.0.0.1:{runner.addresses[0][1]}/v1/"
         try:
-            async with HttpLLM(self.url, sleep=self.sleep, **options) as llm:
+            patience = Patience(sleep=self.sleep)
+            async with HttpLLM(self.url, patience=patience, **options) as llm:
                 yield llm
         finally:
             closing.set()
@@ -570,7 +572,7 @@ class TestHttpLLM:
         server = Server(says())
         async with server.llm():
             pass  # and now it is gone
-        async with HttpLLM(server.url, sleep=server.sleep) as llm:
+        async with HttpLLM(server.url, patience=Patience(sleep=server.sleep)) as llm:
             with pytest.raises(Unavailable, match="no connection to http"):
                 await llm.complete({}, {})
         assert len(server.slept) == 4

@@ -27,7 +27,7 @@ class Watched:
     def __init__(self, **limits) -> None:
         self.balancer = build.balancer()
         self.orchestrator = Orchestrator(**limits)
-        self.telemetry = Telemetry(self.balancer, self.orchestrator)
+        self.telemetry = Telemetry(lambda: self.balancer, self.orchestrator)
 
     def tell(self, at_s: float, event) -> None:
         at = int(at_s * SECOND)

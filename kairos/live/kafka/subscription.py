@@ -1,80 +1,41 @@
 """Reads topics of Kafka: what a consumer's poll thread finds, as one ordered stream.
 
-The thread polls all the time, so the group never takes a slow handler for a dead member; what it
-reads ahead is bounded, and beyond that its partitions are paused.
+What is read ahead of the loop is bounded; beyond that the partitions are paused, and the thread
+goes on polling, so the group never takes a slow reader for a dead member.
 """
 
 import asyncio
-import logging
-import threading
-import time
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future
 from types import TracebackType
-from typing import Any, Literal, Self
+from typing import Any, Literal, Self, TypeVar
 
 import confluent_kafka as kafka
-import msgspec
 
-from kairos.errors import Unavailable
+from kairos.errors import KairosError, Unavailable
 from kairos.live.kafka.connection import Connection
+from kairos.live.kafka.items import Assigned, CaughtUp, Item, Passed, Received, Revoked
+from kairos.live.kafka.poll import Membership, PollThread, Where
+from kairos.live.kafka.reach import Contact, Reach
 
-logger = logging.getLogger(__name__)
+__all__ = ["Assigned", "CaughtUp", "Item", "Passed", "Received", "Revoked", "Subscription"]
 
 SESSION_S = 6.0
-_POLL_S = 0.05
 _AHEAD = 1_000  # messages read ahead of the loop
 _AHEAD_BYTES = 16 << 20
-_ANSWER_S = 30.0
-_PATIENCE_S = 1.0  # before partitions are paused: to go on after that takes a second
-_NAP_S = 0.001
+_ANSWER_S = 10.0
 
-
-class Received(msgspec.Struct, frozen=True):
-    """A message, as it came. `at`: when Kafka or its sender stamped it, µs since the epoch."""
-
-    topic: str
-    partition: int
-    offset: int
-    at: int
-    key: str
-    value: bytes | None  # None: a tombstone
-    headers: Mapping[str, str]
-
-
-class Assigned(msgspec.Struct, frozen=True):
-    """A partition is this member's from now on. It is read from `offset`, the committed one; -1001
-    where the group has committed none and reads from the beginning."""
-
-    topic: str
-    partition: int
-    offset: int
-    metadata: str  # that was committed with it
-
-
-class Revoked(msgspec.Struct, frozen=True):
-    """A partition is another member's from now on."""
-
-    topic: str
-    partition: int
-
-
-class CaughtUp(msgspec.Struct, frozen=True):
-    """All there was in a partition, at some moment, has been read."""
-
-    topic: str
-    partition: int
-
-
-Item = Received | Assigned | Revoked | CaughtUp
-Start = Literal["beginning", "end"] | int  # an instant: from the first message since
+Start = Literal["beginning", "end"] | int  # an instant, µs: from the first message since
+Answer = TypeVar("Answer")
 
 
 class Subscription:
     """An async context manager. With a group: its share of the topics, from where it committed.
     Without: all of each topic, from `start`, and nothing is committed.
 
-    Commits are the reader's to make (`commit`); of transactions it sees what was committed.
+    Commits are the reader's to make (`commit`); of transactions it sees what was committed. While
+    the cluster cannot be reached, nothing comes.
     """
 
     def __init__(
@@ -85,11 +46,12 @@ class Subscription:
         *,
         start: Start = "beginning",
         session_s: float = SESSION_S,
+        tells_ends: bool = False,
+        reach: Reach | None = None,
     ) -> None:
-        self._topics = list(topics)
-        self._group = group
-        self._start = start
-        self._settings = connection.client(
+        """`tells_ends`: there is a `Passed` whenever a partition has been read to its end."""
+        contact = Contact(reach or Reach(connection.servers))
+        settings = connection.client(
             group_id=group or "kairos.readers",  # unused: without a group nothing is committed
             enable_auto_commit=False,
             enable_partition_eof=True,
@@ -99,24 +61,30 @@ class Subscription:
             session_timeout_ms=int(session_s * 1000),
             heartbeat_interval_ms=int(session_s * 1000 / 6),
             queued_max_messages_kbytes=16_384,
+            fetch_queue_backoff_ms=20,
             fetch_wait_max_ms=100,
             topic_metadata_refresh_interval_ms=10_000,
         )
-        self._stopping = threading.Event()
-        self._ahead: deque[Item | Exception] = deque()
+        self._poll = PollThread(
+            settings | contact.settings(),
+            topics,
+            contact=contact,
+            first=None if group is not None else _first(start),
+            tells_ends=tells_ends,
+            put=self._put,
+            is_full=self._is_full,
+        )
+        self._ahead: deque[Item | Membership | Exception] = deque()
         self._bytes_put = 0  # counted by the thread
         self._bytes_taken = 0  # counted by the loop
+        self._is_held = False
         self._is_woken = False
         self._ready = asyncio.Event()
-        self._metadata: Any = None
-        self._commits: deque[tuple[asyncio.Future[None], Any]] = deque()  # for the thread
-        self._reading: set[tuple[str, int]] = set()  # partitions whose end has not been reached
+        self._member = Membership(None, {})
 
     async def __aenter__(self) -> Self:
         self._loop = asyncio.get_running_loop()
-        self._consumer = kafka.Consumer(self._settings)
-        self._thread = threading.Thread(target=self._run, name="kafka-consumer", daemon=True)
-        self._thread.start()
+        self._poll.start()
         return self
 
     async def __aexit__(
@@ -125,144 +93,104 @@ class Subscription:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        self._stopping.set()
-        await asyncio.to_thread(self._thread.join)
+        self._poll.stop()
+        await asyncio.wrap_future(self._poll.ended)
 
     async def batch(self) -> list[Item]:
         """What has come since the last time, in order; at least one item.
 
         Raises:
+            TopicMissing: one of the topics does not exist.
             Unavailable: this cannot be read, and trying again would not help.
         """
-        while not self._ahead:
-            self._ready.clear()
-            await self._ready.wait()
         items: list[Item] = []
-        while self._ahead:
-            item = self._ahead.popleft()
-            if isinstance(item, Exception):
-                raise item
-            if isinstance(item, Received):
-                self._bytes_taken += len(item.value or b"")
-            items.append(item)
+        while not items:
+            while not self._ahead:
+                self._ready.clear()
+                await self._ready.wait()
+            while self._ahead:
+                item = self._ahead[0]
+                if isinstance(item, Exception):
+                    if items:
+                        break
+                    raise item  # and again at the next call
+                self._ahead.popleft()
+                if isinstance(item, Membership):
+                    self._member = item
+                    continue
+                if isinstance(item, Received):
+                    self._bytes_taken += len(item.value or b"")
+                items.append(item)
         return items
 
-    async def commit(self, offsets: Mapping[tuple[str, int], tuple[int, str]]) -> None:
+    def hold(self, is_held: bool) -> None:
+        """Read no more for now than what has been read ahead; or go on."""
+        self._is_held = is_held
+
+    async def commit(self, offsets: Mapping[Where, tuple[int, str]]) -> None:
         """Commit, for partitions by topic and number, the offset to go on from, and metadata.
 
         Raises:
             Unavailable: it was not taken; the partition may have been revoked meanwhile.
         """
         partitions = [
-            kafka.TopicPartition(topic, number, offset, metadata)
-            for (topic, number), (offset, metadata) in offsets.items()
+            kafka.TopicPartition(*where, offset, metadata)
+            for where, (offset, metadata) in offsets.items()
         ]
-        taken: asyncio.Future[None] = self._loop.create_future()
-        self._commits.append((taken, partitions))
-        await taken
+        terms = {where: self._member.terms.get(where) for where in offsets}
+
+        def commit(consumer: Any) -> None:
+            # A partition that went and came back has been in other hands: what is known is old.
+            now = self._poll.terms
+            if any(term is None or term != now.get(where) for where, term in terms.items()):
+                raise Unavailable("the bus did not take a commit: the partition was revoked")
+            for each in consumer.commit(offsets=partitions, asynchronous=False):
+                if each.error is not None:
+                    raise kafka.KafkaException(each.error)
+
+        await self._ask(commit)
+
+    async def committed(self, partitions: Sequence[Where]) -> dict[Where, tuple[int, str]]:
+        """What the group has committed, once no transaction on it is open; nothing: left out.
+
+        Raises:
+            Unavailable: it could not be asked.
+        """
+        asked = [kafka.TopicPartition(*where) for where in partitions]
+
+        def committed(consumer: Any) -> dict[Where, tuple[int, str]]:
+            return {
+                (each.topic, each.partition): (each.offset, each.metadata or "")
+                for each in consumer.committed(asked, _ANSWER_S)
+                if each.offset >= 0
+            }
+
+        return await self._ask(committed)
 
     def group_metadata(self) -> Any:
-        """Of this member, as of the last rebalance, for a transaction that commits its offsets."""
-        return self._metadata
+        """Of this member, for a transaction that commits its offsets: as of the last rebalance
+        whose news `batch` has returned. What is sent with it is refused after the next."""
+        return self._member.metadata
 
-    def _run(self) -> None:
+    async def _ask(self, question: Callable[[Any], Answer]) -> Answer:
+        answer: Future[Answer] = self._poll.ask(question)
         try:
-            self._begin()
-            while not self._stopping.is_set():
-                record = self._consumer.poll(_POLL_S)
-                if record is not None:
-                    self._take(record)
-                self._commit_waiting()
-                if self._is_full():
-                    self._wait_for_room()
-        except Exception as error:  # noqa: BLE001 - raised where the stream is read
-            self._put(Unavailable(f"the bus cannot be read: {error}"))
-        finally:
-            self._consumer.close()
+            return await asyncio.wrap_future(answer)
+        except KairosError:
+            raise
+        except (kafka.KafkaException, RuntimeError) as error:
+            raise Unavailable(f"the bus did not take a commit: {error}") from None
 
     def _is_full(self) -> bool:
         ahead_bytes = self._bytes_put - self._bytes_taken
-        return len(self._ahead) >= _AHEAD or ahead_bytes >= _AHEAD_BYTES
+        return self._is_held or len(self._ahead) >= _AHEAD or ahead_bytes >= _AHEAD_BYTES
 
-    def _wait_for_room(self) -> None:
-        """A moment as it is; then with partitions paused, so that the group's news still comes."""
-        waits_until = time.monotonic() + _PATIENCE_S
-        while self._is_full() and time.monotonic() < waits_until and not self._stopping.is_set():
-            time.sleep(_NAP_S)
-        while self._is_full() and not self._stopping.is_set():
-            self._consumer.pause(self._consumer.assignment())
-            record = self._consumer.poll(_POLL_S)
-            if record is not None:
-                self._take(record)
-        self._consumer.resume(self._consumer.assignment())
-
-    def _begin(self) -> None:
-        if self._group is not None:
-            self._consumer.subscribe(
-                self._topics, on_assign=self._assigned, on_revoke=self._revoked
-            )
-            return
-        partitions = []
-        for topic in self._topics:
-            described = self._consumer.list_topics(topic, _ANSWER_S).topics[topic]
-            if described.error is not None:
-                raise kafka.KafkaException(described.error)
-            numbers = sorted(described.partitions)
-            partitions += [kafka.TopicPartition(topic, n, self._first()) for n in numbers]
-        self._reading = {(each.topic, each.partition) for each in partitions}
-        if isinstance(self._start, int):
-            partitions = self._consumer.offsets_for_times(partitions, _ANSWER_S)
-        self._consumer.assign(partitions)
-
-    def _first(self) -> int:
-        if isinstance(self._start, int):
-            return self._start // 1000  # Kafka's instants are ms
-        begins = self._start == "beginning"
-        return int(kafka.OFFSET_BEGINNING if begins else kafka.OFFSET_END)
-
-    def _assigned(self, consumer: Any, partitions: Any) -> None:
-        known = consumer.committed(partitions, _ANSWER_S) if partitions else []
-        for each in known:
-            self._reading.add((each.topic, each.partition))
-            self._put(Assigned(each.topic, each.partition, each.offset, each.metadata or ""))
-        consumer.incremental_assign(known)
-        self._metadata = consumer.consumer_group_metadata()
-
-    def _revoked(self, consumer: Any, partitions: Any) -> None:
-        for each in partitions:
-            self._put(Revoked(each.topic, each.partition))
-        consumer.incremental_unassign(partitions)
-        self._metadata = consumer.consumer_group_metadata()
-
-    def _commit_waiting(self) -> None:
-        """In the thread that polls: a commit waits for ever while another thread polls."""
-        while self._commits:
-            taken, partitions = self._commits.popleft()
-            failure = None
-            try:
-                self._consumer.commit(offsets=partitions, asynchronous=False)
-            except (kafka.KafkaException, RuntimeError) as error:
-                failure = Unavailable(f"the bus did not take a commit: {error}")
-            self._loop.call_soon_threadsafe(_settle, taken, failure)
-
-    def _take(self, record: Any) -> None:
-        error = record.error()
-        if error is None:
-            self._put(_received(record))
-        elif error.code() == kafka.KafkaError._PARTITION_EOF:
-            if (where := (record.topic(), record.partition())) in self._reading:
-                self._reading.discard(where)
-                self._put(CaughtUp(*where))
-        elif error.fatal() or not (error.retriable() or _passes(error)):
-            self._put(Unavailable(f"the bus cannot be read: {error.str()}"))
-        else:
-            logger.warning("reading %s: %s", ", ".join(self._topics), error.str())
-
-    def _put(self, item: Item | Exception) -> None:
+    def _put(self, item: Item | Membership | Exception) -> None:
+        """In the thread."""
         if isinstance(item, Received):
             self._bytes_put += len(item.value or b"")
         self._ahead.append(item)
-        if not self._is_woken:
+        if not self._is_woken and not self._loop.is_closed():
             self._is_woken = True
             self._loop.call_soon_threadsafe(self._wake)
 
@@ -271,36 +199,8 @@ class Subscription:
         self._ready.set()
 
 
-def _settle(taken: asyncio.Future[None], failure: Unavailable | None) -> None:
-    if taken.done():
-        return
-    if failure is None:
-        taken.set_result(None)
-    else:
-        taken.set_exception(failure)
-
-
-def _passes(error: Any) -> bool:
-    """Whether what librdkafka does not call retriable is over once the cluster is back."""
-    return error.code() in (
-        kafka.KafkaError._ALL_BROKERS_DOWN,
-        kafka.KafkaError._TRANSPORT,
-        kafka.KafkaError._RESOLVE,
-        kafka.KafkaError._TIMED_OUT,
-        kafka.KafkaError.UNKNOWN_TOPIC_OR_PART,
-    )
-
-
-def _received(record: Any) -> Received:
-    headers = {
-        name: (value or b"").decode(errors="replace") for name, value in record.headers() or ()
-    }
-    return Received(
-        record.topic(),
-        record.partition(),
-        record.offset(),
-        record.timestamp()[1] * 1000,
-        (record.key() or b"").decode(errors="replace"),
-        record.value(),
-        headers,
-    )
+def _first(start: Start) -> int:
+    """What to read from: an offset that librdkafka knows by name, or an instant in ms."""
+    if isinstance(start, int):
+        return start // 1000
+    return int(kafka.OFFSET_BEGINNING if start == "beginning" else kafka.OFFSET_END)

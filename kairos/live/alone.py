@@ -1,0 +1,67 @@
+"""Decisions and learning in the one process that also serves."""
+
+import asyncio
+from collections.abc import Coroutine
+
+from fastapi import FastAPI
+
+from kairos.balancer import Balancer
+from kairos.config import Settings
+from kairos.events import Event, Tick
+from kairos.learner import Learner
+from kairos.live.access import Access
+from kairos.live.clock import WallClock
+from kairos.live.engine import HttpEngine
+from kairos.live.insight import add_insight
+from kairos.live.learning import learn, recall
+from kairos.live.store import LearntStore
+from kairos.runtime import Observer, Runtime
+
+TICK_S = 1.0
+
+
+class Alone:
+    """A runtime, and a learner beside it that begins with what was learnt before a restart."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        engine: HttpEngine,
+        balancer: Balancer,
+        learner: Learner,
+        observers: tuple[Observer, ...],
+    ) -> None:
+        """Raises SetupError: the file for what is learnt cannot be used."""
+        path = settings.learnt_file
+        self._store = LearntStore(path) if path is not None else None
+        self.learner = learner
+        kept = () if self._store is None else (self._store,)
+        watching = (*observers, *kept, self.learner.observe)
+        self.runtime = Runtime(balancer, engine, WallClock(), watching)
+        if self._store is not None:
+            recall(self.runtime, self.learner, self._store)
+
+    @property
+    def balancer(self) -> Balancer:
+        return self.runtime.balancer
+
+    def now(self) -> int:
+        return self.runtime.now()
+
+    def feed(self, event: Event) -> None:
+        self.runtime.feed(event)
+
+    def background(self) -> list[Coroutine[None, None, None]]:
+        storing = [] if self._store is None else [self._store.run()]
+        return [learn(self.runtime, self.learner), self._give_up(), *storing]
+
+    def add_insight(self, app: FastAPI, access: Access) -> None:
+        add_insight(app, access, self.runtime, self.learner.orchestrator)
+
+    async def _give_up(self) -> None:
+        """Say that time has passed when some request has waited as long as it may."""
+        while True:
+            await asyncio.sleep(TICK_S)
+            give_up_at = self.balancer.give_up_at
+            if give_up_at is not None and give_up_at <= self.runtime.now():
+                self.runtime.feed(Tick())

@@ -1,0 +1,124 @@
+"""How a service of Kairos answers HTTP, and runs what else it does beside that."""
+
+import asyncio
+import contextlib
+import socket
+from collections.abc import AsyncIterator, Coroutine, Iterable, Iterator, Mapping
+from typing import Any
+
+import uvicorn
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
+
+from kairos.errors import SetupError
+
+GRACE_S = 10  # for running calls, once told to stop
+
+
+class _Connection(HttpToolsProtocol):
+    """uvicorn's, which tells only the latest request of a connection when the client leaves; here
+    those before it, on which a client that sends requests ahead does not wait, are told too."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._earlier: list[RequestResponseCycle] = []
+
+    def on_headers_complete(self) -> None:
+        before: RequestResponseCycle | None = self.cycle
+        super().on_headers_complete()
+        self._earlier = [each for each in self._earlier if not each.response_complete]
+        if before is not None and not before.response_complete:
+            self._earlier.append(before)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        for cycle in self._earlier:
+            cycle.disconnected = True
+            cycle.message_event.set()
+        super().connection_lost(exc)
+
+
+class Server(uvicorn.Server):
+    """uvicorn that says when it listens, and leaves signals to the command."""
+
+    def __init__(self, settings: uvicorn.Config) -> None:
+        super().__init__(settings)
+        self.ready = asyncio.Event()
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        self.ready.set()
+
+    async def main_loop(self) -> None:
+        """Cancelled, the server still shuts down: its loop would watch closed sockets otherwise."""
+        with contextlib.suppress(asyncio.CancelledError):
+            await super().main_loop()
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield
+
+
+@contextlib.asynccontextmanager
+async def serving(
+    servers: Mapping[socket.socket, Server],
+    background: Iterable[Coroutine[None, None, None]],
+) -> AsyncIterator[None]:
+    """Everything that runs beside the block; whatever of it breaks, breaks the block too."""
+    try:
+        async with asyncio.TaskGroup() as group:
+            tasks = [group.create_task(each) for each in background]
+            for sock, server in servers.items():
+                group.create_task(server.serve([sock]))
+            try:
+                for server in servers.values():
+                    await server.ready.wait()
+                yield
+            finally:
+                for server in servers.values():
+                    server.should_exit = True
+                for task in tasks:
+                    task.cancel()
+    except BaseExceptionGroup as group_error:
+        if len(group_error.exceptions) == 1:
+            raise group_error.exceptions[0] from None
+        raise
+
+
+def server_of(app: object) -> Server:
+    return Server(
+        uvicorn.Config(
+            app,  # type: ignore[arg-type]  # uvicorn's ASGI types are narrower than Starlette's
+            http=_Connection,
+            ws="none",
+            lifespan="off",
+            log_config=None,
+            access_log=False,
+            server_header=False,
+            date_header=False,
+            proxy_headers=False,
+            timeout_keep_alive=75,
+            timeout_graceful_shutdown=GRACE_S,
+        )
+    )
+
+
+@contextlib.contextmanager
+def listen(host: str, port: int) -> Iterator[socket.socket]:
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    # With the protocol named, asyncio sets TCP_NODELAY on accepted connections; uvloop always does.
+    sock = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    with contextlib.closing(sock):
+        try:
+            sock.bind((host, port))
+        except OSError as error:
+            raise SetupError(
+                f"cannot listen on {host}:{port}: {error.strerror}; choose another with --port "
+                "(or --admin-port)"
+            ) from None
+        sock.listen(2048)
+        yield sock
+
+
+def url_of(sock: socket.socket) -> str:
+    host, port = sock.getsockname()[:2]
+    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"

@@ -1,0 +1,55 @@
+"""What a subscription tells."""
+
+from collections.abc import Mapping
+
+import msgspec
+
+
+class Received(msgspec.Struct, frozen=True):
+    """A message, as it came. `at`: when Kafka or its sender stamped it, µs since the epoch.
+
+    What is not UTF-8 in a key or a header is there as replacement characters.
+    """
+
+    topic: str
+    partition: int
+    offset: int
+    at: int
+    key: str
+    value: bytes | None  # None: a tombstone
+    headers: Mapping[str, str]
+
+
+class Assigned(msgspec.Struct, frozen=True):
+    """A partition is this member's from now on. It is read from `offset`, the committed one; -1001
+    where the group has committed none and reads from the beginning."""
+
+    topic: str
+    partition: int
+    offset: int
+    metadata: str  # that was committed with it
+
+
+class Revoked(msgspec.Struct, frozen=True):
+    """A partition is another member's from now on."""
+
+    topic: str
+    partition: int
+
+
+class CaughtUp(msgspec.Struct, frozen=True):
+    """All there was in a partition, at some moment, has been read."""
+
+    topic: str
+    partition: int
+
+
+class Passed(msgspec.Struct, frozen=True):
+    """Whatever comes of a partition comes at `offset` or later: it ends there at the moment."""
+
+    topic: str
+    partition: int
+    offset: int
+
+
+Item = Received | Assigned | Revoked | CaughtUp | Passed

@@ -1,0 +1,276 @@
+"""The thread that polls a consumer. All that is done with the consumer is done here: a commit from
+elsewhere waits for ever while this thread polls (confluent-kafka 2.16).
+"""
+
+import logging
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future
+from typing import Any, TypeVar
+
+import confluent_kafka as kafka
+import msgspec
+
+from kairos.errors import KairosError, TopicMissing, Unavailable
+from kairos.live.kafka.items import Assigned, CaughtUp, Item, Passed, Received, Revoked
+from kairos.live.kafka.reach import Contact
+
+logger = logging.getLogger(__name__)
+
+_POLL_S = 0.05
+_ANSWER_S = 2.0  # of the cluster; then it is asked again
+_VISIBLE_S = 5.0  # until a new topic is known to every broker
+_PATIENCE_S = 1.0  # before partitions are paused: what has been fetched of them is fetched again
+_NAP_S = 0.001
+_AGAIN_S = 0.2
+
+Where = tuple[str, int]  # a topic, and the number of a partition
+Answer = TypeVar("Answer")
+
+
+class Membership(msgspec.Struct, frozen=True):
+    """This member's place in the group after a rebalance, and which assignment of each of its
+    partitions it holds, counted."""
+
+    metadata: Any
+    terms: Mapping[Where, int]
+
+
+class PollThread:
+    """Finds items until it is stopped; then it leaves the group, and `ended` is done."""
+
+    def __init__(
+        self,
+        settings: dict[str, object],
+        topics: Sequence[str],
+        *,
+        contact: Contact,
+        first: int | None,
+        tells_ends: bool,
+        put: Callable[[Item | Membership | Exception], None],
+        is_full: Callable[[], bool],
+    ) -> None:
+        """`first`: the offset to read from, or an instant in ms; None: as the group has it."""
+        self._settings = settings
+        self._topics = list(topics)
+        self._contact = contact
+        self._first = first
+        self._tells_ends = tells_ends
+        self._put = put
+        self._is_full = is_full
+        self._stopping = threading.Event()
+        self._questions: deque[tuple[Future[Any], Callable[[Any], Any]]] = deque()
+        self._reading: set[Where] = set()  # partitions whose end has not been reached
+        self._assignments = 0
+        self._is_paused = False
+        self.terms: dict[Where, int] = {}
+        self.ended: Future[None] = Future()
+
+    def start(self) -> None:
+        self._consumer = kafka.Consumer(self._settings)
+        threading.Thread(target=self._run, name="kafka-consumer", daemon=True).start()
+
+    def stop(self) -> None:
+        self._stopping.set()
+
+    def ask(self, question: Callable[[Any], Answer]) -> Future[Answer]:
+        """Have the thread ask the consumer something, between two polls."""
+        answer: Future[Answer] = Future()
+        self._questions.append((answer, question))
+        if self.ended.done():
+            self._refuse_questions()
+        return answer
+
+    def _run(self) -> None:
+        try:
+            self._begin()
+            while not self._stopping.is_set():
+                self._poll()
+                if self._is_full():
+                    self._wait_for_room()
+        except KairosError as error:
+            self._put(error)
+        except Exception as error:  # noqa: BLE001 - raised where the stream is read
+            self._put(Unavailable(f"the bus cannot be read: {error}"))
+        finally:
+            self._end()
+
+    def _end(self) -> None:
+        try:
+            self._consumer.close()
+        except (kafka.KafkaException, RuntimeError) as error:
+            logger.warning("leaving the bus: %s", error)
+        self._contact.close()
+        self.ended.set_result(None)
+        self._refuse_questions()
+
+    def _poll(self) -> None:
+        record = self._consumer.poll(_POLL_S)
+        if record is not None:
+            self._take(record)
+        self._answer_questions()
+        self._contact.probe(self._consumer)
+
+    def _wait_for_room(self) -> None:
+        """A moment as it is; then with partitions paused, so that the group's news still comes."""
+        waits_until = time.monotonic() + _PATIENCE_S
+        while self._is_full() and time.monotonic() < waits_until and not self._stopping.is_set():
+            time.sleep(_NAP_S)
+            self._answer_questions()
+        if not self._is_full() or self._stopping.is_set():
+            return
+        self._is_paused = True
+        self._consumer.pause(self._consumer.assignment())
+        while self._is_full() and not self._stopping.is_set():
+            self._poll()
+        self._is_paused = False
+        self._consumer.resume(self._consumer.assignment())
+
+    def _begin(self) -> None:
+        numbers = {topic: self._partitions(topic) for topic in self._topics}
+        if self._stopping.is_set():
+            return
+        if self._first is None:
+            self._consumer.subscribe(
+                self._topics, on_assign=self._assigned, on_revoke=self._revoked
+            )
+            return
+        partitions = [
+            kafka.TopicPartition(topic, number, self._first)
+            for topic in self._topics
+            for number in numbers[topic]
+        ]
+        self._reading = {(each.topic, each.partition) for each in partitions}
+        if self._first >= 0:
+            partitions = self._insist(self._consumer.offsets_for_times, partitions)
+        self._consumer.assign(partitions)
+
+    def _partitions(self, topic: str) -> list[int]:
+        gives_up_at = time.monotonic() + _VISIBLE_S
+        while not self._stopping.is_set():
+            described = self._insist(self._listed, topic)
+            if not described:
+                break
+            found = described.topics[topic]
+            if found.error is None:
+                return sorted(found.partitions)
+            if time.monotonic() > gives_up_at:
+                raise TopicMissing(topic, found.error.str())
+            self._stopping.wait(_AGAIN_S)
+        return []
+
+    def _listed(self, topic: str, answer_s: float) -> Any:
+        self._consumer.poll(0)  # says whether the cluster is lost
+        return self._consumer.list_topics(topic, answer_s)
+
+    def _insist(self, ask: Callable[[Any, float], Any], what: Any) -> Any:
+        """The cluster's answer, however long that takes; nothing where the thread is stopped."""
+        while not self._stopping.is_set():
+            try:
+                return ask(what, _ANSWER_S)
+            except kafka.KafkaException as error:
+                if not _passes(error.args[0]):
+                    raise
+                logger.debug("asking the bus again: %s", error)
+            self._stopping.wait(_AGAIN_S)
+        return []
+
+    def _assigned(self, consumer: Any, partitions: Any) -> None:
+        # Where an open transaction of the member before still commits, this waits for its end.
+        known = self._insist(self._committed, partitions) if partitions else []
+        for each in known:
+            where = (each.topic, each.partition)
+            self._assignments += 1
+            self.terms[where] = self._assignments
+            self._reading.add(where)
+            self._put(Assigned(*where, each.offset, each.metadata or ""))
+        consumer.incremental_assign(known)
+        if self._is_paused:
+            consumer.pause(known)
+        self._put(Membership(consumer.consumer_group_metadata(), dict(self.terms)))
+
+    def _committed(self, partitions: Any, answer_s: float) -> Any:
+        known = self._consumer.committed(partitions, answer_s)
+        if failed := [each.error for each in known if each.error is not None]:
+            raise kafka.KafkaException(failed[0])
+        return known
+
+    def _revoked(self, consumer: Any, partitions: Any) -> None:
+        for each in partitions:
+            self.terms.pop((each.topic, each.partition), None)
+            self._put(Revoked(each.topic, each.partition))
+        consumer.incremental_unassign(partitions)
+        self._put(Membership(consumer.consumer_group_metadata(), dict(self.terms)))
+
+    def _answer_questions(self) -> None:
+        while self._questions:
+            answer, question = self._questions.popleft()
+            if not answer.set_running_or_notify_cancel():
+                continue
+            try:
+                answer.set_result(question(self._consumer))
+            except Exception as error:  # noqa: BLE001 - raised where it was asked
+                answer.set_exception(error)
+
+    def _refuse_questions(self) -> None:
+        while self._questions:
+            answer, _ = self._questions.popleft()
+            if answer.set_running_or_notify_cancel():
+                answer.set_exception(Unavailable("the bus is not read any more"))
+
+    def _take(self, record: Any) -> None:
+        error = record.error()
+        if error is None:
+            self._contact.made()
+            if (received := _received(record)) is not None:
+                self._put(received)
+        elif error.code() == kafka.KafkaError._PARTITION_EOF:
+            self._contact.made()
+            where = (record.topic(), record.partition())
+            if self._tells_ends:
+                self._put(Passed(*where, record.offset()))
+            if where in self._reading:
+                self._reading.discard(where)
+                self._put(CaughtUp(*where))
+        elif error.fatal() or not _passes(error):
+            raise Unavailable(f"the bus cannot be read: {error.str()}")
+        else:
+            logger.warning("reading %s: %s", ", ".join(self._topics), error.str())
+
+
+_PASS = (
+    kafka.KafkaError._ALL_BROKERS_DOWN,
+    kafka.KafkaError._TRANSPORT,
+    kafka.KafkaError._RESOLVE,
+    kafka.KafkaError._TIMED_OUT,
+    kafka.KafkaError._WAIT_COORD,
+    kafka.KafkaError.UNKNOWN_TOPIC_OR_PART,
+    kafka.KafkaError.UNSTABLE_OFFSET_COMMIT,
+)
+
+
+def _passes(error: Any) -> bool:
+    """Whether it is over once the cluster is back; librdkafka calls few of these retriable."""
+    return bool(error.retriable()) or error.code() in _PASS
+
+
+def _received(record: Any) -> Received | None:
+    try:
+        headers = {
+            name: (value or b"").decode(errors="replace") for name, value in record.headers() or ()
+        }
+    except (UnicodeDecodeError, SystemError) as error:  # the name of a header is no text
+        where = (record.topic(), record.partition(), record.offset())
+        logger.warning("left out the message %s/%s at %s: %s", *where, error)
+        return None
+    return Received(
+        record.topic(),
+        record.partition(),
+        record.offset(),
+        record.timestamp()[1] * 1000,
+        (record.key() or b"").decode(errors="replace"),
+        record.value(),
+        headers,
+    )

@@ -1,0 +1,53 @@
+"""What comes on a topic from now on."""
+
+from contextlib import AsyncExitStack
+from types import TracebackType
+from typing import Self
+
+from kairos.live.kafka.connection import Connection
+from kairos.live.kafka.producer import Producer
+from kairos.live.kafka.subscription import CaughtUp, Received, Subscription
+
+
+class Tail:
+    """An async context manager: once it is entered, whatever is sent to the topic is read here,
+    beside what anybody else reads."""
+
+    def __init__(self, connection: Connection, topic: str) -> None:
+        self._connection = connection
+        self._topic = topic
+        self._subscription = Subscription(connection, [topic], start="end")
+        self._early: list[Received] = []  # came while we were finding our place
+
+    async def __aenter__(self) -> Self:
+        async with Producer(self._connection) as asking:
+            partitions = await asking.partitions(self._topic)
+        async with AsyncExitStack() as stack:
+            await stack.enter_async_context(self._subscription)
+            placed = 0
+            while placed < partitions:
+                for item in await self._subscription.batch():
+                    placed += isinstance(item, CaughtUp)
+                    self._early += [item] if isinstance(item, Received) else []
+            stack.pop_all()
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        await self._subscription.__aexit__(kind, error, traceback)
+
+    async def batch(self) -> list[Received]:
+        """What has come since the last time, in order within a partition; at least one message.
+
+        Raises:
+            Unavailable: this cannot be read, and trying again would not help.
+        """
+        received, self._early = self._early, []
+        while not received:
+            items = await self._subscription.batch()
+            received = [item for item in items if isinstance(item, Received)]
+        return received

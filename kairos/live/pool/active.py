@@ -1,0 +1,285 @@
+"""The active balancer of a pool: facts come from `kairos.requests`, each decision is made safe in
+`kairos.events` before anybody acts on it.
+
+What is guaranteed: the offset of a message is done when its call's end is safe, so whoever takes
+over finds every call that had not ended. A record names the message that told its fact, so no fact
+counts twice. An older balancer that does not know yet is fenced off by the epoch of its records.
+"""
+
+import asyncio
+import logging
+from collections.abc import Iterable, Mapping
+
+import msgspec
+
+from kairos.balancer import Balancer
+from kairos.errors import InvalidRequest, KairosError, Unavailable
+from kairos.events import (
+    Arrived,
+    Cancelled,
+    Dispatch,
+    Event,
+    Failed,
+    Finished,
+    FirstToken,
+    InstanceJoined,
+    InstanceLeft,
+    Record,
+    Refuse,
+    Tick,
+    WorkflowEnded,
+)
+from kairos.live.kafka.subscription import Received
+from kairos.live.pool.calls import BusCall, BusCalls, read_call
+from kairos.live.pool.liveness import LOST_S, Liveness
+from kairos.live.pool.messages import ALIVE, CALL, CAUSE, TOLD, TYPE, Alive, Declined, Told
+from kairos.live.pool.opened import Open, OpenCalls
+from kairos.live.pool.voice import Voice
+from kairos.model import SECOND, Request
+from kairos.ports import Clock
+from kairos.runtime import Observer, Runtime
+
+logger = logging.getLogger(__name__)
+
+_WATCH_S = 0.5
+# How far a successor reads back beyond the oldest call in flight: where the workflows stand that
+# have none in flight at that moment. More of it would cost only time.
+_RECALL_US = 60 * SECOND
+
+_told = msgspec.json.Decoder(Told)
+_alive = msgspec.json.Decoder(Alive)
+
+
+class RequestInFlight(Unavailable):
+    """Another process performs a call of this id: it must end first."""
+
+    code = "request_in_flight"
+
+    def __init__(self, request_id: str) -> None:
+        super().__init__(f"a request with the id {request_id} is in flight already")
+
+
+class ActiveBalancer:
+    """Decides for the pool while its partition is this process's.
+
+    First `recall` what was decided before, then `begin` with the messages since the last commit,
+    then `take` each that comes; `watch` runs beside.
+    """
+
+    def __init__(
+        self,
+        balancer: Balancer,
+        pool: str,
+        ourselves: str,
+        voice: Voice,
+        opened: OpenCalls,
+        calls: BusCalls,
+        clock: Clock,
+        observers: tuple[Observer, ...],
+    ) -> None:
+        """`ourselves`: the performer of this process, which performs the bus's `calls` too."""
+        self.balancer = balancer
+        self._pool = pool
+        self._ourselves = ourselves
+        self._voice = voice
+        self._opened = opened
+        self._calls = calls
+        self._clock = clock
+        self._runtime = Runtime(balancer, _AfterRecord(), clock, (voice, *observers))
+        self._recorded: set[int] = set()  # offsets of messages whose facts were decided on before
+        self._liveness = Liveness(ourselves, (), clock.now())
+
+    @property
+    def done(self) -> tuple[int, int] | None:
+        """The offset of `kairos.requests` from which a successor must read, and the instant from
+        which it must read `kairos.events`. None: nothing was read yet."""
+        offset, now = self._voice.offsets.next, self._clock.now()
+        if offset is None:
+            return None
+        return offset, min(self._opened.oldest_at(now), now - _RECALL_US)
+
+    def recall(self, record: Record, headers: Mapping[str, str]) -> None:
+        """What a balancer before this one decided."""
+        record = msgspec.structs.replace(record, at=min(record.at, self._clock.now()))
+        if CAUSE in headers:
+            self._recorded.add(int(headers[CAUSE]))
+        if isinstance(record.event, InstanceJoined | InstanceLeft):
+            return  # this process sees the instances itself
+        self._opened.recall(record, headers)
+        self.balancer.replay(record)
+
+    def begin(self, backlog: Iterable[Received]) -> None:
+        """Go on from what was recalled."""
+        performers = {each.performer for each in self._opened.all()}
+        self._liveness = Liveness(self._ourselves, performers, self._clock.now())
+        for each in self._opened.all():
+            if each.instance_id is not None:  # said again: the order may have been lost
+                self._voice.order(each.performer, [Dispatch(each.request.id, each.instance_id)])
+        backlog = list(backlog)
+        for message in backlog:
+            if message.offset in self._recorded:
+                self._adopt(message)
+            else:
+                self._voice.offsets.add(message.offset)
+        for message in backlog:
+            if message.offset not in self._recorded:
+                self.take(message)
+        self._recorded.clear()
+        self.feed(Tick())
+
+    def take(self, message: Received) -> None:
+        """Act on a message. What makes no sense becomes a dead letter."""
+        self._voice.offsets.add(message.offset)
+        if message.key != self._pool:
+            self._voice.offsets.done(message.offset)
+            return
+        kind = message.headers.get(TYPE)
+        try:
+            if kind == ALIVE:
+                alive = _alive.decode(message.value or b"")
+                self._liveness.hear(alive.performer, self._clock.now())
+                self._voice.offsets.done(message.offset)
+            elif kind == TOLD:
+                self._hear(_told.decode(message.value or b""), message.offset)
+            elif kind == CALL:
+                self._take_call(read_call(message, self._clock.now()), message.offset)
+            else:
+                self._voice.bury(message, InvalidRequest(f"the {TYPE} '{kind}' is not known"))
+        except (InvalidRequest, msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+            self._voice.bury(message, error)
+
+    def feed(self, event: Event) -> None:
+        """A fact of this process's own: of instances, of what was learnt, of time."""
+        self._voice.about()
+        self._runtime.feed(event)
+
+    async def watch(self) -> None:
+        """Give up on what waits too long, and on the calls of performers that are no more."""
+        while True:
+            await asyncio.sleep(_WATCH_S)
+            now = self._clock.now()
+            give_up_at = self.balancer.give_up_at
+            if give_up_at is not None and give_up_at <= now:
+                self.feed(Tick())
+            lost = self._liveness.take_lost(now)
+            for performer in lost:
+                logger.warning("%s has not been heard of for %g s", performer, LOST_S)
+            for each in self._opened.performed_by(lost):
+                self._give_up(each)
+
+    def _hear(self, told: Told, offset: int) -> None:
+        event = told.event
+        match event:
+            case Arrived():
+                self._liveness.hear(told.performer, self._clock.now())
+                self._arrive(event.request, told.performer, offset)
+            case FirstToken() | Finished() | Failed() | Cancelled():
+                self._hear_of_call(event, told.performer, offset)
+            case WorkflowEnded():
+                self._voice.about(event.workflow_id, offset=offset)
+                self._runtime.feed(event)
+            case _:
+                raise InvalidRequest(f"{type(event).__name__} is not a performer's to tell")
+
+    def _hear_of_call(
+        self, event: FirstToken | Finished | Failed | Cancelled, teller: str, offset: int
+    ) -> None:
+        opened = self._opened.get(event.request_id)
+        if opened is not None and teller == opened.performer:
+            self._liveness.hear(teller, self._clock.now())
+            self._voice.about(opened.request.workflow_id, offset=offset)
+            self._runtime.feed(event)
+            return
+        if isinstance(event, Cancelled):
+            self._calls.leave(event.request_id, teller)
+        self._voice.offsets.done(offset)  # it was given up meanwhile, or is not the teller's
+
+    def _arrive(self, request: Request, performer: str, offset: int) -> None:
+        try:
+            if request.id in self._opened:
+                raise RequestInFlight(request.id)
+            self._admit(request, performer, offset)
+        except KairosError as error:
+            self._voice.decline(performer, Declined.of(request.id, error), offset)
+
+    def _admit(
+        self, request: Request, performer: str, offset: int, call: BusCall | None = None
+    ) -> None:
+        """Raises KairosError: the balancer refuses the request."""
+        now = self._clock.now()
+        request = msgspec.structs.replace(
+            request,
+            arrived_at=min(request.arrived_at, now),
+            workflow_started_at=min(request.workflow_started_at, now),
+        )
+        self._opened.add(Open(request, performer, offset, now, call=call))
+        self._voice.about(request.workflow_id, performer, offset)
+        try:
+            self._runtime.feed(Arrived(request))
+        except KairosError:
+            self._opened.remove(request.id)
+            raise
+
+    def _take_call(self, call: BusCall, offset: int) -> None:
+        if self._calls.ask_again(call) or call.request.id in self._opened:
+            self._voice.offsets.done(offset)
+        else:
+            self._start(call, offset)
+
+    def _start(self, call: BusCall, offset: int) -> None:
+        def arrive(_: Event) -> None:
+            self._admit(call.request, self._ourselves, offset, call)
+            call.admitted = True
+
+        def ended(_: asyncio.Task[None]) -> None:
+            if not call.admitted:
+                self._voice.offsets.done(offset)
+
+        call.admitted = False
+        self._calls.start(call, arrive).add_done_callback(ended)
+
+    def _adopt(self, message: Received) -> None:
+        """A message whose fact is known: what is left to do is a call that has not ended."""
+        self._voice.offsets.add(message.offset)
+        opened = next((o for o in self._opened.all() if o.offset == message.offset), None)
+        if opened is None:
+            self._voice.offsets.done(message.offset)
+        elif message.headers.get(TYPE) == CALL:
+            opened.call = call = read_call(message, self._clock.now())
+            if opened.to_redo:
+                self._redo(opened)
+            elif opened.instance_id is None and not self._calls.performs(call.request.id):
+                opened.performer = self._ourselves
+                call.admitted = True
+                self._calls.start(call, lambda _: None)
+
+    def _give_up(self, opened: Open) -> None:
+        """Whoever performed the call is no more."""
+        request = opened.request
+        self._voice.about(request.workflow_id, redo=opened.call is not None)
+        self._runtime.feed(Cancelled(request.id))
+        if opened.call is not None:
+            self._redo(opened)
+        else:  # in case it was only cut off for a while
+            gone = Unavailable("nothing was heard of this process for too long")
+            self._voice.order(opened.performer, [Declined.of(request.id, gone)])
+
+    def _redo(self, opened: Open) -> None:
+        """Begin a call that came over the bus anew, here."""
+        call, offset = opened.call, opened.offset
+        assert call is not None
+        assert offset is not None
+        self._opened.remove(opened.request.id)
+        attempt = opened.request.attempt + 1
+        call.request = msgspec.structs.replace(call.request, attempt=attempt)
+        self._start(call, offset)
+
+
+class _AfterRecord:
+    """The port `Engine`: commands are acted on by `Voice`, once their record is safe."""
+
+    def dispatch(self, command: Dispatch) -> None:
+        pass
+
+    def refuse(self, command: Refuse) -> None:
+        pass

@@ -1,0 +1,294 @@
+"""LLM calls that came over the bus: performed where the balancer is active, answered on the topic
+that the caller named."""
+
+import asyncio
+import logging
+from collections import OrderedDict
+from collections.abc import Callable, Mapping, MutableMapping
+from functools import partial
+from typing import Any
+
+import msgspec
+
+from kairos.errors import (
+    InvalidRequest,
+    KairosError,
+    MessageTooLarge,
+    TooMuchHeld,
+    UpstreamFailed,
+)
+from kairos.events import Arrived, Event, FirstToken, WorkflowEnded
+from kairos.live.body import Body, read_body
+from kairos.live.call import Call, Exchange, OnTrouble, error_body
+from kairos.live.engine import HttpEngine
+from kairos.live.gateway import INTERNAL
+from kairos.live.kafka.producer import Producer
+from kairos.live.kafka.subscription import Received
+from kairos.live.pool.messages import CallHeaders, read_call_headers
+from kairos.live.pool.performer import Performer
+from kairos.model import SECOND, Request
+
+logger = logging.getLogger(__name__)
+
+TENANT = "default"  # of whoever calls over the bus
+ANSWERS_KEPT_BYTES = 64 << 20  # for a caller that asks again
+_PATH = "/v1/chat/completions"
+
+_encode = msgspec.json.Encoder().encode
+
+
+class DeadlinePassed(KairosError):
+    """The caller said until when it would wait."""
+
+    status = 504
+    code = "deadline_exceeded"
+
+
+class BusCall(msgspec.Struct):
+    """A call as it came, and the topics on which its answer is awaited."""
+
+    headers: CallHeaders
+    traceparent: str | None
+    body: Body
+    request: Request
+    reply_to: set[str]
+    left: asyncio.Event = msgspec.field(default_factory=asyncio.Event)
+    admitted: bool = False  # the balancer knows it
+    abandoned: bool = False  # another process has taken over: nothing more is told of it
+
+
+def read_call(message: Received, now: int) -> BusCall:
+    """Raises InvalidRequest: the message is no LLM call."""
+    headers = read_call_headers(dict(message.headers))
+    body = read_body(message.value or b"", chat=True, streams_usage=False)
+    if body.stream:
+        raise InvalidRequest("over the bus an answer comes whole: leave out 'stream'")
+    request = Request(
+        id=headers.request_id,
+        tenant=TENANT,
+        workflow_id=headers.workflow_id or headers.request_id,
+        app=headers.app,
+        agent=headers.agent,
+        upstream=headers.upstream,
+        parent_ids=(headers.parent,) if headers.parent is not None else (),
+        attempt=headers.attempt,
+        model=body.model,
+        workflow_started_at=min(headers.started_at or now, now),
+        arrived_at=min(message.at, now),
+        prompt_tokens=body.prompt_tokens,
+        completion_tokens=body.completion_tokens,
+    )
+    traceparent = message.headers.get("traceparent")
+    return BusCall(headers, traceparent, body, request, {headers.reply_to})
+
+
+class BusCalls:
+    """The calls of this process that came over the bus, and the last answers."""
+
+    def __init__(
+        self,
+        performer: Performer,
+        engine: HttpEngine,
+        producer: Producer,
+        *,
+        on_trouble: OnTrouble,
+        on_error: Callable[[KairosError], None],
+        max_held_bytes: int,
+    ) -> None:
+        self._performer = performer
+        self._engine = engine
+        self._producer = producer
+        self._on_trouble = on_trouble
+        self._on_error = on_error
+        self._max_held_bytes = max_held_bytes
+        self._held_bytes = 0
+        self._calls: dict[str, BusCall] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._answered: OrderedDict[str, bytes] = OrderedDict()
+        self._answered_bytes = 0
+
+    def start(self, call: BusCall, arrive: Callable[[Event], None]) -> asyncio.Task[None]:
+        """Perform a call. `arrive` is told of its arrival, and may refuse it by a KairosError. The
+        task ends once the answer is safe."""
+        self._calls[call.request.id] = call
+        task = asyncio.create_task(self._perform(call, arrive))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return task
+
+    def performs(self, request_id: str) -> bool:
+        return request_id in self._calls and not self._calls[request_id].abandoned
+
+    def ask_again(self, call: BusCall) -> bool:
+        """The same call, from whoever may have missed the answer; False: it is not known here."""
+        request_id = call.request.id
+        if request_id in self._calls:
+            self._calls[request_id].reply_to |= call.reply_to
+            return True
+        if request_id in self._answered:
+            self._send(call, self._answered[request_id])
+            return True
+        return False
+
+    def leave(self, request_id: str, reply_to: str) -> None:
+        """Who awaits the answer on that topic does so no more."""
+        call = self._calls.get(request_id)
+        if call is not None:
+            call.reply_to.discard(reply_to)
+            if not call.reply_to:
+                call.left.set()
+
+    def abandon(self, keep: Callable[[str], bool]) -> None:
+        """Another process decides now. Calls that run on an engine (`keep`) are ended and answered
+        here, the others there."""
+        for request_id, call in list(self._calls.items()):
+            if not keep(request_id):
+                call.abandoned = True
+                call.left.set()
+
+    async def finish(self, limit_s: float) -> None:
+        """Wait for what is under way; after that it is left to the next active balancer."""
+        if self._tasks:
+            await asyncio.wait(self._tasks, timeout=limit_s)
+        self.abandon(lambda _: False)
+        await asyncio.gather(*self._tasks)
+
+    async def _perform(self, call: BusCall, arrive: Callable[[Event], None]) -> None:
+        size = len(call.body.content)
+        self._held_bytes += size
+        desk = _CallDesk(self._performer, arrive)
+        answer = _Answer()
+        exchange = Exchange(call.request.id, answer.take)
+        try:
+            await self._run(call, desk, exchange)
+            if call.left.is_set() and not exchange.started and not call.abandoned:
+                await exchange.fail(DeadlinePassed("nobody waits for the answer any more"))
+        except KairosError as error:
+            self._on_error(error)
+            await exchange.fail(error)
+        except Exception:  # the last resort, as in the gateway
+            logger.exception("call %s met an error of Kairos's own", exchange.request_id)
+            await exchange.fail(INTERNAL)
+        finally:
+            self._held_bytes -= size
+            if self._calls.get(call.request.id) is call:
+                del self._calls[call.request.id]
+        if not call.abandoned:
+            await self._reply(call, answer)
+            desk.tell()
+
+    async def _run(self, call: BusCall, desk: "_CallDesk", exchange: Exchange) -> None:
+        if self._held_bytes > self._max_held_bytes:
+            raise TooMuchHeld(self._max_held_bytes)
+        headers = [(b"content-type", b"application/json")]
+        if call.traceparent is not None:
+            headers.append((b"traceparent", call.traceparent.encode("latin-1", "replace")))
+        scope = {"path": _PATH, "method": "POST", "query_string": b"", "headers": headers}
+
+        async def receive() -> MutableMapping[str, Any]:
+            await call.left.wait()
+            return {"type": "http.disconnect"}
+
+        deadline = call.headers.deadline
+        if deadline is not None:
+            remaining_s = (deadline - self._performer.now()) / SECOND
+            if remaining_s <= 0:
+                raise DeadlinePassed("the call came after its deadline")
+            asyncio.get_running_loop().call_later(remaining_s, call.left.set)
+        await Call(
+            call.request,
+            scope,
+            call.body,
+            desk,
+            self._engine,
+            self._on_trouble,
+            is_workflow=call.headers.workflow_id is None,
+        ).run(exchange, receive)
+
+    async def _reply(self, call: BusCall, answer: "_Answer") -> None:
+        """Return once the answer is safe, on each topic that exists."""
+        payload = answer.payload()
+        for sent in self._send(call, payload):
+            try:
+                await sent
+            except KairosError as error:
+                logger.warning("the answer to %s is lost: %s", call.request.id, error)
+        if answer.status == 200:
+            self._keep(call.request.id, payload)
+
+    def _send(self, call: BusCall, payload: bytes) -> list[asyncio.Future[int]]:
+        request_id = call.request.id
+        key = call.request.workflow_id
+        send = partial(self._producer.send, key=key, headers={"kairos-request-id": request_id})
+        try:
+            return [send(topic, value=payload) for topic in call.reply_to]
+        except MessageTooLarge as error:
+            failed = UpstreamFailed(f"the answer is too large for the bus: {error}")
+            short = _encode({"status": failed.status, "body": error_body(failed)})
+            return [send(topic, value=short) for topic in call.reply_to]
+
+    def _keep(self, request_id: str, payload: bytes) -> None:
+        self._answered_bytes -= len(self._answered.pop(request_id, b""))
+        self._answered[request_id] = payload
+        self._answered_bytes += len(payload)
+        while self._answered_bytes > ANSWERS_KEPT_BYTES:
+            self._answered_bytes -= len(self._answered.popitem(last=False)[1])
+
+
+class _CallDesk:
+    """Where a call's facts go: its arrival to the balancer beside it, the rest by way of the bus;
+    how it ended only once the answer is safe, or a crash between would lose the answer."""
+
+    def __init__(self, performer: Performer, arrive: Callable[[Event], None]) -> None:
+        self._performer = performer
+        self._arrive = arrive
+        self._ended: list[Event] = []
+        self._arrived = False
+
+    def now(self) -> int:
+        return self._performer.now()
+
+    def feed(self, event: Event) -> None:
+        match event:
+            case Arrived():
+                self._arrive(event)
+                self._arrived = True
+            case FirstToken():
+                self._performer.feed(event)
+            case _:
+                self._ended.append(event)
+
+    def tell(self) -> None:
+        for event in self._ended:
+            if self._arrived or isinstance(event, WorkflowEnded):
+                self._performer.feed(event)
+
+
+class _Answer:
+    """What a call sends to its client, kept."""
+
+    def __init__(self) -> None:
+        self.status = INTERNAL.status
+        self._retry_after: str | None = None
+        self._parts: list[bytes] = []
+
+    async def take(self, message: MutableMapping[str, Any]) -> None:
+        if message["type"] == "http.response.start":
+            self.status = message["status"]
+            headers: Mapping[bytes, bytes] = dict(message["headers"])
+            retry_after = headers.get(b"retry-after")
+            self._retry_after = retry_after.decode("latin-1") if retry_after else None
+        else:
+            self._parts.append(message.get("body", b""))
+
+    def payload(self) -> bytes:
+        body = b"".join(self._parts)
+        try:
+            content: object = msgspec.Raw(body) if body else None
+            msgspec.json.decode(body or b"null")
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+            content = body.decode(errors="replace")
+        answer = {"status": self.status, "body": content}
+        if self._retry_after is not None:
+            answer["retry_after"] = self._retry_after
+        return _encode(answer)

@@ -1,0 +1,204 @@
+"""One process of those that can decide for a pool: it stands by until Kafka gives it the pool's
+partition of `kairos.requests`, and then takes over."""
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Callable
+
+import msgspec
+
+from kairos.balancer import Balancer
+from kairos.errors import Unavailable
+from kairos.events import InstanceJoined, InstanceLeft, Record
+from kairos.live.kafka.connection import Connection
+from kairos.live.kafka.producer import Producer
+from kairos.live.kafka.profiles import follow
+from kairos.live.kafka.subscription import (
+    Assigned,
+    CaughtUp,
+    Item,
+    Received,
+    Revoked,
+    Start,
+    Subscription,
+)
+from kairos.live.kafka.topics import partition_of
+from kairos.live.pool.active import ActiveBalancer
+from kairos.live.pool.calls import BusCalls
+from kairos.live.pool.messages import EPOCH, POOL, TAKEOVER
+from kairos.live.pool.opened import OpenCalls
+from kairos.live.pool.performer import Performer
+from kairos.live.pool.voice import Voice
+from kairos.ports import Clock
+from kairos.runtime import Observer
+from kairos.topics import EVENTS, REQUESTS
+
+logger = logging.getLogger(__name__)
+
+_COMMIT_S = 0.5
+_LAST_COMMIT_S = 2.0
+_SINCE = "events-since"  # in a commit: the instant from which a successor reads what was decided
+_record = msgspec.json.Decoder(Record)
+
+
+class Member:
+    """`run` until cancelled. `balancer` is the one that decides, or on standby an idle one."""
+
+    def __init__(
+        self,
+        connection: Connection,
+        pool: str,
+        producer: Producer,
+        performer: Performer,
+        calls: BusCalls,
+        clock: Clock,
+        new_balancer: Callable[[], Balancer],
+        observers: tuple[Observer, ...],
+    ) -> None:
+        self.balancer = new_balancer()
+        self.active: ActiveBalancer | None = None
+        self._connection = connection
+        self._pool = pool
+        self._producer = producer
+        self._performer = performer
+        self._calls = calls
+        self._clock = clock
+        self._new_balancer = new_balancer
+        self._observers = observers
+        self._instances: dict[str, InstanceJoined] = {}
+        self._backlog: list[Received] | None = None  # until all of it is here
+        self._beside: list[asyncio.Task[None]] = []
+        self._partition = -1
+        self._others: dict[int, int] = {}  # partitions of other pools, and how far they were read
+
+    def feed(self, event: InstanceJoined | InstanceLeft) -> None:
+        """News of an instance, from this process's own monitor."""
+        if isinstance(event, InstanceJoined):
+            self._instances[event.instance.id] = event
+        else:
+            self._instances.pop(event.instance_id, None)
+        if self.active is not None:
+            self.active.feed(event)
+
+    async def run(self) -> None:
+        group = f"kairos.balancer.{self._pool}"
+        self._partition = partition_of(self._pool, await self._producer.partitions(REQUESTS))
+        async with (
+            Subscription(self._connection, [REQUESTS], group) as requests,
+            asyncio.TaskGroup() as tasks,
+        ):
+            tasks.create_task(self._commit(requests))
+            try:
+                while True:
+                    for item in await requests.batch():
+                        await self._take(item, tasks)
+            finally:
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(_LAST_COMMIT_S):
+                        await self._commit_once(requests)
+                self._stand_down()
+
+    async def _take(self, item: Item, tasks: asyncio.TaskGroup) -> None:
+        if item.partition != self._partition:
+            if isinstance(item, Received):
+                self._others[item.partition] = item.offset + 1
+            elif isinstance(item, Revoked):
+                self._others.pop(item.partition, None)
+            return
+        match item:
+            case Assigned():
+                await self._take_over(item)
+            case Revoked():
+                self._stand_down()
+            case Received() if self._backlog is not None:
+                self._backlog.append(item)
+            case Received() if self.active is not None:
+                self.active.take(item)
+            case CaughtUp() if self.active is not None and self._backlog is not None:
+                backlog, self._backlog = self._backlog, None
+                self.active.begin(backlog)
+                beside = (self.active.watch(), self._learn(self.active))
+                self._beside = [tasks.create_task(each) for each in beside]
+                logger.info("pool %s: decisions are made here", self._pool)
+
+    async def _take_over(self, assigned: Assigned) -> None:
+        """Announce it, and read back what was decided before."""
+        self._stand_down()
+        headers = {TAKEOVER: self._performer.id, POOL: self._pool}
+        epoch = await self._producer.send(EVENTS, self._pool, None, headers)
+        balancer, opened = self._new_balancer(), OpenCalls()
+        active = ActiveBalancer(
+            balancer,
+            self._pool,
+            self._performer.id,
+            Voice(self._pool, epoch, self._producer, self._performer, opened),
+            opened,
+            self._calls,
+            self._clock,
+            self._observers,
+        )
+        for joined in self._instances.values():
+            active.feed(joined)
+        await self._read_back(active, _read_from(assigned.metadata), epoch)
+        self.balancer, self.active, self._backlog = balancer, active, []
+
+    async def _read_back(self, active: ActiveBalancer, since: int | None, until: int) -> None:
+        newest = -1  # epoch
+        start: Start = "beginning" if since is None else since
+        async with Subscription(self._connection, [EVENTS], start=start) as events:
+            while True:
+                for item in await events.batch():
+                    if not isinstance(item, Received) or item.headers.get(POOL) != self._pool:
+                        continue
+                    if item.offset >= until:
+                        return
+                    if TAKEOVER in item.headers:
+                        newest = item.offset
+                        continue
+                    try:
+                        record = _record.decode(item.value or b"")
+                        is_old = int(item.headers.get(EPOCH, "")) < newest
+                    except (ValueError, msgspec.MsgspecError, RecursionError) as error:
+                        logger.warning("a record of %s is left out: %s", EVENTS, error)
+                        continue
+                    if not is_old:
+                        active.recall(record, item.headers)
+
+    async def _learn(self, active: ActiveBalancer) -> None:
+        async for learnt in follow(self._connection):
+            active.feed(learnt)
+
+    def _stand_down(self) -> None:
+        for task in self._beside:
+            task.cancel()
+        self._beside = []
+        if self.active is not None:
+            logger.info("pool %s: decisions are made elsewhere", self._pool)
+            ledger = self.balancer.ledger
+            self._calls.abandon(lambda request_id: request_id in ledger)
+            self.active, self.balancer = None, self._new_balancer()
+        self._backlog = None
+
+    async def _commit(self, requests: Subscription) -> None:
+        while True:
+            await asyncio.sleep(_COMMIT_S)
+            await self._commit_once(requests)
+
+    async def _commit_once(self, requests: Subscription) -> None:
+        offsets = {(REQUESTS, each): (offset, "") for each, offset in self._others.items()}
+        if self.active is not None and (done := self.active.done) is not None:
+            offset, since = done
+            offsets[REQUESTS, self._partition] = offset, f"{_SINCE}={since}"
+        if not offsets:
+            return
+        try:
+            await requests.commit(offsets)
+        except Unavailable as error:
+            logger.info("%s", error)  # another member's by now, or the bus is away: tried again
+
+
+def _read_from(metadata: str) -> int | None:
+    """The instant that the last active balancer committed; None: it committed none."""
+    name, _, instant = metadata.partition("=")
+    return int(instant) if name == _SINCE and instant.isdigit() else None

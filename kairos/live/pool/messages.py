@@ -1,0 +1,106 @@
+"""What those who perform calls and the active balancer of a pool tell each other.
+
+On `kairos.requests` (key: the pool), by the header `kairos-type`:
+    told   a fact about a call, from the process that performs it
+    alive  that process is still there; once a second
+    call   an LLM call to be performed by whoever takes it: OpenAI's body, and `CallHeaders`
+On `kairos.dispatches` (key: the pool, header `kairos-performer`: for whom): `Orders`.
+On `kairos.events`: a `Record`, or, with the header `kairos-takeover`, that another process decides
+from here on. `kairos-epoch` is the offset of the latest such announcement.
+"""
+
+from typing import Annotated
+
+import msgspec
+
+from kairos.envelope import Name
+from kairos.errors import InvalidRequest, KairosError
+from kairos.events import Dispatch, Event, Refuse
+from kairos.model import IDENTIFIER
+from kairos.topics import REPLIES
+
+TYPE, TOLD, ALIVE, CALL = "kairos-type", "told", "alive", "call"
+PERFORMER = "kairos-performer"  # who performs the call that a record or an order is about
+POOL = "kairos-pool"
+EPOCH = "kairos-epoch"
+TAKEOVER = "kairos-takeover"  # who decides from here on
+CAUSE = "kairos-cause"  # of a record: the offset in kairos.requests of what told the fact
+REDO = "kairos-redo"  # on a Cancelled: the call is to be begun anew
+
+Identifier = Annotated[str, msgspec.Meta(pattern=IDENTIFIER)]
+
+
+class Told(msgspec.Struct, frozen=True):
+    """A fact. Of a call that came over the bus, only who asked for it may tell that it is
+    cancelled: its `performer` is then the topic on which it awaits the reply."""
+
+    performer: Identifier
+    event: Event
+
+
+class Alive(msgspec.Struct, frozen=True):
+    performer: Identifier
+
+
+class Declined(msgspec.Struct, frozen=True, tag=True):
+    """The request that arrived is refused, as `errors.py` says it."""
+
+    request_id: str
+    status: int
+    code: str
+    message: str
+    retry_after_s: int | None = None
+
+    @classmethod
+    def of(cls, request_id: str, error: KairosError) -> "Declined":
+        return cls(request_id, error.status, error.code, str(error), error.retry_after_s)
+
+    def error(self) -> KairosError:
+        error = KairosError(self.message)
+        error.status, error.code, error.retry_after_s = self.status, self.code, self.retry_after_s
+        return error
+
+
+class Orders(msgspec.Struct, frozen=True):
+    """What a performer is to do, in this order."""
+
+    commands: tuple[Dispatch | Refuse | Declined, ...]
+
+
+class CallHeaders(
+    msgspec.Struct,
+    frozen=True,
+    kw_only=True,
+    rename={
+        "request_id": "kairos-request-id",
+        "reply_to": "kairos-reply-to",
+        "workflow_id": "kairos-msg-id",
+        "app": "kairos-app",
+        "agent": "kairos-agent",
+        "upstream": "kairos-upstream",
+        "started_at": "kairos-started-at",
+        "parent": "kairos-parent",
+        "attempt": "kairos-attempt",
+        "deadline": "kairos-deadline",
+    },
+):
+    """Who makes a call that comes over the bus, and where its answer goes."""
+
+    request_id: Identifier
+    reply_to: Annotated[str, msgspec.Meta(pattern=rf"\A{REPLIES}[A-Za-z0-9._-]{{1,200}}\Z")]
+    workflow_id: Identifier | None = None
+    app: Name | None = None
+    agent: Name | None = None
+    upstream: Name | None = None
+    started_at: Annotated[int, msgspec.Meta(ge=0, lt=10**18)] | None = None
+    parent: Identifier | None = None
+    attempt: Annotated[int, msgspec.Meta(ge=1, lt=1_000)] = 1
+    deadline: Annotated[int, msgspec.Meta(ge=0, lt=10**18)] | None = None  # µs since the epoch
+
+
+def read_call_headers(headers: object) -> CallHeaders:
+    """Raises InvalidRequest: they do not say who calls, and where the answer goes."""
+    try:
+        return msgspec.convert(headers, CallHeaders, strict=False)
+    except msgspec.ValidationError as error:
+        raise InvalidRequest(f"the message's headers are no LLM call's: {error}") from error

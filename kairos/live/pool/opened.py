@@ -1,0 +1,75 @@
+"""The calls of a pool that have arrived and not ended: who performs each, whence it came."""
+
+from collections.abc import Mapping
+
+import msgspec
+
+from kairos.events import Arrived, Cancelled, Failed, Finished, Record, Refuse
+from kairos.live.pool.calls import BusCall
+from kairos.live.pool.messages import CAUSE, PERFORMER, REDO
+from kairos.model import Request
+
+
+class Open(msgspec.Struct):
+    """A call that has arrived and not ended."""
+
+    request: Request
+    performer: str
+    offset: int | None  # of the message with which it arrived; done when it has ended
+    logged_at: int  # its arrival
+    instance_id: str | None = None  # where it runs; None: it waits
+    call: BusCall | None = None  # if it came over the bus
+    to_redo: bool = False  # given up by a balancer before this one, which did not start it anew
+
+
+class OpenCalls:
+    """By id of the request. Follows records, those of balancers before included."""
+
+    def __init__(self) -> None:
+        self._calls: dict[str, Open] = {}
+
+    def __contains__(self, request_id: str) -> bool:
+        return request_id in self._calls
+
+    def get(self, request_id: str) -> Open | None:
+        return self._calls.get(request_id)
+
+    def add(self, each: Open) -> None:
+        self._calls[each.request.id] = each
+
+    def remove(self, request_id: str) -> Open | None:
+        return self._calls.pop(request_id, None)
+
+    def all(self) -> list[Open]:
+        return list(self._calls.values())
+
+    def performed_by(self, performers: set[str]) -> list[Open]:
+        return [each for each in self._calls.values() if each.performer in performers]
+
+    def oldest_at(self, default: int) -> int:
+        """When the first of them arrived."""
+        return min((each.logged_at for each in self._calls.values()), default=default)
+
+    def recall(self, record: Record, headers: Mapping[str, str]) -> None:
+        """What a balancer before this one made of a fact."""
+        event = record.event
+        if isinstance(event, Arrived):
+            offset = int(headers[CAUSE]) if CAUSE in headers else None
+            performer = headers.get(PERFORMER, "")
+            self.add(Open(event.request, performer, offset, record.at))
+        self.follow(record, redo=REDO in headers)
+
+    def follow(self, record: Record, *, redo: bool) -> list[Open]:
+        """Note what the record says; return the calls that have ended with it."""
+        event, ended = record.event, []
+        if isinstance(event, Finished | Failed | Cancelled):
+            if not redo:
+                ended.append(self.remove(event.request_id))
+            elif (again := self.get(event.request_id)) is not None:
+                again.to_redo = True
+        for command in record.commands:
+            if isinstance(command, Refuse):
+                ended.append(self.remove(command.request_id))
+            elif (placed := self.get(command.request_id)) is not None:
+                placed.instance_id = command.instance_id
+        return [each for each in ended if each is not None]

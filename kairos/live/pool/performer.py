@@ -1,0 +1,172 @@
+"""Performs calls in one process, while decisions on them are made in another."""
+
+import asyncio
+import logging
+import os
+import re
+import secrets
+import socket
+from collections.abc import Iterable
+from functools import partial
+from types import TracebackType
+from typing import Self
+
+import msgspec
+
+from kairos.errors import KairosError, Unavailable
+from kairos.events import Arrived, Cancelled, Dispatch, Event, Failed, Finished, Refuse
+from kairos.live.engine import HttpEngine
+from kairos.live.kafka.connection import Connection
+from kairos.live.kafka.producer import Producer
+from kairos.live.kafka.subscription import CaughtUp, Received, Subscription
+from kairos.live.kafka.topics import partition_of
+from kairos.live.pool.messages import (
+    ALIVE,
+    EPOCH,
+    PERFORMER,
+    TOLD,
+    TYPE,
+    Alive,
+    Declined,
+    Orders,
+    Told,
+)
+from kairos.ports import Clock
+from kairos.topics import DISPATCHES, REQUESTS
+
+logger = logging.getLogger(__name__)
+
+BEAT_S = 1.0
+_PATIENCE_S = 30.0  # beyond the longest wait, for a balancer that is to take over
+
+_encode = msgspec.json.Encoder().encode
+_orders = msgspec.json.Decoder(Orders)
+
+
+class Performer:
+    """Stands for the runtime where a process performs calls: what happens to them is told to the
+    pool's active balancer, wherever that is, and what it decides reaches the engine adapter.
+
+    An async context manager; once it is entered no order is missed.
+    """
+
+    def __init__(
+        self,
+        connection: Connection,
+        pool: str,
+        producer: Producer,
+        engine: HttpEngine,
+        clock: Clock,
+        *,
+        max_wait_s: float,
+    ) -> None:
+        self.id = _name()
+        self._orders = Subscription(connection, [DISPATCHES], start="end")
+        self._pool = pool
+        self._producer = producer
+        self._engine = engine
+        self._clock = clock
+        self._max_wait_us = int((max_wait_s + _PATIENCE_S) * 1e6)
+        self._asked_at: dict[str, int] = {}  # calls without an order, in order of arrival
+        self._epoch = -1
+
+    async def __aenter__(self) -> Self:
+        partition = partition_of(self._pool, await self._producer.partitions(DISPATCHES))
+        await self._orders.__aenter__()
+        # Where the topic ends is known once it was reached; from then on no order can be missed.
+        while CaughtUp(DISPATCHES, partition) not in await self._orders.batch():
+            pass
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        await self._orders.__aexit__(kind, error, traceback)
+
+    def now(self) -> int:
+        return self._clock.now()
+
+    def feed(self, event: Event) -> None:
+        """Tell what happened to a call of this process.
+
+        Raises:
+            Unavailable: too much waits to be told already.
+        """
+        told = self._producer.send(
+            REQUESTS, self._pool, _encode(Told(self.id, event)), {TYPE: TOLD}
+        )
+        match event:
+            case Arrived(request=request):
+                self._asked_at[request.id] = self.now()
+                told.add_done_callback(partial(self._after_asking, request.id))
+            case Finished() | Failed() | Cancelled():
+                self._asked_at.pop(event.request_id, None)
+
+    def take(self, commands: Iterable[Dispatch | Refuse | Declined]) -> None:
+        """Do what was decided. What is about calls that have ended, or said again, does nothing."""
+        for command in commands:
+            self._asked_at.pop(command.request_id, None)
+            if not self._engine.expects(command.request_id):
+                continue
+            match command:
+                case Dispatch():
+                    self._engine.dispatch(command)
+                case Refuse():
+                    self._engine.refuse(command)
+                case Declined():
+                    self._engine.decline(command.request_id, command.error())
+
+    async def run(self) -> None:
+        """Read orders, and say once a second that this process is there, until cancelled."""
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(self._beat())
+            while True:
+                for item in await self._orders.batch():
+                    if isinstance(item, Received):
+                        self._read(item)
+
+    async def _beat(self) -> None:
+        while True:
+            try:
+                alive = _encode(Alive(self.id))
+                await self._producer.send(REQUESTS, self._pool, alive, {TYPE: ALIVE})
+            except KairosError as error:
+                logger.warning("%s", error)
+            self._give_up()
+            await asyncio.sleep(BEAT_S)
+
+    def _give_up(self) -> None:
+        """Nobody decided for longer than anybody may wait: no balancer may be left."""
+        for request_id, asked_at in list(self._asked_at.items()):
+            if asked_at + self._max_wait_us > self.now():
+                return
+            self.take([Refuse(request_id, None, "waited_too_long")])
+
+    def _read(self, item: Received) -> None:
+        if item.key != self._pool:
+            return
+        try:
+            epoch = int(item.headers.get(EPOCH, ""))
+            orders = _orders.decode(item.value or b"")
+        except (ValueError, msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+            logger.warning("an order is left out: %s", error)
+            return
+        if epoch < self._epoch:
+            return  # from a balancer that does not know yet that another has taken over
+        self._epoch = epoch
+        if item.headers.get(PERFORMER) == self.id:
+            self.take(orders.commands)
+
+    def _after_asking(self, request_id: str, told: asyncio.Future[int]) -> None:
+        if not told.cancelled() and (error := told.exception()) is not None:
+            self.take([Declined.of(request_id, Unavailable(str(error)))])
+
+
+def _name() -> str:
+    """Of this process, different from that of any other, one on the same host that is no more
+    included."""
+    host = re.sub(r"[^A-Za-z0-9-]", "-", socket.gethostname())[:60] or "host"
+    return f"p-{host}-{os.getpid()}-{secrets.token_hex(4)}"

@@ -1,0 +1,130 @@
+"""A process that performs calls for a pool, and can decide for it: what a gateway on a bus and a
+balancer on its own are made of."""
+
+import asyncio
+import contextlib
+import re
+from collections.abc import AsyncIterator, Callable, Coroutine
+
+from fastapi import FastAPI
+from fastapi import Request as HttpRequest
+from fastapi.responses import JSONResponse
+
+from kairos.balancer import Balancer
+from kairos.config import Settings
+from kairos.errors import InvalidRequest, WorkflowNotFound
+from kairos.events import Event, InstanceJoined, InstanceLeft, WorkflowEnded
+from kairos.live.access import Access, authorization
+from kairos.live.clock import WallClock
+from kairos.live.engine import HttpEngine
+from kairos.live.http import GRACE_S
+from kairos.live.kafka.connection import Connection
+from kairos.live.kafka.producer import Producer
+from kairos.live.kafka.topics import ensure
+from kairos.live.monitor import Monitor
+from kairos.live.pool.calls import BusCalls
+from kairos.live.pool.member import Member
+from kairos.live.pool.performer import Performer
+from kairos.live.telemetry import Telemetry
+from kairos.model import IDENTIFIER
+from kairos.runtime import Observer
+from kairos.topics import DEAD_LETTERS, DISPATCHES, EVENTS, PROFILES, REQUESTS
+
+_IDENTIFIER = re.compile(IDENTIFIER)
+TOPICS = (REQUESTS, DISPATCHES, EVENTS, PROFILES, DEAD_LETTERS)
+
+
+class AskTheOrchestrator(InvalidRequest):
+    """A gateway on a bus sees the calls that pass through it, not workflows."""
+
+    status = 404
+    code = "not_here"
+
+    def __init__(self) -> None:
+        super().__init__(
+            "workflows and agents are shown by `kairos orchestrate`, on its own port (8002)"
+        )
+
+
+class Pooled:
+    """What `Alone` is for one process. Workflows are followed by `kairos orchestrate`."""
+
+    def __init__(self, performer: Performer, member: Member) -> None:
+        self.performer = performer
+        self.member = member
+
+    @property
+    def balancer(self) -> Balancer:
+        return self.member.balancer
+
+    def now(self) -> int:
+        return self.performer.now()
+
+    def feed(self, event: Event) -> None:
+        if isinstance(event, InstanceJoined | InstanceLeft):
+            self.member.feed(event)
+        else:
+            self.performer.feed(event)
+
+    def background(self) -> list[Coroutine[None, None, None]]:
+        return [self.member.run()]
+
+    def add_insight(self, app: FastAPI, access: Access) -> None:
+        """Workflows are elsewhere; but that one has ended can be said here."""
+
+        @app.post("/v1/workflows/{workflow_id:path}/end")
+        async def end(request: HttpRequest, workflow_id: str) -> JSONResponse:
+            tenant = access.tenant(authorization(request))
+            if not _IDENTIFIER.match(workflow_id):
+                raise WorkflowNotFound(workflow_id)
+            self.performer.feed(WorkflowEnded(tenant, workflow_id))
+            return JSONResponse({"id": workflow_id, "object": "workflow"}, 202)
+
+        @app.get("/v1/workflows/{rest:path}")
+        @app.get("/v1/agents")
+        async def elsewhere(request: HttpRequest) -> None:
+            access.tenant(authorization(request))
+            raise AskTheOrchestrator
+
+
+@contextlib.asynccontextmanager
+async def pooled(
+    settings: Settings,
+    connection: Connection,
+    engine: HttpEngine,
+    monitor: Monitor,
+    telemetry: Telemetry,
+    new_balancer: Callable[[], Balancer],
+    observers: tuple[Observer, ...],
+) -> AsyncIterator[Pooled]:
+    """Ready to perform calls; at the end, those that came over the bus may finish.
+
+    Raises:
+        SetupError: the bus cannot be reached, or a topic has wrong settings.
+    """
+    await ensure(connection, TOPICS)
+    clock, pool = WallClock(), settings.pool
+    async with (
+        Producer(connection) as producer,
+        Performer(
+            connection, pool, producer, engine, clock, max_wait_s=settings.max_wait_s
+        ) as performer,
+        asyncio.TaskGroup() as tasks,
+    ):
+        performing = tasks.create_task(performer.run())
+        calls = BusCalls(
+            performer,
+            engine,
+            producer,
+            on_trouble=monitor.hear_of,
+            on_error=telemetry.count_error,
+            max_held_bytes=settings.max_held_bytes,
+        )
+        member = Member(
+            connection, pool, producer, performer, calls, clock, new_balancer, observers
+        )
+        try:
+            yield Pooled(performer, member)
+            await calls.finish(GRACE_S)
+        finally:
+            performing.cancel()

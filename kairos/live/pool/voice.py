@@ -1,0 +1,131 @@
+"""What the active balancer says: records, orders, dead letters, in the order in which they must be
+safe."""
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterable, Mapping
+from functools import partial
+
+import msgspec
+
+from kairos.envelope import DEAD_GROUP, DEAD_REASON, DEAD_TOPIC
+from kairos.events import Dispatch, ProfilesLearnt, Record, Refuse, Tick
+from kairos.live.kafka.producer import Producer
+from kairos.live.kafka.subscription import Received
+from kairos.live.pool.messages import CAUSE, EPOCH, PERFORMER, POOL, REDO, Declined, Orders
+from kairos.live.pool.offsets import Offsets
+from kairos.live.pool.opened import OpenCalls
+from kairos.live.pool.performer import Performer
+from kairos.topics import DEAD_LETTERS, DISPATCHES, EVENTS
+
+logger = logging.getLogger(__name__)
+
+_encode = msgspec.json.Encoder().encode
+
+Command = Dispatch | Refuse | Declined
+Sent = asyncio.Future[int]
+
+
+class Voice:
+    """An observer of the runtime: a decision is acted on once its record is safe, not before."""
+
+    def __init__(
+        self, pool: str, epoch: int, producer: Producer, performer: Performer, opened: OpenCalls
+    ) -> None:
+        self.offsets = Offsets()
+        self._pool = pool
+        self._epoch = str(epoch)
+        self._producer = producer
+        self._performer = performer
+        self._opened = opened
+        self._key = pool
+        self._headers: dict[str, str] = {}
+
+    def about(
+        self,
+        key: str | None = None,
+        performer: str | None = None,
+        offset: int | None = None,
+        *,
+        redo: bool = False,
+    ) -> None:
+        """What goes with the record of the fact that is fed next: the workflow's id, who performs
+        the call, which message told of it, and whether a call that is cancelled begins anew."""
+        said = {
+            POOL: self._pool,
+            EPOCH: self._epoch,
+            PERFORMER: performer,
+            CAUSE: offset,
+            REDO: 1 if redo else None,
+        }
+        self._key = key or self._pool
+        self._headers = {name: str(text) for name, text in said.items() if text is not None}
+
+    def __call__(self, record: Record) -> None:
+        event, headers = record.event, self._headers
+        if isinstance(event, ProfilesLearnt) or (isinstance(event, Tick) and not record.commands):
+            return  # on a topic of its own; of no interest
+        orders: dict[str, list[Command]] = {}
+        for command in record.commands:
+            placed = self._opened.get(command.request_id)
+            assert placed is not None
+            orders.setdefault(placed.performer, []).append(command)
+        ended = self._opened.follow(record, redo=REDO in headers)
+        done = [each.offset for each in ended if each.offset is not None]
+        if CAUSE in headers and PERFORMER not in headers:  # an arrival is done when the call ends
+            done.append(int(headers[CAUSE]))
+        safe = self._producer.send(EVENTS, self._key, _encode(record), headers)
+        safe.add_done_callback(partial(self._act, orders, done))
+
+    def order(self, performer: str, commands: Iterable[Command]) -> Sent | None:
+        """Tell a performer what to do. None: it is this process, and has been told."""
+        if performer == self._performer.id:
+            self._performer.take(commands)
+            return None
+        headers = {EPOCH: self._epoch, PERFORMER: performer}
+        sent = self._producer.send(
+            DISPATCHES, self._pool, _encode(Orders(tuple(commands))), headers
+        )
+        sent.add_done_callback(is_safe)
+        return sent
+
+    def decline(self, performer: str, declined: Declined, offset: int) -> None:
+        sent = self.order(performer, [declined])
+        self._after(sent, lambda: self.offsets.done(offset))
+
+    def bury(self, message: Received, error: Exception) -> None:
+        """A message that makes no sense becomes a dead letter."""
+        reason = f"{type(error).__name__}: {error}"[:500]
+        logger.warning("%s:%d is a dead letter: %s", message.topic, message.offset, reason)
+        headers = {
+            **message.headers,
+            DEAD_TOPIC: message.topic,
+            DEAD_GROUP: f"kairos.balancer.{self._pool}",
+            DEAD_REASON: reason,
+        }
+        sent = self._producer.send(DEAD_LETTERS, message.key, message.value, headers)
+        self._after(sent, lambda: self.offsets.done(message.offset))
+
+    def _act(self, orders: Mapping[str, list[Command]], done: Iterable[int], safe: Sent) -> None:
+        if not is_safe(safe):
+            return
+        for performer, commands in orders.items():
+            self.order(performer, commands)
+        for offset in done:
+            self.offsets.done(offset)
+
+    def _after(self, sent: Sent | None, act: Callable[[], None]) -> None:
+        if sent is None:
+            act()
+        else:
+            sent.add_done_callback(lambda future: act() if is_safe(future) else None)
+
+
+def is_safe(sent: Sent) -> bool:
+    """Whether the cluster has the message; if not, it is said."""
+    if sent.cancelled():
+        return False
+    if (error := sent.exception()) is not None:
+        logger.error("%s", error)
+        return False
+    return True

@@ -1,0 +1,213 @@
+"""Topics on a real Kafka: made where they are missing, checked where they are there."""
+
+import asyncio
+import re
+import threading
+from concurrent.futures import Future
+from types import SimpleNamespace
+
+import pytest
+from confluent_kafka import KafkaError, KafkaException
+from confluent_kafka.admin import (
+    AdminClient,
+    AlterConfigOpType,
+    ConfigEntry,
+    ConfigResource,
+    NewPartitions,
+    NewTopic,
+)
+
+from kairos import topics as names
+from kairos.errors import SetupError
+from kairos.live.kafka import topics
+from kairos.live.kafka.connection import Connection
+from kairos.live.kafka.table import describe
+from tests.kafka import Broker, free_ports
+
+
+@pytest.fixture(scope="module")
+def broker(tmp_path_factory):
+    """One of our own: the topics of this one may be spoilt."""
+    with Broker(tmp_path_factory.mktemp("kafka")) as broker:
+        yield broker
+
+
+@pytest.fixture
+def unused_port():
+    """Where nothing listens."""
+    return free_ports(1)[0]
+
+
+@pytest.fixture
+def connection(broker):
+    return Connection(servers=broker.servers)
+
+
+@pytest.fixture
+def admin(broker):
+    return AdminClient({"bootstrap.servers": broker.servers})
+
+
+def create(admin, name, partitions=1, **settings):
+    config = {setting.replace("_", "."): value for setting, value in settings.items()}
+    new = NewTopic(name, partitions, config=config)
+    admin.create_topics([new])[name].result(10)
+
+
+def settings_of(admin, name):
+    resource = ConfigResource(ConfigResource.Type.TOPIC, name)
+    entries = admin.describe_configs([resource])[resource].result(10)
+    return {entry.name: entry.value for entry in entries.values()}
+
+
+def partitions_of(admin, name):
+    return len(admin.list_topics(timeout=10).topics[name].partitions)
+
+
+async def problem(connection, *wanted):
+    with pytest.raises(SetupError) as refused:
+        await topics.ensure(connection, wanted)
+    return str(refused.value)
+
+
+@pytest.mark.kafka
+async def test_what_is_missing_is_made_as_the_table_says(connection, admin):
+    wanted = [names.inbox("made", "a"), names.PROFILES, names.REQUESTS]
+
+    await topics.ensure(connection, wanted)
+
+    for name in wanted:
+        topic = describe(name)
+        assert partitions_of(admin, name) == topic.partitions
+        assert settings_of(admin, name).items() >= topic.settings(connection).items()
+
+
+@pytest.mark.kafka
+async def test_processes_that_start_at_once_agree(connection, admin):
+    wanted = [names.inbox("raced", f"agent-{number}") for number in range(5)]
+
+    async with asyncio.timeout(60), asyncio.TaskGroup() as starting:
+        for _ in range(5):
+            starting.create_task(topics.ensure(connection, wanted))
+
+    assert {partitions_of(admin, name) for name in wanted} == {8}
+
+
+@pytest.mark.kafka
+async def test_what_keeps_more_or_is_spread_wider_is_left_alone(connection, admin):
+    create(
+        admin,
+        names.inbox("wide", "a"),
+        partitions=20,
+        retention_ms="-1",
+        max_message_bytes="99999999",
+        message_timestamp_type="LogAppendTime",
+    )
+
+    await topics.ensure(connection, [names.inbox("wide", "a")])
+
+    assert partitions_of(admin, names.inbox("wide", "a")) == 20
+
+
+@pytest.mark.kafka
+async def test_every_wrong_setting_is_listed_and_the_command_given_makes_it_right(
+    connection, admin
+):
+    name = names.inbox("wrong", "a")
+    create(
+        admin,
+        name,
+        cleanup_policy="compact",
+        retention_ms="1000",
+        retention_bytes="5",
+        max_message_bytes="900",
+    )
+
+    said = await problem(connection, name)
+
+    assert said.startswith("Kafka does not keep these topics as it must:\n")
+    for part in (
+        "cleanup.policy is compact, must be delete",
+        "retention.ms is 1000, must be at least 604800000",
+        "retention.bytes is 5, must be -1",
+        f"max.message.bytes is 900, must be at least {connection.batch_bytes}",
+        "message.timestamp.type is CreateTime, must be LogAppendTime",
+    ):
+        assert part in said
+    command = re.search(
+        rf"kafka-configs.sh --bootstrap-server {connection.servers} --alter --entity-type topics "
+        rf"--entity-name {name} --add-config (.*)$",
+        said,
+    )
+    entries = [
+        ConfigEntry(*setting.split("="), incremental_operation=AlterConfigOpType.SET)
+        for setting in command[1].split(",")
+    ]
+    resource = ConfigResource(ConfigResource.Type.TOPIC, name, incremental_configs=entries)
+    admin.incremental_alter_configs([resource])[resource].result(10)
+    await topics.ensure(connection, [name])
+
+
+@pytest.mark.kafka
+async def test_what_orders_everything_must_be_in_one_partition(connection, admin):
+    await topics.ensure(connection, [names.EVENTS, names.RESULTS])
+    admin.create_partitions([NewPartitions(names.EVENTS, 2)])[names.EVENTS].result(10)
+
+    said = await problem(connection, names.EVENTS, names.RESULTS)
+
+    assert "kairos.events: 2 partitions, must be 1" in said
+    assert f"--bootstrap-server {connection.servers} --delete --topic kairos.events" in said
+    assert names.RESULTS not in said
+
+
+@pytest.mark.kafka
+async def test_a_cluster_that_comes_late_is_waited_for(tmp_path, caplog):
+    broker = Broker(tmp_path / "kafka")
+    starting = threading.Thread(target=broker.start)
+    starting.start()
+    try:
+        await topics.ensure(Connection(servers=broker.servers), [names.RESULTS])
+    finally:
+        await asyncio.to_thread(starting.join)
+        broker.kill()
+
+    said = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
+    assert len(said) == 1
+    assert said[0].startswith(f"Kafka at {broker.servers} cannot be used yet: ")
+
+
+async def test_a_cluster_that_stays_away_is_named_with_the_cause(monkeypatch, unused_port):
+    monkeypatch.setattr(topics, "PATIENCE_S", 0.5)
+    servers = f"127.0.0.1:{unused_port}"
+
+    said = await problem(Connection(servers=servers), names.EVENTS)
+
+    assert said.startswith(f"Kafka at {servers} cannot be used: ")
+    assert "Connection refused" in said
+
+
+class Refusing:
+    """Lets nobody create a topic."""
+
+    def __init__(self, options):
+        pass
+
+    def list_topics(self, timeout):
+        return SimpleNamespace(topics={})
+
+    def create_topics(self, new, operation_timeout):
+        answer = Future()
+        answer.set_exception(KafkaException(KafkaError(KafkaError.TOPIC_AUTHORIZATION_FAILED)))
+        return {each.topic: answer for each in new}
+
+
+async def test_who_may_not_create_a_topic_is_told_the_command(monkeypatch):
+    monkeypatch.setattr(topics, "AdminClient", Refusing)
+
+    said = await problem(Connection(servers="h:1"), names.DISPATCHES)
+
+    assert "kairos.dispatches is missing: Broker: Topic authorization failed. Create it: " in said
+    assert (
+        "kafka-topics.sh --bootstrap-server h:1 --create --topic kairos.dispatches --partitions 1 "
+        "--config cleanup.policy=delete --config retention.ms=3600000"
+    ) in said

@@ -1,0 +1,70 @@
+"""Prometheus scrapes what runs, and the dashboard asks for what is there."""
+
+import json
+import re
+
+import yaml
+
+from tests.deploy.files import DEPLOY, compose
+
+SERVICES = compose()["services"]
+PROMETHEUS = yaml.safe_load((DEPLOY / "prometheus.yml").read_text())
+DASHBOARD = json.loads((DEPLOY / "grafana" / "kairos.json").read_text())
+
+
+def asked_for():
+    """The names of all series in the dashboard."""
+    expressions = [each["expr"] for panel in DASHBOARD["panels"] for each in panel["targets"]]
+    return {name for each in expressions for name in re.findall(r"\bkairos_\w+", each)}
+
+
+def test_what_is_scraped_is_a_service_that_listens_there():
+    (kairos,) = (each for each in PROMETHEUS["scrape_configs"] if each["job_name"] == "kairos")
+    scraped = {}
+    for lookup in kairos["dns_sd_configs"]:
+        (name,) = lookup["names"]
+        scraped[name] = lookup["port"]
+        assert f"--port={lookup['port']}" in SERVICES[name]["command"]
+        assert "metrics" in SERVICES[name]["networks"]
+    assert set(scraped) == {"gateway", "balancer", "orchestrator"}
+
+
+def test_prometheus_and_grafana_find_their_files():
+    mounted = {
+        volume.split(":")[1]: DEPLOY / volume.split(":")[0]
+        for name in ("prometheus", "grafana")
+        for volume in SERVICES[name]["volumes"]
+        if volume.startswith(".")
+    }
+    assert "--config.file=/etc/prometheus/prometheus.yml" in SERVICES["prometheus"]["command"]
+    assert "/etc/prometheus/prometheus.yml" in mounted
+    (source,) = yaml.safe_load((DEPLOY / "grafana" / "datasources.yml").read_text())["datasources"]
+    (provider,) = yaml.safe_load((DEPLOY / "grafana" / "dashboards.yml").read_text())["providers"]
+    assert source["url"] == "http://prometheus:9090"
+    assert f"{provider['options']['path']}/kairos.json" in mounted
+    assert all(
+        target["datasource"]["uid"] == source["uid"]
+        for panel in DASHBOARD["panels"]
+        for target in panel["targets"]
+    )
+    assert all(path.is_file() for path in mounted.values())
+
+
+def test_grafana_can_be_looked_at_and_not_changed():
+    settings = SERVICES["grafana"]["environment"]
+    assert settings["GF_AUTH_ANONYMOUS_ORG_ROLE"] == "Viewer"
+    assert settings["GF_SECURITY_DISABLE_INITIAL_ADMIN_CREATION"] == "true"
+    assert settings["GF_AUTH_DISABLE_LOGIN_FORM"] == "true"
+
+
+def test_panels_have_ids_of_their_own_and_do_not_overlap():
+    cells = [
+        (x, y)
+        for panel in DASHBOARD["panels"]
+        for place in [panel["gridPos"]]
+        for x in range(place["x"], place["x"] + place["w"])
+        for y in range(place["y"], place["y"] + place["h"])
+    ]
+    assert len(set(cells)) == len(cells)
+    assert all(x < 24 for x, _ in cells)
+    assert len({panel["id"] for panel in DASHBOARD["panels"]}) == len(DASHBOARD["panels"])

@@ -1,0 +1,262 @@
+"""A balancer that replays another's log is as good as the one that wrote it: told the same facts
+from there on, it decides the same."""
+
+import dataclasses
+
+import msgspec
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from kairos.errors import KairosError
+from kairos.events import (
+    Arrived,
+    Cancelled,
+    Dispatch,
+    Failed,
+    Finished,
+    FirstToken,
+    InstanceJoined,
+    InstanceLeft,
+    ProfilesLearnt,
+    Record,
+    Refuse,
+    Tick,
+    WorkflowEnded,
+)
+from kairos.learnt import AgentRank
+from kairos.model import SECOND
+from kairos.scheduler.policies import POLICIES
+from tests import build, learnt
+
+PLACEMENTS = ["round-robin", "least-kv"]
+FLEET = [
+    build.instance("a", models=("m", "n"), seqs=1, kv=100),
+    build.instance("b", seqs=2, kv=60),
+    build.instance("c", seqs=1),
+]
+LIMITS = {"max_waiting": 20, "max_wait_us": 300, "overtaken": 0.2}  # often overdue by work
+
+
+@dataclasses.dataclass
+class Fact:
+    """What happens next; of whom, where that matters, is drawn from those who are here."""
+
+    kind: str
+    us: int
+    number: int
+    prompt: int
+    completion: int
+
+
+FACTS = st.lists(
+    st.builds(
+        Fact,
+        kind=st.sampled_from(
+            ["arrive"] * 10
+            + ["finish"] * 5
+            + ["fail", "cancel", "join", "leave", "learn", "rank", "end", "tick", "first token"]
+        ),
+        us=st.integers(0, 6),
+        number=st.integers(0, 10**6),
+        prompt=st.integers(1, 60),
+        completion=st.integers(1, 40),
+    ),
+    min_size=40,
+    max_size=120,
+)
+
+
+class Story:
+    """Facts told to one balancer, and the log of it."""
+
+    def __init__(self, policy, placement):
+        self.policy, self.placement = policy, placement
+        self.balancer = self.fresh()
+        self.at, self.named, self.log = 0, 0, []
+        for instance in FLEET:
+            self.tell(InstanceJoined(instance))
+
+    def fresh(self):
+        return build.balancer(policy=self.policy, placement=self.placement, **LIMITS)
+
+    def tell(self, event):
+        try:
+            commands = self.balancer.handle(event, self.at)
+        except KairosError:
+            return
+        self.log.append(Record(self.at, event, tuple(commands)))
+
+    def go_on(self, facts):
+        for fact in facts:
+            self.at += fact.us
+            if (event := self.event(fact)) is not None:
+                self.tell(event)
+
+    def event(self, fact):
+        number = fact.number
+        here = [request.id for request, _ in self.balancer.in_flight()]
+        name = here[number % len(here)] if here else "nobody"
+        workflow = f"w{number % 4}"
+        match fact.kind:
+            case "arrive":
+                self.named += 1
+                return Arrived(
+                    build.request(
+                        f"r{self.named}",
+                        at=self.at,
+                        prompt=fact.prompt,
+                        completion=fact.completion,
+                        model=("m", "m", "n", None)[number % 4],
+                        workflow_id=workflow,
+                        app=f"app{number % 4 % 2}",
+                        agent=f"agent{number % 3}",
+                    )
+                )
+            case "finish":
+                return Finished(name, completion_tokens=number % 50)
+            case "fail":
+                return Failed(name, "why")
+            case "cancel":
+                return Cancelled(name)
+            case "first token":
+                return FirstToken(name)
+            case "join":
+                return InstanceJoined(FLEET[number % 3])
+            case "leave":
+                return InstanceLeft(FLEET[number % 3].id)
+            case "learn":
+                work = {"app": f"app{number % 2}", "tenant": "default"}
+                seconds = 1 + number % 7
+                return ProfilesLearnt(
+                    (learnt.profile(f"agent{number % 3}", [seconds * SECOND], **work),)
+                )
+            case "rank":
+                rank = AgentRank("default", f"app{number % 2}", f"agent{number % 3}", number % 5)
+                return ProfilesLearnt(ranks=(rank,))
+            case "end":
+                return WorkflowEnded("default", workflow)
+            case "tick":
+                return Tick()
+
+
+def replayed(log, fresh):
+    """From what the log says when it is read back."""
+    for record in msgspec.json.decode(msgspec.json.encode(log), type=list[Record]):
+        fresh.replay(record)
+    return fresh
+
+
+def seen(balancer):
+    """The requests here and where they run, and who is overdue, in the order of the queues."""
+    overdue = [
+        name
+        for queue in balancer._queues.values()
+        for name, waiting in queue._waiting.items()
+        if waiting.overdue
+    ]
+    return sorted(balancer.in_flight(), key=lambda each: each[0].id), sorted(overdue)
+
+
+@pytest.mark.parametrize("placement", PLACEMENTS)
+@pytest.mark.parametrize("policy", POLICIES)
+@given(before=FACTS, after=FACTS)
+@settings(max_examples=25, deadline=None)
+def test_a_balancer_that_replayed_the_whole_log_decides_as_the_first_one(
+    policy, placement, before, after
+):
+    story = Story(policy, placement)
+    story.go_on(before)
+    second = replayed(story.log, story.fresh())
+    assert seen(second) == seen(story.balancer)
+    taken_over = len(story.log)
+
+    story.go_on(after)
+
+    for record in story.log[taken_over:]:
+        assert tuple(second.handle(record.event, record.at)) == record.commands
+    assert seen(second) == seen(story.balancer)
+
+
+@given(before=FACTS, since=st.integers(0, 30))
+@settings(max_examples=200, deadline=None)
+def test_a_log_from_before_the_oldest_call_in_flight_gives_the_same_queue_and_bookings(
+    before, since
+):
+    story = Story("kairos", "least-kv")
+    story.go_on(before)
+    here = {request.id for request, _ in story.balancer.in_flight()}
+    arrivals = [
+        n
+        for n, record in enumerate(story.log)
+        if isinstance(record.event, Arrived) and record.event.request.id in here
+    ]
+    begins = max(0, min(arrivals, default=len(story.log)) - since)
+
+    second = replayed(story.log[begins:], story.fresh())
+
+    assert seen(second)[0] == seen(story.balancer)[0]
+    ledger, expected = second.ledger, story.balancer.ledger
+    for instance in FLEET:
+        assert ledger.booked_tokens(instance.id) == expected.booked_tokens(instance.id)
+        assert ledger.running(instance.id) == expected.running(instance.id)
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+def test_a_log_that_is_read_twice_says_no_more_than_once(policy):
+    log, _ = build.simulate(3, policy=policy)
+    half = log[: len(log) // 2]
+
+    once = replayed(half, build.balancer(policy=policy, placement="least-kv"))
+    twice = replayed(half[-40:], replayed(half, build.balancer(policy=policy)))
+
+    assert len(once.in_flight()) > 3
+    assert seen(twice)[0] == seen(once)[0]
+
+
+def test_what_was_decided_is_done_even_where_this_balancer_would_decide_otherwise():
+    balancer = build.balancer(build.instance("a"), build.instance("b"))
+
+    balancer.replay(Record(1, Arrived(build.request("r")), (Dispatch("r", "b"),)))
+    balancer.replay(Record(2, Arrived(build.request("waits"))))
+
+    assert [(r.id, where) for r, where in balancer.in_flight()] == [("r", "b"), ("waits", None)]
+    assert balancer.ledger.running("a") == 0
+    assert build.placed(balancer.handle(Tick(), 3)) == [("waits", "a")]
+
+
+def test_a_request_that_was_sent_to_an_instance_not_known_here_is_booked_there():
+    balancer = build.balancer()
+    balancer.replay(Record(1, Arrived(build.request("r")), (Dispatch("r", "later"),)))
+    balancer.handle(InstanceJoined(build.instance("later", seqs=1)), 2)
+    assert balancer.ledger.running("later") == 1
+    balancer.handle(Arrived(build.request("next")), 3)
+
+    assert build.placed(balancer.handle(Finished("r"), 4)) == [("next", "later")]
+
+
+def test_a_request_that_was_given_up_is_forgotten():
+    balancer = build.balancer()
+    balancer.replay(Record(1, Arrived(build.request("r"))))
+    balancer.replay(Record(2, InstanceLeft("a"), (Refuse("r", "m"),)))
+
+    assert balancer.in_flight() == []
+    assert balancer.knowledge.positions._calls == {}
+
+
+def test_what_is_said_of_requests_not_known_here_changes_nothing():
+    balancer = build.balancer(build.instance("a", seqs=1))
+    balancer.replay(Record(1, Finished("old"), (Dispatch("older", "a"), Refuse("oldest", "m"))))
+    balancer.replay(Record(2, Tick(), (Dispatch("older", "a"),)))
+
+    assert balancer.in_flight() == []
+    assert build.placed(balancer.handle(Arrived(build.request("r")), 3)) == [("r", "a")]
+
+
+def test_a_log_of_a_clock_that_goes_ahead_or_back_is_taken_as_it_is():
+    balancer = build.balancer(build.instance("a", seqs=1))
+    balancer.replay(Record(100, Arrived(build.request("r"))))
+    balancer.replay(Record(50, Arrived(build.request("s"))))
+
+    assert balancer.at == 100
+    assert len(balancer.in_flight()) == 2
