@@ -1,0 +1,304 @@
+"""One pool of engines and several processes of Kairos before it, on a real Kafka."""
+
+import asyncio
+import secrets
+import time
+from contextlib import AsyncExitStack
+
+import aiohttp
+import msgspec
+import pytest
+
+from kairos.config import EngineSettings, Settings
+from kairos.live.kafka.connection import parse_bus
+from kairos.live.kafka.producer import Producer
+from kairos.live.kafka.subscription import Received, Subscription
+from kairos.live.kafka.topics import ensure
+from kairos.live.pool.messages import CALL, TYPE
+from kairos.live.service import running
+from kairos.topics import DEAD_LETTERS, REQUESTS
+from tests.e2e.client import LIMIT_S
+from tests.kafka import Broker, free_ports
+from tests.processes import Process
+
+pytestmark = [pytest.mark.kafka, pytest.mark.timeout(180)]
+
+TAKEOVER_S = 6 + 5  # Kafka's session timeout, and what is promised beyond it
+BODY = {"model": "tiny", "messages": [{"role": "user", "content": "hello"}]}
+
+
+class Pool:
+    """Gateways of one pool in this process, and processes that a test can kill."""
+
+    def __init__(self, bus, engine, directory, stack, max_num_seqs=2):
+        self.bus, self.name = bus, f"test-{secrets.token_hex(4)}"
+        self.connection = parse_bus(bus)
+        self._engine = EngineSettings(url=engine.url, max_num_seqs=max_num_seqs)
+        self._directory, self._stack = directory, stack
+
+    async def gateway(self):
+        """One in this process, once it sees the engine."""
+        settings = Settings(
+            bus=self.bus, pool=self.name, engine=(self._engine,), port=0, admin_port=0
+        )
+        service = await self._stack.enter_async_context(running(settings))
+        await service.monitor.all_joined.wait()
+        return service
+
+    async def process(self, *command):
+        """A process of the pool that decides, where none does yet."""
+        engine = f"{self._engine.url},max_num_seqs={self._engine.max_num_seqs}"
+        options = ("--bus", self.bus, "--pool", self.name, "--engine", engine)
+        name = f"{command[0]}-{secrets.token_hex(2)}"
+        process = Process(self._directory, name, *command, *options)
+        self._stack.callback(process.kill)
+        process.start()
+        return process
+
+    async def balancer(self):
+        process = await self.process("balance", "--port", "0")
+        await process.until_it_says("decisions are made here")
+        return process
+
+
+@pytest.fixture
+async def stack():
+    async with AsyncExitStack() as stack:
+        yield stack
+
+
+@pytest.fixture
+async def pool(kafka, engine, tmp_path, stack):
+    return Pool(kafka, engine, tmp_path, stack)
+
+
+async def until(condition, limit_s=LIMIT_S):
+    async with asyncio.timeout(limit_s):
+        while not condition():
+            await asyncio.sleep(0.02)
+
+
+async def ask(session, service, name, **headers):
+    async with session.post(
+        f"{service.url}/v1/chat/completions", json=BODY, headers={"X-Request-Id": name, **headers}
+    ) as response:
+        return response.status, await response.json()
+
+
+@pytest.fixture
+async def session():
+    async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0)) as session:
+        yield session
+
+
+async def decides(service):
+    await until(lambda: service.brain.member.active is not None, 30)
+
+
+async def test_a_gateway_before_a_standby_works_like_any_other(pool, engine, session):
+    one, other = await pool.gateway(), await pool.gateway()
+    await until(lambda: one.brain.member.active or other.brain.member.active, 30)
+    answers = await asyncio.gather(
+        *(ask(session, each, f"{n}") for n, each in enumerate([one, other] * 4))
+    )
+    assert [status for status, _ in answers] == [200] * 8
+    assert sorted(call.headers["x-request-id"] for call in engine.calls) == list("01234567")
+    assert (one.brain.member.active is None) != (other.brain.member.active is None)
+
+
+async def test_refusals_reach_clients_of_a_gateway_whose_balancer_is_elsewhere(pool, session):
+    await pool.balancer()
+    service = await pool.gateway()
+    async with session.post(
+        f"{service.url}/v1/chat/completions", json={**BODY, "model": "unknown"}
+    ) as response:
+        assert response.status == 404
+        assert (await response.json())["error"]["code"] == "model_not_found"
+
+
+async def test_a_balancer_that_dies_is_replaced_and_running_calls_are_not_run_twice(
+    pool, engine, session
+):
+    engine.answer = engine.when_released
+    balancer = await pool.balancer()
+    service = await pool.gateway()
+    calls = [asyncio.create_task(ask(session, service, f"c{n}")) for n in range(6)]
+    await until(lambda: len(engine.calls) == 2)
+    died_at = time.monotonic()
+    balancer.kill()
+    late = asyncio.create_task(ask(session, service, "late"))
+    await decides(service)
+    assert time.monotonic() - died_at < TAKEOVER_S
+    await asyncio.sleep(0.5)
+    assert len(engine.calls) == 2, "the two that run fill the engine"
+    assert service.brain.balancer.waiting == 5
+    for _ in range(7):
+        engine.turns.release()
+    answers = await asyncio.gather(*calls, late)
+    assert [status for status, _ in answers] == [200] * 7
+    assert sorted(call.headers["x-request-id"] for call in engine.calls) == [
+        *(f"c{n}" for n in range(6)),
+        "late",
+    ]
+
+
+async def test_a_balancer_that_leaves_in_order_is_replaced_at_once(pool, engine, session):
+    engine.answer = engine.when_released
+    balancer = await pool.balancer()
+    service = await pool.gateway()
+    calls = [asyncio.create_task(ask(session, service, f"c{n}")) for n in range(4)]
+    await until(lambda: len(engine.calls) == 2)
+    left_at = time.monotonic()
+    assert await asyncio.to_thread(balancer.stop) == 0
+    await decides(service)
+    assert time.monotonic() - left_at < TAKEOVER_S - 4
+    for _ in range(4):
+        engine.turns.release()
+    answers = await asyncio.gather(*calls)
+    assert [status for status, _ in answers] == [200] * 4
+    assert len(engine.calls) == 4
+
+
+async def test_the_room_of_a_killed_gateway_is_given_to_others(pool, engine, session):
+    engine.answer = engine.when_released
+    await pool.balancer()
+    port, admin = free_ports(2)
+    doomed = await pool.process("serve", "--port", port, "--admin-port", admin)
+    await doomed.until_it_says("serves tiny")
+    survivor = await pool.gateway()
+
+    async def ask_doomed(number):
+        async with session.post(
+            f"http://127.0.0.1:{port}/v1/chat/completions", json=BODY
+        ) as response:
+            return await response.read()
+
+    lost = [asyncio.create_task(ask_doomed(n)) for n in range(4)]
+    await until(lambda: len(engine.calls) == 2)
+    doomed.kill()
+    await asyncio.gather(*lost, return_exceptions=True)
+    call = asyncio.create_task(ask(session, survivor, "after"))
+    await until(lambda: len(engine.calls) == 3, 20)
+    assert engine.calls[2].headers["x-request-id"] == "after"
+    for _ in range(3):
+        engine.turns.release()
+    assert (await call)[0] == 200
+
+
+class Caller:
+    """Calls over the bus, and counts the answers."""
+
+    def __init__(self, pool):
+        self.pool, self.replies = pool, []
+        self.topic = f"kairos.replies.{pool.name}"
+
+    async def __aenter__(self):
+        self._stack = AsyncExitStack()
+        await ensure(self.pool.connection, [self.topic])
+        self._producer = await self._stack.enter_async_context(Producer(self.pool.connection))
+        reading = await self._stack.enter_async_context(
+            Subscription(self.pool.connection, [self.topic])
+        )
+        self._task = asyncio.create_task(self._read(reading))
+        return self
+
+    async def __aexit__(self, *_):
+        self._task.cancel()
+        await asyncio.gather(self._task, return_exceptions=True)
+        await self._stack.aclose()
+
+    async def _read(self, reading):
+        while True:
+            for item in await reading.batch():
+                if isinstance(item, Received):
+                    body = msgspec.json.decode(item.value)
+                    self.replies.append((item.headers["kairos-request-id"], body["status"]))
+
+    async def ask(self, name, body=BODY, **headers):
+        said = {TYPE: CALL, "kairos-request-id": name, "kairos-reply-to": self.topic, **headers}
+        value = body if isinstance(body, bytes) else msgspec.json.encode(body)
+        await self._producer.send(REQUESTS, self.pool.name, value, said)
+
+
+async def test_calls_over_the_bus_are_answered_each_once(pool, engine):
+    service = await pool.gateway()
+    await decides(service)
+    async with Caller(pool) as caller:
+        for n in range(5):
+            await caller.ask(f"b{n}", **{"kairos-msg-id": "w", "kairos-agent": "a"})
+        await until(lambda: len(caller.replies) == 5)
+        await caller.ask("bad", b"{}")
+        await caller.ask("unknown", {**BODY, "model": "unknown"})
+        await until(lambda: len(caller.replies) == 6)
+    assert sorted(caller.replies) == [*((f"b{n}", 200) for n in range(5)), ("unknown", 404)]
+
+
+async def test_a_call_over_the_bus_survives_the_balancer_and_is_answered_once(
+    pool, engine, session
+):
+    engine.answer = engine.when_released
+    balancer = await pool.balancer()
+    async with Caller(pool) as caller:
+        for n in range(4):
+            await caller.ask(f"b{n}")
+        await until(lambda: len(engine.calls) == 2)
+        service = await pool.gateway()
+        balancer.kill()
+        await until(lambda: engine.lost == 2)
+        await decides(service)
+        await until(lambda: len(engine.calls) == 4, 20)
+        for _ in range(6):
+            engine.turns.release()
+        await until(lambda: len(caller.replies) >= 4, 20)
+        await asyncio.sleep(1)
+    assert sorted(caller.replies) == [(f"b{n}", 200) for n in range(4)]
+
+
+async def test_a_call_asked_twice_runs_once(pool, engine):
+    engine.answer = engine.when_released
+    service = await pool.gateway()
+    await decides(service)
+    async with Caller(pool) as caller:
+        await caller.ask("b")
+        await caller.ask("b")
+        await until(lambda: len(engine.calls) == 1)
+        engine.turns.release()
+        await until(lambda: len(caller.replies) == 1)
+        await caller.ask("b")
+        await until(lambda: len(caller.replies) == 2)
+    assert len(engine.calls) == 1
+
+
+async def test_what_makes_no_sense_becomes_a_dead_letter_and_stops_nothing(pool, engine):
+    service = await pool.gateway()
+    await decides(service)
+    async with Producer(pool.connection) as producer, Caller(pool) as caller:
+        for kind in ("told", "alive", "call", "other"):
+            await producer.send(REQUESTS, pool.name, b"{]\xff", {TYPE: kind})
+        await producer.send(REQUESTS, pool.name, None, {})
+        await caller.ask("b")
+        await until(lambda: caller.replies == [("b", 200)])
+        dead = []
+        async with (
+            asyncio.timeout(LIMIT_S),
+            Subscription(pool.connection, [DEAD_LETTERS]) as letters,
+        ):
+            while sum(each.key == pool.name for each in dead) < 5:
+                dead += [each for each in await letters.batch() if isinstance(each, Received)]
+
+
+async def test_a_broker_that_is_away_delays_calls_and_loses_none(tmp_path, engine, stack, session):
+    broker = stack.enter_context(Broker(tmp_path / "kafka"))
+    pool = Pool(broker.url, engine, tmp_path, stack)
+    service = await pool.gateway()
+    await decides(service)
+    assert (await ask(session, service, "before"))[0] == 200
+    broker.kill()
+    calls = [asyncio.create_task(ask(session, service, f"c{n}")) for n in range(5)]
+    await asyncio.sleep(8)
+    assert len(engine.calls) == 1
+    await asyncio.to_thread(broker.start)
+    async with asyncio.timeout(60):
+        answers = await asyncio.gather(*calls)
+    assert [status for status, _ in answers] == [200] * 5
+    assert len(engine.calls) == 6
