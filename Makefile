@@ -30,9 +30,10 @@ test-real: $(INSTALLED)  ## end to end on real model servers (llama.cpp)
 test-kafka: $(INSTALLED)  ## what needs a real Kafka: its crashes, and those of the services on it
 	@$(BIN)/pytest -m kafka
 
-bench: $(INSTALLED)  ## what the gateway, learning, ranking and queueing cost
+bench: $(INSTALLED)  ## what the gateway, learning, ranking, queueing and Kafka cost
 	@$(BIN)/python -m bench.gateway
 	@$(BIN)/python -m bench.learning
+	@$(BIN)/python -m bench.bus
 
 experiments: $(INSTALLED)  ## what learning the order is worth: accuracy, every policy, the demo
 	@$(BIN)/python -m experiments.ordering

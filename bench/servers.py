@@ -3,11 +3,12 @@
 import asyncio
 import ctypes
 import os
+import random
 import signal
 import socket
 import subprocess
 import tempfile
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 
@@ -18,6 +19,7 @@ from bench.upstream import HOST
 START_S = 30.0
 PR_SET_PDEATHSIG = 1
 TICKS_PER_S = os.sysconf("SC_CLK_TCK")
+PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 LIBC = ctypes.CDLL(None)
 
 
@@ -32,25 +34,59 @@ class Server:
 
     def cpu_s(self) -> float:
         """CPU time taken so far by the server and all its descendants, in user and kernel mode."""
-        ticks = 0
+        return sum(int(fields[11]) + int(fields[12]) for fields in self._stats()) / TICKS_PER_S
+
+    def resident_bytes(self) -> int:
+        """Memory that the server and all its descendants have now."""
+        return sum(int(fields[21]) for fields in self._stats()) * PAGE_BYTES
+
+    def _stats(self) -> Iterator[list[str]]:
         for stat in Path("/proc").glob("[0-9]*/stat"):
             with suppress(FileNotFoundError, ProcessLookupError):  # it ended just now
                 # After the name, which may hold blanks: state ppid pgrp session ... utime stime
+                # ... vsize rss
                 fields = stat.read_text().rpartition(") ")[2].split()
                 if int(fields[3]) == self._pid:
-                    ticks += int(fields[11]) + int(fields[12])
-        return ticks / TICKS_PER_S
+                    yield fields
 
 
 def free_port() -> int:
-    with socket.socket() as listener:
-        listener.bind((HOST, 0))
-        return listener.getsockname()[1]
+    """One that nothing listens on, from below those that outgoing connections get: a client that
+    asks for such a port before its server is there can end up connected to itself."""
+    while True:
+        port = random.randrange(15_000, 32_000)
+        with suppress(OSError), socket.create_server((HOST, port)):
+            return port
+
+
+async def over_http(port: int) -> bool:
+    """Whether a server says at /health that it is well."""
+    with suppress(aiohttp.ClientError):
+        async with (
+            aiohttp.ClientSession() as session,
+            session.get(f"http://{HOST}:{port}/health") as response,
+        ):
+            return response.status == 200
+    return False
+
+
+async def listens(port: int) -> bool:
+    """Whether a connection is taken there."""
+    with suppress(OSError):
+        _, writer = await asyncio.open_connection(HOST, port)
+        writer.close()
+        return True
+    return False
 
 
 @asynccontextmanager
-async def server(command: list[str], port: int, core: int | None) -> AsyncIterator[Server]:
-    """Run a program in a session of its own until the block ends; it starts with /health.
+async def server(
+    command: list[str],
+    port: int,
+    core: int | None,
+    is_up: Callable[[int], Awaitable[bool]] = over_http,
+) -> AsyncIterator[Server]:
+    """Run a program in a session of its own until the block ends; it starts when it is up.
 
     Raises:
         NotStarted
@@ -71,7 +107,7 @@ async def server(command: list[str], port: int, core: int | None) -> AsyncIterat
             preexec_fn=before_exec,  # noqa: PLW1509 - there are no threads here
         )
         try:
-            if not await _healthy(process, port):
+            if not await _started(process, port, is_up):
                 output.seek(0)
                 said = output.read()[-2000:].decode(errors="replace")
                 raise NotStarted(f"{' '.join(command[:3])} ... did not start:\n{said}")
@@ -82,13 +118,13 @@ async def server(command: list[str], port: int, core: int | None) -> AsyncIterat
             process.wait()
 
 
-async def _healthy(process: subprocess.Popen[bytes], port: int) -> bool:
+async def _started(
+    process: subprocess.Popen[bytes], port: int, is_up: Callable[[int], Awaitable[bool]]
+) -> bool:
     with suppress(TimeoutError):
-        async with asyncio.timeout(START_S), aiohttp.ClientSession() as session:
+        async with asyncio.timeout(START_S):
             while process.poll() is None:
-                with suppress(aiohttp.ClientError):
-                    async with session.get(f"http://{HOST}:{port}/health") as response:
-                        if response.status == 200:
-                            return True
+                if await is_up(port):
+                    return True
                 await asyncio.sleep(0.05)
     return False

@@ -20,7 +20,6 @@ from kairos.live.kafka.topics import ensure
 from kairos.live.llm import HttpLLM
 from kairos.live.patience import Patience
 from kairos.model import SECOND
-from kairos.ports import Message
 from kairos.topics import DEAD_LETTERS, REQUESTS, RESULTS
 
 PATIENCE_S = 600  # with an LLM that takes no calls for now
@@ -203,13 +202,12 @@ async def _collect(
 ) -> None:
     """Show the results of the workflows that are missing one, the first of each; until none is."""
     while missing:
-        for each in await results.batch():
-            if each.key not in missing:
+        for message in await results.batch():
+            if message.key not in missing:
                 continue
-            message = Message(key=each.key, value=each.value or b"", headers=each.headers)
             try:
                 result = agent.read_result(message)
             except InvalidRequest:
                 continue  # anybody may write there
-            del missing[each.key]
+            del missing[message.key]
             show(result)

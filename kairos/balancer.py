@@ -7,13 +7,14 @@ back a smaller one behind it, so nothing waits beside an instance that has room 
 that is overdue, room is kept.
 """
 
-from collections.abc import Callable, Iterator
+from collections import deque
+from collections.abc import Callable
 from itertools import count
 
 from kairos.dispatcher.ledger import Ledger
 from kairos.dispatcher.placements import Placement
-from kairos.dispatcher.room import Room, can_hold
-from kairos.errors import ModelNotFound, NeverFits, NoInstance, QueueFull
+from kairos.dispatcher.room import Room, can_hold, check_servable, stranded
+from kairos.errors import QueueFull
 from kairos.events import (
     Arrived,
     Cancelled,
@@ -99,7 +100,9 @@ class Balancer:
         if isinstance(event, Arrived):
             if event.request.id in self._workflow_of:
                 return []
-            self._check(event.request)
+            check_servable(event.request, self.ledger, self._models)
+            if self.waiting >= self._max_waiting:
+                raise QueueFull(self.waiting)
         self._take_in(event, at)
         refused = self._refuse(self._given_up(event, at), at)
         return refused if isinstance(event, _FREES_NO_ROOM) else refused + self._drain(at)
@@ -125,7 +128,7 @@ class Balancer:
             if isinstance(each, Dispatch) and each.request_id not in self.ledger
         }
         if dispatched or not isinstance(event, _FREES_NO_ROOM):
-            self._drain(at, iter(dispatched.values()))
+            self._drain(at, deque(dispatched.values()))
 
     def _begin(self, at: int) -> None:
         self.at = at
@@ -152,20 +155,6 @@ class Balancer:
                 self.knowledge.learn(event)
                 for queue in self._queues.values():
                     queue.start_renewing()
-
-    def _check(self, request: Request) -> None:
-        """Whether it can be queued."""
-        model = request.model
-        serving = self.ledger.serving(model)
-        if not serving:
-            if model is None or model in self._models or not self.ledger.instances:
-                raise NoInstance(model)
-            raise ModelNotFound(model, sorted(self._models))
-        if not any(can_hold(instance, request) for instance in serving):
-            largest = max(instance.kv_tokens or 0 for instance in serving)
-            raise NeverFits(request.id, request.prompt_tokens, largest)
-        if self.waiting >= self._max_waiting:
-            raise QueueFull(self.waiting)
 
     def _queue(self, request: Request, at: int) -> None:
         model = request.model
@@ -196,33 +185,39 @@ class Balancer:
             if request.id not in self.ledger and not self._queues[request.model].rekey(request):
                 return
 
-    def _drain(self, at: int, logged: Iterator[Dispatch] | None = None) -> list[Command]:
+    def _drain(self, at: int, logged: deque[Dispatch] | None = None) -> list[Command]:
         """Dispatch what fits; or what is `logged`, of requests that wait, and nothing else. Either
-        way it is worked out whose turn it is, which moves what is overdue."""
+        way it is worked out whose turn it is, which says who is overdue."""
         commands: list[Command] = []
         kept: set[str] = set()  # ids of instances left alone for requests that are overdue
         open_queues = {model: queue for model, queue in self._queues.items() if queue}
         while open_queues:
             model = min(open_queues, key=lambda m: open_queues[m].head_key(at))
-            dispatch = self._first(model, kept, at)
+            queue = open_queues[model]
+            dispatch = self._first(model, queue, kept, at)
             if logged is not None:
-                dispatch = next(logged, None)
-                model = model if dispatch is None else self._model_of(dispatch.request_id)
-            queue = self._queues[model]
+                dispatch = logged.popleft() if logged and logged[0].request_id in queue else None
             if dispatch is not None:
-                self.ledger.book(queue.take(dispatch.request_id), dispatch.instance_id)
-                self.knowledge.dispatched(dispatch.request_id, at)
+                self._dispatch(queue, dispatch, at)
                 commands.append(dispatch)
             elif (overdue := queue.overdue()) is not None:
                 serving = self.ledger.serving(model)
                 kept.update(each.id for each in serving if can_hold(each, overdue))
             if dispatch is None or not queue:
                 del open_queues[model]  # room only shrinks while draining: it need not be retried
+        for dispatch in logged or ():  # not what this balancer would have decided
+            queue = next(each for each in self._queues.values() if dispatch.request_id in each)
+            self._dispatch(queue, dispatch, at)
         return commands
 
-    def _first(self, model: str | None, kept: set[str], at: int) -> Dispatch | None:
+    def _dispatch(self, queue: WaitQueue, dispatch: Dispatch, at: int) -> None:
+        self.ledger.book(queue.take(dispatch.request_id), dispatch.instance_id)
+        self.knowledge.dispatched(dispatch.request_id, at)
+
+    def _first(
+        self, model: str | None, queue: WaitQueue, kept: set[str], at: int
+    ) -> Dispatch | None:
         """Whose turn it is in the queue, and where it would go."""
-        queue = self._queues[model]
         need = queue.least_need()
         free = [i for i in self.ledger.serving(model) if self.ledger.has_room(i, need)]
         room = Room([i for i in free if i.id not in kept], self.ledger)
@@ -235,28 +230,17 @@ class Balancer:
         rank = self.knowledge.rank(request)
         return Dispatch(request.id, instance.id, turn.reason, len(queue) - 1, remaining_us, rank)
 
-    def _model_of(self, request_id: str) -> str | None:
-        return next(model for model, queue in self._queues.items() if request_id in queue)
-
     def _given_up(self, event: Event, at: int) -> list[Refuse]:
         match event:
             case InstanceJoined() | InstanceLeft():
-                return self._stranded()
+                return [
+                    Refuse(request.id, model)
+                    for model, queue in self._queues.items()
+                    for request in stranded(queue.requests(), self.ledger.serving(model))
+                ]
             case Tick():
                 return self._late(at)
         return []
-
-    def _stranded(self) -> list[Refuse]:
-        """Waiting requests that no instance which is left could ever take."""
-        stranded: list[Refuse] = []
-        for model, queue in self._queues.items():
-            serving = self.ledger.serving(model)
-            stranded += [
-                Refuse(request.id, model)
-                for request in queue.requests()
-                if not any(can_hold(instance, request) for instance in serving)
-            ]
-        return stranded
 
     def _late(self, at: int) -> list[Refuse]:
         """Requests that have waited as long as they may."""

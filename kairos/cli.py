@@ -194,6 +194,42 @@ async def _balance(settings: config.Settings) -> None:
         typer.echo("kairos: stopping; running calls may finish")
 
 
+@app.command()
+def orchestrate(
+    bus: Annotated[str | None, typer.Option(help=BUS_HELP)] = None,
+    pool: Annotated[str | None, typer.Option(help=POOL_HELP)] = None,
+    host: Annotated[str | None, typer.Option(help=f"Address to listen on [{SERVE.host}].")] = None,
+    port: Annotated[int, typer.Option(help="Port to listen on; 0: any.")] = 8002,
+    config_file: Annotated[
+        Path | None,
+        typer.Option("--config", help="TOML file with any of these, [kafka], and API keys."),
+    ] = None,
+) -> None:
+    """Follow workflows over Kafka, learn from those that end, and publish it to all balancers.
+
+    Of several one works at a time; if it dies, another reads again from where workflows are open.
+    Shows workflows and agents over HTTP, so that `kairos explain` works; /metrics and /health too.
+
+    Example: kairos orchestrate --bus kafka://broker:9092
+    """
+    arguments = {"bus": bus, "pool": pool, "host": host, "port": port}
+    settings = config.load(config_file, os.environ, arguments)
+    logging.basicConfig(level=logging.INFO, format="kairos: %(message)s")
+    logging.getLogger("uvicorn").setLevel(logging.WARNING)
+    _run(_orchestrate(settings))
+
+
+async def _orchestrate(settings: config.Settings) -> None:
+    from kairos.live.orchestrate.service import orchestrating
+
+    stop = _stop_signal()
+    async with orchestrating(settings) as service:
+        _collect_less_often()
+        typer.echo(f"kairos: workflows and agents of {settings.bus} on {service.url}/v1")
+        await stop.wait()
+        typer.echo("kairos: stopping; what was learnt is published")
+
+
 def _stop_signal() -> asyncio.Event:
     """Set by Ctrl-C and SIGTERM."""
     stop = asyncio.Event()
@@ -265,6 +301,9 @@ def demo(
     time_limit: Annotated[
         float, typer.Option(help="Seconds after which what has not finished is given up.")
     ] = DEMO.time_limit_s,
+    bus: Annotated[
+        str, typer.Option(help=r"kafka://HOST:PORT\[,HOST:PORT]: messages travel over Kafka.")
+    ] = SERVE.bus,
     record: Annotated[
         Path | None, typer.Option(help="Keep the (first) run as a workflow file, for replay.")
     ] = None,
@@ -292,7 +331,7 @@ def demo(
         record=record,
     )
     kind, given = _engines(engine or ["llama"])
-    arguments = {"port": 0, "admin_port": 0, "placement": placement, "engine": given}
+    arguments = {"port": 0, "admin_port": 0, "placement": placement, "engine": given, "bus": bus}
     policies = [policy] if versus is None else [policy, versus]
     settings = [config.load(None, {}, {**arguments, "policy": name}) for name in policies]
     _run(_demo(settings, kind, options, as_json=as_json))

@@ -1,7 +1,11 @@
 """What travels with each message of a workflow: headers that say whose it is, for whom and from
-whom, and a JSON object as the value. All of it is read as untrusted input.
+whom, and a JSON object as the value. All of it is read as untrusted input, and bounded.
+
+`schemas/message.schema.json` says the same for programs in other languages. A later minor version
+may add headers and fields, so those that are not known here are kept and go along.
 """
 
+import re
 import secrets
 from collections.abc import Mapping
 from types import MappingProxyType
@@ -19,8 +23,14 @@ DEAD_GROUP = "kairos-dead-group"
 DEAD_REASON = "kairos-dead-reason"
 
 NAME = r"\A[A-Za-z0-9_][A-Za-z0-9_-]{0,63}\Z"  # becomes part of a topic's name, so no dots
-_HEADERS_LIMIT = 64  # headers of a message, those of others included
+VERSION = r"\A1(\.(0|[1-9][0-9]{0,3}))?\Z"
+NUMBER = r"\A(0|[1-9][0-9]{0,17})\Z"
+_NUMBERS = (ATTEMPT, "kairos-started-at", "kairos-deadline")
+OTHERS_LIMIT = 48  # headers beside ours, of which a message gets more on its way
+HEADER_NAME_LENGTH = 128
+HEADER_LENGTH = 8_192
 _VALUE_BYTES = 1 << 20
+_NESTING = 64  # objects and lists within each other
 _HEADERS = {
     "version": "kairos-version",
     "workflow_id": "kairos-msg-id",
@@ -33,6 +43,7 @@ _HEADERS = {
     "deadline": "kairos-deadline",
     "traceparent": "traceparent",
 }
+_OURS = {*_HEADERS.values(), DEAD_TOPIC, DEAD_GROUP, DEAD_REASON}
 
 Name = Annotated[str, msgspec.Meta(pattern=NAME)]
 Value = dict[str, Any]  # a JSON object
@@ -41,7 +52,7 @@ Value = dict[str, Any]  # a JSON object
 class Envelope(msgspec.Struct, frozen=True, kw_only=True, rename=_HEADERS):
     """What a message's headers say: whose it is, for whom and from whom."""
 
-    version: Annotated[int, msgspec.Meta(ge=1, le=1)] = 1
+    version: Annotated[str, msgspec.Meta(pattern=VERSION)] = "1"
     workflow_id: Annotated[str, msgspec.Meta(pattern=IDENTIFIER)]
     app: Name
     agent: Name  # the receiver
@@ -86,10 +97,15 @@ def forward(
 
 def read_envelope(message: Message) -> Envelope:
     """Raises InvalidRequest: the headers do not say what an envelope must."""
-    if len(message.headers) > _HEADERS_LIMIT:
-        raise InvalidRequest(f"a message has at most {_HEADERS_LIMIT} headers")
+    headers = dict(message.headers)
+    _check_bounds(headers)
+    if not re.match(VERSION, version := headers.get("kairos-version", "1")):
+        raise InvalidRequest(f"the message is of version {version[:20]!r}; known here: 1 and 1.x")
+    for name in _NUMBERS:
+        if not re.match(NUMBER, headers.get(name, "0")):  # conversion would take "1e3", too
+            raise InvalidRequest(f"the message's header {name} must be a whole number in digits")
     try:
-        envelope = msgspec.convert(dict(message.headers), Envelope, strict=False)
+        envelope = msgspec.convert(headers, Envelope, strict=False)
     except msgspec.ValidationError as error:
         raise InvalidRequest(f"the message's headers are no envelope: {error}") from error
     if envelope.workflow_id != message.key:
@@ -97,11 +113,34 @@ def read_envelope(message: Message) -> Envelope:
     return envelope
 
 
+def _check_bounds(headers: Mapping[str, str]) -> None:
+    if len(headers.keys() - _OURS) > OTHERS_LIMIT:
+        raise InvalidRequest(f"a message has at most {OTHERS_LIMIT} headers beside Kairos's own")
+    for name, text in headers.items():
+        if len(name) > HEADER_NAME_LENGTH:
+            raise InvalidRequest(f"a header's name has at most {HEADER_NAME_LENGTH} characters")
+        if len(text) > HEADER_LENGTH:
+            raise InvalidRequest(f"the header {name} is over {HEADER_LENGTH} characters")
+
+
 def read_value(message: Message) -> Value:
-    """Raises InvalidRequest: the value is no JSON object."""
+    """Raises InvalidRequest: the value is no JSON object, too large or too deep."""
     if len(message.value) > _VALUE_BYTES:
         raise InvalidRequest(f"the message's value is over {_VALUE_BYTES} bytes")
     try:
-        return msgspec.json.decode(message.value, type=Value)
+        value = msgspec.json.decode(message.value, type=Value)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise InvalidRequest(f"the message's value is no JSON object: {error}") from error
+    if _is_deep(value):
+        raise InvalidRequest(f"the message's value is nested more than {_NESTING} levels deep")
+    return value
+
+
+def _is_deep(value: Value) -> bool:
+    level: list[Any] = [value]
+    for _ in range(_NESTING):
+        within = (each.values() if isinstance(each, dict) else each for each in level)
+        level = [each for part in within for each in part if isinstance(each, dict | list)]
+        if not level:
+            return False
+    return True

@@ -14,6 +14,7 @@ KairosError
  ├─ Unavailable 503
  │   ├─ NoInstance 503
  │   ├─ WaitedTooLong 503
+ │   ├─ RequestInFlight 503
  │   └─ UpstreamUnreachable 503
  ├─ MessageTooLarge           a message is over the bus's limit
  ├─ TopicMissing              the bus has no such topic
@@ -147,6 +148,15 @@ class WaitedTooLong(Unavailable):
 
     def __init__(self) -> None:
         super().__init__("the request has waited as long as it may (max_wait_s): too much load")
+
+
+class RequestInFlight(Unavailable):
+    """A call of this id, another attempt at it or somebody else's, must end first."""
+
+    code = "request_in_flight"
+
+    def __init__(self, request_id: str) -> None:
+        super().__init__(f"a request with the id {request_id} is in flight already")
 
 
 class UpstreamUnreachable(Unavailable):

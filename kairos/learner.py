@@ -48,9 +48,9 @@ class Learner:
         skew_us = self.orchestrator.skew_us
         return [lesson for workflow in ended for lesson in workflow.lessons(skew_us)]
 
-    def begin(self) -> Learning | None:
-        """A copy of what has changed; None when nothing has."""
-        return self.orchestrator.profiles.take_changed()
+    def begin(self, *, whole: bool = False) -> Learning | None:
+        """A copy of what has changed enough, or, the `whole` of it, at all; None: nothing has."""
+        return self.orchestrator.profiles.take_changed(whole=whole)
 
     def compute(self, learning: Learning) -> ProfilesLearnt:
         """What follows from it. Touches nothing that `observe` touches."""

@@ -1,27 +1,35 @@
 """Runs the demo: Kairos in front of engines, agents behind it, tasks arriving."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Sequence
+import os
+import secrets
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Sequence
 from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
 from kairos import agent
+from kairos.agent import Application
 from kairos.config import EngineSettings, Settings
 from kairos.demo.engines import Kind, start_engines
 from kairos.demo.plan import Submission
 from kairos.errors import SetupError
 from kairos.events import WorkflowEnded
 from kairos.live.bus import MemoryBus
+from kairos.live.kafka.bus import KafkaBus
+from kairos.live.kafka.connection import Connection, connection
+from kairos.live.kafka.tail import Tail
+from kairos.live.kafka.topics import ensure
 from kairos.live.llm import HttpLLM
 from kairos.live.recording import workflow_calls
 from kairos.live.service import Service, running
 from kairos.metrics import RunMetrics
 from kairos.model import SECOND
 from kairos.ports import Bus, Message
-from kairos.topics import RESULTS
+from kairos.topics import DEAD_LETTERS, RESULTS
 from kairos.workload import write_workflows
 
 ENGINES = 2
@@ -45,9 +53,15 @@ class Outcome(msgspec.Struct, kw_only=True):
 class Run:
     """A demo under way, to be looked into while it goes on."""
 
-    def __init__(self, service: Service, metrics: RunMetrics) -> None:
+    def __init__(
+        self, service: Service, metrics: RunMetrics, run_id: str, connection: Connection | None
+    ) -> None:
+        """`run_id` tells workflows from those of other runs that left messages on the bus: that of
+        `connection`, or one in memory."""
         self.service = service
         self.metrics = metrics
+        self._id = run_id
+        self._connection = connection
         self.outcomes: dict[str, Outcome] = {}
         self.started_at = service.brain.now()
 
@@ -61,7 +75,6 @@ class Run:
 
     async def to_the_end(self, submissions: Sequence[Submission], limit_s: float) -> None:
         """Submit the tasks as they are due and wait for their results, but not past the limit."""
-        bus = MemoryBus()
         done = asyncio.Event()
 
         async def take(message: Message) -> None:
@@ -69,15 +82,16 @@ class Run:
             if self.finished == len(submissions):
                 done.set()
 
-        apps = {submission.app.name: submission.app for submission in submissions}
-        model = self.service.brain.balancer.ledger.models()[0]
+        apps = list({each.app.name: each.app for each in submissions}.values())
+        model = self.service.monitor.models()[0]
         async with (
             HttpLLM(f"{self.service.url}/v1", model=model) as llm,
+            _bus(self._connection, apps) as (bus, take_results),
             asyncio.TaskGroup() as tasks,
         ):
             background = [
-                tasks.create_task(agent.run(apps.values(), bus, llm)),
-                tasks.create_task(bus.consume(RESULTS, "demo", take)),
+                tasks.create_task(agent.run(apps, bus, llm)),
+                tasks.create_task(take_results(take)),
                 tasks.create_task(self._submit(submissions, bus)),
             ]
             try:
@@ -90,21 +104,48 @@ class Run:
                     task.cancel()
 
     async def _submit(self, submissions: Sequence[Submission], bus: Bus) -> None:
-        runtime = self.service.brain
+        now = self.service.brain.now
         for submission in submissions:
-            await asyncio.sleep((self.started_at + submission.at_us - runtime.now()) / SECOND)
-            workflow_id = f"demo-{len(self.outcomes) + 1}"
+            await asyncio.sleep((self.started_at + submission.at_us - now()) / SECOND)
+            workflow_id = f"demo-{self._id}-{len(self.outcomes) + 1}"
             self.outcomes[workflow_id] = Outcome(submission=submission, workflow_id=workflow_id)
             await agent.submit(
-                bus, submission.app, submission.value, now_us=runtime.now(), msg_id=workflow_id
+                bus, submission.app, submission.value, now_us=now(), msg_id=workflow_id
             )
 
     def _take_result(self, message: Message) -> None:
+        outcome = self.outcomes.get(message.key)
+        if outcome is None:
+            return  # another run's
         result = agent.read_result(message)
-        outcome = self.outcomes[result.workflow_id]
         if outcome.result is None:  # delivery is at least once
             outcome.result = result.value
             self.service.brain.feed(WorkflowEnded("default", result.workflow_id))
+
+
+TakeResults = Callable[[Callable[[Message], Awaitable[None]]], Coroutine[None, None, None]]
+
+
+@asynccontextmanager
+async def _bus(
+    connection: Connection | None, apps: Iterable[Application]
+) -> AsyncIterator[tuple[Bus, TakeResults]]:
+    """What the agents' messages travel on, and what hands over the results that come from now on,
+    until cancelled."""
+    if connection is None:
+        memory = MemoryBus()
+        yield memory, partial(memory.consume, RESULTS, "demo")
+        return
+    await ensure(connection, [app.inbox(name) for app in apps for name in app.agents])
+    await ensure(connection, [RESULTS, DEAD_LETTERS])
+    async with KafkaBus(connection) as kafka, Tail(connection, RESULTS) as results:
+
+        async def take_results(take: Callable[[Message], Awaitable[None]]) -> None:
+            while True:
+                for message in await results.batch():
+                    await take(message)
+
+        yield kafka, take_results
 
 
 @asynccontextmanager
@@ -113,7 +154,8 @@ async def started(
 ) -> AsyncIterator[Run]:
     """Kairos in front of engines: of this kind, started here, or those of the settings.
 
-    `seed` decides what stand-ins say: the same seed, the same replies to the same prompts.
+    `seed` decides what stand-ins say: the same seed, the same replies to the same prompts. On a bus
+    it is a pool of its own, apart from whatever else runs there.
 
     Raises:
         SetupError: an engine did not start, or does not answer.
@@ -126,7 +168,8 @@ async def started(
             async with started(given, None, seed, on_progress) as run:
                 yield run
         return
-    metrics = RunMetrics()
+    metrics, run_id = RunMetrics(), secrets.token_hex(4)
+    settings = msgspec.structs.replace(settings, pool=f"demo-{run_id}")
     async with running(settings, (metrics,)) as service:
         try:
             async with asyncio.timeout(JOIN_S):
@@ -135,7 +178,7 @@ async def started(
             problems = "; ".join(f"{k}: {v}" for k, v in service.monitor.problems.items())
             raise SetupError(f"not all engines can be used: {problems}") from None
         on_progress(f"Kairos serves on {service.url}/v1")
-        yield Run(service, metrics)
+        yield Run(service, metrics, run_id, connection(settings, os.environ))
 
 
 def write_record(run: Run, path: Path) -> None:

@@ -7,7 +7,7 @@ from fastapi import FastAPI
 
 from kairos.balancer import Balancer
 from kairos.config import Settings
-from kairos.events import Event, Tick
+from kairos.events import Event, Tick, WorkflowEnded
 from kairos.learner import Learner
 from kairos.live.access import Access
 from kairos.live.clock import WallClock
@@ -15,7 +15,9 @@ from kairos.live.engine import HttpEngine
 from kairos.live.insight import add_insight
 from kairos.live.learning import learn, recall
 from kairos.live.store import LearntStore
+from kairos.orchestrator.orchestrator import Orchestrator
 from kairos.runtime import Observer, Runtime
+from kairos.scheduler.knowledge import Knowledge
 
 TICK_S = 1.0
 
@@ -56,7 +58,18 @@ class Alone:
         return [learn(self.runtime, self.learner), self._give_up(), *storing]
 
     def add_insight(self, app: FastAPI, access: Access) -> None:
-        add_insight(app, access, self.runtime, self.learner.orchestrator)
+        add_insight(app, access, self)
+
+    @property
+    def orchestrator(self) -> Orchestrator:
+        return self.learner.orchestrator
+
+    @property
+    def knowledge(self) -> Knowledge:
+        return self.balancer.knowledge
+
+    async def end(self, event: WorkflowEnded) -> None:
+        self.feed(event)
 
     async def _give_up(self) -> None:
         """Say that time has passed when some request has waited as long as it may."""

@@ -20,11 +20,11 @@ from kairos.errors import KairosError, Unavailable, UpstreamFailed
 from kairos.events import Cancelled
 from kairos.live.kafka.connection import Connection
 from kairos.live.kafka.producer import Producer
-from kairos.live.kafka.subscription import Received
 from kairos.live.kafka.tail import Tail
 from kairos.live.llm import ANSWER_BYTES, read_answer
 from kairos.live.patience import ATTEMPT, DEADLINE, Patience
 from kairos.live.pool.messages import CALL, TOLD, TYPE, Told
+from kairos.ports import Message
 from kairos.topics import REPLIES, REQUESTS
 
 REQUEST_ID = "kairos-request-id"
@@ -176,12 +176,12 @@ class BusLLM:
                         expected.set_exception(Unavailable(problem))
             await asyncio.sleep(_RESTART_S)
 
-    def _take(self, reply: Received) -> None:
+    def _take(self, reply: Message) -> None:
         expected = self._waiting.get(reply.headers.get(REQUEST_ID, ""))
         if expected is None or expected.done():
             return  # another process's, or said again
         try:
-            expected.set_result(_read_reply(reply.value or b""))
+            expected.set_result(_read_reply(reply.value))
         except UpstreamFailed as error:
             expected.set_exception(error)
 

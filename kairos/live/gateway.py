@@ -25,6 +25,7 @@ from kairos.errors import (
     InvalidRequest,
     KairosError,
     ModelNotFound,
+    RequestInFlight,
     TooMuchHeld,
 )
 from kairos.live.access import Access, authorization
@@ -98,6 +99,8 @@ class Gateway:
             if content is None:
                 return
             if self._engine.expects(exchange.request_id):  # another call of that name is in flight
+                if b"x-kairos-attempt" in headers:  # its name is meant: the same call
+                    raise RequestInFlight(exchange.request_id)
                 exchange.request_id = _new_id()
             body = _read(scope["path"], headers, content)
             identity = read_identity(headers)
@@ -196,7 +199,7 @@ def build_app(
     add_insight(app)
     for path in ("/v1/{rest:path}", *sorted(_PASSED)):
         app.router.routes.append(Route(path, gateway, methods=["GET", "POST", "DELETE"]))
-    _answer_errors_as_openai_does(app)
+    answer_errors_as_openai_does(app)
     return app
 
 
@@ -240,7 +243,7 @@ def _model(name: str) -> dict[str, object]:
     return {"id": name, "object": "model", "created": 0, "owned_by": "kairos"}
 
 
-def _answer_errors_as_openai_does(app: FastAPI) -> None:
+def answer_errors_as_openai_does(app: FastAPI) -> None:
     async def answer(_: HttpRequest, error: Exception) -> JSONResponse:
         if not isinstance(error, KairosError):
             error = INTERNAL

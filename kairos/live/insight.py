@@ -3,6 +3,7 @@ its own tenant's alone."""
 
 import asyncio
 from functools import partial
+from typing import Protocol
 
 import msgspec
 from fastapi import FastAPI
@@ -15,7 +16,7 @@ from kairos.live.access import Access, authorization
 from kairos.live.views import agents_view, snapshot, workflow_view
 from kairos.orchestrator.orchestrator import Orchestrator
 from kairos.orchestrator.workflow import MAX_CALLS, Workflow
-from kairos.runtime import Runtime
+from kairos.scheduler.knowledge import Knowledge
 
 CALLS, AGENTS, MAX_AGENTS = 1_000, 100, 1_000  # of one answer
 
@@ -25,14 +26,29 @@ class Ended(msgspec.Struct, frozen=True, kw_only=True):
 
     id: str
     object: str = "workflow"
-    ended_at: int
+    ended_at: int | None  # None: it has been told on, and soon will be
 
 
-def add_insight(app: FastAPI, access: Access, runtime: Runtime, orchestrator: Orchestrator) -> None:
+class Source(Protocol):
+    """Where workflows are followed. All of it may raise Unavailable."""
+
+    @property
+    def orchestrator(self) -> Orchestrator: ...
+
+    @property
+    def knowledge(self) -> Knowledge:
+        """What has been published."""
+
+    def now(self) -> int: ...
+
+    async def end(self, event: WorkflowEnded) -> None: ...
+
+
+def add_insight(app: FastAPI, access: Access, source: Source) -> None:
     """Add the routes. Ids of workflows may contain slashes."""
 
     def find(tenant: str, workflow_id: str) -> Workflow:
-        workflow = orchestrator.workflow(tenant, workflow_id)
+        workflow = source.orchestrator.workflow(tenant, workflow_id)
         if workflow is None:
             raise WorkflowNotFound(workflow_id)
         return workflow
@@ -43,16 +59,16 @@ def add_insight(app: FastAPI, access: Access, runtime: Runtime, orchestrator: Or
         tenant = access.tenant(authorization(request))
         workflow = find(tenant, workflow_id)
         if workflow.ended_at is None:
-            runtime.feed(WorkflowEnded(tenant, workflow_id))
-        assert workflow.ended_at is not None
-        return _json(Ended(id=workflow_id, ended_at=workflow.ended_at))
+            await source.end(WorkflowEnded(tenant, workflow_id))
+        status = 202 if workflow.ended_at is None else 200
+        return _json(Ended(id=workflow_id, ended_at=workflow.ended_at), status)
 
     @app.get("/v1/workflows/{workflow_id:path}")
     async def workflow(request: HttpRequest, workflow_id: str) -> Response:
         """The rebuilt graph and its calls, of an open workflow or one that ended lately."""
         tenant = access.tenant(authorization(request))
         offset, limit = _page(request, CALLS, MAX_CALLS)
-        seen = snapshot(find(tenant, workflow_id), runtime.now())
+        seen = snapshot(find(tenant, workflow_id), source.now())
         # In a thread: the graph of 10,000 calls takes 0.1 s and more.
         return await asyncio.to_thread(lambda: _json(workflow_view(seen, offset, limit)))
 
@@ -61,8 +77,8 @@ def add_insight(app: FastAPI, access: Access, runtime: Runtime, orchestrator: Or
         """What was learnt of the tenant's agents, by app and name."""
         tenant = access.tenant(authorization(request))
         offset, limit = _page(request, AGENTS, MAX_AGENTS)
-        knowledge = runtime.balancer.knowledge
-        statuses = orchestrator.profiles.status(tenant)
+        knowledge = source.knowledge
+        statuses = source.orchestrator.profiles.status(tenant)
         page = [
             (each, *knowledge.published((tenant, each.app, each.agent)))
             for each in statuses[offset : offset + limit]
@@ -85,5 +101,5 @@ def _number(request: HttpRequest, name: str, usual: int, least: int, most: int) 
     return number
 
 
-def _json(view: msgspec.Struct) -> Response:
-    return Response(msgspec.json.encode(view), media_type="application/json")
+def _json(view: msgspec.Struct, status: int = 200) -> Response:
+    return Response(msgspec.json.encode(view), status, media_type="application/json")

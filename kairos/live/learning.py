@@ -32,7 +32,7 @@ async def learn(runtime: Runtime, learner: Learner) -> None:
         await asyncio.sleep(LEARN_S)
         learner.orchestrator.expire(runtime.now())
         try:
-            learnt = await _learn_once(learner)
+            learnt = await learn_once(learner)
         except Exception:
             logger.exception("what ended lately is not learnt from, because of an error in Kairos")
         else:
@@ -40,11 +40,12 @@ async def learn(runtime: Runtime, learner: Learner) -> None:
                 runtime.feed(learnt)
 
 
-async def _learn_once(learner: Learner) -> ProfilesLearnt | None:
+async def learn_once(learner: Learner, *, whole: bool = False) -> ProfilesLearnt | None:
+    """Learn from what has ended, in parts; `whole`: see `Profiles.take_changed`."""
     orchestrator = learner.orchestrator
     lessons = iter(await asyncio.to_thread(learner.study, orchestrator.take_ended()))
     while some := list(islice(lessons, LESSONS_AT_ONCE)):
         orchestrator.learn(some)
         await asyncio.sleep(0)
-    learning = learner.begin()
+    learning = learner.begin(whole=whole)
     return None if learning is None else await asyncio.to_thread(learner.compute, learning)

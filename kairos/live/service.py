@@ -131,16 +131,19 @@ async def _put_together(
             *observers,
         )
         async with HttpEngine([target.upstream for target in targets]) as engine:
-            background = [monitor.run(), *([_flush(log)] if log is not None else [])]
             if orchestrator is not None:
                 brain = Alone(settings, engine, new_balancer(), Learner(orchestrator), watching)
-                background += brain.background()
+                background = [*brain.background(), monitor.run(), *_flushing(log)]
                 yield _Parts(engine, brain, monitor, telemetry, background)
             elif bus is not None:
                 joined = pooled(settings, bus, engine, monitor, telemetry, new_balancer, watching)
                 async with joined as brain:
-                    background += brain.background()
+                    background = [*brain.background(), monitor.run(), *_flushing(log)]
                     yield _Parts(engine, brain, monitor, telemetry, background)
+
+
+def _flushing(log: FactLog | None) -> list[Coroutine[None, None, None]]:
+    return [] if log is None else [_flush(log)]
 
 
 async def _flush(log: FactLog) -> None:

@@ -90,7 +90,7 @@ class Telemetry(Collector):
         yield running
         yield booked
         if self._orchestrator is not None:
-            yield from _learning(self._orchestrator)
+            yield from learning(self._orchestrator)
         tau = self._balancer().knowledge.kendall_tau
         if tau is not None:
             yield GaugeMetricFamily(
@@ -103,7 +103,7 @@ class Telemetry(Collector):
         return Histogram(name, documentation, registry=self._registry, buckets=_SECONDS)
 
 
-def _learning(orchestrator: Orchestrator) -> Iterator[Metric]:
+def learning(orchestrator: Orchestrator) -> Iterator[Metric]:
     yield GaugeMetricFamily(
         "kairos_workflows_open", "Workflows that have not ended", value=len(orchestrator)
     )

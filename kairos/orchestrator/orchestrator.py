@@ -37,8 +37,10 @@ class Orchestrator:
         max_workflows: int = MAX_WORKFLOWS,
         idle_us: int = IDLE_US,
         skew_us: int = 0,
+        began_at: int | None = None,
     ) -> None:
-        """`skew_us`: by how much the clocks of hosts that report may disagree."""
+        """`skew_us`: by how much the clocks of hosts that report may disagree. `began_at`: when
+        records began to be followed, if that was before the first that will come here."""
         self.profiles = profiles if profiles is not None else Profiles()
         self.evicted = 0  # workflows that were open when they had to make room
         self.expired = 0  # workflows that ended by falling silent
@@ -50,7 +52,7 @@ class Orchestrator:
         self._open: OrderedDict[WorkflowKey, Workflow] = OrderedDict()  # longest idle first
         self._ended: OrderedDict[WorkflowKey, Workflow] = OrderedDict()  # oldest first
         self._open_calls = self._ended_calls = 0
-        self._began_at: int | None = None
+        self.began_at = began_at
         self._to_learn: list[Workflow] = []
 
     def __len__(self) -> int:
@@ -60,8 +62,8 @@ class Orchestrator:
     def observe(self, record: Record) -> None:
         """Take in one record. A fact that is told twice changes nothing the second time."""
         event, at = record.event, record.at
-        if self._began_at is None:
-            self._began_at = at
+        if self.began_at is None:
+            self.began_at = at
         self.expire(at)
         arrives = isinstance(event, Arrived) and self._tracker.row(event.request.id) is None
         ended = self._tracker.observe(record)
@@ -88,6 +90,11 @@ class Orchestrator:
             self.expired += 1
             self._close(workflow)
 
+    @property
+    def to_learn(self) -> int:
+        """Workflows that have ended and wait to be taken."""
+        return len(self._to_learn)
+
     def take_ended(self) -> list[Workflow]:
         """The workflows that have ended since it was last asked, to be learnt from."""
         ended, self._to_learn = self._to_learn, []
@@ -101,6 +108,9 @@ class Orchestrator:
             else:
                 self.profiles.censor(lesson)
 
+    def open_workflow(self, key: WorkflowKey) -> Workflow | None:
+        return self._open.get(key)
+
     def workflow(self, tenant: str, workflow_id: str) -> Workflow | None:
         """An open workflow, or one of those that ended last."""
         key = tenant, workflow_id
@@ -112,8 +122,8 @@ class Orchestrator:
         workflow = self._open.get(key)
         if workflow is None:
             workflow = self._open[key] = Workflow(key, at)
-            assert self._began_at is not None
-            workflow.is_whole = request.workflow_started_at >= self._began_at
+            assert self.began_at is not None
+            workflow.is_whole = request.workflow_started_at >= self.began_at
         self._touch(workflow, at)
         workflow.in_flight.add(request.id)
         position = self._positions.arrived(request, at)

@@ -110,6 +110,8 @@ class Profiles:
         self.pooled = 0  # calls of agents and of apps that are not tracked, of all tenants
         self._due_windows: dict[AgentKey, Window] = {}
         self._due_models: dict[AppKey, _Pool] = {}
+        self._not_due_windows: dict[AgentKey, Window] = {}  # that have changed as well
+        self._not_due_models: dict[AppKey, _Pool] = {}
         self._forgotten: dict[AgentKey, None] = {}  # a dict for its order
 
     def add(self, sample: Sample) -> None:
@@ -152,8 +154,13 @@ class Profiles:
         pool = self._apps.get(key[:2], self._everything)
         (pool.agents.get(key[2]) or pool).censored += 1
 
-    def take_changed(self) -> Learning | None:
-        """What is worth publishing since it was last asked; None: nothing. Copies arrays only."""
+    def take_changed(self, *, whole: bool = False) -> Learning | None:
+        """What is worth publishing since it was last asked, or, the `whole` of it, all that has
+        changed since it was last published; None: nothing. Copies arrays only."""
+        if whole:
+            self._due_windows = self._not_due_windows | self._due_windows
+            self._due_models = self._not_due_models | self._due_models
+            self._not_due_windows, self._not_due_models = {}, {}
         if not self._due_windows and not self._due_models and not self._forgotten:
             return None
         windows = [
@@ -203,11 +210,17 @@ class Profiles:
         pool.added += 1
         if is_milestone(pool.added, _RENEWED, _RENEWED):
             self._due_models[app] = pool
+            self._not_due_models.pop(app, None)
+        elif app not in self._due_models:
+            self._not_due_models[app] = pool
 
     def _note(self, key: AgentKey, window: Window) -> None:
         if window.is_due:
             self._due_windows[key] = window
+            self._not_due_windows.pop(key, None)
             window.is_due = False
+        elif key not in self._due_windows:
+            self._not_due_windows[key] = window
 
     def _new_window(self, *, testable: bool) -> Window:
         return Window(self._window, self._convergence, testable=testable)
@@ -266,6 +279,7 @@ class Profiles:
             return False
         del self._apps[app]
         self._due_models.pop(app, None)
+        self._not_due_models.pop(app, None)
         self._tracked -= len(pool.agents)
         for name in (POOLED, *pool.agents):
             self._forget((*app, name))
@@ -273,6 +287,7 @@ class Profiles:
 
     def _forget(self, key: AgentKey) -> None:
         self._due_windows.pop(key, None)
+        self._not_due_windows.pop(key, None)
         self._forgotten[key] = None
 
 

@@ -3,74 +3,38 @@ per key. A test therefore never relies on the order across keys, nor on a messag
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable
-from contextlib import asynccontextmanager
+import secrets
 
 import pytest
 
 from kairos.errors import MessageTooLarge
 from kairos.live.bus import MemoryBus
-from kairos.ports import Bus, Handler, Message
-from kairos.topics import DEAD_LETTERS
+from kairos.live.kafka.bus import KafkaBus
+from kairos.live.kafka.connection import Connection, parse_bus
+from kairos.live.kafka.topics import ensure
+from kairos.ports import Message
+from kairos.topics import AGENTS, DEAD_LETTERS
+from tests.buses import TIMEOUT_S, Apart, Seen, consuming, fail, publish, text
 
-TIMEOUT_S = 30
+TOPICS = ("t", "out", "other")
 
 
-@pytest.fixture(params=["memory"])
+@pytest.fixture(params=["memory", "mock", pytest.param("kafka", marks=pytest.mark.kafka)])
 async def bus(request):
-    return MemoryBus()
-
-
-def text(message: Message) -> str:
-    return message.value.decode()
-
-
-async def publish(bus: Bus, *values: str, key: str = "k", topic: str = "t") -> None:
-    for value in values:
-        await bus.publish(topic, Message(key=key, value=value.encode()))
-
-
-@asynccontextmanager
-async def consuming(bus: Bus, handler: Handler, *, topic="t", group="g", concurrency=1):
-    consumer = asyncio.create_task(bus.consume(topic, group, handler, concurrency=concurrency))
-    try:
-        yield consumer
-    finally:
-        consumer.cancel()
-        await asyncio.gather(consumer, return_exceptions=True)
-
-
-class Seen:
-    """A handler that keeps what it was called with, and lets a test wait for it."""
-
-    def __init__(self, work: Callable[[Message], Awaitable[None]] | None = None) -> None:
-        self.messages: list[Message] = []
-        self._work = work
-        self._changed = asyncio.Condition()
-
-    async def __call__(self, message: Message) -> None:
-        async with self._changed:
-            self.messages.append(message)
-            self._changed.notify_all()
-        if self._work is not None:
-            await self._work(message)
-
-    async def until(self, *values: str) -> None:
-        async with asyncio.timeout(TIMEOUT_S), self._changed:
-            await self._changed.wait_for(lambda: set(values) <= set(self.values))
-
-    @property
-    def values(self) -> list[str]:
-        return [text(message) for message in self.messages]
-
-    @property
-    def firsts(self) -> list[str]:
-        """The values in the order of their first coming."""
-        return list(dict.fromkeys(self.values))
-
-
-async def fail(message: Message) -> None:
-    raise ValueError(f"cannot stand {text(message)}")
+    apart = f"{AGENTS}{secrets.token_hex(4)}"
+    if request.param == "memory":
+        yield Apart(MemoryBus(), apart)
+        return
+    if request.param == "mock":
+        cluster = request.getfixturevalue("mock_kafka")
+        connection = Connection(servers=cluster.servers)
+        for topic in TOPICS:
+            cluster.create(f"{apart}.{topic}")
+    else:
+        connection = parse_bus(request.getfixturevalue("kafka"))
+        await ensure(connection, [DEAD_LETTERS, *(f"{apart}.{topic}" for topic in TOPICS)])
+    async with KafkaBus(connection) as body:
+        yield Apart(body, apart)
 
 
 async def test_a_message_arrives_as_it_was_published(bus):
@@ -171,12 +135,13 @@ async def test_consumers_of_one_group_share_the_messages(bus):
 
     async def all_seen() -> None:
         while set(one.values + other.values) < set(sent):
-            await asyncio.sleep(0)
+            await asyncio.sleep(0.01)
 
     async with consuming(bus, one), consuming(bus, other):
         for n in sent:
             await publish(bus, n, key=n)
-        await asyncio.wait_for(all_seen(), TIMEOUT_S)
+        async with asyncio.timeout(TIMEOUT_S):
+            await all_seen()
     assert len(one.values + other.values) < 2 * len(sent)
 
 
@@ -202,8 +167,8 @@ async def test_after_three_attempts_a_message_is_a_dead_letter_that_says_why(bus
     assert [m.headers["kairos-attempt"] for m in seen.messages] == ["1", "2", "3"]
     letter = dead.messages[0]
     assert (letter.key, letter.value, letter.headers["kairos-app"]) == ("k", b"poison", "qa")
-    assert letter.headers["kairos-dead-topic"] == "t"
-    assert letter.headers["kairos-dead-group"] == "g"
+    assert letter.headers["kairos-dead-topic"] == bus.named("t")
+    assert letter.headers["kairos-dead-group"] == bus.group("t", "g")
     assert letter.headers["kairos-dead-reason"] == "ValueError: cannot stand poison"
 
 
@@ -274,12 +239,82 @@ async def test_cancelling_a_consumer_ends_it_and_its_handlers(bus):
 
 
 async def test_a_message_over_the_size_limit_is_refused_and_one_at_the_limit_is_not(bus):
-    limit = 1 << 20
+    limit = (1 << 20) - len(bus.key("k"))
     with pytest.raises(MessageTooLarge, match="1048577 bytes"):
-        await bus.publish("t", Message(key="k", value=b"x" * limit))
+        await bus.publish("t", Message(key="k", value=b"x" * (limit + 1)))
     with pytest.raises(MessageTooLarge):
         await bus.publish("t", Message(key="k", value=b"", headers={"h": "x" * limit}))
-    await bus.publish("t", Message(key="k", value=b"x" * (limit - 100)))
+    largest, seen = Message(key="k", value=b"x" * limit), Seen()
+    await bus.publish("t", largest)
+    async with consuming(bus, seen):
+        await seen.until(text(largest))
+
+
+async def test_what_a_handler_returns_is_published_in_order_when_it_is_done(bus):
+    async def relay(message: Message):
+        further = Message(key=message.key, value=message.value, headers={"from": "relay"})
+        return [("out", further), ("other", further)]
+
+    out, other = Seen(), Seen()
+    sent = [str(n) for n in range(20)]
+    await publish(bus, *sent)
+    async with (
+        consuming(bus, relay, concurrency=8),
+        consuming(bus, out, topic="out"),
+        consuming(bus, other, topic="other"),
+    ):
+        await out.until(*sent)
+        await other.until(*sent)
+    assert out.firsts == other.firsts == sent
+    assert {m.headers["from"] for m in out.messages} == {"relay"}
+
+
+async def test_an_attempt_that_failed_publishes_nothing(bus):
+    async def fail_at_first(message: Message):
+        attempt = message.headers["kairos-attempt"]
+        if attempt != "3":
+            raise ValueError("not yet")
+        return [("out", Message(key="k", value=attempt.encode()))]
+
+    out = Seen()
+    await publish(bus, "a")
+    async with consuming(bus, fail_at_first), consuming(bus, out, topic="out"):
+        await out.until("3")
+    assert out.firsts == ["3"]
+
+
+async def test_a_message_whose_consequences_are_too_large_is_dead_and_none_of_them_goes_out(bus):
+    async def say_too_much(message: Message):
+        if text(message) == "a":
+            small, large = (Message(key="k", value=b"x" * size) for size in (1, 1 << 20))
+            return [("out", small), ("out", large)]
+        return [("out", message)]
+
+    out, dead = Seen(), Seen()
+    await publish(bus, "a", "b")
+    async with (
+        consuming(bus, say_too_much),
+        consuming(bus, out, topic="out"),
+        consuming(bus, dead, topic=DEAD_LETTERS),
+    ):
+        await dead.until("a")
+        await out.until("b")
+    assert out.firsts == ["b"]
+    assert "MessageTooLarge: a message of 1048" in dead.messages[0].headers["kairos-dead-reason"]
+
+
+async def test_a_consumer_that_is_slow_gets_everything_in_the_end(bus):
+    async def take_a_moment(message: Message) -> None:
+        await asyncio.sleep(0.002)
+
+    seen = Seen(take_a_moment)
+    sent = [str(n) for n in range(1_000)]
+    for start in range(0, 1_000, 100):
+        await asyncio.gather(
+            *(publish(bus, value, key=f"{int(value) % 7}") for value in sent[start : start + 100])
+        )
+    async with consuming(bus, seen, concurrency=4):
+        await seen.until(*sent)
 
 
 class TestMemoryBus:
@@ -293,7 +328,8 @@ class TestMemoryBus:
         assert not third.done()
         seen = Seen()
         async with consuming(bus, seen):
-            await asyncio.wait_for(third, TIMEOUT_S)
+            async with asyncio.timeout(TIMEOUT_S):
+                await third
             await seen.until("1", "2", "3")
 
     async def test_a_topic_is_full_until_its_slowest_group_has_handled_a_message(self):

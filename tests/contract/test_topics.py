@@ -2,7 +2,6 @@
 
 import asyncio
 import re
-import threading
 from concurrent.futures import Future
 from types import SimpleNamespace
 
@@ -83,7 +82,7 @@ async def test_what_is_missing_is_made_as_the_table_says(connection, admin):
 
 
 @pytest.mark.kafka
-async def test_processes_that_start_at_once_agree(connection, admin):
+async def test_processes_that_start_at_once_agree(connection, admin, caplog):
     wanted = [names.inbox("raced", f"agent-{number}") for number in range(5)]
 
     async with asyncio.timeout(60), asyncio.TaskGroup() as starting:
@@ -91,6 +90,7 @@ async def test_processes_that_start_at_once_agree(connection, admin):
             starting.create_task(topics.ensure(connection, wanted))
 
     assert {partitions_of(admin, name) for name in wanted} == {8}
+    assert not [record for record in caplog.records if record.levelname == "WARNING"]
 
 
 @pytest.mark.kafka
@@ -161,17 +161,27 @@ async def test_what_orders_everything_must_be_in_one_partition(connection, admin
 
 
 @pytest.mark.kafka
-async def test_a_cluster_that_comes_late_is_waited_for(tmp_path, caplog):
+async def test_a_cluster_that_comes_late_is_waited_for_and_said_once(tmp_path, monkeypatch):
+    said, missed = [], asyncio.Event()
+
+    def warn(*words):
+        said.append(words[0] % words[1:])
+        missed.set()
+
+    monkeypatch.setattr(topics.logger, "warning", warn)
+    monkeypatch.setattr(topics, "_ANSWER_S", 1.0)
     broker = Broker(tmp_path / "kafka")
-    starting = threading.Thread(target=broker.start)
-    starting.start()
+    wanted = [names.RESULTS]
+    ensuring = asyncio.create_task(topics.ensure(Connection(servers=broker.servers), wanted))
     try:
-        await topics.ensure(Connection(servers=broker.servers), [names.RESULTS])
+        async with asyncio.timeout(60):
+            await missed.wait()
+            await asyncio.to_thread(broker.start)
+            await ensuring
     finally:
-        await asyncio.to_thread(starting.join)
+        ensuring.cancel()
         broker.kill()
 
-    said = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
     assert len(said) == 1
     assert said[0].startswith(f"Kafka at {broker.servers} cannot be used yet: ")
 

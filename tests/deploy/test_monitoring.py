@@ -2,9 +2,15 @@
 
 import json
 import re
+from types import SimpleNamespace
 
 import yaml
 
+from kairos.events import ProfilesLearnt
+from kairos.live.orchestrate.figures import Figures
+from kairos.live.telemetry import Telemetry
+from kairos.orchestrator.orchestrator import Orchestrator
+from tests import build
 from tests.deploy.files import DEPLOY, compose
 
 SERVICES = compose()["services"]
@@ -16,6 +22,27 @@ def asked_for():
     """The names of all series in the dashboard."""
     expressions = [each["expr"] for panel in DASHBOARD["panels"] for each in panel["targets"]]
     return {name for each in expressions for name in re.findall(r"\bkairos_\w+", each)}
+
+
+def exported(text):
+    """The names of the series that a service may show, from what it says of their types."""
+    names = set()
+    for name, kind in re.findall(r"^# TYPE (\S+) (\w+)$", text, re.M):
+        names |= {f"{name}_{part}" for part in ("bucket", "count", "sum")}
+        names |= {name} if kind != "histogram" else set()
+    return names
+
+
+def test_the_dashboard_asks_for_what_services_export():
+    balancer = build.balancer()
+    balancer.handle(ProfilesLearnt(kendall_tau=1.0), at=0)
+    gateway = Telemetry(lambda: balancer, None)
+    knowledge = SimpleNamespace(kendall_tau=1.0)
+    following = SimpleNamespace(records=0, orchestrator=Orchestrator(), knowledge=knowledge)
+    member = SimpleNamespace(following=following, behind_us=0, published=0)
+    orchestrator = Figures(member, SimpleNamespace(told=0))
+    text = "\n".join(each.render().decode() for each in (gateway, orchestrator))
+    assert asked_for() <= exported(text)
 
 
 def test_what_is_scraped_is_a_service_that_listens_there():

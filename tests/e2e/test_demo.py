@@ -109,9 +109,13 @@ def check_paths(by_app):
         assert path in (plan, plan + again, plan + again + again)
 
 
-async def test_three_applications_run_to_their_end_and_the_record_shows_their_workflows(tmp_path):
+@pytest.mark.parametrize("on", ["memory", pytest.param("kafka", marks=pytest.mark.kafka)])
+async def test_three_applications_run_to_their_end_and_the_record_shows_their_workflows(
+    tmp_path, on, request
+):
     record = tmp_path / "run.jsonl"
-    options = ("--workflows", "6", "--rate", "50", "--record", str(record))
+    bus = ("--bus", request.getfixturevalue("kafka") if on == "kafka" else "memory")
+    options = ("--workflows", "6", "--rate", "50", "--record", str(record), *bus)
     async with quick_engine() as (_, named), demo(*named, *options, "--json") as (process, mark):
         printed, said = await process.communicate()
         assert process.returncode == 0, said.decode()

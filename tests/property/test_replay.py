@@ -90,54 +90,44 @@ class Story:
     def go_on(self, facts):
         for fact in facts:
             self.at += fact.us
-            if (event := self.event(fact)) is not None:
-                self.tell(event)
+            self.tell(self.event(fact))
 
     def event(self, fact):
+        if fact.kind == "arrive":
+            return Arrived(self.request(fact))
         number = fact.number
         here = [request.id for request, _ in self.balancer.in_flight()]
         name = here[number % len(here)] if here else "nobody"
-        workflow = f"w{number % 4}"
-        match fact.kind:
-            case "arrive":
-                self.named += 1
-                return Arrived(
-                    build.request(
-                        f"r{self.named}",
-                        at=self.at,
-                        prompt=fact.prompt,
-                        completion=fact.completion,
-                        model=("m", "m", "n", None)[number % 4],
-                        workflow_id=workflow,
-                        app=f"app{number % 4 % 2}",
-                        agent=f"agent{number % 3}",
-                    )
-                )
-            case "finish":
-                return Finished(name, completion_tokens=number % 50)
-            case "fail":
-                return Failed(name, "why")
-            case "cancel":
-                return Cancelled(name)
-            case "first token":
-                return FirstToken(name)
-            case "join":
-                return InstanceJoined(FLEET[number % 3])
-            case "leave":
-                return InstanceLeft(FLEET[number % 3].id)
-            case "learn":
-                work = {"app": f"app{number % 2}", "tenant": "default"}
-                seconds = 1 + number % 7
-                return ProfilesLearnt(
-                    (learnt.profile(f"agent{number % 3}", [seconds * SECOND], **work),)
-                )
-            case "rank":
-                rank = AgentRank("default", f"app{number % 2}", f"agent{number % 3}", number % 5)
-                return ProfilesLearnt(ranks=(rank,))
-            case "end":
-                return WorkflowEnded("default", workflow)
-            case "tick":
-                return Tick()
+        app, agent, instance = f"app{number % 2}", f"agent{number % 3}", FLEET[number % 3]
+        seconds = [(1 + number % 7) * SECOND]
+        profile = learnt.profile(agent, seconds, app=app, tenant="default")
+        rank = AgentRank("default", app, agent, number % 5)
+        return {
+            "finish": Finished(name, completion_tokens=number % 50),
+            "fail": Failed(name, "why"),
+            "cancel": Cancelled(name),
+            "first token": FirstToken(name),
+            "join": InstanceJoined(instance),
+            "leave": InstanceLeft(instance.id),
+            "learn": ProfilesLearnt((profile,)),
+            "rank": ProfilesLearnt(ranks=(rank,)),
+            "end": WorkflowEnded("default", f"w{number % 4}"),
+            "tick": Tick(),
+        }[fact.kind]
+
+    def request(self, fact):
+        self.named += 1
+        number = fact.number % 4
+        return build.request(
+            f"r{self.named}",
+            at=self.at,
+            prompt=fact.prompt,
+            completion=fact.completion,
+            model=("m", "m", "n", None)[number],
+            workflow_id=f"w{number}",
+            app=f"app{number % 2}",
+            agent=f"agent{fact.number % 3}",
+        )
 
 
 def replayed(log, fresh):
@@ -223,6 +213,15 @@ def test_what_was_decided_is_done_even_where_this_balancer_would_decide_otherwis
     assert [(r.id, where) for r, where in balancer.in_flight()] == [("r", "b"), ("waits", None)]
     assert balancer.ledger.running("a") == 0
     assert build.placed(balancer.handle(Tick(), 3)) == [("waits", "a")]
+
+
+def test_the_order_in_which_another_went_through_the_models_is_taken_as_it_was():
+    balancer = build.balancer()
+    balancer.replay(Record(1, Arrived(build.request("older", model="m"))))
+    balancer.replay(Record(2, Arrived(build.request("younger", at=1, model="n"))))
+    balancer.replay(Record(3, Tick(), (Dispatch("younger", "a"), Dispatch("older", "a"))))
+
+    assert [where for _, where in balancer.in_flight()] == ["a", "a"]
 
 
 def test_a_request_that_was_sent_to_an_instance_not_known_here_is_booked_there():

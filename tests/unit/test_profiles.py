@@ -494,3 +494,28 @@ def test_bounds_hold_for_what_is_restored():
     after.restore([profile(f"a{n}", [5]) for n in range(5)])
 
     assert [each.agent for each in after.status("t")] == [POOLED, "a0", "a1"]
+
+
+def test_the_whole_of_it_is_all_that_changed_since_it_was_published():
+    profiles, (*calls, third) = Profiles(), samples(3, agent="writer")
+    for each in calls:
+        profiles.add(each)
+    assert profiles.take_changed() is not None
+    profiles.add(third)
+    assert profiles.take_changed() is None  # it is published at one call, at two, at four
+
+    whole = profiles.take_changed(whole=True)
+
+    everything = {("writer", 3), (POOLED, 3)}
+    assert {(each.key[2], len(each.rows)) for each in whole.windows} == everything
+    assert {each.app for each in whole.models} == {("t", "app"), (POOLED, POOLED)}
+    assert profiles.take_changed(whole=True) is None
+
+
+def test_what_was_published_as_it_was_due_is_no_change_any_more():
+    profiles = Profiles()
+    for each in samples(4, agent="writer"):
+        profiles.add(each)
+        profiles.take_changed()
+
+    assert profiles.take_changed(whole=True) is None

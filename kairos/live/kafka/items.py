@@ -1,8 +1,12 @@
 """What a subscription tells."""
 
+import logging
 from collections.abc import Mapping
+from typing import Any
 
 import msgspec
+
+logger = logging.getLogger(__name__)
 
 
 class Received(msgspec.Struct, frozen=True):
@@ -53,3 +57,24 @@ class Passed(msgspec.Struct, frozen=True):
 
 
 Item = Received | Assigned | Revoked | CaughtUp | Passed
+
+
+def received(record: Any) -> Received | None:
+    """librdkafka's message as ours; None: it cannot be read."""
+    try:
+        headers = {
+            name: (value or b"").decode(errors="replace") for name, value in record.headers() or ()
+        }
+    except (UnicodeDecodeError, SystemError) as error:  # the name of a header is no text
+        where = (record.topic(), record.partition(), record.offset())
+        logger.warning("left out the message %s/%s at %s: %s", *where, error)
+        return None
+    return Received(
+        record.topic(),
+        record.partition(),
+        record.offset(),
+        record.timestamp()[1] * 1000,
+        (record.key() or b"").decode(errors="replace"),
+        record.value(),
+        headers,
+    )

@@ -5,17 +5,17 @@ elsewhere waits for ever while this thread polls (confluent-kafka 2.16).
 import logging
 import threading
 import time
-from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
-from typing import Any, TypeVar
+from typing import Any
 
 import confluent_kafka as kafka
 import msgspec
 
 from kairos.errors import KairosError, TopicMissing, Unavailable
-from kairos.live.kafka.items import Assigned, CaughtUp, Item, Passed, Received, Revoked
+from kairos.live.kafka.items import Assigned, CaughtUp, Item, Passed, Revoked, received
 from kairos.live.kafka.reach import Contact
+from kairos.live.kafka.wishes import Commits, Questions, Terms, Where
 
 logger = logging.getLogger(__name__)
 
@@ -26,16 +26,12 @@ _PATIENCE_S = 1.0  # before partitions are paused: what has been fetched of them
 _NAP_S = 0.001
 _AGAIN_S = 0.2
 
-Where = tuple[str, int]  # a topic, and the number of a partition
-Answer = TypeVar("Answer")
-
 
 class Membership(msgspec.Struct, frozen=True):
-    """This member's place in the group after a rebalance, and which assignment of each of its
-    partitions it holds, counted."""
+    """This member's place in the group after a rebalance."""
 
-    metadata: Any
-    terms: Mapping[Where, int]
+    metadata: Any  # for transactions; None: there is none at the moment
+    terms: Terms
 
 
 class PollThread:
@@ -61,27 +57,21 @@ class PollThread:
         self._put = put
         self._is_full = is_full
         self._stopping = threading.Event()
-        self._questions: deque[tuple[Future[Any], Callable[[Any], Any]]] = deque()
+        self.questions = Questions()
+        self.commits = Commits()
         self._reading: set[Where] = set()  # partitions whose end has not been reached
         self._assignments = 0
         self._is_paused = False
+        self._failure: Exception | None = None
         self.terms: dict[Where, int] = {}
         self.ended: Future[None] = Future()
 
     def start(self) -> None:
-        self._consumer = kafka.Consumer(self._settings)
+        self._consumer = kafka.Consumer(self._settings | {"on_commit": self.commits.answered})
         threading.Thread(target=self._run, name="kafka-consumer", daemon=True).start()
 
     def stop(self) -> None:
         self._stopping.set()
-
-    def ask(self, question: Callable[[Any], Answer]) -> Future[Answer]:
-        """Have the thread ask the consumer something, between two polls."""
-        answer: Future[Answer] = Future()
-        self._questions.append((answer, question))
-        if self.ended.done():
-            self._refuse_questions()
-        return answer
 
     def _run(self) -> None:
         try:
@@ -100,17 +90,21 @@ class PollThread:
     def _end(self) -> None:
         try:
             self._consumer.close()
-        except (kafka.KafkaException, RuntimeError) as error:
+        except Exception as error:  # noqa: BLE001 - whoever waits for the end must not wait for ever
             logger.warning("leaving the bus: %s", error)
-        self._contact.close()
-        self.ended.set_result(None)
-        self._refuse_questions()
+        finally:
+            self._contact.close()
+            self.questions.refuse()
+            self.commits.refuse()
+            self.ended.set_result(None)
 
     def _poll(self) -> None:
         record = self._consumer.poll(_POLL_S)
+        if self._failure is not None:
+            raise self._failure
         if record is not None:
             self._take(record)
-        self._answer_questions()
+        self._see_to_wishes()
         self._contact.probe(self._consumer)
 
     def _wait_for_room(self) -> None:
@@ -118,7 +112,7 @@ class PollThread:
         waits_until = time.monotonic() + _PATIENCE_S
         while self._is_full() and time.monotonic() < waits_until and not self._stopping.is_set():
             time.sleep(_NAP_S)
-            self._answer_questions()
+            self._see_to_wishes()
         if not self._is_full() or self._stopping.is_set():
             return
         self._is_paused = True
@@ -134,7 +128,9 @@ class PollThread:
             return
         if self._first is None:
             self._consumer.subscribe(
-                self._topics, on_assign=self._assigned, on_revoke=self._revoked
+                self._topics,
+                on_assign=self._careful(self._assigned),
+                on_revoke=self._careful(self._revoked),
             )
             return
         partitions = [
@@ -177,6 +173,17 @@ class PollThread:
             self._stopping.wait(_AGAIN_S)
         return []
 
+    def _careful(self, callback: Callable[[Any, Any], None]) -> Callable[[Any, Any], None]:
+        """What a callback raises does not always get through librdkafka."""
+
+        def call(consumer: Any, partitions: Any) -> None:
+            try:
+                callback(consumer, partitions)
+            except Exception as error:  # noqa: BLE001 - raised after the poll
+                self._failure = error
+
+        return call
+
     def _assigned(self, consumer: Any, partitions: Any) -> None:
         # Where an open transaction of the member before still commits, this waits for its end.
         known = self._insist(self._committed, partitions) if partitions else []
@@ -189,7 +196,14 @@ class PollThread:
         consumer.incremental_assign(known)
         if self._is_paused:
             consumer.pause(known)
-        self._put(Membership(consumer.consumer_group_metadata(), dict(self.terms)))
+        self._tell_membership(consumer)
+
+    def _tell_membership(self, consumer: Any) -> None:
+        try:
+            metadata = consumer.consumer_group_metadata()
+        except RuntimeError:
+            metadata = None  # in no group at the moment
+        self._put(Membership(metadata, dict(self.terms)))
 
     def _committed(self, partitions: Any, answer_s: float) -> Any:
         known = self._consumer.committed(partitions, answer_s)
@@ -202,30 +216,18 @@ class PollThread:
             self.terms.pop((each.topic, each.partition), None)
             self._put(Revoked(each.topic, each.partition))
         consumer.incremental_unassign(partitions)
-        self._put(Membership(consumer.consumer_group_metadata(), dict(self.terms)))
+        self._tell_membership(consumer)
 
-    def _answer_questions(self) -> None:
-        while self._questions:
-            answer, question = self._questions.popleft()
-            if not answer.set_running_or_notify_cancel():
-                continue
-            try:
-                answer.set_result(question(self._consumer))
-            except Exception as error:  # noqa: BLE001 - raised where it was asked
-                answer.set_exception(error)
-
-    def _refuse_questions(self) -> None:
-        while self._questions:
-            answer, _ = self._questions.popleft()
-            if answer.set_running_or_notify_cancel():
-                answer.set_exception(Unavailable("the bus is not read any more"))
+    def _see_to_wishes(self) -> None:
+        self.questions.see_to(self._consumer)
+        self.commits.see_to(self._consumer, self.terms)
 
     def _take(self, record: Any) -> None:
         error = record.error()
         if error is None:
             self._contact.made()
-            if (received := _received(record)) is not None:
-                self._put(received)
+            if (item := received(record)) is not None:
+                self._put(item)
         elif error.code() == kafka.KafkaError._PARTITION_EOF:
             self._contact.made()
             where = (record.topic(), record.partition())
@@ -254,23 +256,3 @@ _PASS = (
 def _passes(error: Any) -> bool:
     """Whether it is over once the cluster is back; librdkafka calls few of these retriable."""
     return bool(error.retriable()) or error.code() in _PASS
-
-
-def _received(record: Any) -> Received | None:
-    try:
-        headers = {
-            name: (value or b"").decode(errors="replace") for name, value in record.headers() or ()
-        }
-    except (UnicodeDecodeError, SystemError) as error:  # the name of a header is no text
-        where = (record.topic(), record.partition(), record.offset())
-        logger.warning("left out the message %s/%s at %s: %s", *where, error)
-        return None
-    return Received(
-        record.topic(),
-        record.partition(),
-        record.offset(),
-        record.timestamp()[1] * 1000,
-        (record.key() or b"").decode(errors="replace"),
-        record.value(),
-        headers,
-    )

@@ -15,8 +15,9 @@ from kairos.errors import MessageTooLarge
 from kairos.events import ProfilesLearnt
 from kairos.learnt import POOLED
 from kairos.live.kafka.connection import Connection
+from kairos.live.kafka.items import CaughtUp, Received
 from kairos.live.kafka.producer import Producer
-from kairos.live.kafka.subscription import CaughtUp, Received, Subscription
+from kairos.live.kafka.subscription import Subscription
 from kairos.live.store import LIMIT_BYTES, have_known_shapes
 from kairos.topics import PROFILES
 

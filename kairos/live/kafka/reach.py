@@ -52,7 +52,7 @@ class Contact:
 
     def __init__(self, reach: Reach) -> None:
         self._reach = reach
-        self._is_lost = False
+        self._doubt: str | None = None  # why it may be out of reach
         self._probes_at = 0.0
 
     def settings(self) -> dict[str, object]:
@@ -61,16 +61,18 @@ class Contact:
 
     def made(self) -> None:
         """Something came from the cluster."""
-        if self._is_lost:
-            self._is_lost = False
+        if self._doubt is not None:
+            self._doubt = None
             self._reach.regain(self)
 
     def probe(self, client: Any) -> None:
-        """Where the cluster was lost, ask it something now and then: silence says nothing."""
-        if self._is_lost and time.monotonic() >= self._probes_at:
+        """In doubt, ask the cluster something now and then: the news may be old, and silence says
+        nothing."""
+        if self._doubt is not None and time.monotonic() >= self._probes_at:
             try:
                 client.list_topics(timeout=_PROBE_S)
             except kafka.KafkaException:
+                self._reach.lose(self, self._doubt)
                 self._probes_at = time.monotonic() + _PROBE_S
             else:
                 self.made()
@@ -80,8 +82,7 @@ class Contact:
 
     def _failed(self, error: Any) -> None:
         if error.code() in _LOST:
-            self._is_lost = True
-            self._reach.lose(self, error.str())
+            self._doubt = error.str()
         else:
             logger.debug("librdkafka: %s", error.str())
 

@@ -6,28 +6,27 @@ goes on polling, so the group never takes a slow reader for a dead member.
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import Future
+from collections.abc import Iterable, Sequence
 from types import TracebackType
-from typing import Any, Literal, Self, TypeVar
+from typing import Any, Literal, Self
 
 import confluent_kafka as kafka
 
-from kairos.errors import KairosError, Unavailable
+from kairos.errors import Unavailable
 from kairos.live.kafka.connection import Connection
 from kairos.live.kafka.items import Assigned, CaughtUp, Item, Passed, Received, Revoked
-from kairos.live.kafka.poll import Membership, PollThread, Where
+from kairos.live.kafka.poll import Membership, PollThread
 from kairos.live.kafka.reach import Contact, Reach
+from kairos.live.kafka.wishes import Offsets, Where
 
 __all__ = ["Assigned", "CaughtUp", "Item", "Passed", "Received", "Revoked", "Subscription"]
 
 SESSION_S = 6.0
 _AHEAD = 1_000  # messages read ahead of the loop
 _AHEAD_BYTES = 16 << 20
-_ANSWER_S = 10.0
+_ANSWER_S = 2.0
 
 Start = Literal["beginning", "end"] | int  # an instant, µs: from the first message since
-Answer = TypeVar("Answer")
 
 
 class Subscription:
@@ -127,30 +126,15 @@ class Subscription:
         """Read no more for now than what has been read ahead; or go on."""
         self._is_held = is_held
 
-    async def commit(self, offsets: Mapping[Where, tuple[int, str]]) -> None:
+    async def commit(self, offsets: Offsets) -> None:
         """Commit, for partitions by topic and number, the offset to go on from, and metadata.
 
         Raises:
             Unavailable: it was not taken; the partition may have been revoked meanwhile.
         """
-        partitions = [
-            kafka.TopicPartition(*where, offset, metadata)
-            for where, (offset, metadata) in offsets.items()
-        ]
-        terms = {where: self._member.terms.get(where) for where in offsets}
+        await asyncio.wrap_future(self._poll.commits.add(offsets, self._member.terms))
 
-        def commit(consumer: Any) -> None:
-            # A partition that went and came back has been in other hands: what is known is old.
-            now = self._poll.terms
-            if any(term is None or term != now.get(where) for where, term in terms.items()):
-                raise Unavailable("the bus did not take a commit: the partition was revoked")
-            for each in consumer.commit(offsets=partitions, asynchronous=False):
-                if each.error is not None:
-                    raise kafka.KafkaException(each.error)
-
-        await self._ask(commit)
-
-    async def committed(self, partitions: Sequence[Where]) -> dict[Where, tuple[int, str]]:
+    async def committed(self, partitions: Iterable[Where]) -> dict[Where, tuple[int, str]]:
         """What the group has committed, once no transaction on it is open; nothing: left out.
 
         Raises:
@@ -165,21 +149,15 @@ class Subscription:
                 if each.offset >= 0
             }
 
-        return await self._ask(committed)
+        try:
+            return await asyncio.wrap_future(self._poll.questions.add(committed))
+        except kafka.KafkaException as error:
+            raise Unavailable(f"the bus does not say what was committed: {error}") from None
 
     def group_metadata(self) -> Any:
         """Of this member, for a transaction that commits its offsets: as of the last rebalance
         whose news `batch` has returned. What is sent with it is refused after the next."""
         return self._member.metadata
-
-    async def _ask(self, question: Callable[[Any], Answer]) -> Answer:
-        answer: Future[Answer] = self._poll.ask(question)
-        try:
-            return await asyncio.wrap_future(answer)
-        except KairosError:
-            raise
-        except (kafka.KafkaException, RuntimeError) as error:
-            raise Unavailable(f"the bus did not take a commit: {error}") from None
 
     def _is_full(self) -> bool:
         ahead_bytes = self._bytes_put - self._bytes_taken

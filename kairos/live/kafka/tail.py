@@ -1,12 +1,14 @@
 """What comes on a topic from now on."""
 
+from collections.abc import Iterable
 from contextlib import AsyncExitStack
 from types import TracebackType
 from typing import Self
 
 from kairos.live.kafka.connection import Connection
 from kairos.live.kafka.producer import Producer
-from kairos.live.kafka.subscription import CaughtUp, Received, Subscription
+from kairos.live.kafka.subscription import CaughtUp, Item, Received, Subscription
+from kairos.ports import Message
 
 
 class Tail:
@@ -17,7 +19,7 @@ class Tail:
         self._connection = connection
         self._topic = topic
         self._subscription = Subscription(connection, [topic], start="end")
-        self._early: list[Received] = []  # came while we were finding our place
+        self._early: list[Message] = []  # came while we were finding our place
 
     async def __aenter__(self) -> Self:
         async with Producer(self._connection) as asking:
@@ -28,7 +30,7 @@ class Tail:
             while placed < partitions:
                 for item in await self._subscription.batch():
                     placed += isinstance(item, CaughtUp)
-                    self._early += [item] if isinstance(item, Received) else []
+                    self._early += _messages([item])
             stack.pop_all()
         return self
 
@@ -40,14 +42,21 @@ class Tail:
     ) -> None:
         await self._subscription.__aexit__(kind, error, traceback)
 
-    async def batch(self) -> list[Received]:
+    async def batch(self) -> list[Message]:
         """What has come since the last time, in order within a partition; at least one message.
 
         Raises:
             Unavailable: this cannot be read, and trying again would not help.
         """
-        received, self._early = self._early, []
-        while not received:
-            items = await self._subscription.batch()
-            received = [item for item in items if isinstance(item, Received)]
-        return received
+        messages, self._early = self._early, []
+        while not messages:
+            messages = _messages(await self._subscription.batch())
+        return messages
+
+
+def _messages(items: Iterable[Item]) -> list[Message]:
+    return [
+        Message(key=each.key, value=each.value or b"", headers=each.headers)
+        for each in items
+        if isinstance(each, Received)
+    ]

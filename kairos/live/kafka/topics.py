@@ -42,7 +42,12 @@ async def ensure(connection: Connection, names: Iterable[str]) -> None:
     """
     wanted = sorted(set(names))
     said: list[str] = []  # by the client, of its connections
-    options: Any = connection.client(error_cb=lambda error: said.append(error.str()), log_level=0)
+
+    def hear(error: Any) -> None:
+        if error.code() != kafka.KafkaError._ALL_BROKERS_DOWN:  # which says nothing of why
+            said.append(error.str())
+
+    options: Any = connection.client(error_cb=hear, log_level=0)
     client = AdminClient(options)
     until = time.monotonic() + PATIENCE_S
     is_told = False

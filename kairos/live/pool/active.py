@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping
 import msgspec
 
 from kairos.balancer import Balancer
-from kairos.errors import InvalidRequest, KairosError, Unavailable
+from kairos.errors import InvalidRequest, KairosError, RequestInFlight, Unavailable
 from kairos.events import (
     Arrived,
     Cancelled,
@@ -32,7 +32,18 @@ from kairos.events import (
 from kairos.live.kafka.subscription import Received
 from kairos.live.pool.calls import BusCall, BusCalls, read_call
 from kairos.live.pool.liveness import LOST_S, Liveness
-from kairos.live.pool.messages import ALIVE, CALL, CAUSE, TOLD, TYPE, Alive, Declined, Told
+from kairos.live.pool.messages import (
+    ALIVE,
+    CALL,
+    CAUSE,
+    TOLD,
+    TOLD_BYTES,
+    TYPE,
+    Alive,
+    Declined,
+    Told,
+    check_request,
+)
 from kairos.live.pool.opened import Open, OpenCalls
 from kairos.live.pool.voice import Voice
 from kairos.model import SECOND, Request
@@ -48,15 +59,6 @@ _RECALL_US = 60 * SECOND
 
 _told = msgspec.json.Decoder(Told)
 _alive = msgspec.json.Decoder(Alive)
-
-
-class RequestInFlight(Unavailable):
-    """Another process performs a call of this id: it must end first."""
-
-    code = "request_in_flight"
-
-    def __init__(self, request_id: str) -> None:
-        super().__init__(f"a request with the id {request_id} is in flight already")
 
 
 class ActiveBalancer:
@@ -96,7 +98,12 @@ class ActiveBalancer:
         offset, now = self._voice.offsets.next, self._clock.now()
         if offset is None:
             return None
-        return offset, min(self._opened.oldest_at(now), now - _RECALL_US)
+        return offset, self._opened.oldest_at(now) - _RECALL_US
+
+    @property
+    def recalled_to(self) -> int:
+        """The last message of which a recalled record speaks; -1: none."""
+        return max(self._recorded, default=-1)
 
     def recall(self, record: Record, headers: Mapping[str, str]) -> None:
         """What a balancer before this one decided."""
@@ -104,28 +111,44 @@ class ActiveBalancer:
         if CAUSE in headers:
             self._recorded.add(int(headers[CAUSE]))
         if isinstance(record.event, InstanceJoined | InstanceLeft):
-            return  # this process sees the instances itself
+            # This process sees the instances itself; but what was decided then was decided.
+            record = msgspec.structs.replace(record, event=Tick())
         self._opened.recall(record, headers)
         self.balancer.replay(record)
 
-    def begin(self, backlog: Iterable[Received]) -> None:
-        """Go on from what was recalled."""
+    def begin(self, backlog: Iterable[Received], instances: Mapping[str, InstanceJoined]) -> None:
+        """Go on from what was recalled, with the instances that are there by now."""
         performers = {each.performer for each in self._opened.all()}
         self._liveness = Liveness(self._ourselves, performers, self._clock.now())
-        for each in self._opened.all():
-            if each.instance_id is not None:  # said again: the order may have been lost
-                self._voice.order(each.performer, [Dispatch(each.request.id, each.instance_id)])
-        backlog = list(backlog)
+        opened = {each.offset: each for each in self._opened.all()}
+        unknown: list[Received] = []
         for message in backlog:
-            if message.offset in self._recorded:
-                self._adopt(message)
-            else:
-                self._voice.offsets.add(message.offset)
-        for message in backlog:
+            self._voice.offsets.add(message.offset)
             if message.offset not in self._recorded:
-                self.take(message)
+                unknown.append(message)
+            elif message.offset in opened:
+                self._adopt(opened[message.offset], message)
+            else:
+                self._voice.offsets.done(message.offset)
+        for each in self._opened.all():
+            if each.to_redo or each.refused is not None:
+                self._opened.remove(each.request.id)  # its message is done
+            elif each.instance_id is not None:  # said again: the order may have been lost
+                self._voice.order(each.performer, [Dispatch(each.request.id, each.instance_id)])
+        self._compare(instances)
+        for message in unknown:
+            self.take(message)
         self._recorded.clear()
         self.feed(Tick())
+
+    def _compare(self, instances: Mapping[str, InstanceJoined]) -> None:
+        """News of instances came while this was read back."""
+        known = self.balancer.ledger.instances
+        for gone in known.keys() - instances.keys():
+            self.feed(InstanceLeft(gone))
+        for each, joined in instances.items():
+            if known.get(each) != joined.instance:
+                self.feed(joined)
 
     def take(self, message: Received) -> None:
         """Act on a message. What makes no sense becomes a dead letter."""
@@ -140,7 +163,7 @@ class ActiveBalancer:
                 self._liveness.hear(alive.performer, self._clock.now())
                 self._voice.offsets.done(message.offset)
             elif kind == TOLD:
-                self._hear(_told.decode(message.value or b""), message.offset)
+                self._hear(_read_told(message.value or b""), message.offset)
             elif kind == CALL:
                 self._take_call(read_call(message, self._clock.now()), message.offset)
             else:
@@ -196,16 +219,17 @@ class ActiveBalancer:
 
     def _arrive(self, request: Request, performer: str, offset: int) -> None:
         try:
-            if request.id in self._opened:
-                raise RequestInFlight(request.id)
+            check_request(request)
             self._admit(request, performer, offset)
         except KairosError as error:
-            self._voice.decline(performer, Declined.of(request.id, error), offset)
+            self._voice.refuse(performer, Declined.of(request.id, error), offset)
 
     def _admit(
         self, request: Request, performer: str, offset: int, call: BusCall | None = None
     ) -> None:
         """Raises KairosError: the balancer refuses the request."""
+        if request.id in self._opened:
+            raise RequestInFlight(request.id)
         now = self._clock.now()
         request = msgspec.structs.replace(
             request,
@@ -221,9 +245,13 @@ class ActiveBalancer:
             raise
 
     def _take_call(self, call: BusCall, offset: int) -> None:
-        if self._calls.ask_again(call) or call.request.id in self._opened:
+        opened = self._opened.get(call.request.id)
+        goes_on = (
+            opened is not None and opened.call is not None and opened.performer != self._ourselves
+        )
+        if self._calls.ask_again(call) or goes_on:
             self._voice.offsets.done(offset)
-        else:
+        else:  # of one that was answered here just now, it must wait for the end: `_admit` says so
             self._start(call, offset)
 
     def _start(self, call: BusCall, offset: int) -> None:
@@ -238,20 +266,27 @@ class ActiveBalancer:
         call.admitted = False
         self._calls.start(call, arrive).add_done_callback(ended)
 
-    def _adopt(self, message: Received) -> None:
-        """A message whose fact is known: what is left to do is a call that has not ended."""
-        self._voice.offsets.add(message.offset)
-        opened = next((o for o in self._opened.all() if o.offset == message.offset), None)
-        if opened is None:
-            self._voice.offsets.done(message.offset)
-        elif message.headers.get(TYPE) == CALL:
-            opened.call = call = read_call(message, self._clock.now())
-            if opened.to_redo:
-                self._redo(opened)
-            elif opened.instance_id is None and not self._calls.performs(call.request.id):
-                opened.performer = self._ourselves
-                call.admitted = True
-                self._calls.start(call, lambda _: None)
+    def _adopt(self, opened: Open, message: Received) -> None:
+        """A message with which a call arrived that has not ended."""
+        if message.headers.get(TYPE) != CALL:
+            if opened.refused is not None:  # said again: the order may have been lost
+                self._opened.remove(opened.request.id)
+                self._voice.refuse(opened.performer, opened.refused, message.offset)
+            return
+        opened.call = read_call(message, self._clock.now())
+        if opened.to_redo or opened.refused is not None:
+            self._redo(opened)
+        elif opened.instance_id is None:
+            self._perform_here(opened, opened.call, message.offset)
+
+    def _perform_here(self, opened: Open, call: BusCall, offset: int) -> None:
+        """A call that waits. Its arrival is recorded again, with who performs it from here on."""
+        opened.performer = self._ourselves
+        self._voice.about(opened.request.workflow_id, self._ourselves, offset)
+        self._voice(Record(self._clock.now(), Arrived(opened.request)))
+        if not self._calls.performs(call.request.id):
+            call.admitted = True
+            self._calls.start(call, lambda _: None)
 
     def _give_up(self, opened: Open) -> None:
         """Whoever performed the call is no more."""
@@ -273,6 +308,13 @@ class ActiveBalancer:
         attempt = opened.request.attempt + 1
         call.request = msgspec.structs.replace(call.request, attempt=attempt)
         self._start(call, offset)
+
+
+def _read_told(value: bytes) -> Told:
+    """Raises InvalidRequest: it is larger than what any performer says."""
+    if len(value) > TOLD_BYTES:
+        raise InvalidRequest(f"a fact is at most {TOLD_BYTES} bytes")
+    return _told.decode(value)
 
 
 class _AfterRecord:

@@ -14,10 +14,12 @@ from kairos.errors import (
     InvalidRequest,
     KairosError,
     MessageTooLarge,
+    RequestInFlight,
     TooMuchHeld,
+    Unavailable,
     UpstreamFailed,
 )
-from kairos.events import Arrived, Event, FirstToken, WorkflowEnded
+from kairos.events import Arrived, Cancelled, Event, FirstToken
 from kairos.live.body import Body, read_body
 from kairos.live.call import Call, Exchange, OnTrouble, error_body
 from kairos.live.engine import HttpEngine
@@ -32,6 +34,8 @@ logger = logging.getLogger(__name__)
 
 TENANT = "default"  # of whoever calls over the bus
 ANSWERS_KEPT_BYTES = 64 << 20  # for a caller that asks again
+_AGAIN_S = 1.0
+_STOP_S = 2.0
 _PATH = "/v1/chat/completions"
 
 _encode = msgspec.json.Encoder().encode
@@ -122,11 +126,16 @@ class BusCalls:
     def ask_again(self, call: BusCall) -> bool:
         """The same call, from whoever may have missed the answer; False: it is not known here."""
         request_id = call.request.id
-        if request_id in self._calls:
+        if self.performs(request_id):
             self._calls[request_id].reply_to |= call.reply_to
             return True
         if request_id in self._answered:
-            self._send(call, self._answered[request_id])
+            try:
+                for topic in call.reply_to:
+                    sent = self._send(call, topic, self._answered[request_id])
+                    sent.add_done_callback(partial(_is_known, call))
+            except Unavailable as error:  # then it asks once more
+                logger.warning("the answer to %s is lost: %s", request_id, error)
             return True
         return False
 
@@ -151,12 +160,16 @@ class BusCalls:
         if self._tasks:
             await asyncio.wait(self._tasks, timeout=limit_s)
         self.abandon(lambda _: False)
-        await asyncio.gather(*self._tasks)
+        if self._tasks:  # some may wait for a bus that is away
+            _, still = await asyncio.wait(self._tasks, timeout=_STOP_S)
+            for each in still:
+                each.cancel()
+            await asyncio.gather(*still, return_exceptions=True)
 
     async def _perform(self, call: BusCall, arrive: Callable[[Event], None]) -> None:
         size = len(call.body.content)
         self._held_bytes += size
-        desk = _CallDesk(self._performer, arrive)
+        desk = _CallDesk(self._performer, call, arrive)
         answer = _Answer()
         exchange = Exchange(call.request.id, answer.take)
         try:
@@ -165,19 +178,25 @@ class BusCalls:
                 await exchange.fail(DeadlinePassed("nobody waits for the answer any more"))
         except KairosError as error:
             self._on_error(error)
-            await exchange.fail(error)
+            answer = await _failed(call, error)
         except Exception:  # the last resort, as in the gateway
             logger.exception("call %s met an error of Kairos's own", exchange.request_id)
-            await exchange.fail(INTERNAL)
+            answer = await _failed(call, INTERNAL)
         finally:
             self._held_bytes -= size
+        try:
+            if not call.abandoned:
+                await self._reply(call, answer)
+                desk.tell()
+        finally:
             if self._calls.get(call.request.id) is call:
                 del self._calls[call.request.id]
-        if not call.abandoned:
-            await self._reply(call, answer)
-            desk.tell()
 
     async def _run(self, call: BusCall, desk: "_CallDesk", exchange: Exchange) -> None:
+        if call.left.is_set():
+            return
+        if self._engine.expects(call.request.id):  # of a client over HTTP
+            raise RequestInFlight(call.request.id)
         if self._held_bytes > self._max_held_bytes:
             raise TooMuchHeld(self._max_held_bytes)
         headers = [(b"content-type", b"application/json")]
@@ -208,24 +227,27 @@ class BusCalls:
     async def _reply(self, call: BusCall, answer: "_Answer") -> None:
         """Return once the answer is safe, on each topic that exists."""
         payload = answer.payload()
-        for sent in self._send(call, payload):
-            try:
-                await sent
-            except KairosError as error:
-                logger.warning("the answer to %s is lost: %s", call.request.id, error)
         if answer.status == 200:
             self._keep(call.request.id, payload)
+        told: set[str] = set()
+        while more := call.reply_to - told:  # who asks meanwhile is answered, too
+            try:
+                for sent in [self._send(call, topic, payload) for topic in more]:
+                    await _warn_if_lost(call, sent)
+            except Unavailable:  # too much waits to be sent
+                await asyncio.sleep(_AGAIN_S)
+                continue
+            told |= more
 
-    def _send(self, call: BusCall, payload: bytes) -> list[asyncio.Future[int]]:
+    def _send(self, call: BusCall, topic: str, payload: bytes) -> asyncio.Future[int]:
         request_id = call.request.id
         key = call.request.workflow_id
-        send = partial(self._producer.send, key=key, headers={"kairos-request-id": request_id})
+        send = partial(self._producer.send, topic, key, headers={"kairos-request-id": request_id})
         try:
-            return [send(topic, value=payload) for topic in call.reply_to]
+            return send(value=payload)
         except MessageTooLarge as error:
             failed = UpstreamFailed(f"the answer is too large for the bus: {error}")
-            short = _encode({"status": failed.status, "body": error_body(failed)})
-            return [send(topic, value=short) for topic in call.reply_to]
+            return send(value=_encode({"status": failed.status, "body": error_body(failed)}))
 
     def _keep(self, request_id: str, payload: bytes) -> None:
         self._answered_bytes -= len(self._answered.pop(request_id, b""))
@@ -239,11 +261,13 @@ class _CallDesk:
     """Where a call's facts go: its arrival to the balancer beside it, the rest by way of the bus;
     how it ended only once the answer is safe, or a crash between would lose the answer."""
 
-    def __init__(self, performer: Performer, arrive: Callable[[Event], None]) -> None:
+    def __init__(
+        self, performer: Performer, call: BusCall, arrive: Callable[[Event], None]
+    ) -> None:
         self._performer = performer
+        self._call = call
         self._arrive = arrive
         self._ended: list[Event] = []
-        self._arrived = False
 
     def now(self) -> int:
         return self._performer.now()
@@ -252,16 +276,34 @@ class _CallDesk:
         match event:
             case Arrived():
                 self._arrive(event)
-                self._arrived = True
             case FirstToken():
                 self._performer.feed(event)
             case _:
                 self._ended.append(event)
 
     def tell(self) -> None:
-        for event in self._ended:
-            if self._arrived or isinstance(event, WorkflowEnded):
+        """Nothing, if the balancer does not know the call. One that it knew from before may have
+        ended before it was asked for again."""
+        if self._call.admitted:
+            for event in self._ended or [Cancelled(self._call.request.id)]:
                 self._performer.feed(event)
+
+
+async def _failed(call: BusCall, error: KairosError) -> "_Answer":
+    """The answer that there is none; what had come of one is of no use without the rest."""
+    answer = _Answer()
+    await Exchange(call.request.id, answer.take).fail(error)
+    return answer
+
+
+async def _warn_if_lost(call: BusCall, sent: asyncio.Future[int]) -> None:
+    await asyncio.wait([sent])
+    _is_known(call, sent)
+
+
+def _is_known(call: BusCall, sent: asyncio.Future[int]) -> None:
+    if not sent.cancelled() and (error := sent.exception()) is not None:
+        logger.warning("the answer to %s is lost: %s", call.request.id, error)
 
 
 class _Answer:

@@ -6,11 +6,9 @@ import contextlib
 import logging
 from collections.abc import Callable
 
-import msgspec
-
 from kairos.balancer import Balancer
 from kairos.errors import Unavailable
-from kairos.events import InstanceJoined, InstanceLeft, Record
+from kairos.events import InstanceJoined, InstanceLeft
 from kairos.live.kafka.connection import Connection
 from kairos.live.kafka.producer import Producer
 from kairos.live.kafka.profiles import follow
@@ -24,12 +22,15 @@ from kairos.live.kafka.subscription import (
     Subscription,
 )
 from kairos.live.kafka.topics import partition_of
+from kairos.live.kafka.wishes import Where
 from kairos.live.pool.active import ActiveBalancer
 from kairos.live.pool.calls import BusCalls
-from kairos.live.pool.messages import EPOCH, POOL, TAKEOVER
+from kairos.live.pool.messages import POOL, TAKEOVER
 from kairos.live.pool.opened import OpenCalls
 from kairos.live.pool.performer import Performer
+from kairos.live.pool.recall import Recall
 from kairos.live.pool.voice import Voice
+from kairos.model import SECOND
 from kairos.ports import Clock
 from kairos.runtime import Observer
 from kairos.topics import EVENTS, REQUESTS
@@ -38,8 +39,14 @@ logger = logging.getLogger(__name__)
 
 _COMMIT_S = 0.5
 _LAST_COMMIT_S = 2.0
+_MARGIN_US = 10 * SECOND
+_MISSING_US = 5 * SECOND
 _SINCE = "events-since"  # in a commit: the instant from which a successor reads what was decided
-_record = msgspec.json.Decoder(Record)
+
+
+class _Superseded(Exception):
+    """Another member's announcement is later than ours, though the partition may be ours: what is
+    decided here does not count. Whoever gets the partition next announces itself anew."""
 
 
 class Member:
@@ -68,8 +75,12 @@ class Member:
         self._observers = observers
         self._instances: dict[str, InstanceJoined] = {}
         self._backlog: list[Received] | None = None  # until all of it is here
+        self._read_to = -1
+        self._caught_up_at: int | None = None
         self._beside: list[asyncio.Task[None]] = []
         self._partition = -1
+        self._epoch = -1
+        self._was_done: dict[Where, tuple[int, str]] = {}
         self._others: dict[int, int] = {}  # partitions of other pools, and how far they were read
 
     def feed(self, event: InstanceJoined | InstanceLeft) -> None:
@@ -78,12 +89,23 @@ class Member:
             self._instances[event.instance.id] = event
         else:
             self._instances.pop(event.instance_id, None)
-        if self.active is not None:
+        if self.active is not None and self._backlog is None:
             self.active.feed(event)
 
     async def run(self) -> None:
-        group = f"kairos.balancer.{self._pool}"
         self._partition = partition_of(self._pool, await self._producer.partitions(REQUESTS))
+        while True:
+            try:
+                await self._take_part(f"kairos.balancer.{self._pool}")
+            except* _Superseded:
+                logger.warning("pool %s: another announced itself later", self._pool)
+
+    async def _take_part(self, group: str) -> None:
+        """Until cancelled.
+
+        Raises:
+            _Superseded: in a group.
+        """
         async with (
             Subscription(self._connection, [REQUESTS], group) as requests,
             asyncio.TaskGroup() as tasks,
@@ -94,9 +116,9 @@ class Member:
                     for item in await requests.batch():
                         await self._take(item, tasks)
             finally:
-                with contextlib.suppress(TimeoutError):
+                with contextlib.suppress(TimeoutError, _Superseded):
                     async with asyncio.timeout(_LAST_COMMIT_S):
-                        await self._commit_once(requests)
+                        await self._commit_once(requests, self._done())
                 self._stand_down()
 
     async def _take(self, item: Item, tasks: asyncio.TaskGroup) -> None:
@@ -113,26 +135,41 @@ class Member:
                 self._stand_down()
             case Received() if self._backlog is not None:
                 self._backlog.append(item)
+                self._read_to = item.offset
+                self._begin(tasks)
             case Received() if self.active is not None:
                 self.active.take(item)
-            case CaughtUp() if self.active is not None and self._backlog is not None:
-                backlog, self._backlog = self._backlog, None
-                self.active.begin(backlog)
-                beside = (self.active.watch(), self._learn(self.active))
-                self._beside = [tasks.create_task(each) for each in beside]
-                logger.info("pool %s: decisions are made here", self._pool)
+            case CaughtUp() if self._backlog is not None:
+                self._caught_up_at = self._clock.now()
+                self._begin(tasks)
+
+    def _begin(self, tasks: asyncio.TaskGroup) -> None:
+        """If all is here: what was recalled may speak of messages that came after the first time
+        that this member had caught up."""
+        if self.active is None or self._backlog is None or self._caught_up_at is None:
+            return
+        gives_up_at = self._caught_up_at + _MISSING_US  # the topic may have lost its end
+        if self._read_to < self.active.recalled_to and self._clock.now() < gives_up_at:
+            return
+        backlog, self._backlog = self._backlog, None
+        self.active.begin(backlog, self._instances)
+        beside = (self.active.watch(), self._learn(self.active))
+        self._beside = [tasks.create_task(each) for each in beside]
+        logger.info("pool %s: decisions are made here", self._pool)
 
     async def _take_over(self, assigned: Assigned) -> None:
         """Announce it, and read back what was decided before."""
         self._stand_down()
         headers = {TAKEOVER: self._performer.id, POOL: self._pool}
-        epoch = await self._producer.send(EVENTS, self._pool, None, headers)
+        epoch = self._epoch = await self._producer.send(EVENTS, self._pool, None, headers)
         balancer, opened = self._new_balancer(), OpenCalls()
+        voice = Voice(self._pool, epoch, self._producer, self._performer, opened)
+        voice.fence()
         active = ActiveBalancer(
             balancer,
             self._pool,
             self._performer.id,
-            Voice(self._pool, epoch, self._producer, self._performer, opened),
+            voice,
             opened,
             self._calls,
             self._clock,
@@ -142,28 +179,17 @@ class Member:
             active.feed(joined)
         await self._read_back(active, _read_from(assigned.metadata), epoch)
         self.balancer, self.active, self._backlog = balancer, active, []
+        self._read_to, self._caught_up_at = assigned.offset - 1, None
 
     async def _read_back(self, active: ActiveBalancer, since: int | None, until: int) -> None:
-        newest = -1  # epoch
-        start: Start = "beginning" if since is None else since
+        recall = Recall(active, self._pool, until)
+        # The announcement must be found even if the other host's clock was far ahead of this one's.
+        start: Start = "beginning" if since is None else min(since, self._clock.now() - _MARGIN_US)
         async with Subscription(self._connection, [EVENTS], start=start) as events:
             while True:
                 for item in await events.batch():
-                    if not isinstance(item, Received) or item.headers.get(POOL) != self._pool:
-                        continue
-                    if item.offset >= until:
+                    if isinstance(item, Received) and not recall.read(item):
                         return
-                    if TAKEOVER in item.headers:
-                        newest = item.offset
-                        continue
-                    try:
-                        record = _record.decode(item.value or b"")
-                        is_old = int(item.headers.get(EPOCH, "")) < newest
-                    except (ValueError, msgspec.MsgspecError, RecursionError) as error:
-                        logger.warning("a record of %s is left out: %s", EVENTS, error)
-                        continue
-                    if not is_old:
-                        active.recall(record, item.headers)
 
     async def _learn(self, active: ActiveBalancer) -> None:
         async for learnt in follow(self._connection):
@@ -179,17 +205,30 @@ class Member:
             self._calls.abandon(lambda request_id: request_id in ledger)
             self.active, self.balancer = None, self._new_balancer()
         self._backlog = None
+        self._was_done = {}
 
     async def _commit(self, requests: Subscription) -> None:
+        """What was done a while ago, so that it would be known by now if it did not count."""
         while True:
             await asyncio.sleep(_COMMIT_S)
-            await self._commit_once(requests)
+            await self._commit_once(requests, self._was_done)
+            self._was_done = self._done()
 
-    async def _commit_once(self, requests: Subscription) -> None:
-        offsets = {(REQUESTS, each): (offset, "") for each, offset in self._others.items()}
-        if self.active is not None and (done := self.active.done) is not None:
-            offset, since = done
-            offsets[REQUESTS, self._partition] = offset, f"{_SINCE}={since}"
+    def _done(self) -> dict[Where, tuple[int, str]]:
+        if self.active is None or (done := self.active.done) is None:
+            return {}
+        offset, since = done
+        return {(REQUESTS, self._partition): (offset, f"{_SINCE}={since}")}
+
+    async def _commit_once(
+        self, requests: Subscription, done: dict[Where, tuple[int, str]]
+    ) -> None:
+        if self.active is not None and self._performer.epoch > self._epoch:
+            raise _Superseded
+        others: dict[Where, tuple[int, str]] = {
+            (REQUESTS, each): (offset, "") for each, offset in self._others.items()
+        }
+        offsets = others | done
         if not offsets:
             return
         try:

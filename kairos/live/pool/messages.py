@@ -9,6 +9,7 @@ On `kairos.events`: a `Record`, or, with the header `kairos-takeover`, that anot
 from here on. `kairos-epoch` is the offset of the latest such announcement.
 """
 
+import re
 from typing import Annotated
 
 import msgspec
@@ -16,7 +17,7 @@ import msgspec
 from kairos.envelope import Name
 from kairos.errors import InvalidRequest, KairosError
 from kairos.events import Dispatch, Event, Refuse
-from kairos.model import IDENTIFIER
+from kairos.model import IDENTIFIER, Request
 from kairos.topics import REPLIES
 
 TYPE, TOLD, ALIVE, CALL = "kairos-type", "told", "alive", "call"
@@ -27,29 +28,39 @@ TAKEOVER = "kairos-takeover"  # who decides from here on
 CAUSE = "kairos-cause"  # of a record: the offset in kairos.requests of what told the fact
 REDO = "kairos-redo"  # on a Cancelled: the call is to be begun anew
 
+TOLD_BYTES = 1 << 16  # of a fact: with what is decided on it, its record must fit the bus
+_TOKENS = range(1, 10**9)
+_INSTANTS = range(10**18)  # µs since the epoch
+_ATTEMPTS = range(1, 10**6)
+
 Identifier = Annotated[str, msgspec.Meta(pattern=IDENTIFIER)]
+ReplyTopic = Annotated[
+    str, msgspec.Meta(pattern=rf"\A{re.escape(REPLIES)}[A-Za-z0-9._-]{{1,200}}\Z")
+]
+# A process, or whoever awaits a reply on the topic of that name.
+Teller = Annotated[str, msgspec.Meta(pattern=r"\A[A-Za-z0-9._-]{1,249}\Z")]
 
 
 class Told(msgspec.Struct, frozen=True):
     """A fact. Of a call that came over the bus, only who asked for it may tell that it is
     cancelled: its `performer` is then the topic on which it awaits the reply."""
 
-    performer: Identifier
+    performer: Teller
     event: Event
 
 
 class Alive(msgspec.Struct, frozen=True):
-    performer: Identifier
+    performer: Teller
 
 
 class Declined(msgspec.Struct, frozen=True, tag=True):
     """The request that arrived is refused, as `errors.py` says it."""
 
     request_id: str
-    status: int
+    status: Annotated[int, msgspec.Meta(ge=400, le=599)]
     code: str
     message: str
-    retry_after_s: int | None = None
+    retry_after_s: Annotated[int, msgspec.Meta(ge=0, le=86_400)] | None = None
 
     @classmethod
     def of(cls, request_id: str, error: KairosError) -> "Declined":
@@ -87,7 +98,7 @@ class CallHeaders(
     """Who makes a call that comes over the bus, and where its answer goes."""
 
     request_id: Identifier
-    reply_to: Annotated[str, msgspec.Meta(pattern=rf"\A{REPLIES}[A-Za-z0-9._-]{{1,200}}\Z")]
+    reply_to: ReplyTopic
     workflow_id: Identifier | None = None
     app: Name | None = None
     agent: Name | None = None
@@ -96,6 +107,21 @@ class CallHeaders(
     parent: Identifier | None = None
     attempt: Annotated[int, msgspec.Meta(ge=1, lt=1_000)] = 1
     deadline: Annotated[int, msgspec.Meta(ge=0, lt=10**18)] | None = None  # µs since the epoch
+
+
+def check_request(request: Request) -> None:
+    """Raises InvalidRequest: what was told is no request's, and arithmetic would not survive it."""
+    if not re.match(IDENTIFIER, request.id):
+        raise InvalidRequest("the request's id is no identifier")
+    numbers = (
+        (request.prompt_tokens, _TOKENS),
+        (request.completion_tokens, _TOKENS),
+        (request.arrived_at, _INSTANTS),
+        (request.workflow_started_at, _INSTANTS),
+        (request.attempt, _ATTEMPTS),
+    )
+    if not all(number in limits for number, limits in numbers):
+        raise InvalidRequest("a number of the request is out of range")
 
 
 def read_call_headers(headers: object) -> CallHeaders:

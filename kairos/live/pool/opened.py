@@ -4,7 +4,7 @@ from collections.abc import Mapping
 
 import msgspec
 
-from kairos.events import Arrived, Cancelled, Failed, Finished, Record, Refuse
+from kairos.events import Arrived, Cancelled, Dispatch, Failed, Finished, Record, Refuse
 from kairos.live.pool.calls import BusCall
 from kairos.live.pool.messages import CAUSE, PERFORMER, REDO
 from kairos.model import Request
@@ -20,6 +20,7 @@ class Open(msgspec.Struct):
     instance_id: str | None = None  # where it runs; None: it waits
     call: BusCall | None = None  # if it came over the bus
     to_redo: bool = False  # given up by a balancer before this one, which did not start it anew
+    refused: Refuse | None = None  # and whoever performs it may not have been told yet
 
 
 class OpenCalls:
@@ -57,10 +58,13 @@ class OpenCalls:
             offset = int(headers[CAUSE]) if CAUSE in headers else None
             performer = headers.get(PERFORMER, "")
             self.add(Open(event.request, performer, offset, record.at))
-        self.follow(record, redo=REDO in headers)
+        for each in self.follow(record, redo=REDO in headers):
+            if each.refused is not None:
+                self.add(each)
 
     def follow(self, record: Record, *, redo: bool) -> list[Open]:
-        """Note what the record says; return the calls that have ended with it."""
+        """Note what the record says; return the calls that have ended with it. One that came over
+        the bus and is refused has ended only when its answer is safe, as any other of those."""
         event, ended = record.event, []
         if isinstance(event, Finished | Failed | Cancelled):
             if not redo:
@@ -68,8 +72,12 @@ class OpenCalls:
             elif (again := self.get(event.request_id)) is not None:
                 again.to_redo = True
         for command in record.commands:
-            if isinstance(command, Refuse):
+            if (decided := self.get(command.request_id)) is None:
+                continue
+            if isinstance(command, Dispatch):
+                decided.instance_id = command.instance_id
+                continue
+            decided.refused = command
+            if decided.call is None:
                 ended.append(self.remove(command.request_id))
-            elif (placed := self.get(command.request_id)) is not None:
-                placed.instance_id = command.instance_id
         return [each for each in ended if each is not None]

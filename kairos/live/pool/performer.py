@@ -6,6 +6,7 @@ import os
 import re
 import secrets
 import socket
+from collections import deque
 from collections.abc import Iterable
 from functools import partial
 from types import TracebackType
@@ -13,7 +14,7 @@ from typing import Self
 
 import msgspec
 
-from kairos.errors import KairosError, Unavailable
+from kairos.errors import InvalidRequest, KairosError, Unavailable
 from kairos.events import Arrived, Cancelled, Dispatch, Event, Failed, Finished, Refuse
 from kairos.live.engine import HttpEngine
 from kairos.live.kafka.connection import Connection
@@ -25,6 +26,7 @@ from kairos.live.pool.messages import (
     EPOCH,
     PERFORMER,
     TOLD,
+    TOLD_BYTES,
     TYPE,
     Alive,
     Declined,
@@ -68,7 +70,8 @@ class Performer:
         self._clock = clock
         self._max_wait_us = int((max_wait_s + _PATIENCE_S) * 1e6)
         self._asked_at: dict[str, int] = {}  # calls without an order, in order of arrival
-        self._epoch = -1
+        self._untold: deque[bytes] = deque()  # what the bus did not take yet
+        self.epoch = -1  # of the latest balancer that was heard
 
     async def __aenter__(self) -> Self:
         partition = partition_of(self._pool, await self._producer.partitions(DISPATCHES))
@@ -90,20 +93,25 @@ class Performer:
         return self._clock.now()
 
     def feed(self, event: Event) -> None:
-        """Tell what happened to a call of this process.
+        """Tell what happened to a call of this process. That one has ended is told again until the
+        bus has it, or its room would never be given back.
 
         Raises:
-            Unavailable: too much waits to be told already.
+            InvalidRequest: what names the call that arrived is too long.
+            Unavailable: one arrived, and too much waits to be told already.
         """
-        told = self._producer.send(
-            REQUESTS, self._pool, _encode(Told(self.id, event)), {TYPE: TOLD}
-        )
-        match event:
-            case Arrived(request=request):
-                self._asked_at[request.id] = self.now()
-                told.add_done_callback(partial(self._after_asking, request.id))
-            case Finished() | Failed() | Cancelled():
-                self._asked_at.pop(event.request_id, None)
+        fact = _encode(Told(self.id, event))
+        if isinstance(event, Arrived):
+            if len(fact) > TOLD_BYTES:
+                raise InvalidRequest(f"what the call says of itself is over {TOLD_BYTES} bytes")
+            told = self._tell(fact)
+            self._asked_at[event.request.id] = self.now()
+            told.add_done_callback(partial(self._after_asking, event.request.id))
+            return
+        if isinstance(event, Finished | Failed | Cancelled):
+            self._asked_at.pop(event.request_id, None)
+        self._untold.append(fact)
+        self._tell_rest()
 
     def take(self, commands: Iterable[Dispatch | Refuse | Declined]) -> None:
         """Do what was decided. What is about calls that have ended, or said again, does nothing."""
@@ -123,6 +131,7 @@ class Performer:
         """Read orders, and say once a second that this process is there, until cancelled."""
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self._beat())
+            tasks.create_task(self._watch())
             while True:
                 for item in await self._orders.batch():
                     if isinstance(item, Received):
@@ -135,8 +144,30 @@ class Performer:
                 await self._producer.send(REQUESTS, self._pool, alive, {TYPE: ALIVE})
             except KairosError as error:
                 logger.warning("%s", error)
-            self._give_up()
             await asyncio.sleep(BEAT_S)
+
+    async def _watch(self) -> None:
+        """Apart from the beat, which takes as long as the bus is away."""
+        while True:
+            await asyncio.sleep(BEAT_S)
+            self._tell_rest()
+            self._give_up()
+
+    def _tell(self, fact: bytes) -> asyncio.Future[int]:
+        return self._producer.send(REQUESTS, self._pool, fact, {TYPE: TOLD})
+
+    def _tell_rest(self) -> None:
+        for _ in range(len(self._untold)):
+            try:
+                told = self._tell(self._untold[0])
+            except Unavailable:
+                return
+            told.add_done_callback(partial(self._after_telling, self._untold.popleft()))
+
+    def _after_telling(self, fact: bytes, told: asyncio.Future[int]) -> None:
+        if not told.cancelled() and (error := told.exception()) is not None:
+            logger.warning("%s", error)
+            self._untold.append(fact)
 
     def _give_up(self) -> None:
         """Nobody decided for longer than anybody may wait: no balancer may be left."""
@@ -154,9 +185,9 @@ class Performer:
         except (ValueError, msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
             logger.warning("an order is left out: %s", error)
             return
-        if epoch < self._epoch:
+        if epoch < self.epoch:
             return  # from a balancer that does not know yet that another has taken over
-        self._epoch = epoch
+        self.epoch = epoch
         if item.headers.get(PERFORMER) == self.id:
             self.take(orders.commands)
 

@@ -9,6 +9,7 @@ from functools import partial
 import msgspec
 
 from kairos.envelope import DEAD_GROUP, DEAD_REASON, DEAD_TOPIC
+from kairos.errors import MessageTooLarge
 from kairos.events import Dispatch, ProfilesLearnt, Record, Refuse, Tick
 from kairos.live.kafka.producer import Producer
 from kairos.live.kafka.subscription import Received
@@ -19,6 +20,9 @@ from kairos.live.pool.performer import Performer
 from kairos.topics import DEAD_LETTERS, DISPATCHES, EVENTS
 
 logger = logging.getLogger(__name__)
+
+# Of one record, and of one message to a performer: more of them would be over the bus's limit.
+_COMMANDS = 1_000
 
 _encode = msgspec.json.Encoder().encode
 
@@ -65,6 +69,17 @@ class Voice:
         event, headers = record.event, self._headers
         if isinstance(event, ProfilesLearnt) or (isinstance(event, Tick) and not record.commands):
             return  # on a topic of its own; of no interest
+        self._say(msgspec.structs.replace(record, commands=record.commands[:_COMMANDS]), headers)
+        headers = {POOL: self._pool, EPOCH: self._epoch}
+        for start in range(_COMMANDS, len(record.commands), _COMMANDS):
+            more = record.commands[start : start + _COMMANDS]
+            self._say(Record(record.at, Tick(), more), headers)
+
+    def fence(self) -> None:
+        """From here on performers do not listen to balancers before this one."""
+        self.order("", ())
+
+    def _say(self, record: Record, headers: Mapping[str, str]) -> None:
         orders: dict[str, list[Command]] = {}
         for command in record.commands:
             placed = self._opened.get(command.request_id)
@@ -89,8 +104,9 @@ class Voice:
         sent.add_done_callback(is_safe)
         return sent
 
-    def decline(self, performer: str, declined: Declined, offset: int) -> None:
-        sent = self.order(performer, [declined])
+    def refuse(self, performer: str, refusal: Refuse | Declined, offset: int) -> None:
+        """A call that is not open ends with this."""
+        sent = self.order(performer, [refusal])
         self._after(sent, lambda: self.offsets.done(offset))
 
     def bury(self, message: Received, error: Exception) -> None:
@@ -103,7 +119,10 @@ class Voice:
             DEAD_GROUP: f"kairos.balancer.{self._pool}",
             DEAD_REASON: reason,
         }
-        sent = self._producer.send(DEAD_LETTERS, message.key, message.value, headers)
+        try:
+            sent = self._producer.send(DEAD_LETTERS, message.key, message.value, headers)
+        except MessageTooLarge:  # with what is said of it; the message itself is where it was
+            sent = self._producer.send(DEAD_LETTERS, message.key, None, _ours(headers))
         self._after(sent, lambda: self.offsets.done(message.offset))
 
     def _act(self, orders: Mapping[str, list[Command]], done: Iterable[int], safe: Sent) -> None:
@@ -119,6 +138,10 @@ class Voice:
             act()
         else:
             sent.add_done_callback(lambda future: act() if is_safe(future) else None)
+
+
+def _ours(headers: Mapping[str, str]) -> dict[str, str]:
+    return {name: headers[name] for name in (DEAD_TOPIC, DEAD_GROUP, DEAD_REASON)}
 
 
 def is_safe(sent: Sent) -> bool:

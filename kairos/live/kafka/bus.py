@@ -1,0 +1,91 @@
+"""The bus on Kafka: across processes and machines, and what is on it survives them."""
+
+import asyncio
+from collections.abc import Sequence
+from types import TracebackType
+from typing import Self
+
+from kairos.errors import MessageTooLarge, Unavailable
+from kairos.live.kafka.connection import Connection
+from kairos.live.kafka.consumption import Consumption
+from kairos.live.kafka.producer import Producer, message_bytes
+from kairos.live.kafka.reach import Reach
+from kairos.live.kafka.subscription import Subscription
+from kairos.live.kafka.transactions import Transactions
+from kairos.ports import Handler, Message, Outgoing
+from kairos.topics import DEAD_LETTERS
+
+_AGAIN_S = 0.05
+
+
+class KafkaBus:
+    """The port `Bus`, on Kafka. An async context manager; consumers must have ended before it.
+
+    Topics must be there (`topics.ensure`), the dead letters' among them. While the cluster cannot
+    be reached, everything waits. Handlers run at least once; what they return goes out once,
+    together with "this message is done". After a crash in the middle of that, readers of what was
+    going out wait until the cluster gives the transaction up, some ten to twenty seconds.
+
+    Of a message whose consumer crashed the attempts count from one again.
+    """
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+        self._reach = Reach(connection.servers)
+        self._producer = Producer(connection, reach=self._reach)
+
+    async def __aenter__(self) -> Self:
+        await self._producer.__aenter__()
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        await self._producer.__aexit__(kind, error, traceback)
+
+    async def publish(self, topic: str, message: Message) -> None:
+        """Raises TopicMissing, beside what the port says."""
+        while True:
+            try:
+                sent = self._producer.send(topic, message.key, message.value, message.headers)
+            except Unavailable:
+                await asyncio.sleep(_AGAIN_S)  # until some of what waits is sent
+            else:
+                break
+        await sent
+
+    async def consume(
+        self, topic: str, group: str, handler: Handler, *, concurrency: int = 1
+    ) -> None:
+        """Raises, beside being cancelled:
+
+        TopicMissing: the topic, or that of dead letters, does not exist.
+        Unavailable: it cannot be read, or dead letters not be written, and that will not pass.
+        """
+        for each in (topic, DEAD_LETTERS):
+            await self._producer.require(each)
+
+        async def checked(message: Message) -> Sequence[Outgoing]:
+            outgoing = await handler(message) or ()
+            await self._check(outgoing)
+            return outgoing
+
+        async with (
+            Transactions(self._connection) as transactions,
+            Subscription(
+                self._connection, [topic], group, tells_ends=True, reach=self._reach
+            ) as subscription,
+        ):
+            await Consumption(subscription, transactions, group, checked, concurrency).run()
+
+    async def _check(self, outgoing: Sequence[Outgoing]) -> None:
+        """A transaction is refused as a whole: what can be known before is said to the handler."""
+        limit = self._connection.message_bytes
+        for topic, message in outgoing:
+            size = message_bytes(message.key, message.value, message.headers)
+            if size > limit:
+                raise MessageTooLarge(topic, size, limit)
+            await self._producer.require(topic)

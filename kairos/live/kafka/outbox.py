@@ -1,0 +1,209 @@
+"""Group commit: while one transaction runs, what handlers finish gathers for the next.
+
+A transaction holds what they want published, and how far each partition has got with that.
+"""
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+
+from kairos.errors import Unavailable
+from kairos.live.kafka.items import Received
+from kairos.live.kafka.producer import message_bytes
+from kairos.live.kafka.share import Share, restored
+from kairos.live.kafka.subscription import Subscription
+from kairos.live.kafka.transactions import NotSent, Transactions
+from kairos.live.kafka.wishes import Where
+from kairos.ports import Outgoing
+
+logger = logging.getLogger(__name__)
+
+_BATCH_BYTES = 16 << 20  # to send at once
+_BATCH = 1_000
+_COMMIT_S = 0.5  # between commits of nothing but offsets
+_AGAIN_S = 0.1
+
+
+class Finished:
+    """A message that was handled, and what is to be published together with that."""
+
+    __slots__ = ("bytes", "is_dead", "outgoing", "received", "share")
+
+    def __init__(
+        self,
+        share: Share,
+        received: Received,
+        outgoing: Sequence[Outgoing],
+        *,
+        is_dead: bool = False,
+    ) -> None:
+        self.share = share
+        self.received = received
+        self.outgoing = outgoing
+        self.is_dead = is_dead  # buried: what goes out is the dead letter
+        self.bytes = sum(message_bytes(m.key, m.value, m.headers) for _, m in outgoing)
+
+    @property
+    def where(self) -> Where:
+        return self.received.topic, self.received.partition
+
+
+class Outbox:
+    """`run` sends what was added, and ends after `close`, when all is sent or cannot be."""
+
+    def __init__(
+        self,
+        subscription: Subscription,
+        transactions: Transactions,
+        shares: Mapping[Where, Share],
+        bury: Callable[[Share, Received, str], Finished],
+    ) -> None:
+        """`shares`: those that this member has at the moment, kept up to date by the caller.
+        `bury`: what becomes of a message whose consequences the cluster refuses."""
+        self._subscription = subscription
+        self._transactions = transactions
+        self._shares = shares
+        self._bury = bury
+        self._waiting: deque[Finished] = deque()
+        self._is_closing = False
+        self._woken = asyncio.Event()
+        self._commits_at = 0.0
+        self.held_bytes = 0
+
+    def add(self, finished: Finished) -> None:
+        if finished.outgoing:
+            self._waiting.append(finished)
+            self.held_bytes += finished.bytes
+        else:
+            finished.share.finish(finished.received)
+        self._woken.set()
+
+    def close(self) -> None:
+        self._is_closing = True
+        self._woken.set()
+
+    async def run(self) -> None:
+        """Raises Unavailable: what must not be lost is refused for good."""
+        while await self._is_due():
+            batch = self._gather()
+            if batch:
+                is_settled = await self._send(batch)
+            else:
+                is_settled = await self._commit()
+            if self._is_closing and not is_settled:
+                # No more commits: the state of the shares speaks of what has not been sent.
+                logger.warning("what was finished last is done again by the next member")
+                return
+
+    async def _is_due(self) -> bool:
+        """Wait until there is something to send or to commit. False: no more, and that's all."""
+        while True:
+            self._woken.clear()
+            if self._waiting:
+                return True
+            is_changed = bool(self._changed())
+            if self._is_closing:
+                return is_changed
+            wait_s = self._commits_at - asyncio.get_running_loop().time() if is_changed else None
+            if wait_s is not None and wait_s <= 0:
+                return True
+            try:
+                async with asyncio.timeout(wait_s):
+                    await self._woken.wait()
+            except TimeoutError:
+                pass
+
+    def _gather(self) -> list[Finished]:
+        batch: list[Finished] = []
+        total_bytes = 0
+        while self._waiting and len(batch) < _BATCH and total_bytes < _BATCH_BYTES:
+            finished = self._waiting.popleft()
+            self.held_bytes -= finished.bytes
+            if not finished.share.is_lost:
+                finished.share.finish(finished.received)
+                total_bytes += finished.bytes
+                batch.append(finished)
+        return batch
+
+    def _changed(self) -> dict[Where, tuple[int, str]]:
+        states = {where: share.watermark.state() for where, share in self._shares.items()}
+        return {
+            where: state
+            for where, state in states.items()
+            if state != self._shares[where].committed
+        }
+
+    def _note(self, states: Mapping[Where, tuple[int, str]]) -> None:
+        for where, state in states.items():
+            if where in self._shares:
+                self._shares[where].committed = state
+        self._commits_at = asyncio.get_running_loop().time() + _COMMIT_S
+
+    async def _commit(self) -> bool:
+        """Commit offsets alone. Return whether that is done with; else it is due again."""
+        states = self._changed()
+        try:
+            await self._subscription.commit(states)
+        except Unavailable as error:
+            logger.info("offsets are committed later: %s", error)
+            self._commits_at = asyncio.get_running_loop().time() + _COMMIT_S
+            return False
+        self._note(states)
+        return True
+
+    async def _send(self, batch: list[Finished]) -> bool:
+        """Return whether all of it is sent, or is another member's to send."""
+        while batch:
+            states = self._changed()
+            outgoing = [each for finished in batch for each in finished.outgoing]
+            metadata = self._subscription.group_metadata()
+            try:
+                await self._transactions.perform(outgoing, states, metadata)
+            except NotSent as error:
+                logger.info("a transaction is tried again: %s", error)
+                batch = self._without_refused(batch, error.refused)
+            else:
+                self._note(states)
+                return True
+            if self._is_closing:
+                return False
+            await asyncio.sleep(_AGAIN_S)
+            batch = await self._unsent(batch)
+        return True
+
+    def _without_refused(self, batch: list[Finished], refused: Mapping[int, str]) -> list[Finished]:
+        """Whose outgoing messages are refused for good is buried instead."""
+        kept: list[Finished] = []
+        number = 0
+        for finished in batch:
+            numbers = range(number, number + len(finished.outgoing))
+            number = numbers.stop
+            reason = next((refused[each] for each in numbers if each in refused), None)
+            if reason is None:
+                kept.append(finished)
+            elif finished.is_dead:
+                raise Unavailable(f"the bus does not take dead letters: {reason}")
+            else:
+                kept.append(self._bury(finished.share, finished.received, reason))
+        return kept
+
+    async def _unsent(self, batch: list[Finished]) -> list[Finished]:
+        """What the group does not know as done, of what is still ours: it may have been sent, and
+        the answer lost."""
+        while not self._is_closing:
+            batch = [finished for finished in batch if not finished.share.is_lost]
+            try:
+                known = await self._subscription.committed({finished.where for finished in batch})
+            except Unavailable as error:
+                logger.debug("what was committed is asked again: %s", error)
+                await asyncio.sleep(_AGAIN_S)
+            else:
+                marks = {where: restored(*state) for where, state in known.items()}
+                return [
+                    finished
+                    for finished in batch
+                    if (mark := marks.get(finished.where)) is None
+                    or not mark.is_done(finished.received.offset)
+                ]
+        return batch

@@ -1,0 +1,244 @@
+"""Kafka transactions from asyncio: what handlers want published and how far their group has got,
+both or neither (KIP-447).
+
+librdkafka's calls wait for the cluster, so they run in a thread of their own, in short steps.
+"""
+
+import asyncio
+import contextlib
+import logging
+import queue
+import secrets
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from types import TracebackType
+from typing import Any, Self
+
+import confluent_kafka as kafka
+
+from kairos.live.kafka.connection import Connection
+from kairos.live.kafka.producer import PARTITIONER
+from kairos.live.kafka.wishes import Where
+from kairos.ports import Outgoing
+
+logger = logging.getLogger(__name__)
+
+# Readers wait that long, and up to ten seconds more, for what a crashed member left open.
+_OPEN_MS = 10_000
+_STEP_S = 1.0
+_AGAIN_S = 0.1
+_STUCK_S = 15.0  # librdkafka's own limit, of 10 s for a request, included
+
+
+class NotSent(Exception):
+    """Whether the transaction took place must be looked up: it may have.
+
+    `refused`: why messages were refused for good, by their place among the outgoing ones.
+    """
+
+    def __init__(self, reason: str, refused: Mapping[int, str]) -> None:
+        super().__init__(reason)
+        self.refused = refused
+
+
+class Transactions:
+    """An async context manager. One transaction at a time, as the caller must see to.
+
+    Leaving it does not wait for a transaction that is under way: that one is given up.
+    """
+
+    def __init__(self, connection: Connection) -> None:
+        self._settings = connection.client(
+            transactional_id=f"kairos.{secrets.token_hex(16)}",
+            transaction_timeout_ms=_OPEN_MS,
+            linger_ms=0,
+            partitioner=PARTITIONER,
+            # The next transaction is refused until the marks of the last are written.
+            retry_backoff_ms=2,
+            retry_backoff_max_ms=100,
+            log_level=0,  # whoever reads says that the cluster is lost
+        )
+        self._worker = _Worker(self._settings)
+
+    async def __aenter__(self) -> Self:
+        self._worker.start()
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self._worker.stop()
+
+    async def perform(
+        self,
+        outgoing: Sequence[Outgoing],
+        offsets: Mapping[Where, tuple[int, str]],
+        group_metadata: Any,
+    ) -> None:
+        """Return once all of it has taken place, however long the cluster takes.
+
+        Raises:
+            NotSent: it has not, as far as is known. It may be tried again.
+        """
+        if group_metadata is None:
+            raise NotSent("this is no member of the group at the moment", {})
+        partitions = [
+            kafka.TopicPartition(*where, offset, metadata)
+            for where, (offset, metadata) in offsets.items()
+        ]
+        performed = self._worker.submit(outgoing, partitions, group_metadata)
+        while not performed.done():
+            await asyncio.wait({performed}, timeout=_STEP_S)
+            if self._worker.is_stuck and not performed.done():
+                self._worker.stop()
+                self._worker = _Worker(self._settings)
+                self._worker.start()
+                raise NotSent("the client hung", {})
+        performed.result()
+
+
+class _Worker:
+    """A producer in a daemon thread of its own: librdkafka's calls wait for the cluster.
+
+    A call to it can hang for ever (2.16: `send_offsets_to_transaction`, where a message of the
+    transaction fails meanwhile, as after a crash of the broker). Then the worker is left alone, and
+    the next one, under the same transactional id, ends what it has left open.
+    """
+
+    def __init__(self, settings: dict[str, Any]) -> None:
+        self._settings = settings
+        self._jobs: queue.SimpleQueue[_Job | None] = queue.SimpleQueue()
+        self._stopping = threading.Event()
+        self._called_at: float | None = None  # the call that has not returned
+        self._producer: Any = None
+
+    @property
+    def is_stuck(self) -> bool:
+        called_at = self._called_at
+        return called_at is not None and time.monotonic() > called_at + _STUCK_S
+
+    def start(self) -> None:
+        threading.Thread(target=self._run, name="kafka-transactions", daemon=True).start()
+
+    def stop(self) -> None:
+        self._stopping.set()
+        self._jobs.put(None)
+
+    def submit(
+        self, outgoing: Sequence[Outgoing], partitions: Any, group_metadata: Any
+    ) -> asyncio.Future[None]:
+        loop = asyncio.get_running_loop()
+        done: asyncio.Future[None] = loop.create_future()
+        self._jobs.put((loop, done, outgoing, partitions, group_metadata))
+        return done
+
+    def _run(self) -> None:
+        with contextlib.suppress(kafka.KafkaException):
+            self._ready_producer()  # it takes a moment, that the first transaction would lose
+        while (job := self._jobs.get()) is not None:
+            loop, done, *transaction = job
+            failure: Exception | None = None
+            try:
+                self._perform(*transaction)
+            except Exception as error:  # noqa: BLE001 - raised where it is awaited
+                failure = error
+            with contextlib.suppress(RuntimeError):  # the loop was closed meanwhile
+                loop.call_soon_threadsafe(_settle, done, failure)
+
+    def _perform(self, outgoing: Sequence[Outgoing], partitions: Any, group_metadata: Any) -> None:
+        refused: dict[int, str] = {}
+        try:
+            producer = self._ready_producer()
+            producer.begin_transaction()
+            for number, each in enumerate(outgoing):
+                _produce(producer, each, _noting(refused, number))
+            self._persist(producer.send_offsets_to_transaction, partitions, group_metadata)
+            self._persist(producer.commit_transaction)
+        except kafka.KafkaException as error:
+            self._recover(error.args[0])
+            raise NotSent(str(error), refused) from error
+
+    def _ready_producer(self) -> Any:
+        """The producer, or a new one, which ends what the last has left open."""
+        if self._producer is None:
+            producer = kafka.Producer(self._settings)
+            self._persist(producer.init_transactions)
+            self._producer = producer
+        return self._producer
+
+    def _recover(self, error: Any) -> None:
+        """Abort what was begun; where that cannot be, start anew."""
+        if self._producer is not None and not error.fatal():
+            try:
+                self._persist(self._producer.abort_transaction)
+            except kafka.KafkaException as failure:
+                logger.debug("a transaction could not be aborted: %s", failure)
+            else:
+                return
+        self._producer = None
+
+    def _persist(self, call: Callable[..., object], *arguments: object) -> None:
+        """A call goes on where it was when it is made again."""
+        while True:
+            self._called_at = time.monotonic()
+            try:
+                call(*arguments, _STEP_S)
+            except kafka.KafkaException as error:
+                if not error.args[0].retriable() or self._stopping.is_set():
+                    raise
+                self._stopping.wait(_AGAIN_S)
+            else:
+                return
+            finally:
+                self._called_at = None
+
+
+_Job = tuple[asyncio.AbstractEventLoop, asyncio.Future[None], Sequence[Outgoing], Any, Any]
+
+
+def _settle(done: asyncio.Future[None], failure: Exception | None) -> None:
+    if done.done():
+        return
+    if failure is None:
+        done.set_result(None)
+    else:
+        done.set_exception(failure)
+        done.exception()  # whoever awaited it may have been cancelled
+
+
+def _produce(producer: Any, outgoing: Outgoing, on_delivery: Callable[[Any, Any], None]) -> None:
+    topic, message = outgoing
+    headers = list(message.headers.items())
+    while True:
+        try:
+            producer.produce(
+                topic, message.value, message.key, headers=headers, on_delivery=on_delivery
+            )
+        except BufferError:
+            producer.poll(_STEP_S)  # until some are sent
+        else:
+            return
+
+
+_REFUSALS = (
+    kafka.KafkaError.MSG_SIZE_TOO_LARGE,
+    kafka.KafkaError.TOPIC_EXCEPTION,
+    kafka.KafkaError.TOPIC_AUTHORIZATION_FAILED,
+    kafka.KafkaError.POLICY_VIOLATION,
+    kafka.KafkaError.INVALID_RECORD,
+    kafka.KafkaError.UNKNOWN_TOPIC_OR_PART,
+    kafka.KafkaError._UNKNOWN_TOPIC,
+    kafka.KafkaError._UNKNOWN_PARTITION,
+)
+
+
+def _noting(refused: dict[int, str], number: int) -> Callable[[Any, Any], None]:
+    def note(error: Any, _message: Any) -> None:
+        if error is not None and error.code() in _REFUSALS:
+            refused[number] = error.str()
+
+    return note

@@ -1,0 +1,1 @@
+"""`kairos orchestrate`: follows workflows over Kafka, learns from those that end, publishes it."""

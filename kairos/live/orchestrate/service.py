@@ -1,0 +1,72 @@
+"""Puts an orchestrator together and runs it inside the caller's event loop."""
+
+import contextlib
+import os
+from collections.abc import AsyncIterator
+
+from fastapi import FastAPI
+
+from kairos import __version__
+from kairos.config import Settings
+from kairos.errors import SetupError
+from kairos.live.access import Access
+from kairos.live.gateway import answer_errors_as_openai_does
+from kairos.live.health import add_health
+from kairos.live.http import listen, server_of, serving, url_of
+from kairos.live.insight import add_insight
+from kairos.live.kafka.bus import KafkaBus
+from kairos.live.kafka.connection import connection
+from kairos.live.kafka.producer import Producer
+from kairos.live.kafka.topics import ensure
+from kairos.live.orchestrate.ends import Ends
+from kairos.live.orchestrate.figures import Figures
+from kairos.live.orchestrate.member import Member
+from kairos.model import SECOND
+from kairos.topics import DEAD_LETTERS, EVENTS, PROFILES, REQUESTS, RESULTS
+
+TOPICS = (EVENTS, PROFILES, REQUESTS, RESULTS, DEAD_LETTERS)
+
+
+class Orchestration:
+    """A running orchestrator."""
+
+    def __init__(self, member: Member, url: str) -> None:
+        self.member = member
+        self.url = url
+
+
+@contextlib.asynccontextmanager
+async def orchestrating(settings: Settings) -> AsyncIterator[Orchestration]:
+    """Follow workflows, or stand by, until the block ends.
+
+    Raises:
+        SetupError: the port is taken, or the bus is of no use.
+    """
+    reached = connection(settings, os.environ)
+    if reached is None:
+        raise SetupError("name the bus: kairos orchestrate --bus kafka://HOST:PORT")
+    access = Access({key.sha256: key.tenant for key in settings.key})
+    with listen(settings.host, settings.port) as sock:
+        await ensure(reached, TOPICS)
+        async with KafkaBus(reached) as bus, Producer(reached) as producer:
+            ends = Ends(bus, settings.pool)
+            idle_us = settings.workflow_idle_s * SECOND
+            member = Member(reached, producer, ends, idle_us=idle_us)
+            server = server_of(_app(member, access, Figures(member, ends)))
+            async with serving({sock: server}, [member.run(), ends.run()]):
+                yield Orchestration(member, url_of(sock))
+
+
+def _app(member: Member, access: Access, figures: Figures) -> FastAPI:
+    app = FastAPI(
+        title="Kairos's orchestrator",
+        version=__version__,
+        docs_url=None,
+        redoc_url=None,
+        redirect_slashes=False,
+    )
+    # Also on standby: it can take over.
+    add_health(app, lambda: not member.is_rebuilding, figures.render)
+    add_insight(app, access, member)
+    answer_errors_as_openai_does(app)
+    return app

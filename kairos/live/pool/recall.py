@@ -1,0 +1,47 @@
+"""Reads back from `kairos.events` what was decided for a pool before."""
+
+import logging
+
+import msgspec
+
+from kairos.events import Record
+from kairos.live.kafka.subscription import Received
+from kairos.live.pool.active import ActiveBalancer
+from kairos.live.pool.messages import CAUSE, EPOCH, POOL, TAKEOVER
+from kairos.topics import EVENTS
+
+logger = logging.getLogger(__name__)
+
+_record = msgspec.json.Decoder(Record)
+
+
+class Recall:
+    """`read` each message up to the takeover at offset `until`. What a balancer said that had been
+    replaced by then, and did not know it, was done by nobody."""
+
+    def __init__(self, active: ActiveBalancer, pool: str, until: int) -> None:
+        self._active = active
+        self._pool = pool
+        self._until = until
+        self._newest = -1  # epoch
+
+    def read(self, message: Received) -> bool:
+        """Return whether there may be more."""
+        if message.offset >= self._until:
+            return False
+        headers = message.headers
+        if headers.get(POOL) != self._pool:
+            return True
+        if TAKEOVER in headers:
+            self._newest = message.offset
+            return True
+        try:
+            record = _record.decode(message.value or b"")
+            epoch, _ = int(headers.get(EPOCH, "")), int(headers.get(CAUSE, "0"))
+        except (ValueError, msgspec.MsgspecError, RecursionError) as error:
+            logger.warning("a record of %s is left out: %s", EVENTS, error)
+            return True
+        if epoch >= self._newest:
+            self._newest = epoch
+            self._active.recall(record, headers)
+        return True

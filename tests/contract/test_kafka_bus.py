@@ -1,0 +1,314 @@
+"""What a bus on a real Kafka promises beyond any other: crashes of consumers and of the cluster
+lose nothing, and the consequences of each message are there once.
+"""
+
+import asyncio
+import contextlib
+import random
+import secrets
+import sys
+import time
+from collections import Counter
+
+import confluent_kafka
+import pytest
+from confluent_kafka.admin import AdminClient, OffsetSpec
+
+from kairos.errors import TopicMissing
+from kairos.live.kafka.bus import KafkaBus
+from kairos.live.kafka.connection import parse_bus
+from kairos.live.kafka.items import Assigned
+from kairos.live.kafka.subscription import CaughtUp, Received, Revoked, Subscription
+from kairos.live.kafka.topics import ensure
+from kairos.live.kafka.transactions import NotSent, Transactions
+from kairos.ports import Message
+from kairos.topics import AGENTS, DEAD_LETTERS
+from tests.buses import TIMEOUT_S, Seen, consuming, text
+from tests.kafka import Broker
+
+pytestmark = pytest.mark.kafka
+
+
+class Cluster:
+    """A cluster, with two topics of this test's own."""
+
+    def __init__(self, url):
+        self.url = url
+        self.connection = parse_bus(url)
+        name = f"{AGENTS}{secrets.token_hex(4)}"
+        self.source, self.sink = f"{name}.in", f"{name}.out"
+
+    async def prepare(self):
+        await ensure(self.connection, [self.source, self.sink, DEAD_LETTERS])
+        return self
+
+    async def sunk(self, values):
+        """What is on the sink once all of the values are, and nothing that is under way."""
+        came = Counter()
+        async with asyncio.timeout(TIMEOUT_S), Subscription(self.connection, [self.sink]) as sink:
+            while not set(values) <= set(came):
+                came.update(_values(await sink.batch()))
+        async with asyncio.timeout(TIMEOUT_S), Subscription(self.connection, [self.sink]) as sink:
+            came, reading = Counter(), 8
+            while reading:
+                items = await sink.batch()
+                came.update(_values(items))
+                reading -= sum(isinstance(item, CaughtUp) for item in items)
+        return came
+
+    async def relay(self, message: Message):
+        await asyncio.sleep(random.uniform(0, 0.01))
+        return [(self.sink, Message(key=message.key, value=message.value))]
+
+    def consuming(self, bus, handler=None):
+        handler = handler or self.relay
+        return consuming(bus, handler, topic=self.source, group=self.source, concurrency=8)
+
+    @contextlib.asynccontextmanager
+    async def worker(self):
+        process = await asyncio.create_subprocess_exec(
+            *(sys.executable, "-m", "tests.kafka_worker", self.url, self.source, self.sink),
+            stdout=asyncio.subprocess.PIPE,
+        )
+        try:
+            yield process
+        finally:
+            with contextlib.suppress(ProcessLookupError):
+                process.kill()
+            await process.wait()
+            process._transport.close()
+
+
+def _values(items):
+    return [item.value.decode() for item in items if isinstance(item, Received)]
+
+
+@pytest.fixture
+async def cluster(kafka):
+    return await Cluster(kafka).prepare()
+
+
+async def publish(bus, cluster, values, *, pause_s=0.0):
+    for value in values:
+        key = f"k{secrets.randbelow(50)}"
+        await bus.publish(cluster.source, Message(key=key, value=value.encode()))
+        if pause_s:
+            await asyncio.sleep(pause_s)
+
+
+@pytest.mark.timeout(240)
+async def test_consumers_that_are_killed_at_any_moment_have_their_consequences_once(cluster):
+    values = [str(n) for n in range(6_000)]
+    async with KafkaBus(cluster.connection) as bus:
+        publishing = asyncio.create_task(publish(bus, cluster, values))
+        for _ in range(3):
+            async with (
+                cluster.worker(),
+                Subscription(cluster.connection, [cluster.sink], start="end") as sink,
+            ):
+                # Something of it is there, and more is under way: now it dies.
+                async with asyncio.timeout(TIMEOUT_S):
+                    while not _values(await sink.batch()):
+                        pass
+                await asyncio.sleep(random.uniform(0, 0.3))
+        await publishing
+        async with cluster.worker():
+            came = await cluster.sunk(values)
+    assert came == Counter(values)
+
+
+@pytest.mark.timeout(180)
+async def test_what_was_done_beyond_a_message_in_hand_is_not_done_again_after_a_crash(cluster):
+    others = [str(n) for n in range(200)]
+    seen = Seen()
+    async with KafkaBus(cluster.connection) as bus:
+        await bus.publish(cluster.source, Message(key="hang", value=b"hang"))
+        async with cluster.worker() as worker:
+            async with asyncio.timeout(TIMEOUT_S):
+                await worker.stdout.readline()
+            await publish(bus, cluster, others)
+            assert await cluster.sunk(others) == Counter(others)
+        async with cluster.consuming(bus, seen):
+            await seen.until("hang")
+            await bus.publish(cluster.source, Message(key="hang", value=b"last"))
+            await seen.until("last")
+    assert seen.values == ["hang", "last"]
+
+
+@pytest.mark.timeout(180)
+async def test_consumers_that_come_and_go_under_load_lose_and_double_nothing(cluster):
+    values = [str(n) for n in range(4_000)]
+    async with contextlib.AsyncExitStack() as stack:
+        buses = [await stack.enter_async_context(KafkaBus(cluster.connection)) for _ in range(3)]
+        publishing = asyncio.create_task(publish(buses[0], cluster, values, pause_s=0.001))
+        async with cluster.consuming(buses[0]), cluster.consuming(buses[1]):
+            await asyncio.sleep(2)
+            async with cluster.consuming(buses[2]):
+                await asyncio.sleep(2)
+        async with cluster.consuming(buses[1]), cluster.consuming(buses[2]):
+            await publishing
+            came = await cluster.sunk(values)
+    assert came == Counter(values)
+
+
+@pytest.mark.timeout(180)
+async def test_a_cluster_that_crashes_under_load_and_comes_back_loses_and_doubles_nothing(tmp_path):
+    values = [str(n) for n in range(3_000)]
+    with Broker(tmp_path) as broker:
+        cluster = await Cluster(broker.url).prepare()
+        async with KafkaBus(cluster.connection) as bus, cluster.consuming(bus) as consumer:
+            publishing = asyncio.create_task(publish(bus, cluster, values, pause_s=0.002))
+            await asyncio.sleep(3)
+            broker.kill()
+            await asyncio.sleep(3)
+            await asyncio.to_thread(broker.start)
+            async with asyncio.timeout(TIMEOUT_S):
+                await publishing
+            came = await cluster.sunk(values)
+            assert not consumer.done()
+    assert came == Counter(values)
+
+
+@pytest.mark.timeout(180)
+async def test_a_cluster_that_is_away_for_longer_than_a_transaction_may_last(tmp_path):
+    values = [str(n) for n in range(500)]
+    with Broker(tmp_path) as broker:
+        cluster = await Cluster(broker.url).prepare()
+        gate = asyncio.Event()
+
+        async def wait(message: Message):
+            await gate.wait()
+            return await cluster.relay(message)
+
+        async with KafkaBus(cluster.connection) as bus, cluster.consuming(bus, wait) as consumer:
+            await publish(bus, cluster, values)
+            broker.kill()
+            gate.set()  # handlers end, and nothing can go out
+            await asyncio.sleep(15)
+            await asyncio.to_thread(broker.start)
+            came = await cluster.sunk(values)
+            assert not consumer.done()
+    assert came == Counter(values)
+
+
+async def test_a_consumer_that_ends_in_order_leaves_nothing_to_do_again(cluster):
+    first, second = Seen(), Seen()
+    sent = [str(n) for n in range(100)]
+    async with KafkaBus(cluster.connection) as bus:
+        async with cluster.consuming(bus, first):
+            await publish(bus, cluster, sent)
+            await first.until(*sent)
+        started_at = time.monotonic()
+        async with cluster.consuming(bus, second):
+            await bus.publish(cluster.source, Message(key="k", value=b"more"))
+            await second.until("more")
+    assert second.values == ["more"]
+    assert time.monotonic() - started_at < 4  # the group was left: nobody waits for the dead
+
+
+async def test_a_handler_that_takes_longer_than_a_session_is_not_taken_for_dead(cluster):
+    async def be_slow(message: Message) -> None:
+        if text(message) == "slow":
+            await asyncio.sleep(8)
+
+    seen = Seen(be_slow)
+    async with (
+        KafkaBus(cluster.connection) as bus,
+        cluster.consuming(bus, seen),
+    ):
+        await bus.publish(cluster.source, Message(key="k", value=b"slow"))
+        await bus.publish(cluster.source, Message(key="k", value=b"next"))
+        await seen.until("next")
+    assert seen.values == ["slow", "next"]
+
+
+async def test_topics_that_do_not_exist_are_said_to_be_missing(cluster):
+    async with KafkaBus(cluster.connection) as bus:
+        with pytest.raises(TopicMissing, match="'nowhere' cannot be used"):
+            await bus.publish("nowhere", Message(key="k", value=b""))
+        with pytest.raises(TopicMissing, match="nowhere"):
+            await bus.consume("nowhere", "g", Seen())
+        with pytest.raises(TopicMissing, match="no/name"):
+            await bus.consume("no/name", "g", Seen())
+
+
+async def test_a_message_whose_consequence_has_no_topic_is_dead(cluster):
+    async def send_away(message: Message):
+        return [("no/name", message)]
+
+    dead = Seen()
+    key = secrets.token_hex(4)
+
+    async def ours(message: Message) -> None:
+        if message.key == key:
+            await dead(message)
+
+    async with (
+        KafkaBus(cluster.connection) as bus,
+        cluster.consuming(bus, send_away),
+        consuming(bus, ours, topic=DEAD_LETTERS, group=cluster.source),
+    ):
+        await bus.publish(cluster.source, Message(key=key, value=b"a"))
+        await dead.until("a")
+    assert dead.messages[0].headers["kairos-dead-reason"].startswith("TopicMissing: the topic")
+
+
+async def test_all_that_is_done_is_committed_to_the_end_of_the_topic(cluster):
+    sent = [str(n) for n in range(20)]
+    async with KafkaBus(cluster.connection) as bus:
+        async with cluster.consuming(bus):
+            await publish(bus, cluster, sent)
+            await cluster.sunk(sent)
+        seen = Seen()
+        async with consuming(bus, seen, topic=cluster.sink, group=cluster.sink):
+            await seen.until(*sent)  # whose log has a mark after each transaction
+            async with asyncio.timeout(TIMEOUT_S):
+                while await asyncio.to_thread(lag, cluster, cluster.sink):
+                    await asyncio.sleep(0.1)
+
+
+def lag(cluster, topic):
+    """How far the group named as the topic is behind."""
+    client = AdminClient({"bootstrap.servers": cluster.connection.servers})
+    partitions = [confluent_kafka.TopicPartition(topic, n) for n in range(8)]
+    asked = confluent_kafka.ConsumerGroupTopicPartitions(topic, partitions)
+    [known] = client.list_consumer_group_offsets([asked]).values()
+    committed = {p.partition: max(p.offset, 0) for p in known.result().topic_partitions}
+    ends = client.list_offsets({p: OffsetSpec.latest() for p in partitions})
+    return sum(end.result().offset - committed[p.partition] for p, end in ends.items())
+
+
+async def test_metadata_of_others_is_left_out_with_a_warning(cluster, caplog):
+    seen = Seen()
+    async with KafkaBus(cluster.connection) as bus:
+        await bus.publish(cluster.source, Message(key="k", value=b"a"))
+        async with Subscription(cluster.connection, [cluster.source], cluster.source) as others:
+            async with asyncio.timeout(TIMEOUT_S):
+                partitions = []
+                while len(partitions) < 8:
+                    partitions += [i for i in await others.batch() if isinstance(i, Assigned)]
+                await others.commit({(cluster.source, p.partition): (0, "?") for p in partitions})
+        async with cluster.consuming(bus, seen):
+            await seen.until("a")
+    assert "the metadata of a committed offset is not that of a Kairos bus" in caplog.text
+
+
+async def test_what_a_member_of_before_the_last_rebalance_sends_does_not_go_out(cluster):
+    async with (
+        Subscription(cluster.connection, [cluster.source], cluster.source) as first,
+        Transactions(cluster.connection) as transactions,
+        asyncio.timeout(TIMEOUT_S),
+    ):
+        await first.batch()
+        old = first.group_metadata()
+        async with Subscription(cluster.connection, [cluster.source], cluster.source):
+            while not any(isinstance(item, Revoked) for item in await first.batch()):
+                pass
+            outgoing = [(cluster.sink, Message(key="k", value=b"late"))]
+            offsets = {(cluster.source, 0): (1, "")}
+            with pytest.raises(NotSent):
+                await transactions.perform(outgoing, offsets, old)
+            await transactions.perform(
+                [(cluster.sink, Message(key="k", value=b"new"))], {}, first.group_metadata()
+            )
+    assert await cluster.sunk(["new"]) == Counter(["new"])

@@ -1,0 +1,45 @@
+"""librdkafka's own stand-in for a Kafka cluster: no Java, no disk, and no transactions that hold.
+
+What it cannot do is said in `tests/contract/test_bus.py`, where it matters.
+"""
+
+import ctypes
+from pathlib import Path
+
+import confluent_kafka
+
+
+class MockCluster:
+    """One broker in this process. A context manager."""
+
+    def __init__(self):
+        packages = Path(confluent_kafka.__file__).parents[1]
+        [library] = packages.glob("confluent_kafka.libs/librdkafka-*")
+        self._c = ctypes.CDLL(library)
+        for name in ("rd_kafka_conf_new", "rd_kafka_new", "rd_kafka_mock_cluster_new"):
+            getattr(self._c, name).restype = ctypes.c_void_p
+        self._c.rd_kafka_mock_cluster_bootstraps.restype = ctypes.c_char_p
+
+    def __enter__(self):
+        text = ctypes.create_string_buffer(512)
+        configuration = ctypes.c_void_p(self._c.rd_kafka_conf_new())
+        self._c.rd_kafka_conf_set(configuration, b"log_level", b"0", text, 512)
+        producer, brokers = 0, 1
+        self._client = ctypes.c_void_p(self._c.rd_kafka_new(producer, configuration, text, 512))
+        self._cluster = ctypes.c_void_p(self._c.rd_kafka_mock_cluster_new(self._client, brokers))
+        self._c.rd_kafka_mock_group_initial_rebalance_delay_ms(self._cluster, 0)
+        self.servers = self._c.rd_kafka_mock_cluster_bootstraps(self._cluster).decode()
+        return self
+
+    def __exit__(self, *_):
+        self._c.rd_kafka_mock_cluster_destroy(self._cluster)
+        self._c.rd_kafka_destroy(self._client)
+
+    def create(self, topic, partitions=4):
+        self._c.rd_kafka_mock_topic_create(self._cluster, topic.encode(), partitions, 1)
+
+    def go_down(self):
+        self._c.rd_kafka_mock_broker_set_down(self._cluster, 1)
+
+    def come_up(self):
+        self._c.rd_kafka_mock_broker_set_up(self._cluster, 1)
