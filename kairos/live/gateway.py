@@ -99,9 +99,7 @@ class Gateway:
             if content is None:
                 return
             if self._engine.expects(exchange.request_id):  # another call of that name is in flight
-                if b"x-kairos-attempt" in headers:  # its name is meant: the same call
-                    raise RequestInFlight(exchange.request_id)
-                exchange.request_id = _new_id()
+                exchange.request_id = _other_id(exchange.request_id, headers)
             body = _read(scope["path"], headers, content)
             identity = read_identity(headers)
             request = self._request(exchange.request_id, tenant, identity, body)
@@ -233,6 +231,13 @@ class RouteRefused(InvalidRequest):
         self.status = status
         codes = {405: "method_not_allowed", 415: "unsupported_encoding"}
         self.code = codes.get(status, "not_found")
+
+
+def _other_id(taken: str, headers: dict[bytes, bytes]) -> str:
+    """Raises RequestInFlight: the client counts attempts, so it means that very call."""
+    if b"x-kairos-attempt" in headers:
+        raise RequestInFlight(taken)
+    return _new_id()
 
 
 def _new_id() -> str:

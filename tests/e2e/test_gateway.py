@@ -150,6 +150,18 @@ async def test_a_request_id_that_is_in_flight_already_is_replaced(kairos, engine
     assert again.headers["x-request-id"] == "same"
 
 
+async def test_a_call_that_counts_its_attempts_waits_for_the_one_of_its_name_to_end(kairos, engine):
+    served = await kairos(engine.url)
+    engine.answer = engine.when_released
+    first = asyncio.create_task(served.chat(headers={"X-Request-Id": "same"}))
+    await engine.called(1)
+    again = {"X-Request-Id": "same", "X-Kairos-Attempt": "2"}
+    (await served.chat(headers=again)).is_to_be_retried("request_in_flight")
+    engine.release(2)
+    await first
+    assert (await served.chat(headers=again)).headers["x-request-id"] == "same"
+
+
 async def test_requests_of_one_id_whose_bodies_arrive_together_are_told_apart(kairos, engine):
     served = await kairos(engine.url)
     engine.answer = engine.when_released

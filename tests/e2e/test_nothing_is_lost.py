@@ -6,6 +6,7 @@ import time
 from collections import Counter
 from contextlib import ExitStack
 
+import aiohttp
 import msgspec
 import pytest
 
@@ -102,6 +103,7 @@ class Deployment:
         self.broker = stack.enter_context(Broker(directory / "kafka"))
         self.connection = parse_bus(self.broker.url)
         engine_ports, (gateway, admin, balancer, orchestrator) = free_ports(2), free_ports(4)
+        self.orchestrator_url = f"http://127.0.0.1:{orchestrator}"
         self.engine_urls = [f"http://127.0.0.1:{port}" for port in engine_ports]
         bus = ("--bus", self.broker.url)
         engines = [
@@ -231,18 +233,16 @@ def rebuilt_graphs(events):
 async def left_behind(connection, inboxes):
     """Messages that their group has not done, and calls that have not ended."""
     undone = []
-    for inbox in inboxes:
-        seen = []
 
-        async def see(message, seen=seen):
-            seen.append(message)
+    async def see(message):
+        undone.append(message)
 
-        async with KafkaBus(connection) as bus:
-            consuming = asyncio.create_task(bus.consume(inbox, inbox, see))
-            await asyncio.sleep(3)
-            consuming.cancel()
-            await asyncio.gather(consuming, return_exceptions=True)
-        undone += seen
+    async with KafkaBus(connection) as bus:
+        consuming = [asyncio.create_task(bus.consume(inbox, inbox, see)) for inbox in inboxes]
+        await asyncio.sleep(6)
+        for task in consuming:
+            task.cancel()
+        await asyncio.gather(*consuming, return_exceptions=True)
     waiting = await read_all(connection, REQUESTS, group="kairos.balancer.default")
     told = msgspec.json.Decoder(Told)
     for item in waiting:
@@ -250,6 +250,21 @@ async def left_behind(connection, inboxes):
         if kind == CALL or (kind == TOLD and isinstance(told.decode(item.value).event, Arrived)):
             undone.append(item)
     return undone
+
+
+async def shown_graphs(url, workflows):
+    """The same graphs, as the orchestrator shows them: one that was killed amid all this."""
+    graphs = {}
+    async with aiohttp.ClientSession() as session:
+        for workflow in workflows:
+            async with session.get(f"{url}/v1/workflows/{workflow}") as response:
+                calls = (await response.json())["calls"]
+            graphs[workflow] = {
+                call["id"]: (call["agent"], tuple(call["parents"]))
+                for call in calls
+                if call["outcome"] == "finished"
+            }
+    return graphs
 
 
 async def test_every_workflow_ends_once_and_as_in_a_quiet_run_whatever_dies(tmp_path):
@@ -289,6 +304,8 @@ async def test_every_workflow_ends_once_and_as_in_a_quiet_run_whatever_dies(tmp_
             await asyncio.sleep(3)  # for what should not come: a second end
             collecting.cancel()
         seconds = time.monotonic() - began
+        last = [f"w-{number}" for number in range(WORKFLOWS - 50, WORKFLOWS)]
+        shown = await shown_graphs(deployment.orchestrator_url, last)
         for name in ("gateway", "balancer", "orchestrator", "qa", "rg", "cg"):
             await asyncio.to_thread(deployment.processes[name].stop)
 
@@ -311,4 +328,6 @@ async def test_every_workflow_ends_once_and_as_in_a_quiet_run_whatever_dies(tmp_
     assert dead == []
     assert undone == []
     assert takeovers >= 2
-    assert rebuilt_graphs(events) == true_graphs(handed_over)
+    true = true_graphs(handed_over)
+    assert rebuilt_graphs(events) == true
+    assert shown == {workflow: true[workflow] for workflow in last}

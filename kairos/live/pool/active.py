@@ -249,8 +249,12 @@ class ActiveBalancer:
         goes_on = (
             opened is not None and opened.call is not None and opened.performer != self._ourselves
         )
+        performing = self._calls.performing(call.request.id)
         if self._calls.ask_again(call) or goes_on:
-            self._voice.offsets.done(offset)
+            if opened is None and performing is not None:  # from when this process decided before
+                performing.add_done_callback(lambda _: self._voice.offsets.done(offset))
+            else:
+                self._voice.offsets.done(offset)
         else:  # of one that was answered here just now, it must wait for the end: `_admit` says so
             self._start(call, offset)
 
@@ -284,7 +288,7 @@ class ActiveBalancer:
         opened.performer = self._ourselves
         self._voice.about(opened.request.workflow_id, self._ourselves, offset)
         self._voice(Record(self._clock.now(), Arrived(opened.request)))
-        if not self._calls.performs(call.request.id):
+        if self._calls.performing(call.request.id) is None:
             call.admitted = True
             self._calls.start(call, lambda _: None)
 

@@ -59,6 +59,8 @@ class BusCall(msgspec.Struct):
     left: asyncio.Event = msgspec.field(default_factory=asyncio.Event)
     admitted: bool = False  # the balancer knows it
     abandoned: bool = False  # another process has taken over: nothing more is told of it
+    task: asyncio.Task[None] | None = None
+    answer: bytes | None = None
 
 
 def read_call(message: Received, now: int) -> BusCall:
@@ -115,29 +117,35 @@ class BusCalls:
         """Perform a call. `arrive` is told of its arrival, and may refuse it by a KairosError. The
         task ends once the answer is safe."""
         self._calls[call.request.id] = call
-        task = asyncio.create_task(self._perform(call, arrive))
+        call.task = task = asyncio.create_task(self._perform(call, arrive))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
         return task
 
-    def performs(self, request_id: str) -> bool:
-        return request_id in self._calls and not self._calls[request_id].abandoned
+    def performing(self, request_id: str) -> asyncio.Task[None] | None:
+        """The task of a call that will be answered from here."""
+        call = self._calls.get(request_id)
+        return None if call is None or call.abandoned else call.task
 
     def ask_again(self, call: BusCall) -> bool:
         """The same call, from whoever may have missed the answer; False: it is not known here."""
         request_id = call.request.id
-        if self.performs(request_id):
-            self._calls[request_id].reply_to |= call.reply_to
-            return True
-        if request_id in self._answered:
-            try:
-                for topic in call.reply_to:
-                    sent = self._send(call, topic, self._answered[request_id])
-                    sent.add_done_callback(partial(_is_known, call))
-            except Unavailable as error:  # then it asks once more
-                logger.warning("the answer to %s is lost: %s", request_id, error)
-            return True
-        return False
+        answer = self._answered.get(request_id)
+        if self.performing(request_id) is not None:
+            earlier = self._calls[request_id]
+            if earlier.answer is None:
+                earlier.reply_to |= call.reply_to
+                return True
+            answer = earlier.answer
+        if answer is None:
+            return False
+        try:
+            for topic in call.reply_to:
+                sent = self._send(call, topic, answer)
+                sent.add_done_callback(partial(_is_known, call))
+        except Unavailable as error:  # then it asks once more
+            logger.warning("the answer to %s is lost: %s", request_id, error)
+        return True
 
     def leave(self, request_id: str, reply_to: str) -> None:
         """Who awaits the answer on that topic does so no more."""
@@ -226,18 +234,18 @@ class BusCalls:
 
     async def _reply(self, call: BusCall, answer: "_Answer") -> None:
         """Return once the answer is safe, on each topic that exists."""
-        payload = answer.payload()
+        call.answer = payload = answer.payload()
         if answer.status == 200:
             self._keep(call.request.id, payload)
-        told: set[str] = set()
-        while more := call.reply_to - told:  # who asks meanwhile is answered, too
+        while True:
             try:
-                for sent in [self._send(call, topic, payload) for topic in more]:
-                    await _warn_if_lost(call, sent)
+                sent = [self._send(call, topic, payload) for topic in call.reply_to]
+                break
             except Unavailable:  # too much waits to be sent
                 await asyncio.sleep(_AGAIN_S)
-                continue
-            told |= more
+        for each in sent:
+            await asyncio.wait([each])
+            _is_known(call, each)
 
     def _send(self, call: BusCall, topic: str, payload: bytes) -> asyncio.Future[int]:
         request_id = call.request.id
@@ -294,11 +302,6 @@ async def _failed(call: BusCall, error: KairosError) -> "_Answer":
     answer = _Answer()
     await Exchange(call.request.id, answer.take).fail(error)
     return answer
-
-
-async def _warn_if_lost(call: BusCall, sent: asyncio.Future[int]) -> None:
-    await asyncio.wait([sent])
-    _is_known(call, sent)
 
 
 def _is_known(call: BusCall, sent: asyncio.Future[int]) -> None:
