@@ -2,7 +2,7 @@
 
 Messages from agent to agent, LLM calls over Kafka and over HTTP, and a minute in which agents get
 twice what they can do. The broker and `kairos serve` have core 0; the engines, the agents and the
-clients share core 1. Adds its figures to bench/results.json; takes about six minutes. Kafka comes
+clients share core 1. Adds its figures to bench/results.json; takes about five minutes. Kafka comes
 from scripts/kafka.sh, or is the one that KAIROS_BENCH_BUS=kafka://HOST:PORT names.
 
 `--quick`: fewer rounds and an overload of ten seconds, to see that it works.

@@ -1,7 +1,7 @@
 """Operators' routes, on a port of their own."""
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Protocol
 
 from fastapi import FastAPI
 
@@ -11,8 +11,18 @@ from kairos.live.health import add_health
 from kairos.live.monitor import Monitor
 
 
+class Brain(Protocol):
+    """What decides in this process, or stands by to do so."""
+
+    @property
+    def balancer(self) -> Balancer: ...
+
+    @property
+    def decides(self) -> bool: ...
+
+
 def build_admin(
-    balancer: Callable[[], Balancer], monitor: Monitor, metrics: Callable[[], bytes] | None = None
+    brain: Brain, monitor: Monitor, metrics: Callable[[], bytes] | None = None
 ) -> FastAPI:
     """`metrics`: also what a process without clients is asked, /health and /metrics."""
     app = FastAPI(title="Kairos for operators", version=__version__)
@@ -20,9 +30,10 @@ def build_admin(
     @app.get("/admin/status")
     async def status() -> dict[str, Any]:
         """What waits, what runs where, and why an instance is not used."""
-        ledger = balancer().ledger
+        ledger = brain.balancer.ledger
         return {
-            "waiting": balancer().waiting,
+            "decides": brain.decides,  # false: another process of the pool does, and knows the rest
+            "waiting": brain.balancer.waiting,
             "instances": {
                 instance.id: {
                     "models": instance.models,

@@ -47,6 +47,10 @@ class Alone:
     def balancer(self) -> Balancer:
         return self.runtime.balancer
 
+    @property
+    def decides(self) -> bool:
+        return True
+
     def now(self) -> int:
         return self.runtime.now()
 

@@ -78,7 +78,7 @@ class MemoryBus:
         grave = self._topic(DEAD_LETTERS)
         # The living never wait for room among the dead, nor are the dead buried twice.
         if topic == DEAD_LETTERS or grave.room.locked():
-            log.error("%s: the dead letter of %s is lost", group, message.key)
+            log.error("%s: the dead letter of %.100r is lost", group, message.key)
             return
         await grave.room.acquire()
         grave.append(letter)

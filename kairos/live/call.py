@@ -175,7 +175,12 @@ class Call:
                 self._desk.feed(WorkflowEnded(self._request.tenant, self._request.workflow_id))
 
     async def _forward(self, instance_id: str, exchange: Exchange) -> Event:
-        upstream = self._engine.upstreams[instance_id]
+        upstream = self._engine.upstreams.get(instance_id)
+        if upstream is None:  # another process of the pool decided
+            raise UpstreamFailed(
+                f"instance {instance_id} was chosen, which this process does not know: all "
+                "processes of a pool must name the same engines"
+            )
         url = upstream.url(self._scope["path"], self._scope["query_string"].decode("latin-1"))
         headers = {"X-Request-Id": self._request.id, **upstream.headers}
         for name, value in self._scope["headers"]:

@@ -54,7 +54,7 @@ class Delivery:
 
 def dead_letter(topic: str, group: str, message: Message, reason: str) -> Message:
     """The message as it is buried: with where it came from, and why."""
-    log.warning("%s: a message of %s is dead: %s", group, message.key, reason)
+    log.warning("%s: a message of %.100r is dead: %s", group, message.key, reason)
     why = {DEAD_TOPIC: topic, DEAD_GROUP: group, DEAD_REASON: reason[:_REASON_LIMIT]}
     return msgspec.structs.replace(message, headers={**message.headers, **why})
 

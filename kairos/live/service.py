@@ -84,7 +84,7 @@ async def running(
             insight = partial(brain.add_insight, access=access)
             servers = {
                 sock: server_of(build_app(gateway, access, telemetry.render, insight)),
-                admin_sock: server_of(build_admin(lambda: brain.balancer, monitor)),
+                admin_sock: server_of(build_admin(brain, monitor)),
             }
             async with serving(servers, parts.background):
                 yield Service(brain, monitor, url_of(sock), url_of(admin_sock))
@@ -99,10 +99,9 @@ async def balancing(settings: Settings) -> AsyncIterator[Service]:
     """
     with listen(settings.host, settings.port) as sock:
         async with _put_together(settings, ()) as parts:
-            brain = parts.brain
-            app = build_admin(lambda: brain.balancer, parts.monitor, parts.telemetry.render)
+            app = build_admin(parts.brain, parts.monitor, parts.telemetry.render)
             async with serving({sock: server_of(app)}, parts.background):
-                yield Service(brain, parts.monitor, url_of(sock), url_of(sock))
+                yield Service(parts.brain, parts.monitor, url_of(sock), url_of(sock))
 
 
 @contextlib.asynccontextmanager

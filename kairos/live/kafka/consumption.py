@@ -133,7 +133,7 @@ class Consumption:
         message = Message(key=received.key, value=received.value or b"", headers=received.headers)
         letter = dead_letter(received.topic, self._group, message, reason)
         if received.topic == DEAD_LETTERS:  # the dead are not buried twice
-            logger.error("%s: the dead letter of %s is lost", self._group, received.key)
+            logger.error("%s: the dead letter of %.100r is lost", self._group, received.key)
             return Finished(share, received, ())
         return Finished(share, received, [(DEAD_LETTERS, letter)], is_dead=True)
 

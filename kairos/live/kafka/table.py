@@ -71,7 +71,7 @@ TABLE = (
     Topic(
         name=topics.REPLIES,
         carries="answers to LLM calls over the bus; one topic per host that asks",
-        key="kairos-request-id",
+        key="msg_id",
         partitions=1,
         retention_ms=HOUR_MS,
         why="read as it comes; who lost a reply asks again",

@@ -42,6 +42,7 @@ from kairos.live.pool.messages import (
     Alive,
     Declined,
     Told,
+    check_counts,
     check_request,
 )
 from kairos.live.pool.opened import Open, OpenCalls
@@ -99,6 +100,11 @@ class ActiveBalancer:
         if offset is None:
             return None
         return offset, self._opened.oldest_at(now) - _RECALL_US
+
+    @property
+    def is_broken(self) -> bool:
+        """A decision could not be recorded: whoever takes over must do without those after it."""
+        return self._voice.is_broken
 
     @property
     def recalled_to(self) -> int:
@@ -315,10 +321,12 @@ class ActiveBalancer:
 
 
 def _read_told(value: bytes) -> Told:
-    """Raises InvalidRequest: it is larger than what any performer says."""
+    """Raises InvalidRequest: it is not what any performer says."""
     if len(value) > TOLD_BYTES:
         raise InvalidRequest(f"a fact is at most {TOLD_BYTES} bytes")
-    return _told.decode(value)
+    told = _told.decode(value)
+    check_counts(told.event)
+    return told
 
 
 class _AfterRecord:

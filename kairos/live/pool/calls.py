@@ -3,8 +3,10 @@ that the caller named."""
 
 import asyncio
 import logging
+import re
 from collections import OrderedDict
-from collections.abc import Callable, Mapping, MutableMapping
+from collections.abc import Callable, Iterator, Mapping, MutableMapping
+from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
@@ -28,11 +30,12 @@ from kairos.live.kafka.producer import Producer
 from kairos.live.kafka.subscription import Received
 from kairos.live.pool.messages import CallHeaders, read_call_headers
 from kairos.live.pool.performer import Performer
-from kairos.model import SECOND, Request
+from kairos.model import SECOND, TRACEPARENT, Request
 
 logger = logging.getLogger(__name__)
 
 TENANT = "default"  # of whoever calls over the bus
+ANSWER_BYTES = 8 << 20  # of an engine; what the bus takes is less
 ANSWERS_KEPT_BYTES = 64 << 20  # for a caller that asks again
 _AGAIN_S = 1.0
 _STOP_S = 2.0
@@ -84,8 +87,9 @@ def read_call(message: Received, now: int) -> BusCall:
         prompt_tokens=body.prompt_tokens,
         completion_tokens=body.completion_tokens,
     )
-    traceparent = message.headers.get("traceparent")
-    return BusCall(headers, traceparent, body, request, {headers.reply_to})
+    traceparent = message.headers.get("traceparent", "")
+    is_trace = re.fullmatch(TRACEPARENT, traceparent) is not None
+    return BusCall(headers, traceparent if is_trace else None, body, request, {headers.reply_to})
 
 
 class BusCalls:
@@ -209,20 +213,14 @@ class BusCalls:
             raise TooMuchHeld(self._max_held_bytes)
         headers = [(b"content-type", b"application/json")]
         if call.traceparent is not None:
-            headers.append((b"traceparent", call.traceparent.encode("latin-1", "replace")))
+            headers.append((b"traceparent", call.traceparent.encode()))
         scope = {"path": _PATH, "method": "POST", "query_string": b"", "headers": headers}
 
         async def receive() -> MutableMapping[str, Any]:
             await call.left.wait()
             return {"type": "http.disconnect"}
 
-        deadline = call.headers.deadline
-        if deadline is not None:
-            remaining_s = (deadline - self._performer.now()) / SECOND
-            if remaining_s <= 0:
-                raise DeadlinePassed("the call came after its deadline")
-            asyncio.get_running_loop().call_later(remaining_s, call.left.set)
-        await Call(
+        performed = Call(
             call.request,
             scope,
             call.body,
@@ -230,7 +228,25 @@ class BusCalls:
             self._engine,
             self._on_trouble,
             is_workflow=call.headers.workflow_id is None,
-        ).run(exchange, receive)
+        )
+        with self._leaving_at_deadline(call):
+            await performed.run(exchange, receive)
+
+    @contextmanager
+    def _leaving_at_deadline(self, call: BusCall) -> Iterator[None]:
+        """Raises DeadlinePassed: it is past already."""
+        deadline = call.headers.deadline
+        if deadline is None:
+            yield
+            return
+        remaining_s = (deadline - self._performer.now()) / SECOND
+        if remaining_s <= 0:
+            raise DeadlinePassed("the call came after its deadline")
+        leaving = asyncio.get_running_loop().call_later(remaining_s, call.left.set)
+        try:
+            yield
+        finally:
+            leaving.cancel()
 
     async def _reply(self, call: BusCall, answer: "_Answer") -> None:
         """Return once the answer is safe, on each topic that exists."""
@@ -316,15 +332,21 @@ class _Answer:
         self.status = INTERNAL.status
         self._retry_after: str | None = None
         self._parts: list[bytes] = []
+        self._bytes = 0
 
     async def take(self, message: MutableMapping[str, Any]) -> None:
+        """Raises UpstreamFailed: there is no end to it."""
         if message["type"] == "http.response.start":
             self.status = message["status"]
             headers: Mapping[bytes, bytes] = dict(message["headers"])
             retry_after = headers.get(b"retry-after")
             self._retry_after = retry_after.decode("latin-1") if retry_after else None
         else:
-            self._parts.append(message.get("body", b""))
+            part = message.get("body", b"")
+            self._bytes += len(part)
+            if self._bytes > ANSWER_BYTES:
+                raise UpstreamFailed(f"the answer is over {ANSWER_BYTES} bytes")
+            self._parts.append(part)
 
     def payload(self) -> bytes:
         body = b"".join(self._parts)

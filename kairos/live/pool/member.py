@@ -41,12 +41,13 @@ _COMMIT_S = 0.5
 _LAST_COMMIT_S = 2.0
 _MARGIN_US = 10 * SECOND
 _MISSING_US = 5 * SECOND
+_AGAIN_S = 1.0
 _SINCE = "events-since"  # in a commit: the instant from which a successor reads what was decided
 
 
 class _Superseded(Exception):
-    """Another member's announcement is later than ours, though the partition may be ours: what is
-    decided here does not count. Whoever gets the partition next announces itself anew."""
+    """What is decided here does not count, though the partition may be ours. Whoever gets it next
+    announces itself anew."""
 
 
 class Member:
@@ -79,7 +80,8 @@ class Member:
         self._caught_up_at: int | None = None
         self._beside: list[asyncio.Task[None]] = []
         self._partition = -1
-        self._epoch = -1
+        self._epoch = self._announced_at = -1
+        self._is_superseded = False
         self._was_done: dict[Where, tuple[int, str]] = {}
         self._others: dict[int, int] = {}  # partitions of other pools, and how far they were read
 
@@ -97,14 +99,15 @@ class Member:
         while True:
             try:
                 await self._take_part(f"kairos.balancer.{self._pool}")
-            except* _Superseded:
-                logger.warning("pool %s: another announced itself later", self._pool)
+            except* (_Superseded, Unavailable) as errors:
+                logger.warning("pool %s: %s", self._pool, errors.exceptions[0])
+            await asyncio.sleep(_AGAIN_S)
 
     async def _take_part(self, group: str) -> None:
         """Until cancelled.
 
         Raises:
-            _Superseded: in a group.
+            _Superseded, Unavailable: in a group.
         """
         async with (
             Subscription(self._connection, [REQUESTS], group) as requests,
@@ -116,7 +119,7 @@ class Member:
                     for item in await requests.batch():
                         await self._take(item, tasks)
             finally:
-                with contextlib.suppress(TimeoutError, _Superseded):
+                with contextlib.suppress(TimeoutError):
                     async with asyncio.timeout(_LAST_COMMIT_S):
                         await self._commit_once(requests, self._done())
                 self._stand_down()
@@ -153,13 +156,14 @@ class Member:
             return
         backlog, self._backlog = self._backlog, None
         self.active.begin(backlog, self._instances)
-        beside = (self.active.watch(), self._learn(self.active))
+        beside = (self.active.watch(), self._learn(self.active), self._guard(self._epoch))
         self._beside = [tasks.create_task(each) for each in beside]
         logger.info("pool %s: decisions are made here", self._pool)
 
     async def _take_over(self, assigned: Assigned) -> None:
         """Announce it, and read back what was decided before."""
         self._stand_down()
+        self._is_superseded, self._announced_at = False, self._clock.now()
         headers = {TAKEOVER: self._performer.id, POOL: self._pool}
         epoch = self._epoch = await self._producer.send(EVENTS, self._pool, None, headers)
         balancer, opened = self._new_balancer(), OpenCalls()
@@ -191,6 +195,23 @@ class Member:
                     if isinstance(item, Received) and not recall.read(item):
                         return
 
+    async def _guard(self, epoch: int) -> None:
+        """See to it that nobody announced itself later: one that was to take over before us, say,
+        whose message took its time.
+
+        Raises:
+            _Superseded: somebody did.
+        """
+        start = self._announced_at - _MARGIN_US
+        async with Subscription(self._connection, [EVENTS], start=start) as events:
+            while True:
+                for item in await events.batch():
+                    if not isinstance(item, Received) or item.offset <= epoch:
+                        continue
+                    if TAKEOVER in item.headers and item.headers.get(POOL) == self._pool:
+                        self._is_superseded = True
+                        raise _Superseded("another announced itself later")
+
     async def _learn(self, active: ActiveBalancer) -> None:
         async for learnt in follow(self._connection):
             active.feed(learnt)
@@ -211,11 +232,13 @@ class Member:
         """What was done a while ago, so that it would be known by now if it did not count."""
         while True:
             await asyncio.sleep(_COMMIT_S)
+            if self.active is not None and self.active.is_broken:
+                raise Unavailable("a decision could not be recorded")
             await self._commit_once(requests, self._was_done)
             self._was_done = self._done()
 
     def _done(self) -> dict[Where, tuple[int, str]]:
-        if self.active is None or (done := self.active.done) is None:
+        if self._is_superseded or self.active is None or (done := self.active.done) is None:
             return {}
         offset, since = done
         return {(REQUESTS, self._partition): (offset, f"{_SINCE}={since}")}
@@ -223,8 +246,6 @@ class Member:
     async def _commit_once(
         self, requests: Subscription, done: dict[Where, tuple[int, str]]
     ) -> None:
-        if self.active is not None and self._performer.epoch > self._epoch:
-            raise _Superseded
         others: dict[Where, tuple[int, str]] = {
             (REQUESTS, each): (offset, "") for each, offset in self._others.items()
         }
@@ -240,4 +261,4 @@ class Member:
 def _read_from(metadata: str) -> int | None:
     """The instant that the last active balancer committed; None: it committed none."""
     name, _, instant = metadata.partition("=")
-    return int(instant) if name == _SINCE and instant.isdigit() else None
+    return int(instant) if name == _SINCE and instant.isdecimal() else None

@@ -16,7 +16,7 @@ import msgspec
 
 from kairos.envelope import Name
 from kairos.errors import InvalidRequest, KairosError
-from kairos.events import Dispatch, Event, Refuse
+from kairos.events import Dispatch, Event, Finished, Refuse
 from kairos.model import IDENTIFIER, Request
 from kairos.topics import REPLIES
 
@@ -30,6 +30,7 @@ REDO = "kairos-redo"  # on a Cancelled: the call is to be begun anew
 
 TOLD_BYTES = 1 << 16  # of a fact: with what is decided on it, its record must fit the bus
 _TOKENS = range(1, 10**9)
+_COUNTED = range(1 << 48)  # tokens, as engines tell them: see `sse.py`
 _INSTANTS = range(10**18)  # µs since the epoch
 _ATTEMPTS = range(1, 10**6)
 
@@ -122,6 +123,14 @@ def check_request(request: Request) -> None:
     )
     if not all(number in limits for number, limits in numbers):
         raise InvalidRequest("a number of the request is out of range")
+
+
+def check_counts(event: Event) -> None:
+    """Raises InvalidRequest: tokens were told that no engine counts."""
+    if isinstance(event, Finished):
+        told = (event.prompt_tokens, event.completion_tokens, event.cached_tokens)
+        if not all(tokens is None or tokens in _COUNTED for tokens in told):
+            raise InvalidRequest("a number of tokens is out of range")
 
 
 def read_call_headers(headers: object) -> CallHeaders:

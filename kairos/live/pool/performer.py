@@ -71,7 +71,7 @@ class Performer:
         self._max_wait_us = int((max_wait_s + _PATIENCE_S) * 1e6)
         self._asked_at: dict[str, int] = {}  # calls without an order, in order of arrival
         self._untold: deque[bytes] = deque()  # what the bus did not take yet
-        self.epoch = -1  # of the latest balancer that was heard
+        self._epoch = -1
 
     async def __aenter__(self) -> Self:
         partition = partition_of(self._pool, await self._producer.partitions(DISPATCHES))
@@ -185,9 +185,9 @@ class Performer:
         except (ValueError, msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
             logger.warning("an order is left out: %s", error)
             return
-        if epoch < self.epoch:
+        if epoch < self._epoch:
             return  # from a balancer that does not know yet that another has taken over
-        self.epoch = epoch
+        self._epoch = epoch
         if item.headers.get(PERFORMER) == self.id:
             self.take(orders.commands)
 

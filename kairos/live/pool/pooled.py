@@ -57,6 +57,10 @@ class Pooled:
     def balancer(self) -> Balancer:
         return self.member.balancer
 
+    @property
+    def decides(self) -> bool:
+        return self.member.active is not None
+
     def now(self) -> int:
         return self.performer.now()
 

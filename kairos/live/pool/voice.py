@@ -9,7 +9,7 @@ from functools import partial
 import msgspec
 
 from kairos.envelope import DEAD_GROUP, DEAD_REASON, DEAD_TOPIC
-from kairos.errors import MessageTooLarge
+from kairos.errors import KairosError, MessageTooLarge
 from kairos.events import Dispatch, ProfilesLearnt, Record, Refuse, Tick
 from kairos.live.kafka.producer import Producer
 from kairos.live.kafka.subscription import Received
@@ -37,6 +37,7 @@ class Voice:
         self, pool: str, epoch: int, producer: Producer, performer: Performer, opened: OpenCalls
     ) -> None:
         self.offsets = Offsets()
+        self.is_broken = False  # a record is missing: nothing that is decided after it may count
         self._pool = pool
         self._epoch = str(epoch)
         self._producer = producer
@@ -80,6 +81,8 @@ class Voice:
         self.order("", ())
 
     def _say(self, record: Record, headers: Mapping[str, str]) -> None:
+        if self.is_broken:
+            return
         orders: dict[str, list[Command]] = {}
         for command in record.commands:
             placed = self._opened.get(command.request_id)
@@ -89,7 +92,7 @@ class Voice:
         done = [each.offset for each in ended if each.offset is not None]
         if CAUSE in headers and PERFORMER not in headers:  # an arrival is done when the call ends
             done.append(int(headers[CAUSE]))
-        safe = self._producer.send(EVENTS, self._key, _encode(record), headers)
+        safe = self._send(EVENTS, self._key, _encode(record), headers)
         safe.add_done_callback(partial(self._act, orders, done))
 
     def order(self, performer: str, commands: Iterable[Command]) -> Sent | None:
@@ -98,10 +101,8 @@ class Voice:
             self._performer.take(commands)
             return None
         headers = {EPOCH: self._epoch, PERFORMER: performer}
-        sent = self._producer.send(
-            DISPATCHES, self._pool, _encode(Orders(tuple(commands))), headers
-        )
-        sent.add_done_callback(is_safe)
+        sent = self._send(DISPATCHES, self._pool, _encode(Orders(tuple(commands))), headers)
+        sent.add_done_callback(self._is_safe)
         return sent
 
     def refuse(self, performer: str, refusal: Refuse | Declined, offset: int) -> None:
@@ -119,14 +120,11 @@ class Voice:
             DEAD_GROUP: f"kairos.balancer.{self._pool}",
             DEAD_REASON: reason,
         }
-        try:
-            sent = self._producer.send(DEAD_LETTERS, message.key, message.value, headers)
-        except MessageTooLarge:  # with what is said of it; the message itself is where it was
-            sent = self._producer.send(DEAD_LETTERS, message.key, None, _ours(headers))
+        sent = self._send(DEAD_LETTERS, message.key, message.value, headers)
         self._after(sent, lambda: self.offsets.done(message.offset))
 
     def _act(self, orders: Mapping[str, list[Command]], done: Iterable[int], safe: Sent) -> None:
-        if not is_safe(safe):
+        if not self._is_safe(safe):
             return
         for performer, commands in orders.items():
             self.order(performer, commands)
@@ -137,18 +135,33 @@ class Voice:
         if sent is None:
             act()
         else:
-            sent.add_done_callback(lambda future: act() if is_safe(future) else None)
+            sent.add_done_callback(lambda future: act() if self._is_safe(future) else None)
+
+    def _send(self, topic: str, key: str, value: bytes | None, headers: Mapping[str, str]) -> Sent:
+        try:
+            try:
+                return self._producer.send(topic, key, value, headers)
+            except MessageTooLarge:
+                if topic != DEAD_LETTERS:
+                    raise
+                # With what is said of it; the message itself is where it was.
+                return self._producer.send(topic, key, None, _ours(headers))
+        except KairosError as error:
+            self.is_broken = True
+            failed: Sent = asyncio.get_running_loop().create_future()
+            failed.set_exception(error)
+            return failed
+
+    def _is_safe(self, sent: Sent) -> bool:
+        """Whether the cluster has the message; if not, it is said."""
+        if sent.cancelled():
+            return False
+        if (error := sent.exception()) is not None:
+            logger.error("%s", error)
+            self.is_broken = True
+            return False
+        return True
 
 
 def _ours(headers: Mapping[str, str]) -> dict[str, str]:
     return {name: headers[name] for name in (DEAD_TOPIC, DEAD_GROUP, DEAD_REASON)}
-
-
-def is_safe(sent: Sent) -> bool:
-    """Whether the cluster has the message; if not, it is said."""
-    if sent.cancelled():
-        return False
-    if (error := sent.exception()) is not None:
-        logger.error("%s", error)
-        return False
-    return True

@@ -1,0 +1,161 @@
+"""A pool whose processes are on several hosts: with clocks of their own, and messages from anybody."""
+
+import asyncio
+
+import msgspec
+import pytest
+
+from kairos.errors import UpstreamFailed
+from kairos.events import Arrived, Finished
+from kairos.live.kafka.subscription import Assigned, Received, Revoked
+from kairos.live.pool.calls import ANSWER_BYTES
+from kairos.live.pool.member import _Superseded
+from kairos.model import SECOND
+from kairos.topics import DEAD_LETTERS, REQUESTS
+from tests import build
+from tests.pool_world import POOL, Answer, World
+
+TRACE = "00-0123456789abcdef0123456789abcdef-0123456789abcdef-01"
+
+
+@pytest.fixture
+def world():
+    with World() as world:
+        yield world
+
+
+class Ahead:
+    """A clock that is ahead of Kafka's."""
+
+    def __init__(self, clock, seconds):
+        self._clock, self._ahead_us = clock, seconds * SECOND
+
+    def now(self):
+        return self._clock.now() + self._ahead_us
+
+
+def test_hosts_whose_clocks_are_ahead_of_kafkas_take_over_from_each_other(world):
+    first, second = world.process(), world.process()
+    for process in (first, second):
+        process.member._clock = Ahead(world.clock, 600)
+    world.assign(first)
+    world.flow()
+    client = world.call(first, "a")
+    world.sleep(3)
+    running = world.run("a")
+
+    world.assign(second)
+    world.sleep(1)
+    assert second.decides
+    assert second.member.balancer.ledger.instance_of("a") == running.instance_id
+    running.end()
+    world.flow()
+    assert client.status == 200
+    assert len(second.member.balancer.ledger) == 0
+
+
+@pytest.mark.parametrize("tokens", [-1, 1 << 48, 10**30])
+def test_tokens_that_no_engine_counts_are_buried(world, tokens):
+    process = world.process()
+    world.assign(process)
+    world.flow()
+    world.tell("p-other", Arrived(build.request("a", at=world.clock.now())))
+    world.flow()
+    world.tell("p-other", Finished("a", 1, tokens))
+    world.flow()
+    assert len(world.logs[DEAD_LETTERS]) == 1
+    assert process.decides
+    world.tell("p-other", Finished("a", 1, (1 << 48) - 1))
+    world.flow()
+    assert "a" not in process.member.balancer.ledger
+
+
+def test_an_answer_without_end_becomes_an_error(world):
+    process = world.process()
+    world.assign(process)
+    world.flow()
+    world.ask("a")
+    world.flow()
+    endless = Answer(kind="text/plain", body=b"x" * (ANSWER_BYTES + 1))
+    world.run("a").answer.set_result(endless)
+    world.flow()
+    assert world.replies("a") == [UpstreamFailed.status]
+    assert len(process.member.balancer.ledger) == 0
+
+
+def test_no_timer_is_left_of_a_call_that_had_time(world):
+    process = world.process()
+    world.assign(process)
+    world.flow()
+    before = len(timers(world))
+    for name in ("a", "b"):
+        deadline = world.clock.now() + 3_600 * SECOND
+        world.ask(name, **{"kairos-deadline": str(deadline)})
+        world.flow()
+        world.run(name).end()
+        world.flow()
+        assert world.replies(name) == [200]
+    assert len(timers(world)) <= before
+
+
+def timers(world):
+    far = world.loop.time() + 1_000
+    return [t for t in world.loop._scheduled if not t.cancelled() and t.when() > far]
+
+
+@pytest.mark.parametrize(
+    ("said", "passed_on"), [(TRACE, TRACE), ("x\r\nAuthorization: mine", None), (TRACE + "x", None)]
+)
+def test_only_a_traceparent_reaches_the_engine_as_one(world, said, passed_on):
+    process = world.process()
+    seen = []
+    send = process.engine.send
+
+    async def listen(instance_id, method, url, headers, body):
+        seen.append(headers.get("traceparent"))
+        return await send(instance_id, method, url, headers, body)
+
+    process.engine.send = listen
+    world.assign(process)
+    world.flow()
+    world.ask("a", traceparent=said)
+    world.flow()
+    assert seen == [passed_on]
+
+
+def test_an_instance_that_only_other_processes_name_is_said_to_the_client(world):
+    decides, performs = world.process(), world.process()
+    performs.engine.upstreams.clear()
+    world.assign(decides)
+    world.flow()
+    client = world.call(performs, "a")
+    world.flow()
+    assert client.status == UpstreamFailed.status
+    assert "must name the same engines" in str(client.error)
+    assert len(decides.member.balancer.ledger) == 0
+
+
+def test_a_member_that_joins_anew_commits_nothing_for_partitions_that_it_had(world):
+    process = world.process()
+    theirs = Received(REQUESTS, 1, 7, 0, "another", b"", {})
+    process.group.put(Assigned(REQUESTS, 1, 0, ""), theirs)
+    world.assign(process)
+    world.flow()
+    commits = []
+
+    async def commit(offsets):
+        commits.append(set(offsets))
+
+    process.group.commit = commit
+    world.sleep(1.5)
+    assert commits[-1] == {(REQUESTS, 0), (REQUESTS, 1)}
+
+    first = process.group
+
+    async def superseded():
+        raise _Superseded
+
+    first.batch = superseded
+    first.put(Revoked(REQUESTS, 5))  # something, so that it looks
+    world.loop.run_until_complete(asyncio.sleep(0))
+    process.member._beside  # noqa: B018
