@@ -34,6 +34,7 @@ bench: $(INSTALLED)  ## what the gateway, learning, ranking, queueing and Kafka 
 	@$(BIN)/python -m bench.gateway
 	@$(BIN)/python -m bench.learning
 	@$(BIN)/python -m bench.bus
+	@$(BIN)/python -m bench.ranks
 
 experiments: $(INSTALLED)  ## what learning the order is worth: accuracy, every policy, the demo
 	@$(BIN)/python -m experiments.ordering

@@ -77,8 +77,9 @@ class Relay:
         """What a handler returned is published."""
         now_ns = time.monotonic_ns()
         for _, message in outgoing:
-            if message.key in self._trips:
-                self._trips[message.key].committed.set_result(now_ns)
+            trip = self._trips.get(message.key)
+            if trip is not None and not trip.committed.done():
+                trip.committed.set_result(now_ns)
 
     async def latency(self, number: int, in_flight: int) -> Measured:
         """Send messages through both agents, each when one before it is through. Times in µs."""

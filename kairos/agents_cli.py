@@ -5,7 +5,8 @@ import logging
 import os
 import signal
 import sys
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
 
@@ -271,9 +272,16 @@ async def _cancelled_by_signals(main: Coroutine[Any, Any, T]) -> T:
     task = asyncio.create_task(main)
     for number in (signal.SIGINT, signal.SIGTERM):
         asyncio.get_running_loop().add_signal_handler(number, task.cancel)
-    try:
+    with first_of_many():
         return await task
-    except BaseExceptionGroup as group:  # what several tasks met; the first says what to do
+
+
+@contextmanager
+def first_of_many() -> Iterator[None]:
+    """Of what several tasks met, raise the first that says what to do."""
+    try:
+        yield
+    except BaseExceptionGroup as group:
         if (expected := group.subgroup(KairosError)) is None:
             raise
         raise _first(expected) from None

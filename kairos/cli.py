@@ -108,6 +108,8 @@ def serve(
         "engine": [config.parse_engine(text) for text in engine] if engine else None,
     }
     settings = _engine_settings("serve", config_file, arguments)
+    if settings.bus != "memory" and settings.learnt_path is not None:
+        raise SetupError("leave out --learnt: with --bus, what is learnt is on kairos.profiles")
     _run(_serve(settings))
 
 
@@ -468,7 +470,10 @@ def _outline(figures: object, indent: str = "") -> str:
 
 
 def _run(main: Coroutine[None, None, None]) -> None:
-    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+    with (
+        agents_cli.first_of_many(),
+        asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner,
+    ):
         runner.run(main)
 
 

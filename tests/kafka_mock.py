@@ -21,15 +21,19 @@ class MockCluster:
         self._c.rd_kafka_mock_cluster_bootstraps.restype = ctypes.c_char_p
 
     def __enter__(self):
-        text = ctypes.create_string_buffer(512)
-        configuration = ctypes.c_void_p(self._c.rd_kafka_conf_new())
-        self._c.rd_kafka_conf_set(configuration, b"log_level", b"0", text, 512)
-        producer, brokers = 0, 1
-        self._client = ctypes.c_void_p(self._c.rd_kafka_new(producer, configuration, text, 512))
-        self._cluster = ctypes.c_void_p(self._c.rd_kafka_mock_cluster_new(self._client, brokers))
+        self._client = self._client_of("")
+        self._cluster = ctypes.c_void_p(self._c.rd_kafka_mock_cluster_new(self._client, 1))
         self._c.rd_kafka_mock_group_initial_rebalance_delay_ms(self._cluster, 0)
         self.servers = self._c.rd_kafka_mock_cluster_bootstraps(self._cluster).decode()
         return self
+
+    def _client_of(self, servers):
+        problem = ctypes.create_string_buffer(512)
+        settings = ctypes.c_void_p(self._c.rd_kafka_conf_new())
+        for name, value in {"log_level": "0", "bootstrap.servers": servers}.items():
+            self._c.rd_kafka_conf_set(settings, name.encode(), value.encode(), problem, 512)
+        producer = 0
+        return ctypes.c_void_p(self._c.rd_kafka_new(producer, settings, problem, 512))
 
     def __exit__(self, *_):
         self._c.rd_kafka_mock_cluster_destroy(self._cluster)
@@ -37,6 +41,14 @@ class MockCluster:
 
     def create(self, topic, partitions=4):
         self._c.rd_kafka_mock_topic_create(self._cluster, topic.encode(), partitions, 1)
+
+    def send_header(self, topic, name):
+        """Have a message there whose header has that name, in bytes."""
+        head = (ctypes.c_int(9), ctypes.c_char_p(name), ctypes.c_char_p(b"x"), ctypes.c_ssize_t(1))
+        to = (ctypes.c_int(1), ctypes.c_char_p(topic.encode()))
+        self._c.rd_kafka_producev(sender, *to, *head, ctypes.c_int(0))
+        assert self._c.rd_kafka_flush(sender, 10_000) == 0
+        self._c.rd_kafka_destroy(sender)
 
     def go_down(self):
         self._c.rd_kafka_mock_broker_set_down(self._cluster, 1)

@@ -146,6 +146,9 @@ class Reading:
             self._world.readings.remove(self)
 
     def put(self, *items):
+        if self._process.is_deaf and self._group is None:
+            self._process.unheard.append((self, items))
+            return
         self._items.extend(items)
         self._ready.set()
 
@@ -275,6 +278,8 @@ class Process:
         self.world, self.number = world, number
         self.is_dead = False
         self.is_cut_off = False  # nothing that it sends arrives
+        self.is_deaf = False  # it hears what is told to the balancer, and nothing else
+        self.unheard = []
         self.group = None
         self.clients = []
         self.outbox = Outbox(self)
@@ -324,6 +329,12 @@ class Process:
     @property
     def decides(self):
         return self.member.active is not None and self.member._backlog is None
+
+    def hear_again(self):
+        self.is_deaf = False
+        unheard, self.unheard = self.unheard, []
+        for reading, items in unheard:
+            reading.put(*items)
 
     async def tasks_end(self):
         tasks = [self.performing, self.deciding, *self.calls._tasks]

@@ -30,6 +30,7 @@ from kairos.topics import REPLIES, REQUESTS
 REQUEST_ID = "kairos-request-id"
 REPLY_TO = "kairos-reply-to"
 _RESTART_S = 1.0
+_QUIET_S = 30.0  # without any reply from a pool, after which that is said
 _NAME_LENGTH = 200  # of a reply topic's last part
 _HEADERS = {  # of a call over HTTP, and what they are called on the bus
     "X-Kairos-Workflow-Id": "kairos-msg-id",
@@ -90,6 +91,7 @@ class BusLLM:
         self._timeout_s = timeout_s
         self._patience = patience or Patience()
         self._waiting: dict[str, asyncio.Future[Reply]] = {}  # by request id
+        self._is_doubted = True  # whether anybody answers for the pool
         self._listens = asyncio.Event()  # no reply to a request that is sent now would be missed
 
     async def __aenter__(self) -> Self:
@@ -124,13 +126,27 @@ class BusLLM:
             with self._expecting(request_id) as expected:
                 await self._producer.send(REQUESTS, self._pool, data, said | named)
                 async with asyncio.timeout(self._timeout_s):
-                    reply = await expected
+                    reply = await self._reply(expected)
         except TimeoutError:
             raise Unavailable(f"no reply came within {self._timeout_s:g} s") from None
         except asyncio.CancelledError:
             self._tell_cancelled(request_id)
             raise
         return reply.answer()
+
+    async def _reply(self, expected: asyncio.Future[Reply]) -> Reply:
+        if self._is_doubted:
+            await asyncio.wait([expected], timeout=_QUIET_S)
+        if self._is_doubted and not expected.done():
+            self._is_doubted = False  # once is enough
+            log.warning(
+                "no reply has come from the pool '%s' for %g s: is a `kairos serve` or `kairos "
+                "balance` running with this --bus and --pool %s?",
+                self._pool,
+                _QUIET_S,
+                self._pool,
+            )
+        return await expected
 
     @contextmanager
     def _expecting(self, request_id: str) -> Iterator[asyncio.Future[Reply]]:
@@ -180,6 +196,7 @@ class BusLLM:
         expected = self._waiting.get(reply.headers.get(REQUEST_ID, ""))
         if expected is None or expected.done():
             return  # another process's, or said again
+        self._is_doubted = False
         try:
             expected.set_result(_read_reply(reply.value))
         except UpstreamFailed as error:

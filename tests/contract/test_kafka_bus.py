@@ -224,8 +224,9 @@ async def test_a_handler_that_takes_longer_than_a_session_is_not_taken_for_dead(
 
 async def test_topics_that_do_not_exist_are_said_to_be_missing(cluster):
     async with KafkaBus(cluster.connection) as bus:
-        with pytest.raises(TopicMissing, match="'nowhere' cannot be used"):
-            await bus.publish("nowhere", Message(key="k", value=b""))
+        for _ in range(2):  # then it is known to the client
+            with pytest.raises(TopicMissing, match="'nowhere' cannot be used"):
+                await bus.publish("nowhere", Message(key="k", value=b""))
         with pytest.raises(TopicMissing, match="nowhere"):
             await bus.consume("nowhere", "g", Seen())
         with pytest.raises(TopicMissing, match="no/name"):

@@ -13,6 +13,7 @@ from aiohttp import web
 from kairos.agent import Application, Task, read_result, run, submit
 from kairos.errors import InvalidRequest, MessageTooLarge, Unavailable, UpstreamFailed
 from kairos.events import Cancelled
+from kairos.live import bus_llm
 from kairos.live.bus import MemoryBus
 from kairos.live.bus_llm import BusLLM
 from kairos.live.kafka.connection import Connection, parse_bus
@@ -379,6 +380,31 @@ class TestBus:
             with pytest.raises(Unavailable, match=r"no reply came within 0\.05 s"):
                 await llm.complete({}, {})
             assert llm._waiting == {}
+
+    async def test_that_nobody_answers_for_a_pool_is_said_once(
+        self, connection, monkeypatch, caplog
+    ):
+        monkeypatch.setattr(bus_llm, "_QUIET_S", 0.05)
+        model = Model()
+        model.answers = [LOST]
+        async with over_bus(connection, model, timeout_s=1) as llm:
+            with pytest.raises(Unavailable):
+                await llm.complete({}, {})
+        said = [each.getMessage() for each in caplog.records if "no reply" in each.message]
+        assert len(said) == 1
+        assert f"--pool {llm.taker.pool}" in said[0]
+
+    async def test_a_pool_that_has_answered_before_is_not_doubted(
+        self, connection, monkeypatch, caplog
+    ):
+        model = Model()
+        async with over_bus(connection, model, timeout_s=1) as llm:
+            assert await llm.complete({}, {}) == completion()
+            monkeypatch.setattr(bus_llm, "_QUIET_S", 0.05)
+            model.answers = [LOST]
+            with pytest.raises(Unavailable):
+                await llm.complete({}, {})
+        assert "no reply has come" not in caplog.text
 
     async def test_of_a_caller_that_leaves_the_pool_is_told(self, connection):
         model = Model()

@@ -173,6 +173,7 @@ class PoolMachine(RuleBasedStateMachine):
     def all_are_heard_again(self):
         for process in self.world.live:
             process.is_cut_off = False
+            process.hear_again()
         self.silent_since.clear()
 
     # Who decides
@@ -185,8 +186,9 @@ class PoolMachine(RuleBasedStateMachine):
     def hand_over(self, number, flows):
         if flows:
             self.world.flow()
-        self.note_late(self.world.holder)
-        self.world.assign(pick(self.others(), number))
+        if self.others():
+            self.note_late(self.world.holder)
+            self.world.assign(pick(self.others(), number))
 
     def note_late(self, before):
         """What it has sent may arrive after another has taken over."""
@@ -194,9 +196,11 @@ class PoolMachine(RuleBasedStateMachine):
             self.is_strict = False
 
     @precondition(lambda self: self.others() and self.world.holder is not None)
-    @rule(number=index)
-    def another_takes_over_unnoticed(self, number):
+    @rule(number=index, is_deaf=st.booleans())
+    def another_takes_over_unnoticed(self, number, is_deaf):
         self.is_strict = False
+        if is_deaf:
+            self.world.holder.is_deaf = True
         self.world.assign(pick(self.others(), number), orderly=False)
 
     @precondition(lambda self: self.world.zombies)

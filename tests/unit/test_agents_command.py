@@ -1,5 +1,6 @@
 """`kairos agents`: what it says to whoever asks for the impossible; nothing is started."""
 
+import asyncio
 import re
 import sys
 from pathlib import Path
@@ -7,7 +8,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from kairos import agents_cli, agents_process
+from kairos import agents_cli, agents_process, cli
 from kairos.agent import Application
 from kairos.cli import app
 from kairos.errors import SetupError
@@ -163,3 +164,17 @@ class TestTasks:
         assert says("submit", "agents.qa", "@big.json", *BUS) == (
             "big.json is over 10 bytes: submit it in parts"
         )
+
+
+@pytest.mark.parametrize("run", [cli._run, agents_cli._until_told])
+def test_of_what_several_tasks_met_the_first_is_said(run):
+    async def fail():
+        raise SetupError("the topic is gone")
+
+    async def main():
+        async with asyncio.TaskGroup() as outer, asyncio.TaskGroup() as inner:
+            outer.create_task(asyncio.sleep(10))
+            inner.create_task(fail())
+
+    with pytest.raises(SetupError, match="the topic is gone"):
+        run(main())

@@ -1,19 +1,16 @@
-"""A pool whose processes are on several hosts: with clocks of their own, and messages from anybody."""
+"""A pool on several hosts: with clocks of their own, other settings, and messages from anybody."""
 
-import asyncio
-
-import msgspec
 import pytest
 
 from kairos.errors import UpstreamFailed
-from kairos.events import Arrived, Finished
-from kairos.live.kafka.subscription import Assigned, Received, Revoked
+from kairos.events import Arrived, Finished, WorkflowEnded
+from kairos.live.kafka.subscription import Assigned, Received
 from kairos.live.pool.calls import ANSWER_BYTES
 from kairos.live.pool.member import _Superseded
 from kairos.model import SECOND
 from kairos.topics import DEAD_LETTERS, REQUESTS
 from tests import build
-from tests.pool_world import POOL, Answer, World
+from tests.pool_world import Answer, World
 
 TRACE = "00-0123456789abcdef0123456789abcdef-0123456789abcdef-01"
 
@@ -34,10 +31,13 @@ class Ahead:
         return self._clock.now() + self._ahead_us
 
 
-def test_hosts_whose_clocks_are_ahead_of_kafkas_take_over_from_each_other(world):
+@pytest.mark.parametrize("sees_instances", [True, False])
+def test_hosts_whose_clocks_are_ahead_of_kafkas_take_over_from_each_other(world, sees_instances):
     first, second = world.process(), world.process()
     for process in (first, second):
         process.member._clock = Ahead(world.clock, 600)
+    if not sees_instances:  # not yet
+        second.member._instances.clear()
     world.assign(first)
     world.flow()
     client = world.call(first, "a")
@@ -48,6 +48,8 @@ def test_hosts_whose_clocks_are_ahead_of_kafkas_take_over_from_each_other(world)
     world.sleep(1)
     assert second.decides
     assert second.member.balancer.ledger.instance_of("a") == running.instance_id
+    arrivals = [r for r, _, _ in world.records() if isinstance(r.event, Arrived)]
+    assert len(arrivals) <= 1, "the call was not known, and taken for a new one"
     running.end()
     world.flow()
     assert client.status == 200
@@ -76,10 +78,18 @@ def test_an_answer_without_end_becomes_an_error(world):
     world.flow()
     world.ask("a")
     world.flow()
-    endless = Answer(kind="text/plain", body=b"x" * (ANSWER_BYTES + 1))
-    world.run("a").answer.set_result(endless)
+    answer, read = Answer(kind="text/plain"), []
+
+    async def endless():
+        while len(read) < 100:
+            read.append(b"x" * (1 << 20))
+            yield read[-1]
+
+    answer.content.iter_any = endless
+    world.run("a").answer.set_result(answer)
     world.flow()
     assert world.replies("a") == [UpstreamFailed.status]
+    assert len(read) == (ANSWER_BYTES >> 20) + 1
     assert len(process.member.balancer.ledger) == 0
 
 
@@ -150,12 +160,15 @@ def test_a_member_that_joins_anew_commits_nothing_for_partitions_that_it_had(wor
     world.sleep(1.5)
     assert commits[-1] == {(REQUESTS, 0), (REQUESTS, 1)}
 
-    first = process.group
-
     async def superseded():
         raise _Superseded
 
-    first.batch = superseded
-    first.put(Revoked(REQUESTS, 5))  # something, so that it looks
-    world.loop.run_until_complete(asyncio.sleep(0))
-    process.member._beside  # noqa: B018
+    process.group.batch = superseded
+    world.tell("p-other", WorkflowEnded("default", "w"))
+    world.sleep(2)
+    world.assign(process)
+    world.flow()
+    assert process.decides
+    process.group.commit = commit
+    world.sleep(1.5)
+    assert commits[-1] == {(REQUESTS, 0)}

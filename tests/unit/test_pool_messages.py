@@ -19,6 +19,7 @@ from kairos.live.pool.messages import (
 from kairos.model import SECOND
 from tests import build
 
+TRACE = f"00-{1:032x}-{1:016x}-01"
 GOOD = {"kairos-request-id": "r", "kairos-reply-to": "kairos.replies.host"}
 
 
@@ -200,7 +201,7 @@ def message(value=b'{"messages":[]}', *, at=5, headers=GOOD):
 
 
 def test_a_call_is_a_request_of_the_default_tenant():
-    said = {"kairos-msg-id": "w", "kairos-parent": "r0", "kairos-attempt": "3", "traceparent": "t"}
+    said = {"kairos-msg-id": "w", "kairos-parent": "r0", "kairos-attempt": "3", "traceparent": TRACE}
     value = b'{"messages":[],"model":"m","max_tokens":9}'
     call = read_call(message(value, headers=GOOD | said), now=10)
     request = call.request
@@ -209,7 +210,7 @@ def test_a_call_is_a_request_of_the_default_tenant():
     assert (request.arrived_at, request.workflow_started_at) == (5, 10)
     assert request.completion_tokens == 9
     assert call.reply_to == {"kairos.replies.host"}
-    assert call.traceparent == "t"
+    assert call.traceparent == TRACE
 
 
 def test_a_call_without_a_workflow_is_one_of_its_own():

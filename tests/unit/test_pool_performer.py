@@ -3,6 +3,7 @@
 import msgspec
 import pytest
 
+from kairos.errors import InvalidRequest, QueueFull, Unavailable
 from kairos.events import (
     Cancelled,
     Dispatch,
@@ -15,7 +16,6 @@ from kairos.events import (
 from kairos.live.kafka.subscription import Received
 from kairos.live.pool.messages import EPOCH, PERFORMER, Declined, Orders
 from kairos.live.pool.performer import BEAT_S
-from kairos.errors import InvalidRequest, QueueFull, Unavailable
 from kairos.topics import DISPATCHES, REQUESTS
 from tests.pool_world import POOL, World
 

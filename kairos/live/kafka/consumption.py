@@ -36,7 +36,9 @@ class Consumption:
         self._handler = handler
         self._concurrency = concurrency
         self._shares: dict[Where, Share] = {}
-        self._outbox = Outbox(subscription, transactions, self._shares, self._buried)
+        self._outbox = Outbox(
+            subscription, transactions, self._shares, self._buried, self._proceed
+        )
         self._ready: deque[tuple[Share, Received]] = deque()
         self._running: dict[tuple[Where, str], asyncio.Task[None]] = {}
         # Their key is in the hands of a handler that began before the last rebalance.
@@ -97,6 +99,8 @@ class Consumption:
 
     def _proceed(self) -> None:
         """Start what may be started, and see to what is read."""
+        if self._is_ending:
+            return
         for share in self._shares.values():
             self._ready.extend((share, received) for received in share.begin())
         while self._ready and len(self._running) < self._concurrency:
@@ -145,5 +149,4 @@ class Consumption:
             return
         if (blocked := self._blocked.pop(what, None)) is not None:
             self._ready.append(blocked)
-        if not self._is_ending:
-            self._proceed()
+        self._proceed()

@@ -1,12 +1,17 @@
 """What a subscription tells."""
 
 import logging
+import operator
 from collections.abc import Mapping
 from typing import Any
 
 import msgspec
 
 logger = logging.getLogger(__name__)
+
+# Where a header's name is no text, confluent-kafka 2.16 returns a broken list with an exception
+# pending. This call always notices; the interpreter's own, once it is optimised, crashes.
+_headers_of = operator.methodcaller("headers")
 
 
 class Received(msgspec.Struct, frozen=True):
@@ -63,7 +68,8 @@ def received(record: Any) -> Received | None:
     """librdkafka's message as ours; None: it cannot be read."""
     try:
         headers = {
-            name: (value or b"").decode(errors="replace") for name, value in record.headers() or ()
+            name: (value or b"").decode(errors="replace")
+            for name, value in _headers_of(record) or ()
         }
     except (UnicodeDecodeError, SystemError) as error:  # the name of a header is no text
         where = (record.topic(), record.partition(), record.offset())

@@ -58,13 +58,16 @@ class Outbox:
         transactions: Transactions,
         shares: Mapping[Where, Share],
         bury: Callable[[Share, Received, str], Finished],
+        on_room: Callable[[], None],
     ) -> None:
         """`shares`: those that this member has at the moment, kept up to date by the caller.
-        `bury`: what becomes of a message whose consequences the cluster refuses."""
+        `bury`: what becomes of a message whose consequences the cluster refuses. `on_room`: some
+        of what was finished has been taken, so that more may be begun."""
         self._subscription = subscription
         self._transactions = transactions
         self._shares = shares
         self._bury = bury
+        self._on_room = on_room
         self._waiting: deque[Finished] = deque()
         self._is_closing = False
         self._woken = asyncio.Event()
@@ -124,6 +127,7 @@ class Outbox:
                 finished.share.finish(finished.received)
                 total_bytes += finished.bytes
                 batch.append(finished)
+        self._on_room()
         return batch
 
     def _changed(self) -> dict[Where, tuple[int, str]]:

@@ -93,6 +93,10 @@ class Producer:
             )
         except BufferError:
             raise Unavailable("the bus takes nothing, and too much waits for it already") from None
+        except kafka.KafkaException as error:  # it is known already that there is no such topic
+            if error.args[0].fatal():
+                raise
+            future.set_exception(refusal(topic, error.args[0]))
         return future
 
     async def require(self, topic: str) -> None:

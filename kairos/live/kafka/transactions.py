@@ -28,6 +28,7 @@ logger = logging.getLogger(__name__)
 _OPEN_MS = 10_000
 _STEP_S = 1.0
 _AGAIN_S = 0.1
+_GIVE_UP_S = 60.0
 _STUCK_S = 15.0  # librdkafka's own limit, of 10 s for a request, included
 
 
@@ -57,6 +58,9 @@ class Transactions:
             # The next transaction is refused until the marks of the last are written.
             retry_backoff_ms=2,
             retry_backoff_max_ms=100,
+            # After a crash of all brokers, a client that starts over from the bootstrap servers
+            # forgets whom it waits for: `send_offsets_to_transaction` hangs (librdkafka 2.16.0).
+            metadata_recovery_strategy="none",
             log_level=0,  # whoever reads says that the cluster is lost
         )
         self._worker = _Worker(self._settings)
@@ -104,9 +108,8 @@ class Transactions:
 class _Worker:
     """A producer in a daemon thread of its own: librdkafka's calls wait for the cluster.
 
-    A call to it can hang for ever (2.16: `send_offsets_to_transaction`, where a message of the
-    transaction fails meanwhile, as after a crash of the broker). Then the worker is left alone, and
-    the next one, under the same transactional id, ends what it has left open.
+    A call that hangs nevertheless is left alone, with its worker; the next one, under the same
+    transactional id, ends what that has left open.
     """
 
     def __init__(self, settings: dict[str, Any]) -> None:
@@ -182,13 +185,16 @@ class _Worker:
         self._producer = None
 
     def _persist(self, call: Callable[..., object], *arguments: object) -> None:
-        """A call goes on where it was when it is made again."""
+        """A call goes on where it was when it is made again. After a while it is given up: a new
+        client may find the cluster elsewhere."""
+        until = time.monotonic() + _GIVE_UP_S
         while True:
             self._called_at = time.monotonic()
             try:
                 call(*arguments, _STEP_S)
             except kafka.KafkaException as error:
-                if not error.args[0].retriable() or self._stopping.is_set():
+                is_late = time.monotonic() > until
+                if not error.args[0].retriable() or is_late or self._stopping.is_set():
                     raise
                 self._stopping.wait(_AGAIN_S)
             else:

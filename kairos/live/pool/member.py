@@ -109,6 +109,7 @@ class Member:
         Raises:
             _Superseded, Unavailable: in a group.
         """
+        self._others = {}
         async with (
             Subscription(self._connection, [REQUESTS], group) as requests,
             asyncio.TaskGroup() as tasks,
@@ -118,6 +119,7 @@ class Member:
                 while True:
                     for item in await requests.batch():
                         await self._take(item, tasks)
+                    await asyncio.sleep(0)  # batches may come without a pause
             finally:
                 with contextlib.suppress(TimeoutError):
                     async with asyncio.timeout(_LAST_COMMIT_S):
@@ -189,11 +191,12 @@ class Member:
         recall = Recall(active, self._pool, until)
         # The announcement must be found even if the other host's clock was far ahead of this one's.
         start: Start = "beginning" if since is None else min(since, self._clock.now() - _MARGIN_US)
-        async with Subscription(self._connection, [EVENTS], start=start) as events:
-            while True:
-                for item in await events.batch():
-                    if isinstance(item, Received) and not recall.read(item):
-                        return
+        while True:
+            async with Subscription(self._connection, [EVENTS], start=start) as events:
+                if await _read_to_the_announcement(events, recall, until):
+                    return
+            logger.warning("the clocks of this host and of Kafka disagree by more than a minute")
+            start = "beginning"
 
     async def _guard(self, epoch: int) -> None:
         """See to it that nobody announced itself later: one that was to take over before us, say,
@@ -256,6 +259,19 @@ class Member:
             await requests.commit(offsets)
         except Unavailable as error:
             logger.info("%s", error)  # another member's by now, or the bus is away: tried again
+
+
+async def _read_to_the_announcement(events: Subscription, recall: Recall, at: int) -> bool:
+    """False: reading began behind it."""
+    is_first = True
+    while True:
+        for item in await events.batch():
+            if is_first and not (isinstance(item, Received) and item.offset <= at):
+                return False
+            is_first = False
+            if isinstance(item, Received) and not recall.read(item):
+                return True
+        await asyncio.sleep(0)  # batches may come without a pause
 
 
 def _read_from(metadata: str) -> int | None:

@@ -9,9 +9,10 @@ from functools import partial
 import msgspec
 
 from kairos.envelope import DEAD_GROUP, DEAD_REASON, DEAD_TOPIC
-from kairos.errors import KairosError, MessageTooLarge
+from kairos.errors import KairosError
 from kairos.events import Dispatch, ProfilesLearnt, Record, Refuse, Tick
-from kairos.live.kafka.producer import Producer
+from kairos.live.kafka.connection import MESSAGE_BYTES
+from kairos.live.kafka.producer import Producer, message_bytes
 from kairos.live.kafka.subscription import Received
 from kairos.live.pool.messages import CAUSE, EPOCH, PERFORMER, POOL, REDO, Declined, Orders
 from kairos.live.pool.offsets import Offsets
@@ -37,7 +38,8 @@ class Voice:
         self, pool: str, epoch: int, producer: Producer, performer: Performer, opened: OpenCalls
     ) -> None:
         self.offsets = Offsets()
-        self.is_broken = False  # a record is missing: nothing that is decided after it may count
+        # A record or an order is missing: nothing that is decided after it may count.
+        self.is_broken = False
         self._pool = pool
         self._epoch = str(epoch)
         self._producer = producer
@@ -102,7 +104,7 @@ class Voice:
             return None
         headers = {EPOCH: self._epoch, PERFORMER: performer}
         sent = self._send(DISPATCHES, self._pool, _encode(Orders(tuple(commands))), headers)
-        sent.add_done_callback(self._is_safe)
+        sent.add_done_callback(self._break_unless_safe)
         return sent
 
     def refuse(self, performer: str, refusal: Refuse | Declined, offset: int) -> None:
@@ -120,11 +122,15 @@ class Voice:
             DEAD_GROUP: f"kairos.balancer.{self._pool}",
             DEAD_REASON: reason,
         }
-        sent = self._send(DEAD_LETTERS, message.key, message.value, headers)
+        value = message.value
+        if message_bytes(message.key, value, headers) > MESSAGE_BYTES:
+            value, headers = None, _ours(headers)  # the message itself is where it was
+        sent = self._send(DEAD_LETTERS, message.key, value, headers)
         self._after(sent, lambda: self.offsets.done(message.offset))
 
     def _act(self, orders: Mapping[str, list[Command]], done: Iterable[int], safe: Sent) -> None:
-        if not self._is_safe(safe):
+        self._break_unless_safe(safe)
+        if self.is_broken:
             return
         for performer, commands in orders.items():
             self.order(performer, commands)
@@ -135,33 +141,29 @@ class Voice:
         if sent is None:
             act()
         else:
-            sent.add_done_callback(lambda future: act() if self._is_safe(future) else None)
+            sent.add_done_callback(lambda future: act() if is_safe(future) else None)
 
     def _send(self, topic: str, key: str, value: bytes | None, headers: Mapping[str, str]) -> Sent:
         try:
-            try:
-                return self._producer.send(topic, key, value, headers)
-            except MessageTooLarge:
-                if topic != DEAD_LETTERS:
-                    raise
-                # With what is said of it; the message itself is where it was.
-                return self._producer.send(topic, key, None, _ours(headers))
+            return self._producer.send(topic, key, value, headers)
         except KairosError as error:
-            self.is_broken = True
             failed: Sent = asyncio.get_running_loop().create_future()
             failed.set_exception(error)
             return failed
 
-    def _is_safe(self, sent: Sent) -> bool:
-        """Whether the cluster has the message; if not, it is said."""
-        if sent.cancelled():
-            return False
-        if (error := sent.exception()) is not None:
-            logger.error("%s", error)
-            self.is_broken = True
-            return False
-        return True
+    def _break_unless_safe(self, sent: Sent) -> None:
+        self.is_broken |= not is_safe(sent)
 
 
 def _ours(headers: Mapping[str, str]) -> dict[str, str]:
     return {name: headers[name] for name in (DEAD_TOPIC, DEAD_GROUP, DEAD_REASON)}
+
+
+def is_safe(sent: Sent) -> bool:
+    """Whether the cluster has the message; if not, it is said."""
+    if sent.cancelled():
+        return False
+    if (error := sent.exception()) is not None:
+        logger.error("%s", error)
+        return False
+    return True

@@ -1,0 +1,249 @@
+"""A subscription on librdkafka's mock cluster: what comes, in which order, and what becomes of it
+while the cluster is away. What only a real Kafka shows is in `test_kafka_bus.py`."""
+
+import asyncio
+import contextlib
+import logging
+import secrets
+import time
+
+import confluent_kafka
+import pytest
+
+from kairos.errors import TopicMissing, Unavailable
+from kairos.live.kafka.connection import Connection
+from kairos.live.kafka.producer import Producer
+from kairos.live.kafka.subscription import (
+    Assigned,
+    CaughtUp,
+    Passed,
+    Received,
+    Revoked,
+    Subscription,
+)
+from tests.buses import TIMEOUT_S
+from tests.kafka_mock import MockCluster
+
+
+@pytest.fixture
+def connection(mock_kafka):
+    return Connection(servers=mock_kafka.servers)
+
+
+@pytest.fixture
+def topic(mock_kafka):
+    name = f"s{secrets.token_hex(4)}"
+    mock_kafka.create(name, partitions=1)
+    return name
+
+
+async def fill(connection, topic, count, *, value=b"x"):
+    async with Producer(connection) as producer:
+        await asyncio.gather(*(producer.send(topic, f"{n}", value) for n in range(count)))
+
+
+async def read(subscription, kind, count=1):
+    """The first so many items of a kind; what comes before is dropped."""
+    items = []
+    async with asyncio.timeout(TIMEOUT_S):
+        while len(items) < count:
+            items += [item for item in await subscription.batch() if isinstance(item, kind)]
+    return items
+
+
+async def test_without_a_group_all_of_a_topic_comes_from_the_start_that_was_asked_for(
+    connection, topic
+):
+    await fill(connection, topic, 3)
+    async with Subscription(connection, [topic]) as subscription:
+        items = await read(subscription, Received | CaughtUp, 4)
+        assert [item.offset for item in items[:3]] == [0, 1, 2]
+        assert items[3] == CaughtUp(topic, 0)
+    async with Subscription(connection, [topic], start="end") as subscription:
+        await read(subscription, CaughtUp)
+        await fill(connection, topic, 1)
+        [item] = await read(subscription, Received)
+        assert item.offset == 3
+
+
+async def test_what_is_no_text_comes_with_replacement_characters_and_tombstones_come(
+    connection, topic
+):
+    raw = confluent_kafka.Producer({"bootstrap.servers": connection.servers, "log_level": 0})
+    raw.produce(topic, None, b"k\xff", headers=[("h", b"\xfe"), ("none", None), ("h2", b"x")])
+    raw.produce(topic, b"v")
+    assert raw.flush(TIMEOUT_S) == 0
+    async with Subscription(connection, [topic]) as subscription:
+        odd, bare = await read(subscription, Received, 2)
+    assert (odd.key, odd.value) == ("k\ufffd", None)
+    assert odd.headers == {"h": "\ufffd", "none": "", "h2": "x"}
+    assert (bare.key, bare.value, bare.headers) == ("", b"v", {})
+    assert abs(bare.at / 1e6 - time.time()) < TIMEOUT_S
+
+
+async def test_a_message_with_a_header_whose_name_is_no_text_is_left_out_with_a_warning(
+    mock_kafka, connection, topic, caplog
+):
+    for name in [*[b"fine"] * 100, b"\xff", b"fine"]:
+        mock_kafka.send_header(topic, name)
+    async with Subscription(connection, [topic]) as subscription:
+        items = await read(subscription, Received, 101)
+    assert [item.offset for item in items] == [*range(100), 101]
+    assert f"left out the message {topic}/0 at 100" in caplog.text
+
+
+async def test_a_group_goes_on_from_what_it_committed_with_its_metadata(connection, topic):
+    await fill(connection, topic, 5)
+    group = f"g{topic}"
+    async with Subscription(connection, [topic], group) as subscription:
+        [assigned] = await read(subscription, Assigned)
+        assert assigned == Assigned(topic, 0, -1001, "")
+        await subscription.commit({(topic, 0): (3, "so far")})
+        assert await subscription.committed([(topic, 0)]) == {(topic, 0): (3, "so far")}
+    async with Subscription(connection, [topic], group) as subscription:
+        [assigned] = await read(subscription, Assigned)
+        assert assigned == Assigned(topic, 0, 3, "so far")
+        assert [item.offset for item in await read(subscription, Received, 2)] == [3, 4]
+
+
+async def test_nothing_is_committed_for_a_partition_that_is_not_held(connection, topic):
+    async with Subscription(connection, [topic], f"g{topic}") as subscription:
+        await read(subscription, Assigned)
+        with pytest.raises(Unavailable, match="revoked"):
+            await subscription.commit({(topic, 7): (3, "")})
+
+
+async def test_the_end_of_a_partition_is_told_each_time_it_is_reached_to_who_wants_it(
+    connection, topic
+):
+    await fill(connection, topic, 2)
+    async with Subscription(connection, [topic], tells_ends=True) as subscription:
+        assert await read(subscription, Passed) == [Passed(topic, 0, 2)]
+        await fill(connection, topic, 1)
+        assert await read(subscription, Passed) == [Passed(topic, 0, 3)]
+
+
+async def test_a_topic_that_does_not_exist_is_said_to_be_missing(connection):
+    for group in (None, "g"):
+        async with Subscription(connection, ["nowhere"], group) as subscription:
+            for _ in range(2):  # and again, to whoever asks again
+                with pytest.raises(TopicMissing, match="'nowhere' cannot be used"):
+                    await subscription.batch()
+
+
+async def test_a_subscription_that_breaks_says_so_whenever_it_is_asked(
+    connection, topic, monkeypatch
+):
+    await fill(connection, topic, 1)
+    async with Subscription(connection, [topic], f"g{topic}") as subscription:
+        await read(subscription, Assigned)
+
+        def break_down(record):
+            raise ValueError("broken")
+
+        monkeypatch.setattr(subscription._poll, "_take", break_down)
+        for _ in range(2):
+            with pytest.raises(Unavailable, match="broken"):
+                await read(subscription, Revoked)
+        with pytest.raises(Unavailable, match="not read any more"):
+            await subscription.commit({(topic, 0): (0, "")})
+        with pytest.raises(Unavailable, match="not read any more"):
+            await subscription.committed([(topic, 0)])
+
+
+async def test_what_is_held_back_comes_later_and_all_of_it(connection, topic):
+    count = 3_000
+    await fill(connection, topic, count)
+    async with Subscription(connection, [topic], f"g{topic}") as subscription:
+        [first, *_] = came = await read(subscription, Received)
+        subscription.hold(True)
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(2):  # long enough for its partitions to be paused
+                while True:
+                    came += [i for i in await subscription.batch() if isinstance(i, Received)]
+        assert len(came) < 1_100
+        await subscription.commit({(topic, 0): (1, "")})  # is answered meanwhile
+        subscription.hold(False)
+        came += await read(subscription, Received, count - len(came))
+    assert [item.offset for item in came] == list(range(first.offset, count))
+
+
+async def test_a_subscription_nobody_reads_keeps_a_bounded_amount_and_ends_at_once(
+    connection, topic
+):
+    await fill(connection, topic, 40, value=b"x" * 1_000_000)
+    async with Subscription(connection, [topic], f"g{topic}") as subscription:
+        await read(subscription, Received)
+        await asyncio.sleep(1.5)
+        ahead_bytes = subscription._bytes_put - subscription._bytes_taken
+        started_at = time.monotonic()
+    assert ahead_bytes <= 17 << 20
+    assert time.monotonic() - started_at < 2
+
+
+class TestAway:
+    """With a cluster of its own, that goes away."""
+
+    @pytest.fixture
+    def cluster(self):
+        with MockCluster() as cluster:
+            cluster.create("t", partitions=1)
+            yield cluster
+
+    @pytest.fixture
+    def connection(self, cluster):
+        return Connection(servers=cluster.servers)
+
+    @pytest.mark.parametrize("group", [None, "g"])
+    async def test_a_cluster_that_is_not_there_yet_is_waited_for(self, cluster, connection, group):
+        await fill(connection, "t", 1)
+        cluster.go_down()
+        async with Subscription(connection, ["t"], group) as subscription:
+            with pytest.raises(TimeoutError):
+                async with asyncio.timeout(1):
+                    await subscription.batch()
+            cluster.come_up()
+            [item] = await read(subscription, Received)
+            assert item.key == "0"
+
+    @pytest.mark.parametrize("group", [None, "g"])
+    async def test_to_leave_a_cluster_that_is_away_takes_a_moment(self, cluster, connection, group):
+        started_at = None
+        async with Subscription(connection, ["t"], group) as subscription:
+            await read(subscription, CaughtUp)
+            cluster.go_down()
+            await asyncio.sleep(0.5)
+            started_at = time.monotonic()
+        assert time.monotonic() - started_at < 5
+
+    async def test_a_commit_waits_for_a_cluster_that_is_away(self, cluster, connection):
+        async with Subscription(connection, ["t"], "g") as subscription:
+            await read(subscription, Assigned)
+            cluster.go_down()
+            commit = asyncio.ensure_future(subscription.commit({("t", 0): (1, "")}))
+            await asyncio.sleep(1)
+            cluster.come_up()
+            async with asyncio.timeout(TIMEOUT_S):
+                with contextlib.suppress(Unavailable):  # or it is refused; it never hangs
+                    await commit
+
+    async def test_that_it_cannot_be_reached_is_said_once_and_so_is_that_it_can(
+        self, cluster, connection, caplog, capfd
+    ):
+        caplog.set_level(logging.INFO)
+        async with Subscription(connection, ["t"], "g") as subscription:
+            await read(subscription, CaughtUp)
+            cluster.go_down()
+            await said(caplog, "cannot be reached at 127.0.0.1")
+            await asyncio.sleep(2)
+            cluster.come_up()
+            await said(caplog, "is reached again")
+        lines = [r.getMessage() for r in caplog.records if r.name.endswith("reach")]
+        assert len(lines) == 2
+        assert capfd.readouterr().err == ""
+
+
+async def said(caplog, text):
+    async with asyncio.timeout(TIMEOUT_S):
+        while text not in caplog.text:
+            await asyncio.sleep(0.05)
