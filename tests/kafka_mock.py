@@ -44,6 +44,7 @@ class MockCluster:
 
     def send_header(self, topic, name):
         """Have a message there whose header has that name, in bytes."""
+        sender = self._client_of(self.servers)
         head = (ctypes.c_int(9), ctypes.c_char_p(name), ctypes.c_char_p(b"x"), ctypes.c_ssize_t(1))
         to = (ctypes.c_int(1), ctypes.c_char_p(topic.encode()))
         self._c.rd_kafka_producev(sender, *to, *head, ctypes.c_int(0))

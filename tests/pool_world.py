@@ -492,6 +492,8 @@ class World:
         self.settle()
 
     def tell_revoked(self, process):
+        if process not in self.zombies:
+            return  # it has found out
         self.zombies.remove(process)
         if process.group is not None:
             process.group.put(Revoked(REQUESTS, 0))

@@ -6,7 +6,7 @@ import pytest
 from aiohttp import web
 
 from kairos.events import Arrived, Failed, InstanceJoined, InstanceLeft, Tick
-from kairos.live import gateway, monitor, service, telemetry
+from kairos.live import alone, gateway, monitor, telemetry
 from kairos.model import SECOND
 
 STREAM = {"stream": True, "stream_options": {"include_usage": True}}
@@ -148,7 +148,7 @@ async def test_what_waits_for_the_last_engine_is_refused_when_it_leaves(kairos, 
 
 
 async def test_a_request_that_has_waited_as_long_as_it_may_is_refused(kairos, engine, monkeypatch):
-    monkeypatch.setattr(service, "TICK_S", 0.01)
+    monkeypatch.setattr(alone, "TICK_S", 0.01)
     engine.answer = engine.when_released
     served = await kairos(engine.url, max_num_seqs=1, max_wait_s=1)
     async with asyncio.TaskGroup() as group:

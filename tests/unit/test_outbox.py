@@ -31,11 +31,15 @@ class World:
         self.known = {}
         self.answers = itertools.repeat(None)
         self.before_answer = lambda: None
-        self.outbox = Outbox(self, self, self.shares, self.bury)
+        self.rooms = []  # what is held when there is room for more
+        self.outbox = Outbox(self, self, self.shares, self.bury, self.note_room)
 
     def bury(self, share, received, reason):
         letter = Message(key="k", value=f"dead {received.offset}: {reason}".encode())
         return Finished(share, received, [("dead", letter)], is_dead=True)
+
+    def note_room(self):
+        self.rooms.append(self.outbox.held_bytes + self.share.held_bytes)
 
     def finish(self, *offsets):
         for n in offsets:
@@ -217,6 +221,14 @@ async def test_a_commit_that_was_not_taken_is_made_later(world, monkeypatch):
     await until(lambda: world.commits)
     task.cancel()
     assert world.commits == [(1, "")]
+
+
+async def test_there_is_room_for_more_as_soon_as_what_was_finished_is_taken(world):
+    await running(world)
+    world.finish(0)
+    before = world.outbox.held_bytes + world.share.held_bytes
+    await until(lambda: world.sent)
+    assert world.rooms[0] < before
 
 
 async def test_a_batch_is_bounded(world, monkeypatch):

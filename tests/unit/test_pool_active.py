@@ -873,3 +873,17 @@ def test_replies_go_where_the_caller_said_and_nowhere_else(world, process):
     world.flow()
     assert world.replies("b", f"{REPLIES}x") == [200]
     assert world.logs[REPLY_TO] == []
+
+
+def test_after_a_record_that_is_missing_there_are_no_others(world, process, gateway):
+    process.outbox.is_full = True
+    for name in "cd":
+        client = world.call(gateway, name)
+        world.settle()
+        gateway.outbox.deliver(REQUESTS)
+        world.settle()
+        process.outbox.is_full = False
+    assert not process.outbox.unsent[EVENTS]
+    world.flow()
+    assert not client.has_ended
+    assert world.starts == []

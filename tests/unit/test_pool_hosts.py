@@ -172,3 +172,23 @@ def test_a_member_that_joins_anew_commits_nothing_for_partitions_that_it_had(wor
     process.group.commit = commit
     world.sleep(1.5)
     assert commits[-1] == {(REQUESTS, 0)}
+
+
+def test_whoever_takes_over_knows_how_long_a_call_has_waited_and_run(world):
+    first, second = world.process(), world.process()
+    world.assign(first)
+    world.flow()
+    for name in "abcd":
+        world.call(first, name)
+    world.sleep(10)
+    before = positions(first)
+    assert any(call.dispatched_at is None for call in before.values())
+
+    world.assign(second)
+    world.sleep(1)
+    assert second.decides
+    assert positions(second) == before
+
+
+def positions(process):
+    return dict(process.member.balancer.knowledge.positions._calls)

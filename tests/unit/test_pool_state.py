@@ -77,6 +77,14 @@ def test_after_a_silence_of_the_bus_everybody_has_time_to_be_heard(liveness):
     assert liveness.take_lost(seconds(105.1)) == {"p", "q"}
 
 
+def test_what_others_say_is_no_sign_that_the_bus_brings_all_of_it(liveness):
+    for second in (1, 2, 3, 4, 5):
+        liveness.hear("p", seconds(second))
+    for second in (6, 7, 8, 9, 10):
+        liveness.hear("us", seconds(second))
+        assert liveness.take_lost(seconds(second + 0.5)) == set()
+
+
 def test_our_own_beat_that_is_a_little_late_excuses_nobody(liveness):
     for instant in (1.5, 3.4, 5.1):
         liveness.hear("us", seconds(instant))

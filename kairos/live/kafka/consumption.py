@@ -36,9 +36,7 @@ class Consumption:
         self._handler = handler
         self._concurrency = concurrency
         self._shares: dict[Where, Share] = {}
-        self._outbox = Outbox(
-            subscription, transactions, self._shares, self._buried, self._proceed
-        )
+        self._outbox = Outbox(subscription, transactions, self._shares, self._buried, self._proceed)
         self._ready: deque[tuple[Share, Received]] = deque()
         self._running: dict[tuple[Where, str], asyncio.Task[None]] = {}
         # Their key is in the hands of a handler that began before the last rebalance.

@@ -146,7 +146,8 @@ class Outbox:
 
     async def _commit(self) -> bool:
         """Commit offsets alone. Return whether that is done with; else it is due again."""
-        states = self._changed()
+        if not (states := self._changed()):
+            return True
         try:
             await self._subscription.commit(states)
         except Unavailable as error:

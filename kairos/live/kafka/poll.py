@@ -188,15 +188,15 @@ class PollThread:
         # Where an open transaction of the member before still commits, this waits for its end.
         known = self._insist(self._committed, partitions) if partitions else []
         for each in known:
-            where = (each.topic, each.partition)
             self._assignments += 1
-            self.terms[where] = self._assignments
-            self._reading.add(where)
-            self._put(Assigned(*where, each.offset, each.metadata or ""))
+            self.terms[each.topic, each.partition] = self._assignments
+        self._tell_membership(consumer)  # first: who hears of a partition may commit at once
+        for each in known:
+            self._reading.add((each.topic, each.partition))
+            self._put(Assigned(each.topic, each.partition, each.offset, each.metadata or ""))
         consumer.incremental_assign(known)
         if self._is_paused:
             consumer.pause(known)
-        self._tell_membership(consumer)
 
     def _tell_membership(self, consumer: Any) -> None:
         try:
@@ -216,7 +216,7 @@ class PollThread:
             self.terms.pop((each.topic, each.partition), None)
             self._put(Revoked(each.topic, each.partition))
         consumer.incremental_unassign(partitions)
-        self._tell_membership(consumer)
+        self._tell_membership(consumer)  # last: what is sent with it speaks of what is left
 
     def _see_to_wishes(self) -> None:
         self.questions.see_to(self._consumer)

@@ -113,7 +113,7 @@ class Member:
                 await self._rebuild(item)
             case Revoked():
                 self.following = None
-                logger.info("the events are followed elsewhere")
+                logger.info("the events are not followed here any more")
             case Received() if self.following is not None:
                 self._newest_at = item.at
                 self._has_read_all = self._is_silent = False

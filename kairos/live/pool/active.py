@@ -65,8 +65,8 @@ _alive = msgspec.json.Decoder(Alive)
 class ActiveBalancer:
     """Decides for the pool while its partition is this process's.
 
-    First `recall` what was decided before, then `begin` with the messages since the last commit,
-    then `take` each that comes; `watch` runs beside.
+    First `expect` the instances and `recall` what was decided before, then `begin` with the
+    messages since the last commit, then `take` each that comes; `watch` runs beside.
     """
 
     def __init__(
@@ -111,6 +111,11 @@ class ActiveBalancer:
         """The last message of which a recalled record speaks; -1: none."""
         return max(self._recorded, default=-1)
 
+    def expect(self, joined: InstanceJoined) -> None:
+        """An instance that is there, before anything is recalled. It is told of by `begin`: a fact
+        of now would make all that is recalled one of now."""
+        self.balancer.replay(Record(0, joined))
+
     def recall(self, record: Record, headers: Mapping[str, str]) -> None:
         """What a balancer before this one decided."""
         record = msgspec.structs.replace(record, at=min(record.at, self._clock.now()))
@@ -148,13 +153,11 @@ class ActiveBalancer:
         self.feed(Tick())
 
     def _compare(self, instances: Mapping[str, InstanceJoined]) -> None:
-        """News of instances came while this was read back."""
-        known = self.balancer.ledger.instances
-        for gone in known.keys() - instances.keys():
+        """Tell of the instances; news of them may have come while this was read back."""
+        for gone in self.balancer.ledger.instances.keys() - instances.keys():
             self.feed(InstanceLeft(gone))
-        for each, joined in instances.items():
-            if known.get(each) != joined.instance:
-                self.feed(joined)
+        for joined in instances.values():
+            self.feed(joined)
 
     def take(self, message: Received) -> None:
         """Act on a message. What makes no sense becomes a dead letter."""

@@ -182,7 +182,7 @@ class Member:
             self._observers,
         )
         for joined in self._instances.values():
-            active.feed(joined)
+            active.expect(joined)
         await self._read_back(active, _read_from(assigned.metadata), epoch)
         self.balancer, self.active, self._backlog = balancer, active, []
         self._read_to, self._caught_up_at = assigned.offset - 1, None
@@ -224,7 +224,7 @@ class Member:
             task.cancel()
         self._beside = []
         if self.active is not None:
-            logger.info("pool %s: decisions are made elsewhere", self._pool)
+            logger.info("pool %s: decisions are not made here any more", self._pool)
             ledger = self.balancer.ledger
             self._calls.abandon(lambda request_id: request_id in ledger)
             self.active, self.balancer = None, self._new_balancer()
