@@ -124,7 +124,8 @@ where one is kept in another way than this, with the command that changes it. `r
 `max.message.bytes` may be larger, `segment.*` smaller, and the number of partitions is free but
 where it says *exactly*. Raise the partitions of an agent's inbox to let more processes share the
 agent, while nothing is in it: keys move to other partitions then, and the order of a workflow's
-messages holds within a partition.
+messages holds within a partition. Change the partitions of `kairos.requests` and
+`kairos.dispatches`, or delete `kairos.events`, only while all gateways and balancers are stopped.
 
 Replicas are the cluster's defaults. What a broker acknowledges survives the loss of one where
 `default.replication.factor` is 3 and `min.insync.replicas` is 2.
