@@ -42,10 +42,12 @@ class Delivery:
                 return await handler(msgspec.structs.replace(self.message, headers=headers)) or ()
             except asyncio.CancelledError as error:
                 # The consumer is being cancelled, or only something that the handler awaited was.
-                if (task := asyncio.current_task()) is not None and task.cancelling():
+                if _is_being_cancelled():
                     raise
                 reason = _reason(error)
-            except Exception as error:  # noqa: BLE001 - whatever the handler raised is its message's end
+            except Exception as error:  # whatever the handler raised
+                if _is_being_cancelled():  # and the handler makes something else of it
+                    raise asyncio.CancelledError from error
                 reason = _reason(error)
             if self.attempt == _ATTEMPTS:
                 raise Undeliverable(reason)
@@ -61,3 +63,8 @@ def dead_letter(topic: str, group: str, message: Message, reason: str) -> Messag
 
 def _reason(error: BaseException) -> str:
     return f"{type(error).__name__}: {error}"[:_REASON_LIMIT]
+
+
+def _is_being_cancelled() -> bool:
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() > 0

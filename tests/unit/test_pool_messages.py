@@ -201,7 +201,12 @@ def message(value=b'{"messages":[]}', *, at=5, headers=GOOD):
 
 
 def test_a_call_is_a_request_of_the_default_tenant():
-    said = {"kairos-msg-id": "w", "kairos-parent": "r0", "kairos-attempt": "3", "traceparent": TRACE}
+    said = {
+        "kairos-msg-id": "w",
+        "kairos-parent": "r0",
+        "kairos-attempt": "3",
+        "traceparent": TRACE,
+    }
     value = b'{"messages":[],"model":"m","max_tokens":9}'
     call = read_call(message(value, headers=GOOD | said), now=10)
     request = call.request

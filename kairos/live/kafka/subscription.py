@@ -22,6 +22,7 @@ from kairos.live.kafka.wishes import Offsets, Where
 __all__ = ["Assigned", "CaughtUp", "Item", "Passed", "Received", "Revoked", "Subscription"]
 
 SESSION_S = 6.0
+_LEAVE_S = 5.0
 _AHEAD = 1_000  # messages read ahead of the loop
 _AHEAD_BYTES = 16 << 20
 _ANSWER_S = 2.0
@@ -93,7 +94,8 @@ class Subscription:
         traceback: TracebackType | None,
     ) -> None:
         self._poll.stop()
-        await asyncio.wrap_future(self._poll.ended)
+        # With the cluster away it may wait for an answer to its last commit for a minute and more.
+        await asyncio.wait({asyncio.wrap_future(self._poll.ended)}, timeout=_LEAVE_S)
 
     async def batch(self) -> list[Item]:
         """What has come since the last time, in order; at least one item.
