@@ -339,8 +339,10 @@ class Process:
     async def tasks_end(self):
         tasks = [self.performing, self.deciding, *self.calls._tasks]
         tasks += [client.task for client in self.clients]
-        for task in tasks:
-            task.cancel()
+        while not all(task.done() for task in tasks):
+            for task in tasks:
+                task.cancel()  # once is not enough for a call whose client has just left
+            await asyncio.sleep(0)
         await asyncio.gather(*tasks, return_exceptions=True)
 
 
@@ -475,7 +477,7 @@ class World:
         before = self.holder
         if before is process:
             return
-        if before is not None and not before.is_dead:
+        if before is not None and before.is_member:
             if orderly:
                 before.group.put(Revoked(REQUESTS, 0))
                 self.settle()
@@ -483,7 +485,9 @@ class World:
                 self.zombies.append(before)
         if process in self.zombies:
             self.tell_revoked(process)
-        self.holder = process
+        self.holder = process if process.is_member else None
+        if self.holder is None:
+            return  # it found out that another has announced itself, and begins anew
         offset, metadata = self.committed
         log = self.logs[REQUESTS]
         process.group.put(

@@ -297,7 +297,7 @@ class PoolMachine(RuleBasedStateMachine):
         self.somebody_decides()
         for name in world.fleet:
             self.instance(name, True)
-        for _ in range(15 + 2 * self.names):
+        for _ in range(20 + 2 * self.names):
             for running in list(world.running):
                 if not running.answer.done():
                     running.end()
@@ -305,11 +305,11 @@ class PoolMachine(RuleBasedStateMachine):
             self.somebody_decides()
             if self.is_calm():
                 break
-        world.sleep(2)
+        world.sleep(3)
 
     def is_calm(self):
         """With what is still to be noticed about those that are gone."""
-        active = self.world.holder.active
+        active = self.world.holder and self.world.holder.active
         opened = active is None or active._opened.all()
         return not (opened or self.world.running or self.clients() or self.unanswered())
 

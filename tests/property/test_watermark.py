@@ -171,6 +171,14 @@ def test_a_full_watermark_takes_again_what_it_knows():
     assert [heir.come(offset) for offset in range(UNDONE_LIMIT)] == [True] * 699 + [False]
 
 
+def test_however_much_is_known_as_undone_it_may_come():
+    text = watermark._MARK + base64.b64encode(bytes([1] * UNDONE_LIMIT)).decode()
+    mark = Watermark(0, text)
+    assert len(mark._undone) == UNDONE_LIMIT
+    assert not mark.is_full
+    assert mark.come(0)
+
+
 @given(st.text(max_size=50) | st.binary(max_size=50).map(lambda b: f"undone:{b.hex()}"))
 def test_what_others_wrote_is_refused_or_harmless(text):
     try:

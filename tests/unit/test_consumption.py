@@ -1,6 +1,7 @@
 """A member of a group at work, without a cluster: rebalances, slowness, and its end."""
 
 import asyncio
+import contextlib
 
 import pytest
 
@@ -180,6 +181,18 @@ async def test_reading_is_held_while_too_much_is_in_hand_and_goes_on_afterwards(
         await until(lambda: len(cluster.sent) == 4 and not cluster.is_held)
 
 
+async def test_reading_goes_on_once_what_waited_to_be_sent_is_on_its_way(cluster, monkeypatch):
+    monkeypatch.setattr(module, "_HELD_BYTES", 1_500)
+    cluster.sends.clear()
+    async with Consuming(cluster, relay) as consuming:
+        cluster.tell(Assigned(*HERE, 0, ""), message(0))
+        await until(lambda: consuming.consumption._outbox._woken.is_set() is False)
+        cluster.tell(message(1), message(2))
+        await until(lambda: cluster.is_held and not consuming.consumption._running)
+        cluster.sends.set()
+        await until(lambda: not cluster.is_held)
+
+
 async def test_one_key_with_many_messages_holds_reading_before_the_watermark_overflows(cluster):
     gate = Gate()
     async with Consuming(cluster, gate):
@@ -212,10 +225,11 @@ async def test_what_another_member_has_done_is_not_done_again(cluster):
     async with Consuming(first, wait_for_the_first):
         first.tell(Assigned(*HERE, 0, ""), *(message(n, f"{n}") for n in range(4)))
         await until(lambda: len(first.sent) == 3)
-    async with Consuming(second, seen):
+    async with Consuming(second, seen) as consuming:
         second.tell(Assigned(*HERE, *first.states[HERE]), *(message(n) for n in range(5)))
         await seen.until("0", "4")
         await until(lambda: second.states.get(HERE) == (5, ""))
+        assert not any(share.held_bytes for share in consuming.consumption._shares.values())
     assert seen.values == ["0", "4"]
 
 
@@ -275,6 +289,27 @@ async def test_a_handler_that_fails_because_it_was_cancelled_is_not_called_again
         cluster.tell(Revoked(*HERE))
         await until(lambda: not consuming.consumption._running)
     assert began == ["0"]
+
+
+async def test_a_message_whose_handler_returns_because_it_was_cancelled_is_not_done(cluster):
+    began = asyncio.Event()
+
+    async def return_when_cancelled(received: Message):
+        if received.key == "quick":
+            return await relay(received)
+        began.set()
+        with contextlib.suppress(asyncio.CancelledError):
+            await asyncio.Event().wait()
+        return ()
+
+    cluster.sends.clear()
+    async with Consuming(cluster, return_when_cancelled) as consuming:
+        cluster.tell(Assigned(*HERE, 0, ""), message(0, "quick"), message(1, "slow"))
+        await began.wait()
+        consuming.task.cancel()
+        await until(lambda: not consuming.consumption._running)
+        cluster.sends.set()
+    assert cluster.states == {HERE: (1, "")}
 
 
 async def test_a_handler_that_will_not_end_does_not_keep_the_member_from_leaving(

@@ -77,7 +77,7 @@ class World:
         self.take_place(outgoing, offsets)
 
     def take_place(self, outgoing, offsets):
-        self.sent.append(([m.value.decode() for _, m in outgoing], offsets[WHERE]))
+        self.sent.append(([m.value.decode() for _, m in outgoing], offsets.get(WHERE)))
         self.known = dict(offsets)
 
     async def run(self):
@@ -158,7 +158,7 @@ async def test_what_is_of_a_partition_that_was_lost_does_not_go_out(world):
         del world.shares[WHERE]
 
     world.before_answer = lose
-    world.answers = iter([NotSent("fenced", {})])
+    world.answers = itertools.chain([NotSent("fenced", {})], itertools.repeat(None))
     task = await running(world)
     world.finish(0, 1)
     await until(lambda: WHERE not in world.shares)
@@ -168,6 +168,35 @@ async def test_what_is_of_a_partition_that_was_lost_does_not_go_out(world):
     world.finish(2)
     await world.run()
     assert world.sent == []
+
+
+async def test_what_is_lost_while_it_is_looked_up_what_took_place_does_not_go_out(world):
+    async def lose(partitions):
+        world.share.is_lost = True
+        del world.shares[WHERE]
+        return {}
+
+    world.committed = lose
+    world.answers = itertools.chain([NotSent("aborted", {})], itertools.repeat(None))
+    task = await running(world)
+    world.finish(0)
+    await until(lambda: not world.shares)
+    await asyncio.sleep(0.05)
+    task.cancel()
+    assert world.sent == []
+
+
+async def test_what_may_have_taken_place_is_not_sent_again_without_knowing(world):
+    async def say_nothing(partitions):
+        world.outbox.close()
+        raise Unavailable("not now")
+
+    world.committed = say_nothing
+    world.answers = itertools.chain([NotSent("no answer", {})], itertools.repeat(None))
+    world.finish(0)
+    async with asyncio.timeout(5):
+        await world.outbox.run()
+    assert world.sent == world.commits == []
 
 
 async def test_nothing_is_committed_of_what_could_not_be_sent_in_the_end(world):

@@ -456,9 +456,13 @@ def test_news_of_instances_that_come_while_it_reads_back_are_not_lost(world):
     client = world.call(process, "c", model="new")
     world.settle()
     process.outbox.deliver(REQUESTS)
+    process.is_deaf = True
     world.assign(process)
+    world.flow()
+    assert not process.decides, "it waits for what was decided before"
     process.member.feed(InstanceLeft("e0"))
     process.member.feed(InstanceJoined(build.instance("e1", models=("new",))))
+    process.hear_again()
     world.flow()
     assert [*process.member.balancer.ledger.instances] == ["e1"]
     assert world.run("c").instance_id == "e1"
@@ -695,17 +699,19 @@ def test_an_older_balancer_that_goes_on_is_not_counted(world, process, gateway):
 
 
 def test_a_zombie_is_not_obeyed(world, process, gateway):
+    third = world.process()
+    world.flow()
     process.is_deaf = True
     world.assign(gateway, orderly=False)
-    world.flow()
-    third = world.process()
     world.flow()
     client = world.call(third, "c")
     world.settle()
     third.outbox.deliver(REQUESTS)
+    world.settle()
     process.outbox.deliver(EVENTS)
     process.outbox.acknowledge(EVENTS)
     world.settle()
+    assert process.outbox.unsent[DISPATCHES], "it has decided"
     process.outbox.deliver(DISPATCHES)
     world.settle()
     assert not world.starts
@@ -835,8 +841,12 @@ def test_what_is_asked_again_of_one_who_began_it_in_another_life_is_not_lost(
 def test_a_successor_waits_for_messages_that_were_decided_on_after_it_caught_up(
     world, process, gateway
 ):
+    for n in range(3):
+        world.call(gateway, f"c{n}")
+    world.flow()
+    process.is_deaf = True
     world.assign(gateway, orderly=False)
-    client = world.call(process, "c")
+    client = world.call(process, "late")
     world.settle()
     process.outbox.deliver(REQUESTS)
     world.settle()
@@ -844,9 +854,11 @@ def test_a_successor_waits_for_messages_that_were_decided_on_after_it_caught_up(
     process.outbox.acknowledge(EVENTS)
     world.flow()
     assert gateway.decides
-    assert [name for _, name, _ in world.starts] == ["c"]
-    world.run("c").end()
-    world.flow()
+    assert [each.status for each in gateway.clients] == [None] * 3
+    assert not client.has_ended, "it waits"
+    for name in ("c0", "late", "c1", "c2"):
+        world.run(name).end()
+        world.flow()
     assert client.status == 200
     assert is_done(world, gateway)
 

@@ -126,7 +126,7 @@ class Consumption:
             finished = Finished(share, received, outgoing)
         except Undeliverable as error:
             finished = self._buried(share, received, str(error))
-        if not share.is_lost and not self._is_ending:
+        if not self._is_ending:  # else it was cancelled, and made something else of it
             self._outbox.add(finished)
             if (follower := share.next_of(received.key)) is not None:
                 self._ready.append((share, follower))

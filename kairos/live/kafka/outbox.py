@@ -159,7 +159,8 @@ class Outbox:
 
     async def _send(self, batch: list[Finished]) -> bool:
         """Return whether all of it is sent, or is another member's to send."""
-        while batch:
+        # What follows the news of a rebalance must know of them: nothing is awaited in between.
+        while batch := [finished for finished in batch if not finished.share.is_lost]:
             states = self._changed()
             outgoing = [each for finished in batch for each in finished.outgoing]
             metadata = self._subscription.group_metadata()
@@ -171,10 +172,11 @@ class Outbox:
             else:
                 self._note(states)
                 return True
-            if self._is_closing:
-                return False
             await asyncio.sleep(_AGAIN_S)
-            batch = await self._unsent(batch)
+            sent = await self._sent(batch)
+            if sent is None:
+                return False
+            batch = [finished for finished in batch if finished not in sent]
         return True
 
     def _without_refused(self, batch: list[Finished], refused: Mapping[int, str]) -> list[Finished]:
@@ -193,11 +195,10 @@ class Outbox:
                 kept.append(self._bury(finished.share, finished.received, reason))
         return kept
 
-    async def _unsent(self, batch: list[Finished]) -> list[Finished]:
-        """What the group does not know as done, of what is still ours: it may have been sent, and
-        the answer lost."""
+    async def _sent(self, batch: list[Finished]) -> set[Finished] | None:
+        """What the group knows as done: it took place, and the answer was lost. None: there is no
+        time left to find out."""
         while not self._is_closing:
-            batch = [finished for finished in batch if not finished.share.is_lost]
             try:
                 known = await self._subscription.committed({finished.where for finished in batch})
             except Unavailable as error:
@@ -205,10 +206,10 @@ class Outbox:
                 await asyncio.sleep(_AGAIN_S)
             else:
                 marks = {where: restored(*state) for where, state in known.items()}
-                return [
+                return {
                     finished
                     for finished in batch
-                    if (mark := marks.get(finished.where)) is None
-                    or not mark.is_done(finished.received.offset)
-                ]
-        return batch
+                    if finished.where in marks
+                    and marks[finished.where].is_done(finished.received.offset)
+                }
+        return None

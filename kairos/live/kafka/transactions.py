@@ -6,6 +6,7 @@ librdkafka's calls wait for the cluster, so they run in a thread of their own, i
 
 import asyncio
 import contextlib
+import functools
 import logging
 import queue
 import secrets
@@ -94,15 +95,21 @@ class Transactions:
             kafka.TopicPartition(*where, offset, metadata)
             for where, (offset, metadata) in offsets.items()
         ]
-        performed = self._worker.submit(outgoing, partitions, group_metadata)
+        worker = self._worker
+        performed = worker.submit(
+            functools.partial(worker.perform, outgoing, partitions, group_metadata)
+        )
         while not performed.done():
             await asyncio.wait({performed}, timeout=_STEP_S)
             if self._worker.is_stuck and not performed.done():
-                self._worker.stop()
-                self._worker = _Worker(self._settings)
-                self._worker.start()
-                raise NotSent("the client hung", {})
+                performed = self._replace_worker()
         performed.result()
+
+    def _replace_worker(self) -> asyncio.Future[None]:
+        self._worker.stop()
+        self._worker = _Worker(self._settings)
+        self._worker.start()
+        return self._worker.submit(self._worker.take_over)
 
 
 class _Worker:
@@ -131,28 +138,26 @@ class _Worker:
         self._stopping.set()
         self._jobs.put(None)
 
-    def submit(
-        self, outgoing: Sequence[Outgoing], partitions: Any, group_metadata: Any
-    ) -> asyncio.Future[None]:
+    def submit(self, work: Callable[[], None]) -> asyncio.Future[None]:
         loop = asyncio.get_running_loop()
         done: asyncio.Future[None] = loop.create_future()
-        self._jobs.put((loop, done, outgoing, partitions, group_metadata))
+        self._jobs.put((loop, done, work))
         return done
 
     def _run(self) -> None:
         with contextlib.suppress(kafka.KafkaException):
             self._ready_producer()  # it takes a moment, that the first transaction would lose
         while (job := self._jobs.get()) is not None:
-            loop, done, *transaction = job
+            loop, done, work = job
             failure: Exception | None = None
             try:
-                self._perform(*transaction)
+                work()
             except Exception as error:  # noqa: BLE001 - raised where it is awaited
                 failure = error
             with contextlib.suppress(RuntimeError):  # the loop was closed meanwhile
                 loop.call_soon_threadsafe(_settle, done, failure)
 
-    def _perform(self, outgoing: Sequence[Outgoing], partitions: Any, group_metadata: Any) -> None:
+    def perform(self, outgoing: Sequence[Outgoing], partitions: Any, group_metadata: Any) -> None:
         refused: dict[int, str] = {}
         try:
             producer = self._ready_producer()
@@ -165,6 +170,11 @@ class _Worker:
             self._recover(error.args[0])
             raise NotSent(str(error), refused) from error
 
+    def take_over(self) -> None:
+        """After another worker that hangs: whatever it does later, it is refused."""
+        self._end_what_is_open()
+        raise NotSent("the client hung", {})
+
     def _ready_producer(self) -> Any:
         """The producer, or a new one, which ends what the last has left open."""
         if self._producer is None:
@@ -174,7 +184,8 @@ class _Worker:
         return self._producer
 
     def _recover(self, error: Any) -> None:
-        """Abort what was begun; where that cannot be, start anew."""
+        """End what was begun, so that it can be looked up whether it took place: abort it; where
+        that cannot be, a new producer ends it."""
         if self._producer is not None and not error.fatal():
             try:
                 self._persist(self._producer.abort_transaction)
@@ -183,6 +194,15 @@ class _Worker:
             else:
                 return
         self._producer = None
+        self._end_what_is_open()
+
+    def _end_what_is_open(self) -> None:
+        while self._producer is None and not self._stopping.is_set():
+            try:
+                self._ready_producer()
+            except kafka.KafkaException as error:
+                logger.debug("a transactional producer is tried again: %s", error)
+                self._stopping.wait(_AGAIN_S)
 
     def _persist(self, call: Callable[..., object], *arguments: object) -> None:
         """A call goes on where it was when it is made again. After a while it is given up: a new
@@ -203,7 +223,7 @@ class _Worker:
                 self._called_at = None
 
 
-_Job = tuple[asyncio.AbstractEventLoop, asyncio.Future[None], Sequence[Outgoing], Any, Any]
+_Job = tuple[asyncio.AbstractEventLoop, asyncio.Future[None], Callable[[], None]]
 
 
 def _settle(done: asyncio.Future[None], failure: Exception | None) -> None:
