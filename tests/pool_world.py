@@ -39,7 +39,7 @@ from kairos.live.pool.messages import (
     Told,
 )
 from kairos.live.pool.performer import Performer
-from kairos.model import SECOND, Request
+from kairos.model import SECOND
 from kairos.scheduler.policies import POLICIES
 from kairos.topics import EVENTS, REPLIES, REQUESTS
 from tests import build
@@ -587,7 +587,3 @@ def life(records):
             else:
                 del states[name]
     return lives, states, performers
-
-
-def is_request(value):
-    return isinstance(value, Request)

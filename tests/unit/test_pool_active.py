@@ -852,6 +852,8 @@ def test_a_successor_waits_for_messages_that_were_decided_on_after_it_caught_up(
     world.settle()
     process.outbox.deliver(EVENTS)
     process.outbox.acknowledge(EVENTS)
+    world.settle()
+    process.hear_again()
     world.flow()
     assert gateway.decides
     assert [each.status for each in gateway.clients] == [None] * 3
@@ -899,3 +901,16 @@ def test_after_a_record_that_is_missing_there_are_no_others(world, process, gate
     world.flow()
     assert not client.has_ended
     assert world.starts == []
+
+
+@pytest.mark.parametrize("old", [Finished("b"), Failed("b", "x"), Cancelled("b")])
+def test_how_a_call_ended_in_another_life_of_this_process_does_not_end_it_now(world, process, old):
+    world.ask("b")
+    world.flow()
+    world.tell("p0", old)
+    world.flow()
+    assert "b" in process.active._opened
+    world.run("b").end()
+    world.flow()
+    assert world.replies("b") == [200]
+    assert is_done(world, process)

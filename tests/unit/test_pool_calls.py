@@ -3,10 +3,9 @@
 import msgspec
 import pytest
 
-from kairos.errors import Unavailable
 from kairos.events import Cancelled
 from kairos.live.pool import calls as calls_module
-from kairos.topics import DEAD_LETTERS, EVENTS, REPLIES, REQUESTS
+from kairos.topics import DEAD_LETTERS, REPLIES, REQUESTS
 from tests.pool_world import BODY, REPLY_TO, Answer, World, life
 
 OTHER = f"{REPLIES}other"
@@ -332,6 +331,22 @@ def test_the_answers_that_are_kept_are_bounded(world, process, monkeypatch):
     assert next(reversed(kept)) == "b9"
 
 
+def test_an_answer_that_is_kept_twice_counts_once(process):
+    for _ in range(3):
+        process.calls._keep("b", b"12345")
+    assert process.calls._answered_bytes == 5
+
+
+def test_a_call_that_was_abandoned_is_not_taken_for_one_that_will_be_answered(world, process):
+    world.ask("b")
+    world.settle()
+    call = process.calls._calls["b"]
+    process.calls.abandon(lambda _: False)
+    assert process.calls.performing("b") is None
+    assert not process.calls.ask_again(call)
+    world.settle()
+
+
 def test_calls_hold_a_bounded_number_of_bytes(world, process):
     value = b'{"messages":["' + b"x" * 50 + b'"]}'
     for name in "abc":
@@ -354,6 +369,7 @@ def test_a_call_named_as_one_over_http_must_wait_for_it(world, process):
     world.ask("x")
     world.flow()
     assert code(world, "x") == (503, "request_in_flight")
+    assert process.active._opened.get("x").instance_id, "its room is not given away"
     world.run("x").end()
     world.flow()
     assert process.clients[0].status == 200
@@ -490,13 +506,3 @@ def test_a_dead_letter_that_is_too_large_goes_without_its_content(world, process
     assert letter.value is None
     assert letter.headers["kairos-dead-topic"] == REQUESTS
     assert is_done(world, process)
-
-
-def test_a_call_whose_name_is_taken_by_events_of_a_stranger_goes_on(world, process):
-    world.ask("b")
-    world.flow()
-    world.tell("stranger", Cancelled("b"))
-    world.flow()
-    assert len(world.running) == 1
-    assert len(world.logs[EVENTS]) > 0
-    assert Unavailable.status == 503

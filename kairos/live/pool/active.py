@@ -217,7 +217,7 @@ class ActiveBalancer:
         self, event: FirstToken | Finished | Failed | Cancelled, teller: str, offset: int
     ) -> None:
         opened = self._opened.get(event.request_id)
-        if opened is not None and teller == opened.performer:
+        if opened is not None and teller == opened.performer and not self._is_old(opened, event):
             self._liveness.hear(teller, self._clock.now())
             self._voice.about(opened.request.workflow_id, offset=offset)
             self._runtime.feed(event)
@@ -225,6 +225,13 @@ class ActiveBalancer:
         if isinstance(event, Cancelled):
             self._calls.leave(event.request_id, teller)
         self._voice.offsets.done(offset)  # it was given up meanwhile, or is not the teller's
+
+    def _is_old(self, opened: Open, event: Event) -> bool:
+        """Whether this process told how the call ended when it last performed it: a call over the
+        bus is performed for as long as its end has not been told."""
+        is_ours = opened.call is not None and opened.performer == self._ourselves
+        is_performed = self._calls.performing(opened.request.id) is not None
+        return is_ours and is_performed and not isinstance(event, FirstToken)
 
     def _arrive(self, request: Request, performer: str, offset: int) -> None:
         try:
