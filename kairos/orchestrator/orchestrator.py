@@ -120,6 +120,8 @@ class Orchestrator:
         request = event.request
         key = workflow_key(request)
         workflow = self._open.get(key)
+        if workflow is None and self._is_of_ended(key, request.id):
+            return  # a task that is done once more after its result: its call is known
         if workflow is None:
             workflow = self._open[key] = Workflow(key, at)
             assert self.began_at is not None
@@ -138,6 +140,10 @@ class Orchestrator:
             _, evicted = self._open.popitem(last=False)
             self._open_calls -= len(evicted.calls)
             self.evicted += 1
+
+    def _is_of_ended(self, key: WorkflowKey, request_id: str) -> bool:
+        ended = self._ended.get(key)
+        return ended is not None and any(call.row.request.id == request_id for call in ended.calls)
 
     def _call_ended(self, row: CallRow, at: int) -> None:
         self._positions.ended(row.request.id, at, row.completion_tokens)
