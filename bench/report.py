@@ -71,10 +71,16 @@ def show(figures: list[Figure], console: Console, systems: dict[str, str]) -> No
         table.add_row(
             f"{figure.name}, {figure.unit}",
             *(_cell(figure.detail.get(system)) for system in systems),
-            "" if figure.target is None else f"< {figure.target:g}",
+            _target(figure),
             {True: "met", False: "[red]not met", None: ""}[figure.met],
         )
     console.print(table)
+
+
+def _target(figure: Figure) -> str:
+    if figure.target is None:
+        return ""
+    return f"{'≥' if figure.better == 'higher' else '<'} {figure.target:g}"
 
 
 def _cell(value: object) -> str:

@@ -7,7 +7,9 @@ little; and where calls fan out, counting all calls in flight beats going by the
 Tasks: 120 workflows a run of the demo's applications, drawn from the recorded run on a real model
 (`traces/demo-smollm2.jsonl.gz`), 20 seeds, at three rates. The fan-outs are made up of recorded
 calls: a researcher's, then two to five calls at once of other agents, then a writer's; half of the
-workflows are of a single call and a writer's. Engines: `experiments/virtual.py`. Four minutes.
+workflows are of a single call and a writer's. Two engines, with the demo's figures: four calls at
+once, each step takes 15 ms and 8 ms for each of them, prompts take no time of their own. So it says
+how orders compare, not how fast vLLM is. Four minutes.
 
 Writes experiments/results/policies.jsonl and its picture, and figures of experiments/report.json.
 """
@@ -26,19 +28,41 @@ from rich.table import Table
 from bench.report import Figure
 from experiments.recordings import DEMO, read_apps
 from experiments.report import RESULTS, add_figures, commit, picture, write_rows
-from experiments.virtual import Task, World, true_remaining_us
+from kairos.dispatcher.placements import PLACEMENTS
+from kairos.metrics import RunMetrics
 from kairos.model import SECOND, Request
 from kairos.scheduler.knowledge import Knowledge
 from kairos.scheduler.policies import POLICIES, Kairos, Policy
 from kairos.scheduler.queue import OVERTAKEN
+from kairos.sim.engine.profile import EngineProfile, StepCost
 from kairos.sim.oracle import Srpt
+from kairos.sim.world import World
 from kairos.workload import Call, arrivals
+from kairos.workload.prompt import Piece
+from kairos.workload.workflows import Submission, Workflow
 
 SEEDS, WORKFLOWS = 20, 120
 MIX = ("qa", "qa", "qa", "rg", "rg", "cg")
 RATES = {"demo": (0.7, 0.9, 1.2), "fan-out": (0.5, 0.6, 0.8)}  # workflows per second
 BRANCHES = ("mathematics", "humanities", "researcher", "engineer", "router")
 UNBOUNDED, CRITICAL_PATH, ORACLE = "kairos, unbounded", "kairos, critical path", "srpt"
+INSTANCES = 2
+STEP_US, STEP_PER_CALL_US = 15_000, 8_000
+ENGINE = EngineProfile(
+    name="demo",
+    source="the stand-in of `kairos demo --engine sim`",
+    measured=False,
+    kv_tokens=100_000,  # more than four calls need
+    max_num_seqs=4,
+    max_num_batched_tokens=100_000,  # whole prompts, all at once
+    max_model_len=100_000,
+    prefix_caching=False,
+    step=StepCost(
+        fixed_us=STEP_US, prefill_seq_us=STEP_PER_CALL_US, decode_seq_us=STEP_PER_CALL_US
+    ),
+)
+
+Task = Sequence[Sequence[Call]]  # stages, one after the other, of calls made together
 
 
 class Row(msgspec.Struct, frozen=True, kw_only=True):
@@ -94,6 +118,56 @@ def fan_out_tasks(calls: Mapping[str, Sequence[Sequence[Call]]], random: Random)
 TASKS = {"demo": demo_tasks, "fan-out": fan_out_tasks}
 
 
+def workflow(number: int, task: Task) -> Workflow:
+    """A task as a workflow, whose calls wait for all of the stage before."""
+    calls: list[Call] = []
+    waits_for: list[tuple[int, ...]] = []
+    before: tuple[int, ...] = ()
+    for stage in task:
+        here = tuple(range(len(calls), len(calls) + len(stage)))
+        calls += [msgspec.structs.replace(call, gap_ms=None) for call in stage]
+        waits_for += [before] * len(stage)
+        before = here
+    return Workflow(
+        id=str(number),
+        app=calls[0].app,
+        calls=tuple(calls),
+        waits_for=tuple(waits_for),
+        prompts=tuple((Piece(f"{number}/{n}", c.prompt_tokens),) for n, c in enumerate(calls)),
+    )
+
+
+def true_remaining_us(tasks: Sequence[Task]) -> Mapping[str, float]:
+    """What a batch of one would take from each call on, its own included: for the oracle."""
+    remaining: dict[str, float] = {}
+    for number, task in enumerate(tasks):
+        after, position = 0.0, sum(map(len, task))
+        for stage in reversed(task):
+            position -= len(stage)
+            own = [call.completion_tokens * (STEP_US + STEP_PER_CALL_US) for call in stage]
+            for branch, us in enumerate(own):
+                remaining[f"{number}/{position + branch}"] = us + after
+            after += max(own)
+    return remaining
+
+
+def run(
+    tasks: Sequence[Task],
+    at_us: Sequence[int],
+    policy: Callable[[Knowledge], Policy],
+    overtaken: float,
+) -> RunMetrics:
+    submissions = [
+        Submission(at_us=at, workflow=workflow(number, task))
+        for number, (task, at) in enumerate(zip(tasks, at_us, strict=True))
+    ]
+    engines = {f"i{number}": ENGINE for number in range(INSTANCES)}
+    placement = PLACEMENTS["least-kv"]()
+    world = World(submissions, engines, policy, placement, overtaken=overtaken)
+    world.run()
+    return world.metrics
+
+
 def policies(tasks: Sequence[Task]) -> dict[str, Callable[[Knowledge], Policy]]:
     remaining_us = true_remaining_us(tasks)
     extra = {UNBOUNDED: Kairos, CRITICAL_PATH: CriticalPath, ORACLE: lambda _: Srpt(remaining_us)}
@@ -110,7 +184,7 @@ def measure(seeds: Sequence[int]) -> Iterator[Row]:
                 at_us = arrivals("azure-conv", WORKFLOWS, rate, seed)
                 for name, policy in policies(tasks).items():
                     overtaken = inf if name == UNBOUNDED else OVERTAKEN
-                    metrics = World(tasks, at_us, policy, overtaken=overtaken).run()
+                    metrics = run(tasks, at_us, policy, overtaken)
                     record: dict[str, Any] = metrics.record()
                     apps = record["apps"].items()
                     yield Row(

@@ -97,8 +97,7 @@ def run(
     """
     if llm == "bus" and (url is not None or api_key_env is not None):
         raise SetupError("--llm bus sends LLM calls over Kafka: leave out --url and --api-key-env")
-    if api_key_env is not None and not os.environ.get(api_key_env):
-        raise SetupError(f"the variable {api_key_env} is not set")
+    api_key = config.api_key(api_key_env, os.environ)
     settings = config.load(config_file, os.environ, {"bus": bus, "pool": pool})
     connection = _connection(settings)
     _log()
@@ -112,7 +111,7 @@ def run(
         connection=connection,
         concurrency=concurrency,
         url=None if llm == "bus" else url or GATEWAY,
-        api_key=os.environ[api_key_env] if api_key_env is not None else None,
+        api_key=api_key,
         model=model,
         pool=settings.pool,
         replies=replies,

@@ -16,6 +16,11 @@ from kairos.events import (
 from kairos.model import Request
 
 Outcome = Literal["finished", "failed", "cancelled", "refused"]
+_OUTCOMES: dict[type, Outcome] = {
+    Finished: "finished",
+    Failed: "failed",
+    Cancelled: "cancelled",
+}
 
 
 class CallRow(msgspec.Struct):
@@ -30,6 +35,9 @@ class CallRow(msgspec.Struct):
     prompt_tokens: int | None = None
     completion_tokens: int | None = None
     cached_tokens: int | None = None
+    preemptions: int | None = None
+    recomputed_tokens: int | None = None
+    wasted_tokens: int | None = None  # generated for a call that failed
 
     @property
     def instance_id(self) -> str | None:
@@ -62,15 +70,8 @@ class CallTracker:
                 row = self._open.get(request_id)
                 if row is not None and row.first_token_at is None:
                     row.first_token_at = record.at
-            case Finished() as fact:
-                row = self._end(fact.request_id, "finished", record.at, ended)
-                if row is not None:
-                    row.prompt_tokens = fact.prompt_tokens
-                    row.completion_tokens = fact.completion_tokens
-                    row.cached_tokens = fact.cached_tokens
-            case Failed() | Cancelled() as fact:
-                outcome: Outcome = "failed" if isinstance(fact, Failed) else "cancelled"
-                self._end(fact.request_id, outcome, record.at, ended)
+            case Finished() | Failed() | Cancelled() as fact:
+                self._told_end(fact, record.at, ended)
         for command in record.commands:
             if not isinstance(command, Dispatch):
                 self._end(command.request_id, "refused", record.at, ended)
@@ -78,6 +79,19 @@ class CallTracker:
                 row = self._open[command.request_id]
                 row.dispatch, row.dispatched_at = command, record.at
         return ended
+
+    def _told_end(self, fact: Finished | Failed | Cancelled, at: int, ended: list[CallRow]) -> None:
+        row = self._end(fact.request_id, _OUTCOMES[type(fact)], at, ended)
+        if row is None or isinstance(fact, Cancelled):
+            return
+        if isinstance(fact, Failed):
+            row.wasted_tokens = fact.wasted_tokens
+            return
+        row.prompt_tokens = fact.prompt_tokens
+        row.completion_tokens = fact.completion_tokens
+        row.cached_tokens = fact.cached_tokens
+        row.preemptions = fact.preemptions
+        row.recomputed_tokens = fact.recomputed_tokens
 
     def _end(
         self, request_id: str, outcome: Outcome, at: int, ended: list[CallRow]

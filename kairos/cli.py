@@ -1,11 +1,9 @@
 """The `kairos` command: reads settings, puts things together, starts them."""
 
 import asyncio
-import gc
 import json
 import logging
 import os
-import resource
 import signal
 import sys
 from collections.abc import Coroutine, Mapping
@@ -15,10 +13,11 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 import uvloop
 
-from kairos import __version__, agents_cli, config
+from kairos import __version__, agents_cli, calibrate_cli, config, replay_cli, simulate_cli
 from kairos.demo.options import Options
 from kairos.dispatcher.placements import PLACEMENTS
 from kairos.errors import KairosError, SetupError
+from kairos.live import process
 from kairos.scheduler.policies import POLICIES
 
 if TYPE_CHECKING:
@@ -118,9 +117,9 @@ async def _serve(settings: config.Settings) -> None:
 
     stop = _stop_signal()
     async with running(settings) as service:
-        _collect_less_often()
-        _switch_threads_often()
-        _allow_many_connections()
+        process.collect_less_often()
+        process.switch_threads_often()
+        process.allow_many_connections()
         typer.echo(f"kairos: serving on {service.url}/v1, operators' routes on {service.admin_url}")
         if not config.is_loopback(settings.host) and not settings.key:
             typer.echo("kairos: no API keys are configured, so anyone who reaches it may call")
@@ -188,9 +187,9 @@ async def _balance(settings: config.Settings) -> None:
 
     stop = _stop_signal()
     async with balancing(settings) as service:
-        _collect_less_often()
-        _switch_threads_often()
-        _allow_many_connections()
+        process.collect_less_often()
+        process.switch_threads_often()
+        process.allow_many_connections()
         typer.echo(f"kairos: pool {settings.pool} on {settings.bus}; figures on {service.url}")
         await stop.wait()
         typer.echo("kairos: stopping; running calls may finish")
@@ -226,7 +225,7 @@ async def _orchestrate(settings: config.Settings) -> None:
 
     stop = _stop_signal()
     async with orchestrating(settings) as service:
-        _collect_less_often()
+        process.collect_less_often()
         typer.echo(f"kairos: workflows and agents of {settings.bus} on {service.url}/v1")
         await stop.wait()
         typer.echo("kairos: stopping; what was learnt is published")
@@ -240,36 +239,14 @@ def _stop_signal() -> asyncio.Event:
     return stop
 
 
-def _collect_less_often() -> None:
-    """Python looks for reference cycles after every 700 allocations, through all that was imported.
-    Calls leave few cycles behind: looking less often, and not there, saves 15 % of the CPU time per
-    call, and the pauses of several ms that streams had at the 99th percentile (`make bench`).
-    """
-    gc.collect()
-    gc.freeze()
-    gc.set_threshold(50_000, 20, 100)
-
-
-def _switch_threads_often() -> None:
-    """While the learner's thread computes, requests wait for Python's lock up to this long, 5 ms by
-    default, each time they need it."""
-    sys.setswitchinterval(0.0005)
-
-
-def _allow_many_connections() -> None:
-    """Each call holds two, and the soft limit on open files, often 1,024, is there for programs
-    that cannot handle more."""
-    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-
-
 @app.command()
 def demo(
     engine: Annotated[
         list[str] | None,
         typer.Option(
-            help="llama: two llama.cpp servers with a small real model; sim: two stand-ins; or "
-            "URL[,max_num_seqs=N][,kv_tokens=N] of an engine that already runs; repeat for each."
+            help="llama: two llama.cpp servers with a small real model; sim: two stand-ins; vllm: "
+            "two vLLM instances on the CPU, whose answers are noise; or "
+            r"URL\[,max_num_seqs=N]\[,kv_tokens=N] of an engine that runs; repeat for each."
         ),
     ] = None,
     apps: Annotated[str, typer.Option(help="Applications, of qa, rg and cg.")] = ",".join(
@@ -341,7 +318,7 @@ def demo(
 
 def _engines(named: list[str]) -> "tuple[Kind | None, list[config.EngineSettings]]":
     match named:
-        case ["llama" | "sim" as kind]:
+        case ["llama" | "sim" | "vllm" as kind]:
             return kind, []
     return None, [config.parse_engine(text) for text in named]
 
@@ -380,9 +357,7 @@ def explain(
     if log is not None:
         view = explain.from_log(log, tenant, workflow_id)
     else:
-        if api_key_env is not None and not os.environ.get(api_key_env):
-            raise SetupError(f"the variable {api_key_env} is not set")
-        key = os.environ[api_key_env] if api_key_env is not None else None
+        key = config.api_key(api_key_env, os.environ)
         view = asyncio.run(explain.from_service(url, key, workflow_id))
     if as_json:
         typer.echo(msgspec.json.encode(view).decode())
@@ -417,6 +392,10 @@ def export(
     figures = {"calls": exported.calls, "workflows": exported.workflows}
     typer.echo(json.dumps(figures) if as_json else f"{output}:{_outline(figures, '  ')}")
 
+
+app.command()(simulate_cli.simulate)
+app.command()(replay_cli.replay)
+app.command()(calibrate_cli.calibrate)
 
 app.add_typer(agents_cli.app, name="agents", no_args_is_help=True)
 
@@ -459,6 +438,27 @@ def traces_describe(
 
     figures = msgspec.to_builtins(traces.describe(path))
     typer.echo(json.dumps(figures) if as_json else _outline(figures))
+
+
+@traces_app.command("generate")
+def traces_generate(
+    app: Annotated[
+        str, typer.Argument(help="qa, rg or cg, or the file of a model of your own (.toml).")
+    ],
+    path: Annotated[Path, typer.Argument(help="The workflow file to write; gzip if it ends so.")],
+    count: Annotated[int, typer.Option(min=1, max=1_000_000, help="Workflows.")] = 50,
+    seed: Annotated[int, typer.Option(help="Another one, other workflows.")] = 1,
+) -> None:
+    """Write a workflow file that a generative model of an application makes.
+
+    The same arguments give the same file.
+    """
+    from itertools import chain
+
+    from kairos.workload import write_workflows
+    from kairos.workload.application import application, generated_calls
+
+    write_workflows(path, chain.from_iterable(generated_calls(application(app), count, seed)))
 
 
 def _outline(figures: object, indent: str = "") -> str:

@@ -208,6 +208,19 @@ def _check_keys(keys: tuple[KeySettings, ...]) -> None:
         tenant_of[key.sha256] = key.tenant
 
 
+def api_key(variable: str | None, environ: Mapping[str, str]) -> str | None:
+    """The key that a variable of the environment holds; without a variable, none.
+
+    Raises:
+        SetupError: it is not set, or empty.
+    """
+    if variable is None:
+        return None
+    if not environ.get(variable):
+        raise SetupError(f"the variable {variable} is not set")
+    return environ[variable]
+
+
 def _check_known(what: str, name: str, known: Mapping[str, object]) -> None:
     if name not in known:
         raise SetupError(f"there is no {what} '{name}'; known: {', '.join(sorted(known))}")

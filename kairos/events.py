@@ -30,6 +30,8 @@ class Finished(msgspec.Struct, frozen=True, tag=True):
     prompt_tokens: int | None = None
     completion_tokens: int | None = None
     cached_tokens: int | None = None  # of the prompt, found in the engine's prefix cache
+    preemptions: int | None = None  # how often the engine took the call's memory away
+    recomputed_tokens: int | None = None  # computed again because of that
 
 
 class Failed(msgspec.Struct, frozen=True, tag=True):
@@ -37,6 +39,7 @@ class Failed(msgspec.Struct, frozen=True, tag=True):
 
     request_id: str
     reason: str
+    wasted_tokens: int | None = None  # of its answer, generated in vain, where the engine told
 
 
 class Cancelled(msgspec.Struct, frozen=True, tag=True):

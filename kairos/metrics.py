@@ -5,16 +5,20 @@ end-to-end seconds from the user's task to its final reply (`WorkflowEnded`, els
 end), and the same divided by the tokens that its calls generated (program-level token latency;
 kairos paper, 7.1). `queued_share` is the time that calls waited over the workflows' end-to-end
 time. A figure whose facts were never told (an engine that reports no cached tokens) is None.
+
+Beside the record's own keys stand `wasted_tokens`, which engines generated or computed in vain,
+and, where it is known how long workflows take alone, their `slowdown`: how many times as long they
+took, a spread with the `worst`.
 """
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 from kairos.calls import CallRow, CallTracker
 from kairos.events import Record, WorkflowEnded
 from kairos.model import SECOND
-from kairos.position import WorkflowKey
+from kairos.position import WorkflowKey, workflow_key
 
 
 class RunMetrics:
@@ -30,39 +34,120 @@ class RunMetrics:
         if isinstance(record.event, WorkflowEnded):
             self.ended.setdefault((record.event.tenant, record.event.workflow_id), record.at)
 
-    def record(self) -> dict[str, Any]:
-        """The metrics record, whole and per app."""
+    def drop_open(self) -> None:
+        """Forget the calls of workflows whose end was not told: of a run that was broken off, what
+        they took so far says nothing."""
+        self.rows = [row for row in self.rows if workflow_key(row.request) in self.ended]
+
+    def record(
+        self,
+        alone_us: Mapping[WorkflowKey, int] | None = None,
+        failed: Collection[WorkflowKey] = (),
+    ) -> dict[str, Any]:
+        """The metrics record, whole and per app. `alone_us`: how long each workflow would take with
+        an engine to itself; workflows that are not in it have no slowdown. `failed`: workflows that
+        had no final reply, and so have no end-to-end time, which would be short; their calls count.
+        """
         by_app: dict[str, list[CallRow]] = defaultdict(list)
         for row in self.rows:
             by_app[row.request.app or "unknown"].append(row)
-        apps = {app: _summarise(rows, self.ended) for app, rows in sorted(by_app.items())}
-        return {**_summarise(self.rows, self.ended), "apps": apps}
+        apps = {
+            app: self._summarise(rows, alone_us, failed) for app, rows in sorted(by_app.items())
+        }
+        return {**self._summarise(self.rows, alone_us, failed), "apps": apps}
+
+    def _summarise(
+        self,
+        rows: Sequence[CallRow],
+        alone_us: Mapping[WorkflowKey, int] | None,
+        failed: Collection[WorkflowKey],
+    ) -> dict[str, Any]:
+        well = [row for row in rows if workflow_key(row.request) not in failed]
+        e2e_us = _end_to_end_us(well, self.ended)
+        figures = {
+            "workflows": len(e2e_us),
+            "calls": len(rows),
+            **_of_workflows(well, e2e_us),
+            **_of_calls(rows),
+        }
+        if alone_us is not None:
+            figures["slowdown"] = slowdown(e2e_us, alone_us)
+        return figures
 
 
-def _summarise(rows: Sequence[CallRow], ended: dict[WorkflowKey, int]) -> dict[str, Any]:
-    workflows: dict[WorkflowKey, list[CallRow]] = defaultdict(list)
+def _end_to_end_us(
+    rows: Iterable[CallRow], ended: Mapping[WorkflowKey, int]
+) -> dict[WorkflowKey, int]:
+    started_at: dict[WorkflowKey, int] = {}
+    ended_at: dict[WorkflowKey, int] = {}
     for row in rows:
-        workflows[row.request.tenant, row.request.workflow_id].append(row)
-    e2e_us = {key: _end_to_end_us(calls, ended.get(key)) for key, calls in workflows.items()}
-    tokens = {key: sum(c.completion_tokens or 0 for c in calls) for key, calls in workflows.items()}
-    total_us = sum(e2e_us.values())
-    prompt = sum(r.prompt_tokens or 0 for r in rows if r.cached_tokens is not None)
-    cached = [r.cached_tokens for r in rows if r.cached_tokens is not None]
+        key, request = workflow_key(row.request), row.request
+        started_at[key] = min(
+            started_at.get(key, request.workflow_started_at), request.workflow_started_at
+        )
+        ended_at[key] = max(ended_at.get(key, 0), row.ended_at or 0)
+    return {key: ended.get(key, ended_at[key]) - at for key, at in started_at.items()}
+
+
+def _of_workflows(rows: Sequence[CallRow], e2e_us: Mapping[WorkflowKey, int]) -> dict[str, Any]:
+    tokens: dict[WorkflowKey, int] = dict.fromkeys(e2e_us, 0)
+    for row in rows:
+        tokens[workflow_key(row.request)] += row.completion_tokens or 0
     return {
-        "workflows": len(workflows),
-        "calls": len(rows),
         "e2e_s": spread(us / SECOND for us in e2e_us.values()),
         "s_per_token": spread(e2e_us[key] / SECOND / tokens[key] for key in tokens if tokens[key]),
+        "queued_share": _queued_share(rows, sum(e2e_us.values())),
+    }
+
+
+def _of_calls(rows: Sequence[CallRow]) -> dict[str, Any]:
+    prompt = sum(r.prompt_tokens or 0 for r in rows if r.cached_tokens is not None)
+    cached = [r.cached_tokens for r in rows if r.cached_tokens is not None]
+    preempted = [r.preemptions for r in rows if r.preemptions is not None]
+    return {
         "ttft_s": spread(
             (r.first_token_at - r.request.arrived_at) / SECOND
             for r in rows
             if r.first_token_at is not None
         ),
-        "queued_share": sum(r.queued_us for r in rows) / total_us if total_us else None,
-        "preemptions_per_call": None,
-        "recomputed_token_share": None,
+        "preemptions_per_call": sum(preempted) / len(preempted) if preempted else None,
+        "recomputed_token_share": _recomputed_share(rows),
         "cached_prompt_share": sum(cached) / prompt if prompt else None,
+        "wasted_tokens": wasted_tokens(rows),
     }
+
+
+def _queued_share(rows: Sequence[CallRow], total_us: int) -> float | None:
+    """None where no end of any wait was told, as to a client."""
+    told = any(row.dispatched_at is not None or row.outcome == "refused" for row in rows)
+    return sum(row.queued_us for row in rows) / total_us if told and total_us else None
+
+
+def _recomputed_share(rows: Iterable[CallRow]) -> float | None:
+    """Of all tokens that engines computed: prompts, as far as they were not cached, and answers."""
+    computed = recomputed = 0
+    for row in rows:
+        if row.recomputed_tokens is not None:
+            new = (row.prompt_tokens or 0) - (row.cached_tokens or 0) + (row.completion_tokens or 0)
+            computed += new + row.recomputed_tokens
+            recomputed += row.recomputed_tokens
+    return recomputed / computed if computed else None
+
+
+def wasted_tokens(rows: Iterable[CallRow]) -> int | None:
+    """Computed again after a preemption, or generated for calls that then failed, as far as it was
+    told; None: it never was."""
+    told = [tokens for row in rows for tokens in (row.recomputed_tokens, row.wasted_tokens)]
+    known = [tokens for tokens in told if tokens is not None]
+    return sum(known) if known else None
+
+
+def slowdown(
+    e2e_us: Mapping[WorkflowKey, int], alone_us: Mapping[WorkflowKey, int]
+) -> dict[str, float | None]:
+    """How many times as long as alone each workflow took: 1 is as if nobody else were there."""
+    times = [us / alone_us[key] for key, us in e2e_us.items() if key in alone_us]
+    return {**spread(times), "worst": max(times, default=None)}
 
 
 def comparison(records: Mapping[str, dict[str, Any]]) -> dict[str, Any]:
@@ -86,14 +171,6 @@ def _ratio(first: dict[str, Any], second: dict[str, Any]) -> dict[str, Any]:
 
 def _over(value: float | None, by: float | None) -> float | None:
     return value / by if value is not None and by else None
-
-
-def _end_to_end_us(calls: Iterable[CallRow], ended_at: int | None) -> int:
-    calls = list(calls)
-    started_at = min(call.request.workflow_started_at for call in calls)
-    if ended_at is None:
-        ended_at = max(call.ended_at or 0 for call in calls)
-    return ended_at - started_at
 
 
 def spread(values: Iterable[float]) -> dict[str, float | None]:

@@ -14,6 +14,11 @@ IDENTIFIER = r"\A[A-Za-z0-9_][A-Za-z0-9_.:@/+=-]{0,127}\Z"
 # W3C trace context; its group is the trace id.
 TRACEPARENT = r"(?!ff)[0-9a-f]{2}-(?!0{32})([0-9a-f]{32})-(?!0{16})[0-9a-f]{16}-[0-9a-f]{2}"
 
+# The answer's length that a call is expected to have if it sets no lower limit itself.
+EXPECTED_COMPLETION_TOKENS = 256
+
+PARENTS_LIMIT = 32  # calls that one call names as those that led to it
+
 USER = "user"  # upstream of a workflow's first agent, and receiver of its result
 
 

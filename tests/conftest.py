@@ -3,6 +3,7 @@ from pathlib import Path
 
 import pytest
 
+from tests import vllm as instances
 from tests.kafka import Broker
 
 
@@ -23,3 +24,13 @@ def kafka(tmp_path_factory):
         return
     with Broker(tmp_path_factory.mktemp("kafka")) as broker:
         yield broker.url
+
+
+@pytest.fixture(scope="session")
+def vllm(tmp_path_factory):
+    """The URLs of two real vLLM instances, the same for all tests."""
+    if given := os.environ.get("KAIROS_TEST_VLLM"):
+        yield given.split(",")
+        return
+    with instances.running(tmp_path_factory.mktemp("vllm")) as urls:
+        yield urls

@@ -50,6 +50,14 @@ class Process:
             log.seek(self._said_before)
             return log.read().decode(errors="replace")
 
+    @property
+    def pid(self):
+        return self._process.pid
+
+    @property
+    def ended(self):
+        return self._process.poll() is not None
+
     async def until_it_says(self, text, limit_s=READY_S):
         try:
             async with asyncio.timeout(limit_s):
@@ -59,10 +67,14 @@ class Process:
         except TimeoutError:
             raise AssertionError(f"{self.name} did not say '{text}': {self.said[-2000:]}") from None
 
+    def wait(self):
+        """Its exit status, once it has ended."""
+        return self._process.wait(STOP_S)
+
     def stop(self):
         """SIGTERM: it leaves in order. Returns its exit status."""
         os.kill(self._process.pid, signal.SIGTERM)
-        status = self._process.wait(STOP_S)
+        status = self.wait()
         self.kill()
         return status
 

@@ -3,6 +3,7 @@
 import asyncio
 import json
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 
 import typer
@@ -13,7 +14,9 @@ from kairos.demo import view
 from kairos.demo.engines import Kind
 from kairos.demo.options import Options
 from kairos.demo.plan import Arrivals, Submission, plan_arrivals, plan_submissions
+from kairos.demo.progress import show_progress
 from kairos.demo.run import Run, started, write_record
+from kairos.demo.tables import show_comparison
 from kairos.metrics import comparison
 
 SHOWN_FAILURES = 5
@@ -61,7 +64,8 @@ async def _follow(
     limit_s: float,
     record_to: Path | None,
 ) -> None:
-    progress = asyncio.create_task(view.show_progress(console, run, len(submissions)))
+    told = partial(view.progress, run, len(submissions))
+    progress = asyncio.create_task(show_progress(console, told))
     try:
         await run.to_the_end(submissions, limit_s)
     finally:
@@ -86,7 +90,7 @@ def _report(
         return
     view.show_answers(console, list(runs[first].outcomes.values()))
     if len(runs) > 1:
-        view.show_comparison(console, comparison(records))
+        show_comparison(console, comparison(records))
     else:
         view.show_tables(console, runs[first])
     view.show_arrivals(console, options.arrivals, arrivals)

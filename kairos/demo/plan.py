@@ -12,7 +12,14 @@ from kairos.agent import Application
 from kairos.demo.options import Options
 from kairos.errors import SetupError
 from kairos.live.traces import fetched
-from kairos.workload import MODELS, Burstiness, arrivals, burstiness, from_trace, time_scale
+from kairos.workload import (
+    Burstiness,
+    arrival_model,
+    arrivals,
+    burstiness,
+    from_trace,
+    time_scale,
+)
 
 # The share of each application: the more calls its workflows make, the fewer of them.
 WEIGHTS = {"qa": 3, "rg": 2, "cg": 1}
@@ -44,12 +51,12 @@ def plan_arrivals(options: Options) -> Arrivals:
     scale = time_scale(name, rate)
     long = arrivals(name, _LONG_SERIES, rate, seed)
     at_us, source = arrivals(name, count, rate, seed), "generated like it"
-    if name != "poisson":
+    if name.startswith("azure-"):
         try:
             at_us, source = from_trace(fetched(name), count, rate, seed), "the trace itself"
         except SetupError:
             source += f"; `kairos traces fetch {name}` for the trace itself"
-    model = MODELS[name]
+    model = arrival_model(name)
     return Arrivals(
         at_us=at_us,
         source=source,

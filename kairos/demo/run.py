@@ -33,12 +33,13 @@ from kairos.topics import DEAD_LETTERS, RESULTS
 from kairos.workload import write_workflows
 
 ENGINES = 2
-SLOTS = 4  # calls that an engine runs at once; llama.cpp tells it itself, the stand-in does not
+SLOTS = 4  # calls that an engine runs at once; of these three, only llama.cpp tells it
 JOIN_S = 10.0
 # Two real servers of one thread and four slots each; the stand-in is as quick as they are.
 ENGINE_OPTIONS: dict[Kind, tuple[str, ...]] = {
     "llama": ("--threads", "1", "--slots", str(SLOTS), "--context", "8192"),
     "sim": ("--max-num-seqs", str(SLOTS), "--step-ms", "15", "--step-per-seq-ms", "8"),
+    "vllm": ("--model", "tiny", "--max-num-seqs", str(SLOTS)),
 }
 
 
@@ -162,7 +163,11 @@ async def started(
     """
     if kind is not None:
         options = ENGINE_OPTIONS[kind] + (("--seed", str(seed)) if kind == "sim" else ())
-        async with start_engines(kind, ENGINES, options=options, on_progress=on_progress) as urls:
+        async with start_engines(
+            kind, ENGINES, options=options, on_progress=on_progress, on_failure=on_progress
+        ) as urls:
+            if kind == "vllm":
+                on_progress("vLLM has a model of random weights here: its answers are noise")
             engines = tuple(EngineSettings(url=url, max_num_seqs=SLOTS) for url in urls)
             given = msgspec.structs.replace(settings, engine=engines)
             async with started(given, None, seed, on_progress) as run:

@@ -5,9 +5,9 @@ import re
 import msgspec
 
 from kairos.errors import InvalidRequest
+from kairos.model import EXPECTED_COMPLETION_TOKENS
 
 BYTES_PER_TOKEN = 4  # of English text under a 32k-128k vocabulary, on average; the engine counts
-EXPECTED_COMPLETION_TOKENS = 256  # of a call that sets no lower limit itself
 
 # Images come as data URLs, sound as the base64 `data` of an `input_audio` part.
 _MEDIA = re.compile(

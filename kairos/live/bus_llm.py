@@ -11,7 +11,6 @@ import socket
 from collections.abc import AsyncIterator, Coroutine, Iterator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from functools import partial
-from types import TracebackType
 from typing import Annotated, Any, Self
 
 import msgspec
@@ -102,12 +101,7 @@ class BusLLM:
             self._stack = stack.pop_all()
         return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *_raised: object) -> None:
         await self._stack.aclose()
 
     async def complete(self, body: dict[str, Any], headers: Mapping[str, str]) -> dict[str, Any]:

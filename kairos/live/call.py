@@ -47,6 +47,7 @@ _HOP_BY_HOP = {
     b"server",
     b"set-cookie",
 }
+_ERROR_IN_STREAM = "engine reported an error in its stream"
 _USAGE_LIMIT_BYTES = 8 << 20  # answers larger than this are forwarded without looking for usage
 
 
@@ -58,6 +59,7 @@ class Exchange:
         self.started = False
         self.streams = False
         self.client_left = False
+        self.told_engine_error = False  # inside the stream
         self.held_bytes = 0  # of the client's body
         self._amid_event = False
         self._send = send
@@ -167,6 +169,8 @@ class Call:
             if not exchange.client_left:
                 raise
             call.uncancel()
+            if exchange.told_engine_error:  # at which clients leave, without reading to the end
+                outcome = Failed(request_id, _ERROR_IN_STREAM)
         finally:
             watcher.cancel()
             self._engine.forget(request_id)
@@ -260,6 +264,7 @@ class Call:
                 self._desk.feed(FirstToken(self._request.id))
             if self._reads_stream:
                 data = reader.feed(data)
+                exchange.told_engine_error = reader.error is not None
             if data:
                 await exchange.body(data, more=True)
         if self._reads_stream and not reader.done:
@@ -268,7 +273,7 @@ class Call:
             await exchange.start(response.status, headers)
         await exchange.body(reader.rest(), more=False)
         if reader.error is not None:
-            return Failed(self._request.id, "engine reported an error in its stream")
+            return Failed(self._request.id, _ERROR_IN_STREAM)
         return self._ended(response.status, reader.usage)
 
     def _ended(self, status: int, usage: Usage | None) -> Event:

@@ -3,7 +3,6 @@
 import asyncio
 import io
 from collections.abc import Iterable
-from types import TracebackType
 from typing import Self
 
 import aiohttp
@@ -61,12 +60,7 @@ class HttpEngine:
         )
         return self
 
-    async def __aexit__(
-        self,
-        exc_type: type[BaseException] | None,
-        exc: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *_raised: object) -> None:
         if self._session is not None:
             await self._session.close()
 

@@ -35,7 +35,7 @@ class FactLog:
         self._file_bytes, self._max_files = file_bytes, max_files
         self._encoder = msgspec.json.Encoder()
         self._pending = bytearray()
-        self._failing = False
+        self.is_failing = False  # what came last is not written
         self._lost = 0  # records, since it fails
         self._file, self._size = self._next_file()
 
@@ -52,13 +52,13 @@ class FactLog:
         try:
             self._write()
         except OSError as error:
-            if not self._failing:
+            if not self.is_failing:
                 logger.warning("the log in %s cannot be written: %s", self._directory, error)
-            self._failing = True
+            self.is_failing = True
         else:
-            if self._failing:
+            if self.is_failing:
                 logger.warning("the log is written again; %d facts are lost", self._lost)
-            self._failing, self._lost = False, 0
+            self.is_failing, self._lost = False, 0
 
     def _write(self) -> None:
         if not self._pending:

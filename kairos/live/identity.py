@@ -12,13 +12,12 @@ from urllib.parse import unquote
 import msgspec
 
 from kairos.errors import InvalidRequest
-from kairos.model import IDENTIFIER, TRACEPARENT
+from kairos.model import IDENTIFIER, PARENTS_LIMIT, TRACEPARENT
 
 Headers = Mapping[bytes, bytes]
 
 _IDENTIFIER = re.compile(IDENTIFIER)
 _TRACEPARENT = re.compile(TRACEPARENT)
-_PARENTS_LIMIT = 32  # calls that one call waits for
 _ATTEMPT_LIMIT = 999
 _BAGGAGE_LIMIT = 8192  # bytes, the least that the W3C asks a platform to carry
 _BAGGAGE_FIELDS = {  # highest first
@@ -101,9 +100,9 @@ def _declared_parents(headers: Headers, name: bytes) -> tuple[str, ...]:
     value = headers.get(name)
     if value is None:
         return ()
-    ids = value.split(b",", _PARENTS_LIMIT)
-    if len(ids) > _PARENTS_LIMIT:
-        raise InvalidRequest(f"header {name.decode()} names over {_PARENTS_LIMIT} requests")
+    ids = value.split(b",", PARENTS_LIMIT)
+    if len(ids) > PARENTS_LIMIT:
+        raise InvalidRequest(f"header {name.decode()} names over {PARENTS_LIMIT} requests")
     return tuple(dict.fromkeys(_identified(name, each.strip(b" \t")) for each in ids))
 
 

@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping
 from functools import partial
-from types import TracebackType
 from typing import Any, Self
 
 import aiohttp
@@ -38,9 +37,7 @@ class HttpLLM:
         self._base_url = base_url.rstrip("/")
         self._url = self._base_url + "/chat/completions"
         self._model = {"model": model} if model is not None else {}
-        self._headers = {"Content-Type": "application/json"}
-        if api_key is not None:
-            self._headers["Authorization"] = f"Bearer {api_key}"
+        self._headers = headers_with(api_key)
         self._timeout = aiohttp.ClientTimeout(total=timeout_s, sock_connect=_CONNECT_S)
         self._patience = patience or Patience()
 
@@ -53,12 +50,7 @@ class HttpLLM:
         )
         return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *_raised: object) -> None:
         await self._session.close()
 
     async def complete(self, body: dict[str, Any], headers: Mapping[str, str]) -> dict[str, Any]:
@@ -92,13 +84,32 @@ class HttpLLM:
         except aiohttp.ClientConnectionError as error:
             raise Unavailable(f"no connection to {url}: {error}") from error
         except (aiohttp.ClientError, TimeoutError) as error:
-            raise UpstreamFailed(f"no answer from {url}: {error!r}") from error
+            raise UpstreamFailed(f"no answer from {url}: {cause(error)}") from error
         async with response:
             try:
                 raw = await _read(response)
             except (aiohttp.ClientError, TimeoutError) as error:
-                raise UpstreamFailed(f"{url} broke off its answer: {error!r}") from error
+                raise UpstreamFailed(f"{url} broke off its answer: {cause(error)}") from error
         return read_answer(response.status, raw, response.headers.get("Retry-After", ""))
+
+
+def headers_with(api_key: str | None) -> dict[str, str]:
+    """Of every call.
+
+    Raises:
+        SetupError: there is no such key.
+    """
+    headers = {"Content-Type": "application/json"}
+    if api_key is not None:
+        if not (api_key.isascii() and api_key.isprintable()):
+            raise SetupError("the API key holds what no header may, such as the end of a line")
+        headers["Authorization"] = f"Bearer {api_key}"
+    return headers
+
+
+def cause(error: Exception) -> str:
+    """What happened. Not its `repr`, which may show the request's headers, and so the key."""
+    return ": ".join(filter(None, (type(error).__name__, str(error))))
 
 
 async def _read(response: aiohttp.ClientResponse) -> bytes:

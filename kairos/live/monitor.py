@@ -139,7 +139,7 @@ async def _probe(session: aiohttp.ClientSession, target: Target) -> Instance:
     status, answer = await _get(session, upstream, "/v1/models")
     if status != 200:
         raise NotReady(f"/v1/models answered {status}")
-    models = _model_names(answer)
+    models = tuple(model_limits(answer))
     if not models:
         raise NotReady("/v1/models names no model")
     max_num_seqs, kv_tokens = target.max_num_seqs, target.kv_tokens
@@ -158,7 +158,15 @@ async def _get(session: aiohttp.ClientSession, upstream: Upstream, path: str) ->
     async with session.get(
         upstream.url(path), headers=upstream.headers, allow_redirects=False
     ) as response:
-        return response.status, await response.content.read(_ANSWER_LIMIT_BYTES)
+        return response.status, await read_start(response.content)
+
+
+async def read_start(content: aiohttp.StreamReader) -> bytes:
+    """All of an engine's answer, or as much as it may say. It comes in pieces."""
+    answer = bytearray()
+    while len(answer) < _ANSWER_LIMIT_BYTES and (data := await content.readany()):
+        answer += data
+    return bytes(answer)
 
 
 def _decode(answer: bytes) -> Any:
@@ -168,11 +176,17 @@ def _decode(answer: bytes) -> Any:
         return None
 
 
-def _model_names(answer: bytes) -> tuple[str, ...]:
+def model_limits(answer: bytes) -> dict[str, int | None]:
+    """The models that an answer of /v1/models names, with the context that each takes, if told."""
     match _decode(answer):
         case {"data": list(entries)}:
-            return tuple(str(e["id"]) for e in entries if isinstance(e, dict) and "id" in e)
-    return ()
+            named = [each for each in entries if isinstance(each, dict) and "id" in each]
+            lengths = [each.get("max_model_len") for each in named]
+            return {
+                str(each["id"]): length if isinstance(length, int) else None
+                for each, length in zip(named, lengths, strict=True)
+            }
+    return {}
 
 
 def _llama_limits(props: bytes) -> tuple[int | None, int | None]:
@@ -183,12 +197,16 @@ def _llama_limits(props: bytes) -> tuple[int | None, int | None]:
     return None, None
 
 
-def _vllm_kv_tokens(metrics: bytes) -> int | None:
+def vllm_cache(metrics: bytes) -> dict[str, str]:
+    """What vLLM's metrics say of its KV cache; empty if they say nothing."""
     found = _CACHE_CONFIG.search(metrics)
-    if found is None:
-        return None
-    labels = dict(_LABEL.findall(found[1]))
+    labels = _LABEL.findall(found[1]) if found else ()
+    return {name.decode(): value.decode("utf-8", "replace") for name, value in labels}
+
+
+def _vllm_kv_tokens(metrics: bytes) -> int | None:
+    cache = vllm_cache(metrics)
     try:
-        return int(labels[b"num_gpu_blocks"]) * int(labels[b"block_size"])
+        return int(cache["num_gpu_blocks"]) * int(cache["block_size"])
     except (KeyError, ValueError):
         return None

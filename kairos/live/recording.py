@@ -4,11 +4,14 @@ from bisect import bisect_right, insort
 from collections import defaultdict
 from collections.abc import Generator, Iterable, Iterator
 
+from msgspec.structs import replace
+
 from kairos.calls import CallRow
 from kairos.orchestrator.graph import CallGraph
 from kairos.orchestrator.workflow import span_of
 from kairos.position import WorkflowKey, workflow_key
 from kairos.workload import Call
+from kairos.workload.workflows import OUTSIDE
 
 
 def has_length(row: CallRow) -> bool:
@@ -22,7 +25,8 @@ def workflow_calls(rows: Iterable[CallRow]) -> Iterator[Call]:
     Calls that had to wait for as many others before them are one parallel group: where branches of
     several calls run side by side, their second calls wait for all of the first. The format knows
     no other branches; ours. A call's gap is the time since the last call before it ended: what
-    agents and tools took, queueing excluded. Workflows of several tenants are named after them.
+    agents and tools took, queueing excluded. Workflows of several tenants are named after them. An
+    upstream of which no call goes before, since it made none or was left out, is not written.
     """
     workflows: dict[WorkflowKey, dict[str, CallRow]] = defaultdict(dict)
     for row in rows:
@@ -36,6 +40,7 @@ def workflow_calls(rows: Iterable[CallRow]) -> Iterator[Call]:
 def _calls(workflow_id: str, rows: dict[str, CallRow]) -> Iterator[Call]:
     began_at = min(row.request.workflow_started_at for row in rows.values())
     ends: list[int] = []  # of the calls of levels before, ascending
+    upstreams: set[str | None] = {None, *OUTSIDE}
     index = 0
     graph = CallGraph()
     for row in rows.values():
@@ -47,7 +52,9 @@ def _calls(workflow_id: str, rows: dict[str, CallRow]) -> Iterator[Call]:
         for row in with_length:
             ended_before = bisect_right(ends, row.request.arrived_at)
             waited_for = ends[ended_before - 1] if ended_before else began_at
-            yield _call(workflow_id, row, index, group, began_at, waited_for)
+            call = _call(workflow_id, row, index, group, began_at, waited_for)
+            yield call if call.upstream in upstreams else replace(call, upstream=None)
+            upstreams.add(call.agent)
             index += 1
         for row in of_level:
             insort(ends, row.ended_at or 0)

@@ -23,7 +23,7 @@ from kairos.errors import InvalidFile, SetupError
 from kairos.metrics import percentile
 from kairos.model import SECOND
 from kairos.workload import Burstiness, burstiness, read_trace, read_workflows
-from kairos.workload.arrival_process import TRACE_HEADER
+from kairos.workload.azure_trace import TRACE_HEADER
 from kairos.workload.files import CHUNK_BYTES, atomic_write, read_chunks, read_lines
 
 SILENCE_S = 30  # without a byte

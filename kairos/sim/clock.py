@@ -12,6 +12,7 @@ class VirtualClock:
         self._now = 0
         self._seq = count()
         self._timers: list[tuple[int, int, Callable[[], None]]] = []
+        self._stopped = False
 
     def now(self) -> int:
         return self._now
@@ -20,8 +21,12 @@ class VirtualClock:
         assert at >= self._now, f"{at} is in the past, it is {self._now}"
         heapq.heappush(self._timers, (at, next(self._seq), callback))
 
+    def stop(self) -> None:
+        """Run no callback any more; the one that runs ends. May be called by a signal's handler."""
+        self._stopped = True
+
     def run(self) -> None:
-        """Run until no timer is left."""
-        while self._timers:
+        """Run until no timer is left, or until it is stopped."""
+        while self._timers and not self._stopped:
             self._now, _, callback = heapq.heappop(self._timers)
             callback()

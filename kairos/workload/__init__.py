@@ -3,19 +3,22 @@
 from kairos.workload.arrival_process import (
     MODELS,
     Burstiness,
+    arrival_model,
     arrivals,
+    arrivals_within,
     burstiness,
-    from_trace,
-    read_trace,
     time_scale,
 )
+from kairos.workload.azure_trace import from_trace, read_trace
 from kairos.workload.workflow_file import Call, read_workflows, write_workflows
 
 __all__ = [
     "MODELS",
     "Burstiness",
     "Call",
+    "arrival_model",
     "arrivals",
+    "arrivals_within",
     "burstiness",
     "from_trace",
     "read_trace",

@@ -1,8 +1,8 @@
-"""When work arrives: processes with the burstiness of production traces, and the traces themselves.
+"""When work arrives: processes with the burstiness of production traces.
 
-The processes are Cox processes: Poisson, with a rate that itself varies at random. With a rate of
-mean L and autocovariance s² L² e^(-t/T), counts in windows of length w have the index of dispersion
-(variance / mean)
+The processes like the traces are Cox processes: Poisson, with a rate that itself varies at random.
+With a rate of mean L and autocovariance s² L² e^(-t/T), counts in windows of length w have the
+index of dispersion (variance / mean)
 
     IoD(w) = 1 + 2 s² L T (1 - (1 - e^(-w/T)) T/w)
 
@@ -17,6 +17,10 @@ of IoD at 1, 10 and 60 s:
   on, s² = (1-p)/p and 1/T = 1/on + 1/off. Gaps are independent, so CV² = IoD(∞) = 1 + 2 s² L T. The
   fit gives CV 13.4 and IoD 12.2/79.9/156, where the trace has 13.15 and 13.2/71.6/164.
 
+Beside them stands `gamma:CV`, whose gaps are independent and gamma distributed with a CV of one's
+own choice: regular below 1, a Poisson process at 1, bursty above it. Bursts are shorter than those
+of the traces at the same CV: in long windows its index of dispersion is CV².
+
 A series is made at the trace's own rate and then scaled in time to the wanted one: all gaps are
 multiplied, which leaves CV and the shape of bursts as they were. Taking every n-th arrival instead
 would give a smoother process than the trace.
@@ -25,22 +29,19 @@ would give a smoother process than the trace.
 import math
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from datetime import UTC, datetime, timedelta
 from functools import partial
-from itertools import pairwise
-from pathlib import Path
+from itertools import islice, pairwise, takewhile
 from random import Random
 from statistics import fmean, pstdev, pvariance
 from typing import NamedTuple, TypedDict
 
-from kairos.errors import InvalidFile, SetupError
+from kairos.errors import SetupError
 from kairos.model import SECOND
-from kairos.workload.files import read_lines
 
 WINDOWS_S = (1, 10, 60)
+MOST_ARRIVALS = 10_000_000  # of a series
+RATE_PER_S = 1e-6, 1e6  # least and most: beyond, instants are no longer numbers
 ENOUGH = 20  # gaps, and windows: below, a variance is off by a third or more
-
-TRACE_HEADER = b"TIMESTAMP,ContextTokens,GeneratedTokens"
 
 
 class Piece(NamedTuple):
@@ -55,8 +56,8 @@ class ArrivalModel(NamedTuple):
 
     rate_per_s: float
     cv: float
-    index_of_dispersion: dict[int, float]  # at windows of so many seconds
-    pieces: Callable[[Random, float], Iterator[Piece]]
+    index_of_dispersion: dict[int, float | None]  # window, s -> where it is known
+    instants_s: Callable[[Random], Iterator[float]]  # of the arrivals, without end
 
 
 def _constant_rate(_random: Random, rate_per_s: float) -> Iterator[Piece]:
@@ -83,21 +84,71 @@ def _on_off_rate(
         yield Piece(random.expovariate(1 / off_s), 0.0)
 
 
+def _cox(
+    pieces: Callable[[Random, float], Iterator[Piece]], rate_per_s: float, random: Random
+) -> Iterator[float]:
+    """A process whose rate is constant in each piece."""
+    start_s = 0.0
+    for duration_s, piece_rate_per_s in pieces(random, rate_per_s):
+        now_s, end_s = start_s, start_s + duration_s
+        while piece_rate_per_s > 0:
+            # An exponential gap has no memory: it may begin anew where the rate changes.
+            now_s += random.expovariate(piece_rate_per_s)
+            if now_s >= end_s:
+                break
+            yield now_s
+        start_s = end_s
+
+
+def _gamma(cv: float, random: Random) -> Iterator[float]:
+    """Gaps of mean 1 s with this CV, as far as a float can tell their sum."""
+    shape = cv**-2
+    now_s = 0.0
+    while True:
+        yield now_s
+        now_s += random.gammavariate(shape, 1 / shape)
+
+
 MODELS = {
-    "poisson": ArrivalModel(1.0, 1.0, {1: 1.0, 10: 1.0, 60: 1.0}, _constant_rate),
+    "poisson": ArrivalModel(
+        1.0, 1.0, {1: 1.0, 10: 1.0, 60: 1.0}, partial(_cox, _constant_rate, 1.0)
+    ),
     "azure-conv": ArrivalModel(
         5.53,
         1.09,
         {1: 1.39, 10: 3.86, 60: 16.1},
-        partial(_log_normal_rate, relative_std=0.236, correlation_s=92.0),
+        partial(_cox, partial(_log_normal_rate, relative_std=0.236, correlation_s=92.0), 5.53),
     ),
     "azure-code": ArrivalModel(
         2.57,
         13.15,
         {1: 13.2, 10: 71.6, 60: 164.0},
-        partial(_on_off_rate, on_s=9.27, off_s=42.2),
+        partial(_cox, partial(_on_off_rate, on_s=9.27, off_s=42.2), 2.57),
     ),
 }
+GAMMA_CV = 0.01, 100.0  # least and most: beyond, shapes are too extreme for gaps in floats
+
+
+def arrival_model(name: str) -> ArrivalModel:
+    """The process of this name: one of `MODELS`, or `gamma:CV`.
+
+    Raises:
+        SetupError: there is none.
+    """
+    if name in MODELS:
+        return MODELS[name]
+    kind, _, cv = name.partition(":")
+    if kind != "gamma":
+        known = ", ".join([*MODELS, "gamma:CV"])
+        raise SetupError(f"no arrivals are called '{name}'; choose one of: {known}")
+    least, most = GAMMA_CV
+    try:
+        wanted = float(cv)
+    except ValueError:
+        wanted = math.nan
+    if not least <= wanted <= most:
+        raise SetupError(f"'{name}': write gamma:CV with a CV of {least:g} to {most:g}: gamma:2.5")
+    return ArrivalModel(1.0, wanted, dict.fromkeys(WINDOWS_S), partial(_gamma, wanted))
 
 
 def arrivals(name: str, count: int, rate_per_s: float, seed: int) -> list[int]:
@@ -108,66 +159,57 @@ def arrivals(name: str, count: int, rate_per_s: float, seed: int) -> list[int]:
     Raises:
         SetupError: no process has this name, or there can be no such series.
     """
-    scale = time_scale(name, rate_per_s)
-    _check_count(count)
-    random = Random(seed)  # noqa: S311  (a workload, not a secret)
-    model = MODELS[name]
-    at_s = _cox(random, model.pieces(random, model.rate_per_s), count)
-    return [round((at - at_s[0]) * scale * SECOND) for at in at_s]
+    check_count(count)
+    return list(islice(_arrivals(name, rate_per_s, seed), count))
 
 
-def _cox(random: Random, pieces: Iterator[Piece], count: int) -> list[float]:
-    """The first arrivals of a process whose rate is constant in each piece, in seconds."""
-    at_s: list[float] = []
-    start_s = 0.0
-    for duration_s, rate_per_s in pieces:
-        now_s, end_s = start_s, start_s + duration_s
-        while rate_per_s > 0:
-            # An exponential gap has no memory: it may begin anew where the rate changes.
-            now_s += random.expovariate(rate_per_s)
-            if now_s >= end_s:
-                break
-            at_s.append(now_s)
-            if len(at_s) == count:
-                return at_s
-        start_s = end_s
-    raise AssertionError("a process of arrivals never ends")
-
-
-def from_trace(path: Path, count: int, rate_per_s: float, seed: int) -> list[int]:
-    """`count` consecutive arrivals of an Azure trace from a place chosen by the seed, in µs from 0.
-
-    Gaps are scaled by the rate of the whole trace, so a busy stretch of it stays a busy one.
+def arrivals_within(name: str, duration_s: float, rate_per_s: float, seed: int) -> list[int]:
+    """Those of the same series that come before so much time is over.
 
     Raises:
-        InvalidFile: the file is not such a trace, or is too short.
+        SetupError: no process has this name, or there can be no such series.
     """
-    _check_count(count)
-    _check_rate(rate_per_s)
-    at_us = [row.at_us for row in read_trace(path)]
-    if count > len(at_us):
-        raise InvalidFile(path, f"{count} arrivals wanted, the trace has {len(at_us)}")
-    scale = (len(at_us) - 1) * SECOND / at_us[-1] / rate_per_s
-    start = Random(seed).randrange(len(at_us) - count + 1)  # noqa: S311  (no secret either)
-    return [round((at - at_us[start]) * scale) for at in at_us[start : start + count]]
+    if not (duration_s > 0 and math.isfinite(duration_s)):
+        raise SetupError(f"the duration must be above 0 seconds; it is {duration_s}")
+    most = islice(_arrivals(name, rate_per_s, seed), MOST_ARRIVALS + 1)
+    found = list(takewhile(lambda at_us: at_us < duration_s * SECOND, most))
+    if len(found) > MOST_ARRIVALS:
+        raise SetupError(
+            f"{rate_per_s:g} arrivals per second for {duration_s:g} s are more than "
+            f"{MOST_ARRIVALS}, which is the limit"
+        )
+    return found
+
+
+def _arrivals(name: str, rate_per_s: float, seed: int) -> Iterator[int]:
+    scale = time_scale(name, rate_per_s)
+    instants_s = arrival_model(name).instants_s(Random(seed))  # noqa: S311  (a workload, not a secret)
+    first_s = next(instants_s)
+    yield 0
+    for at_s in instants_s:
+        yield round((at_s - first_s) * scale * SECOND)
 
 
 def time_scale(name: str, rate_per_s: float) -> float:
     """How many times longer than at its own rate the gaps of a process are at this rate."""
-    if name not in MODELS:
-        raise SetupError(f"no arrivals are called '{name}'; choose one of: {', '.join(MODELS)}")
-    _check_rate(rate_per_s)
-    return MODELS[name].rate_per_s / rate_per_s
+    check_rate(rate_per_s)
+    return arrival_model(name).rate_per_s / rate_per_s
 
 
-def _check_rate(rate_per_s: float) -> None:
-    if not (rate_per_s > 0 and math.isfinite(rate_per_s)):
-        raise SetupError(f"the rate must be above 0 arrivals per second; it is {rate_per_s}")
+def check_rate(rate_per_s: float) -> None:
+    least, most = RATE_PER_S
+    if not least <= rate_per_s <= most:
+        raise SetupError(
+            f"the rate must be above 0 arrivals per second, from {least:f} to {most:g}; "
+            f"it is {rate_per_s:g}"
+        )
 
 
-def _check_count(count: int) -> None:
-    if count < 1:
-        raise SetupError(f"the number of arrivals must be 1 or more; it is {count}")
+def check_count(count: int) -> None:
+    if not 1 <= count <= MOST_ARRIVALS:
+        raise SetupError(
+            f"the number of arrivals must be 1 or more; it is {count} (and {MOST_ARRIVALS} at most)"
+        )
 
 
 class Burstiness(TypedDict):
@@ -204,40 +246,3 @@ def _index_of_dispersion(arrivals_us: Sequence[int], window_us: float) -> float 
     busy = Counter(int((at - arrivals_us[0]) / window_us) for at in arrivals_us)
     counts = [busy[window] for window in range(windows)]
     return pvariance(counts) / fmean(counts)
-
-
-class TraceRow(NamedTuple):
-    """One request of an Azure trace."""
-
-    at_us: int  # from the first row
-    prompt_tokens: int
-    completion_tokens: int
-
-
-def read_trace(path: Path) -> list[TraceRow]:
-    """An Azure LLM inference trace: CSV with the columns of `TRACE_HEADER`, plain or gzip.
-
-    Raises:
-        InvalidFile: a line is not what it should be, or there are no two instants in the file.
-    """
-    rows: list[TraceRow] = []
-    origin: datetime | None = None
-    for number, line in read_lines(path):
-        if number == 1:
-            if line.strip() != TRACE_HEADER:
-                raise InvalidFile(path, f"the header is not {TRACE_HEADER.decode()}", line=1)
-            continue
-        try:
-            stamp, prompt, completion = line.decode("ascii").split(",")
-            at = datetime.fromisoformat(stamp)
-            at = at if at.tzinfo else at.replace(tzinfo=UTC)
-            origin = origin or at
-            row = TraceRow((at - origin) // timedelta(microseconds=1), int(prompt), int(completion))
-        except ValueError as error:
-            raise InvalidFile(path, f"not a row of a trace: {error}", line=number) from error
-        if rows and row.at_us < rows[-1].at_us:
-            raise InvalidFile(path, "earlier than the row before", line=number)
-        rows.append(row)
-    if not rows or rows[-1].at_us == 0:
-        raise InvalidFile(path, "no two instants in the file")
-    return rows

@@ -2,6 +2,7 @@
 
 import gzip
 import os
+import stat
 import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -12,23 +13,28 @@ from uuid import uuid4
 from kairos.errors import InvalidFile, SetupError
 
 MAX_LINE_BYTES = 1 << 20
+MAX_LINES = 10_000_000  # blank ones too, of which a little gzip holds a lot
 CHUNK_BYTES = 1 << 16
 
-# What gzip raises for data that breaks off, or is damaged, beside the errors of the file itself.
-UNREADABLE = (OSError, EOFError, zlib.error)
+# What gzip raises for data that breaks off, or is damaged, beside the errors of the file itself;
+# ValueError is for a name that no file can have.
+UNREADABLE = (OSError, EOFError, zlib.error, ValueError)
 
 
 def read_lines(path: Path) -> Iterator[tuple[int, bytes]]:
     """Line numbers from 1, and the lines of a file. Blank lines are left out.
 
     Raises:
-        InvalidFile: the file cannot be read to its end, or a line is longer than `MAX_LINE_BYTES`.
+        InvalidFile: the file cannot be read to its end, a line is longer than `MAX_LINE_BYTES`, or
+            there are more than `MAX_LINES`.
     """
     number = 0
     try:
         with _open_content(path) as file:
             while line := file.readline(MAX_LINE_BYTES + 1):
                 number += 1
+                if number > MAX_LINES:
+                    raise InvalidFile(path, f"more than {MAX_LINES} lines; split the file")
                 if len(line) > MAX_LINE_BYTES:
                     raise InvalidFile(path, f"longer than {MAX_LINE_BYTES} bytes", line=number)
                 if not line.isspace():
@@ -55,6 +61,9 @@ def read_chunks(path: Path) -> Iterator[bytes]:
 @contextmanager
 def _open_content(path: Path) -> Iterator[BufferedIOBase]:
     """What is gzip by its first bytes is unpacked; the name says nothing."""
+    # Files are read more than once, which a pipe cannot be; and one that nobody writes to blocks.
+    if not stat.S_ISREG(path.stat().st_mode):
+        raise OSError("not a regular file, which can be read again")
     with path.open("rb") as file:
         packed = file.peek(2).startswith(b"\x1f\x8b")
         yield gzip.GzipFile(fileobj=file) if packed else file

@@ -14,8 +14,13 @@ import msgspec
 from kairos.errors import InvalidFile, SetupError
 from kairos.workload.files import atomic_write, read_lines
 
-Name = Annotated[str, msgspec.Meta(min_length=1, max_length=256)]
-Tokens = Annotated[int, msgspec.Meta(ge=1, le=10_000_000)]
+MAX_TOKENS = 10_000_000  # of a prompt, and of a completion
+
+# Names are shown in terminals: control characters have no place in them.
+Name = Annotated[
+    str, msgspec.Meta(min_length=1, max_length=256, pattern=r"\A[^\x00-\x1f\x7f-\x9f]*\Z")
+]
+Tokens = Annotated[int, msgspec.Meta(ge=1, le=MAX_TOKENS)]
 Count = Annotated[int, msgspec.Meta(ge=0, le=10**12)]
 
 
@@ -37,6 +42,8 @@ class Call(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     start_ms: Count | None = None  # from the start of the workflow
     end_ms: Count | None = None
     cached_prefix_tokens: Count | None = None  # of the prompt, found in a prefix cache
+    # Of the prompt, from its start, what is the same in every call of this app's agent.
+    shared_prefix_tokens: Count | None = None
 
 
 def read_workflows(path: Path) -> Iterator[Call]:
@@ -45,10 +52,15 @@ def read_workflows(path: Path) -> Iterator[Call]:
     Raises:
         InvalidFile: at the first line that is not a call, when it is reached.
     """
+    return (call for _, call in numbered_calls(path))
+
+
+def numbered_calls(path: Path) -> Iterator[tuple[int, Call]]:
+    """The same, each with its line from 1 on."""
     decoder = msgspec.json.Decoder(Call)
     for number, line in read_lines(path):
         try:
-            yield decoder.decode(line)
+            yield number, decoder.decode(line)
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
             raise InvalidFile(path, f"not a call of a workflow: {error}", line=number) from error
 

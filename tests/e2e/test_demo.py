@@ -18,6 +18,7 @@ from kairos.sim.batch import INSTANT
 from kairos.sim.script import Script, load, load_lengths
 from kairos.sim.standin import Settings, serve
 from kairos.workload import read_workflows
+from tests.vllm import needs_vllm
 
 MARK = "KAIROS_TEST_MARK"
 KAIROS = Path(sys.executable).with_name("kairos")
@@ -285,3 +286,19 @@ async def test_the_demo_runs_on_the_real_model(tmp_path):
     calls = [call for call in read_workflows(record) if call.agent != "router"]
     assert len({call.completion_tokens for call in calls}) > 3  # a model decides when it is done
     assert json.loads(printed)["workflows"] == 6
+
+
+@pytest.mark.vllm
+@pytest.mark.timeout(300)
+async def test_the_demo_runs_on_vllm(tmp_path):
+    needs_vllm()
+    record = tmp_path / "run.jsonl"
+    options = ("--engine", "vllm", "--workflows", "6", "--rate", "5", "--record", str(record))
+    async with demo(*options, "--json") as (process, mark):
+        printed, said = await process.communicate()
+        assert process.returncode == 0, said.decode()
+        await until_gone(mark)
+
+    check_paths(paths(record))
+    assert json.loads(printed)["workflows"] == 6
+    assert "its answers are noise" in said.decode()

@@ -5,7 +5,7 @@ import asyncio
 import pytest
 from aiohttp import web
 
-from kairos.events import Arrived, Cancelled, Dispatch, Finished, FirstToken, Refuse
+from kairos.events import Arrived, Cancelled, Dispatch, Failed, Finished, FirstToken, Refuse
 from kairos.live import gateway
 from kairos.live.engine import HttpEngine
 
@@ -57,6 +57,26 @@ async def test_a_client_that_leaves_before_the_first_byte_is_gone_from_the_engin
 
     assert await served.facts.seen(Cancelled) == Cancelled("left")
     assert len(served.balancer.ledger) == 0
+    await engine.until(lambda: engine.lost == 1)
+
+
+async def test_a_call_that_the_client_leaves_at_the_engines_error_has_failed(kairos, engine):
+    served = await kairos(engine.url, max_num_seqs=1)
+    error = b'data: {"error": {"message": "EngineCore", "code": 500}}\n\n'
+    engine.answer = engine.stream(CHUNK, error, DONE)
+    wire = await served.connect()
+    await wire.post(CHAT, ASKED, "X-Request-Id: failed")
+    chunks = wire.chunks()
+    engine.release()
+    await wire.head()
+    assert await anext(chunks) == CHUNK
+    engine.release()
+    assert await anext(chunks) == error
+    wire.leave()
+
+    failed = Failed("failed", "engine reported an error in its stream")
+    assert await served.facts.seen(Failed) == failed
+    assert served.facts.all(Cancelled) == []
     await engine.until(lambda: engine.lost == 1)
 
 

@@ -169,7 +169,7 @@ async def test_an_engine_that_cannot_start_is_reported_with_what_it_said():
 
 async def test_an_engine_that_never_gets_ready_is_given_up(engine_is, monkeypatch):
     engine_is("import time; time.sleep(1000)")
-    monkeypatch.setattr(engines, "START_S", 0.3)
+    monkeypatch.setitem(engines.START_S, "sim", 0.3)
     with pytest.raises(SetupError, match="sim engine 1 is not ready after"):
         async with start_engines("sim", 1):
             pytest.fail("the block must not run")

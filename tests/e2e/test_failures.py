@@ -273,6 +273,25 @@ async def test_what_an_engine_tells_of_its_limits_wins(kairos, engine, path, ans
     assert (told.max_num_seqs, told.kv_tokens) == limits
 
 
+async def test_limits_that_come_in_the_last_piece_of_a_long_answer_are_read(kairos, engine):
+    silent = engine.probe
+
+    async def tell(request):
+        if request.raw_path != "/metrics":
+            return await silent(request)
+        answer = web.StreamResponse()
+        await answer.prepare(request)
+        for _ in range(50):
+            await answer.write(b"vllm:x 1\n" * 5_000)
+        await answer.write(b'vllm:cache_config_info{block_size="16",num_gpu_blocks="100"} 1.0\n')
+        return answer
+
+    engine.probe = tell
+    served = await kairos(engine.url)
+
+    assert (await served.facts.seen(InstanceJoined)).instance.kv_tokens == 1600
+
+
 @pytest.mark.parametrize("path", ["/v1/chat/completions", "/metrics"])
 async def test_an_error_of_our_own_is_answered_like_any_other(
     kairos, engine, caplog, monkeypatch, path

@@ -7,7 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kairos.errors import InvalidRequest
-from kairos.live.body import EXPECTED_COMPLETION_TOKENS, Body, read_body
+from kairos.live.body import Body, read_body
+from kairos.model import EXPECTED_COMPLETION_TOKENS
 
 ASKED = b'{"include_usage":true}'
 

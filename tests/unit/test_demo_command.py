@@ -45,7 +45,7 @@ def runs(monkeypatch):
         pass
 
     monkeypatch.setattr(command, "started", started)
-    monkeypatch.setattr(command.view, "show_progress", show_progress)
+    monkeypatch.setattr(command, "show_progress", show_progress)
     return outcomes, asked
 
 

@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
 
-from kairos.demo.view import show_comparison
+from kairos.demo.tables import show_comparison
 from kairos.metrics import comparison
 
 SPREADS = ("e2e_s", "s_per_token", "ttft_s")

@@ -22,7 +22,8 @@ from kairos.live.export import Exported, export, parse_since
 from kairos.live.factlog import FactLog
 from kairos.live.recording import workflow_calls
 from kairos.model import SECOND
-from kairos.workload import read_workflows
+from kairos.workload import read_workflows, write_workflows
+from kairos.workload.workflows import load
 from tests import build
 
 MS = build.MS
@@ -192,7 +193,7 @@ def histories(draw):
         parents = draw(st.sets(st.integers(0, n - 1), max_size=3)) if n else set()
         begins = max([0, *(ends[parent] for parent in parents)]) + draw(st.integers(0, 20))
         ends[n:] = [begins + draw(st.integers(0, 30))]
-        waited = draw(st.integers(0, min(begins, 3)))
+        waited = draw(st.integers(0, min(begins, 2)))
         ids = tuple(str(parent) for parent in sorted(parents))
         rows.append(row(str(n), begins, ends[n], waited=waited, parent_ids=ids))
     return rows
@@ -211,6 +212,44 @@ def test_whatever_the_workflow_no_call_goes_before_what_led_to_it(rows):
             child = made.request.id
             assert order[parent] < order[child]
             assert group[parent] is None or group[parent] != group[child]
+
+
+@given(rows=histories())
+def test_what_is_written_can_be_driven_and_each_call_waits_for_what_led_to_it(
+    tmp_path_factory, rows
+):
+    path = tmp_path_factory.mktemp("w") / "w.jsonl"
+    write_workflows(path, workflow_calls(rows))
+    if not rows:
+        return
+    (driven,) = load(path)
+
+    order = {call.agent: n for n, call in enumerate(driven.calls)}
+    waits: list[set[int]] = []
+    for direct in driven.waits_for:
+        waits.append(set(direct).union(*(waits[each] for each in direct)))
+    for made in rows:
+        parents = {order[parent] for parent in made.request.parent_ids}
+        assert parents <= waits[order[made.request.id]]
+
+
+def test_an_upstream_is_written_where_a_call_of_it_goes_before_or_it_is_from_outside():
+    rows = [
+        row("a", 0, 10, upstream="user"),
+        row("b", 10, 20, upstream="a", lengths=None),
+        row("c", 25, 40, upstream="b"),  # whose call is left out
+        row("d", 45, 50, upstream="sorter"),  # which makes no calls
+        row("e", 55, 60, upstream="c"),
+        row("f", 65, 70, upstream="tool"),
+    ]
+
+    assert {call.agent: call.upstream for call in workflow_calls(rows)} == {
+        "a": "user",
+        "c": None,
+        "d": None,
+        "e": "c",
+        "f": "tool",
+    }
 
 
 @pytest.mark.parametrize(

@@ -75,6 +75,7 @@ ONE = {
     "preemptions_per_call": None,
     "recomputed_token_share": None,
     "cached_prompt_share": 0.5,  # 30 + 120 of 100 + 200
+    "wasted_tokens": None,
 }
 TWO = {
     "workflows": 1,
@@ -86,6 +87,7 @@ TWO = {
     "preemptions_per_call": None,
     "recomputed_token_share": None,
     "cached_prompt_share": None,  # its engine tells nothing of its cache
+    "wasted_tokens": None,
 }
 
 
@@ -118,9 +120,87 @@ def test_a_run_is_summed_up_whole_and_per_app():
             "preemptions_per_call": None,
             "recomputed_token_share": None,
             "cached_prompt_share": 0.5,  # of the calls that told
+            "wasted_tokens": None,
             "apps": {"qa": ONE, "rg": TWO},
         }
     )
+
+
+# One engine tells all: "a" was preempted twice and computed 30 tokens again; "b" failed after 7.
+TOLD = [
+    arrived("a", 0, on="i", workflow_id="one", app="qa"),
+    arrived("b", 0, on="i", workflow_id="two", app="rg"),
+    arrived("c", 0, on="i", workflow_id="three", app="rg"),
+    at(2, Finished("a", 100, 20, 40, 2, 30)),
+    at(2, WorkflowEnded("default", "one")),
+    at(3, Failed("b", "engine", wasted_tokens=7)),
+    at(3, WorkflowEnded("default", "two")),
+    at(4, Finished("c", 60, 30, 0, 0, 0)),
+]
+
+
+def test_preemptions_and_work_in_vain_are_counted_where_engines_told():
+    record = measured(*TOLD)
+
+    assert record["preemptions_per_call"] == 1.0  # 2 of a, 0 of c; b told nothing
+    # a: 60 of its prompt, 20 of the answer, 30 once more; c: 60 + 30.
+    assert record["recomputed_token_share"] == 30 / (60 + 20 + 30 + 60 + 30)
+    assert record["wasted_tokens"] == 37
+    assert record["apps"]["rg"]["preemptions_per_call"] == 0.0
+    assert record["apps"]["rg"]["recomputed_token_share"] == 0.0
+    assert record["apps"]["rg"]["wasted_tokens"] == 7
+
+
+def test_what_a_failed_call_generated_is_no_token_of_its_workflow():
+    assert measured(*TOLD[1:2], *TOLD[5:7])["s_per_token"] == NOTHING
+
+
+def test_slowdown_is_told_against_running_alone():
+    metrics = RunMetrics()
+    for record in TOLD:
+        metrics(record)
+    alone_us = {("default", "one"): 1 * SECOND, ("default", "three"): 2 * SECOND}
+
+    record = metrics.record(alone_us)
+
+    assert record["slowdown"] == {**same(2.0), "worst": 2.0}
+    assert record["apps"]["rg"]["slowdown"]["worst"] == 2.0  # "two" is not known alone
+    alone_us["default", "three"] = SECOND
+    assert metrics.record(alone_us)["slowdown"]["worst"] == 4.0
+    assert metrics.record(alone_us)["slowdown"]["mean"] == 3.0
+    assert metrics.record({})["slowdown"] == {**NOTHING, "worst": None}
+
+
+def test_workflows_that_failed_have_no_times_of_their_own_but_their_calls_count():
+    metrics = RunMetrics()
+    for record in TOLD:
+        metrics(record)
+
+    record = metrics.record({("default", "two"): SECOND}, failed={("default", "two")})
+
+    assert (record["workflows"], record["calls"]) == (2, 3)
+    assert record["e2e_s"] == approx({"mean": 3.0, "p50": 3.0, "p90": 3.8, "p95": 3.9, "p99": 3.98})
+    assert record["wasted_tokens"] == 37
+    assert record["slowdown"]["worst"] is None
+    assert record["apps"]["rg"]["e2e_s"] == same(4.0)
+
+
+def test_what_the_calls_of_failed_workflows_waited_is_no_share_of_the_others_time():
+    metrics = RunMetrics()
+    for record in HISTORY:
+        metrics(record)
+
+    assert metrics.record(failed={("default", "two")})["queued_share"] == 0.2
+    assert metrics.record(failed={("default", "one")})["queued_share"] == 0.25
+
+
+def test_of_a_run_that_was_broken_off_only_what_ended_is_kept():
+    metrics = RunMetrics()
+    for record in TOLD:
+        metrics(record)
+    metrics.drop_open()
+
+    assert {row.request.id for row in metrics.rows} == {"a", "b"}  # the end of "three" is not told
 
 
 def test_a_run_without_calls_has_no_figures():
@@ -134,6 +214,7 @@ def test_a_run_without_calls_has_no_figures():
         "preemptions_per_call": None,
         "recomputed_token_share": None,
         "cached_prompt_share": None,
+        "wasted_tokens": None,
         "apps": {},
     }
 
@@ -182,6 +263,24 @@ def test_a_workflow_whose_end_is_not_told_ends_with_its_last_call():
     )
 
     assert record["e2e_s"] == same(8.0)
+
+
+def test_a_workflow_goes_from_its_earliest_start_to_its_latest_end_in_whatever_order_they_come():
+    """Calls that say nothing of the start begin one themselves; hosts' clocks may disagree."""
+    record = measured(
+        arrived("a", 1, on="i", workflow_id="w", workflow_started_at=0),
+        arrived("b", 2, on="i", workflow_id="w", workflow_started_at=2 * SECOND),
+        at(9, Finished("a", 1, 1)),
+        at(8, Finished("b", 1, 1)),
+    )
+
+    assert record["e2e_s"] == same(9.0)
+
+
+def test_where_every_call_was_refused_the_whole_time_was_waiting():
+    record = measured(arrived("a", 1), at(5, InstanceJoined(build.instance("i")), Refuse("a", "m")))
+
+    assert record["queued_share"] == 1.0
 
 
 def test_the_end_of_a_workflow_counts_as_it_was_told_first():

@@ -173,6 +173,18 @@ def test_a_workflow_whose_id_is_used_again_after_its_end_is_a_new_one():
     assert facts.learnt()["y"].position == facts.learnt()["x"].position  # a first call
 
 
+def test_a_call_that_is_made_once_more_after_its_workflow_ended_does_not_begin_it_anew():
+    facts = Facts()
+    chain(facts)
+    facts.call(9, 10, "r2", app="a", agent="y", upstream="x")
+    workflow = facts.orchestrator.workflow("default", "w")
+    assert workflow.ended_at == 8 * SECOND
+    assert [call.row.request.id for call in workflow.calls] == ["r1", "r2"]
+    assert facts.orchestrator.open_workflow(("default", "w")) is None
+    facts.end(11)
+    assert len(facts.samples) == 2
+
+
 def ended(facts, at_s, name, calls=1):
     """A workflow of so many calls that ends."""
     for n in range(calls):

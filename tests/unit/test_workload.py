@@ -2,6 +2,7 @@
 
 import gzip
 import json
+import os
 from pathlib import Path
 from statistics import fmean
 
@@ -14,8 +15,11 @@ from kairos.model import SECOND
 from kairos.workload import (
     MODELS,
     Call,
+    arrival_process,
     arrivals,
+    arrivals_within,
     burstiness,
+    files,
     from_trace,
     read_trace,
     read_workflows,
@@ -87,6 +91,9 @@ def test_blank_lines_are_left_out_but_counted(tmp_path):
         (lines(CALL | {"prompt_tokens": 10**9}), r"<= 10000000 - at `\$.prompt_tokens`"),
         (lines(CALL | {"gap_ms": -1}), r">= 0 - at `\$.gap_ms`"),
         (lines(CALL | {"app": ""}), r"length >= 1 - at `\$.app`"),
+        (lines(CALL | {"agent": "a\nb"}), r"matching regex .* - at `\$.agent`"),
+        (lines(CALL | {"agent": "a\n"}), r"matching regex .* - at `\$.agent`"),
+        (lines(CALL | {"app": "\x1b[31m"}), r"matching regex .* - at `\$.app`"),
         (b"[1, 2]\n", "Expected `object`"),
         (b"not json\n", "malformed"),
         (b'{"app": "\xff"}\n', "utf-8"),
@@ -113,12 +120,32 @@ def test_damaged_gzip_is_named(tmp_path, damage):
         list(read_workflows(path))
 
 
+def test_more_lines_than_any_file_has_are_refused_be_they_blank(tmp_path, monkeypatch):
+    monkeypatch.setattr(files, "MAX_LINES", 3)
+    path = tmp_path / "w.jsonl.gz"
+    path.write_bytes(gzip.compress(lines(CALL) + b"\n\n"))
+    assert list(read_workflows(path)) == [call()]
+    path.write_bytes(gzip.compress(lines(CALL) + b"\n\n\n"))
+
+    with pytest.raises(InvalidFile, match="more than 3 lines"):
+        list(read_workflows(path))
+
+
+def test_what_cannot_be_read_twice_is_refused_and_not_waited_for(tmp_path):
+    os.mkfifo(tmp_path / "pipe")
+    for path in (tmp_path / "pipe", tmp_path):
+        with pytest.raises(InvalidFile, match="cannot be read: not a regular file"):
+            list(read_workflows(path))
+    with pytest.raises(InvalidFile, match="cannot be read: embedded null byte"):
+        list(read_workflows(tmp_path / "\0"))
+
+
 def test_a_missing_file_is_an_expected_error(tmp_path):
     with pytest.raises(InvalidFile, match=r"none\.jsonl: cannot be read: .*No such file"):
         list(read_workflows(tmp_path / "none.jsonl"))
 
 
-text = st.text(min_size=1, max_size=20)
+text = st.text(st.characters(exclude_categories=("Cc", "Cs")), min_size=1, max_size=20)
 calls = st.builds(
     Call,
     workflow_id=text,
@@ -131,6 +158,7 @@ calls = st.builds(
     parallel_group=st.none() | text,
     gap_ms=st.none() | st.integers(0, 10**9),
     cached_prefix_tokens=st.none() | st.integers(0, 10**7),
+    shared_prefix_tokens=st.none() | st.integers(0, 10**7),
 )
 
 
@@ -230,6 +258,50 @@ def test_long_series_are_as_bursty_as_the_trace_at_any_rate(name, rate):
     assert fmean(20_000 * SECOND / each[-1] for each in series) == pytest.approx(rate, rel=0.05)
 
 
+@pytest.mark.parametrize("cv", [0.3, 1.0, 2.5, 6.0])
+def test_gamma_gaps_have_the_mean_and_the_cv_that_were_asked_for(cv):
+    series = [arrivals(f"gamma:{cv}", 20_000, 4.0, seed) for seed in SEEDS]
+
+    assert fmean(burstiness(each)["cv"] for each in series) == pytest.approx(cv, rel=0.05)
+    assert fmean(20_000 * SECOND / each[-1] for each in series) == pytest.approx(4.0, rel=0.05)
+
+
+def test_gamma_gaps_of_cv_1_are_a_poisson_process_and_others_come_to_the_square_of_the_cv():
+    def dispersion(cv: float) -> float:
+        series = [arrivals(f"gamma:{cv}", 20_000, 4.0, seed) for seed in SEEDS]
+        return fmean(burstiness(each)["index_of_dispersion"][60] for each in series)
+
+    assert dispersion(1.0) == pytest.approx(1.0, rel=0.15)
+    assert dispersion(0.3) == pytest.approx(0.3**2, rel=0.15)
+    assert dispersion(2.5) == pytest.approx(2.5**2, rel=0.15)
+
+
+@pytest.mark.parametrize("name", ["gamma", "gamma:", "gamma:0", "gamma:-2", "gamma:nan", "gamma:x"])
+def test_a_gamma_process_without_a_cv_is_answered_with_how_to_write_one(name):
+    with pytest.raises(SetupError, match=f"'{name}': write gamma:CV with a CV of 0.01 to 100"):
+        arrivals(name, 5, 1.0, 0)
+
+
+@pytest.mark.parametrize("name", [*NAMES, "gamma:3"])
+def test_arrivals_for_a_time_are_the_first_ones_of_the_series(name):
+    within = arrivals_within(name, 40.0, 2.0, seed=5)
+    longer = arrivals(name, len(within) + 1, 2.0, seed=5)
+
+    assert within == longer[:-1]
+    assert within[-1] < 40 * SECOND <= longer[-1]
+
+
+def test_arrivals_without_end_are_refused(monkeypatch):
+    for duration_s in (0.0, -1.0, float("inf"), float("nan")):
+        with pytest.raises(SetupError, match="the duration must be above 0 seconds"):
+            arrivals_within("poisson", duration_s, 1.0, 0)
+    monkeypatch.setattr(arrival_process, "MOST_ARRIVALS", 100)
+    with pytest.raises(SetupError, match="9 arrivals per second for 60 s are more than 100"):
+        arrivals_within("poisson", 60.0, 9.0, 0)
+    with pytest.raises(SetupError, match=r"it is 101 \(and 100 at most"):
+        arrivals("poisson", 101, 1.0, 0)
+
+
 @pytest.mark.parametrize("rate", [0.0, -1.0, float("nan"), float("inf")])
 def test_a_rate_that_is_none_is_refused(rate, tmp_path):
     for make in (
@@ -249,7 +321,8 @@ def test_a_series_of_nothing_is_refused(tmp_path):
 
 
 def test_an_unknown_name_is_answered_with_the_known_ones():
-    with pytest.raises(SetupError, match="'azure'; choose one of: poisson, azure-conv, azure-code"):
+    known = "poisson, azure-conv, azure-code, gamma:CV"
+    with pytest.raises(SetupError, match=f"'azure'; choose one of: {known}"):
         arrivals("azure", 5, 1.0, 0)
 
 
@@ -307,6 +380,8 @@ def test_a_trace_is_read_in_microseconds_from_its_first_row(tmp_path):
         ("yesterday,1,2", "t.csv:2: not a row"),
         ("2023-11-16 18:00:00,1", "t.csv:2: not a row"),
         ("2023-11-16 18:00:00,1,é", "t.csv:2: not a row"),
+        ("2023-11-16 18:00:00,1,-2", "t.csv:2: .* tokens must be from 0 to 10000000"),
+        (f"2023-11-16 18:00:00,{'9' * 400},2", "t.csv:2: .* tokens must be from 0 to 10000000"),
         ("2023-11-16 18:00:02,1,2\n2023-11-16 18:00:01,1,2", "t.csv:3: earlier than the row"),
         ("2023-11-16 18:00:02,1,2\n2023-11-16 18:00:02,1,2", "no two instants"),
     ],

@@ -2,7 +2,6 @@
 
 import asyncio
 from collections.abc import Sequence
-from types import TracebackType
 from typing import Self
 
 from kairos.errors import MessageTooLarge, Unavailable
@@ -38,13 +37,8 @@ class KafkaBus:
         await self._producer.__aenter__()
         return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        await self._producer.__aexit__(kind, error, traceback)
+    async def __aexit__(self, *raised: object) -> None:
+        await self._producer.__aexit__(*raised)
 
     async def publish(self, topic: str, message: Message) -> None:
         """Raises TopicMissing, beside what the port says."""

@@ -8,7 +8,7 @@ import asyncio
 import threading
 from collections import deque
 from collections.abc import Mapping
-from types import MappingProxyType, TracebackType
+from types import MappingProxyType
 from typing import Any, Self
 
 import confluent_kafka as kafka
@@ -56,12 +56,7 @@ class Producer:
         self._thread.start()
         return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *_raised: object) -> None:
         await asyncio.to_thread(self._close)
         self._settle()
 

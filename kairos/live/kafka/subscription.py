@@ -7,7 +7,6 @@ goes on polling, so the group never takes a slow reader for a dead member.
 import asyncio
 from collections import deque
 from collections.abc import Iterable, Sequence
-from types import TracebackType
 from typing import Any, Literal, Self
 
 import confluent_kafka as kafka
@@ -87,12 +86,7 @@ class Subscription:
         self._poll.start()
         return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *_raised: object) -> None:
         self._poll.stop()
         # With the cluster away it may wait for an answer to its last commit for a minute and more.
         await asyncio.wait({asyncio.wrap_future(self._poll.ended)}, timeout=_LEAVE_S)

@@ -2,7 +2,6 @@
 
 from collections.abc import Iterable
 from contextlib import AsyncExitStack
-from types import TracebackType
 from typing import Self
 
 from kairos.live.kafka.connection import Connection
@@ -34,13 +33,8 @@ class Tail:
             stack.pop_all()
         return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        await self._subscription.__aexit__(kind, error, traceback)
+    async def __aexit__(self, *raised: object) -> None:
+        await self._subscription.__aexit__(*raised)
 
     async def batch(self) -> list[Message]:
         """What has come since the last time, in order within a partition; at least one message.

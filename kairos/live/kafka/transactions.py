@@ -13,7 +13,6 @@ import secrets
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from types import TracebackType
 from typing import Any, Self
 
 import confluent_kafka as kafka
@@ -70,12 +69,7 @@ class Transactions:
         self._worker.start()
         return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *_raised: object) -> None:
         self._worker.stop()
 
     async def perform(

@@ -9,7 +9,6 @@ import socket
 from collections import deque
 from collections.abc import Iterable
 from functools import partial
-from types import TracebackType
 from typing import Self
 
 import msgspec
@@ -81,13 +80,8 @@ class Performer:
             pass
         return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        await self._orders.__aexit__(kind, error, traceback)
+    async def __aexit__(self, *raised: object) -> None:
+        await self._orders.__aexit__(*raised)
 
     def now(self) -> int:
         return self._clock.now()

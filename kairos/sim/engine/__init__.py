@@ -1,0 +1,1 @@
+"""A model of vLLM: which calls run in each step, and how long the step takes."""

@@ -1,0 +1,60 @@
+"""The blocks of sequences: what vLLM's KV cache manager does."""
+
+from kairos.sim.engine.blocks import BlockPool
+from kairos.sim.engine.sequence import Sequence
+
+
+class Memory:
+    """Blocks are given for the tokens of one step at a time, and all taken back together."""
+
+    def __init__(self, blocks: int, block_size: int) -> None:
+        self.pool = BlockPool(blocks)
+        self.block_size = block_size
+
+    def blocks(self, tokens: int) -> int:
+        return -(-tokens // self.block_size)
+
+    def missing(self, sequence: Sequence, tokens: int) -> int:
+        """Blocks that it needs to compute so many more tokens."""
+        return self.blocks(sequence.computed + tokens) - self.blocks(sequence.computed)
+
+    def allocate(self, sequence: Sequence, tokens: int) -> None:
+        """Those blocks. What becomes full of the prompt can be found from now on, as in vLLM:
+        before it is computed, for those who come later in the same step, too.
+        """
+        self.pool.take(self.missing(sequence, tokens))
+        sequence.computed += tokens
+        if sequence.contents:
+            self._store(sequence, min(sequence.computed // self.block_size, len(sequence.contents)))
+
+    def _store(self, sequence: Sequence, full: int) -> None:
+        first = len(sequence.names)
+        if full > first:
+            sequence.names += self.pool.store(sequence.contents_of(first, full))
+
+    def admit(self, sequence: Sequence) -> bool:
+        """Give it the blocks that are found; False where the rest would not fit.
+
+        All of it must fit (vLLM's `scheduler_reserve_full_isl`), although the rest is given only
+        as it is computed. The last token is never found: it has to be computed for the next one.
+        """
+        names = self.pool.find(sequence.contents_of(0, (sequence.tokens - 1) // self.block_size))
+        missing = self.blocks(sequence.tokens) - len(names)
+        if missing + self.pool.idle_among(names) > self.pool.free:
+            return False
+        self.pool.share(names)
+        sequence.names = names
+        sequence.computed = len(names) * self.block_size
+        return True
+
+    def release(self, sequence: Sequence) -> None:
+        """All of them. `computed` stays what it was.
+
+        Full blocks of the answer can be found from now on only: while the sequence runs, nobody
+        looks for them.
+        """
+        if sequence.contents is not None:
+            self._store(sequence, sequence.computed // self.block_size)
+        others = self.blocks(sequence.computed) - len(sequence.names)
+        self.pool.release(sequence.names, others)
+        sequence.names = []

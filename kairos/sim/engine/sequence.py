@@ -1,0 +1,69 @@
+"""A call inside an engine."""
+
+from kairos.sim.engine.blocks import answer_contents
+from kairos.sim.engine.calls import EngineCall
+
+
+class Sequence:
+    """Its tokens are those of the prompt, and so far `generated` ones of the answer.
+
+    While it decodes, `generated` and `computed` stand still: they follow from the step's number.
+    See `Decoding`.
+    """
+
+    __slots__ = (
+        "cached_tokens",
+        "call",
+        "computed",
+        "contents",
+        "ends_in_step",
+        "ever_computed",
+        "generated",
+        "names",
+        "number",
+        "preemptions",
+        "prompt_tokens",
+        "recomputed_tokens",
+        "turn",
+    )
+
+    def __init__(
+        self, call: EngineCall, number: int, prompt_tokens: int, contents: list[int] | None
+    ) -> None:
+        self.call = call
+        self.number = number  # of the call, among all that the engine was told of
+        self.prompt_tokens = prompt_tokens
+        self.contents = contents  # of the prompt's full blocks; None: nothing can be found
+        self.generated = 0
+        self.computed = 0  # tokens in KV memory, or on their way there in the current step
+        self.ever_computed = 0  # before the last preemption
+        self.names: list[int] = []  # of its blocks that can be found: its first ones
+        self.turn: int | None = None  # its place among those that run; None: it does not
+        self.ends_in_step: int | None = None  # while it decodes
+        self.cached_tokens = 0
+        self.preemptions = 0
+        self.recomputed_tokens = 0
+
+    @property
+    def tokens(self) -> int:
+        return self.prompt_tokens + self.generated
+
+    @property
+    def lacking(self) -> int:
+        """Tokens to compute until the next one of the answer is known."""
+        return self.prompt_tokens + self.generated - self.computed
+
+    @property
+    def can_decode(self) -> bool:
+        """All that it lacks is the newest token of its answer."""
+        return self.generated > 0 and self.prompt_tokens + self.generated - self.computed == 1
+
+    def contents_of(self, first: int, end: int) -> list[int]:
+        """What is in its blocks from number `first` up to `end`; they must be full."""
+        if self.contents is None:
+            return []
+        of_prompt = len(self.contents)
+        if end <= of_prompt:
+            return self.contents[first:end]
+        answer = answer_contents(self.number, max(first, of_prompt), end)
+        return self.contents[first:] + list(answer)

@@ -1,0 +1,185 @@
+"""A pool in virtual time: the balancer, the learner and the policies themselves, before models of
+engines. Nothing here is random: what comes of a run follows from its inputs alone.
+
+As in the live service (`live/alone.py`), what was learnt is published once a second, and so often
+it is looked who has waited too long. What is otherwise than there:
+
+- Learning takes no time. Nor do the gateway, the network and the decisions: see `call_us` of
+  `sim/engine/profile.py`.
+- Prompts are as long as they are. Live, they are estimated from a body's bytes until the call ends.
+- It is known at once that an instance fails, and before its calls fail. Live, their failure is told
+  first, and calls that waited may be sent there, and fail too, until one finds nobody listening.
+- Users tell at once that a workflow has ended. Live, where nobody tells, it is open for 600 s more.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Literal
+
+import msgspec
+
+from kairos.balancer import Balancer
+from kairos.dispatcher.placements import Placement
+from kairos.errors import (
+    InvalidRequest,
+    KairosError,
+    NoInstance,
+    UpstreamUnreachable,
+    WaitedTooLong,
+)
+from kairos.events import (
+    Dispatch,
+    Failed,
+    Finished,
+    FirstToken,
+    InstanceJoined,
+    InstanceLeft,
+    Refuse,
+    Tick,
+)
+from kairos.learner import Learner
+from kairos.metrics import RunMetrics
+from kairos.model import SECOND, Instance
+from kairos.orchestrator.orchestrator import Orchestrator
+from kairos.runtime import Observer, Runtime
+from kairos.scheduler.knowledge import Knowledge
+from kairos.scheduler.policies import Policy
+from kairos.scheduler.queue import OVERTAKEN
+from kairos.sim.clock import VirtualClock
+from kairos.sim.engine.calls import Progress
+from kairos.sim.engine.profile import EngineProfile
+from kairos.sim.fleet import Fleet
+from kairos.sim.users import MODEL, Users
+from kairos.workload.workflows import Submission
+
+
+class Happening(msgspec.Struct, frozen=True, kw_only=True):
+    """Something that happens to an instance.
+
+    join: it takes requests from now on, with an empty cache, unless it had only left. leave: it
+    takes no more; what runs there goes on to its end. fail: what runs there fails, too. slow: steps
+    take `factor` times as long from now on; 1 is as quick as the profile says.
+    """
+
+    at_us: int
+    what: Literal["join", "leave", "fail", "slow"]
+    instance_id: str
+    factor: float = 1.0
+
+
+class World:
+    """Workflows that are asked for, and what becomes of them. `run` once."""
+
+    def __init__(
+        self,
+        submissions: Sequence[Submission],
+        instances: Mapping[str, EngineProfile],
+        policy: Callable[[Knowledge], Policy],
+        placement: Placement,
+        *,
+        happenings: Sequence[Happening] = (),
+        observers: tuple[Observer, ...] = (),
+        overtaken: float = OVERTAKEN,
+        tell_lengths: bool = False,
+        on_second: Callable[["World"], None] = lambda _: None,
+    ) -> None:
+        """`instances`: all that there ever are, by id; those to which it happens first that they
+        join are not there at the start. `tell_lengths`: see `Users`; `overtaken`: see the queue.
+        `on_second` is called in each second of virtual time."""
+        self.metrics = RunMetrics()
+        self.clock = VirtualClock()
+        self.learner = Learner(Orchestrator())
+        self.balancer = Balancer(policy, placement, overtaken=overtaken)
+        watching: tuple[Observer, ...] = (self.metrics, *observers, self.learner.observe)
+        self._runtime = Runtime(self.balancer, self, self.clock, watching)
+        self.users = Users(self.clock, self._runtime.feed, tell_lengths=tell_lengths)
+        self.fleet = Fleet(self.clock, self._seen)
+        self._instances, self._on_second = instances, on_second
+        in_time = sorted(happenings, key=lambda each: each.at_us)
+        first = {each.instance_id: each.what for each in reversed(in_time)}
+        for instance_id in instances:
+            if first.get(instance_id) != "join":
+                self._join(instance_id)
+        for each in in_time:
+            self.clock.call_at(each.at_us, partial(self._happen, each))
+        for submission in submissions:
+            self.users.expect(submission)
+        self.clock.call_at(SECOND, self._each_second)
+
+    def run(self) -> None:
+        """To the end of the last workflow, or until the clock is stopped."""
+        if self.users.left:
+            self.clock.run()
+
+    def dispatch(self, command: Dispatch) -> None:
+        """The balancer's command, as `Runtime` hands it over."""
+        call = self.users.engine_call(command.request_id)
+        try:
+            self.fleet.add(command.instance_id, call)
+        except KairosError as error:
+            refused = InvalidRequest(str(error))  # what vLLM answers, with status 400
+            self.clock.call_at(self.clock.now(), partial(self._failed, call.id, refused))
+
+    def refuse(self, command: Refuse) -> None:
+        no_instance = command.reason == "no_instance"
+        error = NoInstance(command.model) if no_instance else WaitedTooLong()
+        self.users.refused(command.request_id, error)
+
+    def _seen(self, progress: Progress) -> None:
+        request_id = progress.call_id
+        if progress.what == "first_token":
+            self._runtime.feed(FirstToken(request_id))
+            return
+        call = self.users.call(request_id)
+        finished = Finished(
+            request_id,
+            prompt_tokens=call.prompt_tokens,
+            completion_tokens=call.completion_tokens,
+            cached_tokens=progress.cached_tokens,
+            preemptions=progress.preemptions,
+            recomputed_tokens=progress.recomputed_tokens,
+        )
+        self._runtime.feed(finished)
+        self.users.answered(request_id)
+
+    def _failed(self, request_id: str, error: KairosError, generated: int = 0) -> None:
+        self._runtime.feed(Failed(request_id, error.code, generated))
+        self.users.refused(request_id, error)
+
+    def _happen(self, happening: Happening) -> None:
+        instance_id = happening.instance_id
+        match happening.what:
+            case "join":
+                self._join(instance_id)
+            case "leave":
+                self._runtime.feed(InstanceLeft(instance_id))
+            case "fail":
+                self._runtime.feed(InstanceLeft(instance_id))
+                error = UpstreamUnreachable(instance_id, "it failed", refused=False)
+                for request_id, generated in self.fleet.crash(instance_id).items():
+                    self._failed(request_id, error, generated)
+            case "slow":
+                self.fleet.slow_down(instance_id, happening.factor)
+
+    def _join(self, instance_id: str) -> None:
+        profile = self._instances[instance_id]
+        self.fleet.start(instance_id, profile)
+        instance = Instance(
+            id=instance_id,
+            models=(MODEL,),
+            max_num_seqs=profile.max_num_seqs,
+            kv_tokens=profile.kv_tokens,
+        )
+        self._runtime.feed(InstanceJoined(instance))
+
+    def _each_second(self) -> None:
+        now = self.clock.now()
+        self.learner.orchestrator.expire(now)
+        learnt = self.learner.step()
+        if learnt is not None:
+            self._runtime.feed(learnt)
+        give_up_at = self.balancer.give_up_at
+        if give_up_at is not None and give_up_at <= now:
+            self._runtime.feed(Tick())
+        self.clock.call_at(now + SECOND, self._each_second)
+        self._on_second(self)

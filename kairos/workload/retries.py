@@ -1,0 +1,8 @@
+"""When a client makes a call again: as openai's Python client does (3.x, its defaults)."""
+
+RETRIES = 2  # of one call, at most
+_TRIED_AGAIN = (408, 409, 429)
+
+
+def is_tried_again(status: int) -> bool:
+    return status in _TRIED_AGAIN or status >= 500

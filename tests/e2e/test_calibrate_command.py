@@ -1,0 +1,300 @@
+"""`kairos calibrate` against engines: what it writes, and which it refuses."""
+
+import asyncio
+import json
+import re
+
+import msgspec
+import pytest
+from aiohttp import web
+from typer.testing import CliRunner
+
+from kairos.cli import app
+from kairos.errors import SetupError
+from kairos.live import calibrate, engine_probe
+from kairos.live.engine import Upstream
+from kairos.sim import standin as standins
+from kairos.sim.batch import INSTANT, Timing
+from kairos.sim.engine.profiles import profile
+from tests.e2e.client import LIMIT_S
+
+BRIEF = calibrate.Plan(rounds=1, decode_s=0.05, mixed_s=0.2, longest_run_s=1.0)
+TIMING = Timing(step_s=0.001, step_per_seq_s=0.0, prefill_tokens_per_s=1e6)
+SETTINGS = standins.Settings(max_model_len=256, kv_tokens=4096, max_num_seqs=8, timing=TIMING)
+
+
+@pytest.fixture(autouse=True)
+def brief(monkeypatch, tmp_path):
+    monkeypatch.setattr(calibrate, "QUICK", BRIEF)
+    monkeypatch.chdir(tmp_path)
+
+
+@pytest.fixture
+async def engine():
+    async with standins.serve(SETTINGS) as standin:
+        yield standin
+
+
+async def command(*engines, options=()):
+    """The command's result; it has a thread and a loop of its own."""
+    urls = [word for url in engines for word in ("--engine", url)]
+    words = ["calibrate", *urls, "--quick", "--max-num-seqs", "8", *options]
+    async with asyncio.timeout(LIMIT_S):
+        return await asyncio.to_thread(CliRunner().invoke, app, words)
+
+
+async def refused(*engines, options=()):
+    """Why the command does not do it; nothing is written."""
+    result = await command(*engines, options=(*options, "--output", "nothing.toml"))
+    assert isinstance(result.exception, SetupError), result.output
+    with pytest.raises(SetupError, match="No such file"):
+        profile("./nothing.toml")
+    return str(result.exception)
+
+
+async def test_a_profile_is_written_that_can_be_read_and_says_how_it_came_about(engine):
+    async with standins.serve(SETTINGS) as other:
+        result = await command(engine.url, other.url, options=("--name", "two-stand-ins"))
+    assert result.exit_code == 0, result.output
+    assert "prompts alone" in result.output
+    assert "wrote two-stand-ins.toml" in result.output
+    assert "warming up" in result.stderr
+    assert "warming up" not in result.stdout
+    written = profile("./two-stand-ins.toml")
+    assert written.name == "two-stand-ins"
+    assert written.measured
+    assert (written.max_model_len, written.max_num_seqs, written.block_size) == (256, 8, 16)
+    assert written.kv_tokens == 4096 - 16  # one block is the engine's own
+    assert written.step.fixed_us > 0
+    for told in ("2 x standin", "mixed", "decode at", "R2 of the times"):
+        assert told in written.source
+    assert min(engine.finished, other.finished) > 50
+
+
+async def test_as_json_it_prints_profile_and_fit_and_nothing_else(engine):
+    result = await command(engine.url, options=("--json", "--scheduling", "priority"))
+    told = json.loads(result.stdout)
+    assert told["profile"]["scheduling"] == "priority"
+    assert told["profile"]["step"] == pytest.approx(
+        msgspec.structs.asdict(profile("./standin.toml").step), rel=1e-4
+    )
+    assert set(told["fit"]["groups"]) >= {"prompts alone", "mixed"}
+
+
+async def test_an_engine_whose_tokens_all_come_at_once_gets_a_profile_too():
+    instant = msgspec.structs.replace(SETTINGS, timing=INSTANT)
+    async with standins.serve(instant) as engine:
+        result = await command(engine.url)
+    assert result.exit_code == 0, result.output
+
+
+async def test_a_calibration_that_is_broken_off_leaves_the_engine_idle(engine):
+    upstream = Upstream("engine", engine.url)
+    limits = calibrate.Limits(
+        max_model_len=None, kv_tokens=None, max_num_seqs=8, max_num_batched_tokens=2048
+    )
+    under_way = asyncio.Event()
+
+    def tell(line):
+        if "at once" in line:
+            under_way.set()
+
+    work = asyncio.create_task(calibrate.measure([upstream], None, limits, BRIEF, tell))
+    async with asyncio.timeout(LIMIT_S):
+        await under_way.wait()
+        await engine.until(lambda each: each.batch.running or each.batch.waiting)
+        work.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await work
+        await engine.until(lambda each: not (each.batch.running or each.batch.waiting))
+
+
+async def test_an_engine_that_is_not_there_is_refused(engine):
+    assert "cannot be reached" in await refused("http://127.0.0.1:1")
+
+
+@pytest.mark.parametrize("output", ["here", "nowhere/mine.toml", "file/mine.toml"])
+async def test_where_nothing_can_be_written_nothing_is_measured(engine, tmp_path, output):
+    (tmp_path / "here").mkdir()
+    (tmp_path / "file").write_text("")
+    result = await command(engine.url, options=("--output", output))
+    assert isinstance(result.exception, SetupError)
+    assert "cannot write" in str(result.exception)
+    assert engine.finished == 0
+
+
+async def test_an_engine_that_says_nothing_is_refused_with_what_happened(monkeypatch):
+    async def silent(reader, writer):
+        await reader.read()  # until the client is gone
+        writer.close()
+        await writer.wait_closed()
+
+    monkeypatch.setattr(engine_probe, "SILENCE_S", 0.05)
+    async with await asyncio.start_server(silent, "127.0.0.1", 0) as server:
+        said = await refused(f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}")
+    assert "cannot be reached: TimeoutError" in said
+
+
+async def test_a_url_that_is_none_is_refused():
+    assert "takes the URL of an engine" in await refused("localhost")
+
+
+async def test_a_name_that_makes_no_file_is_refused(engine):
+    assert "--name takes" in await refused(engine.url, options=("--name", "../x"))
+
+
+async def test_a_key_that_is_not_in_the_environment_is_refused(engine):
+    said = await refused(engine.url, options=("--api-key-env", "KAIROS_TEST_NO_KEY"))
+    assert "KAIROS_TEST_NO_KEY is not set" in said
+
+
+async def test_an_engine_that_works_for_others_is_refused(engine):
+    engine.batch.pause()
+    with engine.batch.call(10, ["a", "b"]):
+        assert "busy with 1 calls" in await refused(engine.url)
+
+
+async def test_engines_that_serve_different_models_are_refused(engine):
+    async with standins.serve(msgspec.structs.replace(SETTINGS, model="other")) as other:
+        said = await refused(engine.url, other.url)
+    assert "differ in model" in said
+
+
+async def test_a_model_that_the_engine_does_not_serve_is_refused(engine):
+    said = await refused(engine.url, options=("--model", "llama"))
+    assert "does not serve 'llama'; it serves standin" in said
+
+
+class Odd:
+    """A server that does what a test says."""
+
+    def __init__(self):
+        self.url = ""
+        self.models = {"data": [{"id": "odd", "max_model_len": 256}]}
+        self.metrics = 'vllm:cache_config_info{block_size="16",num_gpu_blocks="256"} 1.0\n'
+        self.answer = lambda: web.Response(status=500)
+
+    async def serve(self, request):
+        match request.path:
+            case "/v1/models":
+                return web.json_response(self.models)
+            case "/metrics":
+                return web.Response(text=self.metrics)
+            case "/v1/completions":
+                made = self.answer
+                return await made(request) if asyncio.iscoroutinefunction(made) else made()
+        return web.Response(status=404)
+
+
+@pytest.fixture
+async def odd():
+    server = Odd()
+    application = web.Application()
+    application.router.add_route("*", "/{path:.*}", server.serve)
+    runner = web.AppRunner(application, shutdown_timeout=0.01)
+    await runner.setup()
+    await web.TCPSite(runner, "127.0.0.1", 0).start()
+    server.url = f"http://127.0.0.1:{runner.addresses[0][1]}"
+    yield server
+    await runner.cleanup()
+
+
+def stream(*events):
+    return web.Response(
+        text="".join(f"data: {event}\n\n" for event in events), content_type="text/event-stream"
+    )
+
+
+async def test_a_server_that_is_no_engine_is_refused(odd):
+    odd.models = {"hello": "world"}
+    assert "/v1/models names no model" in await refused(odd.url)
+
+
+async def test_an_engine_that_does_not_take_token_ids_is_refused_with_what_it_says(odd):
+    odd.answer = lambda: web.Response(status=400, text="prompt must be a string")
+    said = await refused(odd.url)
+    assert "status 400: prompt must be a string" in said
+
+
+async def test_an_engine_that_ignores_min_tokens_is_refused(odd):
+    usage = {"prompt_tokens": 2, "completion_tokens": 7}
+    odd.answer = lambda: stream(
+        '{"choices":[{"text":"a"}]}', json.dumps({"choices": [], "usage": usage}), "[DONE]"
+    )
+    said = await refused(odd.url)
+    assert "made 2 + 7 tokens of a call of 2 + 1: it must take token ids" in said
+
+
+async def test_an_engine_that_does_not_count_tokens_is_refused(odd):
+    odd.answer = lambda: stream('{"choices":[{"text":"a"}]}', "[DONE]")
+    assert "no count of tokens" in await refused(odd.url)
+
+
+@pytest.mark.parametrize(
+    ("end", "problem"),
+    [(['{"error":{"message":"out of memory"}}', "[DONE]"], "out of memory"), ([], r"no \[DONE\]")],
+)
+async def test_an_engine_that_breaks_a_stream_off_is_refused(odd, end, problem):
+    usage = {"prompt_tokens": 2, "completion_tokens": 1}
+    counted = json.dumps({"choices": [], "usage": usage})
+    odd.answer = lambda: stream('{"choices":[{"text":"a"}]}', counted, *end)
+    assert re.search(problem, await refused(odd.url))
+
+
+async def test_tokens_are_counted_wherever_an_answer_is_cut(odd):
+    usage = {"prompt_tokens": 3, "completion_tokens": 4}
+    events = ['{"choices":[{"text":"a"}]}'] * 4
+    events += [json.dumps({"choices": [], "usage": usage}), "[DONE]"]
+    content = "".join(f"data: {event}\n\n" for event in events).encode()
+
+    async def in_pieces(request):
+        response = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
+        await response.prepare(request)
+        for at in range(0, len(content), 3):
+            await response.write(content[at : at + 3])
+            await asyncio.sleep(0)
+        return response
+
+    odd.answer = in_pieces
+    async with engine_probe.session() as session:
+        call = engine_probe.Generated(3, 4)
+        await engine_probe.EngineProbe(session, Upstream("odd", odd.url)).generate(call)
+    assert len(call.events_at) == 4
+
+
+async def test_what_an_engine_tells_is_read_to_its_end_and_only_where_it_is_a_number(odd):
+    lines = 'vllm:cache_config_info{block_size="16",num_gpu_blocks="256"} 1.0\n'
+    odd.metrics = "# of no interest\n" * 200_000 + lines + "vllm:num_requests_running NaN\n"
+    async with engine_probe.session() as session:
+        probe = engine_probe.EngineProbe(session, Upstream("odd", odd.url))
+        assert (await probe.facts(None)).kv_tokens == 255 * 16
+        odd.metrics = lines.replace("256", "\N{SUPERSCRIPT TWO}")
+        assert (await probe.facts(None)).kv_tokens is None
+        odd.metrics = "vllm:num_requests_waiting 3.0\n"
+        with pytest.raises(SetupError, match="busy with 3 calls"):
+            await probe.facts(None)
+
+
+@pytest.mark.parametrize("blocks", ["1", "2"])
+async def test_an_engine_that_holds_next_to_nothing_is_refused(odd, blocks):
+    odd.metrics = odd.metrics.replace("256", blocks)
+    said = await refused(odd.url)
+    assert "kv-tokens" in said
+
+
+async def test_what_an_engine_does_not_tell_is_asked_for(odd):
+    odd.metrics = ""
+    assert "say it with --kv-tokens" in await refused(odd.url)
+    odd.models = {"data": [{"id": "odd"}]}
+    assert "say it with --max-model-len" in await refused(odd.url)
+
+
+async def test_somebody_who_comes_meanwhile_is_noticed(engine, monkeypatch):
+    monkeypatch.setattr(engine_probe, "IDLE_PROBES", 2)
+    upstream = Upstream("engine", engine.url)
+    async with engine_probe.session() as session:
+        probe = engine_probe.EngineProbe(session, upstream)
+        await probe.idle()
+        engine.batch.pause()
+        with engine.batch.call(10, ["a"]), pytest.raises(SetupError, match="nobody else uses"):
+            await probe.idle()
