@@ -1,0 +1,93 @@
+"""Real engines for a while, and what a calibration says of them."""
+
+import asyncio
+import os
+import signal
+import sys
+import tempfile
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager, suppress
+from pathlib import Path
+
+import msgspec
+
+from kairos.demo.engines import start_engines
+from kairos.errors import SetupError
+from kairos.sim.engine.profile import EngineProfile
+from kairos.sim.engine.profiles import profile
+
+ENGINES = 2
+MODEL = "large"
+BLOCK_TOKENS = 32  # the least that vLLM takes on CPU
+
+Tell = Callable[[str], None]
+
+
+class Limits(msgspec.Struct, frozen=True, kw_only=True):
+    """With which engines are started. Calls queue in Kairos, long prompts come in chunks."""
+
+    kv_blocks: int  # one of them holds nothing: vLLM's null block
+    max_num_seqs: int = 16
+    max_num_batched_tokens: int = 512
+    max_model_len: int = 2048
+
+    def of(self, measured: EngineProfile) -> EngineProfile:
+        """What was measured on engines of other memory, with this memory."""
+        return msgspec.structs.replace(measured, kv_tokens=(self.kv_blocks - 1) * BLOCK_TOKENS)
+
+
+ROOMY = Limits(kv_blocks=1024)
+SMALL = Limits(kv_blocks=96)
+
+
+@asynccontextmanager
+async def engines(limits: Limits, tell: Tell) -> AsyncIterator[list[str]]:
+    """The URLs of two vLLM instances, each on a core of its own."""
+    options = {
+        "--model": MODEL,
+        "--block-size": BLOCK_TOKENS,
+        "--num-gpu-blocks-override": limits.kv_blocks,
+        "--max-num-seqs": limits.max_num_seqs,
+        "--max-num-batched-tokens": limits.max_num_batched_tokens,
+        "--max-model-len": limits.max_model_len,
+    }
+    words = [str(word) for option in options.items() for word in option]
+    async with start_engines("vllm", ENGINES, options=words, on_progress=tell) as urls:
+        yield urls
+
+
+async def calibrated(urls: Sequence[str], limits: Limits) -> EngineProfile:
+    """The profile that `kairos calibrate` makes of engines that run, all busy at once. What it
+    prints goes where this process prints its errors.
+
+    Raises:
+        SetupError: it did not come to its end.
+    """
+    with tempfile.TemporaryDirectory() as directory:
+        file = Path(directory) / "engines.toml"
+        status = await _run(
+            "calibrate",
+            *(f"--engine={url}" for url in urls),
+            f"--output={file}",
+            f"--max-num-seqs={limits.max_num_seqs}",
+            f"--max-num-batched-tokens={limits.max_num_batched_tokens}",
+            "--quick",
+        )
+        if status != 0:
+            raise SetupError(f"kairos calibrate ended with {status}")
+        return limits.of(profile(str(file)))
+
+
+async def _run(*arguments: str) -> int:
+    """A command of Kairos's, to its end; it ends with this process, too. Returns its status."""
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", "kairos.demo.child", "kairos.cli", *arguments),
+        stdin=asyncio.subprocess.PIPE,
+        stdout=sys.stderr,
+        start_new_session=True,
+    )
+    try:
+        return await process.wait()
+    finally:
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)

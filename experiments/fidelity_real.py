@@ -1,0 +1,126 @@
+"""The real side of a run: `kairos serve` before engines that run, and a replay against it."""
+
+import asyncio
+import os
+import re
+import signal
+import sys
+import time
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager, suppress
+
+import aiohttp
+import msgspec
+
+from experiments.fidelity_cpu import Cores, Meter, cores
+from kairos.calls import CallRow
+from kairos.errors import SetupError
+from kairos.live.replay import Replay
+from kairos.live.replayed import Replayed
+from kairos.workload.workflows import Submission
+
+READY_S = 30.0
+STOP_S = 10.0
+PREEMPTIONS = re.compile(r"^vllm:num_preemptions_total\{[^}]*\} (\S+)$", re.MULTILINE)
+
+
+class Played(msgspec.Struct, frozen=True, kw_only=True):
+    """What came of a run. The rows are those of the client; preemptions are the engines' count."""
+
+    rows: list[CallRow]
+    preemptions: int
+    late_starts: int  # workflows that the client submitted more than 10 ms late
+    prompt_tokens_off: int  # as engines counted them less those wanted: the farthest from 0
+    cores: Cores
+
+
+async def play(
+    engines: Sequence[str],
+    submissions: Sequence[Submission],
+    *,
+    max_num_seqs: int,
+    policy: str,
+    placement: str,
+    time_limit_s: float,
+) -> Played:
+    """Replay the submissions against a Kairos of their own, which has learnt nothing yet.
+
+    Raises:
+        SetupError: Kairos did not start, or some workflow did not come to its end.
+    """
+    serve = [f"--engine={url},max_num_seqs={max_num_seqs}" for url in engines]
+    serve += [f"--policy={policy}", f"--placement={placement}"]
+    async with _serving(serve, len(engines)) as (pid, url):
+        meter = Meter(pid)
+        began_at, used, preempted = time.monotonic(), meter.read(), await _preemptions(engines)
+        replayed = await Replay(url, submissions, time_limit_s=time_limit_s).run()
+        preempted = await _preemptions(engines) - preempted
+        used_by = cores(used, meter.read(), time.monotonic() - began_at)
+    _check(replayed)
+    return Played(
+        rows=replayed.rows,
+        preemptions=preempted,
+        late_starts=replayed.late_starts,
+        prompt_tokens_off=replayed.prompt_deviation.worst or 0,
+        cores=used_by,
+    )
+
+
+def _check(replayed: Replayed) -> None:
+    if replayed.finished == replayed.workflows and replayed.exact_lengths:
+        return
+    raise SetupError(
+        f"{replayed.workflows - replayed.finished} of {replayed.workflows} workflows did not come "
+        f"to their end; calls failed: {replayed.examples or 'none'}; lengths of answers are "
+        f"{'' if replayed.exact_lengths else 'not '}as asked for"
+    )
+
+
+async def _preemptions(engines: Sequence[str]) -> int:
+    """Of all calls so far."""
+    total = 0.0
+    async with aiohttp.ClientSession(raise_for_status=True) as session:
+        for url in engines:
+            async with session.get(f"{url}/metrics") as response:
+                found = PREEMPTIONS.search(await response.text())
+            if found is None:
+                raise SetupError(f"{url} does not tell its preemptions: it is no vLLM")
+            total += float(found[1])
+    return int(total)
+
+
+@asynccontextmanager
+async def _serving(options: Sequence[str], engines: int) -> AsyncIterator[tuple[int, str]]:
+    """`kairos serve`, once all engines have joined: its process, and where it serves. It ends with
+    the block, and with this process, however that ends."""
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", "kairos.demo.child", "kairos.cli", "serve"),
+        *("--port=0", "--admin-port=0", *options),
+        stdin=asyncio.subprocess.PIPE,
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.STDOUT,
+        start_new_session=True,
+    )
+    assert process.stdout is not None
+    try:
+        url = await _ready(process.stdout, engines)
+        draining = asyncio.create_task(process.stdout.read())  # a full pipe would stop it
+        yield process.pid, url
+        draining.cancel()
+    finally:
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)  # nothing that it would save is wanted
+        await process.wait()
+
+
+async def _ready(output: asyncio.StreamReader, engines: int) -> str:
+    """Raises SetupError: it ended, or is not ready in time; what it said is in the message."""
+    said: list[str] = []
+    with suppress(TimeoutError):
+        async with asyncio.timeout(READY_S):
+            async for line in output:
+                said.append(line.decode(errors="replace"))
+                found = re.search(r"serving on (\S+)/v1", "".join(said))
+                if found and "".join(said).count(" serves ") == engines:
+                    return found[1]
+    raise SetupError(f"kairos serve is not ready: {''.join(said).strip() or 'it said nothing'}")
