@@ -64,7 +64,7 @@ def learnt(app: str, agents: int) -> ProfilesLearnt:
 
 
 async def ready_ms(connection: Connection, agents: int) -> float:
-    balancer = Balancer(POLICIES["wasserstein-mds"], LeastKv())
+    balancer = Balancer(POLICIES["wasserstein-mds"], LeastKv)
     began = time.perf_counter()
     async with aclosing(follow(connection)) as published:
         known = await anext(published)

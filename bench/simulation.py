@@ -100,7 +100,7 @@ def whole_pool(submitted: list[Submission], engine: EngineProfile) -> float:
     instances = {f"engine-{number}": engine for number in range(INSTANCES)}
     gc.collect()
     started = time.process_time()
-    world = World(submitted, instances, POLICIES[POLICY], LeastKv())
+    world = World(submitted, instances, POLICIES[POLICY], LeastKv)
     world.run()
     seconds = time.process_time() - started
     assert not world.users.failed, world.users.failed

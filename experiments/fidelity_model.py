@@ -24,7 +24,7 @@ def simulate(
         submissions,
         {f"engine-{number}": profile for number in range(1, engines + 1)},
         POLICIES[policy],
-        PLACEMENTS[placement](),
+        PLACEMENTS[placement],
         tell_lengths=True,
     )
     world.run()

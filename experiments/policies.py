@@ -162,7 +162,7 @@ def run(
         for number, (task, at) in enumerate(zip(tasks, at_us, strict=True))
     ]
     engines = {f"i{number}": ENGINE for number in range(INSTANCES)}
-    placement = PLACEMENTS["least-kv"]()
+    placement = PLACEMENTS["least-kv"]
     world = World(submissions, engines, policy, placement, overtaken=overtaken)
     world.run()
     return world.metrics

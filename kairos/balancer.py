@@ -11,6 +11,7 @@ from collections import deque
 from collections.abc import Callable
 from itertools import count
 
+from kairos.dispatcher.demand import Lengths
 from kairos.dispatcher.ledger import Ledger
 from kairos.dispatcher.placements import Placement
 from kairos.dispatcher.room import Room, can_hold, check_servable, stranded
@@ -48,7 +49,7 @@ class Balancer:
     def __init__(
         self,
         policy: Callable[[Knowledge], Policy],
-        placement: Placement,
+        placement: Callable[[Ledger, Lengths], Placement],
         *,
         max_waiting: int = MAX_WAITING,
         max_wait_us: int = MAX_WAIT_US,
@@ -60,7 +61,7 @@ class Balancer:
         self.ledger = Ledger()
         self.knowledge = Knowledge(idle_us=idle_us)
         self._policy = policy(self.knowledge)
-        self._placement = placement
+        self._placement = placement(self.ledger, self.knowledge)
         self._max_waiting = max_waiting
         self._max_wait_us = max_wait_us
         self._overtaken = overtaken
@@ -225,7 +226,7 @@ class Balancer:
         if turn is None:
             return None
         request = turn.request
-        instance = self._placement.choose(request, room.candidates(request), self.ledger)
+        instance = self._placement.choose(request, room.candidates(request))
         remaining_us = int(self.knowledge.remaining_us(request))
         rank = self.knowledge.rank(request)
         return Dispatch(request.id, instance.id, turn.reason, len(queue) - 1, remaining_us, rank)

@@ -48,6 +48,30 @@ class Cancelled(msgspec.Struct, frozen=True, tag=True):
     request_id: str
 
 
+class Progressed(msgspec.Struct, frozen=True, tag=True):
+    """How many tokens of their answers calls have had so far, by request id. Told once a second of
+    the calls that run, where it is known; those that are not named go on as they did."""
+
+    completion_tokens: dict[str, int]
+
+
+class InstanceStatus(msgspec.Struct, frozen=True, tag=True):
+    """What an instance says of itself, once a second. What it does not tell is None.
+
+    `kv_used` is the share of its KV memory that running calls hold. `preemptions`, `queried_tokens`
+    and `cached_tokens` (of prompts, in its prefix cache) count since it started.
+    """
+
+    instance_id: str
+    kv_used: float | None = None
+    running: int | None = None
+    waiting: int | None = None
+    waiting_for_room: int | None = None  # those of `waiting` for which there is no room
+    preemptions: int | None = None
+    queried_tokens: int | None = None
+    cached_tokens: int | None = None
+
+
 class InstanceJoined(msgspec.Struct, frozen=True, tag=True):
     """An instance takes requests from now on. Said again, its limits are replaced."""
 
@@ -88,6 +112,8 @@ Event = (
     | Finished
     | Failed
     | Cancelled
+    | Progressed
+    | InstanceStatus
     | InstanceJoined
     | InstanceLeft
     | WorkflowEnded
@@ -110,6 +136,8 @@ class Dispatch(msgspec.Struct, frozen=True, tag=True):
     waiting: int = 0  # other requests that stay in its queue
     remaining_us: int | None = None  # what its workflow was expected to need from here on
     rank: float | None = None  # of its agent at that time; None: nothing was ranked yet
+    cached_tokens: int = 0  # of its prompt, expected to be in the instance's prefix cache
+    priority: int | None = None  # inside the engine, lower first; None: it goes by arrival
 
 
 class Refuse(msgspec.Struct, frozen=True, tag=True):

@@ -19,6 +19,18 @@ EXPECTED_COMPLETION_TOKENS = 256
 
 PARENTS_LIMIT = 32  # calls that one call names as those that led to it
 
+
+def _prefix_marks() -> tuple[int, ...]:
+    """Every 64 up to 1,024, then eight to a doubling, up to a million: so the longest beginning
+    that two prompts share is known to an eighth, and a prompt has under a hundred marks."""
+    marks = list(range(64, 1024, 64))
+    for octave in (1 << bit for bit in range(10, 20)):
+        marks += range(octave, 2 * octave, octave // 8)
+    return tuple(marks)
+
+
+PREFIX_MARKS = _prefix_marks()
+
 USER = "user"  # upstream of a workflow's first agent, and receiver of its result
 
 
@@ -38,6 +50,12 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
     arrived_at: int
     prompt_tokens: int  # estimated; the truth arrives with Finished
     completion_tokens: int  # expected; the truth arrives with Finished
+    completion_limit: int | None = None  # tokens that the answer has at most; None: not told
+    # Hashes of the prompt's beginning, up to each of `PREFIX_MARKS` that lies within it; prompts
+    # that begin alike have the same. The marks count in `prefix_units`, in which the whole prompt
+    # is so long: tokens, or what stands for them while they are not counted.
+    prefix: tuple[int, ...] = ()
+    prefix_units: int = 0
 
     @property
     def peak_kv_tokens(self) -> int:
@@ -52,3 +70,7 @@ class Instance(msgspec.Struct, frozen=True, kw_only=True):
     models: tuple[str, ...]
     max_num_seqs: int
     kv_tokens: int | None = None  # None: not known, so memory never refuses a request
+    block_size: int = 16  # tokens
+    prefix_caching: bool = True
+    priority: bool = False  # it orders what waits inside it by the priority that calls carry
+    token_us: float | None = None  # per token of an answer, from a profile; None: only as measured

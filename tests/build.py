@@ -43,7 +43,7 @@ def instance(name, *, models=("m",), seqs=4, kv=None):
 
 
 def balancer(*instances, policy="fcfs", placement="round-robin", **limits):
-    made = Balancer(POLICIES[policy], PLACEMENTS[placement](), **limits)
+    made = Balancer(POLICIES[policy], PLACEMENTS[placement], **limits)
     for each in instances:
         assert made.handle(InstanceJoined(each), 0) == []
     return made

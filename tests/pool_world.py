@@ -402,7 +402,7 @@ class World:
         self.loop.close()
 
     def new_balancer(self):
-        return Balancer(POLICIES[self._policy], PLACEMENTS["least-kv"](), **self._balancer)
+        return Balancer(POLICIES[self._policy], PLACEMENTS["least-kv"], **self._balancer)
 
     # What happens at once
 

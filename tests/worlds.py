@@ -45,7 +45,7 @@ def world(submissions, *, instances=1, policy="fcfs", placement="round-robin", *
         instances = [profile() for _ in range(instances)]
     if isinstance(instances, list):
         instances = {f"i{n}": each for n, each in enumerate(instances)}
-    return World(submissions, instances, POLICIES[policy], PLACEMENTS[placement](), **options)
+    return World(submissions, instances, POLICIES[policy], PLACEMENTS[placement], **options)
 
 
 def ran(submissions, **options):

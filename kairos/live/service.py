@@ -111,7 +111,7 @@ async def _put_together(
     def new_balancer() -> Balancer:
         return Balancer(
             POLICIES[settings.policy],
-            PLACEMENTS[settings.placement](),
+            PLACEMENTS[settings.placement],
             max_waiting=settings.max_waiting,
             max_wait_us=settings.max_wait_s * SECOND,
             idle_us=settings.workflow_idle_s * SECOND,

@@ -5,7 +5,14 @@ from collections.abc import Iterator
 import msgspec
 
 from kairos.events import ProfilesLearnt
-from kairos.learnt import POOLED, AgentKey, AgentProfile, RemainingModel, agent_key
+from kairos.learnt import (
+    POOLED,
+    AgentKey,
+    AgentProfile,
+    Distribution,
+    RemainingModel,
+    agent_key,
+)
 from kairos.model import Request
 from kairos.position import IDLE_US, Position, Positions, WorkflowKey, features, workflow_key
 
@@ -148,6 +155,11 @@ class Knowledge:
         """The model of the request's app; else of all; None while there is none."""
         model = self._models.get((request.tenant, request.app or ""))
         return model or self._models.get((POOLED, POOLED))
+
+    def completion_tokens(self, request: Request) -> Distribution | None:
+        """Of the answers to calls like this one; None while nothing is known."""
+        profile = self.profile(request)
+        return profile.completion_tokens if profile is not None else None
 
     def call_us(self, request: Request) -> int:
         """Expected execution latency of the call alone, at least 1."""

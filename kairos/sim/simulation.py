@@ -79,7 +79,7 @@ class Simulation:
             plan.submissions,
             plan.instances,
             POLICIES[policy],
-            PLACEMENTS[self._placement](),
+            PLACEMENTS[self._placement],
             happenings=plan.happenings,
             observers=(self._log,) if self._log is not None else (),
             on_second=lambda _: self._on_second(self),

@@ -19,6 +19,8 @@ from typing import Literal
 import msgspec
 
 from kairos.balancer import Balancer
+from kairos.dispatcher.demand import Lengths
+from kairos.dispatcher.ledger import Ledger
 from kairos.dispatcher.placements import Placement
 from kairos.errors import (
     InvalidRequest,
@@ -75,7 +77,7 @@ class World:
         submissions: Sequence[Submission],
         instances: Mapping[str, EngineProfile],
         policy: Callable[[Knowledge], Policy],
-        placement: Placement,
+        placement: Callable[[Ledger, Lengths], Placement],
         *,
         happenings: Sequence[Happening] = (),
         observers: tuple[Observer, ...] = (),

@@ -272,7 +272,7 @@ async def test_the_log_of_a_run_replays_to_the_same_decisions(serve, session, en
     assert (await served.ended())[0] == 0
 
     records = list(read_facts(tmp_path))
-    balancer = Balancer(POLICIES[Settings().policy], PLACEMENTS["least-kv"]())
+    balancer = Balancer(POLICIES[Settings().policy], PLACEMENTS["least-kv"])
     replayed = [tuple(balancer.handle(record.event, record.at)) for record in records]
     assert replayed == [record.commands for record in records]
     assert len([command for commands in replayed for command in commands]) >= 14

@@ -15,7 +15,7 @@ from kairos.scheduler.policies import Fcfs
 @pytest.mark.parametrize("steps", range(6))
 async def test_a_suspicion_at_the_moment_of_the_end_does_not_keep_the_monitor_alive(steps):
     upstream = Upstream("nowhere", "http://127.0.0.1:9")
-    runtime = Runtime(Balancer(Fcfs, LeastKv()), HttpEngine([upstream]), WallClock())
+    runtime = Runtime(Balancer(Fcfs, LeastKv), HttpEngine([upstream]), WallClock())
     monitor = Monitor(runtime.feed, [Target(upstream, 1, None)])
     running = asyncio.create_task(monitor.run())
     while monitor.problems["nowhere"] == "not probed yet":
