@@ -52,11 +52,13 @@ bench: $(INSTALLED)  ## what the gateway, learning, ranking, queueing and Kafka 
 	@$(BIN)/python -m bench.ranks
 	@$(BIN)/python -m bench.simulation
 
-experiments: $(INSTALLED) $(VLLM_INSTALLED)  ## how near the model is to vLLM; what learning the order is worth: accuracy, every policy, the demo
+experiments: $(INSTALLED) $(VLLM_INSTALLED)  ## how near the model is to vLLM; what learning the order is worth: accuracy, every policy, the demo; placements in the model and on real vLLM
 	@$(BIN)/python -m experiments.e00_fidelity
 	@$(BIN)/python -m experiments.ordering
 	@$(BIN)/python -m experiments.policies
 	@$(BIN)/python -m experiments.versus
+	@$(BIN)/python -m experiments.placements
+	@$(BIN)/python -m experiments.placements_vllm
 
 lint: $(INSTALLED)  ## ruff
 	@$(BIN)/ruff check . && $(BIN)/ruff format --check .
@@ -67,7 +69,7 @@ types: $(INSTALLED)  ## mypy --strict
 contracts: $(INSTALLED)  ## imports point one way
 	@$(BIN)/lint-imports
 
-acceptance: check test-real test-kafka test-vllm bench experiments  ## all of it: an hour
+acceptance: check test-real test-kafka test-vllm bench experiments  ## all of it: an hour and a half
 
 check: test lint types contracts  ## everything that needs no real engine
 

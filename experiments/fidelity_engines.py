@@ -41,17 +41,19 @@ SMALL = Limits(kv_blocks=96)
 
 
 @asynccontextmanager
-async def engines(limits: Limits, tell: Tell) -> AsyncIterator[list[str]]:
-    """The URLs of two vLLM instances, each on a core of its own."""
+async def engines(
+    limits: Limits, tell: Tell, *, model: str = MODEL, others: Sequence[str] = ()
+) -> AsyncIterator[list[str]]:
+    """The URLs of two vLLM instances, each on a core of its own. `others` are options of vLLM's."""
     options = {
-        "--model": MODEL,
+        "--model": model,
         "--block-size": BLOCK_TOKENS,
         "--num-gpu-blocks-override": limits.kv_blocks,
         "--max-num-seqs": limits.max_num_seqs,
         "--max-num-batched-tokens": limits.max_num_batched_tokens,
         "--max-model-len": limits.max_model_len,
     }
-    words = [str(word) for option in options.items() for word in option]
+    words = [*(str(word) for option in options.items() for word in option), *others]
     async with start_engines("vllm", ENGINES, options=words, on_progress=tell) as urls:
         yield urls
 

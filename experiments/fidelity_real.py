@@ -20,7 +20,6 @@ from kairos.live.replayed import Replayed
 from kairos.workload.workflows import Submission
 
 READY_S = 30.0
-STOP_S = 10.0
 PREEMPTIONS = re.compile(r"^vllm:num_preemptions_total\{[^}]*\} (\S+)$", re.MULTILINE)
 
 
@@ -50,13 +49,13 @@ async def play(
     """
     serve = [f"--engine={url},max_num_seqs={max_num_seqs}" for url in engines]
     serve += [f"--policy={policy}", f"--placement={placement}"]
-    async with _serving(serve, len(engines)) as (pid, url):
-        meter = Meter(pid)
+    async with serving(serve, len(engines)) as (process, url):
+        meter = Meter(process.pid)
         began_at, used, preempted = time.monotonic(), meter.read(), await _preemptions(engines)
         replayed = await Replay(url, submissions, time_limit_s=time_limit_s).run()
         preempted = await _preemptions(engines) - preempted
         used_by = cores(used, meter.read(), time.monotonic() - began_at)
-    _check(replayed)
+    check(replayed)
     return Played(
         rows=replayed.rows,
         preemptions=preempted,
@@ -66,13 +65,15 @@ async def play(
     )
 
 
-def _check(replayed: Replayed) -> None:
-    if replayed.finished == replayed.workflows and replayed.exact_lengths:
+def check(replayed: Replayed) -> None:
+    """Raises SetupError: some workflow did not come to its end, or lengths are not as recorded."""
+    are_exact = replayed.exact_lengths and not replayed.completion_deviation.worst
+    if replayed.finished == replayed.workflows and are_exact:
         return
     raise SetupError(
         f"{replayed.workflows - replayed.finished} of {replayed.workflows} workflows did not come "
         f"to their end; calls failed: {replayed.examples or 'none'}; lengths of answers are "
-        f"{'' if replayed.exact_lengths else 'not '}as asked for"
+        f"{'' if are_exact else 'not '}as asked for"
     )
 
 
@@ -90,9 +91,11 @@ async def _preemptions(engines: Sequence[str]) -> int:
 
 
 @asynccontextmanager
-async def _serving(options: Sequence[str], engines: int) -> AsyncIterator[tuple[int, str]]:
-    """`kairos serve`, once all engines have joined: its process, and where it serves. It ends with
-    the block, and with this process, however that ends."""
+async def serving(
+    options: Sequence[str], engines: int
+) -> AsyncIterator[tuple[asyncio.subprocess.Process, str]]:
+    """`kairos serve`, once all engines have joined: its process, and where it serves. It is killed
+    with the block, and with this process, however that ends."""
     process = await asyncio.create_subprocess_exec(
         *(sys.executable, "-m", "kairos.demo.child", "kairos.cli", "serve"),
         *("--port=0", "--admin-port=0", *options),
@@ -105,11 +108,11 @@ async def _serving(options: Sequence[str], engines: int) -> AsyncIterator[tuple[
     try:
         url = await _ready(process.stdout, engines)
         draining = asyncio.create_task(process.stdout.read())  # a full pipe would stop it
-        yield process.pid, url
+        yield process, url
         draining.cancel()
     finally:
         with suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)  # nothing that it would save is wanted
+            os.killpg(process.pid, signal.SIGKILL)
         await process.wait()
 
 

@@ -3,8 +3,8 @@
 A request waits in the queue of its model. After every fact that could make room, the queues are
 drained: the first request by policy among all queues whose requests can still be placed is booked
 on an instance and dispatched, until nothing more fits. A request that does not fit does not hold
-back a smaller one behind it, so nothing waits beside an instance that has room for it; but for one
-that is overdue, room is kept.
+back a smaller one behind it that does not delay it (`scheduler/queue.py`); and for one that is
+overdue, room is kept.
 """
 
 from collections import deque
@@ -27,7 +27,9 @@ from kairos.events import (
     FirstToken,
     InstanceJoined,
     InstanceLeft,
+    InstanceStatus,
     ProfilesLearnt,
+    Progressed,
     Record,
     Refuse,
     Tick,
@@ -37,10 +39,11 @@ from kairos.model import Request
 from kairos.position import IDLE_US, WorkflowKey, workflow_key
 from kairos.scheduler.knowledge import Knowledge
 from kairos.scheduler.policies import Policy
-from kairos.scheduler.queue import MAX_WAIT_US, OVERTAKEN, WaitQueue
+from kairos.scheduler.priority import priority_of
+from kairos.scheduler.queue import BACKFILL, MAX_WAIT_US, OVERTAKEN, WaitQueue
 
 MAX_WAITING = 10_000
-_FREES_NO_ROOM = InstanceLeft | WorkflowEnded | ProfilesLearnt | FirstToken
+_FREES_NO_ROOM = InstanceLeft | WorkflowEnded | ProfilesLearnt
 
 
 class Balancer:
@@ -55,16 +58,17 @@ class Balancer:
         max_wait_us: int = MAX_WAIT_US,
         idle_us: int = IDLE_US,
         overtaken: float = OVERTAKEN,
+        backfill: int = BACKFILL,
     ) -> None:
         """`max_wait_us` in the queue a request is given up; after `idle_us` without any fact about
-        it a workflow is forgotten. `overtaken`: see `scheduler/queue.py`."""
-        self.ledger = Ledger()
+        it a workflow is forgotten. `overtaken`, `backfill`: see `scheduler/queue.py`."""
         self.knowledge = Knowledge(idle_us=idle_us)
+        self.ledger = Ledger(self.knowledge)
         self._policy = policy(self.knowledge)
         self._placement = placement(self.ledger, self.knowledge)
         self._max_waiting = max_waiting
         self._max_wait_us = max_wait_us
-        self._overtaken = overtaken
+        self._overtaken, self._backfill = overtaken, backfill
         self._queues: dict[str | None, WaitQueue] = {}  # by model; only models that were served
         self._workflow_of: dict[str, WorkflowKey] = {}  # of all requests here
         self._arrivals = count()
@@ -142,13 +146,8 @@ class Balancer:
                 self._queue(request, at)
             case Finished() | Failed() | Cancelled():
                 if event.request_id in self._workflow_of:
-                    tokens = event.completion_tokens if isinstance(event, Finished) else None
-                    self._rekey(self._forget(event.request_id, at, tokens))
-            case InstanceJoined(instance=instance):
-                self.ledger.join(instance)
-                self._models.update(instance.models)
-            case InstanceLeft(instance_id=instance_id):
-                self.ledger.leave(instance_id)
+                    finished = event if isinstance(event, Finished) else None
+                    self._rekey(self._forget(event.request_id, at, finished))
             case WorkflowEnded(tenant=tenant, workflow_id=workflow_id):
                 self.knowledge.workflow_ended((tenant, workflow_id))
                 self._rekey((tenant, workflow_id))
@@ -156,27 +155,48 @@ class Balancer:
                 self.knowledge.learn(event)
                 for queue in self._queues.values():
                     queue.start_renewing()
+            case _:
+                self._note(event, at)
+
+    def _note(self, event: Event, at: int) -> None:
+        """What is told of calls in flight and of instances."""
+        match event:
+            case FirstToken(request_id=request_id):
+                self.ledger.first_token(request_id, at)
+            case Progressed(completion_tokens=completion_tokens):
+                self.ledger.progressed(completion_tokens, at)
+            case InstanceStatus():
+                self.ledger.status(event, at)
+            case InstanceJoined(instance=instance):
+                self.ledger.join(instance)
+                self._models.update(instance.models)
+            case InstanceLeft(instance_id=instance_id):
+                self.ledger.leave(instance_id)
 
     def _queue(self, request: Request, at: int) -> None:
         model = request.model
         if model not in self._queues:
             self._queues[model] = WaitQueue(
-                self._policy, self.knowledge, self._arrivals, self._max_wait_us, self._overtaken
+                self._policy,
+                self.knowledge,
+                self._arrivals,
+                self._max_wait_us,
+                self._overtaken,
+                self._backfill,
             )
         self._workflow_of[request.id] = workflow_key(request)
         self.knowledge.arrived(request, at)
         self._queues[model].push(request, at)
         self._rekey(workflow_key(request))
 
-    def _forget(
-        self, request_id: str, at: int, completion_tokens: int | None = None
-    ) -> WorkflowKey:
+    def _forget(self, request_id: str, at: int, finished: Finished | None = None) -> WorkflowKey:
         workflow = self._workflow_of.pop(request_id)
-        self.ledger.release(request_id)
+        self.ledger.release(request_id, at, finished)
         for queue in self._queues.values():
             if request_id in queue:
                 queue.remove(request_id)
-        self.knowledge.ended(request_id, at, completion_tokens)
+        tokens = finished.completion_tokens if finished is not None else None
+        self.knowledge.ended(request_id, at, tokens)
         return workflow
 
     def _rekey(self, workflow: WorkflowKey) -> None:
@@ -212,24 +232,34 @@ class Balancer:
         return commands
 
     def _dispatch(self, queue: WaitQueue, dispatch: Dispatch, at: int) -> None:
-        self.ledger.book(queue.take(dispatch.request_id), dispatch.instance_id)
+        self.ledger.book(queue.take(dispatch.request_id), dispatch.instance_id, at)
         self.knowledge.dispatched(dispatch.request_id, at)
 
     def _first(
         self, model: str | None, queue: WaitQueue, kept: set[str], at: int
     ) -> Dispatch | None:
         """Whose turn it is in the queue, and where it would go."""
-        need = queue.least_need()
-        free = [i for i in self.ledger.serving(model) if self.ledger.has_room(i, need)]
-        room = Room([i for i in free if i.id not in kept], self.ledger)
-        turn = queue.first(room, at) if room.instances else None
+        serving = [i for i in self.ledger.serving(model) if i.id not in kept]
+        room = Room(serving, self.ledger, self._placement, at)
+        if not room.instances:
+            return None
+        turn = queue.first(room, at)
+        self._placement.forget_reservation()
         if turn is None:
             return None
-        request = turn.request
-        instance = self._placement.choose(request, room.candidates(request))
+        request, instance = turn.request, room.choose(turn.request)
+        assert instance is not None, "it fitted"
         remaining_us = int(self.knowledge.remaining_us(request))
-        rank = self.knowledge.rank(request)
-        return Dispatch(request.id, instance.id, turn.reason, len(queue) - 1, remaining_us, rank)
+        return Dispatch(
+            request.id,
+            instance.id,
+            turn.reason,
+            len(queue) - 1,
+            remaining_us,
+            self.knowledge.rank(request),
+            self.ledger.prefixes.match(request).get(instance.id, 0),
+            priority_of(remaining_us, turn.reason) if instance.priority else None,
+        )
 
     def _given_up(self, event: Event, at: int) -> list[Refuse]:
         match event:

@@ -58,7 +58,8 @@ def serve(
         list[str] | None,
         typer.Option(
             help="An OpenAI-compatible upstream: URL[,max_num_seqs=N][,kv_tokens=N]; repeat for "
-            "each. The limits are for engines that do not tell theirs."
+            "each. Also [,priority=yes|no], whether vLLM's scheduling policy is priority, and "
+            "[,token_us=N], microseconds per token of an answer. What an engine tells itself wins."
         ),
     ] = None,
     policy: Annotated[str | None, typer.Option(help=POLICY_HELP)] = None,
@@ -144,7 +145,7 @@ def balance(
     pool: Annotated[str | None, typer.Option(help=POOL_HELP)] = None,
     engine: Annotated[
         list[str] | None,
-        typer.Option(help="An engine of the pool: URL[,max_num_seqs=N][,kv_tokens=N]; repeat."),
+        typer.Option(help="An engine of the pool, as `kairos serve` takes it; repeat."),
     ] = None,
     policy: Annotated[str | None, typer.Option(help=POLICY_HELP)] = None,
     placement: Annotated[str | None, typer.Option(help=PLACEMENT_HELP)] = None,

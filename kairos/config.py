@@ -21,16 +21,19 @@ from kairos.scheduler.queue import MAX_WAIT_US
 
 # vLLM's own default; an engine tells its KV memory, but not this.
 MAX_NUM_SEQS = 256
+MAX_TOKEN_US = 60 * SECOND
 _SECRET = re.compile(r"password|secret|passphrase|key\.pem|oauthbearer\.config")
 
 
 class EngineSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """One upstream. Limits are for engines that do not tell theirs; what an engine tells wins."""
+    """One upstream. What an engine tells of itself wins; the rest is for those that do not."""
 
     url: str
     api_key_env: str | None = None  # the environment variable that holds the engine's key
     max_num_seqs: int | None = None
     kv_tokens: int | None = None
+    priority: bool = False  # vLLM was started with --scheduling-policy priority
+    token_us: float | None = None  # per token of an answer
 
     @property
     def id(self) -> str:
@@ -53,7 +56,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     admin_host: str = "127.0.0.1"
     admin_port: int = 8001
     policy: str = "kairos"
-    placement: str = "least-kv"
+    placement: str = "kairos"
     max_waiting: int = MAX_WAITING
     max_wait_s: int = MAX_WAIT_US // SECOND  # in the queue; after half of it a request goes first
     workflow_idle_s: int = IDLE_US // SECOND  # of silence, after which a workflow has ended
@@ -65,6 +68,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     learnt_path: str | None = None  # what was learnt; not given: learnt.json beside the log
     engine: tuple[EngineSettings, ...] = ()
     key: tuple[KeySettings, ...] = ()
+    # By model, where its tokenizer.json is, to count prompts with; those of others are estimated.
+    tokenizer: Mapping[str, str] = {}
     # Options of the Kafka client, as librdkafka names them. One whose name ends in `_env` says
     # which variable of the environment holds the value.
     kafka: Mapping[str, str] = {}
@@ -81,25 +86,37 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         return Path(self.log_dir, "learnt.json") if self.log_dir is not None else None
 
 
+_ENGINE_FORM = "URL[,max_num_seqs=N][,kv_tokens=N][,priority=yes|no][,token_us=N]"
+_ENGINE_OPTION = re.compile(
+    r"(?P<whole>max_num_seqs|kv_tokens)=(?P<number>[0-9]{1,12})"
+    r"|priority=(?P<is>yes|no)"
+    r"|token_us=(?P<us>[0-9]{1,12}(?:\.[0-9]{1,6})?)",
+    re.ASCII,
+)
+
+
 def parse_engine(text: str) -> EngineSettings:
-    """Read `URL[,max_num_seqs=N][,kv_tokens=N]`.
+    """Read `URL[,max_num_seqs=N][,kv_tokens=N][,priority=yes|no][,token_us=N]`.
 
     Raises:
         SetupError: it is none.
     """
     url, *options = text.split(",")
-    limits: dict[str, int] = {}
+    given: dict[str, Any] = {}
     for option in options:
-        limit = re.fullmatch(r"(max_num_seqs|kv_tokens)=([0-9]{1,12})", option)
-        if limit is None:
+        read = _ENGINE_OPTION.fullmatch(option)
+        if read is None:
             raise SetupError(
-                f"--engine {_without_user(text)}: the limits are not understood; write "
-                "URL[,max_num_seqs=N][,kv_tokens=N]"
+                f"--engine {_without_user(text)}: what stands behind the URL is not understood; "
+                f"write {_ENGINE_FORM}"
             )
-        limits[limit[1]] = int(limit[2])
-    return EngineSettings(
-        url=url, max_num_seqs=limits.get("max_num_seqs"), kv_tokens=limits.get("kv_tokens")
-    )
+        if read["whole"]:
+            given[read["whole"]] = int(read["number"])
+        elif read["is"]:
+            given["priority"] = read["is"] == "yes"
+        else:
+            given["token_us"] = float(read["us"])
+    return EngineSettings(url=url, **given)
 
 
 def load(path: Path | None, environ: Mapping[str, str], arguments: Mapping[str, Any]) -> Settings:
@@ -116,7 +133,7 @@ def load(path: Path | None, environ: Mapping[str, str], arguments: Mapping[str, 
     if path is not None:
         given.update(_read_file(path))
     for field in msgspec.structs.fields(Settings):
-        if field.name not in ("engine", "key", "kafka"):
+        if field.name not in ("engine", "key", "tokenizer", "kafka"):
             value = environ.get(f"KAIROS_{field.name.upper()}")
             if value:
                 given[field.name] = value
@@ -238,6 +255,8 @@ def _check_engine(engine: EngineSettings, environ: Mapping[str, str]) -> None:
         value = getattr(engine, name)
         if value is not None and value < 1:
             raise SetupError(f"engine {engine.id}: {name} must be at least 1")
+    if engine.token_us is not None and not 0 < engine.token_us < MAX_TOKEN_US:
+        raise SetupError(f"engine {engine.id}: token_us must be over 0 and under {MAX_TOKEN_US}")
 
 
 def _is_http_url(url: str) -> bool:

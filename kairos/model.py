@@ -57,11 +57,6 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
     prefix: tuple[int, ...] = ()
     prefix_units: int = 0
 
-    @property
-    def peak_kv_tokens(self) -> int:
-        """KV memory expected at the end of the call."""
-        return self.prompt_tokens + self.completion_tokens
-
 
 class Instance(msgspec.Struct, frozen=True, kw_only=True):
     """One engine that serves requests, and its limits."""
@@ -71,6 +66,7 @@ class Instance(msgspec.Struct, frozen=True, kw_only=True):
     max_num_seqs: int
     kv_tokens: int | None = None  # None: not known, so memory never refuses a request
     block_size: int = 16  # tokens
+    max_num_batched_tokens: int | None = None  # of a step; None: not known
     prefix_caching: bool = True
     priority: bool = False  # it orders what waits inside it by the priority that calls carry
     token_us: float | None = None  # per token of an answer, from a profile; None: only as measured

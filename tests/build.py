@@ -2,6 +2,8 @@
 
 from random import Random
 
+import numpy as np
+
 from kairos.balancer import Balancer
 from kairos.dispatcher.placements import PLACEMENTS
 from kairos.events import (
@@ -12,6 +14,8 @@ from kairos.events import (
     Finished,
     InstanceJoined,
     InstanceLeft,
+    InstanceStatus,
+    Progressed,
     Record,
     Tick,
 )
@@ -38,8 +42,28 @@ def request(name, *, at=0, prompt=10, completion=10, model="m", **fields):
     )
 
 
-def instance(name, *, models=("m",), seqs=4, kv=None):
-    return Instance(id=name, models=tuple(models), max_num_seqs=seqs, kv_tokens=kv)
+def instance(name, *, models=("m",), seqs=4, kv=None, **fields):
+    return Instance(id=name, models=tuple(models), max_num_seqs=seqs, kv_tokens=kv, **fields)
+
+
+def floats(*values):
+    return np.array(values, dtype=np.float64)
+
+
+class Lengths:
+    """What was learnt of calls' lengths, as told here: by agent, in tokens and in µs."""
+
+    def __init__(self, tokens=None, latency_us=None):
+        self.tokens, self.latencies_us = tokens or {}, latency_us or {}
+
+    def completion_tokens(self, request):
+        return self.tokens.get(request.agent)
+
+    def latency_us(self, request):
+        return self.latencies_us.get(request.agent)
+
+    def call_us(self, request):
+        return request.completion_tokens * 20_000
 
 
 def balancer(*instances, policy="fcfs", placement="round-robin", **limits):
@@ -64,15 +88,30 @@ class FixedTimeEngine:
         self.clock, self.random = clock, Random(seed)
         self.dispatched = []
         self.refused = []
+        self.running = []
         self.feed = None
 
     def dispatch(self, command):
         request_id = command.request_id
         self.dispatched.append((request_id, command.instance_id))
+        self.running.append(request_id)
         end = self.random.choices([Finished, Failed, Cancelled], weights=[8, 1, 1])[0]
         fact = end(request_id, "engine") if end is Failed else end(request_id)
         took = self.random.randint(1, 2 * SECOND)
-        self.clock.call_at(self.clock.now() + took, lambda: self.feed(fact))
+        self.clock.call_at(self.clock.now() + took, lambda: self.end(fact))
+
+    def end(self, fact):
+        self.running.remove(fact.request_id)
+        self.feed(fact)
+
+    def tell(self):
+        """What is told once a second: how far calls are, and how instances do."""
+        self.feed(Progressed({each: self.random.randint(1, 99) for each in self.running}))
+        for name in "abc":
+            used, preemptions = self.random.random() ** 0.3, self.random.randint(0, 2)
+            self.feed(
+                InstanceStatus(name, kv_used=used, waiting_for_room=1, preemptions=preemptions)
+            )
 
     def refuse(self, command):
         self.refused.append(command.request_id)
@@ -93,7 +132,9 @@ def simulate(seed, *, requests=200, policy="fcfs", placement="least-kv"):
         at = random.randint(1, 20 * SECOND)
         lengths = {"prompt": random.randint(1, 100), "completion": random.randint(1, 200)}
         whose = {"workflow_id": f"w{n % 50}", "app": f"app{n % 2}", "agent": f"agent{n % 6}"}
-        facts.append((at, Arrived(request(f"r{n}", at=at, **lengths, **whose))))
+        alike, marks = 100 * random.randint(0, 5), lengths["prompt"] // 16
+        prefix = {"prefix": tuple(range(alike, alike + marks)), "prefix_units": 64 * marks + 20}
+        facts.append((at, Arrived(request(f"r{n}", at=at, **lengths, **whose, **prefix))))
     for at, fact in facts:
         clock.call_at(at, lambda fact=fact: runtime.feed(fact))
 
@@ -102,6 +143,7 @@ def simulate(seed, *, requests=200, policy="fcfs", placement="least-kv"):
         learnt = learner.step()
         if learnt is not None:
             runtime.feed(learnt)
+        engine.tell()
         runtime.feed(Tick())
 
     for second in range(1, 60):

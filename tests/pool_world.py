@@ -39,6 +39,8 @@ from kairos.live.pool.messages import (
     Told,
 )
 from kairos.live.pool.performer import Performer
+from kairos.live.tokenizer import Tokenizers
+from kairos.live.tokens import PromptTokens
 from kairos.model import SECOND
 from kairos.scheduler.policies import POLICIES
 from kairos.topics import EVENTS, REPLIES, REQUESTS
@@ -292,6 +294,7 @@ class Process:
             self.performer,
             self.engine,
             self.outbox,
+            PromptTokens(Tokenizers({})),
             on_trouble=lambda error: None,
             on_error=lambda error: None,
             max_held_bytes=world.max_held_bytes,

@@ -30,7 +30,11 @@ def running(directory):
     """The URLs of instances that end with this process, however that ends."""
     needs_vllm()
     options = ("--count", COUNT, "--port", 0, "--scheduling-policy", "priority")
-    with Process(directory, "vllm", *options, module="kairos.demo.vllm") as process:
+    # In which vLLM tells how it was started.
+    environ = {"VLLM_SERVER_DEV_MODE": "1"}
+    with Process(
+        directory, "vllm", *options, module="kairos.demo.vllm", environ=environ
+    ) as process:
         until = time.monotonic() + READY_S
         while "all are ready" not in process.said:
             if time.monotonic() > until or process.ended:

@@ -1,9 +1,34 @@
-"""How much KV memory a call will need, and for how long."""
+"""How much KV memory calls will need, and for how long.
 
+The future is cut into `SLOTS` slots of `SLOT_US` (kairos paper, 6); of a slot counts what is held
+at its end. Two ways to expect it:
+
+- `expected`: the paper's. A call holds its prompt, grows by a token each `token_us`, and is gone
+  once it has taken the time that calls of its agent take most often (the mode).
+- `surviving`: ours. How long an answer will be is a distribution, given how long it is already; so
+  a slot has a mean and a variance. A call that outlives all that is known keeps what it holds.
+"""
+
+import math
+from functools import lru_cache
 from typing import Protocol
 
-from kairos.learnt import Distribution
-from kairos.model import Request
+import msgspec
+import numpy as np
+import numpy.typing as npt
+
+from kairos.learnt import AgentKey, Distribution, agent_key
+from kairos.model import SECOND, Request
+
+SLOT_US = SECOND // 2
+SLOTS = 48
+_GRID = 256  # points at which a survival curve is known
+_MAX_ROWS = 8192  # curves that are kept while no call in flight needs them
+
+Floats = npt.NDArray[np.float64]
+Ints = npt.NDArray[np.intp]
+
+SLOT_ENDS_US: Floats = SLOT_US * np.arange(1, SLOTS + 1, dtype=np.float64)
 
 
 class Lengths(Protocol):
@@ -12,5 +37,161 @@ class Lengths(Protocol):
     def completion_tokens(self, request: Request) -> Distribution | None:
         """Of the answers to calls like this one; None while nothing is known."""
 
+    def latency_us(self, request: Request) -> Distribution | None:
+        """Of the execution of calls like this one; None while nothing is known."""
+
     def call_us(self, request: Request) -> int:
         """Expected execution latency of the call, at least 1."""
+
+
+@lru_cache(maxsize=1024)
+def exponential(mean: float) -> Distribution:
+    """What is assumed of answers of which only the mean is guessed."""
+    n = 64
+    quantiles = tuple(-mean * math.log1p(-(i + 0.5) / n) for i in range(n))
+    return Distribution(mean, quantiles)
+
+
+def mode(distribution: Distribution) -> float:
+    """Where a sample is densest: the middle of the shortest stretch that holds an eighth of it."""
+    quantiles = distribution.quantiles
+    held = max(1, len(quantiles) // 8)
+    widths = [quantiles[i + held] - quantiles[i] for i in range(len(quantiles) - held)]
+    densest = min(range(len(widths)), key=widths.__getitem__)
+    return (quantiles[densest] + quantiles[densest + held]) / 2
+
+
+def expected(prompts: Floats, ages_us: Floats, last_us: Floats, token_us: float) -> Floats:
+    """What calls hold together, slot by slot: equations 1 and 3 of the paper.
+
+    Prompts in tokens, how long ago each call was dispatched, and how long it is taken to last.
+    """
+    since_us = ages_us[:, None] + SLOT_ENDS_US
+    tokens = prompts[:, None] + since_us / token_us
+    tokens *= since_us <= np.maximum(last_us, SLOT_US)[:, None]
+    total: Floats = tokens.sum(axis=0)
+    return total
+
+
+class _Row(msgspec.Struct):
+    number: int
+    distribution: Distribution
+    users: int = 0
+
+
+class Curves:
+    """Survival curves, a row for each kind of calls: the share of answers that are longer than so
+    many tokens. A kind is what an agent asks for; where nothing was learnt of it, what it expects.
+
+    Between the quantiles of a distribution the share falls linearly in the tokens; beyond the last,
+    exponentially, by the mean excess of the top eighth. Ours.
+    """
+
+    def __init__(self) -> None:
+        self._rows: dict[tuple[AgentKey, int | None], _Row] = {}
+        self._of_call: dict[str, tuple[AgentKey, int | None]] = {}
+        self._shares = np.ones((16, _GRID))
+        self._widths = np.ones(16)
+        self.changes = 0
+
+    def row(self, request: Request, known: Distribution | None) -> int:
+        """The row for a request like this one; from now on it is by what is known now of its kind,
+        for others of its kind in flight, too."""
+        return self._row(request, known).number
+
+    def take(self, request: Request, known: Distribution | None) -> int:
+        """The same for a request that begins: the row is its until it is given back."""
+        row = self._row(request, known)
+        row.users += 1
+        self._of_call[request.id] = _kind(request, known)
+        return row.number
+
+    def give_back(self, request_id: str) -> None:
+        self._rows[self._of_call.pop(request_id)].users -= 1
+
+    def _row(self, request: Request, known: Distribution | None) -> _Row:
+        kind = _kind(request, known)
+        row = self._rows.get(kind)
+        distribution = exponential(request.completion_tokens) if known is None else known
+        if row is None:
+            row = self._rows[kind] = _Row(self._new_number(), distribution)
+            self._draw(row)
+        elif row.distribution is not distribution:
+            row.distribution = distribution
+            self._draw(row)
+        return row
+
+    def _new_number(self) -> int:
+        if len(self._rows) >= _MAX_ROWS:
+            unused = next((kind for kind, row in self._rows.items() if not row.users), None)
+            if unused is not None:
+                return self._rows.pop(unused).number
+        number = len(self._rows)
+        if number == len(self._widths):
+            self._shares = np.concatenate([self._shares, np.ones_like(self._shares)])
+            self._widths = np.concatenate([self._widths, np.ones_like(self._widths)])
+        return number
+
+    def _draw(self, row: _Row) -> None:
+        quantiles = np.asarray(row.distribution.quantiles)
+        n, last = len(quantiles), float(quantiles[-1])
+        top = quantiles[-max(1, n // 8) :]
+        excess = max(float(top.mean() - top[0]), 0.05 * last, 1.0)
+        width = (last + 4 * excess) / (_GRID - 1)  # tokens between two points
+        points = width * np.arange(_GRID)
+        shares = 1 - (np.arange(n) + 0.5) / n
+        known = np.interp(points, np.r_[0.0, quantiles], np.r_[1.0, shares])
+        beyond = shares[-1] * np.exp(-(points - last) / excess)
+        self._shares[row.number] = np.where(points > last, beyond, known)
+        self._widths[row.number] = width
+        self.changes += 1
+
+    def surviving(
+        self, rows: Ints, held: Floats, generated: Floats, limits: Floats, token_us: Floats
+    ) -> tuple[Floats, Floats]:
+        """What each call will hold, at the end of each slot: mean and variance, calls x SLOTS.
+
+        Of each call its row, the tokens that it holds now, how many of them are of its answer, how
+        many that has at most (`inf`: no limit), and how long one takes it.
+        """
+        grown = SLOT_ENDS_US[:, None] / token_us
+        alive = self._alive(rows, generated, limits, grown)
+        tokens = held + grown
+        mean = alive * tokens
+        return mean.T, (mean * tokens * (1 - alive)).T
+
+    def together(
+        self, rows: Ints, held: Floats, generated: Floats, limits: Floats, token_us: float
+    ) -> tuple[Floats, Floats]:
+        """The same of all calls in sum, where a token takes all of them as long: SLOTS."""
+        grown = SLOT_ENDS_US / token_us
+        alive = self._alive(rows, generated, limits, grown[:, None])
+        # Of `held + grown` and its square, without an array of them for every call and slot.
+        one = np.ones(len(rows))
+        mean = alive @ held + grown * (alive @ one)
+        alive -= alive * alive
+        variance = alive @ (held * held) + 2 * grown * (alive @ held)
+        return mean, variance + grown * grown * (alive @ one)
+
+    def _alive(self, rows: Ints, generated: Floats, limits: Floats, grown: Floats) -> Floats:
+        """The probability that each call goes on after `grown` tokens more: SLOTS x calls."""
+        begins, per_width = rows * _GRID, 1 / self._widths[rows]
+        last = np.full(len(rows), _GRID - 1.0)
+        shares = self._shares.ravel()
+        now = shares[begins + np.minimum(generated * per_width, last).astype(np.intp)]
+        points = generated + grown
+        points *= per_width
+        then = np.minimum(points, last, out=points).astype(np.intp)
+        then += begins
+        alive: Floats = shares.take(then, out=points, mode="clip")
+        alive /= now
+        if (generated + grown[-1] >= limits).any():
+            # Who reaches its limit within the first slot still counts in it; and who is there, and
+            # has not ended, holds its memory until its engine says otherwise.
+            alive[1:] *= generated + grown[1:] < limits
+            alive[0, generated >= limits] = 1.0
+        return alive
+
+
+def _kind(request: Request, known: Distribution | None) -> tuple[AgentKey, int | None]:
+    return agent_key(request), request.completion_tokens if known is None else None

@@ -1,36 +1,90 @@
 """What is in flight where. Occupancy is derived from the bookings, never kept beside them, so the
 two cannot disagree."""
 
+from collections.abc import Iterator, Mapping
 from itertools import count
 
-from kairos.model import Instance, Request
+import msgspec
+from msgspec.structs import replace
+
+from kairos.dispatcher.demand import Curves, Lengths, mode
+from kairos.dispatcher.flight import Flight
+from kairos.dispatcher.health import Health
+from kairos.dispatcher.prefixes import PrefixIndex
+from kairos.dispatcher.speed import Pace, Speed
+from kairos.events import Finished, InstanceStatus
+from kairos.learnt import AgentKey, Distribution, agent_key
+from kairos.model import EXPECTED_COMPLETION_TOKENS, Instance, Request
+
+_MAX_MODES = 8192
+_PATIENCE = 3  # times what a prompt is expected to take, until it is no longer waited for
+
+
+class Booking(msgspec.Struct):
+    """A request in flight on an instance, and what is known of how far it is."""
+
+    request: Request
+    instance_id: str
+    at: int  # when it was dispatched
+    cached_tokens: int  # of its prompt, expected in the instance's prefix cache
+    generated: int = 0  # tokens of its answer, when last told
+    first_token_at: int | None = None  # None: not told
 
 
 class Ledger:
-    """The instances, and the KV memory that each request in flight has booked on one of them."""
+    """The instances, the requests in flight on them, and what facts say of both."""
 
-    def __init__(self) -> None:
+    def __init__(self, lengths: Lengths) -> None:
         self.instances: dict[str, Instance] = {}
-        self._instance_of: dict[str, str] = {}
-        self._booked: dict[str, dict[str, int]] = {}  # instance id -> request id -> tokens
+        self.prefixes = PrefixIndex()
+        self.health = Health()
+        self.curves = Curves()
+        self.lengths = lengths
+        self._modes: dict[AgentKey, tuple[Distribution, float]] = {}
+        self._flights: dict[str, Flight] = {}  # by instance id
+        self._booking_of: dict[str, Booking] = {}
+        self._paces: dict[Instance, Pace] = {}  # by kind: an instance without its id
+        self._speeds: dict[str, Speed] = {}
+        # By instance id, by request id: prompts under way. Tokens to compute, and until when they
+        # are taken to be, should no first token be told (not all answers are streamed).
+        self._prompts: dict[str, dict[str, tuple[int, int]]] = {}
+        self._prompt_tokens: dict[str, int] = {}  # by instance id, of all of these
+        self.changes = 0
+        # Instance id -> number of its latest change; the latest is the last.
+        self._versions: dict[str, int] = {}
         self._bookings = count(1)
         self._last_booking: dict[str, int] = {}  # instance id -> number of the booking
 
     def __contains__(self, request_id: str) -> bool:
-        return request_id in self._instance_of
+        return request_id in self._booking_of
 
     def __len__(self) -> int:
-        return len(self._instance_of)
+        return len(self._booking_of)
 
     def join(self, instance: Instance) -> None:
         """Add an instance, or replace its limits; what is booked there stays booked."""
+        if instance.id not in self.instances:
+            self._speeds[instance.id] = Speed(self._pace(instance))
         self.instances[instance.id] = instance
-        self._booked.setdefault(instance.id, {})
+        self._flights.setdefault(instance.id, Flight())
+        self.prefixes.join(instance)
+        self._changed(instance.id)
+
+    def _pace(self, instance: Instance) -> Pace:
+        """What is known of instances like this one. Kinds that are gone are forgotten."""
+        like = replace(instance, id="")
+        known = {replace(each, id="") for each in self.instances.values()}
+        self._paces = {
+            kind: pace for kind, pace in self._paces.items() if kind in known or kind == like
+        }
+        return self._paces.setdefault(like, Pace(instance.token_us))
 
     def leave(self, instance_id: str) -> None:
         """Nothing more can be booked there; what runs there stays booked until it ends."""
         self.instances.pop(instance_id, None)
         self._last_booking.pop(instance_id, None)
+        self.prefixes.leave(instance_id)
+        self.health.forget(instance_id)
         self._forget_if_empty(instance_id)
 
     def serving(self, model: str | None) -> list[Instance]:
@@ -45,7 +99,30 @@ class Ledger:
 
     def instance_of(self, request_id: str) -> str | None:
         """Where the request is in flight."""
-        return self._instance_of.get(request_id)
+        booking = self._booking_of.get(request_id)
+        return booking.instance_id if booking is not None else None
+
+    def booking(self, request_id: str) -> Booking | None:
+        return self._booking_of.get(request_id)
+
+    def flight(self, instance_id: str) -> Flight:
+        """What is in flight on an instance that is here."""
+        return self._flights[instance_id]
+
+    def version(self, instance_id: str) -> int:
+        """Rises when what is known of the instance's bookings changes, even if it was away."""
+        return self._versions.get(instance_id, 0)
+
+    def changed_since(self, version: int) -> Iterator[str]:
+        """Ids of the instances that have a later one."""
+        for instance_id, latest in reversed(self._versions.items()):
+            if latest <= version:
+                return
+            yield instance_id
+
+    def speed(self, instance_id: str) -> Speed:
+        """Of an instance that is here."""
+        return self._speeds[instance_id]
 
     def last_booking(self, instance_id: str) -> int:
         """The number of the latest booking there since the instance joined, as bookings are
@@ -54,39 +131,170 @@ class Ledger:
 
     def running(self, instance_id: str) -> int:
         """Requests in flight on the instance."""
-        return len(self._booked.get(instance_id, ()))
+        flight = self._flights.get(instance_id)
+        return len(flight) if flight is not None else 0
 
-    def booked_tokens(self, instance_id: str) -> int:
-        return sum(self._booked.get(instance_id, {}).values())
-
-    def has_room(self, instance: Instance, need_tokens: int) -> bool:
-        """Whether a sequence slot is free, and memory for a request of this need.
-
-        A need above the instance's whole memory counts as that memory: the expected length is a
-        guess, and on an idle instance the request may as well try.
-        """
+    def takes_more(self, instance: Instance, at: int) -> bool:
+        """Whether a sequence is free, and a step's budget (`max_num_batched_tokens`) not spent on
+        prompts under way: a call more would only wait inside the engine, where nothing can go
+        before it any more."""
         if self.running(instance.id) >= instance.max_num_seqs:
             return False
-        if instance.kv_tokens is None:
+        budget = instance.max_num_batched_tokens
+        if budget is None or self._prompt_tokens.get(instance.id, 0) < budget:
             return True
-        need = min(need_tokens, instance.kv_tokens)
-        return self.booked_tokens(instance.id) + need <= instance.kv_tokens
+        return self._computing_tokens(instance.id, at) < budget
 
-    def book(self, request: Request, instance_id: str) -> None:
+    def _computing_tokens(self, instance_id: str, at: int) -> int:
+        """Of prompts under way there."""
+        begun = self._prompts.get(instance_id, {})
+        return sum(tokens for tokens, until in begun.values() if until > at)
+
+    def takes_more_in_us(self, instance: Instance, at: int) -> float:
+        """How long it is likely to be until `takes_more`; 0: it does."""
+        if self.takes_more(instance, at):
+            return 0.0
+        speed, running = self._speeds[instance.id], self.running(instance.id)
+        wait_us = speed.compute_us(self._computing_tokens(instance.id, at))
+        if running >= instance.max_num_seqs:  # answers end one after the other
+            left = EXPECTED_COMPLETION_TOKENS / 2 * speed.token_us(running)
+            wait_us = max(wait_us, left / running)
+        return wait_us
+
+    def held_tokens(self, instance_id: str, at: int) -> float:
+        """KV tokens that calls hold there now, as far as it is known: prompts, each stretch that
+        several share counted once, and answers so far."""
+        flight = self._flights[instance_id]
+        generated = flight.generated(at, self.token_us(instance_id))
+        return float(flight.prompts.sum() + generated.sum()) - self.shared_tokens(instance_id)
+
+    def shared_tokens(self, instance_id: str) -> float:
+        """Of the prompts there: what several have in common, all but once. However different the
+        lengths are that are told of it, no more than all prompts but the longest."""
+        prompts = self._flights[instance_id].prompts
+        if len(prompts) < 2:
+            return 0.0
+        most = float(prompts.sum() - prompts.max())
+        return min(most, self.prefixes.shared_tokens(instance_id))
+
+    def token_us(self, instance_id: str) -> float:
+        """How long a token of each answer takes on the instance, as it is loaded now."""
+        speed = self._speeds.get(instance_id)
+        return speed.token_us(self.running(instance_id)) if speed is not None else 1e12
+
+    def book(self, request: Request, instance_id: str, at: int) -> None:
         """The instance need not have joined (yet): others book too, and their news may be late."""
-        assert request.id not in self._instance_of
-        self._instance_of[request.id] = instance_id
-        self._booked.setdefault(instance_id, {})[request.id] = request.peak_kv_tokens
+        assert request.id not in self._booking_of
+        cached = self.prefixes.begin(request, instance_id, at)
+        self._booking_of[request.id] = Booking(request, instance_id, at, cached)
+        speed = self._speeds.get(instance_id)
+        prefill_us = speed.prefill_us(request.prompt_tokens - cached) if speed is not None else 0
+        limit = request.completion_limit
+        self._flights.setdefault(instance_id, Flight()).add(
+            request.id,
+            curve=self.curves.take(request, self.lengths.completion_tokens(request)),
+            prompt=request.prompt_tokens,
+            begun_at=at,
+            lasts_us=self.lasts_us(request),
+            grows_from=at + int(prefill_us),
+            limit=float("inf") if limit is None else limit,
+        )
+        until = at + int(_PATIENCE * prefill_us)
+        computed = request.prompt_tokens - cached
+        self._prompts.setdefault(instance_id, {})[request.id] = computed, until
+        self._prompt_tokens[instance_id] = self._prompt_tokens.get(instance_id, 0) + computed
         self._last_booking[instance_id] = next(self._bookings)
+        self._changed(instance_id)
 
-    def release(self, request_id: str) -> None:
+    def lasts_us(self, request: Request) -> float:
+        """How long calls like this one take most often (kairos paper, 6)."""
+        known = self.lengths.latency_us(request)
+        if known is None:
+            return self.lengths.call_us(request)
+        key = agent_key(request)
+        found = self._modes.get(key)
+        if found is None or found[0] is not known:
+            if len(self._modes) >= _MAX_MODES:
+                self._modes.clear()
+            found = self._modes[key] = known, mode(known)
+        return found[1]
+
+    def curve_of(self, request: Request) -> int:
+        """The row of `curves` for a request that has not begun."""
+        return self.curves.row(request, self.lengths.completion_tokens(request))
+
+    def first_token(self, request_id: str, at: int) -> None:
+        booking = self._booking_of.get(request_id)
+        if booking is not None and booking.first_token_at is None:
+            booking.first_token_at = at
+            self._grown(booking, max(1, booking.generated), at)
+
+    def progressed(self, completion_tokens: Mapping[str, int], at: int) -> None:
+        """Answers are so long by now. A count that is behind what was told before is late news."""
+        for request_id, tokens in completion_tokens.items():
+            booking = self._booking_of.get(request_id)
+            if booking is not None and tokens >= booking.generated:
+                self._grown(booking, tokens, at)
+
+    def _grown(self, booking: Booking, tokens: int, at: int) -> None:
+        booking.generated = tokens
+        self._prompt_is_computed(booking)
+        self._flights[booking.instance_id].told(booking.request.id, tokens, at)
+        self._changed(booking.instance_id)
+
+    def _prompt_is_computed(self, booking: Booking) -> None:
+        begun = self._prompts[booking.instance_id].pop(booking.request.id, None)
+        if begun is not None:
+            self._prompt_tokens[booking.instance_id] -= begun[0]
+
+    def status(self, status: InstanceStatus, at: int) -> None:
+        instance = self.instances.get(status.instance_id)
+        if instance is not None:
+            held = self.held_tokens(instance.id, at)
+            self.health.told(status, instance, held, self.running(instance.id), at)
+
+    def release(self, request_id: str, at: int, finished: Finished | None = None) -> None:
         """Give the booking back, if there is one: news may be late or repeated."""
-        instance_id = self._instance_of.pop(request_id, None)
-        if instance_id is not None:
-            del self._booked[instance_id][request_id]
-            self._forget_if_empty(instance_id)
+        booking = self._booking_of.pop(request_id, None)
+        if booking is None:
+            return
+        instance_id = booking.instance_id
+        speed = self._speeds.get(instance_id)
+        if finished is not None and speed is not None:
+            _learn(speed, booking, finished, self.running(instance_id), at)
+        self._flights[instance_id].remove(request_id)
+        self._prompt_is_computed(booking)
+        self.curves.give_back(request_id)
+        told = finished.completion_tokens if finished is not None else None
+        answer = booking.generated if told is None else told
+        cached = finished.cached_tokens if finished is not None else None
+        self.prefixes.end(booking.request, instance_id, answer, cached, at)
+        self._changed(instance_id)
+        self._forget_if_empty(instance_id)
+
+    def _changed(self, instance_id: str) -> None:
+        self.changes += 1
+        self._versions.pop(instance_id, None)
+        self._versions[instance_id] = self.changes
 
     def _forget_if_empty(self, instance_id: str) -> None:
-        if instance_id not in self.instances and not self._booked.get(instance_id, True):
-            del self._booked[instance_id]
+        if instance_id not in self.instances and not self.running(instance_id):
+            self._flights.pop(instance_id, None)
+            self._prompts.pop(instance_id, None)
+            self._prompt_tokens.pop(instance_id, None)
             self._last_booking.pop(instance_id, None)
+            self._versions.pop(instance_id, None)
+            self._speeds.pop(instance_id, None)
+
+
+def _learn(speed: Speed, booking: Booking, finished: Finished, running: int, at: int) -> None:
+    """What a call that ended says of how quick its instance is. One whose first token was not told
+    came in one piece, and says nothing of the two parts."""
+    first_at = booking.first_token_at
+    if first_at is None:
+        return
+    prompt = finished.prompt_tokens or booking.request.prompt_tokens
+    cached = booking.cached_tokens if finished.cached_tokens is None else finished.cached_tokens
+    speed.prompt_took(max(0, prompt - cached), first_at - booking.at)
+    if finished.completion_tokens is not None and finished.completion_tokens > 1:
+        speed.answer_took(finished.completion_tokens - 1, at - first_at, running)

@@ -1,46 +1,382 @@
-"""Placements: which of the instances with room gets a request."""
+"""Placements: which instance gets a request, or none yet."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from hashlib import blake2b
 from typing import Protocol
 
-from kairos.dispatcher.demand import Lengths
+import numpy as np
+
+from kairos.dispatcher.demand import SLOT_US, SLOTS, Floats, Ints, Lengths, expected
 from kairos.dispatcher.ledger import Ledger
+from kairos.dispatcher.occupancy import (
+    Occupancy,
+    by_modes,
+    by_survival,
+    of_request,
+    paper_token_us,
+)
+from kairos.dispatcher.refusals import Refusals
 from kairos.model import Instance, Request
+
+THRESHOLD = 0.95  # of the KV memory, in use now: `least-kv`, `power-of-two`
+SPREAD = 2.0  # standard deviations of what is expected that are kept free: `kairos`
+
+ALIKE = 0.01  # costs that differ by less are taken for the same: `kairos`
 
 
 class Placement(Protocol):
-    def choose(self, request: Request, candidates: Sequence[Instance]) -> Instance:
-        """Pick one of `candidates`: not empty, each with room for the request, in join order.
+    """Goes by what is in the ledger, where another balancer's choices stand too."""
 
-        Pure: what it goes by is in the ledger, where another balancer's choices stand too.
-        """
+    def choose(
+        self, request: Request, instances: Sequence[Instance], busy: Sequence[Instance], at: int
+    ) -> Instance | None:
+        """One of `instances`, which could hold the request, take more now, and are in the order in
+        which they joined; None: it is to wait, maybe for one that is `busy` now."""
+
+    def headroom(self, instances: Sequence[Instance], at: int) -> float:
+        """No request fits of which more tokens would have to be held at once than this."""
+
+    def reserve(self, request: Request, instances: Sequence[Instance], at: int) -> None:
+        """What is chosen from now on must not delay this request, which has to wait."""
+
+    def forget_reservation(self) -> None: ...
 
 
-class RoundRobin:
-    """The next instance in turn, whatever runs there: what Parrot and Ayo do."""
+class _Now:
+    """Goes by what instances hold now, as an engine does when it admits a call."""
 
     def __init__(self, ledger: Ledger, lengths: Lengths) -> None:  # noqa: ARG002
         self._ledger = ledger
 
-    def choose(self, request: Request, candidates: Sequence[Instance]) -> Instance:  # noqa: ARG002
-        return min(candidates, key=lambda instance: self._ledger.last_booking(instance.id))
+    def _free_tokens(self, instance: Instance, at: int, threshold: float = 1.0) -> float:
+        if instance.kv_tokens is None or not self._ledger.running(instance.id):
+            return float("inf")
+        return threshold * instance.kv_tokens - self._ledger.held_tokens(instance.id, at)
+
+    def _with_room(
+        self, request: Request, instances: Sequence[Instance], at: int, threshold: float = 1.0
+    ) -> list[Instance]:
+        in_use = self._ledger.prefixes.in_use(request)
+        needed = {i.id: request.prompt_tokens - in_use.get(i.id, 0) for i in instances}
+        return [i for i in instances if needed[i.id] <= self._free_tokens(i, at, threshold)]
+
+    def headroom(self, instances: Sequence[Instance], at: int) -> float:
+        return max(self._free_tokens(instance, at) for instance in instances)
+
+    def reserve(self, request: Request, instances: Sequence[Instance], at: int) -> None:
+        """Knows nothing of the future, so only the bound on waiting protects who waits."""
+
+    def forget_reservation(self) -> None: ...
 
 
-class LeastKv:
-    """The instance with the smallest share of its KV memory booked, then the fewest requests."""
+class RoundRobin(_Now):
+    """The next in turn of those that would admit it at once, whatever it grows to: what Parrot and
+    Ayo do, with the queue in front of the engines instead of inside them."""
+
+    def choose(
+        self,
+        request: Request,
+        instances: Sequence[Instance],
+        busy: Sequence[Instance],  # noqa: ARG002
+        at: int,
+    ) -> Instance | None:
+        return min(
+            self._with_room(request, instances, at),
+            key=lambda instance: self._ledger.last_booking(instance.id),
+            default=None,
+        )
+
+
+class LeastKv(_Now):
+    """The instance with the smallest share of its KV memory in use, then the fewest requests; none
+    of which more than `THRESHOLD` would be in use."""
+
+    def choose(
+        self,
+        request: Request,
+        instances: Sequence[Instance],
+        busy: Sequence[Instance],  # noqa: ARG002
+        at: int,
+    ) -> Instance | None:
+        with_room = self._with_room(request, instances, at, THRESHOLD)
+        return min(with_room, key=lambda instance: self._load(instance, at), default=None)
+
+    def _load(self, instance: Instance, at: int) -> tuple[float, int]:
+        held = self._ledger.held_tokens(instance.id, at)
+        return held / (instance.kv_tokens or 1), self._ledger.running(instance.id)
+
+    def headroom(self, instances: Sequence[Instance], at: int) -> float:
+        return max(self._free_tokens(instance, at, THRESHOLD) for instance in instances)
+
+
+class PowerOfTwo(LeastKv):
+    """The less loaded of two, which a hash of the request's id picks (Mitzenmacher, 2001)."""
+
+    def choose(
+        self,
+        request: Request,
+        instances: Sequence[Instance],
+        busy: Sequence[Instance],  # noqa: ARG002
+        at: int,
+    ) -> Instance | None:
+        with_room = self._with_room(request, instances, at, THRESHOLD)
+        if len(with_room) > 2:
+            digest = blake2b(request.id.encode(), digest_size=8).digest()
+            first, step = divmod(int.from_bytes(digest), len(with_room) - 1)
+            first %= len(with_room)
+            with_room = [with_room[first], with_room[(first + step + 1) % len(with_room)]]
+        return min(with_room, key=lambda instance: self._load(instance, at), default=None)
+
+
+class Affinity(_Now):
+    """For comparison: where most of the prompt is cached, whatever else runs there; what nobody has
+    goes to the instance with most memory free."""
+
+    def choose(
+        self,
+        request: Request,
+        instances: Sequence[Instance],
+        busy: Sequence[Instance],  # noqa: ARG002
+        at: int,
+    ) -> Instance | None:
+        here = self._ledger.instances
+        cached = {
+            instance_id: tokens
+            for instance_id, tokens in self._ledger.prefixes.match(request).items()
+            if request.prompt_tokens <= (here[instance_id].kv_tokens or float("inf"))
+        }
+        warm = [i for i in instances if cached.get(i.id, 0) == max(cached.values(), default=0) > 0]
+        if cached and not warm:
+            return None  # it is full
+        return min(
+            self._with_room(request, warm or instances, at),
+            key=lambda instance: self._ledger.held_tokens(instance.id, at),
+            default=None,
+        )
+
+
+class _Slots:
+    """Goes by what instances are expected to hold in each future slot."""
+
+    def __init__(self, ledger: Ledger, occupancy: Occupancy) -> None:
+        self._ledger, self._occupancy, self._board = ledger, occupancy, occupancy.board
+        self._reserved: tuple[str, Floats] | None = None
+        self._refused = Refusals()
+
+    def _kind(self, request: Request) -> Hashable:
+        """Of requests of the same, one that holds more from the beginning needs more room."""
+        raise NotImplementedError
+
+    def _held(self, request: Request, instances: Sequence[Instance]) -> Floats:
+        """Tokens that the request would hold on each from the beginning."""
+        return np.full(len(instances), float(request.prompt_tokens))
+
+    def _loads(
+        self, request: Request, instances: Sequence[Instance], held: Floats, at: int
+    ) -> Floats:
+        """What each would hold with the request, at most, as far as is planned for: tokens,
+        instances x SLOTS."""
+        raise NotImplementedError
+
+    def _capacities(self, instances: Sequence[Instance], at: int) -> Floats:
+        return self._board.capacities(self._board.rows(instances), at)
+
+    def _not_suspended(self, instances: Sequence[Instance], at: int) -> list[Instance]:
+        suspended = self._board.suspended(self._board.rows(instances), at)
+        if not suspended.any():
+            return list(instances)
+        return [i for i, out in zip(instances, suspended, strict=True) if not out]
+
+    def headroom(self, instances: Sequence[Instance], at: int) -> float:
+        open_to = self._not_suspended(instances, at)
+        if not open_to:
+            return 0.0
+        means, variances = self._occupancy.of(open_to, at)
+        held = means[:, 0] + SPREAD * np.sqrt(variances[:, 0])
+        return float((self._capacities(open_to, at) - held).max())
+
+    def _with_room(
+        self, request: Request, instances: Sequence[Instance], at: int
+    ) -> tuple[list[Instance], Floats]:
+        """Those that have room in every slot, and the share of their memory that is taken then, at
+        its peak."""
+        open_to = self._not_suspended(instances, at)
+        if not open_to:
+            return [], np.zeros(0)
+        kind, held = self._kind(request), self._held(request, open_to)
+        ledger = self._ledger
+        state = ledger.changes, ledger.health.changes, ledger.curves.changes, at
+        if self._refused.covers(state, kind, open_to, held):
+            return [], np.zeros(0)
+        loads = self._loads(request, open_to, held, at)
+        if self._reserved is not None:
+            for row, instance in enumerate(open_to):
+                if instance.id == self._reserved[0]:
+                    loads[row] += self._reserved[1]
+        capacities = self._capacities(open_to, at)
+        peaks = loads.max(axis=1)
+        fitting = np.flatnonzero(peaks <= capacities)
+        if not len(fitting):
+            self._refused.add(kind, open_to, held)
+        sizes = np.array([open_to[row].kv_tokens or 1 for row in fitting])
+        return [open_to[row] for row in fitting], peaks[fitting] / sizes
+
+    def reserve(self, request: Request, instances: Sequence[Instance], at: int) -> None:
+        """Its room on the instance that is expected to have it soonest, from then on."""
+        open_to = self._not_suspended(instances, at)
+        if not open_to:
+            return
+        loads = self._loads(request, open_to, self._held(request, open_to), at)
+        begins = self._room_begins(loads, open_to, at)
+        row = int(begins.argmin())
+        begin = int(begins[row])
+        means, _ = self._occupancy.of([open_to[row]], at)
+        alone = np.maximum(0.0, loads[row] - means[0])
+        room = np.zeros(SLOTS)
+        room[begin:] = alone[: SLOTS - begin]
+        self._reserved = open_to[row].id, room
+
+    def _room_begins(self, loads: Floats, instances: Sequence[Instance], at: int) -> Ints:
+        """The slot from which on each instance has room: after the last in which it has not."""
+        over = loads > self._capacities(instances, at)[:, None]
+        begins: Ints = np.where(over.any(axis=1), SLOTS - over[:, ::-1].argmax(axis=1), 0)
+        return begins
+
+    def forget_reservation(self) -> None:
+        self._reserved = None
+        self._refused.forget()
+
+
+class TimeSlot(_Slots):
+    """The paper's (6): an instance that would be over its memory in any slot is out; of the others,
+    the one with the lowest peak."""
 
     def __init__(self, ledger: Ledger, lengths: Lengths) -> None:  # noqa: ARG002
-        self._ledger = ledger
+        super().__init__(ledger, Occupancy(ledger, by_modes))
 
-    def choose(self, request: Request, candidates: Sequence[Instance]) -> Instance:  # noqa: ARG002
-        def load(instance: Instance) -> tuple[float, int]:
-            booked = self._ledger.booked_tokens(instance.id)
-            return booked / (instance.kv_tokens or 1), self._ledger.running(instance.id)
+    def choose(
+        self,
+        request: Request,
+        instances: Sequence[Instance],
+        busy: Sequence[Instance],  # noqa: ARG002
+        at: int,
+    ) -> Instance | None:
+        with_room, peaks = self._with_room(request, instances, at)
+        return with_room[int(peaks.argmin())] if with_room else None
 
-        return min(candidates, key=load)
+    def _kind(self, request: Request) -> Hashable:
+        return self._ledger.lasts_us(request)
+
+    def _loads(
+        self, request: Request, instances: Sequence[Instance], held: Floats, at: int
+    ) -> Floats:
+        means, _ = self._occupancy.of(instances, at)
+        lasts_us = np.array([self._ledger.lasts_us(request)])
+        prompt, new = held[:1], np.zeros(1)
+        speeds = [paper_token_us(self._ledger, instance) for instance in instances]
+        needs = {us: expected(prompt, new, lasts_us, us) for us in dict.fromkeys(speeds)}
+        loads: Floats = means + np.array([needs[us] for us in speeds])
+        return loads
+
+
+class Kairos(_Slots):
+    """Ours: an instance is out that would be over its memory in any slot, with `SPREAD` standard
+    deviations kept free; of the others, the one on which the request costs least time, its own and
+    that of those that run there; where that is alike, the one with the lowest peak. What an
+    instance has of its prompt in the cache need not be computed, so a workflow stays where its
+    history is while that pays. It even waits for that instance where what it saves is more than
+    the wait is likely to be.
+    """
+
+    def __init__(self, ledger: Ledger, lengths: Lengths) -> None:
+        super().__init__(ledger, Occupancy(ledger, by_survival))
+        self._lengths = lengths
+        self._warm: tuple[str, Instance] | None = None  # who waits for which instance
+
+    def choose(
+        self, request: Request, instances: Sequence[Instance], busy: Sequence[Instance], at: int
+    ) -> Instance | None:
+        self._warm = None
+        with_room, peaks = self._with_room(request, instances, at)
+        if not with_room:
+            return None
+        cached = self._ledger.prefixes.match(request) if request.prefix else {}
+        if len(with_room) == 1 and not cached:
+            return with_room[0]
+        tokens = self._expected_tokens(request)
+        costs = self._costs_us(request, with_room, cached, tokens)
+        best = with_room[int(np.where(costs <= costs.min() * (1 + ALIKE), peaks, np.inf).argmin())]
+        if max(cached.values(), default=0) == cached.get(best.id, 0):
+            return best
+        for each in (*instances, *busy):
+            if cached.get(each.id, 0) > cached.get(best.id, 0) and each not in with_room:
+                cost_us = float(self._costs_us(request, [each], cached, tokens)[0])
+                if cost_us + self._wait_us(request, each, at) < costs.min():
+                    self._warm = request.id, each
+                    return None
+        return best
+
+    def _wait_us(self, request: Request, instance: Instance, at: int) -> float:
+        """Until it is likely to take the request."""
+        if self._ledger.health.is_suspended(instance.id, at) or instance.kv_tokens is None:
+            return float("inf")
+        loads = self._loads(request, [instance], self._held(request, [instance]), at)
+        room_in_us = float(self._room_begins(loads, [instance], at)[0]) * SLOT_US
+        return max(room_in_us, self._ledger.takes_more_in_us(instance, at))
+
+    def reserve(self, request: Request, instances: Sequence[Instance], at: int) -> None:
+        if self._warm is not None and self._warm[0] == request.id:
+            instances = [self._warm[1]]
+        super().reserve(request, instances, at)
+
+    def _expected_tokens(self, request: Request) -> float:
+        known = self._lengths.completion_tokens(request)
+        return request.completion_tokens if known is None else known.mean
+
+    def _costs_us(
+        self,
+        request: Request,
+        instances: Sequence[Instance],
+        cached: Mapping[str, int],
+        tokens: float,
+    ) -> Floats:
+        """Time that it adds on each: until its own end, and to the calls that run beside it, which
+        wait while its prompt is computed and are slowed down by its tokens."""
+        board, rows = self._board, self._board.rows(instances)
+        new = np.full(len(rows), float(request.prompt_tokens))
+        if cached:
+            new -= [cached.get(each.id, 0) for each in instances]
+        running = board.running(rows)
+        decode_us = tokens * board.token_us(rows)
+        slowed_us = running * tokens * board.token_slope_us(rows)
+        costs: Floats = board.compute_us(rows, new) * (1 + running) + decode_us + slowed_us
+        return costs
+
+    def _kind(self, request: Request) -> Hashable:
+        return self._ledger.curve_of(request), request.completion_limit
+
+    def _held(self, request: Request, instances: Sequence[Instance]) -> Floats:
+        """What calls in flight there have in common with it is held already."""
+        held = super()._held(request, instances)
+        if in_use := self._ledger.prefixes.in_use(request):
+            held -= [in_use.get(each.id, 0) for each in instances]
+        return held
+
+    def _loads(
+        self, request: Request, instances: Sequence[Instance], held: Floats, at: int
+    ) -> Floats:
+        means, variances = self._occupancy.of(instances, at)
+        token_us = self._board.token_us(self._board.rows(instances))
+        more, spread = of_request(self._ledger, request, held, token_us)
+        loads: Floats = means + more + SPREAD * np.sqrt(variances + spread)
+        return loads
 
 
 PLACEMENTS: dict[str, Callable[[Ledger, Lengths], Placement]] = {
     "round-robin": RoundRobin,
     "least-kv": LeastKv,
+    "power-of-two": PowerOfTwo,
+    "affinity": Affinity,
+    "time-slot": TimeSlot,
+    "kairos": Kairos,
 }

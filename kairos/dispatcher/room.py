@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Sequence, Set
 
 from kairos.dispatcher.ledger import Ledger
+from kairos.dispatcher.placements import Placement
 from kairos.errors import ModelNotFound, NeverFits, NoInstance
 from kairos.model import Instance, Request
 
@@ -10,24 +11,49 @@ from kairos.model import Instance, Request
 class Room:
     """What is free, while a queue is drained, of the instances that serve its model."""
 
-    def __init__(self, instances: Sequence[Instance], ledger: Ledger) -> None:
-        self.instances = instances
-        self._ledger = ledger
-
-    def candidates(self, request: Request) -> list[Instance]:
-        """The instances on which the request can be placed now."""
-        need = request.peak_kv_tokens
-        return [
-            instance
-            for instance in self.instances
-            if can_hold(instance, request) and self._ledger.has_room(instance, need)
-        ]
+    def __init__(
+        self, instances: Sequence[Instance], ledger: Ledger, placement: Placement, at: int
+    ) -> None:
+        self.instances: list[Instance] = []
+        self._busy: list[Instance] = []
+        for each in instances:
+            (self.instances if ledger.takes_more(each, at) else self._busy).append(each)
+        self._ledger, self._placement, self._at = ledger, placement, at
+        self._headroom: float | None = None  # not looked at yet
+        self._chosen: tuple[str, Instance] | None = None
 
     def fits(self, request: Request) -> bool:
-        return bool(self.candidates(request))
+        return self.choose(request) is not None
+
+    def choose(self, request: Request) -> Instance | None:
+        """Where the request would go now; None: nowhere. Asked again for the same, it remembers."""
+        if self._chosen is not None and self._chosen[0] == request.id:
+            return self._chosen[1]
+        able = [i for i in self.instances if can_hold(i, request)] if self._may_fit(request) else []
+        if not able:
+            return None
+        chosen = self._placement.choose(request, able, self._busy, self._at)
+        self._chosen = None if chosen is None else (request.id, chosen)
+        return chosen
+
+    def _may_fit(self, request: Request) -> bool:
+        """Whether it is worth the work of looking closer."""
+        if self._headroom is None:
+            self._headroom = self._placement.headroom(self.instances, self._at)
+        if request.prompt_tokens <= self._headroom:
+            return True
+        return self._ledger.prefixes.is_in_use(request)
+
+    def reserve(self, request: Request) -> None:
+        """What fits from now on must not delay the request, which does not fit."""
+        able = [i for i in self.instances if can_hold(i, request)]
+        if able:
+            self._placement.reserve(request, able, self._at)
 
     def keep_for(self, request: Request) -> bool:
         self.instances = [i for i in self.instances if not can_hold(i, request)]
+        self._busy = [i for i in self._busy if not can_hold(i, request)]
+        self._headroom = self._chosen = None
         return bool(self.instances)
 
 

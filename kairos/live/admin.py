@@ -39,7 +39,7 @@ def build_admin(
                     "models": instance.models,
                     "running": ledger.running(instance.id),
                     "max_num_seqs": instance.max_num_seqs,
-                    "kv_booked_tokens": ledger.booked_tokens(instance.id),
+                    "kv_booked_tokens": round(ledger.held_tokens(instance.id, brain.balancer.at)),
                     "kv_tokens": instance.kv_tokens,
                 }
                 for instance in ledger.instances.values()

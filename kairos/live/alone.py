@@ -14,6 +14,7 @@ from kairos.live.clock import WallClock
 from kairos.live.engine import HttpEngine
 from kairos.live.insight import add_insight
 from kairos.live.learning import learn, recall
+from kairos.live.progress import tell_progress
 from kairos.live.store import LearntStore
 from kairos.orchestrator.orchestrator import Orchestrator
 from kairos.runtime import Observer, Runtime
@@ -36,6 +37,7 @@ class Alone:
         """Raises SetupError: the file for what is learnt cannot be used."""
         path = settings.learnt_file
         self._store = LearntStore(path) if path is not None else None
+        self._engine = engine
         self.learner = learner
         kept = () if self._store is None else (self._store,)
         watching = (*observers, *kept, self.learner.observe)
@@ -59,7 +61,8 @@ class Alone:
 
     def background(self) -> list[Coroutine[None, None, None]]:
         storing = [] if self._store is None else [self._store.run()]
-        return [learn(self.runtime, self.learner), self._give_up(), *storing]
+        telling = tell_progress(self._engine, self.feed)
+        return [learn(self.runtime, self.learner), self._give_up(), telling, *storing]
 
     def add_insight(self, app: FastAPI, access: Access) -> None:
         add_insight(app, access, self)

@@ -5,9 +5,11 @@ import re
 import msgspec
 
 from kairos.errors import InvalidRequest
+from kairos.live.prefix import UNIT_BYTES, Buffer, hash_prefix
 from kairos.model import EXPECTED_COMPLETION_TOKENS
 
 BYTES_PER_TOKEN = 4  # of English text under a 32k-128k vocabulary, on average; the engine counts
+_NO_LIMIT = 10**9  # tokens; what a client allows beyond is as good as no limit
 
 # Images come as data URLs, sound as the base64 `data` of an `input_audio` part.
 _MEDIA = re.compile(
@@ -15,6 +17,9 @@ _MEDIA = re.compile(
 )
 _STREAM_OPTIONS = re.compile(rb'"stream_options"\s*:\s*')
 _JSON_START = re.compile(rb"\s*\{")
+_TOKEN_IDS = re.compile(rb"\s*\[\s*(?:\[\s*)?[0-9]")  # of one prompt, or of several
+_SPACE = b" \t\r\n"  # as JSON knows it
+_MAX_SPACE = 64  # before a closing bracket
 
 
 class _Body(msgspec.Struct):
@@ -24,7 +29,12 @@ class _Body(msgspec.Struct):
     max_tokens: int | float | None = None  # 100.0 is fine with vLLM
     max_completion_tokens: int | float | None = None
     max_output_tokens: int | float | None = None
+    cache_salt: msgspec.Raw = msgspec.Raw()
+    tools: msgspec.Raw = msgspec.Raw()
+    instructions: msgspec.Raw = msgspec.Raw()
     messages: msgspec.Raw = msgspec.Raw()
+    prompt: msgspec.Raw = msgspec.Raw()
+    input: msgspec.Raw = msgspec.Raw()
 
 
 class Body(msgspec.Struct):
@@ -34,8 +44,12 @@ class Body(msgspec.Struct):
     model: str | None = None
     stream: bool = False
     usage_added: bool = False  # the client did not ask for the usage chunk that will come
-    prompt_tokens: int = 1  # estimated
+    prompt_tokens: int = 1  # estimated from bytes, unless
+    prompt_is_counted: bool = False  # the client sent token ids
+    prefix: tuple[int, ...] = ()
+    prefix_units: int = 0
     completion_tokens: int = 1  # expected
+    completion_limit: int | None = None  # None: the client tells none
 
 
 _decoder = msgspec.json.Decoder(_Body)
@@ -58,16 +72,21 @@ def read_body(content: bytes, *, chat: bool, streams_usage: bool) -> Body:
         raise InvalidRequest(f"the body cannot be read: {error}") from None
     except RecursionError:
         raise InvalidRequest("the body cannot be read: it is nested too deeply") from None
-    if chat and not bytes(body.messages).startswith(b"["):
+    if chat and bytes(memoryview(body.messages)[:1]) != b"[":
         raise InvalidRequest("'messages' must be a list of messages")
-    limits = (body.max_completion_tokens, body.max_tokens, body.max_output_tokens)
-    limit = next((tokens for tokens in limits if tokens is not None), EXPECTED_COMPLETION_TOKENS)
+    limit = _limit(body)
+    prompt = _prompt(body)
+    ids = _count_ids(body.prompt or body.input)
     read = Body(
         content=content,
         model=body.model,
         stream=bool(body.stream),
-        prompt_tokens=_prompt_tokens(content),
+        prompt_tokens=ids or max(1, _text_bytes(prompt or content, content) // BYTES_PER_TOKEN),
+        prompt_is_counted=ids is not None,
+        prefix=hash_prefix(prompt, msgspec.json.encode(body.model) + bytes(_told(body.cache_salt))),
+        prefix_units=len(prompt) // UNIT_BYTES,
         completion_tokens=max(1, min(int(limit), EXPECTED_COMPLETION_TOKENS)),
+        completion_limit=int(limit) if 1 <= limit < _NO_LIMIT else None,
     )
     if streams_usage and body.stream:
         spliced = _ask_for_usage(content, bytes(body.stream_options))
@@ -76,12 +95,43 @@ def read_body(content: bytes, *, chat: bool, streams_usage: bool) -> Body:
     return read
 
 
-def _prompt_tokens(content: bytes) -> int:
-    """Estimate from size. Images and sound in the body are bytes, but not text."""
-    size = len(content)
+def _limit(body: _Body) -> float:
+    """The most tokens that the client wants. It may say -1, with llama.cpp, or 1e300."""
+    limits = (body.max_completion_tokens, body.max_tokens, body.max_output_tokens)
+    return next((tokens for tokens in limits if tokens is not None), _NO_LIMIT)
+
+
+def _prompt(body: _Body) -> Buffer:
+    """What becomes the prompt, in the order in which chat templates write it, as the client spelt
+    it. Its end is left open, so that a conversation that goes on begins with all of it."""
+    first = [part for part in (_told(body.tools), _told(body.instructions)) if part]
+    last = _unclosed(_told(body.messages) or _told(body.prompt) or _told(body.input))
+    return b"".join([*first, last]) if first else last
+
+
+def _told(value: msgspec.Raw) -> Buffer:
+    """Not a copy: a body can be large."""
+    told = memoryview(value)
+    return b"" if bytes(told[:5]) == b"null" else told
+
+
+def _unclosed(value: Buffer) -> Buffer:
+    """A list without its closing bracket, a text without its closing quote."""
+    before = bytes(value[-1 - _MAX_SPACE : -1])
+    return value[: len(value) - 1 - (len(before) - len(before.rstrip(_SPACE)))] if value else b""
+
+
+def _count_ids(prompt: msgspec.Raw) -> int | None:
+    """The tokens of a prompt that comes as such; None: it does not."""
+    return bytes(prompt).count(b",") + 1 if _TOKEN_IDS.match(prompt) else None
+
+
+def _text_bytes(prompt: Buffer, content: bytes) -> int:
+    """Images and sound in the body are bytes, but not text."""
+    size = len(prompt)
     if b";base64," in content or b'"data"' in content:
-        size -= sum(media.end() - media.start() for media in _MEDIA.finditer(content))
-    return max(1, size // BYTES_PER_TOKEN)
+        size -= sum(media.end() - media.start() for media in _MEDIA.finditer(prompt))
+    return size
 
 
 def _ask_for_usage(content: bytes, options: bytes) -> bytes | None:

@@ -11,6 +11,7 @@ from kairos.errors import KairosError, UpstreamFailed, UpstreamUnreachable
 from kairos.events import (
     Arrived,
     Cancelled,
+    Dispatch,
     Event,
     Failed,
     Finished,
@@ -26,9 +27,12 @@ Scope = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
 Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 OnTrouble = Callable[[UpstreamUnreachable], None]
+OnCounted = Callable[[int], None]
 
 STREAMING_ROUTES = {"/v1/chat/completions", "/v1/completions", "/v1/responses"}
 
+# By it vLLM orders what waits inside it, lower first. It wins over the body's `priority`.
+_PRIORITY = "X-Vllm-Priority"
 # Of the client's headers only these go on: credentials, and headers by which vLLM can be steered
 # past the queue (`X-Vllm-Priority`), do not.
 _FORWARDED = (b"content-type", b"accept", b"traceparent", b"tracestate", b"baggage", b"user-agent")
@@ -125,16 +129,19 @@ class Call:
         engine: HttpEngine,
         on_trouble: OnTrouble,
         *,
+        on_counted: OnCounted = lambda _: None,
         is_workflow: bool = False,
     ) -> None:
         """`on_trouble` hears of an instance that could not be reached before the balancer hears of
-        the call, so that no other call follows it there. `is_workflow`: the call is all of it."""
+        the call, so that no other call follows it there; `on_counted`, how many tokens the prompt
+        has in truth. `is_workflow`: the call is all of it."""
         self._request = request
         self._scope = scope
         self._body = body
         self._desk = desk
         self._engine = engine
         self._on_trouble = on_trouble
+        self._on_counted = on_counted
         self._is_workflow = is_workflow
         # /v1/responses ends its streams with an event of its own, the older two with [DONE]; what
         # other routes stream we only pass on.
@@ -158,8 +165,7 @@ class Call:
         watcher = asyncio.create_task(_watch(exchange, receive, call))
         outcome: Event = Cancelled(request_id)
         try:
-            instance_id = await turn
-            outcome = await self._forward(instance_id, exchange)
+            outcome = await self._forward(await turn, exchange)
         except KairosError as error:
             outcome = Failed(request_id, error.code)
             if isinstance(error, UpstreamUnreachable):
@@ -178,7 +184,8 @@ class Call:
             if self._is_workflow:
                 self._desk.feed(WorkflowEnded(self._request.tenant, self._request.workflow_id))
 
-    async def _forward(self, instance_id: str, exchange: Exchange) -> Event:
+    async def _forward(self, turn: Dispatch, exchange: Exchange) -> Event:
+        instance_id = turn.instance_id
         upstream = self._engine.upstreams.get(instance_id)
         if upstream is None:  # another process of the pool decided
             raise UpstreamFailed(
@@ -190,6 +197,8 @@ class Call:
         for name, value in self._scope["headers"]:
             if name in _FORWARDED:
                 headers[name.decode("latin-1")] = value.decode("latin-1")
+        if turn.priority is not None:
+            headers[_PRIORITY] = str(turn.priority)
         method = self._scope["method"]
         response = await self._engine.send(instance_id, method, url, headers, self._body.content)
         try:
@@ -255,6 +264,7 @@ class Call:
         exchange: Exchange,
     ) -> Event:
         reader = SseReader(drop_usage_chunk=self._body.usage_added)
+        self._engine.streams[self._request.id] = reader
         content = response.content
         while not content.at_eof():
             data = await content.readany()
@@ -281,6 +291,8 @@ class Call:
             return Failed(self._request.id, f"engine answered {status}")
         if usage is None:
             return Finished(self._request.id)
+        if usage.prompt is not None:
+            self._on_counted(usage.prompt)
         return Finished(self._request.id, usage.prompt, usage.completion, usage.cached)
 
 

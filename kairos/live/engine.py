@@ -10,6 +10,7 @@ from yarl import URL
 
 from kairos.errors import KairosError, NoInstance, UpstreamUnreachable, WaitedTooLong
 from kairos.events import Dispatch, Refuse
+from kairos.live.sse import SseReader
 
 # Below the 5 s after which vLLM's and llama.cpp's servers close an idle connection, so that a call
 # does not meet a connection that is being closed at that moment.
@@ -47,7 +48,8 @@ class HttpEngine:
 
     def __init__(self, upstreams: Iterable[Upstream]) -> None:
         self.upstreams = {upstream.id: upstream for upstream in upstreams}
-        self._expected: dict[str, asyncio.Future[str]] = {}
+        self.streams: dict[str, SseReader] = {}  # answers under way, by request id
+        self._expected: dict[str, asyncio.Future[Dispatch]] = {}
         self._session: aiohttp.ClientSession | None = None
 
     async def __aenter__(self) -> Self:
@@ -64,8 +66,8 @@ class HttpEngine:
         if self._session is not None:
             await self._session.close()
 
-    def expect(self, request_id: str) -> asyncio.Future[str]:
-        """A future of the id of the instance that will serve the request."""
+    def expect(self, request_id: str) -> asyncio.Future[Dispatch]:
+        """A future of the command that says which instance will serve the request."""
         assert request_id not in self._expected
         future = asyncio.get_running_loop().create_future()
         self._expected[request_id] = future
@@ -77,11 +79,12 @@ class HttpEngine:
 
     def forget(self, request_id: str) -> None:
         self._expected.pop(request_id, None)
+        self.streams.pop(request_id, None)
 
     def dispatch(self, command: Dispatch) -> None:
         future = self._expected[command.request_id]
         if not future.done():
-            future.set_result(command.instance_id)
+            future.set_result(command)
 
     def refuse(self, command: Refuse) -> None:
         future = self._expected[command.request_id]

@@ -10,7 +10,9 @@ import msgspec
 
 from kairos.errors import SetupError
 from kairos.live.engine import CONNECT_TIMEOUT_S, KEEPALIVE_S, Upstream
-from kairos.live.monitor import model_limits, read_start, vllm_cache
+from kairos.live.engine_limits import model_limits
+from kairos.live.engine_status import read_metrics
+from kairos.live.inquiry import read_start
 from kairos.live.sse import SseReader
 
 ALONE = "calibrate an engine that nobody else uses meanwhile"
@@ -18,9 +20,6 @@ IDLE_PROBES, IDLE_PROBE_S = 100, 0.05
 SILENCE_S = 60.0  # without a byte, of an engine that is asked for something
 _TOKEN_IDS = (100, 2000)  # in every vocabulary, and beyond special tokens
 _CHUNK = b'"text":'  # once in each event that carries text; inside of the text it is escaped
-_RUNNING = re.compile(
-    rb"^vllm:num_requests_(?:running|waiting)(?:\{[^}]*\})? (\d+(?:\.\d+)?)", re.MULTILINE
-)
 
 
 class Facts(msgspec.Struct, frozen=True, kw_only=True):
@@ -83,17 +82,15 @@ class EngineProbe:
         self.model = model or next(iter(limits))
         _, metrics = await self._get("/metrics")
         if calls := _calls(metrics):
-            raise SetupError(f"{self.upstream.id} is busy with {calls:g} calls: {ALONE}")
-        cache = vllm_cache(metrics)
-        blocks, size = _count(cache.get("num_gpu_blocks")), _count(cache.get("block_size"))
+            raise SetupError(f"{self.upstream.id} is busy with {calls} calls: {ALONE}")
+        cache = read_metrics(self.upstream.id, metrics).cache
         return Facts(
             model=self.model,
             software=await self._software(),
             max_model_len=limits[self.model],
-            # vLLM keeps one block for itself.
-            kv_tokens=(blocks - 1) * size if blocks and size else None,
-            block_size=size,
-            prefix_caching=cache.get("enable_prefix_caching") == "True" if cache else None,
+            kv_tokens=cache.kv_tokens if cache is not None else None,
+            block_size=cache.block_size if cache is not None else None,
+            prefix_caching=cache.prefix_caching if cache is not None else None,
         )
 
     async def idle(self) -> None:
@@ -192,12 +189,10 @@ class EngineProbe:
             ) from error
 
 
-def _count(told: str | None) -> int | None:
-    return int(told) if told is not None and re.fullmatch("[1-9][0-9]{0,14}", told) else None
-
-
-def _calls(metrics: bytes) -> float:
-    return sum(float(count) for count in _RUNNING.findall(metrics))
+def _calls(metrics: bytes) -> int:
+    """In the engine: those that run, and those that wait, as far as it says."""
+    status = read_metrics("", metrics).status
+    return (status.running or 0) + (status.waiting or 0) if status is not None else 0
 
 
 def session() -> aiohttp.ClientSession:

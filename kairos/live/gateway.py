@@ -9,6 +9,7 @@ import logging
 import re
 import uuid
 from collections.abc import Callable, MutableMapping
+from functools import partial
 from typing import Any
 
 from fastapi import FastAPI
@@ -45,6 +46,7 @@ from kairos.live.call import (
 from kairos.live.engine import HttpEngine
 from kairos.live.health import add_health
 from kairos.live.identity import Identity, identifier, read_identity
+from kairos.live.tokens import PromptTokens
 from kairos.model import Request
 
 logger = logging.getLogger(__name__)
@@ -71,6 +73,7 @@ class Gateway:
         desk: Desk,
         engine: HttpEngine,
         access: Access,
+        prompts: PromptTokens,
         *,
         served_models: Callable[[], list[str]],
         on_trouble: OnTrouble,
@@ -82,6 +85,7 @@ class Gateway:
         self._desk = desk
         self._engine = engine
         self._access = access
+        self._prompts = prompts
         self._on_trouble = on_trouble
         self._on_error = on_error
         self._max_body_bytes = max_body_bytes
@@ -98,11 +102,12 @@ class Gateway:
             content = await self._read_content(headers, receive, exchange)
             if content is None:
                 return
-            if self._engine.expects(exchange.request_id):  # another call of that name is in flight
-                exchange.request_id = _other_id(exchange.request_id, headers)
             body = _read(scope["path"], headers, content)
             identity = read_identity(headers)
-            request = self._request(exchange.request_id, tenant, identity, body)
+            prompt = await self._prompts.estimate(body, tenant, identity.app, identity.agent)
+            if self._engine.expects(exchange.request_id):  # another call of that name is in flight
+                exchange.request_id = _other_id(exchange.request_id, headers)
+            request = self._request(exchange.request_id, tenant, identity, body, prompt.tokens)
             call = Call(
                 request,
                 scope,
@@ -110,6 +115,7 @@ class Gateway:
                 self._desk,
                 self._engine,
                 self._on_trouble,
+                on_counted=partial(self._prompts.learn, prompt),
                 is_workflow=identity.workflow_id is None,
             )
             await call.run(exchange, receive)
@@ -147,7 +153,9 @@ class Gateway:
             raise BodyTooSlow(BODY_TIMEOUT_S) from None
         return None
 
-    def _request(self, request_id: str, tenant: str, identity: Identity, body: Body) -> Request:
+    def _request(
+        self, request_id: str, tenant: str, identity: Identity, body: Body, prompt_tokens: int
+    ) -> Request:
         now = self._desk.now()
         return Request(
             id=request_id,
@@ -161,8 +169,11 @@ class Gateway:
             model=body.model,
             workflow_started_at=min(identity.started_at or now, now),
             arrived_at=now,
-            prompt_tokens=body.prompt_tokens,
+            prompt_tokens=prompt_tokens,
             completion_tokens=body.completion_tokens,
+            completion_limit=body.completion_limit,
+            prefix=body.prefix,
+            prefix_units=body.prefix_units,
         )
 
 

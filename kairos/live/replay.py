@@ -9,6 +9,7 @@ import asyncio
 import secrets
 from collections.abc import Sequence
 from contextlib import suppress
+from typing import Any
 
 import msgspec
 
@@ -23,6 +24,7 @@ from kairos.workload.course import Course
 from kairos.workload.workflows import Submission
 
 _MODELS_S = 30  # to list models takes no engine
+_LAST_TOKEN = 0  # by its id: every vocabulary has one
 
 
 class _Task(msgspec.Struct):
@@ -48,16 +50,19 @@ class Replay:
         api_key: str | None = None,
         stream: bool = True,
         time_limit_s: float | None = None,
+        tell_lengths: bool = True,
     ) -> None:
         """`model`: None is the first that the server offers. `time_limit_s` counts from the first
-        arrival; what has not ended then is given up."""
+        arrival; what has not ended then is given up. `tell_lengths`: calls say in their
+        `max_tokens` how long their answers will be; else, where the server takes fields that are
+        vLLM's, nothing before it says so."""
         self._server, self._api_key = server_url(url), api_key
         self._submissions, self._limit_s = submissions, time_limit_s
         self._model = model or ""
         self._stream = {"stream": True, "stream_options": {"include_usage": True}} if stream else {}
         self._now = WallClock().now
         self._client = ReplayClient(self._server, api_key, self._now)
-        self._is_exact = True
+        self._is_exact, self._tell_lengths = True, tell_lengths
         self._run_id = secrets.token_hex(4)
         self._wording = Wording(self._run_id)
         self._tally = Tally(len(submissions))
@@ -177,15 +182,27 @@ class Replay:
             calls.create_task(self._play(task, follower, task.last_at, calls))
 
     def _content(self, text: str, completion_tokens: int) -> bytes:
-        exact = {"min_tokens": completion_tokens, "ignore_eos": True} if self._is_exact else {}
         body = {
             "model": self._model,
             "messages": [{"role": "user", "content": text}],
-            "max_tokens": completion_tokens,
-            **exact,
+            **self._length(completion_tokens),
             **self._stream,
         }
         return msgspec.json.encode(body)
+
+    def _length(self, tokens: int) -> dict[str, Any]:
+        """The fields that make an answer so long."""
+        if not self._is_exact:
+            return {"max_tokens": tokens}
+        if self._tell_lengths:
+            return {"max_tokens": tokens, "min_tokens": tokens, "ignore_eos": True}
+        # Its last token is one that ends it, allowed from there on, and there as good as certain.
+        return {
+            "min_tokens": tokens - 1,
+            "stop_token_ids": [_LAST_TOKEN],
+            "logit_bias": {str(_LAST_TOKEN): 100},
+            "ignore_eos": True,
+        }
 
     def _request(self, task: _Task, position: int) -> Request:
         """The call as recorded, sent now."""

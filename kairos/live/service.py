@@ -17,14 +17,18 @@ from kairos.learner import Learner
 from kairos.live.access import Access
 from kairos.live.admin import build_admin
 from kairos.live.alone import Alone
+from kairos.live.clock import WallClock
 from kairos.live.engine import HttpEngine, Upstream
 from kairos.live.factlog import FactLog
 from kairos.live.gateway import Gateway, build_app
 from kairos.live.http import listen, server_of, serving, url_of
+from kairos.live.inquiry import Target
 from kairos.live.kafka.connection import connection
-from kairos.live.monitor import Monitor, Target
+from kairos.live.monitor import Monitor
 from kairos.live.pool.pooled import Pooled, pooled
 from kairos.live.telemetry import Telemetry
+from kairos.live.tokenizer import Tokenizers
+from kairos.live.tokens import PromptTokens
 from kairos.model import SECOND
 from kairos.orchestrator.orchestrator import Orchestrator
 from kairos.runtime import Observer
@@ -52,6 +56,7 @@ class _Parts(msgspec.Struct):
     brain: Brain
     monitor: Monitor
     telemetry: Telemetry
+    prompts: PromptTokens
     background: list[Coroutine[None, None, None]]
 
 
@@ -75,6 +80,7 @@ async def running(
                 brain,
                 parts.engine,
                 access,
+                parts.prompts,
                 served_models=monitor.models,
                 on_trouble=monitor.hear_of,
                 on_error=telemetry.count_error,
@@ -122,8 +128,12 @@ async def _put_together(
     orchestrator = Orchestrator(idle_us=settings.workflow_idle_s * SECOND) if bus is None else None
     targets = [_target(each) for each in settings.engine]
     monitor = Monitor(lambda event: brain.feed(event), targets)  # noqa: PLW0108 - not there yet
-    telemetry = Telemetry(lambda: brain.balancer, orchestrator)
-    with _open_log(settings.log_dir) as log:
+    telemetry = Telemetry(lambda: brain.balancer, orchestrator, WallClock().now)
+    with (
+        contextlib.closing(Tokenizers(settings.tokenizer)) as tokenizers,
+        _open_log(settings.log_dir) as log,
+    ):
+        prompts = PromptTokens(tokenizers)
         watching: tuple[Observer, ...] = (
             telemetry,
             *([log] if log is not None else []),
@@ -133,12 +143,14 @@ async def _put_together(
             if orchestrator is not None:
                 brain = Alone(settings, engine, new_balancer(), Learner(orchestrator), watching)
                 background = [*brain.background(), monitor.run(), *_flushing(log)]
-                yield _Parts(engine, brain, monitor, telemetry, background)
+                yield _Parts(engine, brain, monitor, telemetry, prompts, background)
             elif bus is not None:
-                joined = pooled(settings, bus, engine, monitor, telemetry, new_balancer, watching)
+                joined = pooled(
+                    settings, bus, engine, monitor, telemetry, prompts, new_balancer, watching
+                )
                 async with joined as brain:
                     background = [*brain.background(), monitor.run(), *_flushing(log)]
-                    yield _Parts(engine, brain, monitor, telemetry, background)
+                    yield _Parts(engine, brain, monitor, telemetry, prompts, background)
 
 
 def _flushing(log: FactLog | None) -> list[Coroutine[None, None, None]]:
@@ -155,7 +167,13 @@ def _target(engine: EngineSettings) -> Target:
     key = os.environ[engine.api_key_env] if engine.api_key_env else None
     base_url = engine.url.rstrip("/").removesuffix("/v1")
     upstream = Upstream(engine.id, base_url, key)
-    return Target(upstream, engine.max_num_seqs or MAX_NUM_SEQS, engine.kv_tokens)
+    return Target(
+        upstream,
+        max_num_seqs=engine.max_num_seqs or MAX_NUM_SEQS,
+        kv_tokens=engine.kv_tokens,
+        priority=engine.priority,
+        token_us=engine.token_us,
+    )
 
 
 @contextlib.contextmanager

@@ -1,4 +1,5 @@
-"""Reads a stream of server-sent events while it is forwarded: usage, errors and its proper end.
+"""Reads a stream of server-sent events while it is forwarded: usage, errors, how far it is, and its
+proper end.
 
 Bytes are passed on as they came. Only a stream whose usage chunk the client did not ask for is cut
 at event boundaries, so that this one chunk can be left out.
@@ -11,6 +12,10 @@ import msgspec
 
 _END_OF_EVENT = re.compile(rb"\r?\n\r?\n")
 _OF_INTEREST = re.compile(rb'"(?:usage"|error"|response\.)')  # in every event worth parsing
+# Where a chunk of an answer begins that is not empty. What a model writes cannot look like that: in
+# it quotes are escaped.
+_TEXT = b'"content":"'  # as vLLM spells most of them; looked for first, in a third of the time
+_CONTENT = re.compile(rb'"(?:content|text|arguments|reasoning|reasoning_content)"\s*:\s*"[^"]')
 _LAST_EVENTS = {"response.completed", "response.incomplete", "response.failed"}
 _MAX_EVENT_BYTES = 1 << 20  # an unfinished event larger than this is forwarded unread
 
@@ -75,6 +80,13 @@ class SseReader:
         self.usage: Usage | None = None
         self.error: str | None = None
         self.done = False  # the stream said that it was complete
+        self._chunks = 0  # with content
+
+    @property
+    def completion_tokens(self) -> int:
+        """How many the answer has had so far: at least, as a chunk may carry several."""
+        told = self.usage.completion if self.usage is not None else None
+        return max(told or 0, self._chunks)
 
     def feed(self, data: bytes) -> bytes:
         """Take bytes as they came; return those to forward now, maybe none."""
@@ -103,10 +115,14 @@ class SseReader:
         if not _OF_INTEREST.search(event):
             if b"[DONE]" in event and _data_of(event) == [b"[DONE]"]:
                 self.done = True
+            else:
+                self._chunks += _has_content(event)
             return True
         parsed = _parse(b"\n".join(_data_of(event)))
         if parsed is None:
             return True
+        is_chunk = _has_content(event) if parsed.type is None else parsed.type.endswith(".delta")
+        self._chunks += is_chunk
         for answer in (parsed, parsed.response):
             if answer is not None:
                 self.usage = answer.usage or self.usage
@@ -116,6 +132,13 @@ class SseReader:
             self.done = True
         is_usage_chunk = parsed.usage is not None and _is_empty_list(bytes(parsed.choices))
         return not is_usage_chunk
+
+
+def _has_content(event: bytes) -> bool:
+    at = event.find(_TEXT)
+    if at >= 0 and event[at + len(_TEXT) : at + len(_TEXT) + 1] != b'"':
+        return True
+    return _CONTENT.search(event, max(0, event.find(b'"choices"'))) is not None
 
 
 def _is_empty_list(json: bytes) -> bool:

@@ -4,7 +4,7 @@ Labels are instances and outcomes only: agents' and tenants' names are the clien
 they would grow without bound, and tell one tenant of another.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 
 from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
@@ -13,21 +13,29 @@ from prometheus_client.registry import Collector
 from kairos.balancer import Balancer
 from kairos.calls import CallTracker
 from kairos.errors import KairosError
-from kairos.events import Record
+from kairos.events import InstanceStatus, Record
 from kairos.model import SECOND
 from kairos.orchestrator.orchestrator import Orchestrator
 
+_STALE_US = 3 * SECOND  # what an engine said of itself before that is not how it is now
 _SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300)
 
 
 class Telemetry(Collector):
     """An observer of records; `render` is what /metrics answers."""
 
-    def __init__(self, balancer: Callable[[], Balancer], orchestrator: Orchestrator | None) -> None:
+    def __init__(
+        self,
+        balancer: Callable[[], Balancer],
+        orchestrator: Orchestrator | None,
+        now: Callable[[], int],
+    ) -> None:
         """`balancer` gives the one that decides now; `orchestrator` is None where another process
-        follows the workflows."""
+        follows the workflows; `now` is the clock of the records, in µs."""
         self._balancer = balancer
         self._orchestrator = orchestrator
+        self._now = now
+        self._told: dict[str, tuple[int, InstanceStatus]] = {}  # by instance, the last and when
         self._tracker = CallTracker()
         self._registry = CollectorRegistry()
         calls = Counter(
@@ -53,6 +61,8 @@ class Telemetry(Collector):
         self._registry.register(self)
 
     def __call__(self, record: Record) -> None:
+        if isinstance(record.event, InstanceStatus):
+            self._told[record.event.instance_id] = record.at, record.event
         for row in self._tracker.observe(record):
             assert row.outcome is not None
             self._calls[row.outcome].inc()
@@ -83,12 +93,14 @@ class Telemetry(Collector):
         booked = GaugeMetricFamily(
             "kairos_kv_booked_tokens", "KV memory booked on the instance", labels=["instance"]
         )
-        ledger = self._balancer().ledger
+        balancer = self._balancer()
+        ledger = balancer.ledger
         for instance_id in ledger.instances:
             running.add_metric([instance_id], ledger.running(instance_id))
-            booked.add_metric([instance_id], ledger.booked_tokens(instance_id))
+            booked.add_metric([instance_id], ledger.held_tokens(instance_id, balancer.at))
         yield running
         yield booked
+        yield from engines(self._statuses())
         if self._orchestrator is not None:
             yield from learning(self._orchestrator)
         tau = self._balancer().knowledge.kendall_tau
@@ -99,8 +111,40 @@ class Telemetry(Collector):
                 value=tau,
             )
 
+    def _statuses(self) -> list[InstanceStatus]:
+        """What is known of the instances at this moment."""
+        told = (self._told.get(each) for each in self._balancer().ledger.instances)
+        now = self._now()
+        return [last[1] for last in told if last is not None and now - last[0] <= _STALE_US]
+
     def _histogram(self, name: str, documentation: str) -> Histogram:
         return Histogram(name, documentation, registry=self._registry, buckets=_SECONDS)
+
+
+def engines(statuses: Iterable[InstanceStatus]) -> Iterator[Metric]:
+    """What engines say of themselves. Of what one does not tell there is no series."""
+    families: tuple[tuple[str, GaugeMetricFamily | CounterMetricFamily], ...] = (
+        ("kv_used", _gauge("kv_used_ratio", "Share of the KV memory that running calls hold")),
+        ("running", _gauge("requests_running", "Calls that run, whoever made them")),
+        ("waiting", _gauge("requests_waiting", "Calls that wait inside the engine")),
+        ("preemptions", _counter("preemptions", "Calls whose KV memory the engine took away")),
+        ("queried_tokens", _counter("prefix_queried_tokens", "Prompt tokens looked up in a cache")),
+        ("cached_tokens", _counter("prefix_cached_tokens", "Prompt tokens found in a cache")),
+    )
+    for status in statuses:
+        for field, family in families:
+            if (value := getattr(status, field)) is not None:
+                family.add_metric([status.instance_id], value)
+    for _, family in families:
+        yield family
+
+
+def _gauge(name: str, documentation: str) -> GaugeMetricFamily:
+    return GaugeMetricFamily(f"kairos_engine_{name}", documentation, labels=["instance"])
+
+
+def _counter(name: str, documentation: str) -> CounterMetricFamily:
+    return CounterMetricFamily(f"kairos_engine_{name}", documentation, labels=["instance"])
 
 
 def learning(orchestrator: Orchestrator) -> Iterator[Metric]:

@@ -15,6 +15,7 @@ from kairos.learnt import (
 )
 from kairos.model import Request
 from kairos.position import IDLE_US, Position, Positions, WorkflowKey, features, workflow_key
+from kairos.scheduler.answers import Answers
 
 # Until anything is learnt, work is told from tokens; only its proportions matter then.
 _US_PER_COMPLETION_TOKEN = 20_000
@@ -49,6 +50,7 @@ class Knowledge:
         self.epoch = 0
         self.kendall_tau: float | None = None  # of the ranks, against the order of the means
         self.positions = Positions(idle_us=idle_us)
+        self._answers = Answers()
         self._profiles: dict[AgentKey, AgentProfile] = {}
         self._models: dict[tuple[str, str], RemainingModel] = {}
         self._ranks: dict[AgentKey, float] = {}
@@ -93,6 +95,8 @@ class Knowledge:
             return
         key = workflow_key(standing.request)
         self._note_attained(standing.request, key)
+        if completion_tokens is not None:
+            self._answers.see(standing.request, completion_tokens)
         together = self._together[key]
         del together.standings[request_id]
         together.calls_us -= standing.call_us
@@ -158,8 +162,16 @@ class Knowledge:
 
     def completion_tokens(self, request: Request) -> Distribution | None:
         """Of the answers to calls like this one; None while nothing is known."""
-        profile = self.profile(request)
+        seen = self._answers.distribution(request)
+        if seen is not None:
+            return seen
+        profile = self.profile(request)  # of before a restart
         return profile.completion_tokens if profile is not None else None
+
+    def latency_us(self, request: Request) -> Distribution | None:
+        """Of the execution of calls like this one; None while nothing is known."""
+        profile = self.profile(request)
+        return profile.call_us if profile is not None else None
 
     def call_us(self, request: Request) -> int:
         """Expected execution latency of the call alone, at least 1."""

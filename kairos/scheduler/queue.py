@@ -6,6 +6,9 @@ before it, its own included, is written down. Once what was dispatched since the
 configured, or when the policy's own patience ends. Overdue requests go first, in order of arrival,
 and room is kept for one that does not fit. So the work that overtakes a request while the pool has
 room for it is at most `OVERTAKEN` times the work that it found before it. Ours.
+
+Head of line: where the first by policy does not fit, it gets a reservation, and those behind it may
+go that fit beside that; no more than `BACKFILL` are passed over (EASY backfilling: Lifka, 1995).
 """
 
 from collections import OrderedDict
@@ -21,6 +24,7 @@ from kairos.scheduler.knowledge import Knowledge
 from kairos.scheduler.policies import Key, Policy
 
 OVERTAKEN = 9
+BACKFILL = 64
 MAX_WAIT_US = 600 * SECOND
 _RENEWED_AT_ONCE = 256  # keys, per fact, after new ranks: under 2 ms (`make bench`)
 
@@ -33,6 +37,9 @@ class Room(Protocol):
 
     def fits(self, request: Request) -> bool:
         """Whether the request can be placed now."""
+
+    def reserve(self, request: Request) -> None:
+        """What fits from now on does not delay the request, which does not fit now."""
 
     def keep_for(self, request: Request) -> bool:
         """Leave alone, from now on, the instances that could serve the request once they are free;
@@ -57,7 +64,7 @@ class _Waiting(msgspec.Struct):
 
 
 class WaitQueue:
-    """Heaps by policy key, by KV need, and by when a request becomes overdue; equal keys leave in
+    """Heaps by policy key, and by when a request becomes overdue; equal keys leave in
     order of arrival. Everything is O(log n) amortised and never O(n) at once, but passing over k
     requests that do not fit, which adds O(k log n) to a pop.
     """
@@ -69,19 +76,21 @@ class WaitQueue:
         arrivals: Iterator[int],
         max_wait_us: int = MAX_WAIT_US,
         overtaken: float = OVERTAKEN,
+        backfill: int = BACKFILL,
     ) -> None:
         """`arrivals` numbers the requests; queues that share it agree on who came first.
-        `overtaken` infinite: the policy alone decides."""
+        `overtaken` infinite: the policy alone decides. `backfill` 0: nobody goes before the first.
+        """
         self._policy = policy
         self._knowledge = knowledge
         self._arrivals = arrivals
         self._max_wait_us = max_wait_us
         self._overtaken = overtaken
+        self._backfill = backfill
         self._waiting: OrderedDict[str, _Waiting] = OrderedDict()  # in order of arrival
         self._waiting_us = 0  # predicted work of all that wait
         self._dispatched_us = 0  # predicted work of all that ever left for an instance
         self._by_key: LazyHeap[KeyEntry] = LazyHeap(self._renew_key)
-        self._by_need: LazyHeap[NumberEntry] = LazyHeap(self._if_here)
         self._by_due_work: LazyHeap[NumberEntry] = LazyHeap(self._if_not_overdue)
         self._by_due_at: LazyHeap[NumberEntry] = LazyHeap(self._if_not_overdue)
         self._overdue: LazyHeap[NumberEntry] = LazyHeap(self._if_here)  # by number of arrival
@@ -114,7 +123,6 @@ class WaitQueue:
         due_at = at + (longest_us if patience_us is None else min(patience_us, longest_us))
         due_us = self._dispatched_us + self._overtaken * self._waiting_us
         self._by_key.push((key, seq, request.id), n)
-        self._by_need.push((request.peak_kv_tokens, seq, request.id), n)
         self._by_due_work.push((due_us, seq, request.id), n)
         self._by_due_at.push((due_at, seq, request.id), n)
 
@@ -136,12 +144,6 @@ class WaitQueue:
         head = self._by_key.top()
         assert head is not None
         return head[0], head[1]
-
-    def least_need(self) -> int:
-        """The smallest KV need of any waiting request, in tokens. Queue not empty."""
-        entry = self._by_need.top()
-        assert entry is not None
-        return int(entry[0])
 
     def rekey(self, request: Request) -> bool:
         """A fact about the request's workflow may have changed its key. Returns whether it did."""
@@ -201,7 +203,11 @@ class WaitQueue:
             if room.fits(request):
                 self._by_key.put_back(head)
                 return Turn(request, "backfill" if passed_over else "first")
+            if not passed_over:
+                room.reserve(request)
             passed_over.append(head)
+            if len(passed_over) > self._backfill:
+                break
         return None
 
     def _note_time(self, at: int) -> None:

@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from functools import partial
 
+from kairos.events import InstanceStatus
 from kairos.sim.clock import VirtualClock
 from kairos.sim.engine.calls import EngineCall, Progress
 from kairos.sim.engine.engine import Engine
@@ -59,6 +60,22 @@ class Fleet:
         running.calls[call.id] = None
         self._set_wake_up(running)
 
+    def progress(self) -> dict[str, int]:
+        """How many tokens of its answer each call has had that has had any."""
+        now = self._clock.now()
+        return {
+            call_id: generated
+            for running in self._running.values()
+            for call_id in running.calls
+            if (generated := running.engine.generated(call_id, now))
+        }
+
+    def statuses(self) -> list[InstanceStatus]:
+        """What each engine says of itself."""
+        return [
+            _status(instance_id, running.engine) for instance_id, running in self._running.items()
+        ]
+
     def _set_wake_up(self, running: _Running) -> None:
         """A wake-up that was set for another instant finds that it is not wanted any more."""
         at = running.engine.next_at()
@@ -80,3 +97,18 @@ class Fleet:
                 del running.calls[seen.call_id]
             self._on_progress(seen)
         self._set_wake_up(running)
+
+
+def _status(instance_id: str, engine: Engine) -> InstanceStatus:
+    profile, stats = engine.profile, engine.stats
+    has_sequences = engine.running < profile.max_num_seqs
+    return InstanceStatus(
+        instance_id,
+        kv_used=engine.used_blocks * profile.block_size / profile.kv_tokens,
+        running=engine.running,
+        waiting=engine.waiting,
+        waiting_for_room=engine.waiting if has_sequences else 0,
+        preemptions=stats.preemptions,
+        queried_tokens=stats.queried_tokens,
+        cached_tokens=stats.cached_tokens,
+    )

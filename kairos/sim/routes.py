@@ -215,14 +215,27 @@ class StandIn:
         return web.Response()
 
     async def _metrics(self, _: web.Request) -> web.Response:
-        batch, model = self.batch, f'{{engine="0",model_name="{self.settings.model}"}}'
-        blocks = self.settings.kv_tokens // BLOCK_TOKENS
-        cache = f'{{block_size="{BLOCK_TOKENS}",engine="0",num_gpu_blocks="{blocks}"}}'
+        """As vLLM tells it: one more block than can be used, which is its own."""
+        batch, settings = self.batch, self.settings
+        engine = f'engine="0",model_name="{settings.model}"'
+        blocks = settings.kv_tokens // BLOCK_TOKENS + 1
+        cache = (
+            f'block_size="{BLOCK_TOKENS}",enable_prefix_caching="False",engine="0",'
+            f'kv_cache_size_tokens="{blocks * BLOCK_TOKENS}",num_gpu_blocks="{blocks}"'
+        )
+        figures = {
+            f"num_requests_running{{{engine}}}": len(batch.running),
+            f"num_requests_waiting{{{engine}}}": len(batch.waiting),
+            f'num_requests_waiting_by_reason{{{engine},reason="capacity"}}': len(batch.waiting),
+            f'num_requests_waiting_by_reason{{{engine},reason="deferred"}}': 0,
+            f"kv_cache_usage_perc{{{engine}}}": batch.used_tokens / settings.kv_tokens,
+            f"prefix_cache_queries_total{{{engine}}}": 0,
+            f"prefix_cache_hits_total{{{engine}}}": 0,
+            f"num_preemptions_total{{{engine}}}": 0,
+            f"cache_config_info{{{cache}}}": 1,
+        }
         lines = [
-            f"vllm:num_requests_running{model} {len(batch.running)}",
-            f"vllm:num_requests_waiting{model} {len(batch.waiting)}",
-            f"vllm:kv_cache_usage_perc{model} {batch.used_tokens / self.settings.kv_tokens}",
-            f"vllm:cache_config_info{cache} 1.0",
+            *(f"vllm:{name} {float(value)}" for name, value in figures.items()),
             f"standin:requests_finished_total {self.finished}",
             f"standin:requests_aborted_total {self.aborted}",
         ]

@@ -24,6 +24,7 @@ from kairos.sim.clock import VirtualClock
 from kairos.sim.engine.calls import EngineCall
 from kairos.workload import Call
 from kairos.workload.course import Course
+from kairos.workload.prompt import prefix_hashes
 from kairos.workload.retries import RETRIES, is_tried_again
 from kairos.workload.workflows import Submission, Workflow
 
@@ -72,10 +73,10 @@ class Users:
         asked = self._asked[request_id]
         return asked.task.course.workflow.calls[asked.position]
 
-    def engine_call(self, request_id: str) -> EngineCall:
+    def engine_call(self, request_id: str, priority: int = 0) -> EngineCall:
         """The same as an engine gets it."""
         asked = self._asked[request_id]
-        return engine_call(asked.task.course.workflow, asked.position, request_id)
+        return engine_call(asked.task.course.workflow, asked.position, request_id, priority)
 
     def answered(self, request_id: str) -> None:
         """The answer is here, whole."""
@@ -142,6 +143,9 @@ class Users:
             arrived_at=self._clock.now(),
             prompt_tokens=call.prompt_tokens,
             completion_tokens=expected,
+            completion_limit=call.completion_tokens if self._tell_lengths else None,
+            prefix=prefix_hashes(workflow.prompts[asked.position]),
+            prefix_units=call.prompt_tokens,
         )
 
     def _give_up(self, task: _Task, why: str) -> None:
@@ -163,10 +167,11 @@ def _request_id(task: _Task, position: int) -> str:
     return f"{task.course.workflow.id}/{position}"
 
 
-def engine_call(workflow: Workflow, position: int, call_id: str) -> EngineCall:
+def engine_call(workflow: Workflow, position: int, call_id: str, priority: int = 0) -> EngineCall:
     """A call of the workflow as an engine gets it."""
     return EngineCall(
         id=call_id,
         prompt=workflow.prompts[position],
         completion_tokens=workflow.calls[position].completion_tokens,
+        priority=priority,
     )

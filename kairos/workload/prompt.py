@@ -1,8 +1,11 @@
 """What a prompt consists of, without its text: so that two prompts share what they would share."""
 
+from bisect import bisect_right
 from collections.abc import Sequence
+from hashlib import blake2b
 from typing import NamedTuple
 
+from kairos.model import PREFIX_MARKS
 from kairos.workload.workflow_file import Call
 
 
@@ -63,6 +66,20 @@ def cut(prompt: Prompt, tokens: int) -> Prompt:
         return prompt[:kept]
     name, last = prompt[kept - 1]
     return (*prompt[: kept - 1], Piece(name, last - tokens))
+
+
+def prefix_hashes(prompt: Prompt) -> tuple[int, ...]:
+    """Of what the prompt begins with, up to each of `PREFIX_MARKS` tokens that it has: see
+    `Request.prefix`. A chain, with a link for each piece, and in it the number of tokens."""
+    hashes: list[int] = []
+    chain, tokens = "", 0
+    for piece in prompt:
+        chain = blake2b(f"{chain} {tokens} {piece.name}".encode(), digest_size=8).hexdigest()
+        tokens += piece.tokens
+        for mark in PREFIX_MARKS[len(hashes) : bisect_right(PREFIX_MARKS, tokens)]:
+            digest = blake2b(f"{chain} {mark}".encode(), digest_size=4).digest()
+            hashes.append(int.from_bytes(digest, "big"))
+    return tuple(hashes)
 
 
 def shared_name(app: str, agent: str) -> str:

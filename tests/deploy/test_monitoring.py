@@ -36,7 +36,7 @@ def exported(text):
 def test_the_dashboard_asks_for_what_services_export():
     balancer = build.balancer()
     balancer.handle(ProfilesLearnt(kendall_tau=1.0), at=0)
-    gateway = Telemetry(lambda: balancer, None)
+    gateway = Telemetry(lambda: balancer, None, lambda: 0)
     knowledge = SimpleNamespace(kendall_tau=1.0)
     following = SimpleNamespace(records=0, orchestrator=Orchestrator(), knowledge=knowledge)
     member = SimpleNamespace(following=following, behind_us=0, published=0)

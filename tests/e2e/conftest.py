@@ -98,10 +98,22 @@ async def kairos(caplog, monkeypatch):
     tasks_before = asyncio.all_tasks()
     stack, started = AsyncExitStack(), []
 
-    async def start(*urls, max_num_seqs=None, kv_tokens=None, joins=None, key_env=None, **given):
+    async def start(
+        *urls,
+        max_num_seqs=None,
+        kv_tokens=None,
+        priority=False,
+        joins=None,
+        key_env=None,
+        **given,
+    ):
         engine = tuple(
             EngineSettings(
-                url=url, max_num_seqs=max_num_seqs, kv_tokens=kv_tokens, api_key_env=key_env
+                url=url,
+                max_num_seqs=max_num_seqs,
+                kv_tokens=kv_tokens,
+                priority=priority,
+                api_key_env=key_env,
             )
             for url in urls
         )

@@ -252,7 +252,7 @@ async def test_what_an_engine_serves_from_now_on_is_noticed(kairos, engine):
         (
             "/metrics",
             'vllm:x 1\nvllm:cache_config_info{block_size="16",num_gpu_blocks="100"} 1.0\n',
-            (5, 1600),
+            (5, 1584),
         ),
         ("/metrics", 'vllm:cache_config_info{block_size="16",num_gpu_blocks="None"} 1', (5, 600)),
         ("/props", '{"total_slots":4,"default_generation_settings":{"n_ctx":512}}', (4, 2048)),
@@ -289,7 +289,7 @@ async def test_limits_that_come_in_the_last_piece_of_a_long_answer_are_read(kair
     engine.probe = tell
     served = await kairos(engine.url)
 
-    assert (await served.facts.seen(InstanceJoined)).instance.kv_tokens == 1600
+    assert (await served.facts.seen(InstanceJoined)).instance.kv_tokens == 1584
 
 
 @pytest.mark.parametrize("path", ["/v1/chat/completions", "/metrics"])

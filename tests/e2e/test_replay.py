@@ -215,6 +215,19 @@ async def test_fields_that_a_server_refuses_are_left_out_from_then_on(engine, st
     assert (replayed.completion_deviation.median, replayed.completion_deviation.worst) == (-2, -2)
 
 
+async def test_lengths_that_are_not_told_are_left_to_the_engine(engine):
+    server = Scripted(engine)
+    asked = at_once([call(0, completion_tokens=7), call(1, completion_tokens=1)])
+    await Replay(engine.url, asked, tell_lengths=False).run()
+
+    bodies = [json.loads(each.body) for each in server.calls]
+    assert not any("max_tokens" in body for body in bodies)
+    assert [body["min_tokens"] + 1 for body in bodies] == [7, 1]
+    for body in bodies:
+        (last,) = body["stop_token_ids"]
+        assert body["logit_bias"] == {str(last): 100}
+
+
 async def test_a_server_that_refuses_every_call_is_told_of_at_once(engine):
     async def refuse(_):
         return refusal(400)

@@ -6,13 +6,15 @@ import re
 import signal
 from contextlib import suppress
 from pathlib import Path
+from types import SimpleNamespace
 
 import aiohttp
 import openai
 import pytest
 
 from kairos.demo.engines import start_engines
-from kairos.events import Cancelled, Failed, Finished, InstanceLeft
+from kairos.events import Cancelled, Failed, Finished, InstanceLeft, InstanceStatus
+from kairos.live import monitor
 from tests.processes import Process
 from tests.vllm import descendants, needs_vllm, until_gone
 
@@ -49,7 +51,16 @@ async def test_what_vllm_serves_and_holds_is_discovered(kairos, vllm):
     serving = await kairos(*vllm)
     instances = serving.balancer.ledger.instances.values()
     assert [each.models for each in instances] == [(MODEL,)] * len(vllm)
-    assert [each.kv_tokens for each in instances] == [1024 * BLOCK] * len(vllm)
+    # One block of the 1,024 is vLLM's own.
+    assert [each.kv_tokens for each in instances] == [1023 * BLOCK] * len(vllm)
+    assert [each.block_size for each in instances] == [BLOCK] * len(vllm)
+    assert all(each.prefix_caching for each in instances)
+    # The first time, vLLM may take longer to say how it was started than is waited for.
+    await serving.facts.until(
+        lambda: all(each.priority for each in serving.balancer.ledger.instances.values())
+    )
+    # vLLM's own choice on a CPU; nobody else says less than 256.
+    assert {i.max_num_seqs for i in serving.balancer.ledger.instances.values()} == {128}
 
 
 async def test_a_chat_is_answered_whole_and_streamed(kairos, client, vllm):
@@ -77,6 +88,67 @@ async def test_the_part_of_a_prompt_that_was_in_the_cache_is_known(kairos, clien
     assert first.cached_tokens == 0
     # Whole blocks, and never all of a prompt: its last token is computed for the answer's first.
     assert second.cached_tokens == (second.prompt_tokens - 1) // BLOCK * BLOCK > 0
+
+
+@pytest.fixture
+def often(monkeypatch):
+    monkeypatch.setattr(monitor, "INTERVAL_S", 0.1)
+
+
+@pytest.mark.usefixtures("often")
+async def test_what_vllm_says_of_its_load_is_told(kairos, client, vllm):
+    serving = await kairos(vllm[0])
+    chat, number, length = client(serving), 6, 1200
+
+    async def ask(n):
+        messages = [{"role": "user", "content": f"{n} {vllm[0]} one two three four " * 20}]
+        await chat.create(model=MODEL, messages=messages, max_tokens=length, extra_body=FULL)
+
+    idle = await serving.facts.seen(InstanceStatus)
+    assert (idle.kv_used, idle.running, idle.waiting, idle.waiting_for_room) == (0, 0, 0, 0)
+    await asyncio.gather(*map(ask, range(number)))
+    told = serving.facts.all(InstanceStatus)
+    await serving.facts.until(lambda: serving.facts.all(InstanceStatus)[-1].running == 0)
+
+    assert max(each.running for each in told) == number
+    finished = serving.facts.all(Finished)
+    tokens = sum(fact.prompt_tokens + length for fact in finished)
+    # All had run at once; their blocks are not all full, nor was the last look at the last token.
+    most = max(each.kv_used for each in told) * 1023 * BLOCK
+    assert 0.6 * tokens < most < tokens + number * BLOCK
+    last = serving.facts.all(InstanceStatus)[-1]
+    assert last.kv_used == 0
+    assert last.queried_tokens - idle.queried_tokens == sum(each.prompt_tokens for each in finished)
+    assert last.cached_tokens - idle.cached_tokens == sum(each.cached_tokens for each in finished)
+    assert last.preemptions == idle.preemptions
+
+
+@pytest.mark.usefixtures("often")
+async def test_memory_that_is_short_shows_as_waiting_at_once_and_as_preemptions_later(
+    kairos, client
+):
+    needs_vllm()
+    short = ["--max-model-len", "1024", "--num-gpu-blocks-override", "33"]
+    async with start_engines("vllm", 1, options=short) as urls:
+        serving = await kairos(*urls, priority=True)
+        [instance] = serving.balancer.ledger.instances.values()
+        assert instance.kv_tokens == 32 * BLOCK
+        # It does not run in development mode, so these are as the operator says.
+        assert (instance.priority, instance.max_num_seqs) == (True, 256)
+
+        direct = client(SimpleNamespace(url=urls[0]))  # Kairos would not send so many at once
+        asked = {"model": MODEL, "max_tokens": 400, "extra_body": FULL, "timeout": 200}
+        one = HELLO[0]
+        await asyncio.gather(
+            *(direct.create(messages=[one | {"content": f"{n} Hello"}], **asked) for n in range(6))
+        )
+        await serving.facts.until(lambda: serving.facts.all(InstanceStatus)[-1].running == 0)
+    told = serving.facts.all(InstanceStatus)
+    short_of_room = [n for n, each in enumerate(told) if each.waiting_for_room]
+    preempted = [n for n, each in enumerate(told) if each.preemptions]
+    assert max(each.kv_used for each in told) > 0.8
+    assert short_of_room[0] < preempted[0]
+    assert told[short_of_room[0]].waiting == told[short_of_room[0]].waiting_for_room
 
 
 async def test_a_priority_reaches_vllm(kairos, client, vllm):

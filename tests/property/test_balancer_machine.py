@@ -9,6 +9,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
+from kairos.dispatcher.placements import PLACEMENTS, THRESHOLD
 from kairos.errors import KairosError
 from kairos.events import (
     Arrived,
@@ -19,7 +20,9 @@ from kairos.events import (
     FirstToken,
     InstanceJoined,
     InstanceLeft,
+    InstanceStatus,
     ProfilesLearnt,
+    Progressed,
     Refuse,
     Tick,
     WorkflowEnded,
@@ -32,6 +35,8 @@ from kairos.scheduler.queue import OVERTAKEN
 from tests import build, learnt
 
 INSTANCES = ["a", "b", "c"]
+# What these go by is used now; up to which share of the memory.
+NOW = {"round-robin": 1.0, "affinity": 1.0, "least-kv": THRESHOLD, "power-of-two": THRESHOLD}
 MODELS = ["m", "n", None]
 APPS = {"u": "app", "v": "other", "w": None}  # by workflow
 AGENTS = ["x", "y", None]
@@ -56,14 +61,13 @@ class Wait:
 class BalancerMachine(RuleBasedStateMachine):
     """The model: what was accepted and has not ended, and where it was sent."""
 
-    @initialize(
-        placement=st.sampled_from(["round-robin", "least-kv"]), policy=st.sampled_from([*POLICIES])
-    )
+    @initialize(placement=st.sampled_from([*PLACEMENTS]), policy=st.sampled_from([*POLICIES]))
     def start(self, placement, policy):
         self.balancer = build.balancer(
             policy=policy, placement=placement, max_waiting=MAX_WAITING, max_wait_us=MAX_WAIT_US
         )
         self.knowledge, self.policy = self.balancer.knowledge, self.balancer._policy
+        self.placement = placement
         self.at, self.arrivals = 0, 0
         self.fleet = {}
         self.waiting, self.running, self.waits = {}, {}, {}
@@ -96,8 +100,8 @@ class BalancerMachine(RuleBasedStateMachine):
         """No dispatch overfills its instance, by the model's own sums."""
         here = [r for r, instance_id in self.running.values() if instance_id == instance.id]
         assert len(here) <= instance.max_num_seqs
-        if instance.kv_tokens is not None and len(here) > 1:
-            assert sum(r.peak_kv_tokens for r in here) <= instance.kv_tokens
+        if instance.kv_tokens is not None and len(here) > 1 and self.placement in NOW:
+            assert sum(r.prompt_tokens for r in here) <= NOW[self.placement] * instance.kv_tokens
 
     def count_work(self, gone, model, instance):
         for request in self.waiting.values():
@@ -169,6 +173,21 @@ class BalancerMachine(RuleBasedStateMachine):
             del self.running[name]
         self.tell(end(name, "why") if end is Failed else end(name))
 
+    @precondition(lambda self: self.running)
+    @rule(data=st.data(), tokens=st.integers(0, 40))
+    def hear_of_progress(self, data, tokens):
+        name = data.draw(st.sampled_from(sorted(self.running)))
+        self.tell(Progressed({name: tokens, "stranger": 1}))
+
+    @rule(
+        name=st.sampled_from(INSTANCES),
+        kv_used=st.none() | st.floats(0, 1),
+        waiting_for_room=st.none() | st.integers(0, 2),
+        preemptions=st.none() | st.integers(0, 3),
+    )
+    def hear_of_an_instance(self, name, **told):
+        self.tell(InstanceStatus(name, **told))
+
     @precondition(lambda self: self.waiting)
     @rule(data=st.data())
     def cancel_waiting(self, data):
@@ -219,7 +238,7 @@ class BalancerMachine(RuleBasedStateMachine):
         running_here = sum(where == name for _, where in self.running.values())
         instance = build.instance(name, models=models, seqs=max(seqs, running_here), kv=kv)
         if any(where == name for _, where in self.running.values()) and kv is not None:
-            booked = sum(r.peak_kv_tokens for r, where in self.running.values() if where == name)
+            booked = sum(r.prompt_tokens for r, where in self.running.values() if where == name)
             instance = build.instance(
                 name, models=models, seqs=max(seqs, running_here), kv=max(kv, booked)
             )
@@ -239,7 +258,7 @@ class BalancerMachine(RuleBasedStateMachine):
         assert sorted(queued) == sorted(self.waiting)
         assert len(self.balancer.ledger) == len(self.running)
         for name, (_, instance_id) in self.running.items():
-            assert name in self.balancer.ledger._booked[instance_id]
+            assert self.balancer.ledger.instance_of(name) == instance_id
 
     @invariant()
     def nothing_waits_beside_an_instance_with_room_but_for_one_that_is_overdue(self):
@@ -256,13 +275,16 @@ class BalancerMachine(RuleBasedStateMachine):
         return overdue is not request and not (later and request in self.overdue())
 
     def has_room(self, instance, request):
+        """By its prompt; of what others expect it to grow to, nothing is said here."""
         here = [r for r, where in self.running.values() if where == instance.id]
         if len(here) >= instance.max_num_seqs:
             return False
-        if instance.kv_tokens is None:
+        if instance.kv_tokens is None or not here:
             return True
-        booked = self.balancer.ledger.booked_tokens(instance.id)
-        return booked + min(request.peak_kv_tokens, instance.kv_tokens) <= instance.kv_tokens
+        if self.placement not in NOW:
+            return False
+        held = self.balancer.ledger.held_tokens(instance.id, self.at)
+        return held + request.prompt_tokens <= NOW[self.placement] * instance.kv_tokens
 
     def overdue(self):
         """By the queue's word; the model checks that below."""
@@ -309,7 +331,12 @@ class BalancerMachine(RuleBasedStateMachine):
         instances = set(self.fleet) | {where for _, where in self.running.values()}
         here = {**self.waiting, **{name: request for name, (request, _) in self.running.items()}}
         workflows = {("default", request.workflow_id) for request in here.values()}
-        assert set(self.balancer.ledger._booked) <= instances
+        ledger = self.balancer.ledger
+        for kept in (ledger._flights, ledger._prompts, ledger._versions, ledger._speeds):
+            assert set(kept) <= instances
+        for kept in (ledger.instances, ledger.health._told, ledger.prefixes._caches):
+            assert set(kept) <= set(self.fleet)
+        assert sum(row.users for row in ledger.curves._rows.values()) == len(self.running)
         assert set(self.balancer._workflow_of) == set(here)
         assert set(self.knowledge._standings) == set(here)
         assert set(self.knowledge._together) == workflows

@@ -12,20 +12,25 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from kairos.scheduler.heap import LazyHeap
 from kairos.scheduler.knowledge import Knowledge
 from kairos.scheduler.policies import POLICIES, Fcfs
-from kairos.scheduler.queue import OVERTAKEN, WaitQueue
+from kairos.scheduler.queue import BACKFILL, OVERTAKEN, WaitQueue
 from tests import build
 
 FOREVER = 10**15
 
 
 class Room:
-    """Room for requests up to a need; `kept` says for whom the rest was kept."""
+    """Room for prompts up to a need; `kept` says for whom the rest was kept, `reserved` who were
+    told to fit later."""
 
     def __init__(self, need=FOREVER):
-        self.need, self.kept = need, None
+        self.need, self.kept, self.asked, self.reserved = need, None, [], []
 
     def fits(self, request):
-        return self.need is not None and request.peak_kv_tokens <= self.need
+        self.asked.append(request.id)
+        return self.need is not None and request.prompt_tokens <= self.need
+
+    def reserve(self, request):
+        self.reserved.append(request.id)
 
     def keep_for(self, request):
         self.kept, self.need = request, None
@@ -70,9 +75,9 @@ class Counting(ByTable):
         return self.states.get(request.id, 0)
 
 
-def made(policy, max_wait_us=FOREVER, overtaken=OVERTAKEN):
+def made(policy, max_wait_us=FOREVER, overtaken=OVERTAKEN, backfill=BACKFILL):
     knowledge = Knowledge()
-    queue = WaitQueue(policy(knowledge), knowledge, count(), max_wait_us, overtaken)
+    queue = WaitQueue(policy(knowledge), knowledge, count(), max_wait_us, overtaken, backfill)
 
     def push(request, at=0):
         knowledge.arrived(request, at)
@@ -84,11 +89,14 @@ def made(policy, max_wait_us=FOREVER, overtaken=OVERTAKEN):
 class QueueMachine(RuleBasedStateMachine):
     """Nobody is ever overdue: the order is the policy's alone."""
 
-    @initialize()
-    def start(self):
+    @initialize(backfill=st.sampled_from([0, 1, 3, BACKFILL]))
+    def start(self, backfill):
         self.table, self.expected, self.seq = {}, [], {}
+        self.backfill = backfill
         policy = ByTable(self.table)
-        self.knowledge, self.queue, self.tell = made(lambda _: policy, overtaken=math.inf)
+        self.knowledge, self.queue, self.tell = made(
+            lambda _: policy, overtaken=math.inf, backfill=backfill
+        )
         self.pushed = count()
 
     def add(self, request):
@@ -141,11 +149,18 @@ class QueueMachine(RuleBasedStateMachine):
 
     @rule(room=st.integers(0, 60))
     def pop_first_that_fits(self, room):
-        first = next((r for r in self.in_order() if r.peak_kv_tokens <= room), None)
-        turn = pop_first(self.queue, Room(room), 0)
+        """Of the first, and of so many behind it as may go before it."""
+        looked_at = self.in_order()[: 1 + self.backfill]
+        first = next((r for r in looked_at if r.prompt_tokens <= room), None)
+        free = Room(room)
+        turn = pop_first(self.queue, free, 0)
         assert (turn and turn.request) == first
+        head = looked_at[0].id if looked_at else None
+        assert free.reserved == (
+            [] if (first is None and not looked_at) or (first and first.id == head) else [head]
+        )
         if first is not None:
-            assert turn.reason == ("first" if first is self.in_order()[0] else "backfill")
+            assert turn.reason == ("first" if first.id == head else "backfill")
             self.expected.remove(first)
 
     @invariant()
@@ -153,7 +168,6 @@ class QueueMachine(RuleBasedStateMachine):
         assert len(self.queue) == len(self.expected)
         assert self.queue.requests() == self.expected
         if self.expected:
-            assert self.queue.least_need() == min(r.peak_kv_tokens for r in self.expected)
             assert self.queue.head_key(0)[0] == (self.table[self.in_order()[0].id],)
             assert self.queue.oldest() == self.expected[0]
 
@@ -278,6 +292,38 @@ def test_room_is_kept_for_an_overdue_request_that_does_not_fit():
     assert pop_first(queue, Room(20), 52).request.id == "small again"
 
 
+def test_no_more_than_so_many_behind_the_first_are_looked_at_and_none_loses_its_place():
+    _, queue, push = made(Fcfs, overtaken=math.inf, backfill=3)
+    for n in range(9):
+        push(build.request(f"r{n}", at=n, prompt=1 if n in (2, 5, 6) else 50), n)
+    free = Room(20)
+
+    assert pop_first(queue, free, 9).request.id == "r2"
+    assert pop_first(queue, free, 9) is None  # the fourth and fifth behind the first are too far
+    assert free.asked == ["r0", "r1", "r2", "r0", "r1", "r3", "r4"]
+    assert [pop_first(queue, Room(), 9).request.id for _ in range(8)] == [
+        f"r{n}" for n in (0, 1, 3, 4, 5, 6, 7, 8)
+    ]
+
+
+def test_room_that_is_reserved_is_reserved_for_the_first_alone_and_before_others_are_asked():
+    _, queue, push = made(Fcfs)
+    for n in range(3):
+        push(build.request(f"r{n}", at=n, prompt=50), n)
+    told = []
+
+    class Noting(Room):
+        def fits(self, request):
+            told.append(("fits", request.id))
+            return False
+
+        def reserve(self, request):
+            told.append(("reserve", request.id))
+
+    assert queue.first(Noting(), 3) is None
+    assert told == [("fits", "r0"), ("reserve", "r0"), ("fits", "r1"), ("fits", "r2")]
+
+
 def test_while_keys_are_renewed_the_head_is_always_up_to_date():
     table = {}
     knowledge, queue, push = made(lambda _: ByTable(table), overtaken=math.inf)
@@ -387,8 +433,8 @@ def test_a_long_life_of_pushes_and_removals_leaves_no_garbage():
         queue.remove(f"r{n}")
         knowledge.ended(f"r{n}", n)
 
-    heaps = (queue._by_key, queue._by_need, queue._by_due_work, queue._by_due_at, queue._overdue)
-    assert sum(map(len, heaps)) < 800
+    heaps = (queue._by_key, queue._by_due_work, queue._by_due_at, queue._overdue)
+    assert sum(map(len, heaps)) < 600
     assert len(knowledge._standings) == len(knowledge._together) == 0
 
 

@@ -4,6 +4,7 @@ import msgspec
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from kairos.dispatcher.placements import PLACEMENTS
 from kairos.events import Arrived, Dispatch, Failed, Finished, InstanceJoined, InstanceLeft
 from kairos.sim.alone import alone_us
 from kairos.sim.engine.profile import StepCost
@@ -44,11 +45,13 @@ def asked_for(workflows):
     return [submission(f"w{n}", *calls, at=at) for n, (calls, at) in enumerate(workflows)]
 
 
-@given(WORKFLOWS, HAPPENINGS, st.sampled_from(["kairos", "fcfs"]))
+@given(WORKFLOWS, HAPPENINGS, st.sampled_from(["kairos", "fcfs"]), st.sampled_from([*PLACEMENTS]))
 @settings(max_examples=60, deadline=None)
-def test_nothing_is_lost_and_every_decision_can_be_made_again(workflows, happenings, policy):
+def test_nothing_is_lost_and_every_decision_can_be_made_again(
+    workflows, happenings, policy, placement
+):
     submissions = asked_for(workflows)
-    options = {"policy": policy, "placement": "least-kv", "happenings": happenings}
+    options = {"policy": policy, "placement": placement, "happenings": happenings}
     made, log = ran(submissions, instances=FLEET, **options)
 
     # Every workflow has all its calls answered once, or has failed.
@@ -80,7 +83,7 @@ def test_nothing_is_lost_and_every_decision_can_be_made_again(workflows, happeni
         preempted = sum(engine.stats.preemptions for engine in made.fleet.engines)
         assert sum(row.preemptions or 0 for row in made.metrics.rows) == preempted
 
-    fresh = build.balancer(policy=policy, placement="least-kv")
+    fresh = build.balancer(policy=policy, placement=placement)
     assert build.replay(log, fresh) == log
     again = ran(submissions, instances=FLEET, **options)[1]
     assert msgspec.json.encode(again) == msgspec.json.encode(log)

@@ -91,14 +91,31 @@ def test_the_balancer_hears_what_a_gateway_knows_and_at_the_end_what_the_engine_
     assert (request.arrived_at, request.workflow_started_at) == (2 * MS, 2 * MS)
     [finished] = [r.event for r in log if isinstance(r.event, Finished)]
     assert finished == Finished("w/0", 50, 300, 0, 0, 0)
-    assert [r for r in of_replay if isinstance(r.event, Arrived)] == [
-        r for r in log if isinstance(r.event, Arrived)
-    ]
+    [told_more] = [r.event.request for r in of_replay if isinstance(r.event, Arrived)]
+    assert request.completion_limit is None
+    assert told_more == replace(request, completion_limit=300)
 
 
 def test_a_replay_tells_lengths_below_what_is_expected():
     _, log = ran([submission("w", call(7))], tell_lengths=True)
-    assert log[1].event.request.completion_tokens == 7
+    request = log[1].event.request
+    assert (request.completion_tokens, request.completion_limit) == (7, 7)
+
+
+def test_prompts_that_begin_alike_say_so():
+    _, log = ran(
+        [
+            submission("a", call(1, prompt=200, shared_prefix_tokens=130)),
+            submission("b", call(1, prompt=300, shared_prefix_tokens=130), at=3),
+        ]
+    )
+    a, b = (r.event.request for r in log if isinstance(r.event, Arrived))
+    assert (len(a.prefix), len(b.prefix)) == (3, 4)  # marks at 64, 128, 192, 256
+    assert (a.prefix_units, b.prefix_units) == (200, 300)
+    assert a.prefix[:2] == b.prefix[:2]
+    assert not {*a.prefix[2:]} & {*b.prefix[2:]}
+    cached = [c.cached_tokens for r in log for c in r.commands if isinstance(c, Dispatch)]
+    assert cached == [0, 128]
 
 
 def test_what_is_cached_preempted_and_recomputed_is_told():
@@ -334,11 +351,15 @@ def test_who_has_waited_too_long_is_looked_for_at_every_second():
 
 
 def test_no_more_is_sent_to_an_instance_than_it_holds():
-    """Each is expected to need 10 + 256 tokens."""
-    engine = profile(seqs=9, kv=800)
-    _, log = ran([submission(name, call(5)) for name in "abcd"], instances=[engine])
+    engine = profile(seqs=9, kv=850)
+    asked = [submission(name, call(2, prompt=200)) for name in "abcde"]
 
-    assert [at for at, _, _ in dispatched(log)] == [0, 0, 0, 5]
+    _, log = ran(asked, instances=[engine], placement="round-robin")
+    assert [at for at, _, _ in dispatched(log)] == [0, 0, 0, 0, 2]
+
+    # Each is taken for one of 5.16 s, in which its answer would grow to as many thousand tokens.
+    _, log = ran(asked, instances=[engine], placement="time-slot")
+    assert [at for at, _, _ in dispatched(log)] == [0, 2, 4, 6, 8]
 
 
 def test_a_workflow_that_is_silent_for_long_is_learnt_from_before_it_goes_on():

@@ -39,7 +39,7 @@ def test_a_request_waits_until_a_sequence_slot_is_free():
 
 @pytest.mark.parametrize("end", [Finished("r0"), Failed("r0", "broken"), Cancelled("r0")])
 def test_memory_comes_back_however_a_call_ends(end):
-    balancer = build.balancer(build.instance("a", kv=25))
+    balancer = build.balancer(build.instance("a", kv=15))
     arrive(balancer, "r0")
 
     assert arrive(balancer, "r1") == []
@@ -62,7 +62,7 @@ def test_a_request_too_large_for_the_room_left_does_not_hold_back_a_smaller_one(
     balancer = build.balancer(build.instance("a", kv=100))
     arrive(balancer, "running", prompt=40, completion=20)
 
-    assert arrive(balancer, "large", prompt=40, completion=20) == []
+    assert arrive(balancer, "large", prompt=70, completion=20) == []
     assert build.placed(arrive(balancer, "small", at=1)) == [("small", "a")]
 
 
@@ -203,8 +203,9 @@ def test_time_never_runs_backwards():
         balancer.handle(Finished("r"), 4)
 
 
-def test_a_need_above_the_whole_memory_is_tried_on_an_idle_instance_only():
-    balancer = build.balancer(build.instance("a", kv=100))
+@pytest.mark.parametrize("placement", ["time-slot", "kairos"])
+def test_a_need_above_the_whole_memory_is_tried_on_an_idle_instance_only(placement):
+    balancer = build.balancer(build.instance("a", kv=100), placement=placement)
     arrive(balancer, "small")
 
     assert arrive(balancer, "long", prompt=50, completion=500) == []

@@ -160,7 +160,12 @@ def test_the_last_of_repeated_keys_counts_as_it_does_for_the_engine():
     )
 
     assert read(content) == Body(
-        content, model="b", stream=False, prompt_tokens=len(content) // 4, completion_tokens=3
+        content,
+        model="b",
+        stream=False,
+        prompt_tokens=len(content) // 4,
+        completion_tokens=3,
+        completion_limit=3,
     )
 
 
@@ -182,39 +187,97 @@ def test_the_expected_length_is_the_clients_limit_up_to_the_usual_length(limits,
     assert read(json.dumps(limits).encode()).completion_tokens == expected
 
 
-@given(st.integers(0, 5000))
-def test_the_prompt_is_estimated_at_four_bytes_a_token(length):
-    content = b'{"prompt":"%s"}' % (b"x" * length)
+@pytest.mark.parametrize(
+    ("limits", "expected"),
+    [
+        ({}, None),
+        ({"max_tokens": 7}, 7),
+        ({"max_tokens": 7.9}, 7),
+        ({"max_completion_tokens": 5000, "max_tokens": 7}, 5000),
+        ({"max_completion_tokens": None, "max_output_tokens": 7}, 7),
+        ({"max_tokens": 10**9 - 1}, 10**9 - 1),
+        ({"max_tokens": 10**9}, None),
+        ({"max_tokens": 1e300}, None),
+        ({"max_tokens": 0}, None),
+        ({"max_tokens": -1}, None),  # llama.cpp: without end
+    ],
+)
+def test_the_answers_limit_is_what_the_client_tells_if_it_is_one(limits, expected):
+    assert read(json.dumps(limits).encode()).completion_limit == expected
 
-    assert read(content).prompt_tokens == (length + 13) // 4
+
+@given(st.integers(3, 5000))
+def test_the_prompt_is_estimated_at_four_bytes_a_token(length):
+    content = b'{"prompt":"%s","seed":12345,"model":"m"}' % (b"x" * length)
+
+    assert read(content).prompt_tokens == (length + 1) // 4
+
+
+@pytest.mark.parametrize(
+    ("body", "text"),
+    [
+        ({"messages": ["hello there"]}, '["hello there"'),
+        ({"messages": ["hello"], "tools": [1, 2]}, '[1, 2]["hello"'),
+        ({"input": "hello there", "instructions": "Be brief."}, '"Be brief.""hello there'),
+        ({"input": "hello", "instructions": None, "tools": None}, '"hello'),
+        ({"input": ["hello", "there"]}, '["hello", "there"'),
+        ({"documents": ["hello there"]}, '{"documents": ["hello there"]}'),
+    ],
+)
+def test_of_a_body_only_what_becomes_the_prompt_counts_and_all_of_it_where_none_is_known(
+    body, text
+):
+    assert read(json.dumps(body).encode()).prompt_tokens == len(text) // 4
+
+
+@pytest.mark.parametrize(
+    ("prompt", "tokens"),
+    [
+        ("[5]", 1),
+        ("[5,7,1000]", 3),
+        (" [ 5, 7 ]", 2),
+        ("[[5, 7], [1, 2, 3]]", 5),
+    ],
+)
+@pytest.mark.parametrize("field", ["prompt", "input"])
+def test_tokens_that_come_as_such_are_counted(field, prompt, tokens):
+    body = read(f'{{"{field}":{prompt}}}'.encode())
+
+    assert (body.prompt_tokens, body.prompt_is_counted) == (tokens, True)
+
+
+@pytest.mark.parametrize("prompt", ['"1, 2"', '["1, 2", "3"]', "[]", "[-1]", "5", "null"])
+def test_other_prompts_are_not_taken_for_tokens(prompt):
+    assert not read(f'{{"prompt":{prompt}}}'.encode()).prompt_is_counted
 
 
 @pytest.mark.parametrize("slash", [b"/", rb"\/"])
 def test_images_in_the_body_count_nothing(slash):
     image = b'"data:image' + slash + b"png;base64," + b"iVBOR" * 10_000 + b'"'
-    around = b'{"messages":[{"content":[{"url":%s},{"url":%s}]}]}'
+    around = b'[{"content":[{"url":%s},{"url":%s}]}'
 
-    assert read(around % (image, image)).prompt_tokens == len(around % (b"", b"")) // 4
+    content = b'{"messages":%s]}' % (around % (image, image))
+    assert read(content).prompt_tokens == len(around % (b"", b"")) // 4
 
 
 def test_sound_is_not_text():
     sound = b'"data":"%s"' % (b"UklGRi+\\/" * 200)
     content = b'{"messages":[{"input_audio":{%s}},"hello"]}' % sound
 
-    assert read(content).prompt_tokens == (len(content) - len(sound)) // 4
+    assert read(content).prompt_tokens == len(b'[{"input_audio":{}},"hello"') // 4
 
 
 def test_a_long_word_is_text():
     content = b'{"messages":["%s"]}' % (b"x" * 100_000)
 
-    assert read(content).prompt_tokens == len(content) // 4
+    assert read(content).prompt_tokens == 100_003 // 4
 
 
 def test_text_after_an_image_still_counts():
     image = b'"data:image/png;base64,iVBOR"'
     content = b'{"messages":[%s,"%s"]}' % (image, b"word" * 100)
 
-    assert read(content).prompt_tokens == (len(content) - len(image)) // 4
+    assert read(content).prompt_tokens == len(b'[,"%s"' % (b"word" * 100)) // 4
 
 
 def test_a_prompt_is_never_estimated_at_nothing():

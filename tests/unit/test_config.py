@@ -154,9 +154,16 @@ def test_engines_and_keys_do_not_come_from_the_environment():
             "http://h:1,kv_tokens=9000,max_num_seqs=8",
             EngineSettings(url="http://h:1", max_num_seqs=8, kv_tokens=9000),
         ),
+        ("http://h:1,priority=yes", EngineSettings(url="http://h:1", priority=True)),
+        ("http://h:1,priority=no", EngineSettings(url="http://h:1", priority=False)),
+        ("http://h:1,token_us=12500", EngineSettings(url="http://h:1", token_us=12_500)),
+        (
+            "http://h:1,token_us=12.25,kv_tokens=9",
+            EngineSettings(url="http://h:1", token_us=12.25, kv_tokens=9),
+        ),
     ],
 )
-def test_an_engine_is_a_url_and_maybe_its_limits(text, engine):
+def test_an_engine_is_a_url_and_maybe_what_it_does_not_tell(text, engine):
     assert parse_engine(text) == engine
 
 
@@ -173,16 +180,26 @@ def test_an_engine_is_a_url_and_maybe_its_limits(text, engine):
         "kv_tokens=1 ",
         "url=http://x",
         "api_key_env=X",
+        "priority",
+        "priority=",
+        "priority=true",
+        "priority=yes ",
+        "token_us=",
+        "token_us=-1",
+        "token_us=1e3",
+        "token_us=nan",
+        "token_us=.5",
+        "token_us=٣",
         "",
     ],
 )
-def test_limits_that_are_not_understood_are_answered_with_the_syntax(limits):
+def test_what_is_not_understood_behind_a_url_is_answered_with_the_syntax(limits):
     with pytest.raises(SetupError) as refused:
         parse_engine(f"http://h:1,{limits}")
 
     assert str(refused.value) == (
-        f"--engine http://h:1,{limits}: the limits are not understood; write "
-        "URL[,max_num_seqs=N][,kv_tokens=N]"
+        f"--engine http://h:1,{limits}: what stands behind the URL is not understood; write "
+        "URL[,max_num_seqs=N][,kv_tokens=N][,priority=yes|no][,token_us=N]"
     )
 
 
@@ -282,6 +299,21 @@ def test_an_engine_whose_limit_leaves_no_room_is_named(limit):
     assert problem(engine=[engine]) == f"engine h:1: {limit} must be at least 1"
 
 
+@pytest.mark.parametrize("token_us", [0, 60e6, 1e12, float("nan"), float("inf"), -1.0])
+def test_a_time_per_token_that_cannot_be_is_named_with_its_engine(token_us):
+    engine = EngineSettings(url="http://h:1", token_us=token_us)
+
+    assert problem(engine=[engine]) == ("engine h:1: token_us must be over 0 and under 60000000")
+
+
+def test_the_file_says_of_an_engine_what_the_command_line_does(tmp_path):
+    path = tmp_path / "kairos.toml"
+    path.write_text('[[engine]]\nurl = "http://h:1"\npriority = true\ntoken_us = 12500\n')
+
+    [engine] = load(path, {}, {}).engine
+    assert engine == parse_engine("http://h:1,priority=yes,token_us=12500")
+
+
 def test_an_engine_named_twice_is_named_once_more():
     engines = [EngineSettings(url=url) for url in ("http://h:1", "http://h:2", "https://h:1/v1")]
 
@@ -378,3 +410,15 @@ def test_an_engine_is_called_by_host_and_port(url, name):
 )
 def test_a_loopback_address_is_known_as_one(host, loopback):
     assert is_loopback(host) == loopback
+
+
+def test_the_file_says_where_the_tokenizers_of_models_are_and_the_environment_does_not(file):
+    path = file('[tokenizer]\n"Qwen/Qwen3-8B" = "/models/tokenizer.json"\n')
+
+    read = load(path, {"KAIROS_TOKENIZER": "/elsewhere"}, {})
+
+    assert read.tokenizer == {"Qwen/Qwen3-8B": "/models/tokenizer.json"}
+
+
+def test_a_model_with_a_dot_in_its_name_must_be_quoted(file):
+    assert "`$.tokenizer[...]`" in problem(file("[tokenizer]\nllama-3.1 = '/models/t.json'\n"))

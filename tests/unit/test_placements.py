@@ -1,5 +1,25 @@
-from kairos.events import Arrived, Finished, InstanceLeft
-from tests import build
+"""Which instance gets a request, or none yet."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from kairos.dispatcher.demand import SLOT_US, SLOTS, expected, exponential
+from kairos.dispatcher.ledger import Ledger
+from kairos.dispatcher.occupancy import by_modes
+from kairos.dispatcher.placements import PLACEMENTS, THRESHOLD, Kairos, TimeSlot
+from kairos.dispatcher.room import Room
+from kairos.events import Arrived, Finished, InstanceLeft, InstanceStatus, ProfilesLearnt
+from kairos.learnt import QUANTILES, Distribution
+from kairos.model import SECOND
+from tests import build, learnt
+
+BY_SLOTS = ["time-slot", "kairos"]
+
+
+def always(value):
+    return Distribution(float(value), (float(value),) * QUANTILES)
 
 
 def instances_chosen(balancer, count, **fields):
@@ -8,6 +28,32 @@ def instances_chosen(balancer, count, **fields):
         [dispatch] = balancer.handle(Arrived(build.request(f"r{n}", **fields)), 0)
         chosen.append(dispatch.instance_id)
     return chosen
+
+
+def arrive(balancer, name, at=0, **fields):
+    return build.placed(balancer.handle(Arrived(build.request(name, at=at, **fields)), at))
+
+
+class Placed:
+    """A placement by itself, and a ledger whose calls are told here."""
+
+    def __init__(self, placement, *instances, **known):
+        self.lengths = build.Lengths(**known)
+        self.ledger = Ledger(self.lengths)
+        for each in instances:
+            self.ledger.join(each)
+        self.placement = PLACEMENTS[placement](self.ledger, self.lengths)
+
+    def book(self, name, where, *, at=0, told=None, **fields):
+        self.ledger.book(build.request(name, **fields), where, at)
+        if told is not None:
+            self.ledger.progressed({name: told}, at)
+
+    def choose(self, *, at=0, **fields):
+        request = build.request("asked", **fields)
+        room = Room(self.ledger.serving(None), self.ledger, self.placement, at)
+        chosen = room.choose(request)
+        return chosen.id if chosen else None
 
 
 def test_round_robin_takes_turns():
@@ -34,7 +80,26 @@ def test_round_robin_forgets_instances_that_left():
     assert dispatch.instance_id == "a"
 
 
-def test_least_kv_takes_the_smallest_booked_share():
+def test_round_robin_admits_what_fits_beside_what_is_held_now_and_no_more():
+    placed = Placed("round-robin", build.instance("a", kv=100))
+    placed.book("r", "a", prompt=40, completion=999, told=20)
+    assert placed.choose(prompt=40, completion=999) == "a"
+    assert placed.choose(prompt=41) is None
+    assert Placed("round-robin", build.instance("a", kv=100)).choose(prompt=100) == "a"
+
+
+def test_what_a_prompt_shares_with_calls_in_flight_there_needs_no_room():
+    alike = {"prefix": (1,), "prefix_units": 80}
+    for placement in PLACEMENTS:
+        if placement == "time-slot":  # the paper knows nothing of prefixes
+            continue
+        placed = Placed(placement, build.instance("a", kv=250))
+        placed.book("r", "a", prompt=160, **alike)
+        assert placed.choose(prompt=160, **alike, completion=1) == "a", placement
+        assert placed.choose(prompt=160, completion=1) is None, placement
+
+
+def test_least_kv_takes_the_smallest_share_in_use():
     balancer = build.balancer(
         build.instance("small", kv=100, seqs=9),
         build.instance("large", kv=400, seqs=9),
@@ -42,11 +107,28 @@ def test_least_kv_takes_the_smallest_booked_share():
     )
 
     # Shares before each choice: 0/0, .2/0, .2/.05, .2/.1, .2/.15, .2/.2
-    chosen = instances_chosen(balancer, 6, prompt=10, completion=10)
+    chosen = instances_chosen(balancer, 6, prompt=20)
     assert chosen == ["small", "large", "large", "large", "large", "small"]
 
 
-def test_least_kv_without_known_memory_takes_the_instance_with_the_fewest_tokens_booked():
+def test_least_kv_goes_by_fewer_calls_where_shares_are_alike():
+    placed = Placed("least-kv", build.instance("a", kv=100), build.instance("b", kv=100))
+    for name in ("one", "two"):
+        placed.book(name, "a", prompt=10)
+    placed.book("large", "b", prompt=20)
+    assert placed.choose() == "b"
+
+
+def test_least_kv_fills_no_instance_beyond_its_threshold_but_with_one_call():
+    assert THRESHOLD == 0.95
+    placed = Placed("least-kv", build.instance("a", kv=100))
+    assert placed.choose(prompt=100) == "a"
+    placed.book("r", "a", prompt=50)
+    assert placed.choose(prompt=45) == "a"
+    assert placed.choose(prompt=46) is None
+
+
+def test_least_kv_without_known_memory_takes_the_instance_with_the_fewest_tokens():
     balancer = build.balancer(build.instance("a"), build.instance("b"), placement="least-kv")
     balancer.handle(Arrived(build.request("long", prompt=500)), 0)
 
@@ -60,3 +142,282 @@ def test_least_kv_sees_what_was_released():
 
     [dispatch] = balancer.handle(Arrived(build.request("next", at=1)), 1)
     assert dispatch.instance_id == "b"
+
+
+def test_power_of_two_takes_the_less_loaded_of_two_that_the_id_picks():
+    names = "abcdefgh"
+    placed = Placed("power-of-two", *(build.instance(name, kv=10_000) for name in names))
+    for n, name in enumerate(names):
+        placed.book(f"r{name}", name, prompt=100 * n + 1)
+    chosen = []
+    for n in range(400):
+        request = build.request(f"asked{n}")
+        room = Room(placed.ledger.serving(None), placed.ledger, placed.placement, 0)
+        chosen.append(room.choose(request).id)
+        assert room.choose(request).id == chosen[-1]
+    # The k-th of 8 is the less loaded in (8 - k) of 28 pairs, and the last in none.
+    counts = [chosen.count(name) for name in names]
+    for k, count in enumerate(counts):
+        assert count == pytest.approx(400 * (7 - k) / 28, abs=30)
+    assert counts[-1] == 0
+
+
+def test_power_of_two_has_no_more_than_two_to_pick_from():
+    placed = Placed("power-of-two", build.instance("a", kv=100), build.instance("b", kv=100))
+    placed.book("r", "a", prompt=10)
+    assert placed.choose() == "b"
+    placed.book("s", "b", prompt=94)
+    assert placed.choose(prompt=50) == "a"
+    assert placed.choose(prompt=90) is None
+
+
+def test_affinity_goes_where_the_prompt_is_or_waits_for_it():
+    alike = {"prompt": 128, "prefix": (1, 2), "prefix_units": 128}
+    placed = Placed("affinity", build.instance("a", kv=200), build.instance("b", kv=200))
+    placed.book("r", "b", **alike)
+    placed.ledger.release("r", 0, Finished("r", 128, 1))
+    placed.book("busy", "b", prompt=60)
+    assert placed.choose(**alike) == "b"
+    placed.book("full", "b", prompt=100)
+    assert placed.choose(**alike) is None
+    assert placed.choose(prompt=100) == "a"
+
+
+def test_affinity_does_not_wait_for_an_instance_that_is_too_small():
+    placed = Placed("affinity", build.instance("small", kv=200), build.instance("large", kv=999))
+    placed.book("r", "small", prompt=128, prefix=(1, 2), prefix_units=128)
+    assert placed.choose(prompt=300, prefix=(1, 2, 3, 4), prefix_units=300) == "large"
+
+
+CALLS = st.lists(
+    st.tuples(
+        st.sampled_from(["a", "b", "c"]),
+        st.integers(1, 400),  # prompt
+        st.integers(0, 8),  # since it began, s
+        st.sampled_from(["short", "long", "unknown"]),
+    ),
+    max_size=12,
+)
+LATENCIES = {"short": always(1.3 * SECOND), "long": always(9 * SECOND)}
+TOKEN_US = 20_000.0
+
+
+@given(CALLS, st.integers(1, 400), st.sampled_from(["short", "long", "unknown"]))
+@settings(deadline=None)
+def test_the_papers_placement_never_expects_more_than_an_instance_holds_and_takes_the_lowest_peak(
+    calls, prompt, agent
+):
+    fleet = [
+        build.instance(name, seqs=99, kv=kv, token_us=TOKEN_US)
+        for name, kv in (("a", 500), ("b", 1000), ("c", 1500))
+    ]
+    placed, now = Placed("time-slot", *fleet, latency_us=LATENCIES), 8 * SECOND
+    for n, (where, tokens, since_s, whose) in enumerate(calls):
+        at = now - since_s * SECOND
+        placed.book(f"r{n}", where, at=at, prompt=tokens, completion=50, agent=whose)
+
+    def lasts_us(whose):
+        return LATENCIES[whose].mean if whose in LATENCIES else 50 * 20_000
+
+    def peak(instance):
+        """By equations 1 and 3 of the paper, of each call and slot by itself."""
+        slots = [0.0] * SLOTS
+        here = [(p, s * SECOND, lasts_us(w)) for i, p, s, w in calls if i == instance.id]
+        for tokens, age_us, last_us in [*here, (prompt, 0, lasts_us(agent))]:
+            for k in range(SLOTS):
+                until_us = age_us + (k + 1) * SLOT_US
+                if until_us <= last_us:
+                    slots[k] += tokens + until_us / TOKEN_US
+        return max(slots)
+
+    idle = {each.id for each in fleet} - {call[0] for call in calls}
+    shares = {
+        each.id: peak(each) / each.kv_tokens
+        for each in fleet
+        if prompt <= each.kv_tokens and (each.id in idle or peak(each) <= each.kv_tokens)
+    }
+    chosen = placed.choose(at=now, prompt=prompt, completion=50, agent=agent)
+    assert (chosen is None) == (not shares)
+    if shares:
+        assert shares[chosen] == pytest.approx(min(shares.values()))
+
+
+def test_the_papers_placement_is_blind_to_calls_that_outlive_the_mode_and_ours_is_not():
+    known = {"tokens": {"x": exponential(50.0)}, "latency_us": {"x": always(SECOND)}}
+    for name, sees in (("time-slot", False), ("kairos", True)):
+        placed = Placed(name, build.instance("a", kv=1000, token_us=TOKEN_US), **known)
+        placed.book("overdue", "a", prompt=900, agent="x")
+        late = 60 * SECOND
+        placed.ledger.progressed({"overdue": 90}, late)
+        fits = placed.choose(at=late, prompt=200, agent="x") == "a"
+        assert fits == (not sees), name
+
+
+@pytest.mark.parametrize("placement", BY_SLOTS)
+def test_what_is_known_to_be_in_use_beside_bookings_is_not_there_to_be_used(placement):
+    placed = Placed(placement, build.instance("a", kv=1000))
+    placed.book("r", "a", prompt=100, completion=1)
+    assert placed.choose(prompt=500, completion=1) == "a"
+    for n in range(9):
+        placed.ledger.status(InstanceStatus("a", kv_used=0.8), n)
+    assert placed.choose(prompt=500, completion=1) is None
+
+
+@pytest.mark.parametrize("placement", BY_SLOTS)
+def test_nothing_new_goes_to_an_instance_that_is_short_of_memory_until_that_has_eased(placement):
+    balancer = build.balancer(
+        build.instance("a", kv=10_000), build.instance("b", models=("n",)), placement=placement
+    )
+    arrive(balancer, "first")
+    balancer.handle(InstanceStatus("a", preemptions=0), 1)
+    balancer.handle(InstanceStatus("a", preemptions=1), 2)
+    assert arrive(balancer, "waits", at=3) == []
+    assert arrive(balancer, "elsewhere", at=3, model="n") == [("elsewhere", "b")]
+    eased = balancer.handle(InstanceStatus("a", preemptions=1, kv_used=0.5), 4)
+    assert build.placed(eased) == [("waits", "a")]
+
+
+@pytest.mark.parametrize("placement", PLACEMENTS)
+def test_one_of_which_no_limit_is_known_takes_all_for_which_it_has_sequences(placement):
+    balancer = build.balancer(build.instance("a", seqs=3), placement=placement)
+    assert [arrive(balancer, f"r{n}", prompt=10**6) for n in range(4)] == [
+        [("r0", "a")],
+        [("r1", "a")],
+        [("r2", "a")],
+        [],
+    ]
+
+
+@pytest.mark.parametrize("placement", PLACEMENTS)
+def test_a_request_goes_only_to_instances_that_serve_its_model_and_can_hold_it(placement):
+    balancer = build.balancer(
+        build.instance("small", kv=50),
+        build.instance("other", models=("n",), kv=10_000),
+        build.instance("both", models=("m", "n"), kv=500),
+        placement=placement,
+    )
+    assert arrive(balancer, "long", prompt=300, completion=100) == [("long", "both")]
+    assert arrive(balancer, "n", model="n", prompt=9_000) == [("n", "other")]
+    assert arrive(balancer, "too long now", prompt=400, completion=100) == []
+    assert arrive(balancer, "short", prompt=20, completion=1) == [("short", "small")]
+
+
+@pytest.mark.parametrize("placement", PLACEMENTS)
+def test_the_smallest_calls_of_all_are_placed(placement):
+    balancer = build.balancer(build.instance("a", kv=1, seqs=2), placement=placement)
+    assert arrive(balancer, "r", prompt=1, completion=0, completion_limit=1) == [("r", "a")]
+    assert arrive(balancer, "s", prompt=1, completion=0, completion_limit=1) == []
+    released = balancer.handle(Finished("r", 1, 1, 0), 0)  # at the same instant
+    assert build.placed(released) == [("s", "a")]
+
+
+def test_ours_stays_where_the_history_is_while_that_pays():
+    history = {"prompt": 3000, "prefix": tuple(range(20)), "prefix_units": 3000}
+    warm = [build.instance(name, kv=50_000, seqs=99) for name in "ab"]
+    placed = Placed("kairos", *warm, tokens={"x": exponential(20.0)})
+    placed.book("r", "b", agent="x", **history)
+    placed.ledger.release("r", 0, Finished("r", 3000, 1))
+    placed.book("busy", "b", prompt=100, agent="x")
+    assert placed.choose(agent="x", **history) == "b"
+    assert placed.choose(agent="x", prompt=3000) == "a"
+    for n in range(60):
+        placed.book(f"busy{n}", "b", prompt=100, agent="x")
+        placed.ledger.first_token(f"busy{n}", 0)
+    # Now its prompt, short as the rest of it is, would hold up too many others.
+    assert placed.choose(agent="x", **{**history, "prompt": 3600, "prefix_units": 3600}) == "a"
+
+
+def test_ours_takes_the_lower_peak_where_costs_are_alike():
+    placed = Placed("kairos", *(build.instance(name, kv=10_000, seqs=99) for name in "ab"))
+    placed.book("large", "a", prompt=5000)
+    placed.book("small", "b", prompt=10)
+    assert placed.choose() == "b"
+
+
+@pytest.mark.parametrize("made", [TimeSlot, Kairos])
+def test_what_is_reserved_is_what_the_request_will_hold_from_when_there_is_room(made):
+    """1,000 tokens; a call of 800 ends after 2 s, as all calls do; one of 500 waits for that."""
+    known = build.Lengths(
+        tokens={"x": always(100), "short": always(5)},
+        latency_us={"x": always(2 * SECOND), "short": always(0.1 * SECOND)},
+    )
+    ledger = Ledger(known)
+    instance = build.instance("a", kv=1000, token_us=TOKEN_US)
+    ledger.join(instance)
+    placement = made(ledger, known)
+    ledger.book(build.request("running", prompt=800, agent="x"), "a", 0)
+    ledger.first_token("running", 0)
+    waits = build.request("waits", prompt=500, agent="x")
+    assert placement.choose(waits, [instance], [], 0) is None
+    placement.reserve(waits, [instance], 0)
+
+    where, room = placement._reserved
+    assert where == "a"
+    begins = int(np.flatnonzero(room)[0])
+    assert begins in (3, 4)  # slots of half a second
+    assert 520 <= room[begins] < 800  # with what is kept free of it
+    assert not room[:begins].any()
+    short = build.request("ends before", prompt=100, agent="short")
+    assert placement.choose(short, [instance], [], 0) is instance
+    placement.forget_reservation()
+    assert placement._reserved is None
+
+
+@pytest.mark.parametrize("placement", BY_SLOTS)
+def test_requests_behind_one_that_waits_go_if_they_are_done_before_it_could_begin(placement):
+    fleet = [build.instance("a", kv=1000, seqs=9, token_us=TOKEN_US)]
+    balancer = build.balancer(*fleet, placement=placement)
+    tokens = {"short": 5, "long": 100}
+    balancer.handle(
+        ProfilesLearnt(
+            tuple(
+                learnt.profile(
+                    agent,
+                    [SECOND],
+                    tenant="default",
+                    call_us=always(n * TOKEN_US),
+                    completion_tokens=always(n),
+                )
+                for agent, n in tokens.items()
+            )
+        ),
+        0,
+    )
+    fields = {"app": "app", "agent": "long"}
+    arrive(balancer, "running", prompt=300, **fields)  # until 2 s
+    assert arrive(balancer, "waits", prompt=700, **fields) == []
+    assert arrive(balancer, "until 3 s", at=SECOND, prompt=250, **fields) == []
+    fields["agent"] = "short"
+    assert arrive(balancer, "until 1.1 s", at=SECOND, prompt=250, **fields) == [
+        ("until 1.1 s", "a")
+    ]
+    released = balancer.handle(Finished("until 1.1 s", 250, 5, 0), SECOND + 1)
+    assert released == []
+    released = balancer.handle(Finished("running", 300, 100, 0), 2 * SECOND)
+    assert build.placed(released) == [("waits", "a")]
+
+
+def test_headroom_refuses_nothing_that_would_fit():
+    """It only spares the work of looking closer."""
+    for name, make in PLACEMENTS.items():
+        placed = Placed(name, *(build.instance(i, kv=1000, seqs=9) for i in "ab"))
+        placed.book("r", "a", prompt=600, completion=1)
+        placed.book("s", "b", prompt=300, completion=1)
+        instances = placed.ledger.serving(None)
+        headroom = placed.placement.headroom(instances, 0)
+        for prompt in (1, 300, 500, 650, 700, 900):
+            request = build.request("asked", prompt=prompt, completion=1)
+            chosen = placed.placement.choose(request, instances, [], 0)
+            if name != "kairos":  # of which it is a rule of its own: a prompt must fit now
+                assert chosen is None or prompt <= headroom, (name, prompt)
+        assert make(placed.ledger, placed.lengths).headroom(instances, 0) == headroom
+
+
+def test_the_papers_need_by_hand_is_what_is_asked_for():
+    made = Ledger(build.Lengths(latency_us={"x": always(2 * SECOND)}))
+    instance = build.instance("a", kv=1000, token_us=TOKEN_US)
+    made.join(instance)
+    made.book(build.request("r", prompt=100, agent="x"), "a", 0)
+    alone = expected(np.array([100.0]), np.zeros(1), np.array([2.0 * SECOND]), TOKEN_US)
+    assert (by_modes(made, instance, 0)[0] == alone).all()
+    assert alone[:5].tolist() == [125, 150, 175, 200, 0]

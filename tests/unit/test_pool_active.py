@@ -3,6 +3,8 @@
 import msgspec
 import pytest
 
+from kairos.balancer import Balancer
+from kairos.dispatcher.placements import PLACEMENTS
 from kairos.events import (
     Arrived,
     Cancelled,
@@ -10,7 +12,9 @@ from kairos.events import (
     Finished,
     InstanceJoined,
     InstanceLeft,
+    InstanceStatus,
     ProfilesLearnt,
+    Progressed,
     Tick,
     WorkflowEnded,
 )
@@ -18,7 +22,9 @@ from kairos.live.kafka.subscription import Assigned, CaughtUp, Received, Revoked
 from kairos.live.pool import active as active_module
 from kairos.live.pool import voice as voice_module
 from kairos.live.pool.messages import CAUSE, EPOCH, PERFORMER, POOL, TAKEOVER, TYPE
+from kairos.live.pool.pooled import Pooled
 from kairos.model import SECOND
+from kairos.scheduler.policies import POLICIES
 from kairos.topics import DEAD_LETTERS, DISPATCHES, EVENTS, REPLIES, REQUESTS
 from tests import build
 from tests.pool_world import POOL as NAME
@@ -138,6 +144,143 @@ def test_what_is_learnt_and_an_idle_tick_are_no_news(world, process):
     process.active.feed(Tick())
     world.flow()
     assert len(world.logs[EVENTS]) == before
+
+
+def of_kind(process, kind):
+    return [record.event for record in process.seen if isinstance(record.event, kind)]
+
+
+def test_how_an_instance_does_is_decided_on_and_no_news(world, process):
+    before = len(world.logs[EVENTS])
+    status = InstanceStatus("e0", kv_used=0.5, running=1)
+    Pooled(process.engine, process.performer, process.member).feed(status)
+    world.flow()
+    assert of_kind(process, InstanceStatus) == [status]
+    assert len(world.logs[EVENTS]) == before
+
+
+def test_only_who_decides_hears_of_how_instances_do(world, process, gateway):
+    gateway.member.feed(InstanceStatus("e0", kv_used=0.5))
+    world.assign(gateway)
+    world.flow()
+    assert gateway.decides
+    assert of_kind(gateway, InstanceStatus) == of_kind(process, InstanceStatus) == []
+    assert [*gateway.member.balancer.ledger.instances] == ["e0", "e1"]
+
+
+def test_what_is_decided_on_how_an_instance_does_is_recorded_and_outlives_a_takeover(world):
+    replayed = []
+
+    class Recalling(Balancer):
+        def replay(self, record):
+            replayed.append(type(record.event))
+            super().replay(record)
+
+    world.new_balancer = lambda: Recalling(POLICIES["fcfs"], PLACEMENTS["kairos"])
+    process, gateway = world.process(), world.process()
+    world.assign(process)
+    world.flow()
+    process.member.feed(InstanceLeft("e1"))
+    clients = [world.call(gateway, "a")]
+    world.flow()
+    process.member.feed(InstanceStatus("e0", kv_used=1.0, running=1, waiting=1, waiting_for_room=1))
+    clients.append(world.call(gateway, "b"))
+    world.flow()
+    assert [running.name for running in world.running] == ["a"]
+    process.member.feed(InstanceStatus("e0", kv_used=0.1, running=1, waiting=0, waiting_for_room=0))
+    world.flow()
+    assert [running.name for running in world.running] == ["a", "b"]
+
+    said = [record for record, _, _ in world.records() if record.commands]
+    assert [type(record.event) for record in said] == [Arrived, InstanceStatus]
+    world.kill(process)
+    gateway.member.feed(InstanceLeft("e0"))  # which it does not see
+    world.assign(gateway)
+    world.flow()
+    assert gateway.member.balancer.ledger.instance_of("b") == "e0"
+    assert [*gateway.member.balancer.ledger.instances] == ["e1"]
+    assert Arrived in replayed
+    assert InstanceStatus not in replayed  # how the instance did then is not how it does now
+    for name in "ab":
+        world.run(name).end()
+    world.flow()
+    assert [client.status for client in clients] == [200, 200]
+    assert is_done(world, gateway)
+
+
+def test_how_far_calls_are_is_decided_on_and_no_news(world, process, gateway):
+    world.call(gateway, "c")
+    world.flow()
+    [arrival], before = undone(process), len(world.logs[EVENTS])
+    gateway.performer.feed(Progressed({"c": 5}))
+    world.flow()
+    assert of_kind(process, Progressed) == [Progressed({"c": 5})]
+    assert len(world.logs[EVENTS]) == before
+    assert undone(process) == [arrival]
+
+
+def test_how_far_a_call_is_tells_only_who_performs_it(world, process, gateway):
+    world.call(process, "ours")
+    for name in ("theirs", "more"):
+        world.call(gateway, name)
+    world.flow()  # e0 takes two, e1 one
+    world.call(gateway, "waits")
+    world.flow()
+    counts = {"ours": 1, "theirs": 2, "waits": 3, "never": 4}
+    gateway.performer.feed(Progressed(counts))
+    world.flow()
+    assert of_kind(process, Progressed) == [Progressed({"theirs": 2})]
+
+
+def test_of_how_far_calls_of_others_are_nothing_is_made(world, process, gateway):
+    world.call(process, "c")
+    world.flow()
+    [arrival] = undone(process)
+    gateway.performer.feed(Progressed({"c": 5, "gone": 6}))
+    world.flow()
+    assert of_kind(process, Progressed) == []
+    assert undone(process) == [arrival]
+    assert world.logs[DEAD_LETTERS] == []
+
+
+@pytest.mark.parametrize("tokens", [-1, 1 << 48])
+def test_how_far_no_call_can_be_is_buried(world, process, gateway, tokens):
+    world.call(gateway, "c")
+    world.flow()
+    gateway.performer.feed(Progressed({"c": tokens}))
+    world.flow()
+    assert of_kind(process, Progressed) == []
+    assert len(world.logs[DEAD_LETTERS]) == 1
+
+
+def test_who_says_how_far_its_calls_are_is_there(world, process, gateway):
+    world.call(gateway, "c")
+    world.flow()
+    gateway.performing.cancel()  # no beats
+    for n in range(20):
+        world.sleep(1)
+        gateway.performer.feed(Progressed({"c": n}))
+    world.flow()
+    assert process.member.balancer.ledger.instance_of("c")
+    world.sleep(10)
+    assert process.member.balancer.ledger.instance_of("c") is None
+
+
+def test_how_far_calls_are_may_be_told_to_a_successor_again(world, process, gateway):
+    world.call(gateway, "c")
+    world.flow()
+    gateway.performer.feed(Progressed({"c": 5}))
+    world.flow()
+    world.kill(process)
+    world.assign(gateway)
+    world.flow()
+    assert of_kind(gateway, Progressed) == [Progressed({"c": 5})]  # read again: not committed
+    gateway.performer.feed(Progressed({"c": 6}))
+    world.flow()
+    assert of_kind(gateway, Progressed)[1:] == [Progressed({"c": 6})]
+    world.run("c").end()
+    world.flow()
+    assert is_done(world, gateway)
 
 
 def test_a_workflows_end_is_recorded_and_done(world, process):

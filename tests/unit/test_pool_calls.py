@@ -3,7 +3,7 @@
 import msgspec
 import pytest
 
-from kairos.events import Cancelled
+from kairos.events import Arrived, Cancelled
 from kairos.live.pool import calls as calls_module
 from kairos.topics import DEAD_LETTERS, REPLIES, REQUESTS
 from tests.pool_world import BODY, REPLY_TO, Answer, World, life
@@ -506,3 +506,25 @@ def test_a_dead_letter_that_is_too_large_goes_without_its_content(world, process
     assert letter.value is None
     assert letter.headers["kairos-dead-topic"] == REQUESTS
     assert is_done(world, process)
+
+
+def test_of_a_call_over_the_bus_as_much_is_known_as_over_http():
+    messages = [{"role": "user", "content": "x" * 999}]
+    body = {"model": "m", "messages": messages, "max_tokens": 7}
+    with World() as world:
+        world.assign(world.process())
+        for name in ("b", "c"):
+            world.ask(name, value=msgspec.json.encode(body), **{"kairos-agent": "writer"})
+            world.flow()
+            usage = b'{"usage":{"prompt_tokens":500,"completion_tokens":1}}'
+            world.run(name).answer.set_result(Answer(body=usage))
+            world.flow()
+        records = [record.event for record, _, _ in world.records()]
+
+    first, second = (event.request for event in records if isinstance(event, Arrived))
+    prompt = msgspec.json.encode(messages)[:-1]
+    assert first.prompt_tokens == first.prefix_units == len(prompt) // 4
+    assert first.prefix == second.prefix
+    assert len(first.prefix) > 2
+    assert first.completion_limit == second.completion_limit == 7
+    assert second.prompt_tokens == 500  # as the engine counted the first

@@ -5,7 +5,7 @@ import pytest
 
 from kairos.envelope import NAME
 from kairos.errors import InvalidRequest, QueueFull, Unavailable
-from kairos.events import Arrived, Dispatch, Failed, Finished, InstanceJoined, Refuse
+from kairos.events import Arrived, Dispatch, Failed, Finished, InstanceJoined, Progressed, Refuse
 from kairos.live.kafka.subscription import Received
 from kairos.live.pool.calls import TENANT, read_call
 from kairos.live.pool.messages import (
@@ -13,10 +13,11 @@ from kairos.live.pool.messages import (
     Declined,
     Orders,
     Told,
+    check_counts,
     check_request,
     read_call_headers,
 )
-from kairos.model import SECOND
+from kairos.model import PREFIX_MARKS, SECOND
 from tests import build
 
 TRACE = f"00-{1:032x}-{1:016x}-01"
@@ -29,7 +30,12 @@ def as_sent(value):
 
 @pytest.mark.parametrize(
     "event",
-    [Arrived(build.request("r")), Finished("r", 1, 2, 3), Failed("r", "why")],
+    [
+        Arrived(build.request("r")),
+        Finished("r", 1, 2, 3),
+        Failed("r", "why"),
+        Progressed({"r": 7}),
+    ],
 )
 def test_facts_are_read_as_they_were_told(event):
     told = Told("p", event)
@@ -100,6 +106,12 @@ def test_an_order_cannot_make_a_gateway_answer_nonsense(declined):
         {"workflow_started_at": -1},
         {"workflow_started_at": 10**400},
         {"attempt": 0},
+        {"completion_limit": 0},
+        {"completion_limit": 10**30},
+        {"prefix_units": -1},
+        {"prefix_units": 10**30},
+        {"prefix": (1 << 64,)},
+        {"prefix": (1,) * (len(PREFIX_MARKS) + 1)},
     ],
 )
 def test_numbers_that_no_request_has_are_refused(wrong):
@@ -115,6 +127,19 @@ def test_a_request_has_an_identifier(name):
 
 def test_an_ordinary_request_is_fine():
     check_request(build.request("r", at=5 * SECOND))
+    prefix = (0,) * (len(PREFIX_MARKS) - 1) + ((1 << 64) - 1,)
+    check_request(build.request("r", completion_limit=1, prefix=prefix, prefix_units=1_000_000))
+
+
+@pytest.mark.parametrize("tokens", [-1, 1 << 48, 10**30])
+@pytest.mark.parametrize(
+    "event", [lambda n: Finished("r", None, n), lambda n: Progressed({"r": n})]
+)
+def test_tokens_that_no_engine_counts_are_refused(event, tokens):
+    check_counts(event(0))
+    check_counts(event((1 << 48) - 1))
+    with pytest.raises(InvalidRequest):
+        check_counts(event(tokens))
 
 
 def test_all_headers_of_a_call_are_read():

@@ -10,11 +10,19 @@ from kairos.events import (
     Failed,
     Finished,
     FirstToken,
+    Progressed,
     Refuse,
     WorkflowEnded,
 )
 from kairos.live.kafka.subscription import Received
-from kairos.live.pool.messages import EPOCH, PERFORMER, Declined, Orders
+from kairos.live.pool.messages import (
+    EPOCH,
+    PERFORMER,
+    TOLD_BYTES,
+    TOLD_CALLS,
+    Declined,
+    Orders,
+)
 from kairos.live.pool.performer import BEAT_S
 from kairos.topics import DISPATCHES, REQUESTS
 from tests.pool_world import POOL, World
@@ -219,6 +227,30 @@ def test_how_a_call_ended_is_told_until_the_cluster_has_it(world, process):
     process.outbox.refused.clear()
     world.sleep(2)
     assert sorted(each["request_id"] for each in told(world)) == ["a", "b"]
+
+
+def test_how_far_calls_are_is_told_in_messages_of_a_bounded_size(world, process):
+    counts = {f"{n:0>128}": (1 << 48) - 1 - n for n in range(2 * TOLD_CALLS + 1)}
+    process.performer.feed(Progressed(counts))
+    world.flow()
+    messages = [m for m in world.logs[REQUESTS] if m.headers["kairos-type"] == "told"]
+    assert [len(each["completion_tokens"]) for each in told(world)] == [TOLD_CALLS, TOLD_CALLS, 1]
+    assert {k: n for each in told(world) for k, n in each["completion_tokens"].items()} == counts
+    assert max(len(message.value) for message in messages) <= TOLD_BYTES
+
+
+def test_how_far_calls_are_is_not_told_again(world, process, caplog):
+    process.outbox.is_full = True
+    process.performer.feed(Progressed({"a": 1}))
+    process.outbox.is_full = False
+    process.outbox.refused.add(REQUESTS)
+    process.performer.feed(Progressed({"a": 2}))
+    world.sleep(2)
+    assert "kairos.requests is not wanted" in caplog.text
+    process.outbox.refused.clear()
+    process.performer.feed(Progressed({"a": 3}))
+    world.sleep(3)
+    assert [each["completion_tokens"] for each in told(world)] == [{"a": 3}]
 
 
 def test_a_call_with_an_absurdly_long_name_is_the_clients_mistake(world, process):

@@ -278,3 +278,79 @@ def test_a_last_event_too_large_to_read_does_not_make_its_stream_incomplete():
         reader.feed(stream[start : start + MIB // 2])
 
     assert reader.done
+
+
+def chunk(**delta):
+    return data({"choices": [{"index": 0, "delta": delta, "finish_reason": None}], "usage": None})
+
+
+WITH_CONTENT = {
+    "text": chunk(content="Hello"),
+    "with its role": chunk(role="assistant", content="Hello"),
+    "a quote": chunk(content='"'),
+    "a backslash": chunk(content="\\"),
+    "tight": b'data:{"choices":[{"delta":{"content":"Hello"}}]}',
+    "tight, after what is empty": b'data:{"choices":[{"delta":{"content":"","reasoning":"So"}}]}',
+    "reasoning": chunk(reasoning_content="So"),
+    "reasoning, as vLLM calls it": chunk(reasoning="So"),
+    "a tool's arguments": chunk(tool_calls=[{"index": 0, "function": {"arguments": "{"}}]),
+    "of /v1/completions": data({"choices": [{"index": 0, "text": "Hello"}]}),
+    "of /v1/responses": data({"type": "response.output_text.delta", "delta": "Hello"}),
+    "a tool's, of /v1/responses": data(
+        {"type": "response.function_call_arguments.delta", "delta": "{"}
+    ),
+}
+WITHOUT_CONTENT = {
+    "the role": chunk(role="assistant", content=""),
+    "the role, tight": b'data:{"choices":[{"delta":{"role":"assistant","content":""}}]}',
+    "the end": data({"choices": [{"index": 0, "delta": {}, "finish_reason": "stop"}]}),
+    "null": chunk(content=None, reasoning_content=None),
+    "empty text": data({"choices": [{"index": 0, "text": ""}]}),
+    "all of it again, of /v1/responses": data(
+        {"type": "response.output_text.done", "text": "Hello", "content": "Hello"}
+    ),
+    "of /v1/responses, its start": data({"type": "response.created", "response": {}}),
+    "an error": ERROR,
+    "done": DONE,
+}
+
+
+@pytest.mark.parametrize("event", WITH_CONTENT.values(), ids=list(WITH_CONTENT))
+@pytest.mark.parametrize("drop_usage_chunk", [False, True])
+def test_a_chunk_with_content_is_a_token_at_least(event, drop_usage_chunk):
+    reader = SseReader(drop_usage_chunk=drop_usage_chunk)
+
+    for number in range(1, 4):
+        reader.feed(event + b"\n\n")
+        assert reader.completion_tokens == number
+
+
+@pytest.mark.parametrize("event", WITHOUT_CONTENT.values(), ids=list(WITHOUT_CONTENT))
+def test_a_chunk_without_content_is_none(event):
+    reader = SseReader(drop_usage_chunk=False)
+
+    reader.feed(event + b"\n\n")
+
+    assert reader.completion_tokens == 0
+
+
+@pytest.mark.parametrize("size", [1, 5, 64, 10_000])
+def test_chunks_are_counted_whatever_the_pieces(size):
+    whole = b"".join(event + b"\n\n" for event in (*WITH_CONTENT.values(), CHUNK, DONE))
+    reader = SseReader(drop_usage_chunk=False)
+
+    for start in range(0, len(whole), size):
+        reader.feed(whole[start : start + size])
+
+    assert reader.completion_tokens == len(WITH_CONTENT) + 1
+
+
+def test_a_count_that_comes_with_a_chunk_is_better_than_chunks():
+    reader = SseReader(drop_usage_chunk=False)
+
+    for tokens in (3, 6):
+        usage = {"prompt_tokens": 9, "completion_tokens": tokens}
+        reader.feed(data({"choices": [{"delta": {"content": "x"}}], "usage": usage}) + b"\n\n")
+        assert reader.completion_tokens == tokens
+    reader.feed(data({"usage": {"prompt_tokens": 9, "completion_tokens": 1}}) + b"\n\n")
+    assert reader.completion_tokens == 2  # never fewer than there were chunks

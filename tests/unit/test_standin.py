@@ -18,6 +18,8 @@ from hypothesis import strategies as st
 from agents import cg, inputs, qa, rg
 from kairos.demo import engines
 from kairos.errors import SetupError
+from kairos.events import InstanceStatus
+from kairos.live.engine_status import KvCache, read_metrics
 from kairos.sim import script
 from kairos.sim.batch import INSTANT, Batch, Timing
 from kairos.sim.script import Limits, Rule, Script
@@ -217,12 +219,25 @@ async def test_metrics_tell_who_runs_who_waits_and_the_memory_taken():
         async with http.get("/metrics") as reply:
             after = await reply.text()
     labels = '{engine="0",model_name="standin"}'
-    assert f"vllm:num_requests_waiting{labels} 3" in before
-    assert 'vllm:cache_config_info{block_size="16",engine="0",num_gpu_blocks="10"} 1.0' in before
-    assert f"vllm:num_requests_waiting{labels} 0" in after
-    assert f"vllm:num_requests_running{labels} 0" in after
+    assert f"vllm:num_requests_waiting{labels} 3.0" in before
+    assert f"vllm:num_requests_waiting{labels} 0.0" in after
+    assert f"vllm:num_requests_running{labels} 0.0" in after
     assert f"vllm:kv_cache_usage_perc{labels} 0.0" in after
     assert "standin:requests_finished_total 3" in after
+    told = read_metrics("standin", before.encode())
+    # As many as can be used: of the blocks that it tells, one is its own, as in vLLM.
+    assert 'num_gpu_blocks="11"' in before
+    assert told.cache == KvCache(1, kv_tokens=160, block_size=16, prefix_caching=False)
+    assert told.status == InstanceStatus(
+        "standin",
+        kv_used=0,
+        running=0,
+        waiting=3,
+        waiting_for_room=3,
+        preemptions=0,
+        queried_tokens=0,
+        cached_tokens=0,
+    )
 
 
 async def test_a_paused_engine_takes_calls_and_answers_them_once_resumed(engine, http):

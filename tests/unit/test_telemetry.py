@@ -11,6 +11,7 @@ from kairos.events import (
     FirstToken,
     InstanceJoined,
     InstanceLeft,
+    InstanceStatus,
     ProfilesLearnt,
     Record,
 )
@@ -27,10 +28,11 @@ class Watched:
     def __init__(self, **limits) -> None:
         self.balancer = build.balancer()
         self.orchestrator = Orchestrator(**limits)
-        self.telemetry = Telemetry(lambda: self.balancer, self.orchestrator)
+        self.at = 0
+        self.telemetry = Telemetry(lambda: self.balancer, self.orchestrator, lambda: self.at)
 
     def tell(self, at_s: float, event) -> None:
-        at = int(at_s * SECOND)
+        self.at = at = int(at_s * SECOND)
         record = Record(at, event, tuple(self.balancer.handle(event, at)))
         self.orchestrator.observe(record)
         self.telemetry(record)
@@ -162,16 +164,18 @@ def test_the_gauges_show_what_waits_and_what_runs_where_right_now(watched):
         "kairos_requests_waiting": 2,
         "kairos_requests_running{instance=i}": 2,
         "kairos_requests_running{instance=j}": 0,
-        "kairos_kv_booked_tokens{instance=i}": 60,
+        "kairos_kv_booked_tokens{instance=i}": 20,
         "kairos_kv_booked_tokens{instance=j}": 0,
     }
     for name in "abc":
         watched.tell(2, Finished(name))
     watched.tell(3, InstanceLeft("j"))
-    assert some(watched.samples(), *gauges) == {
+    samples = some(watched.samples(), *gauges)
+    booked = samples.pop("kairos_kv_booked_tokens{instance=i}")
+    assert 10 < booked <= 100  # its prompt, and what it is expected to have had of its answer
+    assert samples == {
         "kairos_requests_waiting": 0,
         "kairos_requests_running{instance=i}": 1,
-        "kairos_kv_booked_tokens{instance=i}": 30,
     }
 
 
@@ -221,3 +225,47 @@ def test_what_the_orchestrator_holds_and_gave_up_is_told():
 
     watched.tell(105, ProfilesLearnt(ranks=(AgentRank("t", "a", "x", 1.0),), kendall_tau=0.75))
     assert watched.samples()["kairos_rank_kendall_tau"] == 0.75
+
+
+WHOLE = InstanceStatus(
+    "i",
+    kv_used=0.25,
+    running=3,
+    waiting=2,
+    waiting_for_room=1,
+    preemptions=9,
+    queried_tokens=800,
+    cached_tokens=600,
+)
+
+
+def test_what_an_engine_says_of_itself_is_shown_of_each(watched):
+    for name in ("i", "j", "k"):
+        watched.tell(0, InstanceJoined(build.instance(name)))
+    assert some(watched.samples(), "kairos_engine") == {}
+    watched.tell(1, WHOLE)
+    watched.tell(1, InstanceStatus("j", running=0))
+
+    assert some(watched.samples(), "kairos_engine") == {
+        "kairos_engine_kv_used_ratio{instance=i}": 0.25,
+        "kairos_engine_requests_running{instance=i}": 3,
+        "kairos_engine_requests_running{instance=j}": 0,
+        "kairos_engine_requests_waiting{instance=i}": 2,
+        "kairos_engine_preemptions_total{instance=i}": 9,
+        "kairos_engine_prefix_queried_tokens_total{instance=i}": 800,
+        "kairos_engine_prefix_cached_tokens_total{instance=i}": 600,
+    }
+
+
+def test_what_an_engine_said_too_long_ago_is_not_shown_nor_of_one_that_left(watched):
+    watched.tell(0, InstanceJoined(build.instance("i")))
+    watched.tell(1, WHOLE)
+    watched.at = 4 * SECOND
+    assert some(watched.samples(), "kairos_engine")
+    watched.at += 1
+    assert some(watched.samples(), "kairos_engine") == {}
+
+    watched.tell(5, WHOLE)
+    assert some(watched.samples(), "kairos_engine")
+    watched.tell(6, InstanceLeft("i"))
+    assert some(watched.samples(), "kairos_engine") == {}

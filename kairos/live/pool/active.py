@@ -24,6 +24,8 @@ from kairos.events import (
     FirstToken,
     InstanceJoined,
     InstanceLeft,
+    InstanceStatus,
+    Progressed,
     Record,
     Refuse,
     Tick,
@@ -121,7 +123,7 @@ class ActiveBalancer:
         record = msgspec.structs.replace(record, at=min(record.at, self._clock.now()))
         if CAUSE in headers:
             self._recorded.add(int(headers[CAUSE]))
-        if isinstance(record.event, InstanceJoined | InstanceLeft):
+        if isinstance(record.event, InstanceJoined | InstanceLeft | InstanceStatus):
             # This process sees the instances itself; but what was decided then was decided.
             record = msgspec.structs.replace(record, event=Tick())
         self._opened.recall(record, headers)
@@ -207,6 +209,8 @@ class ActiveBalancer:
                 self._arrive(event.request, told.performer, offset)
             case FirstToken() | Finished() | Failed() | Cancelled():
                 self._hear_of_call(event, told.performer, offset)
+            case Progressed(completion_tokens=counts):
+                self._hear_of_progress(counts, told.performer, offset)
             case WorkflowEnded():
                 self._voice.about(event.workflow_id, offset=offset)
                 self._runtime.feed(event)
@@ -225,6 +229,22 @@ class ActiveBalancer:
         if isinstance(event, Cancelled):
             self._calls.leave(event.request_id, teller)
         self._voice.offsets.done(offset)  # it was given up meanwhile, or is not the teller's
+
+    def _hear_of_progress(self, counts: Mapping[str, int], teller: str, offset: int) -> None:
+        """Of the calls that the teller performs; it may have lost others meanwhile."""
+        theirs = {each: n for each, n in counts.items() if self._runs_at(each, teller)}
+        if not theirs:
+            self._voice.offsets.done(offset)
+            return
+        self._liveness.hear(teller, self._clock.now())
+        self._voice.about(offset=offset)
+        self._runtime.feed(Progressed(theirs))
+
+    def _runs_at(self, request_id: str, performer: str) -> bool:
+        opened = self._opened.get(request_id)
+        if opened is None or opened.instance_id is None:
+            return False
+        return opened.performer == performer
 
     def _is_old(self, opened: Open, event: Event) -> bool:
         """Whether this process told how the call ended when it last performed it: a call over the

@@ -30,6 +30,7 @@ from kairos.live.kafka.producer import Producer
 from kairos.live.kafka.subscription import Received
 from kairos.live.pool.messages import CallHeaders, read_call_headers
 from kairos.live.pool.performer import Performer
+from kairos.live.tokens import PromptTokens
 from kairos.model import SECOND, TRACEPARENT, Request
 
 logger = logging.getLogger(__name__)
@@ -86,6 +87,9 @@ def read_call(message: Received, now: int) -> BusCall:
         arrived_at=min(message.at, now),
         prompt_tokens=body.prompt_tokens,
         completion_tokens=body.completion_tokens,
+        completion_limit=body.completion_limit,
+        prefix=body.prefix,
+        prefix_units=body.prefix_units,
     )
     traceparent = message.headers.get("traceparent", "")
     is_trace = re.fullmatch(TRACEPARENT, traceparent) is not None
@@ -100,6 +104,7 @@ class BusCalls:
         performer: Performer,
         engine: HttpEngine,
         producer: Producer,
+        prompts: PromptTokens,
         *,
         on_trouble: OnTrouble,
         on_error: Callable[[KairosError], None],
@@ -108,6 +113,7 @@ class BusCalls:
         self._performer = performer
         self._engine = engine
         self._producer = producer
+        self._prompts = prompts
         self._on_trouble = on_trouble
         self._on_error = on_error
         self._max_held_bytes = max_held_bytes
@@ -207,6 +213,9 @@ class BusCalls:
     async def _run(self, call: BusCall, desk: "_CallDesk", exchange: Exchange) -> None:
         if call.left.is_set():
             return
+        asked = call.request
+        prompt = await self._prompts.estimate(call.body, asked.tenant, asked.app, asked.agent)
+        call.request = msgspec.structs.replace(asked, prompt_tokens=prompt.tokens)
         if self._engine.expects(call.request.id):  # of a client over HTTP
             raise RequestInFlight(call.request.id)
         if self._held_bytes > self._max_held_bytes:
@@ -227,6 +236,7 @@ class BusCalls:
             desk,
             self._engine,
             self._on_trouble,
+            on_counted=partial(self._prompts.learn, prompt),
             is_workflow=call.headers.workflow_id is None,
         )
         with self._leaving_at_deadline(call):

@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 from kairos.balancer import Balancer
 from kairos.errors import Unavailable
-from kairos.events import InstanceJoined, InstanceLeft
+from kairos.events import InstanceJoined, InstanceLeft, InstanceStatus
 from kairos.live.kafka.connection import Connection
 from kairos.live.kafka.producer import Producer
 from kairos.live.kafka.profiles import follow
@@ -85,11 +85,12 @@ class Member:
         self._was_done: dict[Where, tuple[int, str]] = {}
         self._others: dict[int, int] = {}  # partitions of other pools, and how far they were read
 
-    def feed(self, event: InstanceJoined | InstanceLeft) -> None:
-        """News of an instance, from this process's own monitor."""
+    def feed(self, event: InstanceJoined | InstanceLeft | InstanceStatus) -> None:
+        """News of an instance, from this process's own monitor. How it does is of use at once, or
+        not at all."""
         if isinstance(event, InstanceJoined):
             self._instances[event.instance.id] = event
-        else:
+        elif isinstance(event, InstanceLeft):
             self._instances.pop(event.instance_id, None)
         if self.active is not None and self._backlog is None:
             self.active.feed(event)

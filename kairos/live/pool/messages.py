@@ -16,8 +16,8 @@ import msgspec
 
 from kairos.envelope import Name
 from kairos.errors import InvalidRequest, KairosError
-from kairos.events import Dispatch, Event, Finished, Refuse
-from kairos.model import IDENTIFIER, Request
+from kairos.events import Dispatch, Event, Finished, Progressed, Refuse
+from kairos.model import IDENTIFIER, PREFIX_MARKS, Request
 from kairos.topics import REPLIES
 
 TYPE, TOLD, ALIVE, CALL = "kairos-type", "told", "alive", "call"
@@ -29,10 +29,13 @@ CAUSE = "kairos-cause"  # of a record: the offset in kairos.requests of what tol
 REDO = "kairos-redo"  # on a Cancelled: the call is to be begun anew
 
 TOLD_BYTES = 1 << 16  # of a fact: with what is decided on it, its record must fit the bus
+TOLD_CALLS = 400  # in one fact: with ids as long as they may be, that is within these bytes
 _TOKENS = range(1, 10**9)
 _COUNTED = range(1 << 48)  # tokens, as engines tell them: see `sse.py`
 _INSTANTS = range(10**18)  # µs since the epoch
 _ATTEMPTS = range(1, 10**6)
+_UNITS = range(10**9)
+_HASHES = range(-(1 << 63), 1 << 64)
 
 Identifier = Annotated[str, msgspec.Meta(pattern=IDENTIFIER)]
 ReplyTopic = Annotated[
@@ -120,17 +123,27 @@ def check_request(request: Request) -> None:
         (request.arrived_at, _INSTANTS),
         (request.workflow_started_at, _INSTANTS),
         (request.attempt, _ATTEMPTS),
+        (1 if request.completion_limit is None else request.completion_limit, _TOKENS),
+        (request.prefix_units, _UNITS),
+        *((mark, _HASHES) for mark in request.prefix[: len(PREFIX_MARKS)]),
     )
+    if len(request.prefix) > len(PREFIX_MARKS):
+        raise InvalidRequest("the request's prefix has more marks than there are")
     if not all(number in limits for number, limits in numbers):
         raise InvalidRequest("a number of the request is out of range")
 
 
 def check_counts(event: Event) -> None:
     """Raises InvalidRequest: tokens were told that no engine counts."""
+    told: list[int | None]
     if isinstance(event, Finished):
-        told = (event.prompt_tokens, event.completion_tokens, event.cached_tokens)
-        if not all(tokens is None or tokens in _COUNTED for tokens in told):
-            raise InvalidRequest("a number of tokens is out of range")
+        told = [event.prompt_tokens, event.completion_tokens, event.cached_tokens]
+    elif isinstance(event, Progressed):
+        told = list(event.completion_tokens.values())
+    else:
+        return
+    if not all(tokens is None or tokens in _COUNTED for tokens in told):
+        raise InvalidRequest("a number of tokens is out of range")
 
 
 def read_call_headers(headers: object) -> CallHeaders:

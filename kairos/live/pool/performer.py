@@ -14,7 +14,16 @@ from typing import Self
 import msgspec
 
 from kairos.errors import InvalidRequest, KairosError, Unavailable
-from kairos.events import Arrived, Cancelled, Dispatch, Event, Failed, Finished, Refuse
+from kairos.events import (
+    Arrived,
+    Cancelled,
+    Dispatch,
+    Event,
+    Failed,
+    Finished,
+    Progressed,
+    Refuse,
+)
 from kairos.live.engine import HttpEngine
 from kairos.live.kafka.connection import Connection
 from kairos.live.kafka.producer import Producer
@@ -26,6 +35,7 @@ from kairos.live.pool.messages import (
     PERFORMER,
     TOLD,
     TOLD_BYTES,
+    TOLD_CALLS,
     TYPE,
     Alive,
     Declined,
@@ -88,12 +98,16 @@ class Performer:
 
     def feed(self, event: Event) -> None:
         """Tell what happened to a call of this process. That one has ended is told again until the
-        bus has it, or its room would never be given back.
+        bus has it, or its room would never be given back. How far calls are is told once: what is
+        told a second later says more.
 
         Raises:
             InvalidRequest: what names the call that arrived is too long.
             Unavailable: one arrived, and too much waits to be told already.
         """
+        if isinstance(event, Progressed):
+            self._tell_progress(event)
+            return
         fact = _encode(Told(self.id, event))
         if isinstance(event, Arrived):
             if len(fact) > TOLD_BYTES:
@@ -147,6 +161,16 @@ class Performer:
             self._tell_rest()
             self._give_up()
 
+    def _tell_progress(self, progressed: Progressed) -> None:
+        counts = list(progressed.completion_tokens.items())
+        for start in range(0, len(counts), TOLD_CALLS):
+            part = Progressed(dict(counts[start : start + TOLD_CALLS]))
+            try:
+                told = self._tell(_encode(Told(self.id, part)))
+            except Unavailable:
+                return
+            told.add_done_callback(_say_if_lost)
+
     def _tell(self, fact: bytes) -> asyncio.Future[int]:
         return self._producer.send(REQUESTS, self._pool, fact, {TYPE: TOLD})
 
@@ -188,6 +212,11 @@ class Performer:
     def _after_asking(self, request_id: str, told: asyncio.Future[int]) -> None:
         if not told.cancelled() and (error := told.exception()) is not None:
             self.take([Declined.of(request_id, Unavailable(str(error)))])
+
+
+def _say_if_lost(told: asyncio.Future[int]) -> None:
+    if not told.cancelled() and (error := told.exception()) is not None:
+        logger.warning("%s", error)
 
 
 def _name() -> str:

@@ -13,7 +13,7 @@ from fastapi.responses import JSONResponse
 from kairos.balancer import Balancer
 from kairos.config import Settings
 from kairos.errors import InvalidRequest, WorkflowNotFound
-from kairos.events import Event, InstanceJoined, InstanceLeft, WorkflowEnded
+from kairos.events import Event, InstanceJoined, InstanceLeft, InstanceStatus, WorkflowEnded
 from kairos.live.access import Access, authorization
 from kairos.live.clock import WallClock
 from kairos.live.engine import HttpEngine
@@ -25,7 +25,9 @@ from kairos.live.monitor import Monitor
 from kairos.live.pool.calls import BusCalls
 from kairos.live.pool.member import Member
 from kairos.live.pool.performer import Performer
+from kairos.live.progress import tell_progress
 from kairos.live.telemetry import Telemetry
+from kairos.live.tokens import PromptTokens
 from kairos.model import IDENTIFIER
 from kairos.runtime import Observer
 from kairos.topics import DEAD_LETTERS, DISPATCHES, EVENTS, PROFILES, REQUESTS
@@ -49,7 +51,8 @@ class AskTheOrchestrator(InvalidRequest):
 class Pooled:
     """What `Alone` is for one process. Workflows are followed by `kairos orchestrate`."""
 
-    def __init__(self, performer: Performer, member: Member) -> None:
+    def __init__(self, engine: HttpEngine, performer: Performer, member: Member) -> None:
+        self._engine = engine
         self.performer = performer
         self.member = member
 
@@ -65,13 +68,13 @@ class Pooled:
         return self.performer.now()
 
     def feed(self, event: Event) -> None:
-        if isinstance(event, InstanceJoined | InstanceLeft):
+        if isinstance(event, InstanceJoined | InstanceLeft | InstanceStatus):
             self.member.feed(event)
         else:
             self.performer.feed(event)
 
     def background(self) -> list[Coroutine[None, None, None]]:
-        return [self.member.run()]
+        return [self.member.run(), tell_progress(self._engine, self.performer.feed)]
 
     def add_insight(self, app: FastAPI, access: Access) -> None:
         """Workflows are elsewhere; but that one has ended can be said here."""
@@ -98,6 +101,7 @@ async def pooled(
     engine: HttpEngine,
     monitor: Monitor,
     telemetry: Telemetry,
+    prompts: PromptTokens,
     new_balancer: Callable[[], Balancer],
     observers: tuple[Observer, ...],
 ) -> AsyncIterator[Pooled]:
@@ -120,6 +124,7 @@ async def pooled(
             performer,
             engine,
             producer,
+            prompts,
             on_trouble=monitor.hear_of,
             on_error=telemetry.count_error,
             max_held_bytes=settings.max_held_bytes,
@@ -128,7 +133,7 @@ async def pooled(
             connection, pool, producer, performer, calls, clock, new_balancer, observers
         )
         try:
-            yield Pooled(performer, member)
+            yield Pooled(engine, performer, member)
             await calls.finish(GRACE_S)
         finally:
             performing.cancel()

@@ -10,7 +10,15 @@ import msgspec
 
 from kairos.envelope import DEAD_GROUP, DEAD_REASON, DEAD_TOPIC
 from kairos.errors import KairosError
-from kairos.events import Dispatch, ProfilesLearnt, Record, Refuse, Tick
+from kairos.events import (
+    Dispatch,
+    InstanceStatus,
+    ProfilesLearnt,
+    Progressed,
+    Record,
+    Refuse,
+    Tick,
+)
 from kairos.live.kafka.connection import MESSAGE_BYTES
 from kairos.live.kafka.producer import Producer, message_bytes
 from kairos.live.kafka.subscription import Received
@@ -24,6 +32,9 @@ logger = logging.getLogger(__name__)
 
 # Of one record, and of one message to a performer: more of them would be over the bus's limit.
 _COMMANDS = 1_000
+
+# Of interest for a second at most: whoever takes over is told anew. What was decided on them stays.
+_PASSING = Tick | InstanceStatus | Progressed
 
 _encode = msgspec.json.Encoder().encode
 
@@ -70,8 +81,12 @@ class Voice:
 
     def __call__(self, record: Record) -> None:
         event, headers = record.event, self._headers
-        if isinstance(event, ProfilesLearnt) or (isinstance(event, Tick) and not record.commands):
-            return  # on a topic of its own; of no interest
+        if isinstance(event, ProfilesLearnt):
+            return  # on a topic of its own
+        if isinstance(event, _PASSING) and not record.commands:
+            if CAUSE in headers:
+                self.offsets.done(int(headers[CAUSE]))
+            return
         self._say(msgspec.structs.replace(record, commands=record.commands[:_COMMANDS]), headers)
         headers = {POOL: self._pool, EPOCH: self._epoch}
         for start in range(_COMMANDS, len(record.commands), _COMMANDS):

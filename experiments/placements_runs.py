@@ -1,0 +1,178 @@
+"""Runs of placements: one cell of the grid at a time, in processes of their own, each kept."""
+
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from functools import cache
+from hashlib import sha256
+from multiprocessing import get_context
+from pathlib import Path
+
+import msgspec
+
+from experiments.placements_workloads import WORKLOADS
+from experiments.recordings import ROOT
+from experiments.report import write_rows
+from kairos.dispatcher.demand import Lengths
+from kairos.dispatcher.ledger import Ledger
+from kairos.dispatcher.placements import PLACEMENTS, Placement
+from kairos.model import SECOND
+from kairos.scheduler.policies import POLICIES
+from kairos.sim.oracle import KnownLengths
+from kairos.sim.users import TENANT
+from kairos.sim.world import World
+from kairos.workload.workflows import Submission
+
+DEFAULT, ORACLE = "kairos", "kairos, lengths known"
+COMPARED = (*PLACEMENTS, ORACLE)
+
+# What decides what comes of a run. The rest (HTTP, Kafka, demos) may change beneath the rows.
+_MODULES = ("balancer", "calls", "events", "learner", "learnt", "metrics", "model", "position")
+_PACKAGES = ("dispatcher", "orchestrator", "scheduler", "sim", "workload")
+
+Spread = dict[str, float | None]
+
+
+class Cell(msgspec.Struct, frozen=True, kw_only=True):
+    """One run: what is asked for."""
+
+    workload: str
+    rate_per_s: float
+    workflows: int
+    policy: str
+    placement: str
+    seed: int
+
+
+class Outcome(msgspec.Struct, frozen=True, kw_only=True):
+    """What came of it. Shares are None where there is nothing that they could be a part of."""
+
+    calls: int
+    failed: int  # workflows
+    e2e_s: Spread
+    s_per_token: Spread
+    ttft_s: Spread
+    queued_share: float | None
+    preemptions_per_call: float | None
+    preempted_share: float | None  # of the calls: those that were preempted at least once
+    recomputed_token_share: float | None
+    cached_prompt_share: float | None
+    longest_wait_s: float
+    cpu_s: float  # that the run took
+
+
+class Row(msgspec.Struct, frozen=True, kw_only=True):
+    commit: str
+    code: str  # see `code`
+    cell: Cell
+    outcome: Outcome
+
+
+def run(cell: Cell) -> Outcome:
+    """The same, but for `cpu_s`, for the same cell."""
+    workload = WORKLOADS[cell.workload]
+    planned = workload.submissions(cell.rate_per_s, cell.workflows, cell.seed)
+    placement = _placement(cell.placement, planned)
+    began = time.process_time()
+    world = World(planned, workload.instances(), POLICIES[cell.policy], placement)
+    world.run()
+    cpu_s = time.process_time() - began
+    rows = world.metrics.rows
+    record = world.metrics.record(failed={(TENANT, each) for each in world.users.failed})
+    return Outcome(
+        calls=record["calls"],
+        failed=len(world.users.failed),
+        e2e_s=_spread(record["e2e_s"], "mean", "p50", "p99"),
+        s_per_token=_spread(record["s_per_token"], "mean", "p99"),
+        ttft_s=_spread(record["ttft_s"], "mean", "p99"),
+        queued_share=_rounded(record["queued_share"]),
+        preemptions_per_call=_rounded(record["preemptions_per_call"]),
+        preempted_share=_rounded(sum(bool(row.preemptions) for row in rows) / len(rows)),
+        recomputed_token_share=_rounded(record["recomputed_token_share"]),
+        cached_prompt_share=_rounded(record["cached_prompt_share"]),
+        longest_wait_s=round(max(row.queued_us for row in rows) / SECOND, 1),
+        cpu_s=round(cpu_s, 1),
+    )
+
+
+def _spread(of: Spread, *kept: str) -> Spread:
+    return {key: _rounded(of[key]) for key in kept}
+
+
+def _placement(name: str, planned: Sequence[Submission]) -> Callable[[Ledger, Lengths], Placement]:
+    if name != ORACLE:
+        return PLACEMENTS[name]
+    lengths = true_lengths(planned)
+    return lambda ledger, learnt: PLACEMENTS[DEFAULT](ledger, KnownLengths(learnt, lengths))
+
+
+def true_lengths(planned: Iterable[Submission]) -> dict[str, int]:
+    """Tokens of every answer, by the id of the request."""
+    return {
+        f"{each.workflow.id}/{position}": call.completion_tokens
+        for each in planned
+        for position, call in enumerate(each.workflow.calls)
+    }
+
+
+def _rounded(value: float | None) -> float | None:
+    return None if value is None else float(f"{value:.5g}")
+
+
+def in_parallel(cells: Sequence[Cell], processes: int) -> Iterator[tuple[Cell, Outcome]]:
+    """What came of each, as it ends.
+
+    Raises:
+        ExceptionGroup: what some runs raised, once all others have ended.
+    """
+    failures: list[Exception] = []
+    with ProcessPoolExecutor(processes, mp_context=get_context("spawn")) as pool:
+        asked = {pool.submit(run, cell): cell for cell in cells}
+        for done in as_completed(asked):
+            try:
+                outcome = done.result()
+            except Exception as error:  # noqa: BLE001  (whatever it was: the others go on)
+                error.add_note(f"in {asked[done]}")
+                failures.append(error)
+            else:
+                yield asked[done], outcome
+    if failures:
+        raise ExceptionGroup("runs failed", failures)
+
+
+@cache
+def code() -> str:
+    """A hash of the source that decides what comes of a run."""
+    paths = [ROOT / "kairos" / f"{module}.py" for module in _MODULES]
+    for package in _PACKAGES:
+        paths += (ROOT / "kairos" / package).rglob("*.py")
+        paths += (ROOT / "kairos" / package).rglob("*.toml")
+    paths += [Path(__file__), Path(__file__).with_name("placements_workloads.py")]
+    digest = sha256()
+    for path in sorted(paths):
+        digest.update(f"{path.relative_to(ROOT)}\n".encode() + path.read_bytes())
+    return digest.hexdigest()[:12]
+
+
+class Results:
+    """Rows of this code, by cell; each is kept as soon as it is known."""
+
+    def __init__(self, path: Path, *known_in: Path) -> None:
+        """Kept in `path`; `known_in`: where rows are that were known before."""
+        self._path = path
+        known = [row for each in known_in for row in _read(each)]
+        self.rows = {row.cell: row for row in known if row.code == code()}
+
+    def add(self, row: Row) -> None:
+        self.rows[row.cell] = row
+        ordered = sorted(self.rows.values(), key=lambda each: msgspec.json.encode(each.cell))
+        write_rows(self._path, ordered)
+
+
+def _read(path: Path) -> Iterator[Row]:
+    """Rows of another form than today's are of other code."""
+    for line in path.read_bytes().splitlines() if path.exists() else ():
+        try:
+            yield msgspec.json.decode(line, type=Row)
+        except msgspec.DecodeError:
+            continue

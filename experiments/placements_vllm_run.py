@@ -1,0 +1,157 @@
+"""A run of a placement: a `kairos serve` of its own before engines that all runs share."""
+
+import asyncio
+import signal
+import tempfile
+import time
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager, suppress
+from pathlib import Path
+from random import Random
+
+import aiohttp
+import msgspec
+
+from experiments.fidelity_cpu import Cores, Meter, cores
+from experiments.fidelity_engines import Limits, Tell, engines
+from experiments.fidelity_real import check, serving
+from experiments.placements_vllm_counts import Counts, Sizes, measured_sizes, read_counts
+from kairos.errors import SetupError
+from kairos.live.replay import Replay
+from kairos.live.replayed import Replayed
+from kairos.workload.workflows import Submission
+
+# 1,760 tokens: some twelve calls of the average. Prompts come in one piece.
+LIMITS = Limits(kv_blocks=56, max_num_seqs=48, max_num_batched_tokens=2048, max_model_len=768)
+POLICY = "kairos"
+TIME_LIMIT_S = 300.0  # of a run
+IDLE_S, LOOK_S = 20.0, 0.1
+STOP_S = 20.0
+PROBES = ((400, 2), (8, 60))  # tokens of prompt and answer
+FIRST_TOKEN_ID, TOKEN_IDS = 100, 3000  # of which probes are made: ordinary ones in every model
+
+
+class Ran(msgspec.Struct, frozen=True, kw_only=True):
+    """What came of a run: as its client saw it, and as the engines counted."""
+
+    replayed: Replayed
+    counts: Counts
+    recomputed_tokens: int
+    cores: Cores
+
+
+class Pool:
+    """Engines that run, what they hold of which size, and what a Kairos before them begins with."""
+
+    def __init__(self, urls: Sequence[str], sizes: Sizes, learnt: bytes) -> None:
+        """`learnt`: the content of a file that Kairos keeps what it learns in."""
+        self._urls, self._sizes, self._learnt = urls, sizes, learnt
+
+    async def run(self, submissions: Sequence[Submission], placement: str) -> Ran:
+        """Play the submissions under this placement.
+
+        Raises:
+            SetupError: Kairos did not start, some workflow did not come to its end, or the engines
+                go on with something that is none of ours.
+        """
+        with tempfile.TemporaryDirectory() as directory:
+            learnt = Path(directory) / "learnt.json"
+            learnt.write_bytes(self._learnt)
+            before = await idle_counts(self._urls)
+            async with serving(_options(self._urls, placement, learnt), len(self._urls)) as served:
+                process, url = served
+                meter = Meter(process.pid)
+                began_at, used = time.monotonic(), meter.read()
+                replayed = await _replay(url, submissions)
+                used_by = cores(used, meter.read(), time.monotonic() - began_at)
+                counts = await idle_counts(self._urls) - before
+        check(replayed)
+        return Ran(
+            replayed=replayed,
+            counts=counts,
+            recomputed_tokens=self._sizes.recomputed_tokens(counts),
+            cores=used_by,
+        )
+
+
+@asynccontextmanager
+async def pool(
+    model: str, submissions: Sequence[Submission], placement: str, tell: Tell
+) -> AsyncIterator[Pool]:
+    """Engines of this model, and what a Kairos learns of these submissions, under this placement,
+    from nothing: all runs begin with it.
+
+    Raises:
+        SetupError: engines or Kairos did not start, or some workflow did not come to its end.
+    """
+    counting = ("--enable-mfu-metrics",)
+    async with engines(LIMITS, tell, model=model, others=counting) as urls:
+        sizes = await _sizes(urls[0], model)
+        tell(f"learning from {len(submissions)} workflows under {placement}")
+        yield Pool(urls, sizes, await _learnt(urls, submissions, placement))
+
+
+async def _learnt(urls: Sequence[str], submissions: Sequence[Submission], placement: str) -> bytes:
+    with tempfile.TemporaryDirectory() as directory:
+        learnt = Path(directory) / "learnt.json"
+        async with serving(_options(urls, placement, learnt), len(urls)) as (process, url):
+            check(await _replay(url, submissions))
+            process.send_signal(signal.SIGTERM)  # it saves what it has learnt
+            with suppress(TimeoutError):
+                async with asyncio.timeout(STOP_S):
+                    await process.wait()
+        if not learnt.exists():
+            raise SetupError("kairos serve has learnt nothing of a whole run")
+        return learnt.read_bytes()
+
+
+def _options(urls: Sequence[str], placement: str, learnt: Path) -> list[str]:
+    told = [f"--engine={url},max_num_seqs={LIMITS.max_num_seqs}" for url in urls]
+    return [*told, f"--policy={POLICY}", f"--placement={placement}", f"--learnt={learnt}"]
+
+
+async def _replay(url: str, submissions: Sequence[Submission]) -> Replayed:
+    replay = Replay(url, submissions, time_limit_s=TIME_LIMIT_S, tell_lengths=False)
+    return await replay.run()
+
+
+async def _sizes(url: str, model: str) -> Sizes:
+    """What this engine, which has computed nothing yet, counts for a token."""
+    random = Random(0)  # noqa: S311  (prompts, no secret)
+    told: list[Counts] = []
+    async with aiohttp.ClientSession(raise_for_status=True) as session:
+        for prompt_tokens, completion_tokens in PROBES:
+            prompt = [random.randrange(TOKEN_IDS) + FIRST_TOKEN_ID for _ in range(prompt_tokens)]
+            length = {"max_tokens": completion_tokens, "ignore_eos": True}
+            asked = {"model": model, "prompt": prompt, **length}
+            before = await idle_counts([url])
+            async with session.post(f"{url}/v1/completions", json=asked) as response:
+                await response.read()
+            told.append(await idle_counts([url]) - before)
+    return measured_sizes(told)
+
+
+async def idle_counts(urls: Sequence[str]) -> Counts:
+    """Of all engines together, once they have nothing to do and have told so twice: some counts
+    come a step late.
+
+    Raises:
+        SetupError: they have something to do for too long.
+    """
+    last: Counts | None = None
+    try:
+        async with asyncio.timeout(IDLE_S), aiohttp.ClientSession(raise_for_status=True) as session:
+            while True:
+                read = [await _counts(session, url) for url in urls]
+                counts = sum(read, Counts())
+                if counts.is_idle and counts == last:
+                    return counts
+                last = counts
+                await asyncio.sleep(LOOK_S)
+    except TimeoutError:
+        raise SetupError(f"engines are busy {IDLE_S:g} s after the last call: {last}") from None
+
+
+async def _counts(session: aiohttp.ClientSession, url: str) -> Counts:
+    async with session.get(f"{url}/metrics") as response:
+        return read_counts(await response.text())

@@ -1,0 +1,153 @@
+"""What decisions need to know of instances, as columns, for arithmetic over all of them at once.
+Ours."""
+
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from kairos.dispatcher.demand import Floats, Ints
+from kairos.dispatcher.ledger import Ledger
+from kairos.dispatcher.speed import Line, Pace
+from kairos.model import Instance
+
+
+class Board:
+    """A row for each instance, written anew when the ledger says that it has changed."""
+
+    def __init__(self, ledger: Ledger) -> None:
+        self._ledger = ledger
+        self._row_of: dict[str, int] = {}
+        self._asked: tuple[list[Instance], Ints] = [], np.zeros(0, dtype=np.intp)
+        self._changes = 0  # of the ledger, that the rows have
+        self._health = -1, 0.0  # changes that the rows have, until when these stay
+        self._paces: list[Pace] = []
+        self.versions = np.zeros(0, dtype=np.int64)
+        self._kinds = np.zeros(0, dtype=np.intp)  # places in `_paces`
+        # Calls in flight, KV memory (`inf`: not known), times as slow as its kind; KV memory that
+        # is not seen, whether it is suspended.
+        self._values = np.zeros((5, 0))
+        # Time per token of an answer with one call more, how much longer that is, time to the first
+        # token of no prompt at all; and the line of prompts.
+        self._speeds = np.zeros((6, 0))
+
+    def rows(self, instances: Sequence[Instance]) -> Ints:
+        """Of instances that are here; up to date."""
+        if self._changes != self._ledger.changes:
+            for instance_id in self._ledger.changed_since(self._changes):
+                if instance_id in self._ledger.instances:
+                    self._write(self._ledger.instances[instance_id])
+            self._changes = self._ledger.changes
+            self._write_speeds()
+        if instances != self._asked[0]:
+            rows = np.array([self._row_of[each.id] for each in instances], dtype=np.intp)
+            self._asked = list(instances), rows
+        return self._asked[1]
+
+    def running(self, rows: Ints) -> Floats:
+        """Calls in flight."""
+        running: Floats = self._values[0, rows]
+        return running
+
+    def capacities(self, rows: Ints, at: int) -> Floats:
+        """Tokens for calls. One on which nothing runs takes a call that may not fit in the end: it
+        will fit nowhere better."""
+        self._write_health(at)
+        running, kv_tokens, _, unseen, _ = self._values[:, rows]
+        capacities: Floats = np.where(running > 0, kv_tokens - unseen, np.inf)
+        return capacities
+
+    def suspended(self, rows: Ints, at: int) -> npt.NDArray[np.bool_]:
+        self._write_health(at)
+        suspended: npt.NDArray[np.bool_] = self._values[4, rows] > 0
+        return suspended
+
+    def token_us(self, rows: Ints) -> Floats:
+        """How long a token of each answer takes with one call more."""
+        token_us: Floats = self._speeds[0, rows]
+        return token_us
+
+    def token_slope_us(self, rows: Ints) -> Floats:
+        """How much longer a token takes with one call more."""
+        slope_us: Floats = self._speeds[1, rows]
+        return slope_us
+
+    def compute_us(self, rows: Ints, tokens: Floats) -> Floats:
+        """What so many tokens of a prompt add to the time to the first token."""
+        none_us, times = self._speeds[2, rows], self._values[2, rows]
+        more = _at(self._speeds[3:, rows], tokens) - none_us
+        compute_us: Floats = times * np.maximum(0.0, more)
+        return compute_us
+
+    def _write_speeds(self) -> None:
+        """All anew: what one instance teaches is known of all of its kind."""
+        running, _, times = self._values[:3]
+        token = self._of_each([pace.token for pace in self._paces])
+        prompt = self._of_each([pace.prompt for pace in self._paces])
+        next_us = _at(token, running + 1)
+        self._speeds = np.stack(
+            [
+                np.maximum(1.0, times * next_us),
+                times * np.maximum(0.0, next_us - _at(token, running)),
+                _at(prompt, np.zeros(len(running))),
+                *prompt,
+            ]
+        )
+
+    def _of_each(self, lines: list[Line]) -> Floats:
+        """By row, from lines by kind: means of x and y, and slope."""
+        known = np.array([(line.x, line.y, line.slope) for line in lines]).reshape(-1, 3)
+        return known[self._kinds].T
+
+    def _write(self, instance: Instance) -> None:
+        row = self._row_of.get(instance.id)
+        if row is None:
+            row = self._new_row(instance.id)
+        speed = self._ledger.speed(instance.id)
+        kv_tokens = np.inf if instance.kv_tokens is None else instance.kv_tokens
+        if kv_tokens != self._values[1, row]:
+            self._health = -1, 0.0  # of which what is not seen is a share
+        self._values[:3, row] = self._ledger.running(instance.id), kv_tokens, speed.times
+        self._kinds[row] = self._kind(speed.pace)
+        self.versions[row] = self._ledger.version(instance.id)
+
+    def _write_health(self, at: int) -> None:
+        health, (changes, until) = self._ledger.health, self._health
+        if changes == health.changes and at <= until:
+            return
+        self._health = health.changes, health.stays_until(at)
+        for instance_id, row in self._row_of.items():
+            instance = self._ledger.instances.get(instance_id)
+            if instance is not None:
+                unseen = health.unseen_tokens(instance, at)
+                self._values[3:, row] = unseen, health.is_suspended(instance_id, at)
+
+    def _new_row(self, instance_id: str) -> int:
+        self._health = -1, 0.0
+        self._asked = [], np.zeros(0, dtype=np.intp)
+        gone = next((each for each in self._row_of if each not in self._ledger.instances), None)
+        if gone is not None:
+            row = self._row_of[instance_id] = self._row_of.pop(gone)
+            return row
+        row = self._row_of[instance_id] = len(self._row_of)
+        self.versions = np.append(self.versions, 0)
+        self._kinds = np.append(self._kinds, 0)
+        self._values = np.append(self._values, np.zeros((5, 1)), axis=1)
+        return row
+
+    def _kind(self, pace: Pace) -> int:
+        for kind, known in enumerate(self._paces):
+            if known is pace:
+                return kind
+        if len(self._paces) > len(self._row_of):  # some were of instances that left
+            used, self._kinds = np.unique(self._kinds, return_inverse=True)
+            self._paces = [self._paces[kind] for kind in used]
+        self._paces.append(pace)
+        return len(self._paces) - 1
+
+
+def _at(line: Floats, x: Floats) -> Floats:
+    """See `Line.at`."""
+    mean_x, mean_y, slope = line
+    y: Floats = np.maximum(np.maximum(0.0, mean_y + slope * (x - mean_x)), 0.1 * mean_y)
+    return y

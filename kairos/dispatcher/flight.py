@@ -1,0 +1,82 @@
+"""The calls in flight on one instance, as columns, for arithmetic over all of them at once."""
+
+import numpy as np
+
+from kairos.dispatcher.demand import Floats, Ints
+
+_FIELDS = ("prompt", "begun_at", "lasts_us", "generated", "grows_from", "limit")
+
+
+class Flight:
+    """A row for each call, in no order. Instants in µs, sizes in tokens."""
+
+    def __init__(self) -> None:
+        self._ids: list[str] = []
+        self._row_of: dict[str, int] = {}
+        self._values = np.zeros((len(_FIELDS), 8))
+        self._curves = np.zeros(8, dtype=np.intp)
+
+    def __len__(self) -> int:
+        return len(self._ids)
+
+    def add(
+        self,
+        request_id: str,
+        *,
+        curve: int,
+        prompt: int,
+        begun_at: int,
+        lasts_us: float,
+        grows_from: int,
+        limit: float,
+    ) -> None:
+        """`lasts_us`: what it takes most often; `grows_from`: when its answer begins; `limit` of
+        its answer."""
+        row = len(self._ids)
+        if row == len(self._curves):
+            self._values = np.concatenate([self._values, np.zeros_like(self._values)], axis=1)
+            self._curves = np.concatenate([self._curves, np.zeros_like(self._curves)])
+        self._ids.append(request_id)
+        self._row_of[request_id] = row
+        self._values[:, row] = prompt, begun_at, lasts_us, 0, grows_from, limit
+        self._curves[row] = curve
+
+    def told(self, request_id: str, generated: int, at: int) -> None:
+        """Its answer was so long at that instant."""
+        row = self._row_of[request_id]
+        self._values[3, row], self._values[4, row] = generated, at
+
+    def remove(self, request_id: str) -> None:
+        row, last = self._row_of.pop(request_id), len(self._ids) - 1
+        moved = self._ids.pop()
+        if row != last:
+            self._ids[row] = moved
+            self._row_of[moved] = row
+            self._values[:, row] = self._values[:, last]
+            self._curves[row] = self._curves[last]
+
+    @property
+    def curves(self) -> Ints:
+        return self._curves[: len(self._ids)]
+
+    @property
+    def prompts(self) -> Floats:
+        return self._values[0, : len(self._ids)]
+
+    @property
+    def lasts_us(self) -> Floats:
+        return self._values[2, : len(self._ids)]
+
+    @property
+    def limits(self) -> Floats:
+        return self._values[5, : len(self._ids)]
+
+    def ages_us(self, at: int) -> Floats:
+        return np.maximum(0.0, at - self._values[1, : len(self._ids)])
+
+    def generated(self, at: int, token_us: float) -> Floats:
+        """Tokens of each answer by now: those told, and what has been added at that speed since."""
+        _, _, _, told, since, limit = self._values[:, : len(self._ids)]
+        grown = np.minimum(told + np.maximum(0.0, at - since) / token_us, limit)
+        at_least: Floats = np.maximum(grown, told)  # what was told counts, whatever the limit
+        return at_least

@@ -1,0 +1,90 @@
+"""What instances are expected to hold, slot by slot: derived from what is in flight there, and kept
+until that changes or the slot is over."""
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from kairos.dispatcher.board import Board
+from kairos.dispatcher.demand import SLOT_US, SLOTS, Floats, Ints, expected
+from kairos.dispatcher.ledger import Ledger
+from kairos.model import Instance, Request
+
+_ZEROS = np.zeros(SLOTS)
+# Tokens held at the end of each slot: mean and variance.
+Forecast = tuple[Floats, Floats]
+Derive = Callable[[Ledger, Instance, int], Forecast]
+
+
+class Occupancy:
+    """The forecasts of all instances, by one way to derive them."""
+
+    def __init__(self, ledger: Ledger, derive: Derive) -> None:
+        self._ledger, self._derive = ledger, derive
+        self.board = Board(ledger)
+        # By row of the board: of which version, when, and what was derived.
+        self._versions = np.zeros(0, dtype=np.int64)
+        self._derived_at = np.zeros(0, dtype=np.int64)
+        self._forecasts = np.zeros((2, 0, SLOTS))
+        # What was asked last: rows, state of the ledger and instant; and the answer.
+        self._last: tuple[Ints | None, tuple[int, int], Forecast] = None, (0, 0), (_ZEROS, _ZEROS)
+
+    def of(self, instances: Sequence[Instance], at: int) -> Forecast:
+        """Instances x SLOTS."""
+        rows, state = self.board.rows(instances), (self._ledger.changes, at)
+        if rows is self._last[0] and state == self._last[1]:
+            return self._last[2]
+        versions = self.board.versions
+        if len(self._versions) < len(versions):
+            self._add_rows(len(versions) - len(self._versions))
+        is_old = self._versions[rows] != versions[rows]
+        is_old |= at - self._derived_at[rows] >= SLOT_US
+        for place in np.flatnonzero(is_old).tolist():
+            row = rows[place]
+            self._versions[row], self._derived_at[row] = versions[row], at
+            self._forecasts[:, row] = self._derive(self._ledger, instances[place], at)
+        means, variances = self._forecasts[:, rows]
+        self._last = rows, state, (means, variances)
+        return means, variances
+
+    def _add_rows(self, count: int) -> None:
+        none = np.zeros(count, dtype=np.int64)  # a version that no instance has
+        self._versions = np.concatenate([self._versions, none])
+        self._derived_at = np.concatenate([self._derived_at, none])
+        self._forecasts = np.concatenate([self._forecasts, np.zeros((2, count, SLOTS))], axis=1)
+
+
+def by_modes(ledger: Ledger, instance: Instance, at: int) -> Forecast:
+    """The paper's: certain, so without variance."""
+    flight = ledger.flight(instance.id)
+    if not flight:
+        return _ZEROS, _ZEROS
+    token_us = paper_token_us(ledger, instance)
+    return expected(flight.prompts, flight.ages_us(at), flight.lasts_us, token_us), _ZEROS
+
+
+def paper_token_us(ledger: Ledger, instance: Instance) -> float:
+    """The constant of the engine's profile; where there is none, as measured."""
+    return instance.token_us or ledger.token_us(instance.id)
+
+
+def by_survival(ledger: Ledger, instance: Instance, at: int) -> Forecast:
+    """Ours: by what was learnt of the lengths of answers, given how long these are already."""
+    flight = ledger.flight(instance.id)
+    if not flight:
+        return _ZEROS, _ZEROS
+    token_us = ledger.token_us(instance.id)
+    generated = flight.generated(at, token_us)
+    # What calls share is taken off all of them alike.
+    share = 1 - ledger.shared_tokens(instance.id) / max(1.0, float(flight.prompts.sum()))
+    held = flight.prompts * share + generated
+    return ledger.curves.together(flight.curves, held, generated, flight.limits, token_us)
+
+
+def of_request(ledger: Ledger, request: Request, held: Floats, token_us: Floats) -> Forecast:
+    """Of the request alone, were it dispatched now; instances x SLOTS; ours. Of each, the tokens
+    that it would hold there from the beginning, and how long one of its answer would take."""
+    n = len(held)
+    limit = float("inf") if request.completion_limit is None else request.completion_limit
+    rows = np.full(n, ledger.curve_of(request))
+    return ledger.curves.surviving(rows, held, np.zeros(n), np.full(n, limit), token_us)

@@ -1,0 +1,71 @@
+"""How long answers have been lately, by agent: known from the first few calls on, where profiles
+wait for workflows to end. Ours."""
+
+from collections import OrderedDict, deque
+
+from kairos.learnt import POOLED, QUANTILES, AgentKey, Distribution, agent_key
+from kairos.model import Request
+
+_WINDOW = 256  # answers
+_FEWEST = 8  # of which something is said
+_MAX_AGENTS = 5_000
+
+
+class _Sample:
+    def __init__(self) -> None:
+        self.tokens: deque[int] = deque(maxlen=_WINDOW)
+        self.new = 0  # since the distribution was made
+        self.distribution: Distribution | None = None
+
+    def see(self, tokens: int) -> None:
+        self.tokens.append(tokens)
+        self.new += 1
+        # Anew with each eighth more: often enough at first, seldom in the long run.
+        if len(self.tokens) >= _FEWEST and self.new * 8 >= len(self.tokens):
+            self.distribution, self.new = _cut(sorted(self.tokens)), 0
+
+
+class Answers:
+    """Of an agent, else of its app, else of all."""
+
+    def __init__(self) -> None:
+        self._samples: OrderedDict[AgentKey, _Sample] = OrderedDict()  # longest unseen first
+
+    def see(self, request: Request, tokens: int) -> None:
+        for key in _keys(request):
+            sample = self._samples.get(key)
+            if sample is None:
+                sample = self._samples[key] = _Sample()
+                if len(self._samples) > _MAX_AGENTS:
+                    self._samples.popitem(last=False)
+            self._samples.move_to_end(key)
+            sample.see(tokens)
+
+    def distribution(self, request: Request) -> Distribution | None:
+        """In tokens; None: too few were seen of any kind."""
+        for key in _keys(request):
+            sample = self._samples.get(key)
+            if sample is not None and sample.distribution is not None:
+                return sample.distribution
+        return None
+
+
+def _keys(request: Request) -> tuple[AgentKey, AgentKey, AgentKey]:
+    tenant, app, agent = agent_key(request)
+    return (tenant, app, agent), (tenant, app, POOLED), (POOLED, POOLED, POOLED)
+
+
+def _cut(ordered: list[int]) -> Distribution:
+    """The mean of each of `QUANTILES` equal parts, where parts share the numbers between them."""
+    n = len(ordered)
+    quantiles = []
+    for part in range(QUANTILES):
+        begin, end = part * n / QUANTILES, (part + 1) * n / QUANTILES
+        total, at = 0.0, begin
+        while at < end - 1e-9:
+            number = int(at + 1e-9)
+            upto = min(end, number + 1.0)
+            total += (upto - at) * ordered[min(number, n - 1)]
+            at = upto
+        quantiles.append(total * QUANTILES / n)
+    return Distribution(sum(ordered) / n, tuple(quantiles))

@@ -1,0 +1,52 @@
+"""Placements before real vLLM that runs out of memory, in the form that CI runs."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+from experiments.placements_vllm import BASELINE, DEFAULT, ENOUGH, QUICK
+from experiments.placements_vllm_show import MOST_OF_PREEMPTIONS
+from tests.vllm import needs_vllm
+
+COMMAND = (sys.executable, "-m", "experiments.placements_vllm", "--quick", "--json")
+LIMIT_S = 600  # a machine that has other work, too
+
+pytestmark = [pytest.mark.vllm, pytest.mark.timeout(LIMIT_S + 60)]
+
+
+@pytest.fixture(scope="module")
+def found():
+    """The experiment's status, its rows by placement, and what it said."""
+    needs_vllm()
+    done = subprocess.run(COMMAND, check=False, capture_output=True, text=True, timeout=LIMIT_S)
+    assert done.stdout, done.stderr
+    rows = {row["placement"]: row for row in json.loads(done.stdout)}
+    return done.returncode, rows, done.stderr
+
+
+def test_the_default_has_at_most_a_tenth_of_the_preemptions_of_round_robin(found):
+    status, rows, said = found
+    assert set(rows) == set(QUICK.placements)
+    per_request = {name: row["preemptions"] / row["calls"] for name, row in rows.items()}
+    assert per_request[BASELINE] >= ENOUGH, "the engines had memory enough"
+    assert per_request[DEFAULT] <= MOST_OF_PREEMPTIONS * per_request[BASELINE], said
+    assert status == 0, said
+
+
+def test_all_placements_were_given_the_same_work(found):
+    _, rows, _ = found
+    assert len({(row["workflows"], row["calls"]) for row in rows.values()}) == 1
+    assert {row["prompt_tokens_off"] for row in rows.values()} == {0}
+    # The last block or two of a prompt may have been in a cache, or not.
+    needed = [row["needed_tokens"] + row["cached_tokens"] for row in rows.values()]
+    assert max(needed) - min(needed) <= 0.01 * max(needed)
+
+
+def test_what_is_computed_again_is_what_was_preempted(found):
+    _, rows, _ = found
+    for row in rows.values():
+        longest = row["preemptions"] * row["limits"]["max_model_len"]
+        assert 0 <= row["recomputed_tokens"] <= longest
+    assert rows[BASELINE]["recomputed_tokens"] > 0

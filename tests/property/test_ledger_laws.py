@@ -1,0 +1,249 @@
+"""The ledger beside a plain dict of what was told: nothing held is lost, and nothing is left of
+what was released, in whatever order facts come."""
+
+import numpy as np
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+from msgspec.structs import replace
+
+from kairos.dispatcher.demand import SLOT_US, exponential
+from kairos.dispatcher.ledger import Ledger
+from kairos.dispatcher.occupancy import Occupancy, by_modes, by_survival
+from kairos.events import Finished, InstanceStatus
+from kairos.model import SECOND
+from tests import build
+from tests.property.test_prefix_laws import PATHS, request
+
+# Of unequal kinds, so that what is learnt on one says nothing of another.
+FLEET = {
+    "a": build.instance("a", seqs=3, kv=2_000),
+    "b": build.instance("b", seqs=9, kv=500, token_us=10_000.0),
+    "c": build.instance("c", seqs=2, prefix_caching=False),
+}
+KNOWN = build.Lengths(
+    tokens={"x": exponential(50.0), "y": exponential(4_000.0)},
+    latency_us={"x": exponential(2.0 * SECOND)},
+)
+
+
+class Call:
+    """What was told of a call in flight."""
+
+    def __init__(self, request, where, at, prefill_us):
+        self.request, self.where, self.at = request, where, at
+        self.tokens, self.since = 0, at + int(prefill_us)
+        self.first_token_told = self.counts_as_user = False
+
+    def generated(self, at, token_us):
+        limit = self.request.completion_limit
+        grown = self.tokens + max(0, at - self.since) / token_us
+        return max(self.tokens, grown if limit is None else min(grown, limit))
+
+
+class LedgerMachine(RuleBasedStateMachine):
+    @initialize()
+    def start(self):
+        self.ledger, self.at, self.n = Ledger(KNOWN), 0, 0
+        self.here, self.calls = set(), {}
+        self.ways = {way: Occupancy(self.ledger, way) for way in (by_modes, by_survival)}
+        for name in FLEET:
+            self.join(name)
+
+    @rule(name=st.sampled_from([*FLEET]), times_as_large=st.sampled_from([1, 1, 2]))
+    def join(self, name, times_as_large=1):
+        kv_tokens = FLEET[name].kv_tokens and FLEET[name].kv_tokens * times_as_large
+        self.ledger.join(replace(FLEET[name], kv_tokens=kv_tokens))
+        self.here.add(name)
+
+    @rule(name=st.sampled_from([*FLEET, "nobody"]))
+    def leave(self, name):
+        self.ledger.leave(name)
+        self.here.discard(name)
+        for call in self.calls.values():
+            if call.where == name:
+                call.counts_as_user = False
+
+    @rule(us=st.sampled_from([0, 1, 1_000, SLOT_US - 1, SLOT_US, 4 * SECOND]))
+    def time_passes(self, us):
+        self.at += us
+
+    @rule(
+        where=st.sampled_from([*FLEET, "later"]),
+        path=PATHS,
+        rest=st.integers(0, 63),
+        agent=st.sampled_from(["x", "y", "unknown"]),
+        limit=st.sampled_from([None, None, 1, 100]),
+    )
+    def book(self, where, path, rest, agent, limit):
+        self.n += 1
+        fields = {"agent": agent, "completion_limit": limit, "completion_tokens": 64}
+        one = request(f"r{self.n}", path, rest)
+        one = replace(one, **fields)
+        prefill_us = 0
+        if where in self.ledger._speeds:
+            cached = self.ledger.prefixes.match(one).get(where, 0)
+            prefill_us = self.ledger.speed(where).prefill_us(one.prompt_tokens - cached)
+        self.ledger.book(one, where, self.at)
+        call = self.calls[one.id] = Call(one, where, self.at, prefill_us)
+        call.counts_as_user = where in self.here and where != "c"
+
+    def one_of(self, data):
+        return data.draw(st.sampled_from(sorted(self.calls)))
+
+    @precondition(lambda self: self.calls)
+    @rule(data=st.data())
+    def first_token(self, data):
+        name = self.one_of(data)
+        self.ledger.first_token(name, self.at)
+        call = self.calls[name]
+        if not call.first_token_told:
+            call.first_token_told = True
+            call.tokens, call.since = max(1, call.tokens), self.at
+
+    @precondition(lambda self: self.calls)
+    @rule(data=st.data(), tokens=st.integers(0, 300))
+    def progress(self, data, tokens):
+        name = self.one_of(data)
+        self.ledger.progressed({name: tokens, "stranger": 5}, self.at)
+        call = self.calls[name]
+        if tokens >= call.tokens:
+            call.tokens, call.since = tokens, self.at
+
+    @rule(
+        name=st.sampled_from([*FLEET, "later", "nobody"]),
+        used=st.none() | st.floats(0, 1),
+        preemptions=st.none() | st.integers(0, 3),
+    )
+    def status(self, name, used, preemptions):
+        self.ledger.status(InstanceStatus(name, kv_used=used, preemptions=preemptions), self.at)
+
+    @precondition(lambda self: self.calls)
+    @rule(
+        data=st.data(),
+        how=st.sampled_from(["finished", "finished, told nothing", "failed or cancelled"]),
+        answer=st.integers(0, 300),
+        cached=st.none() | st.integers(0, 300),
+    )
+    def release(self, data, how, answer, cached):
+        name = self.one_of(data)
+        finished = {
+            "finished": Finished(name, 70, answer, cached),
+            "finished, told nothing": Finished(name),
+            "failed or cancelled": None,
+        }[how]
+        del self.calls[name]
+        self.ledger.release(name, self.at, finished)
+        self.ledger.release(name, self.at, finished)  # told again
+
+    @rule()
+    def late_news(self):
+        self.ledger.first_token("gone", self.at)
+        self.ledger.progressed({"gone": 7}, self.at)
+        self.ledger.release("gone", self.at, Finished("gone", 5, 5, 5))
+
+    def of(self, where):
+        return [call for call in self.calls.values() if call.where == where]
+
+    def shared(self, where):
+        """What the prompts there have in common, all but once: each mark is 64 tokens."""
+        users = [n for call in self.of(where) if call.counts_as_user for n in call.request.prefix]
+        return 64 * (len(users) - len(set(users)))
+
+    @invariant()
+    def every_call_is_where_it_was_booked_and_nowhere_else(self):
+        assert len(self.ledger) == len(self.calls)
+        for name, call in self.calls.items():
+            assert name in self.ledger
+            assert self.ledger.instance_of(name) == call.where
+            booking = self.ledger.booking(name)
+            assert (booking.generated, booking.at) == (call.tokens, call.at)
+        for where in (*FLEET, "later", "nobody"):
+            assert self.ledger.running(where) == len(self.of(where))
+
+    @invariant()
+    def what_is_held_is_what_was_told(self):
+        for where in self.here | {call.where for call in self.calls.values()}:
+            calls = self.of(where)
+            token_us = self.ledger.token_us(where)
+            prompts = [call.request.prompt_tokens for call in calls]
+            held = sum(prompts) + sum(call.generated(self.at, token_us) for call in calls)
+            assert self.ledger.held_tokens(where, self.at) == pytest.approx(
+                held - self.shared(where), abs=1e-6
+            )
+
+    @invariant()
+    def what_is_kept_of_the_future_is_what_follows_from_what_is_known(self):
+        instances = self.ledger.serving(None)
+        for derive, occupancy in self.ways.items():
+            means, variances = occupancy.of(instances, self.at)
+            for row, instance in enumerate(instances):
+                kept_at = int(occupancy._derived_at[occupancy.board.rows([instance])[0]])
+                assert 0 <= self.at - kept_at < SLOT_US
+                mean, variance = derive(self.ledger, instance, kept_at)
+                assert (means[row] == mean).all()
+                assert (variances[row] == variance).all()
+                assert (mean >= 0).all()
+                assert (variance >= 0).all()
+
+    @invariant()
+    def the_board_says_what_the_ledger_says(self):
+        instances, ledger = self.ledger.serving(None), self.ledger
+        [board, _] = [occupancy.board for occupancy in self.ways.values()]
+        rows = board.rows(instances)
+        running = [ledger.running(each.id) for each in instances]
+        assert board.running(rows).tolist() == running
+        assert board.suspended(rows, self.at).tolist() == [
+            ledger.health.is_suspended(each.id, self.at) for each in instances
+        ]
+        assert board.capacities(rows, self.at).tolist() == [
+            each.kv_tokens - ledger.health.unseen_tokens(each, self.at)
+            if n and each.kv_tokens
+            else float("inf")
+            for each, n in zip(instances, running, strict=True)
+        ]
+        speeds = [ledger.speed(each.id) for each in instances]
+        told = zip(speeds, running, strict=True)
+        expected = [(s.token_us(n + 1), s.token_slope_us(n), s.compute_us(700)) for s, n in told]
+        columns = (
+            board.token_us(rows),
+            board.token_slope_us(rows),
+            board.compute_us(rows, np.full(len(rows), 700.0)),
+        )
+        assert np.array(columns).T.tolist() == [pytest.approx(each) for each in expected]
+
+    @invariant()
+    def nothing_is_kept_of_those_who_are_gone(self):
+        ledger = self.ledger
+        where = self.here | {call.where for call in self.calls.values()}
+        for kept in (ledger._flights, ledger._prompts, ledger._versions, ledger._speeds):
+            assert set(kept) <= where
+        assert set(ledger._last_booking) <= where
+        for kept in (ledger.instances, ledger.health._told, ledger.prefixes._caches):
+            assert set(kept) <= self.here
+        assert sum(row.users for row in ledger.curves._rows.values()) == len(self.calls)
+        assert set(ledger.curves._of_call) == set(self.calls)
+
+    def teardown(self):
+        """However they end: nothing is left."""
+        ledger = getattr(self, "ledger", None)
+        if ledger is None:
+            return
+        for name in [*self.calls]:
+            ledger.release(name, self.at)
+        for instance in ledger.serving(None):
+            assert ledger.held_tokens(instance.id, self.at + SECOND) == 0
+            assert len(ledger.flight(instance.id)) == 0
+            assert ledger._prompts.get(instance.id, {}) == {}
+            assert ledger.takes_more(instance, self.at)
+        for cache in ledger.prefixes._caches.values():
+            assert cache.shared_tokens == 0
+            assert not any(each.users for each in cache.stretches.values())
+            assert cache.begun == {}
+        assert not any(row.users for row in ledger.curves._rows.values())
+        assert ledger.curves._of_call == {}
+
+
+TestLedger = LedgerMachine.TestCase
+TestLedger.settings = settings(max_examples=120, stateful_step_count=60, deadline=None)

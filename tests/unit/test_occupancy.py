@@ -1,0 +1,146 @@
+"""Forecasts that are kept, and the board, are as the ledger says; in the cases in which that is
+easily missed. Laws: `property/test_ledger_laws.py`."""
+
+import pytest
+from msgspec.structs import replace
+
+from kairos.dispatcher.board import Board
+from kairos.dispatcher.demand import SLOT_US, exponential
+from kairos.dispatcher.health import STALE_US
+from kairos.dispatcher.ledger import Ledger
+from kairos.dispatcher.occupancy import Occupancy, by_modes, by_survival, of_request, paper_token_us
+from kairos.events import InstanceStatus
+from kairos.model import SECOND
+from tests import build
+
+INSTANCE = build.instance("a", kv=1000)
+KNOWN = build.Lengths(tokens={"x": exponential(100.0)}, latency_us={"x": exponential(4.0 * SECOND)})
+
+
+def ledger(*instances):
+    made = Ledger(KNOWN)
+    for each in instances or [INSTANCE]:
+        made.join(each)
+    return made
+
+
+def derived(ledger, derive=by_survival):
+    """A forecast that counts how often it is derived."""
+    asked = []
+
+    def count(*arguments):
+        asked.append(arguments[1].id)
+        return derive(*arguments)
+
+    return Occupancy(ledger, count), asked
+
+
+@pytest.mark.parametrize("derive", [by_modes, by_survival])
+def test_nothing_runs_nothing_is_held(derive):
+    occupancy, _ = derived(ledger(), derive)
+    means, variances = occupancy.of([INSTANCE], 0)
+    assert not means.any()
+    assert not variances.any()
+
+
+def test_it_is_derived_once_until_something_changes_there_or_the_slot_is_over():
+    other = build.instance("b", kv=1000)
+    made = ledger(INSTANCE, other)
+    occupancy, asked = derived(made)
+    both = [INSTANCE, other]
+    for at in (0, 1, SLOT_US - 1):
+        occupancy.of(both, at)
+    assert asked == ["a", "b"]
+    made.book(build.request("r"), "b", SLOT_US - 1)
+    occupancy.of(both, SLOT_US - 1)
+    assert asked == ["a", "b", "b"]
+    occupancy.of(both, SLOT_US)
+    assert asked == ["a", "b", "b", "a"]
+    occupancy.of(both, 2 * SLOT_US)
+    assert asked == ["a", "b", "b", "a", "a", "b"]
+
+
+def test_an_instance_that_left_and_came_back_within_a_slot_is_looked_at_anew():
+    made = ledger()
+    occupancy, _ = derived(made)
+    made.book(build.request("before", prompt=100, agent="x"), "a", 0)
+    assert occupancy.of([INSTANCE], 0)[0][0, 0] > 50
+    made.release("before", 1)
+    made.leave("a")
+    made.join(INSTANCE)
+    made.book(build.request("since", prompt=900, agent="x"), "a", 2)
+    assert occupancy.of([INSTANCE], 2)[0][0, 0] > 500
+
+
+def test_rows_of_instances_that_left_are_used_again():
+    made = ledger()
+    occupancy, _ = derived(made)
+    for n in range(50):
+        instance = build.instance(f"i{n}", kv=1000)
+        made.join(instance)
+        made.book(build.request(f"r{n}", prompt=10 * n + 10), instance.id, n)
+        mean = by_survival(made, instance, n)[0]
+        assert (occupancy.of([INSTANCE, instance], n)[0][1] == mean).all()
+        made.leave(instance.id)
+    assert len(occupancy._forecasts[0]) <= 3
+    assert occupancy.board._values.shape[1] <= 3
+    assert len(occupancy.board._paces) <= 4
+
+
+def test_what_several_prompts_have_in_common_is_expected_once():
+    made, alike = ledger(), {"prefix": (1, 2, 3, 4), "prefix_units": 256}
+    made.book(build.request("one", prompt=256, agent="x", **alike), "a", 0)
+    alone = by_survival(made, INSTANCE, 0)[0][0]
+    made.book(build.request("two", prompt=256, agent="x", **alike), "a", 0)
+    assert by_survival(made, INSTANCE, 0)[0][0] < 1.2 * alone
+    made.book(build.request("three", prompt=256, agent="x"), "a", 0)
+    assert by_survival(made, INSTANCE, 0)[0][0] > 1.8 * alone
+
+
+def test_the_papers_forecast_goes_by_its_profile_and_the_mode():
+    profiled = replace(INSTANCE, token_us=100_000.0)
+    made = ledger(profiled)
+    assert paper_token_us(made, profiled) == 100_000
+    assert paper_token_us(made, replace(profiled, token_us=None)) == made.token_us("a")
+    made.book(build.request("r", prompt=100, completion=100), "a", 0)  # taken for 2 s
+    assert by_modes(made, profiled, 0)[0][:5].tolist() == [105, 110, 115, 120, 0]
+    assert by_modes(made, profiled, SECOND)[0][:3].tolist() == [115, 120, 0]
+
+
+def test_a_request_alone_holds_what_it_would_there():
+    made = ledger(INSTANCE, build.instance("b"))
+    request = build.request("r", prompt=100, agent="x", completion_limit=1)
+    held, token_us = build.floats(100, 60), build.floats(10_000, 10_000)
+    means, variances = of_request(made, request, held, token_us)
+    assert means.shape == variances.shape == (2, 48)
+    assert means[0, 0] > means[1, 0] > 0
+    assert not means[:, 1:].any()
+
+
+def test_an_instance_whose_limits_are_replaced_has_the_new_ones_on_the_board():
+    made = ledger()
+    board = Board(made)
+    made.book(build.request("r"), "a", 0)
+    made.status(InstanceStatus("a", kv_used=0.0), 0)
+    late = STALE_US + 1
+    [before] = board.capacities(board.rows([INSTANCE]), late)
+    larger = replace(INSTANCE, kv_tokens=10_000)
+    made.join(larger)
+    [after] = board.capacities(board.rows([larger]), late)
+    unseen = made.health.unseen_tokens(larger, late)
+    assert after == 10_000 - unseen
+    assert before != after
+
+
+def test_what_is_stale_is_so_on_the_board_from_the_same_instant_on():
+    made = ledger()
+    board = Board(made)
+    made.book(build.request("r"), "a", 0)
+    made.status(InstanceStatus("a", preemptions=0), 0)
+    made.status(InstanceStatus("a", preemptions=1), SECOND)
+    rows = board.rows([INSTANCE])
+    for at in (SECOND, SECOND + STALE_US, SECOND + STALE_US + 1):
+        assert board.suspended(rows, at)[0] == made.health.is_suspended("a", at)
+        assert board.capacities(rows, at)[0] == 1000 - made.health.unseen_tokens(INSTANCE, at)
+    made.status(InstanceStatus("a"), 9 * SECOND)
+    assert not board.suspended(rows, 9 * SECOND)[0]
