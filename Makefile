@@ -45,9 +45,10 @@ test-kafka: $(INSTALLED)  ## what needs a real Kafka: its crashes, and those of 
 test-vllm: $(INSTALLED) $(VLLM_INSTALLED)  ## end to end on real vLLM, on the CPU
 	@$(BIN)/pytest -m vllm
 
-bench: $(INSTALLED)  ## what the gateway, learning, ranking, queueing and Kafka cost; how fast a pool is simulated
+bench: $(INSTALLED)  ## what the gateway, learning, ranking, queueing, placing and Kafka cost; how fast a pool is simulated
 	@$(BIN)/python -m bench.gateway
 	@$(BIN)/python -m bench.learning
+	@$(BIN)/python -m bench.placement
 	@$(BIN)/python -m bench.bus
 	@$(BIN)/python -m bench.ranks
 	@$(BIN)/python -m bench.simulation

@@ -284,6 +284,8 @@ class AnyRoom:
     def fits(self, request: Request) -> bool:  # noqa: ARG002
         return True
 
+    def reserve(self, request: Request) -> None: ...
+
     def keep_for(self, request: Request) -> bool:  # noqa: ARG002
         return True
 

@@ -1,4 +1,4 @@
-"""A pool in its steady state, as the dispatcher sees it: calls end, others begin, answers grow.
+"""A pool in its steady state, as the ledger sees it: calls end, others begin, answers grow.
 
 What calls are like is drawn from a seed: of several agents, each with lengths of its own, of which
 the distributions are known; prompts begin with the agent's system prompt, go on as their workflow
@@ -20,8 +20,6 @@ from kairos.learnt import QUANTILES, AgentProfile, Distribution
 from kairos.model import PREFIX_MARKS, SECOND, Instance, Request
 from kairos.scheduler.knowledge import Knowledge
 
-INSTANCES = 64
-RUNNING = 200  # calls on each
 AGENTS = 12
 WORKFLOWS = 3_000  # open at the same time
 APP = "app"
@@ -29,10 +27,14 @@ START = 3_600 * SECOND
 TOKEN_US = 50_000
 PROMPT_TOKEN_US = 100
 
-Rooms = Literal["all", "half", "none"]
-# Of which instances there is room: by what part of all that runs there fits into the memory.
-ROOMY, FULL = 1.6, 0.85
+Rooms = Literal["all", "half", "none"]  # which instances have room
+ROOMY, FULL = 1.6, 0.85  # KV memory, in what the calls there hold
 KV = {"all": (ROOMY, ROOMY), "half": (ROOMY, FULL), "none": (FULL, FULL)}
+
+
+class Size(msgspec.Struct, frozen=True):
+    instances: int
+    running: int  # calls on each
 
 
 class Agent(msgspec.Struct, frozen=True):
@@ -120,38 +122,43 @@ def _marks(agent: Agent, workflow: int, prompt: int) -> Iterator[int]:
         yield hash((agent.system_tokens, own, mark))
 
 
-class Pool:
-    """Instances with `RUNNING` calls each, of which one ends at a time."""
+def instance(name: str, size: Size, kv_tokens: int | None = None) -> Instance:
+    return Instance(
+        id=name,
+        models=(),
+        max_num_seqs=size.running + 56,
+        kv_tokens=kv_tokens,
+        max_num_batched_tokens=8_192,
+    )
 
-    def __init__(self, rooms: Rooms, seed: int, *, prefixes: bool) -> None:
+
+class Pool:
+    """Instances with so many calls each, of which one ends at a time."""
+
+    def __init__(self, size: Size, rooms: Rooms, seed: int, *, prefixes: bool) -> None:
         self.at = START
         self.calls = Calls(seed, prefixes=prefixes)
-        knowledge = Knowledge()
-        knowledge.learn(self.calls.learnt())
-        self.lengths = knowledge
-        self.ledger = Ledger(knowledge)
+        self.lengths = Knowledge()
+        self.lengths.learn(self.calls.learnt())
+        self.ledger = Ledger(self.lengths)
         self._random = Random(seed)
         self._due: list[tuple[int, str, bool]] = []  # when, which request, whether it ends then
         self._running: dict[str, _Running] = {}
         self._second = START
-        self._fill(rooms)
+        self._fill(size, rooms)
 
-    def _fill(self, rooms: Rooms) -> None:
+    def _fill(self, size: Size, rooms: Rooms) -> None:
         """Calls that are at different points; then the memory that this is to need."""
-        names = [f"instance{number}" for number in range(INSTANCES)]
+        names = [f"instance{number}" for number in range(size.instances)]
         for name in names:
-            self.ledger.join(
-                Instance(
-                    id=name, models=(), max_num_seqs=RUNNING + 56, max_num_batched_tokens=8_192
-                )
-            )
-        for name in names * RUNNING:
+            self.ledger.join(instance(name, size))
+        for name in names * size.running:
             self.begin(self.calls.next(self.at), name, done=self._random.random())
-        self.next_end()
+        where = self.next_end()
         for number, name in enumerate(names):
             kv = self.ledger.held_tokens(name, self.at) * KV[rooms][number % 2]
-            told = msgspec.structs.replace(self.ledger.instances[name], kv_tokens=int(kv))
-            self.ledger.join(told)
+            self.ledger.join(instance(name, size, int(kv)))
+        self.begin(self.calls.next(self.at), where)
 
     def begin(self, call: Call, instance_id: str, *, done: float = 0.0) -> None:
         """`done`: the part of the call that is over by now."""

@@ -71,7 +71,7 @@ class Asked(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def run_missing(cells: Sequence[Cell], results: Results, processes: int) -> None:
-    missing = [cell for cell in cells if cell not in results.rows]
+    missing = [cell for cell in dict.fromkeys(cells) if cell not in results.rows]
     at_commit, shown = commit(), sys.stderr.isatty()
     for done, (cell, outcome) in enumerate(in_parallel(missing, processes), 1):
         results.add(Row(commit=at_commit, code=code(), cell=cell, outcome=outcome))

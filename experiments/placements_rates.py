@@ -65,6 +65,8 @@ def search(shares: dict[float, float], target: float, measure: Callable[[float],
         high = min((r for r, known in shares.items() if known > target and r > low), default=MOST)
         if high / low < CLOSE:
             return
+        if high == MOST and low in shares and shares[low] < max(shares.values()):
+            return  # more arrivals do not fill the queue more: so many workflows cannot
         rate = float(f"{math.sqrt(low * high):.3g}")
         shares[rate] = measure(rate)
 

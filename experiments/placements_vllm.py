@@ -2,7 +2,7 @@
 
 Claims, on the same workflows at the same instants: the default placement has at most a tenth of
 round-robin's preemptions, and no other placement is quicker by its mean end-to-end latency beyond
-noise. Expect round-robin to preempt every third call, and to compute a tenth of its tokens again;
+noise. Expect round-robin to preempt every fourth call, and to compute a tenth of its tokens again;
 and means that lie within a few percent of each other: a token of a prompt takes these engines a
 fifth of the time that a token of an answer takes, so that a preemption costs little, and memory
 that is kept free costs something too.

@@ -72,12 +72,12 @@ class Workload(msgspec.Struct, frozen=True, kw_only=True):
 WORKLOADS = {
     each.name: each
     for each in (
-        Workload(name="colocated-13b", workflows=800),
-        Workload(name="colocated-8b", profile=COMPUTE_BINDS, workflows=3000),
+        Workload(name="colocated-13b", workflows=1200),
+        Workload(name="colocated-8b", profile=COMPUTE_BINDS, workflows=5000),
         Workload(name="claude_code", app="claude_code", workflows=350),
-        Workload(name="tau_bench", app="tau_bench_airline", workflows=400),
-        Workload(name="magentic_one", app="magentic_one_gaia", workflows=200),
-        Workload(name="ag2", app="ag2_captain_gaia", workflows=1000),
+        Workload(name="tau_bench", app="tau_bench_airline", workflows=600),
+        Workload(name="magentic_one", app="magentic_one_gaia", workflows=300),
+        Workload(name="ag2", app="ag2_captain_gaia", workflows=1500),
     )
 }
 

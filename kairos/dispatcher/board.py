@@ -27,6 +27,7 @@ class Board:
         # Calls in flight, KV memory (`inf`: not known), times as slow as its kind; KV memory that
         # is not seen, whether it is suspended.
         self._values = np.zeros((5, 0))
+        self._any_suspended = False
         # Time per token of an answer with one call more, how much longer that is, time to the first
         # token of no prompt at all; and the line of prompts.
         self._speeds = np.zeros((6, 0))
@@ -57,6 +58,10 @@ class Board:
         capacities: Floats = np.where(running > 0, kv_tokens - unseen, np.inf)
         return capacities
 
+    def any_suspended(self, at: int) -> bool:
+        self._write_health(at)
+        return self._any_suspended
+
     def suspended(self, rows: Ints, at: int) -> npt.NDArray[np.bool_]:
         self._write_health(at)
         suspended: npt.NDArray[np.bool_] = self._values[4, rows] > 0
@@ -71,6 +76,11 @@ class Board:
         """How much longer a token takes with one call more."""
         slope_us: Floats = self._speeds[1, rows]
         return slope_us
+
+    def begins_us(self, rows: Ints) -> Floats:
+        """Time to the first token, were all of the prompt cached."""
+        begins_us: Floats = self._values[2, rows] * self._speeds[2, rows]
+        return begins_us
 
     def compute_us(self, rows: Ints, tokens: Floats) -> Floats:
         """What so many tokens of a prompt add to the time to the first token."""
@@ -118,9 +128,10 @@ class Board:
         self._health = health.changes, health.stays_until(at)
         for instance_id, row in self._row_of.items():
             instance = self._ledger.instances.get(instance_id)
-            if instance is not None:
-                unseen = health.unseen_tokens(instance, at)
-                self._values[3:, row] = unseen, health.is_suspended(instance_id, at)
+            # Of one that left nothing is known, nor will be when it comes back.
+            unseen = health.unseen_tokens(instance, at) if instance is not None else 0.0
+            self._values[3:, row] = unseen, health.is_suspended(instance_id, at)
+        self._any_suspended = bool(self._values[4].any())
 
     def _new_row(self, instance_id: str) -> int:
         self._health = -1, 0.0

@@ -1,7 +1,7 @@
 """How much KV memory calls will need, and for how long.
 
 The future is cut into `SLOTS` slots of `SLOT_US` (kairos paper, 6); of a slot counts what is held
-at its end. Two ways to expect it:
+at its beginning, and the first begins now. Two ways to expect it:
 
 - `expected`: the paper's. A call holds its prompt, grows by a token each `token_us`, and is gone
   once it has taken the time that calls of its agent take most often (the mode).
@@ -28,7 +28,7 @@ _MAX_ROWS = 8192  # curves that are kept while no call in flight needs them
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.intp]
 
-SLOT_ENDS_US: Floats = SLOT_US * np.arange(1, SLOTS + 1, dtype=np.float64)
+SLOT_AT_US: Floats = SLOT_US * np.arange(SLOTS, dtype=np.float64)  # from now on
 
 
 class Lengths(Protocol):
@@ -66,9 +66,9 @@ def expected(prompts: Floats, ages_us: Floats, last_us: Floats, token_us: float)
 
     Prompts in tokens, how long ago each call was dispatched, and how long it is taken to last.
     """
-    since_us = ages_us[:, None] + SLOT_ENDS_US
+    since_us = ages_us[:, None] + SLOT_AT_US
     tokens = prompts[:, None] + since_us / token_us
-    tokens *= since_us <= np.maximum(last_us, SLOT_US)[:, None]
+    tokens *= since_us <= last_us[:, None]
     total: Floats = tokens.sum(axis=0)
     return total
 
@@ -147,31 +147,49 @@ class Curves:
         self.changes += 1
 
     def surviving(
-        self, rows: Ints, held: Floats, generated: Floats, limits: Floats, token_us: Floats
+        self,
+        rows: Ints,
+        held: Floats,
+        generated: Floats,
+        limits: Floats,
+        token_us: Floats,
+        delays_us: Floats,
     ) -> tuple[Floats, Floats]:
-        """What each call will hold, at the end of each slot: mean and variance, calls x SLOTS.
+        """What each call will hold at the beginning of each slot, the first of which is now: mean
+        and variance, calls x SLOTS.
 
         Of each call its row, the tokens that it holds now, how many of them are of its answer, how
-        many that has at most (`inf`: no limit), and how long one takes it.
+        many that has at most (`inf`: no limit), how long one takes it, and how long it is until it
+        grows at all: as long it is there.
         """
-        grown = SLOT_ENDS_US[:, None] / token_us
+        grown = np.maximum(0.0, SLOT_AT_US[:, None] - delays_us) / token_us
         alive = self._alive(rows, generated, limits, grown)
         tokens = held + grown
         mean = alive * tokens
         return mean.T, (mean * tokens * (1 - alive)).T
 
     def together(
-        self, rows: Ints, held: Floats, generated: Floats, limits: Floats, token_us: float
+        self,
+        rows: Ints,
+        held: Floats,
+        generated: Floats,
+        limits: Floats,
+        token_us: float,
+        delays_us: Floats,
     ) -> tuple[Floats, Floats]:
         """The same of all calls in sum, where a token takes all of them as long: SLOTS."""
-        grown = SLOT_ENDS_US / token_us
-        alive = self._alive(rows, generated, limits, grown[:, None])
-        # Of `held + grown` and its square, without an array of them for every call and slot.
+        at_us = SLOT_AT_US[:, None]
+        grown = (np.maximum(0.0, at_us - delays_us) if delays_us.any() else at_us) / token_us
+        alive = self._alive(rows, generated, limits, grown)
+        # Of `held + grown` and its square, term by term: products with columns are what is quick.
         one = np.ones(len(rows))
-        mean = alive @ held + grown * (alive @ one)
+        mean = alive @ held + (alive * grown) @ one
         alive -= alive * alive
-        variance = alive @ (held * held) + 2 * grown * (alive @ held)
-        return mean, variance + grown * grown * (alive @ one)
+        variance = alive @ (held * held)
+        alive *= grown
+        variance += 2 * (alive @ held)
+        alive *= grown
+        return mean, variance + alive @ one
 
     def _alive(self, rows: Ints, generated: Floats, limits: Floats, grown: Floats) -> Floats:
         """The probability that each call goes on after `grown` tokens more: SLOTS x calls."""
@@ -186,10 +204,8 @@ class Curves:
         alive: Floats = shares.take(then, out=points, mode="clip")
         alive /= now
         if (generated + grown[-1] >= limits).any():
-            # Who reaches its limit within the first slot still counts in it; and who is there, and
-            # has not ended, holds its memory until its engine says otherwise.
-            alive[1:] *= generated + grown[1:] < limits
-            alive[0, generated >= limits] = 1.0
+            # Who is there, and has not ended, holds its memory until its engine says otherwise.
+            alive *= (generated + grown < limits) | (grown == 0)
         return alive
 
 

@@ -4,7 +4,7 @@ import numpy as np
 
 from kairos.dispatcher.demand import Floats, Ints
 
-_FIELDS = ("prompt", "begun_at", "lasts_us", "generated", "grows_from", "limit")
+_FIELDS = ("prompt", "begun_at", "lasts_us", "generated", "grows_from", "limit", "first_at")
 
 
 class Flight:
@@ -27,24 +27,34 @@ class Flight:
         prompt: int,
         begun_at: int,
         lasts_us: float,
+        first_at: int,
         grows_from: int,
         limit: float,
     ) -> None:
-        """`lasts_us`: what it takes most often; `grows_from`: when its answer begins; `limit` of
-        its answer."""
+        """`lasts_us`: what it takes most often; `first_at`: when its first token is expected;
+        `grows_from`: when it is taken to have had it, should none be told (not all answers are
+        streamed); `limit` of its answer."""
         row = len(self._ids)
         if row == len(self._curves):
             self._values = np.concatenate([self._values, np.zeros_like(self._values)], axis=1)
             self._curves = np.concatenate([self._curves, np.zeros_like(self._curves)])
         self._ids.append(request_id)
         self._row_of[request_id] = row
-        self._values[:, row] = prompt, begun_at, lasts_us, 0, grows_from, limit
+        self._values[:, row] = (
+            prompt,
+            begun_at,
+            lasts_us,
+            0,
+            grows_from,
+            limit,
+            first_at,
+        )
         self._curves[row] = curve
 
     def told(self, request_id: str, generated: int, at: int) -> None:
         """Its answer was so long at that instant."""
         row = self._row_of[request_id]
-        self._values[3, row], self._values[4, row] = generated, at
+        self._values[3, row], self._values[4, row], self._values[6, row] = generated, at, at
 
     def remove(self, request_id: str) -> None:
         row, last = self._row_of.pop(request_id), len(self._ids) - 1
@@ -71,12 +81,17 @@ class Flight:
     def limits(self) -> Floats:
         return self._values[5, : len(self._ids)]
 
+    def delays_us(self, at: int) -> Floats:
+        """How long it is likely to be until each answer grows."""
+        delays: Floats = np.maximum(0.0, self._values[6, : len(self._ids)] - at)
+        return delays
+
     def ages_us(self, at: int) -> Floats:
         return np.maximum(0.0, at - self._values[1, : len(self._ids)])
 
     def generated(self, at: int, token_us: float) -> Floats:
         """Tokens of each answer by now: those told, and what has been added at that speed since."""
-        _, _, _, told, since, limit = self._values[:, : len(self._ids)]
+        _, _, _, told, since, limit, _ = self._values[:, : len(self._ids)]
         grown = np.minimum(told + np.maximum(0.0, at - since) / token_us, limit)
         at_least: Floats = np.maximum(grown, told)  # what was told counts, whatever the limit
         return at_least

@@ -42,6 +42,8 @@ class Ledger:
         self.lengths = lengths
         self._modes: dict[AgentKey, tuple[Distribution, float]] = {}
         self._flights: dict[str, Flight] = {}  # by instance id
+        # By instance id: after which change and when `held_tokens` was asked last, and its answer.
+        self._held: dict[str, tuple[int, int, float]] = {}
         self._booking_of: dict[str, Booking] = {}
         self._paces: dict[Instance, Pace] = {}  # by kind: an instance without its id
         self._speeds: dict[str, Speed] = {}
@@ -85,6 +87,7 @@ class Ledger:
         self._last_booking.pop(instance_id, None)
         self.prefixes.leave(instance_id)
         self.health.forget(instance_id)
+        self._held.pop(instance_id, None)
         self._forget_if_empty(instance_id)
 
     def serving(self, model: str | None) -> list[Instance]:
@@ -164,9 +167,14 @@ class Ledger:
     def held_tokens(self, instance_id: str, at: int) -> float:
         """KV tokens that calls hold there now, as far as it is known: prompts, each stretch that
         several share counted once, and answers so far."""
+        known = self._held.get(instance_id)
+        if known is not None and known[:2] == (self.changes, at):
+            return known[2]
         flight = self._flights[instance_id]
         generated = flight.generated(at, self.token_us(instance_id))
-        return float(flight.prompts.sum() + generated.sum()) - self.shared_tokens(instance_id)
+        tokens = float(flight.prompts.sum() + generated.sum()) - self.shared_tokens(instance_id)
+        self._held[instance_id] = self.changes, at, tokens
+        return tokens
 
     def shared_tokens(self, instance_id: str) -> float:
         """Of the prompts there: what several have in common, all but once. However different the
@@ -196,7 +204,8 @@ class Ledger:
             prompt=request.prompt_tokens,
             begun_at=at,
             lasts_us=self.lasts_us(request),
-            grows_from=at + int(prefill_us),
+            first_at=at + int(prefill_us),
+            grows_from=at + int(_PATIENCE * prefill_us),
             limit=float("inf") if limit is None else limit,
         )
         until = at + int(_PATIENCE * prefill_us)
@@ -280,6 +289,7 @@ class Ledger:
     def _forget_if_empty(self, instance_id: str) -> None:
         if instance_id not in self.instances and not self.running(instance_id):
             self._flights.pop(instance_id, None)
+            self._held.pop(instance_id, None)
             self._prompts.pop(instance_id, None)
             self._prompt_tokens.pop(instance_id, None)
             self._last_booking.pop(instance_id, None)

@@ -78,13 +78,19 @@ def by_survival(ledger: Ledger, instance: Instance, at: int) -> Forecast:
     # What calls share is taken off all of them alike.
     share = 1 - ledger.shared_tokens(instance.id) / max(1.0, float(flight.prompts.sum()))
     held = flight.prompts * share + generated
-    return ledger.curves.together(flight.curves, held, generated, flight.limits, token_us)
+    return ledger.curves.together(
+        flight.curves, held, generated, flight.limits, token_us, flight.delays_us(at)
+    )
 
 
-def of_request(ledger: Ledger, request: Request, held: Floats, token_us: Floats) -> Forecast:
+def of_request(
+    ledger: Ledger, request: Request, held: Floats, token_us: Floats, delays_us: Floats
+) -> Forecast:
     """Of the request alone, were it dispatched now; instances x SLOTS; ours. Of each, the tokens
-    that it would hold there from the beginning, and how long one of its answer would take."""
+    that it would hold there from the beginning, how long one of its answer would take, and how long
+    it would be until the first."""
     n = len(held)
     limit = float("inf") if request.completion_limit is None else request.completion_limit
     rows = np.full(n, ledger.curve_of(request))
-    return ledger.curves.surviving(rows, held, np.zeros(n), np.full(n, limit), token_us)
+    limits = np.full(n, limit)
+    return ledger.curves.surviving(rows, held, np.zeros(n), limits, token_us, delays_us)

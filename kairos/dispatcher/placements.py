@@ -1,5 +1,6 @@
 """Placements: which instance gets a request, or none yet."""
 
+import math
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from hashlib import blake2b
 from typing import Protocol
@@ -21,7 +22,15 @@ from kairos.model import Instance, Request
 THRESHOLD = 0.95  # of the KV memory, in use now: `least-kv`, `power-of-two`
 SPREAD = 2.0  # standard deviations of what is expected that are kept free: `kairos`
 
+_MAX_WAITS = 10_000  # requests that wait for a warm instance
+
+# By slot in which a call begins, and slot: how many later that is.
+_SINCE = np.arange(SLOTS) - np.arange(SLOTS)[:, None]
+
 ALIKE = 0.01  # costs that differ by less are taken for the same: `kairos`
+
+
+_AT_ONCE = 1024  # kinds x instances that are looked at together
 
 
 class Placement(Protocol):
@@ -182,9 +191,10 @@ class _Slots:
         return self._board.capacities(self._board.rows(instances), at)
 
     def _not_suspended(self, instances: Sequence[Instance], at: int) -> list[Instance]:
-        suspended = self._board.suspended(self._board.rows(instances), at)
-        if not suspended.any():
+        rows = self._board.rows(instances)
+        if not self._board.any_suspended(at):
             return list(instances)
+        suspended = self._board.suspended(rows, at)
         return [i for i, out in zip(instances, suspended, strict=True) if not out]
 
     def headroom(self, instances: Sequence[Instance], at: int) -> float:
@@ -203,23 +213,46 @@ class _Slots:
         open_to = self._not_suspended(instances, at)
         if not open_to:
             return [], np.zeros(0)
-        kind, held = self._kind(request), self._held(request, open_to)
-        ledger = self._ledger
+        kind, ledger = self._kind(request), self._ledger
         state = ledger.changes, ledger.health.changes, ledger.curves.changes, at
-        if self._refused.covers(state, kind, open_to, held):
-            return [], np.zeros(0)
-        loads = self._loads(request, open_to, held, at)
         if self._reserved is not None:
-            for row, instance in enumerate(open_to):
-                if instance.id == self._reserved[0]:
-                    loads[row] += self._reserved[1]
+            self._close_kinds(state, open_to, at)
+        if self._refused.is_closed(state, kind, open_to):
+            return [], np.zeros(0)
+        held = self._held(request, open_to)
+        if self._refused.covers(kind, open_to, held):
+            return [], np.zeros(0)
+        peaks = self._peaks(self._loads(request, open_to, held, at), open_to, at)
         capacities = self._capacities(open_to, at)
-        peaks = loads.max(axis=1)
         fitting = np.flatnonzero(peaks <= capacities)
         if not len(fitting):
             self._refused.add(kind, open_to, held)
         sizes = np.array([open_to[row].kv_tokens or 1 for row in fitting])
         return [open_to[row] for row in fitting], peaks[fitting] / sizes
+
+    def _close_kinds(self, state: tuple[int, ...], instances: Sequence[Instance], at: int) -> None:
+        """Find kinds of requests that have room nowhere, whatever they hold at first."""
+
+    def _peaks(self, loads: Floats, instances: Sequence[Instance], at: int) -> Floats:
+        """Over the slots, beside what is reserved. `loads`: (kinds x) instances x SLOTS."""
+        if self._reserved is not None:
+            for row, instance in enumerate(instances):
+                if instance.id == self._reserved[0]:
+                    loads[..., row, :] = self._beside_reserved(
+                        loads[..., row, :], instance, self._reserved[1], at
+                    )
+        peaks: Floats = loads.max(axis=-1)
+        return peaks
+
+    def _beside_reserved(
+        self, loads: Floats, instance: Instance, reserved: Floats, at: int
+    ) -> Floats:
+        """A call is there to the end of the slot in which it ends, where others wait for that."""
+        means, _ = self._occupancy.of([instance], at)
+        own = loads - means[0]
+        own[..., 1:] = np.maximum(own[..., 1:], own[..., :-1])
+        beside: Floats = np.where(reserved > 0, means[0] + own + reserved, loads)
+        return beside
 
     def reserve(self, request: Request, instances: Sequence[Instance], at: int) -> None:
         """Its room on the instance that is expected to have it soonest, from then on."""
@@ -229,12 +262,15 @@ class _Slots:
         loads = self._loads(request, open_to, self._held(request, open_to), at)
         begins = self._room_begins(loads, open_to, at)
         row = int(begins.argmin())
-        begin = int(begins[row])
-        means, _ = self._occupancy.of([open_to[row]], at)
-        alone = np.maximum(0.0, loads[row] - means[0])
-        room = np.zeros(SLOTS)
-        room[begin:] = alone[: SLOTS - begin]
-        self._reserved = open_to[row].id, room
+        instance = open_to[row]
+        [means], _ = self._occupancy.of([instance], at)
+        [capacity] = self._capacities([instance], at)
+        # It grows from when it begins, by slot; more than all would be taken for all.
+        alone = np.minimum(np.maximum(0.0, loads[row] - means), capacity)
+        rooms = np.where(_SINCE >= 0, alone[_SINCE], 0.0)
+        fits = (rooms + means <= capacity) | (_SINCE < 0)
+        if (begins := np.flatnonzero(fits.all(axis=1))).size:
+            self._reserved = instance.id, rooms[begins[0]]
 
     def _room_begins(self, loads: Floats, instances: Sequence[Instance], at: int) -> Ints:
         """The slot from which on each instance has room: after the last in which it has not."""
@@ -292,6 +328,7 @@ class Kairos(_Slots):
         super().__init__(ledger, Occupancy(ledger, by_survival))
         self._lengths = lengths
         self._warm: tuple[str, Instance] | None = None  # who waits for which instance
+        self._waits_since: dict[str, int] = {}  # by request id: no wait is longer than it saves
 
     def choose(
         self, request: Request, instances: Sequence[Instance], busy: Sequence[Instance], at: int
@@ -306,15 +343,22 @@ class Kairos(_Slots):
         tokens = self._expected_tokens(request)
         costs = self._costs_us(request, with_room, cached, tokens)
         best = with_room[int(np.where(costs <= costs.min() * (1 + ALIKE), peaks, np.inf).argmin())]
-        if max(cached.values(), default=0) == cached.get(best.id, 0):
-            return best
-        for each in (*instances, *busy):
-            if cached.get(each.id, 0) > cached.get(best.id, 0) and each not in with_room:
-                cost_us = float(self._costs_us(request, [each], cached, tokens)[0])
-                if cost_us + self._wait_us(request, each, at) < costs.min():
-                    self._warm = request.id, each
-                    return None
+        if max(cached.values(), default=0) > cached.get(best.id, 0):
+            waited_us = at - self._waits_since.get(request.id, at)
+            for each in (*instances, *busy):
+                if cached.get(each.id, 0) > cached.get(best.id, 0) and each not in with_room:
+                    cost_us = float(self._costs_us(request, [each], cached, tokens)[0])
+                    if waited_us + self._wait_us(request, each, at) + cost_us < costs.min():
+                        self._wait_for(each, request.id, at)
+                        return None
+        self._waits_since.pop(request.id, None)
         return best
+
+    def _wait_for(self, warm: Instance, request_id: str, at: int) -> None:
+        self._warm = request_id, warm
+        self._waits_since.setdefault(request_id, at)
+        if len(self._waits_since) > _MAX_WAITS:  # of those that were cancelled meanwhile, the first
+            del self._waits_since[next(iter(self._waits_since))]
 
     def _wait_us(self, request: Request, instance: Instance, at: int) -> float:
         """Until it is likely to take the request."""
@@ -353,7 +397,28 @@ class Kairos(_Slots):
         return costs
 
     def _kind(self, request: Request) -> Hashable:
-        return self._ledger.curve_of(request), request.completion_limit
+        limit = request.completion_limit
+        return self._ledger.curve_of(request), math.inf if limit is None else limit
+
+    def _close_kinds(self, state: tuple[int, ...], instances: Sequence[Instance], at: int) -> None:
+        """All at once that waited in the last turn: where all is full, there is often no room even
+        for their answers."""
+        n = len(instances)
+        kinds = self._refused.awaited(state, at_most=_AT_ONCE // n)
+        if not kinds:
+            return
+        curves, limits = np.array(kinds).repeat(n, axis=0).T
+        none, rows = np.zeros(len(limits)), np.tile(self._board.rows(instances), len(kinds))
+        token_us, delays_us = self._board.token_us(rows), self._board.begins_us(rows)
+        more, spread = self._ledger.curves.surviving(
+            curves.astype(np.intp), none, none, limits, token_us, delays_us
+        )
+        means, variances = self._occupancy.of(instances, at)
+        shape = len(kinds), n, SLOTS
+        loads = means + more.reshape(shape) + SPREAD * np.sqrt(variances + spread.reshape(shape))
+        has_room = self._peaks(loads, instances, at) <= self._capacities(instances, at)
+        for number in np.flatnonzero(~has_room.any(axis=1)):
+            self._refused.close(kinds[number], instances)
 
     def _held(self, request: Request, instances: Sequence[Instance]) -> Floats:
         """What calls in flight there have in common with it is held already."""
@@ -366,8 +431,9 @@ class Kairos(_Slots):
         self, request: Request, instances: Sequence[Instance], held: Floats, at: int
     ) -> Floats:
         means, variances = self._occupancy.of(instances, at)
-        token_us = self._board.token_us(self._board.rows(instances))
-        more, spread = of_request(self._ledger, request, held, token_us)
+        rows = self._board.rows(instances)
+        token_us, delays_us = self._board.token_us(rows), self._board.begins_us(rows)
+        more, spread = of_request(self._ledger, request, held, token_us, delays_us)
         loads: Floats = means + more + SPREAD * np.sqrt(variances + spread)
         return loads
 

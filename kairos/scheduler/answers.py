@@ -1,14 +1,20 @@
 """How long answers have been lately, by agent: known from the first few calls on, where profiles
 wait for workflows to end. Ours."""
 
+import math
 from collections import OrderedDict, deque
 
-from kairos.learnt import POOLED, QUANTILES, AgentKey, Distribution, agent_key
-from kairos.model import Request
+from kairos.learnt import QUANTILES, AgentKey, Distribution, agent_key
+from kairos.model import EXPECTED_COMPLETION_TOKENS, Request
 
 _WINDOW = 256  # answers
-_FEWEST = 8  # of which something is said
+_FEWEST = 4  # of which something is said
 _MAX_AGENTS = 5_000
+# Short answers end first, so what is seen first is too short: beside it stand as many of what is
+# expected of unknown calls, whose weight fades.
+_GUESSED = [
+    round(-EXPECTED_COMPLETION_TOKENS * math.log1p(-(i + 0.5) / 16)) for i in range(16)
+]
 
 
 class _Sample:
@@ -22,37 +28,29 @@ class _Sample:
         self.new += 1
         # Anew with each eighth more: often enough at first, seldom in the long run.
         if len(self.tokens) >= _FEWEST and self.new * 8 >= len(self.tokens):
-            self.distribution, self.new = _cut(sorted(self.tokens)), 0
+            self.distribution, self.new = _cut(sorted([*self.tokens, *_GUESSED])), 0
 
 
 class Answers:
-    """Of an agent, else of its app, else of all."""
+    """By agent. No agent stands for another: those of one app differ by a hundred times."""
 
     def __init__(self) -> None:
         self._samples: OrderedDict[AgentKey, _Sample] = OrderedDict()  # longest unseen first
 
     def see(self, request: Request, tokens: int) -> None:
-        for key in _keys(request):
-            sample = self._samples.get(key)
-            if sample is None:
-                sample = self._samples[key] = _Sample()
-                if len(self._samples) > _MAX_AGENTS:
-                    self._samples.popitem(last=False)
-            self._samples.move_to_end(key)
-            sample.see(tokens)
+        key = agent_key(request)
+        sample = self._samples.get(key)
+        if sample is None:
+            sample = self._samples[key] = _Sample()
+            if len(self._samples) > _MAX_AGENTS:
+                self._samples.popitem(last=False)
+        self._samples.move_to_end(key)
+        sample.see(tokens)
 
     def distribution(self, request: Request) -> Distribution | None:
-        """In tokens; None: too few were seen of any kind."""
-        for key in _keys(request):
-            sample = self._samples.get(key)
-            if sample is not None and sample.distribution is not None:
-                return sample.distribution
-        return None
-
-
-def _keys(request: Request) -> tuple[AgentKey, AgentKey, AgentKey]:
-    tenant, app, agent = agent_key(request)
-    return (tenant, app, agent), (tenant, app, POOLED), (POOLED, POOLED, POOLED)
+        """In tokens; None: too few were seen."""
+        sample = self._samples.get(agent_key(request))
+        return sample.distribution if sample is not None else None
 
 
 def _cut(ordered: list[int]) -> Distribution:

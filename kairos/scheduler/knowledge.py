@@ -165,7 +165,7 @@ class Knowledge:
         seen = self._answers.distribution(request)
         if seen is not None:
             return seen
-        profile = self.profile(request)  # of before a restart
+        profile = self._profiles.get(agent_key(request))  # of before a restart
         return profile.completion_tokens if profile is not None else None
 
     def latency_us(self, request: Request) -> Distribution | None:

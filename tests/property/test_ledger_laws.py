@@ -9,7 +9,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from msgspec.structs import replace
 
 from kairos.dispatcher.demand import SLOT_US, exponential
-from kairos.dispatcher.ledger import Ledger
+from kairos.dispatcher.ledger import _PATIENCE, Ledger
 from kairos.dispatcher.occupancy import Occupancy, by_modes, by_survival
 from kairos.events import Finished, InstanceStatus
 from kairos.model import SECOND
@@ -33,7 +33,7 @@ class Call:
 
     def __init__(self, request, where, at, prefill_us):
         self.request, self.where, self.at = request, where, at
-        self.tokens, self.since = 0, at + int(prefill_us)
+        self.tokens, self.since = 0, at + int(_PATIENCE * prefill_us)
         self.first_token_told = self.counts_as_user = False
 
     def generated(self, at, token_us):

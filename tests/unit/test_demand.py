@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from kairos.dispatcher import demand
 from kairos.dispatcher.demand import (
-    SLOT_ENDS_US,
+    SLOT_AT_US,
     SLOT_US,
     SLOTS,
     Curves,
@@ -36,13 +36,14 @@ def curve(known, name="r", **fields):
     return curves, curves.row(build.request(name, **fields), known)
 
 
-def alive(curves, row, generated, token_us, limit=INF):
-    """The share of such calls that still run at the end of each slot."""
+def alive(curves, row, generated, token_us, limit=INF, delay_us=0):
+    """The share of such calls that still run at the beginning of each slot."""
     ones = np.array([1000.0])
     generated = np.array([float(generated)])
     one = np.array([token_us])
-    mean, _ = curves.surviving(np.array([row]), ones, generated, np.array([limit]), one)
-    return mean[0] / (1000 + SLOT_ENDS_US / token_us)
+    limits, delays = np.array([limit]), np.array([float(delay_us)])
+    mean, _ = curves.surviving(np.array([row]), ones, generated, limits, one, delays)
+    return mean[0] / (1000 + np.maximum(0, SLOT_AT_US - delay_us) / token_us)
 
 
 def test_the_mode_is_where_most_are():
@@ -70,13 +71,13 @@ def test_the_papers_demand_by_hand():
         np.array([1.2e6, 2.3e6]),
         100_000.0,
     )
-    assert tokens[:4].tolist() == [105 + 65, 110 + 70, 0, 0]
+    assert tokens[:4].tolist() == [100 + 60, 105 + 65, 110 + 70, 0]
     assert not tokens[4:].any()
 
 
-def test_the_papers_demand_of_a_call_shorter_than_a_slot_is_there_for_one():
+def test_the_papers_demand_of_a_call_shorter_than_a_slot_is_there_now():
     tokens = expected(np.array([10.0]), np.zeros(1), np.array([1.0]), 100_000.0)
-    assert tokens.tolist() == [15.0, *[0.0] * (SLOTS - 1)]
+    assert tokens.tolist() == [10.0, *[0.0] * (SLOTS - 1)]
 
 
 @given(
@@ -90,8 +91,8 @@ def test_the_papers_demand_is_the_sum_over_calls(calls, token_us):
     total = np.zeros(SLOTS)
     for prompt, age_us, last_us in calls:
         for slot in range(SLOTS):
-            since_us = age_us + (slot + 1) * SLOT_US
-            if since_us <= max(last_us, SLOT_US):
+            since_us = age_us + slot * SLOT_US
+            if since_us <= last_us:
                 total[slot] += prompt + since_us / token_us
     np.testing.assert_allclose(expected(*columns, token_us), total)
 
@@ -126,8 +127,9 @@ def test_a_call_survives_as_those_that_had_come_as_far_did(known, part, token_us
     generated = part * known.quantiles[-1]
     got = alive(curves, row, generated, token_us)
 
+    assert got[0] == pytest.approx(1)
     assert all(0 < b <= a + 1e-9 for a, b in zip([1.0, *got], got, strict=False))
-    for slot, us in enumerate(SLOT_ENDS_US):
+    for slot, us in enumerate(SLOT_AT_US):
         now, then = min(generated, end), min(generated + us / token_us, end)
         least = longer(known, then) / longer(known, now - width)
         most = longer(known, then - width) / longer(known, now)
@@ -145,18 +147,17 @@ def test_answers_that_are_always_alike_end_when_they_always_do():
     curves, row = curve(always(100))
     got = alive(curves, row, 0, SLOT_US / 40)  # 40 tokens a slot
 
-    assert got[:2].min() > 0.99
-    assert got[2:].max() < 0.01
-    assert alive(curves, row, 70, SLOT_US / 40)[0] < 0.01
+    assert got[:3].min() > 0.99
+    assert got[3:].max() < 0.01
+    assert alive(curves, row, 70, SLOT_US / 40)[:2].tolist() == pytest.approx([1, 0], abs=0.01)
 
 
 def test_where_only_the_mean_is_guessed_answers_end_at_any_time_alike():
     assert sum(exponential(100).quantiles) / QUANTILES == pytest.approx(100, rel=0.02)
     curves, row = curve(None, completion=100)
     for generated in (0, 50, 150):  # whatever it had already, 100 tokens more leave a third
-        assert alive(curves, row, generated, SLOT_US / 100)[0] == pytest.approx(
-            1 / math.e, abs=0.03
-        )
+        got = alive(curves, row, generated, SLOT_US / 100)
+        assert got[:2].tolist() == pytest.approx([1, 1 / math.e], abs=0.03)
 
 
 def test_an_answer_that_is_expected_to_be_empty_is_no_trouble():
@@ -164,22 +165,35 @@ def test_an_answer_that_is_expected_to_be_empty_is_no_trouble():
         curves, row = curve(known, completion=0)
         got = alive(curves, row, 0, 25_000.0)
         assert np.isfinite(got).all()
-        assert got[0] < 0.1
-        assert alive(curves, row, 1000, 25_000.0)[0] == 1
+        assert got[0] == 1
+        assert got[1] < 0.1
+        assert (alive(curves, row, 1000, 25_000.0) == 1).all()
 
 
 def test_a_limit_ends_an_answer_but_not_one_that_goes_on_all_the_same():
     curves, row = curve(always(10**6))
     tokens_a_slot = 40
     ends = alive(curves, row, 10, SLOT_US / tokens_a_slot, limit=100)
-    assert ends[:2].min() > 0.9  # 50 and 90 tokens
-    assert not ends[2:].any()
-
-    at_once = alive(curves, row, 90, SLOT_US / tokens_a_slot, limit=100)
-    assert at_once[0] > 0.9  # what it has is there until it ends
-    assert not at_once[1:].any()
+    assert ends[:3].min() > 0.9  # 10, 50 and 90 tokens
+    assert not ends[3:].any()
     for overdue in (100, 5000):
-        assert alive(curves, row, overdue, SLOT_US / tokens_a_slot, limit=100)[0] == 1
+        got = alive(curves, row, overdue, SLOT_US / tokens_a_slot, limit=100)
+        assert got[0] == 1  # what it has is there until it ends
+        assert not got[1:].any()
+
+
+def test_until_its_prompt_is_computed_a_call_neither_grows_nor_ends():
+    curves, row = curve(exponential(50.0))
+    at_once = alive(curves, row, 0, SLOT_US / 40)
+    later = alive(curves, row, 0, SLOT_US / 40, delay_us=2 * SLOT_US)
+    assert later[:3].tolist() == [1, 1, 1]
+    assert later[2:].tolist() == pytest.approx(at_once[:-2].tolist())
+    held = np.array([100.0])
+    mean, variance = curves.surviving(
+        np.array([row]), held, np.zeros(1), np.array([INF]), np.array([9e3]), np.array([1e12])
+    )
+    assert (mean == 100).all()
+    assert not variance.any()
 
 
 @given(
@@ -189,6 +203,7 @@ def test_a_limit_ends_an_answer_but_not_one_that_goes_on_all_the_same():
             st.integers(1, 5000),
             st.integers(0, 2000),
             st.sampled_from([50.0, 900.0, INF]),
+            st.sampled_from([0, 0, SLOT_US / 3, 3.5 * SLOT_US]),
         ),
         min_size=1,
         max_size=8,
@@ -203,15 +218,16 @@ def test_calls_that_run_together_hold_the_sum_of_what_each_holds(calls, token_us
         for n, known in enumerate([exponential(100.0), always(700), None])
     ]
     means, variances = np.zeros(SLOTS), np.zeros(SLOTS)
-    for kind, held, generated, limit in calls:
-        tokens = held + SLOT_ENDS_US / token_us
-        survive = alive(curves, rows[kind], generated, token_us, limit)
-        means += survive * tokens
-        variances += survive * (1 - survive) * tokens**2
+    for kind, *each in calls:
+        held, generated, limit, delay_us = (np.array([float(value)]) for value in each)
+        one, speed = np.array([rows[kind]]), np.array([token_us])
+        mean, variance = curves.surviving(one, held, generated, limit, speed, delay_us)
+        means += mean[0]
+        variances += variance[0]
 
     kinds, *columns = (np.array(each) for each in zip(*calls, strict=True))
-    held, generated, limits = (column.astype(float) for column in columns)
-    got = curves.together(np.array(rows)[kinds], held, generated, limits, token_us)
+    held, generated, limits, delays_us = (column.astype(float) for column in columns)
+    got = curves.together(np.array(rows)[kinds], held, generated, limits, token_us, delays_us)
     np.testing.assert_allclose(got[0], means, rtol=1e-9, atol=1e-6)
     np.testing.assert_allclose(got[1], variances, rtol=1e-6, atol=1e-3)
     assert (got[1] >= 0).all()
@@ -222,10 +238,10 @@ def test_each_kind_has_a_row_and_a_row_is_by_what_is_known_now():
     a, b = build.request("a", agent="a"), build.request("b", agent="b")
     row = curves.row(a, always(10))
     assert curves.row(a, always(10)) == row != curves.row(b, always(10))
-    before = alive(curves, row, 0, SLOT_US / 20)[0]
+    before = alive(curves, row, 0, SLOT_US / 20)[1]
 
     assert curves.row(a, always(1000)) == row
-    assert before < 0.1 < 0.9 < alive(curves, row, 0, SLOT_US / 20)[0]
+    assert before < 0.1 < 0.9 < alive(curves, row, 0, SLOT_US / 20)[1]
 
 
 def test_calls_of_an_agent_of_which_nothing_is_known_are_told_apart_by_what_they_ask_for():
@@ -265,4 +281,4 @@ def test_a_row_that_was_given_back_is_drawn_anew_for_whom_it_is_used_next(monkey
     row = curves.take(build.request("long", agent="a"), always(10_000))
     curves.give_back("long")
     assert curves.take(build.request("short", agent="b"), always(1)) == row
-    assert alive(curves, row, 0, SLOT_US / 50)[0] < 0.1
+    assert alive(curves, row, 0, SLOT_US / 50)[1] < 0.1

@@ -12,7 +12,14 @@ INF = math.inf
 
 
 def added(flight, name, **fields):
-    usual = {"curve": 0, "prompt": 10, "begun_at": 0, "lasts_us": 1e6, "grows_from": 0}
+    usual = {
+        "curve": 0,
+        "prompt": 10,
+        "begun_at": 0,
+        "lasts_us": 1e6,
+        "first_at": 0,
+        "grows_from": 0,
+    }
     flight.add(name, **{**usual, "limit": INF, **fields})
 
 
@@ -22,6 +29,14 @@ def test_an_answer_grows_from_when_its_prompt_is_computed():
 
     assert [flight.generated(at, 10.0)[0] for at in (0, 100, 150, 160, 200)] == [0, 0, 0, 1, 5]
     assert [flight.ages_us(at)[0] for at in (50, 100, 175)] == [0, 0, 75]
+
+
+def test_it_is_likely_to_grow_from_when_its_first_token_is_expected_or_told():
+    flight = Flight()
+    added(flight, "r", begun_at=100, first_at=150, grows_from=250)
+    assert [flight.delays_us(at)[0] for at in (100, 140, 150, 200)] == [50, 10, 0, 0]
+    flight.told("r", 1, 120)
+    assert flight.delays_us(120)[0] == 0
 
 
 def test_what_was_told_is_where_it_grows_on_from():

@@ -38,10 +38,11 @@ def test_a_call_holds_its_prompt_and_then_its_answer_too():
 def test_until_its_prompt_is_computed_an_answer_does_not_grow():
     made = ledger(build.instance("a", token_us=10_000.0))
     booked(made, prompt=500)
-    prefill_us = int(made.speed("a").prefill_us(500))
-    assert prefill_us == 100_000
-    assert made.held_tokens("a", prefill_us) == 500
-    assert made.held_tokens("a", prefill_us + 30_000) == pytest.approx(503)
+    assert made.speed("a").prefill_us(500) == 100_000
+    grows_us = module._PATIENCE * 100_000
+    assert made.held_tokens("a", grows_us) == 500
+    assert made.held_tokens("a", grows_us + 30_000) == pytest.approx(503)
+    assert made.flight("a").delays_us(30_000).tolist() == [70_000]
 
 
 def test_of_a_prompt_that_is_cached_only_the_rest_is_computed_first():
@@ -51,7 +52,7 @@ def test_of_a_prompt_that_is_cached_only_the_rest_is_computed_first():
     made.release("one", 0, Finished("one", 1024, 1))
     booked(made, "two", at=SECOND, **alike)
     assert made.booking("two").cached_tokens == 960
-    begins = SECOND + int(made.speed("a").prefill_us(64))
+    begins = SECOND + int(module._PATIENCE * made.speed("a").prefill_us(64))
     assert made.held_tokens("a", begins) == 1024
     assert made.held_tokens("a", begins + 10_000) == pytest.approx(1025)
 
@@ -89,6 +90,16 @@ def test_what_is_shared_is_never_more_than_all_prompts_but_the_longest():
     assert made.held_tokens("a", 0) == 4000
     made.release("long", 0)
     assert made.held_tokens("a", 0) == 10
+
+
+def test_what_calls_share_is_not_known_any_more_when_their_instance_leaves():
+    made = ledger()
+    alike = {"prompt": 300, "prefix": (1, 2, 3, 4), "prefix_units": 300}
+    booked(made, "one", **alike)
+    booked(made, "two", **alike)
+    assert made.held_tokens("a", 0) == 600 - 256
+    made.leave("a")
+    assert made.held_tokens("a", 0) == 600
 
 
 def test_calls_of_others_on_an_instance_that_has_not_joined_yet_are_counted_when_it_does():

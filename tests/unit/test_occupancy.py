@@ -103,18 +103,19 @@ def test_the_papers_forecast_goes_by_its_profile_and_the_mode():
     assert paper_token_us(made, profiled) == 100_000
     assert paper_token_us(made, replace(profiled, token_us=None)) == made.token_us("a")
     made.book(build.request("r", prompt=100, completion=100), "a", 0)  # taken for 2 s
-    assert by_modes(made, profiled, 0)[0][:5].tolist() == [105, 110, 115, 120, 0]
-    assert by_modes(made, profiled, SECOND)[0][:3].tolist() == [115, 120, 0]
+    assert by_modes(made, profiled, 0)[0][:5].tolist() == [100, 105, 110, 115, 120]
+    assert by_modes(made, profiled, SECOND)[0][:4].tolist() == [110, 115, 120, 0]
 
 
 def test_a_request_alone_holds_what_it_would_there():
     made = ledger(INSTANCE, build.instance("b"))
     request = build.request("r", prompt=100, agent="x", completion_limit=1)
     held, token_us = build.floats(100, 60), build.floats(10_000, 10_000)
-    means, variances = of_request(made, request, held, token_us)
+    means, variances = of_request(made, request, held, token_us, build.floats(0, SECOND))
     assert means.shape == variances.shape == (2, 48)
-    assert means[0, 0] > means[1, 0] > 0
-    assert not means[:, 1:].any()
+    assert means[0].tolist() == [100] + [0] * 47
+    assert means[1].tolist() == [60, 60, 60] + [0] * 45  # in a second it begins
+    assert not variances.any()
 
 
 def test_an_instance_whose_limits_are_replaced_has_the_new_ones_on_the_board():
@@ -130,6 +131,23 @@ def test_an_instance_whose_limits_are_replaced_has_the_new_ones_on_the_board():
     unseen = made.health.unseen_tokens(larger, late)
     assert after == 10_000 - unseen
     assert before != after
+
+
+def test_an_instance_that_comes_back_is_not_taken_for_what_it_said_before():
+    made = ledger()
+    board = Board(made)
+    made.book(build.request("r"), "a", 0)
+    made.status(InstanceStatus("a", kv_used=1.0, preemptions=0), 0)
+    made.status(InstanceStatus("a", kv_used=1.0, preemptions=1), 1)
+    assert board.suspended(board.rows([INSTANCE]), 1)[0]
+    made.leave("a")
+    other = build.instance("b")
+    made.join(other)
+    assert not board.suspended(board.rows([other]), 1)[0]  # while the first is away
+    made.join(INSTANCE)
+    rows = board.rows([INSTANCE])
+    assert not board.suspended(rows, 1)[0]
+    assert board.capacities(rows, 1)[0] == 1000
 
 
 def test_what_is_stale_is_so_on_the_board_from_the_same_instant_on():

@@ -10,7 +10,16 @@ from kairos.dispatcher.ledger import Ledger
 from kairos.dispatcher.occupancy import by_modes
 from kairos.dispatcher.placements import PLACEMENTS, THRESHOLD, Kairos, TimeSlot
 from kairos.dispatcher.room import Room
-from kairos.events import Arrived, Finished, InstanceLeft, InstanceStatus, ProfilesLearnt
+from kairos.events import (
+    Arrived,
+    Cancelled,
+    Finished,
+    FirstToken,
+    InstanceLeft,
+    InstanceStatus,
+    ProfilesLearnt,
+    Progressed,
+)
 from kairos.learnt import QUANTILES, Distribution
 from kairos.model import SECOND
 from tests import build, learnt
@@ -225,7 +234,7 @@ def test_the_papers_placement_never_expects_more_than_an_instance_holds_and_take
         here = [(p, s * SECOND, lasts_us(w)) for i, p, s, w in calls if i == instance.id]
         for tokens, age_us, last_us in [*here, (prompt, 0, lasts_us(agent))]:
             for k in range(SLOTS):
-                until_us = age_us + (k + 1) * SLOT_US
+                until_us = age_us + k * SLOT_US
                 if until_us <= last_us:
                     slots[k] += tokens + until_us / TOKEN_US
         return max(slots)
@@ -336,7 +345,7 @@ def test_ours_takes_the_lower_peak_where_costs_are_alike():
 
 @pytest.mark.parametrize("made", [TimeSlot, Kairos])
 def test_what_is_reserved_is_what_the_request_will_hold_from_when_there_is_room(made):
-    """1,000 tokens; a call of 800 ends after 2 s, as all calls do; one of 500 waits for that."""
+    """1,000 tokens; a call of 600 ends after 2 s, as all calls do; one of 500 waits for that."""
     known = build.Lengths(
         tokens={"x": always(100), "short": always(5)},
         latency_us={"x": always(2 * SECOND), "short": always(0.1 * SECOND)},
@@ -345,7 +354,7 @@ def test_what_is_reserved_is_what_the_request_will_hold_from_when_there_is_room(
     instance = build.instance("a", kv=1000, token_us=TOKEN_US)
     ledger.join(instance)
     placement = made(ledger, known)
-    ledger.book(build.request("running", prompt=800, agent="x"), "a", 0)
+    ledger.book(build.request("running", prompt=600, agent="x"), "a", 0)
     ledger.first_token("running", 0)
     waits = build.request("waits", prompt=500, agent="x")
     assert placement.choose(waits, [instance], [], 0) is None
@@ -354,8 +363,8 @@ def test_what_is_reserved_is_what_the_request_will_hold_from_when_there_is_room(
     where, room = placement._reserved
     assert where == "a"
     begins = int(np.flatnonzero(room)[0])
-    assert begins in (3, 4)  # slots of half a second
-    assert 520 <= room[begins] < 800  # with what is kept free of it
+    assert begins in (4, 5)  # slots of half a second
+    assert 500 <= room[begins] < 800  # with what is kept free of it
     assert not room[:begins].any()
     short = build.request("ends before", prompt=100, agent="short")
     assert placement.choose(short, [instance], [], 0) is instance
@@ -420,4 +429,77 @@ def test_the_papers_need_by_hand_is_what_is_asked_for():
     made.book(build.request("r", prompt=100, agent="x"), "a", 0)
     alone = expected(np.array([100.0]), np.zeros(1), np.array([2.0 * SECOND]), TOKEN_US)
     assert (by_modes(made, instance, 0)[0] == alone).all()
-    assert alone[:5].tolist() == [125, 150, 175, 200, 0]
+    assert alone[:6].tolist() == [100, 125, 150, 175, 200, 0]
+
+
+HISTORY = {"prompt": 30_000, "prefix": tuple(range(54)), "prefix_units": 30_000}
+
+
+class Warm:
+    """Two instances of two sequences; a workflow's history of 30,000 tokens is on `a`, where it
+    took 9 s to compute; two calls run there now, and none on `b`."""
+
+    def __init__(self, **limits):
+        fleet = [build.instance(name, kv=200_000, seqs=2) for name in "ab"]
+        self.balancer = build.balancer(*fleet, placement="kairos", **limits)
+        assert arrive(self.balancer, "before", **HISTORY) == [("before", "a")]
+        self.balancer.handle(FirstToken("before"), 9 * SECOND)
+        self.balancer.handle(Finished("before", 30_000, 10, 0), 10 * SECOND)
+        for n in range(3):
+            arrive(self.balancer, f"busy{n}", at=10 * SECOND, prompt=100)
+        assert self.balancer.ledger.instance_of("busy1") == "b"
+        self.balancer.handle(Finished("busy1", 100, 1, 0), 10 * SECOND)
+
+    def asks(self, name, at_s, **fields):
+        return arrive(self.balancer, name, at=at_s * SECOND, **{**HISTORY, **fields})
+
+
+def test_ours_waits_briefly_for_a_warm_instance_that_is_busy():
+    warm = Warm()
+    assert warm.asks("again", 11) == []
+    assert arrive(warm.balancer, "other", at=11 * SECOND, prompt=100) == [("other", "b")]
+    ended = warm.balancer.handle(Finished("busy0", 100, 20, 0), 12 * SECOND)
+    [dispatch] = ended
+    assert (dispatch.request_id, dispatch.instance_id) == ("again", "a")
+    assert dispatch.cached_tokens > 25_000
+
+
+def test_ours_waits_for_a_warm_instance_no_longer_than_that_saves():
+    """Whatever runs there may never end."""
+    warm = Warm()
+    assert warm.asks("again", 11) == []
+    found = []
+    for second in range(12, 40):
+        progress = Progressed({"busy0": second, "busy2": second})
+        found += warm.balancer.handle(progress, second * SECOND)
+        if found:
+            break
+    assert build.placed(found) == [("again", "b")]
+    assert 12 < second <= 22  # at most the 9 s
+
+
+def test_of_those_who_waited_for_a_warm_instance_nothing_is_kept_for_ever(monkeypatch):
+    monkeypatch.setattr("kairos.dispatcher.placements._MAX_WAITS", 5)
+    warm = Warm()
+    for n in range(40):
+        assert warm.asks(f"r{n}", 11) == []
+        warm.balancer.handle(Cancelled(f"r{n}"), 11 * SECOND)
+    assert len(warm.balancer._placement._waits_since) <= 5
+    assert warm.asks("again", 12) == []
+    warm.balancer.handle(Finished("busy0"), 12 * SECOND)
+    assert "again" not in warm.balancer._placement._waits_since
+
+
+def test_an_instance_that_is_kept_for_one_is_not_given_to_another_that_had_been_looked_at():
+    placed = Placed("round-robin", build.instance("large", kv=1000), build.instance("small", kv=99))
+    placed.book("running", "large", prompt=500)
+    placed.book("running too", "small", prompt=50)
+    room = Room(placed.ledger.serving(None), placed.ledger, placed.placement, 0)
+    next_one = build.request("next", prompt=60)
+    overdue = build.request("overdue", prompt=700)
+
+    assert room.choose(next_one).id == "large"
+    assert not room.fits(overdue)
+    assert room.keep_for(overdue)
+    assert room.choose(next_one) is None
+    assert room.choose(build.request("short", prompt=20)).id == "small"

@@ -1,18 +1,18 @@
 """The comparison of placements in the model: what it offers, runs, keeps and claims."""
 
+import json
 import math
 
 import msgspec
 import pytest
 from rich.console import Console
 
-from experiments import placements_rates, placements_runs
+from experiments import placements, placements_rates, placements_runs
 from experiments.placements import Asked
 from experiments.placements_rates import LOADS, NEAR, Found, nearest, search
 from experiments.placements_runs import (
     COMPARED,
     DEFAULT,
-    ORACLE,
     Cell,
     Outcome,
     Results,
@@ -27,7 +27,10 @@ from kairos.workload import Call
 from kairos.workload.workflows import Submission, workflow
 
 RATES = {
-    name: {load: Found(rate_per_s=2.0, queued_share=0.5, workflows=90) for load in LOADS}
+    name: {
+        load: Found(rate_per_s=20 * share, queued_share=share, workflows=90)
+        for load, share in LOADS.items()
+    }
     for name in WORKLOADS
 }
 
@@ -139,6 +142,18 @@ def test_a_share_that_is_never_reached_ends_the_search_nearest_to_it():
 
     assert nearest(shares, 0.7, workflows=7).queued_share == 0.4
     assert len(shares) <= 8
+
+
+def test_a_share_that_falls_again_is_not_followed_to_the_end():
+    shares = {}
+    search(shares, 0.7, lambda rate: 0.4 - abs(rate - 10) / 1000)
+
+    assert sorted(shares) == [2.24, 10.6, 23.0]
+    assert nearest(shares, 0.7, workflows=7).rate_per_s == 10.6
+
+
+def test_what_is_near_enough_is_not_measured_again():
+    search({2.0: 0.5 + NEAR / 2, 9.0: 0.9}, 0.5, measure=None)
 
 
 def test_what_was_measured_for_one_load_serves_the_next():
@@ -270,8 +285,7 @@ def test_the_code_s_hash_changes_with_what_decides_and_with_nothing_else(tmp_pat
 def test_the_whole_grid_is_every_placement_on_every_workload_at_every_load():
     cells = Asked().cells(RATES)
 
-    assert len({each for _, each in cells}) == len(WORKLOADS) * len(COMPARED) * 10
-    assert len(cells) == 3 * len(WORKLOADS) * len(COMPARED) * 10
+    assert len(set(cells)) == len(cells) == 3 * len(WORKLOADS) * len(COMPARED) * 10
     assert {each.workflows for _, each in cells} == {90}
 
 
@@ -279,7 +293,7 @@ def test_a_quick_form_is_of_a_third_of_the_workflows():
     asked = Asked(workloads=("ag2",), loads=("high",), placements=(DEFAULT,), seeds=2, quick=True)
 
     assert asked.cells(RATES) == [
-        ("high", cell(workload="ag2", rate_per_s=2.0, workflows=30, placement=DEFAULT, seed=seed))
+        ("high", cell(workload="ag2", rate_per_s=14.0, workflows=30, placement=DEFAULT, seed=seed))
         for seed in (1, 2)
     ]
 
@@ -313,15 +327,18 @@ def test_every_claim_has_a_figure_with_its_target():
     assert len({each.name for each in made}) == len(made)
 
 
-def test_no_worse_is_meant_beyond_noise_and_better_too():
-    slower = (110.0, 210.0, 312.0)  # in every seed
-    mixed = (90.0, 210.0, 299.0)
-
-    assert not any(each.met for each in figures(found(EVEN | {DEFAULT: slower})))
-    by_name = {each.name: each for each in figures(found(EVEN | {DEFAULT: mixed}))}
-    for name, figure in by_name.items():
-        no_worse = "over least-kv" in name and "low end" in name
-        assert figure.met == (no_worse or ORACLE in name), name
+@pytest.mark.parametrize(
+    ("ours", "met"),
+    [
+        ((110.0, 210.0, 312.0), [False] * 10),  # slower in every seed
+        ((95.0, 212.0, 330.0), [False] * 2 + [True] * 6 + [False] * 2),  # by 3.7 %: noise
+        ((90.0, 210.0, 299.0), [True] * 8 + [False] * 2),  # quicker by 1.8 %: noise
+        ((90.0, 180.0, 270.0), [True] * 8 + [False, True]),
+        ((84.0, 168.0, 252.0), [True] * 10),
+    ],
+)
+def test_no_worse_is_meant_beyond_noise_and_better_too(ours, met):
+    assert [each.met for each in figures(found(EVEN | {DEFAULT: ours}))] == met
 
 
 def test_a_claim_is_about_the_load_at_which_it_holds_least():
@@ -355,3 +372,67 @@ def test_the_table_shows_each_placement_beside_the_one_it_is_measured_against():
     assert "[" not in line(DEFAULT)
     assert "25.0%" not in line(DEFAULT)
     assert "0.250" in line(DEFAULT)
+
+
+# the command
+
+
+@pytest.fixture
+def command(tmp_path, monkeypatch):
+    """Runs it with these options; nothing is simulated, results go elsewhere. What ran is kept."""
+    ran, claimed = [], []
+
+    def in_parallel(cells, _):
+        for each in cells:
+            ran.append(each)
+            yield each, row(10.0 + each.seed).outcome
+
+    monkeypatch.setattr(placements, "in_parallel", in_parallel)
+    monkeypatch.setattr(placements, "rates", lambda: RATES)
+    monkeypatch.setattr(placements, "add_figures", claimed.extend)
+    monkeypatch.setattr(placements, "draw", lambda _: None)
+    monkeypatch.setattr(placements, "ROWS", tmp_path / "rows.jsonl")
+    monkeypatch.setattr(placements, "PARTIAL", tmp_path / "partial.jsonl")
+
+    def call_it(*options):
+        ran.clear()
+        claimed.clear()
+        monkeypatch.setattr("sys.argv", ["placements", *options])
+        placements.main()
+        return list(ran), list(claimed)
+
+    return call_it
+
+
+PART = ("--only", "ag2", "--load", "low", "--placements", "kairos,least-kv", "--seeds", "2")
+
+
+def test_a_part_runs_once_claims_nothing_and_is_taken_up_by_the_whole(command, tmp_path, capsys):
+    ran, claimed = command(*PART)
+    assert len(ran) == 4
+    assert "ag2, low load" in capsys.readouterr().out
+    assert command(*PART)[0] == []
+    assert len(command(*PART, "--fresh")[0]) == 4
+    assert claimed == []
+    assert not (tmp_path / "rows.jsonl").exists()
+
+    ran, claimed = command("--json")
+
+    assert len(ran) == 3 * len(WORKLOADS) * len(COMPARED) * 10 - 4
+    assert len(claimed) == 10
+    assert json.loads(capsys.readouterr().out.splitlines()[-1])[0]["name"] == claimed[0].name
+    assert len((tmp_path / "rows.jsonl").read_bytes().splitlines()) == len(ran) + 4
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (("--placements", "kairos,best"), "no placement is called best: round-robin"),
+        (("--only", "tau_bench"), "no rates of tau_bench: find them with --find-rates"),
+    ],
+)
+def test_what_cannot_be_run_is_named(command, monkeypatch, options, message):
+    monkeypatch.setattr(placements, "rates", lambda: {"ag2": RATES["ag2"]})
+
+    with pytest.raises(SystemExit, match=message):
+        command(*options)

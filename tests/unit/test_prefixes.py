@@ -3,6 +3,7 @@
 import pytest
 
 from kairos.dispatcher.prefixes import PrefixIndex
+from kairos.model import PREFIX_MARKS
 from kairos.workload.prompt import Piece, length, prefix_hashes
 from tests import build
 
@@ -245,3 +246,25 @@ def test_a_call_on_an_instance_that_is_not_here_changes_nothing():
     ran(found, prompt(("x", 256)), "elsewhere", answer=9, cached=0)
     assert found._holders == found._in_use == {}
     assert found.match(prompt(("x", 256))) == {}
+
+
+def test_hashes_are_of_all_that_lies_before_their_mark_and_of_nothing_else():
+    def hashes(*pieces):
+        return prefix_hashes(tuple(Piece(*piece) for piece in pieces))
+
+    assert hashes(("a", 63)) == ()
+    assert len(hashes(("a", 64))) == 1
+    whole = hashes(("a", 100), ("b", 300))
+    assert len(whole) == 6
+    assert hashes(("a", 100), ("b", 150)) == whole[:3]
+    assert hashes(("a", 100), ("c", 300))[:1] == whole[:1]
+    assert not {*hashes(("a", 100), ("c", 300))[1:]} & {*whole}
+    assert not {*hashes(("a", 101), ("b", 300))[1:]} & {*whole}
+    assert not {*hashes(("x", 100), ("b", 300))} & {*whole}
+    assert len({*whole}) == 6
+
+
+@pytest.mark.parametrize("tokens", [PREFIX_MARKS[-1] - 1, PREFIX_MARKS[-1], 10 * PREFIX_MARKS[-1]])
+def test_a_prompt_beyond_the_last_mark_has_all_of_them(tokens):
+    found = prefix_hashes((Piece("a", 10), Piece("b", tokens - 20), Piece("c", 10)))
+    assert len(found) == sum(mark <= tokens for mark in PREFIX_MARKS)

@@ -1,6 +1,7 @@
 """How quick instances are, told from noisy calls."""
 
 import math
+from itertools import pairwise
 from random import Random
 
 import pytest
@@ -111,7 +112,7 @@ def test_whatever_calls_say_times_are_finite_never_negative_and_never_fall_with_
     added = [speed.compute_us(tokens) for tokens in (0, 1, 64, 1000, 10**6)]
     for times in (by_load, by_prompt, added):
         assert all(math.isfinite(us) and us >= 0 for us in times)
-        assert all(b >= a * (1 - 1e-9) for a, b in zip(times, times[1:], strict=False))
+        assert all(b >= a * (1 - 1e-9) for a, b in pairwise(times))
     assert min(by_load) >= 1
     assert speed.token_slope_us(10) >= 0
 

@@ -1,0 +1,169 @@
+"""`python -m bench.placement`: what it costs to decide which instance gets a request.
+
+On one core, in CPU time, medians of several rounds. Before each decision a call has ended, another
+has begun, and a third has had its first token, so something is new each time; and time has gone on
+as far as it would have. What follows for what instances are expected to hold is part of the figure.
+The reference is the paper's (7.7: the packing takes 4.1 ms). What the queue costs, by which it is
+decided whose turn it is, `bench.learning` tells.
+
+`--quick`: few decisions on a small pool, to see that it works. Adds its figures to
+bench/results.json, unless quick; takes five minutes.
+"""
+
+import argparse
+import gc
+import os
+import statistics
+import sys
+import time
+from itertools import product
+
+import msgspec
+from rich.console import Console
+
+from bench import report
+from bench.gateway import RESULTS
+from bench.placement_overload import Overload
+from bench.placement_pool import Pool, Rooms, Size
+from bench.report import Figure
+from kairos.dispatcher.placements import PLACEMENTS, Placement
+from kairos.dispatcher.room import Room
+from kairos.model import Request
+
+ONE_CORE = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
+ROOMS: dict[Rooms, str] = {"all": "room on all", "half": "room on half", "none": "room on none"}
+PREFIXES = {True: "with prefixes", False: "without prefixes"}
+OURS = ("kairos",)  # the one for which there is a target, and which is measured in all cases
+CROWDED = ("least-kv", *OURS)  # those of which it is measured what a drain costs
+TARGET_US, PAPER_US = 250, 4_100
+WIDTH = 120
+
+DECISION = "decision: {} over {} instances of {} calls, {}, {}"
+DRAIN = "a call's end: {} over {} instances of {} calls, {:,} wait, {}"
+OUTCOMES = ("nothing fits", "something goes")
+BOOKING = "booking one of {:,} calls, and giving it back"
+MEASURES = {"mean": "mean", "p50": "p50", "p99": "p99"}
+
+
+class Course(msgspec.Struct, frozen=True):
+    """How much is measured."""
+
+    size: Size  # where it is decided
+    crowded: Size  # where that many wait
+    waiting: int
+    decisions: int  # each round, after `warm_up` that do not count
+    warm_up: int
+    rounds: int
+
+
+WHOLE = Course(Size(64, 200), Size(8, 200), waiting=1_000, decisions=400, warm_up=100, rounds=3)
+QUICK = Course(Size(4, 20), Size(2, 20), waiting=20, decisions=30, warm_up=5, rounds=1)
+
+Values = dict[str, list[dict[str, float]]]  # by name of the figure, of each round the measures
+
+
+def decide(pool: Pool, placement: Placement, request: Request) -> float:
+    """What the balancer does once it is the request's turn; CPU time in us."""
+    began = time.process_time_ns()
+    Room(pool.ledger.serving(request.model), pool.ledger, placement, pool.at).choose(request)
+    took_us = (time.process_time_ns() - began) / 1e3
+    placement.forget_reservation()
+    return took_us
+
+
+def decisions(course: Course, rooms: Rooms, seed: int, *, prefixes: bool) -> Values:
+    """Of all placements, on the same pool: none of them decides what goes where."""
+    size = course.size
+    pool = Pool(size, rooms, seed, prefixes=prefixes)
+    names = PLACEMENTS if prefixes else OURS
+    placements = {name: PLACEMENTS[name](pool.ledger, pool.lengths) for name in names}
+    taken: dict[str, list[float]] = {name: [] for name in placements}
+    booked: list[float] = []
+    gc.collect()
+    for _ in range(course.warm_up + course.decisions):
+        began = time.process_time_ns()
+        where = pool.next_end()
+        between_us = (time.process_time_ns() - began) / 1e3
+        call = pool.calls.next(pool.at)
+        for name, placement in placements.items():
+            taken[name].append(decide(pool, placement, call.request))
+        began = time.process_time_ns()
+        pool.begin(call, where)
+        booked.append(between_us + (time.process_time_ns() - began) / 1e3)
+    case = size.instances, size.running, ROOMS[rooms], PREFIXES[prefixes]
+    found = {
+        DECISION.format(name, *case): [measures(v[course.warm_up :])] for name, v in taken.items()
+    }
+    if rooms == "all" and prefixes:
+        found[BOOKING.format(size.instances * size.running)] = [measures(booked[course.warm_up :])]
+    return found
+
+
+def drains(course: Course, name: str, seed: int) -> Values:
+    size = course.crowded
+    crowded = Overload(size, course.waiting, PLACEMENTS[name], seed)
+    crowded.ends(course.warm_up)
+    case = name, size.instances, size.running, course.waiting
+    taken = zip(OUTCOMES, crowded.ends(course.decisions), strict=True)
+    return {DRAIN.format(*case, outcome): [measures(us)] for outcome, us in taken if us}
+
+
+def measures(taken_us: list[float]) -> dict[str, float]:
+    return {
+        "mean": statistics.mean(taken_us),
+        "p50": report.percentile(taken_us, 50),
+        "p99": report.percentile(taken_us, 99),
+    }
+
+
+def measure(console: Console, course: Course) -> Values:
+    if os.getloadavg()[0] > 1:
+        console.print("the machine is busy with something else: figures will be noisy")
+    values: Values = {}
+    for number in range(course.rounds):
+        console.print(f"round {number + 1} of {course.rounds}")
+        found = [
+            decisions(course, rooms, number, prefixes=prefixes)
+            for rooms, prefixes in product(ROOMS, PREFIXES)
+        ]
+        found += [drains(course, name, number) for name in CROWDED]
+        for name, rounds in (item for each in found for item in each.items()):
+            values.setdefault(name, []).extend(rounds)
+    return values
+
+
+def figures(values: Values) -> list[Figure]:
+    return [_figure(name, rounds) for name, rounds in values.items()]
+
+
+def _figure(name: str, rounds: list[dict[str, float]]) -> Figure:
+    spreads = {each: report.spread([measured[each] for measured in rounds]) for each in MEASURES}
+    is_ours = name.startswith(DECISION.split("{", maxsplit=1)[0] + "kairos")
+    return Figure(
+        name=name,
+        value=spreads["mean"].median,
+        unit="us",
+        target=TARGET_US if is_ours else None,
+        reference=PAPER_US if is_ours else None,
+        detail={**spreads},
+    )
+
+
+def main() -> None:
+    if not ONE_CORE.items() <= os.environ.items():  # numpy's libraries read them as they load
+        command = [sys.executable, "-m", "bench.placement", *sys.argv[1:]]
+        os.execve(sys.executable, command, os.environ | ONE_CORE)
+    parser = argparse.ArgumentParser(prog="python -m bench.placement", description=__doc__)
+    parser.add_argument("--quick", action="store_true", help="few decisions on a small pool")
+    arguments = parser.parse_args()
+    console = Console()
+    if not console.is_terminal:
+        console = Console(width=WIDTH)
+    found = figures(measure(console, QUICK if arguments.quick else WHOLE))
+    if not arguments.quick:
+        report.add(found, RESULTS)
+    report.show(found, console, MEASURES)
+
+
+if __name__ == "__main__":
+    main()
