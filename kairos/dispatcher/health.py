@@ -47,6 +47,13 @@ class Health:
         self._told[instance.id] = told
         self.changes += 1
 
+    def nothing_runs(self, instance_id: str) -> None:
+        """Nothing of ours, so nothing of ours is too much."""
+        told = self._told.get(instance_id)
+        if told is not None and told.suspended:
+            told.suspended = False
+            self.changes += 1
+
     def forget(self, instance_id: str) -> None:
         self._told.pop(instance_id, None)
         self.changes += 1

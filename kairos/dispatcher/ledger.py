@@ -278,6 +278,8 @@ class Ledger:
         answer = booking.generated if told is None else told
         cached = finished.cached_tokens if finished is not None else None
         self.prefixes.end(booking.request, instance_id, answer, cached, at)
+        if not self.running(instance_id):
+            self.health.nothing_runs(instance_id)
         self._changed(instance_id)
         self._forget_if_empty(instance_id)
 

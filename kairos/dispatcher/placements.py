@@ -20,7 +20,7 @@ from kairos.dispatcher.refusals import Refusals
 from kairos.model import Instance, Request
 
 THRESHOLD = 0.95  # of the KV memory, in use now: `least-kv`, `power-of-two`
-SPREAD = 2.0  # standard deviations of what is expected that are kept free: `kairos`
+SPREAD = 2.5  # standard deviations of what is expected that are kept free: `kairos`
 
 _MAX_WAITS = 10_000  # requests that wait for a warm instance
 

@@ -279,10 +279,13 @@ class BalancerMachine(RuleBasedStateMachine):
         here = [r for r, where in self.running.values() if where == instance.id]
         if len(here) >= instance.max_num_seqs:
             return False
-        if instance.kv_tokens is None or not here:
+        suspended = self.balancer.ledger.health.is_suspended(instance.id, self.at)
+        if not here or (instance.kv_tokens is None and not suspended):
             return True
         if self.placement not in NOW:
             return False
+        if instance.kv_tokens is None:
+            return True
         held = self.balancer.ledger.held_tokens(instance.id, self.at)
         return held + request.prompt_tokens <= NOW[self.placement] * instance.kv_tokens
 

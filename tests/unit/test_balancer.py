@@ -10,12 +10,14 @@ from kairos.events import (
     InstanceJoined,
     InstanceLeft,
     ProfilesLearnt,
+    Progressed,
     Refuse,
     Tick,
     WorkflowEnded,
 )
 from kairos.learnt import AgentRank
 from kairos.model import SECOND
+from kairos.scheduler.priority import priority_of
 from tests import build, learnt
 
 
@@ -335,3 +337,50 @@ def test_a_call_of_a_workflow_that_is_said_to_have_ended_stands_as_one_of_a_new_
     balancer.handle(WorkflowEnded("default", "w"), 11 * SECOND)
 
     assert build.placed(balancer.handle(Finished("running"), 12 * SECOND)) == [("rest", "a")]
+
+
+def test_a_step_that_is_full_of_prompts_takes_the_next_when_a_first_token_comes():
+    balancer = build.balancer(build.instance("a", max_num_batched_tokens=100))
+    arrive(balancer, "first", prompt=100)
+
+    assert arrive(balancer, "second", prompt=50, at=1) == []
+    assert build.placed(balancer.handle(FirstToken("first"), 2)) == [("second", "a")]
+
+
+def test_how_far_calls_are_decides_what_fits():
+    balancer = build.balancer(build.instance("a", kv=100))
+    arrive(balancer, "running", prompt=40)
+    balancer.handle(Progressed({"running": 50}), 1)
+
+    assert arrive(balancer, "next", at=1, prompt=20) == []
+    assert build.placed(balancer.handle(Finished("running"), 2)) == [("next", "a")]
+
+
+def test_an_engine_that_orders_by_priority_is_told_of_the_work_left_and_who_is_overdue():
+    balancer = build.balancer(build.instance("a", seqs=1, priority=True), max_wait_us=100)
+    [running] = arrive(balancer, "running", completion=10)
+    assert running.priority == priority_of(running.remaining_us, "first") > 0
+    arrive(balancer, "waits", at=1)
+    [overdue] = balancer.handle(Finished("running"), 60)
+    assert (overdue.reason, overdue.priority) == ("overdue", 0)
+
+    [by_arrival] = arrive(build.balancer(build.instance("b")), "r")
+    assert by_arrival.priority is None
+
+
+def test_a_dispatch_says_how_much_of_the_prompt_is_expected_to_be_cached():
+    balancer = build.balancer(build.instance("a", kv=1000))
+    alike = {"prompt": 200, "prefix": (1, 2), "prefix_units": 200}
+    [first] = arrive(balancer, "first", **alike)
+    balancer.handle(Finished("first", 200, 5, 0), 1)
+    [second] = arrive(balancer, "second", at=2, **alike)
+    assert (first.cached_tokens, second.cached_tokens) == (0, 128)
+
+
+@pytest.mark.parametrize(("backfill", "goes"), [(0, []), (1, []), (2, [("small", "a")])])
+def test_no_more_are_passed_over_than_is_said(backfill, goes):
+    balancer = build.balancer(build.instance("a", kv=100), backfill=backfill)
+    arrive(balancer, "running", prompt=60)
+    for name in ("large", "large too"):
+        assert arrive(balancer, name, prompt=90) == []
+    assert build.placed(arrive(balancer, "small", prompt=10)) == goes

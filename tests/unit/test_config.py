@@ -38,7 +38,7 @@ def test_nothing_given_means_the_defaults():
         admin_host="127.0.0.1",
         admin_port=8001,
         policy="kairos",
-        placement="least-kv",
+        placement="kairos",
         max_waiting=10_000,
         max_body_bytes=32 * 1024 * 1024,
         log_dir=None,

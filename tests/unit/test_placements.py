@@ -503,3 +503,49 @@ def test_an_instance_that_is_kept_for_one_is_not_given_to_another_that_had_been_
     assert room.keep_for(overdue)
     assert room.choose(next_one) is None
     assert room.choose(build.request("short", prompt=20)).id == "small"
+
+
+@pytest.mark.parametrize("placement", BY_SLOTS)
+def test_what_was_refused_says_nothing_of_what_needs_less_nor_of_another_time(placement):
+    placed = Placed(placement, build.instance("a", kv=1000), build.instance("b", kv=1000))
+    for name in "ab":
+        placed.book(f"running {name}", name, prompt=500, completion=100)
+    assert placed.choose(prompt=900, completion=50) is None
+    assert placed.choose(prompt=950, completion=50) is None
+    assert placed.choose(prompt=50, completion=50) in ("a", "b")
+    placed.ledger.release("running b", 0)
+    assert placed.choose(prompt=900, completion=50) == "b"
+
+
+@pytest.mark.parametrize("made", [TimeSlot, Kairos])
+def test_what_was_refused_for_a_reservation_is_not_without_it(made):
+    known = build.Lengths(tokens={"x": always(100)}, latency_us={"x": always(2 * SECOND)})
+    ledger, instance = Ledger(known), build.instance("a", kv=1000, token_us=TOKEN_US)
+    ledger.join(instance)
+    placement = made(ledger, known)
+    ledger.book(build.request("running", prompt=300, agent="x"), "a", 0)
+    ledger.first_token("running", 0)
+    later = SECOND
+    ledger.progressed({"running": 50}, later)
+    placement.reserve(build.request("waits", prompt=700, agent="x"), [instance], later)
+    until_3_s = build.request("until 3 s", prompt=200, agent="x")
+    assert placement.choose(until_3_s, [instance], [], later) is None
+    placement.forget_reservation()
+    assert placement.choose(until_3_s, [instance], [], later) is instance
+
+
+@pytest.mark.parametrize(("lasts_s", "goes"), [(0.9, True), (1.4, False)])
+def test_what_ends_in_the_slot_in_which_another_could_begin_stands_in_its_way(lasts_s, goes):
+    """What runs ends after 1.1 s, and what waits begins then."""
+    known = build.Lengths(
+        latency_us={"runs": always(1.1 * SECOND), "asks": always(lasts_s * SECOND)}
+    )
+    ledger, instance = Ledger(known), build.instance("a", kv=1000, token_us=TOKEN_US)
+    ledger.join(instance)
+    placement = TimeSlot(ledger, known)
+    ledger.book(build.request("runs", prompt=600, agent="runs"), "a", 0)
+    waits = build.request("waits", prompt=800, agent="runs")
+    assert placement.choose(waits, [instance], [], 0) is None
+    placement.reserve(waits, [instance], 0)
+    asks = build.request("asks", prompt=200, agent="asks")
+    assert (placement.choose(asks, [instance], [], 0) is instance) == goes
