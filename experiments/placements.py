@@ -6,7 +6,7 @@ than `least-kv` anywhere, beyond noise; and on recorded coding agents, whose pro
 prefixes that an instance may hold, it is 15 % or more quicker than `least-kv` at high load, and
 quicker than `affinity`, which goes by prefixes alone.
 
-What runs: the workloads of `placements_workloads.py` on four modelled A40, each at three loads
+What runs: the workloads of `placements_workloads.py` on modelled A40, each at three loads
 (`placements_rates.py`: 10, 50 and 70 % of the time in the queue, under `fcfs` and `round-robin`),
 under the policy `kairos`, which learns within the run, ten seeds. Intervals are paired: of the
 ratios by seed. It takes an hour of two cores; run again with the same code, it goes on where it was

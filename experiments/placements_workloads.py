@@ -16,7 +16,8 @@
   most of the end-to-end latency, whatever serves the calls. Gaps of more than ten minutes (4 %, up
   to 21 hours: somebody was away) count as ten.
 - `tau_bench`, `magentic_one`, `ag2`: recorded too, without gaps, and without a word on what was
-  cached, so nothing is; contexts scaled to the same model.
+  cached, so nothing is; contexts scaled to the same model. `magentic_one`, whose long answers
+  would need more workflows than a minute of computing allows to fill four instances, has two.
 
 Arrivals are as bursty as Azure's conversations where the paper's applications come together, else
 Poisson; the rates are those of placements_rates.py.
@@ -39,7 +40,6 @@ from kairos.workload.scenario import submissions as scenario_submissions
 from kairos.workload.submissions import scaled, submissions
 from kairos.workload.workflows import Submission, Workflow, load, workflow
 
-INSTANCES = 4
 MOST_CONTEXT = 200_000  # tokens, of a recorded session
 MOST_CALLS = 70  # of a recorded session
 AWAY_MS = 600_000  # longer gaps are as long as this
@@ -54,10 +54,11 @@ class Workload(msgspec.Struct, frozen=True, kw_only=True):
     app: str | None = None  # of the recordings; None: the paper's applications
     profile: str = MEMORY_BINDS
     workflows: int  # of a run
+    pool: int = 4  # instances
 
     def instances(self) -> dict[str, EngineProfile]:
         engine = profile(self.profile)
-        return {instance_id(number): engine for number in range(INSTANCES)}
+        return {instance_id(number): engine for number in range(self.pool)}
 
     def submissions(self, rate_per_s: float, count: int, seed: int) -> list[Submission]:
         """So many workflows in the order of time: the same for the same arguments."""
@@ -76,8 +77,8 @@ WORKLOADS = {
         Workload(name="colocated-8b", profile=COMPUTE_BINDS, workflows=5000),
         Workload(name="claude_code", app="claude_code", workflows=350),
         Workload(name="tau_bench", app="tau_bench_airline", workflows=600),
-        Workload(name="magentic_one", app="magentic_one_gaia", workflows=300),
-        Workload(name="ag2", app="ag2_captain_gaia", workflows=1500),
+        Workload(name="magentic_one", app="magentic_one_gaia", workflows=500, pool=2),
+        Workload(name="ag2", app="ag2_captain_gaia", workflows=2500),
     )
 }
 

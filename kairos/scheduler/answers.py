@@ -12,9 +12,7 @@ _FEWEST = 4  # of which something is said
 _MAX_AGENTS = 5_000
 # Short answers end first, so what is seen first is too short: beside it stand as many of what is
 # expected of unknown calls, whose weight fades.
-_GUESSED = [
-    round(-EXPECTED_COMPLETION_TOKENS * math.log1p(-(i + 0.5) / 16)) for i in range(16)
-]
+_GUESSED = [round(-EXPECTED_COMPLETION_TOKENS * math.log1p(-(i + 0.5) / 16)) for i in range(16)]
 
 
 class _Sample:

@@ -507,14 +507,14 @@ def test_an_instance_that_is_kept_for_one_is_not_given_to_another_that_had_been_
 
 @pytest.mark.parametrize("placement", BY_SLOTS)
 def test_what_was_refused_says_nothing_of_what_needs_less_nor_of_another_time(placement):
-    placed = Placed(placement, build.instance("a", kv=1000), build.instance("b", kv=1000))
+    placed = Placed(placement, build.instance("a", kv=2500), build.instance("b", kv=2500))
     for name in "ab":
         placed.book(f"running {name}", name, prompt=500, completion=100)
-    assert placed.choose(prompt=900, completion=50) is None
-    assert placed.choose(prompt=950, completion=50) is None
+    assert placed.choose(prompt=2400, completion=50) is None
+    assert placed.choose(prompt=2300, completion=50) is None
     assert placed.choose(prompt=50, completion=50) in ("a", "b")
     placed.ledger.release("running b", 0)
-    assert placed.choose(prompt=900, completion=50) == "b"
+    assert placed.choose(prompt=2300, completion=50) == "b"
 
 
 @pytest.mark.parametrize("made", [TimeSlot, Kairos])
