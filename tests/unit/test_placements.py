@@ -510,11 +510,17 @@ def test_what_was_refused_says_nothing_of_what_needs_less_nor_of_another_time(pl
     placed = Placed(placement, build.instance("a", kv=2500), build.instance("b", kv=2500))
     for name in "ab":
         placed.book(f"running {name}", name, prompt=500, completion=100)
-    assert placed.choose(prompt=2400, completion=50) is None
-    assert placed.choose(prompt=2300, completion=50) is None
-    assert placed.choose(prompt=50, completion=50) in ("a", "b")
+    instances = placed.ledger.serving(None)
+
+    def choose(prompt):
+        request = build.request("asked", prompt=prompt, completion=50)
+        chosen = placed.placement.choose(request, instances, [], 0)
+        return chosen.id if chosen else None
+
+    assert choose(2300) is choose(2400) is None
+    assert choose(50) in ("a", "b")
     placed.ledger.release("running b", 0)
-    assert placed.choose(prompt=2300, completion=50) == "b"
+    assert choose(2300) == "b"
 
 
 @pytest.mark.parametrize("made", [TimeSlot, Kairos])
