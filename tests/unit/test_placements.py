@@ -8,8 +8,9 @@ from hypothesis import strategies as st
 from kairos.dispatcher.demand import SLOT_US, SLOTS, expected, exponential
 from kairos.dispatcher.ledger import Ledger
 from kairos.dispatcher.occupancy import by_modes
-from kairos.dispatcher.placements import PLACEMENTS, THRESHOLD, Kairos, TimeSlot
+from kairos.dispatcher.placements import PLACEMENTS, THRESHOLD
 from kairos.dispatcher.room import Room
+from kairos.dispatcher.slots import Kairos, TimeSlot
 from kairos.events import (
     Arrived,
     Cancelled,
