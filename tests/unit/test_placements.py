@@ -480,7 +480,7 @@ def test_ours_waits_for_a_warm_instance_no_longer_than_that_saves():
 
 
 def test_of_those_who_waited_for_a_warm_instance_nothing_is_kept_for_ever(monkeypatch):
-    monkeypatch.setattr("kairos.dispatcher.placements._MAX_WAITS", 5)
+    monkeypatch.setattr("kairos.dispatcher.slots._MAX_WAITS", 5)
     warm = Warm()
     for n in range(40):
         assert warm.asks(f"r{n}", 11) == []
