@@ -21,7 +21,7 @@ RATES = RESULTS / "placements_rates.json"
 LOADS = {"low": 0.1, "middle": 0.5, "high": 0.7}  # share of the time in the queue
 SEEDS = (1, 2, 3)
 NEAR = 0.02  # of the share: less is noise
-LEAST, MOST = 0.1, 50.0  # workflows per second
+LEAST, MOST = 0.02, 100.0  # workflows per second
 CLOSE = 1.05  # rates that differ by less are taken for the same
 
 

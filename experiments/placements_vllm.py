@@ -56,7 +56,7 @@ ALL = (DEFAULT, *(name for name in PLACEMENTS if name != DEFAULT))
 REPETITIONS = 8
 RATE_PER_S = 32.0  # many times what the engines end
 LEARNT_OF = 1000  # the repetition of which all learn before
-ENOUGH = 0.1  # preemptions per request of round-robin, to be compared with
+ENOUGH = 0.05  # preemptions per request of round-robin, to be compared with
 
 
 class Form(msgspec.Struct, frozen=True, kw_only=True):

@@ -22,7 +22,7 @@ from kairos.live.replayed import Replayed
 from kairos.workload.workflows import Submission
 
 # 1,760 tokens: some twelve calls of the average. Prompts come in one piece.
-LIMITS = Limits(kv_blocks=56, max_num_seqs=48, max_num_batched_tokens=2048, max_model_len=768)
+LIMITS = Limits(kv_blocks=40, max_num_seqs=48, max_num_batched_tokens=2048, max_model_len=768)
 POLICY = "kairos"
 TIME_LIMIT_S = 300.0  # of a run
 IDLE_S, LOOK_S = 20.0, 0.1
