@@ -1,6 +1,6 @@
 """What placements are compared on: workflows, how they arrive, and the pool that serves them.
 
-- `colocated-13b`, `colocated-8b`: QA, RG and CG together, as in traces/scenarios, on four A40. With
+- `colocated-13b`, `colocated-8b`: QA, RG and CG together, as in traces/scenarios, on A40s. With
   Llama-2-13B memory binds; with Llama-3-8B sequences and compute do.
 - `claude_code`: recorded sessions of a coding agent, of which 96 % of the prompt tokens were in a
   prefix cache, on Llama-2-13B. Left out are sessions with a context of more than 200,000 tokens
@@ -16,8 +16,10 @@
   most of the end-to-end latency, whatever serves the calls. Gaps of more than ten minutes (4 %, up
   to 21 hours: somebody was away) count as ten.
 - `tau_bench`, `magentic_one`, `ag2`: recorded too, without gaps, and without a word on what was
-  cached, so nothing is; contexts scaled to the same model. `magentic_one`, whose long answers
-  would need more workflows than a minute of computing allows to fill four instances, has two.
+  cached, so nothing is; contexts scaled to the same model.
+
+There are four instances; two where more workflows would be needed to fill the queue of four than a
+minute of computing allows (`colocated-8b`, `magentic_one`).
 
 Arrivals are as bursty as Azure's conversations where the paper's applications come together, else
 Poisson; the rates are those of placements_rates.py.
@@ -74,7 +76,7 @@ WORKLOADS = {
     each.name: each
     for each in (
         Workload(name="colocated-13b", workflows=1200),
-        Workload(name="colocated-8b", profile=COMPUTE_BINDS, workflows=5000),
+        Workload(name="colocated-8b", profile=COMPUTE_BINDS, workflows=4000, pool=2),
         Workload(name="claude_code", app="claude_code", workflows=350),
         Workload(name="tau_bench", app="tau_bench_airline", workflows=600),
         Workload(name="magentic_one", app="magentic_one_gaia", workflows=500, pool=2),
