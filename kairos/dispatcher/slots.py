@@ -17,7 +17,7 @@ from kairos.dispatcher.occupancy import (
 from kairos.dispatcher.refusals import Refusals
 from kairos.model import Instance, Request
 
-SPREAD = 2.5  # standard deviations of what is expected that are kept free: `kairos`
+SPREAD = 2.0  # standard deviations of what is expected that are kept free: `kairos`
 ALIKE = 0.01  # costs that differ by less are taken for the same: `kairos`
 
 _MAX_WAITS = 10_000  # requests that wait for a warm instance
