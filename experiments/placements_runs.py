@@ -23,7 +23,7 @@ from kairos.sim.users import TENANT
 from kairos.sim.world import World
 from kairos.workload.workflows import Submission
 
-DEFAULT, ORACLE = "kairos", "kairos, lengths known"
+DEFAULT, ORACLE = "kairos", "oracle"  # the default, told every length
 COMPARED = (*PLACEMENTS, ORACLE)
 
 # What decides what comes of a run. The rest (HTTP, Kafka, demos) may change beneath the rows.
