@@ -11,10 +11,10 @@ from collections import deque
 from collections.abc import Callable
 from itertools import count
 
-from kairos.dispatcher.demand import Lengths
+from kairos.dispatcher.demand import Lengths, can_hold
 from kairos.dispatcher.ledger import Ledger
 from kairos.dispatcher.placements import Placement
-from kairos.dispatcher.room import Room, can_hold, check_servable, stranded
+from kairos.dispatcher.room import Room, check_servable, stranded
 from kairos.errors import QueueFull
 from kairos.events import (
     Arrived,

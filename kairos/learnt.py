@@ -7,8 +7,11 @@ or, as app and tenant too, of everything.
 
 import math
 from collections.abc import Sequence
+from functools import lru_cache
 
 import msgspec
+import numpy as np
+import numpy.typing as npt
 
 from kairos.model import SECOND, Request
 
@@ -17,6 +20,8 @@ QUANTILES = 64
 ROUNDING = 1e-3  # of a step: numbers are learnt from in 32 bits
 MAX_REMAINING_US = 86_400 * SECOND
 _MAX_LOGARITHM = math.log(MAX_REMAINING_US)
+
+Floats = npt.NDArray[np.floating]
 
 AgentKey = tuple[str, str, str]  # tenant, app, agent
 
@@ -33,6 +38,32 @@ class Distribution(msgspec.Struct, frozen=True):
 
     mean: float
     quantiles: tuple[float, ...]
+
+
+def parts(values: Floats, count: int = QUANTILES) -> npt.NDArray[np.float64]:
+    """The sample cut into so many equal parts, in ascending order: the mean of each.
+
+    That is the quantile function, averaged over each part: exact for samples of any size, and the
+    parts have the sample's mean. At least one value.
+    """
+    n = len(values)
+    ordered = np.sort(values).astype(np.float64)
+    sums = np.concatenate(([0.0], np.cumsum(ordered)))
+    at_edges = np.interp(np.linspace(0, n, count + 1), np.arange(n + 1), sums)
+    means = np.clip(np.diff(at_edges) * (count / n), ordered[0], ordered[-1])
+    return np.maximum.accumulate(means)  # ascending despite rounding
+
+
+def distribution(values: Floats) -> Distribution:
+    means = parts(values)
+    return Distribution(mean=float(means.mean()), quantiles=tuple(means.tolist()))
+
+
+@lru_cache(maxsize=1024)
+def exponential(mean: float, count: int = QUANTILES) -> Distribution:
+    """What is assumed of numbers of which only the mean is guessed."""
+    quantiles = tuple(-mean * math.log1p(-(i + 0.5) / count) for i in range(count))
+    return Distribution(mean, quantiles)
 
 
 class AgentProfile(msgspec.Struct, frozen=True, kw_only=True):

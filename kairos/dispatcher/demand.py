@@ -10,15 +10,14 @@ at its beginning, and the first begins now. Two ways to expect it:
 """
 
 import math
-from functools import lru_cache
 from typing import Protocol
 
 import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from kairos.learnt import AgentKey, Distribution, agent_key
-from kairos.model import SECOND, Request
+from kairos.learnt import AgentKey, Distribution, agent_key, exponential
+from kairos.model import SECOND, Instance, Request
 
 SLOT_US = SECOND // 2
 SLOTS = 48
@@ -44,12 +43,14 @@ class Lengths(Protocol):
         """Expected execution latency of the call, at least 1."""
 
 
-@lru_cache(maxsize=1024)
-def exponential(mean: float) -> Distribution:
-    """What is assumed of answers of which only the mean is guessed."""
-    n = 64
-    quantiles = tuple(-mean * math.log1p(-(i + 0.5) / n) for i in range(n))
-    return Distribution(mean, quantiles)
+def limit_of(request: Request) -> float:
+    """Tokens that its answer has at most; `inf`: nobody said."""
+    return math.inf if request.completion_limit is None else request.completion_limit
+
+
+def can_hold(instance: Instance, request: Request) -> bool:
+    """Whether the request would fit there if nothing else ran."""
+    return instance.kv_tokens is None or request.prompt_tokens <= instance.kv_tokens
 
 
 def mode(distribution: Distribution) -> float:

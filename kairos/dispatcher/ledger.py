@@ -7,7 +7,7 @@ from itertools import count
 import msgspec
 from msgspec.structs import replace
 
-from kairos.dispatcher.demand import Curves, Lengths, mode
+from kairos.dispatcher.demand import Curves, Lengths, limit_of, mode
 from kairos.dispatcher.flight import Flight
 from kairos.dispatcher.health import Health
 from kairos.dispatcher.prefixes import PrefixIndex
@@ -196,8 +196,9 @@ class Ledger:
         cached = self.prefixes.begin(request, instance_id, at)
         self._booking_of[request.id] = Booking(request, instance_id, at, cached)
         speed = self._speeds.get(instance_id)
-        prefill_us = speed.prefill_us(request.prompt_tokens - cached) if speed is not None else 0
-        limit = request.completion_limit
+        computed = request.prompt_tokens - cached
+        prefill_us = speed.prefill_us(computed) if speed is not None else 0
+        until = at + int(_PATIENCE * prefill_us)
         self._flights.setdefault(instance_id, Flight()).add(
             request.id,
             curve=self.curves.take(request, self.lengths.completion_tokens(request)),
@@ -205,11 +206,9 @@ class Ledger:
             begun_at=at,
             lasts_us=self.lasts_us(request),
             first_at=at + int(prefill_us),
-            grows_from=at + int(_PATIENCE * prefill_us),
-            limit=float("inf") if limit is None else limit,
+            grows_from=until,
+            limit=limit_of(request),
         )
-        until = at + int(_PATIENCE * prefill_us)
-        computed = request.prompt_tokens - cached
         self._prompts.setdefault(instance_id, {})[request.id] = computed, until
         self._prompt_tokens[instance_id] = self._prompt_tokens.get(instance_id, 0) + computed
         self._last_booking[instance_id] = next(self._bookings)

@@ -6,12 +6,12 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from kairos.dispatcher.board import Board
-from kairos.dispatcher.demand import SLOT_US, SLOTS, Floats, Ints, expected
+from kairos.dispatcher.demand import SLOT_US, SLOTS, Floats, Ints, expected, limit_of
 from kairos.dispatcher.ledger import Ledger
 from kairos.model import Instance, Request
 
 _ZEROS = np.zeros(SLOTS)
-# Tokens held at the end of each slot: mean and variance.
+# Tokens held at the beginning of each slot: mean and variance.
 Forecast = tuple[Floats, Floats]
 Derive = Callable[[Ledger, Instance, int], Forecast]
 
@@ -90,7 +90,5 @@ def of_request(
     that it would hold there from the beginning, how long one of its answer would take, and how long
     it would be until the first."""
     n = len(held)
-    limit = float("inf") if request.completion_limit is None else request.completion_limit
-    rows = np.full(n, ledger.curve_of(request))
-    limits = np.full(n, limit)
+    rows, limits = np.full(n, ledger.curve_of(request)), np.full(n, limit_of(request))
     return ledger.curves.surviving(rows, held, np.zeros(n), limits, token_us, delays_us)

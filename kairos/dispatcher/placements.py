@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 from hashlib import blake2b
 from typing import Protocol
 
-from kairos.dispatcher.demand import Lengths
+from kairos.dispatcher.demand import Lengths, can_hold
 from kairos.dispatcher.ledger import Ledger
 from kairos.dispatcher.slots import Kairos, TimeSlot
 from kairos.model import Instance, Request
@@ -33,20 +33,22 @@ class Placement(Protocol):
 class _Now:
     """Goes by what instances hold now, as an engine does when it admits a call."""
 
+    threshold = 1.0  # of the KV memory that may be in use then
+
     def __init__(self, ledger: Ledger, lengths: Lengths) -> None:  # noqa: ARG002
         self._ledger = ledger
 
-    def _free_tokens(self, instance: Instance, at: int, threshold: float = 1.0) -> float:
+    def _free_tokens(self, instance: Instance, at: int) -> float:
         if instance.kv_tokens is None or not self._ledger.running(instance.id):
             return float("inf")
-        return threshold * instance.kv_tokens - self._ledger.held_tokens(instance.id, at)
+        return self.threshold * instance.kv_tokens - self._ledger.held_tokens(instance.id, at)
 
     def _with_room(
-        self, request: Request, instances: Sequence[Instance], at: int, threshold: float = 1.0
+        self, request: Request, instances: Sequence[Instance], at: int
     ) -> list[Instance]:
         in_use = self._ledger.prefixes.in_use(request)
         needed = {i.id: request.prompt_tokens - in_use.get(i.id, 0) for i in instances}
-        return [i for i in instances if needed[i.id] <= self._free_tokens(i, at, threshold)]
+        return [i for i in instances if needed[i.id] <= self._free_tokens(i, at)]
 
     def headroom(self, instances: Sequence[Instance], at: int) -> float:
         return max(self._free_tokens(instance, at) for instance in instances)
@@ -79,6 +81,8 @@ class LeastKv(_Now):
     """The instance with the smallest share of its KV memory in use, then the fewest requests; none
     of which more than `THRESHOLD` would be in use."""
 
+    threshold = THRESHOLD
+
     def choose(
         self,
         request: Request,
@@ -86,15 +90,12 @@ class LeastKv(_Now):
         busy: Sequence[Instance],  # noqa: ARG002
         at: int,
     ) -> Instance | None:
-        with_room = self._with_room(request, instances, at, THRESHOLD)
+        with_room = self._with_room(request, instances, at)
         return min(with_room, key=lambda instance: self._load(instance, at), default=None)
 
     def _load(self, instance: Instance, at: int) -> tuple[float, int]:
         held = self._ledger.held_tokens(instance.id, at)
         return held / (instance.kv_tokens or 1), self._ledger.running(instance.id)
-
-    def headroom(self, instances: Sequence[Instance], at: int) -> float:
-        return max(self._free_tokens(instance, at, THRESHOLD) for instance in instances)
 
 
 class PowerOfTwo(LeastKv):
@@ -107,7 +108,7 @@ class PowerOfTwo(LeastKv):
         busy: Sequence[Instance],  # noqa: ARG002
         at: int,
     ) -> Instance | None:
-        with_room = self._with_room(request, instances, at, THRESHOLD)
+        with_room = self._with_room(request, instances, at)
         if len(with_room) > 2:
             digest = blake2b(request.id.encode(), digest_size=8).digest()
             first, step = divmod(int.from_bytes(digest), len(with_room) - 1)
@@ -131,7 +132,7 @@ class Affinity(_Now):
         cached = {
             instance_id: tokens
             for instance_id, tokens in self._ledger.prefixes.match(request).items()
-            if request.prompt_tokens <= (here[instance_id].kv_tokens or float("inf"))
+            if can_hold(here[instance_id], request)
         }
         warm = [i for i in instances if cached.get(i.id, 0) == max(cached.values(), default=0) > 0]
         if cached and not warm:

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Sequence, Set
 
+from kairos.dispatcher.demand import can_hold
 from kairos.dispatcher.ledger import Ledger
 from kairos.dispatcher.placements import Placement
 from kairos.errors import ModelNotFound, NeverFits, NoInstance
@@ -55,10 +56,6 @@ class Room:
         self._busy = [i for i in self._busy if not can_hold(i, request)]
         self._headroom = self._chosen = None
         return bool(self.instances)
-
-
-def can_hold(instance: Instance, request: Request) -> bool:
-    return instance.kv_tokens is None or request.prompt_tokens <= instance.kv_tokens
 
 
 def check_servable(request: Request, ledger: Ledger, known_models: Set[str]) -> None:

@@ -1,11 +1,10 @@
 """Placements that go by what instances are expected to hold in each slot of the future."""
 
-import math
 from collections.abc import Hashable, Mapping, Sequence
 
 import numpy as np
 
-from kairos.dispatcher.demand import SLOT_US, SLOTS, Floats, Ints, Lengths, expected
+from kairos.dispatcher.demand import SLOT_US, SLOTS, Floats, Ints, Lengths, expected, limit_of
 from kairos.dispatcher.ledger import Ledger
 from kairos.dispatcher.occupancy import (
     Occupancy,
@@ -63,9 +62,8 @@ class _Slots:
         open_to = self._not_suspended(instances, at)
         if not open_to:
             return 0.0
-        means, variances = self._occupancy.of(open_to, at)
-        held = means[:, 0] + SPREAD * np.sqrt(variances[:, 0])
-        return float((self._capacities(open_to, at) - held).max())
+        means, _ = self._occupancy.of(open_to, at)
+        return float((self._capacities(open_to, at) - means[:, 0]).max())
 
     def _with_room(
         self, request: Request, instances: Sequence[Instance], at: int
@@ -259,8 +257,7 @@ class Kairos(_Slots):
         return costs
 
     def _kind(self, request: Request) -> Hashable:
-        limit = request.completion_limit
-        return self._ledger.curve_of(request), math.inf if limit is None else limit
+        return self._ledger.curve_of(request), limit_of(request)
 
     def _close_kinds(self, state: tuple[int, ...], instances: Sequence[Instance], at: int) -> None:
         """All at once that waited in the last turn: where all is full, there is often no room even

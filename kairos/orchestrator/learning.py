@@ -3,9 +3,9 @@
 import msgspec
 import numpy as np
 
-from kairos.learnt import AgentKey, AgentProfile, RemainingModel
+from kairos.learnt import AgentKey, AgentProfile, Floats, RemainingModel, distribution
 from kairos.orchestrator.remaining_model import fit
-from kairos.orchestrator.window import CALL, REMAINING, STAGES, TOKENS, Floats, distribution
+from kairos.orchestrator.window import CALL, REMAINING, STAGES, TOKENS
 
 
 class WindowData(msgspec.Struct, frozen=True):

@@ -14,8 +14,8 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 import numpy.typing as npt
 
-from kairos.learnt import POOLED, QUANTILES, ROUNDING, RemainingModel
-from kairos.orchestrator.window import Floats, Ring, parts
+from kairos.learnt import POOLED, QUANTILES, ROUNDING, Floats, RemainingModel, parts
+from kairos.orchestrator.window import Ring
 from kairos.position import FEATURES, STEPS
 
 MODEL_CALLS = 16_384  # recorded coding workflows, of 66 calls each, need as many; 700 kB an app

@@ -10,9 +10,7 @@ import math
 import numpy as np
 import numpy.typing as npt
 
-from kairos.learnt import QUANTILES, AgentProfile, Distribution
-
-Floats = npt.NDArray[np.floating]
+from kairos.learnt import QUANTILES, AgentProfile, Floats, parts
 
 REMAINING, CALL, TOKENS, STAGES, FIRST = range(5)  # columns of a window
 CONVERGED_FROM = 16  # calls: fewer agree by chance; ours
@@ -22,25 +20,6 @@ _NEWEST = (32, 128)
 # By Bonferroni: in 100,000 calls an agent is tested 2 x (6,250 + 1,562) times, and with one chance
 # in a hundred all of that together finds a change where there is none.
 _CHANGE_P = 0.01 / 15_624
-
-
-def parts(values: Floats, count: int = QUANTILES) -> npt.NDArray[np.float64]:
-    """The sample cut into so many equal parts, in ascending order: the mean of each.
-
-    That is the quantile function, averaged over each part: exact for samples of any size, and the
-    parts have the sample's mean. At least one value.
-    """
-    n = len(values)
-    ordered = np.sort(values).astype(np.float64)
-    sums = np.concatenate(([0.0], np.cumsum(ordered)))
-    at_edges = np.interp(np.linspace(0, n, count + 1), np.arange(n + 1), sums)
-    means = np.clip(np.diff(at_edges) * (count / n), ordered[0], ordered[-1])
-    return np.maximum.accumulate(means)  # ascending despite rounding
-
-
-def distribution(values: Floats) -> Distribution:
-    means = parts(values)
-    return Distribution(mean=float(means.mean()), quantiles=tuple(means.tolist()))
 
 
 def is_restorable(profile: AgentProfile) -> bool:

@@ -1,10 +1,11 @@
 """How long answers have been lately, by agent: known from the first few calls on, where profiles
 wait for workflows to end. Ours."""
 
-import math
 from collections import OrderedDict, deque
 
-from kairos.learnt import QUANTILES, AgentKey, Distribution, agent_key
+import numpy as np
+
+from kairos.learnt import AgentKey, Distribution, agent_key, distribution, exponential
 from kairos.model import EXPECTED_COMPLETION_TOKENS, Request
 
 _WINDOW = 256  # answers
@@ -12,7 +13,7 @@ _FEWEST = 4  # of which something is said
 _MAX_AGENTS = 5_000
 # Short answers end first, so what is seen first is too short: beside it stand as many of what is
 # expected of unknown calls, whose weight fades.
-_GUESSED = [round(-EXPECTED_COMPLETION_TOKENS * math.log1p(-(i + 0.5) / 16)) for i in range(16)]
+_GUESSED = [round(each) for each in exponential(EXPECTED_COMPLETION_TOKENS, 16).quantiles]
 
 
 class _Sample:
@@ -26,7 +27,7 @@ class _Sample:
         self.new += 1
         # Anew with each eighth more: often enough at first, seldom in the long run.
         if len(self.tokens) >= _FEWEST and self.new * 8 >= len(self.tokens):
-            self.distribution, self.new = _cut(sorted([*self.tokens, *_GUESSED])), 0
+            self.distribution, self.new = distribution(np.array([*self.tokens, *_GUESSED])), 0
 
 
 class Answers:
@@ -49,19 +50,3 @@ class Answers:
         """In tokens; None: too few were seen."""
         sample = self._samples.get(agent_key(request))
         return sample.distribution if sample is not None else None
-
-
-def _cut(ordered: list[int]) -> Distribution:
-    """The mean of each of `QUANTILES` equal parts, where parts share the numbers between them."""
-    n = len(ordered)
-    quantiles = []
-    for part in range(QUANTILES):
-        begin, end = part * n / QUANTILES, (part + 1) * n / QUANTILES
-        total, at = 0.0, begin
-        while at < end - 1e-9:
-            number = int(at + 1e-9)
-            upto = min(end, number + 1.0)
-            total += (upto - at) * ordered[min(number, n - 1)]
-            at = upto
-        quantiles.append(total * QUANTILES / n)
-    return Distribution(sum(ordered) / n, tuple(quantiles))

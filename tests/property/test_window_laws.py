@@ -8,8 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.stats import wasserstein_distance
 
-from kairos.learnt import QUANTILES
-from kairos.orchestrator.window import Ring, distribution, parts
+from kairos.learnt import QUANTILES, distribution, parts
+from kairos.orchestrator.window import Ring
 
 values = st.lists(st.integers(0, 10**10), min_size=1, max_size=200).map(np.array)
 few = settings(max_examples=100, deadline=None)
