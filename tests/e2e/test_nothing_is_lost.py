@@ -36,6 +36,7 @@ WORKFLOWS = 300
 RATE = 4.0  # per second
 BROKER_DOWN_S = 30
 LIMIT_S = 240  # for what is left after the last blow
+SHOWN_WITHIN_S = 60  # a transaction's timeout and Kafka's check for it come to 20
 MODULES = {"qa": "agents.qa", "rg": "agents.rg", "cg": "agents.cg"}
 
 
@@ -252,19 +253,29 @@ async def left_behind(connection, inboxes):
     return undone
 
 
-async def shown_graphs(url, workflows):
-    """The same graphs, as the orchestrator shows them: one that was killed amid all this."""
-    graphs = {}
-    async with aiohttp.ClientSession() as session:
-        for workflow in workflows:
-            async with session.get(f"{url}/v1/workflows/{workflow}") as response:
-                calls = (await response.json())["calls"]
-            graphs[workflow] = {
-                call["id"]: (call["agent"], tuple(call["parents"]))
-                for call in calls
-                if call["outcome"] == "finished"
-            }
-    return graphs
+async def shown_graphs(url, expected):
+    """The same graphs, as the orchestrator shows them: one that was killed amid all this. It may
+    come to know them late: a balancer that was killed within a transaction holds up the events."""
+    shown = {}
+    try:
+        async with asyncio.timeout(SHOWN_WITHIN_S), aiohttp.ClientSession() as session:
+            while (shown := {w: await shown_graph(session, url, w) for w in expected}) != expected:
+                await asyncio.sleep(1)
+    except TimeoutError:
+        pass  # what is wrong with them is said by the comparison
+    return shown
+
+
+async def shown_graph(session, url, workflow):
+    async with session.get(f"{url}/v1/workflows/{workflow}") as response:
+        answer = await response.json()
+        if response.status != 200:
+            return answer
+    return {
+        call["id"]: (call["agent"], tuple(call["parents"]))
+        for call in answer["calls"]
+        if call["outcome"] == "finished"
+    }
 
 
 async def test_every_workflow_ends_once_and_as_in_a_quiet_run_whatever_dies(tmp_path):
@@ -304,13 +315,16 @@ async def test_every_workflow_ends_once_and_as_in_a_quiet_run_whatever_dies(tmp_
             await asyncio.sleep(3)  # for what should not come: a second end
             collecting.cancel()
         seconds = time.monotonic() - began
-        last = [f"w-{number}" for number in range(WORKFLOWS - 50, WORKFLOWS)]
+        handed_over = await read_all(deployment.connection, *inboxes)
+        true = true_graphs(handed_over)
+        last = {
+            f"w-{number}": true.get(f"w-{number}") for number in range(WORKFLOWS - 50, WORKFLOWS)
+        }
         shown = await shown_graphs(deployment.orchestrator_url, last)
         for name in ("gateway", "balancer", "orchestrator", "qa", "rg", "cg"):
             await asyncio.to_thread(deployment.processes[name].stop)
 
         events = await read_all(deployment.connection, EVENTS)
-        handed_over = await read_all(deployment.connection, *inboxes)
         dead = await read_all(deployment.connection, DEAD_LETTERS)
         undone = await left_behind(deployment.connection, inboxes)
 
@@ -328,6 +342,5 @@ async def test_every_workflow_ends_once_and_as_in_a_quiet_run_whatever_dies(tmp_
     assert dead == []
     assert undone == []
     assert takeovers >= 2
-    true = true_graphs(handed_over)
     assert rebuilt_graphs(events) == true
-    assert shown == {workflow: true[workflow] for workflow in last}
+    assert shown == last
