@@ -76,7 +76,7 @@ def decisions(course: Course, rooms: Rooms, seed: int, *, prefixes: bool) -> Val
     size = course.size
     pool = Pool(size, rooms, seed, prefixes=prefixes)
     names = PLACEMENTS if prefixes else OURS
-    placements = {name: PLACEMENTS[name](pool.ledger, pool.lengths) for name in names}
+    placements = {name: PLACEMENTS[name](pool.ledger) for name in names}
     taken: dict[str, list[float]] = {name: [] for name in placements}
     booked: list[float] = []
     gc.collect()

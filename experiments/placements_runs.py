@@ -13,7 +13,6 @@ import msgspec
 from experiments.placements_workloads import WORKLOADS
 from experiments.recordings import ROOT
 from experiments.report import write_rows
-from kairos.dispatcher.demand import Lengths
 from kairos.dispatcher.ledger import Ledger
 from kairos.dispatcher.placements import PLACEMENTS, Placement
 from kairos.model import SECOND
@@ -99,11 +98,16 @@ def _spread(of: Spread, *kept: str) -> Spread:
     return {key: _rounded(of[key]) for key in kept}
 
 
-def _placement(name: str, planned: Sequence[Submission]) -> Callable[[Ledger, Lengths], Placement]:
+def _placement(name: str, planned: Sequence[Submission]) -> Callable[[Ledger], Placement]:
     if name != ORACLE:
         return PLACEMENTS[name]
     lengths = true_lengths(planned)
-    return lambda ledger, learnt: PLACEMENTS[DEFAULT](ledger, KnownLengths(learnt, lengths))
+
+    def told(ledger: Ledger) -> Placement:
+        ledger.lengths = KnownLengths(ledger.lengths, lengths)
+        return PLACEMENTS[DEFAULT](ledger)
+
+    return told
 
 
 def true_lengths(planned: Iterable[Submission]) -> dict[str, int]:

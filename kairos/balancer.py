@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Callable
 from itertools import count
 
-from kairos.dispatcher.demand import Lengths, can_hold
+from kairos.dispatcher.demand import can_hold
 from kairos.dispatcher.ledger import Ledger
 from kairos.dispatcher.placements import Placement
 from kairos.dispatcher.room import Room, check_servable, stranded
@@ -40,7 +40,7 @@ from kairos.position import IDLE_US, WorkflowKey, workflow_key
 from kairos.scheduler.knowledge import Knowledge
 from kairos.scheduler.policies import Policy
 from kairos.scheduler.priority import priority_of
-from kairos.scheduler.queue import BACKFILL, MAX_WAIT_US, OVERTAKEN, WaitQueue
+from kairos.scheduler.queue import BACKFILL, MAX_WAIT_US, OVERTAKEN, PASSED_OVER, WaitQueue
 
 MAX_WAITING = 10_000
 _FREES_NO_ROOM = InstanceLeft | WorkflowEnded | ProfilesLearnt
@@ -52,23 +52,25 @@ class Balancer:
     def __init__(
         self,
         policy: Callable[[Knowledge], Policy],
-        placement: Callable[[Ledger, Lengths], Placement],
+        placement: Callable[[Ledger], Placement],
         *,
         max_waiting: int = MAX_WAITING,
         max_wait_us: int = MAX_WAIT_US,
         idle_us: int = IDLE_US,
         overtaken: float = OVERTAKEN,
         backfill: int = BACKFILL,
+        passed_over: float = PASSED_OVER,
     ) -> None:
         """`max_wait_us` in the queue a request is given up; after `idle_us` without any fact about
-        it a workflow is forgotten. `overtaken`, `backfill`: see `scheduler/queue.py`."""
+        it a workflow is forgotten. `overtaken`, `backfill`, `passed_over`: see
+        `scheduler/queue.py`."""
         self.knowledge = Knowledge(idle_us=idle_us)
         self.ledger = Ledger(self.knowledge)
         self._policy = policy(self.knowledge)
-        self._placement = placement(self.ledger, self.knowledge)
+        self._placement = placement(self.ledger)
         self._max_waiting = max_waiting
         self._max_wait_us = max_wait_us
-        self._overtaken, self._backfill = overtaken, backfill
+        self._overtaken, self._backfill, self._passed_over = overtaken, backfill, passed_over
         self._queues: dict[str | None, WaitQueue] = {}  # by model; only models that were served
         self._workflow_of: dict[str, WorkflowKey] = {}  # of all requests here
         self._arrivals = count()
@@ -183,9 +185,11 @@ class Balancer:
                 self._max_wait_us,
                 self._overtaken,
                 self._backfill,
+                self._passed_over,
             )
         self._workflow_of[request.id] = workflow_key(request)
         self.knowledge.arrived(request, at)
+        self.ledger.arrived(request, at)
         self._queues[model].push(request, at)
         self._rekey(workflow_key(request))
 

@@ -123,8 +123,8 @@ Event = (
 
 
 # first: by the policy; backfill: those before it did not fit; overdue: it had been overtaken, or
-# had waited, as much as is allowed.
-Reason = Literal["first", "backfill", "overdue"]
+# had waited, as much as is allowed; kept: memory was kept for it, where its context is.
+Reason = Literal["first", "backfill", "overdue", "kept"]
 
 
 class Dispatch(msgspec.Struct, frozen=True, tag=True):

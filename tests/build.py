@@ -56,6 +56,9 @@ class Lengths:
     def __init__(self, tokens=None, latency_us=None):
         self.tokens, self.latencies_us = tokens or {}, latency_us or {}
 
+    def kind(self, request):
+        return request.agent
+
     def completion_tokens(self, request):
         return self.tokens.get(request.agent)
 

@@ -10,13 +10,14 @@ at its beginning, and the first begins now. Two ways to expect it:
 """
 
 import math
+from collections.abc import Hashable
 from typing import Protocol
 
 import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from kairos.learnt import AgentKey, Distribution, agent_key, exponential
+from kairos.learnt import Distribution, exponential
 from kairos.model import SECOND, Instance, Request
 
 SLOT_US = SECOND // 2
@@ -32,6 +33,9 @@ SLOT_AT_US: Floats = SLOT_US * np.arange(SLOTS, dtype=np.float64)  # from now on
 
 class Lengths(Protocol):
     """What was learnt of how long calls are."""
+
+    def kind(self, request: Request) -> Hashable:
+        """Of calls of one kind the same is known."""
 
     def completion_tokens(self, request: Request) -> Distribution | None:
         """Of the answers to calls like this one; None while nothing is known."""
@@ -82,36 +86,37 @@ class _Row(msgspec.Struct):
 
 class Curves:
     """Survival curves, a row for each kind of calls: the share of answers that are longer than so
-    many tokens. A kind is what an agent asks for; where nothing was learnt of it, what it expects.
+    many tokens. A kind is what `Lengths` takes for one; where nothing was learnt of it, that and
+    what its calls expect.
 
     Between the quantiles of a distribution the share falls linearly in the tokens; beyond the last,
     exponentially, by the mean excess of the top eighth. Ours.
     """
 
     def __init__(self) -> None:
-        self._rows: dict[tuple[AgentKey, int | None], _Row] = {}
-        self._of_call: dict[str, tuple[AgentKey, int | None]] = {}
+        self._rows: dict[Hashable, _Row] = {}
+        self._of_call: dict[str, Hashable] = {}
         self._shares = np.ones((16, _GRID))
         self._widths = np.ones(16)
         self.changes = 0
 
-    def row(self, request: Request, known: Distribution | None) -> int:
+    def row(self, kind: Hashable, request: Request, known: Distribution | None) -> int:
         """The row for a request like this one; from now on it is by what is known now of its kind,
         for others of its kind in flight, too."""
-        return self._row(request, known).number
+        return self._row(kind, request, known).number
 
-    def take(self, request: Request, known: Distribution | None) -> int:
+    def take(self, kind: Hashable, request: Request, known: Distribution | None) -> int:
         """The same for a request that begins: the row is its until it is given back."""
-        row = self._row(request, known)
+        row = self._row(kind, request, known)
         row.users += 1
-        self._of_call[request.id] = _kind(request, known)
+        self._of_call[request.id] = _known_kind(kind, request, known)
         return row.number
 
     def give_back(self, request_id: str) -> None:
         self._rows[self._of_call.pop(request_id)].users -= 1
 
-    def _row(self, request: Request, known: Distribution | None) -> _Row:
-        kind = _kind(request, known)
+    def _row(self, kind: Hashable, request: Request, known: Distribution | None) -> _Row:
+        kind = _known_kind(kind, request, known)
         row = self._rows.get(kind)
         distribution = exponential(request.completion_tokens) if known is None else known
         if row is None:
@@ -210,5 +215,5 @@ class Curves:
         return alive
 
 
-def _kind(request: Request, known: Distribution | None) -> tuple[AgentKey, int | None]:
-    return agent_key(request), request.completion_tokens if known is None else None
+def _known_kind(kind: Hashable, request: Request, known: Distribution | None) -> Hashable:
+    return kind, request.completion_tokens if known is None else None

@@ -12,7 +12,7 @@ from kairos.events import InstanceStatus
 from kairos.model import SECOND, Instance
 
 STALE_US = 3 * SECOND
-PRESSED, EASED = 0.85, 0.90  # shares of the KV memory in use
+PRESSED, EASED = 0.97, 0.95  # shares of the KV memory in use
 _STALE_MARGIN = 0.05  # of the memory, kept free while nothing is known of the instance
 _WEIGHT = 0.5  # of the newest difference
 
@@ -86,15 +86,19 @@ def _is_stale(told: _Told, at: int) -> bool:
 def _is_suspended(told: _Told, instance: Instance, *, preempted: bool) -> bool:
     """With hysteresis: it takes more to be suspended than to stay so.
 
-    What waits where a sequence is free and most of the memory is in use, waits for memory. Each
-    preemption frees much, so the share in use alone says little at a given moment.
+    What waits where a sequence is free and almost all memory is in use, waits for memory; where
+    less is, it may just have come, and wait for the step to end. Each preemption frees much, so the
+    share in use alone says little at a given moment; but while nobody waits, who was preempted is
+    back already.
     """
     status = told.status
     used = status.kv_used if status.kv_used is not None else 0.0
-    waits = status.waiting_for_room or status.waiting or 0
+    counts = [n for n in (status.waiting_for_room, status.waiting) if n is not None]
+    waits = max(counts, default=0) > 0
     has_sequence = status.running is None or status.running < instance.max_num_seqs
-    pressed = waits > 0 and has_sequence and used >= PRESSED
-    return preempted or pressed or (told.suspended and used > EASED)
+    pressed = waits and has_sequence and used >= PRESSED
+    squeezed = preempted and (waits or not counts)
+    return squeezed or pressed or (told.suspended and used > EASED)
 
 
 def _more(before: int | None, now: int | None) -> bool:

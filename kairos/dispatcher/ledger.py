@@ -11,6 +11,7 @@ from kairos.dispatcher.demand import Curves, Lengths, limit_of, mode
 from kairos.dispatcher.flight import Flight
 from kairos.dispatcher.health import Health
 from kairos.dispatcher.prefixes import PrefixIndex
+from kairos.dispatcher.returns import Returns
 from kairos.dispatcher.speed import Pace, Speed
 from kairos.events import Finished, InstanceStatus
 from kairos.learnt import AgentKey, Distribution, agent_key
@@ -37,6 +38,7 @@ class Ledger:
     def __init__(self, lengths: Lengths) -> None:
         self.instances: dict[str, Instance] = {}
         self.prefixes = PrefixIndex()
+        self.returns = Returns()
         self.health = Health()
         self.curves = Curves()
         self.lengths = lengths
@@ -86,6 +88,7 @@ class Ledger:
         self.instances.pop(instance_id, None)
         self._last_booking.pop(instance_id, None)
         self.prefixes.leave(instance_id)
+        self.returns.leave(instance_id)
         self.health.forget(instance_id)
         self._held.pop(instance_id, None)
         self._forget_if_empty(instance_id)
@@ -190,9 +193,14 @@ class Ledger:
         speed = self._speeds.get(instance_id)
         return speed.token_us(self.running(instance_id)) if speed is not None else 1e12
 
+    def arrived(self, request: Request, at: int) -> None:
+        """It waits."""
+        self.returns.arrived(request, at)
+
     def book(self, request: Request, instance_id: str, at: int) -> None:
         """The instance need not have joined (yet): others book too, and their news may be late."""
         assert request.id not in self._booking_of
+        self._waits_no_more(request.id)
         cached = self.prefixes.begin(request, instance_id, at)
         self._booking_of[request.id] = Booking(request, instance_id, at, cached)
         speed = self._speeds.get(instance_id)
@@ -201,7 +209,9 @@ class Ledger:
         until = at + int(_PATIENCE * prefill_us)
         self._flights.setdefault(instance_id, Flight()).add(
             request.id,
-            curve=self.curves.take(request, self.lengths.completion_tokens(request)),
+            curve=self.curves.take(
+                self.lengths.kind(request), request, self.lengths.completion_tokens(request)
+            ),
             prompt=request.prompt_tokens,
             begun_at=at,
             lasts_us=self.lasts_us(request),
@@ -229,7 +239,8 @@ class Ledger:
 
     def curve_of(self, request: Request) -> int:
         """The row of `curves` for a request that has not begun."""
-        return self.curves.row(request, self.lengths.completion_tokens(request))
+        known = self.lengths.completion_tokens(request)
+        return self.curves.row(self.lengths.kind(request), request, known)
 
     def first_token(self, request_id: str, at: int) -> None:
         booking = self._booking_of.get(request_id)
@@ -265,6 +276,7 @@ class Ledger:
         """Give the booking back, if there is one: news may be late or repeated."""
         booking = self._booking_of.pop(request_id, None)
         if booking is None:
+            self._waits_no_more(request_id)
             return
         instance_id = booking.instance_id
         speed = self._speeds.get(instance_id)
@@ -277,10 +289,20 @@ class Ledger:
         answer = booking.generated if told is None else told
         cached = finished.cached_tokens if finished is not None else None
         self.prefixes.end(booking.request, instance_id, answer, cached, at)
+        instance = self.instances.get(instance_id)
+        if finished is not None and instance is not None and instance.prefix_caching:
+            context = booking.request.prompt_tokens + answer
+            fill_us = self._speeds[instance_id].compute_us(instance.kv_tokens or 0)
+            self.returns.ended(booking.request, instance_id, context, fill_us, at)
         if not self.running(instance_id):
             self.health.nothing_runs(instance_id)
         self._changed(instance_id)
         self._forget_if_empty(instance_id)
+
+    def _waits_no_more(self, request_id: str) -> None:
+        instance_id = self.returns.gone(request_id)
+        if instance_id is not None:
+            self._changed(instance_id)
 
     def _changed(self, instance_id: str) -> None:
         self.changes += 1

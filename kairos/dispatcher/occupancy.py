@@ -6,10 +6,12 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from kairos.dispatcher.board import Board
-from kairos.dispatcher.demand import SLOT_US, SLOTS, Floats, Ints, expected, limit_of
+from kairos.dispatcher.demand import SLOT_AT_US, SLOT_US, SLOTS, Floats, Ints, expected, limit_of
 from kairos.dispatcher.ledger import Ledger
-from kairos.model import Instance, Request
+from kairos.model import SECOND, Instance, Request
 
+# Of the memory, kept free for the next second: calls hold whole blocks, and steps last.
+SOON = 0.03
 _ZEROS = np.zeros(SLOTS)
 # Tokens held at the beginning of each slot: mean and variance.
 Forecast = tuple[Floats, Floats]
@@ -69,18 +71,31 @@ def paper_token_us(ledger: Ledger, instance: Instance) -> float:
 
 
 def by_survival(ledger: Ledger, instance: Instance, at: int) -> Forecast:
-    """Ours: by what was learnt of the lengths of answers, given how long these are already."""
+    """Ours: by what was learnt of the lengths of answers, given how long these are; and what
+    is kept for calls that may come back."""
     flight = ledger.flight(instance.id)
+    kept = _kept(ledger, instance, at)
     if not flight:
-        return _ZEROS, _ZEROS
+        return kept, _ZEROS
+    if instance.kv_tokens is not None:
+        kept = kept + SOON * instance.kv_tokens * (SLOT_AT_US < SECOND)
     token_us = ledger.token_us(instance.id)
     generated = flight.generated(at, token_us)
     # What calls share is taken off all of them alike.
     share = 1 - ledger.shared_tokens(instance.id) / max(1.0, float(flight.prompts.sum()))
     held = flight.prompts * share + generated
-    return ledger.curves.together(
+    mean, variance = ledger.curves.together(
         flight.curves, held, generated, flight.limits, token_us, flight.delays_us(at)
     )
+    return mean + kept, variance
+
+
+def _kept(ledger: Ledger, instance: Instance, at: int) -> Floats:
+    """Tokens that nobody holds, but are kept for calls that are likely to come back for them."""
+    kept = _ZEROS
+    for tokens, for_us in ledger.returns.kept(instance.id, at):
+        kept = kept + tokens * (for_us > SLOT_AT_US)
+    return kept
 
 
 def of_request(

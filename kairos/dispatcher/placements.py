@@ -1,10 +1,10 @@
 """Placements: which instance gets a request, or none yet. These go by what instances hold now."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from hashlib import blake2b
 from typing import Protocol
 
-from kairos.dispatcher.demand import Lengths, can_hold
+from kairos.dispatcher.demand import can_hold
 from kairos.dispatcher.ledger import Ledger
 from kairos.dispatcher.slots import Kairos, TimeSlot
 from kairos.model import Instance, Request
@@ -29,13 +29,16 @@ class Placement(Protocol):
 
     def forget_reservation(self) -> None: ...
 
+    def returned(self, at: int) -> Iterator[str]:
+        """Ids of requests that memory is kept for, the first first: nobody else could use it."""
+
 
 class _Now:
     """Goes by what instances hold now, as an engine does when it admits a call."""
 
     threshold = 1.0  # of the KV memory that may be in use then
 
-    def __init__(self, ledger: Ledger, lengths: Lengths) -> None:  # noqa: ARG002
+    def __init__(self, ledger: Ledger) -> None:
         self._ledger = ledger
 
     def _free_tokens(self, instance: Instance, at: int) -> float:
@@ -57,6 +60,9 @@ class _Now:
         """Knows nothing of the future, so only the bound on waiting protects who waits."""
 
     def forget_reservation(self) -> None: ...
+
+    def returned(self, at: int) -> Iterator[str]:  # noqa: ARG002
+        return iter(())
 
 
 class RoundRobin(_Now):
@@ -144,7 +150,7 @@ class Affinity(_Now):
         )
 
 
-PLACEMENTS: dict[str, Callable[[Ledger, Lengths], Placement]] = {
+PLACEMENTS: dict[str, Callable[[Ledger], Placement]] = {
     "round-robin": RoundRobin,
     "least-kv": LeastKv,
     "power-of-two": PowerOfTwo,

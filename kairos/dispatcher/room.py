@@ -1,6 +1,6 @@
 """What instances could take, and what they can take now."""
 
-from collections.abc import Iterable, Sequence, Set
+from collections.abc import Iterable, Iterator, Sequence, Set
 
 from kairos.dispatcher.demand import can_hold
 from kairos.dispatcher.ledger import Ledger
@@ -43,7 +43,13 @@ class Room:
             self._headroom = self._placement.headroom(self.instances, self._at)
         if request.prompt_tokens <= self._headroom:
             return True
-        return self._ledger.prefixes.is_in_use(request)
+        return (
+            self._ledger.prefixes.is_in_use(request)
+            or self._ledger.returns.kept_for(request, self._at) is not None
+        )
+
+    def returned(self) -> Iterator[str]:
+        return self._placement.returned(self._at)
 
     def reserve(self, request: Request) -> None:
         """What fits from now on must not delay the request, which does not fit."""

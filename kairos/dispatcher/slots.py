@@ -1,10 +1,10 @@
 """Placements that go by what instances are expected to hold in each slot of the future."""
 
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 
 import numpy as np
 
-from kairos.dispatcher.demand import SLOT_US, SLOTS, Floats, Ints, Lengths, expected, limit_of
+from kairos.dispatcher.demand import SLOT_US, SLOTS, Floats, Ints, expected, limit_of
 from kairos.dispatcher.ledger import Ledger
 from kairos.dispatcher.occupancy import (
     Occupancy,
@@ -16,7 +16,7 @@ from kairos.dispatcher.occupancy import (
 from kairos.dispatcher.refusals import Refusals
 from kairos.model import Instance, Request
 
-SPREAD = 2.0  # standard deviations of what is expected that are kept free: `kairos`
+SPREAD = 1.5  # standard deviations of what is expected that are kept free: `kairos`
 ALIKE = 0.01  # costs that differ by less are taken for the same: `kairos`
 
 _MAX_WAITS = 10_000  # requests that wait for a warm instance
@@ -37,8 +37,8 @@ class _Slots:
         """Of requests of the same, one that holds more from the beginning needs more room."""
         raise NotImplementedError
 
-    def _held(self, request: Request, instances: Sequence[Instance]) -> Floats:
-        """Tokens that the request would hold on each from the beginning."""
+    def _held(self, request: Request, instances: Sequence[Instance], at: int) -> Floats:  # noqa: ARG002
+        """Tokens that the request would hold on each from the beginning, beside what is held."""
         return np.full(len(instances), float(request.prompt_tokens))
 
     def _loads(
@@ -79,7 +79,7 @@ class _Slots:
             self._close_kinds(state, open_to, at)
         if self._refused.is_closed(state, kind, open_to):
             return [], np.zeros(0)
-        held = self._held(request, open_to)
+        held = self._held(request, open_to, at)
         if self._refused.covers(kind, open_to, held):
             return [], np.zeros(0)
         peaks = self._peaks(self._loads(request, open_to, held, at), open_to, at)
@@ -119,7 +119,7 @@ class _Slots:
         open_to = self._not_suspended(instances, at)
         if not open_to:
             return
-        loads = self._loads(request, open_to, self._held(request, open_to), at)
+        loads = self._loads(request, open_to, self._held(request, open_to, at), at)
         begins = self._room_begins(loads, open_to, at)
         row = int(begins.argmin())
         instance = open_to[row]
@@ -138,6 +138,9 @@ class _Slots:
         begins: Ints = np.where(over.any(axis=1), SLOTS - over[:, ::-1].argmax(axis=1), 0)
         return begins
 
+    def returned(self, at: int) -> Iterator[str]:  # noqa: ARG002
+        return iter(())
+
     def forget_reservation(self) -> None:
         self._reserved = None
         self._refused.forget()
@@ -147,7 +150,7 @@ class TimeSlot(_Slots):
     """The paper's (6): an instance that would be over its memory in any slot is out; of the others,
     the one with the lowest peak."""
 
-    def __init__(self, ledger: Ledger, lengths: Lengths) -> None:  # noqa: ARG002
+    def __init__(self, ledger: Ledger) -> None:
         super().__init__(ledger, Occupancy(ledger, by_modes))
 
     def choose(
@@ -184,9 +187,8 @@ class Kairos(_Slots):
     the wait is likely to be.
     """
 
-    def __init__(self, ledger: Ledger, lengths: Lengths) -> None:
+    def __init__(self, ledger: Ledger) -> None:
         super().__init__(ledger, Occupancy(ledger, by_survival))
-        self._lengths = lengths
         self._warm: tuple[str, Instance] | None = None  # who waits for which instance
         self._waits_since: dict[str, int] = {}  # by request id: no wait is longer than it saves
 
@@ -214,6 +216,9 @@ class Kairos(_Slots):
         self._waits_since.pop(request.id, None)
         return best
 
+    def returned(self, at: int) -> Iterator[str]:
+        return self._ledger.returns.waiting(at)
+
     def _wait_for(self, warm: Instance, request_id: str, at: int) -> None:
         self._warm = request_id, warm
         self._waits_since.setdefault(request_id, at)
@@ -224,7 +229,7 @@ class Kairos(_Slots):
         """Until it is likely to take the request."""
         if self._ledger.health.is_suspended(instance.id, at) or instance.kv_tokens is None:
             return float("inf")
-        loads = self._loads(request, [instance], self._held(request, [instance]), at)
+        loads = self._loads(request, [instance], self._held(request, [instance], at), at)
         room_in_us = float(self._room_begins(loads, [instance], at)[0]) * SLOT_US
         return max(room_in_us, self._ledger.takes_more_in_us(instance, at))
 
@@ -234,7 +239,7 @@ class Kairos(_Slots):
         super().reserve(request, instances, at)
 
     def _expected_tokens(self, request: Request) -> float:
-        known = self._lengths.completion_tokens(request)
+        known = self._ledger.lengths.completion_tokens(request)
         return request.completion_tokens if known is None else known.mean
 
     def _costs_us(
@@ -279,11 +284,13 @@ class Kairos(_Slots):
         for number in np.flatnonzero(~has_room.any(axis=1)):
             self._refused.close(kinds[number], instances)
 
-    def _held(self, request: Request, instances: Sequence[Instance]) -> Floats:
-        """What calls in flight there have in common with it is held already."""
-        held = super()._held(request, instances)
+    def _held(self, request: Request, instances: Sequence[Instance], at: int) -> Floats:
+        """What calls in flight there have in common with it is held already, or kept for it."""
+        held = super()._held(request, instances, at)
         if in_use := self._ledger.prefixes.in_use(request):
             held -= [in_use.get(each.id, 0) for each in instances]
+        if (kept := self._ledger.returns.kept_for(request, at)) is not None:
+            held -= [kept[1] if each.id == kept[0] else 0 for each in instances]
         return held
 
     def _loads(

@@ -12,6 +12,7 @@ _WIDTH = 160  # where there is no terminal
 _REASONS = {
     "first": "first by policy",
     "backfill": "those before it did not fit",
+    "kept": "memory was kept for it, where its context is",
     "overdue": "it had waited, or been overtaken, as much as is allowed",
 }
 

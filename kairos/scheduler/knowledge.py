@@ -1,6 +1,6 @@
 """What policies may know: what was learnt of agents, and how far each open workflow has come."""
 
-from collections.abc import Iterator
+from collections.abc import Hashable, Iterator
 
 import msgspec
 
@@ -159,6 +159,10 @@ class Knowledge:
         """The model of the request's app; else of all; None while there is none."""
         model = self._models.get((request.tenant, request.app or ""))
         return model or self._models.get((POOLED, POOLED))
+
+    def kind(self, request: Request) -> Hashable:
+        """Of calls of one kind the same is known."""
+        return agent_key(request)
 
     def completion_tokens(self, request: Request) -> Distribution | None:
         """Of the answers to calls like this one; None while nothing is known."""

@@ -7,12 +7,18 @@ configured, or when the policy's own patience ends. Overdue requests go first, i
 and room is kept for one that does not fit. So the work that overtakes a request while the pool has
 room for it is at most `OVERTAKEN` times the work that it found before it. Ours.
 
-Head of line: where the first by policy does not fit, it gets a reservation, and those behind it may
-go that fit beside that; no more than `BACKFILL` are passed over (EASY backfilling: Lifka, 1995).
+What memory is kept for, where its context is cached, goes before the others: nobody else could use
+that memory (`dispatcher/returns.py`).
+
+Head of line: where the first by policy does not fit, those behind it may go that fit, of which no
+more than `BACKFILL` are passed over, too. Once that has lasted `PASSED_OVER` times as long as its
+own call is expected to take, it gets a reservation, and only those go that fit beside that (EASY
+backfilling: Lifka, 1995, where it has one at once).
 """
 
 from collections import OrderedDict
 from collections.abc import Hashable, Iterator
+from itertools import islice
 from typing import Protocol
 
 import msgspec
@@ -24,6 +30,7 @@ from kairos.scheduler.knowledge import Knowledge
 from kairos.scheduler.policies import Key, Policy
 
 OVERTAKEN = 9
+PASSED_OVER = 1.0  # times its own predicted work
 BACKFILL = 8
 MAX_WAIT_US = 600 * SECOND
 _RENEWED_AT_ONCE = 256  # keys, per fact, after new ranks: under 2 ms (`make bench`)
@@ -37,6 +44,9 @@ class Room(Protocol):
 
     def fits(self, request: Request) -> bool:
         """Whether the request can be placed now."""
+
+    def returned(self) -> Iterator[str]:
+        """Ids of requests that memory is kept for, the first first."""
 
     def reserve(self, request: Request) -> None:
         """What fits from now on does not delay the request, which does not fit now."""
@@ -61,6 +71,7 @@ class _Waiting(msgspec.Struct):
     state: Hashable  # the policy's
     work_us: int  # predicted, of the call alone, when it arrived
     overdue: bool = False
+    passed_over_at: int | None = None  # when it was the first, and did not fit, for the first time
 
 
 class WaitQueue:
@@ -77,9 +88,11 @@ class WaitQueue:
         max_wait_us: int = MAX_WAIT_US,
         overtaken: float = OVERTAKEN,
         backfill: int = BACKFILL,
+        passed_over: float = PASSED_OVER,
     ) -> None:
         """`arrivals` numbers the requests; queues that share it agree on who came first.
-        `overtaken` infinite: the policy alone decides. `backfill` 0: nobody goes before the first.
+        `overtaken` infinite: the policy alone decides. `backfill` 0: nobody goes before the first;
+        `passed_over` 0: only what does not delay it.
         """
         self._policy = policy
         self._knowledge = knowledge
@@ -87,6 +100,7 @@ class WaitQueue:
         self._max_wait_us = max_wait_us
         self._overtaken = overtaken
         self._backfill = backfill
+        self._passed_over = passed_over
         self._waiting: OrderedDict[str, _Waiting] = OrderedDict()  # in order of arrival
         self._waiting_us = 0  # predicted work of all that wait
         self._dispatched_us = 0  # predicted work of all that ever left for an instance
@@ -174,7 +188,7 @@ class WaitQueue:
         self._note_time(at)
         turn: Turn | None = None
         passed_over: list[KeyEntry] = []
-        while (found := self._first(room, passed_over)) is not None:
+        while (found := self._first(room, passed_over, at)) is not None:
             if not self._overtakes_too_much(found.request.id):
                 turn = found
                 break
@@ -189,26 +203,37 @@ class WaitQueue:
         self.remove(request_id)
         return waiting.request
 
-    def _first(self, room: Room, passed_over: list[KeyEntry]) -> Turn | None:
-        """The first overdue request if it fits, else the first by policy for which there is room
-        beside what is kept for the overdue one. Adds to `passed_over` what it took out."""
+    def _first(self, room: Room, passed_over: list[KeyEntry], at: int) -> Turn | None:
+        """The first overdue request if it fits; else one that memory is kept for; else the first by
+        policy for which there is room beside what is kept for the overdue one. Adds to
+        `passed_over` what it took out."""
         overdue = self.overdue()
         if overdue is not None:
             if room.fits(overdue):
                 return Turn(overdue, "overdue")
             if not room.keep_for(overdue):
                 return None
+        here = (each for each in room.returned() if each in self._waiting)
+        for request_id in islice(here, self._backfill + 1):
+            if room.fits(self._waiting[request_id].request):
+                return Turn(self._waiting[request_id].request, "kept")
         while (head := self._by_key.pop()) is not None:
-            request = self._waiting[head[2]].request
-            if room.fits(request):
+            waiting = self._waiting[head[2]]
+            if room.fits(waiting.request):
                 self._by_key.put_back(head)
-                return Turn(request, "backfill" if passed_over else "first")
-            if not passed_over:
-                room.reserve(request)
+                return Turn(waiting.request, "backfill" if passed_over else "first")
+            if not passed_over and self._has_been_passed_over(waiting, at):
+                room.reserve(waiting.request)
             passed_over.append(head)
             if len(passed_over) > self._backfill:
                 break
         return None
+
+    def _has_been_passed_over(self, waiting: _Waiting, at: int) -> bool:
+        """As long as is allowed. It is the first, and does not fit."""
+        if waiting.passed_over_at is None:
+            waiting.passed_over_at = at
+        return at - waiting.passed_over_at >= self._passed_over * waiting.work_us
 
     def _note_time(self, at: int) -> None:
         """Who has waited for so long is overdue."""

@@ -34,6 +34,9 @@ class KnownLengths:
         """`completion_tokens`: of every answer, by the request's id."""
         self._learnt, self._completion_tokens = learnt, completion_tokens
 
+    def kind(self, request: Request) -> Hashable:
+        return self._completion_tokens[request.id]
+
     def completion_tokens(self, request: Request) -> Distribution:
         return _always(self._completion_tokens[request.id])
 

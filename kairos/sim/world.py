@@ -19,7 +19,6 @@ from typing import Literal
 import msgspec
 
 from kairos.balancer import Balancer
-from kairos.dispatcher.demand import Lengths
 from kairos.dispatcher.ledger import Ledger
 from kairos.dispatcher.placements import Placement
 from kairos.errors import (
@@ -89,7 +88,7 @@ class World:
         submissions: Sequence[Submission],
         instances: Mapping[str, EngineProfile],
         policy: Callable[[Knowledge], Policy],
-        placement: Callable[[Ledger, Lengths], Placement],
+        placement: Callable[[Ledger], Placement],
         *,
         happenings: Sequence[Happening] = (),
         observers: tuple[Observer, ...] = (),

@@ -12,7 +12,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from kairos.scheduler.heap import LazyHeap
 from kairos.scheduler.knowledge import Knowledge
 from kairos.scheduler.policies import POLICIES, Fcfs
-from kairos.scheduler.queue import BACKFILL, OVERTAKEN, WaitQueue
+from kairos.scheduler.queue import BACKFILL, OVERTAKEN, PASSED_OVER, WaitQueue
 from tests import build
 
 FOREVER = 10**15
@@ -20,14 +20,18 @@ FOREVER = 10**15
 
 class Room:
     """Room for prompts up to a need; `kept` says for whom the rest was kept, `reserved` who were
-    told to fit later."""
+    told to fit later. `came_back`: for whom memory is kept."""
 
-    def __init__(self, need=FOREVER):
+    def __init__(self, need=FOREVER, came_back=()):
         self.need, self.kept, self.asked, self.reserved = need, None, [], []
+        self.came_back = came_back
 
     def fits(self, request):
         self.asked.append(request.id)
         return self.need is not None and request.prompt_tokens <= self.need
+
+    def returned(self):
+        return iter(self.came_back)
 
     def reserve(self, request):
         self.reserved.append(request.id)
@@ -75,9 +79,13 @@ class Counting(ByTable):
         return self.states.get(request.id, 0)
 
 
-def made(policy, max_wait_us=FOREVER, overtaken=OVERTAKEN, backfill=BACKFILL):
+def made(
+    policy, max_wait_us=FOREVER, overtaken=OVERTAKEN, backfill=BACKFILL, passed_over=PASSED_OVER
+):
     knowledge = Knowledge()
-    queue = WaitQueue(policy(knowledge), knowledge, count(), max_wait_us, overtaken, backfill)
+    queue = WaitQueue(
+        policy(knowledge), knowledge, count(), max_wait_us, overtaken, backfill, passed_over
+    )
 
     def push(request, at=0):
         knowledge.arrived(request, at)
@@ -89,13 +97,15 @@ def made(policy, max_wait_us=FOREVER, overtaken=OVERTAKEN, backfill=BACKFILL):
 class QueueMachine(RuleBasedStateMachine):
     """Nobody is ever overdue: the order is the policy's alone."""
 
-    @initialize(backfill=st.sampled_from([0, 1, 3, BACKFILL]))
-    def start(self, backfill):
+    @initialize(
+        backfill=st.sampled_from([0, 1, 3, BACKFILL]), passed_over=st.sampled_from([0, math.inf])
+    )
+    def start(self, backfill, passed_over):
         self.table, self.expected, self.seq = {}, [], {}
-        self.backfill = backfill
+        self.backfill, self.passed_over = backfill, passed_over
         policy = ByTable(self.table)
         self.knowledge, self.queue, self.tell = made(
-            lambda _: policy, overtaken=math.inf, backfill=backfill
+            lambda _: policy, overtaken=math.inf, backfill=backfill, passed_over=passed_over
         )
         self.pushed = count()
 
@@ -147,18 +157,26 @@ class QueueMachine(RuleBasedStateMachine):
         self.queue.start_renewing()
         self.queue.renew_some()  # more at once than wait here
 
-    @rule(room=st.integers(0, 60))
-    def pop_first_that_fits(self, room):
-        """Of the first, and of so many behind it as may go before it."""
+    @rule(room=st.integers(0, 60), data=st.data())
+    def pop_first_that_fits(self, room, data):
+        """Of those that have come back for their memory; of the first, and of so many behind it as
+        may go before it."""
+        came_back = data.draw(st.lists(st.sampled_from([*self.seq, "gone"]), max_size=4))
+        here = [r for each in came_back for r in self.expected if r.id == each]
+        kept = next((r for r in here[: 1 + self.backfill] if r.prompt_tokens <= room), None)
+        if kept is not None:
+            turn = pop_first(self.queue, Room(room, came_back), 0)
+            assert (turn.request, turn.reason) == (kept, "kept")
+            self.expected.remove(kept)
+            return
         looked_at = self.in_order()[: 1 + self.backfill]
         first = next((r for r in looked_at if r.prompt_tokens <= room), None)
-        free = Room(room)
+        free = Room(room, came_back)
         turn = pop_first(self.queue, free, 0)
         assert (turn and turn.request) == first
         head = looked_at[0].id if looked_at else None
-        assert free.reserved == (
-            [] if (first is None and not looked_at) or (first and first.id == head) else [head]
-        )
+        goes = head is None or (first is not None and first.id == head)
+        assert free.reserved == ([] if goes or self.passed_over else [head])
         if first is not None:
             assert turn.reason == ("first" if first.id == head else "backfill")
             self.expected.remove(first)
@@ -307,7 +325,7 @@ def test_no_more_than_so_many_behind_the_first_are_looked_at_and_none_loses_its_
 
 
 def test_room_that_is_reserved_is_reserved_for_the_first_alone_and_before_others_are_asked():
-    _, queue, push = made(Fcfs)
+    _, queue, push = made(Fcfs, passed_over=0)
     for n in range(3):
         push(build.request(f"r{n}", at=n, prompt=50), n)
     told = []
@@ -322,6 +340,31 @@ def test_room_that_is_reserved_is_reserved_for_the_first_alone_and_before_others
 
     assert queue.first(Noting(), 3) is None
     assert told == [("fits", "r0"), ("reserve", "r0"), ("fits", "r1"), ("fits", "r2")]
+
+
+def test_the_first_is_passed_over_as_long_as_its_call_is_expected_to_take():
+    knowledge, queue, push = made(Fcfs)
+    push(build.request("large", prompt=50))
+    push(build.request("small", prompt=5), 1)
+    takes_us = knowledge.call_us(build.request("large", prompt=50))
+
+    reserved = []
+    for at in (7, 7 + takes_us - 1, 7 + takes_us):  # at 7 it did not fit for the first time
+        room = Room(20)
+        assert queue.first(room, at).request.id == "small"
+        reserved.append(room.reserved)
+    assert reserved == [[], [], ["large"]]
+
+
+def test_who_comes_back_for_its_memory_goes_before_others_but_not_before_who_is_overdue():
+    _, queue, push = made(Fcfs, max_wait_us=100)
+    for n in range(3):
+        push(build.request(f"r{n}", at=n), n)
+
+    assert pop_first(queue, Room(came_back=["r2"]), 10).request.id == "r2"
+    push(build.request("r3", at=40), 40)
+    turn = pop_first(queue, Room(came_back=["r3"]), 50)  # half of the longest wait
+    assert (turn.request.id, turn.reason) == ("r0", "overdue")
 
 
 def test_while_keys_are_renewed_the_head_is_always_up_to_date():

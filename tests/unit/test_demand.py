@@ -31,9 +31,17 @@ def always(tokens):
     return Distribution(float(tokens), (float(tokens),) * QUANTILES)
 
 
+def row_of(curves, request, known):
+    return curves.row(request.agent, request, known)
+
+
+def take(curves, request, known):
+    return curves.take(request.agent, request, known)
+
+
 def curve(known, name="r", **fields):
     curves = Curves()
-    return curves, curves.row(build.request(name, **fields), known)
+    return curves, row_of(curves, build.request(name, **fields), known)
 
 
 def alive(curves, row, generated, token_us, limit=INF, delay_us=0):
@@ -214,7 +222,7 @@ def test_until_its_prompt_is_computed_a_call_neither_grows_nor_ends():
 def test_calls_that_run_together_hold_the_sum_of_what_each_holds(calls, token_us):
     curves = Curves()
     rows = [
-        curves.row(build.request("r", agent=f"a{n}"), known)
+        row_of(curves, build.request("r", agent=f"a{n}"), known)
         for n, known in enumerate([exponential(100.0), always(700), None])
     ]
     means, variances = np.zeros(SLOTS), np.zeros(SLOTS)
@@ -236,37 +244,37 @@ def test_calls_that_run_together_hold_the_sum_of_what_each_holds(calls, token_us
 def test_each_kind_has_a_row_and_a_row_is_by_what_is_known_now():
     curves = Curves()
     a, b = build.request("a", agent="a"), build.request("b", agent="b")
-    row = curves.row(a, always(10))
-    assert curves.row(a, always(10)) == row != curves.row(b, always(10))
+    row = row_of(curves, a, always(10))
+    assert row_of(curves, a, always(10)) == row != row_of(curves, b, always(10))
     before = alive(curves, row, 0, SLOT_US / 20)[1]
 
-    assert curves.row(a, always(1000)) == row
+    assert row_of(curves, a, always(1000)) == row
     assert before < 0.1 < 0.9 < alive(curves, row, 0, SLOT_US / 20)[1]
 
 
 def test_calls_of_an_agent_of_which_nothing_is_known_are_told_apart_by_what_they_ask_for():
     curves = Curves()
     short, long = (build.request("r", agent="a", completion=n) for n in (10, 1000))
-    rows = [curves.row(each, None) for each in (short, long)]
+    rows = [row_of(curves, each, None) for each in (short, long)]
     assert rows[0] != rows[1]
-    assert curves.row(long, None) == rows[1]
-    assert curves.row(short, always(5)) == curves.row(long, always(5)) not in rows
+    assert row_of(curves, long, None) == rows[1]
+    assert row_of(curves, short, always(5)) == row_of(curves, long, always(5)) not in rows
 
 
 def test_rows_in_use_are_kept_and_others_are_used_again(monkeypatch):
     monkeypatch.setattr(demand, "_MAX_ROWS", 20)
     curves = Curves()
     taken = {
-        n: curves.take(build.request(f"r{n}", agent=f"a{n}"), always(10 * n)) for n in range(9)
+        n: take(curves, build.request(f"r{n}", agent=f"a{n}"), always(10 * n)) for n in range(9)
     }
     for n in range(100, 400):
-        curves.row(build.request("asked", agent=f"a{n}"), always(5))
+        row_of(curves, build.request("asked", agent=f"a{n}"), always(5))
     assert len(curves._rows) == 20
     assert len(set(taken.values())) == 9
     for n, row in taken.items():
-        assert curves._rows[("default", "", f"a{n}"), None].number == row
+        assert curves._rows[f"a{n}", None].number == row
     for n in range(50):  # more than are kept, all in use
-        taken[1000 + n] = curves.take(build.request(f"r{1000 + n}", agent=f"b{n}"), always(5))
+        taken[1000 + n] = take(curves, build.request(f"r{1000 + n}", agent=f"b{n}"), always(5))
     assert len(set(taken.values())) == len(taken)
 
     for n in taken:
@@ -278,7 +286,7 @@ def test_rows_in_use_are_kept_and_others_are_used_again(monkeypatch):
 def test_a_row_that_was_given_back_is_drawn_anew_for_whom_it_is_used_next(monkeypatch):
     monkeypatch.setattr(demand, "_MAX_ROWS", 1)
     curves = Curves()
-    row = curves.take(build.request("long", agent="a"), always(10_000))
+    row = take(curves, build.request("long", agent="a"), always(10_000))
     curves.give_back("long")
-    assert curves.take(build.request("short", agent="b"), always(1)) == row
+    assert take(curves, build.request("short", agent="b"), always(1)) == row
     assert alive(curves, row, 0, SLOT_US / 50)[1] < 0.1

@@ -8,7 +8,7 @@ from kairos.model import SECOND
 from tests import build
 
 INSTANCE = build.instance("i", kv=1000)
-BELOW, BETWEEN, ABOVE = PRESSED - 0.01, (PRESSED + EASED) / 2, EASED + 0.01
+BELOW, BETWEEN, ABOVE = EASED, (PRESSED + EASED) / 2, PRESSED
 
 
 class Told:
@@ -43,23 +43,31 @@ def test_a_preemption_suspends_and_only_a_new_one_does():
     assert told.tell(preemptions=3, kv_used=0.5)
 
 
+def test_who_was_preempted_and_is_back_already_was_not_short_for_long():
+    told = Told()
+    told.tell(preemptions=0)
+    assert not told.tell(preemptions=1, waiting=0)
+    assert told.tell(preemptions=2, waiting=1)
+    assert told.tell(preemptions=3, waiting=0, waiting_for_room=1)
+
+
 @pytest.mark.parametrize("waits", [{"waiting": 1}, {"waiting_for_room": 1}])
 def test_what_waits_beside_a_free_sequence_while_memory_is_short_suspends(waits):
-    assert Told().tell(kv_used=BETWEEN, running=3, **waits)
-    assert Told().tell(kv_used=BETWEEN, **waits)
-    assert not Told().tell(kv_used=BETWEEN, running=INSTANCE.max_num_seqs, **waits)
-    assert not Told().tell(kv_used=BELOW, running=3, **waits)
-    assert not Told().tell(kv_used=BETWEEN, running=3, waiting=0, waiting_for_room=0)
+    assert Told().tell(kv_used=ABOVE, running=3, **waits)
+    assert Told().tell(kv_used=ABOVE, **waits)
+    assert not Told().tell(kv_used=ABOVE, running=INSTANCE.max_num_seqs, **waits)
+    assert not Told().tell(kv_used=BETWEEN, running=3, **waits)  # it has just come
+    assert not Told().tell(kv_used=ABOVE, running=3, waiting=0, waiting_for_room=0)
     assert not Told().tell(**waits)
 
 
 def test_it_takes_less_to_stay_suspended_than_to_become_so():
     told = Told()
-    assert not told.tell(kv_used=ABOVE, preemptions=0)
-    assert told.tell(kv_used=ABOVE, preemptions=1)
-    assert told.tell(kv_used=ABOVE, preemptions=1)
-    assert not told.tell(kv_used=EASED, preemptions=1)
-    assert not told.tell(kv_used=ABOVE, preemptions=1)
+    assert not told.tell(kv_used=BETWEEN, waiting=1)
+    assert told.tell(kv_used=ABOVE, waiting=1)
+    assert told.tell(kv_used=BETWEEN, waiting=0)
+    assert not told.tell(kv_used=BELOW, waiting=0)
+    assert not told.tell(kv_used=BETWEEN, waiting=1)
 
 
 def test_who_has_nothing_of_ours_is_never_suspended():

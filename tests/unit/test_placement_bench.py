@@ -42,7 +42,7 @@ def test_figures_are_positive_and_ordered(figures):
 @pytest.mark.parametrize("rooms", placement.ROOMS)
 def test_there_is_room_where_it_is_said(rooms):
     pool = Pool(SIZE, rooms, 0, prefixes=True)
-    made = PLACEMENTS["least-kv"](pool.ledger, pool.lengths)
+    made = PLACEMENTS["least-kv"](pool.ledger)
     chosen = set()
     for _ in range(40):
         where, call = pool.next_end(), pool.calls.next(pool.at)

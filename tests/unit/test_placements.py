@@ -52,7 +52,7 @@ class Placed:
         self.ledger = Ledger(self.lengths)
         for each in instances:
             self.ledger.join(each)
-        self.placement = PLACEMENTS[placement](self.ledger, self.lengths)
+        self.placement = PLACEMENTS[placement](self.ledger)
 
     def book(self, name, where, *, at=0, told=None, **fields):
         self.ledger.book(build.request(name, **fields), where, at)
@@ -354,7 +354,7 @@ def test_what_is_reserved_is_what_the_request_will_hold_from_when_there_is_room(
     ledger = Ledger(known)
     instance = build.instance("a", kv=1000, token_us=TOKEN_US)
     ledger.join(instance)
-    placement = made(ledger, known)
+    placement = made(ledger)
     ledger.book(build.request("running", prompt=600, agent="x"), "a", 0)
     ledger.first_token("running", 0)
     waits = build.request("waits", prompt=500, agent="x")
@@ -376,7 +376,7 @@ def test_what_is_reserved_is_what_the_request_will_hold_from_when_there_is_room(
 @pytest.mark.parametrize("placement", BY_SLOTS)
 def test_requests_behind_one_that_waits_go_if_they_are_done_before_it_could_begin(placement):
     fleet = [build.instance("a", kv=1000, seqs=9, token_us=TOKEN_US)]
-    balancer = build.balancer(*fleet, placement=placement)
+    balancer = build.balancer(*fleet, placement=placement, passed_over=0)
     tokens = {"short": 5, "long": 100}
     balancer.handle(
         ProfilesLearnt(
@@ -420,7 +420,7 @@ def test_headroom_refuses_nothing_that_would_fit():
             chosen = placed.placement.choose(request, instances, [], 0)
             if name != "kairos":  # of which it is a rule of its own: a prompt must fit now
                 assert chosen is None or prompt <= headroom, (name, prompt)
-        assert make(placed.ledger, placed.lengths).headroom(instances, 0) == headroom
+        assert make(placed.ledger).headroom(instances, 0) == headroom
 
 
 def test_the_papers_need_by_hand_is_what_is_asked_for():
@@ -529,7 +529,7 @@ def test_what_was_refused_for_a_reservation_is_not_without_it(made):
     known = build.Lengths(tokens={"x": always(100)}, latency_us={"x": always(2 * SECOND)})
     ledger, instance = Ledger(known), build.instance("a", kv=1000, token_us=TOKEN_US)
     ledger.join(instance)
-    placement = made(ledger, known)
+    placement = made(ledger)
     ledger.book(build.request("running", prompt=300, agent="x"), "a", 0)
     ledger.first_token("running", 0)
     later = SECOND
@@ -549,7 +549,7 @@ def test_what_ends_in_the_slot_in_which_another_could_begin_stands_in_its_way(la
     )
     ledger, instance = Ledger(known), build.instance("a", kv=1000, token_us=TOKEN_US)
     ledger.join(instance)
-    placement = TimeSlot(ledger, known)
+    placement = TimeSlot(ledger)
     ledger.book(build.request("runs", prompt=600, agent="runs"), "a", 0)
     waits = build.request("waits", prompt=800, agent="runs")
     assert placement.choose(waits, [instance], [], 0) is None

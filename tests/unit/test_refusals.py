@@ -104,7 +104,7 @@ class Pool:
 def test_nothing_is_decided_otherwise_than_without_them(name, seed, monkeypatch):
     pool = Pool(seed)
     pool.fill(0.3 + 0.06 * seed)
-    remembers, forgets = (PLACEMENTS[name](pool.ledger, KNOWN) for _ in range(2))
+    remembers, forgets = (PLACEMENTS[name](pool.ledger) for _ in range(2))
     monkeypatch.setattr(forgets, "_refused", Forgetful())
     looked = counted(remembers, monkeypatch), counted(forgets, monkeypatch)
     chosen = []
@@ -163,7 +163,7 @@ def one_instance():
 
 def test_what_did_not_fit_beside_a_reservation_fits_without_it():
     ledger, instances = one_instance()
-    placement = PLACEMENTS["time-slot"](ledger, KNOWN)
+    placement = PLACEMENTS["time-slot"](ledger)
     large, long = build.request("large", prompt=990), build.request("long", agent="y", prompt=100)
     assert placement.choose(large, instances, [], 0) is None
     placement.reserve(large, instances, 0)
@@ -174,7 +174,7 @@ def test_what_did_not_fit_beside_a_reservation_fits_without_it():
 
 def test_one_with_the_same_prompt_that_is_there_for_less_time_is_not_refused_with_another():
     ledger, instances = one_instance()
-    placement = PLACEMENTS["time-slot"](ledger, KNOWN)
+    placement = PLACEMENTS["time-slot"](ledger)
     long, short = (build.request(agent, agent=agent, prompt=600) for agent in ("y", "z"))
     assert placement.choose(long, instances, [], 0) is None
     assert placement.choose(short, instances, [], 0) == instances[0]
