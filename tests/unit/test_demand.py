@@ -1,6 +1,7 @@
 """What calls are expected to need: by hand, and against the obvious sums."""
 
 import math
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -12,6 +13,7 @@ from kairos.dispatcher.demand import (
     SLOT_AT_US,
     SLOT_US,
     SLOTS,
+    WORKED_OUT,
     Curves,
     expected,
     exponential,
@@ -136,8 +138,9 @@ def test_a_call_survives_as_those_that_had_come_as_far_did(known, part, token_us
     got = alive(curves, row, generated, token_us)
 
     assert got[0] == pytest.approx(1)
-    assert all(0 < b <= a + 1e-9 for a, b in zip([1.0, *got], got, strict=False))
-    for slot, us in enumerate(SLOT_AT_US):
+    shares = got[list(WORKED_OUT)]
+    assert all(0 < b <= a + 1e-9 for a, b in pairwise(shares))
+    for slot, us in zip(WORKED_OUT, SLOT_AT_US[list(WORKED_OUT)], strict=True):
         now, then = min(generated, end), min(generated + us / token_us, end)
         least = longer(known, then) / longer(known, now - width)
         most = longer(known, then - width) / longer(known, now)
@@ -190,12 +193,23 @@ def test_a_limit_ends_an_answer_but_not_one_that_goes_on_all_the_same():
         assert not got[1:].any()
 
 
+def test_between_the_slots_that_are_worked_out_it_changes_linearly():
+    curves, row = curve(exponential(100.0))
+    asked = np.array([row]), np.array([500.0]), np.array([50.0]), np.array([INF])
+    for got in curves.surviving(*asked, np.array([1e4]), np.zeros(1)):
+        known = [got[0][slot] for slot in WORKED_OUT]
+        assert len({*np.round(known, 9)}) > 9
+        np.testing.assert_allclose(got[0], np.interp(range(SLOTS), WORKED_OUT, known))
+
+
 def test_until_its_prompt_is_computed_a_call_neither_grows_nor_ends():
     curves, row = curve(exponential(50.0))
     at_once = alive(curves, row, 0, SLOT_US / 40)
     later = alive(curves, row, 0, SLOT_US / 40, delay_us=2 * SLOT_US)
     assert later[:3].tolist() == [1, 1, 1]
-    assert later[2:].tolist() == pytest.approx(at_once[:-2].tolist())
+    both = [slot for slot in WORKED_OUT if slot - 2 in WORKED_OUT]
+    assert len(both) > 5
+    assert [later[slot] for slot in both] == pytest.approx([at_once[slot - 2] for slot in both])
     held = np.array([100.0])
     mean, variance = curves.surviving(
         np.array([row]), held, np.zeros(1), np.array([INF]), np.array([9e3]), np.array([1e12])

@@ -18,6 +18,7 @@ _PASSES = 3  # until what errors are relative to stands still
 _LEAST_SCALE = 0.2
 _MIXED = "mixed"
 _WORTH = 0.9  # of the squared error without weights is the most that they may leave, to be kept
+_EXACT = 1e-12  # a squared error in which there is nothing left to explain
 _ORDER = (  # of the coefficients; the time of a call outside of steps goes before
     "fixed_us",
     "weights_us",
@@ -69,7 +70,7 @@ def fit(observations: Sequence[Steps]) -> Fit:
     seen = _Seen(observations)
     for _ in range(_PASSES):
         seen.scale = np.maximum(seen.predicted(seen.linear()), seen.took * _LEAST_SCALE)
-    best, least = (linear := seen.linear()), seen.error(linear) * _WORTH
+    best, least = (linear := seen.linear()), seen.error(linear) * _WORTH - _EXACT
     for share in _WEIGHTS_TRIED:
         start = seen.beginning(share)
         found = least_squares(seen.residuals, start, bounds=(0, np.inf), x_scale="jac").x
