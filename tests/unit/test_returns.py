@@ -155,6 +155,23 @@ def test_who_returns_late_is_counted_once_and_as_one_that_did_not():
     assert made.kept_for(call("late", 1), at + WORTH_US) is None
 
 
+def test_who_came_back_and_waits_for_long_is_not_counted_again():
+    made, at = taught(*[SECOND] * 8)
+    made.ended(call("r", 1), "i", 10, FILL_US, at)
+    made.arrived(call("next", 1), at + 7)
+    made.arrived(call("other", 5), at + WORTH_US)
+
+    assert list(next(iter(made._gaps.values()))) == [*[SECOND] * 8, 7]
+    assert made.gone("next") is None
+
+
+def test_the_same_context_is_kept_where_it_was_last():
+    made, at = taught(*[SECOND] * 8)
+    for where in "ij":
+        made.ended(call("r", 1), where, 10, FILL_US, at)
+    assert [made.kept(each, at) for each in "ij"] == [[], [(10, SECOND)]]
+
+
 def test_a_prompt_of_which_nothing_is_known_leaves_nothing():
     made, at = taught(*[SECOND] * 8)
     made.ended(call("r"), "i", 10, FILL_US, at)
