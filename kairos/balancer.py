@@ -189,7 +189,7 @@ class Balancer:
             )
         self._workflow_of[request.id] = workflow_key(request)
         self.knowledge.arrived(request, at)
-        self.ledger.arrived(request, at)
+        self.ledger.returns.arrived(request, at)
         self._queues[model].push(request, at)
         self._rekey(workflow_key(request))
 

@@ -102,7 +102,7 @@ class Curves:
 
     def __init__(self) -> None:
         self._rows: dict[Hashable, _Row] = {}
-        self._of_call: dict[str, Hashable] = {}
+        self._of_call: dict[str, _Row] = {}
         self._shares = np.ones((16, _GRID))
         self._widths = np.ones(16)
         self.changes = 0
@@ -116,18 +116,18 @@ class Curves:
         """The same for a request that begins: the row is its until it is given back."""
         row = self._row(kind, request, known)
         row.users += 1
-        self._of_call[request.id] = _known_kind(kind, request, known)
+        self._of_call[request.id] = row
         return row.number
 
     def give_back(self, request_id: str) -> None:
-        self._rows[self._of_call.pop(request_id)].users -= 1
+        self._of_call.pop(request_id).users -= 1
 
     def _row(self, kind: Hashable, request: Request, known: Distribution | None) -> _Row:
-        kind = _known_kind(kind, request, known)
-        row = self._rows.get(kind)
+        key = kind, request.completion_tokens if known is None else None
+        row = self._rows.get(key)
         distribution = exponential(request.completion_tokens) if known is None else known
         if row is None:
-            row = self._rows[kind] = _Row(self._new_number(), distribution)
+            row = self._rows[key] = _Row(self._new_number(), distribution)
             self._draw(row)
         elif row.distribution is not distribution:
             row.distribution = distribution
@@ -219,7 +219,3 @@ class Curves:
             # Who is there, and has not ended, holds its memory until its engine says otherwise.
             alive *= (generated + grown < limits) | (grown == 0)
         return alive
-
-
-def _known_kind(kind: Hashable, request: Request, known: Distribution | None) -> Hashable:
-    return kind, request.completion_tokens if known is None else None

@@ -193,10 +193,6 @@ class Ledger:
         speed = self._speeds.get(instance_id)
         return speed.token_us(self.running(instance_id)) if speed is not None else 1e12
 
-    def arrived(self, request: Request, at: int) -> None:
-        """It waits."""
-        self.returns.arrived(request, at)
-
     def book(self, request: Request, instance_id: str, at: int) -> None:
         """The instance need not have joined (yet): others book too, and their news may be late."""
         assert request.id not in self._booking_of

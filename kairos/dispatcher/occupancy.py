@@ -10,8 +10,9 @@ from kairos.dispatcher.demand import SLOT_AT_US, SLOT_US, SLOTS, Floats, Ints, e
 from kairos.dispatcher.ledger import Ledger
 from kairos.model import SECOND, Instance, Request
 
-# Of the memory, kept free for the next second: calls hold whole blocks, and steps last.
-SOON = 0.03
+# Share of the memory that is kept free, by slot: some for the next second, since calls hold whole
+# blocks, and steps last.
+_FREE: Floats = np.where(SLOT_AT_US < SECOND, 0.03, 0.0)
 _ZEROS = np.zeros(SLOTS)
 # Tokens held at the beginning of each slot: mean and variance.
 Forecast = tuple[Floats, Floats]
@@ -78,7 +79,7 @@ def by_survival(ledger: Ledger, instance: Instance, at: int) -> Forecast:
     if not flight:
         return kept, _ZEROS
     if instance.kv_tokens is not None:
-        kept = kept + SOON * instance.kv_tokens * (SLOT_AT_US < SECOND)
+        kept = kept + _FREE * instance.kv_tokens
     token_us = ledger.token_us(instance.id)
     generated = flight.generated(at, token_us)
     # What calls share is taken off all of them alike.
