@@ -43,7 +43,8 @@ async def fill(connection, topic, count, *, value=b"x"):
 
 
 async def read(subscription, kind, count=1):
-    """The first so many items of a kind; what comes before is dropped."""
+    """The first so many items of a kind, and those of it that come with them; the others, before
+    and beside them, are dropped."""
     items = []
     async with asyncio.timeout(TIMEOUT_S):
         while len(items) < count:
@@ -101,9 +102,9 @@ async def test_a_group_goes_on_from_what_it_committed_with_its_metadata(connecti
         await subscription.commit({(topic, 0): (3, "so far")})
         assert await subscription.committed([(topic, 0)]) == {(topic, 0): (3, "so far")}
     async with Subscription(connection, [topic], group) as subscription:
-        [assigned] = await read(subscription, Assigned)
+        assigned, *received = await read(subscription, Assigned | Received, 3)
         assert assigned == Assigned(topic, 0, 3, "so far")
-        assert [item.offset for item in await read(subscription, Received, 2)] == [3, 4]
+        assert [item.offset for item in received] == [3, 4]
 
 
 async def test_nothing_is_committed_for_a_partition_that_is_not_held(connection, topic):
@@ -134,7 +135,6 @@ async def test_a_topic_that_does_not_exist_is_said_to_be_missing(connection):
 async def test_a_subscription_that_breaks_says_so_whenever_it_is_asked(
     connection, topic, monkeypatch
 ):
-    await fill(connection, topic, 1)
     async with Subscription(connection, [topic], f"g{topic}") as subscription:
         await read(subscription, Assigned)
 
@@ -142,6 +142,7 @@ async def test_a_subscription_that_breaks_says_so_whenever_it_is_asked(
             raise ValueError("broken")
 
         monkeypatch.setattr(subscription._poll, "_take", break_down)
+        await fill(connection, topic, 1)
         for _ in range(2):
             with pytest.raises(Unavailable, match="broken"):
                 await read(subscription, Revoked)
