@@ -11,7 +11,6 @@ bench/results.json, unless quick; takes five minutes.
 """
 
 import argparse
-import gc
 import os
 import statistics
 import sys
@@ -28,6 +27,7 @@ from bench.placement_pool import Pool, Rooms, Size
 from bench.report import Figure
 from kairos.dispatcher.placements import PLACEMENTS, Placement
 from kairos.dispatcher.room import Room
+from kairos.live.process import collect_less_often
 from kairos.model import Request
 
 ONE_CORE = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
@@ -79,7 +79,7 @@ def decisions(course: Course, rooms: Rooms, seed: int, *, prefixes: bool) -> Val
     placements = {name: PLACEMENTS[name](pool.ledger) for name in names}
     taken: dict[str, list[float]] = {name: [] for name in placements}
     booked: list[float] = []
-    gc.collect()
+    collect_less_often()
     for _ in range(course.warm_up + course.decisions):
         began = time.process_time_ns()
         where = pool.next_end()

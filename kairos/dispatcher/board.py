@@ -29,8 +29,9 @@ class Board:
         self._values = np.zeros((5, 0))
         self._any_suspended = False
         # Time per token of an answer with one call more, how much longer that is, time to the first
-        # token of no prompt at all; and the line of prompts.
-        self._speeds = np.zeros((6, 0))
+        # token of no prompt at all.
+        self._speeds = np.zeros((3, 0))
+        self._prompt = np.zeros(3)
 
     def rows(self, instances: Sequence[Instance]) -> Ints:
         """Of instances that are here; up to date."""
@@ -79,35 +80,35 @@ class Board:
 
     def begins_us(self, rows: Ints) -> Floats:
         """Time to the first token, were all of the prompt cached."""
-        begins_us: Floats = self._values[2, rows] * self._speeds[2, rows]
+        begins_us: Floats = self._speeds[2, rows]
         return begins_us
 
     def compute_us(self, rows: Ints, tokens: Floats) -> Floats:
         """What so many tokens of a prompt add to the time to the first token."""
-        none_us, times = self._speeds[2, rows], self._values[2, rows]
-        more = _at(self._speeds[3:, rows], tokens) - none_us
-        compute_us: Floats = times * np.maximum(0.0, more)
+        prompt = self._prompt if len(self._paces) == 1 else self._prompt[:, rows]
+        until_us = self._values[2, rows] * _at(prompt, tokens)
+        compute_us: Floats = until_us - self._speeds[2, rows]
         return compute_us
+
+    def sizes(self, rows: Ints) -> Floats:
+        """KV memory; 1 where it is not known."""
+        sizes = self._values[1, rows]
+        return np.where(sizes < np.inf, sizes, 1.0)
 
     def _write_speeds(self) -> None:
         """All anew: what one instance teaches is known of all of its kind."""
         running, _, times = self._values[:3]
         token = self._of_each([pace.token for pace in self._paces])
-        prompt = self._of_each([pace.prompt for pace in self._paces])
-        next_us = _at(token, running + 1)
-        self._speeds = np.stack(
-            [
-                np.maximum(1.0, times * next_us),
-                times * np.maximum(0.0, next_us - _at(token, running)),
-                _at(prompt, np.zeros(len(running))),
-                *prompt,
-            ]
-        )
+        self._prompt = self._of_each([pace.prompt for pace in self._paces])
+        next_us = times * _at(token, running + 1)
+        self._speeds[0] = np.maximum(1.0, next_us)
+        self._speeds[1] = next_us - times * _at(token, running)
+        self._speeds[2] = times * _at(self._prompt, 0.0)
 
     def _of_each(self, lines: list[Line]) -> Floats:
-        """By row, from lines by kind: means of x and y, and slope."""
-        known = np.array([(line.x, line.y, line.slope) for line in lines]).reshape(-1, 3)
-        return known[self._kinds].T
+        """By row, from lines by kind, what `_at` needs; of the only kind alone, if there is one."""
+        known = np.array([(line.at_zero, line.slope, line.least) for line in lines])
+        return known[0] if len(known) == 1 else known.reshape(-1, 3)[self._kinds].T
 
     def _write(self, instance: Instance) -> None:
         row = self._row_of.get(instance.id)
@@ -144,6 +145,7 @@ class Board:
         self.versions = np.append(self.versions, 0)
         self._kinds = np.append(self._kinds, 0)
         self._values = np.append(self._values, np.zeros((5, 1)), axis=1)
+        self._speeds = np.append(self._speeds, np.zeros((3, 1)), axis=1)
         return row
 
     def _kind(self, pace: Pace) -> int:
@@ -157,8 +159,8 @@ class Board:
         return len(self._paces) - 1
 
 
-def _at(line: Floats, x: Floats) -> Floats:
+def _at(lines: Floats, x: Floats | float) -> Floats:
     """See `Line.at`."""
-    mean_x, mean_y, slope = line
-    y: Floats = np.maximum(np.maximum(0.0, mean_y + slope * (x - mean_x)), 0.1 * mean_y)
+    at_zero, slope, least = lines
+    y: Floats = np.maximum(at_zero + slope * x, least)
     return y

@@ -23,6 +23,7 @@ from kairos.model import SECOND, Instance, Request
 SLOT_US = SECOND // 2
 SLOTS = 48
 _GRID = 256  # points at which a survival curve is known
+_LAST = _GRID - 1.0
 _MAX_ROWS = 8192  # curves that are kept while no call in flight needs them
 
 Floats = npt.NDArray[np.float64]
@@ -161,10 +162,10 @@ class Curves:
 
     def surviving(
         self,
-        rows: Ints,
+        rows: Ints | int,
         held: Floats,
-        generated: Floats,
-        limits: Floats,
+        generated: Floats | float,
+        limits: Floats | float,
         token_us: Floats,
         delays_us: Floats,
     ) -> tuple[Floats, Floats]:
@@ -179,7 +180,9 @@ class Curves:
         alive = self._alive(rows, generated, limits, grown)
         tokens = held + grown
         mean = alive * tokens
-        return mean.T @ _BETWEEN, (mean * tokens * (1 - alive)).T @ _BETWEEN
+        tokens -= mean
+        tokens *= mean
+        return mean.T @ _BETWEEN, tokens.T @ _BETWEEN
 
     def together(
         self,
@@ -203,15 +206,16 @@ class Curves:
         alive *= grown
         return mean @ _BETWEEN, (variance + alive @ one) @ _BETWEEN
 
-    def _alive(self, rows: Ints, generated: Floats, limits: Floats, grown: Floats) -> Floats:
+    def _alive(
+        self, rows: Ints | int, generated: Floats | float, limits: Floats | float, grown: Floats
+    ) -> Floats:
         """The probability that each call goes on after so many tokens more: WORKED_OUT x calls."""
         begins, per_width = rows * _GRID, 1 / self._widths[rows]
-        last = np.full(len(rows), _GRID - 1.0)
         shares = self._shares.ravel()
-        now = shares[begins + np.minimum(generated * per_width, last).astype(np.intp)]
+        now = shares[begins + np.minimum(generated * per_width, _LAST).astype(np.intp)]
         points = generated + grown
         points *= per_width
-        then = np.minimum(points, last, out=points).astype(np.intp)
+        then = np.minimum(points, _LAST, out=points).astype(np.intp)
         then += begins
         alive: Floats = shares.take(then, out=points, mode="clip")
         alive /= now

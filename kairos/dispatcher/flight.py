@@ -15,6 +15,9 @@ class Flight:
         self._row_of: dict[str, int] = {}
         self._values = np.zeros((len(_FIELDS), 8))
         self._curves = np.zeros(8, dtype=np.intp)
+        self.changes = 0
+        self.prompt_tokens = 0.0  # of all
+        self.ended_tokens = 0  # of answers that have ended
 
     def __len__(self) -> int:
         return len(self._ids)
@@ -50,14 +53,21 @@ class Flight:
             first_at,
         )
         self._curves[row] = curve
+        self.changes += 1
+        self.prompt_tokens += prompt
 
     def told(self, request_id: str, generated: int, at: int) -> None:
         """Its answer was so long at that instant."""
         row = self._row_of[request_id]
         self._values[3, row], self._values[4, row], self._values[6, row] = generated, at, at
+        self.changes += 1
 
-    def remove(self, request_id: str) -> None:
+    def remove(self, request_id: str, answer: int) -> None:
+        """`answer`: its length in the end."""
         row, last = self._row_of.pop(request_id), len(self._ids) - 1
+        self.changes += 1
+        self.prompt_tokens -= float(self._values[0, row])
+        self.ended_tokens += answer
         moved = self._ids.pop()
         if row != last:
             self._ids[row] = moved

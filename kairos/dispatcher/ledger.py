@@ -278,11 +278,11 @@ class Ledger:
         speed = self._speeds.get(instance_id)
         if finished is not None and speed is not None:
             _learn(speed, booking, finished, self.running(instance_id), at)
-        self._flights[instance_id].remove(request_id)
-        self._prompt_is_computed(booking)
-        self.curves.give_back(request_id)
         told = finished.completion_tokens if finished is not None else None
         answer = booking.generated if told is None else told
+        self._flights[instance_id].remove(request_id, answer)
+        self._prompt_is_computed(booking)
+        self.curves.give_back(request_id)
         cached = finished.cached_tokens if finished is not None else None
         self.prefixes.end(booking.request, instance_id, answer, cached, at)
         instance = self.instances.get(instance_id)

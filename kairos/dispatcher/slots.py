@@ -7,9 +7,9 @@ import numpy as np
 from kairos.dispatcher.demand import SLOT_US, SLOTS, Floats, Ints, expected, limit_of
 from kairos.dispatcher.ledger import Ledger
 from kairos.dispatcher.occupancy import (
+    BySurvival,
     Occupancy,
     by_modes,
-    by_survival,
     of_request,
     paper_token_us,
 )
@@ -87,8 +87,8 @@ class _Slots:
         fitting = np.flatnonzero(peaks <= capacities)
         if not len(fitting):
             self._refused.add(kind, open_to, held)
-        sizes = np.array([open_to[row].kv_tokens or 1 for row in fitting])
-        return [open_to[row] for row in fitting], peaks[fitting] / sizes
+        shares = peaks / self._board.sizes(self._board.rows(open_to))
+        return [open_to[row] for row in fitting], shares[fitting]
 
     def _close_kinds(self, state: tuple[int, ...], instances: Sequence[Instance], at: int) -> None:
         """Find kinds of requests that have room nowhere, whatever they hold at first."""
@@ -188,7 +188,7 @@ class Kairos(_Slots):
     """
 
     def __init__(self, ledger: Ledger) -> None:
-        super().__init__(ledger, Occupancy(ledger, by_survival))
+        super().__init__(ledger, Occupancy(ledger, BySurvival()))
         self._warm: tuple[str, Instance] | None = None  # who waits for which instance
         self._waits_since: dict[str, int] = {}  # by request id: no wait is longer than it saves
 

@@ -35,8 +35,17 @@ class Line(msgspec.Struct):
         """Never negative, nor is `at`: noise must not make work cheap."""
         return max(0.0, self.xy / self.xx) if self.xx > 0 else 0.0
 
+    @property
+    def at_zero(self) -> float:
+        """Of the line as it is seen, which may be less than `at`."""
+        return self.y - self.slope * self.x
+
+    @property
+    def least(self) -> float:
+        return max(0.0, 0.1 * self.y)
+
     def at(self, x: float) -> float:
-        return max(0.0, self.y + self.slope * (x - self.x), 0.1 * self.y)
+        return max(self.least, self.at_zero + self.slope * x)
 
 
 class Pace:

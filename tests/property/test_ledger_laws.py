@@ -10,7 +10,14 @@ from msgspec.structs import replace
 
 from kairos.dispatcher.demand import SLOT_US, exponential
 from kairos.dispatcher.ledger import _PATIENCE, Ledger
-from kairos.dispatcher.occupancy import Occupancy, by_modes, by_survival
+from kairos.dispatcher.occupancy import (
+    _FEW,
+    RENEWED_US,
+    BySurvival,
+    Occupancy,
+    _kept,
+    by_modes,
+)
 from kairos.events import Finished, InstanceStatus
 from kairos.model import SECOND
 from tests import build
@@ -47,7 +54,9 @@ class LedgerMachine(RuleBasedStateMachine):
     def start(self):
         self.ledger, self.at, self.n = Ledger(KNOWN), 0, 0
         self.here, self.calls = set(), {}
-        self.ways = {way: Occupancy(self.ledger, way) for way in (by_modes, by_survival)}
+        self.by_modes = Occupancy(self.ledger, by_modes)
+        self.derives = BySurvival()
+        self.by_survival = Occupancy(self.ledger, self.derives)
         for name in FLEET:
             self.join(name)
 
@@ -174,23 +183,43 @@ class LedgerMachine(RuleBasedStateMachine):
             )
 
     @invariant()
-    def what_is_kept_of_the_future_is_what_follows_from_what_is_known(self):
+    def the_papers_forecast_is_what_follows_from_what_is_known(self):
         instances = self.ledger.serving(None)
-        for derive, occupancy in self.ways.items():
-            means, variances = occupancy.of(instances, self.at)
-            for row, instance in enumerate(instances):
-                kept_at = int(occupancy._derived_at[occupancy.board.rows([instance])[0]])
-                assert 0 <= self.at - kept_at < SLOT_US
-                mean, variance = derive(self.ledger, instance, kept_at)
-                assert (means[row] == mean).all()
+        means, variances = self.by_modes.of(instances, self.at)
+        for row, instance in enumerate(instances):
+            derived_at = self.derived_at(self.by_modes, instance)
+            assert 0 <= self.at - derived_at < RENEWED_US
+            mean, variance = by_modes(self.ledger, instance, derived_at)
+            assert (means[row] == mean).all()
+            assert (mean >= 0).all()
+            assert not variance.any()
+            assert not variances.any()
+
+    @invariant()
+    def ours_is_too_where_there_are_few_calls(self):
+        instances, ledger = self.ledger.serving(None), self.ledger
+        means, variances = self.by_survival.of(instances, self.at)
+        for row, instance in enumerate(instances):
+            asked_at = self.derived_at(self.by_survival, instance)
+            assert 0 <= self.at - asked_at < RENEWED_US
+            assert (means[row] >= 0).all()
+            assert (variances[row] >= 0).all()
+            n = ledger.running(instance.id)
+            derived_at = self.derives._derived[instance.id].at if n else asked_at
+            assert 0 <= asked_at - derived_at < RENEWED_US
+            if n <= _FEW:
+                mean, variance = BySurvival()(ledger, instance, derived_at)
+                mean += _kept(ledger, instance, asked_at) - _kept(ledger, instance, derived_at)
+                np.testing.assert_allclose(means[row], mean, rtol=1e-12, atol=1e-9)
                 assert (variances[row] == variance).all()
-                assert (mean >= 0).all()
-                assert (variance >= 0).all()
+
+    def derived_at(self, occupancy, instance):
+        return int(occupancy._derived_at[occupancy.board.rows([instance])[0]])
 
     @invariant()
     def the_board_says_what_the_ledger_says(self):
         instances, ledger = self.ledger.serving(None), self.ledger
-        [board, _] = [occupancy.board for occupancy in self.ways.values()]
+        board = self.by_survival.board
         rows = board.rows(instances)
         running = [ledger.running(each.id) for each in instances]
         assert board.running(rows).tolist() == running

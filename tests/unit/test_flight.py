@@ -74,11 +74,12 @@ def test_rows_stay_with_their_calls_whichever_leaves(steps):
             flight.told(name, number, n)
             calls[name] |= {"told": number, "since": n}
         elif name:
-            flight.remove(name)
+            flight.remove(name, 0)
             del calls[name]
 
     at = 200
     assert len(flight) == len(calls)
+    assert flight.prompt_tokens == flight.prompts.sum()
     columns = (flight.curves, flight.prompts, flight.lasts_us, flight.limits, flight.ages_us(at))
     rows = sorted(zip(*(column.tolist() for column in columns), strict=True))
     assert rows == sorted(

@@ -5,11 +5,18 @@ import pytest
 from msgspec.structs import replace
 
 from kairos.dispatcher.board import Board
-from kairos.dispatcher.demand import SLOT_US, exponential
+from kairos.dispatcher.demand import exponential
 from kairos.dispatcher.health import STALE_US
 from kairos.dispatcher.ledger import Ledger
-from kairos.dispatcher.occupancy import Occupancy, by_modes, by_survival, of_request, paper_token_us
-from kairos.events import InstanceStatus
+from kairos.dispatcher.occupancy import (
+    RENEWED_US,
+    BySurvival,
+    Occupancy,
+    by_modes,
+    of_request,
+    paper_token_us,
+)
+from kairos.events import Finished, InstanceStatus
 from kairos.model import SECOND
 from tests import build
 
@@ -24,9 +31,9 @@ def ledger(*instances):
     return made
 
 
-def derived(ledger, derive=by_survival):
+def derived(ledger, derive=None):
     """A forecast that counts how often it is derived."""
-    asked = []
+    asked, derive = [], derive or BySurvival()
 
     def count(*arguments):
         asked.append(arguments[1].id)
@@ -35,7 +42,7 @@ def derived(ledger, derive=by_survival):
     return Occupancy(ledger, count), asked
 
 
-@pytest.mark.parametrize("derive", [by_modes, by_survival])
+@pytest.mark.parametrize("derive", [by_modes, BySurvival()])
 def test_nothing_runs_nothing_is_held(derive):
     occupancy, _ = derived(ledger(), derive)
     means, variances = occupancy.of([INSTANCE], 0)
@@ -43,20 +50,20 @@ def test_nothing_runs_nothing_is_held(derive):
     assert not variances.any()
 
 
-def test_it_is_derived_once_until_something_changes_there_or_the_slot_is_over():
+def test_it_is_derived_once_until_something_changes_there_or_half_a_slot_is_over():
     other = build.instance("b", kv=1000)
     made = ledger(INSTANCE, other)
     occupancy, asked = derived(made)
     both = [INSTANCE, other]
-    for at in (0, 1, SLOT_US - 1):
+    for at in (0, 1, RENEWED_US - 1):
         occupancy.of(both, at)
     assert asked == ["a", "b"]
-    made.book(build.request("r"), "b", SLOT_US - 1)
-    occupancy.of(both, SLOT_US - 1)
+    made.book(build.request("r"), "b", RENEWED_US - 1)
+    occupancy.of(both, RENEWED_US - 1)
     assert asked == ["a", "b", "b"]
-    occupancy.of(both, SLOT_US)
+    occupancy.of(both, RENEWED_US)
     assert asked == ["a", "b", "b", "a"]
-    occupancy.of(both, 2 * SLOT_US)
+    occupancy.of(both, 2 * RENEWED_US)
     assert asked == ["a", "b", "b", "a", "a", "b"]
 
 
@@ -79,7 +86,7 @@ def test_rows_of_instances_that_left_are_used_again():
         instance = build.instance(f"i{n}", kv=1000)
         made.join(instance)
         made.book(build.request(f"r{n}", prompt=10 * n + 10), instance.id, n)
-        mean = by_survival(made, instance, n)[0]
+        mean = BySurvival()(made, instance, n)[0]
         assert (occupancy.of([INSTANCE, instance], n)[0][1] == mean).all()
         made.leave(instance.id)
     assert len(occupancy._forecasts[0]) <= 3
@@ -90,11 +97,11 @@ def test_rows_of_instances_that_left_are_used_again():
 def test_what_several_prompts_have_in_common_is_expected_once():
     made, alike = ledger(), {"prefix": (1, 2, 3, 4), "prefix_units": 256}
     made.book(build.request("one", prompt=256, agent="x", **alike), "a", 0)
-    alone = by_survival(made, INSTANCE, 0)[0][0]
+    alone = BySurvival()(made, INSTANCE, 0)[0][0]
     made.book(build.request("two", prompt=256, agent="x", **alike), "a", 0)
-    assert by_survival(made, INSTANCE, 0)[0][0] < 1.2 * alone
+    assert BySurvival()(made, INSTANCE, 0)[0][0] < 1.2 * alone
     made.book(build.request("three", prompt=256, agent="x"), "a", 0)
-    assert by_survival(made, INSTANCE, 0)[0][0] > 1.8 * alone
+    assert BySurvival()(made, INSTANCE, 0)[0][0] > 1.8 * alone
 
 
 def test_the_papers_forecast_goes_by_its_profile_and_the_mode():
@@ -162,3 +169,32 @@ def test_what_is_stale_is_so_on_the_board_from_the_same_instant_on():
         assert board.capacities(rows, at)[0] == 1000 - made.health.unseen_tokens(INSTANCE, at)
     made.status(InstanceStatus("a"), 9 * SECOND)
     assert not board.suspended(rows, 9 * SECOND)[0]
+
+
+def test_a_few_changes_among_many_calls_count_as_if_these_were_like_the_others(monkeypatch):
+    made, whole = ledger(replace(INSTANCE, kv_tokens=None)), []
+    [instance] = made.serving(None)
+    together = made.curves.together
+    monkeypatch.setattr(made.curves, "together", lambda *a: whole.append(a) or together(*a))
+    for n in range(40):
+        made.book(build.request(f"r{n}", prompt=100 + n, agent="x"), "a", 0)
+    derive = BySurvival()
+    before, spread = derive(made, instance, SECOND)
+    made.release("r7", SECOND, Finished("r7", completion_tokens=30))
+    made.book(build.request("new", prompt=400, agent="x"), "a", SECOND)
+    made.progressed({"r9": 31}, SECOND)
+    for _ in range(2):  # asked again, it is not counted again
+        means, variances = derive(made, instance, SECOND)
+    assert len(whole) == 1
+    assert means[0] == pytest.approx(before[0] - 107 - 30 + 400)
+    assert variances == pytest.approx(spread * means[0] / before[0])
+    expected, _ = BySurvival()(made, instance, SECOND)
+    assert means == pytest.approx(expected, rel=0.08)
+    assert abs(means[:8] - expected[:8]).sum() < 0.5 * abs(before[:8] - expected[:8]).sum()
+
+    made.release("r8", SECOND)
+    made.release("r9", SECOND)
+    derive(made, instance, SECOND)
+    assert len(whole) == 3  # too many: all of them were looked at again
+    derive(made, instance, SECOND + RENEWED_US)
+    assert len(whole) == 4
