@@ -41,6 +41,8 @@ class Board:
                     self._write(self._ledger.instances[instance_id])
             self._changes = self._ledger.changes
             self._write_speeds()
+        if len(instances) == 1:  # beside others, that are asked for again
+            return np.array([self._row_of[instances[0].id]], dtype=np.intp)
         if instances != self._asked[0]:
             rows = np.array([self._row_of[each.id] for each in instances], dtype=np.intp)
             self._asked = list(instances), rows
@@ -48,14 +50,14 @@ class Board:
 
     def running(self, rows: Ints) -> Floats:
         """Calls in flight."""
-        running: Floats = self._values[0, rows]
+        running: Floats = self._values[0].take(rows)
         return running
 
     def capacities(self, rows: Ints, at: int) -> Floats:
         """Tokens for calls. One on which nothing runs takes a call that may not fit in the end: it
         will fit nowhere better."""
         self._write_health(at)
-        running, kv_tokens, _, unseen, _ = self._values[:, rows]
+        running, kv_tokens, _, unseen, _ = self._values.take(rows, axis=1)
         capacities: Floats = np.where(running > 0, kv_tokens - unseen, np.inf)
         return capacities
 
@@ -65,34 +67,34 @@ class Board:
 
     def suspended(self, rows: Ints, at: int) -> npt.NDArray[np.bool_]:
         self._write_health(at)
-        suspended: npt.NDArray[np.bool_] = self._values[4, rows] > 0
+        suspended: npt.NDArray[np.bool_] = self._values[4].take(rows) > 0
         return suspended
 
     def token_us(self, rows: Ints) -> Floats:
         """How long a token of each answer takes with one call more."""
-        token_us: Floats = self._speeds[0, rows]
+        token_us: Floats = self._speeds[0].take(rows)
         return token_us
 
     def token_slope_us(self, rows: Ints) -> Floats:
         """How much longer a token takes with one call more."""
-        slope_us: Floats = self._speeds[1, rows]
+        slope_us: Floats = self._speeds[1].take(rows)
         return slope_us
 
     def begins_us(self, rows: Ints) -> Floats:
         """Time to the first token, were all of the prompt cached."""
-        begins_us: Floats = self._speeds[2, rows]
+        begins_us: Floats = self._speeds[2].take(rows)
         return begins_us
 
     def compute_us(self, rows: Ints, tokens: Floats) -> Floats:
         """What so many tokens of a prompt add to the time to the first token."""
-        prompt = self._prompt if len(self._paces) == 1 else self._prompt[:, rows]
-        until_us = self._values[2, rows] * _at(prompt, tokens)
-        compute_us: Floats = until_us - self._speeds[2, rows]
+        prompt = self._prompt if len(self._paces) == 1 else self._prompt.take(rows, axis=1)
+        until_us = self._values[2].take(rows) * _at(prompt, tokens)
+        compute_us: Floats = until_us - self._speeds[2].take(rows)
         return compute_us
 
     def sizes(self, rows: Ints) -> Floats:
         """KV memory; 1 where it is not known."""
-        sizes = self._values[1, rows]
+        sizes = self._values[1].take(rows)
         return np.where(sizes < np.inf, sizes, 1.0)
 
     def _write_speeds(self) -> None:
@@ -118,7 +120,9 @@ class Board:
         kv_tokens = np.inf if instance.kv_tokens is None else instance.kv_tokens
         if kv_tokens != self._values[1, row]:
             self._health = -1, 0.0  # of which what is not seen is a share
-        self._values[:3, row] = self._ledger.running(instance.id), kv_tokens, speed.times
+        values = self._values
+        values[0, row], values[1, row] = self._ledger.running(instance.id), kv_tokens
+        values[2, row] = speed.times
         self._kinds[row] = self._kind(speed.pace)
         self.versions[row] = self._ledger.version(instance.id)
 

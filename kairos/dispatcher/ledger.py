@@ -1,6 +1,7 @@
 """What is in flight where. Occupancy is derived from the bookings, never kept beside them, so the
 two cannot disagree."""
 
+import math
 from collections.abc import Iterator, Mapping
 from itertools import count
 
@@ -37,6 +38,7 @@ class Ledger:
 
     def __init__(self, lengths: Lengths) -> None:
         self.instances: dict[str, Instance] = {}
+        self.smallest = math.inf  # KV tokens, of those whose memory is known
         self.prefixes = PrefixIndex()
         self.returns = Returns()
         self.health = Health()
@@ -53,6 +55,8 @@ class Ledger:
         # are taken to be, should no first token be told (not all answers are streamed).
         self._prompts: dict[str, dict[str, tuple[int, int]]] = {}
         self._prompt_tokens: dict[str, int] = {}  # by instance id, of all of these
+        # Ids of instances without a free sequence, or whose prompts under way take a step's budget.
+        self._strained: set[str] = set()
         self.changes = 0
         # Instance id -> number of its latest change; the latest is the last.
         self._versions: dict[str, int] = {}
@@ -70,6 +74,7 @@ class Ledger:
         if instance.id not in self.instances:
             self._speeds[instance.id] = Speed(self._pace(instance))
         self.instances[instance.id] = instance
+        self._find_smallest()
         self._flights.setdefault(instance.id, Flight())
         self.prefixes.join(instance)
         self._changed(instance.id)
@@ -86,12 +91,18 @@ class Ledger:
     def leave(self, instance_id: str) -> None:
         """Nothing more can be booked there; what runs there stays booked until it ends."""
         self.instances.pop(instance_id, None)
+        self._find_smallest()
         self._last_booking.pop(instance_id, None)
         self.prefixes.leave(instance_id)
         self.returns.leave(instance_id)
         self.health.forget(instance_id)
         self._held.pop(instance_id, None)
+        self._strained.discard(instance_id)
         self._forget_if_empty(instance_id)
+
+    def _find_smallest(self) -> None:
+        sizes = (each.kv_tokens for each in self.instances.values() if each.kv_tokens is not None)
+        self.smallest = min(sizes, default=math.inf)
 
     def serving(self, model: str | None) -> list[Instance]:
         """Instances that serve the model (None: any), in the order in which they joined."""
@@ -144,12 +155,12 @@ class Ledger:
         """Whether a sequence is free, and a step's budget (`max_num_batched_tokens`) not spent on
         prompts under way: a call more would only wait inside the engine, where nothing can go
         before it any more."""
+        if instance.id not in self._strained:
+            return True
         if self.running(instance.id) >= instance.max_num_seqs:
             return False
         budget = instance.max_num_batched_tokens
-        if budget is None or self._prompt_tokens.get(instance.id, 0) < budget:
-            return True
-        return self._computing_tokens(instance.id, at) < budget
+        return budget is None or self._computing_tokens(instance.id, at) < budget
 
     def _computing_tokens(self, instance_id: str, at: int) -> int:
         """Of prompts under way there."""
@@ -304,6 +315,17 @@ class Ledger:
         self.changes += 1
         self._versions.pop(instance_id, None)
         self._versions[instance_id] = self.changes
+        instance = self.instances.get(instance_id)
+        if instance is not None and self._is_strained(instance):
+            self._strained.add(instance_id)
+        else:
+            self._strained.discard(instance_id)
+
+    def _is_strained(self, instance: Instance) -> bool:
+        if self.running(instance.id) >= instance.max_num_seqs:
+            return True
+        budget = instance.max_num_batched_tokens
+        return budget is not None and self._prompt_tokens.get(instance.id, 0) >= budget
 
     def _forget_if_empty(self, instance_id: str) -> None:
         if instance_id not in self.instances and not self.running(instance_id):

@@ -12,9 +12,8 @@ from kairos.dispatcher.flight import Flight
 from kairos.dispatcher.ledger import Ledger
 from kairos.model import SECOND, Instance, Request
 
-# Share of the memory that is kept free, by slot: some for the next second, since calls hold whole
-# blocks, and steps last.
-_FREE: Floats = np.where(SLOT_AT_US < SECOND, 0.03, 0.0)
+# Share of the memory that is kept free for the next second: calls hold whole blocks, steps last.
+_FREE, _FREE_SLOTS = 0.03, SECOND // SLOT_US
 RENEWED_US = SLOT_US // 2  # forecasts are derived anew when they are so old
 _FEW = 8  # changes to less than one in so many calls are small: `BySurvival`
 _ZEROS = np.zeros(SLOTS)
@@ -44,14 +43,16 @@ class Occupancy:
         versions = self.board.versions
         if len(self._versions) < len(versions):
             self._add_rows(len(versions) - len(self._versions))
-        is_old = self._versions[rows] != versions[rows]
-        is_old |= at - self._derived_at[rows] >= RENEWED_US
+        is_old = self._versions.take(rows) != versions.take(rows)
+        is_old |= at - self._derived_at.take(rows) >= RENEWED_US
         for place in np.flatnonzero(is_old).tolist():
             row = rows[place]
             self._versions[row], self._derived_at[row] = versions[row], at
-            self._forecasts[:, row] = self._derive(self._ledger, instances[place], at)
-        means, variances = self._forecasts[:, rows]
-        self._last = rows, state, (means, variances)
+            forecast = self._derive(self._ledger, instances[place], at)
+            self._forecasts[0, row], self._forecasts[1, row] = forecast
+        means, variances = self._forecasts.take(rows, axis=1)
+        if len(rows) > 1:
+            self._last = rows, state, (means, variances)
         return means, variances
 
     def _add_rows(self, count: int) -> None:
@@ -122,8 +123,6 @@ class BySurvival:
         kept = _kept(ledger, instance, at)
         if not flight:
             return kept, _ZEROS
-        if instance.kv_tokens is not None:
-            kept = kept + _FREE * instance.kv_tokens
         derived = self._derived.get(instance.id)
         if derived is None:  # it may have come in the place of one that left
             here = ledger.instances
@@ -131,7 +130,10 @@ class BySurvival:
         if derived is None or not derived.is_good(flight, at):
             derived = self._derived[instance.id] = _derive(ledger, instance, flight, at)
         means, variances = derived.now()
-        return means + kept, variances
+        means += kept
+        if instance.kv_tokens is not None:
+            means[:_FREE_SLOTS] += _FREE * instance.kv_tokens
+        return means, variances
 
 
 def _derive(ledger: Ledger, instance: Instance, flight: Flight, at: int) -> _Derived:

@@ -30,12 +30,18 @@ class Room:
         """Where the request would go now; None: nowhere. Asked again for the same, it remembers."""
         if self._chosen is not None and self._chosen[0] == request.id:
             return self._chosen[1]
-        able = [i for i in self.instances if can_hold(i, request)] if self._may_fit(request) else []
+        able = self._able(request) if self._may_fit(request) else []
         if not able:
             return None
         chosen = self._placement.choose(request, able, self._busy, self._at)
         self._chosen = None if chosen is None else (request.id, chosen)
         return chosen
+
+    def _able(self, request: Request) -> list[Instance]:
+        """Those that could hold it if nothing else ran there."""
+        if request.prompt_tokens <= self._ledger.smallest:
+            return self.instances
+        return [i for i in self.instances if can_hold(i, request)]
 
     def _may_fit(self, request: Request) -> bool:
         """Whether it is worth the work of looking closer."""
@@ -53,7 +59,7 @@ class Room:
 
     def reserve(self, request: Request) -> None:
         """What fits from now on must not delay the request, which does not fit."""
-        able = [i for i in self.instances if can_hold(i, request)]
+        able = self._able(request)
         if able:
             self._placement.reserve(request, able, self._at)
 

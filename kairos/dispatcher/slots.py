@@ -205,10 +205,11 @@ class Kairos(_Slots):
         tokens = self._expected_tokens(request)
         costs = self._costs_us(request, with_room, cached, tokens)
         best = with_room[int(np.where(costs <= costs.min() * (1 + ALIKE), peaks, np.inf).argmin())]
-        if max(cached.values(), default=0) > cached.get(best.id, 0):
+        warmer = {name for name, n in cached.items() if n > cached.get(best.id, 0)}
+        if warmer and (warmer := warmer - {each.id for each in with_room}):
             waited_us = at - self._waits_since.get(request.id, at)
             for each in (*instances, *busy):
-                if cached.get(each.id, 0) > cached.get(best.id, 0) and each not in with_room:
+                if each.id in warmer:
                     cost_us = float(self._costs_us(request, [each], cached, tokens)[0])
                     if waited_us + self._wait_us(request, each, at) + cost_us < costs.min():
                         self._wait_for(each, request.id, at)
