@@ -42,8 +42,10 @@ def request(name, *, at=0, prompt=10, completion=10, model="m", **fields):
     )
 
 
-def instance(name, *, models=("m",), seqs=4, kv=None, **fields):
-    return Instance(id=name, models=tuple(models), max_num_seqs=seqs, kv_tokens=kv, **fields)
+def instance(name, *, models=("m",), seqs=4, kv=None, block_size=1, **fields):
+    """Its blocks are of one token, so that calls hold what they have."""
+    limits = {"max_num_seqs": seqs, "kv_tokens": kv, "block_size": block_size}
+    return Instance(id=name, models=tuple(models), **limits, **fields)
 
 
 def floats(*values):

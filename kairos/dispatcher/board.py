@@ -25,8 +25,8 @@ class Board:
         self.versions = np.zeros(0, dtype=np.int64)
         self._kinds = np.zeros(0, dtype=np.intp)  # places in `_paces`
         # Calls in flight, KV memory (`inf`: not known), times as slow as its kind; KV memory that
-        # is not seen, whether it is suspended.
-        self._values = np.zeros((5, 0))
+        # is not seen, whether it is suspended; tokens that a call leaves free of its last block.
+        self._values = np.zeros((6, 0))
         self._any_suspended = False
         # Time per token of an answer with one call more, how much longer that is, time to the first
         # token of no prompt at all.
@@ -57,9 +57,14 @@ class Board:
         """Tokens for calls. One on which nothing runs takes a call that may not fit in the end: it
         will fit nowhere better."""
         self._write_health(at)
-        running, kv_tokens, _, unseen, _ = self._values.take(rows, axis=1)
+        running, kv_tokens, _, unseen, *_ = self._values.take(rows, axis=1)
         capacities: Floats = np.where(running > 0, kv_tokens - unseen, np.inf)
         return capacities
+
+    def unfilled(self, rows: Ints) -> Floats:
+        """Tokens that a call leaves free of its last block, on average."""
+        unfilled: Floats = self._values[5].take(rows)
+        return unfilled
 
     def any_suspended(self, at: int) -> bool:
         self._write_health(at)
@@ -123,6 +128,7 @@ class Board:
         values = self._values
         values[0, row], values[1, row] = self._ledger.running(instance.id), kv_tokens
         values[2, row] = speed.times
+        values[5, row] = self._ledger.unfilled_tokens(instance.id)
         self._kinds[row] = self._kind(speed.pace)
         self.versions[row] = self._ledger.version(instance.id)
 
@@ -135,7 +141,7 @@ class Board:
             instance = self._ledger.instances.get(instance_id)
             # Of one that left nothing is known, nor will be when it comes back.
             unseen = health.unseen_tokens(instance, at) if instance is not None else 0.0
-            self._values[3:, row] = unseen, health.is_suspended(instance_id, at)
+            self._values[3:5, row] = unseen, health.is_suspended(instance_id, at)
         self._any_suspended = bool(self._values[4].any())
 
     def _new_row(self, instance_id: str) -> int:
@@ -148,7 +154,7 @@ class Board:
         row = self._row_of[instance_id] = len(self._row_of)
         self.versions = np.append(self.versions, 0)
         self._kinds = np.append(self._kinds, 0)
-        self._values = np.append(self._values, np.zeros((5, 1)), axis=1)
+        self._values = np.append(self._values, np.zeros((6, 1)), axis=1)
         self._speeds = np.append(self._speeds, np.zeros((3, 1)), axis=1)
         return row
 

@@ -38,6 +38,10 @@ _BETWEEN: Floats = np.stack(
     [np.interp(range(SLOTS), WORKED_OUT, row) for row in np.eye(len(WORKED_OUT))]
 )
 
+# Tokens held at the beginning of each slot: mean, variance, and what it would be if nobody had
+# ended by then.
+Future = tuple[Floats, Floats, Floats]
+
 
 class Lengths(Protocol):
     """What was learnt of how long calls are."""
@@ -168,9 +172,9 @@ class Curves:
         limits: Floats | float,
         token_us: Floats,
         delays_us: Floats,
-    ) -> tuple[Floats, Floats]:
-        """What each call will hold at the beginning of each slot, the first of which is now: mean
-        and variance, calls x SLOTS.
+    ) -> Future:
+        """What each call will hold at the beginning of each slot, the first of which is now;
+        calls x SLOTS.
 
         Of each call its row, the tokens that it holds now, how many of them are of its answer, how
         many that has at most (`inf`: no limit), how long one takes it, and how long it is until it
@@ -180,9 +184,8 @@ class Curves:
         alive = self._alive(rows, generated, limits, grown)
         tokens = held + grown
         mean = alive * tokens
-        tokens -= mean
-        tokens *= mean
-        return mean.T @ _BETWEEN, tokens.T @ _BETWEEN
+        variance = mean * (tokens - mean)
+        return mean.T @ _BETWEEN, variance.T @ _BETWEEN, tokens.T @ _BETWEEN
 
     def together(
         self,
@@ -192,7 +195,7 @@ class Curves:
         limits: Floats,
         token_us: float,
         delays_us: Floats,
-    ) -> tuple[Floats, Floats]:
+    ) -> Future:
         """The same of all calls in sum, where a token takes all of them as long: SLOTS."""
         grown = (np.maximum(0.0, _AT_US - delays_us) if delays_us.any() else _AT_US) / token_us
         alive = self._alive(rows, generated, limits, grown)
@@ -204,7 +207,9 @@ class Curves:
         alive *= grown
         variance += 2 * (alive @ held)
         alive *= grown
-        return mean @ _BETWEEN, (variance + alive @ one) @ _BETWEEN
+        variance += alive @ one
+        most = held.sum() + grown.sum(axis=1) * (len(rows) / grown.shape[1])
+        return mean @ _BETWEEN, variance @ _BETWEEN, most @ _BETWEEN
 
     def _alive(
         self, rows: Ints | int, generated: Floats | float, limits: Floats | float, grown: Floats

@@ -180,15 +180,21 @@ class Ledger:
 
     def held_tokens(self, instance_id: str, at: int) -> float:
         """KV tokens that calls hold there now, as far as it is known: prompts, each stretch that
-        several share counted once, and answers so far."""
+        several share counted once, answers so far, and half a block that each does not fill."""
         known = self._held.get(instance_id)
         if known is not None and known[:2] == (self.changes, at):
             return known[2]
         flight = self._flights[instance_id]
         generated = flight.generated(at, self.token_us(instance_id))
         tokens = float(flight.prompts.sum() + generated.sum()) - self.shared_tokens(instance_id)
+        tokens += len(flight) * self.unfilled_tokens(instance_id)
         self._held[instance_id] = self.changes, at, tokens
         return tokens
+
+    def unfilled_tokens(self, instance_id: str) -> float:
+        """Of its last block, a call there leaves so much free, on average."""
+        instance = self.instances.get(instance_id)
+        return (instance.block_size - 1) / 2 if instance is not None else 0.0
 
     def shared_tokens(self, instance_id: str) -> float:
         """Of the prompts there: what several have in common, all but once. However different the

@@ -7,19 +7,26 @@ import msgspec
 import numpy as np
 
 from kairos.dispatcher.board import Board
-from kairos.dispatcher.demand import SLOT_AT_US, SLOT_US, SLOTS, Floats, Ints, expected, limit_of
+from kairos.dispatcher.demand import (
+    SLOT_AT_US,
+    SLOT_US,
+    SLOTS,
+    Floats,
+    Future,
+    Ints,
+    expected,
+    limit_of,
+)
 from kairos.dispatcher.flight import Flight
 from kairos.dispatcher.ledger import Ledger
 from kairos.model import SECOND, Instance, Request
 
-# Share of the memory that is kept free for the next second: calls hold whole blocks, steps last.
-_FREE, _FREE_SLOTS = 0.03, SECOND // SLOT_US
+_FREE, _FREE_SLOTS = 0.02, SECOND // SLOT_US  # of the memory, for the next second: steps last
 RENEWED_US = SLOT_US // 2  # forecasts are derived anew when they are so old
 _FEW = 8  # changes to less than one in so many calls are small: `BySurvival`
 _ZEROS = np.zeros(SLOTS)
-# Tokens held at the beginning of each slot: mean and variance.
-Forecast = tuple[Floats, Floats]
-Derive = Callable[[Ledger, Instance, int], Forecast]
+_NOTHING: Future = (_ZEROS, _ZEROS, _ZEROS)
+Derive = Callable[[Ledger, Instance, int], Future]
 
 
 class Occupancy:
@@ -31,11 +38,11 @@ class Occupancy:
         # By row of the board: of which version, when, and what was derived.
         self._versions = np.zeros(0, dtype=np.int64)
         self._derived_at = np.zeros(0, dtype=np.int64)
-        self._forecasts = np.zeros((2, 0, SLOTS))
+        self._forecasts = np.zeros((3, 0, SLOTS))
         # What was asked last: rows, state of the ledger and instant; and the answer.
-        self._last: tuple[Ints | None, tuple[int, int], Forecast] = None, (0, 0), (_ZEROS, _ZEROS)
+        self._last: tuple[Ints | None, tuple[int, int], Future] = None, (0, 0), _NOTHING
 
-    def of(self, instances: Sequence[Instance], at: int) -> Forecast:
+    def of(self, instances: Sequence[Instance], at: int) -> Future:
         """Instances x SLOTS."""
         rows, state = self.board.rows(instances), (self._ledger.changes, at)
         if rows is self._last[0] and state == self._last[1]:
@@ -48,27 +55,28 @@ class Occupancy:
         for place in np.flatnonzero(is_old).tolist():
             row = rows[place]
             self._versions[row], self._derived_at[row] = versions[row], at
-            forecast = self._derive(self._ledger, instances[place], at)
-            self._forecasts[0, row], self._forecasts[1, row] = forecast
-        means, variances = self._forecasts.take(rows, axis=1)
+            for each, found in enumerate(self._derive(self._ledger, instances[place], at)):
+                self._forecasts[each, row] = found
+        means, variances, most = self._forecasts.take(rows, axis=1)
         if len(rows) > 1:
-            self._last = rows, state, (means, variances)
-        return means, variances
+            self._last = rows, state, (means, variances, most)
+        return means, variances, most
 
     def _add_rows(self, count: int) -> None:
         none = np.zeros(count, dtype=np.int64)  # a version that no instance has
         self._versions = np.concatenate([self._versions, none])
         self._derived_at = np.concatenate([self._derived_at, none])
-        self._forecasts = np.concatenate([self._forecasts, np.zeros((2, count, SLOTS))], axis=1)
+        self._forecasts = np.concatenate([self._forecasts, np.zeros((3, count, SLOTS))], axis=1)
 
 
-def by_modes(ledger: Ledger, instance: Instance, at: int) -> Forecast:
+def by_modes(ledger: Ledger, instance: Instance, at: int) -> Future:
     """The paper's: certain, so without variance."""
     flight = ledger.flight(instance.id)
     if not flight:
-        return _ZEROS, _ZEROS
+        return _NOTHING
     token_us = paper_token_us(ledger, instance)
-    return expected(flight.prompts, flight.ages_us(at), flight.lasts_us, token_us), _ZEROS
+    means = expected(flight.prompts, flight.ages_us(at), flight.lasts_us, token_us)
+    return means, _ZEROS, means
 
 
 def paper_token_us(ledger: Ledger, instance: Instance) -> float:
@@ -81,13 +89,15 @@ class _Derived(msgspec.Struct, frozen=True):
 
     at: int
     flight: Flight
-    # Of the flight, then: changes, tokens of prompts, and of answers that had ended.
+    # Of the flight, then: changes, calls, tokens of prompts, and of answers that had ended.
     changes: int
+    calls: int
     prompt_tokens: float
     ended_tokens: float
     share: float  # of prompts, that counts: what calls have in common is taken off all alike
-    means: Floats
-    variances: Floats
+    unfilled: float  # tokens of its last block, of each call
+    tokens_per_us: float  # by which all their answers grow
+    held: Future
 
     def is_good(self, flight: Flight, at: int) -> bool:
         changes = flight.changes - self.changes
@@ -97,62 +107,70 @@ class _Derived(msgspec.Struct, frozen=True):
             and (changes == 0 or _FEW * changes < len(flight))
         )
 
-    def now(self) -> Forecast:
+    def then(self, at: int) -> Future:
         """With the calls that began since, and without those that ended."""
         flight = self.flight
         more = self.share * (flight.prompt_tokens - self.prompt_tokens)
+        more += self.unfilled * (len(flight) - self.calls)
+        more += self.tokens_per_us * (at - self.at)
         more -= flight.ended_tokens - self.ended_tokens
-        times = max(0.0, 1 + more / max(1.0, float(self.means[0])))
-        return times * self.means, times * self.variances
+        means, variances, most = self.held
+        times = max(0.0, 1 + more / max(1.0, float(means[0])))
+        return times * means, times * variances, times * most
 
 
 class BySurvival:
     """Ours: by what was learnt of the lengths of answers, given how long these are; and what is
     kept for calls that may come back.
 
-    While there were but a few changes to an instance's calls since all were looked at, what began
-    or ended counts as if it were like the others: as many tokens more or less now, and as large a
-    share of what is expected of each slot. That takes a tenth of the time.
+    While there were but a few changes to an instance's calls since all were looked at, what began,
+    grew or ended counts as if it were like the others: as many tokens more or less now, and as
+    large a share of what is expected of each slot. That takes a tenth of the time.
     """
 
     def __init__(self) -> None:
         self._derived: dict[str, _Derived] = {}  # by instance id
 
-    def __call__(self, ledger: Ledger, instance: Instance, at: int) -> Forecast:
+    def __call__(self, ledger: Ledger, instance: Instance, at: int) -> Future:
         flight = ledger.flight(instance.id)
         kept = _kept(ledger, instance, at)
         if not flight:
-            return kept, _ZEROS
+            return kept, _ZEROS, kept
         derived = self._derived.get(instance.id)
         if derived is None:  # it may have come in the place of one that left
             here = ledger.instances
             self._derived = {name: each for name, each in self._derived.items() if name in here}
         if derived is None or not derived.is_good(flight, at):
             derived = self._derived[instance.id] = _derive(ledger, instance, flight, at)
-        means, variances = derived.now()
+        means, variances, most = derived.then(at)
         means += kept
+        most += kept
         if instance.kv_tokens is not None:
             means[:_FREE_SLOTS] += _FREE * instance.kv_tokens
-        return means, variances
+            most[:_FREE_SLOTS] += _FREE * instance.kv_tokens
+        return means, variances, most
 
 
 def _derive(ledger: Ledger, instance: Instance, flight: Flight, at: int) -> _Derived:
     token_us = ledger.token_us(instance.id)
     generated = flight.generated(at, token_us)
     share = 1 - ledger.shared_tokens(instance.id) / max(1.0, flight.prompt_tokens)
-    held = flight.prompts * share + generated
-    means, variances = ledger.curves.together(
-        flight.curves, held, generated, flight.limits, token_us, flight.delays_us(at)
-    )
+    unfilled = ledger.unfilled_tokens(instance.id)
+    held = flight.prompts * share + generated + unfilled
+    delays_us = flight.delays_us(at)
     return _Derived(
         at=at,
         flight=flight,
         changes=flight.changes,
+        calls=len(flight),
         prompt_tokens=flight.prompt_tokens,
         ended_tokens=flight.ended_tokens,
         share=share,
-        means=means,
-        variances=variances,
+        unfilled=unfilled,
+        tokens_per_us=float(np.count_nonzero(delays_us == 0)) / token_us,
+        held=ledger.curves.together(
+            flight.curves, held, generated, flight.limits, token_us, delays_us
+        ),
     )
 
 
@@ -166,7 +184,7 @@ def _kept(ledger: Ledger, instance: Instance, at: int) -> Floats:
 
 def of_request(
     ledger: Ledger, request: Request, held: Floats, token_us: Floats, delays_us: Floats
-) -> Forecast:
+) -> Future:
     """Of the request alone, were it dispatched now; instances x SLOTS; ours. Of each, the tokens
     that it would hold there from the beginning, how long one of its answer would take, and how long
     it would be until the first."""

@@ -4,7 +4,7 @@ from collections.abc import Hashable, Iterator, Mapping, Sequence
 
 import numpy as np
 
-from kairos.dispatcher.demand import SLOT_US, SLOTS, Floats, Ints, expected, limit_of
+from kairos.dispatcher.demand import SLOT_US, SLOTS, Floats, Future, Ints, expected, limit_of
 from kairos.dispatcher.ledger import Ledger
 from kairos.dispatcher.occupancy import (
     BySurvival,
@@ -16,7 +16,7 @@ from kairos.dispatcher.occupancy import (
 from kairos.dispatcher.refusals import Refusals
 from kairos.model import Instance, Request
 
-SPREAD = 1.5  # standard deviations of what is expected that are kept free: `kairos`
+SPREAD = 1.75  # standard deviations of what is expected that are kept free: `kairos`
 ALIKE = 0.01  # costs that differ by less are taken for the same: `kairos`
 
 _MAX_WAITS = 10_000  # requests that wait for a warm instance
@@ -62,7 +62,7 @@ class _Slots:
         open_to = self._not_suspended(instances, at)
         if not open_to:
             return 0.0
-        means, _ = self._occupancy.of(open_to, at)
+        means, *_ = self._occupancy.of(open_to, at)
         return float((self._capacities(open_to, at) - means[:, 0]).max())
 
     def _with_room(
@@ -108,7 +108,7 @@ class _Slots:
         self, loads: Floats, instance: Instance, reserved: Floats, at: int
     ) -> Floats:
         """A call is there to the end of the slot in which it ends, where others wait for that."""
-        means, _ = self._occupancy.of([instance], at)
+        means, *_ = self._occupancy.of([instance], at)
         own = loads - means[0]
         own[..., 1:] = np.maximum(own[..., 1:], own[..., :-1])
         beside: Floats = np.where(reserved > 0, means[0] + own + reserved, loads)
@@ -123,7 +123,7 @@ class _Slots:
         begins = self._room_begins(loads, open_to, at)
         row = int(begins.argmin())
         instance = open_to[row]
-        [means], _ = self._occupancy.of([instance], at)
+        [means], *_ = self._occupancy.of([instance], at)
         [capacity] = self._capacities([instance], at)
         # It grows from when it begins, by slot; more than all would be taken for all.
         alone = np.minimum(np.maximum(0.0, loads[row] - means), capacity)
@@ -169,7 +169,7 @@ class TimeSlot(_Slots):
     def _loads(
         self, request: Request, instances: Sequence[Instance], held: Floats, at: int
     ) -> Floats:
-        means, _ = self._occupancy.of(instances, at)
+        means, *_ = self._occupancy.of(instances, at)
         lasts_us = np.array([self._ledger.lasts_us(request)])
         prompt, new = held[:1], np.zeros(1)
         speeds = [paper_token_us(self._ledger, instance) for instance in instances]
@@ -275,19 +275,20 @@ class Kairos(_Slots):
         curves, limits = np.array(kinds).repeat(n, axis=0).T
         none, rows = np.zeros(len(limits)), np.tile(self._board.rows(instances), len(kinds))
         token_us, delays_us = self._board.token_us(rows), self._board.begins_us(rows)
-        more, spread = self._ledger.curves.surviving(
+        own = self._ledger.curves.surviving(
             curves.astype(np.intp), none, none, limits, token_us, delays_us
         )
-        means, variances = self._occupancy.of(instances, at)
-        shape = len(kinds), n, SLOTS
-        loads = means + more.reshape(shape) + SPREAD * np.sqrt(variances + spread.reshape(shape))
+        mean, variance, most = (each.reshape(len(kinds), n, SLOTS) for each in own)
+        loads = _beside(self._occupancy.of(instances, at), (mean, variance, most))
         has_room = self._peaks(loads, instances, at) <= self._capacities(instances, at)
         for number in np.flatnonzero(~has_room.any(axis=1)):
             self._refused.close(kinds[number], instances)
 
     def _held(self, request: Request, instances: Sequence[Instance], at: int) -> Floats:
-        """What calls in flight there have in common with it is held already, or kept for it."""
+        """What calls in flight there have in common with it is held already, or kept for it. Of its
+        last block it leaves half free, on average."""
         held = super()._held(request, instances, at)
+        held += self._board.unfilled(self._board.rows(instances))
         if in_use := self._ledger.prefixes.in_use(request):
             held -= [in_use.get(each.id, 0) for each in instances]
         if (kept := self._ledger.returns.kept_for(request, at)) is not None:
@@ -297,9 +298,15 @@ class Kairos(_Slots):
     def _loads(
         self, request: Request, instances: Sequence[Instance], held: Floats, at: int
     ) -> Floats:
-        means, variances = self._occupancy.of(instances, at)
         rows = self._board.rows(instances)
         token_us, delays_us = self._board.token_us(rows), self._board.begins_us(rows)
-        more, spread = of_request(self._ledger, request, held, token_us, delays_us)
-        loads: Floats = means + more + SPREAD * np.sqrt(variances + spread)
-        return loads
+        own = of_request(self._ledger, request, held, token_us, delays_us)
+        return _beside(self._occupancy.of(instances, at), own)
+
+
+def _beside(others: Future, own: Future) -> Floats:
+    """With `SPREAD` standard deviations, but no more than if nobody ended: where few do, what is
+    left is anything but normally distributed."""
+    means, variances, most = (ours + theirs for ours, theirs in zip(own, others, strict=True))
+    loads: Floats = np.minimum(means + SPREAD * np.sqrt(variances), most)
+    return loads

@@ -30,7 +30,7 @@ from kairos.scheduler.knowledge import Knowledge
 from kairos.scheduler.policies import Key, Policy
 
 OVERTAKEN = 9
-PASSED_OVER = 1.0  # times its own predicted work
+PASSED_OVER = 4.0  # times its own predicted work
 BACKFILL = 8
 MAX_WAIT_US = 600 * SECOND
 _RENEWED_AT_ONCE = 256  # keys, per fact, after new ranks: under 2 ms (`make bench`)

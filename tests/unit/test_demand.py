@@ -52,7 +52,7 @@ def alive(curves, row, generated, token_us, limit=INF, delay_us=0):
     generated = np.array([float(generated)])
     one = np.array([token_us])
     limits, delays = np.array([limit]), np.array([float(delay_us)])
-    mean, _ = curves.surviving(np.array([row]), ones, generated, limits, one, delays)
+    mean, *_ = curves.surviving(np.array([row]), ones, generated, limits, one, delays)
     return mean[0] / (1000 + np.maximum(0, SLOT_AT_US - delay_us) / token_us)
 
 
@@ -211,7 +211,7 @@ def test_until_its_prompt_is_computed_a_call_neither_grows_nor_ends():
     assert len(both) > 5
     assert [later[slot] for slot in both] == pytest.approx([at_once[slot - 2] for slot in both])
     held = np.array([100.0])
-    mean, variance = curves.surviving(
+    mean, variance, _ = curves.surviving(
         np.array([row]), held, np.zeros(1), np.array([INF]), np.array([9e3]), np.array([1e12])
     )
     assert (mean == 100).all()
@@ -239,20 +239,21 @@ def test_calls_that_run_together_hold_the_sum_of_what_each_holds(calls, token_us
         row_of(curves, build.request("r", agent=f"a{n}"), known)
         for n, known in enumerate([exponential(100.0), always(700), None])
     ]
-    means, variances = np.zeros(SLOTS), np.zeros(SLOTS)
+    sums = np.zeros((3, SLOTS))
     for kind, *each in calls:
         held, generated, limit, delay_us = (np.array([float(value)]) for value in each)
         one, speed = np.array([rows[kind]]), np.array([token_us])
-        mean, variance = curves.surviving(one, held, generated, limit, speed, delay_us)
-        means += mean[0]
-        variances += variance[0]
+        found = curves.surviving(one, held, generated, limit, speed, delay_us)
+        sums += np.stack(found)[:, 0]
 
     kinds, *columns = (np.array(each) for each in zip(*calls, strict=True))
     held, generated, limits, delays_us = (column.astype(float) for column in columns)
     got = curves.together(np.array(rows)[kinds], held, generated, limits, token_us, delays_us)
-    np.testing.assert_allclose(got[0], means, rtol=1e-9, atol=1e-6)
-    np.testing.assert_allclose(got[1], variances, rtol=1e-6, atol=1e-3)
+    np.testing.assert_allclose(got[0], sums[0], rtol=1e-9, atol=1e-6)
+    np.testing.assert_allclose(got[1], sums[1], rtol=1e-6, atol=1e-3)
+    np.testing.assert_allclose(got[2], sums[2], rtol=1e-9, atol=1e-6)
     assert (got[1] >= 0).all()
+    assert (got[2] >= got[0] - 1e-6).all()
 
 
 def test_each_kind_has_a_row_and_a_row_is_by_what_is_known_now():

@@ -271,3 +271,13 @@ def test_models_and_instances_that_serve_them():
     assert [i.id for i in made.serving("n")] == ["a", "b"]
     assert [i.id for i in made.serving(None)] == ["a", "b", "c"]
     assert made.serving("x") == []
+
+
+def test_each_call_leaves_half_of_its_last_block_free():
+    made = ledger(build.instance("a", block_size=16))
+    made.book(build.request("r", prompt=100), "a", 0)
+    made.book(build.request("s", prompt=10), "a", 0)
+    assert made.held_tokens("a", 0) == 110 + 2 * 7.5
+    made.release("s", 0)
+    assert made.held_tokens("a", 0) == 107.5
+    assert made.unfilled_tokens("gone") == 0

@@ -45,9 +45,10 @@ def derived(ledger, derive=None):
 @pytest.mark.parametrize("derive", [by_modes, BySurvival()])
 def test_nothing_runs_nothing_is_held(derive):
     occupancy, _ = derived(ledger(), derive)
-    means, variances = occupancy.of([INSTANCE], 0)
+    means, variances, most = occupancy.of([INSTANCE], 0)
     assert not means.any()
     assert not variances.any()
+    assert not most.any()
 
 
 def test_it_is_derived_once_until_something_changes_there_or_half_a_slot_is_over():
@@ -118,10 +119,11 @@ def test_a_request_alone_holds_what_it_would_there():
     made = ledger(INSTANCE, build.instance("b"))
     request = build.request("r", prompt=100, agent="x", completion_limit=1)
     held, token_us = build.floats(100, 60), build.floats(10_000, 10_000)
-    means, variances = of_request(made, request, held, token_us, build.floats(0, SECOND))
-    assert means.shape == variances.shape == (2, 48)
+    means, variances, most = of_request(made, request, held, token_us, build.floats(0, SECOND))
+    assert means.shape == variances.shape == most.shape == (2, 48)
     assert means[0].tolist() == [100] + [0] * 47
     assert means[1].tolist() == [60, 60, 60] + [0] * 45  # in a second it begins
+    assert most[1, [0, 2, 3, 47]].tolist() == [60, 60, 110, 60 + 50 * 45]  # should it not end
     assert not variances.any()
 
 
@@ -179,16 +181,16 @@ def test_a_few_changes_among_many_calls_count_as_if_these_were_like_the_others(m
     for n in range(40):
         made.book(build.request(f"r{n}", prompt=100 + n, agent="x"), "a", 0)
     derive = BySurvival()
-    before, spread = derive(made, instance, SECOND)
+    before, spread, _ = derive(made, instance, SECOND)
     made.release("r7", SECOND, Finished("r7", completion_tokens=30))
     made.book(build.request("new", prompt=400, agent="x"), "a", SECOND)
     made.progressed({"r9": 31}, SECOND)
     for _ in range(2):  # asked again, it is not counted again
-        means, variances = derive(made, instance, SECOND)
+        means, variances, _ = derive(made, instance, SECOND)
     assert len(whole) == 1
     assert means[0] == pytest.approx(before[0] - 107 - 30 + 400)
     assert variances == pytest.approx(spread * means[0] / before[0])
-    expected, _ = BySurvival()(made, instance, SECOND)
+    expected, *_ = BySurvival()(made, instance, SECOND)
     assert means == pytest.approx(expected, rel=0.08)
     assert abs(means[:8] - expected[:8]).sum() < 0.5 * abs(before[:8] - expected[:8]).sum()
 

@@ -556,3 +556,19 @@ def test_what_ends_in_the_slot_in_which_another_could_begin_stands_in_its_way(la
     placement.reserve(waits, [instance], 0)
     asks = build.request("asks", prompt=200, agent="asks")
     assert (placement.choose(asks, [instance], [], 0) is instance) == goes
+
+
+def test_where_few_end_no_more_is_expected_than_if_nobody_did():
+    known = {"tokens": {"x": exponential(3_000.0)}}
+    told = {"prompt": 100, "agent": "x", "completion_limit": 4_000}
+
+    def chosen(kv):
+        slow = build.instance("a", kv=kv, token_us=100_000.0, seqs=99)
+        placed = Placed("kairos", slow, **known)
+        for n in range(10):
+            placed.book(f"r{n}", "a", told=1, **told)
+        return placed.choose(**told)
+
+    most = 10 * 101 + 100 + 11 * (SLOTS - 1) * SLOT_US / 100_000
+    assert chosen(int(most) + 10) == "a"
+    assert chosen(int(most) - 500) is None
