@@ -75,6 +75,10 @@ class Flight:
             self._values[:, row] = self._values[:, last]
             self._curves[row] = self._curves[last]
 
+    def all_changed(self) -> None:
+        """What is known of each of them is not what it was."""
+        self.changes += len(self)
+
     @property
     def curves(self) -> Ints:
         return self._curves[: len(self._ids)]

@@ -94,6 +94,8 @@ class Ledger:
         self._find_smallest()
         self._last_booking.pop(instance_id, None)
         self.prefixes.leave(instance_id)
+        if instance_id in self._flights:  # nothing is known any more of what they share
+            self._flights[instance_id].all_changed()
         self.returns.leave(instance_id)
         self.health.forget(instance_id)
         self._held.pop(instance_id, None)

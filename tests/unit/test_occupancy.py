@@ -200,3 +200,14 @@ def test_a_few_changes_among_many_calls_count_as_if_these_were_like_the_others(m
     assert len(whole) == 3  # too many: all of them were looked at again
     derive(made, instance, SECOND + RENEWED_US)
     assert len(whole) == 4
+
+
+def test_what_calls_shared_is_not_expected_to_be_shared_when_their_instance_comes_back():
+    made, alike = ledger(), {"prefix": (1, 2, 3, 4), "prefix_units": 256, "agent": "x"}
+    for name in ("one", "two"):
+        made.book(build.request(name, prompt=256, **alike), "a", 0)
+    derive = BySurvival()
+    shared = derive(made, INSTANCE, 0)[0][0]
+    made.leave("a")
+    made.join(INSTANCE)
+    assert derive(made, INSTANCE, 0)[0][0] > 1.8 * shared
