@@ -188,7 +188,7 @@ class Ledger:
             return known[2]
         flight = self._flights[instance_id]
         generated = flight.generated(at, self.token_us(instance_id))
-        tokens = float(flight.prompts.sum() + generated.sum()) - self.shared_tokens(instance_id)
+        tokens = flight.prompt_tokens + float(generated.sum()) - self.shared_tokens(instance_id)
         tokens += len(flight) * self.unfilled_tokens(instance_id)
         self._held[instance_id] = self.changes, at, tokens
         return tokens
@@ -201,10 +201,10 @@ class Ledger:
     def shared_tokens(self, instance_id: str) -> float:
         """Of the prompts there: what several have in common, all but once. However different the
         lengths are that are told of it, no more than all prompts but the longest."""
-        prompts = self._flights[instance_id].prompts
-        if len(prompts) < 2:
+        flight = self._flights[instance_id]
+        if len(flight) < 2:
             return 0.0
-        most = float(prompts.sum() - prompts.max())
+        most = flight.prompt_tokens - float(flight.prompts.max())
         return min(most, self.prefixes.shared_tokens(instance_id))
 
     def token_us(self, instance_id: str) -> float:

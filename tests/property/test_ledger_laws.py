@@ -211,9 +211,10 @@ class LedgerMachine(RuleBasedStateMachine):
             if n <= _FEW:
                 anew = BySurvival()
                 anew(ledger, instance, derived_at)
-                mean, variance, _ = anew(ledger, instance, asked_at)
+                mean, variance, at_most = anew(ledger, instance, asked_at)
                 assert (means[row] == mean).all()
                 assert (variances[row] == variance).all()
+                assert (most[row] == at_most).all()
 
     def derived_at(self, occupancy, instance):
         return int(occupancy._derived_at[occupancy.board.rows([instance])[0]])

@@ -202,9 +202,9 @@ def test_a_cell_comes_out_the_same_twice(placement):
 
 def test_memory_binds_with_the_paper_s_larger_model():
     """Or nothing would be learnt about packing: under round-robin calls are preempted."""
-    outcome = run(cell(placement="round-robin", policy="fcfs", workflows=250, rate_per_s=9.0))
+    outcome = run(cell(placement="round-robin", policy="fcfs", workflows=300, rate_per_s=9.0))
 
-    assert outcome.preempted_share > 0.05
+    assert outcome.preempted_share > 0.1
     assert outcome.preemptions_per_call >= outcome.preempted_share
     assert outcome.recomputed_token_share > 0.03
 
