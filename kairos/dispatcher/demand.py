@@ -38,9 +38,9 @@ _BETWEEN: Floats = np.stack(
     [np.interp(range(SLOTS), WORKED_OUT, row) for row in np.eye(len(WORKED_OUT))]
 )
 
-# Tokens held at the beginning of each slot: mean, variance, and what it would be if nobody had
-# ended by then.
-Future = tuple[Floats, Floats, Floats]
+# Tokens held at the beginning of each slot, 3 x (calls or instances x) SLOTS: mean, variance, and
+# what it would be if nobody had ended by then.
+Future = npt.NDArray[np.float64]
 
 
 class Lengths(Protocol):
@@ -174,7 +174,7 @@ class Curves:
         delays_us: Floats,
     ) -> Future:
         """What each call will hold at the beginning of each slot, the first of which is now;
-        calls x SLOTS.
+        3 x calls x SLOTS.
 
         Of each call its row, the tokens that it holds now, how many of them are of its answer, how
         many that has at most (`inf`: no limit), how long one takes it, and how long it is until it
@@ -185,7 +185,8 @@ class Curves:
         tokens = held + grown
         mean = alive * tokens
         variance = mean * (tokens - mean)
-        return mean.T @ _BETWEEN, variance.T @ _BETWEEN, tokens.T @ _BETWEEN
+        future: Future = np.array([mean.T, variance.T, tokens.T]) @ _BETWEEN
+        return future
 
     def together(
         self,
@@ -196,7 +197,8 @@ class Curves:
         token_us: float,
         delays_us: Floats,
     ) -> Future:
-        """The same of all calls in sum, where a token takes all of them as long: SLOTS."""
+        """The same of all calls in sum, where a token takes all of them as long: 3 x
+        SLOTS."""
         grown = (np.maximum(0.0, _AT_US - delays_us) if delays_us.any() else _AT_US) / token_us
         alive = self._alive(rows, generated, limits, grown)
         # Of `held + grown` and its square, term by term: products with columns are what is quick.
@@ -209,7 +211,8 @@ class Curves:
         alive *= grown
         variance += alive @ one
         most = held.sum() + grown.sum(axis=1) * (len(rows) / grown.shape[1])
-        return mean @ _BETWEEN, variance @ _BETWEEN, most @ _BETWEEN
+        future: Future = np.array([mean, variance, most]) @ _BETWEEN
+        return future
 
     def _alive(
         self, rows: Ints | int, generated: Floats | float, limits: Floats | float, grown: Floats

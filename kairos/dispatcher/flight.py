@@ -62,6 +62,10 @@ class Flight:
         self._values[3, row], self._values[4, row], self._values[6, row] = generated, at, at
         self.changes += 1
 
+    def told_at(self, request_id: str) -> float:
+        """When its length was told last."""
+        return float(self._values[4, self._row_of[request_id]])
+
     def remove(self, request_id: str, answer: int) -> None:
         """`answer`: its length in the end."""
         row, last = self._row_of.pop(request_id), len(self._ids) - 1

@@ -4,6 +4,7 @@ two cannot disagree."""
 import math
 from collections.abc import Iterator, Mapping
 from itertools import count
+from statistics import median
 
 import msgspec
 from msgspec.structs import replace
@@ -265,10 +266,20 @@ class Ledger:
 
     def progressed(self, completion_tokens: Mapping[str, int], at: int) -> None:
         """Answers are so long by now. A count that is behind what was told before is late news."""
+        token_us: dict[str, list[float]] = {}  # by instance id, of each answer
         for request_id, tokens in completion_tokens.items():
             booking = self._booking_of.get(request_id)
-            if booking is not None and tokens >= booking.generated:
-                self._grown(booking, tokens, at)
+            if booking is None or tokens < booking.generated:
+                continue
+            if 0 < booking.generated < tokens:
+                took_us = at - self._flights[booking.instance_id].told_at(request_id)
+                each_us = took_us / (tokens - booking.generated)
+                token_us.setdefault(booking.instance_id, []).append(each_us)
+            self._grown(booking, tokens, at)
+        for instance_id, found in token_us.items():
+            speed = self._speeds.get(instance_id)
+            if speed is not None:  # some may have been held up: the median
+                speed.token_took(median(found), self.running(instance_id))
 
     def _grown(self, booking: Booking, tokens: int, at: int) -> None:
         booking.generated = tokens
@@ -356,4 +367,4 @@ def _learn(speed: Speed, booking: Booking, finished: Finished, running: int, at:
     cached = booking.cached_tokens if finished.cached_tokens is None else finished.cached_tokens
     speed.prompt_took(max(0, prompt - cached), first_at - booking.at)
     if finished.completion_tokens is not None and finished.completion_tokens > 1:
-        speed.answer_took(finished.completion_tokens - 1, at - first_at, running)
+        speed.token_took((at - first_at) / (finished.completion_tokens - 1), running)

@@ -21,11 +21,12 @@ from kairos.dispatcher.flight import Flight
 from kairos.dispatcher.ledger import Ledger
 from kairos.model import SECOND, Instance, Request
 
-_FREE, _FREE_SLOTS = 0.02, SECOND // SLOT_US  # of the memory, for the next second: steps last
+# The share of the memory that is kept free by slot: for the next second, since steps last.
+_FREE: Floats = np.where(SLOT_AT_US < SECOND, 0.02, 0.0)
 RENEWED_US = SLOT_US // 2  # forecasts are derived anew when they are so old
 _FEW = 8  # changes to less than one in so many calls are small: `BySurvival`
 _ZEROS = np.zeros(SLOTS)
-_NOTHING: Future = (_ZEROS, _ZEROS, _ZEROS)
+_NOTHING: Future = np.zeros((3, SLOTS))
 Derive = Callable[[Ledger, Instance, int], Future]
 
 
@@ -38,12 +39,12 @@ class Occupancy:
         # By row of the board: of which version, when, and what was derived.
         self._versions = np.zeros(0, dtype=np.int64)
         self._derived_at = np.zeros(0, dtype=np.int64)
-        self._forecasts = np.zeros((3, 0, SLOTS))
+        self._forecasts: Future = np.zeros((3, 0, SLOTS))
         # What was asked last: rows, state of the ledger and instant; and the answer.
         self._last: tuple[Ints | None, tuple[int, int], Future] = None, (0, 0), _NOTHING
 
     def of(self, instances: Sequence[Instance], at: int) -> Future:
-        """Instances x SLOTS."""
+        """3 x instances x SLOTS."""
         rows, state = self.board.rows(instances), (self._ledger.changes, at)
         if rows is self._last[0] and state == self._last[1]:
             return self._last[2]
@@ -55,12 +56,11 @@ class Occupancy:
         for place in np.flatnonzero(is_old).tolist():
             row = rows[place]
             self._versions[row], self._derived_at[row] = versions[row], at
-            for each, found in enumerate(self._derive(self._ledger, instances[place], at)):
-                self._forecasts[each, row] = found
-        means, variances, most = self._forecasts.take(rows, axis=1)
+            self._forecasts[:, row] = self._derive(self._ledger, instances[place], at)
+        future: Future = self._forecasts.take(rows, axis=1)
         if len(rows) > 1:
-            self._last = rows, state, (means, variances, most)
-        return means, variances, most
+            self._last = rows, state, future
+        return future
 
     def _add_rows(self, count: int) -> None:
         none = np.zeros(count, dtype=np.int64)  # a version that no instance has
@@ -76,7 +76,7 @@ def by_modes(ledger: Ledger, instance: Instance, at: int) -> Future:
         return _NOTHING
     token_us = paper_token_us(ledger, instance)
     means = expected(flight.prompts, flight.ages_us(at), flight.lasts_us, token_us)
-    return means, _ZEROS, means
+    return np.array([means, _ZEROS, means])
 
 
 def paper_token_us(ledger: Ledger, instance: Instance) -> float:
@@ -114,9 +114,8 @@ class _Derived(msgspec.Struct, frozen=True):
         more += self.unfilled * (len(flight) - self.calls)
         more += self.tokens_per_us * (at - self.at)
         more -= flight.ended_tokens - self.ended_tokens
-        means, variances, most = self.held
-        times = max(0.0, 1 + more / max(1.0, float(means[0])))
-        return times * means, times * variances, times * most
+        future: Future = max(0.0, 1 + more / max(1.0, float(self.held[0, 0]))) * self.held
+        return future
 
 
 class BySurvival:
@@ -135,20 +134,16 @@ class BySurvival:
         flight = ledger.flight(instance.id)
         kept = _kept(ledger, instance, at)
         if not flight:
-            return kept, _ZEROS, kept
+            return np.array([kept, _ZEROS, kept])
         derived = self._derived.get(instance.id)
         if derived is None:  # it may have come in the place of one that left
             here = ledger.instances
             self._derived = {name: each for name, each in self._derived.items() if name in here}
         if derived is None or not derived.is_good(flight, at):
             derived = self._derived[instance.id] = _derive(ledger, instance, flight, at)
-        means, variances, most = derived.then(at)
-        means += kept
-        most += kept
-        if instance.kv_tokens is not None:
-            means[:_FREE_SLOTS] += _FREE * instance.kv_tokens
-            most[:_FREE_SLOTS] += _FREE * instance.kv_tokens
-        return means, variances, most
+        future = derived.then(at)
+        future[::2] += kept + _FREE * (instance.kv_tokens or 0)
+        return future
 
 
 def _derive(ledger: Ledger, instance: Instance, flight: Flight, at: int) -> _Derived:
@@ -185,8 +180,8 @@ def _kept(ledger: Ledger, instance: Instance, at: int) -> Floats:
 def of_request(
     ledger: Ledger, request: Request, held: Floats, token_us: Floats, delays_us: Floats
 ) -> Future:
-    """Of the request alone, were it dispatched now; instances x SLOTS; ours. Of each, the tokens
-    that it would hold there from the beginning, how long one of its answer would take, and how long
-    it would be until the first."""
+    """Of the request alone, were it dispatched now: 3 x instances x SLOTS. Of each, the tokens that
+    it would hold there from the beginning, how long one of its answer would take, and how long it
+    would be until the first. Ours."""
     curve, limit = ledger.curve_of(request), limit_of(request)
     return ledger.curves.surviving(curve, held, 0.0, limit, token_us, delays_us)

@@ -1,6 +1,7 @@
 """Placements that go by what instances are expected to hold in each slot of the future."""
 
 from collections.abc import Hashable, Iterator, Mapping, Sequence
+from itertools import repeat
 
 import numpy as np
 
@@ -16,7 +17,7 @@ from kairos.dispatcher.occupancy import (
 from kairos.dispatcher.refusals import Refusals
 from kairos.model import Instance, Request
 
-SPREAD = 1.75  # standard deviations of what is expected that are kept free: `kairos`
+SPREAD = 2.0  # standard deviations of what is expected that are kept free: `kairos`
 ALIKE = 0.01  # costs that differ by less are taken for the same: `kairos`
 
 _MAX_WAITS = 10_000  # requests that wait for a warm instance
@@ -255,7 +256,7 @@ class Kairos(_Slots):
         board, rows = self._board, self._board.rows(instances)
         new = np.full(len(rows), float(request.prompt_tokens))
         if cached:
-            new -= [cached.get(each.id, 0) for each in instances]
+            new -= _column(instances, cached)
         running = board.running(rows)
         decode_us = tokens * board.token_us(rows)
         slowed_us = running * tokens * board.token_slope_us(rows)
@@ -278,8 +279,8 @@ class Kairos(_Slots):
         own = self._ledger.curves.surviving(
             curves.astype(np.intp), none, none, limits, token_us, delays_us
         )
-        mean, variance, most = (each.reshape(len(kinds), n, SLOTS) for each in own)
-        loads = _beside(self._occupancy.of(instances, at), (mean, variance, most))
+        others = self._occupancy.of(instances, at)[:, None]
+        loads = _beside(others, own.reshape(3, len(kinds), n, SLOTS))
         has_room = self._peaks(loads, instances, at) <= self._capacities(instances, at)
         for number in np.flatnonzero(~has_room.any(axis=1)):
             self._refused.close(kinds[number], instances)
@@ -290,9 +291,9 @@ class Kairos(_Slots):
         held = super()._held(request, instances, at)
         held += self._board.unfilled(self._board.rows(instances))
         if in_use := self._ledger.prefixes.in_use(request):
-            held -= [in_use.get(each.id, 0) for each in instances]
+            held -= _column(instances, in_use)
         if (kept := self._ledger.returns.kept_for(request, at)) is not None:
-            held -= [kept[1] if each.id == kept[0] else 0 for each in instances]
+            held -= _column(instances, dict([kept]))
         return held
 
     def _loads(
@@ -304,9 +305,15 @@ class Kairos(_Slots):
         return _beside(self._occupancy.of(instances, at), own)
 
 
+def _column(instances: Sequence[Instance], known: Mapping[str, int]) -> Floats:
+    """What is known by id; 0 where nothing is."""
+    values = map(known.get, [each.id for each in instances], repeat(0))
+    return np.fromiter(values, np.float64, len(instances))
+
+
 def _beside(others: Future, own: Future) -> Floats:
     """With `SPREAD` standard deviations, but no more than if nobody ended: where few do, what is
     left is anything but normally distributed."""
-    means, variances, most = (ours + theirs for ours, theirs in zip(own, others, strict=True))
+    means, variances, most = own + others
     loads: Floats = np.minimum(means + SPREAD * np.sqrt(variances), most)
     return loads

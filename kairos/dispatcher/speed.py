@@ -90,14 +90,15 @@ class Speed:
         line = self.pace.prompt
         return self.times * max(0.0, line.at(tokens) - line.at(0))
 
-    def answer_took(self, tokens: int, took_us: int, running: int) -> None:
-        if took_us <= 0:
+    def token_took(self, token_us: float, running: int) -> None:
+        """A token of each answer, with so many calls beside each other."""
+        if token_us <= 0:
             return
         expected_us = self.pace.token.at(running)
-        each_us = _bounded(took_us / tokens, expected_us)
-        self.pace.token.see(running, each_us)
+        token_us = _bounded(token_us, expected_us)
+        self.pace.token.see(running, token_us)
         if expected_us > 0:
-            self._times += (1 - _FORGETTING) * (each_us / expected_us - self._times)
+            self._times += (1 - _FORGETTING) * (token_us / expected_us - self._times)
 
     def prompt_took(self, tokens: int, took_us: int) -> None:
         self.pace.prompt.see(tokens, _bounded(took_us, self.pace.prompt.at(tokens)))

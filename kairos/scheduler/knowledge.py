@@ -64,7 +64,9 @@ class Knowledge:
             self._ranks.pop(key, None)
             if key[2] == POOLED:
                 self._models.pop(key[:2], None)
-        self._profiles.update((profile.key, profile) for profile in event.profiles)
+        for profile in event.profiles:
+            self._profiles[profile.key] = profile
+            self._answers.told(profile)
         self._ranks.update((rank.key, rank.rank) for rank in event.ranks)
         if event.kendall_tau is not None:
             self.kendall_tau = event.kendall_tau
@@ -166,11 +168,7 @@ class Knowledge:
 
     def completion_tokens(self, request: Request) -> Distribution | None:
         """Of the answers to calls like this one; None while nothing is known."""
-        seen = self._answers.distribution(request)
-        if seen is not None:
-            return seen
-        profile = self._profiles.get(agent_key(request))  # of before a restart
-        return profile.completion_tokens if profile is not None else None
+        return self._answers.distribution(request)
 
     def latency_us(self, request: Request) -> Distribution | None:
         """Of the execution of calls like this one; None while nothing is known."""

@@ -1,12 +1,14 @@
 """What is known of the lengths of answers, call by call."""
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from kairos.learnt import QUANTILES
+from kairos.learnt import distribution as distribution_of
 from kairos.scheduler.answers import _MAX_AGENTS, _WINDOW, Answers
-from tests import build
+from tests import build, learnt
 
 
 def seen(answers, tokens, agent="x", app="app"):
@@ -33,7 +35,7 @@ def test_the_first_answers_are_not_taken_for_all_that_there_are():
     answers = Answers()
     seen(answers, [2] * 4)
     assert distribution(answers).quantiles[-1] > 500
-    assert distribution(answers).quantiles[len(distribution(answers).quantiles) // 2] > 50
+    assert sum(each > 30 for each in distribution(answers).quantiles) == QUANTILES // 2
 
 
 def test_in_the_end_it_is_what_was_seen():
@@ -73,3 +75,48 @@ def test_agents_are_forgotten_that_were_not_seen_for_longest():
     seen(answers, [10], agent="one more")
     assert distribution(answers, agent="first") is None
     assert distribution(answers, agent="kept") is not None
+
+
+def profile(tokens, samples, agent="x"):
+    known = None if tokens is None else distribution_of(np.array(tokens, float))
+    fields = {"tenant": "default", "samples": samples, "completion_tokens": known}
+    return learnt.profile(agent, [1], **fields)
+
+
+def test_a_new_balancer_begins_with_what_the_profile_says_as_if_it_had_seen_it():
+    first, new = Answers(), Answers()
+    lengths = [30, 5, 80, 41, 12, 60, 33, 90]
+    seen(first, lengths)
+    new.told(profile(lengths, 8))
+    assert distribution(new).quantiles == pytest.approx(distribution(first).quantiles)
+    seen(first, [500] * 4)
+    seen(new, [500] * 4)
+    assert distribution(new).quantiles == pytest.approx(distribution(first).quantiles)
+
+
+def test_what_a_balancer_has_seen_itself_is_not_counted_again():
+    answers = Answers()
+    seen(answers, [10] * 4)
+    known = distribution(answers)
+    answers.told(profile([900] * 50, 50))
+    assert distribution(answers) is known
+
+    early = Answers()
+    seen(early, [10] * 3)
+    early.told(profile([900] * 50, 50))
+    assert distribution(early).mean > 600
+
+
+def test_a_profile_of_too_few_or_without_answers_says_nothing():
+    answers = Answers()
+    answers.told(profile([10] * 3, 3))
+    answers.told(profile(None, 50))
+    assert distribution(answers) is None
+
+
+def test_a_profile_of_many_calls_fills_the_window():
+    answers = Answers()
+    answers.told(profile([10] * 64, 5_000))
+    assert sum(each == 10 for each in distribution(answers).quantiles) >= 0.9 * QUANTILES
+    seen(answers, [200] * _WINDOW)
+    assert sum(each == 200 for each in distribution(answers).quantiles) >= 0.9 * QUANTILES

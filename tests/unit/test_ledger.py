@@ -68,6 +68,24 @@ def test_a_count_that_is_behind_what_was_told_is_late_news():
     assert made.booking("r").first_token_at == SECOND + 2
 
 
+def test_how_quick_an_instance_is_shows_while_its_answers_grow():
+    made = ledger(build.instance("a", token_us=10_000.0), build.instance("b", token_us=10_000.0))
+    names = [f"r{n}" for n in range(5)]
+    for name in names:
+        booked(made, name)
+        made.first_token(name, 0)
+    for second in range(1, 100):  # 40 ms a token; one of them is held up
+        counts = dict.fromkeys(names, 1 + 25 * second)
+        made.progressed(counts | {"r3": 2 + second // 50}, second * SECOND)
+    assert made.speed("a").token_us(5) == pytest.approx(40_000, rel=0.1)
+    known = made.speed("a").token_us(5)
+    made.progressed({"r0": 1 + 25 * 99}, 120 * SECOND)  # nothing new
+    booked(made, "elsewhere", where="unheard of")
+    made.first_token("elsewhere", 120 * SECOND)
+    made.progressed({"elsewhere": 4000}, 121 * SECOND)
+    assert made.speed("b").token_us(5) == known
+
+
 def test_prompts_that_share_their_beginning_hold_it_once():
     made = ledger(build.instance("a", kv=10_000), build.instance("b", prefix_caching=False))
     alike = {"prompt": 300, "prefix": (1, 2, 3, 4), "prefix_units": 300}

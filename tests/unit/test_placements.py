@@ -23,6 +23,7 @@ from kairos.events import (
 )
 from kairos.learnt import QUANTILES, Distribution
 from kairos.model import SECOND
+from kairos.scheduler import answers
 from tests import build, learnt
 
 BY_SLOTS = ["time-slot", "kairos"]
@@ -374,7 +375,10 @@ def test_what_is_reserved_is_what_the_request_will_hold_from_when_there_is_room(
 
 
 @pytest.mark.parametrize("placement", BY_SLOTS)
-def test_requests_behind_one_that_waits_go_if_they_are_done_before_it_could_begin(placement):
+def test_requests_behind_one_that_waits_go_if_they_are_done_before_it_could_begin(
+    placement, monkeypatch
+):
+    monkeypatch.setattr(answers, "_GUESSED", [])  # answers are as long as they are said to be
     fleet = [build.instance("a", kv=1000, seqs=9, token_us=TOKEN_US)]
     balancer = build.balancer(*fleet, placement=placement, passed_over=0)
     tokens = {"short": 5, "long": 100}

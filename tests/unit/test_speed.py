@@ -27,7 +27,7 @@ def told(speed, seen):
         if of_prompt:
             speed.prompt_took(tokens, us)
         else:
-            speed.answer_took(tokens, us, running)
+            speed.token_took(us / tokens, running)
 
 
 def watched(seed, *, calls=600, speed=None, times=1.0, noise=0.3):
@@ -40,8 +40,7 @@ def watched(seed, *, calls=600, speed=None, times=1.0, noise=0.3):
             tokens, int(times * (20_000 + 100 * tokens) * random.lognormvariate(0, noise))
         )
         each_us = (8_000 + 200 * running) * random.lognormvariate(0, noise)
-        answer = random.randint(20, 400)
-        speed.answer_took(answer, int(times * answer * each_us), running)
+        speed.token_took(times * each_us, running)
     return speed
 
 
@@ -78,7 +77,7 @@ def test_until_calls_say_more_a_profile_does():
 
 def test_one_call_does_not_decide():
     speed = Speed(Pace(10_000.0))
-    speed.answer_took(100, 100 * 20_000, 40)
+    speed.token_took(20_000, 40)
     assert 10_000 < speed.token_us(8) < 20_000
     assert speed.token_us(40) < 20_000
 
@@ -120,19 +119,21 @@ def test_whatever_calls_say_times_are_finite_never_negative_and_never_fall_with_
 @pytest.mark.parametrize("absurd_us", [10**9, 10**15])
 def test_one_absurd_call_says_no_more_than_one_that_took_ten_times_as_long(absurd_us):
     speed, again = watched(5), watched(5)
-    speed.answer_took(1, absurd_us, 10)
+    again.token_took(10 * again.token_us(10), 10)
+    again.prompt_took(500, int(10 * again.prefill_us(500)))
+    speed.token_took(absurd_us, 10)
     speed.prompt_took(500, absurd_us)
-    assert speed.token_us(10) < 1.5 * again.token_us(10)
-    assert speed.prefill_us(500) < 1.5 * again.prefill_us(500)
+    assert speed.token_us(10) == pytest.approx(again.token_us(10), rel=1e-4)
+    assert speed.prefill_us(500) == pytest.approx(again.prefill_us(500), rel=1e-4)
 
 
 def test_times_that_were_nothing_can_become_something_again():
     speed = Speed(Pace())
     for _ in range(2000):
         speed.prompt_took(100, 0)
-        speed.answer_took(10, 1, 1)
+        speed.token_took(0.1, 1)
     for _ in range(2000):
         speed.prompt_took(100, 50_000)
-        speed.answer_took(10, 10 * 5_000, 1)
+        speed.token_took(5_000, 1)
     assert speed.prefill_us(100) == pytest.approx(50_000, rel=0.1)
     assert speed.token_us(1) == pytest.approx(5_000, rel=0.1)
