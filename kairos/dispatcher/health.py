@@ -32,15 +32,24 @@ class Health:
         self.changes = 0
 
     def told(
-        self, status: InstanceStatus, instance: Instance, held_tokens: float, ours: int, at: int
+        self,
+        status: InstanceStatus,
+        instance: Instance,
+        held: tuple[float, float],
+        ours: int,
+        at: int,
     ) -> None:
-        """`held_tokens`: what our bookings there, `ours` of them, come to at this instant."""
+        """`held`: tokens that our bookings there, `ours` of them, come to at this instant, without
+        and with those of which nothing was heard yet: their prompts may still wait for a step, and
+        will have memory then."""
         before = self._told.get(instance.id)
         told = _Told(status, at)
         if before is not None:
             told.suspended, told.unseen_tokens = before.suspended, before.unseen_tokens
         if status.kv_used is not None and instance.kv_tokens is not None:
-            unseen = max(status.kv_used * instance.kv_tokens - held_tokens, -held_tokens / 2)
+            heard, booked = held
+            used = status.kv_used * instance.kv_tokens
+            unseen = max(0.0, used - booked) + max(min(0.0, used - heard), -heard / 2)
             told.unseen_tokens += _WEIGHT * (unseen - told.unseen_tokens)
         preempted = before is not None and _more(before.status.preemptions, status.preemptions)
         told.suspended = _is_suspended(told, instance, preempted=preempted) and ours > 0

@@ -295,7 +295,10 @@ class Ledger:
     def status(self, status: InstanceStatus, at: int) -> None:
         instance = self.instances.get(status.instance_id)
         if instance is not None:
-            held = self.held_tokens(instance.id, at)
+            booked = self.held_tokens(instance.id, at)
+            begun = self._prompts.get(instance.id, {})
+            unheard = sum(self._booking_of[each].request.prompt_tokens for each in begun)
+            held = max(0.0, booked - unheard), booked
             self.health.told(status, instance, held, self.running(instance.id), at)
 
     def release(self, request_id: str, at: int, finished: Finished | None = None) -> None:

@@ -15,11 +15,11 @@ class Told:
     def __init__(self, instance=INSTANCE):
         self.health, self.at, self.instance = Health(), 0, instance
 
-    def tell(self, *, held=0.0, ours=1, **fields):
+    def tell(self, *, held=0.0, unheard=0.0, ours=1, **fields):
         """A second later; returns whether it is suspended."""
         self.at += SECOND
         status = InstanceStatus(self.instance.id, **fields)
-        self.health.told(status, self.instance, held, ours, self.at)
+        self.health.told(status, self.instance, (held - unheard, held), ours, self.at)
         return self.health.is_suspended(self.instance.id, self.at)
 
     def unseen(self, later=0):
@@ -117,6 +117,17 @@ def test_memory_that_bookings_overstate_counts_as_free_but_no_more_than_half_of_
     for _ in range(20):
         told.tell(kv_used=0.0, held=400.0)
     assert told.unseen() == pytest.approx(-200, rel=0.01)
+
+
+def test_memory_of_calls_that_have_not_begun_is_not_taken_for_free():
+    told = Told()
+    for used in (0.3, 0.2, 0.4):
+        told.tell(kv_used=used, held=400.0, unheard=200.0)
+        assert told.unseen() == 0
+    told.tell(kv_used=0.1, held=400.0, unheard=200.0)
+    assert told.unseen() == -50
+    told.tell(kv_used=0.55, held=400.0, unheard=200.0)
+    assert told.unseen() == pytest.approx(50)
 
 
 def test_who_is_forgotten_starts_anew():

@@ -236,6 +236,19 @@ def test_instances_of_a_kind_teach_each_other_and_kinds_that_are_gone_are_forgot
     assert len(made._paces) <= 3
 
 
+def test_an_engine_that_has_not_begun_a_call_is_not_taken_to_have_its_memory_free():
+    made = ledger(build.instance("a", kv=1000))
+    instance = made.instances["a"]
+    booked(made, "runs", prompt=200)
+    made.first_token("runs", 0)
+    booked(made, "waits", prompt=600)
+    made.status(InstanceStatus("a", kv_used=0.2), 0)
+    assert made.health.unseen_tokens(instance, 0) == 0
+    made.first_token("waits", 0)
+    made.status(InstanceStatus("a", kv_used=0.2), 0)  # it holds less than was thought
+    assert made.health.unseen_tokens(instance, 0) < -100
+
+
 def test_who_left_is_forgotten_with_what_it_said_of_itself():
     made = ledger()
     for n in range(20):
