@@ -38,7 +38,7 @@ LIMITS = Limits(kv_blocks=400, max_num_seqs=SEQS, max_num_batched_tokens=2048, m
 MODEL, WORKFLOWS, RATE_PER_S, TIME_LIMIT_S = "small", 40, 32.0, 300.0
 LEADS = (0, 1, 2, 4)
 REPETITIONS = 6
-MEASURES = {"until all had ended": "elapsed", "workflow, mean": "mean"}
+MEASURES = {"until all had ended": "elapsed", "mean end-to-end latency": "mean"}
 
 Times = dict[int, list[dict[str, float]]]  # by lead, of each repetition, in seconds
 
@@ -55,12 +55,10 @@ async def measure(repetitions: int, console: Console) -> Times:
             random = Random(repetition)  # noqa: S311  (an order, no secret)
             for lead in random.sample(LEADS, len(LEADS)):
                 found[lead].append(await run(urls, lead, repetition))
-                took = ", ".join(f"{name} {found[lead][-1][key]:.2f} s" for name, key in NAMED)
-                tell(f"repetition {repetition} of {repetitions}, lead {lead}: {took}")
+                took = found[lead][-1]
+                shown = ", ".join(f"{name} {took[key]:.2f} s" for name, key in MEASURES.items())
+                tell(f"repetition {repetition} of {repetitions}, lead {lead}: {shown}")
     return found
-
-
-NAMED = tuple(MEASURES.items())
 
 
 async def run(urls: Sequence[str], lead: int, repetition: int) -> dict[str, float]:
@@ -94,7 +92,7 @@ def figures(found: Times) -> list[Figure]:
             },
         )
         for lead in LEADS[1:]
-        for name, key in NAMED
+        for name, key in MEASURES.items()
         if (ratio := ratios(found, lead, key)) is not None
     ]
 
@@ -104,18 +102,16 @@ def table(found: Times) -> Table:
     for heading in ("lead", *MEASURES):
         made.add_column(heading, justify="right")
     for lead in LEADS[1:]:
-        all_ratios = [ratios(found, lead, key) for key in MEASURES.values()]
-        made.add_row(
-            str(lead),
-            *("" if r is None else f"{r.mean:.3f} [{r.low:.3f}, {r.high:.3f}]" for r in all_ratios),
-        )
+        made.add_row(str(lead), *(_shown(ratios(found, lead, key)) for key in MEASURES.values()))
     return made
 
 
+def _shown(ratio: Interval | None) -> str:
+    return "" if ratio is None else f"{ratio.mean:.3f} [{ratio.low:.3f}, {ratio.high:.3f}]"
+
+
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description="What it gains to send engines more than they run."
-    )
+    parser = argparse.ArgumentParser(description="What a lead gains: calls that wait in an engine.")
     parser.add_argument(
         "--repetitions", type=int, default=REPETITIONS, help=f"of all leads [{REPETITIONS}]"
     )
