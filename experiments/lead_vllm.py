@@ -37,7 +37,7 @@ SEQS = 4
 LIMITS = Limits(kv_blocks=400, max_num_seqs=SEQS, max_num_batched_tokens=2048, max_model_len=768)
 MODEL, WORKFLOWS, RATE_PER_S, TIME_LIMIT_S = "small", 40, 32.0, 300.0
 LEADS = (0, 1, 2, 4)
-REPETITIONS = 6
+REPETITIONS = 8
 MEASURES = {"until all had ended": "elapsed", "mean end-to-end latency": "mean"}
 
 Times = dict[int, list[dict[str, float]]]  # by lead, of each repetition, in seconds
@@ -86,6 +86,7 @@ def figures(found: Times) -> list[Figure]:
             name=f"real vLLM, {name}, a lead of {lead} over none",
             value=round(ratio.mean, 4),
             unit="ratio",
+            target=None,
             detail={
                 "repetitions": len(found[0]),
                 "95 %": [round(ratio.low, 4), round(ratio.high, 4)],
@@ -117,6 +118,8 @@ def main() -> None:
     )
     options = parser.parse_args()
     console = Console()
+    if not console.is_terminal:
+        console.width = 140
     try:
         found = asyncio.run(measure(options.repetitions, console))
     except KairosError as error:
