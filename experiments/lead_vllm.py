@@ -10,7 +10,7 @@ always something to send; the lead is what Kairos is told that they run beyond t
 instants and model as in the short form of `placements_vllm.py`; in each repetition the leads run in
 a random order, and intervals are of the differences to none, within repetitions.
 
-Takes six minutes, and the machine for itself. Adds its figures to report.json; with fewer
+Takes nine minutes, and the machine for itself. Adds its figures to report.json; with fewer
 repetitions, nothing.
 """
 
@@ -37,7 +37,7 @@ SEQS = 4
 LIMITS = Limits(kv_blocks=400, max_num_seqs=SEQS, max_num_batched_tokens=2048, max_model_len=768)
 MODEL, WORKFLOWS, RATE_PER_S, TIME_LIMIT_S = "small", 40, 32.0, 300.0
 LEADS = (0, 1, 2, 4)
-REPETITIONS = 8
+REPETITIONS = 12
 MEASURES = {"until all had ended": "elapsed", "mean end-to-end latency": "mean"}
 
 Times = dict[int, list[dict[str, float]]]  # by lead, of each repetition, in seconds
