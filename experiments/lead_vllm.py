@@ -19,7 +19,6 @@ import asyncio
 import sys
 import time
 from collections.abc import Sequence
-from random import Random
 
 from rich.console import Console
 from rich.table import Table
@@ -27,15 +26,16 @@ from rich.table import Table
 from bench.report import Figure
 from experiments.fidelity_engines import Limits, engines
 from experiments.fidelity_real import check, serving
+from experiments.placements_vllm import QUICK, RATE_PER_S, in_turn
+from experiments.placements_vllm_run import replay
 from experiments.placements_vllm_workload import offered
 from experiments.report import add_figures
 from kairos.confidence import Interval, interval
 from kairos.errors import KairosError
-from kairos.live.replay import Replay
 
 SEQS = 4
 LIMITS = Limits(kv_blocks=400, max_num_seqs=SEQS, max_num_batched_tokens=2048, max_model_len=768)
-MODEL, WORKFLOWS, RATE_PER_S, TIME_LIMIT_S = "small", 40, 32.0, 300.0
+WORKFLOWS = 40
 LEADS = (0, 1, 2, 4)
 REPETITIONS = 12
 MEASURES = {"until all had ended": "elapsed", "mean end-to-end latency": "mean"}
@@ -49,11 +49,10 @@ async def measure(repetitions: int, console: Console) -> Times:
     def tell(line: str) -> None:
         console.print(f"{time.monotonic() - began_at:5.0f} s  {line}", highlight=False)
 
-    async with engines(LIMITS, tell, model=MODEL) as urls:
+    async with engines(LIMITS, tell, model=QUICK.model) as urls:
         await run(urls, 0, 0)  # engines are slower at first
         for repetition in range(1, repetitions + 1):
-            random = Random(repetition)  # noqa: S311  (an order, no secret)
-            for lead in random.sample(LEADS, len(LEADS)):
+            for lead in in_turn(LEADS, repetition):
                 found[lead].append(await run(urls, lead, repetition))
                 took = found[lead][-1]
                 shown = ", ".join(f"{name} {took[key]:.2f} s" for name, key in MEASURES.items())
@@ -64,12 +63,7 @@ async def measure(repetitions: int, console: Console) -> Times:
 async def run(urls: Sequence[str], lead: int, repetition: int) -> dict[str, float]:
     options = [f"--engine={url},max_num_seqs={SEQS + lead}" for url in urls]
     async with serving(options, len(urls)) as (_, url):
-        played = await Replay(
-            url,
-            offered(WORKFLOWS, RATE_PER_S, repetition),
-            time_limit_s=TIME_LIMIT_S,
-            tell_lengths=False,
-        ).run()
+        played = await replay(url, offered(WORKFLOWS, RATE_PER_S, repetition))
     check(played)
     return {"elapsed": played.elapsed_s, "mean": played.metrics["e2e_s"]["mean"]}
 

@@ -37,6 +37,7 @@ import sys
 import time
 from collections.abc import Sequence
 from random import Random
+from typing import TypeVar
 
 import msgspec
 from rich.console import Console
@@ -49,6 +50,8 @@ from experiments.report import RESULTS, add_figures, commit, write_rows
 from kairos.config import Settings
 from kairos.dispatcher.placements import PLACEMENTS
 from kairos.errors import KairosError
+
+T = TypeVar("T")
 
 DEFAULT = Settings().placement
 BASELINE = "round-robin"
@@ -107,10 +110,10 @@ class Experiment:
                     self.tell(show.line(row))
 
 
-def in_turn(placements: Sequence[str], repetition: int) -> list[str]:
+def in_turn(compared: Sequence[T], repetition: int) -> list[T]:
     """The order in which they run: another in each repetition, the same whenever asked."""
     random = Random(repetition)  # noqa: S311  (an order, no secret)
-    return random.sample(placements, len(placements))
+    return random.sample(compared, len(compared))
 
 
 def main() -> None:

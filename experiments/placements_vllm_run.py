@@ -62,7 +62,7 @@ class Pool:
                 process, url = served
                 meter = Meter(process.pid)
                 began_at, used = time.monotonic(), meter.read()
-                replayed = await _replay(url, submissions)
+                replayed = await replay(url, submissions)
                 used_by = cores(used, meter.read(), time.monotonic() - began_at)
                 counts = await idle_counts(self._urls) - before
         check(replayed)
@@ -95,7 +95,7 @@ async def _learnt(urls: Sequence[str], submissions: Sequence[Submission], placem
     with tempfile.TemporaryDirectory() as directory:
         learnt = Path(directory) / "learnt.json"
         async with serving(_options(urls, placement, learnt), len(urls)) as (process, url):
-            check(await _replay(url, submissions))
+            check(await replay(url, submissions))
             process.send_signal(signal.SIGTERM)  # it saves what it has learnt
             with suppress(TimeoutError):
                 async with asyncio.timeout(STOP_S):
@@ -110,9 +110,9 @@ def _options(urls: Sequence[str], placement: str, learnt: Path) -> list[str]:
     return [*told, f"--policy={POLICY}", f"--placement={placement}", f"--learnt={learnt}"]
 
 
-async def _replay(url: str, submissions: Sequence[Submission]) -> Replayed:
-    replay = Replay(url, submissions, time_limit_s=TIME_LIMIT_S, tell_lengths=False)
-    return await replay.run()
+async def replay(url: str, submissions: Sequence[Submission]) -> Replayed:
+    """What came of the submissions, sent there at their instants."""
+    return await Replay(url, submissions, time_limit_s=TIME_LIMIT_S, tell_lengths=False).run()
 
 
 async def _sizes(url: str, model: str) -> Sizes:
