@@ -13,6 +13,7 @@ from bench.report import Figure, add
 EXPERIMENTS = Path(__file__).parent
 REPORT = EXPERIMENTS / "report.json"
 RESULTS = EXPERIMENTS / "results"
+QUICK = RESULTS / "quick"  # of reduced runs: not kept
 
 
 def add_figures(figures: Sequence[Figure], path: Path = REPORT) -> None:

@@ -296,8 +296,8 @@ class Ledger:
         instance = self.instances.get(status.instance_id)
         if instance is not None:
             booked = self.held_tokens(instance.id, at)
-            begun = self._prompts.get(instance.id, {})
-            unheard = sum(self._booking_of[each].request.prompt_tokens for each in begun)
+            silent = self._prompts.get(instance.id, {})  # nothing was heard of these
+            unheard = sum(self._booking_of[each].request.prompt_tokens for each in silent)
             held = max(0.0, booked - unheard), booked
             self.health.told(status, instance, held, self.running(instance.id), at)
 

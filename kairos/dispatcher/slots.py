@@ -18,7 +18,9 @@ from kairos.dispatcher.refusals import Refusals
 from kairos.model import Instance, Request
 
 SPREAD = 2.0  # standard deviations of what is expected that are kept free: `kairos`
-ALIKE = 0.01  # costs that differ by less are taken for the same: `kairos`
+# Costs that differ by less are taken for the same, where something else of the prompt is cached, and
+# where only the load differs: `kairos`.
+ALIKE, ALIKE_BUT_FOR_LOAD = 0.01, 0.2
 
 _MAX_WAITS = 10_000  # requests that wait for a warm instance
 _AT_ONCE = 1024  # kinds x instances that are looked at together
@@ -205,7 +207,9 @@ class Kairos(_Slots):
             return with_room[0]
         tokens = self._expected_tokens(request)
         costs = self._costs_us(request, with_room, cached, tokens)
-        best = with_room[int(np.where(costs <= costs.min() * (1 + ALIKE), peaks, np.inf).argmin())]
+        same_cached = len({cached.get(each.id, 0) for each in with_room}) == 1
+        alike = costs <= costs.min() * (1 + (ALIKE_BUT_FOR_LOAD if same_cached else ALIKE))
+        best = with_room[int(np.where(alike, peaks, np.inf).argmin())]
         warmer = {name for name, n in cached.items() if n > cached.get(best.id, 0)}
         if warmer and (warmer := warmer - {each.id for each in with_room}):
             waited_us = at - self._waits_since.get(request.id, at)

@@ -3,7 +3,8 @@
 The format, key by key, stands in traces/README.md; examples lie in traces/scenarios.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from random import Random
 from typing import Annotated, Literal
@@ -25,6 +26,7 @@ MOST_INSTANCES = 1000
 Positive = Annotated[float, msgspec.Meta(gt=0, le=1e9)]
 Limit = Annotated[int, msgspec.Meta(ge=1, le=10**12)]
 What = Literal["join", "leave", "fail", "recover", "slow"]
+Source = Callable[[int], Sequence[Workflow]]  # so many workflows, or those of a file
 
 # What may happen to an instance that is absent, present or down, and what it is then.
 _THEN = {
@@ -118,17 +120,23 @@ def submissions(scenario: Scenario, seed: int | None = None) -> list[Submission]
         SetupError: an application or a file that the scenario names is not what it should be.
     """
     seed = scenario.seed if seed is None else seed
-    at_us = _instants(scenario, seed)
+    sources = [
+        (partial(_workflows, scenario, each.app, seed), each.weight) for each in scenario.apps
+    ]
+    return mixed(sources, _instants(scenario, seed), seed)
+
+
+def mixed(
+    sources: Sequence[tuple[Source, float]], at_us: Sequence[int], seed: int
+) -> list[Submission]:
+    """At each instant a workflow of one of the sources, which have these weights."""
     random = Random(f"{seed}/apps")  # noqa: S311  (a workload, no secret)
-    weights = [each.weight for each in scenario.apps]
+    weights = [weight for _, weight in sources]
     chosen = random.choices(range(len(weights)), weights, k=len(at_us))
     planned: list[Submission] = []
-    for position, each in enumerate(scenario.apps):
-        its_at_us = [at for at, app in zip(at_us, chosen, strict=True) if app == position]
-        workflows = _workflows(each.app, len(its_at_us), seed)
-        if scenario.max_context_tokens is not None:
-            workflows = scaled(workflows, scenario.max_context_tokens)
-        planned += submissions_at(workflows, its_at_us, seed)
+    for position, (workflows, _) in enumerate(sources):
+        its_at_us = [at for at, source in zip(at_us, chosen, strict=True) if source == position]
+        planned += submissions_at(workflows(len(its_at_us)), its_at_us, seed)
     return in_order(planned)
 
 
@@ -142,10 +150,13 @@ def _instants(scenario: Scenario, seed: int) -> list[int]:
     return arrivals(process, scenario.workflows, rate, seed)
 
 
-def _workflows(app: str, count: int, seed: int) -> list[Workflow]:
+def _workflows(scenario: Scenario, app: str, seed: int, count: int) -> list[Workflow]:
     if app in BUILT_IN or app.endswith(".toml"):
-        return generate(application(app), count, seed)
-    return load(Path(app))
+        workflows = generate(application(app), count, seed)
+    else:
+        workflows = load(Path(app))
+    most = scenario.max_context_tokens
+    return workflows if most is None else scaled(workflows, most)
 
 
 def _beside(path: Path, name: str) -> str:

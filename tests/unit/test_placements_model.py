@@ -7,10 +7,10 @@ import msgspec
 import pytest
 from rich.console import Console
 
-from experiments import placements, placements_rates, placements_runs
+from experiments import placements, rates, runs
 from experiments.placements import Asked
-from experiments.placements_rates import LOADS, NEAR, Found, nearest, search
-from experiments.placements_runs import (
+from experiments.rates import LOADS, NEAR, Found, nearest, search
+from experiments.runs import (
     COMPARED,
     DEFAULT,
     Cell,
@@ -22,7 +22,7 @@ from experiments.placements_runs import (
     true_lengths,
 )
 from experiments.placements_show import figures, grid, table
-from experiments.placements_workloads import MOST_CONTEXT, WORKLOADS, longest, recorded, with_gaps
+from experiments.workloads import MOST_CONTEXT, WORKLOADS, longest, recorded, with_gaps
 from kairos.workload import Call
 from kairos.workload.workflows import Submission, workflow
 
@@ -171,15 +171,15 @@ def test_what_was_measured_for_one_load_serves_the_next():
 
 
 def test_rates_are_kept_beside_those_of_other_workloads(tmp_path, monkeypatch):
-    monkeypatch.setattr(placements_rates, "RATES", tmp_path / "rates.json")
+    monkeypatch.setattr(rates, "RATES", tmp_path / "rates.json")
     monkeypatch.setattr(
-        placements_rates, "queued_share", lambda workload, rate, _: 1 - math.exp(-rate / 3)
+        rates, "queued_share", lambda workload, rate, _: 1 - math.exp(-rate / 3)
     )
     told = []
     for name in ("ag2", "tau_bench"):
-        placements_rates.find(WORKLOADS[name], 1, told.append)
+        rates.find(WORKLOADS[name], 1, told.append)
 
-    kept = placements_rates.rates()
+    kept = rates.rates()
     assert list(kept) == ["ag2", "tau_bench"]
     assert list(kept["ag2"]) == list(LOADS)
     for load, target in LOADS.items():
@@ -235,7 +235,7 @@ def test_runs_go_side_by_side_and_a_failed_one_stops_no_other():
 
 @pytest.fixture
 def path(tmp_path, monkeypatch):
-    monkeypatch.setattr(placements_runs, "code", lambda: "c")
+    monkeypatch.setattr(runs, "code", lambda: "c")
     return tmp_path / "rows.jsonl"
 
 
@@ -261,20 +261,20 @@ def test_rows_of_other_code_or_another_form_do_not_count(path):
 
 
 def test_the_code_s_hash_changes_with_what_decides_and_with_nothing_else(tmp_path, monkeypatch):
-    monkeypatch.setattr(placements_runs, "ROOT", tmp_path)
+    monkeypatch.setattr(runs, "ROOT", tmp_path)
     here = tmp_path / "experiments"
-    monkeypatch.setattr(placements_runs, "__file__", str(here / "placements_runs.py"))
+    monkeypatch.setattr(runs, "__file__", str(here / "runs.py"))
     names = ["kairos/dispatcher/room.py", "kairos/live/http.py", "kairos/sim/profiles/a.toml"]
-    names += [f"kairos/{each}.py" for each in placements_runs._MODULES]
-    names += ["experiments/placements_runs.py", "experiments/placements_workloads.py"]
+    names += [f"kairos/{each}.py" for each in runs._MODULES]
+    names += ["experiments/runs.py", "experiments/workloads.py"]
     for each in map(tmp_path.joinpath, names):
         each.parent.mkdir(parents=True, exist_ok=True)
         each.write_text("before")
 
     def changes(name):
-        before = placements_runs.code.__wrapped__()
+        before = runs.code.__wrapped__()
         (tmp_path / name).write_text(f"after {name}")
-        return placements_runs.code.__wrapped__() != before
+        return runs.code.__wrapped__() != before
 
     assert [changes(name) for name in names] == [True, False, *[True] * (len(names) - 2)]
 

@@ -1,7 +1,7 @@
-"""Runs of placements: one cell of the grid at a time, in processes of their own, each kept."""
+"""Simulated runs: one cell of a grid at a time, in processes of their own, each kept."""
 
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from functools import cache
 from hashlib import sha256
@@ -10,24 +10,18 @@ from pathlib import Path
 
 import msgspec
 
-from experiments.placements_workloads import WORKLOADS
+from experiments.baselines import made
 from experiments.recordings import ROOT
 from experiments.report import write_rows
-from kairos.dispatcher.ledger import Ledger
-from kairos.dispatcher.placements import PLACEMENTS, Placement
+from experiments.workloads import WORKLOADS
 from kairos.model import SECOND
-from kairos.scheduler.policies import POLICIES
-from kairos.sim.oracle import KnownLengths
 from kairos.sim.users import TENANT
 from kairos.sim.world import World
-from kairos.workload.workflows import Submission
-
-DEFAULT, ORACLE = "kairos", "oracle"  # the default, told every length
-COMPARED = (*PLACEMENTS, ORACLE)
 
 # What decides what comes of a run. The rest (HTTP, Kafka, demos) may change beneath the rows.
 _MODULES = ("balancer", "calls", "events", "learner", "learnt", "metrics", "model", "position")
 _PACKAGES = ("dispatcher", "orchestrator", "scheduler", "sim", "workload")
+_HERE = ("baselines", "program_scheduling", "runs", "workload")
 
 Spread = dict[str, float | None]
 
@@ -57,12 +51,13 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
     recomputed_token_share: float | None
     cached_prompt_share: float | None
     longest_wait_s: float
+    apps_e2e_s: dict[str, float | None]  # means
     cpu_s: float  # that the run took
 
 
 class Row(msgspec.Struct, frozen=True, kw_only=True):
     commit: str
-    code: str  # see `code`
+    code: str  # see `code_of`
     cell: Cell
     outcome: Outcome
 
@@ -71,9 +66,9 @@ def run(cell: Cell) -> Outcome:
     """The same, but for `cpu_s`, for the same cell."""
     workload = WORKLOADS[cell.workload]
     planned = workload.submissions(cell.rate_per_s, cell.workflows, cell.seed)
-    placement = _placement(cell.placement, planned)
+    policy, placement = made(cell.policy, cell.placement, planned, workload.engine())
     began = time.process_time()
-    world = World(planned, workload.instances(), POLICIES[cell.policy], placement)
+    world = World(planned, workload.instances(), policy, placement)
     world.run()
     cpu_s = time.process_time() - began
     rows = world.metrics.rows
@@ -81,42 +76,22 @@ def run(cell: Cell) -> Outcome:
     return Outcome(
         calls=record["calls"],
         failed=len(world.users.failed),
-        e2e_s=_spread(record["e2e_s"], "mean", "p50", "p99"),
-        s_per_token=_spread(record["s_per_token"], "mean", "p99"),
-        ttft_s=_spread(record["ttft_s"], "mean", "p99"),
+        e2e_s=_spread(record["e2e_s"]),
+        s_per_token=_spread(record["s_per_token"]),
+        ttft_s=_spread(record["ttft_s"]),
         queued_share=_rounded(record["queued_share"]),
         preemptions_per_call=_rounded(record["preemptions_per_call"]),
         preempted_share=_rounded(sum(bool(row.preemptions) for row in rows) / len(rows)),
         recomputed_token_share=_rounded(record["recomputed_token_share"]),
         cached_prompt_share=_rounded(record["cached_prompt_share"]),
         longest_wait_s=round(max(row.queued_us for row in rows) / SECOND, 1),
+        apps_e2e_s={app: _rounded(of["e2e_s"]["mean"]) for app, of in record["apps"].items()},
         cpu_s=round(cpu_s, 1),
     )
 
 
-def _spread(of: Spread, *kept: str) -> Spread:
-    return {key: _rounded(of[key]) for key in kept}
-
-
-def _placement(name: str, planned: Sequence[Submission]) -> Callable[[Ledger], Placement]:
-    if name != ORACLE:
-        return PLACEMENTS[name]
-    lengths = true_lengths(planned)
-
-    def told(ledger: Ledger) -> Placement:
-        ledger.lengths = KnownLengths(ledger.lengths, lengths)
-        return PLACEMENTS[DEFAULT](ledger)
-
-    return told
-
-
-def true_lengths(planned: Iterable[Submission]) -> dict[str, int]:
-    """Tokens of every answer, by the id of the request."""
-    return {
-        f"{each.workflow.id}/{position}": call.completion_tokens
-        for each in planned
-        for position, call in enumerate(each.workflow.calls)
-    }
+def _spread(of: Spread) -> Spread:
+    return {key: _rounded(value) for key, value in of.items()}
 
 
 def _rounded(value: float | None) -> float | None:
@@ -144,28 +119,39 @@ def in_parallel(cells: Sequence[Cell], processes: int) -> Iterator[tuple[Cell, O
         raise ExceptionGroup("runs failed", failures)
 
 
+def code_of(cell: Cell) -> str:
+    """A hash of what decides what comes of a run: source, and what its workload is."""
+    workload = WORKLOADS[cell.workload]
+    digest = sha256(_source())
+    digest.update(msgspec.json.encode(workload))
+    for path in workload.files():
+        digest.update(path.read_bytes())
+    return digest.hexdigest()[:12]
+
+
 @cache
-def code() -> str:
-    """A hash of the source that decides what comes of a run."""
+def _source() -> bytes:
     paths = [ROOT / "kairos" / f"{module}.py" for module in _MODULES]
     for package in _PACKAGES:
         paths += (ROOT / "kairos" / package).rglob("*.py")
         paths += (ROOT / "kairos" / package).rglob("*.toml")
-    paths += [Path(__file__), Path(__file__).with_name("placements_workloads.py")]
+    paths += [Path(__file__).with_name(f"{module}.py") for module in _HERE]
     digest = sha256()
     for path in sorted(paths):
         digest.update(f"{path.relative_to(ROOT)}\n".encode() + path.read_bytes())
-    return digest.hexdigest()[:12]
+    return digest.digest()
 
 
 class Results:
-    """Rows of this code, by cell; each is kept as soon as it is known."""
+    """Rows by cell, in a file; each is kept as soon as it is known."""
 
-    def __init__(self, path: Path, *known_in: Path) -> None:
-        """Kept in `path`; `known_in`: where rows are that were known before."""
+    def __init__(self, path: Path) -> None:
         self._path = path
-        known = [row for each in known_in for row in _read(each)]
-        self.rows = {row.cell: row for row in known if row.code == code()}
+        self.rows = {row.cell: row for row in _read(path)}
+
+    def __contains__(self, cell: Cell) -> bool:
+        """Whether this code has run it."""
+        return cell in self.rows and self.rows[cell].code == code_of(cell)
 
     def add(self, row: Row) -> None:
         self.rows[row.cell] = row

@@ -1,10 +1,10 @@
-"""The rates at which placements are compared: found once, kept in results/placements_rates.json.
+"""The rates at which policies and placements are compared: found once, kept in results/rates.json.
 
 The load of a run is told by the time that calls wait in Kairos's queue, as a share of the
 workflows' end-to-end time, under `fcfs` and `round-robin`: 10 % is low, 50 % middle, 70 % high. The
 rate of each is found by bisection on the mean share over three seeds. Found anew with
 
-    python -m experiments.placements --find-rates [--only WORKLOAD]
+    python -m experiments rates [WORKLOAD ...]
 """
 
 import math
@@ -13,11 +13,11 @@ from statistics import fmean
 
 import msgspec
 
-from experiments.placements_runs import Cell, in_parallel
-from experiments.placements_workloads import Workload
 from experiments.report import RESULTS
+from experiments.runs import Cell, in_parallel
+from experiments.workload import Workload
 
-RATES = RESULTS / "placements_rates.json"
+RATES = RESULTS / "rates.json"
 LOADS = {"low": 0.1, "middle": 0.5, "high": 0.7}  # share of the time in the queue
 SEEDS = (1, 2, 3)
 NEAR = 0.02  # of the share: less is noise

@@ -1,0 +1,87 @@
+"""`python -m experiments`: list the experiments, run them, and write the report of what they found.
+
+    python -m experiments list
+    python -m experiments run e15_colocated e18_ablation    the missing runs of two claims
+    python -m experiments run --quick                       a reduced grid of all, in minutes
+    python -m experiments report                            REPORT.md anew, from the rows there are
+
+A grid that was broken off goes on where it was, as long as the code is the same. The rates of the
+three loads are kept; `rates` finds those of new workloads.
+"""
+
+import argparse
+import os
+import sys
+
+from experiments.claim import View
+from experiments.claims import CLAIMS, first_line
+from experiments.grids import rows_path, run_missing
+from experiments.page import write_page
+from experiments.rates import find, rates
+from experiments.report import add_figures
+from experiments.runs import Results
+from experiments.workloads import WORKLOADS
+
+
+def main() -> None:
+    options = _parser().parse_args()
+    match options.what:
+        case "list":
+            for name in CLAIMS:
+                print(f"{name:24} {first_line(name)}")
+        case "rates":
+            for name in options.names or [each for each in WORKLOADS if each not in rates()]:
+                find(WORKLOADS[name], options.processes, lambda line: print(line, flush=True))
+        case "run":
+            _run(options.names or list(CLAIMS), options.quick, options.processes)
+            _report(options.quick)
+        case "report":
+            _report(options.quick)
+
+
+def _run(names: list[str], quick: bool, processes: int) -> None:
+    known = rates()
+    grids = [grid for name in names for grid in CLAIMS[name].grids]
+    cells = [cell for grid in grids for _, cell in grid.cells(known, quick)]
+    run_missing(cells, Results(rows_path(quick)), processes)
+
+
+def _report(quick: bool) -> None:
+    """Of what there is: sections whose runs are not complete are left out, and named."""
+    view = View(rates(), Results(rows_path(quick)).rows, quick)
+    path, left_out = write_page(view)
+    if not quick:
+        for name, claim in CLAIMS.items():
+            if name not in left_out:
+                add_figures(claim.figures(view))
+    print(path)
+    if left_out:
+        print(f"not run, so left out: {', '.join(left_out)}", file=sys.stderr)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="python -m experiments", description="Claims, measured: run them, and report."
+    )
+    commands = parser.add_subparsers(dest="what", required=True)
+    commands.add_parser("list", help="names, and what each is about")
+    for what, about in (("run", "what is missing"), ("report", "write the report anew")):
+        command = commands.add_parser(what, help=about)
+        command.add_argument("--quick", action="store_true", help="a reduced grid, kept apart")
+        if what == "run":
+            command.add_argument("names", nargs="*", metavar="NAME", choices=[[], *CLAIMS])
+            _processes(command)
+    command = commands.add_parser("rates", help="find the rates of the loads")
+    command.add_argument("names", nargs="*", metavar="WORKLOAD", help="[those that have none]")
+    _processes(command)
+    return parser
+
+
+def _processes(command: argparse.ArgumentParser) -> None:
+    command.add_argument(
+        "--processes", type=int, default=os.cpu_count() or 1, help="at once [as many as cores]"
+    )
+
+
+if __name__ == "__main__":
+    main()

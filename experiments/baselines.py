@@ -1,0 +1,125 @@
+"""Policies and placements that only a comparison needs."""
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from hashlib import blake2b
+from statistics import NormalDist
+
+from experiments.program_scheduling import program_scheduling
+from kairos.dispatcher.ledger import Ledger
+from kairos.dispatcher.placements import PLACEMENTS, Placement
+from kairos.model import Request
+from kairos.position import workflow_key
+from kairos.scheduler.knowledge import Knowledge
+from kairos.scheduler.policies import POLICIES, Kairos, Key, Policy
+from kairos.sim.engine.profile import EngineProfile
+from kairos.sim.oracle import KnownLengths, Srpt
+from kairos.sim.world import token_us
+from kairos.workload.workflows import Submission, Workflow
+
+DEFAULT = "kairos"
+ORACLE = "oracle"  # the default placement, told every length
+AYO_PUBLISHED, SRPT, PROGRAMS = "ayo-published", "srpt", "programs"
+MISJUDGED_TIMES = (2, 4)
+
+
+def off(times: int) -> str:
+    """The default policy with its estimates off by such a factor: its name."""
+    return f"{DEFAULT}, off {times} times"
+
+
+MakePolicy = Callable[[Knowledge], Policy]
+MakePlacement = Callable[[Ledger], Placement]
+
+
+def made(
+    policy: str, placement: str, planned: Sequence[Submission], engine: EngineProfile
+) -> tuple[MakePolicy, MakePlacement]:
+    """Both, for one run of what is planned on such engines."""
+    if policy == PROGRAMS:
+        return program_scheduling()
+    extra: dict[str, MakePolicy] = {
+        AYO_PUBLISHED: AyoPublished,
+        SRPT: lambda _: Srpt(true_remaining_us(planned, engine)),
+        **{off(times): partial(Misjudging, times) for times in MISJUDGED_TIMES},
+    }
+    make_policy = extra[policy] if policy in extra else POLICIES[policy]
+    if placement != ORACLE:
+        return make_policy, PLACEMENTS[placement]
+    lengths = true_lengths(planned)
+
+    def told(ledger: Ledger) -> Placement:
+        ledger.lengths = KnownLengths(ledger.lengths, lengths)
+        return PLACEMENTS[DEFAULT](ledger)
+
+    return make_policy, told
+
+
+class AyoPublished:
+    """Ayo (5.2, algorithm 2): the workflow of which a waiting call came first, and in it the calls
+    with most stages to come. Deviation: calls that run count for when it came, too, and stages are
+    those that its agent had to come on average, learnt."""
+
+    def __init__(self, knowledge: Knowledge) -> None:
+        self._knowledge = knowledge
+
+    def key(self, request: Request) -> Key:
+        profile = self._knowledge.profile(request)
+        stages = profile.remaining_stages if profile else 0.0
+        return self.state(request), request.workflow_started_at, -stages, request.arrived_at
+
+    def state(self, request: Request) -> int:
+        together = self._knowledge.in_flight(workflow_key(request))
+        return min(each.arrived_at for each in together)
+
+    def patience_us(self, request: Request) -> int | None:  # noqa: ARG002
+        return None
+
+
+class Misjudging(Kairos):
+    """Takes what is left of each workflow for so many times as much or as little, log-normally; of
+    a workflow always by the same factor, drawn from its name."""
+
+    def __init__(self, times: float, knowledge: Knowledge) -> None:
+        super().__init__(knowledge)
+        self._levels = math.log(times) / math.log(self.LEVEL)
+
+    def key(self, request: Request) -> Key:
+        level, *rest = super().key(request)
+        digest = blake2b(request.workflow_id.encode(), digest_size=8).digest()
+        share = (int.from_bytes(digest) + 0.5) / 2**64
+        return level + self._levels * NormalDist().inv_cdf(share), *rest
+
+
+def true_lengths(planned: Sequence[Submission]) -> dict[str, int]:
+    """Tokens of every answer, by the id of the request."""
+    return {
+        f"{each.workflow.id}/{position}": call.completion_tokens
+        for each in planned
+        for position, call in enumerate(each.workflow.calls)
+    }
+
+
+def true_remaining_us(planned: Sequence[Submission], engine: EngineProfile) -> Mapping[str, float]:
+    """What calls take from each on, its own included: the longest path of them to the workflow's
+    end, by the id of the request. Tools' and users' time is no work."""
+    each_us = token_us(engine)
+    remaining: dict[str, float] = {}
+    for submission in planned:
+        for position, us in enumerate(_remaining_us(submission.workflow, engine, each_us)):
+            remaining[f"{submission.workflow.id}/{position}"] = us
+    return remaining
+
+
+def _remaining_us(workflow: Workflow, engine: EngineProfile, token_us: float) -> list[float]:
+    after = [0.0] * len(workflow.calls)
+    remaining = after.copy()
+    for position in reversed(range(len(workflow.calls))):
+        call = workflow.calls[position]
+        computed = call.prompt_tokens - (call.cached_prefix_tokens or 0)
+        own = computed * engine.step.prefill_token_us + call.completion_tokens * token_us
+        remaining[position] = own + after[position]
+        for before in workflow.waits_for[position]:
+            after[before] = max(after[before], remaining[position])
+    return remaining

@@ -1,0 +1,24 @@
+"""What was put in, 50 % lower and higher: do the conclusions stand?
+
+Answers' lengths and the chances of branches are partly guesses (`workload/applications`). So the
+comparison of figure 15 is made again with all answers half and one and a half times as long, and
+with every branch half and one and a half times as likely. Expected: the same conclusions.
+"""
+
+from functools import partial
+
+from experiments.claim import Claim, tables_of
+from experiments.grids import Grid
+
+GRID = Grid(
+    workloads=(
+        "answers half as long",
+        "answers 1.5 times as long",
+        "branches half as likely",
+        "branches 1.5 times as likely",
+    ),
+    combinations=("parrot", "ayo", "least-kv", "kairos, paper", "kairos", "oracle"),
+    loads=("high",),
+    seeds=5,
+)
+CLAIM = Claim(title="Inputs 50 % lower and higher", grids=(GRID,), section=partial(tables_of, GRID))

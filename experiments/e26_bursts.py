@@ -1,0 +1,16 @@
+"""Bursts: arrivals as in Azure's code trace, of which gaps vary 13 times as much as their mean.
+
+Expected: between bursts there is no queue, within one there is nothing else; so order counts more.
+"""
+
+from functools import partial
+
+from experiments.claim import Claim, tables_of
+from experiments.grids import Grid
+
+GRID = Grid(
+    workloads=("bursts",),
+    combinations=("parrot", "ayo", "least-kv", "kairos, paper", "kairos", "oracle"),
+    seeds=5,
+)
+CLAIM = Claim(title="Bursts", grids=(GRID,), section=partial(tables_of, GRID))
