@@ -58,7 +58,7 @@ experiments: $(INSTALLED) $(VLLM_INSTALLED)  ## how near the model is to vLLM; w
 	@$(BIN)/python -m experiments.ordering
 	@$(BIN)/python -m experiments.policies
 	@$(BIN)/python -m experiments.versus
-	@$(BIN)/python -m experiments.placements
+	@$(BIN)/python -m experiments run e07_placements
 	@$(BIN)/python -m experiments.placements_vllm
 
 lint: $(INSTALLED)  ## ruff

@@ -42,6 +42,8 @@ def main() -> None:
 def _run(names: list[str], quick: bool, processes: int) -> None:
     known = rates()
     grids = [grid for name in names for grid in CLAIMS[name].grids]
+    if unknown := {each for grid in grids for each in grid.without_rates(known)}:
+        sys.exit(f"no rates of {', '.join(sorted(unknown))}: python -m experiments rates")
     cells = [cell for grid in grids for _, cell in grid.cells(known, quick)]
     run_missing(cells, Results(rows_path(quick)), processes)
 

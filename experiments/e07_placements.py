@@ -72,4 +72,10 @@ def _figure(
     )
 
 
-CLAIM = Claim(title="Placements under one order", grids=GRIDS, section=section, figures=figures)
+CLAIM = Claim(
+    title="Placements under one order",
+    grids=GRIDS,
+    section=section,
+    figures=figures,
+    against="kairos, least-kv",
+)

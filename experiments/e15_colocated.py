@@ -7,7 +7,7 @@ and which latency per token hides: it counts short workflows most.
 """
 
 from bench.report import Figure
-from experiments.claim import Claim, View, at_loads, reductions
+from experiments.claim import END_TO_END, PROGRAM_LEVEL, Claim, View, at_loads, reductions
 from experiments.grids import E2E, PER_TOKEN, Grid, ratio
 
 WORKLOAD = "colocated-8b"
@@ -64,4 +64,6 @@ CLAIM = Claim(
     grids=(GRID,),
     section=section,
     figures=figures,
+    against="parrot",
+    metrics=(PROGRAM_LEVEL, END_TO_END),
 )

@@ -4,7 +4,7 @@ The paper: Kairos' latency per token is below Parrot's by 42.1 to 57.4 % in the 
 Ayo's by 21.8 to 24.6 %. Expected: the same, and fewer preemptions.
 """
 
-from experiments.claim import Claim, View, at_loads, reductions
+from experiments.claim import END_TO_END, PROGRAM_LEVEL, Claim, View, at_loads, reductions
 from experiments.e15_colocated import OURS
 from experiments.grids import Grid
 
@@ -28,5 +28,9 @@ def section(view: View) -> str:
 
 
 CLAIM = Claim(
-    title="Figure 17: the same on a larger model, Llama-2-13B", grids=(GRID,), section=section
+    title="Figure 17: the same on a larger model, Llama-2-13B",
+    grids=(GRID,),
+    section=section,
+    against="parrot",
+    metrics=(PROGRAM_LEVEL, END_TO_END),
 )

@@ -11,4 +11,9 @@ from experiments.claim import Claim, tables_of
 from experiments.grids import Grid
 
 GRID = Grid(workloads=("claude_code", "tau_bench", "magentic_one", "ag2"), seeds=5)
-CLAIM = Claim(title="Recorded agents", grids=(GRID,), section=partial(tables_of, GRID))
+CLAIM = Claim(
+    title="Recorded agents",
+    grids=(GRID,),
+    section=partial(tables_of, GRID),
+    against="least-kv",
+)

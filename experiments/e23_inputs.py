@@ -7,7 +7,7 @@ with every branch half and one and a half times as likely. Expected: the same co
 
 from functools import partial
 
-from experiments.claim import Claim, tables_of
+from experiments.claim import END_TO_END, PROGRAM_LEVEL, Claim, tables_of
 from experiments.grids import Grid
 
 GRID = Grid(
@@ -21,4 +21,10 @@ GRID = Grid(
     loads=("high",),
     seeds=5,
 )
-CLAIM = Claim(title="Inputs 50 % lower and higher", grids=(GRID,), section=partial(tables_of, GRID))
+CLAIM = Claim(
+    title="Inputs 50 % lower and higher",
+    grids=(GRID,),
+    section=partial(tables_of, GRID),
+    against="parrot",
+    metrics=(PROGRAM_LEVEL, END_TO_END),
+)

@@ -5,7 +5,7 @@ Expected: between bursts there is no queue, within one there is nothing else; so
 
 from functools import partial
 
-from experiments.claim import Claim, tables_of
+from experiments.claim import END_TO_END, PROGRAM_LEVEL, Claim, tables_of
 from experiments.grids import Grid
 
 GRID = Grid(
@@ -13,4 +13,10 @@ GRID = Grid(
     combinations=("parrot", "ayo", "least-kv", "kairos, paper", "kairos", "oracle"),
     seeds=5,
 )
-CLAIM = Claim(title="Bursts", grids=(GRID,), section=partial(tables_of, GRID))
+CLAIM = Claim(
+    title="Bursts",
+    grids=(GRID,),
+    section=partial(tables_of, GRID),
+    against="parrot",
+    metrics=(PROGRAM_LEVEL, END_TO_END),
+)

@@ -32,6 +32,10 @@ class Grid(msgspec.Struct, frozen=True, kw_only=True):
     loads: tuple[str, ...] = tuple(LOADS)
     seeds: int = SEEDS
 
+    def without_rates(self, known: Rates) -> list[str]:
+        """Workloads of which it is not known at which rates they are offered."""
+        return [each for each in self.workloads if each not in known]
+
     def cells(self, known: Rates, quick: bool) -> Iterator[tuple[tuple[str, str, str], Cell]]:
         """Each with its workload, load and combination."""
         seeds, part = (QUICK_SEEDS, QUICK_PART) if quick else (self.seeds, 1)

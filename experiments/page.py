@@ -2,9 +2,10 @@
 
 from pathlib import Path
 
-from experiments.claim import View, draw
+from experiments.claim import Claim, View, draw
 from experiments.claims import CLAIMS, about
 from experiments.combinations import ALL
+from experiments.grids import Found, Grid
 from experiments.report import EXPERIMENTS, QUICK, RESULTS
 from experiments.runs import Row
 
@@ -26,20 +27,33 @@ def write_page(view: View) -> tuple[Path, list[str]]:
     parts = [_HEAD, _combinations()]
     left_out: list[str] = []
     for name, claim in CLAIMS.items():
-        wanted = [cell for grid in claim.grids for _, cell in grid.cells(view.rates, view.quick)]
-        if any(cell not in view.rows for cell in wanted):
+        if not all(_is_complete(grid, view) for grid in claim.grids):
             left_out.append(name)
             continue
         parts += [f"## {claim.title}", about(name).split("\n\n", 1)[1]]
         if claim.against is not None:
-            of = {place: runs for grid in claim.grids for place, runs in view.found(grid).items()}
-            draw(into / name, of, claim.against, claim.metrics)
+            draw(into / name, _all_found(claim, view), claim.against, claim.metrics)
             parts.append(f"![{claim.title}]({(into / name).relative_to(path.parent)}.svg)")
         parts.append(claim.section(view))
     parts.append(_stamps([view.rows[cell] for cell in view.rows], view))
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text("\n\n".join(part.strip() for part in parts) + "\n")
     return path, left_out
+
+
+def _all_found(claim: Claim, view: View) -> Found:
+    """Of all its grids together."""
+    of: Found = {}
+    for grid in claim.grids:
+        for place, runs in view.found(grid).items():
+            of.setdefault(place, {}).update(runs)
+    return of
+
+
+def _is_complete(grid: Grid, view: View) -> bool:
+    if grid.without_rates(view.rates):
+        return False
+    return all(cell in view.rows for _, cell in grid.cells(view.rates, view.quick))
 
 
 def _combinations() -> str:

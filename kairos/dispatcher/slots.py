@@ -18,8 +18,8 @@ from kairos.dispatcher.refusals import Refusals
 from kairos.model import Instance, Request
 
 SPREAD = 2.0  # standard deviations of what is expected that are kept free: `kairos`
-# Costs that differ by less are taken for the same, where something else of the prompt is cached, and
-# where only the load differs: `kairos`.
+# Costs that differ by less are taken for the same: `kairos`. The second: where all have the same of
+# the prompt cached, so that the load differs, or how quick they are.
 ALIKE, ALIKE_BUT_FOR_LOAD = 0.01, 0.2
 
 _MAX_WAITS = 10_000  # requests that wait for a warm instance

@@ -345,6 +345,21 @@ def test_ours_takes_the_lower_peak_where_costs_are_alike():
     assert placed.choose() == "b"
 
 
+def test_ours_balances_memory_where_only_the_load_differs():
+    placed = Placed("kairos", *(build.instance(name, kv=10_000, seqs=99) for name in "ab"))
+    placed.book("large", "a", prompt=5000)
+    for n in range(3):
+        placed.book(f"small{n}", "b", prompt=10)
+    assert placed.choose(prompt=100) == "b"  # though it holds up two more calls there
+
+
+def test_ours_prefers_much_the_quicker_instance_to_the_emptier_one():
+    slow = build.instance("a", kv=10_000, seqs=99, token_us=3 * TOKEN_US)
+    placed = Placed("kairos", slow, build.instance("b", kv=10_000, seqs=99, token_us=TOKEN_US))
+    placed.book("large", "b", prompt=5000)
+    assert placed.choose() == "b"
+
+
 @pytest.mark.parametrize("made", [TimeSlot, Kairos])
 def test_what_is_reserved_is_what_the_request_will_hold_from_when_there_is_room(made):
     """1,000 tokens; a call of 600 ends after 2 s, as all calls do; one of 500 waits for that."""
