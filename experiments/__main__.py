@@ -13,13 +13,13 @@ import argparse
 import os
 import sys
 
-from experiments.claim import View
-from experiments.claims import CLAIMS, first_line
+from experiments.claim import Study, View
 from experiments.grids import rows_path, run_missing
 from experiments.page import write_page
 from experiments.rates import find, rates
-from experiments.report import add_figures
+from experiments.report import add_figures, write_rows
 from experiments.runs import Results
+from experiments.sections import CLAIMS, SECTIONS, first_line, rows_file
 from experiments.workloads import WORKLOADS
 
 
@@ -27,13 +27,13 @@ def main() -> None:
     options = _parser().parse_args()
     match options.what:
         case "list":
-            for name in CLAIMS:
+            for name in SECTIONS:
                 print(f"{name:24} {first_line(name)}")
         case "rates":
             for name in options.names or [each for each in WORKLOADS if each not in rates()]:
                 find(WORKLOADS[name], options.processes, lambda line: print(line, flush=True))
         case "run":
-            _run(options.names or list(CLAIMS), options.quick, options.processes)
+            _run(options.names or list(SECTIONS), options.quick, options.processes)
             _report(options.quick)
         case "report":
             _report(options.quick)
@@ -41,9 +41,13 @@ def main() -> None:
 
 def _run(names: list[str], quick: bool, processes: int) -> None:
     known = rates()
-    grids = [grid for name in names for grid in CLAIMS[name].grids]
+    grids = [grid for name in names if name in CLAIMS for grid in CLAIMS[name].grids]
     if unknown := {each for grid in grids for each in grid.without_rates(known)}:
         sys.exit(f"no rates of {', '.join(sorted(unknown))}: python -m experiments rates")
+    for name in names:
+        section = SECTIONS[name]
+        if isinstance(section, Study):
+            write_rows(rows_file(name, quick), section.measure(quick))
     cells = [cell for grid in grids for _, cell in grid.cells(known, quick)]
     run_missing(cells, Results(rows_path(quick)), processes)
 
@@ -71,7 +75,7 @@ def _parser() -> argparse.ArgumentParser:
         command = commands.add_parser(what, help=about)
         command.add_argument("--quick", action="store_true", help="a reduced grid, kept apart")
         if what == "run":
-            command.add_argument("names", nargs="*", metavar="NAME", choices=[[], *CLAIMS])
+            command.add_argument("names", nargs="*", metavar="NAME", choices=[[], *SECTIONS])
             _processes(command)
     command = commands.add_parser("rates", help="find the rates of the loads")
     command.add_argument("names", nargs="*", metavar="WORKLOAD", help="[those that have none]")

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from statistics import fmean
+from typing import Any
 
 import msgspec
 
@@ -41,6 +42,16 @@ class Claim(msgspec.Struct, frozen=True, kw_only=True):
     figures: Callable[[View], list[Figure]] = lambda _: []
     against: str | None = None  # whose means the picture compares all others with; None: no picture
     metrics: tuple[tuple[Metric, str], ...] = (END_TO_END,)  # of the picture
+
+
+class Study(msgspec.Struct, frozen=True, kw_only=True):
+    """A section that measures for itself: its rows are in a file of its name."""
+
+    title: str
+    row: type[msgspec.Struct]
+    measure: Callable[[bool], Iterable[msgspec.Struct]]  # of whether it is reduced
+    section: Callable[[Sequence[Any]], str]
+    draw: Callable[[Sequence[Any], Path], None] | None = None
 
 
 def table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:

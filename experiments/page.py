@@ -2,12 +2,12 @@
 
 from pathlib import Path
 
-from experiments.claim import Claim, View, draw
-from experiments.claims import CLAIMS, about
+from experiments.claim import Claim, Study, View, draw
 from experiments.combinations import ALL
 from experiments.grids import Found, Grid
 from experiments.report import EXPERIMENTS, QUICK, RESULTS
 from experiments.runs import Row
+from experiments.sections import SECTIONS, about, read_rows
 
 _HEAD = """# What was measured
 
@@ -26,19 +26,40 @@ def write_page(view: View) -> tuple[Path, list[str]]:
     path = into / "REPORT.md" if view.quick else EXPERIMENTS / "REPORT.md"
     parts = [_HEAD, _combinations()]
     left_out: list[str] = []
-    for name, claim in CLAIMS.items():
-        if not all(_is_complete(grid, view) for grid in claim.grids):
+    for name, section in SECTIONS.items():
+        if isinstance(section, Study):
+            said = _study(name, section, view, into)
+        else:
+            said = _claim(name, section, view, into)
+        if said is None:
             left_out.append(name)
             continue
-        parts += [f"## {claim.title}", about(name).split("\n\n", 1)[1]]
-        if claim.against is not None:
-            draw(into / name, _all_found(claim, view), claim.against, claim.metrics)
-            parts.append(f"![{claim.title}]({(into / name).relative_to(path.parent)}.svg)")
-        parts.append(claim.section(view))
+        parts += [f"## {section.title}", about(name).split("\n\n", 1)[1]]
+        if (into / name).with_suffix(".svg").exists():
+            parts.append(f"![{section.title}]({(into / name).relative_to(path.parent)}.svg)")
+        parts.append(said)
     parts.append(_stamps([view.rows[cell] for cell in view.rows], view))
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text("\n\n".join(part.strip() for part in parts) + "\n")
     return path, left_out
+
+
+def _study(name: str, study: Study, view: View, into: Path) -> str | None:
+    """What it says, and its picture; None: it was not run."""
+    rows = read_rows(name, study, view.quick)
+    if not rows:
+        return None
+    if study.draw is not None:
+        study.draw(rows, into / name)
+    return study.section(rows)
+
+
+def _claim(name: str, claim: Claim, view: View, into: Path) -> str | None:
+    if not all(_is_complete(grid, view) for grid in claim.grids):
+        return None
+    if claim.against is not None:
+        draw(into / name, _all_found(claim, view), claim.against, claim.metrics)
+    return claim.section(view)
 
 
 def _all_found(claim: Claim, view: View) -> Found:

@@ -1,0 +1,55 @@
+"""The report's sections, by the names of their modules, in its order."""
+
+from collections.abc import Sequence
+from importlib import import_module
+from inspect import getdoc
+from pathlib import Path
+
+import msgspec
+
+from experiments.claim import Claim, Study
+from experiments.report import QUICK, RESULTS
+
+_MODULES = (
+    "e03_lengths",
+    "e08_queue_ranks",
+    "e09_preemption",
+    "e14_single_applications",
+    "e15_colocated",
+    "e17_larger_model",
+    "e18_ablation",
+    "e07_placements",
+    "e21_recorded_agents",
+    "e22_anywhere",
+    "e23_inputs",
+    "e24_misjudged",
+    "e25_unequal_instances",
+    "e26_bursts",
+    "e28_scale",
+)
+_MADE = {name: import_module(f"experiments.{name}") for name in _MODULES}
+SECTIONS: dict[str, Claim | Study] = {
+    name: getattr(module, "CLAIM", None) or module.STUDY for name, module in _MADE.items()
+}
+CLAIMS = {name: each for name, each in SECTIONS.items() if isinstance(each, Claim)}
+
+
+def about(name: str) -> str:
+    """What the section's module says of it."""
+    return getdoc(_MADE[name]) or ""
+
+
+def first_line(name: str) -> str:
+    return about(name).split("\n\n")[0].replace("\n", " ")
+
+
+def rows_file(name: str, quick: bool) -> Path:
+    """Of a study."""
+    return (QUICK if quick else RESULTS) / f"{name}.jsonl"
+
+
+def read_rows(name: str, study: Study, quick: bool) -> Sequence[msgspec.Struct]:
+    """None where it was not run."""
+    path = rows_file(name, quick)
+    lines = path.read_bytes().splitlines() if path.exists() else []
+    return [msgspec.json.decode(line, type=study.row) for line in lines]
