@@ -1,0 +1,99 @@
+"""Sections of the report that measure for themselves, on runs small enough to see through."""
+
+import msgspec
+import pytest
+
+from experiments import e03_lengths, e08_queue_ranks, e28_scale, sections
+from experiments.e08_queue_ranks import correlation, ranks
+from experiments.e28_scale import AGENTS, Watch, app
+from experiments.report import write_rows
+from experiments.sections import SECTIONS, about, first_line, read_rows, rows_file
+from kairos.dispatcher.placements import PLACEMENTS
+from kairos.scheduler.policies import POLICIES
+from kairos.sim.world import World
+from kairos.workload.application import generate
+from kairos.workload.workflows import Submission
+
+
+def test_ranks_are_shares_and_equals_share_them():
+    assert ranks([30, 10, 20]) == [1.0, 0.0, 0.5]
+    assert ranks([7, 7, 1]) == [0.75, 0.75, 0.0]
+
+
+def test_a_correlation_is_of_ranks_not_of_values():
+    assert correlation(ranks([1, 2, 3, 1000]), ranks([1, 4, 9, 16])) == 1.0
+    assert correlation(ranks([1, 2, 3]), ranks([3, 2, 1])) == -1.0
+
+
+def test_who_goes_first_by_what_is_left_is_seen_in_the_ranks(monkeypatch):
+    """Small, but with a queue: one engine that runs four at a time."""
+    small = msgspec.structs.replace(e08_queue_ranks.WORKLOADS["colocated-8b"], pool=1)
+    engine = msgspec.structs.replace(small.engine(), max_num_seqs=4)
+    monkeypatch.setattr(type(small), "engine", lambda _: engine)
+    monkeypatch.setitem(e08_queue_ranks.WORKLOADS, "colocated-8b", small)
+    at = msgspec.structs.replace(e08_queue_ranks.rates()["colocated-8b"]["middle"], workflows=450)
+    monkeypatch.setattr(e08_queue_ranks, "rates", lambda: {"colocated-8b": {"middle": at}})
+
+    rows = {row.policy: row for row in e08_queue_ranks.measure(quick=True)}
+
+    assert list(rows) == list(e08_queue_ranks.POLICIES)
+    assert rows["kairos"].with_left > 0.5 > rows["fcfs"].with_left
+    assert "| kairos |" in e08_queue_ranks.section(list(rows.values()))
+
+
+def test_a_call_alone_takes_as_long_as_its_answer(data, monkeypatch):
+    monkeypatch.setenv("KAIROS_DATA", str(data))
+    monkeypatch.setattr(e03_lengths, "QUICK_WORKFLOWS", 10)
+    rows = list(e03_lengths.measure(quick=True))
+
+    by_agent = {(row.app, row.agent): row for row in rows if row.source == "model"}
+    writer, router = by_agent["rg", "writer"], by_agent["qa", "router"]
+    per_token = writer.mean_latency_s / writer.mean_completion_tokens
+    assert router.mean_latency_s / router.mean_completion_tokens == pytest.approx(
+        per_token, rel=0.3
+    )
+    assert 0.95 < writer.decode_share < 1
+    recorded = [row for row in rows if row.source == "recorded"]
+    assert {"claude_code", "qa"} <= {row.app for row in recorded}
+    assert all(row.calls >= 30 and row.latency_s is None for row in recorded)
+    assert "over 96.6 %" in e03_lengths.section(rows)
+
+
+def test_every_decision_is_timed():
+    planned = [
+        Submission(at_us=n * 1000, workflow=each) for n, each in enumerate(generate(app(1), 5, 1))
+    ]
+    engines = {"a": e28_scale.profile("a40-llama3-8b")}
+    world = World(planned, engines, POLICIES["kairos"], PLACEMENTS["kairos"])
+    watch = Watch(world)
+    world.run()
+
+    calls = sum(len(each.workflow.calls) for each in planned)
+    assert [len(us) for us in watch.us.values()] == [calls, calls]
+    assert min(map(min, watch.us.values())) > 0
+
+
+def test_agents_of_the_scaled_applications_differ():
+    one, other = app(1), app(2)
+    assert len(one.agents) == AGENTS
+    assert one != other
+    assert app(1) == one
+
+
+def test_each_section_says_what_it_is_about():
+    for name in SECTIONS:
+        assert first_line(name)[-1] in ".?"
+        assert "\n\n" in about(name), name
+
+
+def test_rows_of_a_study_are_found_again(tmp_path, monkeypatch):
+    monkeypatch.setattr(sections, "RESULTS", tmp_path)
+    row = e08_queue_ranks.Row(
+        commit="c", policy="fcfs", seed=1, requests=9, with_own=0.1, with_left=0.2, points=[(0, 1)]
+    )
+    study = SECTIONS["e08_queue_ranks"]
+    assert read_rows("e08_queue_ranks", study, quick=False) == []
+
+    write_rows(rows_file("e08_queue_ranks", quick=False), [row])
+
+    assert read_rows("e08_queue_ranks", study, quick=False) == [row]
