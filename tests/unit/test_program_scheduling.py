@@ -121,3 +121,11 @@ def test_what_is_kept_for_others_is_not_free():
     assert placed.choose(build.request("x", **asks), at=1) is None
     assert placed.choose(build.request("w2", workflow_id="w", **asks), at=1) == "a"
     assert placed.choose(build.request("x", **asks), at=SECOND) == "a"
+
+
+def test_calls_that_run_are_expected_to_grow():
+    placed = Placed(build.instance("a", kv=2_000, seqs=9))
+    placed.ledger.book(build.request("runs", prompt=1_000), "a", 0)
+
+    assert placed.choose(build.request("x", prompt=1_000 - 2 * BUFFER_TOKENS)) == "a"
+    assert placed.choose(build.request("x", prompt=1_001 - 2 * BUFFER_TOKENS)) is None

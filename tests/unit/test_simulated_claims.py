@@ -564,6 +564,29 @@ def test_what_is_worst_anywhere_is_found():
     assert line.startswith("| ag2, middle | las | +4.2 ")
 
 
+def test_what_is_worse_in_some_seeds_only_is_noise():
+    ours = {seed: 90.0 if seed % 2 else 120.0 for seed in range(1, 11)}
+    seen = view({"kairos": ours}, ("e22_anywhere",))
+
+    [figure] = e22_anywhere.figures(seen)
+
+    assert figure.met
+    assert figure.value < 1.02
+    assert "yes" not in CLAIMS["e22_anywhere"].section(seen)
+
+
+def test_a_picture_has_what_all_grids_of_a_claim_found():
+    claim = CLAIMS["e07_placements"]
+
+    of = pages._all_found(claim, view({}, ("e07_placements",)))
+
+    assert set(of["claude_code", "high"]) == {
+        *("kairos", "kairos, least-kv", "kairos, lengths known", "kairos, affinity"),
+        *("kairos, round-robin", "kairos, power-of-two", "kairos, time-slot"),
+    }
+    assert set(of["ag2", "low"]) == {"kairos", "kairos, least-kv", "kairos, lengths known"}
+
+
 def test_the_lengths_are_known_to_some_and_the_order_is_ours():
     assert ALL[KNOWN].policy == ALL[LEAST_KV].policy == "kairos"
     assert not ALL[KNOWN].live
