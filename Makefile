@@ -53,7 +53,7 @@ bench: $(INSTALLED)  ## what the gateway, learning, ranking, queueing, placing a
 	@$(BIN)/python -m bench.ranks
 	@$(BIN)/python -m bench.simulation
 
-experiments: $(INSTALLED) $(VLLM_INSTALLED)  ## how near the model is to vLLM; what learning the order is worth: accuracy, every policy, the demo; placements in the model and on real vLLM
+experiments: $(INSTALLED) $(VLLM_INSTALLED)  ## how near the model is to vLLM; what learning the order is worth: accuracy, every policy, the demo; placements in the model and on real vLLM: two hours and a half
 	@$(BIN)/python -m experiments.e00_fidelity
 	@$(BIN)/python -m experiments.ordering
 	@$(BIN)/python -m experiments.policies
@@ -70,7 +70,7 @@ types: $(INSTALLED)  ## mypy --strict
 contracts: $(INSTALLED)  ## imports point one way
 	@$(BIN)/lint-imports
 
-acceptance: check test-real test-kafka test-vllm bench experiments  ## all of it: an hour and a half
+acceptance: check test-real test-kafka test-vllm bench experiments  ## all of it: four hours
 
 check: test lint types contracts  ## everything that needs no real engine
 
