@@ -9,7 +9,8 @@ from statistics import NormalDist
 from experiments.program_scheduling import program_scheduling
 from kairos.dispatcher.ledger import Ledger
 from kairos.dispatcher.placements import PLACEMENTS, Placement
-from kairos.model import Request
+from kairos.dispatcher.slots import TimeSlot
+from kairos.model import SECOND, Request
 from kairos.position import workflow_key
 from kairos.scheduler.knowledge import Knowledge
 from kairos.scheduler.policies import POLICIES, Kairos, Key, Policy
@@ -22,11 +23,17 @@ DEFAULT = "kairos"
 ORACLE = "oracle"  # the default placement, told every length
 AYO_PUBLISHED, SRPT, PROGRAMS = "ayo-published", "srpt", "programs"
 MISJUDGED_TIMES = (2, 4)
+SLOT_LENGTHS_S = (0.1, 0.25, 1.0, 2.0, 5.0)  # beside the paper's 0.5
 
 
 def off(times: int) -> str:
     """The default policy with its estimates off by such a factor: its name."""
     return f"{DEFAULT}, off {times} times"
+
+
+def slotted(slot_s: float) -> str:
+    """The paper's placement with slots of another length: its name."""
+    return f"time-slot of {slot_s:g} s"
 
 
 MakePolicy = Callable[[Knowledge], Policy]
@@ -45,8 +52,9 @@ def made(
         **{off(times): partial(Misjudging, times) for times in MISJUDGED_TIMES},
     }
     make_policy = extra[policy] if policy in extra else POLICIES[policy]
+    slots = {slotted(s): partial(TimeSlot, slot_us=s * SECOND) for s in SLOT_LENGTHS_S}
     if placement != ORACLE:
-        return make_policy, PLACEMENTS[placement]
+        return make_policy, (PLACEMENTS | slots)[placement]
     lengths = true_lengths(planned)
 
     def told(ledger: Ledger) -> Placement:

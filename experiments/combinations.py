@@ -12,8 +12,10 @@ from experiments.baselines import (
     MISJUDGED_TIMES,
     ORACLE,
     PROGRAMS,
+    SLOT_LENGTHS_S,
     SRPT,
     off,
+    slotted,
 )
 
 
@@ -117,4 +119,13 @@ MISJUDGED: dict[str, Combination] = {
     )
     for times in MISJUDGED_TIMES
 }
-ALL = COMBINATIONS | PLACED | ABLATED | MISJUDGED
+# The paper's, with slots of other lengths (6).
+SLOTTED: dict[str, Combination] = {
+    f"kairos, paper, slots of {slot_s:g} s": Combination(
+        policy="wasserstein-mds",
+        placement=slotted(slot_s),
+        what=f"the paper's, with slots of {slot_s:g} s",
+    )
+    for slot_s in SLOT_LENGTHS_S
+}
+ALL = COMBINATIONS | PLACED | ABLATED | MISJUDGED | SLOTTED

@@ -71,7 +71,7 @@ def run(cell: Cell) -> Outcome:
     planned = workload.submissions(cell.rate_per_s, cell.workflows, cell.seed)
     policy, placement = made(cell.policy, cell.placement, planned, workload.engine())
     began = time.process_time()
-    world = World(planned, workload.instances(), policy, placement)
+    world = World(planned, workload.instances(), policy, placement, anonymous=workload.anonymous)
     world.run()
     cpu_s = time.process_time() - began
     rows = world.metrics.rows

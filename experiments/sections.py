@@ -18,6 +18,7 @@ _MODULES = (
     "e15_colocated",
     "e17_larger_model",
     "e18_ablation",
+    "e19_slot_length",
     "e07_placements",
     "e21_recorded_agents",
     "e22_anywhere",

@@ -38,6 +38,7 @@ class Workload(msgspec.Struct, frozen=True, kw_only=True):
     pool: int = 4  # instances
     lengths: float = 1.0  # of answers, times what the models say
     branches: float = 1.0  # likewise, of probabilities below 1
+    anonymous: float = 0.0  # share of the calls that do not say whose they are
     turns: bool = False  # halfway agents change their ways: see `turned`
 
     def engine(self) -> EngineProfile:

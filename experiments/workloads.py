@@ -44,6 +44,8 @@ _ALL = (
     replace(_COLOCATED, name="unequal instances", unequal=True),
     replace(_COLOCATED, name="bursts", arrivals="azure-code"),
     replace(_COLOCATED, name="agents change", turns=True),
+    replace(_COLOCATED, name="30 % anonymous", anonymous=0.3),
+    replace(_COLOCATED, name="a cold start", workflows=600),
     *(
         Workload(name=name, recorded=app, arrivals="poisson", workflows=workflows, pool=pool)
         for name, app, workflows, pool in (

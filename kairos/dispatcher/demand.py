@@ -78,12 +78,19 @@ def mode(distribution: Distribution) -> float:
     return (quantiles[densest] + quantiles[densest + held]) / 2
 
 
-def expected(prompts: Floats, ages_us: Floats, last_us: Floats, token_us: float) -> Floats:
+def expected(
+    prompts: Floats,
+    ages_us: Floats,
+    last_us: Floats,
+    token_us: float,
+    slot_at_us: Floats = SLOT_AT_US,
+) -> Floats:
     """What calls hold together, slot by slot: equations 1 and 3 of the paper.
 
-    Prompts in tokens, how long ago each call was dispatched, and how long it is taken to last.
+    Prompts in tokens, how long ago each call was dispatched, and how long it is taken to last;
+    `slot_at_us`: when slots begin, from now on.
     """
-    since_us = ages_us[:, None] + SLOT_AT_US
+    since_us = ages_us[:, None] + slot_at_us
     tokens = prompts[:, None] + since_us / token_us
     tokens *= since_us <= last_us[:, None]
     total: Floats = tokens.sum(axis=0)

@@ -69,13 +69,15 @@ class Occupancy:
         self._forecasts = np.concatenate([self._forecasts, np.zeros((3, count, SLOTS))], axis=1)
 
 
-def by_modes(ledger: Ledger, instance: Instance, at: int) -> Future:
+def by_modes(
+    ledger: Ledger, instance: Instance, at: int, slot_at_us: Floats = SLOT_AT_US
+) -> Future:
     """The paper's: certain, so without variance."""
     flight = ledger.flight(instance.id)
     if not flight:
         return _NOTHING
     token_us = paper_token_us(ledger, instance)
-    means = expected(flight.prompts, flight.ages_us(at), flight.lasts_us, token_us)
+    means = expected(flight.prompts, flight.ages_us(at), flight.lasts_us, token_us, slot_at_us)
     return np.array([means, _ZEROS, means])
 
 

@@ -1,6 +1,7 @@
 """Placements that go by what instances are expected to hold in each slot of the future."""
 
 from collections.abc import Hashable, Iterator, Mapping, Sequence
+from functools import partial
 from itertools import repeat
 
 import numpy as np
@@ -153,8 +154,10 @@ class TimeSlot(_Slots):
     """The paper's (6): an instance that would be over its memory in any slot is out; of the others,
     the one with the lowest peak."""
 
-    def __init__(self, ledger: Ledger) -> None:
-        super().__init__(ledger, Occupancy(ledger, by_modes))
+    def __init__(self, ledger: Ledger, slot_us: float = SLOT_US) -> None:
+        """`slot_us`: how long a slot is; their number is fixed, so shorter ones look less far."""
+        self._slot_at_us = slot_us * np.arange(SLOTS, dtype=np.float64)
+        super().__init__(ledger, Occupancy(ledger, partial(by_modes, slot_at_us=self._slot_at_us)))
 
     def choose(
         self,
@@ -176,7 +179,10 @@ class TimeSlot(_Slots):
         lasts_us = np.array([self._ledger.lasts_us(request)])
         prompt, new = held[:1], np.zeros(1)
         speeds = [paper_token_us(self._ledger, instance) for instance in instances]
-        needs = {us: expected(prompt, new, lasts_us, us) for us in dict.fromkeys(speeds)}
+        needs = {
+            us: expected(prompt, new, lasts_us, us, self._slot_at_us)
+            for us in dict.fromkeys(speeds)
+        }
         loads: Floats = means + np.array([needs[us] for us in speeds])
         return loads
 

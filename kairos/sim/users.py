@@ -14,11 +14,13 @@ have ended.
 
 from collections.abc import Callable
 from functools import partial
+from hashlib import blake2b
 
 import msgspec
+from msgspec.structs import replace
 
 from kairos.errors import KairosError
-from kairos.events import Arrived, WorkflowEnded
+from kairos.events import Arrived, Record, WorkflowEnded
 from kairos.model import EXPECTED_COMPLETION_TOKENS, PARENTS_LIMIT, SECOND, Request
 from kairos.sim.clock import VirtualClock
 from kairos.sim.engine.calls import EngineCall
@@ -54,10 +56,14 @@ class _Asked(msgspec.Struct):
 class Users:
     """Submits workflows when they are due, and makes their calls when they may be made."""
 
-    def __init__(self, clock: VirtualClock, feed: Feed, *, tell_lengths: bool) -> None:
+    def __init__(
+        self, clock: VirtualClock, feed: Feed, *, tell_lengths: bool, anonymous: float = 0.0
+    ) -> None:
         """`feed` raises KairosError where the gateway refuses a call at once. `tell_lengths`: calls
-        set `max_tokens` to the length that their answers will have, as a replay has to."""
+        set `max_tokens` to the length that their answers will have, as a replay has to.
+        `anonymous`: the share of calls that do not say whose they are."""
         self._clock, self._feed, self._tell_lengths = clock, feed, tell_lengths
+        self._anonymous = anonymous
         self._asked: dict[str, _Asked] = {}  # by request id
         self.left = 0  # workflows that have not ended, those to come included
         self.retries = 0
@@ -78,10 +84,22 @@ class Users:
         asked = self._asked[request_id]
         return engine_call(asked.task.course.workflow, asked.position, request_id, priority)
 
+    def _is_anonymous(self, request_id: str) -> bool:
+        return _share(request_id) < self._anonymous
+
+    def identified(self, record: Record) -> Record:
+        """With the request as it would be if it had said whose it is."""
+        if not isinstance(record.event, Arrived) or record.event.request.agent is not None:
+            return record
+        request_id = record.event.request.id
+        request = self._request(request_id, self._asked[request_id], known=True)
+        return replace(record, event=Arrived(request))
+
     def answered(self, request_id: str) -> None:
         """The answer is here, whole."""
         asked = self._asked.pop(request_id)
         task = asked.task
+        self._alone(request_id)
         for position in task.course.ended(asked.position):
             self._release(task, position)
         self._ended(task)
@@ -91,6 +109,7 @@ class Users:
         asked = self._asked[request_id]
         if asked.attempt > RETRIES or not is_tried_again(error.status):
             del self._asked[request_id]
+            self._alone(request_id)
             self._give_up(asked.task, str(error))
             return
         asked.attempt += 1
@@ -121,25 +140,27 @@ class Users:
         except KairosError as error:
             self.refused(request_id, error)
 
-    def _request(self, request_id: str, asked: _Asked) -> Request:
-        """What a gateway knows of the call."""
+    def _request(self, request_id: str, asked: _Asked, *, known: bool = False) -> Request:
+        """What a gateway knows of the call. One that does not say whose it is, is a workflow of its
+        own to it."""
         task, workflow = asked.task, asked.task.course.workflow
         call = workflow.calls[asked.position]
         expected = EXPECTED_COMPLETION_TOKENS
         if self._tell_lengths:
             expected = min(expected, call.completion_tokens)
-        parents = workflow.waits_for[asked.position][-PARENTS_LIMIT:]
+        known = known or not self._is_anonymous(request_id)
+        parents = workflow.waits_for[asked.position][-PARENTS_LIMIT:] if known else ()
         return Request(
             id=request_id,
             tenant=TENANT,
-            workflow_id=workflow.id,
-            app=call.app,
-            agent=call.agent,
-            upstream=call.upstream,
+            workflow_id=workflow.id if known else request_id,
+            app=call.app if known else None,
+            agent=call.agent if known else None,
+            upstream=call.upstream if known else None,
             parent_ids=tuple(_request_id(task, each) for each in parents),
             attempt=asked.attempt,
             model=MODEL,
-            workflow_started_at=task.started_at,
+            workflow_started_at=task.started_at if known else self._clock.now(),
             arrived_at=self._clock.now(),
             prompt_tokens=call.prompt_tokens,
             completion_tokens=expected,
@@ -147,6 +168,11 @@ class Users:
             prefix=prefix_hashes(workflow.prompts[asked.position]),
             prefix_units=call.prompt_tokens,
         )
+
+    def _alone(self, request_id: str) -> None:
+        """With an anonymous call ends what the gateway takes for its workflow."""
+        if self._is_anonymous(request_id):
+            self._feed(WorkflowEnded(TENANT, request_id))
 
     def _give_up(self, task: _Task, why: str) -> None:
         task.failed = True
@@ -161,6 +187,11 @@ class Users:
             self.left -= 1
             if not self.left:
                 self._clock.stop()
+
+
+def _share(name: str) -> float:
+    """From 0 to 1, evenly, by the name."""
+    return int.from_bytes(blake2b(name.encode(), digest_size=8).digest()) / 2**64
 
 
 def _request_id(task: _Task, position: int) -> str:

@@ -36,6 +36,7 @@ from kairos.events import (
     InstanceJoined,
     InstanceLeft,
     Progressed,
+    Record,
     Refuse,
     Tick,
 )
@@ -94,18 +95,22 @@ class World:
         observers: tuple[Observer, ...] = (),
         overtaken: float = OVERTAKEN,
         tell_lengths: bool = False,
+        anonymous: float = 0.0,
         on_second: Callable[["World"], None] = lambda _: None,
     ) -> None:
         """`instances`: all that there ever are, by id; those to which it happens first that they
-        join are not there at the start. `tell_lengths`: see `Users`; `overtaken`: see the queue.
+        join are not there at the start. `tell_lengths`, `anonymous`: see `Users`; `overtaken`: see
+        the queue. Metrics are of the workflows as they are, whatever is known of them.
         `on_second` is called in each second of virtual time."""
         self.metrics = RunMetrics()
         self.clock = VirtualClock()
         self.learner = Learner(Orchestrator())
         self.balancer = Balancer(policy, placement, overtaken=overtaken)
-        watching: tuple[Observer, ...] = (self.metrics, *observers, self.learner.observe)
+        watching: tuple[Observer, ...] = (self._measure, *observers, self.learner.observe)
         self._runtime = Runtime(self.balancer, self, self.clock, watching)
-        self.users = Users(self.clock, self._runtime.feed, tell_lengths=tell_lengths)
+        self.users = Users(
+            self.clock, self._runtime.feed, tell_lengths=tell_lengths, anonymous=anonymous
+        )
         self.fleet = Fleet(self.clock, self._seen)
         self._instances, self._on_second = instances, on_second
         in_time = sorted(happenings, key=lambda each: each.at_us)
@@ -123,6 +128,9 @@ class World:
         """To the end of the last workflow, or until the clock is stopped."""
         if self.users.left:
             self.clock.run()
+
+    def _measure(self, record: Record) -> None:
+        self.metrics(self.users.identified(record))
 
     def dispatch(self, command: Dispatch) -> None:
         """The balancer's command, as `Runtime` hands it over."""

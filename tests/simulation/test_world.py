@@ -96,6 +96,43 @@ def test_the_balancer_hears_what_a_gateway_knows_and_at_the_end_what_the_engine_
     assert told_more == replace(request, completion_limit=300)
 
 
+def test_anonymous_calls_are_workflows_of_their_own_to_the_balancer_and_none_in_the_metrics():
+    """A call that does not say whose it is: only who orders by that serves it otherwise."""
+    workflows = [submission("a", call(3), call(2, gap_ms=5)), submission("b", call(10))]
+    made, log = ran(workflows, anonymous=1.0)
+    known, of_known = ran(workflows)
+
+    requests = [r.event.request for r in log if isinstance(r.event, Arrived)]
+    assert {each.workflow_id for each in requests} == {"a/0", "a/1", "b/0"}
+    for each in requests:
+        assert (each.app, each.agent, each.upstream, each.parent_ids) == (None, None, None, ())
+        assert each.workflow_started_at == each.arrived_at
+    ended = [r.event.workflow_id for r in log if isinstance(r.event, WorkflowEnded)]
+    assert sorted(ended) == ["a", "a/0", "a/1", "b", "b/0"]
+    assert dispatched(log) == dispatched(of_known)
+    assert made.metrics.record() == known.metrics.record()
+
+
+def test_so_many_calls_are_anonymous_always_the_same_ones():
+    workflows = [submission(f"w{n}", call(1), at=n) for n in range(400)]
+
+    def anonymous(share):
+        _, log = ran(workflows, anonymous=share)
+        arrived = [r.event.request for r in log if isinstance(r.event, Arrived)]
+        return {each.id for each in arrived if each.agent is None}
+
+    assert len(anonymous(0.3)) == pytest.approx(120, abs=30)
+    assert anonymous(0.1) < anonymous(0.3)
+
+
+def test_an_anonymous_call_that_fails_ends_what_it_was_alone():
+    fails = [Happening(at_us=2 * MS, what="fail", instance_id="i0")]
+    made, log = ran([submission("a", call(9))], anonymous=1.0, happenings=fails)
+
+    assert set(made.users.failed) == {"a"}
+    assert [r.event.workflow_id for r in log if isinstance(r.event, WorkflowEnded)] == ["a/0", "a"]
+
+
 def test_a_replay_tells_lengths_below_what_is_expected():
     _, log = ran([submission("w", call(7))], tell_lengths=True)
     request = log[1].event.request

@@ -360,6 +360,22 @@ def test_ours_prefers_much_the_quicker_instance_to_the_emptier_one():
     assert placed.choose() == "b"
 
 
+def test_shorter_slots_see_what_longer_ones_miss():
+    """Two calls of 2.9 s, which together hold 101 tokens, and 100 more each second."""
+    known = build.Lengths(tokens={}, latency_us={"x": always(2.9 * SECOND)})
+
+    def fits(slot_s):
+        ledger = Ledger(known)
+        instance = build.instance("a", kv=340, token_us=TOKEN_US)
+        ledger.join(instance)
+        ledger.book(build.request("first", prompt=1, agent="x"), "a", 0)
+        placement = TimeSlot(ledger, slot_us=slot_s * SECOND)
+        return placement.choose(build.request("r", prompt=100, agent="x"), [instance], [], 0)
+
+    assert fits(1.0) is not None  # 301 after 2 s, and nothing after 3
+    assert fits(0.5) is None  # 351 after 2.5 s
+
+
 @pytest.mark.parametrize("made", [TimeSlot, Kairos])
 def test_what_is_reserved_is_what_the_request_will_hold_from_when_there_is_room(made):
     """1,000 tokens; a call of 600 ends after 2 s, as all calls do; one of 500 waits for that."""
