@@ -10,7 +10,7 @@ import gc
 import os
 import sys
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from itertools import count
 from random import Random
 
@@ -283,6 +283,9 @@ class Queue:
 class AnyRoom:
     def fits(self, request: Request) -> bool:  # noqa: ARG002
         return True
+
+    def returned(self) -> Iterator[str]:
+        return iter(())
 
     def reserve(self, request: Request) -> None: ...
 
