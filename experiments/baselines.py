@@ -3,7 +3,6 @@
 import math
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from hashlib import blake2b
 from statistics import NormalDist
 
 from experiments.program_scheduling import program_scheduling
@@ -16,6 +15,7 @@ from kairos.scheduler.knowledge import Knowledge
 from kairos.scheduler.policies import POLICIES, Kairos, Key, Policy
 from kairos.sim.engine.profile import EngineProfile
 from kairos.sim.oracle import KnownLengths, Srpt
+from kairos.sim.script import digest
 from kairos.sim.world import token_us
 from kairos.workload.workflows import Submission, Workflow
 
@@ -95,8 +95,7 @@ class Misjudging(Kairos):
 
     def key(self, request: Request) -> Key:
         level, *rest = super().key(request)
-        digest = blake2b(request.workflow_id.encode(), digest_size=8).digest()
-        share = (int.from_bytes(digest) + 0.5) / 2**64
+        share = (digest(request.workflow_id) + 0.5) / 2**64
         return level + self._levels * NormalDist().inv_cdf(share), *rest
 
 

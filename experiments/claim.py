@@ -91,6 +91,13 @@ def reductions(
     return table(header, rows)
 
 
+def beside_paper(grid: Grid, paper: Reductions, ours: Sequence[str], view: View) -> str:
+    """Such a table for each of ours, on a grid of one workload."""
+    [workload] = grid.workloads
+    runs_at = at_loads(view.found(grid), workload)
+    return "\n\n".join(f"{name}:\n\n{reductions(runs_at, paper, (name,))}" for name in ours)
+
+
 def combinations_table(runs: dict[str, Runs], title: str) -> str:
     """What each came to, and how ours compares, in %."""
     rows = [
@@ -130,7 +137,7 @@ def draw(
     path: Path,
     of: Found,
     against: str,
-    metrics: Sequence[tuple[Metric, str]] = ((E2E, "end to end"),),
+    metrics: Sequence[tuple[Metric, str]],
 ) -> None:
     """Ratios of means to those of one combination: a bar at the mean, a dot a seed; a panel for
     each workload and metric."""

@@ -11,7 +11,7 @@ agents that were recorded, of 30 calls or more: the same applications on a real,
 real agents.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import msgspec
@@ -21,8 +21,8 @@ from experiments.claim import Study, table
 from experiments.recordings import read_apps, recordings
 from experiments.report import commit, picture
 from experiments.workload import COMPUTE_BINDS, Workload
+from kairos.calls import CallRow
 from kairos.dispatcher.placements import PLACEMENTS
-from kairos.metrics import RunMetrics
 from kairos.model import SECOND
 from kairos.scheduler.policies import POLICIES
 from kairos.sim.world import World
@@ -69,29 +69,25 @@ def _modelled(app: str, workflows: int, at_commit: str) -> Iterator[Row]:
     planned = alone.submissions(RATE_PER_S, workflows, seed=1)
     world = World(planned, alone.instances(), POLICIES["fcfs"], PLACEMENTS["least-kv"])
     world.run()
-    for agent, rows in _by_agent(world.metrics).items():
-        took_s = [(row[1] - row[0]) / SECOND for row in rows]
-        decoding_s = [(row[1] - row[2]) / SECOND for row in rows]
-        lengths = [row[3] for row in rows]
-        row = _row("model", app, agent, lengths, at_commit)
+    by_agent: dict[str, list[CallRow]] = {}
+    for row in world.metrics.rows:
+        by_agent.setdefault(row.request.agent or "", []).append(row)
+    for agent, rows in by_agent.items():
+        took_s = [_between_s(row.dispatched_at, row.ended_at) for row in rows]
+        decoding_s = [_between_s(row.first_token_at, row.ended_at) for row in rows]
+        lengths = [row.completion_tokens or 0 for row in rows]
         yield msgspec.structs.replace(
-            row,
+            _row("model", app, agent, lengths, at_commit),
             latency_s=_percentiles(took_s),
             mean_latency_s=_rounded(np.mean(took_s)),
             decode_share=_rounded(sum(decoding_s) / sum(took_s)),
         )
 
 
-def _by_agent(metrics: RunMetrics) -> Mapping[str, list[tuple[int, int, int, int]]]:
-    """Of each call: when it was dispatched, ended, had its first token; and its tokens."""
-    found: dict[str, list[tuple[int, int, int, int]]] = {}
-    for row in metrics.rows:
-        assert row.dispatched_at is not None
-        assert row.ended_at is not None
-        assert row.first_token_at is not None
-        times = row.dispatched_at, row.ended_at, row.first_token_at
-        found.setdefault(row.request.agent or "", []).append((*times, row.completion_tokens or 0))
-    return found
+def _between_s(begin: int | None, end: int | None) -> float:
+    assert begin is not None
+    assert end is not None
+    return (end - begin) / SECOND
 
 
 def _row(source: str, app: str, agent: str, lengths: Sequence[int], at_commit: str) -> Row:

@@ -14,6 +14,7 @@ from statistics import fmean
 
 import msgspec
 import numpy as np
+from scipy.stats import rankdata
 
 from experiments.baselines import made, true_remaining_us
 from experiments.claim import Study, table
@@ -69,11 +70,7 @@ def measure(quick: bool) -> Iterator[Row]:
 
 def ranks(values: Sequence[float]) -> list[float]:
     """From 0 to 1; equal values share the mean of their ranks."""
-    array = np.asarray(values, dtype=float)
-    _, places, counts = np.unique(array, return_inverse=True, return_counts=True)
-    ends = np.cumsum(counts)
-    middles = (ends - counts + ends - 1) / 2
-    found: list[float] = (middles[places] / max(1, len(array) - 1)).tolist()
+    found: list[float] = ((rankdata(values) - 1) / max(1, len(values) - 1)).tolist()
     return found
 
 

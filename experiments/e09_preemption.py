@@ -7,7 +7,7 @@ Expected: preemptions under round-robin, next to none under the default.
 """
 
 from experiments.claim import Claim, View, at_loads, table
-from experiments.grids import Grid
+from experiments.grids import Grid, mean_known
 
 COMPARED = ("parrot", "ayo", "least-kv", "kairos, paper", "kairos", "oracle")
 GRID = Grid(workloads=("colocated-8b", "colocated-13b"), combinations=COMPARED)
@@ -19,9 +19,9 @@ def section(view: View) -> str:
         [
             f"{workload}, {load}: {name}",
             "18.4 %; 14.2 %" if (workload, name) == ("colocated-8b", "parrot") else "not said",
-            f"{_mean([run.preempted_share for run in runs[name].values()]):.1%}",
-            f"{_mean([run.preemptions_per_call for run in runs[name].values()]):.3f}",
-            f"{_mean([run.recomputed_token_share for run in runs[name].values()]):.1%}",
+            f"{mean_known(run.preempted_share for run in runs[name].values()):.1%}",
+            f"{mean_known(run.preemptions_per_call for run in runs[name].values()):.3f}",
+            f"{mean_known(run.recomputed_token_share for run in runs[name].values()):.1%}",
         ]
         for workload in GRID.workloads
         for load, runs in at_loads(of, workload).items()
@@ -30,11 +30,6 @@ def section(view: View) -> str:
     ]
     header = ["", "paper", "calls preempted", "preemptions per call", "tokens computed again"]
     return table(header, rows)
-
-
-def _mean(values: list[float | None]) -> float:
-    known = [each for each in values if each is not None]
-    return sum(known) / len(known) if known else float("nan")
 
 
 CLAIM = Claim(title="Preemptions under round-robin", grids=(GRID,), section=section)

@@ -6,8 +6,10 @@ order; nothing worse at low load, or in plain end-to-end latency, which the pape
 and which latency per token hides: it counts short workflows most.
 """
 
+from functools import partial
+
 from bench.report import Figure
-from experiments.claim import END_TO_END, PROGRAM_LEVEL, Claim, View, at_loads, reductions
+from experiments.claim import END_TO_END, PROGRAM_LEVEL, Claim, View, at_loads, beside_paper
 from experiments.grids import E2E, PER_TOKEN, Grid, ratio
 
 WORKLOAD = "colocated-8b"
@@ -23,11 +25,6 @@ PAPER = {
 }
 OURS = ("kairos", "kairos, paper", "oracle")
 GRID = Grid(workloads=(WORKLOAD,))
-
-
-def section(view: View) -> str:
-    runs_at = at_loads(view.found(GRID), WORKLOAD)
-    return "\n\n".join(f"{name}:\n\n{reductions(runs_at, PAPER, (name,))}" for name in OURS)
 
 
 def figures(view: View) -> list[Figure]:
@@ -62,7 +59,7 @@ def figures(view: View) -> list[Figure]:
 CLAIM = Claim(
     title="Figure 15: three applications together, Llama-3-8B",
     grids=(GRID,),
-    section=section,
+    section=partial(beside_paper, GRID, PAPER, OURS),
     figures=figures,
     against="parrot",
     metrics=(PROGRAM_LEVEL, END_TO_END),

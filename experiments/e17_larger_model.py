@@ -4,7 +4,9 @@ The paper: Kairos' latency per token is below Parrot's by 42.1 to 57.4 % in the 
 Ayo's by 21.8 to 24.6 %. Expected: the same, and fewer preemptions.
 """
 
-from experiments.claim import END_TO_END, PROGRAM_LEVEL, Claim, View, at_loads, reductions
+from functools import partial
+
+from experiments.claim import END_TO_END, PROGRAM_LEVEL, Claim, beside_paper
 from experiments.e15_colocated import OURS
 from experiments.grids import Grid
 
@@ -22,15 +24,10 @@ PAPER = {
 GRID = Grid(workloads=(WORKLOAD,))
 
 
-def section(view: View) -> str:
-    runs_at = at_loads(view.found(GRID), WORKLOAD)
-    return "\n\n".join(f"{name}:\n\n{reductions(runs_at, PAPER, (name,))}" for name in OURS)
-
-
 CLAIM = Claim(
     title="Figure 17: the same on a larger model, Llama-2-13B",
     grids=(GRID,),
-    section=section,
+    section=partial(beside_paper, GRID, PAPER, OURS),
     against="parrot",
     metrics=(PROGRAM_LEVEL, END_TO_END),
 )

@@ -16,7 +16,7 @@ import numpy as np
 
 from experiments.claim import Study, table
 from experiments.report import commit
-from experiments.workload import COMPUTE_BINDS, generated
+from experiments.workload import COMPUTE_BINDS
 from kairos.dispatcher.placements import PLACEMENTS
 from kairos.events import Arrived, Command, Event, Finished
 from kairos.scheduler.policies import POLICIES
@@ -24,7 +24,7 @@ from kairos.sim.engine.profiles import profile
 from kairos.sim.plan import instance_id
 from kairos.sim.world import World
 from kairos.workload import arrivals
-from kairos.workload.application import TASK, Agent, Application, Next, TaskKind
+from kairos.workload.application import TASK, Agent, Application, Next, TaskKind, generate
 from kairos.workload.scenario import mixed
 
 INSTANCES, APPS, AGENTS, WORKFLOWS, QUICK_PART = 64, 100, 10, 100_000, 50
@@ -68,7 +68,7 @@ class Watch:
 def measure(quick: bool) -> Iterator[Row]:
     count = WORKFLOWS // (QUICK_PART if quick else 1)
     at_us = arrivals("azure-conv", count, RATE_PER_S, 1)
-    sources = [(partial(generated, app(number), 1), 1.0) for number in range(APPS)]
+    sources = [(partial(generate, app(number), seed=1), 1.0) for number in range(APPS)]
     planned = mixed(sources, at_us, 1)
     engines = {instance_id(number): profile(COMPUTE_BINDS) for number in range(INSTANCES)}
     began = time.process_time()

@@ -5,9 +5,11 @@ run that was broken off goes on where it was, as long as the code is the same. A
 seeds of a third of the workflows, which see less load) has a file of its own, which is not kept.
 """
 
+import math
 import sys
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
+from statistics import fmean
 
 import msgspec
 
@@ -105,5 +107,10 @@ def ratio(runs: dict[str, Runs], ours: str, theirs: str, metric: Metric = E2E) -
 
 
 def mean(runs: Runs, metric: Metric) -> float:
-    known = [each for each in (value(outcome, metric) for outcome in runs.values()) if each]
-    return sum(known) / len(known)
+    return mean_known(value(outcome, metric) for outcome in runs.values())
+
+
+def mean_known(values: Iterable[float | None]) -> float:
+    """Of those that are known; `nan`: none is."""
+    known = [each for each in values if each is not None]
+    return fmean(known) if known else math.nan

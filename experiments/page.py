@@ -38,7 +38,7 @@ def write_page(view: View) -> tuple[Path, list[str]]:
         if (into / name).with_suffix(".svg").exists():
             parts.append(f"![{section.title}]({(into / name).relative_to(path.parent)}.svg)")
         parts.append(said)
-    parts.append(_stamps([view.rows[cell] for cell in view.rows], view))
+    parts.append(_stamps([*view.rows.values()], view))
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text("\n\n".join(part.strip() for part in parts) + "\n")
     return path, left_out

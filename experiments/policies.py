@@ -26,6 +26,7 @@ from rich.console import Console
 from rich.table import Table
 
 from bench.report import Figure
+from experiments.baselines import true_remaining_us
 from experiments.recordings import DEMO, read_apps
 from experiments.report import RESULTS, add_figures, commit, picture, write_rows
 from kairos.dispatcher.placements import PLACEMENTS
@@ -137,39 +138,18 @@ def workflow(number: int, task: Task) -> Workflow:
     )
 
 
-def true_remaining_us(tasks: Sequence[Task]) -> Mapping[str, float]:
-    """What a batch of one would take from each call on, its own included: for the oracle."""
-    remaining: dict[str, float] = {}
-    for number, task in enumerate(tasks):
-        after, position = 0.0, sum(map(len, task))
-        for stage in reversed(task):
-            position -= len(stage)
-            own = [call.completion_tokens * (STEP_US + STEP_PER_CALL_US) for call in stage]
-            for branch, us in enumerate(own):
-                remaining[f"{number}/{position + branch}"] = us + after
-            after += max(own)
-    return remaining
-
-
 def run(
-    tasks: Sequence[Task],
-    at_us: Sequence[int],
-    policy: Callable[[Knowledge], Policy],
-    overtaken: float,
+    planned: Sequence[Submission], policy: Callable[[Knowledge], Policy], overtaken: float
 ) -> RunMetrics:
-    submissions = [
-        Submission(at_us=at, workflow=workflow(number, task))
-        for number, (task, at) in enumerate(zip(tasks, at_us, strict=True))
-    ]
     engines = {f"i{number}": ENGINE for number in range(INSTANCES)}
     placement = PLACEMENTS["least-kv"]
-    world = World(submissions, engines, policy, placement, overtaken=overtaken)
+    world = World(planned, engines, policy, placement, overtaken=overtaken)
     world.run()
     return world.metrics
 
 
-def policies(tasks: Sequence[Task]) -> dict[str, Callable[[Knowledge], Policy]]:
-    remaining_us = true_remaining_us(tasks)
+def policies(planned: Sequence[Submission]) -> dict[str, Callable[[Knowledge], Policy]]:
+    remaining_us = true_remaining_us(planned, ENGINE)
     extra = {UNBOUNDED: Kairos, CRITICAL_PATH: CriticalPath, ORACLE: lambda _: Srpt(remaining_us)}
     return {**POLICIES, **extra}
 
@@ -181,10 +161,15 @@ def measure(seeds: Sequence[int]) -> Iterator[Row]:
         for rate in RATES[scenario]:
             for seed in seeds:
                 tasks = make(calls, Random(seed))  # noqa: S311 (no secret)
-                at_us = arrivals("azure-conv", WORKFLOWS, rate, seed)
-                for name, policy in policies(tasks).items():
+                planned = [
+                    Submission(at_us=at, workflow=workflow(number, task))
+                    for number, (task, at) in enumerate(
+                        zip(tasks, arrivals("azure-conv", WORKFLOWS, rate, seed), strict=True)
+                    )
+                ]
+                for name, policy in policies(planned).items():
                     overtaken = inf if name == UNBOUNDED else OVERTAKEN
-                    metrics = run(tasks, at_us, policy, overtaken)
+                    metrics = run(planned, policy, overtaken)
                     record: dict[str, Any] = metrics.record()
                     apps = record["apps"].items()
                     yield Row(

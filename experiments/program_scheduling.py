@@ -18,7 +18,6 @@ of them; and no decode gain ever admits a call beyond the memory.
 
 from collections import defaultdict, deque
 from collections.abc import Callable, Hashable, Iterator, Sequence
-from hashlib import blake2b
 
 import msgspec
 
@@ -28,6 +27,7 @@ from kairos.model import SECOND, Instance, Request
 from kairos.position import WorkflowKey, workflow_key
 from kairos.scheduler.knowledge import Knowledge
 from kairos.scheduler.policies import Key
+from kairos.sim.script import digest
 
 BUFFER_TOKENS = 100  # by which an answer is expected to grow: `decode_buffer_tokens`
 HEADROOM = 1.2  # of its context, to move: `cross_rank_headroom_ratio`
@@ -41,9 +41,9 @@ class Program(msgspec.Struct):
     """A workflow between two calls."""
 
     home: str  # instance id
-    tokens: int = 0  # of its context
-    ended_at: int = 0  # its last call
-    until: int = 0  # its memory is kept so long
+    tokens: int  # of its context
+    ended_at: int  # its last call
+    until: int  # its memory is kept so long
 
 
 class Programs(Returns):
@@ -137,8 +137,7 @@ class ProgramPlacement:
         ids = sorted(each.id for each in instances)
         if program is not None and program.home in ids:
             return program.home
-        digest = blake2b("/".join(workflow_key(request)).encode(), digest_size=8).digest()
-        return ids[int.from_bytes(digest) % len(ids)]
+        return ids[digest("/".join(workflow_key(request))) % len(ids)]
 
     def _free_tokens(self, instance: Instance, request: Request, at: int) -> float:
         """For this request."""

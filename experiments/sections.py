@@ -50,7 +50,7 @@ def rows_file(name: str, quick: bool) -> Path:
 
 
 def read_rows(name: str, study: Study, quick: bool) -> Sequence[msgspec.Struct]:
-    """None where it was not run."""
+    """Of a study; empty where it was not run."""
     path = rows_file(name, quick)
     lines = path.read_bytes().splitlines() if path.exists() else []
     return [msgspec.json.decode(line, type=study.row) for line in lines]

@@ -46,8 +46,7 @@ class Workload(msgspec.Struct, frozen=True, kw_only=True):
 
     def files(self) -> list[Path]:
         """Of its generative models, those that are not built in."""
-        paths = [APPLICATIONS / f"{app}.toml" for app, _ in self.apps]
-        return [path for path in paths if path.exists()]
+        return [path for app, _ in self.apps if (path := own_file(app)) is not None]
 
     def instances(self) -> dict[str, EngineProfile]:
         both = self.engine(), lesser(self.engine()) if self.unequal else self.engine()
@@ -59,20 +58,25 @@ class Workload(msgspec.Struct, frozen=True, kw_only=True):
         if self.recorded is not None:
             return submissions(recorded(self.recorded, self.engine().max_model_len), at_us, seed)
         models = [(model(app, self.lengths, self.branches), weight) for app, weight in self.apps]
-        sources = [(partial(generated, each, seed), weight) for each, weight in models]
+        sources = [(partial(generate, each, seed=seed), weight) for each, weight in models]
         if not self.turns:
             return mixed(sources, at_us, seed)
-        later = [(partial(generated, turned(each), seed), weight) for each, weight in models]
+        later = [(partial(generate, turned(each), seed=seed), weight) for each, weight in models]
         half = len(at_us) // 2
         return in_order(
             [*mixed(sources, at_us[:half], seed), *mixed(later, at_us[half:], seed + _LATER)]
         )
 
 
+def own_file(app: str) -> Path | None:
+    """Of a generative model that is not built in."""
+    path = APPLICATIONS / f"{app}.toml"
+    return path if path.exists() else None
+
+
 def model(app: str, lengths: float, branches: float) -> Application:
     """The generative model, with answers so many times as long, and what may follow as likely."""
-    path = APPLICATIONS / f"{app}.toml"
-    known = application(str(path) if path.exists() else app)
+    known = application(str(own_file(app) or app))
     agents = {
         name: replace(
             agent,
@@ -101,10 +105,6 @@ def turned(app: Application) -> Application:
         for name, each in zip(names, lengths, strict=True)
     }
     return replace(app, agents={name: agents[name] for name in app.agents})
-
-
-def generated(app: Application, seed: int, count: int) -> list[Workflow]:
-    return generate(app, count, seed)
 
 
 def lesser(engine: EngineProfile) -> EngineProfile:

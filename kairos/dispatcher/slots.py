@@ -213,7 +213,7 @@ class Kairos(_Slots):
             return with_room[0]
         tokens = self._expected_tokens(request)
         costs = self._costs_us(request, with_room, cached, tokens)
-        same_cached = len({cached.get(each.id, 0) for each in with_room}) == 1
+        same_cached = not cached or len({cached.get(each.id, 0) for each in with_room}) == 1
         alike = costs <= costs.min() * (1 + (ALIKE_BUT_FOR_LOAD if same_cached else ALIKE))
         best = with_room[int(np.where(alike, peaks, np.inf).argmin())]
         warmer = {name for name, n in cached.items() if n > cached.get(best.id, 0)}

@@ -14,7 +14,6 @@ have ended.
 
 from collections.abc import Callable
 from functools import partial
-from hashlib import blake2b
 
 import msgspec
 from msgspec.structs import replace
@@ -24,6 +23,7 @@ from kairos.events import Arrived, Record, WorkflowEnded
 from kairos.model import EXPECTED_COMPLETION_TOKENS, PARENTS_LIMIT, SECOND, Request
 from kairos.sim.clock import VirtualClock
 from kairos.sim.engine.calls import EngineCall
+from kairos.sim.script import digest
 from kairos.workload import Call
 from kairos.workload.course import Course
 from kairos.workload.prompt import prefix_hashes
@@ -85,7 +85,7 @@ class Users:
         return engine_call(asked.task.course.workflow, asked.position, request_id, priority)
 
     def _is_anonymous(self, request_id: str) -> bool:
-        return _share(request_id) < self._anonymous
+        return self._anonymous > 0 and digest(request_id) / 2**64 < self._anonymous
 
     def identified(self, record: Record) -> Record:
         """With the request as it would be if it had said whose it is."""
@@ -187,11 +187,6 @@ class Users:
             self.left -= 1
             if not self.left:
                 self._clock.stop()
-
-
-def _share(name: str) -> float:
-    """From 0 to 1, evenly, by the name."""
-    return int.from_bytes(blake2b(name.encode(), digest_size=8).digest()) / 2**64
 
 
 def _request_id(task: _Task, position: int) -> str:
