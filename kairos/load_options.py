@@ -12,13 +12,14 @@ _WORKFLOWS = typer.Option(
 Workflows = Annotated[Path, _WORKFLOWS]
 WorkflowsIfAny = Annotated[Path | None, _WORKFLOWS]
 Rate = Annotated[
-    float | None, typer.Option(help=r"Workflows per second, in the long run \[1; a trace's own].")
+    float | None, typer.Option(help=r"Workflows per second, in the long run \[1; the file's own].")
 ]
 Arrivals = Annotated[
     str | None,
     typer.Option(
         help="azure-conv or azure-code (as bursty as these traces), poisson, gamma:CV, or the "
-        r"file of an Azure trace \[azure-conv; a trace's own]."
+        r"file of an Azure trace \[those of the file, where it is a trace, or of kairos export; "
+        "else azure-conv]."
     ),
 ]
 Count = Annotated[

@@ -76,7 +76,7 @@ def replay(
         count=count,
         max_context=max_context,
     )
-    submissions, _ = offered(asked)(seed)
+    submissions, _ = offered(asked).of(seed)
     run = Replay(
         url,
         submissions,

@@ -88,6 +88,10 @@ def simulate(
 
     kairos simulate --workflows run.jsonl --rate 4 --seeds 10 --versus fcfs --json
 
+    kairos export --since 24h --log LOG --output day.jsonl  # what a Kairos served, when it came
+
+    kairos simulate --workflows day.jsonl --versus fcfs
+
     kairos simulate --workflows AzureLLMInferenceTrace_conv.csv.gz --instances 2
 
     kairos simulate --scenario traces/scenarios/failure.toml --log facts

@@ -79,6 +79,7 @@ def _call(
         gap_ms=(request.arrived_at - waited_for) // 1000,
         start_ms=(request.arrived_at - began_at) // 1000,
         end_ms=(row.ended_at - began_at) // 1000,
+        workflow_start_ms=began_at // 1000,
         cached_prefix_tokens=row.cached_tokens,
     )
 

@@ -14,7 +14,7 @@ from kairos.sim.plan import (
     planner,
     scenario_planner,
 )
-from kairos.workload.load import Load, has_own_arrivals
+from kairos.workload.load import Load, offered
 from kairos.workload.scenario import Scenario, read
 
 DEFAULTS = config.Settings()
@@ -61,12 +61,13 @@ def runs(asked: Asked) -> Runs:
         max_context=asked.max_context,
     )
     policies, placement = _decided(asked, DEFAULTS.policy, None)
-    if asked.seeds > 1 and has_own_arrivals(load):
+    planned = offered(load)
+    if asked.seeds > 1 and planned.has_own_instants:
         raise SetupError(
-            "a trace's own arrivals are the same for every seed: name others with --arrivals, or "
-            "leave out --seeds"
+            "the file says when its workflows arrive, for every seed alike: name other arrivals "
+            "with --arrivals, or leave out --seeds"
         )
-    plan = planner(load, asked.instances or INSTANCES, asked.profile or PROFILE)
+    plan = planner(planned, asked.instances or INSTANCES, asked.profile or PROFILE)
     return Runs(plan=plan, policies=policies, placement=placement, seeds=_seeds(asked, 1))
 
 

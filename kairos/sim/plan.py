@@ -11,7 +11,7 @@ from kairos.sim.engine.profile import EngineProfile
 from kairos.sim.engine.profiles import profile
 from kairos.sim.world import Happening
 from kairos.workload import time_scale
-from kairos.workload.load import Load, offered
+from kairos.workload.load import Offered
 from kairos.workload.scenario import Instances, Scenario
 from kairos.workload.scenario import submissions as scenario_submissions
 from kairos.workload.workflows import Submission
@@ -31,19 +31,19 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
 Planner = Callable[[int], Plan]  # of a seed
 
 
-def planner(asked: Load, instances: int, profile_name: str) -> Planner:
-    """What makes the plan of each seed. Files are read once, here.
+def planner(asked: Offered, instances: int, profile_name: str) -> Planner:
+    """What makes the plan of each seed.
 
     Raises:
-        SetupError: there can be no such run; the message says what to change.
+        SetupError: there is no such profile. The plan of a seed: there can be no such run; the
+            message says what to change.
         InvalidFile: a file does not hold what it should.
     """
     engine = profile(profile_name)
     fleet = {instance_id(number): engine for number in range(instances)}
-    planned = offered(asked)
 
     def plan(seed: int) -> Plan:
-        submitted, scale = planned(seed)
+        submitted, scale = asked.of(seed)
         return Plan(submissions=submitted, instances=fleet, time_scale=scale)
 
     return _checking(plan)

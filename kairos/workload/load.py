@@ -1,6 +1,7 @@
 """What is offered to a pool, live or simulated: recorded workflows, and how they arrive."""
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 
 import msgspec
@@ -28,49 +29,72 @@ class Load(msgspec.Struct, frozen=True, kw_only=True):
     max_context: int | None = None
 
 
-# Of a seed: submissions, and the time scale of their arrivals (see `burstiness`).
-Offered = Callable[[int], tuple[Sequence[Submission], float]]
+# Submissions, and the time scale of their arrivals (see `burstiness`).
+Arriving = tuple[Sequence[Submission], float]
+
+
+class Offered(msgspec.Struct, frozen=True, kw_only=True):
+    """What was asked for, read once; arrivals that are an Azure trace's, for each seed."""
+
+    of: Callable[[int], Arriving]  # of a seed
+    has_own_instants: bool  # the file's, which no seed changes
 
 
 def offered(asked: Load) -> Offered:
-    """The workflows are read once, here; arrivals that are an Azure trace's, for each seed.
+    """Unless other arrivals are named, workflows come at the instants that the file says, all gaps
+    stretched alike where a rate is named.
 
     Raises:
         SetupError: there is no such process of arrivals, or no such rate.
         InvalidFile: a file does not hold what it should.
     """
-    return _of_trace(asked) if _is_trace(asked.workflows) else _of_workflows(asked)
+    recorded, at_us = _requests(asked) if _is_trace(asked.workflows) else _workflows(asked)
+    if asked.max_context is not None:
+        recorded = scaled(recorded, asked.max_context)
+    if asked.arrivals is not None or at_us is None:
+        return Offered(of=partial(_arriving, recorded, asked), has_own_instants=False)
+    chosen = _at_own_instants(recorded, at_us, asked)
+    return Offered(of=lambda _: chosen, has_own_instants=True)
 
 
-def _of_workflows(asked: Load) -> Offered:
-    recorded = _scaled(load(asked.workflows), asked.max_context)
-    return lambda seed: _arriving(recorded, asked, seed)
+def _workflows(asked: Load) -> tuple[list[Workflow], list[int] | None]:
+    """By when they began, in µs from the first; None: not all of them say, or there are no two
+    instants."""
+    recorded = load(asked.workflows)
+    starts = {each.id: each.calls[0].workflow_start_ms for each in recorded}
+    known = [start for start in starts.values() if start is not None]
+    if len(known) < len(recorded) or min(known) == max(known):
+        return recorded, None
+    recorded.sort(key=lambda each: starts[each.id] or 0)
+    return recorded, [1000 * (start - min(known)) for start in sorted(known)]
 
 
-def _of_trace(asked: Load) -> Offered:
-    """Each request of an Azure trace is a workflow of one call. Unless other arrivals are named,
-    they come at their own instants, all gaps stretched alike where a rate is."""
+def _requests(asked: Load) -> tuple[list[Workflow], list[int]]:
+    """Each request of an Azure trace is a workflow of one call."""
     rows = read_trace(asked.workflows)
     for line, row in enumerate(rows, start=2):
         if min(row.prompt_tokens, row.completion_tokens) < 1:
             raise InvalidFile(asked.workflows, "a request without tokens", line=line)
     app = asked.workflows.name.split(".")[0]
-    recorded = _scaled([_request(app, *each) for each in enumerate(rows, 1)], asked.max_context)
-    if asked.arrivals is not None:
-        return lambda seed: _arriving(recorded, asked, seed)
-    if asked.count is not None and asked.count > len(rows):
+    return [_request(app, *each) for each in enumerate(rows, 1)], [row.at_us for row in rows]
+
+
+def _at_own_instants(recorded: list[Workflow], at_us: list[int], asked: Load) -> Arriving:
+    if asked.count is not None and asked.count > len(recorded):
         raise InvalidFile(
-            asked.workflows, f"{asked.count} workflows wanted, the trace has {len(rows)} requests"
+            asked.workflows,
+            f"{asked.count} workflows wanted, the file has {len(recorded)}, each with its instant; "
+            "name arrivals, and they come again",
         )
-    own_rate_per_s = (len(rows) - 1) * SECOND / rows[-1].at_us
+    own_rate_per_s = (len(recorded) - 1) * SECOND / at_us[-1]
     rate_per_s = own_rate_per_s if asked.rate_per_s is None else asked.rate_per_s
     check_rate(rate_per_s)
     scale = own_rate_per_s / rate_per_s
-    chosen = [
-        Submission(at_us=round(row.at_us * scale), workflow=each)
-        for row, each in zip(rows, recorded, strict=True)
-    ][: asked.count]
-    return lambda _: (chosen, scale)
+    planned = [
+        Submission(at_us=round(at * scale), workflow=each)
+        for at, each in zip(at_us, recorded, strict=True)
+    ]
+    return planned[: asked.count], scale
 
 
 def _request(app: str, number: int, row: TraceRow) -> Workflow:
@@ -86,7 +110,7 @@ def _request(app: str, number: int, row: TraceRow) -> Workflow:
     return workflow([call])
 
 
-def _arriving(recorded: list[Workflow], asked: Load, seed: int) -> tuple[list[Submission], float]:
+def _arriving(recorded: list[Workflow], asked: Load, seed: int) -> Arriving:
     name = ARRIVALS if asked.arrivals is None else asked.arrivals
     rate_per_s = RATE_PER_S if asked.rate_per_s is None else asked.rate_per_s
     count = asked.count or len(recorded)
@@ -95,15 +119,6 @@ def _arriving(recorded: list[Workflow], asked: Load, seed: int) -> tuple[list[Su
     else:
         at_us, scale = arrivals(name, count, rate_per_s, seed), time_scale(name, rate_per_s)
     return submissions(recorded, at_us, seed), scale
-
-
-def _scaled(recorded: list[Workflow], max_context: int | None) -> list[Workflow]:
-    return recorded if max_context is None else scaled(recorded, max_context)
-
-
-def has_own_arrivals(asked: Load) -> bool:
-    """Whether workflows come at the instants of a trace, which no seed changes."""
-    return asked.arrivals is None and _is_trace(asked.workflows)
 
 
 def _is_trace(path: Path) -> bool:

@@ -22,6 +22,7 @@ Name = Annotated[
 ]
 Tokens = Annotated[int, msgspec.Meta(ge=1, le=MAX_TOKENS)]
 Count = Annotated[int, msgspec.Meta(ge=0, le=10**12)]
+Instant = Annotated[int, msgspec.Meta(ge=0, le=10**15)]  # ms since the epoch
 
 
 class Call(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -41,6 +42,7 @@ class Call(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     gap_ms: Count | None = None  # tool or user time before the call
     start_ms: Count | None = None  # from the start of the workflow
     end_ms: Count | None = None
+    workflow_start_ms: Instant | None = None  # since the epoch, or any instant that all share
     cached_prefix_tokens: Count | None = None  # of the prompt, found in a prefix cache
     # Of the prompt, from its start, what is the same in every call of this app's agent.
     shared_prefix_tokens: Count | None = None

@@ -141,6 +141,11 @@ def _problem_after(calls: Sequence[Call], call: Call) -> str | None:
             f"call_index {call.call_index} after {calls[-1].call_index} in workflow "
             f"'{call.workflow_id}': it must ascend, since calls wait for those before them"
         )
+    if call.workflow_start_ms != calls[0].workflow_start_ms:
+        return (
+            f"workflow '{call.workflow_id}' has two workflow_start_ms: "
+            f"{calls[0].workflow_start_ms} and {call.workflow_start_ms}"
+        )
     if len(calls) == MAX_WORKFLOW_CALLS:
         return f"more than {MAX_WORKFLOW_CALLS} calls in workflow '{call.workflow_id}'"
     return None

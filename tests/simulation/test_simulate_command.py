@@ -19,7 +19,7 @@ from kairos.model import SECOND
 from kairos.sim.plan import planner
 from kairos.sim.simulation import Simulation, summary
 from kairos.sim.world import Happening
-from kairos.workload.load import Load
+from kairos.workload.load import Load, offered
 from kairos.workload.workflows import load
 
 ROOT = Path(__file__).parents[2]
@@ -144,6 +144,32 @@ def test_the_log_is_one_for_explain_and_export(kairos, run, usual, tmp_path):
         assert workflow.waits_for == original.waits_for
 
 
+def test_what_was_recorded_comes_again_at_its_instants_and_to_the_same(kairos, usual, tmp_path):
+    """So that another policy's figures are those that it would have had."""
+    log, exported = tmp_path / "log", tmp_path / "again.jsonl"
+    first, _, _ = kairos("simulate", *usual, "--count", 60, "--log", log, "--json")
+    kairos("export", "--since", "all", "--log", log, "--output", exported)
+
+    pool = usual[2:-2]  # of the same instances, at no rate that is named
+    again, _, _ = kairos("simulate", "--workflows", exported, *pool, "--json")
+    other, _, _ = kairos("simulate", "--workflows", exported, *pool, "--policy", "fcfs", "--json")
+
+    e2e_s = [json.loads(each)["e2e_s"]["mean"] for each in (first, again, other)]
+    assert e2e_s[1] == pytest.approx(e2e_s[0], rel=0.02)
+    assert e2e_s[2] > 1.1 * e2e_s[0]
+
+
+def test_seeds_do_not_change_when_workflows_were_recorded(kairos, usual, tmp_path):
+    log, exported = tmp_path / "log", tmp_path / "again.jsonl"
+    kairos("simulate", *usual, "--count", 5, "--log", log)
+    kairos("export", "--since", "all", "--log", log, "--output", exported)
+
+    _, errors, status = kairos("simulate", "--workflows", exported, "--seeds", 2)
+
+    assert status == 1
+    assert "the file says when its workflows arrive, for every seed alike" in errors
+
+
 def test_of_several_runs_the_first_is_logged(run, usual, tmp_path):
     alone, compared = tmp_path / "alone", tmp_path / "compared"
     run(*usual, "--count", 9, "--log", alone)
@@ -232,7 +258,7 @@ async def test_ctrl_c_ends_at_once_before_the_first_run_has_begun(engine):
             return super()._not_interrupted(submission)
 
     load_ = Load(workflows=RECORDED, rate_per_s=3.0, count=40)
-    simulation = Watched(planner(load_, 2, str(engine)), [1], ["fcfs"], "least-kv")
+    simulation = Watched(planner(offered(load_), 2, str(engine)), [1], ["fcfs"], "least-kv")
     simulation.run()
 
     assert len(asked) == 3
@@ -281,7 +307,7 @@ def test_of_the_only_run_what_had_ended_counts(engine):
             simulation.interrupt()
 
     load_ = Load(workflows=RECORDED, rate_per_s=3.0, count=40)
-    plan = planner(load_, 2, str(engine))
+    plan = planner(offered(load_), 2, str(engine))
     simulation = Simulation(plan, [1], ["fcfs"], "least-kv", on_second=interrupt)
     simulation.run()
 
@@ -293,7 +319,7 @@ def test_of_the_only_run_what_had_ended_counts(engine):
 
 def test_workflows_that_failed_are_counted_and_have_no_slowdown(engine):
     load_ = Load(workflows=RECORDED, rate_per_s=3.0, count=10)
-    plan = planner(load_, 1, str(engine))(1)
+    plan = planner(offered(load_), 1, str(engine))(1)
     gone = [Happening(at_us=SECOND, what="fail", instance_id="engine-0")]
     simulation = Simulation(
         lambda _: msgspec.structs.replace(plan, happenings=gone), [1], ["fcfs"], "least-kv"
@@ -314,7 +340,7 @@ def test_a_later_run_that_is_interrupted_does_not_count(engine, policies, comple
             simulation.interrupt()
 
     load_ = Load(workflows=RECORDED, rate_per_s=3.0, count=20)
-    plan = planner(load_, 2, str(engine))
+    plan = planner(offered(load_), 2, str(engine))
     simulation = Simulation(plan, range(1, 9), policies, "least-kv", on_second=interrupt)
     simulation.run()
     record = summary(simulation)
@@ -335,7 +361,7 @@ def test_of_seeds_of_which_one_is_complete_there_are_no_intervals(engine):
             simulation.interrupt()
 
     load_ = Load(workflows=RECORDED, rate_per_s=3.0, count=20)
-    plan = planner(load_, 2, str(engine))
+    plan = planner(offered(load_), 2, str(engine))
     policies = ["kairos", "fcfs"]
     simulation = Simulation(plan, range(1, 9), policies, "least-kv", on_second=interrupt)
     simulation.run()

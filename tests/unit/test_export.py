@@ -52,7 +52,18 @@ def exported(*rows):
 
 def test_a_call_is_written_with_its_lengths_and_instants():
     (call,) = workflow_calls(
-        [row("a", 30, 50, agent="router", waited=10, upstream="user", lengths=(7, 3))]
+        [
+            row(
+                "a",
+                5030,
+                5050,
+                agent="router",
+                waited=10,
+                upstream="user",
+                lengths=(7, 3),
+                workflow_started_at=5000 * MS,
+            )
+        ]
     )
 
     assert (call.workflow_id, call.app, call.agent, call.upstream) == (
@@ -63,6 +74,7 @@ def test_a_call_is_written_with_its_lengths_and_instants():
     )
     assert (call.prompt_tokens, call.completion_tokens, call.call_index) == (7, 3, 0)
     assert (call.gap_ms, call.start_ms, call.end_ms, call.parallel_group) == (20, 20, 50, None)
+    assert call.workflow_start_ms == 5000
 
 
 def test_calls_in_sequence_have_the_time_between_them_as_gaps_without_the_queue():
@@ -187,12 +199,13 @@ def test_a_workflow_of_thousands_of_calls_in_a_row_is_written_whole():
 
 @st.composite
 def histories(draw):
-    """Calls that begin after those that led to them ended: none, one, or several as a join."""
+    """Calls that begin after those that led to them ended: none, one, or several as a join. Each
+    takes some time: of calls of no time at all, at one instant, nothing tells which came first."""
     ends, rows = [0], []
     for n in range(draw(st.integers(0, 12))):
         parents = draw(st.sets(st.integers(0, n - 1), max_size=3)) if n else set()
         begins = max([0, *(ends[parent] for parent in parents)]) + draw(st.integers(0, 20))
-        ends[n:] = [begins + draw(st.integers(0, 30))]
+        ends[n:] = [begins + draw(st.integers(1, 30))]
         waited = draw(st.integers(0, min(begins, 2)))
         ids = tuple(str(parent) for parent in sorted(parents))
         rows.append(row(str(n), begins, ends[n], waited=waited, parent_ids=ids))

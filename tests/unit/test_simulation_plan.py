@@ -6,9 +6,10 @@ import pytest
 from kairos.errors import InvalidFile, SetupError
 from kairos.model import SECOND
 from kairos.sim.engine.profiles import profile
-from kairos.sim.plan import Load, Plan, check_fits, holds, planner, scenario_planner
+from kairos.sim.plan import Plan, check_fits, holds, planner, scenario_planner
 from kairos.sim.world import Happening
 from kairos.workload import Call, burstiness, write_workflows
+from kairos.workload.load import Load, offered
 from kairos.workload.scenario import read
 from tests import worlds
 
@@ -28,7 +29,7 @@ def trace(tmp_path):
 
 
 def planned(load_, seed=1):
-    return planner(load_, 2, ENGINE)(seed)
+    return planner(offered(load_), 2, ENGINE)(seed)
 
 
 def at_s(plan):

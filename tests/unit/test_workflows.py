@@ -55,6 +55,11 @@ def in_groups(*groups: str | None, times: list[tuple[int, int]] | None = None) -
         ([{"cached_prefix_tokens": 10}], 1, r"cached_prefix_tokens is above prompt_tokens \(9\)"),
         ([{"shared_prefix_tokens": 10}], 1, r"shared_prefix_tokens is above prompt_tokens \(9\)"),
         ([{"start_ms": 7, "end_ms": 6}], 1, r"end_ms is before start_ms \(7\)"),
+        (
+            [{"workflow_start_ms": 7}, {"call_index": 1}],
+            2,
+            "workflow 'w' has two workflow_start_ms: 7 and None",
+        ),
         ([{"upstream": "nobody"}], 1, "the upstream 'nobody' .* makes no call in workflow 'w'"),
         ([{}, {"call_index": 1, "upstream": "nobody"}], 2, "'nobody' .* makes no call"),
         (
