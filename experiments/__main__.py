@@ -13,13 +13,14 @@ import argparse
 import os
 import sys
 
-from experiments.claim import Study, View
+from bench.report import Figure
+from experiments.claim import Claim, Study, View
 from experiments.grids import rows_path, run_missing
 from experiments.page import write_page
 from experiments.rates import find, rates
 from experiments.report import add_figures, write_rows
 from experiments.runs import Results
-from experiments.sections import CLAIMS, SECTIONS, first_line, rows_file
+from experiments.sections import CLAIMS, SECTIONS, first_line, read_rows, rows_file
 from experiments.workloads import WORKLOADS
 
 
@@ -57,11 +58,18 @@ def _report(quick: bool) -> None:
     view = View(rates(), Results(rows_path(quick)).rows, quick)
     path, left_out = write_page(view)
     if not quick:
-        whole = [claim for name, claim in CLAIMS.items() if name not in left_out]
-        add_figures([figure for claim in whole for figure in claim.figures(view)])
+        for name, section in SECTIONS.items():
+            if name not in left_out:
+                add_figures(_figures(name, section, view))
     print(path)
     if left_out:
         print(f"not run, so left out: {', '.join(left_out)}", file=sys.stderr)
+
+
+def _figures(name: str, section: Claim | Study, view: View) -> list[Figure]:
+    if isinstance(section, Study):
+        return section.figures(read_rows(name, section, view.quick))
+    return section.figures(view)
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -52,6 +52,7 @@ class Study(msgspec.Struct, frozen=True, kw_only=True):
     measure: Callable[[bool], Iterable[msgspec.Struct]]  # of whether it is reduced
     section: Callable[[Sequence[Any]], str]
     draw: Callable[[Sequence[Any], Path], None] | None = None
+    figures: Callable[[Sequence[Any]], list[Figure]] = lambda _: []
 
 
 def table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:

@@ -16,6 +16,7 @@ _MODULES = (
     "e09_preemption",
     "e14_single_applications",
     "e15_colocated",
+    "e16_ordering",
     "e17_larger_model",
     "e18_ablation",
     "e19_slot_length",

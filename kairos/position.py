@@ -46,7 +46,7 @@ def features(position: Position) -> tuple[float, ...]:
     """`FEATURES` numbers of size about 1, for a model of what is left.
 
     Logarithms, because work multiplies: a context twice as long, a workflow twice as old. Squares
-    let an app bend. Which ones pay was measured (experiments/ordering.py); ours.
+    let an app bend. Which ones pay was measured (experiments/e16_ordering.py); ours.
     """
     stage = math.log1p(position.stage)
     prompt = math.log(position.prompt_tokens) / 10

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from bench.report import Figure
 from experiments import recordings, report, trial
-from experiments.ordering import Summary, figures
+from experiments.e16_ordering import Result, figures, modelled, section
 from experiments.pairs import accuracy, places
 from experiments.playing import (
     DECODE_US_PER_TOKEN,
@@ -427,10 +427,21 @@ def test_figures_compare_the_means_and_name_the_worst_application():
         )
         for seed, value in enumerate(values)
     ]
-    gain, ours, worst = figures(Summary(given_rows), ["a", "b"])
+    results = [Result("abc", "recorded", row) for row in given_rows]
+    gain, ours, worst = figures(results)
     assert (gain.value, gain.target, gain.met) == (0.05, 0.03, True)
     assert (ours.value, ours.reference) == (0.85, 0.835)
     assert (worst.value, worst.met, worst.detail["application"]) == (-0.05, False, "b")
+    assert "| kairos | 0.850 ± 0.050 | 0.500 ± 0.000 | 0.850 ± 0.050 | 0.835 |" in section(results)
+
+
+def test_models_are_judged_as_recordings_are():
+    apps = modelled(6)
+
+    ids = [each[0].workflow_id for workflows in apps.values() for each in workflows]
+    assert len(set(ids)) == 6 * len(apps)
+    found = {row.order: row for row in measure({"cg": apps["cg"]}, [1], calls_per_app=30)}
+    assert found[ORACLE].different_agents == 1.0
 
 
 def test_a_figure_replaces_that_of_its_name_and_leaves_the_others(tmp_path):
