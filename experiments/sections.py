@@ -20,6 +20,7 @@ _MODULES = (
     "e17_larger_model",
     "e18_ablation",
     "e19_slot_length",
+    "e20_overhead",
     "e07_placements",
     "e21_recorded_agents",
     "e22_anywhere",
