@@ -1,8 +1,9 @@
 """Grids of simulated runs: what is asked for, and how combinations compare in what was found.
 
 Rows of all grids are kept in one file, results/runs.jsonl, by cell, since claims share cells; so a
-run that was broken off goes on where it was, as long as the code is the same. A reduced grid (two
-seeds of a third of the workflows, which see less load) has a file of its own, which is not kept.
+run that was broken off goes on where it was, as long as the code is the same. A reduced grid (one
+load, two seeds of a third of the workflows, which see less load) has a file of its own, which is
+not kept.
 """
 
 import math
@@ -41,8 +42,9 @@ class Grid(msgspec.Struct, frozen=True, kw_only=True):
     def cells(self, known: Rates, quick: bool) -> Iterator[tuple[tuple[str, str, str], Cell]]:
         """Each with its workload, load and combination."""
         seeds, part = (QUICK_SEEDS, QUICK_PART) if quick else (self.seeds, 1)
+        loads = self.loads[len(self.loads) // 2 :][:1] if quick else self.loads
         for workload in self.workloads:
-            for load in self.loads:
+            for load in loads:
                 at = known[workload][load]
                 for name in self.combinations:
                     combination = ALL[name]
