@@ -23,6 +23,7 @@ from kairos.workload.workflows import Submission
 
 # 1,760 tokens: some twelve calls of the average. Prompts come in one piece.
 LIMITS = Limits(kv_blocks=40, max_num_seqs=48, max_num_batched_tokens=2048, max_model_len=768)
+COUNTING = ("--enable-mfu-metrics",)  # vLLM's: without it, nothing tells what was computed again
 POLICY = "kairos"
 TIME_LIMIT_S = 300.0  # of a run
 IDLE_S, LOOK_S = 20.0, 0.1
@@ -43,12 +44,14 @@ class Ran(msgspec.Struct, frozen=True, kw_only=True):
 class Pool:
     """Engines that run, what they hold of which size, and what a Kairos before them begins with."""
 
-    def __init__(self, urls: Sequence[str], sizes: Sizes, learnt: bytes) -> None:
+    def __init__(self, urls: Sequence[str], limits: Limits, sizes: Sizes, learnt: bytes) -> None:
         """`learnt`: the content of a file that Kairos keeps what it learns in."""
-        self._urls, self._sizes, self._learnt = urls, sizes, learnt
+        self._urls, self._limits, self._sizes, self._learnt = urls, limits, sizes, learnt
 
-    async def run(self, submissions: Sequence[Submission], placement: str) -> Ran:
-        """Play the submissions under this placement.
+    async def run(
+        self, submissions: Sequence[Submission], placement: str, policy: str = POLICY
+    ) -> Ran:
+        """Play the submissions under this placement, in the order of this policy.
 
         Raises:
             SetupError: Kairos did not start, some workflow did not come to its end, or the engines
@@ -58,8 +61,8 @@ class Pool:
             learnt = Path(directory) / "learnt.json"
             learnt.write_bytes(self._learnt)
             before = await idle_counts(self._urls)
-            async with serving(_options(self._urls, placement, learnt), len(self._urls)) as served:
-                process, url = served
+            options = _options(self._urls, self._limits, policy, placement, learnt)
+            async with serving(options, len(self._urls)) as (process, url):
                 meter = Meter(process.pid)
                 began_at, used = time.monotonic(), meter.read()
                 replayed = await replay(url, submissions)
@@ -78,23 +81,37 @@ class Pool:
 async def pool(
     model: str, submissions: Sequence[Submission], placement: str, tell: Tell
 ) -> AsyncIterator[Pool]:
-    """Engines of this model, and what a Kairos learns of these submissions, under this placement,
-    from nothing: all runs begin with it.
+    """Engines of this model, and what a Kairos learns of these submissions, under this placement.
 
     Raises:
         SetupError: engines or Kairos did not start, or some workflow did not come to its end.
     """
-    counting = ("--enable-mfu-metrics",)
-    async with engines(LIMITS, tell, model=model, others=counting) as urls:
-        sizes = await _sizes(urls[0], model)
-        tell(f"learning from {len(submissions)} workflows under {placement}")
-        yield Pool(urls, sizes, await _learnt(urls, submissions, placement))
+    async with engines(LIMITS, tell, model=model, others=COUNTING) as urls:
+        yield await learnt_pool(urls, LIMITS, model, submissions, placement, tell)
 
 
-async def _learnt(urls: Sequence[str], submissions: Sequence[Submission], placement: str) -> bytes:
+async def learnt_pool(
+    urls: Sequence[str],
+    limits: Limits,
+    model: str,
+    submissions: Sequence[Submission],
+    placement: str,
+    tell: Tell,
+) -> Pool:
+    """Before engines that run, started with COUNTING, which have computed nothing yet. What is
+    learnt of these submissions, from nothing, all runs begin with."""
+    sizes = await _sizes(urls[0], model)
+    tell(f"learning from {len(submissions)} workflows under {placement}")
+    return Pool(urls, limits, sizes, await _learnt(urls, limits, submissions, placement))
+
+
+async def _learnt(
+    urls: Sequence[str], limits: Limits, submissions: Sequence[Submission], placement: str
+) -> bytes:
     with tempfile.TemporaryDirectory() as directory:
         learnt = Path(directory) / "learnt.json"
-        async with serving(_options(urls, placement, learnt), len(urls)) as (process, url):
+        options = _options(urls, limits, POLICY, placement, learnt)
+        async with serving(options, len(urls)) as (process, url):
             check(await replay(url, submissions))
             process.send_signal(signal.SIGTERM)  # it saves what it has learnt
             with suppress(TimeoutError):
@@ -105,9 +122,11 @@ async def _learnt(urls: Sequence[str], submissions: Sequence[Submission], placem
         return learnt.read_bytes()
 
 
-def _options(urls: Sequence[str], placement: str, learnt: Path) -> list[str]:
-    told = [f"--engine={url},max_num_seqs={LIMITS.max_num_seqs}" for url in urls]
-    return [*told, f"--policy={POLICY}", f"--placement={placement}", f"--learnt={learnt}"]
+def _options(
+    urls: Sequence[str], limits: Limits, policy: str, placement: str, learnt: Path
+) -> list[str]:
+    told = [f"--engine={url},max_num_seqs={limits.max_num_seqs}" for url in urls]
+    return [*told, f"--policy={policy}", f"--placement={placement}", f"--learnt={learnt}"]
 
 
 async def replay(url: str, submissions: Sequence[Submission]) -> Replayed:

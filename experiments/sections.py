@@ -29,6 +29,7 @@ _MODULES = (
     "e25_unequal_instances",
     "e26_bursts",
     "e28_scale",
+    "e29_live",
 )
 _MADE = {name: import_module(f"experiments.{name}") for name in _MODULES}
 SECTIONS: dict[str, Claim | Study] = {

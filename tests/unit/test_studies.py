@@ -3,9 +3,10 @@
 import msgspec
 import pytest
 
-from experiments import e03_lengths, e08_queue_ranks, e28_scale, sections
+from experiments import e03_lengths, e08_queue_ranks, e28_scale, e29_live, sections
 from experiments.e08_queue_ranks import correlation, ranks
 from experiments.e28_scale import AGENTS, Watch, app
+from experiments.placements_vllm_workload import offered
 from experiments.report import write_rows
 from experiments.sections import SECTIONS, about, first_line, read_rows, rows_file
 from kairos.dispatcher.placements import PLACEMENTS
@@ -78,6 +79,75 @@ def test_agents_of_the_scaled_applications_differ():
     assert len(one.agents) == AGENTS
     assert one != other
     assert app(1) == one
+
+
+SLOW = msgspec.structs.replace(e28_scale.profile("a40-llama3-8b"), max_num_seqs=2)
+
+
+def test_the_model_begins_with_what_was_learnt_before_and_counts_only_what_came_then():
+    before, submissions = offered(6, 4.0, 1000), offered(36, 4.0, 1)
+
+    found = e29_live.simulated(SLOW, before, submissions, "kairos", "kairos")
+
+    other = e29_live.simulated(SLOW, offered(60, 4.0, 1000), submissions, "kairos", "kairos")
+    alone = World(submissions, {"a": SLOW, "b": SLOW}, POLICIES["fcfs"], PLACEMENTS["round-robin"])
+    alone.run()
+    first = e29_live.simulated(SLOW, before, submissions, "fcfs", "round-robin")
+    # What came before is no part of it, and is not in its way.
+    assert first.e2e_s["mean"] == pytest.approx(alone.metrics.record()["e2e_s"]["mean"], rel=0.02)
+    assert found.e2e_s["mean"] < first.e2e_s["mean"]
+    assert found != other
+
+
+def live_rows(measured, simulated):
+    """Of two repetitions; means by combination and repetition."""
+
+    def side(mean):
+        return e29_live.Side(
+            e2e_s={"mean": mean}, s_per_token={"mean": mean / 100}, preemptions_per_call=0.25
+        )
+
+    return [
+        e29_live.Row(
+            commit="c",
+            repetition=repetition,
+            place=1,
+            combination=name,
+            workflows=9,
+            calls=20,
+            measured=side(measured[name][repetition - 1]),
+            simulated=side(simulated[name][repetition - 1]),
+            others_cores=0.1,
+            profile=SLOW,
+        )
+        for repetition in (2, 1)
+        for name in measured
+    ]
+
+
+def test_what_was_measured_and_what_the_model_said_are_compared_within_repetitions(tmp_path):
+    rows = live_rows(
+        {"parrot": [10.0, 20.0], "kairos": [5.0, 12.0]},
+        {"parrot": [10.0, 10.0], "kairos": [6.0, 6.0]},
+    )
+
+    said = e29_live.section(rows)
+    assert "| parrot | 15 | 10 |  |  |" in said
+    assert "| kairos | 8.5 | 6 | -45.0 [-50.0, -40.0] | -40.0 [-40.0, -40.0] |" in said
+    figure = next(
+        each
+        for each in e29_live.figures(
+            [
+                *rows,
+                *live_rows({"ayo": [9, 9]}, {"ayo": [9, 9]}),
+                *live_rows({"kairos, paper": [9, 9]}, {"kairos, paper": [9, 9]}),
+            ]
+        )
+        if each.name == "real vLLM, mean end to end, kairos over parrot"
+    )
+    assert (figure.value, figure.detail["simulated"], figure.met) == (0.55, 0.6, True)
+    e29_live.draw(rows, tmp_path / "live")
+    assert (tmp_path / "live.svg").exists()
 
 
 def test_each_section_says_what_it_is_about():
