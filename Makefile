@@ -64,7 +64,7 @@ experiments: $(INSTALLED) $(VLLM_INSTALLED)  ## how near the model is to vLLM; w
 lint: $(INSTALLED)  ## ruff
 	@$(BIN)/ruff check . && $(BIN)/ruff format --check .
 
-types: $(INSTALLED)  ## mypy --strict
+types: $(INSTALLED)  ## mypy --strict, benches and experiments included
 	@$(BIN)/mypy
 
 contracts: $(INSTALLED)  ## imports point one way

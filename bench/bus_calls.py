@@ -122,7 +122,7 @@ async def callers(
         HttpLLM(f"http://{HOST}:{serves['http'].port}/v1") as over_http,
         BusLLM(connection, pool=names.pool, name=names.replies) as over_bus,
     ):
-        llms = {"memory": without, "http": over_http, "kafka": over_bus}
+        llms: dict[str, LLM] = {"memory": without, "http": over_http, "kafka": over_bus}
         made = Callers(llms, Calls(names.pool), serves)
         await made.warm_up()
         yield made

@@ -62,9 +62,10 @@ def install_peer(console: Console) -> str:
     stamp = PEER_VENV / ".installed"
     if not stamp.exists() or stamp.read_bytes() != PEER_LOCK.read_bytes():
         console.print(f"installing vllm-router into {PEER_VENV.name}")
-        subprocess.run([sys.executable, "-m", "venv", "--clear", PEER_VENV], check=True)
-        pip = [PEER_VENV / "bin" / "python", "-m", "pip", "--disable-pip-version-check", "--quiet"]
-        options = ["--require-hashes", "--only-binary", ":all:", "-r", PEER_LOCK]
+        subprocess.run([sys.executable, "-m", "venv", "--clear", str(PEER_VENV)], check=True)
+        python = str(PEER_VENV / "bin" / "python")
+        pip = [python, "-m", "pip", "--disable-pip-version-check", "--quiet"]
+        options = ["--require-hashes", "--only-binary", ":all:", "-r", str(PEER_LOCK)]
         subprocess.run([*pip, "install", *options], check=True)
         stamp.write_bytes(PEER_LOCK.read_bytes())
     return str(program)
@@ -109,12 +110,12 @@ async def measure(console: Console) -> list[Figure]:
         direct = await stack.enter_async_context(server(upstream, engines[0], rest_core))
         control = Control(await stack.enter_async_context(load.connected(engines[0])))
         under_test = [System("direct", direct, engines[0])]
-        for name, command in (
-            ("kairos", lambda port: kairos_command(port, engines, MANY, f"{log}/many")),
-            ("vllm-router", lambda port: peer_command(peer_program, port, engines)),
+        ports = [free_port(), free_port()]
+        for name, port, command in (
+            ("kairos", ports[0], kairos_command(ports[0], engines, MANY, f"{log}/many")),
+            ("vllm-router", ports[1], peer_command(peer_program, ports[1], engines)),
         ):
-            port = free_port()
-            started = await stack.enter_async_context(server(command(port), port, system_core))
+            started = await stack.enter_async_context(server(command, port, system_core))
             under_test.append(System(name, started, port))
         values = await run_rounds(under_test, control, console)
         port = free_port()

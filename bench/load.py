@@ -5,6 +5,7 @@ import re
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from typing import cast
 
 import httptools
 import msgspec
@@ -27,21 +28,26 @@ class Broken(Exception):
 class Client(asyncio.Protocol):
     """One connection, kept alive, one call at a time."""
 
+    _transport: asyncio.Transport  # once it is made
+    _done: asyncio.Future[bytes]  # of the last call, as the parser: once one was sent
+    _parser: httptools.HttpResponseParser
+
     def __init__(self) -> None:
         self.delays_ns: list[int] = []  # of each stamped chunk, where `stamped` is set
         self.stamped = False
         self.first_byte = asyncio.Event()
-        self._transport: asyncio.Transport | None = None
-        self._done: asyncio.Future[bytes] | None = None
         self._body = b""
-        self._parser: httptools.HttpResponseParser | None = None
 
-    def connection_made(self, transport) -> None:
-        self._transport = transport
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)
 
-    def connection_lost(self, error) -> None:
-        if self._done and not self._done.done():
+    def connection_lost(self, error: Exception | None) -> None:
+        if self._has_called and not self._done.done():
             self._done.set_exception(Broken(f"the connection broke: {error}"))
+
+    @property
+    def _has_called(self) -> bool:
+        return hasattr(self, "_done")
 
     def data_received(self, data: bytes) -> None:
         self._parser.feed_data(data)
@@ -75,7 +81,7 @@ class Client(asyncio.Protocol):
 
     def leave(self) -> int:
         """Close the connection as it is. Returns when."""
-        if self._done:
+        if self._has_called:
             self._done.cancel()
         left_ns = time.monotonic_ns()
         self._transport.close()

@@ -5,6 +5,7 @@ import time
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from itertools import count
+from typing import Any
 from unittest import mock
 
 from bench.load import Broken
@@ -170,7 +171,9 @@ def _commits_told_to(relay: Relay) -> Iterator[None]:
     """The relay hears of each transaction that has taken place."""
     perform = Transactions.perform
 
-    async def performed(transactions: Transactions, outgoing: Sequence[Outgoing], *rest) -> None:
+    async def performed(
+        transactions: Transactions, outgoing: Sequence[Outgoing], *rest: Any
+    ) -> None:
         await perform(transactions, outgoing, *rest)
         relay.note_commit(outgoing)
 

@@ -14,7 +14,6 @@ import msgspec
 
 from bench.placement_pool import PROMPT_TOKEN_US, START, TOKEN_US, Calls, Size, instance
 from kairos.balancer import Balancer
-from kairos.dispatcher.demand import Lengths
 from kairos.dispatcher.ledger import Ledger
 from kairos.dispatcher.placements import Placement
 from kairos.events import (
@@ -46,7 +45,7 @@ class Overload:
         self,
         size: Size,
         waiting: int,
-        placement: Callable[[Ledger, Lengths], Placement],
+        placement: Callable[[Ledger], Placement],
         seed: int,
     ) -> None:
         self._at = START

@@ -1,6 +1,7 @@
 """The figures of all benches as one JSON list, and those of one as a table."""
 
 import statistics
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Literal
 
@@ -19,7 +20,7 @@ class Figure(msgspec.Struct, kw_only=True):
     better: Literal["lower", "higher"] = "lower"
     met: bool | None = None
     reference: float | None = None
-    detail: dict[str, object] = {}
+    detail: Mapping[str, object] = {}
 
     def __post_init__(self) -> None:
         if self.target is not None and self.value is not None:
@@ -45,7 +46,7 @@ def spread(values: list[float]) -> Spread:
     )
 
 
-def percentile(values: list[float], percent: float) -> float:
+def percentile(values: Sequence[float], percent: float) -> float:
     """By nearest rank: a value that occurred."""
     ranked = sorted(values)
     return ranked[min(len(ranked) - 1, int(len(ranked) * percent / 100))]

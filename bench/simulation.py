@@ -20,6 +20,7 @@ import gc
 import os
 import sys
 import time
+from typing import Literal
 
 from rich.console import Console
 
@@ -54,7 +55,7 @@ TOKENS_CROWDED = "the same on one instance, overloaded, which preempts"
 HOUR = f"an hour of the Azure conversation trace on {INSTANCES} instances, all of `kairos simulate`"
 
 # name of the figure, unit, target, which is better
-FIGURES = (
+FIGURES: tuple[tuple[str, str, float | None, Literal["lower", "higher"]], ...] = (
     (TOKENS, "1,000 tokens/s", 1_000, "higher"),
     (TOKENS_CROWDED, "1,000 tokens/s", None, "higher"),
     (HOUR, "s", None, "lower"),
@@ -63,7 +64,7 @@ FIGURES = (
 
 def trace(count: int | None, engine: EngineProfile) -> list[Submission]:
     """Its requests as workflows of one call. Raises KairosError: there is no such file."""
-    submitted, _ = offered(Load(workflows=data_directory() / TRACE, count=count))(0)
+    submitted, _ = offered(Load(workflows=data_directory() / TRACE, count=count)).of(0)
     return [each for each in submitted if _tokens(each)[2] <= engine.max_model_len]
 
 

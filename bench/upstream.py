@@ -9,6 +9,7 @@ nanoseconds, which all processes of a machine share.
 import asyncio
 import sys
 import time
+from typing import cast
 
 import httptools
 import msgspec
@@ -69,19 +70,20 @@ class State:
 
 
 class Connection(asyncio.Protocol):
+    _transport: asyncio.Transport  # once it is made
+
     def __init__(self, state: State) -> None:
         self._state = state
         self._parser = httptools.HttpRequestParser(self)
-        self._transport: asyncio.Transport | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._answering = False
         self._path = b""
         self._body = bytearray()
 
-    def connection_made(self, transport) -> None:
-        self._transport = transport
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)
 
-    def connection_lost(self, _) -> None:
+    def connection_lost(self, _: Exception | None) -> None:
         if self._answering:
             self._state.seen.aborted_ns.append(time.monotonic_ns())
         if self._timer:

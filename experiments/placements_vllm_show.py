@@ -1,7 +1,7 @@
 """What was found, as a line, a table, figures and a picture."""
 
 import statistics
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from rich.table import Table
@@ -137,7 +137,7 @@ def draw(rows: Sequence[Row], path: Path) -> None:
     """Preemptions per request, recomputed tokens, mean and P99 of workflows: a bar over all
     repetitions with its 95 % interval, a dot for each."""
     found = by_placement(rows)
-    panels = {
+    panels: dict[str, Callable[[Row], float | None]] = {
         "preemptions per request": lambda row: row.preemptions_per_call,
         "share of computed tokens\nthat were recomputed": lambda row: row.recomputed_share,
         "workflow, mean s": lambda row: row.e2e_s["mean"],
@@ -146,7 +146,7 @@ def draw(rows: Sequence[Row], path: Path) -> None:
     with picture(path, 1, len(panels), figsize=(12, 4), layout="constrained") as (_, all_axes):
         for axes, (title, value) in zip(all_axes, panels.items(), strict=True):
             for place, of_name in enumerate(found.values()):
-                values = [value(row) for row in of_name]
+                values = [value(row) or 0.0 for row in of_name]
                 axes.bar(place, statistics.fmean(values), 0.7, color=f"C{place}", alpha=0.6)
                 axes.scatter([place] * len(values), values, s=6, color="black", zorder=2)
                 if around := interval(values):

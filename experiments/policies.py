@@ -150,6 +150,7 @@ def run(
 
 def policies(planned: Sequence[Submission]) -> dict[str, Callable[[Knowledge], Policy]]:
     remaining_us = true_remaining_us(planned, ENGINE)
+    extra: dict[str, Callable[[Knowledge], Policy]]
     extra = {UNBOUNDED: Kairos, CRITICAL_PATH: CriticalPath, ORACLE: lambda _: Srpt(remaining_us)}
     return {**POLICIES, **extra}
 
