@@ -9,7 +9,7 @@ MODEL := tiny
 VLLM_INSTALLED := $(if $(KAIROS_VLLM),,.venv-vllm/.installed)
 
 .DEFAULT_GOAL := help
-.PHONY: help install install-vllm demo kafka vllm test test-real test-kafka test-vllm bench experiments lint types contracts check acceptance lock clean
+.PHONY: help install install-vllm demo kafka vllm test test-real test-kafka test-vllm bench experiments experiments-full lint types contracts check acceptance lock clean
 
 help:  ## this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/ - /' | sort
@@ -53,12 +53,15 @@ bench: $(INSTALLED)  ## what the gateway, learning, ranking, queueing, placing a
 	@$(BIN)/python -m bench.ranks
 	@$(BIN)/python -m bench.simulation
 
-experiments: $(INSTALLED) $(VLLM_INSTALLED)  ## how near the model is to vLLM; what learning the order is worth: accuracy, every policy, the demo; placements in the model and on real vLLM: two hours and a half
+experiments: $(INSTALLED) $(VLLM_INSTALLED)  ## every claim on a reduced grid, in under ten minutes; and REPORT.md anew, from the rows of the full one
+	@$(BIN)/python -m experiments run --quick
+	@$(BIN)/python -m experiments report
+
+experiments-full: $(INSTALLED) $(VLLM_INSTALLED)  ## every claim in full, and what measures for itself: four hours
+	@$(BIN)/python -m experiments run
 	@$(BIN)/python -m experiments.e00_fidelity
-	@$(BIN)/python -m experiments.ordering
 	@$(BIN)/python -m experiments.policies
 	@$(BIN)/python -m experiments.versus
-	@$(BIN)/python -m experiments run e07_placements
 	@$(BIN)/python -m experiments.placements_vllm
 
 lint: $(INSTALLED)  ## ruff
@@ -70,7 +73,7 @@ types: $(INSTALLED)  ## mypy --strict, benches and experiments included
 contracts: $(INSTALLED)  ## imports point one way
 	@$(BIN)/lint-imports
 
-acceptance: check test-real test-kafka test-vllm bench experiments  ## all of it: four hours
+acceptance: check test-real test-kafka test-vllm bench experiments-full  ## all of it: five hours
 
 check: test lint types contracts  ## everything that needs no real engine
 

@@ -85,7 +85,13 @@ def _parser() -> argparse.ArgumentParser:
             command.add_argument("names", nargs="*", metavar="NAME", choices=[[], *SECTIONS])
             _processes(command)
     command = commands.add_parser("rates", help="find the rates of the loads")
-    command.add_argument("names", nargs="*", metavar="WORKLOAD", help="[those that have none]")
+    command.add_argument(
+        "names",
+        nargs="*",
+        metavar="WORKLOAD",
+        choices=[[], *WORKLOADS],
+        help="[those that have none]",
+    )
     _processes(command)
     return parser
 

@@ -30,6 +30,7 @@ _MODULES = (
     "e26_bursts",
     "e28_scale",
     "e29_live",
+    "e30_yesterday",
 )
 _MADE = {name: import_module(f"experiments.{name}") for name in _MODULES}
 SECTIONS: dict[str, Claim | Study] = {

@@ -1,9 +1,11 @@
 """Sections of the report that measure for themselves, on runs small enough to see through."""
 
+from statistics import fmean
+
 import msgspec
 import pytest
 
-from experiments import e03_lengths, e08_queue_ranks, e28_scale, e29_live, sections
+from experiments import e03_lengths, e08_queue_ranks, e28_scale, e29_live, e30_yesterday, sections
 from experiments.e08_queue_ranks import correlation, ranks
 from experiments.e28_scale import AGENTS, Watch, app
 from experiments.placements_vllm_workload import offered
@@ -148,6 +150,30 @@ def test_what_was_measured_and_what_the_model_said_are_compared_within_repetitio
     assert (figure.value, figure.detail["simulated"], figure.met) == (0.55, 0.6, True)
     e29_live.draw(rows, tmp_path / "live")
     assert (tmp_path / "live.svg").exists()
+
+
+def test_an_export_says_nearly_what_another_policy_would_have_done():
+    planned = offered(60, 4.0, 1)
+
+    times = e30_yesterday.yesterdays(planned, {"a": SLOW, "b": SLOW})
+
+    assert {frozenset(of) for of in times.values()} == {
+        frozenset(each.workflow.id for each in planned)
+    }
+    mean = {name: fmean(took for _, took in of.values()) for name, of in times.items()}
+    predicted, true = mean[e30_yesterday.PREDICTED], mean[e30_yesterday.TRUE]
+    assert predicted == pytest.approx(true, rel=0.05)
+    assert true < 0.8 * mean[e30_yesterday.WAS]
+
+
+def test_a_course_is_of_equally_many_workflows_in_the_order_of_their_begin():
+    times = {f"w{n}": (float(n), 10.0 * n) for n in reversed(range(2 * e30_yesterday.BINS))}
+
+    found = e30_yesterday.course(times)
+
+    assert found[:2] == [(0.5, 5.0), (2.5, 25.0)]
+    assert len(found) == e30_yesterday.BINS
+    assert len(e30_yesterday.course({"w": (1.0, 2.0)})) == 1
 
 
 def test_each_section_says_what_it_is_about():
