@@ -5,7 +5,8 @@
     python -m experiments run --quick                       a reduced grid of all, in minutes
     python -m experiments report                            REPORT.md anew, from the rows there are
 
-A grid that was broken off goes on where it was, as long as the code is the same. The rates of the
+A grid that was broken off goes on where it was, as long as the code is the same; a section that
+measures for itself is measured again where the commit is another. The rates of the
 three loads are kept; `rates` finds those of new workloads.
 """
 
@@ -18,7 +19,7 @@ from experiments.claim import Claim, Study, View
 from experiments.grids import rows_path, run_missing
 from experiments.page import write_page
 from experiments.rates import find, rates
-from experiments.report import add_figures, write_rows
+from experiments.report import add_figures, commit, write_rows
 from experiments.runs import Results
 from experiments.sections import CLAIMS, SECTIONS, first_line, read_rows, rows_file
 from experiments.workloads import WORKLOADS
@@ -47,10 +48,17 @@ def _run(names: list[str], quick: bool, processes: int) -> None:
         sys.exit(f"no rates of {', '.join(sorted(unknown))}: python -m experiments rates")
     for name in names:
         section = SECTIONS[name]
-        if isinstance(section, Study):
+        if isinstance(section, Study) and not _is_measured(name, section, quick):
+            print(f"{name}: measuring", file=sys.stderr)
             write_rows(rows_file(name, quick), section.measure(quick))
     cells = [cell for grid in grids for _, cell in grid.cells(known, quick)]
     run_missing(cells, Results(rows_path(quick)), processes)
+
+
+def _is_measured(name: str, study: Study, quick: bool) -> bool:
+    """Whether its rows are of the code that is checked out."""
+    commits = {row.commit.rstrip("+") for row in read_rows(name, study, quick)}
+    return commits == {commit().rstrip("+")}
 
 
 def _report(quick: bool) -> None:

@@ -48,7 +48,7 @@ class Study(msgspec.Struct, frozen=True, kw_only=True):
     """A section that measures for itself: its rows are in a file of its name."""
 
     title: str
-    row: type[msgspec.Struct]
+    row: type[msgspec.Struct]  # with the `commit` that it was measured at
     measure: Callable[[bool], Iterable[msgspec.Struct]]  # of whether it is reduced
     section: Callable[[Sequence[Any]], str]
     draw: Callable[[Sequence[Any], Path], None] | None = None

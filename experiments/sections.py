@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from importlib import import_module
 from inspect import getdoc
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
@@ -53,7 +54,7 @@ def rows_file(name: str, quick: bool) -> Path:
     return (QUICK if quick else RESULTS) / f"{name}.jsonl"
 
 
-def read_rows(name: str, study: Study, quick: bool) -> Sequence[msgspec.Struct]:
+def read_rows(name: str, study: Study, quick: bool) -> Sequence[Any]:
     """Of a study; empty where it was not run."""
     path = rows_file(name, quick)
     lines = path.read_bytes().splitlines() if path.exists() else []

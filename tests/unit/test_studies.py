@@ -5,7 +5,10 @@ from statistics import fmean
 import msgspec
 import pytest
 
+from bench.report import Figure
+from experiments import __main__ as command
 from experiments import e03_lengths, e08_queue_ranks, e28_scale, e29_live, e30_yesterday, sections
+from experiments.claim import Study
 from experiments.e08_queue_ranks import correlation, ranks
 from experiments.e28_scale import AGENTS, Watch, app
 from experiments.placements_vllm_workload import offered
@@ -193,3 +196,37 @@ def test_rows_of_a_study_are_found_again(tmp_path, monkeypatch):
     write_rows(rows_file("e08_queue_ranks", quick=False), [row])
 
     assert read_rows("e08_queue_ranks", study, quick=False) == [row]
+
+
+class Measured(msgspec.Struct):
+    commit: str
+    value: int
+
+
+def test_a_study_is_measured_once_for_a_commit_and_its_figures_are_kept(tmp_path, monkeypatch):
+    measured, kept = [], []
+    here = {"commit": "abc+"}
+
+    def measure(quick):
+        measured.append(quick)
+        yield Measured(here["commit"], len(measured))
+
+    study = Study(
+        title="A study",
+        row=Measured,
+        measure=measure,
+        section=lambda rows: f"found {rows[0].value}",
+        figures=lambda rows: [Figure(name="f", value=rows[0].value, unit="", target=None)],
+    )
+    monkeypatch.setattr(sections, "RESULTS", tmp_path)
+    monkeypatch.setattr(command, "SECTIONS", {"study": study})
+    monkeypatch.setattr(command, "commit", lambda: here["commit"])
+    monkeypatch.setattr(command, "write_page", lambda _: (tmp_path / "REPORT.md", []))
+    monkeypatch.setattr(command, "add_figures", kept.extend)
+    for at_commit in ("abc+", "abc", "def"):
+        here["commit"] = at_commit
+        command._run(["study"], quick=False, processes=1)
+        command._report(quick=False)
+
+    assert measured == [False, False]
+    assert [figure.value for figure in kept] == [1, 1, 2]
