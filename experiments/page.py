@@ -16,7 +16,7 @@ Kairos paper calls latency: a workflow's end-to-end time over the tokens that it
 counts short workflows most; "end to end" is the plain time. Ratios are of means over seeds, in
 brackets their paired 95 % intervals. Loads: 10, 50 and 70 % of the time in the queue, under `fcfs`
 and `round-robin`. The paper's text has no values for its plots, so only the ranges that it names
-stand here.
+stand here; beside them, bold, what is as much as there, or more.
 """
 
 
