@@ -1,10 +1,11 @@
 """What if little is known, or wrongly: agents that change, a cold start, anonymous calls, errors.
 
 Halfway through a run, whoever of an application's agents gave the longest answers gives the
-shortest, and so on; a run of a seventh of the workflows begins with nothing learnt, as all do, but
-soon ends; 30 % of the calls do not say whose they are; and every estimate of what is left of a
-workflow is off by a factor of 2 or 4 (log-normal). Expected: ours learns anew within the run, and
-at worst comes to what `least-kv` with `fcfs` makes of it: an order without any knowledge.
+shortest, and so on; a run of a quarter of the workflows, on one instance, begins with nothing
+learnt, as all do, but soon ends; 30 % of the calls do not say whose they are; and every estimate of
+what is left of a workflow is off by a factor of 2 or 4 (log-normal). Expected: ours learns anew
+within the run, and at worst comes to what `least-kv` with `fcfs` makes of it: an order without any
+knowledge.
 """
 
 from experiments.claim import Claim, View, tables_of

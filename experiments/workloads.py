@@ -45,7 +45,7 @@ _ALL = (
     replace(_COLOCATED, name="bursts", arrivals="azure-code"),
     replace(_COLOCATED, name="agents change", turns=True),
     replace(_COLOCATED, name="30 % anonymous", anonymous=0.3),
-    replace(_COLOCATED, name="a cold start", workflows=600),
+    Workload(name="a cold start", apps=(QA, RG, CG), workflows=300, pool=1),
     *(
         Workload(name=name, recorded=app, arrivals="poisson", workflows=workflows, pool=pool)
         for name, app, workflows, pool in (
@@ -62,8 +62,8 @@ _ALL = (
             ("qa-ss", 4000),
             ("rg", 1500),
             ("rg-nq", 1500),
-            ("cg", 600),
-            ("cg-mbpp", 600),
+            ("cg", 1000),
+            ("cg-mbpp", 1200),
         )
     ),
 )
