@@ -2,7 +2,7 @@
 
 Rows of all grids are kept in one file, results/runs.jsonl, by cell, since claims share cells; so a
 run that was broken off goes on where it was, as long as the code is the same. A reduced grid (one
-load, two seeds of a third of the workflows, which see less load) has a file of its own, which is
+load, two seeds of a sixth of the workflows, which see less load) has a file of its own, which is
 not kept.
 """
 
@@ -20,7 +20,7 @@ from experiments.report import QUICK, RESULTS, commit
 from experiments.runs import Cell, Outcome, Results, Row, code_of, in_parallel
 from kairos.confidence import Interval, interval
 
-SEEDS, QUICK_SEEDS, QUICK_PART = 10, 2, 3
+SEEDS, QUICK_SEEDS, QUICK_PART = 10, 2, 6
 Metric = tuple[str, str]  # a spread of `Outcome`, and its figure
 E2E, PER_TOKEN = ("e2e_s", "mean"), ("s_per_token", "mean")
 Runs = dict[int, Outcome]  # by seed

@@ -429,13 +429,13 @@ def test_a_grid_is_every_combination_on_every_workload_at_every_load():
 
 
 @pytest.mark.parametrize("loads", [("high",), ("middle", "high"), ("low", "high", "middle")])
-def test_a_reduced_one_is_of_one_load_two_seeds_and_a_third_of_the_workflows(loads):
+def test_a_reduced_one_is_of_one_load_two_seeds_and_a_sixth_of_the_workflows(loads):
     grid = Grid(workloads=("ag2",), loads=loads, combinations=("least-kv",))
 
     assert list(grid.cells(RATES, quick=True)) == [
         (
             ("ag2", "high", "least-kv"),
-            cell(workload="ag2", rate_per_s=14.0, workflows=30, policy="fcfs", seed=seed),
+            cell(workload="ag2", rate_per_s=14.0, workflows=15, policy="fcfs", seed=seed),
         )
         for seed in (1, 2)
     ]
