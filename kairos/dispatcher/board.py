@@ -11,6 +11,8 @@ from kairos.dispatcher.ledger import Ledger
 from kairos.dispatcher.speed import Line, Pace
 from kairos.model import Instance
 
+_BUDGET = 2048  # prompt tokens of a step, where it is not told
+
 
 class Board:
     """A row for each instance, written anew when the ledger says that it has changed."""
@@ -18,6 +20,7 @@ class Board:
     def __init__(self, ledger: Ledger) -> None:
         self._ledger = ledger
         self._row_of: dict[str, int] = {}
+        self._ids: list[str] = []  # by row
         self._asked: tuple[list[Instance], Ints] = [], np.zeros(0, dtype=np.intp)
         self._changes = 0  # of the ledger, that the rows have
         self._health = -1, 0.0  # changes that the rows have, until when these stay
@@ -25,8 +28,9 @@ class Board:
         self.versions = np.zeros(0, dtype=np.int64)
         self._kinds = np.zeros(0, dtype=np.intp)  # places in `_paces`
         # Calls in flight, KV memory (`inf`: not known), times as slow as its kind; KV memory that
-        # is not seen, whether it is suspended; tokens that a call leaves free of its last block.
-        self._values = np.zeros((6, 0))
+        # is not seen, whether it is suspended; tokens that a call leaves free of its last block;
+        # share of a step's budget that prompts under way take, and until when that is so.
+        self._values = np.zeros((8, 0))
         self._any_suspended = False
         # Time per token of an answer with one call more, how much longer that is, time to the first
         # token of no prompt at all.
@@ -65,6 +69,13 @@ class Board:
         """Tokens that a call leaves free of its last block, on average."""
         unfilled: Floats = self._values[5].take(rows)
         return unfilled
+
+    def computing(self, rows: Ints, at: int) -> Floats:
+        """Tokens of prompts under way, as a share of what a step takes."""
+        for row in np.flatnonzero(self._values[7] <= at):
+            self._write_computing(int(row), at)
+        computing: Floats = self._values[6].take(rows)
+        return computing
 
     def any_suspended(self, at: int) -> bool:
         self._write_health(at)
@@ -129,8 +140,17 @@ class Board:
         values[0, row], values[1, row] = self._ledger.running(instance.id), kv_tokens
         values[2, row] = speed.times
         values[5, row] = self._ledger.unfilled_tokens(instance.id)
+        values[7, row] = 0.0  # to be written when it is asked for
         self._kinds[row] = self._kind(speed.pace)
         self.versions[row] = self._ledger.version(instance.id)
+
+    def _write_computing(self, row: int, at: int) -> None:
+        instance = self._ledger.instances.get(self._ids[row])
+        share, until = 0.0, np.inf
+        if instance is not None:
+            tokens, until = self._ledger.computing(instance.id, at)
+            share = tokens / (instance.max_num_batched_tokens or _BUDGET)
+        self._values[6, row], self._values[7, row] = share, until
 
     def _write_health(self, at: int) -> None:
         health, (changes, until) = self._ledger.health, self._health
@@ -150,11 +170,13 @@ class Board:
         gone = next((each for each in self._row_of if each not in self._ledger.instances), None)
         if gone is not None:
             row = self._row_of[instance_id] = self._row_of.pop(gone)
+            self._ids[row] = instance_id
             return row
         row = self._row_of[instance_id] = len(self._row_of)
+        self._ids.append(instance_id)
         self.versions = np.append(self.versions, 0)
         self._kinds = np.append(self._kinds, 0)
-        self._values = np.append(self._values, np.zeros((6, 1)), axis=1)
+        self._values = np.append(self._values, np.zeros((8, 1)), axis=1)
         self._speeds = np.append(self._speeds, np.zeros((3, 1)), axis=1)
         return row
 

@@ -163,19 +163,23 @@ class Ledger:
         if self.running(instance.id) >= instance.max_num_seqs:
             return False
         budget = instance.max_num_batched_tokens
-        return budget is None or self._computing_tokens(instance.id, at) < budget
+        return budget is None or self.computing(instance.id, at)[0] < budget
 
-    def _computing_tokens(self, instance_id: str, at: int) -> int:
-        """Of prompts under way there."""
-        begun = self._prompts.get(instance_id, {})
-        return sum(tokens for tokens, until in begun.values() if until > at)
+    def computing(self, instance_id: str, at: int) -> tuple[int, float]:
+        """Tokens of prompts under way there, and the instant at which some of them will be taken
+        for computed, if nothing is told before: `inf`, there are none."""
+        tokens, until = 0, math.inf
+        for each, computed_at in self._prompts.get(instance_id, {}).values():
+            if computed_at > at:
+                tokens, until = tokens + each, min(until, computed_at)
+        return tokens, until
 
     def takes_more_in_us(self, instance: Instance, at: int) -> float:
         """How long it is likely to be until `takes_more`; 0: it does."""
         if self.takes_more(instance, at):
             return 0.0
         speed, running = self._speeds[instance.id], self.running(instance.id)
-        wait_us = speed.compute_us(self._computing_tokens(instance.id, at))
+        wait_us = speed.compute_us(self.computing(instance.id, at)[0])
         if running >= instance.max_num_seqs:  # answers end one after the other
             left = EXPECTED_COMPLETION_TOKENS / 2 * speed.token_us(running)
             wait_us = max(wait_us, left / running)

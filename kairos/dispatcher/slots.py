@@ -190,10 +190,12 @@ class TimeSlot(_Slots):
 class Kairos(_Slots):
     """Ours: an instance is out that would be over its memory in any slot, with `SPREAD` standard
     deviations kept free; of the others, the one on which the request costs least time, its own and
-    that of those that run there; where that is alike, the one with the lowest peak. What an
-    instance has of its prompt in the cache need not be computed, so a workflow stays where its
-    history is while that pays. It even waits for that instance where what it saves is more than
-    the wait is likely to be.
+    that of those that run there; where that is alike, the one of which least is taken: of its
+    memory at the peak, and of a step by prompts under way, as shares. (Prompts that are computed
+    together hold up all that decode there; a few tokens of them hide behind the reading of the
+    weights.) What an instance has of its prompt in the cache need not be computed, so a workflow
+    stays where its history is while that pays. It even waits for that instance where what it saves
+    is more than the wait is likely to be.
     """
 
     def __init__(self, ledger: Ledger) -> None:
@@ -215,7 +217,8 @@ class Kairos(_Slots):
         costs = self._costs_us(request, with_room, cached, tokens)
         same_cached = not cached or len({cached.get(each.id, 0) for each in with_room}) == 1
         alike = costs <= costs.min() * (1 + (ALIKE_BUT_FOR_LOAD if same_cached else ALIKE))
-        best = with_room[int(np.where(alike, peaks, np.inf).argmin())]
+        strains = peaks + self._board.computing(self._board.rows(with_room), at)
+        best = with_room[int(np.where(alike, strains, np.inf).argmin())]
         warmer = {name for name, n in cached.items() if n > cached.get(best.id, 0)}
         if warmer and (warmer := warmer - {each.id for each in with_room}):
             waited_us = at - self._waits_since.get(request.id, at)

@@ -340,16 +340,40 @@ def test_ours_stays_where_the_history_is_while_that_pays():
 
 def test_ours_takes_the_lower_peak_where_costs_are_alike():
     placed = Placed("kairos", *(build.instance(name, kv=10_000, seqs=99) for name in "ab"))
-    placed.book("large", "a", prompt=5000)
-    placed.book("small", "b", prompt=10)
+    placed.book("large", "a", prompt=5000, told=1)  # which is computed
+    placed.book("small", "b", prompt=10, told=1)
     assert placed.choose() == "b"
+
+
+def test_ours_spreads_prompts_that_are_to_be_computed_where_costs_are_alike():
+    placed = Placed("kairos", *(build.instance(name, kv=100_000, seqs=99) for name in "ab"))
+    placed.book("large", "b", prompt=5000, told=1)
+    placed.book("new", "a", prompt=1500)
+    assert placed.choose(prompt=100) == "b"
+    placed.ledger.first_token("new", 0)
+    assert placed.choose(prompt=100) == "a"
+    placed.book("newer", "a", prompt=1500, at=SECOND)
+    assert placed.choose(prompt=100, at=SECOND) == "b"
+    # Nothing is told of it, but by now it must have been computed.
+    assert placed.choose(prompt=100, at=4 * SECOND) == "a"
+
+
+def test_what_a_prompt_takes_of_a_step_is_weighed_by_what_a_step_takes():
+    few, many = (
+        build.instance(name, kv=100_000, seqs=99, max_num_batched_tokens=budget)
+        for name, budget in (("a", 2000), ("b", 8000))
+    )
+    placed = Placed("kairos", few, many)
+    placed.book("one", "a", prompt=500)
+    placed.book("other", "b", prompt=1500)
+    assert placed.choose(prompt=100) == "b"
 
 
 def test_ours_balances_memory_where_only_the_load_differs():
     placed = Placed("kairos", *(build.instance(name, kv=10_000, seqs=99) for name in "ab"))
-    placed.book("large", "a", prompt=5000)
+    placed.book("large", "a", prompt=5000, told=1)
     for n in range(3):
-        placed.book(f"small{n}", "b", prompt=10)
+        placed.book(f"small{n}", "b", prompt=10, told=1)
     assert placed.choose(prompt=100) == "b"  # though it holds up two more calls there
 
 
