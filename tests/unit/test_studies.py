@@ -7,7 +7,15 @@ import pytest
 
 from bench.report import Figure
 from experiments import __main__ as command
-from experiments import e03_lengths, e08_queue_ranks, e28_scale, e29_live, e30_yesterday, sections
+from experiments import (
+    e03_lengths,
+    e08_queue_ranks,
+    e20_overhead,
+    e28_scale,
+    e29_live,
+    e30_yesterday,
+    sections,
+)
 from experiments.claim import Study
 from experiments.e08_queue_ranks import correlation, ranks
 from experiments.e28_scale import AGENTS, Watch, app
@@ -196,6 +204,28 @@ def test_rows_of_a_study_are_found_again(tmp_path, monkeypatch):
     write_rows(rows_file("e08_queue_ranks", quick=False), [row])
 
     assert read_rows("e08_queue_ranks", study, quick=False) == [row]
+
+
+def test_what_the_benches_measure_stands_beside_the_papers_figures(monkeypatch):
+    few = msgspec.structs.replace(
+        e20_overhead.placement.QUICK, size=e20_overhead.placement.WHOLE.size
+    )
+    monkeypatch.setattr(e20_overhead.placement, "WHOLE", few)
+    monkeypatch.setattr(e20_overhead, "MOST", 100)
+    monkeypatch.setattr(
+        e20_overhead,
+        "PAPER",
+        {k: v for k, v in e20_overhead.PAPER.items() if "5,000" not in k or "changed" in k},
+    )
+    monkeypatch.setattr(e20_overhead.learning, "QUEUED", 500)
+    monkeypatch.setattr(e20_overhead.learning, "OPERATIONS", 100)
+    monkeypatch.setattr(e20_overhead.learning, "EVENTS", 100)
+
+    rows = list(e20_overhead.measure(quick=True))
+
+    assert [row.name for row in rows] == list(e20_overhead.PAPER)
+    assert all(len(row.values) == 1 and row.values[0] > 0 for row in rows)
+    assert "with prefixes, us | 4,100 |" in e20_overhead.section(rows)
 
 
 class Measured(msgspec.Struct):
