@@ -267,7 +267,7 @@ def draw(rows: Sequence[Row], path: Path) -> None:
             axes.axhline(1, color="grey", linewidth=0.8)
             axes.set_xticks(range(len(names)), names)
             axes.set_title(f"mean {shown}, over {BASELINE}", fontsize="medium")
-        panels[0].legend(fontsize="small")
+        panels[-1].legend(fontsize="small", loc="upper right")
         figure.tight_layout()
 
 
