@@ -6,7 +6,7 @@ from experiments.claim import Claim, Study, View, draw
 from experiments.combinations import ALL
 from experiments.grids import Found, Grid
 from experiments.report import EXPERIMENTS, QUICK, RESULTS
-from experiments.runs import Row
+from experiments.runs import Row, code_of
 from experiments.sections import SECTIONS, about, read_rows
 
 _HEAD = """# What was measured
@@ -59,7 +59,14 @@ def _claim(name: str, claim: Claim, view: View, into: Path) -> str | None:
         return None
     if claim.against is not None:
         draw(into / name, _all_found(claim, view), claim.against, claim.metrics)
-    return claim.section(view)
+    return f"{_earlier(claim, view)}\n\n{claim.section(view)}"
+
+
+def _earlier(claim: Claim, view: View) -> str:
+    """How many of its runs are of code that has changed since."""
+    cells = {each for grid in claim.grids for _, each in grid.cells(view.rates, view.quick)}
+    count = sum(view.rows[cell].code != code_of(cell) for cell in cells)
+    return f"Of its {len(cells)} runs, {count} are of earlier code." if count else ""
 
 
 def _all_found(claim: Claim, view: View) -> Found:

@@ -608,6 +608,7 @@ def test_the_page_has_every_claim_or_names_it(tmp_path, monkeypatch):
     whole = {"e15_colocated", "e17_larger_model", "e09_preemption"}  # of which all runs are there
     assert left_out == [each for each in SECTIONS if each not in whole]
     assert "## Figure 15" in text
+    assert text.count(" are of earlier code.") == len(whole)
     assert "| parrot, P99 s/token | -69.6 .. -81.9 |" in text
     assert text.count("\n## ") == 1 + len(whole)
     assert pages.write_page(seen)[0].read_text() == text
