@@ -18,7 +18,6 @@ A quarter of an hour, and the machine for itself. Needs vLLM (`make install-vllm
 import asyncio
 import sys
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
-from functools import partial
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -30,11 +29,12 @@ from bench.report import Figure
 from experiments.claim import Study, change, table
 from experiments.combinations import COMBINATIONS
 from experiments.fidelity_engines import Limits, calibrated, engines
+from experiments.grids import around
 from experiments.placements_vllm import in_turn
-from experiments.placements_vllm_run import COUNTING, Pool, learnt_pool
+from experiments.placements_vllm_run import COUNTING, learnt_pool
 from experiments.placements_vllm_workload import offered
 from experiments.report import commit, picture
-from kairos.confidence import Interval, interval
+from kairos.confidence import Interval
 from kairos.dispatcher.placements import PLACEMENTS
 from kairos.metrics import RunMetrics
 from kairos.model import SECOND
@@ -100,8 +100,21 @@ async def _rows(quick: bool) -> AsyncIterator[Row]:
             submissions = offered(workflows, RATE_PER_S, repetition)
             compared = QUICK_COMPARED if quick else COMPARED
             for place, name in enumerate(in_turn(compared, repetition), 1):
-                run = partial(_row, pool, profile, before, submissions)
-                row = replace(await run(name), commit=at_commit, repetition=repetition, place=place)
+                policy, placement = COMBINATIONS[name].policy, COMBINATIONS[name].placement
+                ran = await pool.run(submissions, placement, policy)
+                calls = len(ran.replayed.rows)
+                row = Row(
+                    commit=at_commit,
+                    repetition=repetition,
+                    place=place,
+                    combination=name,
+                    workflows=len(submissions),
+                    calls=calls,
+                    measured=_side(ran.replayed.metrics, ran.counts.preemptions / calls),
+                    simulated=simulated(profile, before, submissions, policy, placement),
+                    others_cores=ran.cores.others,
+                    profile=profile,
+                )
                 _tell(_line(row))
                 yield row
 
@@ -114,30 +127,6 @@ def _line(row: Row) -> str:
     return (
         f"repetition {row.repetition}, {row.combination}: mean end to end "
         f"{row.measured.e2e_s['mean']:.2f} s, simulated {row.simulated.e2e_s['mean']:.2f} s"
-    )
-
-
-async def _row(
-    pool: Pool,
-    profile: EngineProfile,
-    before: Sequence[Submission],
-    submissions: Sequence[Submission],
-    name: str,
-) -> Row:
-    chosen = COMBINATIONS[name]
-    ran = await pool.run(submissions, chosen.placement, chosen.policy)
-    calls = len(ran.replayed.rows)
-    return Row(
-        commit="",
-        repetition=0,
-        place=0,
-        combination=name,
-        workflows=len(submissions),
-        calls=calls,
-        measured=_side(ran.replayed.metrics, ran.counts.preemptions / calls),
-        simulated=simulated(profile, before, submissions, chosen.policy, chosen.placement),
-        others_cores=ran.cores.others,
-        profile=profile,
     )
 
 
@@ -220,10 +209,13 @@ def _preempted(rows: Sequence[Row], name: str, side: str) -> list[float]:
 
 
 def _ratio(rows: Sequence[Row], name: str, side: str, metric: str) -> Interval:
+    return around(_ratios(rows, name, side, metric))
+
+
+def _ratios(rows: Sequence[Row], name: str, side: str, metric: str) -> list[float]:
     """To the baseline, in the same repetitions."""
     pairs = zip(_means(rows, name, side, metric), _means(rows, BASELINE, side, metric), strict=True)
-    found = [ours / theirs for ours, theirs in pairs]
-    return interval(found) or Interval(found[0], found[0], found[0])
+    return [ours / theirs for ours, theirs in pairs]
 
 
 def figures(rows: Sequence[Row]) -> list[Figure]:
@@ -252,14 +244,7 @@ def draw(rows: Sequence[Row], path: Path) -> None:
         for axes, (metric, shown) in zip(panels, METRICS.items(), strict=True):
             for n, side in enumerate(SIDES):
                 for place, name in enumerate(names):
-                    by_run = [
-                        ours / theirs
-                        for ours, theirs in zip(
-                            _means(rows, name, side, metric),
-                            _means(rows, BASELINE, side, metric),
-                            strict=True,
-                        )
-                    ]
+                    by_run = _ratios(rows, name, side, metric)
                     at = place + (n - 0.5) * 0.4
                     label = side if place == 0 else None
                     axes.bar(at, fmean(by_run), 0.38, color=f"C{n}", alpha=0.7, label=label)

@@ -30,6 +30,7 @@ from kairos.runtime import Observer
 from kairos.scheduler.policies import POLICIES
 from kairos.sim.engine.profile import EngineProfile
 from kairos.sim.world import World
+from kairos.simulate_cli import LOG_FILES
 from kairos.workload.load import Load, offered
 from kairos.workload.workflows import Submission
 
@@ -37,7 +38,6 @@ WORKLOAD, LOAD, SEEDS = "colocated-13b", "middle", 5
 SERVED, OTHER = ("fcfs", "round-robin"), ("kairos", "kairos")
 WAS, PREDICTED, TRUE = "as it was", "predicted from the export", "as it would have been"
 BINS = 24  # of the picture
-MOST_LOG_FILES = 1_000_000
 
 Times = dict[str, tuple[float, float]]  # by workflow: when it began, and how long it took, in s
 
@@ -72,7 +72,7 @@ def yesterdays(
     """What was, what the export of it says of another policy, and what that would really do."""
     with tempfile.TemporaryDirectory() as directory:
         log, exported = Path(directory) / "log", Path(directory) / "day.jsonl"
-        with closing(FactLog(log, max_files=MOST_LOG_FILES)) as facts:
+        with closing(FactLog(log, max_files=LOG_FILES)) as facts:
             was = played(planned, instances, SERVED, facts)
         export(log, None, exported)
         again, _ = offered(Load(workflows=exported)).of(1)

@@ -8,7 +8,7 @@ not kept.
 
 import math
 import sys
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from statistics import fmean
 
@@ -104,8 +104,12 @@ def value(outcome: Outcome, metric: Metric) -> float | None:
 
 def ratio(runs: dict[str, Runs], ours: str, theirs: str, metric: Metric = E2E) -> Interval:
     """Mean over seeds, with its paired 95 % interval; of one seed, that seed's."""
-    by_seed = ratios(runs[ours], runs[theirs], metric)
-    return interval(by_seed) or Interval(by_seed[0], by_seed[0], by_seed[0])
+    return around(ratios(runs[ours], runs[theirs], metric))
+
+
+def around(values: Sequence[float]) -> Interval:
+    """Their mean with its 95 % interval; of one, that one."""
+    return interval(values) or Interval(values[0], values[0], values[0])
 
 
 def mean(runs: Runs, metric: Metric) -> float:

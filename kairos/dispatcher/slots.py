@@ -216,9 +216,13 @@ class Kairos(_Slots):
         tokens = self._expected_tokens(request)
         costs = self._costs_us(request, with_room, cached, tokens)
         same_cached = not cached or len({cached.get(each.id, 0) for each in with_room}) == 1
-        alike = costs <= costs.min() * (1 + (ALIKE_BUT_FOR_LOAD if same_cached else ALIKE))
-        strains = peaks + self._board.computing(self._board.rows(with_room), at)
-        best = with_room[int(np.where(alike, strains, np.inf).argmin())]
+        margin = ALIKE_BUT_FOR_LOAD if same_cached else ALIKE
+        alike = np.flatnonzero(costs <= costs.min() * (1 + margin))
+        chosen = alike[0]
+        if len(alike) > 1:
+            strains = peaks + self._board.computing(self._board.rows(with_room), at)
+            chosen = alike[strains[alike].argmin()]
+        best = with_room[int(chosen)]
         warmer = {name for name, n in cached.items() if n > cached.get(best.id, 0)}
         if warmer and (warmer := warmer - {each.id for each in with_room}):
             waited_us = at - self._waits_since.get(request.id, at)

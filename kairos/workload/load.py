@@ -63,10 +63,11 @@ def _workflows(asked: Load) -> tuple[list[Workflow], list[int] | None]:
     recorded = load(asked.workflows)
     starts = {each.id: each.calls[0].workflow_start_ms for each in recorded}
     known = [start for start in starts.values() if start is not None]
-    if len(known) < len(recorded) or min(known) == max(known):
+    first = min(known, default=0)
+    if len(known) < len(recorded) or first == max(known):
         return recorded, None
     recorded.sort(key=lambda each: starts[each.id] or 0)
-    return recorded, [1000 * (start - min(known)) for start in sorted(known)]
+    return recorded, [1000 * (start - first) for start in sorted(known)]
 
 
 def _requests(asked: Load) -> tuple[list[Workflow], list[int]]:
