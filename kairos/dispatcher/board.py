@@ -61,7 +61,7 @@ class Board:
         """Tokens for calls. One on which nothing runs takes a call that may not fit in the end: it
         will fit nowhere better."""
         self._write_health(at)
-        running, kv_tokens, _, unseen, *_ = self._values.take(rows, axis=1)
+        running, kv_tokens, _, unseen = self._values[:4].take(rows, axis=1)
         capacities: Floats = np.where(running > 0, kv_tokens - unseen, np.inf)
         return capacities
 
@@ -72,8 +72,8 @@ class Board:
 
     def computing(self, rows: Ints, at: int) -> Floats:
         """Tokens of prompts under way, as a share of what a step takes."""
-        for row in np.flatnonzero(self._values[7] <= at):
-            self._write_computing(int(row), at)
+        for row in rows[self._values[7].take(rows) <= at].tolist():
+            self._write_computing(row, at)
         computing: Floats = self._values[6].take(rows)
         return computing
 

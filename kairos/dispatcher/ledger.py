@@ -154,12 +154,15 @@ class Ledger:
         flight = self._flights.get(instance_id)
         return len(flight) if flight is not None else 0
 
+    def busy(self, at: int) -> set[str]:
+        """Ids of the instances that do not take more."""
+        strained = [self.instances[each] for each in self._strained]
+        return {each.id for each in strained if not self.takes_more(each, at)}
+
     def takes_more(self, instance: Instance, at: int) -> bool:
         """Whether a sequence is free, and a step's budget (`max_num_batched_tokens`) not spent on
         prompts under way: a call more would only wait inside the engine, where nothing can go
         before it any more."""
-        if instance.id not in self._strained:
-            return True
         if self.running(instance.id) >= instance.max_num_seqs:
             return False
         budget = instance.max_num_batched_tokens

@@ -15,10 +15,9 @@ class Room:
     def __init__(
         self, instances: Sequence[Instance], ledger: Ledger, placement: Placement, at: int
     ) -> None:
-        self.instances: list[Instance] = []
-        self._busy: list[Instance] = []
-        for each in instances:
-            (self.instances if ledger.takes_more(each, at) else self._busy).append(each)
+        busy = ledger.busy(at)
+        self.instances = [each for each in instances if each.id not in busy]
+        self._busy = [each for each in instances if each.id in busy]
         self._ledger, self._placement, self._at = ledger, placement, at
         self._headroom: float | None = None  # not looked at yet
         self._chosen: tuple[str, Instance] | None = None

@@ -213,27 +213,28 @@ class Kairos(_Slots):
         cached = self._ledger.prefixes.match(request) if request.prefix else {}
         if len(with_room) == 1 and not cached:
             return with_room[0]
-        tokens = self._expected_tokens(request)
-        costs = self._costs_us(request, with_room, cached, tokens)
-        same_cached = not cached or len({cached.get(each.id, 0) for each in with_room}) == 1
-        margin = ALIKE_BUT_FOR_LOAD if same_cached else ALIKE
-        alike = np.flatnonzero(costs <= costs.min() * (1 + margin))
-        chosen = alike[0]
+        tokens, here = self._expected_tokens(request), _column(with_room, cached)
+        costs = self._costs_us(request, with_room, here, tokens)
+        least_us = costs.min()
+        margin = ALIKE if here.min() < here.max() else ALIKE_BUT_FOR_LOAD
+        alike = np.flatnonzero(costs <= least_us * (1 + margin))
+        best = alike[0]
         if len(alike) > 1:
-            strains = peaks + self._board.computing(self._board.rows(with_room), at)
-            chosen = alike[strains[alike].argmin()]
-        best = with_room[int(chosen)]
-        warmer = {name for name, n in cached.items() if n > cached.get(best.id, 0)}
-        if warmer and (warmer := warmer - {each.id for each in with_room}):
+            rows = self._board.rows(with_room)[alike]
+            best = alike[(peaks[alike] + self._board.computing(rows, at)).argmin()]
+        if max(cached.values(), default=0) > here[best]:
+            warmer = {name for name, n in cached.items() if n > here[best]}
+            warmer.difference_update(each.id for each in with_room)
             waited_us = at - self._waits_since.get(request.id, at)
-            for each in (*instances, *busy):
+            for each in (*instances, *busy) if warmer else ():
                 if each.id in warmer:
-                    cost_us = float(self._costs_us(request, [each], cached, tokens)[0])
-                    if waited_us + self._wait_us(request, each, at) + cost_us < costs.min():
+                    there = np.array([float(cached[each.id])])
+                    cost_us = float(self._costs_us(request, [each], there, tokens)[0])
+                    if waited_us + self._wait_us(request, each, at) + cost_us < least_us:
                         self._wait_for(each, request.id, at)
                         return None
         self._waits_since.pop(request.id, None)
-        return best
+        return with_room[int(best)]
 
     def returned(self, at: int) -> Iterator[str]:
         return self._ledger.returns.waiting(at)
@@ -265,19 +266,17 @@ class Kairos(_Slots):
         self,
         request: Request,
         instances: Sequence[Instance],
-        cached: Mapping[str, int],
+        cached: Floats,
         tokens: float,
     ) -> Floats:
         """Time that it adds on each: until its own end, and to the calls that run beside it, which
         wait while its prompt is computed and are slowed down by its tokens."""
         board, rows = self._board, self._board.rows(instances)
-        new = np.full(len(rows), float(request.prompt_tokens))
-        if cached:
-            new -= _column(instances, cached)
         running = board.running(rows)
+        compute_us = board.compute_us(rows, request.prompt_tokens - cached) * (1 + running)
         decode_us = tokens * board.token_us(rows)
         slowed_us = running * tokens * board.token_slope_us(rows)
-        costs: Floats = board.compute_us(rows, new) * (1 + running) + decode_us + slowed_us
+        costs: Floats = compute_us + decode_us + slowed_us
         return costs
 
     def _kind(self, request: Request) -> Hashable:
