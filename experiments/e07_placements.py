@@ -18,12 +18,13 @@ WITHIN, EVEN, BY_15_PERCENT = 1.03, 1.0, 0.85
 PAPERS = Grid(workloads=("colocated-8b", "colocated-13b"), combinations=(DEFAULT, LEAST_KV, KNOWN))
 RECORDED = Grid(
     workloads=("claude_code", "tau_bench", "magentic_one", "ag2"),
-    combinations=(DEFAULT, LEAST_KV, KNOWN),
+    combinations=(DEFAULT, LEAST_KV),
 )
 EVERY = Grid(
     workloads=("colocated-13b", "claude_code"),
     combinations=(DEFAULT, *PLACED),
     loads=("high",),
+    seeds=5,
 )
 GRIDS = (PAPERS, RECORDED, EVERY)
 
