@@ -5,7 +5,7 @@ import re
 import tomllib
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 from urllib.parse import urlsplit
 
 import msgspec
@@ -14,7 +14,7 @@ from kairos.balancer import MAX_WAITING
 from kairos.dispatcher.placements import PLACEMENTS
 from kairos.envelope import NAME
 from kairos.errors import SetupError
-from kairos.model import SECOND
+from kairos.model import IDENTIFIER, SECOND
 from kairos.position import IDLE_US
 from kairos.scheduler.policies import POLICIES
 from kairos.scheduler.queue import MAX_WAIT_US
@@ -22,6 +22,7 @@ from kairos.scheduler.queue import MAX_WAIT_US
 # vLLM's own default; an engine tells its KV memory, but not this.
 MAX_NUM_SEQS = 256
 MAX_TOKEN_US = 60 * SECOND
+_BODY_FIELD = re.compile(r"user|prompt_cache_key|metadata(\.[A-Za-z0-9_-]{1,64}){1,4}")
 _SECRET = re.compile(r"password|secret|passphrase|key\.pem|oauthbearer\.config")
 
 
@@ -42,10 +43,12 @@ class EngineSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
 
 
 class KeySettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A client's API key, as the SHA-256 digest of it, and the tenant that it stands for."""
+    """A client's API key, as the SHA-256 digest of it, and the tenant that it stands for; and the
+    app, where a key is for one only."""
 
     sha256: str
     tenant: str
+    app: str | None = None
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -68,6 +71,9 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     learnt_path: str | None = None  # what was learnt; not given: learnt.json beside the log
     engine: tuple[EngineSettings, ...] = ()
     key: tuple[KeySettings, ...] = ()
+    # Fields of a request's body that say who makes it, by what they say: `user`,
+    # `prompt_cache_key`, or a member of `metadata`, as in `metadata.run`.
+    identity: Mapping[Literal["workflow_id", "app", "agent", "upstream"], str] = {}
     # By model, where its tokenizer.json is, to count prompts with; those of others are estimated.
     tokenizer: Mapping[str, str] = {}
     # Options of the Kafka client, as librdkafka names them. One whose name ends in `_env` says
@@ -133,7 +139,7 @@ def load(path: Path | None, environ: Mapping[str, str], arguments: Mapping[str, 
     if path is not None:
         given.update(_read_file(path))
     for field in msgspec.structs.fields(Settings):
-        if field.name not in ("engine", "key", "tokenizer", "kafka"):
+        if field.name not in ("engine", "key", "identity", "tokenizer", "kafka"):
             value = environ.get(f"KAIROS_{field.name.upper()}")
             if value:
                 given[field.name] = value
@@ -207,6 +213,11 @@ def _check(settings: Settings, environ: Mapping[str, str]) -> None:
     if doubled := {engine_id for engine_id in ids if ids.count(engine_id) > 1}:
         raise SetupError(f"engine {doubled.pop()} is named twice")
     _check_keys(settings.key)
+    for name, path in settings.identity.items():
+        if not _BODY_FIELD.fullmatch(path):
+            raise SetupError(
+                f"identity.{name}: '{path}' is none of user, prompt_cache_key and metadata.NAME"
+            )
 
 
 def _check_keys(keys: tuple[KeySettings, ...]) -> None:
@@ -219,6 +230,8 @@ def _check_keys(keys: tuple[KeySettings, ...]) -> None:
             )
         if not re.fullmatch(r"[A-Za-z0-9_.-]{1,64}", key.tenant):
             raise SetupError(f"'{key.tenant}' is no tenant name (letters, digits, _ . -)")
+        if key.app is not None and not re.match(IDENTIFIER, key.app):
+            raise SetupError(f"'{key.app}' is no name of an app")
         if key.sha256 in tenant_of:
             tenants = f"'{tenant_of[key.sha256]}' and '{key.tenant}'"
             raise SetupError(f"the same key is given twice, for the tenants {tenants}")

@@ -1,11 +1,21 @@
-"""Who may call: API keys, each mapped to a tenant."""
+"""Who may call: API keys, each of a tenant, and perhaps of one of its apps."""
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Iterable
 
+import msgspec
 from fastapi import Request as HttpRequest
 
+from kairos.config import KeySettings
 from kairos.errors import Unauthorized
+
+
+class Caller(msgspec.Struct, frozen=True):
+    tenant: str
+    app: str | None = None  # all that it calls for, where its key says so
+
+
+_ANYBODY = Caller("default")
 
 
 class Access:
@@ -15,25 +25,25 @@ class Access:
     digests through a dict gives no timing to learn from, as nobody can choose a digest.
     """
 
-    def __init__(self, tenant_of_digest: Mapping[str, str]) -> None:
+    def __init__(self, keys: Iterable[KeySettings]) -> None:
         """Without any key everybody is let in, as one tenant."""
-        self._tenant_of_digest = dict(tenant_of_digest)
+        self._callers = {key.sha256: Caller(key.tenant, key.app) for key in keys}
 
     def tenant(self, authorization: bytes | None) -> str:
-        """The caller's tenant.
+        """Raises Unauthorized, as `caller` does."""
+        return self.caller(authorization).tenant
 
-        Raises:
-            Unauthorized: keys are configured and this is none of them.
-        """
-        if not self._tenant_of_digest:
-            return "default"
+    def caller(self, authorization: bytes | None) -> Caller:
+        """Raises Unauthorized: keys are configured and this is none of them."""
+        if not self._callers:
+            return _ANYBODY
         scheme, _, key = (authorization or b"").partition(b" ")
         if scheme.lower() != b"bearer" or not key:
             raise Unauthorized("send an API key: 'Authorization: Bearer KEY'")
-        tenant = self._tenant_of_digest.get(hashlib.sha256(key.strip()).hexdigest())
-        if tenant is None:
+        caller = self._callers.get(hashlib.sha256(key.strip()).hexdigest())
+        if caller is None:
             raise Unauthorized("this API key is not known here")
-        return tenant
+        return caller
 
 
 def authorization(request: HttpRequest) -> bytes | None:

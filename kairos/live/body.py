@@ -5,6 +5,7 @@ import re
 import msgspec
 
 from kairos.errors import InvalidRequest
+from kairos.live.identity.aliases import BODY_FIELDS
 from kairos.live.prefix import UNIT_BYTES, Buffer, hash_prefix
 from kairos.model import EXPECTED_COMPLETION_TOKENS
 
@@ -35,6 +36,9 @@ class _Body(msgspec.Struct):
     messages: msgspec.Raw = msgspec.Raw()
     prompt: msgspec.Raw = msgspec.Raw()
     input: msgspec.Raw = msgspec.Raw()
+    user: msgspec.Raw = msgspec.Raw()
+    prompt_cache_key: msgspec.Raw = msgspec.Raw()
+    metadata: msgspec.Raw = msgspec.Raw()
 
 
 class Body(msgspec.Struct):
@@ -50,6 +54,7 @@ class Body(msgspec.Struct):
     prefix_units: int = 0
     completion_tokens: int = 1  # expected
     completion_limit: int | None = None  # None: the client tells none
+    told: dict[str, msgspec.Raw] = {}  # what it has of `BODY_FIELDS`
 
 
 _decoder = msgspec.json.Decoder(_Body)
@@ -87,6 +92,7 @@ def read_body(content: bytes, *, chat: bool, streams_usage: bool) -> Body:
         prefix_units=len(prompt) // UNIT_BYTES,
         completion_tokens=max(1, min(int(limit), EXPECTED_COMPLETION_TOKENS)),
         completion_limit=int(limit) if 1 <= limit < _NO_LIMIT else None,
+        told={name: value for name in BODY_FIELDS if (value := getattr(body, name))},
     )
     if streams_usage and body.stream:
         spliced = _ask_for_usage(content, bytes(body.stream_options))

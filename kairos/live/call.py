@@ -130,11 +130,11 @@ class Call:
         on_trouble: OnTrouble,
         *,
         on_counted: OnCounted = lambda _: None,
-        is_workflow: bool = False,
+        ends_workflow: bool = False,
     ) -> None:
         """`on_trouble` hears of an instance that could not be reached before the balancer hears of
         the call, so that no other call follows it there; `on_counted`, how many tokens the prompt
-        has in truth. `is_workflow`: the call is all of it."""
+        has in truth. `ends_workflow`: nothing of it comes after the call."""
         self._request = request
         self._scope = scope
         self._body = body
@@ -142,7 +142,7 @@ class Call:
         self._engine = engine
         self._on_trouble = on_trouble
         self._on_counted = on_counted
-        self._is_workflow = is_workflow
+        self._ends_workflow = ends_workflow
         # /v1/responses ends its streams with an event of its own, the older two with [DONE]; what
         # other routes stream we only pass on.
         self._reads_stream = scope["path"] in STREAMING_ROUTES
@@ -181,7 +181,7 @@ class Call:
             watcher.cancel()
             self._engine.forget(request_id)
             self._desk.feed(outcome)
-            if self._is_workflow:
+            if self._ends_workflow:
                 self._desk.feed(WorkflowEnded(self._request.tenant, self._request.workflow_id))
 
     async def _forward(self, turn: Dispatch, exchange: Exchange) -> Event:

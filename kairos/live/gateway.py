@@ -45,7 +45,10 @@ from kairos.live.call import (
 )
 from kairos.live.engine import HttpEngine
 from kairos.live.health import add_health
-from kairos.live.identity import Identity, identifier, read_identity
+from kairos.live.identity.aliases import Aliases
+from kairos.live.identity.known import Identity, identifier
+from kairos.live.identity.ladder import identity_of
+from kairos.live.identity.routes import NamedRoutes, route_of
 from kairos.live.tokens import PromptTokens
 from kairos.model import Request
 
@@ -74,6 +77,7 @@ class Gateway:
         engine: HttpEngine,
         access: Access,
         prompts: PromptTokens,
+        aliases: Aliases,
         *,
         served_models: Callable[[], list[str]],
         on_trouble: OnTrouble,
@@ -86,6 +90,7 @@ class Gateway:
         self._engine = engine
         self._access = access
         self._prompts = prompts
+        self._aliases = aliases
         self._on_trouble = on_trouble
         self._on_error = on_error
         self._max_body_bytes = max_body_bytes
@@ -97,13 +102,15 @@ class Gateway:
         headers = dict(scope["headers"])
         exchange = Exchange(identifier(headers.get(b"x-request-id")) or _new_id(), send)
         try:
-            tenant = self._access.tenant(headers.get(b"authorization"))
+            caller = self._access.caller(headers.get(b"authorization"))
             _check_passes(scope)
             content = await self._read_content(headers, receive, exchange)
             if content is None:
                 return
             body = _read(scope["path"], headers, content)
-            identity = read_identity(headers)
+            route = route_of(scope)
+            identity = identity_of(headers, body.told, route, caller, self._aliases)
+            tenant = caller.tenant
             prompt = await self._prompts.estimate(body, tenant, identity.app, identity.agent)
             if self._engine.expects(exchange.request_id):  # another call of that name is in flight
                 exchange.request_id = _other_id(exchange.request_id, headers)
@@ -116,7 +123,7 @@ class Gateway:
                 self._engine,
                 self._on_trouble,
                 on_counted=partial(self._prompts.learn, prompt),
-                is_workflow=identity.workflow_id is None,
+                ends_workflow=identity.workflow_id is None or identity.ends_workflow,
             )
             await call.run(exchange, receive)
         except KairosError as error:
@@ -209,6 +216,7 @@ def build_app(
     for path in ("/v1/{rest:path}", *sorted(_PASSED)):
         app.router.routes.append(Route(path, gateway, methods=["GET", "POST", "DELETE"]))
     answer_errors_as_openai_does(app)
+    app.add_middleware(NamedRoutes)
     return app
 
 

@@ -22,6 +22,7 @@ from kairos.live.engine import HttpEngine, Upstream
 from kairos.live.factlog import FactLog
 from kairos.live.gateway import Gateway, build_app
 from kairos.live.http import listen, server_of, serving, url_of
+from kairos.live.identity.aliases import Aliases
 from kairos.live.inquiry import Target
 from kairos.live.kafka.connection import connection
 from kairos.live.monitor import Monitor
@@ -69,7 +70,7 @@ async def running(
     Raises:
         SetupError: a port is taken, the log cannot be written, or the bus is of no use.
     """
-    access = Access({key.sha256: key.tenant for key in settings.key})
+    access = Access(settings.key)
     with (
         listen(settings.host, settings.port) as sock,
         listen(settings.admin_host, settings.admin_port) as admin_sock,
@@ -81,6 +82,7 @@ async def running(
                 parts.engine,
                 access,
                 parts.prompts,
+                Aliases(settings.identity),
                 served_models=monitor.models,
                 on_trouble=monitor.hear_of,
                 on_error=telemetry.count_error,

@@ -2,8 +2,10 @@
 
 from hashlib import sha256
 
+import pytest
+
 from kairos.config import KeySettings
-from kairos.events import Arrived
+from kairos.events import Arrived, WorkflowEnded
 
 CHAT = "/v1/chat/completions"
 
@@ -54,6 +56,45 @@ async def test_requests_that_say_nothing_are_workflows_of_their_own(kairos, engi
     assert (first.workflow_id, second.workflow_id) == (first.id, second.id)
     assert (first.app, first.agent, first.upstream) == (None, None, None)
     assert first.workflow_started_at == first.arrived_at
+
+
+async def test_a_base_url_names_workflow_app_and_agent(kairos, engine):
+    served = await kairos(engine.url)
+    body = {"model": "tiny", "messages": [{"role": "user", "content": "Hello"}]}
+    for base in ("/wf/w-1/agent/writer", "/app/qa/agent/router", "/agent/a/app/b/wf/c"):
+        assert (await served.ask("POST", f"{base}{CHAT}", json=body)).status == 200
+    assert (await served.ask("GET", "/app/qa/v1/models")).status == 200
+
+    said = [fact.request for fact in served.facts.all(Arrived)]
+    assert [(each.workflow_id, each.app, each.agent) for each in said] == [
+        ("w-1", None, "writer"),
+        (said[1].id, "qa", "router"),
+        ("c", "b", "a"),
+    ]
+    assert {call.path for call in engine.calls} == {CHAT}
+
+
+@pytest.mark.parametrize(
+    "base",
+    ["/wf", "/wf/", "/wf/a/wf/b", "/wf//agent/x", "/wf/a%20b", "/wf/%61", "/agent/-x", "/team/a"],
+)
+async def test_a_base_url_that_names_nothing_is_not_served(kairos, engine, base):
+    served = await kairos(engine.url)
+    wire = await served.connect()
+
+    await wire.post(f"{base}{CHAT}", {})
+
+    assert (await wire.answer()).status == 404
+
+
+async def test_a_final_session_request_ends_the_workflow(kairos, engine):
+    served = await kairos(engine.url)
+    await served.chat(headers={"X-Dynamo-Session-ID": "s-1"})
+    assert served.facts.all(WorkflowEnded) == []
+
+    await served.chat(headers={"X-Dynamo-Session-ID": "s-1", "X-Dynamo-Session-Final": "true"})
+
+    assert (await served.facts.seen(WorkflowEnded)).workflow_id == "s-1"
 
 
 KEYS = tuple(

@@ -4,18 +4,22 @@ from hashlib import sha256
 
 import pytest
 
+from kairos.config import KeySettings
 from kairos.errors import Unauthorized
-from kairos.live.access import Access
+from kairos.live.access import Access, Caller
 
 KEY = "kai-8b1f0c"
 ACCESS = Access(
-    {sha256(KEY.encode()).hexdigest(): "acme", sha256(b"kai-other").hexdigest(): "umbrella"}
+    [
+        KeySettings(sha256=sha256(KEY.encode()).hexdigest(), tenant="acme"),
+        KeySettings(sha256=sha256(b"kai-other").hexdigest(), tenant="umbrella", app="billing"),
+    ]
 )
 
 
 @pytest.mark.parametrize("authorization", [None, b"", b"Bearer anything", b"Basic eDp5"])
 def test_without_keys_everybody_is_let_in_as_one_tenant(authorization):
-    assert Access({}).tenant(authorization) == "default"
+    assert Access([]).tenant(authorization) == "default"
 
 
 @pytest.mark.parametrize(
@@ -29,6 +33,11 @@ def test_without_keys_everybody_is_let_in_as_one_tenant(authorization):
 )
 def test_a_key_lets_its_tenant_in(authorization, tenant):
     assert ACCESS.tenant(authorization) == tenant
+
+
+def test_a_key_may_be_for_one_app():
+    assert ACCESS.caller(b"Bearer kai-other") == Caller("umbrella", "billing")
+    assert ACCESS.caller(b"Bearer kai-8b1f0c") == Caller("acme")
 
 
 @pytest.mark.parametrize(
@@ -57,9 +66,9 @@ def test_any_other_token_is_refused_and_not_repeated(token):
 
 
 def test_later_changes_of_the_callers_table_let_nobody_in():
-    table = {sha256(b"one").hexdigest(): "acme"}
-    access = Access(table)
-    table[sha256(b"two").hexdigest()] = "umbrella"
+    keys = [KeySettings(sha256=sha256(b"one").hexdigest(), tenant="acme")]
+    access = Access(keys)
+    keys.append(KeySettings(sha256=sha256(b"two").hexdigest(), tenant="umbrella"))
 
     with pytest.raises(Unauthorized):
         access.tenant(b"Bearer two")

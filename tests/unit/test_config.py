@@ -370,6 +370,29 @@ def test_a_tenants_name_is_plain_and_short(tenant):
     assert message == f"'{tenant}' is no tenant name (letters, digits, _ . -)"
 
 
+@pytest.mark.parametrize("app", ["", "two words", "-x", "a" * 129])
+def test_the_app_that_a_key_is_for_is_an_identifier(app):
+    message = problem(key=[KeySettings(sha256=DIGEST, tenant="acme", app=app)])
+
+    assert message == f"'{app}' is no name of an app"
+
+
+@pytest.mark.parametrize("path", ["user", "prompt_cache_key", "metadata.run", "metadata.a.b-c_D"])
+def test_a_field_of_the_body_may_say_who_calls(path):
+    assert load(None, {}, {"identity": {"agent": path}}).identity == {"agent": path}
+
+
+@pytest.mark.parametrize(
+    "path", ["", "messages", "metadata", "metadata.", "user.id", "metadata.a\n"]
+)
+def test_only_some_fields_of_the_body_may(path):
+    message = problem(identity={"workflow_id": path})
+
+    assert message == (
+        f"identity.workflow_id: '{path}' is none of user, prompt_cache_key and metadata.NAME"
+    )
+
+
 def test_one_key_cannot_stand_for_two_tenants():
     keys = [KeySettings(sha256=DIGEST, tenant=tenant) for tenant in ("acme", "umbrella")]
 

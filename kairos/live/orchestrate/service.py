@@ -45,7 +45,7 @@ async def orchestrating(settings: Settings) -> AsyncIterator[Orchestration]:
     reached = connection(settings, os.environ)
     if reached is None:
         raise SetupError("name the bus: kairos orchestrate --bus kafka://HOST:PORT")
-    access = Access({key.sha256: key.tenant for key in settings.key})
+    access = Access(settings.key)
     with listen(settings.host, settings.port) as sock:
         await ensure(reached, TOPICS)
         async with KafkaBus(reached) as bus, Producer(reached) as producer:

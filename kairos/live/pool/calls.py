@@ -237,7 +237,7 @@ class BusCalls:
             self._engine,
             self._on_trouble,
             on_counted=partial(self._prompts.learn, prompt),
-            is_workflow=call.headers.workflow_id is None,
+            ends_workflow=call.headers.workflow_id is None,
         )
         with self._leaving_at_deadline(call):
             await performed.run(exchange, receive)
