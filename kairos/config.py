@@ -69,6 +69,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     bus: str = "memory"  # or kafka://HOST:PORT[,HOST:PORT]
     pool: str = "default"  # on a bus: the engines for which decisions are made in one place
     learnt_path: str | None = None  # what was learnt; not given: learnt.json beside the log
+    infer: bool = True  # who calls and what led to it, where that is not said
     engine: tuple[EngineSettings, ...] = ()
     key: tuple[KeySettings, ...] = ()
     # Fields of a request's body that say who makes it, by what they say: `user`,

@@ -20,6 +20,7 @@ from kairos.events import (
 )
 from kairos.live.body import Body
 from kairos.live.engine import HttpEngine
+from kairos.live.identity.conversation import MAX_ANSWER_BYTES
 from kairos.live.sse import SseReader, Usage, usage_of
 from kairos.model import Request
 
@@ -105,6 +106,10 @@ def error_body(error: KairosError) -> dict[str, Any]:
     return {"error": {"message": str(error), "type": kind, "param": None, "code": error.code}}
 
 
+class OnAnswer(Protocol):
+    def __call__(self, answer: bytes | bytearray, *, streamed: bool) -> None: ...
+
+
 class Desk(Protocol):
     """Where a call's facts are told: the runtime, or whoever passes them on to one elsewhere."""
 
@@ -130,11 +135,14 @@ class Call:
         on_trouble: OnTrouble,
         *,
         on_counted: OnCounted = lambda _: None,
+        on_answer: OnAnswer | None = None,
         ends_workflow: bool = False,
     ) -> None:
         """`on_trouble` hears of an instance that could not be reached before the balancer hears of
         the call, so that no other call follows it there; `on_counted`, how many tokens the prompt
-        has in truth. `ends_workflow`: nothing of it comes after the call."""
+        has in truth; `on_answer`, before the client has all of it, what the engine answered, and
+        whether as a stream: nothing of one over `MAX_ANSWER_BYTES`. `ends_workflow`: nothing of it
+        comes after the call."""
         self._request = request
         self._scope = scope
         self._body = body
@@ -142,6 +150,7 @@ class Call:
         self._engine = engine
         self._on_trouble = on_trouble
         self._on_counted = on_counted
+        self._on_answer = on_answer
         self._ends_workflow = ends_workflow
         # /v1/responses ends its streams with an event of its own, the older two with [DONE]; what
         # other routes stream we only pass on.
@@ -253,6 +262,8 @@ class Call:
             await exchange.body(bytes(answer), more=True)
             answer = bytearray(await content.readany())
         last = bytes(answer)
+        if self._on_answer is not None and response.status == 200:
+            self._on_answer(last, streamed=False)
         await exchange.body(last, more=False)
         return self._ended(response.status, usage_of(last))
 
@@ -263,7 +274,8 @@ class Call:
         headers: list[tuple[bytes, bytes]],
         exchange: Exchange,
     ) -> Event:
-        reader = SseReader(drop_usage_chunk=self._body.usage_added)
+        keep_bytes = MAX_ANSWER_BYTES if self._on_answer is not None else 0
+        reader = SseReader(drop_usage_chunk=self._body.usage_added, keep_bytes=keep_bytes)
         self._engine.streams[self._request.id] = reader
         content = response.content
         while not content.at_eof():
@@ -273,8 +285,11 @@ class Call:
                 await exchange.start(response.status, headers)
                 self._desk.feed(FirstToken(self._request.id))
             if self._reads_stream:
+                was_done = reader.done
                 data = reader.feed(data)
                 exchange.told_engine_error = reader.error is not None
+                if self._on_answer is not None and reader.done and not was_done:
+                    self._on_answer(reader.kept, streamed=True)
             if data:
                 await exchange.body(data, more=True)
         if self._reads_stream and not reader.done:

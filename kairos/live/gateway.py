@@ -46,6 +46,8 @@ from kairos.live.call import (
 from kairos.live.engine import HttpEngine
 from kairos.live.health import add_health
 from kairos.live.identity.aliases import Aliases
+from kairos.live.identity.conversation import conversation, reply_of
+from kairos.live.identity.inference import Asked, Inference
 from kairos.live.identity.known import Identity, identifier
 from kairos.live.identity.ladder import identity_of
 from kairos.live.identity.routes import NamedRoutes, route_of
@@ -78,6 +80,7 @@ class Gateway:
         access: Access,
         prompts: PromptTokens,
         aliases: Aliases,
+        inference: Inference | None,
         *,
         served_models: Callable[[], list[str]],
         on_trouble: OnTrouble,
@@ -91,6 +94,7 @@ class Gateway:
         self._access = access
         self._prompts = prompts
         self._aliases = aliases
+        self._inference = inference
         self._on_trouble = on_trouble
         self._on_error = on_error
         self._max_body_bytes = max_body_bytes
@@ -111,6 +115,7 @@ class Gateway:
             route = route_of(scope)
             identity = identity_of(headers, body.told, route, caller, self._aliases)
             tenant = caller.tenant
+            asked = self._infer(scope["path"], identity, content, tenant)
             prompt = await self._prompts.estimate(body, tenant, identity.app, identity.agent)
             if self._engine.expects(exchange.request_id):  # another call of that name is in flight
                 exchange.request_id = _other_id(exchange.request_id, headers)
@@ -123,7 +128,9 @@ class Gateway:
                 self._engine,
                 self._on_trouble,
                 on_counted=partial(self._prompts.learn, prompt),
-                ends_workflow=identity.workflow_id is None or identity.ends_workflow,
+                on_answer=None if asked is None else partial(self._answered, asked, request.id),
+                ends_workflow=identity.ends_workflow
+                or (identity.workflow_id is None and asked is None),
             )
             await call.run(exchange, receive)
         except KairosError as error:
@@ -159,6 +166,23 @@ class Gateway:
         except TimeoutError:
             raise BodyTooSlow(BODY_TIMEOUT_S) from None
         return None
+
+    def _infer(self, path: str, identity: Identity, content: bytes, tenant: str) -> Asked | None:
+        """None: all is known, or nothing can be, not even of what follows."""
+        inference, led_to = self._inference, identity.upstream or identity.parent_ids
+        if inference is None or path not in STREAMING_ROUTES:
+            return None
+        if identity.workflow_id is not None and identity.agent is not None and led_to:
+            return None
+        talk = conversation(content)
+        return inference.add(identity, talk, tenant) if talk is not None else None
+
+    def _answered(
+        self, asked: Asked, request_id: str, answer: bytes | bytearray, *, streamed: bool
+    ) -> None:
+        reply = reply_of(answer, streamed=streamed)
+        if reply is not None and self._inference is not None:
+            self._inference.answered(asked, request_id, reply)
 
     def _request(
         self, request_id: str, tenant: str, identity: Identity, body: Body, prompt_tokens: int

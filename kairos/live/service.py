@@ -23,6 +23,7 @@ from kairos.live.factlog import FactLog
 from kairos.live.gateway import Gateway, build_app
 from kairos.live.http import listen, server_of, serving, url_of
 from kairos.live.identity.aliases import Aliases
+from kairos.live.identity.inference import Inference
 from kairos.live.inquiry import Target
 from kairos.live.kafka.connection import connection
 from kairos.live.monitor import Monitor
@@ -83,6 +84,7 @@ async def running(
                 access,
                 parts.prompts,
                 Aliases(settings.identity),
+                Inference() if settings.infer else None,
                 served_models=monitor.models,
                 on_trouble=monitor.hear_of,
                 on_error=telemetry.count_error,

@@ -74,9 +74,12 @@ def usage_of(answer: bytes) -> Usage | None:
 class SseReader:
     """Feed it the upstream's bytes, forward what it returns."""
 
-    def __init__(self, *, drop_usage_chunk: bool) -> None:
+    def __init__(self, *, drop_usage_chunk: bool, keep_bytes: int = 0) -> None:
+        """`keep_bytes`: of the stream, at most."""
         self._drop_usage_chunk = drop_usage_chunk
         self._pending = b""
+        self._keep_bytes = keep_bytes
+        self.kept = bytearray()  # of the stream; nothing, where it is longer
         self.usage: Usage | None = None
         self.error: str | None = None
         self.done = False  # the stream said that it was complete
@@ -90,6 +93,8 @@ class SseReader:
 
     def feed(self, data: bytes) -> bytes:
         """Take bytes as they came; return those to forward now, maybe none."""
+        if self._keep_bytes:
+            self._keep(data)
         buffered = self._pending + data if self._pending else data
         start = 0
         forward: list[bytes] = []
@@ -104,6 +109,12 @@ class SseReader:
             self.done = True  # or not: an event that was not read is not held against the stream
             forward.append(self.rest())
         return b"".join(forward) if self._drop_usage_chunk else data
+
+    def _keep(self, data: bytes) -> None:
+        self.kept += data
+        if len(self.kept) > self._keep_bytes:
+            self.kept.clear()
+            self._keep_bytes = 0
 
     def rest(self) -> bytes:
         """What is held back of an event that never ended."""
