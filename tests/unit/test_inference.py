@@ -229,6 +229,18 @@ def test_within_a_workflow_that_is_known_only_its_own_replies_count(wire, random
     assert wire.ask(handed_on).identity.workflow_id is None
 
 
+def test_within_a_workflow_that_is_known_short_replies_count_too(wire):
+    first = wire.ask([said("user", "Left?")], workflow_id="w-1")
+    second = wire.ask([said("user", "Right?")], workflow_id="w-1")
+    texts = [each.answer(f"It is {n} metres.")["content"] for n, each in enumerate([first, second])]
+
+    join = wire.ask([said("user", f"Add: {texts[0]} {texts[1]}")], workflow_id="w-1")
+    other = wire.ask([said("user", f"Add: {texts[0]} {texts[1]}")])
+
+    assert set(join.identity.parent_ids) == {first.id, second.id}
+    assert other.identity.parent_ids == ()
+
+
 def test_an_upstream_that_was_said_stays(wire, random):
     text = words(random)
     first = wire.ask([said("user", "Hi")], agent="planner")
@@ -325,6 +337,7 @@ def test_what_is_remembered_is_bounded(wire, random, monkeypatch):
     inference = wire.inference
     assert len(inference._by_id) == len(inference._by_number) == 3
     assert len(inference._clues) == 5
+    assert sum(map(len, inference._of_workflow.values())) == 3
     forgotten, kept = (
         wire.ask([said("tool", "", tool_call_id=f"call-{n}")]).identity.workflow_id for n in (0, 9)
     )

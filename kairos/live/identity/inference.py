@@ -9,7 +9,7 @@ call does not grow with its history, of which each byte is hashed once. Ours.
 """
 
 import hashlib
-from collections import OrderedDict
+from collections import OrderedDict, deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import count
 
@@ -23,20 +23,24 @@ from kairos.model import PARENTS_LIMIT
 
 _MAX_REPLIES = 32_768
 _MAX_CLUES = 131_072
-_MIN_TEXT = 24  # characters; a shorter reply is one that many calls have
+_MIN_TEXT = 16  # characters; a shorter reply is one that many calls have
+_KEPT = 512  # characters of a reply, of the last so many of a workflow
+_MAX_SIBLINGS = 64
 _MIN_PASSAGES = 3
 _MAX_PROMPT_BYTES = 65_536  # in which a reply's passages are looked for
 _MAX_HOPS = 16  # from a reply back to those that led to it
 
 
-class _Replied(msgspec.Struct, frozen=True):
+class _Replied(msgspec.Struct, frozen=True, kw_only=True):
     """A call that was answered."""
 
     number: int
     request_id: str
     workflow_id: str
+    scope: int
     agent: str | None
     parent_ids: tuple[str, ...]
+    text: str  # how its reply begins
 
 
 class Asked(msgspec.Struct, frozen=True):
@@ -57,6 +61,7 @@ class Inference:
         self._by_id: dict[str, _Replied] = {}
         self._by_number: OrderedDict[int, _Replied] = OrderedDict()
         self._numbers = count(1)
+        self._of_workflow: dict[tuple[int, str], deque[_Replied]] = {}  # by scope and id
         # By hash of what a reply can be known by: the call that it answered; None: several have it.
         self._clues: OrderedDict[int, _Replied | None] = OrderedDict()
 
@@ -66,7 +71,9 @@ class Inference:
         identity.learn("agent", self._fingerprints.name(talk.system, talk.tools), "inferred")
         scope = _hash(tenant, identity.workflow_id or "") >> 1
         hashes = _hashes(talk.raw)
-        led_to = [] if identity.parent_ids else self._led_to(talk, hashes, scope)
+        led_to = (
+            [] if identity.parent_ids else self._led_to(talk, hashes, scope, identity.workflow_id)
+        )
         if identity.upstream is not None:
             led_to = [each for each in led_to if each.agent == identity.upstream]
         if led_to:
@@ -84,12 +91,22 @@ class Inference:
 
     def answered(self, asked: Asked, request_id: str, reply: Reply) -> None:
         number, workflow_id = next(self._numbers), asked.workflow_id or request_id
-        replied = _Replied(number, request_id, workflow_id, asked.agent, asked.parent_ids)
+        replied = _Replied(
+            number=number,
+            request_id=request_id,
+            workflow_id=workflow_id,
+            scope=asked.scope,
+            agent=asked.agent,
+            parent_ids=asked.parent_ids,
+            text=reply.text[:_KEPT],
+        )
         self._by_number[number] = self._by_id[request_id] = replied
+        of_workflow = self._of_workflow.setdefault(
+            (asked.scope, workflow_id), deque(maxlen=_MAX_SIBLINGS)
+        )
+        of_workflow.append(replied)
         if len(self._by_number) > _MAX_REPLIES:
-            _, oldest = self._by_number.popitem(last=False)
-            if self._by_id[oldest.request_id] is oldest:
-                del self._by_id[oldest.request_id]
+            self._forget(self._by_number.popitem(last=False)[1])
         for clue in _clues(reply, asked):
             self._remember(clue, replied)
         self._passages.remember(
@@ -108,7 +125,19 @@ class Inference:
         if len(self._clues) > _MAX_CLUES:
             self._clues.popitem(last=False)
 
-    def _led_to(self, talk: Conversation, hashes: Sequence[int], scope: int) -> list[_Replied]:
+    def _forget(self, replied: _Replied) -> None:
+        """The one that is remembered for longest."""
+        if self._by_id[replied.request_id] is replied:
+            del self._by_id[replied.request_id]
+        of_workflow = self._of_workflow[replied.scope, replied.workflow_id]
+        if of_workflow[0] is replied:
+            of_workflow.popleft()
+        if not of_workflow:
+            del self._of_workflow[replied.scope, replied.workflow_id]
+
+    def _led_to(
+        self, talk: Conversation, hashes: Sequence[int], scope: int, workflow_id: str | None
+    ) -> list[_Replied]:
         """The replies that it carries, of one workflow; the latest first."""
         evidence = [
             self._known(_results(talk, scope)),
@@ -116,15 +145,18 @@ class Inference:
             self._known(_repeated(talk, scope)),
             self._carried(talk, scope),
         ]
-        strongest = next((each for each in evidence if each), [])
-        workflows = {each.workflow_id for each in strongest}
-        if len(workflows) != 1:
-            return []
+        if workflow_id is None:
+            strongest = next((each for each in evidence if each), [])
+            workflows = {each.workflow_id for each in strongest}
+            if len(workflows) != 1:
+                return []
+            [workflow_id] = workflows
+        evidence.append(self._contained(talk, self._of_workflow.get((scope, workflow_id), ())))
         found = {
             each.request_id: each
             for some in evidence
             for each in some
-            if each.workflow_id in workflows
+            if each.workflow_id == workflow_id
         }
         return self._nearest(found)
 
@@ -133,10 +165,14 @@ class Inference:
         return [each for each in found if each is not None]
 
     def _carried(self, talk: Conversation, scope: int) -> list[_Replied]:
-        text = "\n".join(message.text for message in _new(talk.tail)).encode("utf-8", "replace")
-        passages = self._passages.carried(text, scope)
+        passages = self._passages.carried(_told(talk).encode("utf-8", "replace"), scope)
         found = [self._by_number.get(n) for n, times in passages.items() if times >= _MIN_PASSAGES]
         return [each for each in found if each is not None]
+
+    def _contained(self, talk: Conversation, replies: Iterable[_Replied]) -> list[_Replied]:
+        """Among a few, a short reply is evidence too."""
+        told = _told(talk)
+        return [each for each in replies if len(each.text) >= _MIN_TEXT and each.text in told]
 
     def _nearest(self, found: Mapping[str, _Replied]) -> list[_Replied]:
         """Without those that led to others of them."""
@@ -184,6 +220,11 @@ def _new(tail: Sequence[Message]) -> Sequence[Message]:
 def _prompt(talk: Conversation) -> bytes:
     said = b"\0".join(text.encode("utf-8", "replace") for text in texts(talk))
     return said[-_MAX_PROMPT_BYTES:]
+
+
+def _told(talk: Conversation) -> str:
+    """What is new in it."""
+    return "\n".join(message.text for message in _new(talk.tail))
 
 
 def _clues(reply: Reply, asked: Asked) -> Iterator[int]:

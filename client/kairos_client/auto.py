@@ -1,0 +1,11 @@
+"""Importing this is all that an application needs to do: see the package."""
+
+from kairos_client import frameworks
+from kairos_client.hooks import HOOKS
+from kairos_client.imports import when_imported
+from kairos_client.threads import inherit
+
+inherit()
+for module, hook in HOOKS.items():
+    when_imported(module, hook)
+frameworks.watch()

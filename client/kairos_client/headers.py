@@ -1,0 +1,47 @@
+"""The headers of a call: who makes it, under a name that stays when it is tried again."""
+
+import re
+import uuid
+from collections.abc import Mapping
+from contextvars import ContextVar
+
+from kairos_client import frameworks, settings
+from kairos_client.context import current
+
+_NOT_PLAIN = re.compile(r"[^A-Za-z0-9_.:@/+=-]+")
+_LONGEST = 128
+_RETRY = "x-stainless-retry-count"  # of OpenAI's SDK: which retry it is, from 0 on
+
+_last_id: ContextVar[str | None] = ContextVar("kairos_client_call", default=None)
+
+
+def headers(given: Mapping[str, str]) -> dict[str, str]:
+    """Those to add to a call that has `given`, with names in lower case."""
+    who = current.get().over(frameworks.identify())
+    found = {
+        "x-kairos-workflow-id": _plain(who.workflow),
+        "x-kairos-app": _plain(who.app or settings.app()),
+        "x-kairos-agent": _plain(who.agent),
+        "x-kairos-upstream": _plain(who.upstream),
+        "x-kairos-deadline": None if who.deadline is None else str(who.deadline),
+        **_attempt(given),
+    }
+    return {name: value for name, value in found.items() if value and name not in given}
+
+
+def _attempt(given: Mapping[str, str]) -> dict[str, str]:
+    """OpenAI's SDK tries again in the task or thread in which it tried first."""
+    retry = given.get(_RETRY, "0")
+    name = _last_id.get() if retry != "0" else None
+    if name is None:
+        name = f"call-{uuid.uuid4().hex}"
+        _last_id.set(name)
+    number = int(retry) + 1 if retry.isdecimal() else 1
+    return {"x-request-id": name, "x-kairos-attempt": str(number)}
+
+
+def _plain(text: str | None) -> str | None:
+    """As an identifier: letters, digits and _ . : @ / + = -, the first a letter, a digit or _."""
+    if text is None:
+        return None
+    return _NOT_PLAIN.sub("-", text).lstrip("-.:@/+=")[:_LONGEST] or None
