@@ -21,7 +21,8 @@ class Identity(NamedTuple):
 
     def over(self, other: "Identity") -> "Identity":
         """What it says, and else what the other does."""
-        return Identity(*(a if a is not None else b for a, b in zip(self, other, strict=True)))
+        said = {name: value for name, value in self._asdict().items() if value is not None}
+        return other._replace(**said)
 
 
 NOBODY = Identity()

@@ -39,3 +39,7 @@ def environment(base_url: str | None, app: str | None) -> dict[str, str]:
     if app:
         given["KAIROS_APP"] = app
     return given
+
+
+if __name__ == "__main__":
+    main()

@@ -5,26 +5,22 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import wraps
 from typing import Any
 
-from kairos_client.context import NOBODY, Identity, current
+from kairos_client.context import Identity, current
 
 
 def inherit() -> None:
     start, submit = threading.Thread.start, ThreadPoolExecutor.submit
 
-    @wraps(start)
     def start_as(self: threading.Thread) -> None:
-        here = current.get()
-        if here is not NOBODY:
-            self.run = _as(here, self.run)  # type: ignore[method-assign]
+        self.run = _as(current.get(), self.run)  # type: ignore[method-assign]
         start(self)
 
-    @wraps(submit)
-    def submit_as(self: ThreadPoolExecutor, call: Any, /, *args: Any, **kwargs: Any) -> Any:
-        here = current.get()
-        return submit(self, call if here is NOBODY else _as(here, call), *args, **kwargs)
+    # A pool's thread serves whoever comes, not only who had it started.
+    def submit_as(self: Any, call: Any, /, *args: Any, **kwargs: Any) -> Any:
+        return submit(self, _as(current.get(), call), *args, **kwargs)
 
     threading.Thread.start = start_as  # type: ignore[method-assign]
-    ThreadPoolExecutor.submit = submit_as  # type: ignore[assignment,method-assign]
+    ThreadPoolExecutor.submit = submit_as  # type: ignore[method-assign]
 
 
 def _as(who: Identity, call: Any) -> Any:

@@ -232,7 +232,9 @@ def test_within_a_workflow_that_is_known_only_its_own_replies_count(wire, random
 def test_within_a_workflow_that_is_known_short_replies_count_too(wire):
     first = wire.ask([said("user", "Left?")], workflow_id="w-1")
     second = wire.ask([said("user", "Right?")], workflow_id="w-1")
-    texts = [each.answer(f"It is {n} metres high.")["content"] for n, each in enumerate([first, second])]
+    texts = [
+        each.answer(f"It is {n} metres high.")["content"] for n, each in enumerate([first, second])
+    ]
 
     join = wire.ask([said("user", f"Add: {texts[0]} {texts[1]}")], workflow_id="w-1")
     other = wire.ask([said("user", f"Add: {texts[0]} {texts[1]}")])

@@ -1,0 +1,221 @@
+"""`kairos_client` in programs of their own, in front of a whole Kairos."""
+
+import asyncio
+import os
+import sys
+from pathlib import Path
+
+import pytest
+from aiohttp import web
+
+from kairos.events import Arrived, WorkflowEnded
+
+CLIENT = Path(__file__).parents[2] / "client"
+LIMIT_S = 60
+PREAMBLE = """
+import asyncio, threading
+import openai
+from concurrent.futures import ThreadPoolExecutor
+import kairos_client
+def ask(client=openai.OpenAI(max_retries=2), **more):
+    messages = [{"role": "user", "content": "x"}]
+    client.chat.completions.create(model="tiny", messages=messages, **more)
+"""
+
+
+async def run(served, program, *, auto="import kairos_client.auto\n", args=None, **environ):
+    """Returns what the program wrote to stderr."""
+    environ = {
+        "PATH": os.environ["PATH"],
+        "PYTHONPATH": str(CLIENT),
+        "OPENAI_BASE_URL": f"{served.url}/v1",
+        "OPENAI_API_KEY": "none",
+        **environ,
+    }
+    command = args or [sys.executable, "-c", auto + PREAMBLE + program]
+    process = await asyncio.create_subprocess_exec(
+        *command, env=environ, stderr=asyncio.subprocess.PIPE
+    )
+    async with asyncio.timeout(LIMIT_S):
+        _, errors = await process.communicate()
+    assert process.returncode == 0, errors.decode()
+    return errors.decode()
+
+
+def asked(served):
+    return [fact.request for fact in served.facts.all(Arrived)]
+
+
+def who(served):
+    return [(each.workflow_id, each.app, each.agent, each.upstream) for each in asked(served)]
+
+
+async def test_a_program_says_who_calls_and_when_its_workflow_is_over(kairos, engine):
+    served = await kairos(engine.url)
+    program = """
+with kairos_client.workflow("w-1", app="qa"):
+    with kairos_client.agent("planner"):
+        ask()
+    with kairos_client.agent("worker", upstream="planner"):
+        ask()
+"""
+    assert await run(served, program) == ""
+
+    assert who(served) == [("w-1", "qa", "planner", None), ("w-1", "qa", "worker", "planner")]
+    assert (await served.facts.seen(WorkflowEnded)).workflow_id == "w-1"
+
+
+async def test_tasks_and_threads_inherit_who_calls_and_nobody_else_does(kairos, engine):
+    served = await kairos(engine.url)
+    program = """
+pool = ThreadPoolExecutor(1)
+async def in_task(n):
+    with kairos_client.workflow(f"t-{n}"):
+        await asyncio.sleep(0.01)
+        with kairos_client.agent(f"a-{n}"):
+            async with openai.AsyncOpenAI() as client:
+                create = client.chat.completions.create
+                await create(model="tiny", messages=[{"role": "user", "content": "x"}])
+            await asyncio.to_thread(ask)
+async def both():
+    await asyncio.gather(in_task(1), in_task(2))
+asyncio.run(both())
+with kairos_client.workflow("t-3"), kairos_client.agent("a-3"):
+    pool.submit(ask).result()
+    thread = threading.Thread(target=ask)
+    thread.start()
+    thread.join()
+pool.submit(ask, extra_headers={"X-Kairos-Workflow-Id": "nobody"}).result()
+"""
+    await run(served, program)
+
+    said = sorted(who(served))
+    assert said == sorted(
+        2 * [(f"t-{n}", None, f"a-{n}", None) for n in (1, 2, 3)] + [("nobody", None, None, None)]
+    )
+
+
+async def test_retries_of_a_call_keep_its_name_and_are_counted(kairos, engine):
+    served = await kairos(engine.url)
+    answer, fails = engine.answer, iter([503, 500])
+
+    async def fails_twice(request):
+        status = next(fails, 200)
+        return await answer(request) if status == 200 else web.json_response({}, status=status)
+
+    engine.answer = fails_twice
+    await run(served, 'ask()\nask()\nask(extra_headers={"X-Request-Id": "own"})\n')
+
+    calls = asked(served)
+    assert [each.attempt for each in calls] == [1, 2, 3, 1, 1]
+    assert len({each.id for each in calls[:3]}) == 1
+    assert len({each.id for each in calls}) == 3
+    assert calls[4].id == "own"
+
+
+async def test_aiohttp_calls_are_named_too(kairos, engine):
+    served = await kairos(engine.url)
+    program = f"""
+import aiohttp
+async def post():
+    body = {{"model": "tiny", "messages": []}}
+    async with aiohttp.ClientSession("{served.url}", headers={{"X-Kairos-App": "own"}}) as session:
+        for given in (None, {{"X-Kairos-Agent": "own"}}):
+            async with session.post("/v1/chat/completions", json=body, headers=given) as response:
+                assert response.status == 200
+with kairos_client.workflow("w-1"), kairos_client.agent("planner"):
+    asyncio.run(post())
+"""
+    await run(served, program)
+
+    assert who(served) == [("w-1", "own", "planner", None), ("w-1", "own", "own", None)]
+
+
+async def test_names_are_made_identifiers(kairos, engine):
+    served = await kairos(engine.url)
+    program = """
+role = "Senior Data\\nResearcher (é)" + 200 * "x"
+with kairos_client.workflow("-é x"), kairos_client.agent(role):
+    ask()
+with kairos_client.workflow("w"), kairos_client.agent("(é)"):
+    ask()
+"""
+    await run(served, program)
+
+    first, second = who(served)
+    assert first[0] == "x"
+    assert first[2].startswith("Senior-Data-Researcher-xxx")
+    assert (len(first[2]), second[2]) == (128, None)
+
+
+async def test_calls_to_others_are_left_as_they_are(kairos, engine):
+    served = await kairos(engine.url)
+    program = f"""
+with kairos_client.workflow("w-1"), kairos_client.agent("planner"):
+    ask(openai.OpenAI(base_url="{engine.url}/v1"))
+"""
+    await run(served, program)
+
+    assert asked(served) == []
+    assert not [name for name in engine.calls[0].headers if name.startswith("x-kairos")]
+
+
+async def test_trouble_inside_is_logged_once_and_disturbs_no_call(kairos, engine):
+    served = await kairos(engine.url)
+    program = """
+import kairos_client.hooks
+def broken(given):
+    raise ValueError("broken")
+kairos_client.hooks.headers = broken
+ask()
+ask()
+"""
+    errors = await run(served, program)
+
+    assert len(asked(served)) == 2
+    assert errors.count("naming who makes a call failed") == 1
+
+
+async def test_kairos_run_needs_no_change_of_the_program(kairos, engine, tmp_path):
+    served = await kairos(engine.url)
+    program = tmp_path / "app.py"
+    program.write_text(PREAMBLE + 'with kairos_client.agent("planner"):\n    ask()\n')
+    (tmp_path / "site").mkdir()
+    (tmp_path / "site/sitecustomize.py").write_text("import os\nos.environ['OWN'] = 'ran'\n")
+    program.write_text(program.read_text() + "import os\nassert os.environ['OWN'] == 'ran'\n")
+    command = [sys.executable, "-m", "kairos_client.run", "--base-url", f"{served.url}/v1"]
+
+    await run(
+        served,
+        "",
+        args=[*command, "--app", "qa", sys.executable, str(program)],
+        PYTHONPATH=f"{CLIENT}{os.pathsep}{tmp_path / 'site'}",
+        OPENAI_BASE_URL="http://127.0.0.1:9/v1",
+    )
+
+    assert [each[1:] for each in who(served)] == [("qa", "planner", None)]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [([], "say what to run"), (["no-such-program"], "cannot run no-such-program")],
+)
+async def test_kairos_run_says_what_is_wrong(arguments, said):
+    process = await asyncio.create_subprocess_exec(
+        *[sys.executable, "-m", "kairos_client.run", *arguments],
+        env={"PYTHONPATH": str(CLIENT), "PATH": os.environ["PATH"]},
+        stderr=asyncio.subprocess.PIPE,
+    )
+    _, errors = await process.communicate()
+
+    assert process.returncode != 0
+    assert said in errors.decode()
+
+
+async def test_a_service_that_is_not_there_does_not_hold_the_program_up(kairos, engine):
+    served = await kairos(engine.url)
+    program = 'with kairos_client.workflow("w-1"):\n    pass\n'
+
+    errors = await run(served, program, OPENAI_BASE_URL="http://127.0.0.1:9/v1")
+
+    assert errors.count("telling that a workflow is over failed") == 1
