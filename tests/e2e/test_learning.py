@@ -184,8 +184,8 @@ async def test_a_workflow_that_falls_silent_is_learnt_though_nothing_more_happen
     assert len(served.balancer.knowledge.positions) == 1  # the first is forgotten there too
 
 
-async def test_a_call_that_names_no_workflow_is_one_and_ends_with_it(kairos, standin):
-    served = await kairos(standin.url)
+async def test_a_call_that_nothing_can_follow_from_is_a_workflow_and_ends_with_it(kairos, standin):
+    served = await kairos(standin.url, infer=False)
     await served.chat()
     await served.chat(headers={"X-Kairos-Workflow-Id": "w", "X-Request-Id": "w"})
 
