@@ -120,6 +120,16 @@ class TooMuchHeld(KairosError):
         super().__init__(f"calls in flight hold {limit_bytes} bytes, which is the limit; try later")
 
 
+class DeadlinePassed(KairosError):
+    """The caller said until when it would wait."""
+
+    status = 504
+    code = "deadline_exceeded"
+
+    def __init__(self) -> None:
+        super().__init__("the call's deadline has passed: nobody waits for its answer any more")
+
+
 class UpstreamFailed(KairosError):
     status = 502
     code = "upstream_failed"

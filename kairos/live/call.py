@@ -7,7 +7,7 @@ from typing import Any, Protocol
 
 import aiohttp
 
-from kairos.errors import KairosError, UpstreamFailed, UpstreamUnreachable
+from kairos.errors import DeadlinePassed, KairosError, UpstreamFailed, UpstreamUnreachable
 from kairos.events import (
     Arrived,
     Cancelled,
@@ -22,7 +22,7 @@ from kairos.live.body import Body
 from kairos.live.engine import HttpEngine
 from kairos.live.identity.conversation import MAX_ANSWER_BYTES
 from kairos.live.sse import SseReader, Usage, usage_of
-from kairos.model import Request
+from kairos.model import SECOND, Request
 
 Scope = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
@@ -136,13 +136,14 @@ class Call:
         *,
         on_counted: OnCounted = lambda _: None,
         on_answer: OnAnswer | None = None,
+        deadline: int | None = None,
         ends_workflow: bool = False,
     ) -> None:
         """`on_trouble` hears of an instance that could not be reached before the balancer hears of
         the call, so that no other call follows it there; `on_counted`, how many tokens the prompt
         has in truth; `on_answer`, before the client has all of it, what the engine answered, and
-        whether as a stream: nothing of one over `MAX_ANSWER_BYTES`. `ends_workflow`: nothing of it
-        comes after the call."""
+        whether as a stream: nothing of one over `MAX_ANSWER_BYTES`. `deadline`: nobody waits after
+        that instant. `ends_workflow`: nothing of it comes after the call."""
         self._request = request
         self._scope = scope
         self._body = body
@@ -151,6 +152,7 @@ class Call:
         self._on_trouble = on_trouble
         self._on_counted = on_counted
         self._on_answer = on_answer
+        self._deadline = deadline
         self._ends_workflow = ends_workflow
         # /v1/responses ends its streams with an event of its own, the older two with [DONE]; what
         # other routes stream we only pass on.
@@ -162,6 +164,7 @@ class Call:
         Raises:
             KairosError: it ended without a whole answer, and the client is still there.
         """
+        remaining_s = self._remaining_s()
         request_id = self._request.id
         turn = self._engine.expect(request_id)
         try:
@@ -174,7 +177,10 @@ class Call:
         watcher = asyncio.create_task(_watch(exchange, receive, call))
         outcome: Event = Cancelled(request_id)
         try:
-            outcome = await self._forward(await turn, exchange)
+            async with asyncio.timeout(remaining_s):
+                outcome = await self._forward(await turn, exchange)
+        except TimeoutError:
+            raise DeadlinePassed from None
         except KairosError as error:
             outcome = Failed(request_id, error.code)
             if isinstance(error, UpstreamUnreachable):
@@ -192,6 +198,15 @@ class Call:
             self._desk.feed(outcome)
             if self._ends_workflow:
                 self._desk.feed(WorkflowEnded(self._request.tenant, self._request.workflow_id))
+
+    def _remaining_s(self) -> float | None:
+        """None: there is no deadline. Raises DeadlinePassed."""
+        if self._deadline is None:
+            return None
+        remaining_s = (self._deadline - self._desk.now()) / SECOND
+        if remaining_s <= 0:
+            raise DeadlinePassed
+        return remaining_s
 
     async def _forward(self, turn: Dispatch, exchange: Exchange) -> Event:
         instance_id = turn.instance_id
@@ -212,6 +227,9 @@ class Call:
         response = await self._engine.send(instance_id, method, url, headers, self._body.content)
         try:
             return await self._forward_answer(instance_id, response, exchange)
+        except asyncio.CancelledError:  # nobody waits for the rest
+            response.close()
+            raise
         except (aiohttp.ClientError, OSError) as error:
             cause = type(error).__name__
             if not exchange.started:
@@ -220,7 +238,7 @@ class Call:
                 f"instance {instance_id} broke off its answer ({cause})"
             ) from error
         finally:
-            response.close() if exchange.client_left else response.release()
+            response.release()
 
     async def _forward_answer(
         self, instance_id: str, response: aiohttp.ClientResponse, exchange: Exchange

@@ -129,6 +129,7 @@ class Gateway:
                 self._on_trouble,
                 on_counted=partial(self._prompts.learn, prompt),
                 on_answer=None if asked is None else partial(self._answered, asked, request.id),
+                deadline=identity.deadline,
                 ends_workflow=identity.ends_workflow
                 or (identity.workflow_id is None and asked is None),
             )

@@ -1,6 +1,7 @@
 """A client that leaves takes its call with it, wherever the call is, and nothing else."""
 
 import asyncio
+import time
 
 import pytest
 from aiohttp import web
@@ -299,3 +300,52 @@ async def test_the_end_of_an_answer_is_not_taken_for_the_client_leaving(kairos, 
         await served.facts.seen(Finished, number)
 
     assert served.facts.all(Cancelled) == []
+
+
+def deadline_in(seconds):
+    return {"X-Kairos-Deadline": str(int((time.time() + seconds) * 1e6))}
+
+
+async def test_a_call_is_given_up_at_its_deadline(kairos, engine):
+    engine.answer = engine.when_released
+    served = await kairos(engine.url)
+
+    answer = await served.chat(headers=deadline_in(0.2))
+
+    assert (answer.status, answer.error()["code"]) == (504, "deadline_exceeded")
+    await engine.until(lambda: engine.lost == 1)
+    assert len(served.facts.all(Cancelled)) == 1
+    await served.settled()
+
+
+async def test_a_stream_that_runs_at_its_deadline_ends_with_an_error(kairos, engine):
+    engine.answer = engine.stream(b'data: {"choices": []}\n\n', b"data: never\n\n")
+    served = await kairos(engine.url)
+    engine.release()
+
+    answer = await served.chat(headers=deadline_in(0.5), stream=True)
+
+    assert b'"deadline_exceeded"' in answer.body
+    assert answer.body.endswith(b"data: [DONE]\n\n")
+    await served.settled()
+
+
+async def test_a_call_that_waits_at_its_deadline_never_runs(kairos, engine):
+    engine.answer = engine.when_released
+    served = await kairos(engine.url, max_num_seqs=1)
+    running = asyncio.create_task(served.chat())
+    await engine.called()
+
+    assert (await served.chat(headers=deadline_in(0.2))).status == 504
+    engine.release()
+
+    assert (await running).status == 200
+    assert len(engine.calls) == 1
+    await served.settled()
+
+
+async def test_a_deadline_that_has_passed_is_said_at_once(kairos, engine):
+    served = await kairos(engine.url)
+
+    assert (await served.chat(headers=deadline_in(-1))).status == 504
+    assert served.facts.all(Arrived) == []

@@ -17,6 +17,7 @@ def declared(headers: Headers) -> Identity:
     """Raises InvalidRequest: a header is not what it must be."""
     identity = Identity(
         started_at=_instant(headers, b"x-kairos-started-at"),
+        deadline=_instant(headers, b"x-kairos-deadline"),
         parent_ids=_parents(headers, b"x-kairos-parent-id"),
         attempt=_attempt(headers, b"x-kairos-attempt"),
     )

@@ -23,6 +23,7 @@ class Identity(msgspec.Struct):
     agent: str | None = None
     upstream: str | None = None
     started_at: int | None = None  # µs since the epoch, when the user's task began
+    deadline: int | None = None  # µs since the epoch: nobody waits for the answer after it
     parent_ids: tuple[str, ...] = ()  # the requests whose answers led to this call
     attempt: int = 1
     ends_workflow: bool = False  # nothing comes after it

@@ -5,14 +5,14 @@ import asyncio
 import logging
 import re
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, Mapping, MutableMapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, MutableMapping
 from functools import partial
 from typing import Any
 
 import msgspec
 
 from kairos.errors import (
+    DeadlinePassed,
     InvalidRequest,
     KairosError,
     MessageTooLarge,
@@ -31,7 +31,7 @@ from kairos.live.kafka.subscription import Received
 from kairos.live.pool.messages import CallHeaders, read_call_headers
 from kairos.live.pool.performer import Performer
 from kairos.live.tokens import PromptTokens
-from kairos.model import SECOND, TRACEPARENT, Request
+from kairos.model import TRACEPARENT, Request
 
 logger = logging.getLogger(__name__)
 
@@ -43,13 +43,6 @@ _STOP_S = 2.0
 _PATH = "/v1/chat/completions"
 
 _encode = msgspec.json.Encoder().encode
-
-
-class DeadlinePassed(KairosError):
-    """The caller said until when it would wait."""
-
-    status = 504
-    code = "deadline_exceeded"
 
 
 class BusCall(msgspec.Struct):
@@ -193,7 +186,7 @@ class BusCalls:
         try:
             await self._run(call, desk, exchange)
             if call.left.is_set() and not exchange.started and not call.abandoned:
-                await exchange.fail(DeadlinePassed("nobody waits for the answer any more"))
+                await exchange.fail(DeadlinePassed())
         except KairosError as error:
             self._on_error(error)
             answer = await _failed(call, error)
@@ -237,26 +230,10 @@ class BusCalls:
             self._engine,
             self._on_trouble,
             on_counted=partial(self._prompts.learn, prompt),
+            deadline=call.headers.deadline,
             ends_workflow=call.headers.workflow_id is None,
         )
-        with self._leaving_at_deadline(call):
-            await performed.run(exchange, receive)
-
-    @contextmanager
-    def _leaving_at_deadline(self, call: BusCall) -> Iterator[None]:
-        """Raises DeadlinePassed: it is past already."""
-        deadline = call.headers.deadline
-        if deadline is None:
-            yield
-            return
-        remaining_s = (deadline - self._performer.now()) / SECOND
-        if remaining_s <= 0:
-            raise DeadlinePassed("the call came after its deadline")
-        leaving = asyncio.get_running_loop().call_later(remaining_s, call.left.set)
-        try:
-            yield
-        finally:
-            leaving.cancel()
+        await performed.run(exchange, receive)
 
     async def _reply(self, call: BusCall, answer: "_Answer") -> None:
         """Return once the answer is safe, on each topic that exists."""
