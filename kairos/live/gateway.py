@@ -4,7 +4,6 @@ FastAPI's own request and response objects cost more than everything that Kairos
 and its streaming response does not notice a client that leaves before the first byte.
 """
 
-import asyncio
 import logging
 import re
 import uuid
@@ -21,15 +20,13 @@ from starlette.types import ASGIApp
 
 from kairos import __version__
 from kairos.errors import (
-    BodyTooLarge,
-    BodyTooSlow,
     InvalidRequest,
     KairosError,
     ModelNotFound,
     RequestInFlight,
-    TooMuchHeld,
 )
 from kairos.live.access import Access, authorization
+from kairos.live.bodies import Bodies
 from kairos.live.body import Body, read_body
 from kairos.live.call import (
     STREAMING_ROUTES,
@@ -57,7 +54,6 @@ from kairos.model import Request
 logger = logging.getLogger(__name__)
 
 INTERNAL = KairosError("internal error; the server's log has more")
-BODY_TIMEOUT_S = 60.0
 
 _CHAT = "/v1/chat/completions"
 HOT_ROUTES = STREAMING_ROUTES | {"/v1/embeddings"}
@@ -85,8 +81,7 @@ class Gateway:
         served_models: Callable[[], list[str]],
         on_trouble: OnTrouble,
         on_error: Callable[[KairosError], None],
-        max_body_bytes: int,
-        max_held_bytes: int,
+        bodies: Bodies,
     ) -> None:
         self.served_models = served_models
         self._desk = desk
@@ -97,9 +92,7 @@ class Gateway:
         self._inference = inference
         self._on_trouble = on_trouble
         self._on_error = on_error
-        self._max_body_bytes = max_body_bytes
-        self._max_held_bytes = max_held_bytes
-        self._held_bytes = 0  # by the bodies of all calls in flight
+        self._bodies = bodies
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one call as an ASGI application."""
@@ -108,7 +101,7 @@ class Gateway:
         try:
             caller = self._access.caller(headers.get(b"authorization"))
             _check_passes(scope)
-            content = await self._read_content(headers, receive, exchange)
+            content = await self._bodies.read(headers, receive, exchange)
             if content is None:
                 return
             body = _read(scope["path"], headers, content)
@@ -142,31 +135,7 @@ class Gateway:
             self._on_error(INTERNAL)
             await exchange.fail(INTERNAL)
         finally:
-            self._held_bytes -= exchange.held_bytes
-
-    async def _read_content(
-        self, headers: dict[bytes, bytes], receive: Receive, exchange: Exchange
-    ) -> bytes | None:
-        """The whole body; None if the client left before it was here."""
-        length = headers.get(b"content-length", b"0")
-        if length.isdigit() and int(length) > self._max_body_bytes:
-            raise BodyTooLarge(self._max_body_bytes)
-        parts: list[bytes] = []
-        try:
-            async with asyncio.timeout(BODY_TIMEOUT_S):
-                while (message := await receive())["type"] == "http.request":
-                    parts.append(message.get("body", b""))
-                    exchange.held_bytes += len(parts[-1])
-                    self._held_bytes += len(parts[-1])
-                    if exchange.held_bytes > self._max_body_bytes:
-                        raise BodyTooLarge(self._max_body_bytes)
-                    if self._held_bytes > self._max_held_bytes:
-                        raise TooMuchHeld(self._max_held_bytes)
-                    if not message.get("more_body", False):
-                        return b"".join(parts)
-        except TimeoutError:
-            raise BodyTooSlow(BODY_TIMEOUT_S) from None
-        return None
+            self._bodies.end(exchange)
 
     def _infer(self, path: str, identity: Identity, content: bytes, tenant: str) -> Asked | None:
         """None: all is known, or nothing can be, not even of what follows."""
@@ -246,8 +215,6 @@ def build_app(
 
 
 def _read(path: str, headers: dict[bytes, bytes], content: bytes) -> Body:
-    if headers.get(b"content-encoding", b"identity") != b"identity":
-        raise RouteRefused(415, "compressed bodies are not supported; send it without encoding")
     known = path in HOT_ROUTES
     if known or headers.get(b"content-type", b"").startswith(b"application/json"):
         if not content and not known:
@@ -268,13 +235,12 @@ def _check_passes(scope: Scope) -> None:
 
 
 class RouteRefused(InvalidRequest):
-    """A path, method or encoding that is not served."""
+    """A path or method that is not served."""
 
     def __init__(self, status: int, message: str) -> None:
         super().__init__(message)
         self.status = status
-        codes = {405: "method_not_allowed", 415: "unsupported_encoding"}
-        self.code = codes.get(status, "not_found")
+        self.code = "method_not_allowed" if status == 405 else "not_found"
 
 
 def _other_id(taken: str, headers: dict[bytes, bytes]) -> str:

@@ -17,6 +17,7 @@ from kairos.learner import Learner
 from kairos.live.access import Access
 from kairos.live.admin import build_admin
 from kairos.live.alone import Alone
+from kairos.live.bodies import Bodies
 from kairos.live.clock import WallClock
 from kairos.live.engine import HttpEngine, Upstream
 from kairos.live.factlog import FactLog
@@ -88,8 +89,7 @@ async def running(
                 served_models=monitor.models,
                 on_trouble=monitor.hear_of,
                 on_error=telemetry.count_error,
-                max_body_bytes=settings.max_body_bytes,
-                max_held_bytes=settings.max_held_bytes,
+                bodies=Bodies(settings.max_body_bytes, settings.max_held_bytes),
             )
             insight = partial(brain.add_insight, access=access)
             servers = {

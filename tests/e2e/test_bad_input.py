@@ -149,13 +149,59 @@ async def test_a_client_that_waits_to_be_told_to_send_its_body_is_told(served, e
     assert (await wire.answer()).status == 200
 
 
-async def test_a_compressed_body_is_refused(served):
+@pytest.mark.parametrize("encoding", ["gzip", "x-gzip", "GZIP", "identity"])
+async def test_a_body_that_comes_compressed_goes_on_as_it_was(served, engine, encoding):
+    content = GOOD if encoding == "identity" else gzip.compress(GOOD)
     wire = await served.connect()
-    for encoding in ("gzip", "br", "zstd"):
-        await wire.post(CHAT, gzip.compress(GOOD), f"Content-Encoding: {encoding}")
-        answer = await wire.answer()
-        assert answer.status == 415
-        assert "without encoding" in answer.error()["message"]
+    await wire.post(CHAT, content, f"Content-Encoding: {encoding}")
+
+    assert (await wire.answer()).status == 200
+    assert engine.calls[0].body == GOOD
+    assert "content-encoding" not in engine.calls[0].headers
+
+
+@pytest.mark.parametrize("encoding", ["br", "zstd", "deflate", "gzip, gzip", ""])
+async def test_other_encodings_are_refused(served, encoding):
+    wire = await served.connect()
+    await wire.post(CHAT, GOOD, f"Content-Encoding: {encoding}")
+    answer = await wire.answer()
+
+    assert (answer.status, answer.error()["code"]) == (415, "unsupported_encoding")
+    assert "gzip" in answer.error()["message"]
+
+
+PACKED = gzip.compress(GOOD)
+
+
+@pytest.mark.parametrize(
+    "content",
+    [GOOD, PACKED[:-1], PACKED[:5], PACKED + b"x", PACKED + PACKED, b"\x1f\x8b" + b"x" * 20],
+)
+async def test_a_body_that_is_no_gzip_is_refused(served, content):
+    wire = await served.connect()
+    await wire.post(CHAT, content, "Content-Encoding: gzip")
+
+    assert (await wire.answer()).status == 400
+
+
+async def test_a_body_that_unpacks_to_more_than_is_allowed_is_refused(kairos, engine):
+    served = await kairos(engine.url, max_body_bytes=100_000)
+    wire = await served.connect()
+    await wire.post(CHAT, gzip.compress(b" " * 50_000_000), "Content-Encoding: gzip")
+
+    assert (await wire.answer()).status == 413
+    assert (await served.chat()).status == 200
+
+
+async def test_requests_in_one_packet_are_answered_in_their_order(served, engine):
+    wire = await served.connect()
+    one = b"POST %b HTTP/1.1\r\nHost: k\r\nContent-Length: %d\r\nX-Request-Id: %%b\r\n\r\n%b"
+    request = one % (CHAT.encode(), len(GOOD), GOOD)
+    await wire.send(b"".join(request % each for each in (b"r-1", b"r-2", b"r-3")))
+
+    answers = [await wire.answer() for _ in range(3)]
+
+    assert [each.headers["x-request-id"] for each in answers] == ["r-1", "r-2", "r-3"]
 
 
 async def test_a_prompt_that_no_instance_can_hold_is_refused_with_both_numbers(kairos, engine):

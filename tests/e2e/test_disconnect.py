@@ -7,7 +7,7 @@ import pytest
 from aiohttp import web
 
 from kairos.events import Arrived, Cancelled, Dispatch, Failed, Finished, FirstToken, Refuse
-from kairos.live import gateway
+from kairos.live import bodies
 from kairos.live.engine import HttpEngine
 
 CHAT = "/v1/chat/completions"
@@ -207,7 +207,7 @@ async def test_a_client_that_leaves_while_it_uploads_leaves_nothing_behind(kairo
 
 @pytest.mark.parametrize("sent", [b"", b'{"messages":'])
 async def test_a_body_that_never_ends_is_given_up(kairos, engine, monkeypatch, sent):
-    monkeypatch.setattr(gateway, "BODY_TIMEOUT_S", 0.05)
+    monkeypatch.setattr(bodies, "TIMEOUT_S", 0.05)
     served = await kairos(engine.url)
     wire = await served.connect()
     head = f"POST {CHAT} HTTP/1.1\r\nHost: kairos\r\nContent-Length: 100\r\n\r\n"
