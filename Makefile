@@ -47,6 +47,7 @@ test-vllm: $(INSTALLED) $(VLLM_INSTALLED)  ## end to end on real vLLM, on the CP
 
 bench: $(INSTALLED)  ## what the gateway, learning, ranking, queueing, placing and Kafka cost; how fast a pool is simulated
 	@$(BIN)/python -m bench.gateway
+	@PYTHONPATH=client $(BIN)/python -m bench.identity
 	@$(BIN)/python -m bench.learning
 	@$(BIN)/python -m bench.placement
 	@$(BIN)/python -m bench.bus

@@ -18,12 +18,12 @@ def wrap_httpx(module: ModuleType) -> None:
 
     @wraps(send)
     def named_send(self: Any, request: Any, *args: Any, **kwargs: Any) -> Any:
-        _name(request.url, request.headers)
+        name_call(request.url, request.headers)
         return send(self, request, *args, **kwargs)
 
     @wraps(async_send)
     async def named_async_send(self: Any, request: Any, *args: Any, **kwargs: Any) -> Any:
-        _name(request.url, request.headers)
+        name_call(request.url, request.headers)
         return await async_send(self, request, *args, **kwargs)
 
     client.send, async_client.send = named_send, named_async_send
@@ -46,14 +46,15 @@ def _with_names(session: Any, url: Any, given: Any) -> Any:
         from multidict import CIMultiDict
 
         named = CIMultiDict(given or {})
-        _name(session._build_url(url), named)
+        name_call(session._build_url(url), named)
     except Exception as error:  # noqa: BLE001
         trouble.met(_DOING, error)
         return given
     return named
 
 
-def _name(url: Any, to: Any) -> None:
+def name_call(url: Any, to: Any) -> None:
+    """Add to the headers of a call, if it goes to Kairos."""
     try:
         kairos = settings.origin(settings.base_url() or "")
         if kairos is not None and settings.origin(str(url)) == kairos:

@@ -70,10 +70,10 @@ class Inference:
         it is looked for there alone."""
         identity.learn("agent", self._fingerprints.name(talk.system, talk.tools), "inferred")
         scope = _hash(tenant, identity.workflow_id or "") >> 1
-        hashes = _hashes(talk.raw)
-        led_to = (
-            [] if identity.parent_ids else self._led_to(talk, hashes, scope, identity.workflow_id)
-        )
+        before, begins = _hashes(talk)
+        led_to: list[_Replied] = []
+        if not identity.parent_ids:
+            led_to = self._led_to(talk, before, scope, identity.workflow_id)
         if identity.upstream is not None:
             led_to = [each for each in led_to if each.agent == identity.upstream]
         if led_to:
@@ -86,7 +86,7 @@ class Inference:
             parent_ids=identity.parent_ids,
             scope=scope,
             conversation=talk,
-            begins=hashes[-1],
+            begins=begins,
         )
 
     def answered(self, asked: Asked, request_id: str, reply: Reply) -> None:
@@ -136,14 +136,16 @@ class Inference:
             del self._of_workflow[replied.scope, replied.workflow_id]
 
     def _led_to(
-        self, talk: Conversation, hashes: Sequence[int], scope: int, workflow_id: str | None
+        self, talk: Conversation, before: int, scope: int, workflow_id: str | None
     ) -> list[_Replied]:
         """The replies that it carries, of one workflow; the latest first."""
+        new = _new(talk.tail)
+        told = "\n".join(message.text for message in new)
         evidence = [
-            self._known(_results(talk, scope)),
-            self._known(_continued(talk, hashes, scope)),
+            self._known(_results(talk, new, scope)),
+            self._known(_continued(talk, before, scope)),
             self._known(_repeated(talk, scope)),
-            self._carried(talk, scope),
+            self._carried(told, scope),
         ]
         if workflow_id is None:
             strongest = next((each for each in evidence if each), [])
@@ -151,7 +153,9 @@ class Inference:
             if len(workflows) != 1:
                 return []
             [workflow_id] = workflows
-        evidence.append(self._contained(talk, self._of_workflow.get((scope, workflow_id), ())))
+        replies = self._of_workflow.get((scope, workflow_id), ())
+        # Among a few, a short reply is evidence too.
+        evidence.append([r for r in replies if len(r.text) >= _MIN_TEXT and r.text in told])
         found = {
             each.request_id: each
             for some in evidence
@@ -164,15 +168,10 @@ class Inference:
         found = [self._clues.get(clue) for clue in clues]
         return [each for each in found if each is not None]
 
-    def _carried(self, talk: Conversation, scope: int) -> list[_Replied]:
-        passages = self._passages.carried(_told(talk).encode("utf-8", "replace"), scope)
+    def _carried(self, told: str, scope: int) -> list[_Replied]:
+        passages = self._passages.carried(told.encode("utf-8", "replace"), scope)
         found = [self._by_number.get(n) for n, times in passages.items() if times >= _MIN_PASSAGES]
         return [each for each in found if each is not None]
-
-    def _contained(self, talk: Conversation, replies: Iterable[_Replied]) -> list[_Replied]:
-        """Among a few, a short reply is evidence too."""
-        told = _told(talk)
-        return [each for each in replies if len(each.text) >= _MIN_TEXT and each.text in told]
 
     def _nearest(self, found: Mapping[str, _Replied]) -> list[_Replied]:
         """Without those that led to others of them."""
@@ -186,20 +185,20 @@ class Inference:
         return sorted(nearest, key=lambda each: -each.number)
 
 
-def _results(talk: Conversation, scope: int) -> Iterator[int]:
+def _results(talk: Conversation, new: Sequence[Message], scope: int) -> Iterator[int]:
     """Of tool calls that a reply asked for; and the reply that it says it goes on from."""
-    for message in _new(talk.tail):
+    for message in new:
         if message.answers is not None:
             yield _hash(scope, "id", message.answers)
     if talk.previous is not None:
         yield _hash(scope, "id", talk.previous)
 
 
-def _continued(talk: Conversation, hashes: Sequence[int], scope: int) -> Iterator[int]:
+def _continued(talk: Conversation, before: int, scope: int) -> Iterator[int]:
     """The last reply in it, behind the messages that it answered."""
-    last = next((message for message in reversed(talk.tail) if message.is_reply), None)
+    last = _last_reply(talk.tail)
     if last is not None:
-        yield _hash(scope, "next", hashes[last.at], last.text)
+        yield _hash(scope, "next", before, last.text)
 
 
 def _repeated(talk: Conversation, scope: int) -> Iterator[int]:
@@ -209,22 +208,20 @@ def _repeated(talk: Conversation, scope: int) -> Iterator[int]:
             yield _hash(scope, "text", message.text)
 
 
+def _last_reply(tail: Sequence[Message]) -> Message | None:
+    """That the client gives back."""
+    return next((message for message in reversed(tail) if message.is_reply), None)
+
+
 def _new(tail: Sequence[Message]) -> Sequence[Message]:
-    """What came after the last reply that the client gives back."""
-    for at in range(len(tail) - 1, -1, -1):
-        if tail[at].is_reply:
-            return tail[at + 1 :]
-    return tail
+    """What came after that."""
+    last = _last_reply(tail)
+    return tail if last is None else [each for each in tail if each.at > last.at]
 
 
 def _prompt(talk: Conversation) -> bytes:
     said = b"\0".join(text.encode("utf-8", "replace") for text in texts(talk))
     return said[-_MAX_PROMPT_BYTES:]
-
-
-def _told(talk: Conversation) -> str:
-    """What is new in it."""
-    return "\n".join(message.text for message in _new(talk.tail))
 
 
 def _clues(reply: Reply, asked: Asked) -> Iterator[int]:
@@ -236,14 +233,17 @@ def _clues(reply: Reply, asked: Asked) -> Iterator[int]:
         yield _hash(asked.scope, "text", reply.text)
 
 
-def _hashes(raw: Sequence[msgspec.Raw]) -> list[int]:
-    """Of all messages up to each; the first is of none."""
+def _hashes(talk: Conversation) -> tuple[int, int]:
+    """Of all messages before the last reply that the client gives back, and of all."""
+    last = _last_reply(talk.tail)
+    at = len(talk.raw) if last is None else last.at
     running = hashlib.blake2b(digest_size=8)
-    hashes = [0]
-    for each in raw:
+    for each in talk.raw[:at]:
         running.update(each)
-        hashes.append(int.from_bytes(running.digest()))
-    return hashes
+    before = running.digest()
+    for each in talk.raw[at:]:
+        running.update(each)
+    return int.from_bytes(before), int.from_bytes(running.digest())
 
 
 def _hash(*parts: object) -> int:
