@@ -97,10 +97,26 @@ def reductions(
 
 
 def beside_paper(grid: Grid, paper: Reductions, ours: Sequence[str], view: View) -> str:
-    """Such a table for each of ours, on a grid of one workload."""
+    """Such a table for each of ours, on a grid of one workload; and the first over the others."""
     [workload] = grid.workloads
     runs_at = at_loads(view.found(grid), workload)
-    return "\n\n".join(f"{name}:\n\n{reductions(runs_at, paper, (name,))}" for name in ours)
+    tables = [f"{name}:\n\n{reductions(runs_at, paper, (name,))}" for name in ours]
+    return "\n\n".join([*tables, compared(runs_at, ours[0], ours[1:])])
+
+
+def compared(runs_at: Mapping[str, dict[str, Runs]], name: str, others: Sequence[str]) -> str:
+    """Mean and P99 of both metrics over those of others, by load, in %."""
+    metrics = {
+        f"{FIGURES[figure]} {unit}": (spread, figure)
+        for spread, unit in (("e2e_s", "end to end"), (LATENCY, "s/token"))
+        for figure in ("mean", "p99")
+    }
+    rows = [
+        [f"{other}, {load}", *(change(ratio(runs, name, other, each)) for each in metrics.values())]
+        for other in others
+        for load, runs in runs_at.items()
+    ]
+    return table([f"{name} over, in %", *metrics], rows)
 
 
 def combinations_table(runs: dict[str, Runs], title: str) -> str:

@@ -11,7 +11,14 @@ from kairos_client.imports import when_imported
 # By the module that a program imports of a framework: ours that watches it, with `watch`, which is
 # called once that is there, with what is to be told of a workflow that is over, and `identify`,
 # which says who calls in the task or thread that it is called in.
-_WATCHED: dict[str, str] = {}
+_WATCHED: dict[str, str] = {
+    "langgraph.pregel": "langgraph",
+    "agents.models.openai_responses": "openai_agents",
+    "pydantic_ai": "pydantic_ai",
+    "autogen_agentchat": "autogen",
+    "llama_index.core": "llamaindex",
+    "crewai": "crewai",
+}
 _identify: list[Callable[[], Identity | None]] = []
 
 
