@@ -196,7 +196,7 @@ async def test_a_call_that_nothing_can_follow_from_is_a_workflow_and_ends_with_i
 
 
 async def test_an_error_in_learning_is_told_and_serving_goes_on(kairos, standin, caplog):
-    served = await kairos(standin.url)
+    served = await kairos(standin.url, infer=False)
     learner = served.service.brain.learner
     study = learner.study
 
