@@ -7,6 +7,7 @@ import urllib.request
 from urllib.parse import quote
 
 from kairos_client import settings, trouble
+from kairos_client.names import plain
 
 _TIMEOUT_S = 2.0
 _MOST = 1000  # that wait to be told; what comes beyond, Kairos finds out by itself
@@ -51,8 +52,9 @@ atexit.register(_teller.flush)
 
 def tell(workflow: str) -> None:
     """Returns at once."""
-    if settings.base_url() is not None:
-        _teller.tell(workflow)
+    name = plain(workflow)
+    if name is not None and settings.base_url() is not None:
+        _teller.tell(name)
 
 
 def _post(workflow: str) -> None:

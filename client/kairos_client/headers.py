@@ -1,15 +1,13 @@
 """The headers of a call: who makes it, under a name that stays when it is tried again."""
 
-import re
 import uuid
 from collections.abc import Mapping
 from contextvars import ContextVar
 
 from kairos_client import frameworks, settings
 from kairos_client.context import current
+from kairos_client.names import plain
 
-_NOT_PLAIN = re.compile(r"[^A-Za-z0-9_.:@/+=-]+")
-_LONGEST = 128
 _RETRY = "x-stainless-retry-count"  # of OpenAI's SDK: which retry it is, from 0 on
 
 _last_id: ContextVar[str | None] = ContextVar("kairos_client_call", default=None)
@@ -19,10 +17,10 @@ def headers(given: Mapping[str, str]) -> dict[str, str]:
     """Those to add to a call that has `given`, with names in lower case."""
     who = current.get().over(frameworks.identify())
     found = {
-        "x-kairos-workflow-id": _plain(who.workflow),
-        "x-kairos-app": _plain(who.app or settings.app()),
-        "x-kairos-agent": _plain(who.agent),
-        "x-kairos-upstream": _plain(who.upstream),
+        "x-kairos-workflow-id": plain(who.workflow),
+        "x-kairos-app": plain(who.app or settings.app()),
+        "x-kairos-agent": plain(who.agent),
+        "x-kairos-upstream": plain(who.upstream),
         "x-kairos-deadline": None if who.deadline is None else str(who.deadline),
         **_attempt(given),
     }
@@ -38,10 +36,3 @@ def _attempt(given: Mapping[str, str]) -> dict[str, str]:
         _last_id.set(name)
     number = int(retry) + 1 if retry.isdecimal() else 1
     return {"x-request-id": name, "x-kairos-attempt": str(number)}
-
-
-def _plain(text: str | None) -> str | None:
-    """As an identifier: letters, digits and _ . : @ / + = -, the first a letter, a digit or _."""
-    if text is None:
-        return None
-    return _NOT_PLAIN.sub("-", text).lstrip("-.:@/+=")[:_LONGEST] or None

@@ -43,7 +43,7 @@ from kairos.live.call import (
 from kairos.live.engine import HttpEngine
 from kairos.live.health import add_health
 from kairos.live.identity.aliases import Aliases
-from kairos.live.identity.conversation import conversation, reply_of
+from kairos.live.identity.conversation import reply_of
 from kairos.live.identity.inference import Asked, Inference
 from kairos.live.identity.known import Identity, identifier
 from kairos.live.identity.ladder import identity_of
@@ -108,7 +108,9 @@ class Gateway:
             route = route_of(scope)
             identity = identity_of(headers, body.told, route, caller, self._aliases)
             tenant = caller.tenant
-            asked = self._infer(scope["path"], identity, content, tenant)
+            asked = None
+            if self._inference is not None and scope["path"] in STREAMING_ROUTES:
+                asked = self._inference.add(identity, content, tenant)
             prompt = await self._prompts.estimate(body, tenant, identity.app, identity.agent)
             if self._engine.expects(exchange.request_id):  # another call of that name is in flight
                 exchange.request_id = _other_id(exchange.request_id, headers)
@@ -136,16 +138,6 @@ class Gateway:
             await exchange.fail(INTERNAL)
         finally:
             self._bodies.end(exchange)
-
-    def _infer(self, path: str, identity: Identity, content: bytes, tenant: str) -> Asked | None:
-        """None: all is known, or nothing can be, not even of what follows."""
-        inference, led_to = self._inference, identity.upstream or identity.parent_ids
-        if inference is None or path not in STREAMING_ROUTES:
-            return None
-        if identity.workflow_id is not None and identity.agent is not None and led_to:
-            return None
-        talk = conversation(content)
-        return inference.add(identity, talk, tenant) if talk is not None else None
 
     def _answered(
         self, asked: Asked, request_id: str, answer: bytes | bytearray, *, streamed: bool

@@ -143,7 +143,7 @@ with kairos_client.workflow("w"), kairos_client.agent("(é)"):
     await run(served, program)
 
     first, second = who(served)
-    assert first[0] == "x"
+    assert first[0] == (await served.facts.seen(WorkflowEnded)).workflow_id == "x"
     assert first[2].startswith("Senior-Data-Researcher-xxx")
     assert (len(first[2]), second[2]) == (128, None)
 

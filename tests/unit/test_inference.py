@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kairos.live.identity import inference as module
+from kairos.live.identity import inference, replies
 from kairos.live.identity.conversation import conversation, reply_of
 from kairos.live.identity.inference import Inference
 from kairos.live.identity.known import Identity
@@ -38,9 +38,8 @@ class Wire:
         return self.send(body, tenant=tenant, **known)
 
     def send(self, body, *, tenant="acme", **known):
-        talk = conversation(json.dumps(body).encode())
         identity = Identity(**known)
-        asked = self.inference.add(identity, talk, tenant)
+        asked = self.inference.add(identity, json.dumps(body).encode(), tenant)
         return Made(self, f"req-{next(self._ids)}", identity, asked)
 
 
@@ -52,12 +51,12 @@ class Made:
     def workflow(self):
         return self.identity.workflow_id or self.id
 
-    def answer(self, text="", calls=()):
+    def answer(self, text="", calls=(), arguments="{}"):
         """The message that its client gets."""
         message = said("assistant", text or None)
         if calls:
             message["tool_calls"] = [
-                {"id": each, "type": "function", "function": {"name": "f", "arguments": "{}"}}
+                {"id": each, "type": "function", "function": {"name": "f", "arguments": arguments}}
                 for each in calls
             ]
         body = {"id": "chatcmpl-1", "choices": [{"index": 0, "message": message}]}
@@ -243,6 +242,41 @@ def test_within_a_workflow_that_is_known_short_replies_count_too(wire):
     assert other.identity.parent_ids == ()
 
 
+def test_a_call_that_says_all_is_remembered_for_those_that_do_not(wire):
+    planner = wire.ask([said("user", "?")], workflow_id="w-1", agent="planner", upstream="user")
+    planner.answer("First measure it.")
+    worker = wire.ask([said("user", "Go.")], workflow_id="w-1", agent="worker", upstream="planner")
+    worker.answer("It is 40 metres high.")
+
+    join = wire.ask(
+        [said("user", "First measure it.\nIt is 40 metres high.")],
+        workflow_id="w-1",
+        agent="writer",
+    )
+
+    assert join.identity.parent_ids == (worker.id,)  # whose upstream is the other
+    assert (join.identity.upstream, join.identity.sources) == ("worker", {"upstream": "inferred"})
+
+
+@pytest.mark.parametrize("workflow_id", ["w-1", None])
+def test_what_a_reply_hands_to_a_tool_leads_to_the_agent_behind_it(wire, random, workflow_id):
+    draft = words(random)
+    writer = wire.ask([said("user", "Write.")], workflow_id=workflow_id, agent="writer")
+    asks = writer.answer(calls=["call-1"], arguments=json.dumps({"text": draft, "times": 2}))
+    checker = wire.ask([said("user", draft)], workflow_id=workflow_id, agent="checker")
+    verdict = checker.answer("There is nothing wrong with it.")["content"]
+
+    again = wire.ask(
+        [said("user", "Write."), asks, said("tool", verdict, tool_call_id="call-1")],
+        workflow_id=workflow_id,
+        agent="writer",
+    )
+
+    assert checker.identity.parent_ids == (writer.id,)
+    assert again.identity.parent_ids == (checker.id,)
+    assert again.workflow == writer.workflow
+
+
 def test_an_upstream_that_was_said_stays(wire, random):
     text = words(random)
     first = wire.ask([said("user", "Hi")], agent="planner")
@@ -331,15 +365,14 @@ def test_completions_hand_on_replies_too(wire, random):
 
 
 def test_what_is_remembered_is_bounded(wire, random, monkeypatch):
-    monkeypatch.setattr(module, "_MAX_REPLIES", 3)
-    monkeypatch.setattr(module, "_MAX_CLUES", 5)
+    monkeypatch.setattr(replies, "_MAX_REPLIES", 3)
+    monkeypatch.setattr(inference, "_MAX_CLUES", 5)
     for n in range(10):
         wire.ask([said("user", f"{n}")]).answer(words(random), calls=[f"call-{n}"])
 
-    inference = wire.inference
-    assert len(inference._by_id) == len(inference._by_number) == 3
-    assert len(inference._clues) == 5
-    assert sum(map(len, inference._of_workflow.values())) == 3
+    kept = wire.inference._replies
+    assert len(kept) == len(kept._by_id) == sum(map(len, kept._of_workflow.values())) == 3
+    assert len(wire.inference._clues) == 5
     forgotten, kept = (
         wire.ask([said("tool", "", tool_call_id=f"call-{n}")]).identity.workflow_id for n in (0, 9)
     )
@@ -363,11 +396,10 @@ bodies = st.recursive(
 @given(bodies, bodies, st.booleans())
 def test_any_body_and_any_answer_are_read(body, answer, streamed):
     wire, content = Wire(), json.dumps(answer).encode()
-    talk = conversation(json.dumps(body).encode())
+    asked = wire.inference.add(Identity(), json.dumps(body).encode(), "acme")
     reply = reply_of(b"data: " + content if streamed else content, streamed=streamed)
-    if talk is not None and reply is not None:
-        identity = Identity()
-        wire.inference.answered(wire.inference.add(identity, talk, "acme"), "req-1", reply)
+    if asked is not None and reply is not None:
+        wire.inference.answered(asked, "req-1", reply)
 
 
 @given(st.binary(max_size=200), st.booleans())

@@ -584,7 +584,7 @@ def test_a_picture_has_what_all_grids_of_a_claim_found():
     of = pages._all_found(claim, view({}, ("e07_placements",)))
 
     assert set(of["claude_code", "high"]) == {
-        *("kairos", "kairos, least-kv", "kairos, lengths known", "kairos, affinity"),
+        *("kairos", "kairos, least-kv", "kairos, affinity"),
         *("kairos, round-robin", "kairos, power-of-two", "kairos, time-slot"),
     }
     assert set(of["ag2", "low"]) == {"kairos", "kairos, least-kv", "kairos, lengths known"}

@@ -32,11 +32,18 @@ class Conversation(msgspec.Struct, frozen=True):
 
 class Reply(msgspec.Struct, frozen=True):
     text: str
-    ids: tuple[str, ...]  # of its tool calls, and its own where another call can go on from it
+    ids: tuple[str, ...] = ()  # of its tool calls, and its own where another can go on from it
+    handed: tuple[str, ...] = ()  # texts among the arguments of its tool calls
+
+
+class _Function(msgspec.Struct, frozen=True):
+    arguments: str = ""
 
 
 class _Call(msgspec.Struct, frozen=True):
-    id: str = ""
+    index: int = 0
+    id: str | None = None
+    function: _Function = _Function()
 
 
 class _Item(msgspec.Struct, frozen=True):
@@ -78,6 +85,7 @@ _item = msgspec.json.Decoder(_Item)
 _parts = msgspec.json.Decoder(list[_Part])
 _tools = msgspec.json.Decoder(list[_Tool])
 _text = msgspec.json.Decoder(str)
+_arguments = msgspec.json.Decoder(dict[str, Any])
 
 
 def conversation(content: bytes) -> Conversation | None:
@@ -126,7 +134,7 @@ def _is_system(item: _Item | None) -> bool:
 def _message(at: int, item: _Item) -> Message:
     answers = item.tool_call_id or (item.type == "function_call_output" and item.call_id) or None
     is_reply = item.role == "assistant" or item.type == "function_call"
-    return Message(at, is_reply, _text_of(item.content or item.output), answers)
+    return Message(at, is_reply, _text_of(item.content or item.output).strip(), answers)
 
 
 def texts(talk: Conversation) -> Iterator[str]:
@@ -173,6 +181,7 @@ class _Choice(msgspec.Struct, frozen=True):
 class _Output(msgspec.Struct, frozen=True):
     content: list[_Part] | None = None
     call_id: str | None = None
+    arguments: str = ""
 
 
 class _Answer(msgspec.Struct, frozen=True):
@@ -200,14 +209,26 @@ def _together(answers: Sequence[_Answer]) -> Reply:
     """The first choice's: of several, the client keeps one."""
     text: list[str] = []
     ids: list[str] = []
+    arguments: dict[int, str] = {}  # by place among the tool calls
     for answer in answers:
         whole = answer.response or answer
-        if whole.output:
-            ids += [each.call_id for each in whole.output if each.call_id]
-            ids += [whole.id] if whole.id else []
-            text += [part.text for each in whole.output for part in each.content or ()]
+        for place, each in enumerate(whole.output or ()):
+            text += [part.text for part in each.content or ()]
+            arguments[place] = each.arguments
+            ids += [each.call_id] if each.call_id else []
+        if whole.output and whole.id:
+            ids.append(whole.id)
         for choice in (answer.choices or ())[:1]:
             said = choice.message or choice.delta or _Delta(choice.text)
             text.append(said.content or "")
-            ids += [call.id for call in said.tool_calls or () if call.id]
-    return Reply("".join(text), tuple(dict.fromkeys(ids)))
+            for place, call in enumerate(said.tool_calls or ()):
+                at = max(place, call.index)  # pieces of a stream count them; a whole does not
+                arguments[at] = arguments.get(at, "") + call.function.arguments
+                ids += [call.id] if call.id else []
+    handed = (text for each in arguments.values() for text in _texts_in(each))
+    return Reply("".join(text).strip(), tuple(dict.fromkeys(ids)), tuple(handed))
+
+
+def _texts_in(arguments: str) -> list[str]:
+    read = _decoded(_arguments, arguments.encode("utf-8", "replace"))
+    return [each.strip() for each in (read or {}).values() if isinstance(each, str)]

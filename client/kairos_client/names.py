@@ -1,0 +1,13 @@
+"""Names as Kairos takes them."""
+
+import re
+
+_NOT_PLAIN = re.compile(r"[^A-Za-z0-9_.:@/+=-]+")
+_LONGEST = 128
+
+
+def plain(text: str | None) -> str | None:
+    """Letters, digits and _ . : @ / + = -, of which the first is a letter, a digit or _."""
+    if text is None:
+        return None
+    return _NOT_PLAIN.sub("-", text).lstrip("-.:@/+=")[:_LONGEST] or None

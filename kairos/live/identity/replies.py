@@ -1,0 +1,108 @@
+"""The calls that were answered lately, and what their replies can be known by."""
+
+from collections import OrderedDict, deque
+from collections.abc import Collection, Sequence
+from itertools import count
+
+import msgspec
+
+from kairos.live.identity.conversation import Reply
+
+_MAX_REPLIES = 32_768
+_MAX_OF_WORKFLOW = 64  # the last
+_KEPT = 512  # characters of a text
+_MAX_HOPS = 16  # from a reply back to those that led to it
+
+
+class Replied(msgspec.Struct, frozen=True, kw_only=True):
+    """A call that was answered."""
+
+    number: int  # in order of the answers
+    request_id: str
+    tenant: str
+    workflow_id: str
+    agent: str | None
+    upstream: str | None
+    parent_ids: tuple[str, ...]
+    ids: tuple[str, ...]  # of its tool calls and of the answer
+    text: str  # how the reply begins
+    handed: tuple[str, ...]  # how texts that it passes to tools begin
+
+
+class Replies:
+    def __init__(self) -> None:
+        self._by_number: OrderedDict[int, Replied] = OrderedDict()
+        self._by_id: dict[str, Replied] = {}
+        self._of_workflow: dict[tuple[str, str], deque[Replied]] = {}  # by tenant and id
+        self._numbers = count(1)
+
+    def __len__(self) -> int:
+        return len(self._by_number)
+
+    def add(
+        self,
+        request_id: str,
+        tenant: str,
+        workflow_id: str,
+        agent: str | None,
+        upstream: str | None,
+        parent_ids: tuple[str, ...],
+        reply: Reply,
+    ) -> Replied:
+        replied = Replied(
+            number=next(self._numbers),
+            request_id=request_id,
+            tenant=tenant,
+            workflow_id=workflow_id,
+            agent=agent,
+            upstream=upstream,
+            parent_ids=parent_ids,
+            ids=reply.ids,
+            text=reply.text[:_KEPT],
+            handed=tuple(text[:_KEPT] for text in reply.handed[:_MAX_HOPS]),
+        )
+        self._by_number[replied.number] = self._by_id[request_id] = replied
+        of_workflow = self._of_workflow.setdefault(
+            (tenant, workflow_id), deque(maxlen=_MAX_OF_WORKFLOW)
+        )
+        of_workflow.append(replied)
+        if len(self._by_number) > _MAX_REPLIES:
+            self._forget(self._by_number.popitem(last=False)[1])
+        return replied
+
+    def _forget(self, oldest: Replied) -> None:
+        if self._by_id[oldest.request_id] is oldest:
+            del self._by_id[oldest.request_id]
+        of_workflow = self._of_workflow[oldest.tenant, oldest.workflow_id]
+        if of_workflow[0] is oldest:
+            of_workflow.popleft()
+        if not of_workflow:
+            del self._of_workflow[oldest.tenant, oldest.workflow_id]
+
+    def of_workflow(self, tenant: str, workflow_id: str) -> Sequence[Replied]:
+        """The last of it, in order."""
+        return self._of_workflow.get((tenant, workflow_id), ())
+
+    def numbered(self, number: int) -> Replied | None:
+        return self._by_number.get(number)
+
+    def nearest(self, found: Collection[Replied]) -> list[Replied]:
+        """Without those that led to others of them, by id or, where that is all that is known, by
+        name; the latest first."""
+        before: set[str] = set()
+        ids = {each for replied in found for each in self._parents(replied, found)}
+        for _ in range(_MAX_HOPS):
+            before |= ids
+            known = [self._by_id[each] for each in ids if each in self._by_id]
+            ids = {each for replied in known for each in replied.parent_ids} - before
+        nearest = [each for each in found if each.request_id not in before]
+        return sorted(nearest, key=lambda each: -each.number)
+
+    def _parents(self, replied: Replied, among: Collection[Replied]) -> Sequence[str]:
+        if replied.parent_ids or replied.upstream is None:
+            return replied.parent_ids
+        return [
+            each.request_id
+            for each in among
+            if each.agent == replied.upstream and each.number < replied.number
+        ]
