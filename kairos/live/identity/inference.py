@@ -25,7 +25,6 @@ from kairos.model import PARENTS_LIMIT
 _MAX_CLUES = 131_072
 _MIN_TEXT = 16  # characters; a shorter reply is one that many calls have
 _LEAST = 3  # passages of a reply
-_MAX_PROMPT_BYTES = 65_536  # in which a reply's passages are looked for
 
 
 class Asked(msgspec.Struct, frozen=True, kw_only=True):
@@ -206,8 +205,7 @@ def _told(messages: Iterable[Message]) -> str:
 
 
 def _prompt(talk: Conversation) -> bytes:
-    said = b"\0".join(text.encode("utf-8", "replace") for text in texts(talk))
-    return said[-_MAX_PROMPT_BYTES:]
+    return b"\0".join(text.encode("utf-8", "replace") for text in texts(talk))
 
 
 def _hashes(talk: Conversation) -> tuple[int, int]:

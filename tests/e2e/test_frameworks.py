@@ -1,0 +1,67 @@
+"""Agents built with real frameworks, whose programs know nothing of Kairos but its URL."""
+
+import pytest
+from aiohttp import web
+
+from tests.frameworks import flows
+from tests.frameworks.engine import Scripted
+
+pytestmark = [pytest.mark.frameworks, pytest.mark.timeout(200)]
+
+
+@pytest.fixture
+async def scripted():
+    """`await scripted(NAME, same_replies=...)` is an engine that follows the flow's script."""
+    runners = []
+
+    async def start(name, *, same_replies):
+        engine = Scripted(flows.script(name), same_replies=same_replies)
+        runners.append(web.AppRunner(engine.app(), access_log=None))
+        await runners[-1].setup()
+        await web.TCPSite(runners[-1], "127.0.0.1", 0).start()
+        engine.url = f"http://127.0.0.1:{runners[-1].addresses[0][1]}"
+        return engine
+
+    yield start
+    for runner in runners:
+        await runner.cleanup()
+
+
+@pytest.mark.parametrize("same_replies", [True, False], ids=["same replies", "own replies"])
+@pytest.mark.parametrize("name", flows.NAMES)
+async def test_one_import_makes_every_graph_the_true_one(
+    kairos, scripted, tmp_path, name, same_replies
+):
+    engine = await scripted(name, same_replies=same_replies)
+    served = await kairos(engine.url, max_num_seqs=64)
+
+    marks = await flows.run(name, served.url, tmp_path, watched=True)
+
+    found = await flows.found(served, engine)
+    assert sorted(map(sorted, found.marks.values())) == sorted([mark] for mark in marks)
+    for workflow_id in found.marks:
+        calls = found.of_workflow(workflow_id)
+        assert {call.id: call.agent for call in calls} == {
+            call.id: found.agent[call.id] for call in calls
+        }
+        assert found.edges(calls) in flows.truth(name)
+    assert sorted(found.ended) == sorted(found.marks)
+
+
+@pytest.mark.parametrize("same_replies", [True, False], ids=["same replies", "own replies"])
+@pytest.mark.parametrize("name", flows.NAMES)
+async def test_without_it_no_two_runs_are_taken_for_one(
+    kairos, scripted, tmp_path, name, same_replies
+):
+    engine = await scripted(name, same_replies=same_replies)
+    served = await kairos(engine.url, max_num_seqs=64)
+
+    await flows.run(name, served.url, tmp_path, watched=False)
+
+    found = await flows.found(served, engine)
+    assert all(len(marks) <= 1 for marks in found.marks.values())
+    by_name = {}
+    for call in found.calls:
+        by_name.setdefault(call.agent, set()).add(found.agent[call.id])
+    by_name.pop(None, None)  # whose prompt is all in the user's words
+    assert all(len(agents) == 1 for agents in by_name.values())
