@@ -21,7 +21,7 @@ MODEL = "tiny"
 
 
 class Scripted:
-    """`asked`: by request id, the agent that the script takes it for, and the marks that it bears."""
+    """`asked`: by request id, the agent that the script takes it for, and the marks it bears."""
 
     def __init__(self, script, *, same_replies, max_delay_s=0.05):
         self._script, self._same_replies, self._max_delay_s = script, same_replies, max_delay_s
