@@ -3,6 +3,7 @@
 import pytest
 from aiohttp import web
 
+from kairos.events import WorkflowEnded
 from tests.frameworks import flows
 from tests.frameworks.engine import Scripted
 
@@ -11,11 +12,11 @@ pytestmark = [pytest.mark.frameworks, pytest.mark.timeout(200)]
 
 @pytest.fixture
 async def scripted():
-    """`await scripted(NAME, same_replies=...)` is an engine that follows the flow's script."""
+    """`await scripted(SCRIPT)` is an engine that follows it."""
     runners = []
 
-    async def start(name, *, same_replies):
-        engine = Scripted(flows.script(name), same_replies=same_replies)
+    async def start(script, *, same_replies=True):
+        engine = Scripted(script, same_replies=same_replies)
         runners.append(web.AppRunner(engine.app(), access_log=None))
         await runners[-1].setup()
         await web.TCPSite(runners[-1], "127.0.0.1", 0).start()
@@ -32,7 +33,7 @@ async def scripted():
 async def test_one_import_makes_every_graph_the_true_one(
     kairos, scripted, tmp_path, name, same_replies
 ):
-    engine = await scripted(name, same_replies=same_replies)
+    engine = await scripted(flows.script(name), same_replies=same_replies)
     served = await kairos(engine.url, max_num_seqs=64)
 
     marks = await flows.run(name, served.url, tmp_path, watched=True)
@@ -53,7 +54,7 @@ async def test_one_import_makes_every_graph_the_true_one(
 async def test_without_it_no_two_runs_are_taken_for_one(
     kairos, scripted, tmp_path, name, same_replies
 ):
-    engine = await scripted(name, same_replies=same_replies)
+    engine = await scripted(flows.script(name), same_replies=same_replies)
     served = await kairos(engine.url, max_num_seqs=64)
 
     await flows.run(name, served.url, tmp_path, watched=False)
@@ -65,3 +66,29 @@ async def test_without_it_no_two_runs_are_taken_for_one(
         by_name.setdefault(call.agent, set()).add(found.agent[call.id])
     by_name.pop(None, None)  # whose prompt is all in the user's words
     assert all(len(agents) == 1 for agents in by_name.values())
+
+
+README = (flows.ROOT / "README.md").read_text()
+SNIPPETS = {
+    "langgraph": "LangGraph and LangChain:",
+    "openai_agents": "OpenAI Agents SDK",
+    "crewai": "CrewAI:",
+    "pydantic_ai": "Pydantic AI:",
+    "autogen": "AutoGen:",
+    "llamaindex": "LlamaIndex:",
+}
+
+
+@pytest.mark.parametrize("name", SNIPPETS)
+async def test_what_the_readme_says_works(kairos, scripted, tmp_path, name):
+    rule = {"system": "You write.", "agent": "writer", "replies": ["Dark blue, like the sea."]}
+    engine = await scripted([rule])
+    served = await kairos(engine.url)
+    snippet = README.split(f"\n{SNIPPETS[name]}")[1].split("```python\n")[1].split("```")[0]
+
+    output = await flows.run_program(name, snippet, served.url, tmp_path)
+
+    assert "Dark blue, like the sea." in output
+    [call] = (await flows.found(served, engine)).calls
+    assert call.agent == "writer"
+    assert (await served.facts.seen(WorkflowEnded)).workflow_id == call.workflow_id

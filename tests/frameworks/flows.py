@@ -49,12 +49,17 @@ def truth(name):
 
 async def run(name, url, directory, *, watched, runs=2):
     """The flow, so many times at once in one program. Returns the marks of the runs."""
-    python = python_of(name)
     marks = [f"run-{random.randrange(1 << 24):06x}" for _ in range(runs)]
     questions = [f"Why was the harbour given up in 1066? (case {mark})" for mark in marks]
     watch = "import kairos_client.auto; " if watched else ""
+    await run_program(name, watch + RUN, url, directory, HERE / name / "flow.py", *questions)
+    return marks
+
+
+async def run_program(name, program, url, directory, *arguments):
+    """Returns what it printed."""
     process = await asyncio.create_subprocess_exec(
-        *[python, "-c", watch + RUN, HERE / name / "flow.py", *questions],
+        *[python_of(name), "-c", program, *arguments],
         env={
             **QUIET,
             "HOME": str(directory),
@@ -70,7 +75,7 @@ async def run(name, url, directory, *, watched, runs=2):
     async with asyncio.timeout(LIMIT_S):
         output, _ = await process.communicate()
     assert process.returncode == 0, output.decode()[-3000:]
-    return marks
+    return output.decode()
 
 
 class Found:

@@ -331,11 +331,31 @@ def test_an_agent_is_known_whatever_date_number_or_id_its_prompt_has(wire):
 
 def test_an_agent_is_known_by_its_tools_in_any_order(wire):
     system = [said("system", "You help."), said("user", "x")]
-    tools = [("a", "b"), ("b", "a"), ("a",), ()]
+    tools = [("a", "b"), ("b", "a"), ("c",), ("c", "a"), ("d", "b")]
     names = [wire.ask(system, tools=each).identity.agent for each in tools]
 
     assert names[0] == names[1]
+    assert names[2] == names[3]
     assert len(set(names)) == 3
+
+
+@pytest.mark.parametrize("order", [(0, 1, 2), (2, 1, 0), (1, 2, 0)])
+def test_an_agent_that_is_offered_fewer_tools_or_none_is_the_same(wire, order):
+    system = [said("system", "You search."), said("user", "x")]
+    tools = [(), ("a",), ("a", "b")]
+
+    assert len({wire.ask(system, tools=tools[n]).identity.agent for n in order}) == 1
+
+
+def test_agents_have_the_same_names_in_every_process_whoever_calls_first(random):
+    system = [said("system", words(random)), said("user", "x")]
+    names = [
+        {tool: wire.ask(system, tools=[tool]).identity.agent for tool in order}
+        for wire, order in ((Wire(), "ab"), (Wire(), "ba"))
+    ]
+
+    assert names[0] == names[1]
+    assert names[0]["a"] != names[0]["b"]
 
 
 def test_a_call_without_system_prompt_and_tools_has_no_agent(wire):
