@@ -3,8 +3,8 @@
 A script is a list of rules: the first whose `system` occurs in the system prompt applies. Where it
 `calls` a tool that is offered, and no result of that tool is there yet, that is the answer; else it
 is one of its `replies`, which one by the call's last words. The question that a flow is asked bears
-the mark of its run; a reply ends with it, so that what is handed on bears it, too, unless replies
-are to be the same in all runs.
+the mark of its run; a reply goes on with it and some words that only this run has, so that what is
+handed on bears it, too, unless replies are to be the same in all runs.
 """
 
 import asyncio
@@ -67,7 +67,13 @@ class Scripted:
         if call and call["name"] in _tools(body) and call["name"] not in _called(messages):
             return "", call
         reply = rule["replies"][zlib.crc32(_last(messages).encode()) % len(rule["replies"])]
-        return reply if self._same_replies else f"{reply} ({' '.join(sorted(marks))})", None
+        return reply if self._same_replies else _of_its_own(reply, marks), None
+
+
+def _of_its_own(reply, marks):
+    dice = random.Random(f"{reply} {sorted(marks)}")
+    words = ["".join(dice.choices("aeinorst", k=dice.randint(3, 9))) for _ in range(12)]
+    return f"{reply} ({' '.join(sorted(marks))}: {' '.join(words)})"
 
 
 def _text(content):
