@@ -219,3 +219,15 @@ async def test_a_service_that_is_not_there_does_not_hold_the_program_up(kairos, 
     errors = await run(served, program, OPENAI_BASE_URL="http://127.0.0.1:9/v1")
 
     assert errors.count("telling that a workflow is over failed") == 1
+
+
+async def test_what_the_readme_says_of_plain_openai_works(kairos, standin):
+    served = await kairos(standin.url)
+    readme = (CLIENT.parent / "README.md").read_text()
+    snippet = readme.split("\nPlain `openai`")[1].split("```python\n")[1].split("```")[0]
+
+    await run(served, "", args=[sys.executable, "-c", snippet])
+
+    [call] = asked(served)
+    assert (call.app, call.agent) == ("colours", "writer")
+    assert (await served.facts.seen(WorkflowEnded)).workflow_id == call.workflow_id
