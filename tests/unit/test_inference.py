@@ -427,6 +427,16 @@ def test_what_is_remembered_is_bounded(wire, random, monkeypatch):
     assert (forgotten, kept) == (None, "req-10")
 
 
+@pytest.mark.parametrize(
+    "messages",
+    [[said("user", "x" * (1 << 20))], [said("user", "x")] * 5_000, [{}] * 200_000, [0] * 400_000],
+)
+def test_a_very_long_conversation_is_not_looked_at(wire, messages):
+    body = json.dumps({"messages": messages}, separators=(",", ":")).encode()
+
+    assert wire.inference.add(Identity(), body, "acme") is None
+
+
 NAMES = (
     "messages input prompt instructions tools role content text tool_call_id call_id output type "
     "name function id choices message delta tool_calls response previous_response_id"

@@ -10,6 +10,8 @@ from typing import Any
 
 import msgspec
 
+_MAX_BODY_BYTES = 1 << 20  # of a longer one, and of more messages, nothing is inferred
+_MAX_MESSAGES = 4096
 _TAIL = 16  # messages that are looked at; the others were, when they were the last
 MAX_ANSWER_BYTES = 1 << 18  # a longer one is not read
 _DECODING = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
@@ -89,11 +91,13 @@ _arguments = msgspec.json.Decoder(dict[str, Any])
 
 
 def conversation(content: bytes) -> Conversation | None:
-    """Of a request's body; None: it has no prompt in words."""
-    prompt = _decoded(_prompt, content)
+    """Of a request's body; None: it has no prompt in words, or a very long one."""
+    prompt = _decoded(_prompt, content) if len(content) <= _MAX_BODY_BYTES else None
     if prompt is None:
         return None
     raw = _decoded(_raw_items, prompt.messages or prompt.input) or []
+    if len(raw) > _MAX_MESSAGES:
+        return None
     if not raw:
         text = _text_of(prompt.input or prompt.prompt)
         return None if not text else _said_once(text, prompt)
