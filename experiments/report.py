@@ -22,9 +22,12 @@ def add_figures(figures: Sequence[Figure], path: Path = REPORT) -> None:
 
 
 def write_rows(path: Path, rows: Iterable[msgspec.Struct]) -> None:
-    """One result a line, in place of what the file held. Same rows, same bytes."""
+    """One result a line, in place of what the file held, all at once: a run that is broken off
+    loses none. Same rows, same bytes."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_bytes(b"".join(msgspec.json.encode(row) + b"\n" for row in rows))
+    written = path.with_name(f"{path.name}.part")
+    written.write_bytes(b"".join(msgspec.json.encode(row) + b"\n" for row in rows))
+    written.replace(path)
 
 
 def commit() -> str:
