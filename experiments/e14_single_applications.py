@@ -6,8 +6,8 @@ where branches differ (QA); little where a workflow is a chain, of which Ayo kno
 
 Found: QA as in the paper, or better. RG and CG are chains of much the same length, so Ayo, which
 knows how many calls are left, has the order that can be learnt, and ours is within 3 % of it per
-token, within 1.2 % end to end. What the oracle gains beyond that is the length of each answer before
-it is given; these models draw them independently of anything that a call says.
+token, within 1.2 % end to end. What the oracle gains beyond that is the length of each answer
+before it is given; these models draw them independently of anything that a call says.
 
 Not reproduced, since their data sets cannot be had: M+W (WorldHistoryQA), NCD, APPS. One instance
 each, not four, so that a minute of computing fills its queue: packing has nothing to choose there.
