@@ -15,12 +15,14 @@ HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
 VENVS = Path(os.environ.get("KAIROS_FRAMEWORKS", ROOT / ".venv-frameworks"))
 NAMES = sorted(path.parent.name for path in HERE.glob("*/flow.py"))
+MORE = ("agent_framework", "google_adk", "ag2")
 LIMIT_S = 100
 QUIET = {  # none of them calls home
     "CREWAI_DISABLE_TELEMETRY": "true",
     "CREWAI_DISABLE_VERSION_CHECK": "true",
     "CREWAI_TRACING_ENABLED": "false",
     "LANGSMITH_TRACING": "false",
+    "LITELLM_LOCAL_MODEL_COST_MAP": "true",
     "OPENAI_AGENTS_DISABLE_TRACING": "1",
     "OTEL_SDK_DISABLED": "true",
     "PYDANTIC_DISABLE_PLUGINS": "1",

@@ -18,6 +18,9 @@ _WATCHED: dict[str, str] = {
     "autogen_agentchat": "autogen",
     "llama_index.core": "llamaindex",
     "crewai": "crewai",
+    "agent_framework": "agent_framework",
+    "google.adk.runners": "google_adk",
+    "ag2": "ag2",
 }
 _identify: list[Callable[[], Identity | None]] = []
 
