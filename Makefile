@@ -22,7 +22,7 @@ install-vllm: $(VLLM_INSTALLED)  ## .venv-vllm with vLLM for CPUs: 2 GB
 .venv-vllm/.installed: requirements-vllm.lock scripts/install-vllm.sh
 	@sh scripts/install-vllm.sh .venv-vllm
 
-install-frameworks: .venv-frameworks/.installed  ## .venv-frameworks with six agent frameworks: 2 GB
+install-frameworks: .venv-frameworks/.installed  ## .venv-frameworks with nine agent frameworks: 3 GB
 .venv-frameworks/.installed: $(wildcard tests/frameworks/*/requirements.lock) scripts/install-frameworks.sh
 	@sh scripts/install-frameworks.sh .venv-frameworks
 
@@ -49,7 +49,7 @@ test-kafka: $(INSTALLED)  ## what needs a real Kafka: its crashes, and those of 
 test-vllm: $(INSTALLED) $(VLLM_INSTALLED)  ## end to end on real vLLM, on the CPU
 	@$(BIN)/pytest -m vllm
 
-test-frameworks: $(INSTALLED) .venv-frameworks/.installed  ## agents of six real frameworks, each in its own environment
+test-frameworks: $(INSTALLED) .venv-frameworks/.installed  ## agents of nine real frameworks, each in its own environment
 	@$(BIN)/pytest -m frameworks
 
 bench: $(INSTALLED)  ## what the gateway, learning, ranking, queueing, placing and Kafka cost; how fast a pool is simulated

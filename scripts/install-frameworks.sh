@@ -1,6 +1,6 @@
 #!/bin/sh
 # Makes .venv-frameworks/NAME for each agent framework of which flows are tested, from its lock file
-# in tests/frameworks: 2 GB together. Each is whole when its stamp is there, and then left alone.
+# in tests/frameworks: 3 GB together. Each is whole when its stamp is there, and then left alone.
 set -eu
 
 root=${1:-.venv-frameworks}

@@ -76,6 +76,9 @@ SNIPPETS = {
     "pydantic_ai": "Pydantic AI:",
     "autogen": "AutoGen:",
     "llamaindex": "LlamaIndex:",
+    "agent_framework": "Microsoft Agent Framework",
+    "google_adk": "Google ADK",
+    "ag2": "AG2",
 }
 
 

@@ -15,7 +15,6 @@ HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
 VENVS = Path(os.environ.get("KAIROS_FRAMEWORKS", ROOT / ".venv-frameworks"))
 NAMES = sorted(path.parent.name for path in HERE.glob("*/flow.py"))
-MORE = ("agent_framework", "google_adk", "ag2")
 LIMIT_S = 100
 QUIET = {  # none of them calls home
     "CREWAI_DISABLE_TELEMETRY": "true",

@@ -23,8 +23,11 @@ from tests.frameworks.engine import Scripted
 ROUNDS = 5
 READY_S = 30
 TITLES = {
+    "ag2": "AG2",
+    "agent_framework": "Agent Framework",
     "autogen": "AutoGen",
     "crewai": "CrewAI",
+    "google_adk": "Google ADK",
     "langgraph": "LangGraph",
     "llamaindex": "LlamaIndex",
     "openai_agents": "OpenAI Agents SDK",

@@ -286,6 +286,18 @@ def test_a_call_that_says_all_is_remembered_for_those_that_do_not(wire):
     assert (join.identity.upstream, join.identity.sources) == ("worker", {"upstream": "inferred"})
 
 
+def test_what_led_to_a_call_is_followed_back_by_the_names_that_were_said(wire):
+    calls, replies = [], []
+    for agent, upstream in (("planner", "user"), ("worker", "planner"), ("checker", "worker")):
+        call = wire.ask([said("user", "?")], workflow_id="w", agent=agent, upstream=upstream)
+        replies.append(call.answer(f"This is what the {agent} says.")["content"])
+        calls.append(call)
+
+    join = wire.ask([said("user", f"{replies[0]}\n{replies[2]}")], workflow_id="w", agent="last")
+
+    assert join.identity.parent_ids == (calls[2].id,)
+
+
 @pytest.mark.parametrize("workflow_id", ["w-1", None])
 def test_what_a_reply_hands_to_a_tool_leads_to_the_agent_behind_it(wire, random, workflow_id):
     draft = words(random)

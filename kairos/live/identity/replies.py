@@ -90,19 +90,19 @@ class Replies:
         """Without those that led to others of them, by id or, where that is all that is known, by
         name; the latest first."""
         before: set[str] = set()
-        ids = {each for replied in found for each in self._parents(replied, found)}
+        ids = {each for replied in found for each in self._parents(replied)}
         for _ in range(_MAX_HOPS):
             before |= ids
             known = [self._by_id[each] for each in ids if each in self._by_id]
-            ids = {each for replied in known for each in replied.parent_ids} - before
+            ids = {each for replied in known for each in self._parents(replied)} - before
         nearest = [each for each in found if each.request_id not in before]
         return sorted(nearest, key=lambda each: -each.number)
 
-    def _parents(self, replied: Replied, among: Collection[Replied]) -> Sequence[str]:
+    def _parents(self, replied: Replied) -> Sequence[str]:
         if replied.parent_ids or replied.upstream is None:
             return replied.parent_ids
         return [
             each.request_id
-            for each in among
+            for each in self.of_workflow(replied.tenant, replied.workflow_id)
             if each.agent == replied.upstream and each.number < replied.number
         ]

@@ -1,0 +1,80 @@
+"""Runs inside of runs: for frameworks whose agents are run by tools and workflows of others.
+
+The outermost run is a workflow, in which those that begin inside of it take part. Upstream is said
+of the first call of a run that an agent's tool began, while nothing that its tools began has
+answered yet: that agent. Whatever else passes between agents shows in the text.
+"""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from uuid import uuid4
+
+from kairos_client.context import Identity
+
+
+class Run:
+    """Of an agent, or of what may have agents inside. It begins where it is made.
+
+    Args:
+        agent: who calls, an agent's name or that of a step that calls by itself.
+        app: the workflow's, if this is the outermost.
+        workflow: of which it is a part, if the framework knows; that does not end with it.
+    """
+
+    def __init__(
+        self,
+        agent: str | None = None,
+        *,
+        is_agent: bool = False,
+        app: str | None = None,
+        workflow: str | None = None,
+    ) -> None:
+        outer = _current.get()
+        if outer and workflow not in (None, outer.workflow):
+            outer = None
+        self.outer = outer
+        self.agent = agent
+        self.is_agent = is_agent
+        self.is_whole = not outer and workflow is None
+        self.workflow: str = outer.workflow if outer else workflow or uuid4().hex
+        self.app: str | None = outer.app if outer else app
+        self.has_called = False
+        self.is_answered = False  # by what began inside of it, since it called
+        self.caller: str | None = outer.leads() if outer else None
+
+    def leads(self) -> str | None:
+        """The agent that led to what begins inside of it now, if that is certain."""
+        if self.is_answered:
+            return None
+        if self.has_called:
+            return self.agent if self.is_agent else None
+        return self.caller
+
+    @contextmanager
+    def current(self) -> Iterator[None]:
+        token = _current.set(self)
+        try:
+            yield
+        finally:
+            _current.reset(token)
+
+    def end(self, on_end: Callable[[str], None]) -> None:
+        if not self.has_called and not self.is_answered:
+            return
+        if self.outer is not None:
+            self.outer.is_answered = True
+        elif self.is_whole:
+            on_end(self.workflow)
+
+
+_current: ContextVar[Run | None] = ContextVar("kairos_client_run", default=None)
+
+
+def identify() -> Identity | None:
+    run = _current.get()
+    if run is None:
+        return None
+    upstream = None if run.has_called else run.caller
+    run.has_called, run.is_answered = True, False
+    return Identity(workflow=run.workflow, agent=run.agent, upstream=upstream, app=run.app)
