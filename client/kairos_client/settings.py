@@ -1,6 +1,7 @@
 """Where Kairos is, as the environment says."""
 
 import os
+from functools import lru_cache
 from typing import NamedTuple
 from urllib.parse import urlsplit
 
@@ -13,6 +14,7 @@ class Origin(NamedTuple):
     port: int
 
 
+@lru_cache(maxsize=256)  # it is asked for every call, of the same few
 def origin(url: str) -> Origin | None:
     """None: it is no URL of a server."""
     try:

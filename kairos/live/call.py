@@ -177,9 +177,11 @@ class Call:
         watcher = asyncio.create_task(_watch(exchange, receive, call))
         outcome: Event = Cancelled(request_id)
         try:
-            async with asyncio.timeout(remaining_s):
+            async with asyncio.timeout(remaining_s) as limit:
                 outcome = await self._forward(await turn, exchange)
         except TimeoutError:
+            if not limit.expired():
+                raise
             raise DeadlinePassed from None
         except KairosError as error:
             outcome = Failed(request_id, error.code)

@@ -98,30 +98,21 @@ def conversation(content: bytes) -> Conversation | None:
     raw = _decoded(_raw_items, prompt.messages or prompt.input) or []
     if len(raw) > _MAX_MESSAGES:
         return None
-    if not raw:
-        text = _text_of(prompt.input or prompt.prompt)
-        return None if not text else _said_once(text, prompt)
+    said_once = "" if raw else _text_of(prompt.input or prompt.prompt)
+    if not (raw or said_once):
+        return None
     system = _text_of(prompt.instructions)
     leading = [item for item in takewhile(_is_system, map(_read, raw)) if item is not None]
     system += "".join(_text_of(item.content) for item in leading)
     raw = raw[len(leading) :]
     last = range(max(0, len(raw) - _TAIL), len(raw))
     items = [(at, _read(raw[at])) for at in last]
+    tail = [_message(at, item) for at, item in items if item and not _is_system(item)]
     return Conversation(
         system=system,
         tools=_tool_names(prompt.tools),
         raw=raw,
-        tail=[_message(at, item) for at, item in items if item and not _is_system(item)],
-        previous=_decoded(_text, prompt.previous_response_id),
-    )
-
-
-def _said_once(text: str, prompt: _Prompt) -> Conversation:
-    return Conversation(
-        system=_text_of(prompt.instructions),
-        tools=_tool_names(prompt.tools),
-        raw=(),
-        tail=[Message(text=text)],
+        tail=[Message(text=said_once)] if said_once else tail,
         previous=_decoded(_text, prompt.previous_response_id),
     )
 

@@ -127,9 +127,9 @@ class Inference:
             _continued(talk, before, tenant),
             _repeated(talk, tenant),
         ):
-            found = {self._clues.get(clue) for clue in clues} - {None}
+            found = {known for clue in clues if (known := self._clues.get(clue)) is not None}
             if found:
-                return {each for each in found if each is not None}
+                return found
         return set()
 
     def _in_part(self, talk: Conversation, tenant: str) -> list[Replied]:

@@ -11,6 +11,7 @@ from kairos.live.identity.conversation import Reply
 _MAX_REPLIES = 32_768
 _MAX_OF_WORKFLOW = 64  # the last
 _KEPT = 512  # characters of a text
+_MAX_HANDED = 16  # texts that a reply passes to tools
 _MAX_HOPS = 16  # from a reply back to those that led to it
 
 
@@ -59,7 +60,7 @@ class Replies:
             parent_ids=parent_ids,
             ids=reply.ids,
             text=reply.text[:_KEPT],
-            handed=tuple(text[:_KEPT] for text in reply.handed[:_MAX_HOPS]),
+            handed=tuple(text[:_KEPT] for text in reply.handed[:_MAX_HANDED]),
         )
         self._by_number[replied.number] = self._by_id[request_id] = replied
         of_workflow = self._of_workflow.setdefault(
