@@ -29,6 +29,8 @@ class Conversation(msgspec.Struct, frozen=True):
     tools: tuple[str, ...]  # names
     raw: Sequence[msgspec.Raw]  # every message behind the system prompt, as the client spelt it
     tail: Sequence[Message]  # the last of them
+    last: Message | None  # reply among these, that the client gives back
+    new: Sequence[Message]  # what came after that
     previous: str | None  # id of the answer that it goes on from
 
 
@@ -108,11 +110,16 @@ def conversation(content: bytes) -> Conversation | None:
     last = range(max(0, len(raw) - _TAIL), len(raw))
     items = [(at, _read(raw[at])) for at in last]
     tail = [_message(at, item) for at, item in items if item and not _is_system(item)]
+    if said_once:
+        tail = [Message(text=said_once)]
+    reply = next((message for message in reversed(tail) if message.is_reply), None)
     return Conversation(
         system=system,
         tools=_tool_names(prompt.tools),
         raw=raw,
-        tail=[Message(text=said_once)] if said_once else tail,
+        tail=tail,
+        last=reply,
+        new=tail if reply is None else [each for each in tail if each.at > reply.at],
         previous=_decoded(_text, prompt.previous_response_id),
     )
 

@@ -134,7 +134,7 @@ class Inference:
 
     def _in_part(self, talk: Conversation, tenant: str) -> list[Replied]:
         """The replies of which it has passages, wherever they stand in it."""
-        told = _told(_new(talk.tail)).encode("utf-8", "replace")
+        told = _told(talk.new).encode("utf-8", "replace")
         passages = self._passages.carried(told, _scope(tenant))
         found = [self._replies.numbered(n) for n, times in passages.items() if times >= _LEAST]
         return [each for each in found if each is not None]
@@ -142,8 +142,8 @@ class Inference:
 
 def _carried(talk: Conversation, replies: Sequence[Replied]) -> list[Replied]:
     """Those of a few replies that the call follows from, with what led to these."""
-    new, last = _new(talk.tail), _last_reply(talk.tail)
-    told, answers = _told(new), {each.answers for each in new} | {talk.previous}
+    last, told = talk.last, _told(talk.new)
+    answers = {each.answers for each in talk.new} | {talk.previous}
     found = [
         each
         for each in replies
@@ -158,7 +158,7 @@ def _carried(talk: Conversation, replies: Sequence[Replied]) -> list[Replied]:
 
 def _results(talk: Conversation, tenant: str) -> Iterator[int]:
     """Of tool calls that a reply asked for; and the reply that it says it goes on from."""
-    for message in _new(talk.tail):
+    for message in talk.new:
         if message.answers is not None:
             yield _hash(tenant, "id", message.answers)
     if talk.previous is not None:
@@ -167,9 +167,8 @@ def _results(talk: Conversation, tenant: str) -> Iterator[int]:
 
 def _continued(talk: Conversation, before: int, tenant: str) -> Iterator[int]:
     """The last reply in it, behind the messages that it answered."""
-    last = _last_reply(talk.tail)
-    if last is not None:
-        yield _hash(tenant, "next", before, last.text)
+    if talk.last is not None:
+        yield _hash(tenant, "next", before, talk.last.text)
 
 
 def _repeated(talk: Conversation, tenant: str) -> Iterator[int]:
@@ -189,17 +188,6 @@ def _clues(reply: Reply, asked: Asked) -> Iterator[int]:
             yield _hash(asked.tenant, "text", text)
 
 
-def _last_reply(tail: Sequence[Message]) -> Message | None:
-    """That the client gives back."""
-    return next((message for message in reversed(tail) if message.is_reply), None)
-
-
-def _new(tail: Sequence[Message]) -> Sequence[Message]:
-    """What came after that."""
-    last = _last_reply(tail)
-    return tail if last is None else [each for each in tail if each.at > last.at]
-
-
 def _told(messages: Iterable[Message]) -> str:
     return "\n".join(message.text for message in messages)
 
@@ -210,8 +198,7 @@ def _prompt(talk: Conversation) -> bytes:
 
 def _hashes(talk: Conversation) -> tuple[int, int]:
     """Of all messages before the last reply that the client gives back, and of all."""
-    last = _last_reply(talk.tail)
-    at = len(talk.raw) if last is None else last.at
+    at = len(talk.raw) if talk.last is None else talk.last.at
     running = hashlib.blake2b(digest_size=8)
     for each in talk.raw[:at]:
         running.update(each)
