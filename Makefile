@@ -4,12 +4,13 @@ BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 DATA := .kafka
 N := 2
+SECONDS := 60
 MODEL := tiny
 # A vLLM of the user's own needs no installing.
 VLLM_INSTALLED := $(if $(KAIROS_VLLM),,.venv-vllm/.installed)
 
 .DEFAULT_GOAL := help
-.PHONY: help install install-vllm install-frameworks demo kafka vllm test test-real test-kafka test-vllm test-frameworks bench experiments experiments-full lint types contracts check acceptance lock clean
+.PHONY: help install install-vllm install-frameworks demo kafka vllm test test-real test-kafka test-vllm test-frameworks test-soak test-acceptance soak fuzz bench experiments experiments-full lint types contracts check acceptance lock clean
 
 help:  ## this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/ - /' | sort
@@ -38,7 +39,7 @@ vllm: $(INSTALLED) $(VLLM_INSTALLED)  ## vLLM instances on the CPU; N=2 MODEL=ti
 	@$(BIN)/python -m kairos.demo.vllm --count $(N) --model $(MODEL) --port $(PORT) $(OPTIONS)
 
 test: $(INSTALLED)  ## unit, property, contract and simulation tests, and end to end on the stand-in
-	@$(BIN)/pytest -m "not real and not kafka and not vllm and not frameworks"
+	@$(BIN)/pytest -m "not real and not kafka and not vllm and not frameworks and not soak and not acceptance"
 
 test-real: $(INSTALLED)  ## end to end on real model servers (llama.cpp)
 	@$(BIN)/pytest -m real
@@ -51,6 +52,23 @@ test-vllm: $(INSTALLED) $(VLLM_INSTALLED)  ## end to end on real vLLM, on the CP
 
 test-frameworks: $(INSTALLED) .venv-frameworks/.installed  ## agents of nine real frameworks, each in its own environment
 	@$(BIN)/pytest -m frameworks
+
+test-soak: $(INSTALLED)  ## two minutes of load before engines that crash, hang and answer wrongly
+	@$(BIN)/pytest -m soak
+
+test-acceptance: $(INSTALLED) $(VLLM_INSTALLED)  ## twenty minutes: real vLLM killed and restarted under load; five minutes of overload
+	@$(BIN)/pytest -m acceptance -s
+
+soak: SECONDS := 1800
+soak: N := 3
+soak: SEED := 1
+soak: $(INSTALLED)  ## half an hour of load before engines that crash, hang and answer wrongly; SECONDS=1800 SEED=1 N=3
+	@$(BIN)/python -m tests.soak --seconds $(SECONDS) --seed $(SEED) --engines $(N)
+
+fuzz: .venv-fuzz/.installed  ## random input to each parser, led by what code it reaches; SECONDS=60 for each
+	@.venv-fuzz/bin/python -m tests.fuzz.run $(SECONDS)
+.venv-fuzz/.installed: requirements-runtime.lock tests/fuzz/requirements.lock scripts/install-fuzzer.sh
+	@sh scripts/install-fuzzer.sh .venv-fuzz
 
 bench: $(INSTALLED)  ## what the gateway, learning, ranking, queueing, placing and Kafka cost; how fast a pool is simulated
 	@$(BIN)/python -m bench.gateway
@@ -81,12 +99,12 @@ types: $(INSTALLED)  ## mypy --strict, benches and experiments included
 contracts: $(INSTALLED)  ## imports point one way
 	@$(BIN)/lint-imports
 
-acceptance: check test-real test-kafka test-vllm test-frameworks bench experiments-full  ## all of it: five hours
+acceptance: check test-real test-kafka test-vllm test-frameworks test-acceptance soak bench experiments-full  ## all of it: five hours
 
 check: test lint types contracts  ## everything that needs no real engine
 
 lock: $(INSTALLED)  ## rewrite the lock files from pyproject.toml
 	@sh scripts/lock.sh $(VENV)
 
-clean:  ## remove what install, install-vllm and kafka made
-	rm -rf $(VENV) .venv-vllm .venv-bench .kafka
+clean:  ## remove what install, install-vllm, fuzz and kafka made
+	rm -rf $(VENV) .venv-vllm .venv-bench .venv-fuzz .kafka .fuzz

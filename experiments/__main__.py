@@ -3,24 +3,28 @@
     python -m experiments list
     python -m experiments run e15_colocated e18_ablation    the missing runs of two claims
     python -m experiments run --quick                       a reduced grid of all, in minutes
+    python -m experiments confirm                           runs of earlier code that are still good
     python -m experiments report                            REPORT.md anew, from the rows there are
 
-A grid that was broken off goes on where it was, as long as the code is the same; a section that
-measures for itself is measured again where the commit is another. The rates of the
-three loads are kept; `rates` finds those of new workloads.
+A grid that was broken off goes on where it was, as long as the code is the same; what other code
+ran counts after `confirm` found that it would come out the same now. A section that measures for
+itself is measured again where the commit is another. The rates of the three loads are kept; `rates`
+finds those of new workloads.
 """
 
 import argparse
 import os
 import sys
+from collections.abc import Iterable
 
 from bench.report import Figure
 from experiments.claim import Claim, Study, View
-from experiments.grids import rows_path, run_missing
+from experiments.confirm import confirm
+from experiments.grids import Grid, rows_path, run_missing
 from experiments.page import write_page
-from experiments.rates import find, rates
+from experiments.rates import Rates, find, rates
 from experiments.report import add_figures, commit, write_rows
-from experiments.runs import Results
+from experiments.runs import Cell, Results
 from experiments.sections import CLAIMS, SECTIONS, first_line, read_rows, rows_file
 from experiments.workloads import WORKLOADS
 
@@ -37,8 +41,16 @@ def main() -> None:
         case "run":
             _run(options.names or list(SECTIONS), options.quick, options.processes)
             _report(options.quick)
+        case "confirm":
+            cells = [cell for claim in CLAIMS.values() for cell in _cells(claim.grids, rates())]
+            for line in confirm(cells, Results(rows_path(quick=False)), options.processes):
+                print(line, flush=True)
         case "report":
             _report(options.quick)
+
+
+def _cells(grids: Iterable[Grid], known: Rates, quick: bool = False) -> list[Cell]:
+    return [cell for grid in grids for _, cell in grid.cells(known, quick)]
 
 
 def _run(names: list[str], quick: bool, processes: int) -> None:
@@ -48,11 +60,12 @@ def _run(names: list[str], quick: bool, processes: int) -> None:
         sys.exit(f"no rates of {', '.join(sorted(unknown))}: python -m experiments rates")
     for name in names:
         section = SECTIONS[name]
-        if isinstance(section, Study) and not _is_measured(name, section, quick):
+        if isinstance(section, Study) and section.measure is not None:
+            if _is_measured(name, section, quick):
+                continue
             print(f"{name}: measuring", file=sys.stderr)
             write_rows(rows_file(name, quick), section.measure(quick))
-    cells = [cell for grid in grids for _, cell in grid.cells(known, quick)]
-    run_missing(cells, Results(rows_path(quick)), processes)
+    run_missing(_cells(grids, known, quick), Results(rows_path(quick)), processes)
 
 
 def _is_measured(name: str, study: Study, quick: bool) -> bool:
@@ -91,6 +104,7 @@ def _parser() -> argparse.ArgumentParser:
         if what == "run":
             command.add_argument("names", nargs="*", metavar="NAME", choices=[[], *SECTIONS])
             _processes(command)
+    _processes(commands.add_parser("confirm", help="keep runs that today's code gives again"))
     command = commands.add_parser("rates", help="find the rates of the loads")
     command.add_argument(
         "names",

@@ -45,11 +45,12 @@ class Claim(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Study(msgspec.Struct, frozen=True, kw_only=True):
-    """A section that measures for itself: its rows are in a file of its name."""
+    """A section that measures for itself: its rows are in a file of its name. `measure` is None
+    where a command of its own does, on a machine that few have."""
 
     title: str
     row: type[msgspec.Struct]  # with the `commit` that it was measured at
-    measure: Callable[[bool], Iterable[msgspec.Struct]]  # of whether it is reduced
+    measure: Callable[[bool], Iterable[msgspec.Struct]] | None  # of whether it is reduced
     section: Callable[[Sequence[Any]], str]
     draw: Callable[[Sequence[Any], Path], None] | None = None
     figures: Callable[[Sequence[Any]], list[Figure]] = lambda _: []

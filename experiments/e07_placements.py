@@ -4,6 +4,10 @@ Expected of the default: on the paper's applications within 3 % of the same plac
 answer's length known; no worse than `least-kv` anywhere, beyond noise; and on recorded coding
 agents, whose prompts are mostly prefixes that an instance may hold, 15 % or more quicker than
 `least-kv` at high load, and quicker than `affinity`, which goes by prefixes alone.
+
+Found: as expected, but for 0.3 to 0.6 % on the paper's applications, at middle and high load:
+`least-kv` leaves a little more in the queue there, where the order counts. With every length known
+the placement gains 2 % where memory binds, nothing where compute does.
 """
 
 from bench.report import Figure

@@ -3,7 +3,7 @@
 The paper: Kairos' latency per token is below Parrot's by 42.1 to 57.4 % in the mean, and below
 Ayo's by 21.8 to 24.6 %. Expected: the same, and fewer preemptions.
 
-Found: per token as in the paper, or better. P99 end to end is 4 to 7 % above that of the paper's
+Found: per token as in the paper, or better. P99 end to end is 4 to 8 % above that of the paper's
 Kairos, which is the price of the order: the oracle's is higher still.
 """
 

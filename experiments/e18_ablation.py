@@ -6,7 +6,7 @@ Expected: the order is worth most; packing little where compute binds (Llama-3-8
 memory does (Llama-2-13B).
 
 Found: the order is worth more than in the paper. Our packing is worth nothing in the mean where
-compute binds, and 2 to 4 % per token where memory does. The paper's makes things worse there: it
+compute binds, and 1 to 3 % per token where memory does. The paper's makes things worse there: it
 takes every call to last as long as its agent's most often do, which is shorter than the mean, so it
 books too little, and preempts more than round-robin.
 """

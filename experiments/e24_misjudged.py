@@ -6,6 +6,11 @@ learnt, as all do, but soon ends; 30 % of the calls do not say whose they are; a
 what is left of a workflow is off by a factor of 2 or 4 (log-normal). Expected: ours learns anew
 within the run, and at worst comes to what `least-kv` with `fcfs` makes of it: an order without any
 knowledge.
+
+Found: as expected. Where agents change, and in a cold start, ours is 7 % under the paper's Kairos.
+What hurts is what is not said: with 30 % of the calls anonymous, 23 % are left of the 32 % that
+ours gains on no order, and the oracle, to which all calls are known, is 15 % lower. Estimates off
+by a factor of 2 cost 9 to 14 %, by 4 24 to 28 %: still 22 to 29 and 13 to 19 % under no order.
 """
 
 from experiments.claim import Claim, View, tables_of

@@ -2,6 +2,10 @@
 
 Expected: who goes by memory and speed (`kairos`) gains on who goes by turns; a larger share of the
 work goes to the larger instances.
+
+Found: with the order, 9 to 35 % under `least-kv` with `fcfs`; the placement alone, under our order,
+is worth 1.6, 0.7 and 0.6 % from low to high load. Which share of the work goes where is not in the
+rows.
 """
 
 from functools import partial

@@ -4,6 +4,11 @@ A hundred applications of ten agents each, with lengths of their own, made up: c
 at random. Expected: a decision (one fact, with all that it leads to) in well under a millisecond in
 the median, and no more at the end of the run than at its beginning. A quarter of an hour of one
 core.
+
+Found: no more at the end, but not below a millisecond where the pool is full: 0.1 to 0.35 ms where
+there is room, 2 ms where there is none and thousands wait. There each fact tries the eight requests
+that are next on all 64 instances, 0.2 ms each, before it is known that none fits. Measured beside
+other work; by this one core decides for some 250 calls a second when overloaded.
 """
 
 import time

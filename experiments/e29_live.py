@@ -110,12 +110,12 @@ async def _rows(quick: bool) -> AsyncIterator[Row]:
                     combination=name,
                     workflows=len(submissions),
                     calls=calls,
-                    measured=_side(ran.replayed.metrics, ran.counts.preemptions / calls),
+                    measured=side_of(ran.replayed.metrics, ran.counts.preemptions / calls),
                     simulated=simulated(profile, before, submissions, policy, placement),
                     others_cores=ran.cores.others,
                     profile=profile,
                 )
-                _tell(_line(row))
+                _tell(line(row))
                 yield row
 
 
@@ -123,7 +123,8 @@ def _tell(line: str) -> None:
     print(line, file=sys.stderr, flush=True)
 
 
-def _line(row: Row) -> str:
+def line(row: Row) -> str:
+    """What came of it, in short."""
     return (
         f"repetition {row.repetition}, {row.combination}: mean end to end "
         f"{row.measured.e2e_s['mean']:.2f} s, simulated {row.simulated.e2e_s['mean']:.2f} s"
@@ -154,10 +155,11 @@ def simulated(
         row for row in world.metrics.rows if row.request.workflow_started_at >= offset_us
     ]
     record = metrics.record()
-    return _side(record, record["preemptions_per_call"])
+    return side_of(record, record["preemptions_per_call"])
 
 
-def _side(record: Mapping[str, Any], preemptions_per_call: float) -> Side:
+def side_of(record: Mapping[str, Any], preemptions_per_call: float) -> Side:
+    """Of a metrics record."""
     return Side(
         e2e_s={name: _rounded(value) for name, value in record["e2e_s"].items()},
         s_per_token={name: _rounded(value) for name, value in record["s_per_token"].items()},
@@ -218,11 +220,11 @@ def _ratios(rows: Sequence[Row], name: str, side: str, metric: str) -> list[floa
     return [ours / theirs for ours, theirs in pairs]
 
 
-def figures(rows: Sequence[Row]) -> list[Figure]:
+def figures(rows: Sequence[Row], on: str = "real vLLM") -> list[Figure]:
     """What a policy is worth, measured; beside it what the model says."""
     return [
         Figure(
-            name=f"real vLLM, mean {shown}, {name} over {BASELINE}",
+            name=f"{on}, mean {shown}, {name} over {BASELINE}",
             value=round(_ratio(rows, name, "measured", metric).mean, 4),
             unit="ratio",
             target=1.0 if name == "kairos" else None,
@@ -232,7 +234,7 @@ def figures(rows: Sequence[Row]) -> list[Figure]:
             },
         )
         for name in COMPARED
-        if name != BASELINE
+        if name != BASELINE and any(row.combination == name for row in rows)
         for metric, shown in METRICS.items()
     ]
 

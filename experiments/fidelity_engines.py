@@ -59,25 +59,34 @@ async def engines(
 
 
 async def calibrated(urls: Sequence[str], limits: Limits) -> EngineProfile:
-    """The profile that `kairos calibrate` makes of engines that run, all busy at once. What it
-    prints goes where this process prints its errors.
+    """The profile that `kairos calibrate` makes of engines that run, all busy at once.
 
     Raises:
         SetupError: it did not come to its end.
     """
     with tempfile.TemporaryDirectory() as directory:
         file = Path(directory) / "engines.toml"
-        status = await _run(
-            "calibrate",
-            *(f"--engine={url}" for url in urls),
-            f"--output={file}",
+        await calibrate(
+            urls,
+            file,
             f"--max-num-seqs={limits.max_num_seqs}",
             f"--max-num-batched-tokens={limits.max_num_batched_tokens}",
             "--quick",
         )
-        if status != 0:
-            raise SetupError(f"kairos calibrate ended with {status}")
         return limits.of(profile(str(file)))
+
+
+async def calibrate(urls: Sequence[str], file: Path, *options: str) -> None:
+    """Write the profile of engines that run there. What `kairos calibrate` prints goes where this
+    process prints its errors.
+
+    Raises:
+        SetupError: it did not come to its end.
+    """
+    engines = (f"--engine={url}" for url in urls)
+    status = await _run("calibrate", *engines, f"--output={file}", *options)
+    if status != 0:
+        raise SetupError(f"kairos calibrate ended with {status}")
 
 
 async def _run(*arguments: str) -> int:

@@ -51,9 +51,9 @@ async def play(
     serve += [f"--policy={policy}", f"--placement={placement}"]
     async with serving(serve, len(engines)) as (process, url):
         meter = Meter(process.pid)
-        began_at, used, preempted = time.monotonic(), meter.read(), await _preemptions(engines)
+        began_at, used, preempted = time.monotonic(), meter.read(), await preemptions(engines)
         replayed = await Replay(url, submissions, time_limit_s=time_limit_s).run()
-        preempted = await _preemptions(engines) - preempted
+        preempted = await preemptions(engines) - preempted
         used_by = cores(used, meter.read(), time.monotonic() - began_at)
     check(replayed)
     return Played(
@@ -77,7 +77,7 @@ def check(replayed: Replayed) -> None:
     )
 
 
-async def _preemptions(engines: Sequence[str]) -> int:
+async def preemptions(engines: Sequence[str]) -> int:
     """Of all calls so far."""
     total = 0.0
     async with aiohttp.ClientSession(raise_for_status=True) as session:

@@ -61,7 +61,9 @@ class Pool:
             learnt = Path(directory) / "learnt.json"
             learnt.write_bytes(self._learnt)
             before = await idle_counts(self._urls)
-            options = _options(self._urls, self._limits, policy, placement, learnt)
+            options = serve_options(
+                self._urls, self._limits.max_num_seqs, policy, placement, learnt
+            )
             async with serving(options, len(self._urls)) as (process, url):
                 meter = Meter(process.pid)
                 began_at, used = time.monotonic(), meter.read()
@@ -102,15 +104,21 @@ async def learnt_pool(
     learnt of these submissions, from nothing, all runs begin with."""
     sizes = await _sizes(urls[0], model)
     tell(f"learning from {len(submissions)} workflows under {placement}")
-    return Pool(urls, limits, sizes, await _learnt(urls, limits, submissions, placement))
+    learnt = await learnt_of(urls, limits.max_num_seqs, submissions, placement)
+    return Pool(urls, limits, sizes, learnt)
 
 
-async def _learnt(
-    urls: Sequence[str], limits: Limits, submissions: Sequence[Submission], placement: str
+async def learnt_of(
+    urls: Sequence[str], max_num_seqs: int, submissions: Sequence[Submission], placement: str
 ) -> bytes:
+    """The content of the file that a Kairos keeps which has served these submissions.
+
+    Raises:
+        SetupError: Kairos did not start, or some workflow did not come to its end.
+    """
     with tempfile.TemporaryDirectory() as directory:
         learnt = Path(directory) / "learnt.json"
-        options = _options(urls, limits, POLICY, placement, learnt)
+        options = serve_options(urls, max_num_seqs, POLICY, placement, learnt)
         async with serving(options, len(urls)) as (process, url):
             check(await replay(url, submissions))
             process.send_signal(signal.SIGTERM)  # it saves what it has learnt
@@ -122,10 +130,11 @@ async def _learnt(
         return learnt.read_bytes()
 
 
-def _options(
-    urls: Sequence[str], limits: Limits, policy: str, placement: str, learnt: Path
+def serve_options(
+    urls: Sequence[str], max_num_seqs: int, policy: str, placement: str, learnt: Path
 ) -> list[str]:
-    told = [f"--engine={url},max_num_seqs={limits.max_num_seqs}" for url in urls]
+    """Of `kairos serve`. `learnt`: the file that it begins with, if it is there, and keeps."""
+    told = [f"--engine={url},max_num_seqs={max_num_seqs}" for url in urls]
     return [*told, f"--policy={policy}", f"--placement={placement}", f"--learnt={learnt}"]
 
 

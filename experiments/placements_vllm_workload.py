@@ -21,19 +21,21 @@ _MADE = 200  # workflows of each app, of which runs draw
 _MADE_OF = 1  # their seed
 
 
-def offered(count: int, rate_per_s: float, repetition: int) -> list[Submission]:
+def offered(
+    count: int, rate_per_s: float, repetition: int, max_context: int = MAX_CONTEXT
+) -> list[Submission]:
     """The same for the same repetition, for all placements alike; with others it shares workflows,
-    but neither their order nor the instants at which they come."""
+    but neither their order nor the instants at which they come. At most 400."""
     random = Random(repetition)  # noqa: S311  (a workload, no secret)
     chosen = [
         each
         for app, weight in MIX.items()
-        for each in random.sample(_of(app), round(count * weight / sum(MIX.values())))
+        for each in random.sample(_of(app, max_context), round(count * weight / sum(MIX.values())))
     ]
     at_us = arrivals(ARRIVALS, len(chosen), rate_per_s, repetition)
     return submissions(chosen, at_us, repetition)
 
 
 @cache
-def _of(app: str) -> Sequence[Workflow]:
-    return tuple(scaled(generate(application(app), _MADE, _MADE_OF), MAX_CONTEXT))
+def _of(app: str, max_context: int) -> Sequence[Workflow]:
+    return tuple(scaled(generate(application(app), _MADE, _MADE_OF), max_context))

@@ -30,11 +30,18 @@ def write_rows(path: Path, rows: Iterable[msgspec.Struct]) -> None:
     written.replace(path)
 
 
-def commit() -> str:
-    """Of the code that runs; `+` when files that git tracks have changed since."""
-    describe = ["git", "describe", "--always", "--exclude=*", "--abbrev=12", "--dirty=+"]
-    done = subprocess.run(describe, cwd=EXPERIMENTS, capture_output=True, text=True, check=False)  # noqa: S603
-    return done.stdout.strip() or "unknown"
+def commit(directory: Path = EXPERIMENTS) -> str:
+    """Of the code that runs; `+` when files that git tracks have changed since, but for those that
+    experiments write."""
+    described = _git(directory, "describe", "--always", "--exclude=*", "--abbrev=12")
+    written = (":(exclude)REPORT.md", ":(exclude)report.json", ":(exclude)results")
+    changed = _git(directory, "diff", "--name-only", "HEAD", "--", ":/", *written).stdout
+    return described.stdout.strip() + "+" * bool(changed) or "unknown"
+
+
+def _git(directory: Path, *words: str) -> "subprocess.CompletedProcess[str]":
+    command = ["git", *words]
+    return subprocess.run(command, cwd=directory, capture_output=True, text=True, check=False)  # noqa: S603
 
 
 @contextmanager

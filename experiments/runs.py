@@ -59,8 +59,8 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Row(msgspec.Struct, frozen=True, kw_only=True):
-    commit: str
-    code: str  # see `code_of`
+    commit: str  # at which it was run
+    code: str  # see `code_of`; of later code, where that was found to give the same (`confirm.py`)
     cell: Cell
     outcome: Outcome
 
@@ -168,8 +168,8 @@ class Results:
         """Whether this code has run it."""
         return cell in self.rows and self.rows[cell].code == code_of(cell)
 
-    def add(self, row: Row) -> None:
-        self.rows[row.cell] = row
+    def add(self, *rows: Row) -> None:
+        self.rows |= {row.cell: row for row in rows}
         ordered = sorted(self.rows.values(), key=lambda each: msgspec.json.encode(each.cell))
         write_rows(self._path, ordered)
 

@@ -32,6 +32,7 @@ _MODULES = (
     "e28_scale",
     "e29_live",
     "e30_yesterday",
+    "e31_gpu",
 )
 _MADE = {name: import_module(f"experiments.{name}") for name in _MODULES}
 SECTIONS: dict[str, Claim | Study] = {

@@ -12,6 +12,7 @@ from kairos.events import (
     Finished,
     FirstToken,
     Record,
+    Returned,
 )
 from kairos.model import Request
 
@@ -20,6 +21,11 @@ _OUTCOMES: dict[type, Outcome] = {
     Finished: "finished",
     Failed: "failed",
     Cancelled: "cancelled",
+}
+_REFUSALS: dict[str, Outcome] = {
+    "no_other": "failed",
+    "cancelled": "cancelled",
+    "out_of_time": "cancelled",
 }
 
 
@@ -38,6 +44,7 @@ class CallRow(msgspec.Struct):
     preemptions: int | None = None
     recomputed_tokens: int | None = None
     wasted_tokens: int | None = None  # generated for a call that failed
+    returned: int = 0  # so often it was passed on to another instance
 
     @property
     def instance_id(self) -> str | None:
@@ -70,15 +77,24 @@ class CallTracker:
                 row = self._open.get(request_id)
                 if row is not None and row.first_token_at is None:
                     row.first_token_at = record.at
+            case Returned(request_id=request_id):
+                self._told_return(request_id)
             case Finished() | Failed() | Cancelled() as fact:
                 self._told_end(fact, record.at, ended)
         for command in record.commands:
             if not isinstance(command, Dispatch):
-                self._end(command.request_id, "refused", record.at, ended)
+                outcome = _REFUSALS.get(command.reason, "refused")
+                self._end(command.request_id, outcome, record.at, ended)
             elif command.request_id in self._open:
                 row = self._open[command.request_id]
                 row.dispatch, row.dispatched_at = command, record.at
         return ended
+
+    def _told_return(self, request_id: str) -> None:
+        row = self._open.get(request_id)
+        if row is not None and row.dispatch is not None:
+            row.dispatch = row.dispatched_at = row.first_token_at = None
+            row.returned += 1
 
     def _told_end(self, fact: Finished | Failed | Cancelled, at: int, ended: list[CallRow]) -> None:
         row = self._end(fact.request_id, _OUTCOMES[type(fact)], at, ended)

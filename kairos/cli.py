@@ -6,7 +6,8 @@ import logging
 import os
 import signal
 import sys
-from collections.abc import Coroutine, Mapping
+from collections.abc import Callable, Coroutine, Mapping
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -22,6 +23,11 @@ from kairos.scheduler.policies import POLICIES
 
 if TYPE_CHECKING:
     from kairos.demo.engines import Kind
+    from kairos.live.service import Service
+
+logger = logging.getLogger(__name__)
+
+Load = Callable[[], config.Settings]
 
 SERVE, DEMO = config.Settings(), Options()  # the defaults
 POLICY_HELP = (
@@ -72,7 +78,10 @@ def serve(
     ] = None,
     admin_port: Annotated[
         int | None,
-        typer.Option(help=f"Port of the operators' routes, on loopback [{SERVE.admin_port}]."),
+        typer.Option(
+            help="Port of the operators' routes, by which engines are added and removed, too; on "
+            f"loopback [{SERVE.admin_port}]."
+        ),
     ] = None,
     log: Annotated[
         Path | None, typer.Option(help="Keep facts and decisions (no bodies) in this directory.")
@@ -91,7 +100,8 @@ def serve(
     """Serve OpenAI's API in front of one or more engines.
 
     Every option can also stand in the file, or in the environment as KAIROS_PORT and so on. The
-    command line wins over the environment, and that over the file.
+    command line wins over the environment, and that over the file. On SIGHUP the file is read
+    again: engines, API keys and limits on bodies change at once, the rest when it is restarted.
 
     Example: kairos serve --engine http://gpu1:8000 --engine http://gpu2:8000
     """
@@ -107,16 +117,18 @@ def serve(
         "learnt_path": str(learnt) if learnt else None,
         "engine": [config.parse_engine(text) for text in engine] if engine else None,
     }
-    settings = _engine_settings("serve", config_file, arguments)
+    load = partial(_engine_settings, "serve", config_file, arguments)
+    settings = load()
     if settings.bus != "memory" and settings.learnt_path is not None:
         raise SetupError("leave out --learnt: with --bus, what is learnt is on kairos.profiles")
-    _run(_serve(settings))
+    _run(_serve(settings, load if config_file is not None else None))
 
 
-async def _serve(settings: config.Settings) -> None:
+async def _serve(settings: config.Settings, load: Load | None) -> None:
     from kairos.live.service import running
 
     stop = _stop_signal()
+    _on_hangup(lambda: None)  # what it is to read has just been read
     async with running(settings) as service:
         process.collect_less_often()
         process.switch_threads_often()
@@ -124,6 +136,7 @@ async def _serve(settings: config.Settings) -> None:
         typer.echo(f"kairos: serving on {service.url}/v1, operators' routes on {service.admin_url}")
         if not config.is_loopback(settings.host) and not settings.key:
             typer.echo("kairos: no API keys are configured, so anyone who reaches it may call")
+        _on_hangup(partial(_reload, service, load))
         await stop.wait()
         typer.echo("kairos: stopping; running calls may finish")
 
@@ -163,7 +176,8 @@ def balance(
     """Decide for a pool of engines over Kafka, or stand by, without serving clients over HTTP.
 
     Of all `kairos balance` and `kairos serve --bus` of a pool one decides at a time; if it dies,
-    another takes over within seconds, with the queue as it was. All must name the same engines.
+    another takes over within seconds, with the queue as it was. All must name the same engines;
+    on SIGHUP those in the file are read again.
 
     Example: kairos balance --bus kafka://broker:9092 --engine http://gpu1:8000
     """
@@ -177,21 +191,24 @@ def balance(
         "port": port,
         "log_dir": str(log) if log else None,
     }
-    settings = _engine_settings("balance", config_file, arguments)
+    load = partial(_engine_settings, "balance", config_file, arguments)
+    settings = load()
     if settings.bus == "memory":
         raise SetupError("name the bus: kairos balance --bus kafka://HOST:PORT")
-    _run(_balance(settings))
+    _run(_balance(settings, load if config_file is not None else None))
 
 
-async def _balance(settings: config.Settings) -> None:
+async def _balance(settings: config.Settings, load: Load | None) -> None:
     from kairos.live.service import balancing
 
     stop = _stop_signal()
+    _on_hangup(lambda: None)  # what it is to read has just been read
     async with balancing(settings) as service:
         process.collect_less_often()
         process.switch_threads_often()
         process.allow_many_connections()
         typer.echo(f"kairos: pool {settings.pool} on {settings.bus}; figures on {service.url}")
+        _on_hangup(partial(_reload, service, load))
         await stop.wait()
         typer.echo("kairos: stopping; running calls may finish")
 
@@ -238,6 +255,17 @@ def _stop_signal() -> asyncio.Event:
     for signal_number in (signal.SIGINT, signal.SIGTERM):
         asyncio.get_running_loop().add_signal_handler(signal_number, stop.set)
     return stop
+
+
+def _on_hangup(act: Callable[[], None]) -> None:
+    asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, act)
+
+
+def _reload(service: "Service", load: Load | None) -> None:
+    if load is None:
+        logger.warning("there is nothing to read again: it was started without --config")
+    else:
+        service.reload(load)
 
 
 @app.command()

@@ -14,14 +14,26 @@ from kairos.balancer import MAX_WAITING
 from kairos.dispatcher.placements import PLACEMENTS
 from kairos.envelope import NAME
 from kairos.errors import SetupError
-from kairos.model import IDENTIFIER, SECOND
+from kairos.model import IDENTIFIER, SECOND, Budget
 from kairos.position import IDLE_US
 from kairos.scheduler.policies import POLICIES
 from kairos.scheduler.queue import MAX_WAIT_US
 
+STALL_S, ANSWER_S = 120, 600
+
 # vLLM's own default; an engine tells its KV memory, but not this.
 MAX_NUM_SEQS = 256
 MAX_TOKEN_US = 60 * SECOND
+MAX_LIMIT = 10**12  # of an engine's sequences and tokens
+MAX_ENGINES = 1_000  # each is asked once a second how it is
+MAX_URL = 1_000  # characters
+_LABEL = r"[A-Za-z0-9_-]{1,63}"
+# What is taken by whoever looks up the host, and by the HTTP client, without a complaint.
+_URL = re.compile(
+    rf"https?://(?:[^/?#\s]*@)?(?:{_LABEL}(?:\.{_LABEL})*\.?|\[[0-9A-Fa-f:.]+(?:%25\w+)?\])"
+    r"(?::[0-9]{1,5})?(?:/(?:(?![?#])[!-~])*)?",
+    re.ASCII | re.IGNORECASE,
+)
 _BODY_FIELD = re.compile(r"user|prompt_cache_key|metadata(\.[A-Za-z0-9_-]{1,64}){1,4}")
 _SECRET = re.compile(r"password|secret|passphrase|key\.pem|oauthbearer\.config")
 
@@ -62,6 +74,11 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     placement: str = "kairos"
     max_waiting: int = MAX_WAITING
     max_wait_s: int = MAX_WAIT_US // SECOND  # in the queue; after half of it a request goes first
+    budget_calls: int | None = None  # that a workflow may make; a client can ask for less
+    budget_tokens: int | None = None  # of prompts and answers, that it may use
+    budget_s: int | None = None  # from its first call on; then its calls end
+    stall_s: int = STALL_S  # so long an engine's stream may bring no event
+    answer_s: int = ANSWER_S  # so long an answer that comes whole may take
     workflow_idle_s: int = IDLE_US // SECOND  # of silence, after which a workflow has ended
     max_body_bytes: int = 32 << 20
     max_held_bytes: int = 1 << 30  # by the bodies of all calls in flight
@@ -84,6 +101,12 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     def __repr__(self) -> str:
         shown = msgspec.structs.replace(self, kafka=dict.fromkeys(self.kafka, "..."))
         return msgspec.Struct.__repr__(shown)
+
+    @property
+    def budget(self) -> Budget:
+        """The most that a workflow may use."""
+        wall_us = None if self.budget_s is None else self.budget_s * SECOND
+        return Budget(self.budget_calls, self.budget_tokens, wall_us)
 
     @property
     def learnt_file(self) -> Path | None:
@@ -162,7 +185,7 @@ def _read_file(path: Path) -> dict[str, Any]:
         msgspec.convert(given, Settings)
     except OSError as error:
         raise SetupError(f"--config {path}: {error.strerror}") from None
-    except (tomllib.TOMLDecodeError, msgspec.ValidationError, UnicodeDecodeError) as error:
+    except (ValueError, RecursionError, msgspec.ValidationError) as error:  # TOML's among them
         raise SetupError(f"--config {path}: {error}") from None
     return given
 
@@ -202,23 +225,35 @@ def _check(settings: Settings, environ: Mapping[str, str]) -> None:
     for name in (
         "max_waiting",
         "max_wait_s",
+        "stall_s",
+        "answer_s",
         "workflow_idle_s",
         "max_body_bytes",
         "max_held_bytes",
+        "budget_calls",
+        "budget_tokens",
+        "budget_s",
     ):
-        if getattr(settings, name) < 1:
+        value = getattr(settings, name)
+        if value is not None and value < 1:
             raise SetupError(f"{name} must be at least 1")
-    for engine in settings.engine:
-        _check_engine(engine, environ)
-    ids = [engine.id for engine in settings.engine]
-    if doubled := {engine_id for engine_id in ids if ids.count(engine_id) > 1}:
-        raise SetupError(f"engine {doubled.pop()} is named twice")
+    _check_engines(settings.engine, environ)
     _check_keys(settings.key)
     for name, path in settings.identity.items():
         if not _BODY_FIELD.fullmatch(path):
             raise SetupError(
                 f"identity.{name}: '{path}' is none of user, prompt_cache_key and metadata.NAME"
             )
+
+
+def _check_engines(engines: tuple[EngineSettings, ...], environ: Mapping[str, str]) -> None:
+    if len(engines) > MAX_ENGINES:
+        raise SetupError(f"{len(engines)} engines are too many: at most {MAX_ENGINES}")
+    for engine in engines:
+        check_engine(engine, environ)
+    ids = [engine.id for engine in engines]
+    if doubled := {engine_id for engine_id in ids if ids.count(engine_id) > 1}:
+        raise SetupError(f"engine {doubled.pop()} is named twice")
 
 
 def _check_keys(keys: tuple[KeySettings, ...]) -> None:
@@ -257,9 +292,10 @@ def _check_known(what: str, name: str, known: Mapping[str, object]) -> None:
         raise SetupError(f"there is no {what} '{name}'; known: {', '.join(sorted(known))}")
 
 
-def _check_engine(engine: EngineSettings, environ: Mapping[str, str]) -> None:
+def check_engine(engine: EngineSettings, environ: Mapping[str, str]) -> None:
+    """Raises SetupError: a value is wrong; the message names it and what it may be."""
     if not _is_http_url(engine.url):
-        shown = _without_user(engine.url)
+        shown = _without_user(engine.url)[:200]
         raise SetupError(f"engine '{shown}' is no URL such as http://127.0.0.1:8101")
     if "@" in urlsplit(engine.url).netloc:
         raise SetupError(f"engine {engine.id}: put its key into api_key_env, not into the URL")
@@ -269,14 +305,16 @@ def _check_engine(engine: EngineSettings, environ: Mapping[str, str]) -> None:
         value = getattr(engine, name)
         if value is not None and value < 1:
             raise SetupError(f"engine {engine.id}: {name} must be at least 1")
+        if value is not None and value >= MAX_LIMIT:
+            raise SetupError(f"engine {engine.id}: {name} must be under {MAX_LIMIT}")
     if engine.token_us is not None and not 0 < engine.token_us < MAX_TOKEN_US:
         raise SetupError(f"engine {engine.id}: token_us must be over 0 and under {MAX_TOKEN_US}")
 
 
 def _is_http_url(url: str) -> bool:
     try:
-        parts = urlsplit(url)
-        return parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+        is_plain = len(url) <= MAX_URL and _URL.fullmatch(url) is not None
+        return is_plain and urlsplit(url).port != 0
     except ValueError:  # brackets or a port that make no sense
         return False
 

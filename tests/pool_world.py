@@ -18,8 +18,9 @@ from kairos.dispatcher.placements import PLACEMENTS
 from kairos.errors import KairosError, MessageTooLarge, Unavailable, UpstreamUnreachable
 from kairos.events import InstanceJoined, Record
 from kairos.live.body import Body
-from kairos.live.call import Call, Exchange
+from kairos.live.call import Call
 from kairos.live.engine import HttpEngine, Upstream
+from kairos.live.exchange import Exchange
 from kairos.live.kafka.connection import MESSAGE_BYTES
 from kairos.live.kafka.producer import message_bytes
 from kairos.live.kafka.subscription import Assigned, CaughtUp, Received, Revoked
@@ -179,6 +180,9 @@ class Content:
         data, self._data = self._data, b""
         return data
 
+    async def read(self, _):
+        return await self.readany()
+
     async def iter_any(self):
         yield await self.readany()
 
@@ -204,7 +208,7 @@ class Engine(HttpEngine):
         super().__init__(Upstream(name, f"http://{name}") for name in process.world.fleet)
         self._process = process
 
-    async def send(self, instance_id, method, url, headers, body):
+    async def send(self, instance_id, method, url, headers, body, *, streams):
         world, name = self._process.world, headers["X-Request-Id"]
         running = Running(self._process, name, instance_id, world.loop.create_future())
         world.started(running)
@@ -265,6 +269,7 @@ class Client:
             process.performer,
             process.engine,
             lambda error: None,
+            tries_again=True,
         )
         try:
             await call.run(exchange, receive)
@@ -575,6 +580,12 @@ def life(records):
                 lives[name].append(kind)
                 states[name] = cause
             performers[name] = headers[PERFORMER]
+        elif kind == "Returned":
+            name = event.request_id
+            if name in states:
+                assert states[name][1] == "runs", name
+                lives[name].append(kind)
+                states[name] = (states[name][0], "waits")
         elif kind in ("Finished", "Failed", "Cancelled"):
             name = event.request_id
             if name in states:
@@ -583,7 +594,8 @@ def life(records):
         for command in record.commands:
             name = command.request_id
             kind = type(command).__name__
-            assert states[name][1] == "waits", (name, kind)
+            is_cancelled = kind == "Refuse" and command.reason == "cancelled"
+            assert is_cancelled or states[name][1] == "waits", (name, kind)
             lives[name].append(kind)
             if kind == "Dispatch":
                 states[name] = (states[name][0], "runs")

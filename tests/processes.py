@@ -58,6 +58,11 @@ class Process:
     def ended(self):
         return self._process.poll() is not None
 
+    @property
+    def runs(self):
+        """It was started, and has neither been killed nor ended by itself."""
+        return self._process is not None and not self.ended
+
     async def until_it_says(self, text, limit_s=READY_S):
         try:
             async with asyncio.timeout(limit_s):

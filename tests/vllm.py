@@ -4,7 +4,7 @@ import asyncio
 import os
 import re
 import time
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
@@ -57,6 +57,15 @@ def descendants(pid):
         new = [child for parent in new for child in children.get(parent, [])]
         found.update(new)
     return found
+
+
+def named(name, pids):
+    """The one among them that calls itself so, if any does yet."""
+    for pid in pids:
+        with suppress(OSError):
+            if Path(f"/proc/{pid}/cmdline").read_text().strip("\0") == name:
+                return pid
+    return None
 
 
 async def until_gone(pids, limit_s=20):

@@ -1,6 +1,6 @@
 """What instances could take, and what they can take now."""
 
-from collections.abc import Iterable, Iterator, Sequence, Set
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 
 from kairos.dispatcher.demand import can_hold
 from kairos.dispatcher.ledger import Ledger
@@ -8,17 +8,25 @@ from kairos.dispatcher.placements import Placement
 from kairos.errors import ModelNotFound, NeverFits, NoInstance
 from kairos.model import Instance, Request
 
+Tried = Mapping[str, Set[str]]  # by id of the request: of the instances that gave it no answer
+_NOWHERE: Tried = {}
+
 
 class Room:
     """What is free, while a queue is drained, of the instances that serve its model."""
 
     def __init__(
-        self, instances: Sequence[Instance], ledger: Ledger, placement: Placement, at: int
+        self,
+        instances: Sequence[Instance],
+        ledger: Ledger,
+        placement: Placement,
+        at: int,
+        tried: Tried = _NOWHERE,
     ) -> None:
         busy = ledger.busy(at)
         self.instances = [each for each in instances if each.id not in busy]
         self._busy = [each for each in instances if each.id in busy]
-        self._ledger, self._placement, self._at = ledger, placement, at
+        self._ledger, self._placement, self._at, self._tried = ledger, placement, at, tried
         self._headroom: float | None = None  # not looked at yet
         self._chosen: tuple[str, Instance] | None = None
 
@@ -32,15 +40,18 @@ class Room:
         able = self._able(request) if self._may_fit(request) else []
         if not able:
             return None
-        chosen = self._placement.choose(request, able, self._busy, self._at)
+        busy = self._busy
+        if request.id in self._tried:
+            busy = [each for each in busy if could_take(each, request, self._tried)]
+        chosen = self._placement.choose(request, able, busy, self._at)
         self._chosen = None if chosen is None else (request.id, chosen)
         return chosen
 
     def _able(self, request: Request) -> list[Instance]:
         """Those that could hold it if nothing else ran there."""
-        if request.prompt_tokens <= self._ledger.smallest:
+        if request.prompt_tokens <= self._ledger.smallest and request.id not in self._tried:
             return self.instances
-        return [i for i in self.instances if can_hold(i, request)]
+        return [i for i in self.instances if could_take(i, request, self._tried)]
 
     def _may_fit(self, request: Request) -> bool:
         """Whether it is worth the work of looking closer."""
@@ -63,8 +74,9 @@ class Room:
             self._placement.reserve(request, able, self._at)
 
     def keep_for(self, request: Request) -> bool:
-        self.instances = [i for i in self.instances if not can_hold(i, request)]
-        self._busy = [i for i in self._busy if not can_hold(i, request)]
+        tried = self._tried
+        self.instances = [i for i in self.instances if not could_take(i, request, tried)]
+        self._busy = [i for i in self._busy if not could_take(i, request, tried)]
         self._headroom = self._chosen = None
         return bool(self.instances)
 
@@ -86,6 +98,13 @@ def check_servable(request: Request, ledger: Ledger, known_models: Set[str]) -> 
         raise NeverFits(request.id, request.prompt_tokens, largest)
 
 
-def stranded(requests: Iterable[Request], serving: Sequence[Instance]) -> list[Request]:
+def could_take(instance: Instance, request: Request, tried: Tried = _NOWHERE) -> bool:
+    """Whether the request could go there if nothing else ran there."""
+    return can_hold(instance, request) and instance.id not in tried.get(request.id, ())
+
+
+def stranded(
+    requests: Iterable[Request], serving: Sequence[Instance], tried: Tried = _NOWHERE
+) -> list[Request]:
     """Those that none of the instances which serve their model could ever take."""
-    return [each for each in requests if not any(can_hold(i, each) for i in serving)]
+    return [each for each in requests if not any(could_take(i, each, tried) for i in serving)]

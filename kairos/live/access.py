@@ -26,7 +26,11 @@ class Access:
     """
 
     def __init__(self, keys: Iterable[KeySettings]) -> None:
-        """Without any key everybody is let in, as one tenant."""
+        self._callers: dict[str, Caller] = {}
+        self.change(keys)
+
+    def change(self, keys: Iterable[KeySettings]) -> None:
+        """From the next call on these count. Without any key everybody is let in, as one tenant."""
         self._callers = {key.sha256: Caller(key.tenant, key.app) for key in keys}
 
     def tenant(self, authorization: bytes | None) -> str:

@@ -7,7 +7,10 @@ from fastapi import FastAPI
 
 from kairos import __version__
 from kairos.balancer import Balancer
+from kairos.live.fleet import Fleet
+from kairos.live.gateway import answer_errors_as_openai_does
 from kairos.live.health import add_health
+from kairos.live.instances import add_changes, add_views
 from kairos.live.monitor import Monitor
 
 
@@ -20,11 +23,15 @@ class Brain(Protocol):
     @property
     def decides(self) -> bool: ...
 
+    def now(self) -> int:
+        """In µs."""
+
 
 def build_admin(
-    brain: Brain, monitor: Monitor, metrics: Callable[[], bytes] | None = None
+    brain: Brain, monitor: Monitor, fleet: Fleet, metrics: Callable[[], bytes] | None = None
 ) -> FastAPI:
-    """`metrics`: also what a process without clients is asked, /health and /metrics."""
+    """`metrics`: also what a process without clients is asked, /health and /metrics. Whoever asks
+    for these reaches its other routes too, so instances cannot be changed by them there."""
     app = FastAPI(title="Kairos for operators", version=__version__)
 
     @app.get("/admin/status")
@@ -41,12 +48,18 @@ def build_admin(
                     "max_num_seqs": instance.max_num_seqs,
                     "kv_booked_tokens": round(ledger.held_tokens(instance.id, brain.balancer.at)),
                     "kv_tokens": instance.kv_tokens,
+                    "circuit": brain.balancer.circuits.state(instance.id, brain.now()),
                 }
                 for instance in ledger.instances.values()
             },
             "not_in_use": monitor.problems,
+            "draining": fleet.draining(),
         }
 
-    if metrics is not None:
+    add_views(app, fleet)
+    if metrics is None:
+        add_changes(app, fleet)
+    else:
         add_health(app, lambda: bool(monitor.models()), metrics)
+    answer_errors_as_openai_does(app)
     return app

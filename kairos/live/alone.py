@@ -82,6 +82,6 @@ class Alone:
         """Say that time has passed when some request has waited as long as it may."""
         while True:
             await asyncio.sleep(TICK_S)
-            give_up_at = self.balancer.give_up_at
-            if give_up_at is not None and give_up_at <= self.runtime.now():
+            tick_at = self.balancer.tick_at
+            if tick_at is not None and tick_at <= self.runtime.now():
                 self.runtime.feed(Tick())

@@ -5,7 +5,7 @@ import asyncio
 import zlib
 
 from kairos.errors import BodyTooLarge, BodyTooSlow, InvalidRequest, TooMuchHeld
-from kairos.live.call import Exchange, Receive
+from kairos.live.exchange import Exchange, Receive
 from kairos.live.identity.known import Headers
 
 TIMEOUT_S = 60.0
@@ -21,7 +21,7 @@ class Bodies:
     """Counts what calls in flight hold, until they are told to have ended."""
 
     def __init__(self, max_bytes: int, max_held_bytes: int) -> None:
-        self._max_bytes, self._max_held_bytes = max_bytes, max_held_bytes
+        self.max_bytes, self.max_held_bytes = max_bytes, max_held_bytes
         self._held_bytes = 0
 
     async def read(self, headers: Headers, receive: Receive, exchange: Exchange) -> bytes | None:
@@ -32,15 +32,15 @@ class Bodies:
             EncodingNotSupported, InvalidRequest: it cannot be unpacked.
         """
         length = headers.get(b"content-length", b"0")
-        if length.isdigit() and int(length) > self._max_bytes:
-            raise BodyTooLarge(self._max_bytes)
+        if length.isdigit() and int(length) > self.max_bytes:
+            raise BodyTooLarge(self.max_bytes)
         encoding = headers.get(b"content-encoding", b"identity").strip().lower()
         if encoding not in (b"identity", b"gzip", b"x-gzip"):
             raise EncodingNotSupported("bodies come as they are, or compressed by gzip")
         content = await self._receive(receive, exchange)
         if content is None or encoding == b"identity":
             return content
-        unpacked = await asyncio.to_thread(_unpacked, content, self._max_bytes)
+        unpacked = await asyncio.to_thread(_unpacked, content, self.max_bytes)
         self._hold(len(unpacked), exchange)
         return unpacked
 
@@ -54,8 +54,8 @@ class Bodies:
                 while (message := await receive())["type"] == "http.request":
                     parts.append(message.get("body", b""))
                     self._hold(len(parts[-1]), exchange)
-                    if exchange.held_bytes > self._max_bytes:
-                        raise BodyTooLarge(self._max_bytes)
+                    if exchange.held_bytes > self.max_bytes:
+                        raise BodyTooLarge(self.max_bytes)
                     if not message.get("more_body", False):
                         return b"".join(parts)
         except TimeoutError:
@@ -65,8 +65,8 @@ class Bodies:
     def _hold(self, size: int, exchange: Exchange) -> None:
         exchange.held_bytes += size
         self._held_bytes += size
-        if self._held_bytes > self._max_held_bytes:
-            raise TooMuchHeld(self._max_held_bytes)
+        if self._held_bytes > self.max_held_bytes:
+            raise TooMuchHeld(self.max_held_bytes)
 
 
 def _unpacked(content: bytes, max_bytes: int) -> bytes:

@@ -54,7 +54,7 @@ def _headline(view: WorkflowView) -> str:
 def _told(call: CallView) -> Text:
     agent = call.agent or "a call without a name"
     text = Text.assemble((agent, "cyan"), *_origin(call), " ", (call.id, "dim"))
-    for line in (_course(call), _reason(call.dispatch), _outlook(call)):
+    for line in (_known(call), _course(call), _reason(call.dispatch), _outlook(call)):
         if line:
             text.append(f"\n  {line}")
     return text
@@ -70,6 +70,18 @@ def _origin(call: CallView) -> list[str]:
     if call.missing:
         said.append(f" (its parent {', '.join(call.missing)} is not known)")
     return said
+
+
+def _known(call: CallView) -> str:
+    """What said who calls."""
+    by_source: dict[str, list[str]] = {}
+    for field, source in call.sources.items():
+        if source != "none":
+            by_source.setdefault(source, []).append(field.removesuffix("_id"))
+    said = [f"{', '.join(fields)} {source}" for source, fields in by_source.items()]
+    if said or call.agent is not None:  # facts of before sources were kept have none
+        return "; ".join(said)
+    return "nothing says who calls"
 
 
 def _course(call: CallView) -> str:

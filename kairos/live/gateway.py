@@ -28,28 +28,28 @@ from kairos.errors import (
 from kairos.live.access import Access, authorization
 from kairos.live.bodies import Bodies
 from kairos.live.body import Body, read_body
-from kairos.live.call import (
-    STREAMING_ROUTES,
-    Call,
-    Desk,
+from kairos.live.budgets import budget_of
+from kairos.live.call import STREAMING_ROUTES, Call, Desk, OnTrouble
+from kairos.live.deadlines import deadline_of
+from kairos.live.description import description
+from kairos.live.engine import HttpEngine
+from kairos.live.exchange import (
     Exchange,
-    OnTrouble,
     Receive,
     Scope,
     Send,
     error_body,
     error_headers,
 )
-from kairos.live.engine import HttpEngine
 from kairos.live.health import add_health
 from kairos.live.identity.aliases import Aliases
 from kairos.live.identity.conversation import reply_of
 from kairos.live.identity.inference import Asked, Inference
-from kairos.live.identity.known import Identity, identifier
+from kairos.live.identity.known import Headers, Identity, identifier
 from kairos.live.identity.ladder import identity_of
 from kairos.live.identity.routes import NamedRoutes, route_of
 from kairos.live.tokens import PromptTokens
-from kairos.model import Request
+from kairos.model import Request, Sources
 
 logger = logging.getLogger(__name__)
 
@@ -114,7 +114,9 @@ class Gateway:
             prompt = await self._prompts.estimate(body, tenant, identity.app, identity.agent)
             if self._engine.expects(exchange.request_id):  # another call of that name is in flight
                 exchange.request_id = _other_id(exchange.request_id, headers)
-            request = self._request(exchange.request_id, tenant, identity, body, prompt.tokens)
+            request = self._request(
+                exchange.request_id, tenant, identity, body, prompt.tokens, headers
+            )
             call = Call(
                 request,
                 scope,
@@ -124,9 +126,10 @@ class Gateway:
                 self._on_trouble,
                 on_counted=partial(self._prompts.learn, prompt),
                 on_answer=None if asked is None else partial(self._answered, asked, request.id),
-                deadline=identity.deadline,
+                deadline=request.deadline_at,
                 ends_workflow=identity.ends_workflow
                 or (identity.workflow_id is None and asked is None),
+                tries_again=scope["path"] in HOT_ROUTES,
             )
             await call.run(exchange, receive)
         except KairosError as error:
@@ -147,7 +150,13 @@ class Gateway:
             self._inference.answered(asked, request_id, reply)
 
     def _request(
-        self, request_id: str, tenant: str, identity: Identity, body: Body, prompt_tokens: int
+        self,
+        request_id: str,
+        tenant: str,
+        identity: Identity,
+        body: Body,
+        prompt_tokens: int,
+        headers: Headers,
     ) -> Request:
         now = self._desk.now()
         return Request(
@@ -158,7 +167,10 @@ class Gateway:
             agent=identity.agent,
             upstream=identity.upstream,
             parent_ids=identity.parent_ids,
+            sources=Sources(**identity.sources),
             attempt=identity.attempt,
+            deadline_at=deadline_of(headers, now, streams=body.stream),
+            budget=budget_of(headers),
             model=body.model,
             workflow_started_at=min(identity.started_at or now, now),
             arrived_at=now,
@@ -182,6 +194,7 @@ def build_app(
     )
     for path in sorted(HOT_ROUTES):
         app.router.routes.append(Route(path, gateway))
+    app.openapi = description  # type: ignore[method-assign]
 
     # Well is a gateway while at least one instance can take requests.
     add_health(app, lambda: bool(gateway.served_models()), metrics)

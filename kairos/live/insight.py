@@ -19,6 +19,7 @@ from kairos.orchestrator.workflow import MAX_CALLS, Workflow
 from kairos.scheduler.knowledge import Knowledge
 
 CALLS, AGENTS, MAX_AGENTS = 1_000, 100, 1_000  # of one answer
+MAX_OFFSET = 10**9
 
 
 class Ended(msgspec.Struct, frozen=True, kw_only=True):
@@ -53,15 +54,23 @@ def add_insight(app: FastAPI, access: Access, source: Source) -> None:
             raise WorkflowNotFound(workflow_id)
         return workflow
 
-    @app.post("/v1/workflows/{workflow_id:path}/end")
-    async def end(request: HttpRequest, workflow_id: str) -> Response:
-        """The user has the final reply. Said again, it changes nothing."""
+    async def told_of_end(request: HttpRequest, workflow_id: str, *, cancelled: bool) -> Response:
         tenant = access.tenant(authorization(request))
         workflow = find(tenant, workflow_id)
         if workflow.ended_at is None:
-            await source.end(WorkflowEnded(tenant, workflow_id))
+            await source.end(WorkflowEnded(tenant, workflow_id, cancelled))
         status = 202 if workflow.ended_at is None else 200
         return _json(Ended(id=workflow_id, ended_at=workflow.ended_at), status)
+
+    @app.post("/v1/workflows/{workflow_id:path}/end")
+    async def end(request: HttpRequest, workflow_id: str) -> Response:
+        """The user has the final reply. Said again, it changes nothing."""
+        return await told_of_end(request, workflow_id, cancelled=False)
+
+    @app.delete("/v1/workflows/{workflow_id:path}")
+    async def cancel(request: HttpRequest, workflow_id: str) -> Response:
+        """Nobody wants its reply any more: its calls end, and no more are served."""
+        return await told_of_end(request, workflow_id, cancelled=True)
 
     @app.get("/v1/workflows/{workflow_id:path}")
     async def workflow(request: HttpRequest, workflow_id: str) -> Response:
@@ -90,7 +99,7 @@ def add_insight(app: FastAPI, access: Access, source: Source) -> None:
 
 def _page(request: HttpRequest, usual: int, most: int) -> tuple[int, int]:
     """The query's `offset` and `limit`."""
-    return _number(request, "offset", 0, 0, 10**9), _number(request, "limit", usual, 1, most)
+    return _number(request, "offset", 0, 0, MAX_OFFSET), _number(request, "limit", usual, 1, most)
 
 
 def _number(request: HttpRequest, name: str, usual: int, least: int, most: int) -> int:

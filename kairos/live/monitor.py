@@ -10,7 +10,7 @@ import asyncio
 import contextlib
 import logging
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable
 
 import aiohttp
 
@@ -26,43 +26,91 @@ TIMEOUT_S = 5.0
 SLOW_PROBES_ALLOWED = 3
 
 
+class _Watch:
+    """One instance that is looked at again and again."""
+
+    def __init__(self, target: Target) -> None:
+        self.inquiry = Inquiry(target)
+        self.look = asyncio.Event()  # now, not at the next turn
+        self.task: asyncio.Task[None] | None = None  # None: the monitor does not run
+
+
 class Monitor:
     """Tells of instances that join, leave, and how they do; `run` until cancelled."""
 
     def __init__(
         self,
         feed: Callable[[InstanceJoined | InstanceLeft | InstanceStatus], None],
-        targets: Sequence[Target],
+        targets: Iterable[Target] = (),
     ) -> None:
         self._feed = feed
-        self._inquiries = {target.upstream.id: Inquiry(target) for target in targets}
+        self._watches: dict[str, _Watch] = {}
         self._joined: dict[str, Instance] = {}
-        self._look = {target.upstream.id: asyncio.Event() for target in targets}
-        self.problems: dict[str, str] = {t.upstream.id: "not probed yet" for t in targets}
+        self._start: Callable[[str], None] | None = None  # None: it does not run
+        self.problems: dict[str, str] = {}
         """Why each instance that is not there is not, by id."""
         self.all_joined = asyncio.Event()
         """Set once no problem has been left, at some moment."""
+        for target in targets:
+            self.watch(target)
 
     def models(self) -> list[str]:
         """All models that are served at the moment."""
         return sorted({model for instance in self._joined.values() for model in instance.models})
 
+    def watch(self, target: Target) -> None:
+        """Look at the instance from now on. Where it is looked at already, it is asked all anew;
+        what it told before holds until it has answered."""
+        instance_id = target.upstream.id
+        self._stop(instance_id)
+        self._watches[instance_id] = _Watch(target)
+        if instance_id not in self._joined:
+            self.problems[instance_id] = "not probed yet"
+        if self._start is not None:
+            self._start(instance_id)
+
+    def forget(self, instance_id: str) -> None:
+        """Look at the instance no more: for whoever is told of it, it has left."""
+        self._stop(instance_id)
+        self.problems.pop(instance_id, None)
+        if self._joined.pop(instance_id, None) is not None:
+            self._feed(InstanceLeft(instance_id))
+
     async def run(self) -> None:
         timeout = aiohttp.ClientTimeout(total=TIMEOUT_S)
         async with aiohttp.ClientSession(timeout=timeout) as session, asyncio.TaskGroup() as tasks:
-            for instance_id in self._inquiries:
-                tasks.create_task(self._watch(session, instance_id))
+
+            def start(instance_id: str) -> None:
+                watch = self._watches[instance_id]
+                watch.task = tasks.create_task(self._watch(session, instance_id, watch))
+
+            for instance_id in self._watches:
+                start(instance_id)
+            self._start = start
+            try:
+                await asyncio.Event().wait()  # there may be none, and more may come
+            finally:
+                self._start = None
 
     def hear_of(self, trouble: UpstreamUnreachable) -> None:
         """A call met trouble at an instance: look now, not at the next turn. Where nothing listens,
-        the instance has left: idle as it is, the next calls would be sent there too."""
+        the instance has left: idle as it is, the next calls would be sent there too. Of one that is
+        not looked at any more, calls may still run."""
+        watch = self._watches.get(trouble.instance_id)
+        if watch is None:
+            return
         if trouble.refused:
             self._left(trouble.instance_id, str(trouble))
-        self._inquiries[trouble.instance_id].forget()
-        self._look[trouble.instance_id].set()
+        watch.inquiry.forget()
+        watch.look.set()
 
-    async def _watch(self, session: aiohttp.ClientSession, instance_id: str) -> None:
-        inquiry, look = self._inquiries[instance_id], self._look[instance_id]
+    def _stop(self, instance_id: str) -> None:
+        watch = self._watches.pop(instance_id, None)
+        if watch is not None and watch.task is not None:
+            watch.task.cancel()
+
+    async def _watch(self, session: aiohttp.ClientSession, instance_id: str, watch: _Watch) -> None:
+        inquiry, look = watch.inquiry, watch.look
         slow_probes = 0
         while True:
             look.clear()  # trouble met from now on is not known to this look
@@ -107,7 +155,7 @@ class Monitor:
         if self.problems.get(instance_id) != problem:
             logger.warning("instance %s is not in use: %s", instance_id, problem)
         self.problems[instance_id] = problem
-        self._inquiries[instance_id].forget()
+        self._watches[instance_id].inquiry.forget()
         if self._joined.pop(instance_id, None) is not None:
             self._feed(InstanceLeft(instance_id))
 

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import logging
 import os
 from collections.abc import AsyncIterator, Coroutine, Iterator
 from functools import partial
@@ -10,7 +11,7 @@ from pathlib import Path
 import msgspec
 
 from kairos.balancer import Balancer
-from kairos.config import MAX_NUM_SEQS, EngineSettings, Settings
+from kairos.config import Settings
 from kairos.dispatcher.placements import PLACEMENTS
 from kairos.errors import SetupError
 from kairos.learner import Learner
@@ -19,16 +20,17 @@ from kairos.live.admin import build_admin
 from kairos.live.alone import Alone
 from kairos.live.bodies import Bodies
 from kairos.live.clock import WallClock
-from kairos.live.engine import HttpEngine, Upstream
+from kairos.live.engine import HttpEngine
 from kairos.live.factlog import FactLog
+from kairos.live.fleet import Fleet
 from kairos.live.gateway import Gateway, build_app
 from kairos.live.http import listen, server_of, serving, url_of
 from kairos.live.identity.aliases import Aliases
 from kairos.live.identity.inference import Inference
-from kairos.live.inquiry import Target
 from kairos.live.kafka.connection import connection
 from kairos.live.monitor import Monitor
 from kairos.live.pool.pooled import Pooled, pooled
+from kairos.live.reload import Change, Reload
 from kairos.live.telemetry import Telemetry
 from kairos.live.tokenizer import Tokenizers
 from kairos.live.tokens import PromptTokens
@@ -37,17 +39,23 @@ from kairos.orchestrator.orchestrator import Orchestrator
 from kairos.runtime import Observer
 from kairos.scheduler.policies import POLICIES
 
+logger = logging.getLogger(__name__)
+
 FLUSH_S = 1.0
 
 Brain = Alone | Pooled
 
 
 class Service:
-    """A running Kairos: where it listens, what decides in it, and what it sees of its engines."""
+    """A running Kairos: where it listens, what decides in it, what it sees of its engines, and how
+    it is told of other settings."""
 
-    def __init__(self, brain: Brain, monitor: Monitor, url: str, admin_url: str) -> None:
+    def __init__(
+        self, brain: Brain, monitor: Monitor, reload: Reload, url: str, admin_url: str
+    ) -> None:
         self.brain = brain
         self.monitor = monitor
+        self.reload = reload
         self.url = url
         self.admin_url = admin_url
 
@@ -58,6 +66,7 @@ class _Parts(msgspec.Struct):
     engine: HttpEngine
     brain: Brain
     monitor: Monitor
+    fleet: Fleet
     telemetry: Telemetry
     prompts: PromptTokens
     background: list[Coroutine[None, None, None]]
@@ -79,6 +88,7 @@ async def running(
     ):
         async with _put_together(settings, observers) as parts:
             brain, monitor, telemetry = parts.brain, parts.monitor, parts.telemetry
+            bodies = Bodies(settings.max_body_bytes, settings.max_held_bytes)
             gateway = Gateway(
                 brain,
                 parts.engine,
@@ -89,15 +99,16 @@ async def running(
                 served_models=monitor.models,
                 on_trouble=monitor.hear_of,
                 on_error=telemetry.count_error,
-                bodies=Bodies(settings.max_body_bytes, settings.max_held_bytes),
+                bodies=bodies,
             )
             insight = partial(brain.add_insight, access=access)
             servers = {
                 sock: server_of(build_app(gateway, access, telemetry.render, insight)),
-                admin_sock: server_of(build_admin(brain, monitor)),
+                admin_sock: server_of(build_admin(brain, monitor, parts.fleet)),
             }
+            reload = Reload(settings, _changes(parts.fleet, access, bodies, settings))
             async with serving(servers, parts.background):
-                yield Service(brain, monitor, url_of(sock), url_of(admin_sock))
+                yield Service(brain, monitor, reload, url_of(sock), url_of(admin_sock))
 
 
 @contextlib.asynccontextmanager
@@ -109,9 +120,42 @@ async def balancing(settings: Settings) -> AsyncIterator[Service]:
     """
     with listen(settings.host, settings.port) as sock:
         async with _put_together(settings, ()) as parts:
-            app = build_admin(parts.brain, parts.monitor, parts.telemetry.render)
+            app = build_admin(parts.brain, parts.monitor, parts.fleet, parts.telemetry.render)
+            changes = dict.fromkeys(_OF_GATEWAYS, _nothing) | {"engine": _engines(parts.fleet)}
+            reload = Reload(settings, changes)
             async with serving({sock: server_of(app)}, parts.background):
-                yield Service(parts.brain, parts.monitor, url_of(sock), url_of(sock))
+                yield Service(parts.brain, parts.monitor, reload, url_of(sock), url_of(sock))
+
+
+# What a process does not read that only decides; the file may be shared with those that do.
+_OF_GATEWAYS = ("admin_host", "admin_port", "identity", "infer", "key", "max_body_bytes")
+
+
+def _nothing(_: Settings) -> None:
+    pass
+
+
+def _engines(fleet: Fleet) -> Change:
+    return lambda settings: fleet.follow(settings.engine)
+
+
+def _changes(
+    fleet: Fleet, access: Access, bodies: Bodies, begun_with: Settings
+) -> dict[str, Change]:
+    def limit_each(settings: Settings) -> None:
+        bodies.max_bytes = settings.max_body_bytes
+
+    def limit_all(settings: Settings) -> None:
+        bodies.max_held_bytes = settings.max_held_bytes
+
+    def change_keys(settings: Settings) -> None:
+        access.change(settings.key)
+        if not settings.key:
+            logger.warning("no API keys are configured any more: anyone who reaches it may call")
+
+    changes = {"engine": _engines(fleet), "key": change_keys, "max_body_bytes": limit_each}
+    # On a bus the calls that come over it are bounded by the same, for good.
+    return changes | ({"max_held_bytes": limit_all} if begun_with.bus == "memory" else {})
 
 
 @contextlib.asynccontextmanager
@@ -125,13 +169,13 @@ async def _put_together(
             max_waiting=settings.max_waiting,
             max_wait_us=settings.max_wait_s * SECOND,
             idle_us=settings.workflow_idle_s * SECOND,
+            budget=settings.budget,
         )
 
     brain: Brain
     bus = connection(settings, os.environ)
     orchestrator = Orchestrator(idle_us=settings.workflow_idle_s * SECOND) if bus is None else None
-    targets = [_target(each) for each in settings.engine]
-    monitor = Monitor(lambda event: brain.feed(event), targets)  # noqa: PLW0108 - not there yet
+    monitor = Monitor(lambda event: brain.feed(event))  # noqa: PLW0108 - not there yet
     telemetry = Telemetry(lambda: brain.balancer, orchestrator, WallClock().now)
     with (
         contextlib.closing(Tokenizers(settings.tokenizer)) as tokenizers,
@@ -143,18 +187,21 @@ async def _put_together(
             *([log] if log is not None else []),
             *observers,
         )
-        async with HttpEngine([target.upstream for target in targets]) as engine:
+        async with HttpEngine(stall_s=settings.stall_s, answer_s=settings.answer_s) as engine:
+            fleet = Fleet(monitor, engine, lambda: brain.balancer)
+            fleet.follow(settings.engine)
+            beside = [monitor.run(), fleet.run(), *_flushing(log)]
             if orchestrator is not None:
                 brain = Alone(settings, engine, new_balancer(), Learner(orchestrator), watching)
-                background = [*brain.background(), monitor.run(), *_flushing(log)]
-                yield _Parts(engine, brain, monitor, telemetry, prompts, background)
+                background = [*brain.background(), *beside]
+                yield _Parts(engine, brain, monitor, fleet, telemetry, prompts, background)
             elif bus is not None:
                 joined = pooled(
                     settings, bus, engine, monitor, telemetry, prompts, new_balancer, watching
                 )
                 async with joined as brain:
-                    background = [*brain.background(), monitor.run(), *_flushing(log)]
-                    yield _Parts(engine, brain, monitor, telemetry, prompts, background)
+                    background = [*brain.background(), *beside]
+                    yield _Parts(engine, brain, monitor, fleet, telemetry, prompts, background)
 
 
 def _flushing(log: FactLog | None) -> list[Coroutine[None, None, None]]:
@@ -165,19 +212,6 @@ async def _flush(log: FactLog) -> None:
     while True:
         await asyncio.sleep(FLUSH_S)
         log.flush()
-
-
-def _target(engine: EngineSettings) -> Target:
-    key = os.environ[engine.api_key_env] if engine.api_key_env else None
-    base_url = engine.url.rstrip("/").removesuffix("/v1")
-    upstream = Upstream(engine.id, base_url, key)
-    return Target(
-        upstream,
-        max_num_seqs=engine.max_num_seqs or MAX_NUM_SEQS,
-        kv_tokens=engine.kv_tokens,
-        priority=engine.priority,
-        token_us=engine.token_us,
-    )
 
 
 @contextlib.contextmanager

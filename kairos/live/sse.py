@@ -1,8 +1,8 @@
 """Reads a stream of server-sent events while it is forwarded: usage, errors, how far it is, and its
 proper end.
 
-Bytes are passed on as they came. Only a stream whose usage chunk the client did not ask for is cut
-at event boundaries, so that this one chunk can be left out.
+Bytes are passed on as they came, event by event, so that an error can follow wherever the stream
+breaks. A usage chunk that the client did not ask for is left out.
 """
 
 import re
@@ -65,7 +65,7 @@ class _Answer(msgspec.Struct):
 _decoder = msgspec.json.Decoder(_Answer)
 
 
-def usage_of(answer: bytes) -> Usage | None:
+def usage_of(answer: bytes | bytearray) -> Usage | None:
     """The usage that a whole JSON answer reports, if it is one and does."""
     parsed = _parse(answer)
     return parsed.usage if parsed else None
@@ -83,6 +83,7 @@ class SseReader:
         self.usage: Usage | None = None
         self.error: str | None = None
         self.done = False  # the stream said that it was complete
+        self.events = 0  # that were whole, and more than comments
         self._chunks = 0  # with content
 
     @property
@@ -92,7 +93,7 @@ class SseReader:
         return max(told or 0, self._chunks)
 
     def feed(self, data: bytes) -> bytes:
-        """Take bytes as they came; return those to forward now, maybe none."""
+        """Take bytes as they came; return those to forward now: all events that are whole."""
         if self._keep_bytes:
             self._keep(data)
         buffered = self._pending + data if self._pending else data
@@ -102,13 +103,15 @@ class SseReader:
         for boundary in _END_OF_EVENT.finditer(buffered, max(0, len(self._pending) - 3)):
             event = buffered[start : boundary.end()]
             start = boundary.end()
+            self.events += b"data:" in event
             if self._read(event) or not self._drop_usage_chunk:
                 forward.append(event)
         self._pending = buffered[start:]
         if len(self._pending) > _MAX_EVENT_BYTES:
             self.done = True  # or not: an event that was not read is not held against the stream
-            forward.append(self.rest())
-        return b"".join(forward) if self._drop_usage_chunk else data
+            forward.append(self._pending)
+            self._pending = b""
+        return forward[0] if len(forward) == 1 else b"".join(forward)
 
     def _keep(self, data: bytes) -> None:
         self.kept += data
@@ -117,9 +120,11 @@ class SseReader:
             self._keep_bytes = 0
 
     def rest(self) -> bytes:
-        """What is held back of an event that never ended."""
+        """What there is of an event that never ended, as the last of some streams. The stream is
+        over, so it is read."""
         rest, self._pending = self._pending, b""
-        return rest if self._drop_usage_chunk else b""
+        self._read(rest)
+        return rest
 
     def _read(self, event: bytes) -> bool:
         """Note what the event says; False if it is the usage chunk that nobody asked for."""
@@ -161,7 +166,7 @@ def _data_of(event: bytes) -> list[bytes]:
     return [line[5:].strip() for line in lines if line.startswith(b"data:")]
 
 
-def _parse(answer: bytes) -> _Answer | None:
+def _parse(answer: bytes | bytearray) -> _Answer | None:
     try:
         return _decoder.decode(answer)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):

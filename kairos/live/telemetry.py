@@ -13,11 +13,12 @@ from prometheus_client.registry import Collector
 from kairos.balancer import Balancer
 from kairos.calls import CallTracker
 from kairos.errors import KairosError
-from kairos.events import InstanceStatus, Record
+from kairos.events import InstanceLeft, InstanceStatus, Record, Returned
 from kairos.model import SECOND
 from kairos.orchestrator.orchestrator import Orchestrator
 
 _STALE_US = 3 * SECOND  # what an engine said of itself before that is not how it is now
+_TRUSTED = {"closed": 1.0, "half-open": 0.5, "open": 0.0}
 _SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300)
 
 
@@ -58,11 +59,21 @@ class Telemetry(Collector):
                 ("completion", "Generated tokens, as engines report them"),
             )
         }
+        self._returned = Counter(
+            "kairos_calls_returned",
+            "Calls that an instance failed, and that went on to wait for another",
+            ["instance"],
+            registry=self._registry,
+        )
         self._registry.register(self)
 
     def __call__(self, record: Record) -> None:
         if isinstance(record.event, InstanceStatus):
             self._told[record.event.instance_id] = record.at, record.event
+        elif isinstance(record.event, Returned):
+            self._note_return(record.event)
+        elif isinstance(record.event, InstanceLeft):
+            self._told.pop(record.event.instance_id, None)
         for row in self._tracker.observe(record):
             assert row.outcome is not None
             self._calls[row.outcome].inc()
@@ -75,6 +86,11 @@ class Telemetry(Collector):
                 self._first.observe((row.first_token_at - arrived_at) / SECOND)
             self._tokens["prompt"].inc(row.prompt_tokens or 0)
             self._tokens["completion"].inc(row.completion_tokens or 0)
+
+    def _note_return(self, returned: Returned) -> None:
+        row = self._tracker.row(returned.request_id)
+        if row is not None and row.instance_id is not None:
+            self._returned.labels(row.instance_id).inc()
 
     def count_error(self, error: KairosError) -> None:
         """Refusals at arrival are no facts, so they are counted here."""
@@ -95,11 +111,19 @@ class Telemetry(Collector):
         )
         balancer = self._balancer()
         ledger = balancer.ledger
+        trusted = GaugeMetricFamily(
+            "kairos_instance_trusted",
+            "1; 0 while the instance is left alone; between, while it is tried again",
+            labels=["instance"],
+        )
         for instance_id in ledger.instances:
+            state = balancer.circuits.state(instance_id, self._now())
+            trusted.add_metric([instance_id], _TRUSTED[state])
             running.add_metric([instance_id], ledger.running(instance_id))
             booked.add_metric([instance_id], ledger.held_tokens(instance_id, balancer.at))
         yield running
         yield booked
+        yield trusted
         yield from engines(self._statuses())
         if self._orchestrator is not None:
             yield from learning(self._orchestrator)

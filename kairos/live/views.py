@@ -12,7 +12,7 @@ from kairos.calls import CallRow
 from kairos.events import Dispatch
 from kairos.learnt import AgentProfile, Distribution
 from kairos.metrics import percentile
-from kairos.model import SECOND
+from kairos.model import SECOND, Source
 from kairos.orchestrator.graph import CallGraph
 from kairos.orchestrator.profiles import AgentStatus
 from kairos.orchestrator.remaining import Remaining, remaining
@@ -37,7 +37,9 @@ class CallView(msgspec.Struct, frozen=True, kw_only=True):
 
     id: str
     agent: str | None
-    upstream: str | None  # as the caller said it
+    upstream: str | None  # as it was said, or inferred
+    # What said workflow_id, app, agent and upstream: declared, alias, route, trace, inferred, none
+    sources: dict[str, Source]
     parents: tuple[str, ...]  # at most `MAX_PARENTS` of them
     parents_total: int
     ambiguous: bool  # several calls could be its parent, judged by their names
@@ -175,6 +177,7 @@ def _call_view(row: CallRow, graph: CallGraph, rest: Remaining | None, at: int) 
         id=request.id,
         agent=request.agent,
         upstream=request.upstream,
+        sources=msgspec.structs.asdict(request.sources),
         parents=node.parents[:MAX_PARENTS],
         parents_total=len(node.parents),
         ambiguous=node.ambiguous,

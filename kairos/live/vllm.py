@@ -1,8 +1,9 @@
-"""One vLLM server as a process: a real vLLM for machines without a GPU.
+"""One vLLM server as a process: a real vLLM, also for machines without a GPU.
 
 `python -m kairos.live.vllm` serves a small model of random weights on loopback and prints
-`ready URL`. What it says is noise; how it schedules, caches, preempts and fails is vLLM. Options
-that are not ours go to vLLM as they are, and win over those that it gets from here.
+`ready URL`. What it says is noise; how it schedules, caches, preempts and fails is vLLM. With
+`--gpu` it is the vLLM of a machine that has one, for a larger model. Options that are not ours go
+to vLLM as they are, and win over those that it gets from here.
 
 The server is a group of processes. It ends with this one only where that leads the group, as
 `kairos.demo.engines` starts it.
@@ -32,12 +33,15 @@ VARIABLE = "KAIROS_VLLM"
 CHECKOUT = Path(__file__).parents[2]
 INSTALLED = CHECKOUT / ".venv-vllm"
 MODEL_MAKER = CHECKOUT / "scripts" / "tiny_model.py"
-MODELS = ("tiny", "small", "mid", "large")
-# The smallest blocks that vLLM takes on a CPU; 32,768 tokens. Usage tells what the cache held.
+MODELS = ("tiny", "small", "mid", "large", "llama3-8b")
+# Usage tells what the cache held.
 DEFAULTS = (
-    *("--load-format", "dummy", "--enforce-eager", "--max-model-len", "4096"),
+    *("--load-format", "dummy", "--enable-prompt-tokens-details", "--disable-uvicorn-access-log"),
+)
+# The smallest blocks that vLLM takes on a CPU; 32,768 tokens.
+CPU_DEFAULTS = (
+    *("--enforce-eager", "--max-model-len", "4096"),
     *("--block-size", "32", "--num-gpu-blocks-override", "1024"),
-    *("--enable-prompt-tokens-details", "--disable-uvicorn-access-log"),
 )
 POLL_S = 0.2
 _COMPLAINT = re.compile(
@@ -63,9 +67,11 @@ def installed_python() -> Path:
     return environment / "bin" / "python"
 
 
-def serve(model: str, *, number: int, first_port: int, options: Sequence[str]) -> NoReturn:
-    """Serve until killed or interrupted, on one core alone: threads of engines that wait for each
-    other's cores cost more than they bring.
+def serve(
+    model: str, *, number: int, first_port: int, options: Sequence[str], gpu: bool = False
+) -> NoReturn:
+    """Serve until killed or interrupted. Without a GPU on one core alone: threads of engines that
+    wait for each other's cores cost more than they bring.
 
     Args:
         number: of this instance, from 1: tells its core, and its port.
@@ -75,9 +81,7 @@ def serve(model: str, *, number: int, first_port: int, options: Sequence[str]) -
         SetupError: vLLM is not installed, or ended; what it complained of is in the message.
     """
     python = installed_python()
-    cores = sorted(os.sched_getaffinity(0))
-    core = cores[(number - 1) % len(cores)]
-    os.sched_setaffinity(0, {core})  # and all that we start
+    ours, environ = ((), {}) if gpu else (CPU_DEFAULTS, _on_one_core(number))
     port = _free_port(first_port + number - 1 if first_port else None)
     with tempfile.TemporaryDirectory(prefix="kairos-vllm-") as scratch:
         directory = Path(scratch) / model
@@ -85,16 +89,9 @@ def serve(model: str, *, number: int, first_port: int, options: Sequence[str]) -
         command = [
             *(str(python), "-P", "-m", "vllm.entrypoints.openai.api_server"),
             *("--model", str(directory), "--served-model-name", model),
-            *("--host", HOST, "--port", str(port), *DEFAULTS, *options),
+            *("--host", HOST, "--port", str(port), *DEFAULTS, *ours, *options),
         ]
-        environ = {
-            "HF_HUB_OFFLINE": "1",
-            "VLLM_NO_USAGE_STATS": "1",
-            "VLLM_CPU_KVCACHE_SPACE": "1",
-            **os.environ,
-            "VLLM_CPU_OMP_THREADS_BIND": str(core),
-            "TMPDIR": scratch,  # where it leaves its sockets behind
-        }
+        environ |= {"TMPDIR": scratch}  # where it leaves its sockets behind
         with _running(command, environ) as server:
             assert server.stdout is not None
             complaints: list[str] = []
@@ -110,10 +107,22 @@ def serve(model: str, *, number: int, first_port: int, options: Sequence[str]) -
     raise SetupError(f"vLLM ended with status {status}: {'; '.join(complaints) or 'no error told'}")
 
 
+def _on_one_core(number: int) -> dict[str, str]:
+    """Keep this process, and all that it starts, on a core; what vLLM has to be told of that."""
+    cores = sorted(os.sched_getaffinity(0))
+    core = cores[(number - 1) % len(cores)]
+    os.sched_setaffinity(0, {core})
+    space = os.environ.get("VLLM_CPU_KVCACHE_SPACE", "1")
+    return {"VLLM_CPU_KVCACHE_SPACE": space, "VLLM_CPU_OMP_THREADS_BIND": str(core)}
+
+
 @contextlib.contextmanager
 def _running(command: Sequence[str], environ: dict[str, str]) -> Iterator[Popen[str]]:
-    """A process that is asked to end, and awaited, when the block is left."""
-    options: dict[str, Any] = {"env": environ, "text": True, "errors": "replace"}
+    """A process that is asked to end, and awaited, when the block is left. `environ` is added."""
+    quiet = {"HF_HUB_OFFLINE": "1", "VLLM_NO_USAGE_STATS": "1"}
+    options: dict[str, Any] = {
+        "env": {**quiet, **os.environ, **environ}, "text": True, "errors": "replace"
+    }  # fmt: skip
     process = Popen(  # noqa: S603 (no shell; the options are the user's own)
         command, stdin=DEVNULL, stdout=PIPE, stderr=STDOUT, **options
     )
@@ -167,12 +176,19 @@ def main() -> None:
     parser.add_argument("--model", choices=MODELS, default=MODELS[0])
     parser.add_argument("--number", type=int, default=1, help="of this instance, from 1")
     parser.add_argument("--port", type=int, default=0, help="the first instance's; 0: any free one")
+    parser.add_argument("--gpu", action="store_true", help="with the vLLM of a GPU [of a CPU]")
     ours, options = parser.parse_known_args()
     # Not the end at once, so that what is left in the file system is removed.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     with contextlib.suppress(KeyboardInterrupt):
         try:
-            serve(ours.model, number=ours.number, first_port=ours.port, options=options)
+            serve(
+                ours.model,
+                number=ours.number,
+                first_port=ours.port,
+                options=options,
+                gpu=ours.gpu,
+            )
         except SetupError as error:
             sys.exit(f"error: {error}")
 

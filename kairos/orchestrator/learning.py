@@ -1,11 +1,25 @@
 """What has changed in the profiles, copied, and what is published of it."""
 
+import math
+from collections.abc import Mapping, Sequence
+
 import msgspec
 import numpy as np
 
-from kairos.learnt import AgentKey, AgentProfile, Floats, RemainingModel, distribution
-from kairos.orchestrator.remaining_model import fit
+from kairos.learnt import (
+    POOLED,
+    AgentKey,
+    AgentProfile,
+    Floats,
+    RemainingModel,
+    distribution,
+)
+from kairos.orchestrator.remaining_model import UNTRACKED, fit
+from kairos.orchestrator.unended import OpenWorkflow, Row, rows_of
 from kairos.orchestrator.window import CALL, REMAINING, STAGES, TOKENS
+from kairos.position import FEATURES
+
+AppKey = tuple[str, str]  # tenant, app
 
 
 class WindowData(msgspec.Struct, frozen=True):
@@ -35,13 +49,28 @@ class WindowData(msgspec.Struct, frozen=True):
 class ModelData(msgspec.Struct, frozen=True):
     """The calls of an app, or of everything, for its model."""
 
-    app: tuple[str, str]  # tenant, app
+    app: AppKey
     rows: Floats  # [calls, columns of a model]; none only where there is a prior
-    names: dict[int, str]  # of the app's agents, by their number in the rows
+    numbers: dict[AgentKey, int]  # in the rows, of the app's agents; of everything: of the apps
     prior: RemainingModel | None  # from before a restart
 
-    def model(self) -> RemainingModel:
-        return fit(*self.app, self.rows, self.names, self.prior)
+    def model(self, still_open: Sequence[Row] = ()) -> RemainingModel:
+        """`still_open`: calls of workflows that have not ended, of any app."""
+        names = {n: agent for (_, _, agent), n in self.numbers.items() if agent != POOLED}
+        return fit(*self.app, self.rows, names, self.prior, self._rows(still_open))
+
+    def _rows(self, still_open: Sequence[Row]) -> Floats:
+        everything = self.app == (POOLED, POOLED)
+        found = [
+            (
+                *numbers,
+                math.log(max(1, remaining_us)),
+                self.numbers.get((*key[:2], POOLED) if everything else key, UNTRACKED),
+            )
+            for key, numbers, remaining_us in still_open
+            if everything or key[:2] == self.app
+        ]
+        return np.array(found).reshape(-1, FEATURES + 2)
 
 
 class Learning(msgspec.Struct, frozen=True):
@@ -50,7 +79,13 @@ class Learning(msgspec.Struct, frozen=True):
     windows: list[WindowData]
     models: list[ModelData]
     forgotten: tuple[AgentKey, ...]  # agents that are not known any more
+    still_open: Sequence[OpenWorkflow] = ()
+    known: Mapping[AppKey, RemainingModel] = {}  # the models before
 
     def learn(self) -> tuple[list[AgentProfile], list[RemainingModel]]:
         """Pure, and slow: 0.2 ms for each profile, some ms for each model (`make bench`)."""
-        return [each.profile() for each in self.windows], [each.model() for each in self.models]
+        still_open = rows_of(self.still_open, self.known)
+        return (
+            [each.profile() for each in self.windows],
+            [each.model(still_open) for each in self.models],
+        )

@@ -9,11 +9,13 @@ the graph says what remained after each call (`remaining.py`), and that is what 
 
 from collections import OrderedDict
 from collections.abc import Iterable
+from itertools import islice
 
 from kairos.calls import CallRow, CallTracker
-from kairos.events import Arrived, Dispatch, Record, WorkflowEnded
+from kairos.events import Arrived, Dispatch, Record, Returned, WorkflowEnded
 from kairos.learnt import AgentKey
 from kairos.orchestrator.profiles import Profiles, Sample
+from kairos.orchestrator.unended import OPEN_CALLS, OpenWorkflow
 from kairos.orchestrator.workflow import MAX_CALLS, Call, Workflow
 from kairos.position import IDLE_US, MAX_WORKFLOWS, Positions, WorkflowKey, workflow_key
 
@@ -68,14 +70,19 @@ class Orchestrator:
         arrives = isinstance(event, Arrived) and self._tracker.row(event.request.id) is None
         ended = self._tracker.observe(record)
         if isinstance(event, Arrived) and arrives:
-            self._arrived(event, at)
+            request_id = event.request.id
+            refused = (each for each in ended if each.request.id == request_id)  # at once
+            self._arrived(event, at, self._tracker.row(request_id) or next(refused))
+        if isinstance(event, Returned):
+            self._positions.returned(event.request_id)
         for command in record.commands:
             if isinstance(command, Dispatch):
                 self._positions.dispatched(command.request_id, at)
         for row in ended:
             self._call_ended(row, at)
         if isinstance(event, WorkflowEnded):
-            self._workflow_ended((event.tenant, event.workflow_id), at)
+            key = event.tenant, event.workflow_id
+            self._workflow_ended(key, at, cancelled=event.cancelled)
 
     def expire(self, at: int) -> None:
         """End the workflows of which nothing has been heard for too long."""
@@ -108,6 +115,16 @@ class Orchestrator:
             else:
                 self.profiles.censor(lesson)
 
+    def still_open(self) -> list[OpenWorkflow]:
+        """How the open workflows stand, or of too many, each so many of them. 1 µs a call."""
+        step = 1 + self._open_calls // OPEN_CALLS
+        found, calls = [], 0
+        for workflow in islice(self._open.values(), 0, None, step):
+            if workflow.is_whole and calls + len(workflow.calls) <= OPEN_CALLS:
+                calls += len(workflow.calls)
+                found.append(workflow.standing(self._positions.attained(workflow.key)[0]))
+        return found
+
     def open_workflow(self, key: WorkflowKey) -> Workflow | None:
         return self._open.get(key)
 
@@ -116,7 +133,7 @@ class Orchestrator:
         key = tenant, workflow_id
         return self._open.get(key) or self._ended.get(key)
 
-    def _arrived(self, event: Arrived, at: int) -> None:
+    def _arrived(self, event: Arrived, at: int, row: CallRow) -> None:
         request = event.request
         key = workflow_key(request)
         workflow = self._open.get(key)
@@ -130,8 +147,6 @@ class Orchestrator:
         workflow.in_flight.add(request.id)
         position = self._positions.arrived(request, at)
         if len(workflow.calls) < MAX_CALLS:
-            row = self._tracker.row(request.id)
-            assert row is not None
             workflow.calls.append(Call(row, position))
             self._open_calls += 1
         else:
@@ -155,11 +170,11 @@ class Orchestrator:
         if workflow.ended_at is not None and not workflow.in_flight:
             self._close(workflow)
 
-    def _workflow_ended(self, key: WorkflowKey, at: int) -> None:
+    def _workflow_ended(self, key: WorkflowKey, at: int, *, cancelled: bool) -> None:
         workflow = self._open.get(key)
         if workflow is None or workflow.ended_at is not None:
             return
-        workflow.ended_at = at
+        workflow.ended_at, workflow.cancelled = at, cancelled
         if not workflow.in_flight:  # else when its last call ends
             self._close(workflow)
 

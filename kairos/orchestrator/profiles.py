@@ -15,9 +15,9 @@ from collections.abc import Iterable
 import msgspec
 
 from kairos.learnt import POOLED, AgentKey, AgentProfile, RemainingModel
-from kairos.orchestrator.learning import Learning, ModelData, WindowData
+from kairos.orchestrator.learning import AppKey, Learning, ModelData, WindowData
 from kairos.orchestrator.remaining_model import MODEL_CALLS, UNTRACKED, Calls
-from kairos.orchestrator.window import Window, is_milestone, is_restorable
+from kairos.orchestrator.window import Window, is_restorable
 from kairos.position import FEATURES, Position, features
 
 WINDOW = 1_024
@@ -26,9 +26,10 @@ MAX_AGENTS = 256
 MAX_APPS = 1_000
 MAX_TRACKED = 5_000  # ranking them takes a second and 200 MB (scheduler/ranking.py)
 _UNUSED_APP = 4 * MODEL_CALLS  # calls of everything since the last of the app
-_RENEWED = 1_024  # calls of an app, after which its model is learnt anew
+# An app's model is learnt anew after each fifth more of its calls, and after so many. What it takes
+# for open workflows follows from the model before, so it comes to the point by steps.
+_RENEWED_SHARE, _RENEWED = 5, 256
 
-AppKey = tuple[str, str]  # tenant, app
 _EVERYTHING = (POOLED, POOLED)
 
 
@@ -75,16 +76,13 @@ class _Pool:
         self.window = window
         self.calls = Calls()
         self.added = 0
+        self.renewed_at = 1  # when its model is to be learnt anew: calls by then
         self.agents: OrderedDict[str, _Agent] = OrderedDict()  # longest unused first
         self.named = 0  # agents that ever were
         self.used = 0  # when: calls of everything until then
         self.censored = 0
         self.pooled = 0
         self.prior: RemainingModel | None = None  # from before a restart
-
-    def data(self, app: AppKey) -> ModelData:
-        names = {agent.number: name for name, agent in self.agents.items()}
-        return ModelData(app, self.calls.rows(), names, self.prior)
 
 
 class Profiles:
@@ -167,7 +165,7 @@ class Profiles:
             WindowData(key, window.rows(), window.converged)
             for key, window in self._due_windows.items()
         ]
-        models = [pool.data(app) for app, pool in self._due_models.items()]
+        models = [self._model_data(app, pool) for app, pool in self._due_models.items()]
         learning = Learning(windows, models, tuple(self._forgotten))
         self._due_windows, self._due_models, self._forgotten = {}, {}, {}
         return learning
@@ -204,11 +202,18 @@ class Profiles:
                 found += [_status(app, name, agent) for name, agent in pool.agents.items()]
         return sorted(found, key=lambda status: (status.app, status.agent))
 
+    def _model_data(self, app: AppKey, pool: _Pool) -> ModelData:
+        agents = {(*app, name): agent.number for name, agent in pool.agents.items()}
+        apps = {(*each, POOLED): other.number for each, other in self._apps.items()}
+        numbers = apps if pool is self._everything else agents
+        return ModelData(app, pool.calls.rows(), numbers, pool.prior)
+
     def _pour(self, app: AppKey, pool: _Pool, row: tuple[float, ...]) -> None:
         pool.window.add(row)
         self._note((*app, POOLED), pool.window)
         pool.added += 1
-        if is_milestone(pool.added, _RENEWED, _RENEWED):
+        if pool.added >= pool.renewed_at:
+            pool.renewed_at = pool.added + min(max(1, pool.added // _RENEWED_SHARE), _RENEWED)
             self._due_models[app] = pool
             self._not_due_models.pop(app, None)
         elif app not in self._due_models:

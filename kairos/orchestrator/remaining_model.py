@@ -52,6 +52,7 @@ def fit(
     rows: Floats,
     names: Mapping[int, str],
     prior: RemainingModel | None = None,
+    still_open: Floats | None = None,
 ) -> RemainingModel:
     """The model of these calls, shrunk towards the prior.
 
@@ -61,8 +62,12 @@ def fit(
             that the weights are free of them, and not told.
         prior: the same app's, from before a restart. It counts as `QUANTILES` calls, or as those
             that it is made of, spread evenly over all that it had seen.
+        still_open: [calls, FEATURES + 2], of workflows that have not ended; no `samples`.
     """
+    ended = len(rows)
     rows = rows.astype(np.float64)
+    if still_open is not None:
+        rows = np.concatenate((rows, still_open))
     worth = 0 if prior is None else min(max(1, prior.samples), QUANTILES)
     prior = _blank(rows) if prior is None else prior
     features = rows[:, :FEATURES]
@@ -83,7 +88,7 @@ def fit(
     return RemainingModel(
         tenant=tenant,
         app=app,
-        samples=len(rows) + worth,
+        samples=ended + worth,
         intercept=prior.intercept + float(change[0]),
         weights=tuple((np.array(prior.weights) + change[1:]).tolist()),
         lowest=tuple(np.vstack((features, prior.lowest)).min(axis=0).tolist()),

@@ -10,6 +10,7 @@ from kairos.orchestrator.graph import CallGraph
 from kairos.orchestrator.profiles import Sample
 from kairos.orchestrator.remaining import remaining
 from kairos.orchestrator.spans import Span
+from kairos.orchestrator.unended import CallSeen, OpenWorkflow
 from kairos.position import Position, WorkflowKey
 
 MAX_CALLS = 10_000  # of one workflow
@@ -32,6 +33,7 @@ class Workflow:
         self.in_flight: set[str] = set()  # ids of its calls
         self.seen_at = at
         self.ended_at: int | None = None
+        self.cancelled = False  # what would have come is not known
         self.idle = False  # it ended because nothing more was heard of it
         self.is_whole = True  # seen from its start
 
@@ -50,12 +52,23 @@ class Workflow:
                 graph.add(msgspec.structs.replace(span_of(call.row), attempt=attempt))
         return graph
 
+    def standing(self, served_us: int) -> OpenWorkflow:
+        """As it is now, not ended. `served_us`: the execution latency of the calls that ended."""
+        ended: list[CallSeen] = []
+        in_flight: list[CallSeen] = []
+        for call in self.calls:
+            row = call.row
+            (in_flight if row.ended_at is None else ended).append((row.request, call.position))
+        return OpenWorkflow(served_us, ended, in_flight)
+
     def lessons(self, skew_us: int = 0) -> list[Sample | AgentKey]:
         """What the workflow, which has ended, teaches. Pure; O(n log n), 25 µs a call.
 
         Of a call that failed or was cancelled, and of those before it whose rest is therefore not
-        known, only whose they were: they are counted, and never learnt as short. Of a workflow that
-        was under way when it was first seen, nothing: where its calls stood is not known.
+        known, only whose they were: they are counted, and never learnt as short. So of all calls of
+        a workflow that was cancelled, and of one that ended without having been dispatched: whoever
+        performed it followed an order for an earlier call of its id. Of a workflow that was under
+        way when it was first seen, nothing: where its calls stood is not known.
         """
         if not self.is_whole:
             return []
@@ -64,11 +77,10 @@ class Workflow:
         lessons: list[Sample | AgentKey] = []
         for request_id, call in last_attempts.items():
             row, left = call.row, rest[request_id]
-            if left.censored or self.left_out:
+            if left.censored or self.cancelled or self.left_out or row.dispatched_at is None:
                 lessons.append(agent_key(row.request))
                 continue
             assert row.ended_at is not None
-            assert row.dispatched_at is not None
             lessons.append(
                 Sample(
                     key=agent_key(row.request),

@@ -65,6 +65,11 @@ class LazyHeap(Generic[Entry]):
         heap = self._top_heap()
         return heap[0] if heap else None
 
+    def some(self, most: int) -> list[Entry]:
+        """About so many entries, evenly from all of it, in no order; there may be dead ones."""
+        step = max(1, len(self) // most)
+        return self._heap[::step] + self._old[::step]
+
     def pop(self) -> Entry | None:
         """Take out the smallest entry that is alive."""
         heap = self._top_heap()

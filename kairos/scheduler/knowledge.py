@@ -89,9 +89,19 @@ class Knowledge:
     def dispatched(self, request_id: str, at: int) -> None:
         self.positions.dispatched(request_id, at)
 
-    def ended(self, request_id: str, at: int, completion_tokens: int | None = None) -> None:
-        """The request finished, failed, was cancelled or refused; one not in flight is ignored."""
-        self.positions.ended(request_id, at, completion_tokens)
+    def returned(self, request_id: str) -> None:
+        self.positions.returned(request_id)
+
+    def ended(
+        self,
+        request_id: str,
+        at: int,
+        completion_tokens: int | None = None,
+        used_tokens: int = 0,
+    ) -> None:
+        """The request finished, failed, was cancelled or refused; one not in flight is ignored.
+        `used_tokens`: of prompt and answer, as far as it ran."""
+        self.positions.ended(request_id, at, completion_tokens, used_tokens)
         standing = self._standings.pop(request_id, None)
         if standing is None:
             return
@@ -114,6 +124,11 @@ class Knowledge:
         """All calls that wait or run, in order of arrival."""
         for standing in self._standings.values():
             yield standing.request
+
+    def request(self, request_id: str) -> Request | None:
+        """A call that waits or runs."""
+        standing = self._standings.get(request_id)
+        return standing.request if standing is not None else None
 
     def in_flight(self, workflow: WorkflowKey) -> Iterator[Request]:
         """The calls of the workflow that wait or run, in order of arrival."""

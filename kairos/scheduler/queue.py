@@ -33,6 +33,8 @@ OVERTAKEN = 9
 PASSED_OVER = 4.0  # times its own predicted work
 BACKFILL = 8
 MAX_WAIT_US = 600 * SECOND
+_RETURNED = 1 << 62  # µs; taken off an arrival it comes before the number of any
+_LOOKED_AT = 64  # entries, to tell how many go before a request
 _RENEWED_AT_ONCE = 256  # keys, per fact, after new ranks: under 2 ms (`make bench`)
 
 KeyEntry = tuple[Key, int, str]  # key, number of arrival, request id
@@ -108,6 +110,7 @@ class WaitQueue:
         self._by_due_work: LazyHeap[NumberEntry] = LazyHeap(self._if_not_overdue)
         self._by_due_at: LazyHeap[NumberEntry] = LazyHeap(self._if_not_overdue)
         self._overdue: LazyHeap[NumberEntry] = LazyHeap(self._if_here)  # by number of arrival
+        self._returned: dict[str, _Waiting] = {}  # those that wait once more
 
     def __len__(self) -> int:
         return len(self._waiting)
@@ -116,12 +119,25 @@ class WaitQueue:
         return request_id in self._waiting
 
     def requests(self) -> list[Request]:
-        """All waiting requests, in order of arrival."""
+        """All waiting requests, in order of arrival; those that came back at their return."""
         return [waiting.request for waiting in self._waiting.values()]
 
     def oldest(self) -> Request:
         """The request that came first. Queue not empty."""
-        return next(iter(self._waiting.values())).request
+        first = next(iter(self._waiting.values())).request
+        again = (each.request for each in self._returned.values())
+        return min((first, *again), key=lambda each: each.arrived_at)
+
+    def arrived_by(self, at: int) -> list[Request]:
+        """Those that came so early."""
+        early = [each.request for each in self._returned.values() if each.request.arrived_at <= at]
+        for waiting in self._waiting.values():
+            if waiting.request.id in self._returned:
+                continue
+            if waiting.request.arrived_at > at:
+                break
+            early.append(waiting.request)
+        return early
 
     def push(self, request: Request, at: int) -> None:
         """Add a request that the knowledge has been told of."""
@@ -140,8 +156,22 @@ class WaitQueue:
         self._by_due_work.push((due_us, seq, request.id), n)
         self._by_due_at.push((due_at, seq, request.id), n)
 
+    def push_back(self, request: Request) -> None:
+        """Add a request that was taken, and comes back: it goes before all that were not, and of
+        those that were, by arrival."""
+        assert request.id not in self._waiting
+        seq = request.arrived_at - _RETURNED
+        key, state = self._policy.key(request), self._policy.state(request)
+        work_us, n = self._knowledge.call_us(request), len(self._waiting) + 1
+        waiting = _Waiting(request, seq, key, self._knowledge.epoch, state, work_us, overdue=True)
+        self._waiting[request.id] = self._returned[request.id] = waiting
+        self._waiting_us += work_us
+        self._by_key.push((key, seq, request.id), n)
+        self._overdue.push((seq, seq, request.id), n)
+
     def remove(self, request_id: str) -> None:
         waiting = self._waiting.pop(request_id)
+        self._returned.pop(request_id, None)
         self._waiting_us -= waiting.work_us
 
     def overdue(self) -> Request | None:
@@ -172,6 +202,20 @@ class WaitQueue:
             waiting.key = key  # the entry that stands for the old one is dead now
             self._by_key.push((key, waiting.seq, request.id), len(self._waiting))
         return True
+
+    def ahead_of(self, request_id: str) -> float:
+        """About how many would go before a request that waits, by the order as it is; the policy's
+        may change, and what is small may go before its turn."""
+        me = self._waiting[request_id]
+        seen = ahead = 0
+        for key, seq, other_id in self._by_key.some(_LOOKED_AT):
+            other = self._waiting.get(other_id)
+            if other is not None and other is not me and other.key is key:
+                seen += 1
+                ahead += other.overdue or (key, seq) < (me.key, me.seq)
+        if not seen:
+            return 0.0
+        return max(0.0, ahead / seen * (len(self) - 1) - self._backfill - 1)
 
     def start_renewing(self) -> None:
         """What was learnt has changed: all keys are to be found anew, by and by."""

@@ -1,29 +1,60 @@
 """What the stand-in reads of a request. One type serves all routes, since they share most fields;
 a field that is not here is ignored, as vLLM does."""
 
-from typing import Annotated, Literal
+from collections.abc import Sequence
+from typing import Annotated, Literal, NamedTuple
 
 import msgspec
 
 Failure = Literal["unavailable", "hang", "cut", "stall", "error"]
-Prompt = tuple[str, str]  # the system prompt, and the rest
 
 AtLeastOne = Annotated[int, msgspec.Meta(ge=1)]
+
+
+class Prompt(NamedTuple):
+    system: str
+    rest: str
+    tools: frozenset[str] = frozenset()  # that are offered, and of which there is no result
 
 
 class Part(msgspec.Struct):
     text: str = ""
 
 
+class Function(msgspec.Struct):
+    name: str
+
+
+class Tool(msgspec.Struct):
+    """As chats have it, under `function`, and as the Responses API does. Others have no name."""
+
+    function: Function | None = None
+    name: str | None = None
+
+
+class ToolCall(msgspec.Struct):
+    id: str
+    function: Function
+
+
 class Message(msgspec.Struct):
-    role: str
+    """One of a chat, or an item of the Responses API's input, which also are calls of tools (with
+    `call_id` and `name`) and their results."""
+
+    role: str | None = None
     content: str | list[Part] | None = None
+    tool_calls: list[ToolCall] | None = None
+    tool_call_id: str | None = None
+    call_id: str | None = None
+    name: str | None = None
+    output: str | list[Part] | None = None
 
     @property
     def text(self) -> str:
-        if isinstance(self.content, list):
-            return "\n".join(part.text for part in self.content)
-        return self.content or ""
+        said = self.output if self.content is None else self.content
+        if isinstance(said, list):
+            return "\n".join(part.text for part in said)
+        return said or ""
 
 
 class StreamOptions(msgspec.Struct):
@@ -36,6 +67,7 @@ class Body(msgspec.Struct):
     prompt: str | list[str | int] | None = None
     input: str | list[Message] | None = None
     instructions: str | None = None
+    tools: list[Tool] | None = None
     stream: bool | None = None
     stream_options: StreamOptions | None = None
     max_tokens: AtLeastOne | None = None
@@ -79,7 +111,7 @@ def chat_prompt(body: Body) -> Prompt:
     """This and its siblings raise ValueError: what the route needs is missing."""
     if not body.messages:
         raise ValueError("Field required: messages")
-    return _split(body.messages)
+    return _prompt(body, body.messages)
 
 
 def completion_prompt(body: Body) -> Prompt:
@@ -87,23 +119,40 @@ def completion_prompt(body: Body) -> Prompt:
         case None | []:
             raise ValueError("Field required: prompt")
         case str(text) | [str(text)]:
-            return "", text
+            return Prompt("", text)
         case ids if all(isinstance(number, int) for number in ids):
-            return "", "".join(f"{number:<4}" for number in ids)  # four characters count as a token
+            # Four characters count as a token.
+            return Prompt("", "".join(f"{number:<4}" for number in ids))
     raise ValueError("the stand-in takes one prompt per request")
 
 
 def responses_prompt(body: Body) -> Prompt:
-    if not body.input:
-        raise ValueError("Field required: input")
-    instructions = body.instructions or ""
-    if isinstance(body.input, str):
-        return instructions, body.input
-    system, rest = _split(body.input)
-    return f"{instructions}\n{system}", rest
+    match body.input:
+        case None | "" | []:
+            raise ValueError("Field required: input")
+        case str(text):
+            return _prompt(body, [Message(role="user", content=text)])
+        case items:
+            return _prompt(body, items)
 
 
-def _split(messages: list[Message]) -> Prompt:
-    system = [m.text for m in messages if m.role in ("system", "developer")]
+def _prompt(body: Body, messages: Sequence[Message]) -> Prompt:
+    system = [body.instructions] if body.instructions else []
+    system += [m.text for m in messages if m.role in ("system", "developer")]
     rest = [m.text for m in messages if m.role not in ("system", "developer")]
-    return "\n".join(system), "\n".join(rest)
+    names = (tool.name or (tool.function and tool.function.name) for tool in body.tools or ())
+    tools = frozenset(name for name in names if name) - _answered(messages)
+    return Prompt("\n".join(system), "\n".join(rest), tools)
+
+
+def _answered(messages: Sequence[Message]) -> set[str]:
+    """Names of the tools of which there are results."""
+    names: dict[str | None, str] = {}
+    results = set[str | None]()
+    for message in messages:
+        names |= {call.id: call.function.name for call in message.tool_calls or ()}
+        if message.name is not None and message.call_id is not None:
+            names[message.call_id] = message.name
+        elif message.role == "tool" or message.output is not None:
+            results.add(message.tool_call_id or message.call_id)
+    return {names[each] for each in results if each in names}

@@ -1,6 +1,7 @@
 """How the stand-in words a reply on each of the three text routes: shaped as vLLM's.
 
-A stream is `begin`, one `token` for each token (the last with its finish reason), then `end`.
+A stream is `begin`, one `token` for each token (the last with its finish reason), then `end`. Where
+a reply calls a tool, its text is the arguments.
 """
 
 import time
@@ -9,7 +10,7 @@ from typing import Any, Literal, Protocol
 import msgspec
 
 DONE = b"data: [DONE]\n\n"
-FinishReason = Literal["stop", "length"]
+FinishReason = Literal["stop", "length", "tool_calls"]
 Json = dict[str, Any]
 
 
@@ -36,21 +37,38 @@ class Reply(Protocol):
 
 
 class ChatReply:
-    def __init__(self, request_id: str, model: str) -> None:
+    def __init__(self, request_id: str, model: str, tool: str | None) -> None:
         self._head = {"id": f"chatcmpl-{request_id}", "created": int(time.time()), "model": model}
+        self._tool, self._call = tool, f"call_{request_id}"
 
     def whole(self, text: str, finish: FinishReason, usage: Usage) -> Json:
-        choice = _choice(finish, message={"role": "assistant", "content": text})
+        said: Json = {"content": text}
+        if self._tool is not None:
+            said = {"content": None, "tool_calls": [self._begun() | self._arguments(text)]}
+        choice = _choice(finish, message={"role": "assistant", **said})
         return self._object("chat.completion", [choice]) | {"usage": _usage(usage)}
 
     def begin(self) -> list[bytes]:
-        return [self._chunk(_choice(None, delta={"role": "assistant", "content": ""}))]
+        chunks = [self._chunk(_choice(None, delta={"role": "assistant", "content": ""}))]
+        if self._tool is not None:
+            delta = {"tool_calls": [{"index": 0, **self._begun(), **self._arguments("")}]}
+            chunks.append(self._chunk(_choice(None, delta=delta)))
+        return chunks
 
     def token(self, text: str, finish: FinishReason | None) -> bytes:
-        return self._chunk(_choice(finish, delta={"content": text}))
+        delta: Json = {"content": text}
+        if self._tool is not None:
+            delta = {"tool_calls": [{"index": 0, "function": {"arguments": text}}]}
+        return self._chunk(_choice(finish, delta=delta))
 
     def end(self, text: str, finish: FinishReason, usage: Usage, tell: bool) -> list[bytes]:  # noqa: ARG002
         return [self._chunk(usage=_usage(usage)), DONE] if tell else [DONE]
+
+    def _begun(self) -> Json:
+        return {"id": self._call, "type": "function"}
+
+    def _arguments(self, text: str) -> Json:
+        return {"function": {"name": self._tool, "arguments": text}}
 
     def _object(self, name: str, choices: list[Json]) -> Json:
         return {**self._head, "object": name, "choices": choices}
@@ -60,7 +78,7 @@ class ChatReply:
 
 
 class CompletionReply:
-    def __init__(self, request_id: str, model: str) -> None:
+    def __init__(self, request_id: str, model: str, tool: str | None) -> None:  # noqa: ARG002
         self._head = {
             "id": f"cmpl-{request_id}", "object": "text_completion",
             "created": int(time.time()), "model": model,
@@ -83,8 +101,8 @@ class CompletionReply:
 class ResponsesReply:
     """Typed and numbered events without a `[DONE]`; usage is always told."""
 
-    def __init__(self, request_id: str, model: str) -> None:
-        self._item = f"msg_{request_id}"
+    def __init__(self, request_id: str, model: str, tool: str | None) -> None:
+        self._id, self._tool = request_id, tool
         self._number = 0
         self._head: Json = {
             "id": f"resp_{request_id}", "object": "response", "created_at": int(time.time()),
@@ -96,44 +114,61 @@ class ResponsesReply:
         return self._head | {
             "status": "incomplete" if cut else "completed",
             "incomplete_details": {"reason": "max_output_tokens"} if cut else None,
-            "output": [self._message("completed", text)],
+            "output": [self._item("completed", text)],
             "usage": usage.named("input_tokens", "output_tokens"),
         }
 
     def begin(self) -> list[bytes]:
         response = {**self._head, "status": "in_progress", "output": []}
-        item = self._message("in_progress")
-        return [
+        events = [
             self._event("created", response=response),
-            self._event("output_item.added", output_index=0, item=item),
-            self._event("content_part.added", **self._place, part=_text_part("")),
+            self._event("output_item.added", output_index=0, item=self._item("in_progress")),
         ]
+        if self._tool is None:
+            events.append(self._event("content_part.added", **self._place, part=_text_part("")))
+        return events
 
     def token(self, text: str, finish: FinishReason | None) -> bytes:  # noqa: ARG002
-        return self._event("output_text.delta", **self._place, delta=text, logprobs=[])
+        if self._tool is None:
+            return self._event("output_text.delta", **self._place, delta=text, logprobs=[])
+        return self._event("function_call_arguments.delta", **self._place, delta=text)
 
     def end(self, text: str, finish: FinishReason, usage: Usage, tell: bool) -> list[bytes]:  # noqa: ARG002
         response = self.whole(text, finish, usage)
         item = response["output"][0]
         return [
-            self._event("output_text.done", **self._place, text=text, logprobs=[]),
-            self._event("content_part.done", **self._place, part=_text_part(text)),
+            *self._done(text),
             self._event("output_item.done", output_index=0, item=item),
             self._event("completed", response=response),  # as vLLM: cut at its limit, too
         ]
 
+    def _done(self, text: str) -> list[bytes]:
+        if self._tool is not None:
+            told = {"arguments": text, "name": self._tool}
+            return [self._event("function_call_arguments.done", **self._place, **told)]
+        return [
+            self._event("output_text.done", **self._place, text=text, logprobs=[]),
+            self._event("content_part.done", **self._place, part=_text_part(text)),
+        ]
+
     @property
     def _place(self) -> Json:
-        return {"item_id": self._item, "output_index": 0, "content_index": 0}
+        if self._tool is not None:
+            return {"item_id": f"fc_{self._id}", "output_index": 0}
+        return {"item_id": f"msg_{self._id}", "output_index": 0, "content_index": 0}
 
-    def _message(self, status: str, *texts: str) -> Json:
-        content = [_text_part(text) for text in texts]
+    def _item(self, status: str, *texts: str) -> Json:
+        if self._tool is not None:
+            return {
+                "type": "function_call", "id": f"fc_{self._id}", "call_id": f"call_{self._id}",
+                "name": self._tool, "arguments": "".join(texts), "status": status,
+            }  # fmt: skip
         return {
-            "type": "message", "id": self._item, "role": "assistant", "status": status,
-            "content": content,
+            "type": "message", "id": f"msg_{self._id}", "role": "assistant", "status": status,
+            "content": [_text_part(text) for text in texts],
         }  # fmt: skip
 
-    def _event(self, name: str, **fields: Any) -> bytes:
+    def _event(self, name: str, /, **fields: Any) -> bytes:
         kind = f"response.{name}"
         body = {"type": kind, "sequence_number": self._number, **fields}
         self._number += 1

@@ -21,7 +21,6 @@ from kairos.sim.delivery import Refused, json_answer, refusals, silence, stream,
 from kairos.sim.replies import (
     ChatReply,
     CompletionReply,
-    FinishReason,
     Reply,
     ResponsesReply,
     Usage,
@@ -109,24 +108,25 @@ class StandIn:
         self,
         request: web.Request,
         read_prompt: Callable[[Body], Prompt],
-        reply_type: Callable[[str, str], Reply],
+        reply_type: Callable[[str, str, str | None], Reply],
     ) -> web.StreamResponse:
         body = await self._read(request, Body)
         fail = body.fail or self.settings.fail
         if fail == "unavailable":
             raise Refused(503, "The engine is currently busy. Please try again later.")
-        prompt_tokens, tokens, finish = self._draw(body, read_prompt)
-        reply = reply_type(request.headers.get("X-Request-Id") or uuid.uuid4().hex, body.model)
+        prompt_tokens, said = self._draw(body, read_prompt)
+        request_id = request.headers.get("X-Request-Id") or uuid.uuid4().hex
+        reply = reply_type(request_id, body.model, said.tool)
         with self._counting_aborts():
             if fail == "hang":
                 await silence()
-            said = tokens[: max(1, len(tokens) // 2)] if fail else tokens
-            with self.batch.call(prompt_tokens, said) as call:
+            tokens = said.tokens[: max(1, len(said.tokens) // 2)] if fail else said.tokens
+            with self.batch.call(prompt_tokens, tokens) as call:
                 if body.stream:
                     tell = body.include_usage
-                    response = await stream(request, reply, call, finish, fail, tell)
+                    response = await stream(request, reply, call, said.finish, fail, tell)
                 else:
-                    response = await whole(request, reply, call, finish, fail)
+                    response = await whole(request, reply, call, said.finish, fail)
         if not fail:
             self.finished += 1
             self._changed.set()
@@ -144,14 +144,13 @@ class StandIn:
             raise Refused(404, f"The model `{body.model}` does not exist.")
         return body
 
-    def _draw(
-        self, body: Body, read_prompt: Callable[[Body], Prompt]
-    ) -> tuple[int, list[str], FinishReason]:
+    def _draw(self, body: Body, read_prompt: Callable[[Body], Prompt]) -> tuple[int, script.Said]:
+        """How many tokens its prompt has, and what is said to it."""
         try:
-            system, user = read_prompt(body)
+            prompt = read_prompt(body)
         except ValueError as error:
             raise Refused(400, str(error)) from None
-        prompt_tokens = script.prompt_tokens(system + user)
+        prompt_tokens = script.prompt_tokens(prompt.system + prompt.rest)
         room = self.settings.max_model_len - prompt_tokens
         asked = body.asked_tokens
         if (asked or 1) > room:
@@ -166,8 +165,7 @@ class StandIn:
         limit = script.Limits(
             max_tokens=asked or room, min_tokens=body.min_tokens, ignore_eos=body.ignore_eos
         )
-        tokens, finish = self._says.reply(system, user, limit, body.seed)
-        return prompt_tokens, tokens, finish
+        return prompt_tokens, self._says.reply(prompt, limit, body.seed)
 
     @contextmanager
     def _counting_aborts(self) -> Iterator[None]:

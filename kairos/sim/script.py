@@ -3,14 +3,16 @@
 A script is a JSON list of rules. The first whose `system` occurs in the call's system prompt, and
 one of whose `user` words, if it has any, in the rest of the prompt, both in any case, gives the
 reply: one of `replies`, its words in rotation for one of the lengths that calls of the rule's
-`agent` had in a recorded run, or as they stand where none is known. Where no rule applies, words
-and length (log-normal, about 80 tokens) are drawn.
+`agent` had in a recorded run, or as they stand where none is known. Where the rule `calls` a tool,
+`{"name": ..., "arguments": {...}}`, which the call offers and has no result of yet, that is the
+reply. Where no rule applies, words and length (log-normal, about 80 tokens) are drawn.
 
 A token is a word with the white space that follows it; a prompt's tokens are its characters over
 four.
 """
 
 import hashlib
+import json
 import math
 import random
 import re
@@ -18,11 +20,12 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from itertools import cycle, islice
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import msgspec
 
 from kairos.errors import SetupError
+from kairos.sim.bodies import Prompt
 from kairos.sim.replies import FinishReason
 from kairos.workload import read_workflows
 
@@ -31,16 +34,22 @@ WORDS = ("the", "plan", "names", "each", "step", "and", "then", "a", "short", "a
 Text = Annotated[str, msgspec.Meta(min_length=1)]
 
 
+class ToolUse(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    name: Text
+    arguments: dict[str, Any] = {}
+
+
 class Rule(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     system: Text
     replies: Annotated[list[Text], msgspec.Meta(min_length=1)]
     user: list[Text] = []
     agent: str | None = None
+    calls: ToolUse | None = None
 
-    def applies(self, system: str, user: str) -> bool:
-        if self.system.lower() not in system.lower():
+    def applies(self, prompt: Prompt) -> bool:
+        if self.system.lower() not in prompt.system.lower():
             return False
-        return not self.user or any(word.lower() in user.lower() for word in self.user)
+        return not self.user or any(word.lower() in prompt.rest.lower() for word in self.user)
 
 
 class Limits(msgspec.Struct, frozen=True, kw_only=True):
@@ -49,6 +58,14 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     max_tokens: int
     min_tokens: int = 1
     ignore_eos: bool = False
+
+
+class Said(msgspec.Struct, frozen=True, kw_only=True):
+    """A reply: its tokens, joined, are its text, or the arguments of the tool that it calls."""
+
+    tokens: list[str]
+    finish: FinishReason = "stop"
+    tool: str | None = None
 
 
 class Script:
@@ -63,25 +80,35 @@ class Script:
         self._seed = seed
         self._lengths = lengths
 
-    def reply(
-        self, system: str, user: str, limits: Limits, seed: int | None
-    ) -> tuple[list[str], FinishReason]:
-        """At least one token; joined, they are the reply. Longer than it is, it begins again."""
-        dice = random.Random(digest(f"{self._seed} {seed} {system}\0{user}"))  # noqa: S311
-        tokens, length = self._draw(system, user, dice)
+    def reply(self, prompt: Prompt, limits: Limits, seed: int | None) -> Said:
+        """At least one token. A text that is to be longer than it is, begins again."""
+        told = f"{self._seed} {seed} {prompt.system}\0{prompt.rest}"
+        dice = random.Random(digest(told))  # noqa: S311
+        rule = next((rule for rule in self._rules if rule.applies(prompt)), None)
+        if rule is not None and rule.calls is not None and rule.calls.name in prompt.tools:
+            return _called(rule.calls, limits)
+        tokens, length = self._draw(rule, dice)
         if limits.ignore_eos:
             length = limits.max_tokens
         length = max(length, limits.min_tokens)
         finish: FinishReason = "stop" if length < limits.max_tokens else "length"
-        return list(islice(cycle(tokens), min(length, limits.max_tokens))), finish
+        return Said(
+            tokens=list(islice(cycle(tokens), min(length, limits.max_tokens))), finish=finish
+        )
 
-    def _draw(self, system: str, user: str, dice: random.Random) -> tuple[list[str], int]:
-        for rule in self._rules:
-            if rule.applies(system, user):
-                tokens = tokenize(dice.choice(rule.replies))
-                return tokens, dice.choice(self._lengths.get(rule.agent, [len(tokens)]))
+    def _draw(self, rule: Rule | None, dice: random.Random) -> tuple[list[str], int]:
+        if rule is not None:
+            tokens = tokenize(dice.choice(rule.replies))
+            return tokens, dice.choice(self._lengths.get(rule.agent, [len(tokens)]))
         length = 1 + int(dice.lognormvariate(math.log(80), 0.6))
         return [f"{word} " for word in dice.choices(WORDS, k=length)], length
+
+
+def _called(use: ToolUse, limits: Limits) -> Said:
+    """As vLLM, cut off where the limit is."""
+    tokens = tokenize(json.dumps(use.arguments))
+    finish: FinishReason = "tool_calls" if len(tokens) < limits.max_tokens else "length"
+    return Said(tokens=tokens[: limits.max_tokens], finish=finish, tool=use.name)
 
 
 def load(path: Path) -> tuple[Rule, ...]:

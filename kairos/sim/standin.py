@@ -2,7 +2,7 @@
 
 `python -m kairos.sim.standin --port 0` runs one as a process and prints `ready URL`; `serve` runs
 one inside a test's loop. How time passes, and what is not modelled, stands in `kairos.sim.batch`;
-where the text comes from in `kairos.sim.script`. There is no tokenizer, no sampling, no tool call,
+where text and calls of tools come from in `kairos.sim.script`. There is no tokenizer, no sampling,
 no log probability and no key.
 
 A call goes wrong on purpose when its body has the field `fail`, or all do with `--fail`:

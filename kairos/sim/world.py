@@ -18,10 +18,11 @@ from typing import Literal
 
 import msgspec
 
-from kairos.balancer import Balancer
+from kairos.balancer import MAX_WAITING, Balancer
 from kairos.dispatcher.ledger import Ledger
 from kairos.dispatcher.placements import Placement
 from kairos.errors import (
+    GaveWay,
     InvalidRequest,
     KairosError,
     NoInstance,
@@ -94,18 +95,19 @@ class World:
         happenings: Sequence[Happening] = (),
         observers: tuple[Observer, ...] = (),
         overtaken: float = OVERTAKEN,
+        max_waiting: int = MAX_WAITING,
         tell_lengths: bool = False,
         anonymous: float = 0.0,
         on_second: Callable[["World"], None] = lambda _: None,
     ) -> None:
         """`instances`: all that there ever are, by id; those to which it happens first that they
         join are not there at the start. `tell_lengths`, `anonymous`: see `Users`; `overtaken`: see
-        the queue. Metrics are of the workflows as they are, whatever is known of them.
-        `on_second` is called in each second of virtual time."""
+        the queue, in which `max_waiting` wait at most. Metrics are of the workflows as they are,
+        whatever is known of them. `on_second` is called in each second of virtual time."""
         self.metrics = RunMetrics()
         self.clock = VirtualClock()
         self.learner = Learner(Orchestrator())
-        self.balancer = Balancer(policy, placement, overtaken=overtaken)
+        self.balancer = Balancer(policy, placement, overtaken=overtaken, max_waiting=max_waiting)
         watching: tuple[Observer, ...] = (self._measure, *observers, self.learner.observe)
         self._runtime = Runtime(self.balancer, self, self.clock, watching)
         self.users = Users(
@@ -142,8 +144,14 @@ class World:
             self.clock.call_at(self.clock.now(), partial(self._failed, call.id, refused))
 
     def refuse(self, command: Refuse) -> None:
-        no_instance = command.reason == "no_instance"
-        error = NoInstance(command.model) if no_instance else WaitedTooLong()
+        error: KairosError
+        match command.reason:
+            case "no_instance":
+                error = NoInstance(command.model)
+            case "queue_full":
+                error = GaveWay(command.retry_after_s or 1)
+            case _:
+                error = WaitedTooLong()
         self.users.refused(command.request_id, error)
 
     def _seen(self, progress: Progress) -> None:
@@ -208,8 +216,8 @@ class World:
         learnt = self.learner.step()
         if learnt is not None:
             self._runtime.feed(learnt)
-        give_up_at = self.balancer.give_up_at
-        if give_up_at is not None and give_up_at <= now:
+        tick_at = self.balancer.tick_at
+        if tick_at is not None and tick_at <= now:
             self._runtime.feed(Tick())
         self.clock.call_at(now + SECOND, self._each_second)
         self._on_second(self)

@@ -1,26 +1,18 @@
-"""A whole Kairos over real sockets, and engines that a test holds by hand.
-
-All of it runs in the test's own loop, so that a test awaits the fact it needs and never sleeps.
-"""
+"""A whole Kairos over real sockets, and engines that a test holds by hand."""
 
 import asyncio
 import logging
 import socket
-from collections import Counter
 from contextlib import AsyncExitStack
-from urllib.parse import urlsplit
 
-import aiohttp
 import pytest
 import uvloop
 from aiohttp import web
 
-from kairos.config import EngineSettings, Settings
-from kairos.events import Arrived, Cancelled, Failed, Finished, InstanceJoined
-from kairos.live import http, service
+from kairos.live import http
 from kairos.sim import standin as standins
-from tests.e2e.client import LIMIT_S, Answer, Wire
 from tests.e2e.engine import Engine
+from tests.e2e.served import serving
 
 
 def pytest_asyncio_loop_factories(config, item):
@@ -30,67 +22,6 @@ def pytest_asyncio_loop_factories(config, item):
     return loops if mark and mark.kwargs else {"uvloop": loops["uvloop"]}
 
 
-class Facts:
-    """Observes a runtime; a test waits here for what must come."""
-
-    def __init__(self):
-        self.records = []
-        self._changed = asyncio.Event()
-
-    def __call__(self, record):
-        self.records.append(record)
-        self._changed.set()
-
-    def all(self, *kinds):
-        return [record.event for record in self.records if isinstance(record.event, kinds)]
-
-    async def until(self, condition):
-        async with asyncio.timeout(LIMIT_S):
-            while not condition():
-                self._changed.clear()
-                await self._changed.wait()
-
-    async def seen(self, kind, number=1):
-        """The first fact of the kind, or the one of that number."""
-        await self.until(lambda: len(self.all(kind)) >= number)
-        return self.all(kind)[number - 1]
-
-
-class Kairos:
-    """One that serves: its facts, and clients of it."""
-
-    def __init__(self, service, facts, session, wires):
-        self.service, self.facts, self._session, self._wires = service, facts, session, wires
-        self.url, self.balancer = service.url, service.brain.balancer
-
-    async def ask(self, method, path, **options):
-        """One HTTP call from an ordinary client."""
-        async with (
-            asyncio.timeout(LIMIT_S),
-            self._session.request(method, self.url + path, **options) as response,
-        ):
-            return Answer(response.status, response.headers, await response.read())
-
-    async def chat(self, headers=None, **fields):
-        body = {"model": "tiny", "messages": [{"role": "user", "content": "Hello"}]} | fields
-        return await self.ask("POST", "/v1/chat/completions", json=body, headers=headers)
-
-    async def connect(self):
-        address = urlsplit(self.url)
-        self._wires.append(Wire(*await asyncio.open_connection(address.hostname, address.port)))
-        return self._wires[-1]
-
-    async def settled(self):
-        """Every call that arrived has ended, once, and left nothing behind."""
-        ends = (Finished, Failed, Cancelled)
-        await self.facts.until(lambda: len(self.facts.all(*ends)) >= len(self.facts.all(Arrived)))
-        arrived = Counter(fact.request.id for fact in self.facts.all(Arrived))
-        assert arrived == Counter(fact.request_id for fact in self.facts.all(*ends))
-        assert self.balancer.waiting == 0
-        assert len(self.balancer.ledger) == 0
-        assert self.service.brain.runtime._engine._expected == {}
-
-
 @pytest.fixture
 async def kairos(caplog, monkeypatch):
     """`await kairos(URL, ...)` starts one before these engines and waits until they joined."""
@@ -98,35 +29,8 @@ async def kairos(caplog, monkeypatch):
     tasks_before = asyncio.all_tasks()
     stack, started = AsyncExitStack(), []
 
-    async def start(
-        *urls,
-        max_num_seqs=None,
-        kv_tokens=None,
-        priority=False,
-        joins=None,
-        key_env=None,
-        **given,
-    ):
-        engine = tuple(
-            EngineSettings(
-                url=url,
-                max_num_seqs=max_num_seqs,
-                kv_tokens=kv_tokens,
-                priority=priority,
-                api_key_env=key_env,
-            )
-            for url in urls
-        )
-        facts, wires = Facts(), []
-        settings = Settings(engine=engine, **({"port": 0, "admin_port": 0} | given))
-        live = await stack.enter_async_context(service.running(settings, (facts,)))
-        session = await stack.enter_async_context(
-            aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0))
-        )
-        await facts.until(
-            lambda: len(facts.all(InstanceJoined)) >= (len(urls) if joins is None else joins)
-        )
-        started.append(Kairos(live, facts, session, wires))
+    async def start(*urls, **given):
+        started.append(await stack.enter_async_context(serving(*urls, **given)))
         return started[-1]
 
     async with stack:

@@ -133,15 +133,13 @@ async def test_a_stream_that_is_empty_is_an_error(kairos, engine):
     assert (answer.status, answer.error()["code"]) == (502, "upstream_failed")
 
 
-async def test_a_stream_that_breaks_off_amid_an_event_is_broken_off_there(kairos, engine, caplog):
+async def test_of_an_event_that_breaks_off_the_client_has_nothing_but_the_error(kairos, engine):
     served = await kairos(engine.url)
     engine.answer = engine.stream(CHUNK, CHUNK[:9], then=lambda transport: transport.abort())
     engine.release(3)
-    wire = await served.connect()
-    await wire.post("/v1/chat/completions", {"messages": []} | STREAM)
-    await wire.head()
-
-    assert b'"error"' not in await closed(wire.reader)
+    first, error, done = events_of((await served.chat(**STREAM)).body)
+    assert (b"data: " + first + b"\n\n", done) == (CHUNK, b"[DONE]")
+    assert json.loads(error)["error"]["code"] == "upstream_failed"
     assert (await served.facts.seen(Failed)).reason == "upstream_failed"
 
     engine.release(3)
@@ -151,6 +149,20 @@ async def test_a_stream_that_breaks_off_amid_an_event_is_broken_off_there(kairos
         stream = await client.chat.completions.create(model="tiny", messages=[], **STREAM)
         with pytest.raises(openai.OpenAIError):
             [chunk async for chunk in stream]
+
+
+async def test_events_that_are_not_read_break_off_where_the_engine_breaks_off(
+    kairos, engine, caplog
+):
+    served = await kairos(engine.url)
+    engine.answer = engine.stream(CHUNK, CHUNK[:9], then=lambda transport: transport.abort())
+    engine.release(3)
+    wire = await served.connect()
+    await wire.post("/v1/messages", {"model": "tiny", "messages": [], "stream": True})
+    await wire.head()
+
+    assert b'"error"' not in await closed(wire.reader)
+    assert (await served.facts.seen(Failed)).reason == "upstream_failed"
     caplog.clear()  # uvicorn tells of every answer that is broken off
 
 

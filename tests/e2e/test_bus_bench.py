@@ -30,10 +30,13 @@ async def figures(kafka, tmp_path):
 @pytest.mark.timeout(LIMIT_S + 60)
 async def test_what_kafka_costs_is_measured_whole_and_makes_sense(figures):
     assert list(figures) == [name for name, *_ in bus.FIGURES]
-    added = {name for name, *_ in bus.ADDED}  # the difference of two may be anything
-    for name in figures.keys() - added:
-        for spread in figures[name].detail.values():
-            assert 0 <= spread["lowest"] <= spread["median"] <= spread["highest"], name
+    # The difference of two may be anything; and on a busy machine the next agent may have the
+    # message before the one that sent it hears that its transaction has ended.
+    differences = {name for name, *_ in bus.ADDED} | {messages.AFTER_COMMIT}
+    for name, figure in figures.items():
+        for spread in figure.detail.values():
+            assert spread["lowest"] <= spread["median"] <= spread["highest"], name
+            assert spread["lowest"] >= 0 or name in differences, name
     value = {name: figure.value for name, figure in figures.items()}
 
     for leg in (messages.PUBLISHED, messages.HANDED_ON):

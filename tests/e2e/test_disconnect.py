@@ -61,6 +61,25 @@ async def test_a_client_that_leaves_before_the_first_byte_is_gone_from_the_engin
     await engine.until(lambda: engine.lost == 1)
 
 
+async def test_a_call_whose_client_leaves_at_the_end_of_its_stream_has_finished(kairos, engine):
+    """Though the engine has yet to close its side."""
+    served = await kairos(engine.url)
+    usage = b'data: {"choices":[],"usage":{"prompt_tokens":3,"completion_tokens":2}}\n\n'
+    engine.answer = engine.stream(CHUNK, usage, DONE, b"")
+    engine.release(3)
+    wire = await served.connect()
+    await wire.post(CHAT, ASKED | {"stream_options": {"include_usage": True}})
+    chunks = wire.chunks()
+    await wire.head()
+    said = b""
+    while not said.endswith(DONE):
+        said += await anext(chunks)
+    wire.leave()
+
+    finished = await served.facts.seen(Finished)
+    assert (finished.prompt_tokens, finished.completion_tokens) == (3, 2)
+
+
 async def test_a_call_that_the_client_leaves_at_the_engines_error_has_failed(kairos, engine):
     served = await kairos(engine.url, max_num_seqs=1)
     error = b'data: {"error": {"message": "EngineCore", "code": 500}}\n\n'
@@ -75,7 +94,7 @@ async def test_a_call_that_the_client_leaves_at_the_engines_error_has_failed(kai
     assert await anext(chunks) == error
     wire.leave()
 
-    failed = Failed("failed", "engine reported an error in its stream")
+    failed = Failed("failed", "engine reported an error in its stream", by_instance=True)
     assert await served.facts.seen(Failed) == failed
     assert served.facts.all(Cancelled) == []
     await engine.until(lambda: engine.lost == 1)

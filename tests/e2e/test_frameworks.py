@@ -1,11 +1,12 @@
 """Agents built with real frameworks, whose programs know nothing of Kairos but its URL."""
 
+from contextlib import AsyncExitStack
+
 import pytest
-from aiohttp import web
 
 from kairos.events import WorkflowEnded
-from tests.frameworks import flows
-from tests.frameworks.engine import Scripted
+from kairos.sim.script import Rule
+from tests.frameworks import engine, flows
 
 pytestmark = [pytest.mark.frameworks, pytest.mark.timeout(200)]
 
@@ -13,19 +14,12 @@ pytestmark = [pytest.mark.frameworks, pytest.mark.timeout(200)]
 @pytest.fixture
 async def scripted():
     """`await scripted(SCRIPT)` is an engine that follows it."""
-    runners = []
+    async with AsyncExitStack() as stack:
 
-    async def start(script, *, same_replies=True):
-        engine = Scripted(script, same_replies=same_replies)
-        runners.append(web.AppRunner(engine.app(), access_log=None))
-        await runners[-1].setup()
-        await web.TCPSite(runners[-1], "127.0.0.1", 0).start()
-        engine.url = f"http://127.0.0.1:{runners[-1].addresses[0][1]}"
-        return engine
+        async def start(script, *, same_replies=True):
+            return await stack.enter_async_context(engine.serve(script, same_replies=same_replies))
 
-    yield start
-    for runner in runners:
-        await runner.cleanup()
+        yield start
 
 
 @pytest.mark.parametrize("same_replies", [True, False], ids=["same replies", "own replies"])
@@ -33,12 +27,13 @@ async def scripted():
 async def test_one_import_makes_every_graph_the_true_one(
     kairos, scripted, tmp_path, name, same_replies
 ):
-    engine = await scripted(flows.script(name), same_replies=same_replies)
-    served = await kairos(engine.url, max_num_seqs=64)
+    script = flows.script(name)
+    standin = await scripted(script, same_replies=same_replies)
+    served = await kairos(standin.url)
 
     marks = await flows.run(name, served.url, tmp_path, watched=True)
 
-    found = await flows.found(served, engine)
+    found = await flows.found(served, engine.asked(standin, script))
     assert sorted(map(sorted, found.marks.values())) == sorted([mark] for mark in marks)
     for workflow_id in found.marks:
         calls = found.of_workflow(workflow_id)
@@ -54,12 +49,13 @@ async def test_one_import_makes_every_graph_the_true_one(
 async def test_without_it_no_two_runs_are_taken_for_one(
     kairos, scripted, tmp_path, name, same_replies
 ):
-    engine = await scripted(flows.script(name), same_replies=same_replies)
-    served = await kairos(engine.url, max_num_seqs=64)
+    script = flows.script(name)
+    standin = await scripted(script, same_replies=same_replies)
+    served = await kairos(standin.url)
 
     await flows.run(name, served.url, tmp_path, watched=False)
 
-    found = await flows.found(served, engine)
+    found = await flows.found(served, engine.asked(standin, script))
     assert all(len(marks) <= 1 for marks in found.marks.values())
     by_name = {}
     for call in found.calls:
@@ -84,14 +80,14 @@ SNIPPETS = {
 
 @pytest.mark.parametrize("name", SNIPPETS)
 async def test_what_the_readme_says_works(kairos, scripted, tmp_path, name):
-    rule = {"system": "You write.", "agent": "writer", "replies": ["Dark blue, like the sea."]}
-    engine = await scripted([rule])
-    served = await kairos(engine.url)
+    script = (Rule(system="You write.", agent="writer", replies=["Dark blue, like the sea."]),)
+    standin = await scripted(script)
+    served = await kairos(standin.url)
     snippet = README.split(f"\n{SNIPPETS[name]}")[1].split("```python\n")[1].split("```")[0]
 
     output = await flows.run_program(name, snippet, served.url, tmp_path)
 
     assert "Dark blue, like the sea." in output
-    [call] = (await flows.found(served, engine)).calls
+    [call] = (await flows.found(served, engine.asked(standin, script))).calls
     assert call.agent == "writer"
     assert (await served.facts.seen(WorkflowEnded)).workflow_id == call.workflow_id

@@ -46,7 +46,7 @@ async def test_the_engines_key_reaches_the_engine_and_nobody_else(
     secret = "an-engine's-secret"
     monkeypatch.setenv("ENGINE_KEY", secret)
     caplog.set_level("DEBUG")
-    served = await kairos(engine.url, key_env="ENGINE_KEY")
+    served = await kairos(engine.url, api_key_env="ENGINE_KEY")
     async with asyncio.timeout(20):
         answers = [
             await served.chat(headers={"Authorization": "Bearer a-client's"}),

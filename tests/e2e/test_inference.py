@@ -7,6 +7,7 @@ import pytest
 from aiohttp import web
 
 from kairos.events import Arrived, WorkflowEnded
+from kairos.model import Sources
 
 PLAN = "First measure the height of the tower, then drop a stone from its top and count."
 
@@ -52,6 +53,8 @@ async def test_what_one_agent_hands_on_to_another_makes_a_workflow(kairos, engin
     assert worker.upstream == planner.agent != worker.agent == other.agent
     assert (other.workflow_id, other.parent_ids) == (other.id, ())
     assert served.facts.all(WorkflowEnded) == []  # more may come
+    assert planner.sources == Sources(agent="inferred")
+    assert worker.sources == Sources("inferred", agent="inferred", upstream="inferred")
 
 
 async def test_nothing_is_inferred_where_that_is_not_wanted(kairos, engine):

@@ -35,6 +35,8 @@ pytestmark = [pytest.mark.kafka, pytest.mark.timeout(600)]
 WORKFLOWS = 300
 RATE = 4.0  # per second
 BROKER_DOWN_S = 30
+GATEWAY_DEATHS = 2
+SLOTS = 8  # of both engines
 LIMIT_S = 240  # for what is left after the last blow
 SHOWN_WITHIN_S = 60  # a transaction's timeout and Kafka's check for it come to 20
 MODULES = {"qa": "agents.qa", "rg": "agents.rg", "cg": "agents.cg"}
@@ -108,7 +110,9 @@ class Deployment:
         self.engine_urls = [f"http://127.0.0.1:{port}" for port in engine_ports]
         bus = ("--bus", self.broker.url)
         engines = [
-            text for url in self.engine_urls for text in ("--engine", f"{url},max_num_seqs=4")
+            text
+            for url in self.engine_urls
+            for text in ("--engine", f"{url},max_num_seqs={SLOTS // 2}")
         ]
         http = ("--url", f"http://127.0.0.1:{gateway}")
         commands = {
@@ -128,7 +132,16 @@ class Deployment:
             stack.callback(process.kill)
 
     def _engine(self, directory, number, port):
-        options = ("--port", port, "--max-num-seqs", 4, "--step-ms", 4, "--step-per-seq-ms", 1)
+        options = (
+            "--port",
+            port,
+            "--max-num-seqs",
+            SLOTS // 2,
+            "--step-ms",
+            4,
+            "--step-per-seq-ms",
+            1,
+        )
         answers = ("--script", SCRIPT, "--seed", 1)
         module = "kairos.sim.standin"
         return Process(directory, f"engine-{number}", *options, *answers, module=module)
@@ -136,6 +149,13 @@ class Deployment:
     async def start(self, *names):
         for name in names:
             self.processes[name].start()
+
+    def state(self):
+        """How each process does, and the last that it said."""
+        return "\n".join(
+            f"== {name}: {'ended' if each.ended else 'runs'}\n" + each.log.read_text()[-1500:]
+            for name, each in self.processes.items()
+        )
 
     async def crash(self, name, seconds=1.0):
         """Kill it, and start it again after a while."""
@@ -224,11 +244,25 @@ def rebuilt_graphs(events):
         workflow = orchestrator.workflow("default", f"w-{number}")
         nodes = workflow.graph().nodes.values()
         graphs[f"w-{number}"] = {
-            node.span.id: (node.span.agent, node.parents)
-            for node in nodes
-            if node.span.outcome == "finished"
+            node.span.id: (node.span.agent, node.parents, node.span.outcome) for node in nodes
         }
     return graphs
+
+
+def told_to_the_end(graphs):
+    """The graphs without outcomes. Each call was told to have finished, but for those that were
+    answered just when their gateway died: the answer was out, and the fact of it was not."""
+    untold = [
+        (workflow, call)
+        for workflow, graph in graphs.items()
+        for call, (_, _, outcome) in graph.items()
+        if outcome != "finished"
+    ]
+    assert len(untold) <= GATEWAY_DEATHS * SLOTS, untold
+    return {
+        workflow: {call: (agent, parents) for call, (agent, parents, _) in graph.items()}
+        for workflow, graph in graphs.items()
+    }
 
 
 async def left_behind(connection, inboxes):
@@ -271,11 +305,7 @@ async def shown_graph(session, url, workflow):
         answer = await response.json()
         if response.status != 200:
             return answer
-    return {
-        call["id"]: (call["agent"], tuple(call["parents"]))
-        for call in answer["calls"]
-        if call["outcome"] == "finished"
-    }
+    return {call["id"]: (call["agent"], tuple(call["parents"])) for call in answer["calls"]}
 
 
 async def test_every_workflow_ends_once_and_as_in_a_quiet_run_whatever_dies(tmp_path):
@@ -311,7 +341,7 @@ async def test_every_workflow_ends_once_and_as_in_a_quiet_run_whatever_dies(tmp_
                 async with asyncio.timeout(LIMIT_S):
                     await results.until(WORKFLOWS)
             except TimeoutError:
-                pass  # what is missing is said below
+                print(deployment.state())  # what is missing is said below
             await asyncio.sleep(3)  # for what should not come: a second end
             collecting.cancel()
         seconds = time.monotonic() - began
@@ -342,5 +372,5 @@ async def test_every_workflow_ends_once_and_as_in_a_quiet_run_whatever_dies(tmp_
     assert dead == []
     assert undone == []
     assert takeovers >= 2
-    assert rebuilt_graphs(events) == true
+    assert told_to_the_end(rebuilt_graphs(events)) == true
     assert shown == last

@@ -1,7 +1,10 @@
 """One pool of engines and several processes of Kairos before it, on a real Kafka."""
 
 import asyncio
+import os
+import re
 import secrets
+import signal
 import time
 from contextlib import AsyncExitStack
 
@@ -306,3 +309,67 @@ async def test_a_broker_that_is_away_delays_calls_and_loses_none(tmp_path, engin
         answers = await asyncio.gather(*calls)
     assert [status for status, _ in answers] == [200] * 5
     assert len(engine.calls) == 6
+
+
+async def operate(session, service, method, path="", **options):
+    url = f"{service.admin_url}/admin/instances{path}"
+    async with session.request(method, url, **options) as response:
+        return response.status, await response.json()
+
+
+async def test_engines_come_and_go_before_a_pool_where_decisions_are_made_last_and_first(
+    pool, engines, session
+):
+    gateways = [await pool.gateway() for _ in range(2)]
+    await until(lambda: any(each.brain.decides for each in gateways), 30)
+    gateways.sort(key=lambda each: each.brain.decides)
+    extra = await engines()
+    name = extra.url.removeprefix("http://")
+
+    async def all_answered(names):
+        asking = (ask(session, gateways[n % 2], each) for n, each in enumerate(names))
+        return {status for status, _ in await asyncio.gather(*asking)} == {200}
+
+    for each in gateways:
+        assert (await operate(session, each, "POST", json={"url": extra.url}))[0] == 201
+        await until(lambda each=each: not each.monitor.problems)
+        assert await all_answered("ab")
+    assert await all_answered("cdefghij")
+    assert (called := len(extra.calls))
+    extra.answer = extra.when_released
+    held = [asyncio.create_task(ask(session, each, f"k{n}")) for n, each in enumerate(gateways * 3)]
+    await until(lambda: len(extra.calls) > called)
+    for each in reversed(gateways):
+        assert (await operate(session, each, "DELETE", f"/{name}"))[0] == 202
+        extra.release(len(held))
+        async with asyncio.timeout(LIMIT_S):
+            while name in str(await operate(session, each, "GET")):
+                await asyncio.sleep(0.02)
+    assert [(await call)[0] for call in held] == [200] * len(held)
+    called = len(extra.calls)
+    assert await all_answered("lmno")
+    assert len(extra.calls) == called
+
+
+async def test_a_balancer_reads_its_engines_again_and_lets_nobody_change_them(
+    pool, engine, engines, session, tmp_path
+):
+    extra, file = await engines(), tmp_path / "kairos.toml"
+    file.write_text(f'[[engine]]\nurl = "{engine.url}"\n')
+    process = Process(
+        tmp_path, "balance", "balance", "--port", "0", "--bus", pool.bus, "--pool", pool.name,
+        "--config", file,
+    )  # fmt: skip
+    with process:
+        await process.until_it_says("decisions are made here")
+        both = "".join(f'[[engine]]\nurl = "{each.url}"\n' for each in (engine, extra))
+        file.write_text(f'{both}[[key]]\nsha256 = "{"0" * 64}"\ntenant = "acme"\n')
+        os.kill(process.pid, signal.SIGHUP)
+        await process.until_it_says(f"instance {extra.url[7:]} serves tiny")
+        assert "changed: engine, key" in process.said
+        assert "needs a restart" not in process.said
+        admin = re.findall(r"figures on (http://\S+)", process.said)[0] + "/admin/instances"
+        async with session.get(admin) as response:
+            assert len((await response.json())["instances"]) == 2
+        async with session.post(admin, json={"url": "http://h:1"}) as response:
+            assert response.status == 405

@@ -27,6 +27,23 @@ CHUNK = b'data: {"choices":[{"delta":{"content":"x"}}]}\n\n'
 DONE = b"data: [DONE]\n\n"
 
 
+# `kairos`, to which a hangup comes before it serves.
+HUNG_UP_EARLY = """
+import contextlib, os, signal
+from kairos import cli
+from kairos.live import service
+
+@contextlib.asynccontextmanager
+async def hung_up(settings, running=service.running):
+    os.kill(os.getpid(), signal.SIGHUP)
+    async with running(settings) as live:
+        yield live
+
+service.running = hung_up
+cli.main()
+"""
+
+
 class Process:
     """A `kairos serve` that serves."""
 
@@ -37,6 +54,13 @@ class Process:
     def signal(self, number):
         self._process.send_signal(number)
 
+    async def said(self, text):
+        """Read what it logs until it says that."""
+        async with asyncio.timeout(LIMIT_S):
+            while text not in (line := (await self._process.stderr.readline()).decode()):
+                assert line, f"it ended without saying {text!r}"
+        return line
+
     async def ended(self):
         """Exit code, and what it printed after it was started."""
         async with asyncio.timeout(LIMIT_S):
@@ -44,11 +68,11 @@ class Process:
         return self._process.returncode, output.decode(), errors.decode()
 
 
-async def spawn(*arguments, open_files=None, **environ):
+async def spawn(*arguments, open_files=None, program=("-m", "kairos.cli"), **environ):
     inherited = {name: value for name, value in os.environ.items() if "KAIROS" not in name}
     return await asyncio.create_subprocess_exec(
         *(("prlimit", f"--nofile={open_files}:") if open_files else ()),
-        sys.executable, "-m", "kairos.cli", "serve", *arguments,
+        sys.executable, *program, "serve", *arguments,
         env=inherited | environ, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
     )  # fmt: skip
 
@@ -121,6 +145,21 @@ async def test_it_says_where_it_serves_serves_there_and_stops_when_told(
     name = standin.url.removeprefix("http://")
     told = f"kairos: instance {name} serves tiny: at most 256 calls at once, 65536 KV tokens\n"
     assert await served.ended() == (0, stopping, told)
+
+
+async def test_budgets_of_workflows_stand_in_the_file_and_in_the_environment(
+    serve, session, engine, configured
+):
+    file = configured("budget_calls = 9", "budget_s = 3600", named(engine))
+    served = await serve("--config", file, KAIROS_BUDGET_CALLS="1")
+    await joined(session, served)
+    session.headers["X-Kairos-Workflow-Id"] = "w"
+    assert (await chat(session, served))[0] == 200
+    status, said = await chat(session, served)
+    assert status == 403
+    assert b'"code": "budget_calls"' in said
+    session.headers["X-Kairos-Workflow-Id"] = "v"
+    assert (await chat(session, served))[0] == 200
 
 
 async def test_there_may_be_more_connections_than_the_soft_limit_on_open_files(
@@ -288,3 +327,120 @@ async def both_joined(session, served):
                 if len((await response.json())["instances"]) == 2:
                     return
             await asyncio.sleep(0.02)
+
+
+@pytest.fixture
+def configured(tmp_path):
+    """`configured(LINE, ...)` writes the file again; and where it is."""
+    file = tmp_path / "kairos.toml"
+
+    def write(*lines):
+        file.write_text("\n".join(lines))
+        return str(file)
+
+    return write
+
+
+def named(engine, **given):
+    options = [f"{name} = {value}" for name, value in given.items()]
+    return "\n".join(["[[engine]]", f'url = "{engine.url}"', *options])
+
+
+def key(text):
+    return f'[[key]]\nsha256 = "{sha256(text).hexdigest()}"\ntenant = "acme"'
+
+
+async def test_on_a_hangup_the_file_is_read_again_and_calls_run_on(
+    serve, session, engines, configured
+):
+    first, second = await engines(), await engines()
+    served = await serve("--config", configured(named(first), key(b"old")))
+    await joined(session, served)
+    first.answer = first.when_released
+    session.headers["Authorization"] = "Bearer old"
+    running = asyncio.create_task(chat(session, served))
+    await first.called()
+
+    configured("max_body_bytes = 500", "max_wait_s = 5", named(second, max_num_seqs=9), key(b"new"))
+    served.signal(signal.SIGHUP)
+
+    await served.said("the settings were read again; changed: max_body_bytes, engine, key")
+    await served.said("needs a restart, and stays as it was: max_wait_s\n")
+    await served.said(f"{second.url[7:]} serves tiny: at most 9 calls at once")
+    assert (await chat(session, served))[0] == 401
+    session.headers["Authorization"] = "Bearer new"
+    assert (await chat(session, served))[0] == 200
+    assert (await chat(session, served, more="x" * 500))[0] == 413
+    assert len(second.calls) == 1
+    assert f'"draining":{{"{first.url[7:]}":1}}' in await status(session, served)
+    first.release()
+    assert (await running)[0] == 200
+    await served.said(f"instance {first.url[7:]} is gone")
+
+
+@pytest.mark.parametrize(
+    ("lines", "problem"),
+    [
+        (["port = x"], "Invalid value (at line 1, column 8)"),
+        (["max_waiting = 0", "[[engine]]", 'url = "http://h:1"'], "max_waiting must be at least 1"),
+        ([""], "name at least one engine: kairos serve --engine http://HOST:PORT"),
+        (['[[engine]]\nurl = "http://h:1"\napi_key_env = "NO_KEY"'], "NO_KEY is not set"),
+        (["a = " + "[" * 5000], "recursion"),
+        (["port = " + "9" * 5000], "digits"),
+    ],
+)
+async def test_a_file_that_is_wrong_changes_nothing_and_is_said(
+    serve, session, engine, configured, lines, problem
+):
+    served = await serve("--config", configured(named(engine), key(b"old")))
+    await joined(session, served)
+    configured(key(b"new"), *lines) if lines == [""] else configured(*lines)
+    served.signal(signal.SIGHUP)
+    assert problem in await served.said("the settings stay as they are: ")
+    session.headers["Authorization"] = "Bearer old"
+    assert (await chat(session, served))[0] == 200
+
+    configured(named(engine), key(b"new"))
+    served.signal(signal.SIGHUP)
+    await served.said("the settings were read again; changed: key\n")
+    assert (await chat(session, served))[0] == 401
+
+
+async def test_engines_of_the_command_line_win_over_those_of_a_file_that_is_read_again(
+    serve, session, engines, configured
+):
+    first, second = await engines(), await engines()
+    file = configured(key(b"a"))
+    served = await serve("--config", file, "--engine", first.url)
+    await joined(session, served)
+    configured(named(second), key(b"a"))
+    served.signal(signal.SIGHUP)
+    await served.said("the settings were read again; changed: nothing\n")
+    session.headers["Authorization"] = "Bearer a"
+    assert (await chat(session, served))[0] == 200
+    assert len(first.calls) == 1
+
+
+async def test_without_keys_any_more_it_says_that_anybody_may_call(
+    serve, session, engine, configured
+):
+    served = await serve("--config", configured(named(engine), key(b"a")))
+    await joined(session, served)
+    configured(named(engine))
+    served.signal(signal.SIGHUP)
+    await served.said("no API keys are configured any more: anyone who reaches it may call\n")
+    assert (await chat(session, served))[0] == 200
+
+
+async def test_without_a_file_a_hangup_has_nothing_to_read(serve, session, engine):
+    served = await serve("--engine", engine.url)
+    await joined(session, served)
+    served.signal(signal.SIGHUP)
+    await served.said("there is nothing to read again: it was started without --config\n")
+    assert (await chat(session, served))[0] == 200
+
+
+async def test_a_hangup_while_it_starts_does_not_end_it(serve, session, engine):
+    served = await serve("--engine", engine.url, program=("-c", HUNG_UP_EARLY))
+    await joined(session, served)
+    assert (await chat(session, served))[0] == 200

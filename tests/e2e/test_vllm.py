@@ -4,8 +4,6 @@ import asyncio
 import os
 import re
 import signal
-from contextlib import suppress
-from pathlib import Path
 from types import SimpleNamespace
 
 import aiohttp
@@ -16,7 +14,7 @@ from kairos.demo.engines import start_engines
 from kairos.events import Cancelled, Failed, Finished, InstanceLeft, InstanceStatus
 from kairos.live import monitor
 from tests.processes import Process
-from tests.vllm import descendants, needs_vllm, until_gone
+from tests.vllm import descendants, named, needs_vllm, until_gone
 
 pytestmark = [pytest.mark.vllm, pytest.mark.timeout(300)]
 
@@ -199,15 +197,6 @@ async def test_vllm_that_dies_amid_a_stream_fails_the_call_and_is_used_no_more(k
         async with asyncio.timeout(20):
             assert "vllm engine 1 has ended: error: vLLM ended with" in await failed.get()
     await until_gone(processes)
-
-
-def named(name, pids):
-    """The one among them that calls itself so, if any does yet."""
-    for pid in pids:
-        with suppress(OSError):
-            if Path(f"/proc/{pid}/cmdline").read_text().strip("\0") == name:
-                return pid
-    return None
 
 
 async def test_no_process_is_left_after_sigkill_of_the_command(tmp_path):

@@ -37,7 +37,8 @@ class Handler(http.server.BaseHTTPRequestHandler):
         self.send_response(200)
         self.end_headers()
         told = {"cores": sorted(os.sched_getaffinity(0)), "options": options}
-        told |= {"bind": os.environ["VLLM_CPU_OMP_THREADS_BIND"], "scratch": os.environ["TMPDIR"]}
+        told |= {"bind": os.environ.get("VLLM_CPU_OMP_THREADS_BIND")}
+        told |= {"scratch": os.environ["TMPDIR"]}
         self.wfile.write(json.dumps(told).encode())
 
     def do_DELETE(self):
@@ -91,6 +92,17 @@ async def test_each_instance_has_a_core_and_a_port_and_options_win_over_ours():
         assert each["options"]["--served-model-name"] == "small"
         assert each["options"]["--block-size"] == "64"
         assert not Path(each["scratch"]).exists()
+
+
+async def test_an_instance_with_a_gpu_has_all_cores_and_nothing_that_a_cpu_needs():
+    options = ("--gpu", "--model", "llama3-8b", "--kv-cache-memory-bytes", "8G")
+    async with start_engines("vllm", 1, options=options) as urls:
+        told = await ask(urls[0])
+    assert told["cores"] == sorted(os.sched_getaffinity(0))
+    assert told["bind"] is None
+    assert told["options"]["--kv-cache-memory-bytes"] == "8G"
+    assert told["options"]["--load-format"] == "dummy"
+    assert not {"--enforce-eager", "--num-gpu-blocks-override", "--gpu"} & set(told["options"])
 
 
 def free_port_before_another():

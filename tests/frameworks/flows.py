@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from kairos.events import Arrived, WorkflowEnded
+from kairos.sim.script import load
 
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
@@ -39,7 +40,7 @@ def python_of(name):
 
 
 def script(name):
-    return json.loads((HERE / name / "script.json").read_text())
+    return load(HERE / name / "script.json")
 
 
 def truth(name):
@@ -82,15 +83,15 @@ async def run_program(name, program, url, directory, *arguments):
 class Found:
     """What Kairos took the calls for, and what they were."""
 
-    def __init__(self, served, engine, workflows):
+    def __init__(self, served, asked, workflows):
         self.calls = [fact.request for fact in served.facts.all(Arrived)]
         self.ended = [fact.workflow_id for fact in served.facts.all(WorkflowEnded)]
-        self.agent = {call.id: engine.asked[call.id][0] for call in self.calls}
+        self.agent = {call.id: asked[call.id][0] for call in self.calls}
         self.parents = {call["id"]: call["parents"] for each in workflows for call in each["calls"]}
         self.marks = defaultdict(set)  # by workflow, of the runs whose calls are in it
         self.of_run = defaultdict(list)
         for call in self.calls:
-            marks = engine.asked[call.id][1]
+            marks = asked[call.id][1]
             self.marks[call.workflow_id] |= marks
             for mark in marks:
                 self.of_run[mark].append(call)
@@ -107,9 +108,10 @@ class Found:
         return [call for call in self.calls if call.workflow_id == workflow_id]
 
 
-async def found(served, engine):
+async def found(served, asked):
+    """`asked`: by request id, who asked, and the marks of its run (`engine.asked`)."""
     workflows = []
     for workflow_id in {fact.request.workflow_id for fact in served.facts.all(Arrived)}:
         answer = await served.ask("GET", f"/v1/workflows/{workflow_id}?limit=1000")
         workflows.append(answer.json())
-    return Found(served, engine, workflows)
+    return Found(served, asked, workflows)

@@ -9,6 +9,8 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
+from kairos.balancer import RETRIES
+from kairos.dispatcher.circuits import Circuits
 from kairos.dispatcher.placements import PLACEMENTS, THRESHOLD
 from kairos.errors import KairosError
 from kairos.events import (
@@ -24,11 +26,12 @@ from kairos.events import (
     ProfilesLearnt,
     Progressed,
     Refuse,
+    Returned,
     Tick,
     WorkflowEnded,
 )
 from kairos.learnt import POOLED, QUANTILES, AgentRank, RemainingModel
-from kairos.model import SECOND
+from kairos.model import SECOND, Budget
 from kairos.position import FEATURES
 from kairos.scheduler.policies import POLICIES
 from kairos.scheduler.queue import OVERTAKEN
@@ -38,11 +41,21 @@ INSTANCES = ["a", "b", "c"]
 # What these go by is used now; up to which share of the memory.
 NOW = {"round-robin": 1.0, "affinity": 1.0, "least-kv": THRESHOLD, "power-of-two": THRESHOLD}
 MODELS = ["m", "n", None]
-APPS = {"u": "app", "v": "other", "w": None}  # by workflow
+CANCELLED = "x"  # a workflow
+APPS = {"u": "app", "v": "other", "w": None, CANCELLED: None}  # by workflow
 AGENTS = ["x", "y", None]
 MAX_WAITING = 6
 MAX_WAIT_US = 40
 NAMES = [f"r{n}" for n in range(MAX_WAITING + 3 * len(INSTANCES) + 1)]  # one is always free
+
+
+@dataclass
+class Use:
+    """What the model knows of a workflow that has a budget, since it is known."""
+
+    began_at: int
+    calls: int = 0  # that run, wait, or ran
+    tokens: int = 0  # of prompts and answers
 
 
 @dataclass
@@ -61,16 +74,28 @@ class Wait:
 class BalancerMachine(RuleBasedStateMachine):
     """The model: what was accepted and has not ended, and where it was sent."""
 
-    @initialize(placement=st.sampled_from([*PLACEMENTS]), policy=st.sampled_from([*POLICIES]))
-    def start(self, placement, policy):
+    @initialize(
+        placement=st.sampled_from([*PLACEMENTS]),
+        policy=st.sampled_from([*POLICIES]),
+        budget=st.sampled_from([Budget(), Budget(9), Budget(None, 250), Budget(None, None, 60)]),
+    )
+    def start(self, placement, policy, budget):
+        self.budget, self.uses, self.use_of = budget, {}, {}
         self.balancer = build.balancer(
-            policy=policy, placement=placement, max_waiting=MAX_WAITING, max_wait_us=MAX_WAIT_US
+            policy=policy,
+            placement=placement,
+            max_waiting=MAX_WAITING,
+            max_wait_us=MAX_WAIT_US,
+            budget=budget,
         )
         self.knowledge, self.policy = self.balancer.knowledge, self.balancer._policy
         self.placement = placement
         self.at, self.arrivals = 0, 0
-        self.fleet = {}
+        self.balancer.circuits = Circuits(first_us=5, longest_us=20)
+        self.fleet, self.tried = {}, {}
+        self.is_cancelled, self.generated = False, {}
         self.waiting, self.running, self.waits = {}, {}, {}
+        self.begun, self.newcomers = {}, []  # whether each workflow has; who waits of those not
         for name, models, kv in (("a", ("m", "n"), 100), ("b", ("m",), 60)):
             self.join(name, models, 1, kv)
         for n, workflow in enumerate("uvuvu"):
@@ -80,21 +105,101 @@ class BalancerMachine(RuleBasedStateMachine):
     def tell(self, event):
         self.at += 1
         for command in self.balancer.handle(event, self.at):
+            if isinstance(command, Refuse) and command.reason in ("cancelled", "out_of_time"):
+                self.check_given_up_anywhere(command, event)
+                self.waits.pop(command.request_id, None)
+                self.tried.pop(command.request_id, None)
+                ran = command.request_id in self.running
+                del (self.running if ran else self.waiting)[command.request_id]
+                self.note_end(command.request_id, ran=ran)
+                continue
             request = self.waiting.pop(command.request_id)  # KeyError: never asked for, or twice
             match command:
+                case Refuse(reason="queue_full"):
+                    self.check_place_taken(event, request)
                 case Dispatch(instance_id=instance_id):
+                    self.begin(request)
                     instance = self.fleet[instance_id]
+                    assert instance_id not in self.tried.get(request.id, ())
                     assert request.model is None or request.model in instance.models
                     self.running[request.id] = (request, instance_id)
                     self.check_room(instance)
                     self.count_work(self.waits.pop(request.id), request.model, instance)
                 case Refuse(reason="waited_too_long"):
+                    self.note_end(request.id, ran=False)
+                    self.tried.pop(request.id, None)
                     assert request.arrived_at + MAX_WAIT_US <= self.at
-                case Refuse():
-                    assert not any(self.can_ever_hold(i, request) for i in self.fleet.values())
+                case Refuse(reason=reason):
+                    self.note_end(request.id, ran=False)
+                    tried = self.tried.pop(request.id, ())
+                    assert reason == ("no_other" if tried else "no_instance")
+                    others = [i for i in self.fleet.values() if i.id not in tried]
+                    may_go = any(self.can_ever_hold(i, request) for i in others)
+                    assert not may_go or len(tried) > RETRIES
+        self.wake()
         if not isinstance(event, ProfilesLearnt):  # the fact after it renews all the few keys here
             assert not any(queue._by_key.moving for queue in self.balancer._queues.values())
         self.waits = {name: wait for name, wait in self.waits.items() if name in self.waiting}
+
+    def wake(self):
+        """What is told need say nothing of room, nor of whose time is up."""
+        tick_at = self.balancer.tick_at
+        if tick_at is not None and tick_at <= self.at:
+            self.tell(Tick())
+
+    def check_given_up_anywhere(self, command, event):
+        use = self.use_of[command.request_id][0]
+        if command.reason == "out_of_time":
+            assert isinstance(event, Tick)
+            assert self.at >= use.began_at + self.budget.wall_us
+        else:
+            assert event == WorkflowEnded("default", CANCELLED, cancelled=True)
+
+    def note_arrival(self, request):
+        use = self.uses.setdefault(request.workflow_id, Use(self.at + 1))
+        use.calls += 1
+        use.tokens += request.prompt_tokens
+        self.use_of[request.id] = use, request.prompt_tokens
+
+    def note_end(self, name, *, ran, tokens=None):
+        """`tokens`: of prompt and answer, as the engine tells."""
+        use, prompt = self.use_of.pop(name)
+        self.newcomers = [each for each in self.newcomers if each != name]
+        if not ran:
+            use.calls -= 1
+            use.tokens -= prompt
+        elif tokens is not None:
+            use.tokens += tokens - prompt
+        else:  # as far as it is known
+            use.tokens += self.generated.pop(name, 0)
+
+    def over_budget(self, request, at):
+        """Of what, if anything, the call's workflow would use too much."""
+        use = self.uses.get(request.workflow_id, Use(at))
+        if self.budget.calls is not None and use.calls + 1 > self.budget.calls:
+            return "budget_calls"
+        tokens = use.tokens + request.prompt_tokens
+        if self.budget.tokens is not None and tokens > self.budget.tokens:
+            return "budget_tokens"
+        if self.budget.wall_us is not None and at - use.began_at >= self.budget.wall_us:
+            return "budget_time"
+        return None
+
+    def check_place_taken(self, event, request):
+        """By a call of a workflow that has begun, and from the newest of one that has not."""
+        assert isinstance(event, Arrived)
+        assert self.begun[event.request.workflow_id]
+        assert request.id == self.newcomers[-1]
+        assert len(self.waiting) >= MAX_WAITING
+        self.note_end(request.id, ran=False)
+
+    def begin(self, request):
+        """It is dispatched: so has its workflow, unless that has ended meanwhile."""
+        if request.workflow_id in self.begun:
+            self.begun[request.workflow_id] = True
+        of_it = [r.id for r in self.waiting.values() if r.workflow_id == request.workflow_id]
+        if request.id in self.newcomers:
+            self.newcomers = [each for each in self.newcomers if each not in [*of_it, request.id]]
 
     def check_room(self, instance):
         """No dispatch overfills its instance, by the model's own sums."""
@@ -113,7 +218,8 @@ class BalancerMachine(RuleBasedStateMachine):
 
     def can_ever_hold(self, instance, request):
         serves = request.model is None or request.model in instance.models
-        return serves and (
+        is_new = instance.id not in self.tried.get(request.id, ())
+        return (serves and is_new) and (
             instance.kv_tokens is None or request.prompt_tokens <= instance.kv_tokens
         )
 
@@ -122,7 +228,7 @@ class BalancerMachine(RuleBasedStateMachine):
         prompt=st.integers(1, 60),
         completion=st.integers(1, 40),
         model=st.sampled_from([*MODELS, *MODELS, "unknown"]),
-        workflow=st.sampled_from(sorted(APPS)),
+        workflow=st.sampled_from([*sorted(APPS), *[None] * 4]),  # None: it begins one
         agent=st.sampled_from(AGENTS),
         times=st.integers(1, 4),
     )
@@ -133,7 +239,8 @@ class BalancerMachine(RuleBasedStateMachine):
 
     def take_in(self, name, *, workflow="w", **fields):
         self.at += 1
-        app = APPS[workflow]
+        workflow = workflow or name
+        app = APPS.get(workflow)
         request = build.request(name, at=self.at, workflow_id=workflow, app=app, **fields)
         work_us = self.knowledge.call_us(request)
         beside = [self.waits[r.id] for r in self.waiting.values() if r.model == request.model]
@@ -146,15 +253,35 @@ class BalancerMachine(RuleBasedStateMachine):
         self.waits[name] = Wait(self.arrivals, work_us, found_us, due_at, largest_us)
         self.waiting[name] = request
         self.arrivals += 1
-        before = self.balancer.waiting
+        before, newcomers = self.balancer.waiting, self.newcomers
+        known = dict(self.begun)
+        if not self.begun.setdefault(workflow, False):
+            self.newcomers = [*newcomers, name]
+        over_budget = self.over_budget(request, self.at + 1)
+        uses = dict(self.uses)
+        self.note_arrival(request)
         try:
             self.tell(Arrived(request))
-        except KairosError:
+        except KairosError as error:
+            self.note_end(name, ran=False)
+            self.uses = uses
             del self.waiting[name], self.waits[name]
+            self.begun, self.newcomers = known, newcomers
             assert self.balancer.waiting == before
             servable = any(self.can_ever_hold(i, request) for i in self.fleet.values())
-            assert not servable or before == MAX_WAITING
+            is_full = before >= MAX_WAITING  # more may have come back
+            refused = not servable or (self.is_cancelled and workflow == CANCELLED)
+            said = getattr(error, "code", "")
+            assert (said if said.startswith("budget") else None) == (
+                None if refused else over_budget
+            )
+            if said != over_budget:
+                if servable and is_full and not (self.is_cancelled and workflow == CANCELLED):
+                    assert not (newcomers and known.get(workflow)), "its workflow has begun"
+                assert is_full or not servable or (self.is_cancelled and workflow == CANCELLED)
+            self.wake()
         else:
+            assert over_budget is None
             for wait in beside:
                 wait.largest_us = max(wait.largest_us, work_us)
 
@@ -171,12 +298,45 @@ class BalancerMachine(RuleBasedStateMachine):
         name = data.draw(st.sampled_from(sorted(self.running)))
         if end is not FirstToken:
             del self.running[name]
-        self.tell(end(name, "why") if end is Failed else end(name))
+            self.tried.pop(name, None)
+            tokens = 90 if end is Finished else None
+            self.note_end(name, ran=True, tokens=tokens)
+        told = {Failed: ("why",), Finished: (50, 40)}.get(end, ())
+        if end is FirstToken:
+            self.generated.setdefault(name, 1)
+        self.tell(end(name, *told))
+
+    @precondition(lambda self: self.running)
+    @rule(data=st.data())
+    def fail_by_the_instance(self, data):
+        name = data.draw(st.sampled_from(sorted(self.running)))
+        del self.running[name]
+        self.tried.pop(name, None)
+        self.note_end(name, ran=True)
+        self.tell(Failed(name, "why", by_instance=True))
+
+    @precondition(lambda self: self.running)
+    @rule(data=st.data(), answered=st.booleans())
+    def come_back(self, data, answered):
+        name = data.draw(st.sampled_from(sorted(self.running)))
+        request, instance_id = self.running.pop(name)
+        self.generated.pop(name, None)
+        self.tried.setdefault(name, set()).add(instance_id)
+        self.waiting[name] = request
+        first, now, work_us = (
+            request.arrived_at - (1 << 62),
+            self.at,
+            self.knowledge.call_us(request),
+        )
+        self.waits[name] = Wait(first, work_us, work_us, now, work_us)
+        self.tell(Returned(name, "why", answered=answered))
+        assert name in self.waiting or name in self.running or name not in self.tried
 
     @precondition(lambda self: self.running)
     @rule(data=st.data(), tokens=st.integers(0, 40))
     def hear_of_progress(self, data, tokens):
         name = data.draw(st.sampled_from(sorted(self.running)))
+        self.generated[name] = max(tokens, self.generated.get(name, 0))
         self.tell(Progressed({name: tokens, "stranger": 1}))
 
     @rule(
@@ -193,15 +353,35 @@ class BalancerMachine(RuleBasedStateMachine):
     def cancel_waiting(self, data):
         name = data.draw(st.sampled_from(sorted(self.waiting)))
         del self.waiting[name], self.waits[name]
+        self.tried.pop(name, None)
+        self.note_end(name, ran=False)
         self.tell(Cancelled(name))
 
     @rule(name=st.text("xyz", min_size=1), end=st.sampled_from([Finished, Cancelled, FirstToken]))
     def hear_of_a_stranger(self, name, end):
-        assert self.balancer.handle(end(name), self.at) == []
+        self.tell(end(name))
+
+    @precondition(lambda self: self.waiting)
+    @rule(data=st.data())
+    def hear_that_one_came_back_that_waits(self, data):
+        name = data.draw(st.sampled_from(sorted(self.waiting)))
+        self.tell(Returned(name, "why"))  # late news
 
     @rule(workflow=st.sampled_from(sorted(APPS)))
     def end_workflow(self, workflow):
+        self.begun.pop(workflow, None)
+        self.uses.pop(workflow, None)
         self.tell(WorkflowEnded("default", workflow))
+
+    @precondition(lambda self: not self.is_cancelled)
+    @rule()
+    def cancel_workflow(self):
+        self.is_cancelled = True
+        self.begun.pop(CANCELLED, None)
+        self.uses.pop(CANCELLED, None)
+        self.tell(WorkflowEnded("default", CANCELLED, cancelled=True))
+        here = [*self.waiting.values(), *(request for request, _ in self.running.values())]
+        assert CANCELLED not in [request.workflow_id for request in here]
 
     @rule(
         app=st.sampled_from(["app", "other", POOLED]),
@@ -279,6 +459,9 @@ class BalancerMachine(RuleBasedStateMachine):
         here = [r for r, where in self.running.values() if where == instance.id]
         if len(here) >= instance.max_num_seqs:
             return False
+        looked_at = self.balancer._drained_at
+        if not self.balancer.circuits.takes(instance.id, len(here), looked_at):
+            return False
         suspended = self.balancer.ledger.health.is_suspended(instance.id, self.at)
         if not here or (instance.kv_tokens is None and not suspended):
             return True
@@ -301,14 +484,23 @@ class BalancerMachine(RuleBasedStateMachine):
     def nobody_is_overdue_who_has_not_waited_or_been_overtaken_enough(self):
         for request in self.overdue():
             wait = self.waits[request.id]
+            if request.id in self.tried:
+                continue  # it has had its turn
             too_much_us = OVERTAKEN * wait.found_us
             overtaken = wait.dispatched_us + wait.largest_us > too_much_us
             assert overtaken or wait.due_at <= self.at, request.id
 
     @invariant()
+    def no_workflow_has_more_than_its_budget(self):
+        for name, (use, _) in self.use_of.items():
+            assert self.budget.calls is None or use.calls <= self.budget.calls, name
+            if self.budget.wall_us is not None and any(use is each for each in self.uses.values()):
+                assert self.at < use.began_at + self.budget.wall_us, name
+
+    @invariant()
     def nobody_is_overtaken_by_more_than_the_bound(self):
         for wait in self.waits.values():
-            assert wait.overtaken_us <= OVERTAKEN * wait.found_us
+            assert wait.overtaken_us <= OVERTAKEN * wait.found_us, wait
 
     @invariant()
     def whoever_waits_stands_in_the_queue_by_what_is_known_now(self):
@@ -341,14 +533,30 @@ class BalancerMachine(RuleBasedStateMachine):
             assert set(kept) <= set(self.fleet)
         assert sum(row.users for row in ledger.curves._rows.values()) == len(self.running)
         assert set(self.balancer._workflow_of) == set(here)
+        assert set(self.balancer._tried) == set(self.tried) <= set(here)
+        assert list(self.balancer._newcomers._waiting) == self.newcomers
+        assert set(self.balancer.circuits._circuits) <= set(self.fleet)
+        for queue in self.balancer._queues.values():
+            assert set(queue._returned) == set(queue._waiting) & set(self.tried)
         assert set(self.knowledge._standings) == set(here)
         assert set(self.knowledge._together) == workflows
         assert set(self.knowledge.positions._calls) == set(here)
 
     @invariant()
-    def the_next_to_be_given_up_is_the_one_that_has_waited_longest(self):
-        oldest = min((request.arrived_at for request in self.waiting.values()), default=None)
-        assert self.balancer.give_up_at == (None if oldest is None else oldest + MAX_WAIT_US)
+    def it_is_woken_for_the_next_to_be_given_up_and_for_the_next_instance_to_be_tried(self):
+        tick_at = self.balancer.tick_at
+        if self.budget.wall_us is not None:
+            ends = [each.began_at + self.budget.wall_us for each in self.uses.values()]
+            to_come = [each for each in ends if each > self.at]
+            assert not to_come or tick_at <= min(to_come)
+        elif not self.waiting:
+            assert tick_at is None
+        if not self.waiting:
+            return
+        oldest = min(request.arrived_at for request in self.waiting.values())
+        assert tick_at <= oldest + MAX_WAIT_US
+        for circuit in self.balancer.circuits._circuits.values():
+            assert tick_at <= circuit.open_until or circuit.open_until <= self.balancer._drained_at
 
 
 def remaining_model(tenant, app, agent, logarithm):
@@ -371,7 +579,7 @@ TestBalancer.settings = settings(max_examples=200, stateful_step_count=60, deadl
 
 def test_the_model_itself_notices_a_lost_request():
     machine = BalancerMachine()
-    machine.start("least-kv", "fcfs")
+    machine.start("least-kv", "fcfs", Budget())
     machine.running.clear()
 
     with pytest.raises(AssertionError):

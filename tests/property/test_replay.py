@@ -28,7 +28,7 @@ from kairos.events import (
     WorkflowEnded,
 )
 from kairos.learnt import AgentRank
-from kairos.model import SECOND
+from kairos.model import SECOND, Budget
 from kairos.scheduler.policies import POLICIES
 from tests import build, learnt
 
@@ -39,7 +39,12 @@ FLEET = [
 ]
 # Each policy, and each placement, with the other as it is by default.
 DECIDERS = sorted({(p, "kairos") for p in POLICIES} | {("kairos", p) for p in PLACEMENTS})
-LIMITS = {"max_waiting": 20, "max_wait_us": 5 * SECOND, "overtaken": 0.2}  # often overdue by work
+LIMITS = {
+    "max_waiting": 12,
+    "max_wait_us": 5 * SECOND,
+    "overtaken": 0.2,  # often overdue by work
+    "budget": Budget(wall_us=9 * SECOND),
+}
 
 
 @dataclasses.dataclass
@@ -142,6 +147,7 @@ class Story:
             workflow_id=f"w{number}",
             app=f"app{number % 2}",
             agent=f"agent{fact.number % 3}",
+            budget=(None, None, Budget(calls=9), Budget(tokens=400))[fact.number % 16 // 4],
             prefix=tuple(range(10 * number, 10 * number + fact.prompt // 15)),
             prefix_units=64 * max(1, fact.prompt // 15),
         )

@@ -72,3 +72,15 @@ def test_later_changes_of_the_callers_table_let_nobody_in():
 
     with pytest.raises(Unauthorized):
         access.tenant(b"Bearer two")
+
+
+def test_keys_can_be_changed_and_only_the_new_ones_count():
+    one, two = [
+        KeySettings(sha256=sha256(each).hexdigest(), tenant="acme") for each in (b"one", b"two")
+    ]
+    access = Access([one])
+    access.change([two])
+
+    assert access.tenant(b"Bearer two") == "acme"
+    with pytest.raises(Unauthorized):
+        access.tenant(b"Bearer one")

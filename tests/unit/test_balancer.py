@@ -384,3 +384,18 @@ def test_no_more_are_passed_over_than_is_said(backfill, goes):
     for name in ("large", "large too"):
         assert arrive(balancer, name, prompt=90) == []
     assert build.placed(arrive(balancer, "small", prompt=10)) == goes
+
+
+def test_a_full_queue_says_when_a_tenth_of_it_will_have_gone():
+    balancer = build.balancer(build.instance("i", seqs=1), max_waiting=40)
+    arrive(balancer, "running")
+    for n in range(40):
+        arrive(balancer, f"w{n}", at=1)
+    for n in range(20):  # one in ten seconds
+        name = "running" if n == 0 else f"w{n - 1}"
+        balancer.handle(Finished(name), (n + 1) * 10 * SECOND)
+        arrive(balancer, f"more{n}", at=(n + 1) * 10 * SECOND)
+
+    with pytest.raises(QueueFull) as refused:
+        arrive(balancer, "late", at=200 * SECOND)
+    assert refused.value.retry_after_s == pytest.approx(40, rel=0.1)

@@ -7,6 +7,7 @@ import pytest
 from kairos.config import EngineSettings, KeySettings, Settings, is_loopback, load, parse_engine
 from kairos.dispatcher.placements import PLACEMENTS
 from kairos.errors import SetupError
+from kairos.model import Budget
 from kairos.scheduler.policies import POLICIES
 
 DIGEST = "0123456789abcdef" * 4
@@ -92,6 +93,12 @@ def test_a_file_can_say_everything(file):
         ),
         key=(KeySettings(sha256=DIGEST, tenant="acme"),),
     )
+
+
+def test_budgets_are_what_a_workflow_may_use(file):
+    assert load(None, {}, {}).budget == Budget()
+    settings = load(file("budget_calls = 7\nbudget_s = 2"), {"KAIROS_BUDGET_TOKENS": "9"}, {})
+    assert settings.budget == Budget(7, 9, 2_000_000)
 
 
 PLAIN = {
@@ -212,6 +219,9 @@ def test_what_is_not_understood_behind_a_url_is_answered_with_the_syntax(limits)
         ({"port": 65536}, "port 65536 is no port (0 to 65535)"),
         ({"admin_port": 65536}, "admin_port 65536 is no port (0 to 65535)"),
         ({"max_waiting": 0}, "max_waiting must be at least 1"),
+        ({"budget_calls": 0}, "budget_calls must be at least 1"),
+        ({"budget_tokens": -1}, "budget_tokens must be at least 1"),
+        ({"budget_s": 0}, "budget_s must be at least 1"),
         ({"max_body_bytes": 0}, "max_body_bytes must be at least 1"),
     ],
 )
@@ -279,6 +289,18 @@ def test_a_file_that_cannot_be_read_is_named(tmp_path):
         "http://gpu1:port",
         "http://gpu1:0",
         "http://gpu1:99999",
+        # What the look-up of a host, or the HTTP client, would not take:
+        "http://gpu..1",
+        f"http://{'g' * 64}",
+        "http://gpu 1",
+        "http://gpu1\\x",
+        "http://gpu1\n",
+        "http://gp\u00fc1",
+        "http://[::1]x",
+        "http://[zz]:8000",
+        "http://gpu1/?key=x",
+        "http://gpu1/#x",
+        "http://gpu1/a b",
     ],
 )
 def test_an_engine_that_is_no_url_is_named(url):
@@ -287,9 +309,37 @@ def test_an_engine_that_is_no_url_is_named(url):
     )
 
 
-@pytest.mark.parametrize("url", ["http://127.0.0.1:8101", "https://gpu1/v1", "http://[::1]:8101"])
+def test_a_url_has_a_limit_and_so_has_what_is_said_of_it():
+    url = "http://" + "a." * 490
+    load(None, {}, {"engine": [EngineSettings(url=url + "a" * 13)]})
+    assert len(problem(engine=[EngineSettings(url=url + "a" * 14)])) < 300
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "http://127.0.0.1:8101",
+        "https://gpu1/v1",
+        "http://[::1]:8101",
+        "http://[fe80::1%25eth0]:8101",
+        "HTTP://gpu_1.example.:8000/a/~b-c%20/v1/",
+    ],
+)
 def test_http_urls_name_engines(url):
     assert load(None, {}, {"engine": [parse_engine(url)]}).engine == (EngineSettings(url=url),)
+
+
+@pytest.mark.parametrize("limit", ["max_num_seqs", "kv_tokens"])
+def test_an_engine_whose_limit_is_beyond_all_machines_is_named(limit):
+    load(None, {}, {"engine": [EngineSettings(url="http://h:1", **{limit: 10**12 - 1})]})
+    engine = EngineSettings(url="http://h:1", **{limit: 10**12})
+    assert problem(engine=[engine]) == f"engine h:1: {limit} must be under 1000000000000"
+
+
+def test_there_may_be_only_so_many_engines():
+    engines = [EngineSettings(url=f"http://h{n}") for n in range(1001)]
+    load(None, {}, {"engine": engines[1:]})
+    assert problem(engine=engines) == "1001 engines are too many: at most 1000"
 
 
 @pytest.mark.parametrize("limit", ["max_num_seqs", "kv_tokens"])

@@ -19,7 +19,7 @@ from kairos.events import (
 from kairos.live.explain import from_log
 from kairos.live.explained import explained
 from kairos.live.factlog import FactLog
-from kairos.model import SECOND
+from kairos.model import SECOND, Sources
 from kairos.orchestrator.orchestrator import MAX_ENDED
 from tests import build
 
@@ -195,6 +195,20 @@ def test_a_workflow_that_is_not_in_the_log_is_said(log, records):
 def test_a_log_that_does_not_exist_is_said(tmp_path):
     with pytest.raises(SetupError, match=r"there is no directory .*nowhere"):
         from_log(tmp_path / "nowhere", None, "w")
+
+
+def test_what_said_who_calls_is_shown(log):
+    known = Sources("declared", app="route", upstream="declared")
+    view = from_log(log(BEGIN, arrives(1, "a"), arrives(2, "b", sources=known)), None, "w")
+
+    first, second = view.calls
+    assert set(first.sources.values()) == {"none"}
+    assert second.sources == {
+        "workflow_id": "declared", "app": "route", "agent": "none", "upstream": "declared",
+    }  # fmt: skip
+    out = shown(view)
+    assert out.index("nothing says who calls") < out.index(" b\n")
+    assert "workflow, upstream declared; app route" in out
 
 
 def test_a_chain_is_a_list_and_only_several_calls_go_further_in(log):

@@ -252,7 +252,8 @@ def test_cores_are_told_by_who_used_them():
         assert used["engines"] >= used["kairos"] - 0.15
         assert used["others"] >= 0
         uptime_s, idle_s = map(float, Path("/proc/uptime").read_text().split())
-        assert sum(used.values()) <= os.cpu_count() * uptime_s - idle_s + 5
+        busy_s = os.cpu_count() * uptime_s - idle_s
+        assert sum(used.values()) <= 1.02 * busy_s + 5  # hosts that steal time are told of twice
         assert cores(before, used, 2.0).kairos == pytest.approx(used["kairos"] / 2, abs=0.001)
     finally:
         for child in children:

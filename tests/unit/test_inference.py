@@ -441,7 +441,7 @@ def test_what_is_remembered_is_bounded(wire, random, monkeypatch):
 
 @pytest.mark.parametrize(
     "messages",
-    [[said("user", "x" * (1 << 20))], [said("user", "x")] * 5_000, [{}] * 200_000, [0] * 400_000],
+    [[said("user", "x" * (4 << 20))], [said("user", "x")] * 5_000, [{}] * 200_000, [0] * 400_000],
 )
 def test_a_very_long_conversation_is_not_looked_at(wire, messages):
     body = json.dumps({"messages": messages}, separators=(",", ":")).encode()

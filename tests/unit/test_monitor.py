@@ -286,6 +286,72 @@ async def test_how_an_instance_does_that_is_gone_is_not_told(watched):
     assert watched.told[-2].instance.max_num_seqs == 5  # it may have been another process
 
 
+def target_of(name, **given):
+    return Target(
+        Upstream(name, f"http://{name}"), **{"max_num_seqs": 8, "kv_tokens": None} | given
+    )
+
+
+async def test_an_instance_can_be_watched_while_it_runs(watched):
+    await watched.until(lambda told: told)
+    watched.monitor.watch(target_of("j"))
+    assert watched.monitor.problems == {"j": "not probed yet"}
+    await watched.until(lambda told: InstanceStatus("j", running=3) in told)
+    joined = [each.instance.id for each in watched.told if isinstance(each, InstanceJoined)]
+    assert joined == ["i", "j"]
+    assert watched.monitor.problems == {}
+
+
+async def test_one_that_is_forgotten_has_left_and_is_not_looked_at(watched):
+    await watched.until(lambda told: len(told) >= 2)
+    watched.monitor.forget("i")
+    assert watched.told[-1] == InstanceLeft("i")
+    assert watched.monitor.models() == []
+    number = len(watched.told)
+    watched.monitor.hear_of(UpstreamUnreachable("i", "a call that still ran", refused=True))
+    watched.monitor.watch(target_of("j"))
+    await watched.until(lambda told: len(told) > number + 5)
+    assert "i" not in {getattr(each, "instance_id", "") for each in watched.told[number:]}
+    watched.monitor.forget("j")
+    watched.monitor.watch(target_of("i"))
+    number = len(watched.told)
+    await watched.until(lambda told: len(told) > number)
+    assert isinstance(watched.told[number], InstanceJoined)
+
+
+async def test_one_that_never_joined_leaves_nothing_when_it_is_forgotten(watched):
+    watched.engine.answers["/health"] = 503
+    watched.monitor.watch(target_of("j"))
+    watched.monitor.forget("j")
+    assert "j" not in watched.monitor.problems
+    assert not any(isinstance(each, InstanceLeft) for each in watched.told)
+
+
+async def test_one_that_is_watched_as_something_else_stays_until_it_has_answered(watched):
+    watched.engine.answers["/metrics"] = b""  # it tells nothing of itself
+    await watched.until(lambda told: told)
+    joined = [each for each in watched.told if isinstance(each, InstanceJoined)]
+    watched.monitor.watch(target_of("i", max_num_seqs=5))
+    assert watched.monitor.problems == {}
+    await watched.until(
+        lambda told: isinstance(told[-1], InstanceJoined) and told[-1] not in joined
+    )
+    assert watched.told[-1].instance.max_num_seqs == 5
+    assert not any(isinstance(each, InstanceLeft) for each in watched.told)
+
+
+async def test_a_monitor_that_has_ended_begins_nothing(watched, monkeypatch):
+    monkeypatch.setattr(monitor, "INTERVAL_S", 0.001)
+    made = Monitor(watched._hear)
+    running = asyncio.create_task(made.run())
+    await asyncio.sleep(0)
+    running.cancel()
+    await asyncio.wait([running])
+    made.watch(target_of("late"))
+    made.forget("late")
+    assert made.problems == {}
+
+
 async def test_what_a_look_does_not_show_is_not_told_again(watched):
     await watched.until(lambda told: len(told) >= 2)
     watched.engine.answers["/metrics"] = 500

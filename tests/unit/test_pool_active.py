@@ -21,7 +21,15 @@ from kairos.events import (
 from kairos.live.kafka.subscription import Assigned, CaughtUp, Received, Revoked
 from kairos.live.pool import active as active_module
 from kairos.live.pool import voice as voice_module
-from kairos.live.pool.messages import CAUSE, EPOCH, PERFORMER, POOL, TAKEOVER, TYPE
+from kairos.live.pool.messages import (
+    CAUSE,
+    EPOCH,
+    PERFORMER,
+    POOL,
+    TAKEOVER,
+    TURN,
+    TYPE,
+)
 from kairos.live.pool.pooled import Pooled
 from kairos.model import SECOND
 from kairos.scheduler.policies import POLICIES
@@ -134,7 +142,8 @@ def test_a_record_says_who_decided_who_performs_and_what_told(world, process, ga
     epoch = str(next(m.offset for m in world.logs[EVENTS] if TAKEOVER in m.headers))
     told = [m.offset for m in world.logs[REQUESTS] if m.headers[TYPE] == "told"]
     assert (arrived.key, finished.key) == ("w", "w")
-    assert arrived.headers == {POOL: NAME, EPOCH: epoch, PERFORMER: "p1", CAUSE: str(told[0])}
+    said = {PERFORMER: "p1", CAUSE: str(told[0]), TURN: "1"}
+    assert arrived.headers == {POOL: NAME, EPOCH: epoch, **said}
     assert finished.headers == {POOL: NAME, EPOCH: epoch, CAUSE: str(told[1])}
 
 

@@ -121,9 +121,9 @@ def test_only_a_traceparent_reaches_the_engine_as_one(world, said, passed_on):
     seen = []
     send = process.engine.send
 
-    async def listen(instance_id, method, url, headers, body):
+    async def listen(instance_id, method, url, headers, body, **how):
         seen.append(headers.get("traceparent"))
-        return await send(instance_id, method, url, headers, body)
+        return await send(instance_id, method, url, headers, body, **how)
 
     process.engine.send = listen
     world.assign(process)

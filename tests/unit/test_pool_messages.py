@@ -17,7 +17,7 @@ from kairos.live.pool.messages import (
     check_request,
     read_call_headers,
 )
-from kairos.model import PREFIX_MARKS, SECOND
+from kairos.model import PREFIX_MARKS, SECOND, Budget, Sources
 from tests import build
 
 TRACE = f"00-{1:032x}-{1:016x}-01"
@@ -44,7 +44,8 @@ def test_facts_are_read_as_they_were_told(event):
 
 def test_orders_are_read_as_they_were_given():
     declined = Declined.of("r", QueueFull(7))
-    orders = Orders((Dispatch("r", "e", "overdue", 3, 4, 5.0), Refuse("r", None), declined))
+    dispatch = Dispatch("r", "e", "overdue", 3, 4, 5.0)
+    orders = Orders((dispatch, Refuse("r", None), declined), (1, 2, 0))
     assert msgspec.json.decode(as_sent(orders), type=Orders) == orders
 
 
@@ -123,6 +124,14 @@ def test_numbers_that_no_request_has_are_refused(wrong):
 def test_a_request_has_an_identifier(name):
     with pytest.raises(InvalidRequest):
         check_request(build.request(name))
+
+
+@pytest.mark.parametrize("field", ["calls", "tokens", "wall_us"])
+@pytest.mark.parametrize("number", [0, -1, 10**16])
+def test_a_budget_is_a_number_that_a_client_can_ask_for(field, number):
+    check_request(build.request("r", budget=Budget(**{field: 1})))
+    with pytest.raises(InvalidRequest):
+        check_request(build.request("r", budget=Budget(**{field: number})))
 
 
 def test_an_ordinary_request_is_fine():
@@ -239,6 +248,7 @@ def test_a_call_is_a_request_of_the_default_tenant():
     assert (request.parent_ids, request.attempt, request.model) == (("r0",), 3, "m")
     assert (request.arrived_at, request.workflow_started_at) == (5, 10)
     assert request.completion_tokens == 9
+    assert request.sources == Sources("declared")
     assert call.reply_to == {"kairos.replies.host"}
     assert call.traceparent == TRACE
 

@@ -43,8 +43,9 @@ def process(world):
     return process
 
 
-def order(process, *commands, epoch=5, performer="p0", key=POOL, value=None):
-    value = msgspec.json.encode(Orders(commands)) if value is None else value
+def order(process, *commands, turn=0, epoch=5, performer="p0", key=POOL, value=None):
+    orders = Orders(commands, (turn,) * len(commands))
+    value = msgspec.json.encode(orders) if value is None else value
     headers = {EPOCH: str(epoch), PERFORMER: performer}
     headers = {name: text for name, text in headers.items() if text != "None"}
     process.performer._read(Received(DISPATCHES, 0, 0, 0, key, value, headers))
@@ -265,3 +266,40 @@ def test_processes_have_names_of_their_own():
 
     assert _name() != _name()
     assert len(_name()) <= 128
+
+
+def turns(world):
+    facts = [msgspec.json.decode(m.value) for m in world.logs[REQUESTS]]
+    return [each["turn"] for each in facts if each.get("turn")]
+
+
+def test_what_was_decided_on_an_earlier_call_of_that_id_is_void(world, process):
+    world.call(process, "c").leave()
+    world.flow()
+    client = world.call(process, "c")
+    world.flow()
+    first, second = turns(world)
+
+    order(process, Dispatch("c", "e1"), turn=first)
+    assert world.running == []
+    order(process, Dispatch("c", "e0"), turn=second)
+    world.run("c").end()
+    world.flow()
+    assert client.status == 200
+
+
+def test_a_call_that_came_back_waits_for_another_order(world, process):
+    client = world.call(process, "c")
+    world.flow()
+    order(process, Dispatch("c", "e1"), turn=turns(world)[0])
+    world.run("c").end("gone")
+    world.flow()
+    first, second = turns(world)
+    assert [event["type"] for event in told(world)] == ["Arrived", "Returned"]
+
+    order(process, Dispatch("c", "e1"), turn=first)  # said again
+    assert world.running == []
+    order(process, Dispatch("c", "e0"), turn=second)
+    world.run("c").end()
+    world.flow()
+    assert client.status == 200

@@ -10,6 +10,7 @@ from experiments import page as pages
 from experiments.baselines import AyoPublished, Misjudging, true_lengths, true_remaining_us
 from experiments.claim import View, change, reductions, table
 from experiments.combinations import ALL, COMBINATIONS
+from experiments.confirm import confirm
 from experiments.e07_placements import KNOWN, LEAST_KV
 from experiments.e07_placements import figures as placement_figures
 from experiments.grids import E2E, Grid, found, ratio, run_missing
@@ -459,6 +460,66 @@ def test_only_what_is_missing_is_run(path, monkeypatch):
 
     assert ran == [cell(seed=3), cell(seed=2)]
     assert len(Results(path).rows) == 3
+
+
+@pytest.fixture
+def confirmed(path, monkeypatch):
+    """Cells that are run again, and what became of rows of older code, of which some change."""
+    monkeypatch.setattr("experiments.confirm.code_of", lambda _: "c")
+    monkeypatch.setattr("experiments.confirm.commit", lambda: "today")
+
+    def of(rows, changed):
+        results, again = Results(path), []
+        results.add(*rows)
+
+        def in_parallel(cells, _):
+            for each in cells:
+                again.append(each)
+                found = results.rows[each].outcome
+                if changed(each):
+                    found = msgspec.structs.replace(found, longest_wait_s=99.0)
+                yield each, msgspec.structs.replace(found, cpu_s=77.0)
+
+        monkeypatch.setattr("experiments.confirm.in_parallel", in_parallel)
+        said = list(confirm([each.cell for each in rows], results, 1))
+        return said, again, Results(path)
+
+    return of
+
+
+def test_of_a_policy_that_gives_the_same_on_each_workload_all_runs_are_kept(confirmed):
+    old = [row(30.0, code="b", seed=n, workload=w) for n in (1, 2, 3) for w in ("ag2", "qa")]
+
+    old.append(row(30.0, code="a", seed=4, workload="qa"))
+
+    said, again, results = confirmed(old, lambda _: False)
+
+    assert [each.workload for each in again] == ["ag2", "qa", "qa"]
+    assert again[2] == old[-1].cell
+    assert all(each.cell in results for each in old)
+    assert {each.commit for each in results.rows.values()} == {"today", old[0].commit}
+    assert [cell for cell, each in results.rows.items() if each.commit == "today"] == sorted(
+        again, key=msgspec.json.encode
+    )
+    assert said == ["kairos, least-kv: 3 of 3 as before: 7 runs kept"]
+
+
+def test_of_one_that_changes_on_any_workload_none_is_kept_but_what_was_run_again(confirmed):
+    ours = [row(9.0, code="b", seed=n, workload=w) for n in (1, 2) for w in "ab"]
+    others = [row(9.0, code="b", seed=n, policy="fcfs") for n in (1, 2)]
+
+    said, again, results = confirmed([*ours, *others], lambda cell: cell.workload == "b")
+
+    kept = {each.cell for each in [*ours, *others] if each.cell in results}
+    assert kept == {each.cell for each in others} | {*again}
+    assert said == [
+        "fcfs, least-kv: 1 of 1 as before: 2 runs kept",
+        "kairos, least-kv: 1 of 2 as before",
+    ]
+
+
+def test_what_this_code_ran_is_not_run_again(confirmed):
+    assert confirmed([row(9.0, seed=1), row(9.0, seed=2)], lambda _: True)[:2] == ([], [])
 
 
 def test_the_comparison_is_of_twelve_combinations_at_most():

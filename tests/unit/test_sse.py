@@ -1,4 +1,4 @@
-"""Streams are passed on byte for byte, whatever pieces they come in, and read on the way."""
+"""Streams are passed on byte for byte, event by event, whatever pieces they come in, and read."""
 
 import json
 import tracemalloc
@@ -69,21 +69,14 @@ def pieces(draw, stream: bytes):
     return [stream[a:b] for a, b in pairwise(cuts)]
 
 
-@given(streams(), st.binary(max_size=20), st.data())
-def test_a_stream_is_forwarded_at_once_and_as_it_came(stream, tail, draw):
-    whole = b"".join(event for event, _ in stream) + tail
-    reader = SseReader(drop_usage_chunk=False)
-
-    for piece in draw.draw(pieces(whole)):
-        assert reader.feed(piece) == piece
-    assert reader.rest() == b""
-
-
+@pytest.mark.parametrize("drop_usage_chunk", [False, True])
 @given(streams(), st.data())
-def test_without_its_usage_chunk_a_stream_is_forwarded_event_by_event(stream, draw):
+def test_a_stream_is_forwarded_event_by_event_as_it_came(drop_usage_chunk, stream, draw):
+    """Or without its usage chunk."""
     unfinished = b'data: {"choices": [], "usage'
+    stream = [(event, drop_usage_chunk and is_usage) for event, is_usage in stream]
     whole = b"".join(event for event, _ in stream) + unfinished
-    reader = SseReader(drop_usage_chunk=True)
+    reader = SseReader(drop_usage_chunk=drop_usage_chunk)
     came, forwarded = b"", b""
 
     for piece in draw.draw(pieces(whole)):
@@ -92,6 +85,24 @@ def test_without_its_usage_chunk_a_stream_is_forwarded_event_by_event(stream, dr
         assert forwarded == expected(stream, upto=len(came))
     assert reader.rest() == unfinished
     assert reader.rest() == b""
+
+
+def test_the_last_event_may_lack_its_end():
+    reader = SseReader(drop_usage_chunk=False)
+
+    assert reader.feed(CHUNK + b"\n\n" + DONE + b"\n") == CHUNK + b"\n\n"
+    assert not reader.done
+    assert reader.rest() == DONE + b"\n"
+    assert reader.done
+
+
+def test_events_are_counted_and_comments_are_none():
+    reader = SseReader(drop_usage_chunk=True)
+    named, comment = FORWARDED["named event"], FORWARDED["comment"]
+
+    reader.feed(b"\n\n".join([CHUNK, comment, named, b"", USAGE_CHUNK, CHUNK]))
+
+    assert reader.events == 3
 
 
 def expected(stream: list[tuple[bytes, bool]], upto: int) -> bytes:
@@ -229,7 +240,7 @@ def test_usage_is_read_under_the_names_of_either_api():
 
 @given(st.lists(st.binary(max_size=40) | st.sampled_from([b"\n\n", b"data: ", b'"usage"', b"{}"])))
 def test_no_bytes_raise_and_none_are_lost(parts):
-    reader = SseReader(drop_usage_chunk=True)
+    reader = SseReader(drop_usage_chunk=False)
 
     forwarded = b"".join([*map(reader.feed, parts), reader.rest()])
 

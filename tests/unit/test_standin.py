@@ -22,7 +22,8 @@ from kairos.events import InstanceStatus
 from kairos.live.engine_status import KvCache, read_metrics
 from kairos.sim import script
 from kairos.sim.batch import INSTANT, Batch, Timing
-from kairos.sim.script import Limits, Rule, Script
+from kairos.sim.bodies import Prompt
+from kairos.sim.script import Limits, Rule, Script, ToolUse
 from kairos.sim.standin import Settings, serve
 
 HELLO = {"model": "standin", "messages": [{"role": "user", "content": "Hello"}]}
@@ -127,6 +128,83 @@ async def test_a_response_that_ends_by_itself_is_completed(client):
         there = client.with_options(base_url=f"{standin.url}/v1")
         reply = await there.responses.create(model="standin", input="Well?", instructions="Say so")
     assert (reply.status, reply.output_text) == ("completed", "Yes.")
+
+
+LOOKS_UP = Rule(
+    system="You look",
+    replies=["It is blue."],
+    calls=ToolUse("look_up", {"word": "sky", "pages": [1, 2]}),
+)
+LOOK_UP = {"name": "look_up", "parameters": {"type": "object"}}
+
+
+@pytest.fixture
+async def looking():
+    async with serve(says=Script((LOOKS_UP,))) as standin:
+        yield standin
+
+
+def of_chat(*messages):
+    tools = [{"type": "function", "function": LOOK_UP}]
+    asked = [{"role": "system", "content": "You look things up."}, *messages]
+    return {"model": "standin", "messages": asked, "tools": tools}
+
+
+async def test_a_scripted_tool_call_is_made_in_a_chat_until_its_result_is_there(client, looking):
+    there = client.with_options(base_url=f"{looking.url}/v1")
+    question = {"role": "user", "content": "Which colour?"}
+    whole = (await there.chat.completions.create(**of_chat(question))).choices[0]
+    async with there.chat.completions.stream(**of_chat(question)) as stream:
+        streamed = (await stream.get_final_completion()).choices[0]
+    (call,) = whole.message.tool_calls
+    assert (whole.finish_reason, whole.message.content) == ("tool_calls", None)
+    assert (call.function.name, json.loads(call.function.arguments)) == (
+        "look_up",
+        {"word": "sky", "pages": [1, 2]},
+    )
+    (again,) = streamed.message.tool_calls
+    assert streamed.finish_reason == "tool_calls"
+    assert again.function.arguments == call.function.arguments
+    assert again.id != call.id
+
+    result = {"role": "tool", "tool_call_id": call.id, "content": "blue"}
+    asked = of_chat(question, whole.message.model_dump(exclude_none=True), result)
+    reply = await there.chat.completions.create(**asked)
+    assert reply.choices[0].message.content == "It is blue."
+    del asked["tools"]
+    assert (await there.chat.completions.create(**asked)).choices[0].finish_reason == "stop"
+
+
+async def test_a_scripted_tool_call_is_made_in_a_response_until_its_result_is_there(
+    client, looking
+):
+    there = client.with_options(base_url=f"{looking.url}/v1")
+    tools = [{"type": "function", "strict": False, **LOOK_UP}]
+    asked = {"model": "standin", "instructions": "You look things up.", "tools": tools}
+    question = {"role": "user", "content": "Which colour?"}
+    (call,) = (await there.responses.create(**asked, input=[question])).output
+    async with there.responses.stream(**asked, input=[question]) as stream:
+        kinds = [event.type async for event in stream]
+        (again,) = (await stream.get_final_response()).output
+    assert (call.type, call.name, again.name) == ("function_call", "look_up", "look_up")
+    assert json.loads(call.arguments) == json.loads(again.arguments) == LOOKS_UP.calls.arguments
+    assert "response.function_call_arguments.done" in kinds
+    assert "response.content_part.added" not in kinds
+
+    result = {"type": "function_call_output", "call_id": call.call_id, "output": "blue"}
+    reply = await there.responses.create(
+        **asked, input=[question, call.model_dump(exclude_none=True), result]
+    )
+    assert reply.output_text == "It is blue."
+
+
+async def test_a_tool_call_is_cut_off_at_the_limit(client, looking):
+    there = client.with_options(base_url=f"{looking.url}/v1")
+    cut = await there.chat.completions.create(
+        **of_chat({"role": "user", "content": "?"}), max_tokens=2
+    )
+    assert cut.choices[0].finish_reason == "length"
+    assert cut.choices[0].message.tool_calls[0].function.arguments == '{"word": "sky", '
 
 
 async def test_embeddings_are_the_same_as_floats_and_in_base64(client):
@@ -444,29 +522,33 @@ LENGTHS = {"writer": [*range(1, 200)]}
 ENOUGH = Limits(max_tokens=1000)
 
 
+def tokens_of(says, system, user, seed=None):
+    return says.reply(Prompt(system, user), ENOUGH, seed).tokens
+
+
 def test_the_first_rule_that_applies_replies():
     says = Script(RULES)
-    assert says.reply("You are the ROUTER.", "How many eggs?", ENOUGH, None)[0] == ["mathematics"]
-    assert says.reply("You are the ROUTER.", "Who was Kant?", ENOUGH, None)[0] == ["humanities"]
+    assert tokens_of(says, "You are the ROUTER.", "How many eggs?") == ["mathematics"]
+    assert tokens_of(says, "You are the ROUTER.", "Who was Kant?") == ["humanities"]
 
 
 def test_a_rules_text_is_repeated_to_the_length_drawn():
-    tokens, finish_reason = Script(RULES, 0, {"writer": [7]}).reply("writer", "", ENOUGH, None)
-    assert ("".join(tokens), finish_reason) == ("one two threeone two threeone ", "stop")
+    said = Script(RULES, 0, {"writer": [7]}).reply(Prompt("writer", ""), ENOUGH, None)
+    assert ("".join(said.tokens), said.finish) == ("one two threeone two threeone ", "stop")
 
 
 def test_lengths_are_drawn_from_those_of_the_rules_agent():
     says = Script(RULES, 0, {"writer": [2, 5, 5, 5], "router": [1]})
 
-    drawn = Counter(len(says.reply("writer", str(n), ENOUGH, None)[0]) for n in range(400))
+    drawn = Counter(len(tokens_of(says, "writer", str(n))) for n in range(400))
 
     assert set(drawn) == {2, 5}
     assert 250 < drawn[5] < 350  # as often as it was seen
 
 
 def test_a_reply_stands_as_it_is_where_no_length_is_known():
-    assert "".join(Script(RULES).reply("writer", "", ENOUGH, None)[0]) == "one two three"
-    assert Script(RULES, 0, LENGTHS).reply("router", "", ENOUGH, None)[0] == ["humanities"]
+    assert "".join(tokens_of(Script(RULES), "writer", "")) == "one two three"
+    assert tokens_of(Script(RULES, 0, LENGTHS), "router", "") == ["humanities"]
 
 
 def test_tokens_keep_every_character_of_the_text():
@@ -490,17 +572,17 @@ def test_a_reply_is_a_function_of_seed_and_prompt_and_keeps_its_limits(
     system, user, seed, asked_seed, limits
 ):
     says, again = Script(RULES, seed, LENGTHS), Script(RULES, seed, LENGTHS)
-    tokens, finish_reason = says.reply(system, user, limits, asked_seed)
-    assert (tokens, finish_reason) == again.reply(system, user, limits, asked_seed)
-    assert 1 <= len(tokens) <= limits.max_tokens
-    assert len(tokens) >= min(limits.min_tokens, limits.max_tokens)
-    if finish_reason == "length":
-        assert len(tokens) == limits.max_tokens
+    said = says.reply(Prompt(system, user), limits, asked_seed)
+    assert said == again.reply(Prompt(system, user), limits, asked_seed)
+    assert 1 <= len(said.tokens) <= limits.max_tokens
+    assert len(said.tokens) >= min(limits.min_tokens, limits.max_tokens)
+    if said.finish == "length":
+        assert len(said.tokens) == limits.max_tokens
 
 
 def test_another_seed_of_the_engine_or_of_the_request_says_something_else():
     def reply(seed, asked_seed):
-        return tuple(Script((), seed).reply("", "Hello", ENOUGH, asked_seed)[0])
+        return tuple(tokens_of(Script((), seed), "", "Hello", asked_seed))
 
     assert len({reply(seed, asked_seed) for seed in range(3) for asked_seed in range(3)}) == 9
 
@@ -509,11 +591,11 @@ def test_the_script_of_the_demo_has_a_rule_for_every_agent_and_task():
     says = Script(script.load(engines.SCRIPT))
     engineer = "You are a Python engineer."
     for task in inputs.load("cg"):
-        code = "".join(says.reply(engineer, task.text, ENOUGH, None)[0])
+        code = "".join(tokens_of(says, engineer, task.text))
         assert f"def {task.entry_point}(" in code
     for task in inputs.load("qa"):
         router = "You sort questions into two fields."
-        assert says.reply(router, task.text, ENOUGH, None)[0] == [f"{task.kind} "]
+        assert tokens_of(says, router, task.text) == [f"{task.kind} "]
 
 
 def test_every_agent_of_the_demo_says_as_much_as_it_did_on_the_real_model():

@@ -258,5 +258,10 @@ def test_a_study_is_measured_once_for_a_commit_and_its_figures_are_kept(tmp_path
         command._run(["study"], quick=False, processes=1)
         command._report(quick=False)
 
+    study = msgspec.structs.replace(study, measure=None)
+    monkeypatch.setattr(command, "SECTIONS", {"study": study})
+    here["commit"] = "ghi"
+    command._run(["study"], quick=False, processes=1)  # a command of its own measures it
+
     assert measured == [False, False]
     assert [figure.value for figure in kept] == [1, 1, 2]

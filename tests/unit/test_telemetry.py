@@ -14,6 +14,7 @@ from kairos.events import (
     InstanceStatus,
     ProfilesLearnt,
     Record,
+    Returned,
 )
 from kairos.learnt import AgentRank
 from kairos.live.telemetry import Telemetry
@@ -108,7 +109,22 @@ def test_finished_calls_are_counted_timed_and_their_tokens_added(watched):
         "kairos_completion_tokens_total": 20,
         "kairos_requests_running{instance=gpu1:8000}": 0,
         "kairos_kv_booked_tokens{instance=gpu1:8000}": 0,
+        "kairos_instance_trusted{instance=gpu1:8000}": 1,
     }
+
+
+def test_calls_that_came_back_are_counted_where_they_were(watched):
+    for name in "ij":
+        watched.tell(0, InstanceJoined(build.instance(name, seqs=1)))
+    watched.arrive(1, "a")
+    watched.tell(2, Returned("a", "gone"))
+
+    samples = watched.samples()
+    assert samples["kairos_calls_returned_total{instance=i}"] == 1
+    assert samples["kairos_instance_trusted{instance=i}"] == 0
+    assert samples["kairos_instance_trusted{instance=j}"] == 1
+    watched.at += SECOND
+    assert watched.samples()["kairos_instance_trusted{instance=i}"] == 0.5
 
 
 def test_calls_fall_into_the_buckets_of_their_seconds(watched):
@@ -269,3 +285,5 @@ def test_what_an_engine_said_too_long_ago_is_not_shown_nor_of_one_that_left(watc
     assert some(watched.samples(), "kairos_engine")
     watched.tell(6, InstanceLeft("i"))
     assert some(watched.samples(), "kairos_engine") == {}
+    watched.tell(6, InstanceJoined(build.instance("i")))
+    assert some(watched.samples(), "kairos_engine") == {}  # it may be another by now

@@ -10,7 +10,7 @@ from typing import Any
 
 import msgspec
 
-_MAX_BODY_BYTES = 1 << 20  # of a longer one, and of more messages, nothing is inferred
+_MAX_BODY_BYTES = 4 << 20  # of a longer one, and of more messages, nothing is inferred
 _MAX_MESSAGES = 4096
 _TAIL = 16  # messages that are looked at; the others were, when they were the last
 MAX_ANSWER_BYTES = 1 << 18  # a longer one is not read

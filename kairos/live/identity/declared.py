@@ -10,14 +10,13 @@ _FIELDS: dict[Field, bytes] = {
     "agent": b"x-kairos-agent",
     "upstream": b"x-kairos-upstream",
 }
-_ATTEMPT_LIMIT = 999
+ATTEMPT_LIMIT = 999
 
 
 def declared(headers: Headers) -> Identity:
     """Raises InvalidRequest: a header is not what it must be."""
     identity = Identity(
-        started_at=_instant(headers, b"x-kairos-started-at"),
-        deadline=_instant(headers, b"x-kairos-deadline"),
+        started_at=instant(headers, b"x-kairos-started-at"),
         parent_ids=_parents(headers, b"x-kairos-parent-id"),
         attempt=_attempt(headers, b"x-kairos-attempt"),
     )
@@ -37,7 +36,8 @@ def _identified(name: bytes, value: bytes) -> str:
     return text
 
 
-def _instant(headers: Headers, name: bytes) -> int | None:
+def instant(headers: Headers, name: bytes) -> int | None:
+    """µs since the epoch. Raises InvalidRequest."""
     value = headers.get(name)
     if value is None:
         return None
@@ -58,6 +58,6 @@ def _parents(headers: Headers, name: bytes) -> tuple[str, ...]:
 
 def _attempt(headers: Headers, name: bytes) -> int:
     value = headers.get(name, b"1")
-    if not (value.isdigit() and len(value) <= 18 and 1 <= int(value) <= _ATTEMPT_LIMIT):
-        raise InvalidRequest(f"header {name.decode()} must be a number from 1 to {_ATTEMPT_LIMIT}")
+    if not (value.isdigit() and len(value) <= 18 and 1 <= int(value) <= ATTEMPT_LIMIT):
+        raise InvalidRequest(f"header {name.decode()} must be a number from 1 to {ATTEMPT_LIMIT}")
     return int(value)

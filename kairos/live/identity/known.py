@@ -1,4 +1,4 @@
-"""What is known of who makes a call, and which rung of the ladder said it."""
+"""What is known of who makes a call, and which rung of the ladder said it (`model.Source`)."""
 
 import re
 from collections.abc import Mapping
@@ -6,13 +6,10 @@ from typing import Literal
 
 import msgspec
 
-from kairos.model import IDENTIFIER
+from kairos.model import IDENTIFIER, Source
 
 Headers = Mapping[bytes, bytes]
 Field = Literal["workflow_id", "app", "agent", "upstream"]
-# declared: in headers of ours; alias: in headers, or fields of the body, that others take for it;
-# route: by the base URL or the API key; trace: in W3C trace context; inferred: from what it says.
-Source = Literal["declared", "alias", "route", "trace", "inferred"]
 
 _IDENTIFIER = re.compile(IDENTIFIER)
 
@@ -23,7 +20,6 @@ class Identity(msgspec.Struct):
     agent: str | None = None
     upstream: str | None = None
     started_at: int | None = None  # µs since the epoch, when the user's task began
-    deadline: int | None = None  # µs since the epoch: nobody waits for the answer after it
     parent_ids: tuple[str, ...] = ()  # the requests whose answers led to this call
     attempt: int = 1
     ends_workflow: bool = False  # nothing comes after it

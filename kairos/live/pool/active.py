@@ -28,6 +28,7 @@ from kairos.events import (
     Progressed,
     Record,
     Refuse,
+    Returned,
     Tick,
     WorkflowEnded,
 )
@@ -147,7 +148,8 @@ class ActiveBalancer:
             if each.to_redo or each.refused is not None:
                 self._opened.remove(each.request.id)  # its message is done
             elif each.instance_id is not None:  # said again: the order may have been lost
-                self._voice.order(each.performer, [Dispatch(each.request.id, each.instance_id)])
+                again = Dispatch(each.request.id, each.instance_id)
+                self._voice.order(each.performer, [(again, each.turn)])
         self._compare(instances)
         for message in unknown:
             self.take(message)
@@ -192,8 +194,8 @@ class ActiveBalancer:
         while True:
             await asyncio.sleep(_WATCH_S)
             now = self._clock.now()
-            give_up_at = self.balancer.give_up_at
-            if give_up_at is not None and give_up_at <= now:
+            tick_at = self.balancer.tick_at
+            if tick_at is not None and tick_at <= now:
                 self.feed(Tick())
             lost = self._liveness.take_lost(now)
             for performer in lost:
@@ -206,9 +208,9 @@ class ActiveBalancer:
         match event:
             case Arrived():
                 self._liveness.hear(told.performer, self._clock.now())
-                self._arrive(event.request, told.performer, offset)
-            case FirstToken() | Finished() | Failed() | Cancelled():
-                self._hear_of_call(event, told.performer, offset)
+                self._arrive(event.request, told, offset)
+            case FirstToken() | Finished() | Failed() | Cancelled() | Returned():
+                self._hear_of_call(event, told, offset)
             case Progressed(completion_tokens=counts):
                 self._hear_of_progress(counts, told.performer, offset)
             case WorkflowEnded():
@@ -218,12 +220,19 @@ class ActiveBalancer:
                 raise InvalidRequest(f"{type(event).__name__} is not a performer's to tell")
 
     def _hear_of_call(
-        self, event: FirstToken | Finished | Failed | Cancelled, teller: str, offset: int
+        self,
+        event: FirstToken | Finished | Failed | Cancelled | Returned,
+        told: Told,
+        offset: int,
     ) -> None:
+        teller = told.performer
         opened = self._opened.get(event.request_id)
         if opened is not None and teller == opened.performer and not self._is_old(opened, event):
             self._liveness.hear(teller, self._clock.now())
-            self._voice.about(opened.request.workflow_id, offset=offset)
+            turn = told.turn if isinstance(event, Returned) else None
+            if turn is not None:
+                opened.turn = turn
+            self._voice.about(opened.request.workflow_id, offset=offset, turn=turn)
             self._runtime.feed(event)
             return
         if isinstance(event, Cancelled):
@@ -250,18 +259,25 @@ class ActiveBalancer:
         """Whether this process told how the call ended when it last performed it: a call over the
         bus is performed for as long as its end has not been told."""
         is_ours = opened.call is not None and opened.performer == self._ourselves
-        is_performed = self._calls.performing(opened.request.id) is not None
+        is_performed = self._calls.performs(opened.request.id)
         return is_ours and is_performed and not isinstance(event, FirstToken)
 
-    def _arrive(self, request: Request, performer: str, offset: int) -> None:
+    def _arrive(self, request: Request, told: Told, offset: int) -> None:
         try:
             check_request(request)
-            self._admit(request, performer, offset)
+            self._admit(request, told.performer, offset, turn=told.turn)
         except KairosError as error:
-            self._voice.refuse(performer, Declined.of(request.id, error), offset)
+            declined = Declined.of(request.id, error)
+            self._voice.refuse(told.performer, declined, told.turn, offset)
 
     def _admit(
-        self, request: Request, performer: str, offset: int, call: BusCall | None = None
+        self,
+        request: Request,
+        performer: str,
+        offset: int,
+        *,
+        call: BusCall | None = None,
+        turn: int = 0,
     ) -> None:
         """Raises KairosError: the balancer refuses the request."""
         if request.id in self._opened:
@@ -272,8 +288,8 @@ class ActiveBalancer:
             arrived_at=min(request.arrived_at, now),
             workflow_started_at=min(request.workflow_started_at, now),
         )
-        self._opened.add(Open(request, performer, offset, now, call=call))
-        self._voice.about(request.workflow_id, performer, offset)
+        self._opened.add(Open(request, performer, offset, now, call=call, turn=turn))
+        self._voice.about(request.workflow_id, performer, offset, turn=turn)
         try:
             self._runtime.feed(Arrived(request))
         except KairosError:
@@ -296,7 +312,7 @@ class ActiveBalancer:
 
     def _start(self, call: BusCall, offset: int) -> None:
         def arrive(_: Event) -> None:
-            self._admit(call.request, self._ourselves, offset, call)
+            self._admit(call.request, self._ourselves, offset, call=call)
             call.admitted = True
 
         def ended(_: asyncio.Task[None]) -> None:
@@ -311,7 +327,7 @@ class ActiveBalancer:
         if message.headers.get(TYPE) != CALL:
             if opened.refused is not None:  # said again: the order may have been lost
                 self._opened.remove(opened.request.id)
-                self._voice.refuse(opened.performer, opened.refused, message.offset)
+                self._voice.refuse(opened.performer, opened.refused, opened.turn, message.offset)
             return
         opened.call = read_call(message, self._clock.now())
         if opened.to_redo or opened.refused is not None:
@@ -321,7 +337,7 @@ class ActiveBalancer:
 
     def _perform_here(self, opened: Open, call: BusCall, offset: int) -> None:
         """A call that waits. Its arrival is recorded again, with who performs it from here on."""
-        opened.performer = self._ourselves
+        opened.performer, opened.turn = self._ourselves, 0
         self._voice.about(opened.request.workflow_id, self._ourselves, offset)
         self._voice(Record(self._clock.now(), Arrived(opened.request)))
         if self._calls.performing(call.request.id) is None:
@@ -337,7 +353,8 @@ class ActiveBalancer:
             self._redo(opened)
         else:  # in case it was only cut off for a while
             gone = Unavailable("nothing was heard of this process for too long")
-            self._voice.order(opened.performer, [Declined.of(request.id, gone)])
+            declined = Declined.of(request.id, gone)
+            self._voice.order(opened.performer, [(declined, opened.turn)])
 
     def _redo(self, opened: Open) -> None:
         """Begin a call that came over the bus anew, here."""

@@ -23,15 +23,16 @@ from kairos.errors import (
 )
 from kairos.events import Arrived, Cancelled, Event, FirstToken
 from kairos.live.body import Body, read_body
-from kairos.live.call import Call, Exchange, OnTrouble, error_body
+from kairos.live.call import Call, OnTrouble
 from kairos.live.engine import HttpEngine
+from kairos.live.exchange import Exchange, error_body
 from kairos.live.gateway import INTERNAL
 from kairos.live.kafka.producer import Producer
 from kairos.live.kafka.subscription import Received
 from kairos.live.pool.messages import CallHeaders, read_call_headers
 from kairos.live.pool.performer import Performer
 from kairos.live.tokens import PromptTokens
-from kairos.model import TRACEPARENT, Request
+from kairos.model import TRACEPARENT, Request, Source, Sources
 
 logger = logging.getLogger(__name__)
 
@@ -66,6 +67,11 @@ def read_call(message: Received, now: int) -> BusCall:
     body = read_body(message.value or b"", chat=True, streams_usage=False)
     if body.stream:
         raise InvalidRequest("over the bus an answer comes whole: leave out 'stream'")
+    said: dict[str, Source] = {
+        field: "declared"
+        for field in Sources.__struct_fields__
+        if getattr(headers, field) is not None
+    }
     request = Request(
         id=headers.request_id,
         tenant=TENANT,
@@ -74,7 +80,9 @@ def read_call(message: Received, now: int) -> BusCall:
         agent=headers.agent,
         upstream=headers.upstream,
         parent_ids=(headers.parent,) if headers.parent is not None else (),
+        sources=Sources(**said),
         attempt=headers.attempt,
+        deadline_at=headers.deadline,
         model=body.model,
         workflow_started_at=min(headers.started_at or now, now),
         arrived_at=min(message.at, now),
@@ -129,6 +137,12 @@ class BusCalls:
         """The task of a call that will be answered from here."""
         call = self._calls.get(request_id)
         return None if call is None or call.abandoned else call.task
+
+    def performs(self, request_id: str) -> bool:
+        """Whether the call itself is performed here, not only answered: one that was asked for
+        again, and has yet to hear whether it may, is not."""
+        call = self._calls.get(request_id)
+        return call is not None and call.admitted and not call.abandoned
 
     def ask_again(self, call: BusCall) -> bool:
         """The same call, from whoever may have missed the answer; False: it is not known here."""

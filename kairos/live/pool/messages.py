@@ -17,7 +17,7 @@ import msgspec
 from kairos.envelope import Name
 from kairos.errors import InvalidRequest, KairosError
 from kairos.events import Dispatch, Event, Finished, Progressed, Refuse
-from kairos.model import IDENTIFIER, PREFIX_MARKS, Request
+from kairos.model import IDENTIFIER, PREFIX_MARKS, Budget, Request
 from kairos.topics import REPLIES
 
 TYPE, TOLD, ALIVE, CALL = "kairos-type", "told", "alive", "call"
@@ -26,6 +26,7 @@ POOL = "kairos-pool"
 EPOCH = "kairos-epoch"
 TAKEOVER = "kairos-takeover"  # who decides from here on
 CAUSE = "kairos-cause"  # of a record: the offset in kairos.requests of what told the fact
+TURN = "kairos-turn"  # of a record: see `Told`
 REDO = "kairos-redo"  # on a Cancelled: the call is to be begun anew
 
 TOLD_BYTES = 1 << 16  # of a fact: with what is decided on it, its record must fit the bus
@@ -35,6 +36,7 @@ _COUNTED = range(1 << 48)  # tokens, as engines tell them: see `sse.py`
 _INSTANTS = range(10**18)  # µs since the epoch
 _ATTEMPTS = range(1, 10**6)
 _UNITS = range(10**9)
+_BUDGETS = range(1, 10**16)
 _HASHES = range(-(1 << 63), 1 << 64)
 
 Identifier = Annotated[str, msgspec.Meta(pattern=IDENTIFIER)]
@@ -45,12 +47,13 @@ ReplyTopic = Annotated[
 Teller = Annotated[str, msgspec.Meta(pattern=r"\A[A-Za-z0-9._-]{1,249}\Z")]
 
 
-class Told(msgspec.Struct, frozen=True):
+class Told(msgspec.Struct, frozen=True, omit_defaults=True):
     """A fact. Of a call that came over the bus, only who asked for it may tell that it is
     cancelled: its `performer` is then the topic on which it awaits the reply."""
 
     performer: Teller
     event: Event
+    turn: int = 0  # of a call that waits from then on; 0: as long as it does, it has but one
 
 
 class Alive(msgspec.Struct, frozen=True):
@@ -80,6 +83,7 @@ class Orders(msgspec.Struct, frozen=True):
     """What a performer is to do, in this order."""
 
     commands: tuple[Dispatch | Refuse | Declined, ...]
+    turns: tuple[int, ...]  # of each: the one that was decided on
 
 
 class CallHeaders(
@@ -117,12 +121,15 @@ def check_request(request: Request) -> None:
     """Raises InvalidRequest: what was told is no request's, and arithmetic would not survive it."""
     if not re.match(IDENTIFIER, request.id):
         raise InvalidRequest("the request's id is no identifier")
+    budget = request.budget or Budget()
     numbers = (
+        *((each, _BUDGETS) for each in msgspec.structs.astuple(budget) if each is not None),
         (request.prompt_tokens, _TOKENS),
         (request.completion_tokens, _TOKENS),
         (request.arrived_at, _INSTANTS),
         (request.workflow_started_at, _INSTANTS),
         (request.attempt, _ATTEMPTS),
+        (0 if request.deadline_at is None else request.deadline_at, _INSTANTS),
         (1 if request.completion_limit is None else request.completion_limit, _TOKENS),
         (request.prefix_units, _UNITS),
         *((mark, _HASHES) for mark in request.prefix[: len(PREFIX_MARKS)]),

@@ -4,9 +4,9 @@ from collections.abc import Mapping
 
 import msgspec
 
-from kairos.events import Arrived, Cancelled, Dispatch, Failed, Finished, Record, Refuse
+from kairos.events import Arrived, Cancelled, Dispatch, Failed, Finished, Record, Refuse, Returned
 from kairos.live.pool.calls import BusCall
-from kairos.live.pool.messages import CAUSE, PERFORMER, REDO
+from kairos.live.pool.messages import CAUSE, PERFORMER, REDO, TURN
 from kairos.model import Request
 
 
@@ -20,6 +20,7 @@ class Open(msgspec.Struct):
     instance_id: str | None = None  # where it runs; None: it waits
     call: BusCall | None = None  # if it came over the bus
     to_redo: bool = False  # given up by a balancer before this one, which did not start it anew
+    turn: int = 0  # see `Told`
     refused: Refuse | None = None  # and whoever performs it may not have been told yet
 
 
@@ -57,7 +58,10 @@ class OpenCalls:
         if isinstance(event, Arrived):
             offset = int(headers[CAUSE]) if CAUSE in headers else None
             performer = headers.get(PERFORMER, "")
-            self.add(Open(event.request, performer, offset, record.at))
+            turn = int(headers.get(TURN, 0))
+            self.add(Open(event.request, performer, offset, record.at, turn=turn))
+        elif isinstance(event, Returned) and (back := self.get(event.request_id)) is not None:
+            back.turn = int(headers.get(TURN, 0))
         for each in self.follow(record, redo=REDO in headers):
             if each.refused is not None:
                 self.add(each)
@@ -71,6 +75,8 @@ class OpenCalls:
                 ended.append(self.remove(event.request_id))
             elif (again := self.get(event.request_id)) is not None:
                 again.to_redo = True
+        if isinstance(event, Returned) and (back := self.get(event.request_id)) is not None:
+            back.instance_id = None
         for command in record.commands:
             if (decided := self.get(command.request_id)) is None:
                 continue

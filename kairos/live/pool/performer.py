@@ -23,6 +23,7 @@ from kairos.events import (
     Finished,
     Progressed,
     Refuse,
+    Returned,
 )
 from kairos.live.engine import HttpEngine
 from kairos.live.kafka.connection import Connection
@@ -108,7 +109,9 @@ class Performer:
         if isinstance(event, Progressed):
             self._tell_progress(event)
             return
-        fact = _encode(Told(self.id, event))
+        if isinstance(event, Returned):
+            self._asked_at[event.request_id] = self.now()
+        fact = _encode(Told(self.id, event, self._turn(event)))
         if isinstance(event, Arrived):
             if len(fact) > TOLD_BYTES:
                 raise InvalidRequest(f"what the call says of itself is over {TOLD_BYTES} bytes")
@@ -121,12 +124,15 @@ class Performer:
         self._untold.append(fact)
         self._tell_rest()
 
-    def take(self, commands: Iterable[Dispatch | Refuse | Declined]) -> None:
-        """Do what was decided. What is about calls that have ended, or said again, does nothing."""
-        for command in commands:
-            self._asked_at.pop(command.request_id, None)
+    def take(self, orders: Iterable[tuple[Dispatch | Refuse | Declined, int]]) -> None:
+        """Do what was decided, on the turn that is given. What is about calls that have ended, or
+        on an earlier turn, or said again, does nothing."""
+        for command, turn in orders:
             if not self._engine.expects(command.request_id):
                 continue
+            if turn not in (0, self._engine.turn(command.request_id)):
+                continue
+            self._asked_at.pop(command.request_id, None)
             match command:
                 case Dispatch():
                     self._engine.dispatch(command)
@@ -161,6 +167,14 @@ class Performer:
             self._tell_rest()
             self._give_up()
 
+    def _turn(self, event: Event) -> int:
+        match event:
+            case Arrived():
+                return self._engine.turn(event.request.id)
+            case Returned():
+                return self._engine.turn(event.request_id)
+        return 0
+
     def _tell_progress(self, progressed: Progressed) -> None:
         counts = list(progressed.completion_tokens.items())
         for start in range(0, len(counts), TOLD_CALLS):
@@ -192,7 +206,7 @@ class Performer:
         for request_id, asked_at in list(self._asked_at.items()):
             if asked_at + self._max_wait_us > self.now():
                 return
-            self.take([Refuse(request_id, None, "waited_too_long")])
+            self.take([(Refuse(request_id, None, "waited_too_long"), 0)])
 
     def _read(self, item: Received) -> None:
         if item.key != self._pool:
@@ -207,11 +221,11 @@ class Performer:
             return  # from a balancer that does not know yet that another has taken over
         self._epoch = epoch
         if item.headers.get(PERFORMER) == self.id:
-            self.take(orders.commands)
+            self.take(zip(orders.commands, orders.turns, strict=True))
 
     def _after_asking(self, request_id: str, told: asyncio.Future[int]) -> None:
         if not told.cancelled() and (error := told.exception()) is not None:
-            self.take([Declined.of(request_id, Unavailable(str(error)))])
+            self.take([(Declined.of(request_id, Unavailable(str(error))), 0)])
 
 
 def _say_if_lost(told: asyncio.Future[int]) -> None:

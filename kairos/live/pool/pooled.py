@@ -79,13 +79,20 @@ class Pooled:
     def add_insight(self, app: FastAPI, access: Access) -> None:
         """Workflows are elsewhere; but that one has ended can be said here."""
 
-        @app.post("/v1/workflows/{workflow_id:path}/end")
-        async def end(request: HttpRequest, workflow_id: str) -> JSONResponse:
+        def told_of_end(request: HttpRequest, workflow_id: str, *, cancelled: bool) -> JSONResponse:
             tenant = access.tenant(authorization(request))
             if not _IDENTIFIER.match(workflow_id):
                 raise WorkflowNotFound(workflow_id)
-            self.performer.feed(WorkflowEnded(tenant, workflow_id))
+            self.performer.feed(WorkflowEnded(tenant, workflow_id, cancelled))
             return JSONResponse({"id": workflow_id, "object": "workflow"}, 202)
+
+        @app.post("/v1/workflows/{workflow_id:path}/end")
+        async def end(request: HttpRequest, workflow_id: str) -> JSONResponse:
+            return told_of_end(request, workflow_id, cancelled=False)
+
+        @app.delete("/v1/workflows/{workflow_id:path}")
+        async def cancel(request: HttpRequest, workflow_id: str) -> JSONResponse:
+            return told_of_end(request, workflow_id, cancelled=True)
 
         @app.get("/v1/workflows/{rest:path}")
         @app.get("/v1/agents")

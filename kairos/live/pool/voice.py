@@ -22,7 +22,7 @@ from kairos.events import (
 from kairos.live.kafka.connection import MESSAGE_BYTES
 from kairos.live.kafka.producer import Producer, message_bytes
 from kairos.live.kafka.subscription import Received
-from kairos.live.pool.messages import CAUSE, EPOCH, PERFORMER, POOL, REDO, Declined, Orders
+from kairos.live.pool.messages import CAUSE, EPOCH, PERFORMER, POOL, REDO, TURN, Declined, Orders
 from kairos.live.pool.offsets import Offsets
 from kairos.live.pool.opened import OpenCalls
 from kairos.live.pool.performer import Performer
@@ -38,7 +38,7 @@ _PASSING = Tick | InstanceStatus | Progressed
 
 _encode = msgspec.json.Encoder().encode
 
-Command = Dispatch | Refuse | Declined
+Order = tuple[Dispatch | Refuse | Declined, int]  # with the turn that it is for
 Sent = asyncio.Future[int]
 
 
@@ -65,15 +65,18 @@ class Voice:
         performer: str | None = None,
         offset: int | None = None,
         *,
+        turn: int | None = None,
         redo: bool = False,
     ) -> None:
         """What goes with the record of the fact that is fed next: the workflow's id, who performs
-        the call, which message told of it, and whether a call that is cancelled begins anew."""
+        the call, which message told of it, which turn it waits for from then on, and whether a call
+        that is cancelled begins anew."""
         said = {
             POOL: self._pool,
             EPOCH: self._epoch,
             PERFORMER: performer,
             CAUSE: offset,
+            TURN: turn,
             REDO: 1 if redo else None,
         }
         self._key = key or self._pool
@@ -100,11 +103,11 @@ class Voice:
     def _say(self, record: Record, headers: Mapping[str, str]) -> None:
         if self.is_broken:
             return
-        orders: dict[str, list[Command]] = {}
+        orders: dict[str, list[Order]] = {}
         for command in record.commands:
             placed = self._opened.get(command.request_id)
             assert placed is not None
-            orders.setdefault(placed.performer, []).append(command)
+            orders.setdefault(placed.performer, []).append((command, placed.turn))
         ended = self._opened.follow(record, redo=REDO in headers)
         done = [each.offset for each in ended if each.offset is not None]
         if CAUSE in headers and PERFORMER not in headers:  # an arrival is done when the call ends
@@ -112,19 +115,21 @@ class Voice:
         safe = self._send(EVENTS, self._key, _encode(record), headers)
         safe.add_done_callback(partial(self._act, orders, done))
 
-    def order(self, performer: str, commands: Iterable[Command]) -> Sent | None:
+    def order(self, performer: str, orders: Iterable[Order]) -> Sent | None:
         """Tell a performer what to do. None: it is this process, and has been told."""
         if performer == self._performer.id:
-            self._performer.take(commands)
+            self._performer.take(orders)
             return None
         headers = {EPOCH: self._epoch, PERFORMER: performer}
-        sent = self._send(DISPATCHES, self._pool, _encode(Orders(tuple(commands))), headers)
+        said = [*orders]
+        message = Orders(tuple(command for command, _ in said), tuple(turn for _, turn in said))
+        sent = self._send(DISPATCHES, self._pool, _encode(message), headers)
         sent.add_done_callback(self._break_unless_safe)
         return sent
 
-    def refuse(self, performer: str, refusal: Refuse | Declined, offset: int) -> None:
+    def refuse(self, performer: str, refusal: Refuse | Declined, turn: int, offset: int) -> None:
         """A call that is not open ends with this."""
-        sent = self.order(performer, [refusal])
+        sent = self.order(performer, [(refusal, turn)])
         self._after(sent, lambda: self.offsets.done(offset))
 
     def bury(self, message: Received, error: Exception) -> None:
@@ -143,12 +148,12 @@ class Voice:
         sent = self._send(DEAD_LETTERS, message.key, value, headers)
         self._after(sent, lambda: self.offsets.done(message.offset))
 
-    def _act(self, orders: Mapping[str, list[Command]], done: Iterable[int], safe: Sent) -> None:
+    def _act(self, orders: Mapping[str, list[Order]], done: Iterable[int], safe: Sent) -> None:
         self._break_unless_safe(safe)
         if self.is_broken:
             return
-        for performer, commands in orders.items():
-            self.order(performer, commands)
+        for performer, theirs in orders.items():
+            self.order(performer, theirs)
         for offset in done:
             self.offsets.done(offset)
 

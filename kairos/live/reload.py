@@ -1,0 +1,47 @@
+"""Settings that are read again while the service runs: in force at once as far as that can be, and
+all of them or none."""
+
+import logging
+from collections.abc import Callable, Mapping
+
+import msgspec
+
+from kairos.config import Settings
+from kairos.errors import SetupError
+
+logger = logging.getLogger(__name__)
+
+Change = Callable[[Settings], None]
+
+
+class Reload:
+    """What is in force, and how other settings take effect."""
+
+    def __init__(self, settings: Settings, changes: Mapping[str, Change]) -> None:
+        """`changes`, by the name of a setting, put another value of it into force, and cannot fail:
+        whatever can be wrong with settings was found when they were read. What has no change needs
+        a restart."""
+        self._in_force = settings
+        self._changes = changes
+
+    def __call__(self, load: Callable[[], Settings]) -> None:
+        """Read, check, apply, and say in the log what came of it."""
+        try:
+            told = load()
+        except SetupError as error:
+            logger.error("the settings stay as they are: %s", error)  # noqa: TRY400 - it says all
+            return
+        differ = [
+            field.name
+            for field in msgspec.structs.fields(Settings)
+            if getattr(told, field.name) != getattr(self._in_force, field.name)
+        ]
+        changed = [name for name in differ if name in self._changes]
+        for name in self._changes:  # what an operator changed meanwhile is put right, too
+            if name in changed or name == "engine":
+                self._changes[name](told)
+        now = {name: getattr(told, name) for name in changed}
+        self._in_force = msgspec.structs.replace(self._in_force, **now)
+        logger.info("the settings were read again; changed: %s", ", ".join(changed) or "nothing")
+        if waiting := [name for name in differ if name not in self._changes]:
+            logger.warning("needs a restart, and stays as it was: %s", ", ".join(waiting))

@@ -1,0 +1,112 @@
+"""Each thing that must hold of an overload is missed where it does not."""
+
+import msgspec
+import pytest
+
+from kairos.events import Arrived, Dispatch, Finished, Record, Returned
+from kairos.model import SECOND, Request
+from tests.acceptance import overload_verdict
+from tests.acceptance.overload_verdict import FULL, Seen
+from tests.soak.asks import Ask
+from tests.soak.client import Outcome
+from tests.soak.verdict import Sample
+
+
+def outcome(end, name, seconds, detail="", retry_after=None):
+    ask = Ask(
+        id=name, at_s=0, kind="well", headers={}, body=b"", streamed=True, says="", patience_s=1
+    )
+    return Outcome(ask, end, seconds, 5 * SECOND, detail, retry_after)
+
+
+def refused(count, seconds=0.002, retry_after="1", detail=FULL):
+    return [
+        outcome("error", f"{detail} {n}", seconds, detail, retry_after) for n in range(count)
+    ]  # fmt: skip
+
+
+def answered(count, seconds=1.0):
+    return [outcome("answered", f"a{n}", seconds) for n in range(count)]
+
+
+def samples(grows_mb_per_s):
+    return [Sample(float(s), int(1e8 + 1e6 * grows_mb_per_s * s), 10**5 * s) for s in range(120)]
+
+
+SEEN = Seen(
+    capacity_per_s=10.0,
+    seconds=10.0,
+    outcomes=[*refused(100), *answered(105)],
+    waits_s={f"a{n}": 3.0 for n in range(105)},
+    light_before=answered(20, 0.2),
+    light_after=answered(20, 0.21),
+    drained_s=1.0,
+    memory_before_mb=100,
+    memory_after_mb=110,
+    samples=samples(0.0),
+)
+
+
+def test_a_run_in_which_all_of_it_holds_is_right():
+    assert list(overload_verdict.judge(SEEN)) == []
+
+
+@pytest.mark.parametrize(
+    ("changed", "said"),
+    [
+        ({"outcomes": [*refused(10), *answered(105)]}, "no overload"),
+        ({"outcomes": [*refused(98), *refused(3, 0.05), *answered(105)]}, "after 50 ms (p99)"),
+        ({"outcomes": [*refused(100, retry_after=None), *answered(105)]}, "Retry-After is None"),
+        ({"outcomes": [*refused(100, retry_after="0"), *answered(105)]}, "Retry-After is 0"),
+        ({"outcomes": [*refused(100, retry_after="60"), *answered(105)]}, "is 60, not 1 to 4"),
+        (
+            {"outcomes": [*SEEN.outcomes, outcome("gave up", "a0", 50.0)]},
+            "accepted, and not answered: 1 gave up",
+        ),
+        (
+            {"outcomes": [*SEEN.outcomes, *refused(1, detail="503 waited_too_long")]},
+            "accepted, and not answered: 1 error 503 waited_too_long",
+        ),
+        ({"waits_s": SEEN.waits_s | {"a0": 20.5}}, "waited for 20.5 s, and may for 20 s"),
+        ({"waits_s": {}}, "does not know the wait"),
+        ({"outcomes": [*refused(100), *answered(98)]}, "89% of the capacity is served"),
+        ({"light_after": answered(20, 0.23)}, "took 200 ms before, and takes 230 ms (p50)"),
+        (
+            {"light_after": [*answered(18, 0.2), *answered(2, 0.3)]},
+            "takes 300 ms (p95)",
+        ),
+        ({"light_after": refused(1)}, "light load were not answered: 1 error 429"),
+        ({"memory_after_mb": 133}, "33 MB more are resident"),
+        ({"samples": samples(0.1)}, "resident memory grows by 360 MB/hour"),
+    ],
+)
+def test_what_does_not_hold_is_told(changed, said):
+    told = list(overload_verdict.judge(msgspec.structs.replace(SEEN, **changed)))
+    assert any(said in each for each in told), told
+
+
+def test_a_call_waits_until_an_instance_gets_it_for_the_first_time():
+    arrived = Arrived(
+        Request(
+            id="a", workflow_id="w", agent="x", workflow_started_at=0, arrived_at=0,
+            prompt_tokens=1, completion_tokens=1,
+        )
+    )  # fmt: skip
+    records = [
+        Record(5 * SECOND, arrived),
+        Record(7 * SECOND, Finished("b"), (Dispatch("a", "one"), Dispatch("c", "one"))),
+        Record(9 * SECOND, Returned("a", "x"), (Dispatch("a", "other"),)),
+    ]
+    assert overload_verdict.waits_s(records) == {"a": 2.0}
+
+
+def test_a_percentile_is_one_of_the_values():
+    assert overload_verdict.percentile([3, 1, 2], 0.5) == 2
+    assert overload_verdict.percentile(range(1, 101), 0.99) == 99
+    assert overload_verdict.percentile([7], 0.99) == 7
+
+
+def test_a_run_is_told_in_a_table():
+    told = overload_verdict.table(SEEN)
+    assert "| refused | 100 (100 error 429 queue_full); Retry-After 1 s |" in told
+    assert "| memory | 100 MB before, 100 MB under overload at most, 110 MB after; +0 MB" in told

@@ -1,0 +1,114 @@
+"""`python -m tests.faults.matrix > docs/faults.md`: what becomes of a call when an instance fails.
+
+Each cell is proved by a test (`test_matrix.py`): two instances, of which the one that has the call,
+or is to have it, fails at that moment; the other is well.
+"""
+
+from collections.abc import Awaitable, Callable
+
+import msgspec
+
+from tests.faults.faults import (
+    Cut,
+    Drip,
+    EngineDies,
+    Fault,
+    HangUp,
+    Noise,
+    Stall,
+    Status,
+    WrongBody,
+)
+from tests.faults.proxy import Proxy
+
+QUEUED, BEFORE, AMID, IDLE = MOMENTS = (
+    "waits in the queue",
+    "has not had the first byte",
+    "is in the middle of its stream",
+    "comes later, to an instance that had none",
+)
+ELSEWHERE = "answered by another instance"
+THERE = "answered by that instance"
+ERROR = "the stream ends with an error event"
+TOLD = "404, as the instance said"
+NONE = "(cannot be)"
+
+Blow = Callable[[Proxy], Awaitable[None]]
+
+
+class Row(msgspec.Struct, frozen=True):
+    """A fault: what is done to the calls that come, or to one amid its stream, or to the instance
+    as a whole; and what becomes of the call at each of `MOMENTS`."""
+
+    what: str
+    cells: tuple[str, str, str, str]
+    call: Fault | None = None
+    amid: Fault | None = None
+    instance: Blow | None = None
+    whole: bool = False  # of calls whose answers come whole
+
+
+async def dies(proxy: Proxy) -> None:
+    await proxy.refuse()
+
+
+async def closes_idle(proxy: Proxy) -> None:
+    proxy.close_idle()
+
+
+async def accepts_slowly(proxy: Proxy) -> None:
+    proxy.accept_delay_s = 0.5
+    proxy.close_idle()
+
+
+_ANEW = (ELSEWHERE, ELSEWHERE, ERROR, ELSEWHERE)
+_UNBEGUN = (ELSEWHERE, ELSEWHERE, NONE, ELSEWHERE)
+
+ROWS = (
+    Row("its process dies: connections break, then are refused", _ANEW, instance=dies),
+    Row(
+        "the engine dies behind its API, which says so in the stream",
+        _ANEW,
+        EngineDies(after_events=0),
+        EngineDies(after_events=4),
+    ),
+    Row("it breaks the connection", _ANEW, Cut(), Cut(after_events=4)),
+    Row("it hangs, and /health is well", _ANEW, Stall(), Stall(after_events=4)),
+    Row("it shuts down: 500 for what comes", _UNBEGUN, Status(500)),
+    Row("it is overloaded: 503", _UNBEGUN, Status(503)),
+    Row("it answers what is not HTTP", _UNBEGUN, Noise()),
+    Row("it answers what is no JSON", _UNBEGUN, WrongBody(), whole=True),
+    Row("it does not serve the model: 404", (TOLD, TOLD, NONE, TOLD), Status(404)),
+    Row(
+        "it sends four bytes a second",
+        _ANEW,
+        Drip(bytes_per_s=4),
+        Drip(bytes_per_s=4, after_events=4),
+    ),
+    Row("it takes half a second to accept", (THERE,) * 4, instance=accepts_slowly),
+    Row("it closes connections that were kept", (THERE,) * 4, HangUp(), instance=closes_idle),
+)
+
+
+def table() -> str:
+    """In Markdown."""
+    head = ("an instance fails: ", *(f"the call {moment}" for moment in MOMENTS))
+    lines = [head, ("---",) * len(head), *((row.what, *row.cells) for row in ROWS)]
+    return "".join(f"| {' | '.join(line)} |\n" for line in lines)
+
+
+PAGE = f"""# What becomes of a call when an instance fails
+
+Made by `python -m tests.faults.matrix`; each cell is proved by `tests/faults/test_matrix.py`, with
+two instances, one of which is well. A call is tried on two others at most, and not beyond its
+deadline. Where no other instance is left, the client has the last one's own words, or 503
+(`upstream_unreachable`).
+
+{table()}
+The wait for a stream's next event ends after `stall_s`, that for an answer that comes whole after
+`answer_s`. Clients have whole events only, so an error event can always follow.
+"""
+
+
+if __name__ == "__main__":
+    print(PAGE, end="")

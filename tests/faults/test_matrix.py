@@ -1,0 +1,146 @@
+"""Each cell of the table in docs/faults.md."""
+
+import asyncio
+from contextlib import AsyncExitStack
+from pathlib import Path
+
+import pytest
+
+from kairos.events import Arrived, Dispatch, FirstToken
+from kairos.sim import standin as standins
+from kairos.sim.batch import Timing
+from tests.e2e.served import serving
+from tests.faults.matrix import (
+    AMID,
+    BEFORE,
+    ELSEWHERE,
+    ERROR,
+    IDLE,
+    MOMENTS,
+    NONE,
+    PAGE,
+    QUEUED,
+    ROWS,
+    THERE,
+    TOLD,
+)
+from tests.faults.proxy import Proxy
+
+STEP_S = 0.03
+SHORT, LONG = 10, 60  # tokens
+PAGE_FILE = Path(__file__).parents[2] / "docs" / "faults.md"
+CELLS = [(row, moment) for row in ROWS for moment in MOMENTS]
+
+
+class Two:
+    """A Kairos before two instances of one call each; `hurt` is the one that has the first."""
+
+    def __init__(self, served, proxies):
+        self.served = served
+        by_name = {each.url.removeprefix("http://"): each for each in proxies}
+        self.name = next(iter(served.balancer.ledger.instances))
+        self.hurt = by_name[self.name]
+
+    def ask(self, name, *, tokens=SHORT, stream=True, **headers):
+        body = {"max_tokens": tokens, "min_tokens": tokens, "stream": stream}
+        said = {"x-request-id": name} | headers
+        return asyncio.create_task(self.served.chat(headers=said, **body))
+
+    def places(self, name):
+        """The instances that had the call."""
+        commands = [c for record in self.served.facts.records for c in record.commands]
+        mine = [c for c in commands if isinstance(c, Dispatch) and c.request_id == name]
+        return [each.instance_id for each in mine]
+
+
+@pytest.fixture
+async def two():
+    timing = Timing(step_s=STEP_S, step_per_seq_s=0.0)
+    settings = standins.Settings(model="tiny", max_num_seqs=1, timing=timing)
+    async with AsyncExitStack() as stack:
+        enter = stack.enter_async_context
+        engines = [await enter(standins.serve(settings)) for _ in range(2)]
+        proxies = [await enter(Proxy(each.url)) for each in engines]
+        urls = [each.url for each in proxies]
+        served = await enter(serving(*urls, max_num_seqs=1, stall_s=1, answer_s=2))
+        yield Two(served, proxies)
+
+
+def to_calls(two, row):
+    if row.call is not None:
+        two.hurt.hurt(row.call, times=None)
+
+
+async def to_instance(two, row):
+    if row.instance is not None:
+        await row.instance(two.hurt)
+
+
+async def queued(two, row, **how):
+    """Both are busy; the one that fails is free first."""
+    others = [two.ask("short", tokens=SHORT), two.ask("long", tokens=LONG)]
+    await two.served.facts.seen(FirstToken, 2)
+    call = two.ask("call", **how)
+    await two.served.facts.seen(Arrived, 3)
+    assert two.places("call") == []
+    to_calls(two, row)
+    await to_instance(two, row)
+    await asyncio.gather(*others)
+    return call
+
+
+async def before(two, row, **how):
+    to_calls(two, row)
+    call = two.ask("call", tokens=LONG if row.instance else SHORT, **how)
+    await two.served.facts.seen(Arrived)
+    await to_instance(two, row)
+    return call
+
+
+async def amid(two, row, **how):
+    if row.amid is not None:
+        two.hurt.hurt(row.amid)
+    call = two.ask("call", tokens=LONG, **how)
+    await two.served.facts.seen(FirstToken)
+    await to_instance(two, row)
+    return call
+
+
+async def idle(two, row, **how):
+    to_calls(two, row)
+    if row.what.startswith("it closes"):  # what was kept after a call
+        assert (await two.ask("earlier")).status == 200
+    await to_instance(two, row)
+    return two.ask("call", **how)
+
+
+AT = {QUEUED: queued, BEFORE: before, AMID: amid, IDLE: idle}
+
+
+def what_became(two, answer):
+    if answer.status == 404:
+        return TOLD
+    assert answer.status == 200, answer.body
+    if b'"error"' in answer.body:
+        assert answer.body.endswith(b"data: [DONE]\n\n")
+        return ERROR
+    assert answer.headers["content-type"] == "application/json" or b"[DONE]" in answer.body
+    return THERE if two.places("call")[-1] == two.name else ELSEWHERE
+
+
+@pytest.mark.parametrize(("row", "moment"), CELLS, ids=lambda each: getattr(each, "what", each))
+async def test_a_call_becomes_what_the_table_says(two, row, moment):
+    expected = row.cells[MOMENTS.index(moment)]
+    if expected == NONE:
+        assert row.amid is None  # its answer is decided with its first bytes
+        return
+    how = {"stream": not row.whole}
+    call = await AT[moment](two, row, **how)
+
+    assert what_became(two, await call) == expected
+    assert two.places("call")[0] == two.name
+    await two.served.settled()
+
+
+def test_the_page_is_what_the_tests_prove():
+    assert PAGE_FILE.read_text() == PAGE, "python -m tests.faults.matrix > docs/faults.md"

@@ -1,0 +1,150 @@
+"""What the soak's clients ask, and when: a function of the seed.
+
+Calls come as a Poisson stream below the pool's capacity, with bursts of three times of it. Several
+apps' agents make them within workflows, or nobody who says so; some leave, some have a deadline,
+some ask for what is none. The stand-ins' words are a function of the prompt, so what each is to be
+answered is known.
+"""
+
+import random
+from collections.abc import Iterator
+from typing import Any, Literal
+
+import msgspec
+
+from kairos.sim.bodies import Body, chat_prompt
+from kairos.sim.script import Limits, Script
+
+MODEL = "standin"
+ENGINE_SEED = 7  # the same of all stand-ins: it does not matter who answers
+SLOTS = 8  # of one
+STEP_MS = 25.0  # of one, so that a call takes it somewhat less than a second
+MAX_PROMPT_BYTES = 240_000
+
+CALLS_PER_S = 9.0  # of which one stand-in is capable
+USUAL, BURST = 0.5, 3.0  # of the capacity of all
+BURST_EVERY_S, BURST_S = 30.0, 3.0
+
+# broken: no JSON. stranger: of a model that nobody serves. failing: the engine fails amid it.
+Kind = Literal["well", "broken", "stranger", "failing"]
+_Message = dict[str, str]
+
+
+class Ask(msgspec.Struct, frozen=True, kw_only=True):
+    id: str
+    at_s: float  # since the start
+    kind: Kind
+    headers: dict[str, str]
+    body: bytes
+    streamed: bool
+    says: str  # the text of a right answer
+    patience_s: float
+    leaves: bool = False  # its patience is too short, on purpose
+    hasty: bool = False  # closes the connection at [DONE], before the answer has ended
+    deadline_s: float | None = None  # after it was sent
+
+
+class Asks:
+    """All calls of one seed, without an end."""
+
+    def __init__(self, seed: int, engines: int) -> None:
+        self._dice = random.Random(seed)
+        self._name = f"soak-{seed}"
+        self._capacity = CALLS_PER_S * engines
+        self._script = Script(seed=ENGINE_SEED)
+        self._workflows: list[tuple[str, str]] = []  # those under way: id and app
+        self._told: list[list[_Message]] = []  # the latest conversations of nobody in particular
+        self._made = 0
+
+    def __iter__(self) -> Iterator[Ask]:
+        at_s = 0.0
+        while True:
+            bursts = at_s % BURST_EVERY_S >= BURST_EVERY_S - BURST_S
+            at_s += self._dice.expovariate(self._capacity * (BURST if bursts else USUAL))
+            yield self._ask(at_s)
+
+    def plain(self) -> Ask:
+        """One that is to be answered whatever was before, as long as all is well."""
+        prompt = [_said("user", self._words())]
+        return self._worded(prompt, "well", {}, at_s=0.0, streamed=False, patience_s=60.0)
+
+    def _ask(self, at_s: float) -> Ask:
+        dice = self._dice
+        kinds: list[Kind] = ["well", "broken", "stranger", "failing"]
+        kind = dice.choices(kinds, (96, 1, 1, 2))[0]
+        named = dice.random() < 0.7
+        headers, prompt = self._of_workflow() if named else ({}, self._of_nobody())
+        manner = dice.choices(("patient", "leaves", "deadline"), (75, 10, 15))[0]
+        more: dict[str, Any] = {"patience_s": dice.uniform(8, 20)}
+        if manner == "leaves":
+            more = {"patience_s": dice.uniform(0.02, 2.5), "leaves": True}
+        elif manner == "deadline":
+            deadline_s = dice.uniform(1, 8)
+            # What is not answered by then hangs.
+            more = {"deadline_s": deadline_s, "patience_s": deadline_s + 30}
+        more |= {"streamed": dice.random() < 0.6, "hasty": dice.random() < 0.2}
+        ask = self._worded(prompt, kind, headers, at_s=at_s, **more)
+        if not named:
+            self._told = [*self._told[-50:], [*prompt, _said("assistant", ask.says)]]
+        return ask
+
+    def _of_workflow(self) -> tuple[dict[str, str], list[_Message]]:
+        dice = self._dice
+        if len(self._workflows) < 20:
+            workflow = f"{self._name}-w{self._made}", f"app-{dice.randrange(4)}"
+            self._workflows.append(workflow)
+        place = dice.randrange(len(self._workflows))
+        workflow_id, app = self._workflows[place]
+        if dice.random() < 0.25:
+            del self._workflows[place]
+        agent = f"agent-{dice.randrange(3)}"
+        headers = {"Workflow-Id": workflow_id, "App": app, "Agent": agent}
+        system = _said("system", f"You are {agent} of {app}. Do what you are told.")
+        named = {f"X-Kairos-{name}": value for name, value in headers.items()}
+        return named, [system, _said("user", self._words())]
+
+    def _of_nobody(self) -> list[_Message]:
+        """A conversation that begins, or goes on."""
+        before: list[_Message] = []
+        if self._told and self._dice.random() < 0.3:
+            before = self._told.pop(self._dice.randrange(len(self._told)))
+        if sum(len(each["content"]) for each in before) > MAX_PROMPT_BYTES // 2:
+            before = []
+        return [*before, _said("user", self._words())]
+
+    def _words(self) -> str:
+        """Mostly short, now and then long: 60 kB on average."""
+        size = int(MAX_PROMPT_BYTES * self._dice.betavariate(1, 3))
+        return self._dice.randbytes(8 + size // 2).hex()
+
+    def _worded(
+        self, messages: list[_Message], kind: Kind, headers: dict[str, str], **more: Any
+    ) -> Ask:
+        self._made += 1
+        ask_id = f"{self._name}-{self._made}"
+        asked = {
+            "model": "nobody's" if kind == "stranger" else MODEL,
+            "messages": messages,
+            "max_tokens": self._dice.randint(10, 50),
+            "stream": more["streamed"],
+        }
+        if kind == "failing":
+            asked["fail"] = self._dice.choice(["error", "unavailable"])
+        content = msgspec.json.encode(asked)
+        body = msgspec.convert(asked, Body)
+        limits = Limits(max_tokens=body.asked_tokens or 1)
+        said = self._script.reply(chat_prompt(body), limits, None)
+        # What goes on to an engine, so that who hurts calls there can say which.
+        names = {"X-Request-Id": ask_id, "User-Agent": ask_id}
+        return Ask(
+            id=ask_id,
+            kind=kind,
+            headers={**headers, **names, "Content-Type": "application/json"},
+            body=content[:-1] if kind == "broken" else content,
+            says="".join(said.tokens),
+            **more,
+        )
+
+
+def _said(role: str, content: str) -> _Message:
+    return {"role": role, "content": content}
