@@ -10,7 +10,10 @@ import confluent_kafka
 
 
 class MockCluster:
-    """One broker in this process. A context manager."""
+    """One broker in this process, until the process ends.
+
+    It is never destroyed: librdkafka's own destruction of it has crashed the interpreter in CI, after the last test.
+    """
 
     def __init__(self):
         packages = Path(confluent_kafka.__file__).parents[1]
@@ -19,13 +22,9 @@ class MockCluster:
         for name in ("rd_kafka_conf_new", "rd_kafka_new", "rd_kafka_mock_cluster_new"):
             getattr(self._c, name).restype = ctypes.c_void_p
         self._c.rd_kafka_mock_cluster_bootstraps.restype = ctypes.c_char_p
-
-    def __enter__(self):
-        self._client = self._client_of("")
-        self._cluster = ctypes.c_void_p(self._c.rd_kafka_mock_cluster_new(self._client, 1))
+        self._cluster = ctypes.c_void_p(self._c.rd_kafka_mock_cluster_new(self._client_of(""), 1))
         self._c.rd_kafka_mock_group_initial_rebalance_delay_ms(self._cluster, 0)
         self.servers = self._c.rd_kafka_mock_cluster_bootstraps(self._cluster).decode()
-        return self
 
     def _client_of(self, servers):
         problem = ctypes.create_string_buffer(512)
@@ -34,10 +33,6 @@ class MockCluster:
             self._c.rd_kafka_conf_set(settings, name.encode(), value.encode(), problem, 512)
         producer = 0
         return ctypes.c_void_p(self._c.rd_kafka_new(producer, settings, problem, 512))
-
-    def __exit__(self, *_):
-        self._c.rd_kafka_mock_cluster_destroy(self._cluster)
-        self._c.rd_kafka_destroy(self._client)
 
     def create(self, topic, partitions=4):
         self._c.rd_kafka_mock_topic_create(self._cluster, topic.encode(), partitions, 1)

@@ -6,5 +6,4 @@ from tests.kafka_mock import MockCluster
 @pytest.fixture(scope="session")
 def mock_kafka():
     """librdkafka's mock cluster, one for all tests: name topics and groups apart."""
-    with MockCluster() as cluster:
-        yield cluster
+    return MockCluster()

@@ -16,9 +16,9 @@ from tests.kafka_mock import MockCluster
 
 @pytest.fixture
 def cluster():
-    with MockCluster() as cluster:
-        cluster.create("t", partitions=1)
-        yield cluster
+    cluster = MockCluster()
+    cluster.create("t", partitions=1)
+    return cluster
 
 
 @pytest.fixture

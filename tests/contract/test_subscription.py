@@ -187,9 +187,9 @@ class TestAway:
 
     @pytest.fixture
     def cluster(self):
-        with MockCluster() as cluster:
-            cluster.create("t", partitions=1)
-            yield cluster
+        cluster = MockCluster()
+        cluster.create("t", partitions=1)
+        return cluster
 
     @pytest.fixture
     def connection(self, cluster):
