@@ -20,7 +20,17 @@ from kairos.sim.users import TENANT
 from kairos.sim.world import World
 
 # What decides what comes of a run. The rest (HTTP, Kafka, demos) may change beneath the rows.
-_MODULES = ("balancer", "calls", "events", "learner", "learnt", "metrics", "model", "position")
+_MODULES = (
+    "admission",
+    "balancer",
+    "calls",
+    "events",
+    "learner",
+    "learnt",
+    "metrics",
+    "model",
+    "position",
+)
 _PACKAGES = ("dispatcher", "orchestrator", "scheduler", "sim", "workload")
 _HERE = ("baselines", "program_scheduling", "runs", "workload")
 

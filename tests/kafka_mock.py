@@ -12,7 +12,7 @@ import confluent_kafka
 class MockCluster:
     """One broker in this process, until the process ends.
 
-    It is never destroyed: librdkafka's own destruction of it has crashed the interpreter in CI, after the last test.
+    It is never destroyed: in that, librdkafka has crashed the interpreter, after the last test.
     """
 
     def __init__(self):

@@ -38,8 +38,14 @@ class Drain:
         self._left_us.clear()
 
     @property
-    def each_us(self) -> float | None:
-        """From one departure to the next, on average of the latest; None: too few are known."""
-        if len(self._left_us) < _ENOUGH:
+    def is_known(self) -> bool:
+        """So well that a request may be refused by it."""
+        return len(self._left_us) >= _ENOUGH
+
+    def each_us(self, at: int) -> float | None:
+        """From one departure to the next, on average of the latest and of the time since the last,
+        which tells of a queue that is stuck; None: too few are known."""
+        if len(self._left_us) < 2:
             return None
-        return (self._left_us[-1] - self._left_us[0]) / (len(self._left_us) - 1)
+        now_us = self._before_us + (at - self._since if self._since is not None else 0)
+        return (now_us - self._left_us[0]) / (len(self._left_us) - 1)

@@ -9,7 +9,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from kairos.balancer import RETRIES
+from kairos.admission import RETRIES
 from kairos.dispatcher.circuits import Circuits
 from kairos.dispatcher.placements import PLACEMENTS, THRESHOLD
 from kairos.errors import KairosError
@@ -78,8 +78,9 @@ class BalancerMachine(RuleBasedStateMachine):
         placement=st.sampled_from([*PLACEMENTS]),
         policy=st.sampled_from([*POLICIES]),
         budget=st.sampled_from([Budget(), Budget(9), Budget(None, 250), Budget(None, None, 60)]),
+        known=st.booleans(),
     )
-    def start(self, placement, policy, budget):
+    def start(self, placement, policy, budget, known):
         self.budget, self.uses, self.use_of = budget, {}, {}
         self.balancer = build.balancer(
             policy=policy,
@@ -88,7 +89,8 @@ class BalancerMachine(RuleBasedStateMachine):
             max_wait_us=MAX_WAIT_US,
             budget=budget,
         )
-        self.knowledge, self.policy = self.balancer.knowledge, self.balancer._policy
+        self.knowledge = self.balancer.knowledge
+        self.policy = POLICIES[policy](self.knowledge)
         self.placement = placement
         self.at, self.arrivals = 0, 0
         self.balancer.circuits = Circuits(first_us=5, longest_us=20)
@@ -98,6 +100,8 @@ class BalancerMachine(RuleBasedStateMachine):
         self.begun, self.newcomers = {}, []  # whether each workflow has; who waits of those not
         for name, models, kv in (("a", ("m", "n"), 100), ("b", ("m",), 60)):
             self.join(name, models, 1, kv)
+        if known:  # that these take half a second at least, so no deadline here can be met
+            self.learn("app", "x", 1, "profile")
         for n, workflow in enumerate("uvuvu"):
             work = {"prompt": 5 + 10 * n, "completion": 25 - 4 * n, "workflow": workflow}
             self.take_in(f"r{n}", model="m", agent="x", **work)
@@ -125,6 +129,10 @@ class BalancerMachine(RuleBasedStateMachine):
                     self.running[request.id] = (request, instance_id)
                     self.check_room(instance)
                     self.count_work(self.waits.pop(request.id), request.model, instance)
+                case Refuse(reason="too_late"):
+                    self.note_end(request.id, ran=False)
+                    assert event == Arrived(request), "only as it arrives"
+                    assert self.at + command.needs_us > request.deadline_at
                 case Refuse(reason="waited_too_long"):
                     self.note_end(request.id, ran=False)
                     self.tried.pop(request.id, None)
@@ -138,7 +146,9 @@ class BalancerMachine(RuleBasedStateMachine):
                     assert not may_go or len(tried) > RETRIES
         self.wake()
         if not isinstance(event, ProfilesLearnt):  # the fact after it renews all the few keys here
-            assert not any(queue._by_key.moving for queue in self.balancer._queues.values())
+            assert not any(
+                queue._by_key.moving for queue in self.balancer._queues.by_model.values()
+            )
         self.waits = {name: wait for name, wait in self.waits.items() if name in self.waiting}
 
     def wake(self):
@@ -230,6 +240,7 @@ class BalancerMachine(RuleBasedStateMachine):
         model=st.sampled_from([*MODELS, *MODELS, "unknown"]),
         workflow=st.sampled_from([*sorted(APPS), *[None] * 4]),  # None: it begins one
         agent=st.sampled_from(AGENTS),
+        within_us=st.none() | st.integers(0, 3 * MAX_WAIT_US),
         times=st.integers(1, 4),
     )
     def arrive(self, data, times, **fields):
@@ -237,17 +248,20 @@ class BalancerMachine(RuleBasedStateMachine):
             free = sorted({*NAMES} - {*self.waiting} - {*self.running})
             self.take_in(data.draw(st.sampled_from(free)), **fields)
 
-    def take_in(self, name, *, workflow="w", **fields):
+    def take_in(self, name, *, workflow="w", within_us=None, **fields):
         self.at += 1
         workflow = workflow or name
         app = APPS.get(workflow)
-        request = build.request(name, at=self.at, workflow_id=workflow, app=app, **fields)
+        deadline_at = None if within_us is None else self.at + 1 + within_us
+        request = build.request(
+            name, at=self.at, workflow_id=workflow, app=app, deadline_at=deadline_at, **fields
+        )
         work_us = self.knowledge.call_us(request)
         beside = [self.waits[r.id] for r in self.waiting.values() if r.model == request.model]
         found_us = sum(wait.work_us for wait in beside) + work_us
         largest_us = max([wait.work_us for wait in beside] + [work_us])
         patience_us = self.policy.patience_us(request)
-        longest_us = MAX_WAIT_US // 2
+        longest_us = min(MAX_WAIT_US, MAX_WAIT_US if within_us is None else within_us) // 2
         patience_us = longest_us if patience_us is None else min(patience_us, longest_us)
         due_at = self.at + 1 + patience_us
         self.waits[name] = Wait(self.arrivals, work_us, found_us, due_at, largest_us)
@@ -434,7 +448,7 @@ class BalancerMachine(RuleBasedStateMachine):
 
     @invariant()
     def nothing_is_lost_or_doubled(self):
-        queued = [r.id for q in self.balancer._queues.values() for r in q.requests()]
+        queued = [r.id for q in self.balancer._queues.by_model.values() for r in q.requests()]
         assert sorted(queued) == sorted(self.waiting)
         assert len(self.balancer.ledger) == len(self.running)
         for name, (_, instance_id) in self.running.items():
@@ -477,7 +491,7 @@ class BalancerMachine(RuleBasedStateMachine):
         return [
             request
             for request in self.waiting.values()
-            if self.balancer._queues[request.model]._waiting[request.id].overdue
+            if self.balancer._queues.by_model[request.model]._waiting[request.id].overdue
         ]
 
     @invariant()
@@ -489,6 +503,12 @@ class BalancerMachine(RuleBasedStateMachine):
             too_much_us = OVERTAKEN * wait.found_us
             overtaken = wait.dispatched_us + wait.largest_us > too_much_us
             assert overtaken or wait.due_at <= self.at, request.id
+
+    @invariant()
+    def whoever_has_waited_for_half_of_what_it_may_is_overdue(self):
+        overdue = [request.id for request in self.overdue()]
+        for name, wait in self.waits.items():
+            assert wait.due_at > self.balancer._drained_at or name in overdue
 
     @invariant()
     def no_workflow_has_more_than_its_budget(self):
@@ -504,7 +524,7 @@ class BalancerMachine(RuleBasedStateMachine):
 
     @invariant()
     def whoever_waits_stands_in_the_queue_by_what_is_known_now(self):
-        for queue in self.balancer._queues.values():
+        for queue in self.balancer._queues.by_model.values():
             entries = queue._by_key._heap + queue._by_key._old
             for name, waiting in queue._waiting.items():
                 alive = [e for e in entries if e[0] is waiting.key and e[1:] == (waiting.seq, name)]
@@ -533,10 +553,10 @@ class BalancerMachine(RuleBasedStateMachine):
             assert set(kept) <= set(self.fleet)
         assert sum(row.users for row in ledger.curves._rows.values()) == len(self.running)
         assert set(self.balancer._workflow_of) == set(here)
-        assert set(self.balancer._tried) == set(self.tried) <= set(here)
-        assert list(self.balancer._newcomers._waiting) == self.newcomers
+        assert set(self.balancer._admission.tried) == set(self.tried) <= set(here)
+        assert list(self.balancer._admission._newcomers._waiting) == self.newcomers
         assert set(self.balancer.circuits._circuits) <= set(self.fleet)
-        for queue in self.balancer._queues.values():
+        for queue in self.balancer._queues.by_model.values():
             assert set(queue._returned) == set(queue._waiting) & set(self.tried)
         assert set(self.knowledge._standings) == set(here)
         assert set(self.knowledge._together) == workflows
@@ -579,7 +599,7 @@ TestBalancer.settings = settings(max_examples=200, stateful_step_count=60, deadl
 
 def test_the_model_itself_notices_a_lost_request():
     machine = BalancerMachine()
-    machine.start("least-kv", "fcfs", Budget())
+    machine.start("least-kv", "fcfs", Budget(), known=False)
     machine.running.clear()
 
     with pytest.raises(AssertionError):

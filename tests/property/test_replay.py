@@ -164,7 +164,7 @@ def seen(balancer):
     """The requests here and where they run, and who is overdue, in the order of the queues."""
     overdue = [
         name
-        for queue in balancer._queues.values()
+        for queue in balancer._queues.by_model.values()
         for name, waiting in queue._waiting.items()
         if waiting.overdue
     ]

@@ -102,7 +102,15 @@ class TestDrain:
             drain.waits(at)
             drain.left(at + 7, is_empty=True)
             at += 1_000
-        assert drain.each_us == 7
+        assert drain.each_us(at) == 7
+
+    def test_of_a_queue_that_is_stuck_it_tells(self):
+        drain = Drain()
+        drain.waits(0)
+        for at in range(1, 42):
+            drain.left(at, is_empty=False)
+        assert drain.each_us(41) == 1
+        assert drain.each_us(81) == 2
 
     def test_what_has_not_waited_says_nothing_nor_what_was_turned_away(self):
         drain = Drain()
@@ -112,4 +120,5 @@ class TestDrain:
         drain.waits(50)
         for at in range(51, 99):
             drain.left(at, is_empty=False, counts=False)
-        assert drain.each_us is None
+        assert drain.each_us(99) is None
+        assert not drain.is_known

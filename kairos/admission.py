@@ -1,0 +1,188 @@
+"""Which calls are let in, and which of those that are here are given up.
+
+A call is refused when it arrives, where it could never be served, or not in time, or the queue is
+full, or its workflow has used what it may, or was cancelled. One that is here is given up when it
+has waited too long, when its workflow is cancelled or out of time, and when no instance is left
+that could take it. Nothing is refused here: the balancer is told which are to be.
+"""
+
+import math
+from collections import OrderedDict
+from typing import Literal
+
+from kairos.dispatcher.ledger import Ledger
+from kairos.dispatcher.outlook import OPTIMISM, least_us
+from kairos.dispatcher.room import check_servable, stranded
+from kairos.errors import QueueFull, WorkflowCancelled
+from kairos.events import (
+    Arrived,
+    Event,
+    InstanceJoined,
+    InstanceLeft,
+    Refuse,
+    Returned,
+    Tick,
+    WorkflowEnded,
+)
+from kairos.learnt import agent_key
+from kairos.model import Budget, Instance, Request
+from kairos.position import WorkflowKey, workflow_key
+from kairos.scheduler.budgets import Budgets
+from kairos.scheduler.knowledge import Knowledge
+from kairos.scheduler.newcomers import Newcomers
+from kairos.scheduler.queues import WaitQueues
+
+RETRIES = 2  # of a call, on instances that have not had it
+TURNED_AWAY = ("queue_full", "too_late")  # as a request arrived
+_MAX_CANCELLED = 10_000  # workflows of which further calls are refused
+
+
+class Admission:
+    """Of one balancer, whose state it reads."""
+
+    def __init__(
+        self,
+        knowledge: Knowledge,
+        ledger: Ledger,
+        queues: WaitQueues,
+        *,
+        max_waiting: int,
+        max_wait_us: int,
+        budget: Budget,
+    ) -> None:
+        """`max_waiting` requests in all queues; `max_wait_us`: in a queue, of each. `budget`: the
+        most that a workflow may use."""
+        self._knowledge, self._ledger, self._queues = knowledge, ledger, queues
+        self._max_waiting, self._max_wait_us = max_waiting, max_wait_us
+        self._budgets = Budgets(knowledge.positions, budget)
+        self._newcomers = Newcomers()
+        self._cancelled: OrderedDict[WorkflowKey, None] = OrderedDict()  # the latest of them
+        self._models: set[str] = set()  # all models that an instance ever served
+        self.tried: dict[str, set[str]] = {}  # see `Tried`
+
+    @property
+    def next_due_at(self) -> int | None:
+        """When the next request will have waited as long as it may, or the time of a workflow is
+        up."""
+        oldest_at, end_at = self._queues.oldest_at(), self._budgets.next_end_at
+        due_at = None if oldest_at is None else oldest_at + self._max_wait_us
+        return min((each for each in (due_at, end_at) if each is not None), default=None)
+
+    def check(self, request: Request, at: int) -> None:
+        """One that arrives, before anything is told of it.
+
+        Raises:
+            NoInstance, ModelNotFound, NeverFits, BudgetExceeded, QueueFull, WorkflowCancelled.
+        """
+        if workflow_key(request) in self._cancelled:
+            raise WorkflowCancelled
+        check_servable(request, self._ledger, self._models)
+        self._budgets.check(request, at)
+        if len(self._queues) >= self._max_waiting and not self._may_take_a_place(request):
+            raise QueueFull(len(self._queues), self._queues.retry_after_s(at))
+
+    def _may_take_a_place(self, request: Request) -> bool:
+        """In a queue that is full: another's."""
+        has_begun = self._knowledge.positions.has_begun(workflow_key(request))
+        return has_begun and len(self._newcomers) > 0
+
+    def let_in(self, request: Request) -> None:
+        """It waits, and the knowledge was told of it."""
+        self._budgets.arrived(request)
+        if not self._knowledge.positions.has_begun(workflow_key(request)):
+            self._newcomers.add(request)
+
+    def dispatched(self, request: Request) -> None:
+        if request.id in self._newcomers:
+            self._newcomers.begin(self._knowledge.in_flight(workflow_key(request)))
+
+    def given_back(self, request_id: str, instance_id: str) -> None:
+        """It waits once more: that instance gave no answer."""
+        self.tried.setdefault(request_id, set()).add(instance_id)
+
+    def ended(self, request_id: str) -> None:
+        """It is here no more."""
+        self.tried.pop(request_id, None)
+        self._newcomers.remove(request_id)
+
+    def cancelled(self, workflow: WorkflowKey) -> None:
+        """No call of it is let in from now on."""
+        self._cancelled[workflow] = None
+        self._cancelled.move_to_end(workflow)
+        if len(self._cancelled) > _MAX_CANCELLED:
+            self._cancelled.popitem(last=False)
+
+    def joined(self, instance: Instance) -> None:
+        self._models.update(instance.models)
+
+    def given_up(self, event: Event, at: int) -> list[Refuse]:
+        """Those that are here and are to be refused now that this was taken in."""
+        match event:
+            case Arrived(request=request) if needs_us := self._needs_too_long(request, at):
+                return [Refuse(request.id, request.model, "too_late", needs_us=needs_us)]
+            case Arrived() if len(self._queues) > self._max_waiting:
+                newest = self._newcomers.newest()
+                assert newest is not None, "or it would not have been let in"
+                retry_after_s = self._queues.retry_after_s(at)
+                return [Refuse(newest.id, newest.model, "queue_full", retry_after_s)]
+            case InstanceJoined() | InstanceLeft():
+                return [
+                    self._nowhere(request)
+                    for model, queue in self._queues.by_model.items()
+                    for request in stranded(
+                        queue.requests(), self._ledger.serving(model), self.tried
+                    )
+                ]
+            case Returned(request_id=request_id):
+                return self._returned_for_good(request_id)
+            case WorkflowEnded(cancelled=True):
+                calls = self._knowledge.in_flight((event.tenant, event.workflow_id))
+                return [Refuse(each.id, each.model, "cancelled") for each in calls]
+            case Tick():
+                return self._due(at)
+        return []
+
+    def _needs_too_long(self, request: Request, at: int) -> int | None:
+        """A request that waits and has a deadline: in what time it would be done at the earliest,
+        if that is too late."""
+        if request.deadline_at is None:
+            return None
+        profile, _ = self._knowledge.published(agent_key(request))
+        needs_us = least_us(request, self._ledger.serving(request.model), self._ledger, profile)
+        left_us = request.deadline_at - at
+        worth_us = OPTIMISM * (left_us - needs_us)
+        needs_us += self._queues.wait_us(request, at, worth_us=worth_us) / OPTIMISM
+        return math.ceil(needs_us) if needs_us > left_us else None
+
+    def _due(self, at: int) -> list[Refuse]:
+        """Of which the time is up: of the workflow's, wherever they are, or of the longest wait."""
+        out_of_time = [
+            Refuse(each.id, each.model, "out_of_time")
+            for workflow in self._budgets.take_ended(at)
+            for each in self._knowledge.in_flight(workflow)
+        ]
+        ended = {each.request_id for each in out_of_time}
+        waited = [
+            Refuse(each.id, model, "waited_too_long")
+            for model, queue in self._queues.by_model.items()
+            for each in queue.arrived_by(at - self._max_wait_us)
+            if each.id not in ended
+        ]
+        return out_of_time + waited
+
+    def _returned_for_good(self, request_id: str) -> list[Refuse]:
+        """If it has been tried often enough, or wherever it could be."""
+        request = self._knowledge.request(request_id)
+        if request is None or request_id in self._ledger:
+            return []
+        serving = self._ledger.serving(request.model)
+        is_last = len(self.tried.get(request_id, ())) > RETRIES
+        if is_last or stranded([request], serving, self.tried):
+            return [self._nowhere(request)]
+        return []
+
+    def _nowhere(self, request: Request) -> Refuse:
+        reason: Literal["no_other", "no_instance"] = (
+            "no_other" if request.id in self.tried else "no_instance"
+        )
+        return Refuse(request.id, request.model, reason)
