@@ -3,10 +3,9 @@
 Starvation is bounded, whatever the policy. When a request arrives, the predicted work that waits
 before it, its own included, is written down. Once what was dispatched since then comes to
 `OVERTAKEN` times as much, the request is overdue; so it is after half of the longest wait that is
-configured or of the time to its deadline, or when the policy's own patience ends. Overdue requests
-go first, in order of arrival, and room is kept for one that does not fit. So the work that
-overtakes a request while the pool has room for it is at most `OVERTAKEN` times the work that it
-found before it. Ours.
+configured, or when the policy's own patience ends. Overdue requests go first, in order of arrival,
+and room is kept for one that does not fit. So the work that overtakes a request while the pool has
+room for it is at most `OVERTAKEN` times the work that it found before it. Ours.
 
 What memory is kept for, where its context is cached, goes before the others: nobody else could use
 that memory (`dispatcher/returns.py`).
@@ -150,18 +149,12 @@ class WaitQueue:
         self._waiting[request.id] = waiting
         self._waiting_us += work_us
         n = len(self._waiting)
-        due_at = at + self._patience_us(request, at)
+        patience_us, longest_us = self._policy.patience_us(request), self._max_wait_us // 2
+        due_at = at + (longest_us if patience_us is None else min(patience_us, longest_us))
         due_us = self._dispatched_us + self._overtaken * self._waiting_us
         self._by_key.push((key, seq, request.id), n)
         self._by_due_work.push((due_us, seq, request.id), n)
         self._by_due_at.push((due_at, seq, request.id), n)
-
-    def _patience_us(self, request: Request, at: int) -> int:
-        """Half of what it may wait; the policy may have less."""
-        longest_us, patience_us = self._max_wait_us, self._policy.patience_us(request)
-        if request.deadline_at is not None:
-            longest_us = min(longest_us, request.deadline_at - at)
-        return longest_us // 2 if patience_us is None else min(patience_us, longest_us // 2)
 
     def push_back(self, request: Request) -> None:
         """Add a request that was taken, and comes back: it goes before all that were not, and of

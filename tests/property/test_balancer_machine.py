@@ -261,7 +261,7 @@ class BalancerMachine(RuleBasedStateMachine):
         found_us = sum(wait.work_us for wait in beside) + work_us
         largest_us = max([wait.work_us for wait in beside] + [work_us])
         patience_us = self.policy.patience_us(request)
-        longest_us = min(MAX_WAIT_US, MAX_WAIT_US if within_us is None else within_us) // 2
+        longest_us = MAX_WAIT_US // 2
         patience_us = longest_us if patience_us is None else min(patience_us, longest_us)
         due_at = self.at + 1 + patience_us
         self.waits[name] = Wait(self.arrivals, work_us, found_us, due_at, largest_us)

@@ -5,6 +5,7 @@ from functools import partial
 from random import Random
 from unittest import mock
 
+from kairos.admission import Admission
 from kairos.balancer import Balancer
 from kairos.dispatcher.placements import PLACEMENTS
 from kairos.events import (
@@ -145,13 +146,13 @@ def ran(seed, *, load, policy):
     """Of all calls: those done in time where those that cannot be are refused, and where none is;
     those that were refused; and of those that would have been, where none was, those in time."""
     made = Callers(seed, load=load, policy=policy)
-    judge, condemned = Balancer._needs_too_long, set()
+    judge, condemned = Admission._needs_too_long, set()
 
-    def note(balancer, request, at):
-        if judge(balancer, request, at) is not None:
+    def note(admission, request, at):
+        if judge(admission, request, at) is not None:
             condemned.add(request.id)
 
-    with mock.patch.object(Balancer, "_needs_too_long", note):
+    with mock.patch.object(Admission, "_needs_too_long", note):
         all_let_in = Callers(seed, load=load, policy=policy)
     return (
         len(made.in_time),
