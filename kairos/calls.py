@@ -38,6 +38,7 @@ class CallRow(msgspec.Struct):
     first_token_at: int | None = None
     ended_at: int | None = None
     outcome: Outcome | None = None
+    why: str | None = None  # it failed, or was refused or given up
     prompt_tokens: int | None = None
     completion_tokens: int | None = None
     cached_tokens: int | None = None
@@ -84,7 +85,9 @@ class CallTracker:
         for command in record.commands:
             if not isinstance(command, Dispatch):
                 outcome = _REFUSALS.get(command.reason, "refused")
-                self._end(command.request_id, outcome, record.at, ended)
+                row = self._end(command.request_id, outcome, record.at, ended)
+                if row is not None:
+                    row.why = command.reason
             elif command.request_id in self._open:
                 row = self._open[command.request_id]
                 row.dispatch, row.dispatched_at = command, record.at
@@ -101,7 +104,7 @@ class CallTracker:
         if row is None or isinstance(fact, Cancelled):
             return
         if isinstance(fact, Failed):
-            row.wasted_tokens = fact.wasted_tokens
+            row.why, row.wasted_tokens = fact.reason, fact.wasted_tokens
             return
         row.prompt_tokens = fact.prompt_tokens
         row.completion_tokens = fact.completion_tokens

@@ -15,6 +15,15 @@ _REASONS = {
     "kept": "memory was kept for it, where its context is",
     "overdue": "it had waited, or been overtaken, as much as is allowed",
 }
+_REFUSALS = {
+    "no_instance": "no instance was left that could take it",
+    "no_other": "no instance was left that had not failed it",
+    "waited_too_long": "it had waited as long as a call may",
+    "queue_full": "its place in the full queue was needed for a workflow under way",
+    "too_late": "it could not be done by its deadline",
+    "cancelled": "its workflow was cancelled",
+    "out_of_time": "its workflow was out of its time",
+}
 
 
 def show(view: WorkflowView) -> None:
@@ -88,7 +97,7 @@ def _course(call: CallView) -> str:
     tries = f", attempt {call.attempts}" if call.attempts > 1 else ""
     if call.dispatch is None:
         state = "has waited" if call.outcome is None else f"{call.outcome} after it had waited"
-        return f"{state} {call.wait_s:.3f} s{tries}"
+        return f"{state} {call.wait_s:.3f} s{_why(call)}{tries}"
     where = f"waited {call.wait_s:.3f} s, then ran on {call.dispatch.instance}"
     if call.execution_s is None:
         return f"{where}, and still does{tries}"
@@ -96,9 +105,13 @@ def _course(call: CallView) -> str:
     return (
         f"{where} for {call.execution_s:.3f} s"
         + (tokens if call.completion_tokens is not None else "")
-        + (f"; it {call.outcome}" if call.outcome != "finished" else "")
+        + (f"; it {call.outcome}{_why(call)}" if call.outcome != "finished" else "")
         + tries
     )
+
+
+def _why(call: CallView) -> str:
+    return f": {_REFUSALS.get(call.why, call.why)}" if call.why is not None else ""
 
 
 def _reason(dispatch: DispatchView | None) -> str:

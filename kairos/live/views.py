@@ -47,6 +47,7 @@ class CallView(msgspec.Struct, frozen=True, kw_only=True):
     stages: list[list[str]]  # the calls that it led to, in order: those of one stage ran at once
     attempts: int
     outcome: str | None  # null: it waits or runs
+    why: str | None  # it failed, or was refused or given up (`kairos.events.Refusal`)
     arrived_at: int
     dispatched_at: int | None
     first_token_at: int | None
@@ -185,6 +186,7 @@ def _call_view(row: CallRow, graph: CallGraph, rest: Remaining | None, at: int) 
         stages=graph.stages(request.id),
         attempts=max(node.attempts, request.attempt),
         outcome=row.outcome,
+        why=row.why,
         arrived_at=request.arrived_at,
         dispatched_at=row.dispatched_at,
         first_token_at=row.first_token_at,

@@ -14,6 +14,7 @@ from kairos.events import (
     FirstToken,
     InstanceJoined,
     Record,
+    Refuse,
     WorkflowEnded,
 )
 from kairos.live.explain import from_log
@@ -106,6 +107,17 @@ def test_what_remained_is_not_told_where_a_failure_cut_it_short(log):
 
     assert [call.outcome for call in view.calls] == ["finished", "failed"]
     assert [call.remaining_s for call in view.calls] == [None, None]
+
+
+def test_why_a_call_failed_or_was_refused_is_told(log):
+    turned_away = Refuse("b", "m", "too_late", needs_us=SECOND)
+    records = [BEGIN, arrives(1, "a", goes("a"), agent="first"), ends(2, "a", fact=Failed)]
+    view = from_log(log(*records, arrives(3, "b", turned_away, agent="second")), None, "w")
+
+    assert [call.why for call in view.calls] == ["engine", "too_late"]
+    assert "for 1.000 s; it failed: engine\n" in shown(view)
+    late = "refused after it had waited 0.000 s: it could not be done by its deadline\n"
+    assert late in shown(view)
 
 
 def test_calls_of_other_workflows_under_the_same_ids_stay_out(log):

@@ -316,20 +316,20 @@ def test_a_call_is_followed_from_its_arrival_to_its_end():
 
 
 @pytest.mark.parametrize(
-    ("end", "outcome"),
+    ("end", "outcome", "why"),
     [
-        (at(3, Finished("a")), "finished"),
-        (at(3, Failed("a", "x")), "failed"),
-        (at(3, Cancelled("a")), "cancelled"),
-        (at(3, InstanceJoined(build.instance("i")), Refuse("a", "m")), "refused"),
+        (at(3, Finished("a")), "finished", None),
+        (at(3, Failed("a", "x")), "failed", "x"),
+        (at(3, Cancelled("a")), "cancelled", None),
+        (at(3, InstanceJoined(build.instance("i")), Refuse("a", "m")), "refused", "no_instance"),
     ],
 )
-def test_a_call_that_was_never_dispatched_waited_until_its_end(end, outcome):
+def test_a_call_that_was_never_dispatched_waited_until_its_end(end, outcome, why):
     request = build.request("a", at=1 * SECOND)
 
     [row] = ended(at(1, Arrived(request)), end)
 
-    assert row == CallRow(request, ended_at=3 * SECOND, outcome=outcome)
+    assert row == CallRow(request, ended_at=3 * SECOND, outcome=outcome, why=why)
     assert row.queued_us == 2 * SECOND
 
 
