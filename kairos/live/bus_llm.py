@@ -79,15 +79,17 @@ class BusLLM:
         name: str | None = None,
         model: str | None = None,
         timeout_s: float = 600,
+        again_s: float = 60,
         patience: Patience | None = None,
     ) -> None:
-        """`timeout_s`: a reply that has not come by then is taken for lost, and asked for again
-        under the same name; a call that still waits or runs is not made twice by that."""
+        """`again_s`: as often a reply that does not come is asked for again under the same name,
+        in case it was lost; a call that still waits or runs is not made twice by that.
+        `timeout_s`: after that the attempt has failed."""
         self.replies = reply_topic(name)
         self._connection = connection
         self._pool = pool
         self._model = {"model": model} if model is not None else {}
-        self._timeout_s = timeout_s
+        self._timeout_s, self._again_s = timeout_s, again_s
         self._patience = patience or Patience()
         self._waiting: dict[str, asyncio.Future[Reply]] = {}  # by request id
         self._is_doubted = True  # whether anybody answers for the pool
@@ -118,9 +120,11 @@ class BusLLM:
         named = {TYPE: CALL, REQUEST_ID: request_id, REPLY_TO: self.replies}
         try:
             with self._expecting(request_id) as expected:
-                await self._producer.send(REQUESTS, self._pool, data, said | named)
                 async with asyncio.timeout(self._timeout_s):
-                    reply = await self._reply(expected)
+                    while not expected.done():
+                        await self._producer.send(REQUESTS, self._pool, data, said | named)
+                        await self._wait(expected)
+                reply = expected.result()
         except TimeoutError:
             raise Unavailable(f"no reply came within {self._timeout_s:g} s") from None
         except asyncio.CancelledError:
@@ -128,7 +132,8 @@ class BusLLM:
             raise
         return reply.answer()
 
-    async def _reply(self, expected: asyncio.Future[Reply]) -> Reply:
+    async def _wait(self, expected: asyncio.Future[Reply]) -> None:
+        """For the reply, until it is time to ask for it again."""
         if self._is_doubted:
             await asyncio.wait([expected], timeout=_QUIET_S)
         if self._is_doubted and not expected.done():
@@ -140,7 +145,7 @@ class BusLLM:
                 _QUIET_S,
                 self._pool,
             )
-        return await expected
+        await asyncio.wait([expected], timeout=self._again_s)
 
     @contextmanager
     def _expecting(self, request_id: str) -> Iterator[asyncio.Future[Reply]]:

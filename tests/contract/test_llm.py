@@ -373,6 +373,14 @@ class TestBus:
         assert [told["X-Request-Id"] for _, told in model.calls] == ["r", "r"]
         assert [told["X-Kairos-Attempt"] for _, told in model.calls] == ["1", "2"]
 
+    async def test_meanwhile_it_is_asked_for_again_and_that_is_no_new_attempt(self, connection):
+        model = Model()
+        model.answers = [LOST, LOST, Answer()]
+        async with over_bus(connection, model, again_s=0.1) as llm:
+            assert await llm.complete({}, {"X-Request-Id": "r"}) == completion()
+        assert [told["X-Request-Id"] for _, told in model.calls] == ["r"] * 3
+        assert [told["X-Kairos-Attempt"] for _, told in model.calls] == ["1"] * 3
+
     async def test_replies_that_never_come_are_an_error_in_the_end(self, connection):
         model = Model()
         model.answers = [LOST]
