@@ -40,6 +40,9 @@ _HEADERS = {  # of a call over HTTP, and what they are called on the bus
     "X-Kairos-Started-At": "kairos-started-at",
     ATTEMPT: "kairos-attempt",
     DEADLINE: "kairos-deadline",
+    "X-Kairos-Budget-Calls": "kairos-budget-calls",
+    "X-Kairos-Budget-Tokens": "kairos-budget-tokens",
+    "X-Kairos-Budget-Ms": "kairos-budget-ms",
     "traceparent": "traceparent",
 }
 

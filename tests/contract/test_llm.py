@@ -37,6 +37,9 @@ IDENTITY = {
     "X-Kairos-Started-At": "7",
     "X-Kairos-Attempt": "2",
     "X-Kairos-Deadline": "90000000000000000",
+    "X-Kairos-Budget-Calls": "3",
+    "X-Kairos-Budget-Tokens": "4",
+    "X-Kairos-Budget-Ms": "5",
     "X-Request-Id": "r",
     "traceparent": TRACE,
 }
@@ -154,6 +157,9 @@ NAMES = {
     "X-Kairos-Started-At": "kairos-started-at",
     "X-Kairos-Attempt": "kairos-attempt",
     "X-Kairos-Deadline": "kairos-deadline",
+    "X-Kairos-Budget-Calls": "kairos-budget-calls",
+    "X-Kairos-Budget-Tokens": "kairos-budget-tokens",
+    "X-Kairos-Budget-Ms": "kairos-budget-ms",
     "X-Request-Id": "kairos-request-id",
     "traceparent": "traceparent",
 }
@@ -197,15 +203,10 @@ async def made(connection: Connection, *topics: str) -> None:
 
 
 @pytest.fixture(scope="module")
-def mock():
+def mock(mock_kafka):
     """A cluster inside librdkafka."""
-    boss = confluent_kafka.Producer({"test.mock.num.brokers": 1, "log_level": 0})
-    brokers = boss.list_topics(timeout=10).brokers.values()
-    yield Connection(
-        servers=",".join(f"{each.host}:{each.port}" for each in brokers),
-        options={"client.id": "MOCK", "log_level": "0"},
-    )
-    boss.flush(1)
+    options = {"client.id": "MOCK", "log_level": "0"}
+    return Connection(servers=mock_kafka.servers, options=options)
 
 
 @pytest.fixture(params=["mock", pytest.param("kafka", marks=pytest.mark.kafka)])

@@ -3,7 +3,6 @@
 import asyncio
 import secrets
 
-import confluent_kafka
 import pytest
 from confluent_kafka import admin
 
@@ -19,16 +18,13 @@ def place(request):
     """A cluster, and a topic of four partitions on it."""
     topic = f"test.tail.{secrets.token_hex(4)}"
     if request.param == "mock":
-        boss = confluent_kafka.Producer({"test.mock.num.brokers": 1, "log_level": 0})
-        brokers = boss.list_topics(topic, timeout=10).brokers.values()  # makes it, of four
-        servers = ",".join(f"{each.host}:{each.port}" for each in brokers)
-        yield Connection(servers=servers, options={"log_level": "0"}), topic
-        boss.flush(1)
-    else:
-        connection = parse_bus(request.getfixturevalue("kafka"))
-        client = admin.AdminClient(connection.client())
-        client.create_topics([admin.NewTopic(topic, 4)])[topic].result(LIMIT_S)
-        yield connection, topic
+        cluster = request.getfixturevalue("mock_kafka")
+        cluster.create(topic, partitions=4)
+        return Connection(servers=cluster.servers, options={"log_level": "0"}), topic
+    connection = parse_bus(request.getfixturevalue("kafka"))
+    client = admin.AdminClient(connection.client())
+    client.create_topics([admin.NewTopic(topic, 4)])[topic].result(LIMIT_S)
+    return connection, topic
 
 
 async def test_the_first_message_after_it_is_entered_is_read_whatever_its_partition(place):

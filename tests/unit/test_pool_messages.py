@@ -163,12 +163,16 @@ def test_all_headers_of_a_call_are_read():
             "kairos-parent": "r0",
             "kairos-attempt": "2",
             "kairos-deadline": "99",
+            "kairos-budget-calls": "3",
+            "kairos-budget-tokens": "1000000000000",
+            "kairos-budget-ms": "5",
             "something": "else",
         }
     )
     assert (headers.workflow_id, headers.app, headers.agent) == ("w:1", "app", "agent")
     assert (headers.upstream, headers.parent) == ("user", "r0")
     assert (headers.started_at, headers.attempt, headers.deadline) == (17, 2, 99)
+    assert headers.budget == Budget(3, 10**12, 5_000)
 
 
 @pytest.mark.parametrize("missing", [*GOOD])
@@ -215,6 +219,9 @@ def test_an_answer_goes_to_a_topic_for_replies_and_nowhere_else(topic):
         ("kairos-attempt", "1000"),
         ("kairos-deadline", "-1"),
         ("kairos-deadline", "x"),
+        ("kairos-budget-calls", "0"),
+        ("kairos-budget-tokens", "1000000000001"),
+        ("kairos-budget-ms", "x"),
     ],
 )
 def test_each_header_is_checked(header, text):
@@ -239,6 +246,7 @@ def test_a_call_is_a_request_of_the_default_tenant():
         "kairos-msg-id": "w",
         "kairos-parent": "r0",
         "kairos-attempt": "3",
+        "kairos-budget-calls": "9",
         "traceparent": TRACE,
     }
     value = b'{"messages":[],"model":"m","max_tokens":9}'
@@ -248,13 +256,15 @@ def test_a_call_is_a_request_of_the_default_tenant():
     assert (request.parent_ids, request.attempt, request.model) == (("r0",), 3, "m")
     assert (request.arrived_at, request.workflow_started_at) == (5, 10)
     assert request.completion_tokens == 9
+    assert request.budget == Budget(calls=9)
     assert request.sources == Sources("declared")
     assert call.reply_to == {"kairos.replies.host"}
     assert call.traceparent == TRACE
 
 
 def test_a_call_without_a_workflow_is_one_of_its_own():
-    assert read_call(message(), now=10).request.workflow_id == "r"
+    request = read_call(message(), now=10).request
+    assert (request.workflow_id, request.budget) == ("r", None)
 
 
 def test_a_clock_that_is_ahead_makes_nothing_begin_in_the_future():

@@ -58,7 +58,7 @@ def test_headers_and_patterns_are_those_of_the_code(struct, schema, beside):
         if (pattern := text_pattern(field)) is not None:
             assert in_ecmascript(pattern) == pattern_of(kind), name
         else:
-            assert kind in ("instant", "attempt"), name
+            assert kind in ("instant", "attempt", "budget"), name
 
 
 def test_numbers_and_bounds_are_those_of_the_code():

@@ -83,6 +83,7 @@ def read_call(message: Received, now: int) -> BusCall:
         sources=Sources(**said),
         attempt=headers.attempt,
         deadline_at=headers.deadline,
+        budget=headers.budget,
         model=body.model,
         workflow_started_at=min(headers.started_at or now, now),
         arrived_at=min(message.at, now),

@@ -17,6 +17,7 @@ import msgspec
 from kairos.envelope import Name
 from kairos.errors import InvalidRequest, KairosError
 from kairos.events import Dispatch, Event, Finished, Progressed, Refuse
+from kairos.live.budgets import MAX_BUDGET
 from kairos.model import IDENTIFIER, PREFIX_MARKS, Budget, Request
 from kairos.topics import REPLIES
 
@@ -43,6 +44,7 @@ Identifier = Annotated[str, msgspec.Meta(pattern=IDENTIFIER)]
 ReplyTopic = Annotated[
     str, msgspec.Meta(pattern=rf"\A{re.escape(REPLIES)}[A-Za-z0-9._-]{{1,200}}\Z")
 ]
+AtMost = Annotated[int, msgspec.Meta(ge=1, le=MAX_BUDGET)]
 # A process, or whoever awaits a reply on the topic of that name.
 Teller = Annotated[str, msgspec.Meta(pattern=r"\A[A-Za-z0-9._-]{1,249}\Z")]
 
@@ -101,6 +103,9 @@ class CallHeaders(
         "parent": "kairos-parent",
         "attempt": "kairos-attempt",
         "deadline": "kairos-deadline",
+        "budget_calls": "kairos-budget-calls",
+        "budget_tokens": "kairos-budget-tokens",
+        "budget_ms": "kairos-budget-ms",
     },
 ):
     """Who makes a call that comes over the bus, and where its answer goes."""
@@ -115,6 +120,16 @@ class CallHeaders(
     parent: Identifier | None = None
     attempt: Annotated[int, msgspec.Meta(ge=1, lt=1_000)] = 1
     deadline: Annotated[int, msgspec.Meta(ge=0, lt=10**18)] | None = None  # µs since the epoch
+    budget_calls: AtMost | None = None
+    budget_tokens: AtMost | None = None
+    budget_ms: AtMost | None = None
+
+    @property
+    def budget(self) -> Budget | None:
+        """What the call's workflow may use at most."""
+        wall_us = None if self.budget_ms is None else self.budget_ms * 1_000
+        budget = Budget(self.budget_calls, self.budget_tokens, wall_us)
+        return budget if budget != Budget() else None
 
 
 def check_request(request: Request) -> None:
