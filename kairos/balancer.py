@@ -71,13 +71,12 @@ class Balancer:
         self.knowledge = Knowledge(idle_us=idle_us)
         self.ledger = Ledger(self.knowledge)
         self._placement = placement(self.ledger)
-        self._arrivals = count()
         self._queues = WaitQueues(
             partial(
                 WaitQueue,
                 policy(self.knowledge),
                 self.knowledge,
-                self._arrivals,
+                count(),  # numbers arrivals, whatever their model
                 max_wait_us,
                 overtaken,
                 backfill,
