@@ -15,6 +15,7 @@ _REASONS = {
     "kept": "memory was kept for it, where its context is",
     "overdue": "it had waited, or been overtaken, as much as is allowed",
 }
+_ENDS = {"failed": "failed", "cancelled": "was cancelled", "refused": "was refused"}
 _REFUSALS = {
     "no_instance": "no instance was left that could take it",
     "no_other": "no instance was left that had not failed it",
@@ -105,7 +106,7 @@ def _course(call: CallView) -> str:
     return (
         f"{where} for {call.execution_s:.3f} s"
         + (tokens if call.completion_tokens is not None else "")
-        + (f"; it {call.outcome}{_why(call)}" if call.outcome != "finished" else "")
+        + (f"; it {_ENDS[call.outcome]}{_why(call)}" if call.outcome in _ENDS else "")
         + tries
     )
 

@@ -8,6 +8,7 @@ from rich.console import Console
 from kairos.errors import SetupError
 from kairos.events import (
     Arrived,
+    Cancelled,
     Dispatch,
     Failed,
     Finished,
@@ -112,10 +113,12 @@ def test_what_remained_is_not_told_where_a_failure_cut_it_short(log):
 def test_why_a_call_failed_or_was_refused_is_told(log):
     turned_away = Refuse("b", "m", "too_late", needs_us=SECOND)
     records = [BEGIN, arrives(1, "a", goes("a"), agent="first"), ends(2, "a", fact=Failed)]
-    view = from_log(log(*records, arrives(3, "b", turned_away, agent="second")), None, "w")
+    records += [arrives(3, "b", turned_away, agent="second"), arrives(4, "c", goes("c"))]
+    view = from_log(log(*records, Record(5 * SECOND, Cancelled("c"))), None, "w")
 
-    assert [call.why for call in view.calls] == ["engine", "too_late"]
+    assert [call.why for call in view.calls] == ["engine", "too_late", None]
     assert "for 1.000 s; it failed: engine\n" in shown(view)
+    assert "for 1.000 s; it was cancelled\n" in shown(view)
     late = "refused after it had waited 0.000 s: it could not be done by its deadline\n"
     assert late in shown(view)
 
