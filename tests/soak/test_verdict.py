@@ -1,5 +1,7 @@
 """Each thing that a soak looks for is seen where it is, and not where it is not."""
 
+from functools import partial
+
 import msgspec
 import pytest
 
@@ -22,12 +24,12 @@ ENDING = Ending(
 )
 
 
-def outcome(end, name="a", detail="", **asked):
+def outcome(end, name="a", detail="", *, seconds=0.1, **asked):
     ask = Ask(
         id=name, at_s=0, kind=asked.pop("kind", "well"), headers={}, body=b"", streamed=True,
         says="", patience_s=1, **asked,
     )  # fmt: skip
-    return Outcome(ask, end, 0.1, 5 * SECOND, detail)
+    return Outcome(ask, end, seconds, 5 * SECOND, detail)
 
 
 def arrived(name):
@@ -92,6 +94,14 @@ def test_what_makes_no_sense_is_answered_with_an_error_and_nothing_else():
 def test_a_deadline_may_end_a_stream_anywhere():
     for end in ("cut off", "error in stream"):
         assert of_call(outcome(end, deadline_s=1.0)) == []
+
+
+def test_a_stream_that_was_told_to_wait_may_be_refused_in_it_and_no_other():
+    refused = partial(outcome, "error in stream", detail="waited_too_long")
+    assert of_call(refused(seconds=5.0)) == []
+    assert "nothing was done" in of_call(refused(seconds=4.9))[0]
+    failed = outcome("error in stream", detail="upstream_failed", seconds=5.0)
+    assert "nothing was done" in of_call(failed)[0]
 
 
 def test_every_call_has_one_outcome():

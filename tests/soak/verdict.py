@@ -15,6 +15,7 @@ from typing import Any
 import msgspec
 
 from kairos.events import Arrived, Cancelled, Failed, Finished, Record, Refuse
+from kairos.live.call import KEEP_ALIVE_S
 from kairos.model import SECOND
 from tests.soak.asks import BURST_EVERY_S
 from tests.soak.client import Outcome
@@ -24,6 +25,8 @@ _NEVER = {"no answer", "wrong error", "overdue"}
 # How Kairos itself refuses a call that nothing was done to: full, nothing there, nobody reachable,
 # deadline passed.
 _REFUSALS = ("429 ", "503 ", "504 ")
+# The same of a stream that waited for so long that it was told so, and with that status 200.
+_REFUSALS_IN_STREAM = ("waited_too_long", "queue_full", "no_instance")
 _SPARE_DESCRIPTORS = 8  # connections that are kept for a moment
 _SLACK_US = 30 * SECOND  # until Kairos has noticed, however slow this machine is
 _LEAKS = 0.8
@@ -90,7 +93,8 @@ def _odd(outcome: Outcome, hurt: Collection[str]) -> str | None:
         return None
     if end == "error" and not outcome.detail.startswith(_expected(ask.kind)):
         return f"error {outcome.detail}, and nothing was done to it"
-    if end in ("cut off", "error in stream") and ask.deadline_s is None:
+    is_refusal = outcome.seconds >= KEEP_ALIVE_S and outcome.detail in _REFUSALS_IN_STREAM
+    if end in ("cut off", "error in stream") and ask.deadline_s is None and not is_refusal:
         return f"{end}, and nothing was done to it"
     return None
 
