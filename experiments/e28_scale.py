@@ -6,9 +6,9 @@ the median, and no more at the end of the run than at its beginning. A quarter o
 core.
 
 Found: no more at the end, but not below a millisecond where the pool is full: 0.1 to 0.35 ms where
-there is room, 2 ms where there is none and thousands wait. There each fact tries the eight requests
-that are next on all 64 instances, 0.2 ms each, before it is known that none fits. Measured beside
-other work; by this one core decides for some 250 calls a second when overloaded.
+there is room, 2 ms where thousands wait. There each fact looks at the nine requests that are next,
+0.2 ms each: mostly they have room, and wait for the instance that has their context. Measured
+beside other work; by this one core decides for some 250 calls a second when overloaded.
 """
 
 import time
