@@ -137,18 +137,18 @@ class BusLLM:
 
     async def _wait(self, expected: asyncio.Future[Reply]) -> None:
         """For the reply, until it is time to ask for it again."""
-        if self._is_doubted:
-            await asyncio.wait([expected], timeout=_QUIET_S)
+        quiet_s = min(_QUIET_S, self._again_s)
+        await asyncio.wait([expected], timeout=quiet_s)
         if self._is_doubted and not expected.done():
             self._is_doubted = False  # once is enough
             log.warning(
                 "no reply has come from the pool '%s' for %g s: is a `kairos serve` or `kairos "
                 "balance` running with this --bus and --pool %s?",
                 self._pool,
-                _QUIET_S,
+                quiet_s,
                 self._pool,
             )
-        await asyncio.wait([expected], timeout=self._again_s)
+        await asyncio.wait([expected], timeout=self._again_s - quiet_s)
 
     @contextmanager
     def _expecting(self, request_id: str) -> Iterator[asyncio.Future[Reply]]:

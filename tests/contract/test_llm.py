@@ -379,8 +379,9 @@ class TestBus:
         model.answers = [LOST, LOST, Answer()]
         async with over_bus(connection, model, again_s=0.1) as llm:
             assert await llm.complete({}, {"X-Request-Id": "r"}) == completion()
-        assert [told["X-Request-Id"] for _, told in model.calls] == ["r"] * 3
-        assert [told["X-Kairos-Attempt"] for _, told in model.calls] == ["1"] * 3
+        assert len(model.calls) >= 3
+        assert {told["X-Request-Id"] for _, told in model.calls} == {"r"}
+        assert {told["X-Kairos-Attempt"] for _, told in model.calls} == {"1"}
 
     async def test_replies_that_never_come_are_an_error_in_the_end(self, connection):
         model = Model()

@@ -5,7 +5,7 @@ from random import Random
 from statistics import mean
 from unittest import mock
 
-from kairos.balancer import Balancer
+from kairos.admission import Admission
 from kairos.sim.engine.profile import StepCost
 from tests import worlds
 
@@ -46,7 +46,7 @@ def ran(seed, *, load, policy, max_waiting=16):
 
 def without_claims():
     """As if calls of workflows under way had no claim to a place in the queue."""
-    return mock.patch.object(Balancer, "_may_take_a_place", return_value=False)
+    return mock.patch.object(Admission, "_may_take_a_place", return_value=False)
 
 
 def show():
