@@ -89,7 +89,7 @@ class WaitQueues:
 
     def retry_after_s(self, at: int) -> int:
         """When a tenth of all that waits will have gone, at the pace of late."""
-        paces = [drain.each_us(at) for drain in self._drains.values()]
+        paces = [self._drains[model].each_us(at) for model, queue in self.by_model.items() if queue]
         per_us = sum(1 / each_us for each_us in paces if each_us)
         if not per_us:
             return 1

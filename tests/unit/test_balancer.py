@@ -399,3 +399,21 @@ def test_a_full_queue_says_when_a_tenth_of_it_will_have_gone():
     with pytest.raises(QueueFull) as refused:
         arrive(balancer, "late", at=200 * SECOND)
     assert refused.value.retry_after_s == pytest.approx(40, rel=0.1)
+
+
+def test_a_queue_that_was_quick_and_is_empty_says_nothing_of_one_that_is_full():
+    other = build.instance("other", models=("quick",), seqs=1)
+    balancer = build.balancer(build.instance("i", seqs=1), other, max_waiting=40)
+    for n in range(10):
+        arrive(balancer, f"q{n}", at=n, model="quick")
+    for n in range(10):
+        balancer.handle(Finished(f"q{n}"), 10 + n)
+    for n in range(41):
+        arrive(balancer, f"w{n}", at=20)
+    for n in range(3):  # one in ten seconds
+        balancer.handle(Finished(f"w{n}"), n * 10 * SECOND + 21)
+        arrive(balancer, f"more{n}", at=n * 10 * SECOND + 21)
+
+    with pytest.raises(QueueFull) as refused:
+        arrive(balancer, "late", at=20 * SECOND + 21)
+    assert refused.value.retry_after_s == pytest.approx(40, rel=0.1)
