@@ -6,6 +6,7 @@ DATA := .kafka
 N := 2
 SECONDS := 60
 MODEL := tiny
+KIND := standin
 # A vLLM of the user's own needs no installing.
 VLLM_INSTALLED := $(if $(KAIROS_VLLM),,.venv-vllm/.installed)
 
@@ -60,10 +61,10 @@ test-acceptance: $(INSTALLED) $(VLLM_INSTALLED)  ## twenty minutes: real vLLM ki
 	@$(BIN)/pytest -m acceptance -s
 
 soak: SECONDS := 1800
-soak: N := 3
+soak: N := $(if $(filter vllm,$(KIND)),2,3)
 soak: SEED := 1
-soak: $(INSTALLED)  ## half an hour of load before engines that crash, hang and answer wrongly; SECONDS=1800 SEED=1 N=3
-	@$(BIN)/python -m tests.soak --seconds $(SECONDS) --seed $(SEED) --engines $(N)
+soak: $(INSTALLED) $(if $(filter vllm,$(KIND)),$(VLLM_INSTALLED))  ## half an hour of load before engines that crash, hang and answer wrongly; SECONDS=1800 SEED=1 N=3; KIND=vllm for real ones
+	@$(BIN)/python -m tests.soak --seconds $(SECONDS) --seed $(SEED) --kind $(KIND) --engines $(N)
 
 fuzz: .venv-fuzz/.installed  ## random input to each parser, led by what code it reaches; SECONDS=60 for each
 	@.venv-fuzz/bin/python -m tests.fuzz.run $(SECONDS)
@@ -99,7 +100,8 @@ types: $(INSTALLED)  ## mypy --strict, benches and experiments included
 contracts: $(INSTALLED)  ## imports point one way
 	@$(BIN)/lint-imports
 
-acceptance: check test-real test-kafka test-vllm test-frameworks test-acceptance soak bench experiments-full  ## all of it: five hours
+acceptance: check test-real test-kafka test-vllm test-frameworks test-acceptance soak bench experiments-full  ## all of it: five and a half hours
+	@$(MAKE) soak KIND=vllm
 
 check: test lint types contracts  ## everything that needs no real engine
 

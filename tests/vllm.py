@@ -43,6 +43,24 @@ def running(directory):
         yield re.findall(r"is ready at (\S+)", process.said)
 
 
+def vllm_process(directory, number, *, port, model, max_num_seqs, scratch):
+    """One instance on a core of its own, to be killed and started again.
+
+    `number`: from 1; tells its core. `scratch`: a directory with a short name, for what it leaves
+    behind when it is killed.
+    """
+    # Of the port it is told the first instance's.
+    options = ["--number", number, "--port", port - number + 1]
+    options += ["--model", model, "--max-num-seqs", max_num_seqs]
+    return Process(
+        directory,
+        f"vllm-{number}",
+        *options,
+        module="kairos.live.vllm",
+        environ={"TMPDIR": scratch},
+    )
+
+
 def descendants(pid):
     """Of the process, by what each names as its parent; without itself."""
     children = {}

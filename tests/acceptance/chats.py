@@ -1,9 +1,7 @@
 """Chats that are to be answered to their full length, whatever is said: so it can be told of any
 engine, a real one with random weights too, whether an answer came whole."""
 
-import json
 import random
-import time
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from math import floor
@@ -12,15 +10,11 @@ from typing import Any
 import aiohttp
 import msgspec
 
-from tests.soak.asks import Ask
-from tests.soak.client import Ended, chunks, whole
+from tests.soak.asks import Ask, full_length
+from tests.soak.client import arrivals
 
 WORDS = ("red", "green", "blue", "small", "large", "old", "new", "round", "flat", "warm", "cold")
 _BINS_PER_S = 10
-
-
-class Chat(Ask, frozen=True, kw_only=True):
-    tokens: int  # of its answer
 
 
 class Chats:
@@ -43,19 +37,19 @@ class Chats:
         self._streamed, self._patience_s = streamed, patience_s
         self.made = 0
 
-    def workflow(self) -> Iterator[Chat]:
+    def workflow(self) -> Iterator[Ask]:
         """One call of each agent; each is made when it is asked for."""
         workflow_id, upstream = f"{self._name}-w{self.made}", None
         for agent in self._lengths:
             yield self._chat(workflow_id, agent, upstream)
             upstream = agent
 
-    def single(self) -> Chat:
+    def single(self) -> Ask:
         """Of any agent, in a workflow of its own."""
         agent = self._dice.choice(sorted(self._lengths))
         return self._chat(f"{self._name}-w{self.made}", agent, None)
 
-    def _chat(self, workflow_id: str, agent: str, upstream: str | None) -> Chat:
+    def _chat(self, workflow_id: str, agent: str, upstream: str | None) -> Ask:
         tokens = self._dice.randint(*self._lengths[agent])
         streamed = self._dice.random() < self._streamed
         chat_id = f"{self._name}-{self.made}"
@@ -64,14 +58,13 @@ class Chats:
         if upstream is not None:
             names["Upstream"] = upstream
         headers = {f"X-Kairos-{name}": value for name, value in names.items()}
-        return Chat(
+        return Ask(
             id=chat_id,
             at_s=0.0,
             kind="well",
             headers={**headers, "X-Request-Id": chat_id, "Content-Type": "application/json"},
             body=self._body(chat_id, agent, tokens, streamed=streamed),
             streamed=streamed,
-            says="",
             patience_s=self._patience_s,
             tokens=tokens,
         )
@@ -85,34 +78,9 @@ class Chats:
                 {"role": "user", "content": f"{chat_id} {words}"},
             ],
             "max_tokens": tokens,
-            "ignore_eos": True,
+            "stream": streamed,
         }
-        if streamed:
-            asked |= {"stream": True, "stream_options": {"include_usage": True}}
-        return msgspec.json.encode(asked)
-
-
-async def arrivals(response: aiohttp.ClientResponse, ask: Ask) -> list[float]:
-    """When the pieces of the answer came, in seconds since the epoch.
-
-    Raises:
-        Ended: it has not its full length.
-    """
-    assert isinstance(ask, Chat)
-    instants, finish, usage = [], None, {}
-    if response.content_type == "text/event-stream":
-        async for chunk in chunks(response):
-            for choice in chunk["choices"]:
-                instants.append(time.time())
-                finish = choice.get("finish_reason") or finish
-            usage = chunk.get("usage") or usage
-    else:
-        answer = await whole(response)
-        instants = [time.time()]
-        finish, usage = answer["choices"][0]["finish_reason"], answer["usage"]
-    if (finish, usage.get("completion_tokens")) != ("length", ask.tokens):
-        raise Ended("wrong answer", f"{finish}, {json.dumps(usage)}, not {ask.tokens} tokens")
-    return instants
+        return msgspec.json.encode(asked | full_length(streamed=streamed))
 
 
 class Goodput:
@@ -125,7 +93,6 @@ class Goodput:
     async def reads(self, response: aiohttp.ClientResponse, ask: Ask) -> None:
         """Raises Ended: the answer has not its full length."""
         instants = await arrivals(response, ask)
-        assert isinstance(ask, Chat)
         self.add(instants, ask.tokens)
 
     def add(self, instants: list[float], tokens: int) -> None:

@@ -6,8 +6,7 @@ from pathlib import Path
 from typing import Literal
 
 from tests.kafka import free_ports
-from tests.processes import Process
-from tests.vllm import READY_S, descendants, named
+from tests.vllm import READY_S, descendants, named, vllm_process
 
 How = Literal["all of it", "its engine core"]
 
@@ -19,15 +18,13 @@ class Instance:
         """`number`: from 1; tells its core. `scratch`: a directory with a short name, for what
         it leaves behind when it is killed."""
         [port] = free_ports(1)
-        options = ["--model", model, "--max-num-seqs", max_num_seqs]
-        # Of the port it is told the first instance's.
-        options += ["--number", number, "--port", port - number + 1]
-        self.process = Process(
+        self.process = vllm_process(
             directory,
-            f"vllm-{number}",
-            *options,
-            module="kairos.live.vllm",
-            environ={"TMPDIR": scratch},
+            number,
+            port=int(port),
+            model=model,
+            max_num_seqs=max_num_seqs,
+            scratch=scratch,
         )
         self.name = f"127.0.0.1:{port}"
         self.url = f"http://{self.name}"

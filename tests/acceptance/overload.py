@@ -24,7 +24,7 @@ import msgspec
 
 from kairos.live.factlog import read_facts
 from tests.acceptance import overload_verdict
-from tests.acceptance.chats import Chat, Chats, arrivals
+from tests.acceptance.chats import Chats
 from tests.acceptance.overload_verdict import (
     MAX_WAIT_S,
     MAX_WAITING,
@@ -35,6 +35,7 @@ from tests.acceptance.overload_verdict import (
 from tests.kafka import free_ports
 from tests.processes import Process
 from tests.soak import verdict
+from tests.soak.asks import Ask
 from tests.soak.client import Outcome, call, session
 from tests.soak.served import Served
 from tests.soak.verdict import Sample
@@ -172,10 +173,10 @@ class Overload:
                 tasks.append(calls.create_task(self._outcome(clients, url, asked.single())))
         return [each.result() for each in tasks]
 
-    async def _outcome(self, clients: aiohttp.ClientSession, url: str, chat: Chat) -> Outcome:
+    async def _outcome(self, clients: aiohttp.ClientSession, url: str, chat: Ask) -> Outcome:
         self._made += 1
         self._sent_bytes += len(chat.body)
-        outcome = await call(clients, url, chat, arrivals)
+        outcome = await call(clients, url, chat)
         self._outcomes.append(outcome)
         return outcome
 
@@ -184,7 +185,9 @@ class Overload:
         async def sample() -> None:
             while kairos.process.runs:
                 resident_bytes = kairos.resident_bytes()
-                self._samples.append(Sample(self._elapsed_s, resident_bytes, self._sent_bytes))
+                self._samples.append(
+                    Sample(self._elapsed_s, resident_bytes, self._made, self._sent_bytes)
+                )
                 await asyncio.sleep(SAMPLE_S)
 
         async with _beside(sample()):

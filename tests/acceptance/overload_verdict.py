@@ -163,7 +163,10 @@ def _memory(seen: Seen) -> str:
     growth = verdict.growth(seen.samples)
     if growth is None:
         return f"{said}; too short a run to say how it grows"
-    return f"{said}; {growth[0]:+.0f} MB/hour in its second half: {growth[1]:.0f} MB/hour came"
+    return (
+        f"{said}; {growth.resident_mb:+.0f} MB/hour in its second half: {growth.sent_mb:.0f} "
+        "MB/hour came"
+    )
 
 
 def resident_mb(samples: Sequence[Sample]) -> float:

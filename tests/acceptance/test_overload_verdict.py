@@ -30,7 +30,7 @@ def answered(count, seconds=1.0):
 
 
 def samples(grows_mb_per_s):
-    return [Sample(float(s), int(1e8 + 1e6 * grows_mb_per_s * s), 10**5 * s) for s in range(120)]
+    return [Sample(float(s), int(1e8 + 1e6 * grows_mb_per_s * s), 0, 10**5 * s) for s in range(120)]
 
 
 SEEN = Seen(

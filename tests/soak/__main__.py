@@ -11,6 +11,7 @@ import tempfile
 from pathlib import Path
 
 from tests.soak import verdict
+from tests.soak.engine import KINDS
 from tests.soak.soak import Soak
 
 
@@ -18,7 +19,8 @@ def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m tests.soak")
     parser.add_argument("--seconds", type=float, default=1800)
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--engines", type=int, default=3)
+    parser.add_argument("--kind", choices=KINDS, default="standin", help="of engines [standin]")
+    parser.add_argument("--engines", type=int, default=3, help="how many [3]")
     return parser.parse_args()
 
 
@@ -29,6 +31,7 @@ def main() -> None:
         directory,
         seconds=options.seconds,
         seed=options.seed,
+        kind=KINDS[options.kind],
         engines=options.engines,
         show=lambda line: print(line, flush=True),
     )

@@ -2,8 +2,8 @@
 
 Calls come as a Poisson stream below the pool's capacity, with bursts of three times of it. Several
 apps' agents make them within workflows, or nobody who says so; some leave, some have a deadline,
-some ask for what is none. The stand-ins' words are a function of the prompt, so what each is to be
-answered is known.
+some ask for what is none. What each is to be answered is known: the words, where these are a
+function of the prompt, and how many, where they are noise.
 """
 
 import random
@@ -14,16 +14,11 @@ import msgspec
 
 from kairos.sim.bodies import Body, chat_prompt
 from kairos.sim.script import Limits, Script
+from tests.soak.engine import ENGINE_SEED, EngineKind
 
-MODEL = "standin"
-ENGINE_SEED = 7  # the same of all stand-ins: it does not matter who answers
-SLOTS = 8  # of one
-STEP_MS = 25.0  # of one, so that a call takes it somewhat less than a second
-MAX_PROMPT_BYTES = 240_000
-
-CALLS_PER_S = 9.0  # of which one stand-in is capable
 USUAL, BURST = 0.5, 3.0  # of the capacity of all
 BURST_EVERY_S, BURST_S = 30.0, 3.0
+NOISE = "as it is"  # an answer that nobody knows before, in a conversation that goes on
 
 # broken: no JSON. stranger: of a model that nobody serves. failing: the engine fails amid it.
 Kind = Literal["well", "broken", "stranger", "failing"]
@@ -37,7 +32,8 @@ class Ask(msgspec.Struct, frozen=True, kw_only=True):
     headers: dict[str, str]
     body: bytes
     streamed: bool
-    says: str  # the text of a right answer
+    says: str = ""  # the text of a right answer, where it is known
+    tokens: int = 0  # of it, where only that is known
     patience_s: float
     leaves: bool = False  # its patience is too short, on purpose
     hasty: bool = False  # closes the connection at [DONE], before the answer has ended
@@ -47,10 +43,12 @@ class Ask(msgspec.Struct, frozen=True, kw_only=True):
 class Asks:
     """All calls of one seed, without an end."""
 
-    def __init__(self, seed: int, engines: int) -> None:
+    def __init__(self, seed: int, kind: EngineKind, engines: int) -> None:
+        """`engines`: how many there are, of that kind."""
         self._dice = random.Random(seed)
         self._name = f"soak-{seed}"
-        self._capacity = CALLS_PER_S * engines
+        self._engine = kind
+        self._capacity = kind.calls_per_s * engines
         self._script = Script(seed=ENGINE_SEED)
         self._workflows: list[tuple[str, str]] = []  # those under way: id and app
         self._told: list[list[_Message]] = []  # the latest conversations of nobody in particular
@@ -71,7 +69,8 @@ class Asks:
     def _ask(self, at_s: float) -> Ask:
         dice = self._dice
         kinds: list[Kind] = ["well", "broken", "stranger", "failing"]
-        kind = dice.choices(kinds, (96, 1, 1, 2))[0]
+        weights = (96, 1, 1, 2 if self._engine.is_scripted else 0)
+        kind = dice.choices(kinds, weights)[0]
         named = dice.random() < 0.7
         headers, prompt = self._of_workflow() if named else ({}, self._of_nobody())
         manner = dice.choices(("patient", "leaves", "deadline"), (75, 10, 15))[0]
@@ -85,7 +84,7 @@ class Asks:
         more |= {"streamed": dice.random() < 0.6, "hasty": dice.random() < 0.2}
         ask = self._worded(prompt, kind, headers, at_s=at_s, **more)
         if not named:
-            self._told = [*self._told[-50:], [*prompt, _said("assistant", ask.says)]]
+            self._told = [*self._told[-50:], [*prompt, _said("assistant", ask.says or NOISE)]]
         return ask
 
     def _of_workflow(self) -> tuple[dict[str, str], list[_Message]]:
@@ -108,13 +107,13 @@ class Asks:
         before: list[_Message] = []
         if self._told and self._dice.random() < 0.3:
             before = self._told.pop(self._dice.randrange(len(self._told)))
-        if sum(len(each["content"]) for each in before) > MAX_PROMPT_BYTES // 2:
+        if sum(len(each["content"]) for each in before) > self._engine.max_prompt_bytes // 2:
             before = []
         return [*before, _said("user", self._words())]
 
     def _words(self) -> str:
-        """Mostly short, now and then long: 60 kB on average."""
-        size = int(MAX_PROMPT_BYTES * self._dice.betavariate(1, 3))
+        """Mostly short, now and then long: a quarter of the longest on average."""
+        size = int(self._engine.max_prompt_bytes * self._dice.betavariate(1, 3))
         return self._dice.randbytes(8 + size // 2).hex()
 
     def _worded(
@@ -122,18 +121,20 @@ class Asks:
     ) -> Ask:
         self._made += 1
         ask_id = f"{self._name}-{self._made}"
-        asked = {
-            "model": "nobody's" if kind == "stranger" else MODEL,
+        asked: dict[str, Any] = {
+            "model": "nobody's" if kind == "stranger" else self._engine.model,
             "messages": messages,
             "max_tokens": self._dice.randint(10, 50),
             "stream": more["streamed"],
         }
         if kind == "failing":
             asked["fail"] = self._dice.choice(["error", "unavailable"])
+        if self._engine.is_scripted:
+            more["says"] = self._right_text(asked)
+        else:
+            more["tokens"] = asked["max_tokens"]
+            asked |= full_length(streamed=more["streamed"])
         content = msgspec.json.encode(asked)
-        body = msgspec.convert(asked, Body)
-        limits = Limits(max_tokens=body.asked_tokens or 1)
-        said = self._script.reply(chat_prompt(body), limits, None)
         # What goes on to an engine, so that who hurts calls there can say which.
         names = {"X-Request-Id": ask_id, "User-Agent": ask_id}
         return Ask(
@@ -141,9 +142,19 @@ class Asks:
             kind=kind,
             headers={**headers, **names, "Content-Type": "application/json"},
             body=content[:-1] if kind == "broken" else content,
-            says="".join(said.tokens),
             **more,
         )
+
+    def _right_text(self, asked: dict[str, Any]) -> str:
+        body = msgspec.convert(asked, Body)
+        limits = Limits(max_tokens=body.asked_tokens or 1)
+        return "".join(self._script.reply(chat_prompt(body), limits, None).tokens)
+
+
+def full_length(*, streamed: bool) -> dict[str, Any]:
+    """What else an engine is to be asked for as many tokens as it may say, and their number."""
+    said: dict[str, Any] = {"ignore_eos": True}
+    return said | {"stream_options": {"include_usage": True}} if streamed else said
 
 
 def _said(role: str, content: str) -> _Message:

@@ -1,12 +1,9 @@
-"""Engines as processes behind proxies, and what is done to them."""
+"""What is done to engines under load."""
 
 import asyncio
-import os
 import random
-import signal
 from collections import Counter
 from collections.abc import Awaitable, Callable
-from pathlib import Path
 
 from tests.faults.faults import (
     Cut,
@@ -20,71 +17,7 @@ from tests.faults.faults import (
     Stop,
     WrongBody,
 )
-from tests.faults.proxy import OnHurt, Proxy
-from tests.kafka import free_ports
-from tests.processes import Process
-from tests.soak.asks import ENGINE_SEED, SLOTS, STEP_MS
-
-MAX_MODEL_LEN, KV_TOKENS = 1 << 17, 1 << 20
-PREFILL_TOKENS_PER_S = 1_000_000
-
-
-class Engine:
-    """A stand-in that can be killed, frozen and hurt."""
-
-    def __init__(self, directory: Path, number: int, seed: int, on_hurt: OnHurt) -> None:
-        engine_port, port = free_ports(2)
-        options = {
-            "--port": engine_port,
-            "--seed": ENGINE_SEED,
-            "--max-num-seqs": SLOTS,
-            "--step-ms": STEP_MS,
-            "--max-model-len": MAX_MODEL_LEN,
-            "--kv-tokens": KV_TOKENS,
-            "--prefill-tokens-per-s": PREFILL_TOKENS_PER_S,
-        }
-        arguments = [each for option in options.items() for each in option]
-        name = f"engine-{number}"
-        self.process = Process(directory, name, *arguments, module="kairos.sim.standin")
-        self.url = f"http://127.0.0.1:{engine_port}"  # past the proxy
-        self.proxy = Proxy(self.url, port=port, seed=seed, on_hurt=on_hurt)
-        self._frozen = False
-
-    async def start(self) -> None:
-        self.process.start()
-        await self.process.until_it_says("ready")
-        await self.proxy.listen()
-
-    async def crash(self) -> None:
-        """Its process dies: nobody listens."""
-        self.process.kill()
-        await self.proxy.refuse()
-
-    def freeze(self) -> None:
-        """Its process does nothing, not even say that it is well."""
-        os.kill(self.process.pid, signal.SIGSTOP)
-        self._frozen = True
-
-    def thaw(self) -> None:
-        os.kill(self.process.pid, signal.SIGCONT)
-        self._frozen = False
-
-    async def restore(self) -> None:
-        """Make it well, whatever was being done to it. Calls that it has stay as they are."""
-        self.proxy.heal()
-        self.proxy.accept_delay_s = 0.0
-        if self._frozen:
-            self.thaw()
-        if not self.process.runs:
-            self.process.start()
-        await self.process.until_it_says("ready")
-        if not self.proxy.listens:
-            await self.proxy.listen()
-
-    async def stop(self) -> None:
-        self.process.kill()
-        await self.proxy.refuse()
-
+from tests.soak.engine import Engine
 
 Blow = Callable[[Engine, random.Random], Awaitable[None]]
 

@@ -56,12 +56,14 @@ def session() -> aiohttp.ClientSession:
 async def call(
     session: aiohttp.ClientSession, url: str, ask: Ask, reads: Reads | None = None
 ) -> Outcome:
-    """Make the call. Whatever comes of it is its outcome. Not given who `reads` the answer, its
-    text must be what the call's says."""
+    """Make the call. Whatever comes of it is its outcome. Not given who `reads` the answer, it must
+    be what the call says of it: the text, or the number of tokens."""
     began = time.monotonic()
     retry_after = None
     try:
-        end, detail = await _ended(session, url, ask, reads or _right_text)
+        end, detail = await _ended(
+            session, url, ask, reads or (arrivals if ask.tokens else _right_text)
+        )
     except Ended as ended:
         end, detail, retry_after = ended.end, ended.detail, ended.retry_after
     # Bodies would be held to the end of the run.
@@ -119,6 +121,32 @@ async def _right_text(response: aiohttp.ClientResponse, ask: Ask) -> None:
         said = _text(await whole(response), "message")
     if said != ask.says:
         raise Ended("wrong answer", f"{said[:60]!r}, not {ask.says[:60]!r}")
+
+
+async def arrivals(response: aiohttp.ClientResponse, ask: Ask) -> list[float]:
+    """When the pieces of the answer came, in seconds since the epoch.
+
+    Raises:
+        Ended: it has not its full length, or is another call's.
+    """
+    instants, finish, usage, names = [], None, {}, set()
+    if response.content_type == "text/event-stream":
+        async for chunk in chunks(response, hasty=ask.hasty):
+            for choice in chunk["choices"]:
+                instants.append(time.time())
+                finish = choice.get("finish_reason") or finish
+            usage = chunk.get("usage") or usage
+            names.add(chunk["id"])
+    else:
+        answer = await whole(response)
+        instants = [time.time()]
+        finish, usage = answer["choices"][0]["finish_reason"], answer["usage"]
+        names.add(answer["id"])
+    if (finish, usage.get("completion_tokens")) != ("length", ask.tokens):
+        raise Ended("wrong answer", f"{finish}, {json.dumps(usage)}, not {ask.tokens} tokens")
+    if names != {f"chatcmpl-{ask.id}"}:
+        raise Ended("wrong answer", f"it is {', '.join(map(str, names))}")
+    return instants
 
 
 def _text(answer: Mapping[str, Any], part: str) -> str:

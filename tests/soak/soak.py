@@ -14,9 +14,10 @@ import aiohttp
 from kairos.live.factlog import read_facts
 from tests.faults.wire import Request
 from tests.soak import verdict
-from tests.soak.asks import SLOTS, Ask, Asks
-from tests.soak.chaos import Engine, torment
+from tests.soak.asks import Ask, Asks
+from tests.soak.chaos import torment
 from tests.soak.client import Outcome, call, session
+from tests.soak.engine import Engine, EngineKind
 from tests.soak.operator import Operator
 from tests.soak.served import Served
 from tests.soak.verdict import Ending, Sample
@@ -35,17 +36,19 @@ class Soak:
         *,
         seconds: float,
         seed: int,
+        kind: EngineKind,
         engines: int,
         show: Callable[[str], None],
     ) -> None:
         self._seconds, self._seed, self._show = seconds, seed, show
-        self._asks = Asks(seed, engines)
+        self._kind = kind
+        self._asks = Asks(seed, kind, engines)
         self._engines = [
-            Engine(directory, number, seed=seed + number, on_hurt=self._hurt)
+            Engine(kind, directory, number, seed=seed + number, on_hurt=self._hurt)
             for number in range(1, engines + 1)
         ]
         named = [
-            f'[[engine]]\nurl = "{each.proxy.url}"\nmax_num_seqs = {SLOTS}'
+            f'[[engine]]\nurl = "{each.proxy.url}"\nmax_num_seqs = {kind.slots}'
             for each in self._engines
         ]
         settings = directory / "kairos.toml"
@@ -115,7 +118,7 @@ class Soak:
 
     async def _probe(self) -> list[Outcome]:
         """As many calls as the engines take at once without one that waits; all is well by now."""
-        count = SLOTS * len(self._engines) // 2
+        count = self._kind.slots * len(self._engines) // 2
         async with session() as clients:
             return await asyncio.gather(
                 *(call(clients, self._kairos.url, self._asks.plain()) for _ in range(count))
@@ -138,7 +141,9 @@ class Soak:
     async def _sample(self) -> None:
         while self._kairos.process.runs:
             resident_bytes = self._kairos.resident_bytes()
-            self.samples.append(Sample(self._elapsed_s, resident_bytes, self._sent_bytes))
+            self.samples.append(
+                Sample(self._elapsed_s, resident_bytes, self.made, self._sent_bytes)
+            )
             await asyncio.sleep(verdict.SAMPLE_S)
 
     async def _progress(self) -> None:
@@ -180,11 +185,13 @@ class Soak:
     def _memory(self) -> str:
         first, last = (self.samples[each].resident_bytes / 1e6 for each in (0, -1))
         said = f"{first:.0f} MB at first, {last:.0f} MB at last"
-        growth = verdict.growth(self.samples)
-        if growth is None:
+        seen = verdict.growth(self.samples)
+        if seen is None:
             return f"{said}; too short a run to say how it grows"
-        grows, comes = growth
-        return f"{said}, {grows:+.0f} MB/hour in the second half; clients sent {comes:.0f} MB/hour"
+        return (
+            f"{said}, {seen.resident_mb:+.0f} MB/hour in the second half; clients sent "
+            f"{seen.sent_mb:.0f} MB/hour in {seen.calls:.0f} calls"
+        )
 
 
 def _counts(counter: Counter[Any]) -> str:

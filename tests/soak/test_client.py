@@ -1,6 +1,7 @@
 """The soak's client takes every way in which a call can end for what it is."""
 
 import asyncio
+import json
 from contextlib import asynccontextmanager, suppress
 
 import aiohttp
@@ -9,8 +10,9 @@ import pytest
 
 from tests.soak.asks import Asks
 from tests.soak.client import call
+from tests.soak.engine import STANDIN
 
-PLAIN = Asks(1, 1).plain()
+PLAIN = Asks(1, STANDIN, 1).plain()
 ASK = msgspec.structs.replace(PLAIN, says="yes no", patience_s=0.5)
 OVERDUE = msgspec.structs.replace(ASK, deadline_s=0.1)
 LEAVES = msgspec.structs.replace(ASK, leaves=True)
@@ -94,6 +96,32 @@ async def test_a_call_has_this_end(answer, ask, end):
         outcome = await call(session, url, ask)
     assert outcome.end == end
     assert outcome.ask == msgspec.structs.replace(ask, body=b"", says="")
+
+
+TOKENS = msgspec.structs.replace(ASK, says="", tokens=2)
+
+
+def counted(tokens=2, finish="length", name=ASK.id):
+    said = {
+        "id": f"chatcmpl-{name}",
+        "choices": [{"message": {"content": "yes no"}, "finish_reason": finish}],
+        "usage": {"completion_tokens": tokens},
+    }
+    return whole(json.dumps(said).encode())
+
+
+@pytest.mark.parametrize(
+    ("answer", "end"),
+    [
+        (counted(), "answered"),
+        (counted(tokens=1), "wrong answer"),
+        (counted(finish="stop"), "wrong answer"),
+        (counted(name="another"), "wrong answer"),
+    ],
+)
+async def test_of_noise_the_length_tells_and_whose_it_is(answer, end):
+    async with answering(answer) as url, aiohttp.ClientSession() as session:
+        assert (await call(session, url, TOKENS)).end == end
 
 
 async def test_nobody_there_is_no_answer():

@@ -3,6 +3,7 @@
 import pytest
 
 from tests.soak.chaos import BLOWS
+from tests.soak.engine import STANDIN
 from tests.soak.soak import Soak
 
 pytestmark = [pytest.mark.soak, pytest.mark.timeout(900)]
@@ -11,7 +12,7 @@ SECONDS = 120
 
 
 async def test_every_call_has_one_outcome_whatever_engines_do_and_nothing_is_left_behind(tmp_path):
-    soak = Soak(tmp_path, seconds=SECONDS, seed=1, engines=3, show=print)
+    soak = Soak(tmp_path, seconds=SECONDS, seed=1, kind=STANDIN, engines=3, show=print)
     wrong = await soak.run()
 
     print(soak.summary())

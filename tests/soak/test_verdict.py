@@ -1,5 +1,6 @@
 """Each thing that a soak looks for is seen where it is, and not where it is not."""
 
+import json
 from functools import partial
 
 import msgspec
@@ -11,6 +12,7 @@ from tests import build
 from tests.soak import verdict
 from tests.soak.asks import Ask, Asks
 from tests.soak.client import Outcome
+from tests.soak.engine import STANDIN, VLLM
 from tests.soak.verdict import Ending, Sample
 
 WELL = {"models": ["standin"], "running": 0, "max_num_seqs": 8, "kv_booked_tokens": 0}
@@ -211,11 +213,12 @@ def test_after_all_of_it_every_call_is_answered():
     assert "not answered: error 503" in next(verdict.of_recovery([outcome("error", detail="503")]))
 
 
-def samples(resident_mb_per_s, sent_mb_per_s=1.0, warm_up_mb=0.0):
+def samples(resident_mb_per_s, sent_mb_per_s=1.0, calls_per_s=0, warm_up_mb=0.0):
     return [
         Sample(
             float(second),
             int(1e8 + 1e6 * (resident_mb_per_s * second + warm_up_mb * (second < 30))),
+            calls_per_s * second,
             int(1e6 * sent_mb_per_s * second),
         )
         for second in range(120)
@@ -223,26 +226,45 @@ def samples(resident_mb_per_s, sent_mb_per_s=1.0, warm_up_mb=0.0):
 
 
 def test_memory_that_grows_as_fast_as_bodies_come_is_told():
-    assert verdict.growth(samples(1.0)) == pytest.approx((3600, 3600))
+    seen = verdict.growth(samples(1.0, calls_per_s=5))
+    rates = (seen.resident_mb, seen.sent_mb, seen.calls)
+    assert rates == pytest.approx((3600, 3600, 5 * 3600))
     assert list(verdict.of_memory(samples(1.0))) != []
     assert list(verdict.of_memory(samples(0.1))) == []
 
 
+def test_a_little_may_be_kept_of_a_short_call():
+    assert list(verdict.of_memory(samples(0.075, sent_mb_per_s=0, calls_per_s=10))) == []
+    assert list(verdict.of_memory(samples(0.085, sent_mb_per_s=0, calls_per_s=10))) != []
+    assert list(verdict.of_memory(samples(0.075, sent_mb_per_s=0))) != []
+
+
 def test_memory_is_looked_at_when_the_start_is_over():
-    assert verdict.growth(samples(0.0, warm_up_mb=50))[0] == pytest.approx(0)
+    assert verdict.growth(samples(0.0, warm_up_mb=50)).resident_mb == pytest.approx(0)
     assert verdict.growth(samples(1.0)[:74]) is None
     assert verdict.growth(samples(1.0)[:76]) is not None
     assert list(verdict.of_memory(samples(1.0)[:50])) == []
 
 
-def test_the_same_seed_asks_the_same():
-    def first(seed):
-        return [ask for ask, _ in zip(Asks(seed, 2), range(600), strict=False)]
+def asked(seed, kind):
+    return [ask for ask, _ in zip(Asks(seed, kind, 2), range(600), strict=False)]
 
-    assert first(1) == first(1) != first(2)
-    assert {each.kind for each in first(1)} == {"well", "broken", "stranger", "failing"}
-    assert any(each.leaves for each in first(1))
-    assert len({each.id for each in first(1)}) == 600
+
+def test_the_same_seed_asks_the_same():
+    assert asked(1, STANDIN) == asked(1, STANDIN) != asked(2, STANDIN)
+    assert {each.kind for each in asked(1, STANDIN)} == {"well", "broken", "stranger", "failing"}
+    assert any(each.leaves for each in asked(1, STANDIN))
+    assert len({each.id for each in asked(1, STANDIN)}) == 600
+
+
+def test_a_real_engine_is_asked_for_what_it_can_do_and_to_full_length():
+    asks = asked(1, VLLM)
+    assert {each.kind for each in asks} == {"well", "broken", "stranger"}
+    bodies = [json.loads(each.body) for each in asks if each.kind == "well"]
+    assert all(each["ignore_eos"] and "fail" not in each for each in bodies)
+    assert all(each.tokens and not each.says for each in asks)
+    longest = max(sum(len(m["content"]) for m in each["messages"]) for each in bodies)
+    assert longest < 4000  # bytes: its context has as many tokens
 
 
 @pytest.mark.parametrize(

@@ -30,6 +30,7 @@ _REFUSALS_IN_STREAM = ("waited_too_long", "queue_full", "no_instance")
 _SPARE_DESCRIPTORS = 8  # connections that are kept for a moment
 _SLACK_US = 30 * SECOND  # until Kairos has noticed, however slow this machine is
 _LEAKS = 0.8
+_KEPT_KB = 8  # of a call, however short: its reply for who asks again, its place in a workflow
 _WARM_UP_S = 45.0  # in which memory grows by what Kairos needs anyway
 _LAST_WORDS = 2000  # characters
 SAMPLE_S = 1.0  # between two of memory
@@ -41,7 +42,8 @@ Hurts = Mapping[str, Collection[str]]
 class Sample(msgspec.Struct, frozen=True):
     at_s: float
     resident_bytes: int  # of Kairos's process
-    sent_bytes: int  # bodies, by all clients so far
+    calls: int  # by all clients so far
+    sent_bytes: int  # of their bodies
 
 
 class Ending(msgspec.Struct, frozen=True, kw_only=True):
@@ -197,23 +199,37 @@ def of_recovery(outcomes: Iterable[Outcome]) -> Iterator[str]:
 def of_memory(samples: Sequence[Sample]) -> Iterator[str]:
     """Generous: what is kept of calls is bounded, but the bounds are not reached in minutes: in two
     of them it grew by 0.03 to 0.4 of what came. One who kept every body grew by 1.3 of it."""
-    grows, comes = growth(samples) or (0.0, 0.0)
-    if grows > _LEAKS * comes:
+    seen = growth(samples)
+    if seen and seen.resident_mb > _LEAKS * seen.sent_mb + _KEPT_KB * seen.calls / 1e3:
         yield (
-            f"resident memory grows by {grows:.0f} MB/hour where clients send {comes:.0f} MB/hour"
+            f"resident memory grows by {seen.resident_mb:.0f} MB/hour where clients send "
+            f"{seen.sent_mb:.0f} MB/hour in {seen.calls:.0f} calls"
         )
 
 
-def growth(samples: Sequence[Sample]) -> tuple[float, float] | None:
-    """Of the second half, by least squares, in MB/hour: resident memory, and what clients sent.
-    None of a run in which less than a burst and what lies between two can be judged."""
+class Growth(msgspec.Struct, frozen=True):
+    """In an hour."""
+
+    resident_mb: float
+    sent_mb: float
+    calls: float
+
+
+def growth(samples: Sequence[Sample]) -> Growth | None:
+    """Of the second half, by least squares. None of a run in which less than a burst and what lies
+    between two can be judged."""
     half = [each for each in samples[len(samples) // 2 :] if each.at_s >= _WARM_UP_S]
     if len(half) < BURST_EVERY_S / SAMPLE_S:
         return None
     at_h = [each.at_s / 3600 for each in half]
-    return (
-        statistics.linear_regression(at_h, [each.resident_bytes / 1e6 for each in half]).slope,
-        statistics.linear_regression(at_h, [each.sent_bytes / 1e6 for each in half]).slope,
+
+    def slope(values: Sequence[float]) -> float:
+        return statistics.linear_regression(at_h, values).slope
+
+    return Growth(
+        resident_mb=slope([each.resident_bytes / 1e6 for each in half]),
+        sent_mb=slope([each.sent_bytes / 1e6 for each in half]),
+        calls=slope([each.calls for each in half]),
     )
 
 
