@@ -43,12 +43,12 @@ class Ask(msgspec.Struct, frozen=True, kw_only=True):
 class Asks:
     """All calls of one seed, without an end."""
 
-    def __init__(self, seed: int, kind: EngineKind, engines: int) -> None:
-        """`engines`: how many there are, of that kind."""
+    def __init__(self, seed: int, engine: EngineKind, engines: int) -> None:
+        """`engines`: how many there are of it."""
         self._dice = random.Random(seed)
         self._name = f"soak-{seed}"
-        self._engine = kind
-        self._capacity = kind.calls_per_s * engines
+        self._engine = engine
+        self._capacity = engine.calls_per_s * engines
         self._script = Script(seed=ENGINE_SEED)
         self._workflows: list[tuple[str, str]] = []  # those under way: id and app
         self._told: list[list[_Message]] = []  # the latest conversations of nobody in particular

@@ -129,24 +129,31 @@ async def arrivals(response: aiohttp.ClientResponse, ask: Ask) -> list[float]:
     Raises:
         Ended: it has not its full length, or is another call's.
     """
-    instants, finish, usage, names = [], None, {}, set()
+    instants, answer = [], {}
     if response.content_type == "text/event-stream":
         async for chunk in chunks(response, hasty=ask.hasty):
-            for choice in chunk["choices"]:
+            _check_whose(chunk, ask)
+            if chunk.get("choices"):
                 instants.append(time.time())
-                finish = choice.get("finish_reason") or finish
-            usage = chunk.get("usage") or usage
-            names.add(chunk["id"])
+            # The reason comes with the last choice, usage after it.
+            answer |= {part: chunk[part] for part in ("choices", "usage") if chunk.get(part)}
     else:
         answer = await whole(response)
+        _check_whose(answer, ask)
         instants = [time.time()]
-        finish, usage = answer["choices"][0]["finish_reason"], answer["usage"]
-        names.add(answer["id"])
-    if (finish, usage.get("completion_tokens")) != ("length", ask.tokens):
-        raise Ended("wrong answer", f"{finish}, {json.dumps(usage)}, not {ask.tokens} tokens")
-    if names != {f"chatcmpl-{ask.id}"}:
-        raise Ended("wrong answer", f"it is {', '.join(map(str, names))}")
+    try:
+        tokens, reason = answer["usage"]["completion_tokens"], answer["choices"][0]["finish_reason"]
+    except (LookupError, TypeError):
+        raise Ended("wrong answer", f"{str(answer)[:60]!r}") from None
+    if (tokens, reason) != (ask.tokens, "length"):
+        raise Ended("wrong answer", f"{tokens} tokens, {reason}; not {ask.tokens}")
     return instants
+
+
+def _check_whose(answer: Mapping[str, Any], ask: Ask) -> None:
+    """Raises Ended: it is not this call's."""
+    if answer.get("id") != f"chatcmpl-{ask.id}":
+        raise Ended("wrong answer", f"it is {answer.get('id')!r}")
 
 
 def _text(answer: Mapping[str, Any], part: str) -> str:

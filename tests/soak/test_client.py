@@ -117,6 +117,7 @@ def counted(tokens=2, finish="length", name=ASK.id):
         (counted(tokens=1), "wrong answer"),
         (counted(finish="stop"), "wrong answer"),
         (counted(name="another"), "wrong answer"),
+        (whole(b'{"id": "chatcmpl-%s"}' % ASK.id.encode()), "wrong answer"),
     ],
 )
 async def test_of_noise_the_length_tells_and_whose_it_is(answer, end):
