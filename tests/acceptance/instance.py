@@ -21,7 +21,7 @@ class Instance:
         self.process = vllm_process(
             directory,
             number,
-            port=int(port),
+            port=port,
             model=model,
             max_num_seqs=max_num_seqs,
             scratch=scratch,

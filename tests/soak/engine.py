@@ -10,7 +10,7 @@ import msgspec
 
 from tests.faults.proxy import OnHurt, Proxy
 from tests.kafka import free_ports
-from tests.processes import Process
+from tests.processes import READY_S, Process
 from tests.vllm import READY_S as VLLM_READY_S
 from tests.vllm import vllm_process
 
@@ -59,7 +59,7 @@ def _vllm(directory: Path, number: int, port: int) -> Process:
 
 STANDIN = EngineKind(
     process=_standin,
-    ready_s=60.0,
+    ready_s=READY_S,
     model="standin",
     slots=8,
     calls_per_s=9.0,
@@ -87,7 +87,7 @@ class Engine:
     ) -> None:
         """`number`: from 1. `seed`: of what is done to its calls."""
         engine_port, port = free_ports(2)
-        self.process = kind.process(directory, number, int(engine_port))
+        self.process = kind.process(directory, number, engine_port)
         self.url = f"http://127.0.0.1:{engine_port}"  # past the proxy
         self.proxy = Proxy(self.url, port=port, seed=seed, on_hurt=on_hurt)
         self._ready_s = kind.ready_s

@@ -237,6 +237,8 @@ def test_a_little_may_be_kept_of_a_short_call():
     assert list(verdict.of_memory(samples(0.075, sent_mb_per_s=0, calls_per_s=10))) == []
     assert list(verdict.of_memory(samples(0.085, sent_mb_per_s=0, calls_per_s=10))) != []
     assert list(verdict.of_memory(samples(0.075, sent_mb_per_s=0))) != []
+    # And of long ones no more than without it.
+    assert list(verdict.of_memory(samples(0.81, calls_per_s=10))) != []
 
 
 def test_memory_is_looked_at_when_the_start_is_over():
