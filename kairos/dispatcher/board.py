@@ -8,20 +8,25 @@ import numpy.typing as npt
 
 from kairos.dispatcher.demand import Floats, Ints
 from kairos.dispatcher.ledger import Ledger
+from kairos.dispatcher.native import KERNEL, Kernel, Table, address
 from kairos.dispatcher.speed import Line, Pace
 from kairos.model import Instance
 
+_NONE: tuple[Sequence[Instance], Ints, int] = (), np.zeros(0, dtype=np.intp), 0
 _BUDGET = 2048  # prompt tokens of a step, where it is not told
 
 
 class Board:
     """A row for each instance, written anew when the ledger says that it has changed."""
 
-    def __init__(self, ledger: Ledger) -> None:
-        self._ledger = ledger
+    def __init__(self, ledger: Ledger, kernel: Kernel | None = KERNEL) -> None:
+        self._ledger, self._kernel = ledger, kernel
+        self.table = Table()  # where the kernel finds all this
         self._row_of: dict[str, int] = {}
         self._ids: list[str] = []  # by row
-        self._asked: tuple[list[Instance], Ints] = [], np.zeros(0, dtype=np.intp)
+        # Rows and their address: of the instances asked for last, and of one alone, by its id.
+        self._asked: tuple[Sequence[Instance], Ints, int] = _NONE
+        self._alone: dict[str, tuple[Ints, int]] = {}
         self._changes = 0  # of the ledger, that the rows have
         self._health = -1, 0.0  # changes that the rows have, until when these stay
         self._paces: list[Pace] = []
@@ -35,10 +40,18 @@ class Board:
         # Time per token of an answer with one call more, how much longer that is, time to the first
         # token of no prompt at all.
         self._speeds = np.zeros((3, 0))
-        self._prompt = np.zeros(3)
+        # By kind, of both lines `at_zero`, `slope` and `least`.
+        self._token_lines, self._prompt_lines = np.zeros((1, 3)), np.zeros((1, 3))
 
     def rows(self, instances: Sequence[Instance]) -> Ints:
         """Of instances that are here; up to date."""
+        return self._rows(instances)[0]
+
+    def rows_at(self, instances: Sequence[Instance]) -> int:
+        """For the kernel: the address of these."""
+        return self._rows(instances)[1]
+
+    def _rows(self, instances: Sequence[Instance]) -> tuple[Ints, int]:
         if self._changes != self._ledger.changes:
             for instance_id in self._ledger.changed_since(self._changes):
                 if instance_id in self._ledger.instances:
@@ -46,11 +59,22 @@ class Board:
             self._changes = self._ledger.changes
             self._write_speeds()
         if len(instances) == 1:  # beside others, that are asked for again
-            return np.array([self._row_of[instances[0].id]], dtype=np.intp)
-        if instances != self._asked[0]:
+            return self._rows_of_one(instances[0].id)
+        if instances is not self._asked[0] and instances != self._asked[0]:
             rows = np.array([self._row_of[each.id] for each in instances], dtype=np.intp)
-            self._asked = list(instances), rows
-        return self._asked[1]
+            self._asked = list(instances), rows, address(rows)
+        return self._asked[1:]
+
+    def _rows_of_one(self, instance_id: str) -> tuple[Ints, int]:
+        found = self._alone.get(instance_id)
+        if found is None:
+            rows = np.array([self._row_of[instance_id]], dtype=np.intp)
+            found = self._alone[instance_id] = rows, address(rows)
+        return found
+
+    def row(self, instance_id: str) -> int | None:
+        """Of an instance, once `rows` was asked for it."""
+        return self._row_of.get(instance_id)
 
     def running(self, rows: Ints) -> Floats:
         """Calls in flight."""
@@ -60,7 +84,7 @@ class Board:
     def capacities(self, rows: Ints, at: int) -> Floats:
         """Tokens for calls. One on which nothing runs takes a call that may not fit in the end: it
         will fit nowhere better."""
-        self._write_health(at)
+        self.renew_health(at)
         running, kv_tokens, _, unseen = self._values[:4].take(rows, axis=1)
         capacities: Floats = np.where(running > 0, kv_tokens - unseen, np.inf)
         return capacities
@@ -72,17 +96,21 @@ class Board:
 
     def computing(self, rows: Ints, at: int) -> Floats:
         """Tokens of prompts under way, as a share of what a step takes."""
-        for row in rows[self._values[7].take(rows) <= at].tolist():
-            self._write_computing(row, at)
+        self.renew_computing(rows, at)
         computing: Floats = self._values[6].take(rows)
         return computing
 
+    def renew_computing(self, rows: Ints, at: int) -> None:
+        """What prompts under way take changes by itself, as they are taken for computed."""
+        for row in rows[self._values[7].take(rows) <= at].tolist():
+            self.write_computing(row, at)
+
     def any_suspended(self, at: int) -> bool:
-        self._write_health(at)
+        self.renew_health(at)
         return self._any_suspended
 
     def suspended(self, rows: Ints, at: int) -> npt.NDArray[np.bool_]:
-        self._write_health(at)
+        self.renew_health(at)
         suspended: npt.NDArray[np.bool_] = self._values[4].take(rows) > 0
         return suspended
 
@@ -103,7 +131,9 @@ class Board:
 
     def compute_us(self, rows: Ints, tokens: Floats) -> Floats:
         """What so many tokens of a prompt add to the time to the first token."""
-        prompt = self._prompt if len(self._paces) == 1 else self._prompt.take(rows, axis=1)
+        prompt = self._of_each(self._prompt_lines)
+        if prompt.ndim > 1:
+            prompt = prompt.take(rows, axis=1)
         until_us = self._values[2].take(rows) * _at(prompt, tokens)
         compute_us: Floats = until_us - self._speeds[2].take(rows)
         return compute_us
@@ -115,18 +145,35 @@ class Board:
 
     def _write_speeds(self) -> None:
         """All anew: what one instance teaches is known of all of its kind."""
+        if len(self._paces) != len(self._token_lines):
+            self._token_lines = np.zeros((len(self._paces), 3))
+            self._prompt_lines = np.zeros((len(self._paces), 3))
+            self._tell_kernel()
+        for kind, pace in enumerate(self._paces):
+            self._token_lines[kind] = _numbers(pace.token)
+            self._prompt_lines[kind] = _numbers(pace.prompt)
+        if self._kernel is not None:
+            self._kernel.speeds(self.table)
+            return
         running, _, times = self._values[:3]
-        token = self._of_each([pace.token for pace in self._paces])
-        self._prompt = self._of_each([pace.prompt for pace in self._paces])
+        token = self._of_each(self._token_lines)
         next_us = times * _at(token, running + 1)
         self._speeds[0] = np.maximum(1.0, next_us)
         self._speeds[1] = next_us - times * _at(token, running)
-        self._speeds[2] = times * _at(self._prompt, 0.0)
+        self._speeds[2] = times * _at(self._of_each(self._prompt_lines), 0.0)
 
-    def _of_each(self, lines: list[Line]) -> Floats:
+    def _of_each(self, lines: Floats) -> Floats:
         """By row, from lines by kind, what `_at` needs; of the only kind alone, if there is one."""
-        known = np.array([(line.at_zero, line.slope, line.least) for line in lines])
-        return known[0] if len(known) == 1 else known.reshape(-1, 3)[self._kinds].T
+        return lines[0] if len(lines) == 1 else lines[self._kinds].T
+
+    def _tell_kernel(self) -> None:
+        """Where everything is now."""
+        table = self.table
+        table.rows = len(self._ids)
+        table.values, table.speeds = address(self._values), address(self._speeds)
+        table.kinds, table.versions = address(self._kinds), address(self.versions)
+        table.token_lines = address(self._token_lines)
+        table.prompt_lines = address(self._prompt_lines)
 
     def _write(self, instance: Instance) -> None:
         row = self._row_of.get(instance.id)
@@ -144,7 +191,7 @@ class Board:
         self._kinds[row] = self._kind(speed.pace)
         self.versions[row] = self._ledger.version(instance.id)
 
-    def _write_computing(self, row: int, at: int) -> None:
+    def write_computing(self, row: int, at: int) -> None:
         instance = self._ledger.instances.get(self._ids[row])
         share, until = 0.0, np.inf
         if instance is not None:
@@ -152,7 +199,8 @@ class Board:
             share = tokens / (instance.max_num_batched_tokens or _BUDGET)
         self._values[6, row], self._values[7, row] = share, until
 
-    def _write_health(self, at: int) -> None:
+    def renew_health(self, at: int) -> None:
+        """What instances say of themselves grows stale by itself."""
         health, (changes, until) = self._ledger.health, self._health
         if changes == health.changes and at <= until:
             return
@@ -166,7 +214,8 @@ class Board:
 
     def _new_row(self, instance_id: str) -> int:
         self._health = -1, 0.0
-        self._asked = [], np.zeros(0, dtype=np.intp)
+        self._asked = _NONE
+        self._alone.clear()
         gone = next((each for each in self._row_of if each not in self._ledger.instances), None)
         if gone is not None:
             row = self._row_of[instance_id] = self._row_of.pop(gone)
@@ -178,6 +227,7 @@ class Board:
         self._kinds = np.append(self._kinds, 0)
         self._values = np.append(self._values, np.zeros((8, 1)), axis=1)
         self._speeds = np.append(self._speeds, np.zeros((3, 1)), axis=1)
+        self._tell_kernel()
         return row
 
     def _kind(self, pace: Pace) -> int:
@@ -187,8 +237,14 @@ class Board:
         if len(self._paces) > len(self._row_of):  # some were of instances that left
             used, self._kinds = np.unique(self._kinds, return_inverse=True)
             self._paces = [self._paces[kind] for kind in used]
+            self._tell_kernel()
         self._paces.append(pace)
         return len(self._paces) - 1
+
+
+def _numbers(line: Line) -> tuple[float, float, float]:
+    slope = line.slope
+    return line.y - slope * line.x, slope, line.least
 
 
 def _at(lines: Floats, x: Floats | float) -> Floats:

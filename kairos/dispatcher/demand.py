@@ -17,6 +17,7 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
+from kairos.dispatcher.native import address
 from kairos.learnt import Distribution, exponential
 from kairos.model import SECOND, Instance, Request
 
@@ -117,6 +118,7 @@ class Curves:
         self._of_call: dict[str, _Row] = {}
         self._shares = np.ones((16, _GRID))
         self._widths = np.ones(16)
+        self._find_columns()
         self.changes = 0
 
     def row(self, kind: Hashable, request: Request, known: Distribution | None) -> int:
@@ -155,7 +157,16 @@ class Curves:
         if number == len(self._widths):
             self._shares = np.concatenate([self._shares, np.ones_like(self._shares)])
             self._widths = np.concatenate([self._widths, np.ones_like(self._widths)])
+            self._find_columns()
         return number
+
+    def _find_columns(self) -> None:
+        # For the kernel: where the shares are, row after row, and the widths.
+        self.columns = address(self._shares), address(self._widths)
+
+    def curve(self, row: int) -> tuple[int, float]:
+        """For the kernel: where the shares of a row are, and how many tokens lie between them."""
+        return self.columns[0] + row * _GRID * self._shares.itemsize, float(self._widths[row])
 
     def _draw(self, row: _Row) -> None:
         quantiles = np.asarray(row.distribution.quantiles)

@@ -3,6 +3,7 @@
 import numpy as np
 
 from kairos.dispatcher.demand import Floats, Ints
+from kairos.dispatcher.native import address
 
 _FIELDS = ("prompt", "begun_at", "lasts_us", "generated", "grows_from", "limit", "first_at")
 
@@ -15,6 +16,7 @@ class Flight:
         self._row_of: dict[str, int] = {}
         self._values = np.zeros((len(_FIELDS), 8))
         self._curves = np.zeros(8, dtype=np.intp)
+        self._find_columns()
         self.changes = 0
         self.prompt_tokens = 0.0  # of all
         self.ended_tokens = 0  # of answers that have ended
@@ -41,6 +43,7 @@ class Flight:
         if row == len(self._curves):
             self._values = np.concatenate([self._values, np.zeros_like(self._values)], axis=1)
             self._curves = np.concatenate([self._curves, np.zeros_like(self._curves)])
+            self._find_columns()
         self._ids.append(request_id)
         self._row_of[request_id] = row
         self._values[:, row] = (
@@ -55,6 +58,11 @@ class Flight:
         self._curves[row] = curve
         self.changes += 1
         self.prompt_tokens += prompt
+
+    def _find_columns(self) -> None:
+        # For the kernel: where the fields are, how far apart, and the curves.
+        stride = self._values.shape[1]
+        self.columns = address(self._values), stride, address(self._curves)
 
     def told(self, request_id: str, generated: int, at: int) -> None:
         """Its answer was so long at that instant."""

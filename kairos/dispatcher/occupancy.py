@@ -2,6 +2,7 @@
 until that changes or half of a slot is over."""
 
 from collections.abc import Callable, Sequence
+from functools import partial
 
 import msgspec
 import numpy as np
@@ -19,14 +20,17 @@ from kairos.dispatcher.demand import (
 )
 from kairos.dispatcher.flight import Flight
 from kairos.dispatcher.ledger import Ledger
+from kairos.dispatcher.native import Kernel, address
 from kairos.model import SECOND, Instance, Request
 
 # The share of the memory that is kept free by slot: for the next second, since steps last.
-_FREE: Floats = np.where(SLOT_AT_US < SECOND, 0.02, 0.0)
+FREE = 0.02
+_FREE: Floats = np.where(SLOT_AT_US < SECOND, FREE, 0.0)
 RENEWED_US = SLOT_US // 2  # forecasts are derived anew when they are so old
 _FEW = 8  # changes to less than one in so many calls are small: `BySurvival`
 _ZEROS = np.zeros(SLOTS)
 _NOTHING: Future = np.zeros((3, SLOTS))
+_NOTHING_AT = address(_NOTHING)
 Derive = Callable[[Ledger, Instance, int], Future]
 
 
@@ -34,39 +38,110 @@ class Occupancy:
     """The forecasts of all instances, by one way to derive them."""
 
     def __init__(self, ledger: Ledger, derive: Derive) -> None:
-        self._ledger, self._derive = ledger, derive
+        self.ledger, self._derive = ledger, derive
         self.board = Board(ledger)
         # By row of the board: of which version, when, and what was derived.
         self._versions = np.zeros(0, dtype=np.int64)
         self._derived_at = np.zeros(0, dtype=np.int64)
-        self._forecasts: Future = np.zeros((3, 0, SLOTS))
+        self.forecasts: Future = np.zeros((3, 0, SLOTS))
         # What was asked last: rows, state of the ledger and instant; and the answer.
         self._last: tuple[Ints | None, tuple[int, int], Future] = None, (0, 0), _NOTHING
 
     def of(self, instances: Sequence[Instance], at: int) -> Future:
         """3 x instances x SLOTS."""
-        rows, state = self.board.rows(instances), (self._ledger.changes, at)
+        rows, state = self.board.rows(instances), (self.ledger.changes, at)
         if rows is self._last[0] and state == self._last[1]:
             return self._last[2]
-        versions = self.board.versions
-        if len(self._versions) < len(versions):
-            self._add_rows(len(versions) - len(self._versions))
-        is_old = self._versions.take(rows) != versions.take(rows)
-        is_old |= at - self._derived_at.take(rows) >= RENEWED_US
-        for place in np.flatnonzero(is_old).tolist():
-            row = rows[place]
-            self._versions[row], self._derived_at[row] = versions[row], at
-            self._forecasts[:, row] = self._derive(self._ledger, instances[place], at)
-        future: Future = self._forecasts.take(rows, axis=1)
+        self.renew(instances, at)
+        future: Future = self.forecasts.take(rows, axis=1)
         if len(rows) > 1:
             self._last = rows, state, future
         return future
+
+    def renew(self, instances: Sequence[Instance], at: int) -> None:
+        """Derive anew what has changed, or is old."""
+        board = self.board
+        for place in self._stale(instances, at):
+            row = board.row(instances[place].id)
+            assert row is not None
+            self._versions[row], self._derived_at[row] = board.versions[row], at
+            self._write(row, instances[place], at)
+
+    def _stale(self, instances: Sequence[Instance], at: int) -> list[int]:
+        """Places among them."""
+        rows = self.board.rows(instances)
+        self._make_rows()
+        is_old = self._versions.take(rows) != self.board.versions.take(rows)
+        is_old |= at - self._derived_at.take(rows) >= RENEWED_US
+        return np.flatnonzero(is_old).tolist()
+
+    def _make_rows(self) -> None:
+        """For all that the board has."""
+        missing = len(self.board.versions) - len(self._versions)
+        if missing:
+            self._add_rows(missing)
+
+    def _write(self, row: int, instance: Instance, at: int) -> None:
+        self.forecasts[:, row] = self._derive(self.ledger, instance, at)
 
     def _add_rows(self, count: int) -> None:
         none = np.zeros(count, dtype=np.int64)  # a version that no instance has
         self._versions = np.concatenate([self._versions, none])
         self._derived_at = np.concatenate([self._derived_at, none])
-        self._forecasts = np.concatenate([self._forecasts, np.zeros((3, count, SLOTS))], axis=1)
+        self.forecasts = np.concatenate([self.forecasts, np.zeros((3, count, SLOTS))], axis=1)
+
+
+class CompiledOccupancy(Occupancy):
+    """By survival, by the kernel: the same to a rounding."""
+
+    def __init__(self, ledger: Ledger, kernel: Kernel) -> None:
+        super().__init__(ledger, BySurvival())
+        self._kernel, self._survival = kernel, BySurvival(kernel)
+        self._places = np.zeros(0, dtype=np.int64)
+        self._places_at = address(self._places)
+
+    def _stale(self, instances: Sequence[Instance], at: int) -> list[int]:
+        board, rows_at = self.board, self.board.rows_at(instances)
+        self._make_rows()
+        found = self._kernel.stale(
+            board.table, len(instances), rows_at, at, RENEWED_US, self._places_at
+        )
+        return self._places[:found].tolist() if found else []
+
+    def renew_computing(self, instances: Sequence[Instance], at: int) -> None:
+        """See `Board.renew_computing`."""
+        board, n = self.board, len(instances)
+        rows_at = board.rows_at(instances)
+        found = self._kernel.computed(board.table, n, rows_at, at, self._places_at)
+        for row in self._places[:found].tolist() if found else ():
+            board.write_computing(row, at)
+
+    def headroom(self, instances: Sequence[Instance], at: int) -> float:
+        """The most that is free now on any of them."""
+        board = self.board
+        self.renew(instances, at)
+        board.renew_health(at)
+        free: float = self._kernel.headroom(board.table, len(instances), board.rows_at(instances))
+        return free
+
+    def _write(self, row: int, instance: Instance, at: int) -> None:
+        ledger, table = self.ledger, self.board.table
+        flight, kept = ledger.flight(instance.id), _kept(ledger, instance, at)
+        kept_at = None if kept is None else address(kept)
+        if not flight:
+            self._kernel.forecast(table, row, _NOTHING_AT, 0.0, kept_at, 0.0)
+            return
+        derived = self._survival.derived(ledger, instance, flight, at)
+        free = FREE * (instance.kv_tokens or 0)
+        self._kernel.forecast(table, row, derived.held_at, derived.times(at), kept_at, free)
+
+    def _add_rows(self, count: int) -> None:
+        super()._add_rows(count)
+        self._places = np.zeros(len(self._versions), dtype=np.int64)
+        self._places_at = address(self._places)
+        table = self.board.table
+        table.forecasts = address(self.forecasts)
+        table.forecast_of, table.forecast_at = address(self._versions), address(self._derived_at)
 
 
 def by_modes(
@@ -100,6 +175,8 @@ class _Derived(msgspec.Struct, frozen=True):
     unfilled: float  # tokens of its last block, of each call
     tokens_per_us: float  # by which all their answers grow
     held: Future
+    held_at: int  # the address of that
+    held_now: float  # tokens, of it
 
     def is_good(self, flight: Flight, at: int) -> bool:
         changes = flight.changes - self.changes
@@ -109,15 +186,15 @@ class _Derived(msgspec.Struct, frozen=True):
             and (changes == 0 or _FEW * changes < len(flight))
         )
 
-    def then(self, at: int) -> Future:
-        """With the calls that began since, and without those that ended."""
+    def times(self, at: int) -> float:
+        """How many times as much is expected by now: with the calls that began since, and without
+        those that ended."""
         flight = self.flight
         more = self.share * (flight.prompt_tokens - self.prompt_tokens)
         more += self.unfilled * (len(flight) - self.calls)
         more += self.tokens_per_us * (at - self.at)
         more -= flight.ended_tokens - self.ended_tokens
-        future: Future = max(0.0, 1 + more / max(1.0, float(self.held[0, 0]))) * self.held
-        return future
+        return max(0.0, 1 + more / max(1.0, self.held_now))
 
 
 class BySurvival:
@@ -129,32 +206,45 @@ class BySurvival:
     large a share of what is expected of each slot. That takes a tenth of the time.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, kernel: Kernel | None = None) -> None:
+        self._together = _together if kernel is None else partial(_compiled_together, kernel)
         self._derived: dict[str, _Derived] = {}  # by instance id
 
     def __call__(self, ledger: Ledger, instance: Instance, at: int) -> Future:
-        flight = ledger.flight(instance.id)
-        kept = _kept(ledger, instance, at)
+        flight, kept = ledger.flight(instance.id), _kept(ledger, instance, at)
+        kept = _ZEROS if kept is None else kept
         if not flight:
             return np.array([kept, _ZEROS, kept])
+        derived = self.derived(ledger, instance, flight, at)
+        future: Future = derived.times(at) * derived.held
+        future[::2] += kept + _FREE * (instance.kv_tokens or 0)
+        return future
+
+    def derived(self, ledger: Ledger, instance: Instance, flight: Flight, at: int) -> _Derived:
+        """Of an instance on which calls are in flight, fit to be asked what is expected now."""
         derived = self._derived.get(instance.id)
         if derived is None:  # it may have come in the place of one that left
             here = ledger.instances
             self._derived = {name: each for name, each in self._derived.items() if name in here}
         if derived is None or not derived.is_good(flight, at):
-            derived = self._derived[instance.id] = _derive(ledger, instance, flight, at)
-        future = derived.then(at)
-        future[::2] += kept + _FREE * (instance.kv_tokens or 0)
-        return future
+            derived = self._derived[instance.id] = _derive(
+                ledger, instance, flight, at, self._together
+            )
+        return derived
 
 
-def _derive(ledger: Ledger, instance: Instance, flight: Flight, at: int) -> _Derived:
+# What the calls are expected to hold: of the flight, at, with a token of each answer in so many us,
+# of prompts that share, and tokens of its last block of each. And how many answers grow by now.
+Together = Callable[[Ledger, Flight, int, float, float, float], tuple[Future, int]]
+
+
+def _derive(
+    ledger: Ledger, instance: Instance, flight: Flight, at: int, together: Together
+) -> _Derived:
     token_us = ledger.token_us(instance.id)
-    generated = flight.generated(at, token_us)
     share = 1 - ledger.shared_tokens(instance.id) / max(1.0, flight.prompt_tokens)
     unfilled = ledger.unfilled_tokens(instance.id)
-    held = flight.prompts * share + generated + unfilled
-    delays_us = flight.delays_us(at)
+    held, growing = together(ledger, flight, at, token_us, share, unfilled)
     return _Derived(
         at=at,
         flight=flight,
@@ -164,18 +254,49 @@ def _derive(ledger: Ledger, instance: Instance, flight: Flight, at: int) -> _Der
         ended_tokens=flight.ended_tokens,
         share=share,
         unfilled=unfilled,
-        tokens_per_us=float(np.count_nonzero(delays_us == 0)) / token_us,
-        held=ledger.curves.together(
-            flight.curves, held, generated, flight.limits, token_us, delays_us
-        ),
+        tokens_per_us=float(growing) / token_us,
+        held=held,
+        held_at=address(held),
+        held_now=float(held[0, 0]),
     )
 
 
-def _kept(ledger: Ledger, instance: Instance, at: int) -> Floats:
+def _together(
+    ledger: Ledger, flight: Flight, at: int, token_us: float, share: float, unfilled: float
+) -> tuple[Future, int]:
+    generated = flight.generated(at, token_us)
+    held = flight.prompts * share + generated + unfilled
+    delays_us = flight.delays_us(at)
+    future = ledger.curves.together(
+        flight.curves, held, generated, flight.limits, token_us, delays_us
+    )
+    return future, int(np.count_nonzero(delays_us == 0))
+
+
+def _compiled_together(
+    kernel: Kernel,
+    ledger: Ledger,
+    flight: Flight,
+    at: int,
+    token_us: float,
+    share: float,
+    unfilled: float,
+) -> tuple[Future, int]:
+    future: Future = np.empty((3, SLOTS))
+    columns, stride, rows = flight.columns
+    growing = kernel.together(
+        *(len(flight), columns, stride, rows, *ledger.curves.columns),
+        *(at, token_us, share, unfilled, address(future)),
+    )
+    return future, growing
+
+
+def _kept(ledger: Ledger, instance: Instance, at: int) -> Floats | None:
     """Tokens that nobody holds, but are kept for calls that are likely to come back for them."""
-    kept = _ZEROS
+    kept = None
     for tokens, for_us in ledger.returns.kept(instance.id, at):
-        kept = kept + tokens * (for_us > SLOT_AT_US)
+        by_slot = tokens * (for_us > SLOT_AT_US)
+        kept = by_slot.astype(np.float64) if kept is None else kept + by_slot
     return kept
 
 

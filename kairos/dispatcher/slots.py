@@ -3,13 +3,17 @@
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import repeat
+from math import inf
 
+import msgspec
 import numpy as np
 
 from kairos.dispatcher.demand import SLOT_US, SLOTS, Floats, Future, Ints, expected, limit_of
 from kairos.dispatcher.ledger import Ledger
+from kairos.dispatcher.native import KERNEL, Kernel, Wanted, address
 from kairos.dispatcher.occupancy import (
     BySurvival,
+    CompiledOccupancy,
     Occupancy,
     by_modes,
     of_request,
@@ -55,10 +59,10 @@ class _Slots:
     def _capacities(self, instances: Sequence[Instance], at: int) -> Floats:
         return self._board.capacities(self._board.rows(instances), at)
 
-    def _not_suspended(self, instances: Sequence[Instance], at: int) -> list[Instance]:
+    def _not_suspended(self, instances: Sequence[Instance], at: int) -> Sequence[Instance]:
         rows = self._board.rows(instances)
         if not self._board.any_suspended(at):
-            return list(instances)
+            return instances
         suspended = self._board.suspended(rows, at)
         return [i for i, out in zip(instances, suspended, strict=True) if not out]
 
@@ -92,7 +96,7 @@ class _Slots:
         if not len(fitting):
             self._refused.add(kind, open_to, held)
         shares = peaks / self._board.sizes(self._board.rows(open_to))
-        return [open_to[row] for row in fitting], shares[fitting]
+        return [open_to[row] for row in fitting.tolist()], shares[fitting]
 
     def _close_kinds(self, state: tuple[int, ...], instances: Sequence[Instance], at: int) -> None:
         """Find kinds of requests that have room nowhere, whatever they hold at first."""
@@ -187,6 +191,105 @@ class TimeSlot(_Slots):
         return loads
 
 
+class Best(msgspec.Struct, frozen=True):
+    """Where a request would go that may go at once."""
+
+    instance: Instance
+    least_us: float  # what the request costs there, or where it costs less
+    with_room: Sequence[Instance]  # all that it could have gone to
+
+
+class CompiledChoice:
+    """What `Kairos` does by numpy, in one call of the kernel, for all instances at once."""
+
+    def __init__(self, occupancy: CompiledOccupancy, kernel: Kernel) -> None:
+        self._occupancy, self._board, self._ledger = occupancy, occupancy.board, occupancy.ledger
+        self._kernel = kernel
+        self._wanted = Wanted(spread=SPREAD, alike=ALIKE, alike_but_for_load=ALIKE_BUT_FOR_LOAD)
+        # By row, tokens of the prompt that calls hold there, and that are in the cache there; by
+        # place, what the kernel answers: shares and costs; and the least cost.
+        self._least_us = np.zeros(1)
+        self._make_columns(0)
+
+    def headroom(self, instances: Sequence[Instance], at: int) -> float:
+        """The most that is free now on any of them."""
+        return self._occupancy.headroom(instances, at)
+
+    def best(
+        self,
+        request: Request,
+        instances: Sequence[Instance],
+        cached: Mapping[str, int],
+        answer_tokens: float,
+        reserved: tuple[str, Floats] | None,
+        at: int,
+    ) -> Best | None:
+        """`answer_tokens`: expected; `reserved`: where, by slot, for another request."""
+        if not instances:
+            return None
+        self._occupancy.renew(instances, at)
+        self._board.renew_health(at)
+        if len(instances) > 1:
+            self._occupancy.renew_computing(instances, at)
+        if len(self._in_use) < self._board.table.rows:
+            self._make_columns(self._board.table.rows)
+        in_use = self._ledger.prefixes.in_use(request) if request.prefix else {}
+        self._want(request, answer_tokens, in_use, cached, reserved, at)
+        place = self._kernel.choose(
+            *(self._board.table, self._wanted, len(instances), self._board.rows_at(instances)),
+            *self._answers_at,
+        )
+        self._clear(in_use, cached)
+        if place < 0:
+            return None
+        with_room = [i for i, s in zip(instances, self._shares.tolist(), strict=False) if s < inf]
+        return Best(instances[place], float(self._least_us[0]), with_room)
+
+    def _make_columns(self, rows: int) -> None:
+        self._in_use, self._cached = np.zeros(rows), np.zeros(rows)
+        self._shares, self._costs = np.zeros(rows), np.zeros(rows)
+        answers = self._shares, self._costs, self._least_us
+        self._answers_at = [address(each) for each in answers]
+
+    def _want(
+        self,
+        request: Request,
+        answer_tokens: float,
+        in_use: Mapping[str, int],
+        cached: Mapping[str, int],
+        reserved: tuple[str, Floats] | None,
+        at: int,
+    ) -> None:
+        wanted, ledger = self._wanted, self._ledger
+        wanted.prompt_tokens, wanted.answer_tokens = request.prompt_tokens, answer_tokens
+        wanted.limit = limit_of(request)
+        wanted.curve, wanted.width = ledger.curves.curve(ledger.curve_of(request))
+        wanted.in_use = self._fill(self._in_use, in_use)
+        wanted.cached = self._fill(self._cached, cached)
+        wanted.kept_row = wanted.reserved_row = -1
+        if (kept := ledger.returns.kept_for(request, at)) is not None:
+            wanted.kept_row, wanted.kept_tokens = self._row(kept[0]), kept[1]
+        if reserved is not None:
+            wanted.reserved_row, wanted.reserved = self._row(reserved[0]), address(reserved[1])
+
+    def _row(self, instance_id: str) -> int:
+        row = self._board.row(instance_id)
+        return -1 if row is None else row
+
+    def _fill(self, column: Floats, known: Mapping[str, int]) -> int | None:
+        if not known:
+            return None
+        for instance_id, tokens in known.items():
+            if (row := self._board.row(instance_id)) is not None:
+                column[row] = tokens
+        return address(column)
+
+    def _clear(self, *known: Mapping[str, int]) -> None:
+        for column, each in zip((self._in_use, self._cached), known, strict=True):
+            if each:
+                column.fill(0.0)
+
+
 class Kairos(_Slots):
     """Ours: an instance is out that would be over its memory in any slot, with `SPREAD` standard
     deviations kept free; of the others, the one on which the request costs least time, its own and
@@ -198,8 +301,15 @@ class Kairos(_Slots):
     is more than the wait is likely to be.
     """
 
-    def __init__(self, ledger: Ledger) -> None:
-        super().__init__(ledger, Occupancy(ledger, BySurvival()))
+    def __init__(self, ledger: Ledger, kernel: Kernel | None = KERNEL) -> None:
+        """`kernel`: None, numpy does its work."""
+        self._compiled: CompiledChoice | None = None
+        if kernel is None:
+            super().__init__(ledger, Occupancy(ledger, BySurvival()))
+        else:
+            occupancy = CompiledOccupancy(ledger, kernel)
+            super().__init__(ledger, occupancy)
+            self._compiled = CompiledChoice(occupancy, kernel)
         self._warm: tuple[str, Instance] | None = None  # who waits for which instance
         self._waits_since: dict[str, int] = {}  # by request id: no wait is longer than it saves
 
@@ -207,12 +317,43 @@ class Kairos(_Slots):
         self, request: Request, instances: Sequence[Instance], busy: Sequence[Instance], at: int
     ) -> Instance | None:
         self._warm = None
+        cached = self._ledger.prefixes.match(request) if request.prefix else {}
+        best = self._best(request, instances, cached, at)
+        if best is None:
+            return None
+        here = cached.get(best.instance.id, 0)
+        warmer = {name for name, tokens in cached.items() if tokens > here}
+        warmer.difference_update(each.id for each in best.with_room if warmer)
+        if warmer:
+            waited_us = at - self._waits_since.get(request.id, at)
+            tokens = self._expected_tokens(request)
+            for each in (*instances, *busy):
+                if each.id in warmer:
+                    there = np.array([float(cached[each.id])])
+                    cost_us = float(self._costs_us(request, [each], there, tokens)[0])
+                    if waited_us + self._wait_us(request, each, at) + cost_us < best.least_us:
+                        self._wait_for(each, request.id, at)
+                        return None
+        self._waits_since.pop(request.id, None)
+        return best.instance
+
+    def headroom(self, instances: Sequence[Instance], at: int) -> float:
+        if self._compiled is None:
+            return super().headroom(instances, at)
+        open_to = self._not_suspended(instances, at)
+        return self._compiled.headroom(open_to, at) if open_to else 0.0
+
+    def _best(
+        self, request: Request, instances: Sequence[Instance], cached: Mapping[str, int], at: int
+    ) -> Best | None:
+        """`cached`: tokens of its prompt, by instance."""
+        if self._compiled is not None:
+            open_to = self._not_suspended(instances, at)
+            tokens = self._expected_tokens(request)
+            return self._compiled.best(request, open_to, cached, tokens, self._reserved, at)
         with_room, peaks = self._with_room(request, instances, at)
         if not with_room:
             return None
-        cached = self._ledger.prefixes.match(request) if request.prefix else {}
-        if len(with_room) == 1 and not cached:
-            return with_room[0]
         tokens, here = self._expected_tokens(request), _column(with_room, cached)
         costs = self._costs_us(request, with_room, here, tokens)
         least_us = costs.min()
@@ -222,19 +363,7 @@ class Kairos(_Slots):
         if len(alike) > 1:
             rows = self._board.rows(with_room)[alike]
             best = alike[(peaks[alike] + self._board.computing(rows, at)).argmin()]
-        if max(cached.values(), default=0) > here[best]:
-            warmer = {name for name, n in cached.items() if n > here[best]}
-            warmer.difference_update(each.id for each in with_room)
-            waited_us = at - self._waits_since.get(request.id, at)
-            for each in (*instances, *busy) if warmer else ():
-                if each.id in warmer:
-                    there = np.array([float(cached[each.id])])
-                    cost_us = float(self._costs_us(request, [each], there, tokens)[0])
-                    if waited_us + self._wait_us(request, each, at) + cost_us < least_us:
-                        self._wait_for(each, request.id, at)
-                        return None
-        self._waits_since.pop(request.id, None)
-        return with_room[int(best)]
+        return Best(with_room[int(best)], float(least_us), with_room)
 
     def returned(self, at: int) -> Iterator[str]:
         return self._ledger.returns.waiting(at)

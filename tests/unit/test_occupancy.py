@@ -90,7 +90,7 @@ def test_rows_of_instances_that_left_are_used_again():
         mean = BySurvival()(made, instance, n)[0]
         assert (occupancy.of([INSTANCE, instance], n)[0][1] == mean).all()
         made.leave(instance.id)
-    assert len(occupancy._forecasts[0]) <= 3
+    assert len(occupancy.forecasts[0]) <= 3
     assert occupancy.board._values.shape[1] <= 3
     assert len(occupancy.board._paces) <= 4
 

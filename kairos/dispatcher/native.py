@@ -1,0 +1,99 @@
+"""The compiled arithmetic of `forecast.c`; `KERNEL` is None where it was not compiled, and numpy
+does the same.
+
+It is compiled as Kairos is installed (`scripts/compile_forecast.py`). The library that is loaded is
+that of the very source beside it: its name has a hash of it. Ours.
+"""
+
+import ctypes
+import hashlib
+from collections.abc import Callable
+from importlib.resources import files
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+_INT, _FLOAT, _ADDRESS = ctypes.c_int64, ctypes.c_double, ctypes.c_void_p
+
+
+class Table(ctypes.Structure):
+    """Addresses of columns, a row for each instance; `forecast.c` says what they hold."""
+
+    _fields_ = [
+        ("rows", _INT),
+        ("values", _ADDRESS),
+        ("speeds", _ADDRESS),
+        ("kinds", _ADDRESS),
+        ("token_lines", _ADDRESS),
+        ("prompt_lines", _ADDRESS),
+        ("forecasts", _ADDRESS),
+        ("versions", _ADDRESS),
+        ("forecast_of", _ADDRESS),
+        ("forecast_at", _ADDRESS),
+    ]
+
+
+class Wanted(ctypes.Structure):
+    """A request that is to be placed."""
+
+    _fields_ = [
+        ("prompt_tokens", _FLOAT),
+        ("answer_tokens", _FLOAT),
+        ("limit", _FLOAT),
+        ("curve", _ADDRESS),
+        ("width", _FLOAT),
+        ("in_use", _ADDRESS),
+        ("cached", _ADDRESS),
+        ("kept_row", _INT),
+        ("kept_tokens", _FLOAT),
+        ("reserved_row", _INT),
+        ("reserved", _ADDRESS),
+        ("spread", _FLOAT),
+        ("alike", _FLOAT),
+        ("alike_but_for_load", _FLOAT),
+    ]
+
+
+class Kernel:
+    """The functions of `forecast.c`. They take arrays by `address`: contiguous ones, of 64-bit
+    numbers, that live as long as the call."""
+
+    def __init__(self, library: ctypes.CDLL) -> None:
+        def function(name: str, result: type | None, *arguments: type) -> Callable[..., Any]:
+            found = library[name]
+            found.restype, found.argtypes = result, arguments
+            return found
+
+        table, wanted = ctypes.POINTER(Table), ctypes.POINTER(Wanted)
+        self.speeds = function("kairos_speeds", None, table)
+        self.stale = function("kairos_stale", _INT, table, _INT, _ADDRESS, _INT, _INT, _ADDRESS)
+        self.computed = function("kairos_computed", _INT, table, _INT, _ADDRESS, _INT, _ADDRESS)
+        self.headroom = function("kairos_headroom", _FLOAT, table, _INT, _ADDRESS)
+        self.forecast = function(
+            "kairos_forecast", None, table, _INT, _ADDRESS, _FLOAT, _ADDRESS, _FLOAT
+        )
+        self.together = function(
+            "kairos_together",
+            _INT,
+            *(_INT, _ADDRESS, _INT, *[_ADDRESS] * 3, *[_FLOAT] * 4, _ADDRESS),
+        )
+        self.choose = function("kairos_choose", _INT, table, wanted, _INT, *[_ADDRESS] * 4)
+
+
+def address(array: npt.NDArray[np.float64] | npt.NDArray[np.int64]) -> int:
+    """Of its first element."""
+    found: int = array.__array_interface__["data"][0]
+    return found
+
+
+def load() -> Kernel | None:
+    folder = files("kairos.dispatcher")
+    digest = hashlib.sha256(folder.joinpath("forecast.c").read_bytes()).hexdigest()[:12]
+    try:
+        return Kernel(ctypes.CDLL(str(folder.joinpath(f"forecast-{digest}.so"))))
+    except OSError:
+        return None
+
+
+KERNEL = load()
