@@ -4,14 +4,13 @@ import time
 from collections.abc import Callable
 from typing import Protocol
 
-import aiohttp
-
 from kairos.errors import UpstreamFailed
 from kairos.events import Event, Failed, Finished, FirstToken
 from kairos.live.body import Body
 from kairos.live.exchange import Exchange
 from kairos.live.identity.conversation import MAX_ANSWER_BYTES
 from kairos.live.sse import SseReader, Usage, usage_of
+from kairos.live.upstream import Answer
 
 OnCounted = Callable[[int], None]
 
@@ -85,15 +84,13 @@ class Answering:
         """What becomes of the call, as soon as its stream has said so: there clients may leave,
         without waiting for the engine to end it."""
 
-    async def forward(
-        self, instance_id: str, response: aiohttp.ClientResponse, exchange: Exchange
-    ) -> Event:
+    async def forward(self, instance_id: str, response: Answer, exchange: Exchange) -> Event:
         """Return Finished or Failed.
 
         Raises:
             EngineError: see `tries_again`.
             UpstreamFailed: it is no answer, or ends before its end.
-            aiohttp.ClientError, OSError: the connection broke, or brought nothing in time.
+            OSError: the connection broke, or brought nothing in time.
         """
         if 300 <= response.status < 400:
             # Neither we nor the client, who would go around the queue, should go there.
@@ -104,15 +101,16 @@ class Answering:
             if name.lower() not in _HOP_BY_HOP
         ]
         if response.status in _INSTANCE_FAILED and self._tries_again:
-            error = await _read_some(response.content)
+            error = await _read_some(response)
             raise EngineError(instance_id, response.status, headers, error)
-        if response.content_type == "text/event-stream":
+        kind = response.content_type
+        if kind == "text/event-stream":
             exchange.streams = True
             return await self._forward_stream(instance_id, response, headers, exchange)
-        if response.content_type == "application/json":
+        if kind == "application/json":
             return await self._forward_json(instance_id, response, headers, exchange)
         await exchange.start(response.status, headers)
-        async for data in response.content.iter_any():
+        async for data in response.iter_any():
             await exchange.body(data, more=True)
         await exchange.body(b"", more=False)
         return self._ended(response.status, None)
@@ -127,13 +125,13 @@ class Answering:
     async def _forward_json(
         self,
         instance_id: str,
-        response: aiohttp.ClientResponse,
+        response: Answer,
         headers: list[tuple[bytes, bytes]],
         exchange: Exchange,
     ) -> Event:
         """Forward the answer whole, so that it has a length and its usage can be read; one that
         is very large, as it comes. Raises UpstreamFailed: it is no JSON, whatever it says."""
-        content, answer = response.content, bytearray()
+        content, answer = response, bytearray()
         while not content.at_eof() and len(answer) <= _USAGE_LIMIT_BYTES:
             answer += await content.readany()
         if content.at_eof():
@@ -153,7 +151,7 @@ class Answering:
     async def _forward_stream(
         self,
         instance_id: str,
-        response: aiohttp.ClientResponse,
+        response: Answer,
         headers: list[tuple[bytes, bytes]],
         exchange: Exchange,
     ) -> Event:
@@ -162,13 +160,13 @@ class Answering:
         self._streams[self._request_id] = reader
         came = bytearray()  # before the first event was whole
         seen = reader if self._reads_stream else None
-        pieces = _Pieces(response.content, seen, self._stall_s)
+        pieces = _Pieces(response, seen, self._stall_s)
         while data := await pieces.next():
             forward = reader.feed(data) if self._reads_stream else data
             if not exchange.started:
                 came += data
                 if reader.error is not None and self._tries_again:
-                    came += await _read_some(response.content)
+                    came += await _read_some(response)
                     raise EngineError(instance_id, response.status, headers, bytes(came))
                 if not forward and self._reads_stream and not reader.events:
                     continue
@@ -209,9 +207,7 @@ class Answering:
 class _Pieces:
     """A stream, as it comes from an engine."""
 
-    def __init__(
-        self, content: aiohttp.StreamReader, reader: SseReader | None, stall_s: float
-    ) -> None:
+    def __init__(self, content: Answer, reader: SseReader | None, stall_s: float) -> None:
         """`reader`: of its events, where they are read."""
         self._content = content
         self._reader = reader
@@ -234,7 +230,7 @@ class _Pieces:
         return data
 
 
-async def _read_some(content: aiohttp.StreamReader) -> bytes:
+async def _read_some(content: Answer) -> bytes:
     """What is left, as far as it is worth keeping."""
     found = bytearray()
     while not content.at_eof() and len(found) < _ERROR_BYTES:

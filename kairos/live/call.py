@@ -4,8 +4,6 @@ import asyncio
 from collections.abc import Callable
 from typing import Any, Protocol
 
-import aiohttp
-
 from kairos.errors import (
     DeadlinePassed,
     KairosError,
@@ -37,7 +35,7 @@ KEEP_ALIVE_S = 5.0  # between comments in a stream that waits for its turn
 STREAMING_ROUTES = {"/v1/chat/completions", "/v1/completions", "/v1/responses"}
 
 # By it vLLM orders what waits inside it, lower first. It wins over the body's `priority`.
-_PRIORITY = "X-Vllm-Priority"
+_PRIORITY = b"X-Vllm-Priority"
 # Of the client's headers only these go on: credentials, and headers by which vLLM can be steered
 # past the queue (`X-Vllm-Priority`), do not.
 _FORWARDED = (b"content-type", b"accept", b"traceparent", b"tracestate", b"baggage", b"user-agent")
@@ -214,12 +212,11 @@ class Call:
                 "processes of a pool must name the same engines"
             )
         url = upstream.url(self._scope["path"], self._scope["query_string"].decode("latin-1"))
-        headers = {"X-Request-Id": self._request.id, **upstream.headers}
-        for name, value in self._scope["headers"]:
-            if name in _FORWARDED:
-                headers[name.decode("latin-1")] = value.decode("latin-1")
+        forwarded = {name: value for name, value in self._scope["headers"] if name in _FORWARDED}
+        headers = [(b"X-Request-Id", self._request.id.encode()), *upstream.raw_headers]
+        headers += forwarded.items()
         if turn.priority is not None:
-            headers[_PRIORITY] = str(turn.priority)
+            headers.append((_PRIORITY, b"%d" % turn.priority))
         method = self._scope["method"]
         response = await self._engine.send(
             instance_id, method, url, headers, self._body.content, streams=self._body.stream
@@ -229,7 +226,7 @@ class Call:
         except asyncio.CancelledError:  # nobody waits for the rest
             response.close()
             raise
-        except (aiohttp.ClientError, OSError) as error:
+        except OSError as error:
             cause = type(error).__name__
             if not exchange.started:
                 raise UpstreamUnreachable(instance_id, cause, refused=False) from error

@@ -1,12 +1,10 @@
 """The engine adapter: carries calls to OpenAI-compatible upstreams over kept-alive connections."""
 
 import asyncio
-import io
 from collections.abc import Iterable
 from itertools import count
 from typing import Any, Self
 
-import aiohttp
 from yarl import URL
 
 from kairos.config import ANSWER_S, STALL_S
@@ -22,13 +20,8 @@ from kairos.errors import (
 )
 from kairos.events import Dispatch, Refuse
 from kairos.live.sse import SseReader
+from kairos.live.upstream import Answer, Connections, Headers, Limit, Refused
 from kairos.model import SECOND
-
-# Below the 5 s after which vLLM's and llama.cpp's servers close an idle connection, so that a call
-# does not meet a connection that is being closed at that moment.
-KEEPALIVE_S = 4.0
-CONNECT_TIMEOUT_S = 5.0
-_LARGE_BODY_BYTES = 1 << 19
 
 
 class Upstream:
@@ -39,6 +32,7 @@ class Upstream:
         self._base_url = base_url.rstrip("/")
         self._urls: dict[str, URL] = {}
         self.headers = {"Authorization": f"Bearer {api_key}"} if api_key else {}
+        self.raw_headers = [(name.encode(), value.encode()) for name, value in self.headers.items()]
 
     def url(self, path: str, query: str = "") -> URL:
         if query:
@@ -68,9 +62,9 @@ class HttpEngine:
         """`stall_s`: so long a stream may bring no event, its beginning included; `answer_s`: so
         long an answer that comes whole may take."""
         self.stall_s = stall_s
-        self._timeouts = {
-            True: aiohttp.ClientTimeout(sock_connect=CONNECT_TIMEOUT_S, sock_read=stall_s),
-            False: aiohttp.ClientTimeout(sock_connect=CONNECT_TIMEOUT_S, total=answer_s),
+        self._limits = {
+            True: Limit(stall_s),
+            False: Limit(answer_s, answer_s),
         }
         self.upstreams = {upstream.id: upstream for upstream in upstreams}
         self.streams: dict[str, SseReader] = {}  # answers under way, by request id
@@ -78,20 +72,15 @@ class HttpEngine:
         self._turns = count(1)
         self._tasks: dict[str, asyncio.Task[Any]] = {}  # of the calls that are expected
         self._given_up: dict[str, KairosError] = {}  # of those that are to end, wherever they are
-        self._session: aiohttp.ClientSession | None = None
+        self._connections: Connections | None = None
 
     async def __aenter__(self) -> Self:
-        self._session = aiohttp.ClientSession(
-            connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=KEEPALIVE_S),
-            cookie_jar=aiohttp.DummyCookieJar(),
-            auto_decompress=False,
-            skip_auto_headers=("User-Agent", "Accept-Encoding", "Accept"),
-        )
+        self._connections = Connections()
         return self
 
     async def __aexit__(self, *_raised: object) -> None:
-        if self._session is not None:
-            await self._session.close()
+        if self._connections is not None:
+            self._connections.close()
 
     def expect(self, request_id: str) -> asyncio.Future[Dispatch]:
         """A future of the command that says which instance will serve the request."""
@@ -167,37 +156,20 @@ class HttpEngine:
         instance_id: str,
         method: str,
         url: URL,
-        headers: dict[str, str],
+        headers: Headers,
         body: bytes,
         *,
         streams: bool,
-    ) -> aiohttp.ClientResponse:
+    ) -> Answer:
         """Send the call and return once the engine's status and headers are here.
 
         Raises:
             UpstreamUnreachable: no connection, or it ended before an answer began, or none began
                 in time.
         """
-        assert self._session is not None, "used outside of `async with`"
-        data = io.BytesIO(body) if len(body) > _LARGE_BODY_BYTES else body or None
+        assert self._connections is not None, "used outside of `async with`"
         try:
-            async with asyncio.timeout(self.stall_s if streams else None):
-                return await self._session.request(
-                    method,
-                    url,
-                    data=data,
-                    headers=headers,
-                    allow_redirects=False,
-                    timeout=self._timeouts[streams],
-                )
-        except (aiohttp.ClientError, TimeoutError, OSError) as error:
-            cause, refused = type(error).__name__, _was_refused(error)
-            raise UpstreamUnreachable(instance_id, cause, refused=refused) from error
-
-
-def _was_refused(error: Exception) -> bool:
-    """Whether nothing listens there: what else keeps a connection from being made, such as too many
-    open files here, says nothing of the instance."""
-    return isinstance(error, aiohttp.ClientConnectorError) and isinstance(
-        error.os_error, ConnectionRefusedError
-    )
+            return await self._connections.send(method, url, headers, body, self._limits[streams])
+        except (TimeoutError, OSError) as error:
+            refused = isinstance(error, Refused)
+            raise UpstreamUnreachable(instance_id, type(error).__name__, refused=refused) from error

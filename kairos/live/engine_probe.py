@@ -9,11 +9,12 @@ import aiohttp
 import msgspec
 
 from kairos.errors import SetupError
-from kairos.live.engine import CONNECT_TIMEOUT_S, KEEPALIVE_S, Upstream
+from kairos.live.engine import Upstream
 from kairos.live.engine_limits import model_limits
 from kairos.live.engine_status import read_metrics
 from kairos.live.inquiry import read_start
 from kairos.live.sse import SseReader
+from kairos.live.upstream import CONNECT_S, KEEPALIVE_S
 
 ALONE = "calibrate an engine that nobody else uses meanwhile"
 IDLE_PROBES, IDLE_PROBE_S = 100, 0.05
@@ -200,7 +201,5 @@ def session() -> aiohttp.ClientSession:
     return aiohttp.ClientSession(
         connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=KEEPALIVE_S),
         cookie_jar=aiohttp.DummyCookieJar(),
-        timeout=aiohttp.ClientTimeout(
-            total=None, sock_connect=CONNECT_TIMEOUT_S, sock_read=SILENCE_S
-        ),
+        timeout=aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_S, sock_read=SILENCE_S),
     )

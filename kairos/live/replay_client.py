@@ -15,10 +15,10 @@ import aiohttp
 import msgspec
 
 from kairos.errors import KairosError, SetupError
-from kairos.live.engine import KEEPALIVE_S
 from kairos.live.llm import ANSWER_BYTES, cause, headers_with, read_answer
 from kairos.live.patience import ATTEMPT
 from kairos.live.sse import SseReader, Usage, usage_of
+from kairos.live.upstream import KEEPALIVE_S
 from kairos.model import Request
 from kairos.workload.retries import RETRIES, is_tried_again
 
