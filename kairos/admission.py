@@ -78,12 +78,13 @@ class Admission:
             raise WorkflowCancelled
         check_servable(request, self._ledger, self._models)
         self._budgets.check(request, at)
-        if len(self._queues) >= self._max_waiting and not self._may_take_a_place(request):
+        if len(self._queues) >= self._max_waiting and not self._may_take_a_place(request, at):
             raise QueueFull(len(self._queues), self._queues.retry_after_s(at))
 
-    def _may_take_a_place(self, request: Request) -> bool:
+    def _may_take_a_place(self, request: Request, at: int) -> bool:
         """In a queue that is full: another's."""
-        has_begun = self._knowledge.positions.has_begun(workflow_key(request))
+        positions, workflow = self._knowledge.positions, workflow_key(request)
+        has_begun = positions.has_begun(workflow) and not positions.is_idle(workflow, at)
         return has_begun and len(self._newcomers) > 0
 
     def let_in(self, request: Request) -> None:

@@ -125,12 +125,14 @@ class Balancer:
                 request that arrived is refused; the state is as before.
         """
         assert at >= self.at, f"{at} is before {self.at}"
-        self._begin(at)
+        is_known = False
         if isinstance(event, Arrived):
-            if event.request.id in self._workflow_of:
-                return []
-            self.knowledge.positions.forget_idle(at)
-            self._admission.check(event.request, at)
+            is_known = event.request.id in self._workflow_of
+            if not is_known:  # before anything changes: one that is refused leaves no trace
+                self._admission.check(event.request, at)
+        self._begin(at)
+        if is_known:
+            return []
         self._take_in(event, at)
         refused = self._refuse(self._admission.given_up(event, at), at)
         frees_no_room = isinstance(event, _FREES_NO_ROOM) and not refused
