@@ -67,13 +67,13 @@ class Orchestrator:
         if self.began_at is None:
             self.began_at = at
         self.expire(at)
-        arrives = isinstance(event, Arrived) and self._tracker.row(event.request.id) is None
+        begins = isinstance(event, Arrived) and self._tracker.row(event.request.id) is None
         ended = self._tracker.observe(record)
-        if isinstance(event, Arrived) and arrives:
+        if isinstance(event, Arrived) and begins:
             request_id = event.request.id
             refused = (each for each in ended if each.request.id == request_id)  # at once
             self._arrived(event, at, self._tracker.row(request_id) or next(refused))
-        if isinstance(event, Returned):
+        elif isinstance(event, Returned):
             self._positions.returned(event.request_id)
         for command in record.commands:
             if isinstance(command, Dispatch):

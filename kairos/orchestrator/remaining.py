@@ -61,12 +61,11 @@ def remaining_of_chain(spans: Sequence[Span]) -> dict[str, Remaining] | None:
             return None
         before = span.id
     result: dict[str, Remaining] = {}
-    work_us, stages, gap_us, censored, began_at = 0, 0, 0, False, None
-    for span in reversed(spans):
+    work_us, gap_us, censored, began_at = 0, 0, False, None
+    for stages, span in enumerate(reversed(spans), start=1):
         if began_at is not None:
             gap_us += max(0, began_at - span.finished_at)
         work_us += span.execution_us
-        stages += 1
         censored = censored or span.outcome != "finished"
         result[span.id] = Remaining(
             work_us=work_us, stages=stages, gap_us=gap_us, censored=censored
