@@ -34,6 +34,8 @@ from kairos.scheduler.queues import WaitQueues
 
 RETRIES = 2  # of a call, on instances that have not had it
 TURNED_AWAY = ("queue_full", "too_late")  # as a request arrived
+# Facts after which some may be.
+_GIVES_UP = frozenset({Arrived, InstanceJoined, InstanceLeft, Returned, WorkflowEnded, Tick})
 _MAX_CANCELLED = 10_000  # workflows of which further calls are refused
 
 
@@ -118,6 +120,8 @@ class Admission:
 
     def given_up(self, event: Event, at: int) -> list[Refuse]:
         """Those that are here and are to be refused now that this was taken in."""
+        if type(event) not in _GIVES_UP:
+            return []
         match event:
             case Arrived(request=request) if needs_us := self._needs_too_long(request, at):
                 return [Refuse(request.id, request.model, "too_late", needs_us=needs_us)]

@@ -11,6 +11,7 @@ from collections import deque
 from collections.abc import Callable
 from functools import partial
 from itertools import count
+from operator import itemgetter
 from typing import Any
 
 from kairos.admission import TURNED_AWAY, Admission
@@ -48,6 +49,7 @@ from kairos.scheduler.queue import BACKFILL, MAX_WAIT_US, OVERTAKEN, PASSED_OVER
 from kairos.scheduler.queues import WaitQueues
 
 MAX_WAITING = 10_000
+_by_key = itemgetter(0)
 _FREES_NO_ROOM = frozenset({WorkflowEnded, ProfilesLearnt})
 
 
@@ -220,12 +222,13 @@ class Balancer:
         self.circuits.forget(event.instance_id)
 
     def _queue(self, request: Request, at: int) -> None:
-        self._workflow_of[request.id] = workflow_key(request)
+        workflow = self._workflow_of[request.id] = workflow_key(request)
         self.knowledge.arrived(request, at)
         self.ledger.returns.arrived(request, at)
         self._queues.push(request, at)
         self._admission.let_in(request)
-        self._rekey(workflow_key(request))
+        if not self.knowledge.is_alone(workflow):
+            self._rekey(workflow)
 
     def _judge(self, event: Finished | Failed | Cancelled | Returned, at: int) -> None:
         """What the end of a call says of the instance that had it."""
@@ -294,7 +297,8 @@ class Balancer:
         kept: set[str] = set()  # ids of instances left alone for requests that are overdue
         open_queues = self._queues.open()
         while open_queues:
-            model = min(open_queues, key=lambda m: open_queues[m].head_key(at))
+            heads = [(queue.head_key(at), model) for model, queue in open_queues.items()]
+            _, model = min(heads, key=_by_key) if len(heads) > 1 else heads[0]
             queue = open_queues[model]
             dispatch = self._first(model, queue, kept, at)
             if logged is not None:

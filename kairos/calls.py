@@ -24,7 +24,7 @@ _OUTCOMES: dict[type, Outcome] = {
     Failed: "failed",
     Cancelled: "cancelled",
 }
-_OF_CALLS = frozenset({Arrived, FirstToken, Finished, Failed, Cancelled, Returned})
+OF_CALLS: frozenset[type] = frozenset({Arrived, FirstToken, Finished, Failed, Cancelled, Returned})
 _REFUSALS: dict[str, Outcome] = {
     "no_other": "failed",
     "cancelled": "cancelled",
@@ -74,7 +74,7 @@ class CallTracker:
     def observe(self, record: Record) -> list[CallRow]:
         """Take the next record; return the calls that it ended."""
         ended: list[CallRow] = []
-        if type(record.event) in _OF_CALLS:
+        if type(record.event) in OF_CALLS:
             self._hear(record.event, record.at, ended)
         for command in record.commands:
             if isinstance(command, Dispatch):

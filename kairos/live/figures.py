@@ -9,7 +9,6 @@ from collections.abc import Iterator, Sequence
 
 from prometheus_client.core import CounterMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
-from prometheus_client.utils import floatToGoString
 
 
 class Count(Collector):
@@ -53,7 +52,7 @@ class Times(Collector):
         self._sum += seconds
 
     def collect(self) -> Iterator[Metric]:
-        names = [floatToGoString(each) for each in (*self._bounds, float("inf"))]
+        names = [*(str(float(each)) for each in self._bounds), "+Inf"]
         buckets, total = [], 0
         for name, count in zip(names, self._counts, strict=True):
             total += count
