@@ -11,6 +11,7 @@ import heapq
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator
+from itertools import islice
 from pathlib import Path
 from random import Random
 
@@ -96,9 +97,9 @@ class Brain:
         )
         self._runtime = Runtime(self.balancer, self, self, observers)
         # Room for as many calls as are to run, of which each waits for no memory.
-        spare = 0 if size.waiting else size.running
+        spare = 0 if size.waiting else max(8, size.running)
         for number in range(size.instances):
-            self._feed(InstanceJoined(_instance(f"instance{number}", size.running + spare)))
+            self.tell(InstanceJoined(_instance(f"instance{number}", size.running + spare)))
         self._fill(size)
 
     def close(self) -> None:
@@ -116,6 +117,15 @@ class Brain:
 
     def refuse(self, command: Refuse) -> None:
         raise AssertionError(f"nothing is refused here: {command}")
+
+    def expect(self, request: Request) -> None:
+        """A call that is told of from outside."""
+        self._calls[request.id] = _Call(request, _Workflow(request.workflow_id, "app0", 0), 1)
+
+    def forget(self, request_id: str) -> None:
+        """Such a call has ended. What it cost is forgotten too."""
+        del self._calls[request_id], self._running[request_id]
+        self.costs_us.clear()
 
     def run(self, calls: int) -> None:
         """Until so many more calls have ended."""
@@ -145,21 +155,21 @@ class Brain:
         if call.first_at is None:
             call.first_at = self._at
             heapq.heappush(self._due, (self._at + call.tokens * TOKEN_US, request_id))
-            self._feed(FirstToken(request_id))
+            self.tell(FirstToken(request_id))
         else:
             self._end(call)
 
     def _end(self, call: _Call) -> None:
         request, workflow = call.request, call.workflow
         del self._running[request.id], self._calls[request.id]
-        self._feed(Finished(request.id, request.prompt_tokens, call.tokens, 0))
+        self.tell(Finished(request.id, request.prompt_tokens, call.tokens, 0))
         self.ended += 1
         workflow.tokens = request.prompt_tokens + call.tokens
         workflow.last = request.id
         if workflow.calls < CALLS:
             self._ask(workflow)
         else:
-            self._feed(WorkflowEnded("default", workflow.id))
+            self.tell(WorkflowEnded("default", workflow.id))
             self._begin()
 
     def _begin(self) -> None:
@@ -190,7 +200,7 @@ class Brain:
         )
         tokens = 1 + int(draw(4.6 + agent / AGENTS, 0.6))
         self._calls[request.id] = _Call(request, workflow, tokens)
-        self._feed(Arrived(request))
+        self.tell(Arrived(request))
 
     def _each_second(self) -> None:
         told = {
@@ -199,11 +209,11 @@ class Brain:
             if call.first_at is not None
         }
         if told:
-            self._feed(Progressed(dict(list(told.items())[:PROGRESS_LIMIT])))
+            self.tell(Progressed(dict(islice(told.items(), PROGRESS_LIMIT))))
         ledger = self.balancer.ledger
         for name, each in ledger.instances.items():
             used = ledger.held_tokens(name, self._at) / (each.kv_tokens or 1)
-            self._feed(InstanceStatus(name, kv_used=min(0.9, used), running=ledger.running(name)))
+            self.tell(InstanceStatus(name, kv_used=min(0.9, used), running=ledger.running(name)))
         self._measured(LEARNING, self._learn)
         self._log.flush()
 
@@ -211,15 +221,38 @@ class Brain:
         self.orchestrator.expire(self._at)
         learnt = self.learner.step()
         if learnt is not None:
-            self._feed(learnt)
+            self.tell(learnt)
 
-    def _feed(self, event: Event) -> None:
+    def tell(self, event: Event) -> None:
         self._measured(type(event).__name__, lambda: self._runtime.feed(event))
 
     def _measured(self, kind: str, work: Callable[[], None]) -> None:
         began = time.process_time_ns()
         work()
         self.costs_us[kind].append((time.process_time_ns() - began) / 1e3)
+
+
+def open_workflows(brain: Brain, count: int) -> None:
+    """So many more workflows of which all calls have ended, and whose end was not told."""
+    tell, first = brain.tell, len(brain.orchestrator)
+    at = brain.now()
+    for number in range(first, first + count):
+        for call in range(CALLS):
+            request = Request(
+                id=f"open{number}-{call}",
+                workflow_id=f"open{number}",
+                app="app0",
+                agent=f"agent{call}",
+                workflow_started_at=at,
+                arrived_at=at,
+                prompt_tokens=100,
+                completion_tokens=256,
+            )
+            brain.expect(request)
+            tell(Arrived(request))
+            tell(FirstToken(request.id))
+            tell(Finished(request.id, 100, 100, 0))
+            brain.forget(request.id)
 
 
 def _instance(name: str, seqs: int) -> Instance:
