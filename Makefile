@@ -76,6 +76,7 @@ bench: $(INSTALLED)  ## what the gateway, learning, ranking, queueing, placing a
 	@PYTHONPATH=client $(BIN)/python -m bench.identity
 	@$(BIN)/python -m bench.learning
 	@$(BIN)/python -m bench.placement
+	@$(BIN)/python -m bench.brain
 	@$(BIN)/python -m bench.bus
 	@$(BIN)/python -m bench.ranks
 	@$(BIN)/python -m bench.simulation

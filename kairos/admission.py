@@ -34,6 +34,8 @@ from kairos.scheduler.queues import WaitQueues
 
 RETRIES = 2  # of a call, on instances that have not had it
 TURNED_AWAY = ("queue_full", "too_late")  # as a request arrived
+# Facts after which some may be.
+_GIVES_UP = frozenset({Arrived, InstanceJoined, InstanceLeft, Returned, WorkflowEnded, Tick})
 _MAX_CANCELLED = 10_000  # workflows of which further calls are refused
 
 
@@ -78,12 +80,13 @@ class Admission:
             raise WorkflowCancelled
         check_servable(request, self._ledger, self._models)
         self._budgets.check(request, at)
-        if len(self._queues) >= self._max_waiting and not self._may_take_a_place(request):
+        if len(self._queues) >= self._max_waiting and not self._may_take_a_place(request, at):
             raise QueueFull(len(self._queues), self._queues.retry_after_s(at))
 
-    def _may_take_a_place(self, request: Request) -> bool:
+    def _may_take_a_place(self, request: Request, at: int) -> bool:
         """In a queue that is full: another's."""
-        has_begun = self._knowledge.positions.has_begun(workflow_key(request))
+        positions, workflow = self._knowledge.positions, workflow_key(request)
+        has_begun = positions.has_begun(workflow) and not positions.is_idle(workflow, at)
         return has_begun and len(self._newcomers) > 0
 
     def let_in(self, request: Request) -> None:
@@ -117,6 +120,8 @@ class Admission:
 
     def given_up(self, event: Event, at: int) -> list[Refuse]:
         """Those that are here and are to be refused now that this was taken in."""
+        if type(event) not in _GIVES_UP:
+            return []
         match event:
             case Arrived(request=request) if needs_us := self._needs_too_long(request, at):
                 return [Refuse(request.id, request.model, "too_late", needs_us=needs_us)]

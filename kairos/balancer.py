@@ -11,6 +11,8 @@ from collections import deque
 from collections.abc import Callable
 from functools import partial
 from itertools import count
+from operator import itemgetter
+from typing import Any
 
 from kairos.admission import TURNED_AWAY, Admission
 from kairos.dispatcher.circuits import Circuits
@@ -34,6 +36,7 @@ from kairos.events import (
     Record,
     Refuse,
     Returned,
+    Tick,
     WorkflowEnded,
 )
 from kairos.model import Budget, Request
@@ -46,7 +49,8 @@ from kairos.scheduler.queue import BACKFILL, MAX_WAIT_US, OVERTAKEN, PASSED_OVER
 from kairos.scheduler.queues import WaitQueues
 
 MAX_WAITING = 10_000
-_FREES_NO_ROOM = WorkflowEnded | ProfilesLearnt
+_by_key = itemgetter(0)
+_FREES_NO_ROOM = frozenset({WorkflowEnded, ProfilesLearnt})
 
 
 class Balancer:
@@ -96,6 +100,22 @@ class Balancer:
         self.at = 0  # when the last fact was told
         self._drained_at = 0
 
+        self._taken: dict[type, Callable[[Any, int], None]] = {
+            Arrived: lambda event, at: self._queue(event.request, at),
+            FirstToken: lambda event, at: self.ledger.first_token(event.request_id, at),
+            Finished: self._end,
+            Failed: self._end,
+            Cancelled: self._end,
+            Returned: self._return,
+            Progressed: lambda event, at: self.ledger.progressed(event.completion_tokens, at),
+            InstanceStatus: self.ledger.status,
+            InstanceJoined: self._join,
+            InstanceLeft: self._leave,
+            WorkflowEnded: self._end_workflow,
+            ProfilesLearnt: self._learn,
+            Tick: lambda event, at: None,  # noqa: ARG005
+        }
+
     @property
     def waiting(self) -> int:
         return len(self._queues)
@@ -125,16 +145,19 @@ class Balancer:
                 request that arrived is refused; the state is as before.
         """
         assert at >= self.at, f"{at} is before {self.at}"
-        self._begin(at)
+        is_known = False
         if isinstance(event, Arrived):
-            if event.request.id in self._workflow_of:
-                return []
-            self.knowledge.positions.forget_idle(at)
-            self._admission.check(event.request, at)
+            is_known = event.request.id in self._workflow_of
+            if not is_known:  # before anything changes: one that is refused leaves no trace
+                self._admission.check(event.request, at)
+        self._begin(at)
+        if is_known:
+            return []
         self._take_in(event, at)
-        refused = self._refuse(self._admission.given_up(event, at), at)
-        frees_no_room = isinstance(event, _FREES_NO_ROOM) and not refused
-        return refused if frees_no_room else refused + self._drain(at)
+        given_up = self._admission.given_up(event, at)
+        if given_up:
+            return self._refuse(given_up, at) + self._drain(at)
+        return [] if type(event) in _FREES_NO_ROOM else self._drain(at)
 
     def replay(self, record: Record) -> None:
         """Apply one fact with what another balancer decided on it, and decide nothing.
@@ -156,7 +179,7 @@ class Balancer:
             for each in here
             if isinstance(each, Dispatch) and each.request_id not in self.ledger
         }
-        if dispatched or refused or not isinstance(event, _FREES_NO_ROOM):
+        if dispatched or refused or type(event) not in _FREES_NO_ROOM:
             self._drain(at, deque(dispatched.values()))
 
     def _begin(self, at: int) -> None:
@@ -164,54 +187,48 @@ class Balancer:
         self._queues.renew_some()
 
     def _take_in(self, event: Event, at: int) -> None:
-        match event:
-            case Arrived(request=request):
-                self._queue(request, at)
-            case Finished() | Failed() | Cancelled():
-                if event.request_id in self._workflow_of:
-                    self._judge(event, at)
-                    finished = event if isinstance(event, Finished) else None
-                    self._rekey(self._forget(event.request_id, at, finished))
-            case Returned():
-                if event.request_id in self.ledger:
-                    self._judge(event, at)
-                    self._take_back(event.request_id, at)
-            case WorkflowEnded(tenant=tenant, workflow_id=workflow_id):
-                self.knowledge.workflow_ended((tenant, workflow_id))
-                if event.cancelled:
-                    self._admission.cancelled((tenant, workflow_id))
-                else:
-                    self._rekey((tenant, workflow_id))
-            case ProfilesLearnt():
-                self.knowledge.learn(event)
-                self._queues.start_renewing()
-            case _:
-                self._note(event, at)
+        self._taken[type(event)](event, at)
 
-    def _note(self, event: Event, at: int) -> None:
-        """What is told of calls in flight and of instances."""
-        match event:
-            case FirstToken(request_id=request_id):
-                self.ledger.first_token(request_id, at)
-            case Progressed(completion_tokens=completion_tokens):
-                self.ledger.progressed(completion_tokens, at)
-            case InstanceStatus():
-                self.ledger.status(event, at)
-            case InstanceJoined(instance=instance):
-                self.ledger.join(instance)
-                self._queues.forget_pace()
-                self._admission.joined(instance)
-            case InstanceLeft(instance_id=instance_id):
-                self.ledger.leave(instance_id)
-                self.circuits.forget(instance_id)
+    def _end(self, event: Finished | Failed | Cancelled, at: int) -> None:
+        if event.request_id in self._workflow_of:
+            self._judge(event, at)
+            finished = event if isinstance(event, Finished) else None
+            self._rekey(self._forget(event.request_id, at, finished))
+
+    def _return(self, event: Returned, at: int) -> None:
+        if event.request_id in self.ledger:
+            self._judge(event, at)
+            self._take_back(event.request_id, at)
+
+    def _end_workflow(self, event: WorkflowEnded, at: int) -> None:  # noqa: ARG002
+        workflow = event.tenant, event.workflow_id
+        self.knowledge.workflow_ended(workflow)
+        if event.cancelled:
+            self._admission.cancelled(workflow)
+        else:
+            self._rekey(workflow)
+
+    def _learn(self, event: ProfilesLearnt, at: int) -> None:  # noqa: ARG002
+        self.knowledge.learn(event)
+        self._queues.start_renewing()
+
+    def _join(self, event: InstanceJoined, at: int) -> None:  # noqa: ARG002
+        self.ledger.join(event.instance)
+        self._queues.forget_pace()
+        self._admission.joined(event.instance)
+
+    def _leave(self, event: InstanceLeft, at: int) -> None:  # noqa: ARG002
+        self.ledger.leave(event.instance_id)
+        self.circuits.forget(event.instance_id)
 
     def _queue(self, request: Request, at: int) -> None:
-        self._workflow_of[request.id] = workflow_key(request)
+        workflow = self._workflow_of[request.id] = workflow_key(request)
         self.knowledge.arrived(request, at)
         self.ledger.returns.arrived(request, at)
         self._queues.push(request, at)
         self._admission.let_in(request)
-        self._rekey(workflow_key(request))
+        if not self.knowledge.is_alone(workflow):
+            self._rekey(workflow)
 
     def _judge(self, event: Finished | Failed | Cancelled | Returned, at: int) -> None:
         """What the end of a call says of the instance that had it."""
@@ -266,18 +283,22 @@ class Balancer:
 
     def _rekey(self, workflow: WorkflowKey) -> None:
         """Something happened to the workflow."""
-        calls = self.knowledge.in_flight(workflow)
-        self._queues.rekey(each for each in calls if each.id not in self.ledger)
+        if self._queues:
+            calls = self.knowledge.in_flight(workflow)
+            self._queues.rekey(each for each in calls if each.id not in self.ledger)
 
     def _drain(self, at: int, logged: deque[Dispatch] | None = None) -> list[Command]:
         """Dispatch what fits; or what is `logged`, of requests that wait, and nothing else. Either
         way it is worked out whose turn it is, which says who is overdue."""
         self._drained_at = at
         commands: list[Command] = []
+        if not self._queues and not logged:
+            return commands
         kept: set[str] = set()  # ids of instances left alone for requests that are overdue
-        open_queues = {model: queue for model, queue in self._queues.by_model.items() if queue}
+        open_queues = self._queues.open()
         while open_queues:
-            model = min(open_queues, key=lambda m: open_queues[m].head_key(at))
+            heads = [(queue.head_key(at), model) for model, queue in open_queues.items()]
+            _, model = min(heads, key=_by_key) if len(heads) > 1 else heads[0]
             queue = open_queues[model]
             dispatch = self._first(model, queue, kept, at)
             if logged is not None:
@@ -308,7 +329,9 @@ class Balancer:
         self, model: str | None, queue: WaitQueue, kept: set[str], at: int
     ) -> Dispatch | None:
         """Whose turn it is in the queue, and where it would go."""
-        serving = [i for i in self.ledger.serving(model) if i.id not in kept]
+        serving = self.ledger.serving(model)
+        if kept:
+            serving = [i for i in serving if i.id not in kept]
         if self.circuits:
             running = self.ledger.running
             serving = [i for i in serving if self.circuits.takes(i.id, running(i.id), at)]

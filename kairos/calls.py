@@ -8,10 +8,12 @@ from kairos.events import (
     Arrived,
     Cancelled,
     Dispatch,
+    Event,
     Failed,
     Finished,
     FirstToken,
     Record,
+    Refuse,
     Returned,
 )
 from kairos.model import Request
@@ -22,6 +24,7 @@ _OUTCOMES: dict[type, Outcome] = {
     Failed: "failed",
     Cancelled: "cancelled",
 }
+OF_CALLS: frozenset[type] = frozenset({Arrived, FirstToken, Finished, Failed, Cancelled, Returned})
 _REFUSALS: dict[str, Outcome] = {
     "no_other": "failed",
     "cancelled": "cancelled",
@@ -71,27 +74,36 @@ class CallTracker:
     def observe(self, record: Record) -> list[CallRow]:
         """Take the next record; return the calls that it ended."""
         ended: list[CallRow] = []
-        match record.event:
-            case Arrived(request=request):
-                self._open.setdefault(request.id, CallRow(request))
-            case FirstToken(request_id=request_id):
-                row = self._open.get(request_id)
-                if row is not None and row.first_token_at is None:
-                    row.first_token_at = record.at
-            case Returned(request_id=request_id):
-                self._told_return(request_id)
-            case Finished() | Failed() | Cancelled() as fact:
-                self._told_end(fact, record.at, ended)
+        if type(record.event) in OF_CALLS:
+            self._hear(record.event, record.at, ended)
         for command in record.commands:
-            if not isinstance(command, Dispatch):
-                outcome = _REFUSALS.get(command.reason, "refused")
-                row = self._end(command.request_id, outcome, record.at, ended)
+            if isinstance(command, Dispatch):
+                row = self._open.get(command.request_id)
                 if row is not None:
-                    row.why = command.reason
-            elif command.request_id in self._open:
-                row = self._open[command.request_id]
-                row.dispatch, row.dispatched_at = command, record.at
+                    row.dispatch, row.dispatched_at = command, record.at
+            else:
+                self._told_refusal(command, record.at, ended)
         return ended
+
+    def _hear(self, event: Event, at: int, ended: list[CallRow]) -> None:
+        if isinstance(event, Arrived):
+            request = event.request
+            if request.id not in self._open:
+                self._open[request.id] = CallRow(request)
+        elif isinstance(event, FirstToken):
+            row = self._open.get(event.request_id)
+            if row is not None and row.first_token_at is None:
+                row.first_token_at = at
+        elif isinstance(event, Finished | Failed | Cancelled):
+            self._told_end(event, at, ended)
+        elif isinstance(event, Returned):
+            self._told_return(event.request_id)
+
+    def _told_refusal(self, refusal: Refuse, at: int, ended: list[CallRow]) -> None:
+        outcome = _REFUSALS.get(refusal.reason, "refused")
+        row = self._end(refusal.request_id, outcome, at, ended)
+        if row is not None:
+            row.why = refusal.reason
 
     def _told_return(self, request_id: str) -> None:
         row = self._open.get(request_id)

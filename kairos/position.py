@@ -174,6 +174,15 @@ class Positions:
         workflow = self._workflows.get(key)
         return workflow is not None and workflow.begun
 
+    def is_idle(self, key: WorkflowKey, at: int) -> bool:
+        """Whether the workflow, if it is known, will be forgotten by the next call that arrives."""
+        workflow = self._workflows.get(key)
+        return (
+            workflow is not None
+            and not workflow.in_flight
+            and workflow.seen_at <= at - self._idle_us
+        )
+
     def returned(self, request_id: str) -> None:
         """It waits once more. What it had of its instance is neither served nor waited for."""
         if request_id in self._calls:

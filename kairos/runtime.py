@@ -3,7 +3,7 @@
 from collections.abc import Callable
 
 from kairos.balancer import Balancer
-from kairos.events import Dispatch, Event, Record, Refuse
+from kairos.events import Dispatch, Event, Record
 from kairos.ports import Clock, Engine
 
 Observer = Callable[[Record], None]
@@ -35,8 +35,7 @@ class Runtime:
         for observe in self._observers:
             observe(record)
         for command in commands:
-            match command:
-                case Dispatch():
-                    self._engine.dispatch(command)
-                case Refuse():
-                    self._engine.refuse(command)
+            if isinstance(command, Dispatch):
+                self._engine.dispatch(command)
+            else:
+                self._engine.refuse(command)

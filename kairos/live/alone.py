@@ -40,7 +40,7 @@ class Alone:
         self._engine = engine
         self.learner = learner
         kept = () if self._store is None else (self._store,)
-        watching = (*observers, *kept, self.learner.observe)
+        watching = (*observers, *kept, self.learner.orchestrator.observe)
         self.runtime = Runtime(balancer, engine, WallClock(), watching)
         if self._store is not None:
             recall(self.runtime, self.learner, self._store)

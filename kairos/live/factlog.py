@@ -43,7 +43,7 @@ class FactLog:
         if len(self._pending) >= _PENDING_LIMIT_BYTES:
             self._lost += 1
             return
-        self._pending += self._encoder.encode(record)
+        self._encoder.encode_into(record, self._pending, -1)
         self._pending += b"\n"
         if len(self._pending) >= _FLUSH_BYTES:
             self.flush()

@@ -4,21 +4,23 @@ Labels are instances and outcomes only: agents' and tenants' names are the clien
 they would grow without bound, and tell one tenant of another.
 """
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
-from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
+from prometheus_client import CollectorRegistry, Counter, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from kairos.balancer import Balancer
-from kairos.calls import CallTracker
+from kairos.calls import CallRow, CallTracker
 from kairos.errors import KairosError
 from kairos.events import InstanceLeft, InstanceStatus, Record, Returned
+from kairos.live.figures import Count, Times
 from kairos.model import SECOND
 from kairos.orchestrator.orchestrator import Orchestrator
 
 _STALE_US = 3 * SECOND  # what an engine said of itself before that is not how it is now
 _TRUSTED = {"closed": 1.0, "half-open": 0.5, "open": 0.0}
+_OUTCOMES = ("finished", "failed", "cancelled", "refused")
 _SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300)
 
 
@@ -39,26 +41,20 @@ class Telemetry(Collector):
         self._told: dict[str, tuple[int, InstanceStatus]] = {}  # by instance, the last and when
         self._tracker = CallTracker()
         self._registry = CollectorRegistry()
-        calls = Counter(
-            "kairos_calls", "LLM calls that ended", ["outcome"], registry=self._registry
-        )
-        self._calls = {o: calls.labels(o) for o in ("finished", "failed", "cancelled", "refused")}
+        self._calls = self._count("kairos_calls", "LLM calls that ended", "outcome", _OUTCOMES)
         self._errors = Counter(
             "kairos_errors",
             "Errors that Kairos answered calls with",
             ["code"],
             registry=self._registry,
         )
-        self._queued = self._histogram("kairos_queue_seconds", "Time from arrival to dispatch")
-        self._first = self._histogram("kairos_ttft_seconds", "Time from arrival to first token")
-        self._whole = self._histogram("kairos_call_seconds", "Time from arrival to the last byte")
-        self._tokens = {
-            kind: Counter(f"kairos_{kind}_tokens", help_text, registry=self._registry)
-            for kind, help_text in (
-                ("prompt", "Prompt tokens, as engines report them"),
-                ("completion", "Generated tokens, as engines report them"),
-            )
-        }
+        self._queued = self._times("kairos_queue_seconds", "Time from arrival to dispatch")
+        self._first = self._times("kairos_ttft_seconds", "Time from arrival to first token")
+        self._whole = self._times("kairos_call_seconds", "Time from arrival to the last byte")
+        self._prompts = self._count("kairos_prompt_tokens", "Prompt tokens, as engines report them")
+        self._answers = self._count(
+            "kairos_completion_tokens", "Generated tokens, as engines report them"
+        )
         self._returned = Counter(
             "kairos_calls_returned",
             "Calls that an instance failed, and that went on to wait for another",
@@ -68,24 +64,27 @@ class Telemetry(Collector):
         self._registry.register(self)
 
     def __call__(self, record: Record) -> None:
-        if isinstance(record.event, InstanceStatus):
-            self._told[record.event.instance_id] = record.at, record.event
-        elif isinstance(record.event, Returned):
-            self._note_return(record.event)
-        elif isinstance(record.event, InstanceLeft):
-            self._told.pop(record.event.instance_id, None)
+        event = record.event
+        if isinstance(event, InstanceStatus):
+            self._told[event.instance_id] = record.at, event
+        elif isinstance(event, Returned):
+            self._note_return(event)
+        elif isinstance(event, InstanceLeft):
+            self._told.pop(event.instance_id, None)
         for row in self._tracker.observe(record):
             assert row.outcome is not None
-            self._calls[row.outcome].inc()
-            if row.outcome != "finished" or row.ended_at is None:
-                continue
-            arrived_at = row.request.arrived_at
-            self._queued.observe(row.queued_us / SECOND)
-            self._whole.observe((row.ended_at - arrived_at) / SECOND)
-            if row.first_token_at is not None:
-                self._first.observe((row.first_token_at - arrived_at) / SECOND)
-            self._tokens["prompt"].inc(row.prompt_tokens or 0)
-            self._tokens["completion"].inc(row.completion_tokens or 0)
+            self._calls.add(1, row.outcome)
+            if row.outcome == "finished" and row.ended_at is not None:
+                self._note_times(row, row.ended_at)
+                self._prompts.add(row.prompt_tokens or 0)
+                self._answers.add(row.completion_tokens or 0)
+
+    def _note_times(self, row: CallRow, ended_at: int) -> None:
+        arrived_at = row.request.arrived_at
+        self._queued.see(row.queued_us / SECOND)
+        self._whole.see((ended_at - arrived_at) / SECOND)
+        if row.first_token_at is not None:
+            self._first.see((row.first_token_at - arrived_at) / SECOND)
 
     def _note_return(self, returned: Returned) -> None:
         row = self._tracker.row(returned.request_id)
@@ -141,8 +140,21 @@ class Telemetry(Collector):
         now = self._now()
         return [last[1] for last in told if last is not None and now - last[0] <= _STALE_US]
 
-    def _histogram(self, name: str, documentation: str) -> Histogram:
-        return Histogram(name, documentation, registry=self._registry, buckets=_SECONDS)
+    def _count(
+        self,
+        name: str,
+        documentation: str,
+        label: str | None = None,
+        values: Sequence[str] = ("",),
+    ) -> Count:
+        made = Count(name, documentation, self._now() / SECOND, label, values)
+        self._registry.register(made)
+        return made
+
+    def _times(self, name: str, documentation: str) -> Times:
+        made = Times(name, documentation, self._now() / SECOND, _SECONDS)
+        self._registry.register(made)
+        return made
 
 
 def engines(statuses: Iterable[InstanceStatus]) -> Iterator[Metric]:

@@ -11,7 +11,7 @@ from collections import OrderedDict
 from collections.abc import Iterable
 from itertools import islice
 
-from kairos.calls import CallRow, CallTracker
+from kairos.calls import OF_CALLS, CallRow, CallTracker
 from kairos.events import Arrived, Dispatch, Record, Returned, WorkflowEnded
 from kairos.learnt import AgentKey
 from kairos.orchestrator.profiles import Profiles, Sample
@@ -23,6 +23,8 @@ MAX_OPEN_CALLS = 1_000_000  # of all open workflows
 MAX_TO_LEARN = 10_000  # workflows that have ended and were not learnt from yet
 MAX_ENDED = 1_000  # workflows kept to look at after they ended
 MAX_ENDED_CALLS = 50_000  # of all those together
+# Facts of instances, progress and time say nothing of who called whom, and of when.
+_OF_WORKFLOWS = OF_CALLS | {WorkflowEnded}
 
 
 class Orchestrator:
@@ -67,13 +69,15 @@ class Orchestrator:
         if self.began_at is None:
             self.began_at = at
         self.expire(at)
-        arrives = isinstance(event, Arrived) and self._tracker.row(event.request.id) is None
+        if type(event) not in _OF_WORKFLOWS and not record.commands:
+            return
+        begins = isinstance(event, Arrived) and self._tracker.row(event.request.id) is None
         ended = self._tracker.observe(record)
-        if isinstance(event, Arrived) and arrives:
+        if isinstance(event, Arrived) and begins:
             request_id = event.request.id
             refused = (each for each in ended if each.request.id == request_id)  # at once
             self._arrived(event, at, self._tracker.row(request_id) or next(refused))
-        if isinstance(event, Returned):
+        elif isinstance(event, Returned):
             self._positions.returned(event.request_id)
         for command in record.commands:
             if isinstance(command, Dispatch):

@@ -1,11 +1,12 @@
 """What remained of a workflow from each of its calls on: kairos paper, 4.3."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 import msgspec
 
 from kairos.orchestrator.graph import CallGraph, Node
+from kairos.orchestrator.spans import Span
 
 
 class Remaining(msgspec.Struct, frozen=True, kw_only=True):
@@ -48,6 +49,28 @@ def remaining(graph: CallGraph) -> dict[str, Remaining]:
         path = path._replace(gap_us=path.gap_us + step.gap_us)
         for begin in step.begins:
             longest[begin] = _longer(path, longest.get(begin, _NOTHING))
+    return result
+
+
+def remaining_of_chain(spans: Sequence[Span]) -> dict[str, Remaining] | None:
+    """The same of calls each of which was led to by the one before it, as ids tell, without a
+    graph; None: these are not so. `spans`: one of each call, in order of arrival."""
+    before: str | None = None
+    for span in spans:
+        if span.parent_ids != (() if before is None else (before,)):
+            return None
+        before = span.id
+    result: dict[str, Remaining] = {}
+    work_us, gap_us, censored, began_at = 0, 0, False, None
+    for stages, span in enumerate(reversed(spans), start=1):
+        if began_at is not None:
+            gap_us += max(0, began_at - span.finished_at)
+        work_us += span.execution_us
+        censored = censored or span.outcome != "finished"
+        result[span.id] = Remaining(
+            work_us=work_us, stages=stages, gap_us=gap_us, censored=censored
+        )
+        began_at = span.started_at - span.queued_us
     return result
 
 

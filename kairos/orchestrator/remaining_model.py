@@ -21,8 +21,11 @@ from kairos.position import FEATURES, STEPS
 MODEL_CALLS = 16_384  # recorded coding workflows, of 66 calls each, need as many; 700 kB an app
 UNTRACKED = -1  # group of the calls that belong to none; they have no effect of their own
 
+Ints = npt.NDArray[np.intp]
+
 LOGARITHM, GROUP = FEATURES, FEATURES + 1  # columns, after the features
 _RIDGE = 5.0  # calls; found by trial on recorded workflows
+_COUNTED = 64  # times as many possible values as values are counted rather than sorted
 _HABIT = 10.0  # calls at a step before half of what they have in common is believed
 
 
@@ -71,7 +74,7 @@ def fit(
     worth = 0 if prior is None else min(max(1, prior.samples), QUANTILES)
     prior = _blank(rows) if prior is None else prior
     features = rows[:, :FEATURES]
-    numbers, group = np.unique(rows[:, GROUP].astype(int), return_inverse=True)
+    numbers, group = _numbered(rows[:, GROUP].astype(int))
     known = np.array([prior.agents.get(names.get(int(n), POOLED), 0.0) for n in numbers])
     design = np.column_stack((np.ones(len(rows)), features))
     rest = rows[:, LOGARITHM] - design @ np.array((prior.intercept, *prior.weights)) - known[group]
@@ -118,9 +121,13 @@ def _habits(
     """
     for number, (feature, per_unit) in enumerate(STEPS):
         at = np.floor(features[:, feature] * per_unit + ROUNDING).astype(int)
-        cells, cell = np.unique(np.column_stack((group, at)), axis=0, return_inverse=True)
-        cell = cell.ravel()
-        habits = [(found.get(names[g] or ""), step) for g, step in cells.tolist()]
+        lowest = int(at.min(initial=0))
+        steps = int(at.max(initial=0)) - lowest + 1
+        cells, cell = _numbered(group * steps + (at - lowest))
+        habits = [
+            (found.get(names[each // steps] or ""), lowest + each % steps)
+            for each in cells.tolist()
+        ]
         known = [habit[number].get(step, 0.0) if habit else 0.0 for habit, step in habits]
         rest = rest - np.array(known)[cell]
         sums = np.bincount(cell, weights=rest, minlength=len(cells))
@@ -131,6 +138,20 @@ def _habits(
             if habit is not None:
                 habit[number][step] = effect
     return rest
+
+
+def _numbered(values: Ints) -> tuple[Ints, Ints]:
+    """The different values, ascending, and of each of `values` the number among these. Counted, not
+    sorted: they are close to each other, or there are few of them."""
+    lowest, highest = int(values.min(initial=0)), int(values.max(initial=0))
+    from_lowest = values - lowest
+    if highest - lowest >= _COUNTED * len(values):
+        different, number = np.unique(values, return_inverse=True)
+        return different, number
+    found = np.flatnonzero(np.bincount(from_lowest))
+    number = np.empty(int(found[-1]) + 1, np.intp)
+    number[found] = np.arange(len(found))
+    return found + lowest, number[from_lowest]
 
 
 def _blank(rows: Floats) -> RemainingModel:
@@ -174,8 +195,8 @@ def _ridge(
 
     Returns: coefficients [columns]; effects [groups].
     """
-    sums = np.zeros((len(penalties), design.shape[1]))  # of the design, by group
-    np.add.at(sums, group, design)
+    columns = [np.bincount(group, weights=each, minlength=len(penalties)) for each in design.T]
+    sums = np.column_stack(columns)  # of the design, by group
     rests = np.bincount(group, weights=rest, minlength=len(penalties))
     inverse = 1 / (np.bincount(group, minlength=len(penalties)) + penalties)
     left = design.T @ design - (sums.T * inverse) @ sums + shrinkage

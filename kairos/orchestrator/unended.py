@@ -12,6 +12,7 @@ the critical path of all open workflows each time would take too long.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
+from functools import lru_cache
 
 import msgspec
 
@@ -20,6 +21,8 @@ from kairos.model import Request
 from kairos.position import Position, features
 
 OPEN_CALLS = 4_096  # looked at, each time that models are learnt; a quarter of what has ended
+
+_features = lru_cache(2 * OPEN_CALLS)(features)  # the same calls are looked at again and again
 
 CallSeen = tuple[Request, Position]  # where it stood when it arrived
 Row = tuple[AgentKey, tuple[float, ...], float]  # features, and what remained, in µs
@@ -38,10 +41,10 @@ class OpenWorkflow(msgspec.Struct, frozen=True):
             tenant, app, agent = agent_key(request)
             model = models.get((tenant, app))
             if model is not None:
-                left_us = max(left_us, model.remaining_us(agent, features(position)))
+                left_us = max(left_us, model.remaining_us(agent, _features(position)))
         for request, position in self.ended:
             since_us = self.served_us - position.served_us
-            yield agent_key(request), features(position), since_us + left_us
+            yield agent_key(request), _features(position), since_us + left_us
 
 
 def rows_of(

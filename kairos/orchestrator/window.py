@@ -12,6 +12,7 @@ import numpy.typing as npt
 
 from kairos.learnt import QUANTILES, AgentProfile, Floats, parts
 
+_AT_ONCE = 32  # rows
 REMAINING, CALL, TOKENS, STAGES, FIRST = range(5)  # columns of a window
 CONVERGED_FROM = 16  # calls: fewer agree by chance; ours
 # How many of the newest calls are compared with those before them: few to see a large change soon,
@@ -38,20 +39,19 @@ class Ring:
     def __init__(self, size: int, columns: int) -> None:
         self._size, self._next, self._filled = size, 0, 0
         self._rows = np.empty((min(size, 16), columns), np.float32)
+        self._new: list[tuple[float, ...]] = []  # not put there yet: many at once cost less
 
     def __len__(self) -> int:
-        return self._filled
+        return min(self._filled + len(self._new), self._size)
 
     def append(self, row: tuple[float, ...]) -> None:
-        if self._next == len(self._rows):
-            more = np.empty_like(self._rows[: self._size - self._next])
-            self._rows = np.concatenate((self._rows, more))
-        self._rows[self._next] = row
-        self._next = (self._next + 1) % self._size
-        self._filled = min(self._filled + 1, self._size)
+        self._new.append(row)
+        if len(self._new) == _AT_ONCE:
+            self._settle()
 
     def rows(self) -> Floats:
         """A copy, oldest first, [rows, columns]."""
+        self._settle()
         if self._filled < self._size:
             return self._rows[: self._filled].copy()
         return np.concatenate((self._rows[self._next :], self._rows[: self._next]))
@@ -62,6 +62,24 @@ class Ring:
         self._rows[: len(kept)] = kept
         self._filled = len(kept)
         self._next = self._filled % self._size
+
+    def _settle(self) -> None:
+        if not self._new:
+            return
+        new = np.array(self._new[-self._size :], np.float32)
+        self._new.clear()
+        self._grow(min(self._filled + len(new), self._size))
+        first = min(len(new), self._size - self._next)
+        self._rows[self._next : self._next + first] = new[:first]
+        self._rows[: len(new) - first] = new[first:]
+        self._next = (self._next + len(new)) % self._size
+        self._filled = min(self._filled + len(new), self._size)
+
+    def _grow(self, filled: int) -> None:
+        """Make room for so many rows."""
+        while len(self._rows) < filled:
+            more = np.empty_like(self._rows[: self._size - len(self._rows)])
+            self._rows = np.concatenate((self._rows, more))
 
 
 class Window:

@@ -1,6 +1,7 @@
 """One user task, as far as it was seen, and what it teaches once it has ended."""
 
 from collections import Counter
+from collections.abc import Collection, Mapping
 
 import msgspec
 
@@ -8,7 +9,7 @@ from kairos.calls import CallRow
 from kairos.learnt import AgentKey, agent_key
 from kairos.orchestrator.graph import CallGraph
 from kairos.orchestrator.profiles import Sample
-from kairos.orchestrator.remaining import remaining
+from kairos.orchestrator.remaining import Remaining, remaining, remaining_of_chain
 from kairos.orchestrator.spans import Span
 from kairos.orchestrator.unended import CallSeen, OpenWorkflow
 from kairos.position import Position, WorkflowKey
@@ -52,6 +53,14 @@ class Workflow:
                 graph.add(msgspec.structs.replace(span_of(call.row), attempt=attempt))
         return graph
 
+    def _remaining(self, ids: Collection[str], skew_us: int) -> Mapping[str, Remaining]:
+        """From each call on; `ids`: all of theirs. Most workflows need no graph for that."""
+        if len(ids) == len(self.calls):  # each was tried once
+            found = remaining_of_chain([span_of(call.row) for call in self.calls])
+            if found is not None:
+                return found
+        return remaining(self.graph(skew_us))
+
     def standing(self, served_us: int) -> OpenWorkflow:
         """As it is now, not ended. `served_us`: the execution latency of the calls that ended."""
         ended: list[CallSeen] = []
@@ -62,7 +71,8 @@ class Workflow:
         return OpenWorkflow(served_us, ended, in_flight)
 
     def lessons(self, skew_us: int = 0) -> list[Sample | AgentKey]:
-        """What the workflow, which has ended, teaches. Pure; O(n log n), 25 µs a call.
+        """What the workflow, which has ended, teaches. Pure; O(n log n), 25 µs a call,
+        or 6 where each call followed the one before.
 
         Of a call that failed or was cancelled, and of those before it whose rest is therefore not
         known, only whose they were: they are counted, and never learnt as short. So of all calls of
@@ -72,8 +82,8 @@ class Workflow:
         """
         if not self.is_whole:
             return []
-        rest = remaining(self.graph(skew_us))
         last_attempts = {call.row.request.id: call for call in self.calls}
+        rest = self._remaining(last_attempts.keys(), skew_us)
         lessons: list[Sample | AgentKey] = []
         for request_id, call in last_attempts.items():
             row, left = call.row, rest[request_id]

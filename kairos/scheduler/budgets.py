@@ -34,7 +34,10 @@ class Budgets:
 
     def check(self, request: Request, at: int) -> None:
         """Raises BudgetExceeded: with the request, which arrives, its workflow would use more."""
-        used = self._positions.used(workflow_key(request))
+        workflow = workflow_key(request)
+        used = self._positions.used(workflow)
+        if used is not None and self._positions.is_idle(workflow, at):
+            used = None  # it begins anew
         asked = used.budget if used is not None else None
         budget = least(least(self._most, request.budget), asked)
         if budget == UNLIMITED:

@@ -62,8 +62,15 @@ class LazyHeap(Generic[Entry]):
 
     def top(self) -> Entry | None:
         """The smallest entry that is alive; None if there is none."""
-        heap = self._top_heap()
-        return heap[0] if heap else None
+        heap = self._heap
+        if not self._old:
+            if not heap:
+                return None
+            entry = heap[0]
+            if self._renew(entry) is entry:
+                return entry
+        found = self._top_heap()
+        return found[0] if found else None
 
     def some(self, most: int) -> list[Entry]:
         """About so many entries, evenly from all of it, in no order; there may be dead ones."""
@@ -80,6 +87,8 @@ class LazyHeap(Generic[Entry]):
 
     def _top_heap(self) -> list[Entry] | None:
         self._shed(self._heap)
+        if not self._old:
+            return self._heap or None
         self._shed(self._old)
         if not self._old:
             return self._heap or None

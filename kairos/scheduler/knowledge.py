@@ -31,6 +31,7 @@ class Standing(msgspec.Struct):
     call_us: int = 0
     remaining_us: float = 0.0
     epoch: int = -1  # of the knowledge that these two come from
+    features: tuple[float, ...] | None = None  # of the position; None: not asked for yet
 
 
 class Together:
@@ -78,7 +79,10 @@ class Knowledge:
     def arrived(self, request: Request, at: int) -> None:
         standing = Standing(request, self.positions.arrived(request, at))
         self._standings[request.id] = standing
-        together = self._together.setdefault(workflow_key(request), Together())
+        key = workflow_key(request)
+        together = self._together.get(key)
+        if together is None:
+            together = self._together[key] = Together()
         together.standings[request.id] = standing
         if together.epoch == self.epoch and together.longest is not None:
             self._fresh(standing)
@@ -130,6 +134,11 @@ class Knowledge:
         standing = self._standings.get(request_id)
         return standing.request if standing is not None else None
 
+    def is_alone(self, workflow: WorkflowKey) -> bool:
+        """Whether the workflow has one call in flight and no other."""
+        together = self._together.get(workflow)
+        return together is not None and len(together.standings) == 1
+
     def in_flight(self, workflow: WorkflowKey) -> Iterator[Request]:
         """The calls of the workflow that wait or run, in order of arrival."""
         together = self._together.get(workflow)
@@ -155,10 +164,10 @@ class Knowledge:
 
     def profile(self, request: Request) -> AgentProfile | None:
         """What is known of the agent; else of its app; else of all; None while nothing is."""
-        tenant, app, agent = agent_key(request)
+        tenant, app = request.tenant, request.app or ""
         profiles = self._profiles
         return (
-            profiles.get((tenant, app, agent))
+            profiles.get((tenant, app, request.agent or ""))
             or profiles.get((tenant, app, POOLED))
             or profiles.get((POOLED, POOLED, POOLED))
         )
@@ -215,7 +224,9 @@ class Knowledge:
         request = standing.request
         model = self.model(request)
         if model is not None:
-            estimate = model.remaining_us(request.agent or "", features(standing.position))
+            if standing.features is None:
+                standing.features = features(standing.position)
+            estimate = model.remaining_us(request.agent or "", standing.features)
         else:
             profile = self.profile(request)
             estimate = profile.remaining_us.mean if profile is not None else _guess_us(request)

@@ -168,6 +168,10 @@ class Kairos(Gittins):
 
     LEVEL = 1.01
 
+    def __init__(self, knowledge: Knowledge) -> None:
+        super().__init__(knowledge)
+        self._log_level = math.log(self.LEVEL)
+
     def key(self, request: Request) -> Key:
         remaining_us = self._knowledge.remaining_us(request)
         level = self.state(request) + self._level(self._index(request))
@@ -178,7 +182,7 @@ class Kairos(Gittins):
         return self._level(self._knowledge.left_us(request))
 
     def _level(self, size: float) -> int:
-        return int(math.log(size) / math.log(self.LEVEL))
+        return int(math.log(size) / self._log_level)
 
 
 POLICIES: dict[str, Callable[[Knowledge], Policy]] = {

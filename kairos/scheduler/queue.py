@@ -319,5 +319,6 @@ class WaitQueue:
         return entry if waiting is not None and waiting.seq == entry[1] else None
 
     def _if_not_overdue(self, entry: NumberEntry) -> NumberEntry | None:
-        here = self._if_here(entry)
-        return None if here is None or self._waiting[entry[2]].overdue else here
+        waiting = self._waiting.get(entry[2])
+        is_meant = waiting is not None and waiting.seq == entry[1] and not waiting.overdue
+        return entry if is_meant else None

@@ -17,16 +17,25 @@ class WaitQueues:
         self._new_queue = new_queue
         self.by_model: dict[str | None, WaitQueue] = {}
         self._drains: dict[str | None, Drain] = {}  # of the same models
+        self._open: dict[str | None, WaitQueue] = {}  # of these, those in which anything waits
+        self._waiting = 0
 
     def __len__(self) -> int:
-        return sum(map(len, self.by_model.values()))
+        return self._waiting
 
     def __contains__(self, request: Request) -> bool:
         return request.model in self.by_model and request.id in self.by_model[request.model]
 
+    def open(self) -> dict[str | None, WaitQueue]:
+        """Those in which anything waits, in the order in which their models were first asked for.
+        The caller's to change."""
+        if len(self._open) < 2:
+            return self._open.copy()
+        return {model: queue for model, queue in self.by_model.items() if queue}
+
     def oldest_at(self) -> int | None:
         """When the first of those that wait arrived."""
-        oldest = (queue.oldest().arrived_at for queue in self.by_model.values() if queue)
+        oldest = (queue.oldest().arrived_at for queue in self._open.values())
         return min(oldest, default=None)
 
     def push(self, request: Request, at: int) -> None:
@@ -35,12 +44,17 @@ class WaitQueues:
             self.by_model[request.model] = self._new_queue()
             self._drains[request.model] = Drain()
         self.by_model[request.model].push(request, at)
-        self._drains[request.model].waits(at)
+        self._came(request.model, at)
 
     def push_back(self, request: Request, at: int) -> None:
         """One that was taken, and waits once more."""
         self.by_model[request.model].push_back(request)
-        self._drains[request.model].waits(at)
+        self._came(request.model, at)
+
+    def _came(self, model: str | None, at: int) -> None:
+        self._waiting += 1
+        self._open[model] = self.by_model[model]
+        self._drains[model].waits(at)
 
     def take(self, request: Request, at: int) -> None:
         """It goes to an instance."""
@@ -54,7 +68,10 @@ class WaitQueues:
         self._left(request, at, counts=counts)
 
     def _left(self, request: Request, at: int, *, counts: bool) -> None:
+        self._waiting -= 1
         is_empty = not self.by_model[request.model]
+        if is_empty:
+            del self._open[request.model]
         self._drains[request.model].left(at, is_empty=is_empty, counts=counts)
 
     def rekey(self, requests: Iterable[Request]) -> None:
@@ -89,7 +106,7 @@ class WaitQueues:
 
     def retry_after_s(self, at: int) -> int:
         """When a tenth of all that waits will have gone, at the pace of late."""
-        paces = [self._drains[model].each_us(at) for model, queue in self.by_model.items() if queue]
+        paces = [self._drains[model].each_us(at) for model in self.open()]
         per_us = sum(1 / each_us for each_us in paces if each_us)
         if not per_us:
             return 1

@@ -108,7 +108,8 @@ class World:
         self.clock = VirtualClock()
         self.learner = Learner(Orchestrator())
         self.balancer = Balancer(policy, placement, overtaken=overtaken, max_waiting=max_waiting)
-        watching: tuple[Observer, ...] = (self._measure, *observers, self.learner.observe)
+        learn = self.learner.orchestrator.observe
+        watching: tuple[Observer, ...] = (self._measure, *observers, learn)
         self._runtime = Runtime(self.balancer, self, self.clock, watching)
         self.users = Users(
             self.clock, self._runtime.feed, tell_lengths=tell_lengths, anonymous=anonymous

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from kairos.orchestrator.ancestry import Ancestry
 from kairos.orchestrator.graph import CallGraph
 from kairos.orchestrator.parents import NAMESAKES
-from kairos.orchestrator.remaining import Remaining, remaining
+from kairos.orchestrator.remaining import Remaining, remaining, remaining_of_chain
 from kairos.orchestrator.spans import Span, parallel_groups
 
 UNIT = 100  # of time; clocks disagree by less
@@ -357,3 +357,45 @@ def test_only_the_latest_namesakes_are_looked_at():
 
     assert node.named == "b11"
     assert node.ambiguous
+
+
+@st.composite
+def told_calls(draw):
+    """Calls of which each tells of the one before, or, some, of another or of none."""
+    made = []
+    for number in range(draw(st.integers(1, 6))):
+        before = [each.id for each in made]
+        usual = tuple(before[-1:])
+        others = st.lists(st.sampled_from([*before, "unknown"]), max_size=2).map(tuple)
+        started_at = draw(st.integers(0, 50)) * UNIT
+        made.append(
+            Span(
+                id=f"c{number}",
+                agent=draw(st.sampled_from("ab")),
+                upstream=draw(st.sampled_from([None, "user", "a", "b"])),
+                parent_ids=usual if draw(st.integers(0, 9)) else draw(others),
+                started_at=started_at,
+                finished_at=started_at + draw(st.integers(-1, 9)) * UNIT,
+                queued_us=draw(st.integers(0, 3)) * UNIT,
+                outcome=draw(st.sampled_from(["finished"] * 5 + ["failed", "cancelled"])),
+            )
+        )
+    return made
+
+
+@unhurried
+@given(spans=told_calls(), skew=st.sampled_from([0, UNIT]))
+def test_what_remains_of_a_chain_is_the_same_without_a_graph(spans, skew):
+    graph = CallGraph(skew_us=skew)
+    for span in spans:
+        graph.add(span)
+
+    found = remaining_of_chain(spans)
+
+    is_chain = (
+        all(after.parent_ids == (before.id,) for before, after in pairwise(spans))
+        and not spans[0].parent_ids
+    )
+    assert (found is not None) == is_chain
+    if found is not None:
+        assert found == remaining(graph)

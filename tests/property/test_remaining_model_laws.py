@@ -6,7 +6,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from kairos.learnt import MAX_REMAINING_US
-from kairos.orchestrator.remaining_model import LOGARITHM, UNTRACKED, Calls, fit
+from kairos.orchestrator.remaining_model import LOGARITHM, UNTRACKED, Calls, _numbered, fit
 from kairos.position import Position, features
 
 NAMES = {0: "writer", 1: "critic"}
@@ -74,3 +74,14 @@ def test_the_order_of_calls_does_not_matter(app, random):
         assert other.remaining_us(name, asked) == pytest.approx(
             model.remaining_us(name, asked), rel=1e-3
         )
+
+
+@given(values=st.lists(st.integers(-5, 5) | st.integers(-(10**9), 10**9), max_size=30))
+@settings(deadline=None)
+def test_what_is_counted_is_numbered_as_what_is_sorted(values):
+    array = np.array(values, dtype=int)
+    different, number = _numbered(array)
+    expected, inverse = np.unique(array, return_inverse=True)
+
+    assert different.tolist() == expected.tolist()
+    assert number.tolist() == inverse.tolist()

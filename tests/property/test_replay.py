@@ -148,6 +148,7 @@ class Story:
             app=f"app{number % 2}",
             agent=f"agent{fact.number % 3}",
             budget=(None, None, Budget(calls=9), Budget(tokens=400))[fact.number % 16 // 4],
+            deadline_at=self.at + 2 * SECOND if fact.number % 5 == 0 else None,
             prefix=tuple(range(10 * number, 10 * number + fact.prompt // 15)),
             prefix_units=64 * max(1, fact.prompt // 15),
         )
@@ -187,6 +188,33 @@ def test_a_balancer_that_replayed_the_whole_log_decides_as_the_first_one(
 
     for record in story.log[taken_over:]:
         assert tuple(second.handle(record.event, record.at)) == record.commands
+    assert seen(second) == seen(story.balancer)
+
+
+def layout(balancer):
+    """How the heaps lie, from which it is told how many go before a request with a deadline."""
+    return {
+        model: (queue._by_key._heap, queue._by_key._old)
+        for model, queue in balancer._queues.by_model.items()
+    }
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+def test_refusals_while_keys_are_renewed_leave_no_trace_for_a_replay_to_miss(policy):
+    story = Story(policy, "least-kv")
+    story.balancer = build.balancer(policy=policy, placement="least-kv", max_waiting=600)
+    story.log.clear()
+    story.tell(InstanceJoined(FLEET[0]))
+    for n in range(700):  # of which some are refused
+        story.at += 1
+        story.tell(Arrived(build.request(f"r{n}", at=story.at, prompt=1 + n % 60, agent=f"a{n}")))
+        if n == 600:
+            story.tell(ProfilesLearnt(ranks=(AgentRank("default", "", "a7", 3),)))
+
+    fresh = build.balancer(policy=policy, placement="least-kv", max_waiting=600)
+    second = replayed(story.log, fresh)
+
+    assert layout(second) == layout(story.balancer)
     assert seen(second) == seen(story.balancer)
 
 

@@ -73,3 +73,14 @@ def test_a_ring_is_a_list_that_forgets(size, steps, drop):
             expected = deque((n for n in expected if n % drop), maxlen=size)
         assert ring.rows()[:, 0].tolist() == list(expected)
         assert len(ring) == len(expected)
+
+
+@few
+@given(values=values, count=st.integers(1, 100))
+def test_parts_are_the_same_to_the_bit_as_by_the_functions_that_say_what_they_are(values, count):
+    n, ordered = len(values), np.sort(values).astype(np.float64)
+    sums = np.concatenate(([0.0], np.cumsum(ordered)))
+    at_edges = np.interp(np.linspace(0, n, count + 1), np.arange(n + 1), sums)
+    means = np.clip(np.diff(at_edges) * (count / n), ordered[0], ordered[-1])
+
+    assert parts(values, count).tobytes() == np.maximum.accumulate(means).tobytes()

@@ -1,6 +1,6 @@
 import pytest
 
-from kairos.errors import ModelNotFound, NeverFits, NoInstance, QueueFull
+from kairos.errors import BudgetExceeded, ModelNotFound, NeverFits, NoInstance, QueueFull
 from kairos.events import (
     Arrived,
     Cancelled,
@@ -9,6 +9,7 @@ from kairos.events import (
     FirstToken,
     InstanceJoined,
     InstanceLeft,
+    InstanceStatus,
     ProfilesLearnt,
     Progressed,
     Refuse,
@@ -16,7 +17,8 @@ from kairos.events import (
     WorkflowEnded,
 )
 from kairos.learnt import AgentRank
-from kairos.model import SECOND
+from kairos.model import SECOND, Budget
+from kairos.position import IDLE_US
 from kairos.scheduler.priority import priority_of
 from tests import build, learnt
 
@@ -417,3 +419,56 @@ def test_a_queue_that_was_quick_and_is_empty_says_nothing_of_one_that_is_full():
     with pytest.raises(QueueFull) as refused:
         arrive(balancer, "late", at=20 * SECOND + 21)
     assert refused.value.retry_after_s == pytest.approx(40, rel=0.1)
+
+
+def test_a_refused_call_leaves_the_balancer_as_it_was():
+    """It is not logged, so whoever replays the log does not hear of it."""
+    balancer = build.balancer(build.instance("a", seqs=1), policy="kairos", max_waiting=400)
+    for n in range(401):
+        balancer.handle(Arrived(build.request(f"r{n}", workflow_id=f"w{n}")), 10)
+    balancer.handle(ProfilesLearnt(), 20)
+    [queue] = balancer._queues.by_model.values()
+    to_renew = list(queue._by_key._old)
+    assert to_renew
+
+    with pytest.raises(QueueFull):
+        balancer.handle(Arrived(build.request("late")), 30 + IDLE_US)
+
+    assert queue._by_key._old == to_renew
+    assert balancer.at == 20
+    assert balancer.waiting == 400
+    assert len(balancer.knowledge.positions) == 401
+
+
+def test_a_workflow_that_fell_silent_begins_its_budget_anew_although_nobody_came_since():
+    balancer = build.balancer(build.instance("a"), budget=Budget(calls=1))
+    balancer.handle(Arrived(build.request("first", workflow_id="w")), 0)
+    balancer.handle(Finished("first"), 1)
+    with pytest.raises(BudgetExceeded):
+        balancer.handle(Arrived(build.request("second", workflow_id="w")), IDLE_US)
+
+    again = balancer.handle(Arrived(build.request("third", workflow_id="w")), 1 + IDLE_US)
+
+    assert build.placed(again) == [("third", "a")]
+
+
+def test_a_fact_that_can_change_no_decision_asks_nothing_of_instances(monkeypatch):
+    balancer = build.balancer(build.instance("a"), placement="kairos")
+    balancer.handle(Arrived(build.request("r")), 1)
+    monkeypatch.setattr(balancer.ledger, "serving", None)
+
+    assert balancer.handle(FirstToken("r"), 2) == []
+    assert balancer.handle(Progressed({"r": 3}), 3) == []
+    assert balancer.handle(InstanceStatus("a", kv_used=0.1), 4) == []
+    assert balancer.handle(Finished("r"), 5) == []
+
+
+def test_what_waits_is_counted_as_it_comes_and_goes():
+    balancer = build.balancer(build.instance("a", seqs=1, models=("m", "n")))
+    for n, model in enumerate("mmnnm"):
+        balancer.handle(Arrived(build.request(f"r{n}", model=model)), n)
+    for at, fact in enumerate([Cancelled("r2"), Finished("r0"), Failed("r3", "x"), Tick()], 10):
+        balancer.handle(fact, at)
+        queues = balancer._queues
+        assert balancer.waiting == sum(map(len, queues.by_model.values()))
+        assert list(queues.open()) == [m for m, queue in queues.by_model.items() if queue]

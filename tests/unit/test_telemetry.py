@@ -1,6 +1,7 @@
 """What /metrics says after a small history, and what it never says."""
 
 import pytest
+from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
 from kairos.events import (
@@ -17,6 +18,7 @@ from kairos.events import (
     Returned,
 )
 from kairos.learnt import AgentRank
+from kairos.live.figures import Count, Times
 from kairos.live.telemetry import Telemetry
 from kairos.model import SECOND
 from kairos.orchestrator.orchestrator import Orchestrator
@@ -287,3 +289,28 @@ def test_what_an_engine_said_too_long_ago_is_not_shown_nor_of_one_that_left(watc
     assert some(watched.samples(), "kairos_engine") == {}
     watched.tell(6, InstanceJoined(build.instance("i")))
     assert some(watched.samples(), "kairos_engine") == {}  # it may be another by now
+
+
+def test_figures_are_shown_as_the_client_library_shows_its_own():
+    theirs, ours = CollectorRegistry(), CollectorRegistry()
+    calls = Counter("n", "calls", ["outcome"], registry=theirs)
+    tokens = Counter("t", "tokens", registry=theirs)
+    seconds = Histogram("s", "time", registry=theirs, buckets=(0.01, 1, 2.5))
+    our_calls, our_tokens = Count("n", "calls", 0, "outcome", ("a", "b")), Count("t", "tokens", 0)
+    our_seconds = Times("s", "time", 0, (0.01, 1, 2.5))
+    for each in (our_calls, our_tokens, our_seconds):
+        ours.register(each)
+    calls.labels("a").inc()
+    calls.labels("b")
+    our_calls.add(1, "a")
+    tokens.inc(7)
+    our_tokens.add(7)
+    for value in (0.0, 0.01, 0.02, 1, 2.4, 3):
+        seconds.observe(value)
+        our_seconds.see(value)
+
+    def shown(registry):
+        lines = generate_latest(registry).decode().splitlines()
+        return [line.split(" ")[0] if "_created" in line else line for line in lines]
+
+    assert shown(ours) == shown(theirs)
