@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Callable
+from functools import partial
 from typing import Any, Protocol
 
 from kairos.errors import (
@@ -23,7 +24,7 @@ from kairos.events import (
 from kairos.live.answering import Answering, EngineError, OnAnswer, OnCounted
 from kairos.live.body import Body
 from kairos.live.engine import HttpEngine
-from kairos.live.exchange import Exchange, Receive, Scope
+from kairos.live.exchange import Exchange, Leaving, Scope
 from kairos.model import SECOND, Request
 
 OnTrouble = Callable[[UpstreamUnreachable], None]
@@ -104,7 +105,7 @@ class Call:
             tries_again=tries_again,
         )
 
-    async def run(self, exchange: Exchange, receive: Receive) -> None:
+    async def run(self, exchange: Exchange, leaving: Leaving) -> None:
         """Serve the call. A client that leaves ends it, wherever it is.
 
         Raises:
@@ -120,7 +121,7 @@ class Call:
             raise
         call = asyncio.current_task()
         assert call is not None
-        watcher = asyncio.create_task(_watch(exchange, receive, call))
+        leaving.watch(partial(_leave, exchange, call))
         outcome: Event = Cancelled(request_id)
         try:
             async with asyncio.timeout(remaining_s) as limit:
@@ -143,7 +144,7 @@ class Call:
             call.uncancel()
             outcome = self._answering.settled or outcome
         finally:
-            watcher.cancel()
+            leaving.stop()
             self._engine.forget(request_id)
             self._desk.feed(outcome)
             if self._ends_workflow:
@@ -237,9 +238,7 @@ class Call:
             response.release()
 
 
-async def _watch(exchange: Exchange, receive: Receive, call: asyncio.Task[Any]) -> None:
-    """Cancel the call when its client goes; the body has been read, so nothing else comes."""
-    while (await receive())["type"] != "http.disconnect":
-        pass
+def _leave(exchange: Exchange, call: asyncio.Task[Any]) -> None:
+    """The client has gone."""
     exchange.client_left = True
     call.cancel()

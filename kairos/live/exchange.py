@@ -13,6 +13,33 @@ Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 _WAITING = b": waiting for an instance\n\n"  # which readers of streams pass over
 
 
+LEAVING = "kairos.leaving"  # in a scope: the `Leaving` of its client
+
+
+class Leaving:
+    """Tells the call, once, that its client has gone."""
+
+    def __init__(self) -> None:
+        self._has_left = False
+        self._on_leave: Callable[[], None] | None = None
+
+    def leave(self) -> None:
+        self._has_left = True
+        on_leave, self._on_leave = self._on_leave, None
+        if on_leave is not None:
+            on_leave()
+
+    def watch(self, on_leave: Callable[[], None]) -> None:
+        """It is called when the client goes, or at once if it has gone."""
+        self._on_leave = on_leave
+        if self._has_left:
+            self.leave()
+
+    def stop(self) -> None:
+        """Nobody needs to know any more."""
+        self._on_leave = None
+
+
 class Exchange:
     """What is sent to the client, and whether it is still there."""
 

@@ -34,6 +34,7 @@ from kairos.live.deadlines import deadline_of
 from kairos.live.description import description
 from kairos.live.engine import HttpEngine
 from kairos.live.exchange import (
+    LEAVING,
     Exchange,
     Receive,
     Scope,
@@ -131,7 +132,7 @@ class Gateway:
                 or (identity.workflow_id is None and asked is None),
                 tries_again=scope["path"] in HOT_ROUTES,
             )
-            await call.run(exchange, receive)
+            await call.run(exchange, scope[LEAVING])
         except KairosError as error:
             self._on_error(error)
             await exchange.fail(error)
@@ -187,13 +188,11 @@ def build_app(
     access: Access,
     metrics: Callable[[], bytes],
     add_insight: Callable[[FastAPI], None],
-) -> FastAPI:
+) -> ASGIApp:
     """The application that clients reach. `add_insight` adds the routes to look into workflows."""
     app = FastAPI(
         title="Kairos", version=__version__, docs_url=None, redoc_url=None, redirect_slashes=False
     )
-    for path in sorted(HOT_ROUTES):
-        app.router.routes.append(Route(path, gateway))
     app.openapi = description  # type: ignore[method-assign]
 
     # Well is a gateway while at least one instance can take requests.
@@ -215,8 +214,18 @@ def build_app(
     for path in ("/v1/{rest:path}", *sorted(_PASSED)):
         app.router.routes.append(Route(path, gateway, methods=["GET", "POST", "DELETE"]))
     answer_errors_as_openai_does(app)
-    app.add_middleware(NamedRoutes)
-    return app
+    return NamedRoutes(HotRoutes(gateway, app))
+
+
+class HotRoutes:
+    """Calls go straight to the gateway; all else to the application, through its middleware."""
+
+    def __init__(self, gateway: Gateway, app: ASGIApp) -> None:
+        self._gateway, self._app = gateway, app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        is_hot = scope["type"] == "http" and scope["path"] in HOT_ROUTES
+        await (self._gateway if is_hot else self._app)(scope, receive, send)
 
 
 def _read(path: str, headers: dict[bytes, bytes], content: bytes) -> Body:

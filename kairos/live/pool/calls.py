@@ -25,7 +25,7 @@ from kairos.events import Arrived, Cancelled, Event, FirstToken
 from kairos.live.body import Body, read_body
 from kairos.live.call import Call, OnTrouble
 from kairos.live.engine import HttpEngine
-from kairos.live.exchange import Exchange, error_body
+from kairos.live.exchange import Exchange, Leaving, error_body
 from kairos.live.gateway import INTERNAL
 from kairos.live.kafka.producer import Producer
 from kairos.live.kafka.subscription import Received
@@ -233,10 +233,8 @@ class BusCalls:
             headers.append((b"traceparent", call.traceparent.encode()))
         scope = {"path": _PATH, "method": "POST", "query_string": b"", "headers": headers}
 
-        async def receive() -> MutableMapping[str, Any]:
-            await call.left.wait()
-            return {"type": "http.disconnect"}
-
+        leaving = Leaving()
+        watcher = asyncio.create_task(_watch(call, leaving))
         performed = Call(
             call.request,
             scope,
@@ -248,7 +246,10 @@ class BusCalls:
             deadline=call.headers.deadline,
             ends_workflow=call.headers.workflow_id is None,
         )
-        await performed.run(exchange, receive)
+        try:
+            await performed.run(exchange, leaving)
+        finally:
+            watcher.cancel()
 
     async def _reply(self, call: BusCall, answer: "_Answer") -> None:
         """Return once the answer is safe, on each topic that exists."""
@@ -325,6 +326,11 @@ async def _failed(call: BusCall, error: KairosError) -> "_Answer":
 def _is_known(call: BusCall, sent: asyncio.Future[int]) -> None:
     if not sent.cancelled() and (error := sent.exception()) is not None:
         logger.warning("the answer to %s is lost: %s", call.request.id, error)
+
+
+async def _watch(call: BusCall, leaving: Leaving) -> None:
+    await call.left.wait()
+    leaving.leave()
 
 
 class _Answer:
