@@ -16,6 +16,7 @@ import msgspec
 _MAX_PROMPT_BYTES = 4 << 20  # of a longer one, and of more messages, nothing is inferred
 _MAX_MESSAGES = 4096
 _TAIL = 16  # messages that are looked at; the others were, when they were the last
+_PROMPT_BYTES = 32_768  # of which the passages are looked at
 MAX_ANSWER_BYTES = 1 << 18  # a longer one is not read
 # An event with a piece of the answer, and the beginning of one like it. Quotes and line breaks are
 # escaped within strings of JSON, so what is between two pieces is found as bytes.
@@ -63,6 +64,7 @@ class Conversation:
         self._system_contents = [item.content for item in leading]
         self.raw = raw[len(leading) :]  # every message behind the system prompt
         self._keys: Sequence[int] | None = None
+        self._parts: dict[int, Callable[[], str]] | None = None
         self.last, self.new = self._last_and_new()
         self.previous: str | None = _decoded(_text, prompt.previous_response_id)
 
@@ -114,17 +116,21 @@ class Conversation:
         keys = self.keys() or [hash(("said once", self._said_once))]
         return {keys[place]: partial(self._text_at, place) for place in places}
 
-    def parts(self, most_bytes: int) -> dict[int, Callable[[], str]]:
+    def parts(self) -> dict[int, Callable[[], str]]:
         """The same of the system prompt and of whole messages: of the first and of the last of
-        them, until there are half as many bytes of each."""
+        them, until each make half of `_PROMPT_BYTES`, as they were spelt."""
+        if self._parts is not None:
+            return self._parts
         sizes = [len(each) for each in self.raw] or [len(self._said_once)]
-        from_begin, from_end = list(accumulate(sizes)), list(accumulate(reversed(sizes)))
-        first = bisect_left(from_begin, most_bytes // 2) + 1
-        last = len(sizes) - bisect_left(from_end, most_bytes // 2) - 1
-        every = range(len(sizes))
-        places = every if first >= last else chain(every[:first], every[last:])
+        every: Iterable[int] = range(len(sizes))
+        if sum(sizes) > _PROMPT_BYTES:
+            from_begin, from_end = list(accumulate(sizes)), list(accumulate(reversed(sizes)))
+            first = bisect_left(from_begin, _PROMPT_BYTES // 2) + 1
+            last = len(sizes) - bisect_left(from_end, _PROMPT_BYTES // 2) - 1
+            every = chain(range(min(first, last)), range(last, len(sizes)))
         spelt = (self._prompt.instructions, *self._leading)
-        return {hash(tuple(map(bytes, spelt))): self.system} | self.parts_at(places)
+        self._parts = {hash(tuple(map(bytes, spelt))): self.system} | self.parts_at(every)
+        return self._parts
 
     def _text_at(self, place: int) -> str:
         if not self.raw:

@@ -11,11 +11,10 @@ from collections.abc import Callable, Mapping, Sequence
 import msgspec
 
 from kairos.live.identity.conversation import Conversation, Reply
-from kairos.live.identity.passages import Hashes, Passages, cut, once, passages_of
+from kairos.live.identity.passages import Hashes, Passages, cut, passages_of
 
 # Of a reply, or of what is new in a call, that are read: half at its beginning, half at its end.
 _SEEN_BYTES = 8192
-_PROMPT_BYTES = 32_768  # of a prompt, as it was spelt: the same, in whole messages
 _MAX_WAITING, _MAX_WAITING_BYTES = 16, 8 << 20  # replies, and what they and their prompts take
 _MAX_READ_BYTES = 32 << 20  # passages of messages; those longest unused are forgotten
 _ENTRY_BYTES = 256  # what a message takes there beside its passages
@@ -53,18 +52,16 @@ class Parts:
         told = "\n".join(message.text for message in talk.new).encode("utf-8", "replace")
         if len(told) > _SEEN_BYTES:
             self._settle({})
-            found = passages_of([cut(told, _SEEN_BYTES)])
-        else:
-            new = talk.parts_at([message.at for message in talk.new])
-            # The rest of its prompt is read in the same pass: its reply will need it.
-            known = self._settle({**talk.parts(_PROMPT_BYTES), **new})
-            found = [known[key] for key in new]
-        return self._passages.carried(once(found), scope)
+            return self._passages.carried(passages_of([cut(told, _SEEN_BYTES)]), scope)
+        new = talk.parts_at([message.at for message in talk.new])
+        # The rest of its prompt is read in the same pass: its reply will need it.
+        known = self._settle({**talk.parts(), **new})
+        return self._passages.carried([known[key] for key in new], scope) if new else Counter()
 
     def _settle(self, more: Texts) -> Mapping[int, Hashes]:
         """Read what waits. Returns the passages of its prompts, and of more texts."""
         waiting, self._waiting, self._waiting_bytes = self._waiting, [], 0
-        prompts = [each.talk.parts(_PROMPT_BYTES) for each in waiting]
+        prompts = [each.talk.parts() for each in waiting]
         texts = dict(more)
         for prompt in prompts:
             texts.update(prompt)
