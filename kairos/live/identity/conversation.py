@@ -25,6 +25,7 @@ _TWO_PIECES = re.compile(
     rb'(?:[^"\\\n]++|\\.)++("[^\n]{0,1000}\n\r?\n)\1',
     re.MULTILINE,
 )
+_STRINGS = re.compile(rb'(?:[^"\\]++|\\[^\n])*+')  # without their quotes, a line each
 _DECODING = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
 
 
@@ -286,7 +287,14 @@ def _merged(stream: bytes) -> bytes:
     """With one event for those in a row that differ in nothing but a piece of the answer: decoding
     hundreds takes longer than all else that is done for a call."""
     found = _TWO_PIECES.search(stream)
-    return stream if found is None else stream.replace(found[2] + found[1], b"")
+    if found is None:
+        return stream
+    begins = found.end(1)
+    *pieces, rest = stream[begins:].split(found[2] + found[1])
+    together = b"\n".join(pieces)
+    if together.count(b"\n") >= len(pieces) or not _STRINGS.fullmatch(together):
+        return stream  # what looks like the end of such an event is that of another
+    return b"".join([stream[:begins], *pieces, rest])
 
 
 def _together(answers: Sequence[_Answer]) -> Reply:
