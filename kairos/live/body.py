@@ -128,6 +128,8 @@ def _prompt(body: _Body) -> Buffer:
 
 def _told(value: msgspec.Raw) -> Buffer:
     """Not a copy: a body can be large."""
+    if not value:
+        return b""
     told = memoryview(value)
     return b"" if bytes(told[:5]) == b"null" else told
 

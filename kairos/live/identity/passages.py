@@ -45,6 +45,8 @@ class Passages:
         """`found` in a reply; `reply` and `workflow` are numbers from 1 on, and those of one
         `scope` are apart from all others. What is in its prompt as well, others may have from where
         that has it."""
+        if len(found) == 0:
+            return
         hashes = _within(found, scope)
         slots = _slots(hashes)
         is_known = self._hashes[slots] == hashes
