@@ -72,7 +72,7 @@ def body(data: bytes) -> None:
             assert _routing(again) == _routing(read)
     talk = conversation(prompt_of(data))
     if talk is not None:
-        "".join(text() for text in talk.parts().values()).encode("utf-8", "replace")
+        "".join(map(talk.text_at, talk.parts().values())).encode("utf-8", "replace")
         assert all(each.at < max(1, len(talk.raw)) for each in talk.tail())
 
 

@@ -1,6 +1,8 @@
 """What is put off until somebody asks for it is found as if it had been done at once."""
 
+import gc
 import json
+import weakref
 from random import Random
 
 import pytest
@@ -219,17 +221,30 @@ def test_a_message_is_known_by_what_was_spelt_and_a_prompt_by_its_text():
     text = json.dumps(message)
     as_text = conversation.conversation(prompt_of(json.dumps({"prompt": text}).encode()))
     assert as_message.parts_at([0]).keys().isdisjoint(as_text.parts_at([0]))
-    assert [each() for each in as_text.parts_at([0]).values()] == [text]
+    assert [*map(as_text.text_at, as_text.parts_at([0]).values())] == [text]
 
 
 def test_of_a_long_prompt_the_first_and_the_last_messages_are_read():
     messages = [said("user", f"{n} " + "x" * 2_000) for n in range(100)]
     talk = conversation.conversation(prompt_of(json.dumps({"messages": messages}).encode()))
-    system, *texts = (text() for text in talk.parts().values())
+    system, *texts = map(talk.text_at, talk.parts().values())
     numbers = [int(text.split()[0]) for text in texts]
     assert system == ""
     assert numbers == [*range(9), *range(91, 100)] or (numbers[0], numbers[-1]) == (0, 99)
     assert 32_768 <= sum(map(len, texts)) <= 32_768 + 3 * 2_100
+
+
+def test_a_conversation_is_gone_when_nobody_holds_it():
+    """Not only when garbage is collected: it holds its body."""
+    talk = conversation.conversation(prompt_of(json.dumps({"prompt": "Hello."}).encode()))
+    talk.parts()
+    gone = weakref.finalize(talk, lambda: None)
+    gc.disable()
+    try:
+        del talk
+        assert not gone.alive
+    finally:
+        gc.enable()
 
 
 def test_nothing_known_of_a_body_that_says_nothing():

@@ -6,8 +6,7 @@ is as good as not there: the engine says so.
 
 import re
 from bisect import bisect_left
-from collections.abc import Callable, Iterable, Sequence
-from functools import partial
+from collections.abc import Iterable, Sequence
 from itertools import accumulate, chain, takewhile
 from typing import Any
 
@@ -16,6 +15,7 @@ import msgspec
 _MAX_PROMPT_BYTES = 4 << 20  # of a longer one, and of more messages, nothing is inferred
 _MAX_MESSAGES = 4096
 _TAIL = 16  # messages that are looked at; the others were, when they were the last
+_SYSTEM = -1  # the system prompt's place among messages
 _PROMPT_BYTES = 32_768  # of which the passages are looked at
 MAX_ANSWER_BYTES = 1 << 18  # a longer one is not read
 # An event with a piece of the answer, and the beginning of one like it. Quotes and line breaks are
@@ -65,7 +65,7 @@ class Conversation:
         self._system_contents = [item.content for item in leading]
         self.raw = raw[len(leading) :]  # every message behind the system prompt
         self._keys: Sequence[int] | None = None
-        self._parts: dict[int, Callable[[], str]] | None = None
+        self._parts: dict[int, int] | None = None
         self.last, self.new = self._last_and_new()
         self.previous: str | None = _decoded(_text, prompt.previous_response_id)
 
@@ -112,12 +112,12 @@ class Conversation:
             self._keys = [hash(bytes(each)) for each in self.raw]
         return self._keys
 
-    def parts_at(self, places: Iterable[int]) -> dict[int, Callable[[], str]]:
-        """By their keys, how to have the texts of messages."""
+    def parts_at(self, places: Iterable[int]) -> dict[int, int]:
+        """By their keys, places of messages."""
         keys = self.keys() or [hash(("said once", self._said_once))]
-        return {keys[place]: partial(self._text_at, place) for place in places}
+        return {keys[place]: place for place in places}
 
-    def parts(self) -> dict[int, Callable[[], str]]:
+    def parts(self) -> dict[int, int]:
         """The same of the system prompt and of whole messages: of the first and of the last of
         them, until each make half of `_PROMPT_BYTES`, as they were spelt."""
         if self._parts is not None:
@@ -130,10 +130,12 @@ class Conversation:
             last = len(sizes) - bisect_left(from_end, _PROMPT_BYTES // 2) - 1
             every = chain(range(min(first, last)), range(last, len(sizes)))
         spelt = (self._prompt.instructions, *self._leading)
-        self._parts = {hash(tuple(map(bytes, spelt))): self.system} | self.parts_at(every)
+        self._parts = {hash(tuple(map(bytes, spelt))): _SYSTEM} | self.parts_at(every)
         return self._parts
 
-    def _text_at(self, place: int) -> str:
+    def text_at(self, place: int) -> str:
+        if place == _SYSTEM:
+            return self.system()
         if not self.raw:
             return self._said_once
         item = _read(self.raw[place])

@@ -6,7 +6,7 @@ spelt. Messages are read one by one: what spans two of them is no passage.
 """
 
 from collections import Counter, OrderedDict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 import msgspec
 
@@ -19,7 +19,7 @@ _MAX_WAITING, _MAX_WAITING_BYTES = 16, 8 << 20  # replies, and what they and the
 _MAX_READ_BYTES = 32 << 20  # passages of messages; those longest unused are forgotten
 _ENTRY_BYTES = 256  # what a message takes there beside its passages
 
-Texts = Mapping[int, Callable[[], str]]  # by hash, how to have them
+Texts = dict[int, tuple[Conversation, int]]  # by hash of a text, where it stands
 
 
 class _Waiting(msgspec.Struct, frozen=True):
@@ -55,7 +55,7 @@ class Parts:
             return self._passages.carried(passages_of([cut(told, _SEEN_BYTES)]), scope)
         new = talk.parts_at([message.at for message in talk.new])
         # The rest of its prompt is read in the same pass: its reply will need it.
-        known = self._settle({**talk.parts(), **new})
+        known = self._settle(_texts(talk, talk.parts() | new))
         return self._passages.carried([known[key] for key in new], scope) if new else Counter()
 
     def _settle(self, more: Texts) -> Mapping[int, Hashes]:
@@ -63,8 +63,8 @@ class Parts:
         waiting, self._waiting, self._waiting_bytes = self._waiting, [], 0
         prompts = [each.talk.parts() for each in waiting]
         texts = dict(more)
-        for prompt in prompts:
-            texts.update(prompt)
+        for each, prompt in zip(waiting, prompts, strict=True):
+            texts.update(_texts(each.talk, prompt))
         known, replies = self._hashes(texts, [each.text for each in waiting])
         for each, prompt, found in zip(waiting, prompts, replies, strict=True):
             in_prompt = [known[key] for key in prompt]
@@ -76,7 +76,10 @@ class Parts:
     ) -> tuple[Mapping[int, Hashes], Sequence[Hashes]]:
         known = {key: hashes for key in texts if (hashes := self._read.get(key)) is not None}
         missing = [key for key in texts if key not in known]
-        encoded = [texts[key]().encode("utf-8", "replace") for key in missing]
+        encoded = [
+            talk.text_at(place).encode("utf-8", "replace")
+            for talk, place in map(texts.__getitem__, missing)
+        ]
         found = passages_of([*encoded, *replies])
         for key in known:
             self._read.move_to_end(key)
@@ -86,3 +89,7 @@ class Parts:
         while self._read_bytes > _MAX_READ_BYTES:
             self._read_bytes -= self._read.popitem(last=False)[1].nbytes + _ENTRY_BYTES
         return known, found[len(missing) :]
+
+
+def _texts(talk: Conversation, places: Mapping[int, int]) -> Texts:
+    return {key: (talk, place) for key, place in places.items()}
