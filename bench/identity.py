@@ -20,7 +20,7 @@ from bench.gateway import RESULTS
 from bench.report import Figure
 from kairos.live.access import Caller
 from kairos.live.identity.aliases import Aliases
-from kairos.live.identity.conversation import reply_of
+from kairos.live.identity.conversation import prompt_of
 from kairos.live.identity.inference import Inference
 from kairos.live.identity.ladder import identity_of
 from kairos.live.process import collect_less_often
@@ -98,12 +98,10 @@ def inferred(seed: int) -> Taken:
 
             began = time.process_time_ns()
             identity = identity_of({b"host": b"kairos"}, {}, {}, CALLER, aliases)
-            asked = inference.add(identity, body, CALLER.tenant)
+            asked = inference.add(identity, prompt_of(body), CALLER.tenant)
             ended = time.process_time_ns()
-            said = reply_of(answer, streamed=False)
             assert asked is not None
-            assert said is not None
-            inference.answered(asked, f"req-{turn}-{number}", said)
+            inference.answered(asked, f"req-{turn}-{number}", answer, streamed=False)
             remembered = time.process_time_ns()
 
             assert (identity.workflow_id is None) == (turn == 0), "it is not inferred"

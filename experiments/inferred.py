@@ -25,7 +25,7 @@ from typing import NamedTuple
 from rich.console import Console
 
 from experiments.recordings import Workflow, read_apps, recordings
-from kairos.live.identity.conversation import Reply
+from kairos.live.identity.conversation import Reply, prompt_of
 from kairos.live.identity.inference import Inference
 from kairos.live.identity.known import Identity
 
@@ -158,6 +158,12 @@ def _message(role: str, content: str, **more: object) -> bytes:
     return json.dumps({"role": role, "content": content, **more}).encode()
 
 
+def _answer(reply: Reply) -> bytes:
+    calls = [{"id": each, "function": {"arguments": "{}"}} for each in reply.ids]
+    message = {"content": reply.text, "tool_calls": calls}
+    return json.dumps({"choices": [{"message": message}]}).encode()
+
+
 def mixed(workflows: Sequence[Workflow], seed: int) -> Iterator[Made]:
     """The calls of `AT_ONCE` workflows at a time, each in its order."""
     random, wording = Random(seed), Wording(seed)  # noqa: S311
@@ -181,9 +187,9 @@ def scores(calls: Iterable[Made]) -> tuple[Score, Score, Score]:
     found, true = set[Hashable](), set[Hashable]()
     for call in calls:
         identity = Identity()
-        asked = inference.add(identity, call.body, TENANT)
+        asked = inference.add(identity, prompt_of(call.body), TENANT)
         if asked is not None:
-            inference.answered(asked, call.id, call.reply)
+            inference.answered(asked, call.id, _answer(call.reply), streamed=False)
         agents.append((identity.agent, call.agent))
         workflows.append((identity.workflow_id or call.id, call.workflow_id))
         found |= {(parent, call.id) for parent in identity.parent_ids}

@@ -6,6 +6,7 @@ import msgspec
 
 from kairos.errors import InvalidRequest
 from kairos.live.identity.aliases import BODY_FIELDS
+from kairos.live.identity.conversation import Prompt
 from kairos.live.prefix import UNIT_BYTES, Buffer, hash_prefix
 from kairos.model import EXPECTED_COMPLETION_TOKENS
 
@@ -31,11 +32,12 @@ class _Body(msgspec.Struct):
     max_completion_tokens: int | float | None = None
     max_output_tokens: int | float | None = None
     cache_salt: msgspec.Raw = msgspec.Raw()
-    tools: msgspec.Raw = msgspec.Raw()
-    instructions: msgspec.Raw = msgspec.Raw()
     messages: msgspec.Raw = msgspec.Raw()
-    prompt: msgspec.Raw = msgspec.Raw()
     input: msgspec.Raw = msgspec.Raw()
+    prompt: msgspec.Raw = msgspec.Raw()
+    instructions: msgspec.Raw = msgspec.Raw()
+    tools: msgspec.Raw = msgspec.Raw()
+    previous_response_id: msgspec.Raw = msgspec.Raw()
     user: msgspec.Raw = msgspec.Raw()
     prompt_cache_key: msgspec.Raw = msgspec.Raw()
     metadata: msgspec.Raw = msgspec.Raw()
@@ -55,6 +57,7 @@ class Body(msgspec.Struct):
     completion_tokens: int = 1  # expected
     completion_limit: int | None = None  # None: the client tells none
     told: dict[str, msgspec.Raw] = {}  # what it has of `BODY_FIELDS`
+    prompt: Prompt = Prompt()
 
 
 _decoder = msgspec.json.Decoder(_Body)
@@ -93,6 +96,14 @@ def read_body(content: bytes, *, chat: bool, streams_usage: bool) -> Body:
         completion_tokens=max(1, min(int(limit), EXPECTED_COMPLETION_TOKENS)),
         completion_limit=int(limit) if 1 <= limit < _NO_LIMIT else None,
         told={name: value for name in BODY_FIELDS if (value := getattr(body, name))},
+        prompt=Prompt(
+            messages=body.messages,
+            input=body.input,
+            prompt=body.prompt,
+            instructions=body.instructions,
+            tools=body.tools,
+            previous_response_id=body.previous_response_id,
+        ),
     )
     if streams_usage and body.stream:
         spliced = _ask_for_usage(content, bytes(body.stream_options))
@@ -117,6 +128,8 @@ def _prompt(body: _Body) -> Buffer:
 
 def _told(value: msgspec.Raw) -> Buffer:
     """Not a copy: a body can be large."""
+    if not value:
+        return b""
     told = memoryview(value)
     return b"" if bytes(told[:5]) == b"null" else told
 

@@ -44,7 +44,6 @@ from kairos.live.exchange import (
 )
 from kairos.live.health import add_health
 from kairos.live.identity.aliases import Aliases
-from kairos.live.identity.conversation import reply_of
 from kairos.live.identity.inference import Asked, Inference
 from kairos.live.identity.known import Headers, Identity, identifier
 from kairos.live.identity.ladder import identity_of
@@ -111,7 +110,7 @@ class Gateway:
             tenant = caller.tenant
             asked = None
             if self._inference is not None and scope["path"] in STREAMING_ROUTES:
-                asked = self._inference.add(identity, content, tenant)
+                asked = self._inference.add(identity, body.prompt, tenant)
             prompt = await self._prompts.estimate(body, tenant, identity.app, identity.agent)
             if self._engine.expects(exchange.request_id):  # another call of that name is in flight
                 exchange.request_id = _other_id(exchange.request_id, headers)
@@ -146,9 +145,8 @@ class Gateway:
     def _answered(
         self, asked: Asked, request_id: str, answer: bytes | bytearray, *, streamed: bool
     ) -> None:
-        reply = reply_of(answer, streamed=streamed)
-        if reply is not None and self._inference is not None:
-            self._inference.answered(asked, request_id, reply)
+        if self._inference is not None:
+            self._inference.answered(asked, request_id, answer, streamed=streamed)
 
     def _request(
         self,

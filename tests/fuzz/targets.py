@@ -13,7 +13,7 @@ from kairos.live.access import Access, Caller
 from kairos.live.body import Body, read_body
 from kairos.live.deadlines import deadline_of
 from kairos.live.identity.aliases import Aliases
-from kairos.live.identity.conversation import conversation, reply_of, texts
+from kairos.live.identity.conversation import conversation, prompt_of, reply_of
 from kairos.live.identity.known import identifier_of
 from kairos.live.identity.ladder import identity_of
 from kairos.live.identity.routes import NamedRoutes, route_of
@@ -70,10 +70,10 @@ def body(data: bytes) -> None:
             again = read_body(read.content, chat=chat, streams_usage=streams_usage)
             assert not again.usage_added, "it asks for usage now"
             assert _routing(again) == _routing(read)
-    talk = conversation(data)
+    talk = conversation(prompt_of(data))
     if talk is not None:
-        "".join(texts(talk)).encode("utf-8", "replace")
-        assert all(each.at < max(1, len(talk.raw)) for each in talk.tail)
+        "".join(map(talk.text_at, talk.parts().values())).encode("utf-8", "replace")
+        assert all(each.at < max(1, len(talk.raw)) for each in talk.tail())
 
 
 def stream(data: bytes) -> None:

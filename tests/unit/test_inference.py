@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kairos.live.identity import inference, replies
-from kairos.live.identity.conversation import conversation, reply_of
+from kairos.live.identity.conversation import conversation, prompt_of, reply_of
 from kairos.live.identity.inference import Inference
 from kairos.live.identity.known import Identity
 
@@ -39,7 +39,7 @@ class Wire:
 
     def send(self, body, *, tenant="acme", **known):
         identity = Identity(**known)
-        asked = self.inference.add(identity, json.dumps(body).encode(), tenant)
+        asked = self.inference.add(identity, prompt_of(json.dumps(body).encode()), tenant)
         return Made(self, f"req-{next(self._ids)}", identity, asked)
 
 
@@ -64,7 +64,7 @@ class Made:
         return message
 
     def give(self, answer, *, streamed):
-        self.wire.inference.answered(self.asked, self.id, reply_of(answer, streamed=streamed))
+        self.wire.inference.answered(self.asked, self.id, answer, streamed=streamed)
 
 
 @pytest.fixture
@@ -446,7 +446,7 @@ def test_what_is_remembered_is_bounded(wire, random, monkeypatch):
 def test_a_very_long_conversation_is_not_looked_at(wire, messages):
     body = json.dumps({"messages": messages}, separators=(",", ":")).encode()
 
-    assert wire.inference.add(Identity(), body, "acme") is None
+    assert wire.inference.add(Identity(), prompt_of(body), "acme") is None
 
 
 NAMES = (
@@ -466,15 +466,15 @@ bodies = st.recursive(
 @given(bodies, bodies, st.booleans())
 def test_any_body_and_any_answer_are_read(body, answer, streamed):
     wire, content = Wire(), json.dumps(answer).encode()
-    asked = wire.inference.add(Identity(), json.dumps(body).encode(), "acme")
-    reply = reply_of(b"data: " + content if streamed else content, streamed=streamed)
-    if asked is not None and reply is not None:
-        wire.inference.answered(asked, "req-1", reply)
+    asked = wire.inference.add(Identity(), prompt_of(json.dumps(body).encode()), "acme")
+    answer = b"data: " + content if streamed else content
+    if asked is not None:
+        wire.inference.answered(asked, "req-1", answer, streamed=streamed)
 
 
 @given(st.binary(max_size=200), st.booleans())
 def test_any_bytes_are_read(content, streamed):
-    conversation(content)
+    conversation(prompt_of(content))
     reply_of(content, streamed=streamed)
 
 

@@ -4,6 +4,8 @@ import re
 from collections import OrderedDict
 from hashlib import blake2b
 
+from kairos.live.identity.conversation import Conversation
+
 _READ = 2048  # characters of a system prompt: what changes from call to call stands late in it
 _MAX_KNOWN = 4096  # prompts and tools of which the name is remembered
 _MAX_ALIKE = 16  # agents of one system prompt
@@ -26,11 +28,23 @@ class Fingerprints:
     """
 
     def __init__(self) -> None:
+        # By hash of what it stands for as the client spelt it, which need not be decoded.
+        self._spelt: OrderedDict[int, str | None] = OrderedDict()
         self._names: OrderedDict[int, str] = OrderedDict()  # by hash of what it stands for
         self._alike: OrderedDict[str, list[tuple[Tools, str]]] = OrderedDict()  # by prompt, masked
 
-    def name(self, system: str, tools: tuple[str, ...]) -> str | None:
+    def name(self, talk: Conversation) -> str | None:
         """None: there is nothing to know it by."""
+        key = talk.agent_key()
+        if key in self._spelt:
+            self._spelt.move_to_end(key)
+            return self._spelt[key]
+        name = self._spelt[key] = self._name(talk.system(), talk.tools())
+        if len(self._spelt) > _MAX_KNOWN:
+            self._spelt.popitem(last=False)
+        return name
+
+    def _name(self, system: str, tools: tuple[str, ...]) -> str | None:
         seen = system[: 2 * _READ]
         if not (seen.strip() or tools):
             return None

@@ -9,17 +9,24 @@ uncertain stays alone. All that is remembered is bounded; what is looked up for 
 with its history, of which each byte is hashed once. Ours.
 """
 
-import hashlib
 from collections import OrderedDict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence, Set
 
 import msgspec
 
-from kairos.live.identity.conversation import Conversation, Message, Reply, conversation, texts
+from kairos.live.identity.conversation import (
+    MAX_ANSWER_BYTES,
+    Conversation,
+    Message,
+    Prompt,
+    Reply,
+    conversation,
+    reply_of,
+)
 from kairos.live.identity.fingerprint import Fingerprints
 from kairos.live.identity.known import Identity
-from kairos.live.identity.passages import Passages
-from kairos.live.identity.replies import Replied, Replies
+from kairos.live.identity.parts import Parts
+from kairos.live.identity.replies import Answer, Replied, Replies
 from kairos.model import PARENTS_LIMIT
 
 _MAX_CLUES = 131_072
@@ -43,18 +50,18 @@ class Inference:
     def __init__(self) -> None:
         self._fingerprints = Fingerprints()
         self._replies = Replies()
-        self._passages = Passages()
+        self._parts = Parts()
         # By hash of what a reply can be known by: its workflow; None: several have it.
         self._clues: OrderedDict[int, str | None] = OrderedDict()
 
-    def add(self, identity: Identity, content: bytes, tenant: str) -> Asked | None:
-        """Add to what is known of a call that just came, with that body. None: nothing is known of
-        it, and nothing will be of what follows."""
+    def add(self, identity: Identity, prompt: Prompt, tenant: str) -> Asked | None:
+        """Add to what is known of a call that just came, with that prompt. None: nothing is known
+        of it, and nothing will be of what follows."""
         is_said = identity.workflow_id is not None
         led_to = identity.upstream is not None or identity.parent_ids
         talk, begins = None, 0
         if not (is_said and led_to and identity.agent is not None):
-            talk = conversation(content)
+            talk = conversation(prompt)
             if talk is not None:
                 begins = self._add(identity, talk, tenant)
             elif not is_said:
@@ -71,7 +78,7 @@ class Inference:
 
     def _add(self, identity: Identity, talk: Conversation, tenant: str) -> int:
         """Returns the hash of all that was said, where that is to be remembered."""
-        identity.learn("agent", self._fingerprints.name(talk.system, talk.tools), "inferred")
+        identity.learn("agent", self._fingerprints.name(talk), "inferred")
         begins, in_part = 0, list[Replied]()
         if identity.workflow_id is None:
             before, begins = _hashes(talk)
@@ -91,7 +98,14 @@ class Inference:
                 identity.learn("upstream", nearest[0].agent, "inferred")
         return begins
 
-    def answered(self, asked: Asked, request_id: str, reply: Reply) -> None:
+    def answered(
+        self, asked: Asked, request_id: str, answer: bytes | bytearray, *, streamed: bool
+    ) -> None:
+        """`streamed`: as server-sent events. Where the call's workflow was said, the answer is kept
+        as it is, and read when a call comes that has to be looked for among that workflow's."""
+        if not 0 < len(answer) <= MAX_ANSWER_BYTES:
+            return
+        said = None if asked.talk is None else reply_of(answer, streamed=streamed)
         replied = self._replies.add(
             request_id,
             asked.tenant,
@@ -99,19 +113,13 @@ class Inference:
             asked.agent,
             asked.upstream,
             asked.parent_ids,
-            reply,
+            said or Answer(bytes(answer), streamed),
         )
-        if asked.talk is None:
-            return
-        for clue in _clues(reply, asked):
-            self._remember(clue, replied.workflow_id)
-        self._passages.remember(
-            "\n".join([reply.text, *reply.handed]).encode("utf-8", "replace"),
-            replied.number,
-            _hash(replied.workflow_id) >> 2,
-            _scope(asked.tenant),
-            _prompt(asked.talk),
-        )
+        if asked.talk is not None and said is not None:
+            for clue in _clues(said, asked):
+                self._remember(clue, replied.workflow_id)
+            workflow, scope = _hash(replied.workflow_id) >> 2, _scope(asked.tenant)
+            self._parts.add(said, asked.talk, replied.number, workflow, scope)
 
     def _remember(self, clue: int, workflow_id: str) -> None:
         is_common = self._clues.get(clue, workflow_id) != workflow_id
@@ -134,8 +142,7 @@ class Inference:
 
     def _in_part(self, talk: Conversation, tenant: str) -> list[Replied]:
         """The replies of which it has passages, wherever they stand in it."""
-        told = _told(talk.new).encode("utf-8", "replace")
-        passages = self._passages.carried(told, _scope(tenant))
+        passages = self._parts.carried(talk, _scope(tenant))
         found = [self._replies.numbered(n) for n, times in passages.items() if times >= _LEAST]
         return [each for each in found if each is not None]
 
@@ -144,16 +151,22 @@ def _carried(talk: Conversation, replies: Sequence[Replied]) -> list[Replied]:
     """Those of a few replies that the call follows from, with what led to these."""
     last, told = talk.last, _told(talk.new)
     answers = {each.answers for each in talk.new} | {talk.previous}
-    found = [
-        each
-        for each in replies
-        if not answers.isdisjoint(each.ids)
-        or any(len(text) >= _MIN_TEXT and text in told for text in (each.text, *each.handed))
-    ]
+    found = [each for each in replies if _leads_to(each.reply, answers, told)]
     if last is not None and last.text and last.text not in told:
-        same = (each for each in reversed(replies) if each.text and last.text.startswith(each.text))
+        same = (each for each in reversed(replies) if _begins(last.text, each.reply.text))
         found += [each for each in [next(same, None)] if each is not None and each not in found]
     return found
+
+
+def _leads_to(reply: Reply, answers: Set[str | None], told: str) -> bool:
+    if not answers.isdisjoint(reply.ids):
+        return True
+    texts = (reply.text, *reply.handed)
+    return any(len(text) >= _MIN_TEXT and text in told for text in texts)
+
+
+def _begins(text: str, beginning: str) -> bool:
+    return bool(beginning) and text.startswith(beginning)
 
 
 def _results(talk: Conversation, tenant: str) -> Iterator[int]:
@@ -173,7 +186,7 @@ def _continued(talk: Conversation, before: int, tenant: str) -> Iterator[int]:
 
 def _repeated(talk: Conversation, tenant: str) -> Iterator[int]:
     """What is another's reply from beginning to end."""
-    for message in talk.tail:
+    for message in talk.tail():
         if len(message.text) >= _MIN_TEXT:
             yield _hash(tenant, "text", message.text)
 
@@ -192,20 +205,11 @@ def _told(messages: Iterable[Message]) -> str:
     return "\n".join(message.text for message in messages)
 
 
-def _prompt(talk: Conversation) -> bytes:
-    return b"\0".join(text.encode("utf-8", "replace") for text in texts(talk))
-
-
 def _hashes(talk: Conversation) -> tuple[int, int]:
     """Of all messages before the last reply that the client gives back, and of all."""
-    at = len(talk.raw) if talk.last is None else talk.last.at
-    running = hashlib.blake2b(digest_size=8)
-    for each in talk.raw[:at]:
-        running.update(each)
-    before = running.digest()
-    for each in talk.raw[at:]:
-        running.update(each)
-    return int.from_bytes(before), int.from_bytes(running.digest())
+    keys = talk.keys()
+    before = keys if talk.last is None else keys[: talk.last.at]
+    return _hash(*before), _hash(*keys)
 
 
 def _scope(tenant: str) -> int:

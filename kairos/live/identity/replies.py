@@ -6,16 +6,24 @@ from itertools import count
 
 import msgspec
 
-from kairos.live.identity.conversation import Reply
+from kairos.live.identity.conversation import Reply, reply_of
 
 _MAX_REPLIES = 32_768
 _MAX_OF_WORKFLOW = 64  # the last
 _KEPT = 512  # characters of a text
 _MAX_HANDED = 16  # texts that a reply passes to tools
+_MAX_UNREAD_BYTES = 64 << 20
 _MAX_HOPS = 16  # from a reply back to those that led to it
 
 
-class Replied(msgspec.Struct, frozen=True, kw_only=True):
+class Answer(msgspec.Struct, frozen=True):
+    """Of an engine, not read yet."""
+
+    content: bytes
+    streamed: bool
+
+
+class Replied(msgspec.Struct, kw_only=True):
     """A call that was answered."""
 
     number: int  # in order of the answers
@@ -25,9 +33,23 @@ class Replied(msgspec.Struct, frozen=True, kw_only=True):
     agent: str | None
     upstream: str | None
     parent_ids: tuple[str, ...]
-    ids: tuple[str, ...]  # of its tool calls and of the answer
-    text: str  # how the reply begins
-    handed: tuple[str, ...]  # how texts that it passes to tools begin
+    said: Reply | Answer  # of its texts, how they begin; of an answer, all
+
+    @property
+    def reply(self) -> Reply:
+        """Read when it is asked for."""
+        if isinstance(self.said, Answer):
+            read = reply_of(self.said.content, streamed=self.said.streamed)
+            self.said = _beginning(read) if read is not None else _NOTHING
+        return self.said
+
+
+_NOTHING = Reply("")
+
+
+def _beginning(reply: Reply) -> Reply:
+    handed = tuple(text[:_KEPT] for text in reply.handed[:_MAX_HANDED])
+    return Reply(reply.text[:_KEPT], reply.ids, handed)
 
 
 class Replies:
@@ -35,6 +57,10 @@ class Replies:
         self._by_number: OrderedDict[int, Replied] = OrderedDict()
         self._by_id: dict[str, Replied] = {}
         self._of_workflow: dict[tuple[str, str], deque[Replied]] = {}  # by tenant and id
+        # Those whose answers were kept as they came, in order, with their size: what is read
+        # meanwhile is still counted, and so is what was forgotten.
+        self._unread: deque[tuple[Replied, int]] = deque()
+        self._unread_bytes = 0
         self._numbers = count(1)
 
     def __len__(self) -> int:
@@ -48,7 +74,7 @@ class Replies:
         agent: str | None,
         upstream: str | None,
         parent_ids: tuple[str, ...],
-        reply: Reply,
+        said: Reply | Answer,
     ) -> Replied:
         replied = Replied(
             number=next(self._numbers),
@@ -58,10 +84,10 @@ class Replies:
             agent=agent,
             upstream=upstream,
             parent_ids=parent_ids,
-            ids=reply.ids,
-            text=reply.text[:_KEPT],
-            handed=tuple(text[:_KEPT] for text in reply.handed[:_MAX_HANDED]),
+            said=_beginning(said) if isinstance(said, Reply) else said,
         )
+        if isinstance(said, Answer):
+            self._keep_unread(replied, len(said.content))
         self._by_number[replied.number] = self._by_id[request_id] = replied
         of_workflow = self._of_workflow.setdefault(
             (tenant, workflow_id), deque(maxlen=_MAX_OF_WORKFLOW)
@@ -70,6 +96,16 @@ class Replies:
         if len(self._by_number) > _MAX_REPLIES:
             self._forget(self._by_number.popitem(last=False)[1])
         return replied
+
+    def _keep_unread(self, replied: Replied, size_bytes: int) -> None:
+        """Of the oldest that take too much it is no longer known what they said."""
+        self._unread.append((replied, size_bytes))
+        self._unread_bytes += size_bytes
+        while self._unread_bytes > _MAX_UNREAD_BYTES or len(self._unread) > _MAX_REPLIES:
+            oldest, size_bytes = self._unread.popleft()
+            self._unread_bytes -= size_bytes
+            if isinstance(oldest.said, Answer):
+                oldest.said = _NOTHING
 
     def _forget(self, oldest: Replied) -> None:
         if self._by_id[oldest.request_id] is oldest:
