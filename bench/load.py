@@ -4,8 +4,9 @@ import asyncio
 import random
 import re
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
+from itertools import count, islice, takewhile
 from typing import cast
 
 import httptools
@@ -96,10 +97,27 @@ async def connected(port: int) -> AsyncIterator[Client]:
 async def closed_loop(
     port: int, calls: int, concurrency: int, new_client: NewClient
 ) -> list[float]:
-    """Keep this many calls going until all are answered. Returns each one's time in seconds.
-    No other load of this run has calls of the same numbers, so workflows end with the load."""
-    first = random.randrange(10**8) * 10**6
-    numbers = iter(range(first, first + calls))
+    """Keep this many calls going until all are answered. Returns each one's time in seconds."""
+    return await _keep_going(port, islice(_numbers(), calls), concurrency, new_client)
+
+
+async def for_a_while(
+    port: int, seconds: float, concurrency: int, new_client: NewClient
+) -> list[float]:
+    """The same, until the time is up."""
+    ends_at = time.monotonic() + seconds
+    in_time = takewhile(lambda _: time.monotonic() < ends_at, _numbers())
+    return await _keep_going(port, in_time, concurrency, new_client)
+
+
+def _numbers() -> Iterator[int]:
+    """No other load has calls of the same numbers, so workflows end with the load."""
+    return count(random.randrange(10**8) * 10**6)
+
+
+async def _keep_going(
+    port: int, numbers: Iterator[int], concurrency: int, new_client: NewClient
+) -> list[float]:
     times: list[float] = []
 
     async def work() -> None:

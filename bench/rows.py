@@ -16,7 +16,7 @@ from bench.report import Figure, Spread
 
 ROWS = Path(__file__).with_name("results.jsonl")
 # What measuring itself writes does not make other code of a checkout.
-_WRITTEN = ("bench/results.jsonl", "docs/profile.md", "docs/profile.jsonl", "README.md")
+WRITTEN = ("bench/results.jsonl", "docs/profile.md", "bench/profile.jsonl", "README.md")
 
 
 class Row(msgspec.Struct, frozen=True, kw_only=True):
@@ -43,7 +43,7 @@ def machine() -> str:
 def keep(figures: Sequence[Figure], bench: str, path: Path = ROWS) -> None:
     """In place of the earlier rows of this bench; and in bench/results.json."""
     report.add(list(figures), report.RESULTS)
-    now, at, here = datetime.now(UTC).date().isoformat(), commit(written=_WRITTEN), machine()
+    now, at, here = datetime.now(UTC).date().isoformat(), commit(written=WRITTEN), machine()
     made = [
         Row(
             bench=bench,

@@ -73,7 +73,7 @@ class Mode(msgspec.Struct, forbid_unknown_fields=True):
 
     chunks: int | None = None
     interval_s: float = 0.0  # between chunks; 0: all at once
-    delay_s: float = 0.0  # before an answer as JSON
+    delay_s: float = 0.0  # before the answer, or its first chunk
     silent: bool = False  # answer nothing, or nothing more once the chunks are out
 
 
@@ -172,10 +172,14 @@ class Connection(asyncio.Protocol):
         self._answering = True
         self._engine.calls += 1
         self._engine.running += 1
+        if mode.delay_s:
+            self._timer = asyncio.get_running_loop().call_later(mode.delay_s, self._begin, mode)
+        else:
+            self._begin(mode)
+
+    def _begin(self, mode: Mode) -> None:
         if mode.chunks is None:
-            if mode.delay_s:
-                self._timer = asyncio.get_running_loop().call_later(mode.delay_s, self._answer_call)
-            elif not mode.silent:
+            if not mode.silent:
                 self._answer_call()
             return
         self._transport.write(STREAM_HEAD)
