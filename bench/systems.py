@@ -150,3 +150,7 @@ async def side_by_side(console: Console) -> AsyncIterator[SideBySide]:
 async def warm_up(port: int, control: Control) -> None:
     await control.set(Mode())
     await load.closed_loop(port, WARM_UP, CONCURRENCY, talk.named())
+
+
+if __name__ == "__main__":  # `make install-bench`
+    install_peer(Console())
