@@ -19,7 +19,7 @@ STEP = 100  # of a ratio: budgets are written in hundredths
 _HEAD = """\
 # What each call may cost, as a ratio to vllm-router in the same run, and what the brain may, as a
 # ratio to a reference computation (`make bench-hot`). A ratio 25 % above its budget fails. Budgets
-# go down by `python -m bench.hot --lower REASON`; one goes up by hand, with its reason and the date.
+# go down by `python -m bench.hot --lower REASON`; one goes up by hand, with a reason and the date.
 """
 
 
@@ -54,10 +54,15 @@ def read(path: Path = BUDGET) -> dict[str, Budget]:
 
 def write(budgets: Mapping[str, Budget], path: Path = BUDGET) -> None:
     entries = (
-        f'\n["{name}"]\nratio = {budget.ratio:g}\nreason = "{budget.reason}"\n'
+        f'\n["{name}"]\nratio = {budget.ratio:g}\nreason = {_text(budget.reason)}\n'
         for name, budget in budgets.items()
     )
     path.write_text(_HEAD + "".join(entries))
+
+
+def _text(text: str) -> str:
+    """As TOML, which writes strings as JSON does."""
+    return msgspec.json.encode(text).decode()
 
 
 def over(measured: Mapping[str, Ratio], budgets: Mapping[str, Budget]) -> list[str]:

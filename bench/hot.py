@@ -1,9 +1,9 @@
 """`python -m bench.hot` (`make bench-hot`): has a call become dearer? At most 90 seconds.
 
-What Kairos costs as a ratio to vllm-router, which is measured in the same rounds; and what its brain
-costs as a ratio to a reference computation. CPU time, medians of interleaved rounds. Compared with
-bench/budget.toml: a figure 25 % above its budget is measured once more, with more rounds, and if it
-still is this fails. `--lower` writes what was measured where a budget was higher.
+What Kairos costs as a ratio to vllm-router, which is measured in the same rounds; and what its
+brain costs as a ratio to a reference computation. CPU time, medians of interleaved rounds. Compared
+with bench/budget.toml: a figure 25 % above its budget is measured once more, with more rounds, and
+if it still is this fails. `--lower` writes what was measured where a budget was higher.
 """
 
 import argparse
@@ -46,7 +46,7 @@ BESIDE_PEER: Mapping[str, tuple[Scenario, int]] = {
 }
 BESIDE_REFERENCE = {BRAIN.format(number): number for number in BRAIN_INSTANCES}
 LATENCY_CALLS = 200
-# Told, and not compared: it moves by more than a quarter from run to run where the machine is shared.
+# Told, and not compared: where others use the machine it moves by more than a quarter.
 INFORMAL = scenarios.ADDED
 
 
@@ -129,11 +129,12 @@ def show(
 
 def verdict(found: Mapping[str, Ratio], budgets: Mapping[str, Budget]) -> str | None:
     """What is wrong. None: nothing."""
-    wrong = [
-        budget.complaint(name, found[name], budgets[name]) for name in budget.over(found, budgets)
+    dear = budget.over(found, budgets)
+    wrong = [budget.complaint(name, found[name], budgets[name]) for name in dear]
+    wrong += [
+        f"{name}: bench/budget.toml and bench/hot.py must have the same figures"
+        for name in budget.missing(found, budgets)
     ]
-    for name in budget.missing(found, budgets):
-        wrong.append(f"{name}: bench/budget.toml and bench/hot.py must have the same figures")
     return "\n".join(wrong) or None
 
 
