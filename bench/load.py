@@ -64,6 +64,8 @@ class Client(asyncio.Protocol):
 
     def on_message_complete(self) -> None:
         status = self._parser.get_status_code()
+        if self._done.done():  # nobody waits for it any more
+            return
         if status == 200:
             self._done.set_result(self._body)
         else:

@@ -23,6 +23,7 @@ import uvloop
 from rich.console import Console
 
 from bench import load, profile_page, report, talk
+from bench.asking import told
 from bench.code import commit
 from bench.load import Control
 from bench.profile_page import KINDS, PAGE, ROWS, Cell, Row
@@ -188,13 +189,6 @@ async def _waiting_in_the_middle(port: int) -> int:
     await asyncio.sleep(SECONDS / 2)
     async with load.connected(port) as client:
         return int(sum(await told(client, "kairos_requests_waiting")))
-
-
-async def told(client: load.Client, name: str) -> list[float]:
-    """What Kairos tells under this name."""
-    text = (await client.send(talk.http(b"GET", b"/metrics"))).decode()
-    lines = [line.split() for line in text.splitlines()]
-    return [float(words[-1]) for words in lines if words and words[0].split("{")[0] == name]
 
 
 def main() -> None:
