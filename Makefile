@@ -11,7 +11,7 @@ KIND := standin
 VLLM_INSTALLED := $(if $(KAIROS_VLLM),,.venv-vllm/.installed)
 
 .DEFAULT_GOAL := help
-.PHONY: help install install-vllm install-frameworks demo kafka vllm test test-real test-kafka test-vllm test-frameworks test-soak test-acceptance soak fuzz bench experiments experiments-full lint types contracts check acceptance lock clean
+.PHONY: help install install-vllm install-frameworks install-bench demo kafka vllm test test-real test-kafka test-vllm test-frameworks test-soak test-acceptance soak fuzz bench bench-hot profile bench-tables bench-fresh experiments experiments-full lint types contracts check acceptance lock clean
 
 help:  ## this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/ - /' | sort
@@ -27,6 +27,10 @@ install-vllm: $(VLLM_INSTALLED)  ## .venv-vllm with vLLM for CPUs: 2 GB
 install-frameworks: .venv-frameworks/.installed  ## .venv-frameworks with nine agent frameworks: 3 GB
 .venv-frameworks/.installed: $(wildcard tests/frameworks/*/requirements.lock) scripts/install-frameworks.sh
 	@sh scripts/install-frameworks.sh .venv-frameworks
+
+install-bench: .venv-bench/.installed  ## .venv-bench with vllm-router, to which benches compare
+.venv-bench/.installed: bench/requirements.lock | $(INSTALLED)
+	@$(BIN)/python -m bench.systems && touch $@
 
 demo: $(INSTALLED)  ## three agent applications on two real model servers, under three minutes
 	@$(BIN)/kairos demo
@@ -80,6 +84,20 @@ bench: $(INSTALLED)  ## what the gateway, learning, ranking, queueing, placing a
 	@$(BIN)/python -m bench.bus
 	@$(BIN)/python -m bench.ranks
 	@$(BIN)/python -m bench.simulation
+	@$(BIN)/python -m bench.health
+	@$(BIN)/python -m bench.workers
+
+bench-hot: $(INSTALLED) install-bench  ## has a call become dearer? ratios to vllm-router against bench/budget.toml: 90 s
+	@$(BIN)/python -m bench.hot
+
+profile: $(INSTALLED)  ## where a call's CPU time goes, into docs/profile.md: four minutes; ONLY='64 instances'
+	@$(BIN)/python -m bench.profile --only "$(ONLY)"
+
+bench-tables: $(INSTALLED)  ## the documentation's tables anew, from what make bench kept
+	@$(BIN)/python -m bench.tables
+
+bench-fresh: $(INSTALLED)  ## fails where a table of the documentation is of other code than today's
+	@$(BIN)/python -m bench.tables --fresh
 
 experiments: $(INSTALLED) $(VLLM_INSTALLED)  ## every claim on a reduced grid, in under ten minutes; and REPORT.md anew, from the rows of the full one
 	@$(BIN)/python -m experiments run --quick
@@ -101,7 +119,7 @@ types: $(INSTALLED)  ## mypy --strict, benches and experiments included
 contracts: $(INSTALLED)  ## imports point one way
 	@$(BIN)/lint-imports
 
-acceptance: check test-real test-kafka test-vllm test-frameworks test-acceptance soak bench experiments-full  ## all of it: five and a half hours
+acceptance: check test-real test-kafka test-vllm test-frameworks test-acceptance soak bench bench-tables bench-fresh experiments-full  ## all of it: five and a half hours
 	@$(MAKE) soak KIND=vllm
 
 check: test lint types contracts  ## everything that needs no real engine

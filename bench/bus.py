@@ -19,13 +19,13 @@ import msgspec
 import uvloop
 from rich.console import Console
 
-from bench import bus_calls, bus_servers, messages, overload, report
+from bench import bus_calls, bus_servers, messages, overload, report, rows
 from bench.bus_servers import Names
-from bench.gateway import BUSY, RESULTS, cores
 from bench.load import Broken
 from bench.report import Figure
 from bench.scenarios import Measured
 from bench.servers import NotStarted
+from bench.systems import BUSY, cores
 from kairos.errors import KairosError
 
 SYSTEMS = {"memory": "without Kafka", "http": "HTTP, on Kafka", "kafka": "over Kafka"}
@@ -156,18 +156,17 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true", help="fewer rounds, a shorter overload")
     parser.add_argument("--results", type=Path, help="the file that gets the figures")
     arguments = parser.parse_args()
-    console = Console()
-    if not console.is_terminal:
-        console = Console(width=WIDTH)
+    console = report.console()
     try:
         found = uvloop.run(measure(QUICK if arguments.quick else FULL, console))
     except* (NotStarted, Broken, KairosError) as group:
         sys.exit(f"bench: {_first(group)}")
     except* KeyboardInterrupt:
         sys.exit(130)
-    results = arguments.results or (None if arguments.quick else RESULTS)
-    if results is not None:
-        report.add(found, results)
+    if arguments.results is not None:
+        report.add(found, arguments.results)
+    elif not arguments.quick:
+        rows.keep(found, "bus")
     report.show(found, console, SYSTEMS)
     if wrong := [each.name for each in found if each.name in overload.MUST_BE_NONE and each.value]:
         sys.exit(f"bench: {', '.join(wrong)}")

@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import asynccontextmanager
 from typing import Any
 
-from bench import load
+from bench import load, talk
 from bench.bus_servers import Names
 from bench.report import percentile
 from bench.scenarios import Measured
@@ -36,10 +36,10 @@ class Calls:
         self._number = 0
 
     def next(self) -> tuple[dict[str, Any], Mapping[str, str]]:
-        """As large as those of `load.chat`."""
+        """As large as those of `talk.chat`."""
         number = self._number
         self._number += 1
-        text = f"{number:08d} " + load.WORDS.decode() * (load.PROMPT_BYTES // len(load.WORDS))
+        text = f"{number:08d} " + talk.WORDS.decode() * (talk.PROMPT_BYTES // len(talk.WORDS))
         body = {"model": MODEL, "max_tokens": 16, "messages": [{"role": "user", "content": text}]}
         return body, {
             "X-Request-Id": f"{self._run}-{number}",
@@ -69,9 +69,9 @@ async def by_turns(llms: Mapping[str, LLM], calls: Calls, number: int) -> dict[s
 
 async def over_http(server: Server, number: int) -> Measured:
     """Calls from a client that costs little."""
-    times = await load.closed_loop(server.port, number, 1, stream=False)
+    times = await load.closed_loop(server.port, number, 1, talk.named())
     before_s = server.cpu_s()
-    await load.closed_loop(server.port, 3 * number, CONCURRENCY, stream=False)
+    await load.closed_loop(server.port, 3 * number, CONCURRENCY, talk.named())
     cpu_s = server.cpu_s() - before_s
     return {GATEWAY: percentile(times, 50) * 1e6, CPU: cpu_s / (3 * number) * 1e6}
 
@@ -100,7 +100,7 @@ class Callers:
     async def warm_up(self) -> None:
         await by_turns(self._llms, self._calls, WARM_UP)
         for serve in self._serves.values():
-            await load.closed_loop(serve.port, WARM_UP, CONCURRENCY, stream=False)
+            await load.closed_loop(serve.port, WARM_UP, CONCURRENCY, talk.named())
 
     async def measure(self, number: int) -> dict[str, Measured]:
         """By system. Three times as many calls for the CPU time."""

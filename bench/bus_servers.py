@@ -12,8 +12,8 @@ from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient
 
 from bench import chain, overload
-from bench.gateway import MANY, kairos_command
 from bench.servers import NotStarted, Server, free_port, listens, server
+from bench.systems import MANY, kairos_command
 from bench.upstream import HOST, MODEL
 from kairos.live.bus_llm import reply_topic
 from kairos.live.kafka.connection import Connection, parse_bus

@@ -16,8 +16,7 @@ from random import Random
 
 from rich.console import Console
 
-from bench import report
-from bench.gateway import RESULTS
+from bench import report, rows
 from bench.report import Figure
 from kairos.events import Arrived, Dispatch, Finished, ProfilesLearnt, Record, WorkflowEnded
 from kairos.learner import Learner
@@ -348,7 +347,7 @@ def main() -> None:
         os.execve(sys.executable, [sys.executable, "-m", "bench.learning"], os.environ | ONE_CORE)
     console = Console()
     found = figures(measure(console))
-    report.add(found, RESULTS)
+    rows.keep(found, "learning")
     report.show(found, console, {"kairos": "Kairos"})
 
 

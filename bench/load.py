@@ -1,24 +1,21 @@
 """The clients: bare HTTP over asyncio, so that little of what is measured is their own."""
 
 import asyncio
+import random
 import re
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
+from itertools import count, islice, takewhile
 from typing import cast
 
 import httptools
 import msgspec
 
-from bench.upstream import HOST, MODEL, Mode, Seen
+from bench.talk import NewClient, chat, http
+from bench.upstream import HOST, Mode, Seen
 
 STAMP = re.compile(rb'"@(\d{20}) "')
-WORDS = b"a word of the prompt "
-PROMPT_BYTES = 2048
-IDENTITY = (
-    b"x-kairos-workflow-id: workflow-%08d\r\nx-kairos-app: bench\r\nx-kairos-agent: writer\r\n"
-    b"x-kairos-upstream: researcher\r\n"
-)
 
 
 class Broken(Exception):
@@ -67,6 +64,8 @@ class Client(asyncio.Protocol):
 
     def on_message_complete(self) -> None:
         status = self._parser.get_status_code()
+        if self._done.done():  # nobody waits for it any more
+            return
         if status == 200:
             self._done.set_result(self._body)
         else:
@@ -97,35 +96,41 @@ async def connected(port: int) -> AsyncIterator[Client]:
         client.leave()
 
 
-def chat(number: int, *, stream: bool) -> bytes:
-    """A chat request with a prompt of its own, so that no cache of prompts answers for all, and
-    with an agent's headers, so that Kairos has its whole work to do."""
-    text = b"%08d " % number + WORDS * (PROMPT_BYTES // len(WORDS))
-    body = b'{"model":"%b","max_tokens":16,"stream":%b,"messages":[{"role":"user","content":"%b"}]}'
-    return http(b"POST", b"/v1/chat/completions", body % (
-        MODEL.encode(), b"true" if stream else b"false", text
-    ), IDENTITY % (number // 5))  # fmt: skip
-
-
-def http(method: bytes, path: bytes, body: bytes = b"", headers: bytes = b"") -> bytes:
-    return (
-        b"%b %b HTTP/1.1\r\nhost: bench\r\ncontent-type: application/json\r\n%b"
-        b"content-length: %d\r\n\r\n%b" % (method, path, headers, len(body), body)
-    )
-
-
-async def closed_loop(port: int, calls: int, concurrency: int, *, stream: bool) -> list[float]:
+async def closed_loop(
+    port: int, calls: int, concurrency: int, new_client: NewClient
+) -> list[float]:
     """Keep this many calls going until all are answered. Returns each one's time in seconds."""
-    numbers = iter(range(calls))
+    return await _keep_going(port, islice(_numbers(), calls), concurrency, new_client)
+
+
+async def for_a_while(
+    port: int, seconds: float, concurrency: int, new_client: NewClient
+) -> list[float]:
+    """The same, until the time is up."""
+    ends_at = time.monotonic() + seconds
+    in_time = takewhile(lambda _: time.monotonic() < ends_at, _numbers())
+    return await _keep_going(port, in_time, concurrency, new_client)
+
+
+def _numbers() -> Iterator[int]:
+    """No other load has calls of the same numbers, so workflows end with the load."""
+    return count(random.randrange(10**8) * 10**6)
+
+
+async def _keep_going(
+    port: int, numbers: Iterator[int], concurrency: int, new_client: NewClient
+) -> list[float]:
     times: list[float] = []
 
     async def work() -> None:
+        made = new_client()
         async with connected(port) as client:
             for number in numbers:
-                request = chat(number, stream=stream)
+                request = made.ask(number)
                 started = time.perf_counter()
-                await client.send(request)
+                answer = await client.send(request)
                 times.append(time.perf_counter() - started)
+                made.hear(answer)
 
     async with asyncio.TaskGroup() as group:
         for _ in range(concurrency):

@@ -14,10 +14,10 @@ from random import Random
 import uvloop
 from rich.console import Console
 
-from bench import bus_servers, report
-from bench.gateway import RESULTS, cores
+from bench import bus_servers, report, rows
 from bench.report import Figure
 from bench.servers import NotStarted
+from bench.systems import cores
 from kairos.balancer import Balancer
 from kairos.dispatcher.placements import LeastKv
 from kairos.errors import KairosError
@@ -102,7 +102,7 @@ def main() -> None:
         found = uvloop.run(measure())
     except (NotStarted, KairosError) as error:
         sys.exit(f"bench: {error}")
-    report.add(found, RESULTS)
+    rows.keep(found, "ranks")
     report.show(found, console, {"kafka": "over Kafka"})
 
 

@@ -9,6 +9,9 @@ import msgspec
 from rich.console import Console
 from rich.table import Table
 
+RESULTS = Path(__file__).with_name("results.json")
+WIDTH = 120
+
 
 class Figure(msgspec.Struct, kw_only=True):
     """One claim. `reference` is the peer's figure, from the same run, or the paper's."""
@@ -50,6 +53,12 @@ def percentile(values: Sequence[float], percent: float) -> float:
     """By nearest rank: a value that occurred."""
     ranked = sorted(values)
     return ranked[min(len(ranked) - 1, int(len(ranked) * percent / 100))]
+
+
+def console() -> Console:
+    """Wide enough for a table where nobody says how wide it is."""
+    found = Console()
+    return found if found.is_terminal else Console(width=WIDTH)
 
 
 def write(figures: list[Figure], path: Path) -> None:

@@ -4,56 +4,81 @@ import asyncio
 import time
 from collections.abc import Awaitable, Callable
 
-import msgspec
-
-from bench import load, report
+from bench import load, report, talk
 from bench.load import Control
-from bench.servers import Server
+from bench.systems import CONCURRENCY, System
+from bench.talk import NewClient
 from bench.upstream import Mode
 
-CONCURRENCY = 32
 STREAM_CHUNKS = 16
+SLOW_MODE = Mode(chunks=STREAM_CHUNKS, interval_s=0.020)
 STREAMS = 256
 CHUNKS_PER_S = 30
 STREAM_S = 4.0
 LEAVERS = 40  # a round
-LATENCY = "p50 latency, one call at a time"
 LIMIT_S = 2.0  # an abort that takes longer counts as this
 
+LATENCY = "p50 latency, one call at a time"
+ADDED = "added p50 latency, one call at a time"
+NAMED = "CPU per JSON call, named"
+ANONYMOUS = "CPU per JSON call, anonymous"
+CONVERSATION = "CPU per call of a conversation, 20 messages and 20 KB, anonymous"
+STREAM = "CPU per stream, 16 chunks at once"
+SLOW_STREAM = "CPU per stream, 16 chunks 20 ms apart"
 
-class System(msgspec.Struct):
-    name: str
-    server: Server
-    port: int
-
+# name of the figure, unit, target for Kairos
+FIGURES = (
+    (LATENCY, "us", None),
+    (ADDED, "us", None),
+    (NAMED, "us", 300),
+    (ANONYMOUS, "us", None),
+    (CONVERSATION, "us", None),
+    (STREAM, "us", 500),
+    (SLOW_STREAM, "us", None),
+    ("p99 delay of a chunk, 256 streams", "ms", 1),
+    ("p50 delay of a chunk, 256 streams", "ms", None),
+    ("p99 leave to abort, before the first byte", "ms", 100),
+    ("p99 leave to abort, in mid-stream", "ms", 100),
+    ("p99 leave to abort, in the queue", "ms", 100),
+)
 
 Measured = dict[str, float]  # by name of the figure
 
 
-async def latency(system: System, control: Control) -> Measured:
+async def latency(system: System, control: Control, calls: int = 600) -> Measured:
     await control.set(Mode())
-    times = await load.closed_loop(system.port, 600, 1, stream=False)
+    times = await load.closed_loop(system.port, calls, 1, talk.named())
     return {LATENCY: report.percentile(times, 50) * 1e6}
 
 
-async def cpu_json(system: System, control: Control) -> Measured:
+async def cpu_json(system: System, control: Control, calls: int = 2500) -> Measured:
     await control.set(Mode())
-    return {"CPU per JSON call": await _cpu_us(system, calls=2500, stream=False)}
+    return {NAMED: await _cpu_us(system, calls, talk.named())}
 
 
-async def cpu_stream(system: System, control: Control) -> Measured:
+async def cpu_anonymous(system: System, control: Control, calls: int = 1500) -> Measured:
+    await control.set(Mode())
+    return {ANONYMOUS: await _cpu_us(system, calls, talk.anonymous())}
+
+
+async def cpu_conversation(system: System, control: Control, calls: int = 1000) -> Measured:
+    await control.set(Mode())
+    return {CONVERSATION: await _cpu_us(system, calls, talk.conversations())}
+
+
+async def cpu_stream(system: System, control: Control, calls: int = 1500) -> Measured:
     await control.set(Mode(chunks=STREAM_CHUNKS))
-    return {"CPU per stream, 16 chunks at once": await _cpu_us(system, calls=1500, stream=True)}
+    return {STREAM: await _cpu_us(system, calls, talk.named_streams())}
 
 
-async def cpu_slow_stream(system: System, control: Control) -> Measured:
-    await control.set(Mode(chunks=STREAM_CHUNKS, interval_s=0.020))
-    return {"CPU per stream, 16 chunks 20 ms apart": await _cpu_us(system, calls=320, stream=True)}
+async def cpu_slow_stream(system: System, control: Control, calls: int = 320) -> Measured:
+    await control.set(SLOW_MODE)
+    return {SLOW_STREAM: await _cpu_us(system, calls, talk.named_streams())}
 
 
-async def _cpu_us(system: System, *, calls: int, stream: bool) -> float:
+async def _cpu_us(system: System, calls: int, new_client: NewClient) -> float:
     before_s = system.server.cpu_s()
-    await load.closed_loop(system.port, calls, CONCURRENCY, stream=stream)
+    await load.closed_loop(system.port, calls, CONCURRENCY, new_client)
     return (system.server.cpu_s() - before_s) / calls * 1e6
 
 
@@ -86,7 +111,7 @@ async def _abort_delays(system: System, control: Control, mode: Mode) -> list[fl
     for number in range(LEAVERS):
         await control.seen()
         async with load.connected(system.port) as client:
-            client.send(load.chat(number, stream=True))
+            client.send(talk.chat(number, stream=True))
             if mode.chunks:
                 await client.first_byte.wait()
             else:
@@ -116,7 +141,7 @@ async def _aborted_after_ms(control: Control, left_ns: int) -> float:
 
 
 # The engines' own CPU time is nobody's cost here, so that is measured on gateways alone.
-ON_GATEWAYS = (cpu_json, cpu_stream, cpu_slow_stream)
+ON_GATEWAYS = (cpu_json, cpu_anonymous, cpu_conversation, cpu_stream, cpu_slow_stream)
 SCENARIOS = (
     latency,
     *ON_GATEWAYS,
@@ -135,14 +160,14 @@ async def abort_in_queue(kairos_port: int, control: Control) -> list[float]:
     async with load.connected(kairos_port) as holder, load.connected(kairos_port) as metrics:
 
         async def waiting(count: int) -> bool:
-            text = await metrics.send(load.http(b"GET", b"/metrics"))
+            text = await metrics.send(talk.http(b"GET", b"/metrics"))
             return b"\nkairos_requests_waiting %d.0\n" % count in text
 
-        holder.send(load.chat(0, stream=True))
+        holder.send(talk.chat(0, stream=True))
         await _until(lambda: _called(control))
         for number in range(1, LEAVERS + 1):
             async with load.connected(kairos_port) as client:
-                client.send(load.chat(number, stream=True))
+                client.send(talk.chat(number, stream=True))
                 await _until(lambda: waiting(1))
                 left_ns = client.leave()
             await _until(lambda: waiting(0))

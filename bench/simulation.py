@@ -24,8 +24,7 @@ from typing import Literal
 
 from rich.console import Console
 
-from bench import report
-from bench.gateway import RESULTS
+from bench import report, rows
 from bench.report import Figure
 from experiments.recordings import data_directory
 from kairos.dispatcher.placements import LeastKv
@@ -48,7 +47,6 @@ INSTANCES = 4
 CROWDED = 1  # instances: the trace is too much for it
 ROUNDS, QUICK_ROUNDS = 3, 1
 QUICK_COUNT = 2_000
-WIDTH = 120
 
 TOKENS = "simulated output tokens per second of one core"
 TOKENS_CROWDED = "the same on one instance, overloaded, which preempts"
@@ -141,9 +139,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m bench.simulation", description=__doc__)
     parser.add_argument("--quick", action="store_true", help="one round of 2,000 requests")
     arguments = parser.parse_args()
-    console = Console()
-    if not console.is_terminal:
-        console = Console(width=WIDTH)
+    console = report.console()
     try:
         found = measure(
             console,
@@ -153,7 +149,7 @@ def main() -> None:
     except KairosError as error:
         sys.exit(f"bench: {error}")
     if not arguments.quick:
-        report.add(found, RESULTS)
+        rows.keep(found, "simulation")
     report.show(found, console, {"kairos": "Kairos"})
 
 

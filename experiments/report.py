@@ -1,6 +1,5 @@
 """Where experiments put what they found: figures in report.json, rows in results/NAME.jsonl."""
 
-import subprocess
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -8,6 +7,7 @@ from typing import Any
 
 import msgspec
 
+from bench import code
 from bench.report import Figure, add
 
 EXPERIMENTS = Path(__file__).parent
@@ -33,15 +33,7 @@ def write_rows(path: Path, rows: Iterable[msgspec.Struct]) -> None:
 def commit(directory: Path = EXPERIMENTS) -> str:
     """Of the code that runs; `+` when files that git tracks have changed since, but for those that
     experiments write."""
-    described = _git(directory, "describe", "--always", "--exclude=*", "--abbrev=12")
-    written = (":(exclude)REPORT.md", ":(exclude)report.json", ":(exclude)results")
-    changed = _git(directory, "diff", "--name-only", "HEAD", "--", ":/", *written).stdout
-    return described.stdout.strip() + "+" * bool(changed) or "unknown"
-
-
-def _git(directory: Path, *words: str) -> "subprocess.CompletedProcess[str]":
-    command = ["git", *words]
-    return subprocess.run(command, cwd=directory, capture_output=True, text=True, check=False)  # noqa: S603
+    return code.commit(directory, ("REPORT.md", "report.json", "results"))
 
 
 @contextmanager

@@ -1,0 +1,83 @@
+"""Which code a figure is of: the commit, and a hash of what is measured."""
+
+import ast
+import subprocess
+from collections.abc import Iterable, Mapping, Sequence
+from functools import cache
+from hashlib import sha256
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+
+_BRAIN = (
+    *("admission.py", "balancer.py", "calls.py", "events.py", "learnt.py", "model.py"),
+    *("position.py", "dispatcher", "scheduler"),
+)
+_LEARNING = ("learner.py", "orchestrator")
+# By the bench: what of `kairos/` its figures depend on, files and directories.
+MEASURED: Mapping[str, tuple[str, ...]] = {
+    "gateway": (*_BRAIN, *_LEARNING, "runtime.py", "live/*.py", "live/identity"),
+    "bus": (*_BRAIN, "runtime.py", "agent.py", "live/*.py", "live/kafka", "live/pool"),
+    "ranks": ("learnt.py", "live/kafka"),
+    "learning": ("learner.py", "learnt.py", "position.py", "orchestrator", "scheduler"),
+    "placement": (*_BRAIN,),
+    "brain": (*_BRAIN, *_LEARNING),
+    "identity": ("live/identity", "../client/kairos_client"),
+    "simulation": (*_BRAIN, *_LEARNING, "sim", "workload"),
+    "health": (*_BRAIN, *_LEARNING, "runtime.py", "live/*.py", "live/identity"),
+    "workers": (*_BRAIN, *_LEARNING, "runtime.py", "live/*.py", "live/identity"),
+}
+# Modules in `kairos/live` that no call passes through: commands of their own.
+_BESIDE = {
+    f"kairos/live/{name}.py"
+    for name in (
+        *("calibrate", "engine_probe", "observe", "llama", "vllm", "traces", "export"),
+        *("recording", "replay", "replay_client", "replay_text", "replayed"),
+    )
+}
+_DOCUMENTED = ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
+
+
+@cache
+def code_of(bench: str) -> str:
+    """A hash of what this bench measures. Comments and docstrings do not count."""
+    return hash_of(files_of(bench))
+
+
+def files_of(bench: str) -> list[Path]:
+    package = ROOT / "kairos"
+    found: set[Path] = set()
+    for pattern in MEASURED[bench]:
+        for path in package.glob(pattern):
+            found |= set(path.rglob("*.py")) if path.is_dir() else {path}
+    return sorted(each for each in found if str(each.relative_to(ROOT)) not in _BESIDE)
+
+
+def hash_of(paths: Iterable[Path]) -> str:
+    digest = sha256()
+    for path in paths:
+        digest.update(f"{path.relative_to(ROOT)}\n{_decisive(path.read_text())}\n".encode())
+    return digest.hexdigest()[:12]
+
+
+def _decisive(source: str) -> str:
+    """What runs: no comment, no docstring."""
+    tree = ast.parse(source)
+    for node in ast.walk(tree):
+        if isinstance(node, _DOCUMENTED) and ast.get_docstring(node) is not None:
+            del node.body[0]
+    return ast.dump(tree)
+
+
+def commit(directory: Path = ROOT, written: Sequence[str] = ()) -> str:
+    """Of the code that runs; `+` when files that git tracks have changed since, but for those that
+    measuring has `written`, paths from `directory`."""
+    described = _git(directory, "describe", "--always", "--exclude=*", "--abbrev=12")
+    excluded = [f":(exclude){path}" for path in written]
+    changed = _git(directory, "diff", "--name-only", "HEAD", "--", ":/", *excluded).stdout
+    return described.stdout.strip() + "+" * bool(changed) or "unknown"
+
+
+def _git(directory: Path, *words: str) -> "subprocess.CompletedProcess[str]":
+    command = ["git", *words]
+    return subprocess.run(command, cwd=directory, capture_output=True, text=True, check=False)
