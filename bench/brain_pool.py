@@ -217,8 +217,8 @@ class Brain:
             self.tell(InstanceStatus(name, kv_used=min(0.9, used), running=ledger.running(name)))
         learnt: list[ProfilesLearnt] = []
         self._measured(LEARNING, lambda: learnt.extend(self._learn()))
-        for each in learnt:
-            self.tell(each)
+        for event in learnt:
+            self.tell(event)
         self._log.flush()
 
     def _learn(self) -> list[ProfilesLearnt]:
