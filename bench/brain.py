@@ -7,7 +7,7 @@ of five calls say who they are (`bench/brain_pool.py`). With `round-robin` besid
 it shows what the choice of an instance takes and what all the rest does.
 
 `--quick`: few calls on small pools, to see that it works. Adds its figures to bench/results.json,
-unless quick; takes four minutes.
+unless quick; takes eight minutes, most of them for the largest pool.
 """
 
 import argparse

@@ -27,6 +27,7 @@ from kairos.events import (
     FirstToken,
     InstanceJoined,
     InstanceStatus,
+    ProfilesLearnt,
     Progressed,
     Refuse,
     WorkflowEnded,
@@ -214,14 +215,16 @@ class Brain:
         for name, each in ledger.instances.items():
             used = ledger.held_tokens(name, self._at) / (each.kv_tokens or 1)
             self.tell(InstanceStatus(name, kv_used=min(0.9, used), running=ledger.running(name)))
-        self._measured(LEARNING, self._learn)
+        learnt: list[ProfilesLearnt] = []
+        self._measured(LEARNING, lambda: learnt.extend(self._learn()))
+        for event in learnt:
+            self.tell(event)
         self._log.flush()
 
-    def _learn(self) -> None:
+    def _learn(self) -> list[ProfilesLearnt]:
         self.orchestrator.expire(self._at)
         learnt = self.learner.step()
-        if learnt is not None:
-            self.tell(learnt)
+        return [] if learnt is None else [learnt]
 
     def tell(self, event: Event) -> None:
         self._measured(type(event).__name__, lambda: self._runtime.feed(event))

@@ -84,7 +84,9 @@ class Learning(msgspec.Struct, frozen=True):
 
     def learn(self) -> tuple[list[AgentProfile], list[RemainingModel]]:
         """Pure, and slow: 0.2 ms for each profile, some ms for each model (`make bench`)."""
-        still_open = rows_of(self.still_open, self.known)
+        apps = {each.app for each in self.models}
+        of_all = (POOLED, POOLED) in apps
+        still_open = rows_of(self.still_open, self.known, None if of_all else apps)
         return (
             [each.profile() for each in self.windows],
             [each.model(still_open) for each in self.models],

@@ -11,7 +11,7 @@ Parallel calls count into each other here, as they do not in what ended (`remain
 the critical path of all open workflows each time would take too long.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Set
 from functools import lru_cache
 
 import msgspec
@@ -35,19 +35,34 @@ class OpenWorkflow(msgspec.Struct, frozen=True):
     ended: list[CallSeen]
     in_flight: list[CallSeen]
 
-    def rows(self, models: Mapping[tuple[str, str], RemainingModel]) -> Iterator[Row]:
+    def rows(
+        self,
+        models: Mapping[tuple[str, str], RemainingModel],
+        apps: Set[tuple[str, str]] | None = None,
+    ) -> Iterator[Row]:
+        """Of these apps; None: of all."""
+        ended = [
+            (key, position)
+            for request, position in self.ended
+            for key in (agent_key(request),)
+            if apps is None or key[:2] in apps
+        ]
+        if not ended:
+            return
         left_us: float = self.served_us
         for request, position in self.in_flight:
             tenant, app, agent = agent_key(request)
             model = models.get((tenant, app))
             if model is not None:
                 left_us = max(left_us, model.remaining_us(agent, _features(position)))
-        for request, position in self.ended:
+        for key, position in ended:
             since_us = self.served_us - position.served_us
-            yield agent_key(request), _features(position), since_us + left_us
+            yield key, _features(position), since_us + left_us
 
 
 def rows_of(
-    workflows: Iterable[OpenWorkflow], models: Mapping[tuple[str, str], RemainingModel]
+    workflows: Iterable[OpenWorkflow],
+    models: Mapping[tuple[str, str], RemainingModel],
+    apps: Set[tuple[str, str]] | None = None,
 ) -> list[Row]:
-    return [row for workflow in workflows for row in workflow.rows(models)]
+    return [row for workflow in workflows for row in workflow.rows(models, apps)]

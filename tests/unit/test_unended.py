@@ -194,3 +194,21 @@ def test_calls_of_open_workflows_count_as_their_apps_and_their_agents():
         names = {group: "worker"} if name == "other" else {}
         expected = fit(*data.app, data.rows, names, None, np.array(added))
         assert data.model(still_open) == expected != data.model()
+
+
+def test_of_some_apps_the_rows_are_those_that_there_are_of_them_among_all():
+    model = fit(*APP, app_of(200, lambda stage, _: 60e6 / (stage + 1)), NAMES)
+    other = [
+        (msgspec.structs.replace(request, app="other"), position) for request, position in calls(2)
+    ]
+    workflows = [
+        OpenWorkflow(3 * SECOND, calls(3), calls(2, begin=3)),
+        OpenWorkflow(2 * SECOND, [*other, *calls(1)], calls(1, begin=3)),
+        OpenWorkflow(SECOND, other, []),
+    ]
+    everything = rows_of(workflows, {APP: model})
+
+    for apps in ({APP}, {(APP[0], "other")}, {("nobody", "none")}):
+        expected = [row for row in everything if row[0][:2] in apps]
+        assert rows_of(workflows, {APP: model}, apps) == expected
+    assert len(everything) == 8
