@@ -58,6 +58,8 @@ class Ledger:
         self._prompt_tokens: dict[str, int] = {}  # by instance id, of all of these
         # Ids of instances without a free sequence, or whose prompts under way take a step's budget.
         self._strained: set[str] = set()
+        self._full: set[str] = set()  # of these, those without a free sequence
+        self._serving: dict[str | None, list[Instance]] = {}  # by model, as asked
         self.changes = 0
         # Instance id -> number of its latest change; the latest is the last.
         self._versions: dict[str, int] = {}
@@ -75,6 +77,7 @@ class Ledger:
         if instance.id not in self.instances:
             self._speeds[instance.id] = Speed(self._pace(instance))
         self.instances[instance.id] = instance
+        self._serving.clear()
         self._find_smallest()
         self._flights.setdefault(instance.id, Flight())
         self.prefixes.join(instance)
@@ -101,6 +104,8 @@ class Ledger:
         self.health.forget(instance_id)
         self._held.pop(instance_id, None)
         self._strained.discard(instance_id)
+        self._full.discard(instance_id)
+        self._serving.clear()
         self._forget_if_empty(instance_id)
 
     def _find_smallest(self) -> None:
@@ -109,9 +114,13 @@ class Ledger:
 
     def serving(self, model: str | None) -> list[Instance]:
         """Instances that serve the model (None: any), in the order in which they joined."""
-        if model is None:
-            return list(self.instances.values())
-        return [i for i in self.instances.values() if model in i.models]
+        found = self._serving.get(model)
+        if found is None:
+            everyone = self.instances.values()
+            found = [i for i in everyone if model is None or model in i.models]
+            if found:  # else anybody could ask for names without end
+                self._serving[model] = found
+        return found
 
     def models(self) -> list[str]:
         """All models that are served at the moment."""
@@ -156,8 +165,10 @@ class Ledger:
 
     def busy(self, at: int) -> set[str]:
         """Ids of the instances that do not take more."""
-        strained = [self.instances[each] for each in self._strained]
-        return {each.id for each in strained if not self.takes_more(each, at)}
+        if len(self._full) == len(self._strained):
+            return self._full
+        computing = (self.instances[each] for each in self._strained - self._full)
+        return self._full.union(each.id for each in computing if not self.takes_more(each, at))
 
     def takes_more(self, instance: Instance, at: int) -> bool:
         """Whether a sequence is free, and a step's budget (`max_num_batched_tokens`) not spent on
@@ -345,10 +356,10 @@ class Ledger:
         self._versions.pop(instance_id, None)
         self._versions[instance_id] = self.changes
         instance = self.instances.get(instance_id)
-        if instance is not None and self._is_strained(instance):
-            self._strained.add(instance_id)
-        else:
-            self._strained.discard(instance_id)
+        is_here = instance is not None
+        is_full = is_here and self.running(instance_id) >= instance.max_num_seqs
+        _put(self._full, instance_id, is_full)
+        _put(self._strained, instance_id, is_here and (is_full or self._is_strained(instance)))
 
     def _is_strained(self, instance: Instance) -> bool:
         if self.running(instance.id) >= instance.max_num_seqs:
@@ -365,6 +376,10 @@ class Ledger:
             self._last_booking.pop(instance_id, None)
             self._versions.pop(instance_id, None)
             self._speeds.pop(instance_id, None)
+
+
+def _put(ids: set[str], instance_id: str, is_in: bool) -> None:
+    (ids.add if is_in else ids.discard)(instance_id)
 
 
 def _learn(speed: Speed, booking: Booking, finished: Finished, running: int, at: int) -> None:

@@ -50,7 +50,9 @@ class Returns:
     def __init__(self) -> None:
         self._left: OrderedDict[int, _Left] = OrderedDict()  # by name, longest ago first
         self._kept: dict[str, dict[int, _Left]] = {}  # of these, by instance
-        self._returned: OrderedDict[str, int] = OrderedDict()  # by request id, in order of arrival
+        self._returned: dict[str, int] = {}  # by request id
+        # Of these, in order of arrival, those for which memory was kept as they arrived.
+        self._in_time: OrderedDict[str, _Left] = OrderedDict()
         self._gaps: OrderedDict[AgentKey, deque[float]] = OrderedDict()  # longest unseen first
 
     def ended(
@@ -82,6 +84,8 @@ class Returns:
         self._see(left.agent, at - left.at)
         left.request_id = request.id
         self._returned[request.id] = name
+        if left.until > at:
+            self._in_time[request.id] = left
 
     def gone(self, request_id: str) -> str | None:
         """It does not wait any more: dispatched, or cancelled. Returns the instance where memory
@@ -99,8 +103,8 @@ class Returns:
 
     def waiting(self, at: int) -> Iterator[str]:
         """Requests that have come back, in time, in the order in which they did."""
-        for request_id, name in self._returned.items():
-            if self._left[name].until > at:
+        for request_id, left in self._in_time.items():
+            if left.until > at:
                 yield request_id
 
     def kept_for(self, request: Request, at: int) -> tuple[str, int] | None:
@@ -120,7 +124,10 @@ class Returns:
         ]
 
     def _give_up(self, at: int) -> None:
-        """Calls that did not come back while that would have saved more than the wait has cost."""
+        """Calls that did not come back while that would have saved more than the wait has cost; and
+        those that did, and for which no memory is kept any more."""
+        for request_id in [each for each, left in self._in_time.items() if left.until <= at]:
+            del self._in_time[request_id]
         while self._left:
             name, left = next(iter(self._left.items()))
             if left.by > at:
@@ -135,6 +142,7 @@ class Returns:
             self._kept.get(left.instance_id, {}).pop(name, None)
             if left.request_id is not None:
                 del self._returned[left.request_id]
+                self._in_time.pop(left.request_id, None)
 
     def _see(self, agent: AgentKey, gap_us: float) -> None:
         gaps = self._gaps.get(agent)

@@ -13,7 +13,8 @@ class Received:
     def __init__(self, request, body):
         self.method, self.path, self.body = request.method, request.raw_path, body
         self.headers = {
-            name.decode("latin-1").lower(): value.decode("latin-1") for name, value in request.raw_headers
+            name.decode("latin-1").lower(): value.decode("latin-1")
+            for name, value in request.raw_headers
         }
 
 
