@@ -356,14 +356,16 @@ class Ledger:
         self._versions.pop(instance_id, None)
         self._versions[instance_id] = self.changes
         instance = self.instances.get(instance_id)
-        is_here = instance is not None
-        is_full = is_here and self.running(instance_id) >= instance.max_num_seqs
+        if instance is None:
+            self._full.discard(instance_id)
+            self._strained.discard(instance_id)
+            return
+        is_full = self.running(instance_id) >= instance.max_num_seqs
         _put(self._full, instance_id, is_full)
-        _put(self._strained, instance_id, is_here and (is_full or self._is_strained(instance)))
+        _put(self._strained, instance_id, is_full or self._is_strained(instance))
 
     def _is_strained(self, instance: Instance) -> bool:
-        if self.running(instance.id) >= instance.max_num_seqs:
-            return True
+        """Prompts under way take the budget of a step."""
         budget = instance.max_num_batched_tokens
         return budget is not None and self._prompt_tokens.get(instance.id, 0) >= budget
 

@@ -158,24 +158,9 @@ class Answering:
         keep_bytes = MAX_ANSWER_BYTES if self._on_answer is not None else 0
         reader = SseReader(drop_usage_chunk=self._body.usage_added, keep_bytes=keep_bytes)
         self._streams[self._request_id] = reader
-        came = bytearray()  # before the first event was whole
-        seen = reader if self._reads_stream else None
-        pieces = _Pieces(response, seen, self._stall_s)
-        while data := await pieces.next():
-            forward = reader.feed(data) if self._reads_stream else data
-            if not exchange.started:
-                came += data
-                if reader.error is not None and self._tries_again:
-                    came += await _read_some(response)
-                    raise EngineError(instance_id, response.status, headers, bytes(came))
-                if not forward and self._reads_stream and not reader.events:
-                    continue
-                # Only now: until an engine's first event, a failure can still be a plain error.
-                await exchange.start(response.status, headers)
-                self._feed(FirstToken(self._request_id))
-            self._settle(response.status, reader)
-            if forward:
-                await exchange.body(forward, more=True)
+        if await self._forward_first(instance_id, response, headers, exchange, reader):
+            piped = self._piped(response, exchange, reader)
+            await response.pipe(piped, exchange.drained)
         rest = reader.rest()
         self._settle(response.status, reader)
         if self._reads_stream and not reader.done:
@@ -184,6 +169,54 @@ class Answering:
             await exchange.start(response.status, headers)
         await exchange.body(rest, more=False)
         return self.settled or self._ended(response.status, None)
+
+    async def _forward_first(
+        self,
+        instance_id: str,
+        response: Answer,
+        headers: list[tuple[bytes, bytes]],
+        exchange: Exchange,
+        reader: SseReader,
+    ) -> bool:
+        """The stream up to its first event; whether there was one."""
+        came = bytearray()
+        pieces = _Pieces(response, reader if self._reads_stream else None, self._stall_s)
+        while data := await pieces.next():
+            forward = reader.feed(data) if self._reads_stream else data
+            came += data
+            if reader.error is not None and self._tries_again:
+                came += await _read_some(response)
+                raise EngineError(instance_id, response.status, headers, bytes(came))
+            if not forward and self._reads_stream and not reader.events:
+                continue
+            # Only now: until an engine's first event, a failure can still be a plain error.
+            await exchange.start(response.status, headers)
+            self._feed(FirstToken(self._request_id))
+            self._settle(response.status, reader)
+            if forward:
+                await exchange.body(forward, more=True)
+            return True
+        self._settle(response.status, reader)
+        return False
+
+    def _piped(
+        self, response: Answer, exchange: Exchange, reader: SseReader
+    ) -> Callable[[bytes], bool]:
+        """Takes what comes of a stream, and sends on what is whole of it."""
+
+        def take(data: bytes) -> bool:
+            if not self._reads_stream:
+                response.progressed()
+                return exchange.write(data)
+            events = reader.events
+            forward = reader.feed(data)
+            if reader.events > events or reader.done:
+                response.progressed()
+            if reader.done or reader.error is not None:
+                self._settle(response.status, reader)
+            return exchange.write(forward) if forward else True
+
+        return take
 
     def _settle(self, status: int, reader: SseReader) -> None:
         if reader.error is not None:

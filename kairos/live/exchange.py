@@ -1,8 +1,8 @@
 """The client's side of a call."""
 
 import json
-from collections.abc import Awaitable, Callable, MutableMapping
-from typing import Any
+from collections.abc import Awaitable, Callable, Iterable, MutableMapping
+from typing import Any, Protocol
 
 from kairos.errors import KairosError
 
@@ -13,7 +13,21 @@ Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 _WAITING = b": waiting for an instance\n\n"  # which readers of streams pass over
 
 
-LEAVING = "kairos.leaving"  # in a scope: the `Leaving` of its client
+CLIENT = "kairos.client"  # in a scope: the `Client` that asked
+
+
+class Client(Protocol):
+    """Who asked, and takes the answer: nothing of what is sent to it waits for anything."""
+
+    leaving: "Leaving"
+
+    def start(self, status: int, headers: Iterable[tuple[bytes, bytes]]) -> None: ...
+
+    def write(self, data: bytes, *, more: bool) -> bool:
+        """Send a part of the body. Returns whether the client keeps up: else what comes next should
+        wait until it has `drained`."""
+
+    async def drained(self) -> None: ...
 
 
 class Leaving:
@@ -43,7 +57,7 @@ class Leaving:
 class Exchange:
     """What is sent to the client, and whether it is still there."""
 
-    def __init__(self, request_id: str, send: Send) -> None:
+    def __init__(self, request_id: str, client: Client) -> None:
         self.request_id = request_id
         self.started = False  # it has the beginning of an answer, or of an error
         self.streams = False
@@ -52,7 +66,7 @@ class Exchange:
         self._is_kept_alive = False
         self._event: bytearray | None = None  # what is answered becomes one, when it is whole
         self._amid_event = False
-        self._send = send
+        self._client = client
 
     async def keep_alive(self) -> None:
         """Send a comment, before anything else comes in a stream. With the first goes status 200:
@@ -77,13 +91,25 @@ class Exchange:
         if not more:
             await self._body(_as_event(bytes(self._event)), more=False)
 
+    def write(self, data: bytes) -> bool:
+        """What `body` does with all but the last part, without waiting: see `Client.write`."""
+        if self._event is not None:
+            self._event += data
+            return True
+        self._amid_event = not data.endswith((b"\n\n", b"\r\n\r\n"))
+        return self._client.write(data, more=True)
+
+    async def drained(self) -> None:
+        await self._client.drained()
+
     async def _start(self, status: int, headers: list[tuple[bytes, bytes]]) -> None:
         headers.append((b"x-request-id", self.request_id.encode()))
-        await self._send({"type": "http.response.start", "status": status, "headers": headers})
+        self._client.start(status, headers)
 
     async def _body(self, data: bytes, *, more: bool) -> None:
         self._amid_event = not data.endswith((b"\n\n", b"\r\n\r\n"))
-        await self._send({"type": "http.response.body", "body": data, "more_body": more})
+        if not self._client.write(data, more=more):
+            await self._client.drained()
 
     async def fail(self, error: KairosError) -> None:
         """Tell the client, in OpenAI's format: as a response, or inside the stream that began.

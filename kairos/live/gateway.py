@@ -34,7 +34,7 @@ from kairos.live.deadlines import deadline_of
 from kairos.live.description import description
 from kairos.live.engine import HttpEngine
 from kairos.live.exchange import (
-    LEAVING,
+    CLIENT,
     Exchange,
     Receive,
     Scope,
@@ -94,10 +94,11 @@ class Gateway:
         self._on_error = on_error
         self._bodies = bodies
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Serve one call as an ASGI application."""
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:  # noqa: ARG002
+        """Serve one call as an ASGI application, but for the answer, which goes straight to the
+        client."""
         headers = dict(scope["headers"])
-        exchange = Exchange(identifier(headers.get(b"x-request-id")) or _new_id(), send)
+        exchange = Exchange(identifier(headers.get(b"x-request-id")) or _new_id(), scope[CLIENT])
         try:
             caller = self._access.caller(headers.get(b"authorization"))
             _check_passes(scope)
@@ -131,7 +132,7 @@ class Gateway:
                 or (identity.workflow_id is None and asked is None),
                 tries_again=scope["path"] in HOT_ROUTES,
             )
-            await call.run(exchange, scope[LEAVING])
+            await call.run(exchange, scope[CLIENT].leaving)
         except KairosError as error:
             self._on_error(error)
             await exchange.fail(error)

@@ -17,7 +17,7 @@ from uvicorn.protocols.http.httptools_impl import (
 )
 
 from kairos.errors import SetupError
-from kairos.live.exchange import LEAVING, Leaving, Scope
+from kairos.live.exchange import CLIENT, Leaving, Scope
 
 GRACE_S = 10  # for running calls, once told to stop
 
@@ -47,19 +47,20 @@ class _Cycle(RequestResponseCycle):
         await super().run_asgi(served)
 
     async def send(self, message: Any) -> None:
+        """For what answers as an ASGI application does."""
+        if message["type"] == "http.response.start":
+            self.start(message["status"], message["headers"])
+        elif not self.write(message.get("body", b""), more=message.get("more_body", False)):
+            await self.drained()
+
+    async def drained(self) -> None:
         if self.flow.write_paused and not self.disconnected:
             await self.flow.drain()
+
+    def start(self, status: int, headers: Iterable[tuple[bytes, bytes]]) -> None:
         if self.disconnected:
             return
-        if message["type"] == "http.response.start":
-            assert not self.response_started
-            self._start(message["status"], message["headers"])
-        else:
-            assert self.response_started
-            assert not self.response_complete
-            self._body(message.get("body", b""), more=message.get("more_body", False))
-
-    def _start(self, status: int, headers: Iterable[tuple[bytes, bytes]]) -> None:
+        assert not self.response_started
         lines = [STATUS_LINE[status]]
         self.chunked_encoding = self.scope["method"] != "HEAD" and status not in (204, 304)
         for name, value in headers:
@@ -80,6 +81,15 @@ class _Cycle(RequestResponseCycle):
             raise UnsafeHeader
         self.response_started, self.waiting_for_100_continue = True, False
         self._head = head + b"\r\n"
+
+    def write(self, data: bytes, *, more: bool) -> bool:
+        """See `exchange.Client`."""
+        if self.disconnected:
+            return True
+        assert self.response_started
+        assert not self.response_complete
+        self._body(data, more=more)
+        return not self.flow.write_paused
 
     def _body(self, body: bytes, *, more: bool) -> None:
         if self.scope["method"] == "HEAD":
@@ -130,7 +140,6 @@ class _Connection(HttpToolsProtocol):
         path = url.path.decode("ascii")
         scope["raw_path"], scope["query_string"] = url.path, url.query or b""
         scope["path"] = urllib.parse.unquote(path) if "%" in path else path
-        leaving = scope[LEAVING] = Leaving()
         self.cycle = _Cycle(
             scope=self.scope,
             transport=self.transport,
@@ -144,7 +153,8 @@ class _Connection(HttpToolsProtocol):
             keep_alive=version != "1.0" and self.parser.should_keep_alive(),
             on_response=self.on_response_complete,
         )
-        self.cycle.leaving = leaving
+        self.cycle.leaving = Leaving()
+        scope[CLIENT] = self.cycle
         if self._earlier:
             self._earlier = [each for each in self._earlier if not each.response_complete]
         if before is None or before.response_complete:

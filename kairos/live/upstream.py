@@ -11,7 +11,7 @@ import asyncio
 import socket
 import ssl
 from collections import deque
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from typing import cast
 
 import httptools
@@ -65,6 +65,8 @@ class Answer:
         self._error: BaseException | None = None
         self._waiter: asyncio.Future[None] | None = None
         self._header_bytes = 0
+        self._piped: Callable[[bytes], bool] | None = None
+        self._is_full = False  # who takes what is piped has to drain first
         self.began = False  # a byte of it has come
         self.has_headers = False
 
@@ -110,6 +112,55 @@ class Answer:
     async def iter_any(self) -> AsyncIterator[bytes]:
         while data := await self.readany():
             yield data
+
+    async def pipe(
+        self, take: Callable[[bytes], bool], drained: Callable[[], Awaitable[None]]
+    ) -> None:
+        """Hand on the rest in the callbacks that bring it, until the end: no task has to wake up.
+
+        Args:
+            take: takes a piece; returns whether the next may follow at once, or must wait until
+                whoever takes it has `drained`. Whether what came counts for the time that may pass
+                without any, it says by `progressed`.
+
+        Raises:
+            ConnectionBroke, NothingCame: as `readany`; and what `take` raises.
+        """
+        pieces = b"".join(self._pieces)
+        self._pieces.clear()
+        self._take(len(pieces))
+        self._piped = take
+        try:
+            if pieces:
+                self._hand_on(pieces)
+            while True:
+                if self._error is not None:
+                    raise self._error
+                if self._is_full:
+                    await drained()
+                    self._is_full = False
+                    self._connection.resume()
+                elif self._ended:
+                    return
+                else:
+                    await self._wait()
+        finally:
+            self._piped = None
+
+    def _hand_on(self, data: bytes) -> None:
+        assert self._piped is not None
+        try:
+            if not self._piped(data):
+                self._is_full = True
+                self._connection.pause()
+                self._wake()
+        except Exception as error:  # noqa: BLE001  (whoever pipes gets it)
+            self.fail(error)
+
+    def progressed(self) -> None:
+        """What is waited for came: the time without it begins anew."""
+        if self._until is None:
+            self._connection.expect(self._connection.now() + self._stall_s)
 
     def close(self) -> None:
         """Nobody reads the rest: the engine sees the connection break off."""
@@ -161,6 +212,9 @@ class Answer:
         self._wake()
 
     def add(self, data: bytes) -> None:
+        if self._piped is not None:
+            self._hand_on(data)
+            return
         self._pieces.append(data)
         self._held_bytes += len(data)
         if self._held_bytes > _HIGH_BYTES:
@@ -281,6 +335,10 @@ class _Connection(asyncio.Protocol):
         assert self._answer is not None
         if self._answer.has_headers:
             self._answer.end()
+
+    def now(self) -> float:
+        """On the clock by which it is expected."""
+        return self._pool.loop.time()
 
     def pause(self) -> None:
         if not self._paused:

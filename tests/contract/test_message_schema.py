@@ -41,8 +41,8 @@ async def next_of(requests, pool):
 async def answer(status, body, headers=()):
     """What a pool replies with when the engine says this."""
     said = _Answer()
-    await said.take({"type": "http.response.start", "status": status, "headers": list(headers)})
-    await said.take({"type": "http.response.body", "body": body})
+    said.start(status, headers)
+    said.write(body, more=False)
     return said.payload()
 
 

@@ -5,9 +5,8 @@ import asyncio
 import logging
 import re
 from collections import OrderedDict
-from collections.abc import Callable, Mapping, MutableMapping
+from collections.abc import Callable, Iterable
 from functools import partial
-from typing import Any
 
 import msgspec
 
@@ -197,9 +196,9 @@ class BusCalls:
         self._held_bytes += size
         desk = _CallDesk(self._performer, call, arrive)
         answer = _Answer()
-        exchange = Exchange(call.request.id, answer.take)
+        exchange = Exchange(call.request.id, answer)
         try:
-            await self._run(call, desk, exchange)
+            await self._run(call, desk, exchange, answer)
             if call.left.is_set() and not exchange.started and not call.abandoned:
                 await exchange.fail(DeadlinePassed())
         except KairosError as error:
@@ -218,7 +217,9 @@ class BusCalls:
             if self._calls.get(call.request.id) is call:
                 del self._calls[call.request.id]
 
-    async def _run(self, call: BusCall, desk: "_CallDesk", exchange: Exchange) -> None:
+    async def _run(
+        self, call: BusCall, desk: "_CallDesk", exchange: Exchange, answer: "_Answer"
+    ) -> None:
         if call.left.is_set():
             return
         asked = call.request
@@ -233,7 +234,7 @@ class BusCalls:
             headers.append((b"traceparent", call.traceparent.encode()))
         scope = {"path": _PATH, "method": "POST", "query_string": b"", "headers": headers}
 
-        leaving = Leaving()
+        leaving = answer.leaving
         watcher = asyncio.create_task(_watch(call, leaving))
         performed = Call(
             call.request,
@@ -319,7 +320,7 @@ class _CallDesk:
 async def _failed(call: BusCall, error: KairosError) -> "_Answer":
     """The answer that there is none; what had come of one is of no use without the rest."""
     answer = _Answer()
-    await Exchange(call.request.id, answer.take).fail(error)
+    await Exchange(call.request.id, answer).fail(error)
     return answer
 
 
@@ -337,24 +338,27 @@ class _Answer:
     """What a call sends to its client, kept."""
 
     def __init__(self) -> None:
+        self.leaving = Leaving()
         self.status = INTERNAL.status
         self._retry_after: str | None = None
         self._parts: list[bytes] = []
         self._bytes = 0
 
-    async def take(self, message: MutableMapping[str, Any]) -> None:
+    def start(self, status: int, headers: Iterable[tuple[bytes, bytes]]) -> None:
+        self.status = status
+        retry_after = dict(headers).get(b"retry-after")
+        self._retry_after = retry_after.decode("latin-1") if retry_after else None
+
+    def write(self, data: bytes, *, more: bool) -> bool:  # noqa: ARG002
         """Raises UpstreamFailed: there is no end to it."""
-        if message["type"] == "http.response.start":
-            self.status = message["status"]
-            headers: Mapping[bytes, bytes] = dict(message["headers"])
-            retry_after = headers.get(b"retry-after")
-            self._retry_after = retry_after.decode("latin-1") if retry_after else None
-        else:
-            part = message.get("body", b"")
-            self._bytes += len(part)
-            if self._bytes > ANSWER_BYTES:
-                raise UpstreamFailed(f"the answer is over {ANSWER_BYTES} bytes")
-            self._parts.append(part)
+        self._bytes += len(data)
+        if self._bytes > ANSWER_BYTES:
+            raise UpstreamFailed(f"the answer is over {ANSWER_BYTES} bytes")
+        self._parts.append(data)
+        return True
+
+    async def drained(self) -> None:
+        """It is never full."""
 
     def payload(self) -> bytes:
         body = b"".join(self._parts)
