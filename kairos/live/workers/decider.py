@@ -258,7 +258,7 @@ class Decider:
         peer = self._links.pop(link)
         if self._peers.get(peer.worker) is peer:
             if link.problem is not None:
-                logger.warning("worker %s is cut off: %s", peer.worker, link.problem)
+                logger.warning("%s is cut off: %s", peer.worker, link.problem)
             self._lose(peer.worker)
 
     def _lose(self, worker: str) -> None:
@@ -266,7 +266,8 @@ class Decider:
         self._peers.pop(worker, None)
         self._awaited.pop(worker, None)
         calls = self.opened.of(worker)
-        logger.warning("worker %s is gone, and its %d calls with it", worker, len(calls))
+        if calls:
+            logger.warning("%s is gone, and its %d calls with it", worker, len(calls))
         self._cancel(calls)
         self.opened.forget(worker)
 

@@ -62,7 +62,7 @@ class Desk:
         self._untold: list[FromWorker] = []  # in this turn of the loop
         self._errors: Counter[str] = Counter()
         self._link: Link | None = None
-        self._is_flushing = False
+        self._is_flushing = self._is_done = False
 
     def now(self) -> int:
         return self._clock.now()
@@ -91,10 +91,13 @@ class Desk:
             while True:
                 link = await self._connect()
                 await link.lost.wait()
-                logger.warning("the decider is gone (%s); it is started again", link.problem or "-")
+                if self._is_done:
+                    return
+                logger.warning("decisions are awaited: the decider is gone")
 
     async def finish(self) -> None:
         """All calls have ended: say the last of it."""
+        self._is_done = True
         if self._link is not None:
             self._tell_errors()
             self._flush()

@@ -37,7 +37,7 @@ async def working(setup: Setup) -> AsyncIterator[Change]:
             HttpEngine(stall_s=settings.stall_s, answer_s=settings.answer_s) as engine,
             Relay(setup.path(ASKED)) as relay,
         ):
-            name = f"{setup.name}-{secrets.token_hex(8)}"
+            name = f"{setup.name} {secrets.token_hex(8)}"
             desk = Desk(
                 setup.path(FACTS), name, engine, WallClock(), max_wait_s=settings.max_wait_s
             )
