@@ -237,7 +237,7 @@ async def test_every_call_under_load_is_answered_once_though_deciders_die(serve,
     async def client():
         for number in asked:
             status, _ = await served.ask(headers={"x-request-id": f"call-{number}"})
-            outcomes.append(status)  # noqa: PERF401 - others count them meanwhile
+            outcomes.append(status)
 
     clients = [asyncio.create_task(client()) for _ in range(16)]
     for killed_at in (100, 300):
