@@ -279,3 +279,38 @@ async def test_on_kafka_it_says_what_to_do_instead():
     _, errors = await process.communicate()
     assert process.returncode == 1
     assert "leave out --workers" in errors.decode()
+
+
+async def test_calls_of_a_worker_that_is_stopped_give_their_room_back(serve, engine):
+    engine.answer = engine.when_released
+    served = await serve("--engine", f"{engine.url},max_num_seqs=64")
+    calls = [asyncio.create_task(served.ask()) for _ in range(30)]
+    await engine.called(30)
+    os.kill(served.workers[0], signal.SIGSTOP)
+    async with asyncio.timeout(LIMIT_S):
+        while await running(served) == 30:
+            await asyncio.sleep(0.1)
+    kept = await running(served)
+    assert 0 < kept < 30
+    os.kill(served.workers[0], signal.SIGCONT)
+    engine.release(30)
+    answers = await asyncio.gather(*calls)  # those that ran went on
+    assert {status for status, _ in answers} == {200}
+    await served.until_metric('kairos_calls_total{outcome="finished"}', kept)
+    await served.until_metric('kairos_calls_total{outcome="cancelled"}', 30 - kept)
+
+
+async def running(served):
+    return sum(each["running"] for each in (await served.status())["instances"].values())
+
+
+async def test_what_keeps_a_process_from_its_work_ends_all_of_it(engine, tmp_path):
+    file = tmp_path / "file"
+    file.write_text("in the way")
+    process = await spawn("--engine", engine.url, "--port", "0", "--admin-port", "0",
+                          "--workers", "2", "--log", str(file), TMPDIR=str(tmp_path))  # fmt: skip
+    async with asyncio.timeout(LIMIT_S):
+        _, errors = await process.communicate()
+    assert process.returncode == 1
+    assert f"the log directory {file} is no use" in errors.decode()
+    assert list(tmp_path.iterdir()) == [file]

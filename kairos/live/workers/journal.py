@@ -15,7 +15,7 @@ import msgspec
 from kairos.live.workers.link import BrokenFrame, Frames, framed
 from kairos.live.workers.opened import Entry
 
-SEGMENT_BYTES = 16 << 20
+SEGMENT_BYTES = 4 << 20  # some 3,000 calls: replaying them takes a second or two
 _NUMBER_BYTES = 8
 _HEADER_BYTES = 2 * _NUMBER_BYTES  # which file is the newer one, and the bytes that are carried
 

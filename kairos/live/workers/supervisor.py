@@ -12,7 +12,7 @@ import signal
 import socket
 import sys
 import tempfile
-from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 import msgspec
@@ -162,9 +162,7 @@ async def supervising(settings: Settings) -> AsyncIterator[Supervisor]:
         children = {each.name: each for each in (decider, *workers)}
         supervisor = Supervisor(settings, children, url_of(clients[0]), url_of(operators))
         async with _kept(decider, workers):
-            async with asyncio.timeout(READY_S):
-                for child in children.values():
-                    await child.ready.wait()
+            await _until_ready(children.values())
             try:
                 yield supervisor
             finally:
@@ -190,6 +188,15 @@ async def _kept(decider: Child, workers: Sequence[Child]) -> AsyncIterator[None]
         if len(group.exceptions) == 1:
             raise group.exceptions[0] from None
         raise
+
+
+async def _until_ready(children: Iterable[Child]) -> None:
+    for child in children:
+        try:
+            async with asyncio.timeout(READY_S):
+                await child.ready.wait()
+        except TimeoutError:
+            raise SetupError(f"the {child.name} does not start within {READY_S:g} s") from None
 
 
 def _setup(
