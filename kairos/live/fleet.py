@@ -147,8 +147,11 @@ class Fleet:
         return view
 
     def restore(self, engines: Iterable[EngineSettings], draining: Iterable[str]) -> None:
-        """Go on with the instances that a process before this one had, besides those that the
-        settings name."""
+        """Go on with the instances that a process before this one had: those that were added by
+        hand, and without those that were removed by hand."""
+        engines = tuple(engines)
+        for instance_id in self._named.keys() - {each.id for each in engines}:
+            self.drain(instance_id)
         for each in engines:
             if each.id not in self._named and each.id not in self._engines:
                 self._use(each)

@@ -78,7 +78,8 @@ async def deciding(setup: Setup) -> AsyncIterator[Change]:
 
         fleet = Fleet(monitor, elsewhere, lambda: balancer, tell)
         fleet.follow(settings.engine)
-        fleet.restore(engines.all, engines.draining)
+        if engines.all:
+            fleet.restore(engines.all, engines.draining)
         if decided:
             _go_on(alone, decider, monitor, telemetry)
         access = Access(settings.key)
