@@ -54,7 +54,7 @@ class Deciding:
             self.balancer.replay(record)
         self.facts, self.troubles = [], []
         runtime = Runtime(
-            self.balancer, Elsewhere(), clock,
+            self.balancer, Elsewhere(self.decider.opened), clock,
             (self.decider, lambda record: self.facts.append(record.event)),
         )  # fmt: skip
         self.feed = runtime.feed

@@ -149,6 +149,7 @@ def test_a_call_is_known_with_its_dispatch_its_turn_and_its_engines():
     assert opened.follow(Entry(record=Record(2, Tick(), (dispatch,))))[0][1] == dispatch
     opened.follow(Entry("w", 3, 0, Record(3, FirstToken("a"))))
     assert opened.get("a").dispatch == dispatch
+    assert (opened.running("i"), opened.running("j")) == (1, 0)
     opened.follow(Entry("w", 4, 9, Record(4, Returned("a", "broke"))))
     assert (opened.get("a").dispatch, opened.get("a").turn) == (None, 9)
     again = follow(opened.carried())

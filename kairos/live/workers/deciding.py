@@ -27,6 +27,7 @@ from kairos.live.telemetry import Telemetry
 from kairos.live.workers.decider import Decider
 from kairos.live.workers.journal import Journal
 from kairos.live.workers.messages import Engines
+from kairos.live.workers.opened import OpenCalls
 from kairos.live.workers.setup import Setup
 from kairos.live.workers.working import Change
 from kairos.model import SECOND
@@ -39,11 +40,12 @@ logger = logging.getLogger(__name__)
 class Elsewhere:
     """The engine where nothing is sent: the decider passes commands on, as an observer."""
 
-    def __init__(self) -> None:
+    def __init__(self, opened: OpenCalls) -> None:
         self.upstreams: dict[str, Upstream] = {}
+        self._opened = opened
 
-    def running(self, _: str) -> int:
-        return 0
+    def running(self, instance_id: str) -> int:
+        return self._opened.running(instance_id)
 
     def dispatch(self, command: Dispatch) -> None:
         pass
@@ -68,7 +70,7 @@ async def deciding(setup: Setup) -> AsyncIterator[Change]:
     telemetry = Telemetry(lambda: balancer, orchestrator, clock.now)
     with open_log(settings.log_dir) as log, contextlib.ExitStack() as stack:
         watching: tuple[Observer, ...] = (decider, telemetry, *([log] if log is not None else []))
-        elsewhere = Elsewhere()
+        elsewhere = Elsewhere(decider.opened)
         alone = Alone(settings, elsewhere, balancer, Learner(orchestrator), watching, decided)
         monitor = Monitor(alone.feed)
         decider.begin(alone.feed, monitor.hear_of, telemetry.count_errors)

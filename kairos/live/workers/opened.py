@@ -59,6 +59,10 @@ class OpenCalls:
     def workers(self) -> set[str]:
         return {each.worker for each in self._calls.values()}
 
+    def running(self, instance_id: str) -> int:
+        dispatches = (each.dispatch for each in self._calls.values())
+        return sum(each is not None and each.instance_id == instance_id for each in dispatches)
+
     def follow(self, entry: Entry) -> list[tuple[OpenCall, Command]]:
         """Returns what was decided, with the calls that it is about."""
         if entry.worker:
