@@ -24,6 +24,7 @@ from kairos.scheduler.policies import POLICIES
 if TYPE_CHECKING:
     from kairos.demo.engines import Kind
     from kairos.live.service import Service
+    from kairos.live.workers.supervisor import Supervisor
 
 logger = logging.getLogger(__name__)
 
@@ -83,6 +84,13 @@ def serve(
             f"loopback [{SERVE.admin_port}]."
         ),
     ] = None,
+    workers: Annotated[
+        int | None,
+        typer.Option(
+            help=f"Use more than one core: so many processes take connections and perform calls, "
+            rf"and one more decides for all of them \[{SERVE.workers}: a single process does both]."
+        ),
+    ] = None,
     log: Annotated[
         Path | None, typer.Option(help="Keep facts and decisions (no bodies) in this directory.")
     ] = None,
@@ -113,6 +121,7 @@ def serve(
         "host": host,
         "port": port,
         "admin_port": admin_port,
+        "workers": workers,
         "log_dir": str(log) if log else None,
         "learnt_path": str(learnt) if learnt else None,
         "engine": [config.parse_engine(text) for text in engine] if engine else None,
@@ -121,7 +130,8 @@ def serve(
     settings = load()
     if settings.bus != "memory" and settings.learnt_path is not None:
         raise SetupError("leave out --learnt: with --bus, what is learnt is on kairos.profiles")
-    _run(_serve(settings, load if config_file is not None else None))
+    serving = _supervise if settings.workers else _serve
+    _run(serving(settings, load if config_file is not None else None))
 
 
 async def _serve(settings: config.Settings, load: Load | None) -> None:
@@ -133,12 +143,30 @@ async def _serve(settings: config.Settings, load: Load | None) -> None:
         process.collect_less_often()
         process.switch_threads_often()
         process.allow_many_connections()
-        typer.echo(f"kairos: serving on {service.url}/v1, operators' routes on {service.admin_url}")
-        if not config.is_loopback(settings.host) and not settings.key:
-            typer.echo("kairos: no API keys are configured, so anyone who reaches it may call")
-        _on_hangup(partial(_reload, service, load))
-        await stop.wait()
-        typer.echo("kairos: stopping; running calls may finish")
+        await _until_stopped(service, settings, load, stop)
+
+
+async def _supervise(settings: config.Settings, load: Load | None) -> None:
+    from kairos.live.workers.supervisor import supervising
+
+    stop = _stop_signal()
+    _on_hangup(lambda: None)  # what it is to read has just been read
+    async with supervising(settings) as supervisor:
+        await _until_stopped(supervisor, settings, load, stop)
+
+
+async def _until_stopped(
+    service: "Service | Supervisor",
+    settings: config.Settings,
+    load: Load | None,
+    stop: asyncio.Event,
+) -> None:
+    typer.echo(f"kairos: serving on {service.url}/v1, operators' routes on {service.admin_url}")
+    if not config.is_loopback(settings.host) and not settings.key:
+        typer.echo("kairos: no API keys are configured, so anyone who reaches it may call")
+    _on_hangup(partial(_reload, service, load))
+    await stop.wait()
+    typer.echo("kairos: stopping; running calls may finish")
 
 
 def _engine_settings(
@@ -261,7 +289,7 @@ def _on_hangup(act: Callable[[], None]) -> None:
     asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, act)
 
 
-def _reload(service: "Service", load: Load | None) -> None:
+def _reload(service: "Service | Supervisor", load: Load | None) -> None:
     if load is None:
         logger.warning("there is nothing to read again: it was started without --config")
     else:

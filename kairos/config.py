@@ -26,6 +26,7 @@ MAX_NUM_SEQS = 256
 MAX_TOKEN_US = 60 * SECOND
 MAX_LIMIT = 10**12  # of an engine's sequences and tokens
 MAX_ENGINES = 1_000  # each is asked once a second how it is
+MAX_WORKERS = 64  # processes that perform calls on one host
 MAX_URL = 1_000  # characters
 _LABEL = r"[A-Za-z0-9_-]{1,63}"
 # What is taken by whoever looks up the host, and by the HTTP client, without a complaint.
@@ -70,6 +71,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     port: int = 8000
     admin_host: str = "127.0.0.1"
     admin_port: int = 8001
+    workers: int = 0  # processes that perform calls, beside one that decides; 0: one does both
     policy: str = "kairos"
     placement: str = "kairos"
     max_waiting: int = MAX_WAITING
@@ -237,6 +239,12 @@ def _check(settings: Settings, environ: Mapping[str, str]) -> None:
         value = getattr(settings, name)
         if value is not None and value < 1:
             raise SetupError(f"{name} must be at least 1")
+    if not 0 <= settings.workers <= MAX_WORKERS:
+        raise SetupError(f"workers {settings.workers} is out of range (0 to {MAX_WORKERS})")
+    if settings.workers and settings.bus != "memory":
+        raise SetupError(
+            "leave out --workers: with --bus several `kairos serve` of one pool share the work"
+        )
     _check_engines(settings.engine, environ)
     _check_keys(settings.key)
     for name, path in settings.identity.items():

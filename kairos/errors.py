@@ -232,6 +232,7 @@ class UpstreamUnreachable(Unavailable):
     def __init__(self, instance_id: str, cause: str, *, refused: bool) -> None:
         super().__init__(f"instance {instance_id} could not be reached ({cause})")
         self.instance_id = instance_id
+        self.cause = cause
         self.refused = refused  # nothing listens there
 
 

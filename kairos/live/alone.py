@@ -1,22 +1,21 @@
 """Decisions and learning in the one process that also serves."""
 
 import asyncio
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Sequence
 
 from fastapi import FastAPI
 
 from kairos.balancer import Balancer
 from kairos.config import Settings
-from kairos.events import Event, Tick, WorkflowEnded
+from kairos.events import Event, Record, Tick, WorkflowEnded
 from kairos.learner import Learner
 from kairos.live.access import Access
 from kairos.live.clock import WallClock
-from kairos.live.engine import HttpEngine
 from kairos.live.insight import add_insight
-from kairos.live.learning import learn, recall
-from kairos.live.progress import tell_progress
+from kairos.live.learning import learn, recall, replay
 from kairos.live.store import LearntStore
 from kairos.orchestrator.orchestrator import Orchestrator
+from kairos.ports import Engine
 from kairos.runtime import Observer, Runtime
 from kairos.scheduler.knowledge import Knowledge
 
@@ -29,20 +28,26 @@ class Alone:
     def __init__(
         self,
         settings: Settings,
-        engine: HttpEngine,
+        engine: Engine,
         balancer: Balancer,
         learner: Learner,
         observers: tuple[Observer, ...],
+        decided: Sequence[Record] = (),
     ) -> None:
-        """Raises SetupError: the file for what is learnt cannot be used."""
+        """`decided`: what a process before this one did, whose place this one takes.
+
+        Raises:
+            SetupError: the file for what is learnt cannot be used.
+        """
         path = settings.learnt_file
         self._store = LearntStore(path) if path is not None else None
-        self._engine = engine
         self.learner = learner
         kept = () if self._store is None else (self._store,)
         watching = (*observers, *kept, self.learner.orchestrator.observe)
         self.runtime = Runtime(balancer, engine, WallClock(), watching)
-        if self._store is not None:
+        if decided:
+            replay(decided, balancer, learner, self._store)
+        elif self._store is not None:
             recall(self.runtime, self.learner, self._store)
 
     @property
@@ -61,8 +66,7 @@ class Alone:
 
     def background(self) -> list[Coroutine[None, None, None]]:
         storing = [] if self._store is None else [self._store.run()]
-        telling = tell_progress(self._engine, self.feed)
-        return [learn(self.runtime, self.learner), self._give_up(), telling, *storing]
+        return [learn(self.runtime, self.learner), self._give_up(), *storing]
 
     def add_insight(self, app: FastAPI, access: Access) -> None:
         add_insight(app, access, self)

@@ -10,15 +10,15 @@ do not name any more drains; what they never named stays.
 import asyncio
 import logging
 import os
-from collections.abc import Callable, Sequence
-from typing import Literal
+from collections.abc import Callable, Iterable, Sequence
+from typing import Literal, Protocol
 
 import msgspec
 
 from kairos.balancer import Balancer
 from kairos.config import MAX_ENGINES, MAX_NUM_SEQS, EngineSettings
 from kairos.errors import InvalidRequest
-from kairos.live.engine import HttpEngine, Upstream
+from kairos.live.engine import Upstream
 from kairos.live.inquiry import Target
 from kairos.live.monitor import Monitor
 
@@ -75,13 +75,28 @@ class InstanceView(msgspec.Struct, frozen=True):
     named: bool  # by the settings
 
 
+class Upstreams(Protocol):
+    """Whatever sends calls to the instances."""
+
+    upstreams: dict[str, Upstream]
+
+    def running(self, instance_id: str) -> int:
+        """Calls of this process that were told to go there, and have not ended."""
+
+
 class Fleet:
     """Owns which instances there are; the monitor says of each how it is."""
 
     def __init__(
-        self, monitor: Monitor, engine: HttpEngine, balancer: Callable[[], Balancer]
+        self,
+        monitor: Monitor,
+        engine: Upstreams,
+        balancer: Callable[[], Balancer],
+        on_change: Callable[[tuple[EngineSettings, ...], tuple[str, ...]], None] = lambda *_: None,
     ) -> None:
-        """`balancer` gives the one that decides now, as far as that is here."""
+        """`balancer` gives the one that decides now, as far as that is here. `on_change` hears
+        which instances there are, and which of them drain, before anybody is sent there."""
+        self._on_change = on_change
         self._monitor = monitor
         self._engine = engine
         self._balancer = balancer
@@ -125,10 +140,24 @@ class Fleet:
         if instance_id not in self._engines:
             raise InstanceNotFound(instance_id)
         self._draining.add(instance_id)
+        self._changed()
         self._monitor.forget(instance_id)
         view = self._view(instance_id)
         logger.info("instance %s takes no more calls; %d run there", instance_id, view.running)
         return view
+
+    def restore(self, engines: Iterable[EngineSettings], draining: Iterable[str]) -> None:
+        """Go on with the instances that a process before this one had: those that were added by
+        hand, and without those that were removed by hand."""
+        engines = tuple(engines)
+        for instance_id in self._named.keys() - {each.id for each in engines}:
+            self.drain(instance_id)
+        for each in engines:
+            if each.id not in self._named and each.id not in self._engines:
+                self._use(each)
+        for instance_id in draining:
+            if instance_id in self._engines:
+                self.drain(instance_id)
 
     def views(self) -> list[InstanceView]:
         return [self._view(instance_id) for instance_id in self._engines]
@@ -151,6 +180,7 @@ class Fleet:
         self._engines[engine.id] = engine
         self._draining.discard(engine.id)
         self._engine.upstreams[engine.id] = target.upstream
+        self._changed()
         self._monitor.watch(target)
 
     def _let_go(self, instance_id: str) -> None:
@@ -158,6 +188,10 @@ class Fleet:
         self._draining.remove(instance_id)
         del self._engines[instance_id]
         del self._engine.upstreams[instance_id]
+        self._changed()
+
+    def _changed(self) -> None:
+        self._on_change(tuple(self._engines.values()), tuple(sorted(self._draining)))
 
     def _running(self, instance_id: str) -> int:
         """On standby nothing is booked here, but calls may run through this process."""
@@ -177,12 +211,15 @@ class Fleet:
         )
 
 
-def _target(engine: EngineSettings) -> Target:
+def upstream_of(engine: EngineSettings) -> Upstream:
     key = os.environ[engine.api_key_env] if engine.api_key_env else None
     base_url = engine.url.rstrip("/").removesuffix("/v1")
-    upstream = Upstream(engine.id, base_url, key)
+    return Upstream(engine.id, base_url, key)
+
+
+def _target(engine: EngineSettings) -> Target:
     return Target(
-        upstream,
+        upstream_of(engine),
         max_num_seqs=engine.max_num_seqs or MAX_NUM_SEQS,
         kv_tokens=engine.kv_tokens,
         priority=engine.priority,

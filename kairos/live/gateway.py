@@ -196,19 +196,7 @@ def build_app(
 
     # Well is a gateway while at least one instance can take requests.
     add_health(app, lambda: bool(gateway.served_models()), metrics)
-
-    @app.get("/v1/models")
-    async def models(request: HttpRequest) -> dict[str, object]:
-        access.tenant(authorization(request))
-        return {"object": "list", "data": [_model(name) for name in gateway.served_models()]}
-
-    @app.get("/v1/models/{name:path}")
-    async def model(request: HttpRequest, name: str) -> dict[str, object]:
-        access.tenant(authorization(request))
-        if name not in gateway.served_models():
-            raise ModelNotFound(name, gateway.served_models())
-        return _model(name)
-
+    add_models(app, access, gateway.served_models)
     add_insight(app)
     for path in ("/v1/{rest:path}", *sorted(_PASSED)):
         app.router.routes.append(Route(path, gateway, methods=["GET", "POST", "DELETE"]))
@@ -225,6 +213,20 @@ class HotRoutes:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         is_hot = scope["type"] == "http" and scope["path"] in HOT_ROUTES
         await (self._gateway if is_hot else self._app)(scope, receive, send)
+
+
+def add_models(app: FastAPI, access: Access, served_models: Callable[[], list[str]]) -> None:
+    @app.get("/v1/models")
+    async def models(request: HttpRequest) -> dict[str, object]:
+        access.tenant(authorization(request))
+        return {"object": "list", "data": [_model(name) for name in served_models()]}
+
+    @app.get("/v1/models/{name:path}")
+    async def model(request: HttpRequest, name: str) -> dict[str, object]:
+        access.tenant(authorization(request))
+        if name not in served_models():
+            raise ModelNotFound(name, served_models())
+        return _model(name)
 
 
 def _read(path: str, headers: dict[bytes, bytes], content: bytes) -> Body:

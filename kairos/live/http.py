@@ -240,11 +240,14 @@ def server_of(app: object) -> Server:
 
 
 @contextlib.contextmanager
-def listen(host: str, port: int) -> Iterator[socket.socket]:
+def listen(host: str, port: int, *, shared: bool = False) -> Iterator[socket.socket]:
+    """`shared`: with other sockets of the same user that say so too."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     # With the protocol named, asyncio sets TCP_NODELAY on accepted connections; uvloop always does.
     sock = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    if shared:
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
     with contextlib.closing(sock):
         try:
             sock.bind((host, port))

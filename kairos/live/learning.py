@@ -2,9 +2,11 @@
 
 import asyncio
 import logging
+from collections.abc import Sequence
 from itertools import islice
 
-from kairos.events import ProfilesLearnt
+from kairos.balancer import Balancer
+from kairos.events import ProfilesLearnt, Record
 from kairos.learner import Learner
 from kairos.live.store import LearntStore
 from kairos.runtime import Runtime
@@ -21,6 +23,24 @@ def recall(runtime: Runtime, learner: Learner, store: LearntStore) -> None:
     if known is not None:
         learner.restore(known.profiles, known.models)
         runtime.feed(known)
+
+
+def replay(
+    decided: Sequence[Record], balancer: Balancer, learner: Learner, store: LearntStore | None
+) -> None:
+    """Go on from what another process decided until a moment ago. It learnt from the workflows that
+    ended then, but for those of the last seconds, which nobody learns from."""
+    known = None if store is None else store.read()
+    if store is not None and known is not None:
+        learner.restore(known.profiles, known.models)
+        # At the first instant there is: a fact of now would make all that follows one of now.
+        first = Record(0, known)
+        balancer.replay(first)
+        store(first)
+    for record in decided:
+        balancer.replay(record)
+        learner.observe(record)
+    learner.orchestrator.take_ended()
 
 
 async def learn(runtime: Runtime, learner: Learner) -> None:

@@ -69,6 +69,14 @@ class Monitor:
         if self._start is not None:
             self._start(instance_id)
 
+    def expect(self, instance: Instance) -> bool:
+        """It was there a moment ago: it leaves if it does not answer. False: it is not watched."""
+        if instance.id not in self._watches:
+            return False
+        self._joined[instance.id] = instance
+        self.problems.pop(instance.id, None)
+        return True
+
     def forget(self, instance_id: str) -> None:
         """Look at the instance no more: for whoever is told of it, it has left."""
         self._stop(instance_id)

@@ -30,6 +30,7 @@ from kairos.live.identity.inference import Inference
 from kairos.live.kafka.connection import connection
 from kairos.live.monitor import Monitor
 from kairos.live.pool.pooled import Pooled, pooled
+from kairos.live.progress import tell_progress
 from kairos.live.reload import Change, Reload
 from kairos.live.telemetry import Telemetry
 from kairos.live.tokenizer import Tokenizers
@@ -158,20 +159,21 @@ def _changes(
     return changes | ({"max_held_bytes": limit_all} if begun_with.bus == "memory" else {})
 
 
+def new_balancer(settings: Settings) -> Balancer:
+    return Balancer(
+        POLICIES[settings.policy],
+        PLACEMENTS[settings.placement],
+        max_waiting=settings.max_waiting,
+        max_wait_us=settings.max_wait_s * SECOND,
+        idle_us=settings.workflow_idle_s * SECOND,
+        budget=settings.budget,
+    )
+
+
 @contextlib.asynccontextmanager
 async def _put_together(
     settings: Settings, observers: tuple[Observer, ...]
 ) -> AsyncIterator[_Parts]:
-    def new_balancer() -> Balancer:
-        return Balancer(
-            POLICIES[settings.policy],
-            PLACEMENTS[settings.placement],
-            max_waiting=settings.max_waiting,
-            max_wait_us=settings.max_wait_s * SECOND,
-            idle_us=settings.workflow_idle_s * SECOND,
-            budget=settings.budget,
-        )
-
     brain: Brain
     bus = connection(settings, os.environ)
     orchestrator = Orchestrator(idle_us=settings.workflow_idle_s * SECOND) if bus is None else None
@@ -179,7 +181,7 @@ async def _put_together(
     telemetry = Telemetry(lambda: brain.balancer, orchestrator, WallClock().now)
     with (
         contextlib.closing(Tokenizers(settings.tokenizer)) as tokenizers,
-        _open_log(settings.log_dir) as log,
+        open_log(settings.log_dir) as log,
     ):
         prompts = PromptTokens(tokenizers)
         watching: tuple[Observer, ...] = (
@@ -190,21 +192,31 @@ async def _put_together(
         async with HttpEngine(stall_s=settings.stall_s, answer_s=settings.answer_s) as engine:
             fleet = Fleet(monitor, engine, lambda: brain.balancer)
             fleet.follow(settings.engine)
-            beside = [monitor.run(), fleet.run(), *_flushing(log)]
+            beside = [monitor.run(), fleet.run(), *flushing(log)]
             if orchestrator is not None:
-                brain = Alone(settings, engine, new_balancer(), Learner(orchestrator), watching)
-                background = [*brain.background(), *beside]
+                brain = Alone(
+                    settings, engine, new_balancer(settings), Learner(orchestrator), watching
+                )
+                telling = tell_progress(engine, brain.feed)
+                background = [*brain.background(), telling, *beside]
                 yield _Parts(engine, brain, monitor, fleet, telemetry, prompts, background)
             elif bus is not None:
                 joined = pooled(
-                    settings, bus, engine, monitor, telemetry, prompts, new_balancer, watching
+                    settings,
+                    bus,
+                    engine,
+                    monitor,
+                    telemetry,
+                    prompts,
+                    partial(new_balancer, settings),
+                    watching,
                 )
                 async with joined as brain:
                     background = [*brain.background(), *beside]
                     yield _Parts(engine, brain, monitor, fleet, telemetry, prompts, background)
 
 
-def _flushing(log: FactLog | None) -> list[Coroutine[None, None, None]]:
+def flushing(log: FactLog | None) -> list[Coroutine[None, None, None]]:
     return [] if log is None else [_flush(log)]
 
 
@@ -215,7 +227,7 @@ async def _flush(log: FactLog) -> None:
 
 
 @contextlib.contextmanager
-def _open_log(directory: str | None) -> Iterator[FactLog | None]:
+def open_log(directory: str | None) -> Iterator[FactLog | None]:
     if directory is None:
         yield None
         return

@@ -93,7 +93,10 @@ class Telemetry(Collector):
 
     def count_error(self, error: KairosError) -> None:
         """Refusals at arrival are no facts, so they are counted here."""
-        self._errors.labels(error.code).inc()
+        self.count_errors(error.code, 1)
+
+    def count_errors(self, code: str, count: int) -> None:
+        self._errors.labels(code).inc(count)
 
     def render(self) -> bytes:
         return generate_latest(self._registry)

@@ -80,3 +80,18 @@ async def test_where_metrics_are_asked_for_instances_can_be_seen_but_not_changed
     changed = {("POST", "/admin/instances"), ("DELETE", "/admin/instances/{instance_id}")}
     assert routes(build_admin(brain, monitor, standby)) == seen | changed
     assert routes(build_admin(brain, monitor, standby, bytes)) == seen
+
+
+async def test_a_process_goes_on_with_the_instances_that_one_before_it_had(standby):
+    added = EngineSettings(url="http://added:3")
+    standby.restore([HERE, added], ["added:3"])  # the other one was removed by hand
+    states = {each.id: each.state for each in standby.views()}
+    assert states == {"here:1": "not_in_use", "there:2": "draining", "added:3": "draining"}
+
+
+async def test_whoever_listens_hears_which_instances_there_are_and_which_drain(engine):
+    heard = []
+    made = Fleet(Monitor(lambda _: None), engine, build.balancer, lambda *each: heard.append(each))
+    made.follow([HERE, THERE])
+    made.drain("here:1")
+    assert heard == [((HERE,), ()), ((HERE, THERE), ()), ((HERE, THERE), ("here:1",))]

@@ -43,6 +43,7 @@ from kairos.live.pool.messages import (
     Orders,
     Told,
 )
+from kairos.live.pool.orders import obey
 from kairos.ports import Clock
 from kairos.topics import DISPATCHES, REQUESTS
 
@@ -128,18 +129,8 @@ class Performer:
         """Do what was decided, on the turn that is given. What is about calls that have ended, or
         on an earlier turn, or said again, does nothing."""
         for command, turn in orders:
-            if not self._engine.expects(command.request_id):
-                continue
-            if turn not in (0, self._engine.turn(command.request_id)):
-                continue
-            self._asked_at.pop(command.request_id, None)
-            match command:
-                case Dispatch():
-                    self._engine.dispatch(command)
-                case Refuse():
-                    self._engine.refuse(command)
-                case Declined():
-                    self._engine.decline(command.request_id, command.error())
+            if obey(self._engine, command, turn):
+                self._asked_at.pop(command.request_id, None)
 
     async def run(self) -> None:
         """Read orders, and say once a second that this process is there, until cancelled."""

@@ -1,0 +1,78 @@
+"""Entry of the supervisor's children: `python -m kairos.live.workers.child FD`.
+
+FD is a socket to the supervisor. By it a child is told what it is and, later, of other settings; it
+closes when the supervisor is no more, and then the child stops too, so that none is left over.
+"""
+
+import asyncio
+import contextlib
+import logging
+import signal
+import socket
+import sys
+
+import msgspec
+import uvloop
+
+from kairos.errors import KairosError
+from kairos.live import process
+from kairos.live.workers.deciding import deciding
+from kairos.live.workers.link import Link
+from kairos.live.workers.setup import READY, Changed, Setup
+from kairos.live.workers.working import Change, working
+
+_told = msgspec.msgpack.Decoder(Setup | Changed)
+
+
+class _Child:
+    def __init__(self) -> None:
+        loop = asyncio.get_running_loop()
+        self.stop = asyncio.Event()
+        self.setup: asyncio.Future[Setup] = loop.create_future()
+        self.change: Change | None = None
+        loop.add_signal_handler(signal.SIGTERM, self.end)
+        for ours in (signal.SIGINT, signal.SIGHUP):  # a terminal sends them to all; one acts
+            signal.signal(ours, signal.SIG_IGN)
+
+    def read(self, _: Link, payload: bytes) -> None:
+        told = _told.decode(payload)
+        if isinstance(told, Setup):
+            self.setup.set_result(told)
+        elif self.change is not None:
+            self.change(told.settings)
+
+    def end(self, _: Link | None = None) -> None:
+        self.stop.set()
+        self.setup.cancel()
+
+
+async def _run(control: socket.socket) -> None:
+    child = _Child()
+    link = Link(child.read, child.end)
+    await asyncio.get_running_loop().create_connection(lambda: link, sock=control)
+    setup = await child.setup
+    role = working if setup.journal is None else deciding
+    async with role(setup) as child.change:
+        process.collect_less_often()
+        process.switch_threads_often()
+        process.allow_many_connections()
+        link.send(READY)
+        await child.stop.wait()
+
+
+def main() -> None:
+    logging.basicConfig(level=logging.INFO, format="kairos: %(message)s")
+    logging.getLogger("uvicorn").setLevel(logging.WARNING)
+    control = socket.socket(fileno=int(sys.argv[1]))
+    try:
+        with (
+            asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner,
+            contextlib.suppress(asyncio.CancelledError),  # left alone before it knew what it is
+        ):
+            runner.run(_run(control))
+    except KairosError as error:
+        sys.exit(f"kairos: {error}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,292 @@
+"""The process that decides, as far as its workers are concerned: their facts in, orders out.
+
+What is guaranteed: a decision is in the journal before any worker hears of it, so whoever decides
+next goes on from there. A fact that is not in the journal has not been acknowledged, so its worker
+tells it again. A fact bears a number, so none counts twice.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterable
+
+import msgspec
+
+from kairos.errors import KairosError, RequestInFlight, Unavailable, UpstreamUnreachable
+from kairos.events import (
+    Arrived,
+    Cancelled,
+    Dispatch,
+    Event,
+    Failed,
+    Finished,
+    FirstToken,
+    InstanceStatus,
+    ProfilesLearnt,
+    Progressed,
+    Record,
+    Refuse,
+    Returned,
+    Tick,
+)
+from kairos.live.pool.messages import Declined
+from kairos.live.workers.journal import Journal
+from kairos.live.workers.link import Link
+from kairos.live.workers.messages import (
+    AT_ONCE,
+    Answered,
+    Engines,
+    Fact,
+    FromWorker,
+    Hello,
+    InFlight,
+    Orders,
+    Trouble,
+)
+from kairos.live.workers.opened import Entry, OpenCall, OpenCalls
+from kairos.model import SECOND
+from kairos.ports import Clock
+
+logger = logging.getLogger(__name__)
+
+LOST_S = 5.0  # of silence: a worker that is stopped, or does not come back after a restart
+_WATCH_S = 0.5
+_STALLED_S = 2.5  # in which this process did nothing itself: then nobody's silence means anything
+
+# Of interest for a second at most, or kept in a file; what was decided on them stays.
+_PASSING = Tick | InstanceStatus | Progressed | ProfilesLearnt
+_OF_CALLS = FirstToken | Finished | Failed | Cancelled | Returned
+
+_encode = msgspec.msgpack.Encoder().encode
+_messages = msgspec.msgpack.Decoder(list[FromWorker])
+
+Order = tuple[Dispatch | Refuse | Declined, int]  # with the turn that it is for
+
+
+class Peer:
+    """A worker that is connected."""
+
+    def __init__(self, link: Link, now: int) -> None:
+        self.link = link
+        self.worker = ""  # it has not said its name
+        self.heard_at = now
+        self.handled = self.acknowledged = 0  # numbers of facts
+        self.orders: list[Order] = []
+        self.engines: Engines | None = None  # news
+
+
+class Decider:
+    """An observer of the runtime, the first: it keeps each record, and passes commands on.
+
+    `recall` what was decided before, then `begin`, then accept workers by `link`; `watch` beside.
+    """
+
+    def __init__(self, journal: Journal, clock: Clock) -> None:
+        self.opened = OpenCalls()
+        self._journal = journal
+        self._clock = clock
+        self._peers: dict[str, Peer] = {}  # by worker
+        self._links: dict[Link, Peer] = {}  # those, too, that have not said their name
+        self._awaited: dict[str, int] = {}  # workers before a restart, and since when
+        self._refused: dict[str, Refuse] = {}  # before a restart; they may not know
+        self._cause = Entry()  # of what is fed now
+        self._is_flushing = False
+        self._watched_at = clock.now()
+        self._feed: Callable[[Event], None] = lambda _: None
+        self._on_trouble: Callable[[UpstreamUnreachable], None] = lambda _: None
+        self._on_errors: Callable[[str, int], None] = lambda *_: None
+
+    def recall(self) -> list[Record]:
+        """What was decided before, to be replayed."""
+        now, records = self._clock.now(), []
+        for entry in self._journal.read():
+            self.opened.follow(entry)
+            if (record := entry.record) is not None:
+                records.append(msgspec.structs.replace(record, at=min(record.at, now)))
+                refused = (each for each in record.commands if isinstance(each, Refuse))
+                self._refused.update((each.request_id, each) for each in refused)
+        self._awaited = dict.fromkeys(self.opened.workers(), now)
+        return records
+
+    def begin(
+        self,
+        feed: Callable[[Event], None],
+        on_trouble: Callable[[UpstreamUnreachable], None],
+        on_errors: Callable[[str, int], None],
+    ) -> None:
+        self._feed, self._on_trouble, self._on_errors = feed, on_trouble, on_errors
+
+    def link(self) -> Link:
+        """For a worker that connects."""
+        link = Link(self._read, self._gone)
+        self._links[link] = Peer(link, self._clock.now())
+        return link
+
+    def __call__(self, record: Record) -> None:
+        if isinstance(record.event, _PASSING):
+            if not record.commands:
+                return
+            record = Record(record.at, Tick(), record.commands)
+        cause = self._cause
+        self._keep(Entry(cause.worker, cause.number, cause.turn, record))
+
+    def use(self, engines: Engines) -> None:
+        """Which instances there are from here on; a worker hears of it before any order."""
+        if engines != self.opened.engines:
+            self._keep(Entry(engines=engines))
+            for peer in self._peers.values():
+                peer.engines = engines
+
+    async def watch(self) -> None:
+        """Give up the calls of workers that are no more, until cancelled."""
+        while True:
+            await asyncio.sleep(_WATCH_S)
+            now = self._clock.now()
+            if now - self._watched_at > _STALLED_S * SECOND:
+                for peer in self._peers.values():
+                    peer.heard_at = now
+            self._watched_at = now
+            silent_since = now - int(LOST_S * SECOND)
+            for peer in [each for each in self._peers.values() if each.heard_at < silent_since]:
+                peer.link.abort(f"nothing was heard of it for {LOST_S:g} s")
+            for worker, since in list(self._awaited.items()):
+                if since < silent_since:
+                    self._lose(worker)
+            self._schedule()
+
+    def _keep(self, entry: Entry) -> None:
+        for call, command in self.opened.follow(entry):
+            self._order(call.worker, command, call.turn)
+        self._journal.add(entry)
+        self._schedule()
+
+    def _order(self, worker: str, command: Dispatch | Refuse | Declined, turn: int) -> None:
+        """To one that is not there it is said when it comes back."""
+        if (peer := self._peers.get(worker)) is not None:
+            peer.orders.append((command, turn))
+            self._schedule()
+
+    def _schedule(self) -> None:
+        if not self._is_flushing:
+            self._is_flushing = True
+            asyncio.get_running_loop().call_soon(self._flush)
+
+    def _flush(self) -> None:
+        """First the journal, then the orders."""
+        self._is_flushing = False
+        self._journal.write(self.opened.carried)
+        for peer in self._peers.values():
+            if peer.orders or peer.engines is not None or peer.handled > peer.acknowledged:
+                _send_orders(peer)
+
+    def _read(self, link: Link, payload: bytes) -> None:
+        """Raises ValueError: it is not what a worker says."""
+        messages: Iterable[FromWorker] = _messages.decode(payload)
+        peer = self._links[link]
+        peer.heard_at = self._clock.now()
+        for message in messages:
+            if isinstance(message, Hello):
+                self._greet(peer, message.worker)
+            elif not peer.worker:
+                raise ValueError("a worker says its name first")
+            else:
+                self._hear(peer, message)
+
+    def _greet(self, peer: Peer, worker: str) -> None:
+        peer.worker, peer.engines = worker, self.opened.engines
+        peer.handled = self.opened.numbers.get(worker, 0)
+        self._peers[worker] = peer
+        self._awaited.pop(worker, None)
+        self._schedule()
+
+    def _hear(self, peer: Peer, message: FromWorker) -> None:
+        match message:
+            case Fact():
+                if message.number > peer.handled:
+                    peer.handled = message.number
+                    self._hear_fact(peer.worker, message)
+                    self._schedule()
+            case InFlight(turns=turns):
+                self._compare(peer.worker, turns)
+            case Trouble(instance_id=instance_id, cause=cause, refused=refused):
+                self._on_trouble(UpstreamUnreachable(instance_id, cause, refused=refused))
+            case Answered(errors=errors):
+                for code, count in errors.items():
+                    self._on_errors(code, count)
+
+    def _hear_fact(self, worker: str, fact: Fact) -> None:
+        event = fact.event
+        self._cause = Entry(worker, fact.number, fact.turn)
+        try:
+            if isinstance(event, Arrived):
+                self._arrive(event, worker, fact.turn)
+            elif isinstance(event, _OF_CALLS):
+                call = self.opened.get(event.request_id)
+                if call is not None and call.worker == worker:  # or it was given up meanwhile
+                    self._feed(event)
+            else:
+                self._feed(event)
+        finally:
+            self._cause = Entry()
+
+    def _arrive(self, arrived: Arrived, worker: str, turn: int) -> None:
+        request, now = arrived.request, self._clock.now()
+        request = msgspec.structs.replace(
+            request,
+            arrived_at=min(request.arrived_at, now),
+            workflow_started_at=min(request.workflow_started_at, now),
+        )
+        try:
+            if request.id in self.opened:
+                raise RequestInFlight(request.id)
+            self._feed(Arrived(request))
+        except KairosError as error:
+            self._order(worker, Declined.of(request.id, error), turn)
+
+    def _compare(self, worker: str, turns: dict[str, int]) -> None:
+        """What was decided on the worker's calls; it may have missed some of it."""
+        opened = self.opened.of(worker)
+        for request_id, turn in turns.items():
+            call = opened.pop(request_id, None)
+            if call is None:
+                lost = Declined.of(request_id, Unavailable("the call is not known any more"))
+                self._order(worker, self._refused.get(request_id, lost), turn)
+            elif call.dispatch is not None:
+                self._order(worker, call.dispatch, call.turn)
+        self._cancel(opened)
+
+    def _gone(self, link: Link) -> None:
+        peer = self._links.pop(link)
+        if self._peers.get(peer.worker) is peer:
+            if link.problem is not None:
+                logger.warning("%s is cut off: %s", peer.worker, link.problem)
+            self._lose(peer.worker)
+
+    def _lose(self, worker: str) -> None:
+        """Its calls end with it, at once: their room is others'."""
+        self._peers.pop(worker, None)
+        self._awaited.pop(worker, None)
+        calls = self.opened.of(worker)
+        if calls:
+            logger.warning("%s is gone, and its %d calls with it", worker, len(calls))
+        self._cancel(calls)
+        self.opened.forget(worker)
+
+    def _cancel(self, calls: dict[str, OpenCall]) -> None:
+        for request_id in calls:
+            self._feed(Cancelled(request_id))
+
+
+def _send_orders(peer: Peer) -> None:
+    orders, peer.orders = peer.orders, []
+    for start in range(0, max(1, len(orders)), AT_ONCE):
+        some = orders[start : start + AT_ONCE]
+        is_last = start + AT_ONCE >= len(orders)
+        message = Orders(
+            peer.handled if is_last else 0,
+            tuple(command for command, _ in some),
+            tuple(turn for _, turn in some),
+            peer.engines,
+        )
+        peer.engines = None
+        peer.link.send(_encode(message))
+    peer.acknowledged = peer.handled

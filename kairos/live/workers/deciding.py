@@ -1,0 +1,138 @@
+"""The process that decides, put together: what `alone.py` is, without the calls themselves."""
+
+import asyncio
+import contextlib
+import logging
+import socket
+from collections.abc import AsyncIterator
+
+import msgspec
+from fastapi import FastAPI
+
+from kairos.config import EngineSettings, Settings
+from kairos.events import Dispatch, InstanceLeft, Refuse, Tick
+from kairos.learner import Learner
+from kairos.live.access import Access
+from kairos.live.admin import build_admin
+from kairos.live.alone import Alone
+from kairos.live.clock import WallClock
+from kairos.live.engine import Upstream
+from kairos.live.fleet import Fleet
+from kairos.live.gateway import add_models, answer_errors_as_openai_does
+from kairos.live.health import add_health
+from kairos.live.http import server_of, serving
+from kairos.live.monitor import Monitor
+from kairos.live.service import flushing, new_balancer, open_log
+from kairos.live.telemetry import Telemetry
+from kairos.live.workers.decider import Decider
+from kairos.live.workers.journal import Journal
+from kairos.live.workers.messages import Engines
+from kairos.live.workers.opened import OpenCalls
+from kairos.live.workers.setup import Setup
+from kairos.live.workers.working import Change
+from kairos.model import SECOND
+from kairos.orchestrator.orchestrator import Orchestrator
+from kairos.runtime import Observer
+
+logger = logging.getLogger(__name__)
+
+
+class Elsewhere:
+    """The engine where nothing is sent: the decider passes commands on, as an observer."""
+
+    def __init__(self, opened: OpenCalls) -> None:
+        self.upstreams: dict[str, Upstream] = {}
+        self._opened = opened
+
+    def running(self, instance_id: str) -> int:
+        return self._opened.running(instance_id)
+
+    def dispatch(self, command: Dispatch) -> None:
+        pass
+
+    def refuse(self, command: Refuse) -> None:
+        pass
+
+
+@contextlib.asynccontextmanager
+async def deciding(setup: Setup) -> AsyncIterator[Change]:
+    """Decide until the block ends. Gives what takes other settings.
+
+    Raises:
+        SetupError: the log or the file for what is learnt cannot be used.
+    """
+    assert setup.journal is not None
+    settings, clock = _with_learnt_file(setup), WallClock()
+    decider = Decider(Journal(setup.journal), clock)
+    decided, engines = decider.recall(), decider.opened.engines
+    orchestrator = Orchestrator(idle_us=settings.workflow_idle_s * SECOND)
+    balancer = new_balancer(settings)
+    telemetry = Telemetry(lambda: balancer, orchestrator, clock.now)
+    with open_log(settings.log_dir) as log, contextlib.ExitStack() as stack:
+        watching: tuple[Observer, ...] = (decider, telemetry, *([log] if log is not None else []))
+        elsewhere = Elsewhere(decider.opened)
+        alone = Alone(settings, elsewhere, balancer, Learner(orchestrator), watching, decided)
+        monitor = Monitor(alone.feed)
+        decider.begin(alone.feed, monitor.hear_of, telemetry.count_errors)
+
+        def tell(all_of_them: tuple[EngineSettings, ...], draining: tuple[str, ...]) -> None:
+            decider.use(Engines(all_of_them, draining))
+
+        fleet = Fleet(monitor, elsewhere, lambda: balancer, tell)
+        fleet.follow(settings.engine)
+        if engines.all:
+            fleet.restore(engines.all, engines.draining)
+        if decided:
+            _go_on(alone, decider, monitor, telemetry)
+        access = Access(settings.key)
+        sockets = {
+            name: stack.enter_context(contextlib.closing(socket.socket(fileno=file)))
+            for name, file in setup.sockets.items()
+        }
+        app = _asked(alone, access, monitor, telemetry)
+        servers = {
+            sockets["asked"]: server_of(app),
+            sockets["operators"]: server_of(build_admin(alone, monitor, fleet)),
+        }
+
+        def change(settings: Settings) -> None:
+            access.change(settings.key)
+            fleet.follow(settings.engine)
+
+        loop = asyncio.get_running_loop()
+        background = [*alone.background(), monitor.run(), fleet.run(), *flushing(log)]
+        async with serving(servers, [*background, decider.watch()]):
+            facts = await loop.create_unix_server(decider.link, sock=sockets["facts"])
+            yield change
+            facts.close()
+
+
+def _with_learnt_file(setup: Setup) -> Settings:
+    """What was learnt outlives a decider in any case; where the settings name no file for it, it is
+    forgotten when all of Kairos stops."""
+    if setup.settings.learnt_file is not None:
+        return setup.settings
+    return msgspec.structs.replace(setup.settings, learnt_path=str(setup.path("learnt.json")))
+
+
+def _go_on(alone: Alone, decider: Decider, monitor: Monitor, telemetry: Telemetry) -> None:
+    """From what was replayed: the calls that are open are counted when they end, and the instances
+    are taken to be as they were until they have been asked."""
+    for entry in decider.opened.course():
+        if entry.record is not None:
+            telemetry(entry.record)
+    for instance in list(alone.balancer.ledger.instances.values()):
+        if not monitor.expect(instance):
+            alone.feed(InstanceLeft(instance.id))
+    alone.feed(Tick())
+    logger.info("decisions go on: %d calls wait", alone.balancer.waiting)
+
+
+def _asked(alone: Alone, access: Access, monitor: Monitor, telemetry: Telemetry) -> FastAPI:
+    """What workers pass on: see `relay.py`."""
+    app = FastAPI(docs_url=None, redoc_url=None, openapi_url=None, redirect_slashes=False)
+    add_health(app, lambda: bool(monitor.models()), telemetry.render)
+    add_models(app, access, monitor.models)
+    alone.add_insight(app, access)
+    answer_errors_as_openai_does(app)
+    return app

@@ -1,0 +1,76 @@
+"""A process that performs calls: a gateway without the decisions."""
+
+import asyncio
+import contextlib
+import secrets
+import socket
+from collections.abc import AsyncIterator, Callable
+
+from kairos.config import Settings
+from kairos.live.access import Access
+from kairos.live.bodies import Bodies
+from kairos.live.clock import WallClock
+from kairos.live.engine import HttpEngine
+from kairos.live.gateway import Gateway, build_app
+from kairos.live.http import server_of, serving
+from kairos.live.identity.aliases import Aliases
+from kairos.live.identity.inference import Inference
+from kairos.live.progress import tell_progress
+from kairos.live.tokenizer import Tokenizers
+from kairos.live.tokens import PromptTokens
+from kairos.live.workers.desk import Desk
+from kairos.live.workers.relay import Relay
+from kairos.live.workers.setup import ASKED, FACTS, Setup
+
+Change = Callable[[Settings], None]
+
+
+@contextlib.asynccontextmanager
+async def working(setup: Setup) -> AsyncIterator[Change]:
+    """Serve until the block ends; then finish running calls. Gives what takes other settings."""
+    settings = setup.settings
+    access = Access(settings.key)
+    bodies = Bodies(settings.max_body_bytes, _share(settings))
+    sock = socket.socket(fileno=setup.sockets["clients"])
+    with contextlib.closing(sock), contextlib.closing(Tokenizers(settings.tokenizer)) as tokenizers:
+        async with (
+            HttpEngine(stall_s=settings.stall_s, answer_s=settings.answer_s) as engine,
+            Relay(setup.path(ASKED)) as relay,
+        ):
+            name = f"{setup.name} {secrets.token_hex(8)}"
+            desk = Desk(
+                setup.path(FACTS), name, engine, WallClock(), max_wait_s=settings.max_wait_s
+            )
+            gateway = Gateway(
+                desk,
+                engine,
+                access,
+                PromptTokens(tokenizers),
+                Aliases(settings.identity),
+                Inference() if settings.infer else None,
+                served_models=list,
+                on_trouble=desk.hear_of,
+                on_error=desk.count_error,
+                bodies=bodies,
+            )
+            app = build_app(gateway, access, bytes, relay.add_routes)
+
+            def change(settings: Settings) -> None:
+                access.change(settings.key)
+                bodies.max_bytes = settings.max_body_bytes
+                bodies.max_held_bytes = _share(settings)
+
+            # Calls that finish after the end of serving need the desk still.
+            telling = asyncio.create_task(desk.run())
+            try:
+                telling_progress = tell_progress(engine, desk.feed)
+                async with serving({sock: server_of(app)}, [telling_progress]):
+                    yield change
+                await desk.finish()
+            finally:
+                telling.cancel()
+
+
+def _share(settings: Settings) -> int:
+    """Of the bodies that all workers together may hold; one body always fits."""
+    return max(settings.max_held_bytes // settings.workers, settings.max_body_bytes)
