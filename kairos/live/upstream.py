@@ -155,7 +155,8 @@ class Answer:
                 self._connection.pause()
                 self._wake()
         except Exception as error:  # noqa: BLE001  (whoever pipes gets it)
-            self.fail(error)
+            self._error = error
+            self._wake()
 
     def progressed(self) -> None:
         """What is waited for came: the time without it begins anew."""

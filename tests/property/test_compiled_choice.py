@@ -1,0 +1,128 @@
+"""The compiled kernel and numpy come to the same: forecasts to a rounding, choices exactly."""
+
+import os
+from random import Random
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from kairos.dispatcher.ledger import Ledger
+from kairos.dispatcher.native import KERNEL
+from kairos.dispatcher.slots import Kairos
+from kairos.events import Finished, InstanceStatus
+from kairos.model import SECOND, Instance
+from kairos.scheduler.knowledge import Knowledge
+from tests import build
+
+START = 3_600 * SECOND
+
+
+@pytest.fixture(autouse=True)
+def compiled():
+    if KERNEL is None:
+        assert not os.environ.get("CI"), "forecast.c is not compiled, and here it must be"
+        pytest.skip("forecast.c is not compiled: `python scripts/compile_forecast.py`")
+
+
+class Pool:
+    """Calls begin, grow and end on a few instances, as a seed says, before both ways to choose."""
+
+    def __init__(self, seed: int, instances: int) -> None:
+        self.random, self.at = Random(seed), START
+        self.knowledge = Knowledge()
+        self.ledger = Ledger(self.knowledge)
+        self.ways = Kairos(self.ledger, None), Kairos(self.ledger, KERNEL)
+        self.running: list[tuple[str, str]] = []
+        for number in range(instances):
+            self.ledger.join(self.instance(number))
+
+    def instance(self, number: int) -> Instance:
+        draw = self.random.choice
+        return Instance(
+            id=f"i{number}",
+            models=(),
+            max_num_seqs=draw([4, 64]),
+            kv_tokens=draw([None, 6_000, 8_000, 12_000]),
+            max_num_batched_tokens=draw([None, 2_048]),
+        )
+
+    def request(self, number: int):
+        draw = self.random
+        own = draw.randrange(4)
+        tokens = draw.randrange(10, 4_000)
+        return build.request(
+            f"r{number}",
+            prompt=tokens,
+            agent=draw.choice("ab"),
+            prefix=tuple(hash((own, mark)) for mark in range(draw.randrange(6))),
+            prefix_units=tokens,
+            completion_limit=draw.choice([None, 16, 1_000]),
+            at=self.at,
+        )
+
+    def step(self, number: int) -> None:
+        self.at += self.random.randrange(1, SECOND)
+        request = self.request(number)
+        here = list(self.ledger.instances.values())
+        busy = self.ledger.busy(self.at)
+        able = [each for each in here if each.id not in busy]
+        if self.random.random() < 0.5:
+            other = self.request(-number - 1)
+            for way in self.ways:
+                way.reserve(other, able or here, self.at)
+        if able:
+            rooms = [way.headroom(able, self.at) for way in self.ways]
+            assert rooms[0] == pytest.approx(rooms[1], rel=1e-9, abs=1e-6)
+            others = [each for each in here if each.id in busy]
+            numpys, kernels = [way.choose(request, able, others, self.at) for way in self.ways]
+            assert numpys == kernels
+            if numpys is not None:
+                self.ledger.book(request, numpys.id, self.at)
+                self.running.append((request.id, numpys.id))
+        for way in self.ways:
+            way.forget_reservation()
+        self.go_on()
+
+    def go_on(self) -> None:
+        draw = self.random
+        for request_id, instance_id in list(self.running):
+            chance = draw.random()
+            if chance < 0.4:
+                self.ledger.first_token(request_id, self.at)
+            elif chance < 0.6:
+                self.ledger.progressed({request_id: draw.randrange(1, 600)}, self.at)
+            elif chance < 0.75:
+                tokens = draw.randrange(1, 800)
+                request = self.ledger.booking(request_id).request
+                ended = Finished(request_id, completion_tokens=tokens)
+                self.ledger.release(request_id, self.at, ended)
+                self.knowledge._answers.see(request, tokens)
+                self.running.remove((request_id, instance_id))
+        if draw.random() < 0.3:
+            where = draw.choice(list(self.ledger.instances))
+            used, waits = draw.random(), draw.choice([0, 3])
+            self.ledger.status(InstanceStatus(where, kv_used=used, waiting=waits), self.at)
+        if draw.random() < 0.05:
+            number = draw.randrange(8)
+            self.ledger.join(self.instance(number))
+
+
+@settings(max_examples=60, deadline=None)
+@given(seed=st.integers(0, 2**32), instances=st.integers(1, 6))
+def test_both_choose_the_same_instance_after_any_facts(seed, instances):
+    pool = Pool(seed, instances)
+    for number in range(60):
+        pool.step(number)
+
+
+@settings(max_examples=40, deadline=None)
+@given(seed=st.integers(0, 2**32))
+def test_both_expect_the_same_of_every_slot(seed):
+    pool = Pool(seed, 3)
+    for number in range(30):
+        pool.step(number)
+        here = list(pool.ledger.instances.values())
+        numpys, kernels = [way._occupancy.of(here, pool.at) for way in pool.ways]
+        assert np.allclose(numpys, kernels, rtol=1e-9, atol=1e-6)
