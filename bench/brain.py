@@ -22,9 +22,8 @@ from pathlib import Path
 import msgspec
 from rich.console import Console
 
-from bench import report
+from bench import report, rows
 from bench.brain_pool import LEARNING, Brain, Size, open_workflows
-from bench.gateway import RESULTS
 from bench.report import Figure
 from kairos.live.process import collect_less_often
 
@@ -157,7 +156,7 @@ def main() -> None:
     course = QUICK if arguments.quick else WHOLE
     found = figures(measure(console, course), course)
     if not arguments.quick:
-        report.add(found, RESULTS)
+        rows.keep(found, "brain")
     report.show(found, console, MEASURES)
 
 

@@ -25,7 +25,10 @@ MEASURED: Mapping[str, tuple[str, ...]] = {
     "identity": ("live/identity", "../client/kairos_client"),
     "simulation": (*_BRAIN, *_LEARNING, "sim", "workload"),
     "health": (*_BRAIN, *_LEARNING, "runtime.py", "live/*.py", "live/identity"),
-    "workers": (*_BRAIN, *_LEARNING, "runtime.py", "live/*.py", "live/identity"),
+    "workers": (
+        *(*_BRAIN, *_LEARNING, "runtime.py"),
+        *("live/*.py", "live/identity", "live/workers"),
+    ),
 }
 # Modules in `kairos/live` that no call passes through: commands of their own.
 _BESIDE = {
@@ -49,20 +52,22 @@ def files_of(bench: str) -> list[Path]:
     found: set[Path] = set()
     for pattern in MEASURED[bench]:
         for path in package.glob(pattern):
-            found |= set(path.rglob("*.py")) if path.is_dir() else {path}
+            found |= {*path.rglob("*.py"), *path.rglob("*.c")} if path.is_dir() else {path}
     return sorted(each for each in found if str(each.relative_to(ROOT)) not in _BESIDE)
 
 
 def hash_of(paths: Iterable[Path]) -> str:
     digest = sha256()
     for path in paths:
-        digest.update(f"{path.relative_to(ROOT)}\n{_decisive(path.read_text())}\n".encode())
+        digest.update(f"{path.relative_to(ROOT)}\n{_decisive(path)}\n".encode())
     return digest.hexdigest()[:12]
 
 
-def _decisive(source: str) -> str:
-    """What runs: no comment, no docstring."""
-    tree = ast.parse(source)
+def _decisive(path: Path) -> str:
+    """What runs: of Python no comment, no docstring."""
+    if path.suffix != ".py":
+        return path.read_text()
+    tree = ast.parse(path.read_text())
     for node in ast.walk(tree):
         if isinstance(node, _DOCUMENTED) and ast.get_docstring(node) is not None:
             del node.body[0]

@@ -15,8 +15,7 @@ import msgspec
 from httpx2 import Request
 from rich.console import Console
 
-from bench import report
-from bench.gateway import RESULTS
+from bench import report, rows
 from bench.report import Figure
 from kairos.live.access import Caller
 from kairos.live.identity.aliases import Aliases
@@ -159,7 +158,7 @@ def _figure(name: str, rounds: list[list[float]]) -> Figure:
 def main() -> None:
     console = Console()
     found = measure(console)
-    report.add(found, RESULTS)
+    rows.keep(found, "identity")
     report.show(found, console, SYSTEMS)
 
 

@@ -20,8 +20,7 @@ from itertools import product
 import msgspec
 from rich.console import Console
 
-from bench import report
-from bench.gateway import RESULTS
+from bench import report, rows
 from bench.placement_overload import Overload
 from bench.placement_pool import Pool, Rooms, Size
 from bench.report import Figure
@@ -162,7 +161,7 @@ def main() -> None:
         console = Console(width=WIDTH)
     found = figures(measure(console, QUICK if arguments.quick else WHOLE))
     if not arguments.quick:
-        report.add(found, RESULTS)
+        rows.keep(found, "placement")
     report.show(found, console, MEASURES)
 
 

@@ -148,6 +148,7 @@ def _source() -> bytes:
     for package in _PACKAGES:
         paths += (ROOT / "kairos" / package).rglob("*.py")
         paths += (ROOT / "kairos" / package).rglob("*.toml")
+        paths += (ROOT / "kairos" / package).rglob("*.c")
     paths += [Path(__file__).with_name(f"{module}.py") for module in _HERE]
     digest = sha256()
     for path in sorted(paths):

@@ -220,11 +220,12 @@ class Ledger:
     def shared_tokens(self, instance_id: str) -> float:
         """Of the prompts there: what several have in common, all but once. However different the
         lengths are that are told of it, no more than all prompts but the longest."""
+        shared = self.prefixes.shared_tokens(instance_id)
         flight = self._flights[instance_id]
-        if len(flight) < 2:
+        if not shared or len(flight) < 2:
             return 0.0
         most = flight.prompt_tokens - float(flight.prompts.max())
-        return min(most, self.prefixes.shared_tokens(instance_id))
+        return min(most, shared)
 
     def token_us(self, instance_id: str) -> float:
         """How long a token of each answer takes on the instance, as it is loaded now."""

@@ -99,6 +99,15 @@ class CompiledOccupancy(Occupancy):
         self._kernel, self._survival = kernel, BySurvival(kernel)
         self._places = np.zeros(0, dtype=np.int64)
         self._places_at = address(self._places)
+        self._renewed: tuple[Sequence[Instance], int, int] = (), 0, 0
+
+    def renew(self, instances: Sequence[Instance], at: int) -> None:
+        """Asked again for the same at the same instant, it has nothing to do."""
+        state = instances, self.ledger.changes, at
+        if instances is self._renewed[0] and state[1:] == self._renewed[1:]:
+            return
+        super().renew(instances, at)
+        self._renewed = state
 
     def _stale(self, instances: Sequence[Instance], at: int) -> list[int]:
         board, rows_at = self.board, self.board.rows_at(instances)

@@ -37,7 +37,13 @@ class Bodies:
         encoding = headers.get(b"content-encoding", b"identity").strip().lower()
         if encoding not in (b"identity", b"gzip", b"x-gzip"):
             raise EncodingNotSupported("bodies come as they are, or compressed by gzip")
-        content = await self._receive(receive, exchange)
+        content = exchange.take_body()
+        if content is None:
+            content = await self._receive(receive, exchange)
+        else:
+            self._hold(len(content), exchange)
+            if len(content) > self.max_bytes:
+                raise BodyTooLarge(self.max_bytes)
         if content is None or encoding == b"identity":
             return content
         unpacked = await asyncio.to_thread(_unpacked, content, self.max_bytes)

@@ -124,12 +124,10 @@ class Call:
         leaving.watch(partial(_leave, exchange, call))
         outcome: Event = Cancelled(request_id)
         try:
-            async with asyncio.timeout(remaining_s) as limit:
+            if remaining_s is None:
                 outcome = await self._served(turn, exchange)
-        except TimeoutError:
-            if not limit.expired():
-                raise
-            raise DeadlinePassed from None
+            else:
+                outcome = await self._served_within(remaining_s, turn, exchange)
         except KairosError as error:
             outcome = Failed(request_id, error.code, by_instance=isinstance(error, _BY_INSTANCE))
             if isinstance(error, UpstreamUnreachable):
@@ -158,6 +156,18 @@ class Call:
         if remaining_s <= 0:
             raise DeadlinePassed
         return remaining_s
+
+    async def _served_within(
+        self, remaining_s: float, turn: asyncio.Future[Dispatch], exchange: Exchange
+    ) -> Event:
+        """Raises DeadlinePassed."""
+        try:
+            async with asyncio.timeout(remaining_s) as limit:
+                return await self._served(turn, exchange)
+        except TimeoutError:
+            if not limit.expired():
+                raise
+            raise DeadlinePassed from None
 
     async def _served(self, turn: asyncio.Future[Dispatch], exchange: Exchange) -> Event:
         """Sent where it is told, and elsewhere, while that comes to nothing. The last error is the

@@ -29,6 +29,9 @@ class Client(Protocol):
 
     async def drained(self) -> None: ...
 
+    def take_body(self) -> bytes | None:
+        """What was sent with the request; None: not all of it is here yet."""
+
 
 class Leaving:
     """Tells the call, once, that its client has gone."""
@@ -101,6 +104,10 @@ class Exchange:
 
     async def drained(self) -> None:
         await self._client.drained()
+
+    def take_body(self) -> bytes | None:
+        """See `Client`."""
+        return self._client.take_body()
 
     async def _start(self, status: int, headers: list[tuple[bytes, bytes]]) -> None:
         headers.append((b"x-request-id", self.request_id.encode()))

@@ -53,6 +53,15 @@ class _Cycle(RequestResponseCycle):
         elif not self.write(message.get("body", b""), more=message.get("more_body", False)):
             await self.drained()
 
+    def take_body(self) -> bytes | None:
+        """See `exchange.Client`."""
+        if self.more_body or self.disconnected:
+            return None
+        self.flow.resume_reading()
+        body, self.body = bytes(self.body), bytearray()
+        self.message_event.clear()
+        return body
+
     async def drained(self) -> None:
         if self.flow.write_paused and not self.disconnected:
             await self.flow.drain()

@@ -360,6 +360,10 @@ class _Answer:
     async def drained(self) -> None:
         """It is never full."""
 
+    def take_body(self) -> bytes | None:
+        """It came with the message."""
+        return None
+
     def payload(self) -> bytes:
         body = b"".join(self._parts)
         try:
