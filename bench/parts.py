@@ -67,6 +67,7 @@ MODULES = {
     "aiohttp": UPSTREAM,
     "kairos.live.engine": UPSTREAM,
     "kairos.live.upstream": UPSTREAM,
+    "kairos.live.answer": UPSTREAM,
     "kairos.live.call": FORWARDING,
     "kairos.live.answering": FORWARDING,
     "kairos.live.exchange": FORWARDING,

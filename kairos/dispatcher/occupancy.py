@@ -29,8 +29,7 @@ _FREE: Floats = np.where(SLOT_AT_US < SECOND, FREE, 0.0)
 RENEWED_US = SLOT_US // 2  # forecasts are derived anew when they are so old
 _FEW = 8  # changes to less than one in so many calls are small: `BySurvival`
 _ZEROS = np.zeros(SLOTS)
-_NOTHING: Future = np.zeros((3, SLOTS))
-_NOTHING_AT = address(_NOTHING)
+NOTHING: Future = np.zeros((3, SLOTS))
 Derive = Callable[[Ledger, Instance, int], Future]
 
 
@@ -45,7 +44,7 @@ class Occupancy:
         self._derived_at = np.zeros(0, dtype=np.int64)
         self.forecasts: Future = np.zeros((3, 0, SLOTS))
         # What was asked last: rows, state of the ledger and instant; and the answer.
-        self._last: tuple[Ints | None, tuple[int, int], Future] = None, (0, 0), _NOTHING
+        self._last: tuple[Ints | None, tuple[int, int], Future] = None, (0, 0), NOTHING
 
     def of(self, instances: Sequence[Instance], at: int) -> Future:
         """3 x instances x SLOTS."""
@@ -91,75 +90,13 @@ class Occupancy:
         self.forecasts = np.concatenate([self.forecasts, np.zeros((3, count, SLOTS))], axis=1)
 
 
-class CompiledOccupancy(Occupancy):
-    """By survival, by the kernel: the same to a rounding."""
-
-    def __init__(self, ledger: Ledger, kernel: Kernel) -> None:
-        super().__init__(ledger, BySurvival())
-        self._kernel, self._survival = kernel, BySurvival(kernel)
-        self._places = np.zeros(0, dtype=np.int64)
-        self._places_at = address(self._places)
-        self._renewed: tuple[Sequence[Instance], int, int] = (), 0, 0
-
-    def renew(self, instances: Sequence[Instance], at: int) -> None:
-        """Asked again for the same at the same instant, it has nothing to do."""
-        state = instances, self.ledger.changes, at
-        if instances is self._renewed[0] and state[1:] == self._renewed[1:]:
-            return
-        super().renew(instances, at)
-        self._renewed = state
-
-    def _stale(self, instances: Sequence[Instance], at: int) -> list[int]:
-        board, rows_at = self.board, self.board.rows_at(instances)
-        self._make_rows()
-        found = self._kernel.stale(
-            board.table, len(instances), rows_at, at, RENEWED_US, self._places_at
-        )
-        return self._places[:found].tolist() if found else []
-
-    def renew_computing(self, instances: Sequence[Instance], at: int) -> None:
-        """See `Board.renew_computing`."""
-        board, n = self.board, len(instances)
-        rows_at = board.rows_at(instances)
-        found = self._kernel.computed(board.table, n, rows_at, at, self._places_at)
-        for row in self._places[:found].tolist() if found else ():
-            board.write_computing(row, at)
-
-    def headroom(self, instances: Sequence[Instance], at: int) -> float:
-        """The most that is free now on any of them."""
-        board = self.board
-        self.renew(instances, at)
-        board.renew_health(at)
-        free: float = self._kernel.headroom(board.table, len(instances), board.rows_at(instances))
-        return free
-
-    def _write(self, row: int, instance: Instance, at: int) -> None:
-        ledger, table = self.ledger, self.board.table
-        flight, kept = ledger.flight(instance.id), _kept(ledger, instance, at)
-        kept_at = None if kept is None else address(kept)
-        if not flight:
-            self._kernel.forecast(table, row, _NOTHING_AT, 0.0, kept_at, 0.0)
-            return
-        derived = self._survival.derived(ledger, instance, flight, at)
-        free = FREE * (instance.kv_tokens or 0)
-        self._kernel.forecast(table, row, derived.held_at, derived.times(at), kept_at, free)
-
-    def _add_rows(self, count: int) -> None:
-        super()._add_rows(count)
-        self._places = np.zeros(len(self._versions), dtype=np.int64)
-        self._places_at = address(self._places)
-        table = self.board.table
-        table.forecasts = address(self.forecasts)
-        table.forecast_of, table.forecast_at = address(self._versions), address(self._derived_at)
-
-
 def by_modes(
     ledger: Ledger, instance: Instance, at: int, slot_at_us: Floats = SLOT_AT_US
 ) -> Future:
     """The paper's: certain, so without variance."""
     flight = ledger.flight(instance.id)
     if not flight:
-        return _NOTHING
+        return NOTHING
     token_us = paper_token_us(ledger, instance)
     means = expected(flight.prompts, flight.ages_us(at), flight.lasts_us, token_us, slot_at_us)
     return np.array([means, _ZEROS, means])
@@ -220,7 +157,7 @@ class BySurvival:
         self._derived: dict[str, _Derived] = {}  # by instance id
 
     def __call__(self, ledger: Ledger, instance: Instance, at: int) -> Future:
-        flight, kept = ledger.flight(instance.id), _kept(ledger, instance, at)
+        flight, kept = ledger.flight(instance.id), kept_tokens(ledger, instance, at)
         kept = _ZEROS if kept is None else kept
         if not flight:
             return np.array([kept, _ZEROS, kept])
@@ -300,7 +237,7 @@ def _compiled_together(
     return future, growing
 
 
-def _kept(ledger: Ledger, instance: Instance, at: int) -> Floats | None:
+def kept_tokens(ledger: Ledger, instance: Instance, at: int) -> Floats | None:
     """Tokens that nobody holds, but are kept for calls that are likely to come back for them."""
     kept = None
     for tokens, for_us in ledger.returns.kept(instance.id, at):

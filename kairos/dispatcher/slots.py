@@ -3,17 +3,15 @@
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import repeat
-from math import inf
 
-import msgspec
 import numpy as np
 
+from kairos.dispatcher.compiled import Best, CompiledChoice, CompiledOccupancy, Margins
 from kairos.dispatcher.demand import SLOT_US, SLOTS, Floats, Future, Ints, expected, limit_of
 from kairos.dispatcher.ledger import Ledger
-from kairos.dispatcher.native import KERNEL, Kernel, Wanted, address
+from kairos.dispatcher.native import KERNEL, Kernel
 from kairos.dispatcher.occupancy import (
     BySurvival,
-    CompiledOccupancy,
     Occupancy,
     by_modes,
     of_request,
@@ -191,105 +189,6 @@ class TimeSlot(_Slots):
         return loads
 
 
-class Best(msgspec.Struct, frozen=True):
-    """Where a request would go that may go at once."""
-
-    instance: Instance
-    least_us: float  # what the request costs there, or where it costs less
-    with_room: Sequence[Instance]  # all that it could have gone to
-
-
-class CompiledChoice:
-    """What `Kairos` does by numpy, in one call of the kernel, for all instances at once."""
-
-    def __init__(self, occupancy: CompiledOccupancy, kernel: Kernel) -> None:
-        self._occupancy, self._board, self._ledger = occupancy, occupancy.board, occupancy.ledger
-        self._kernel = kernel
-        self._wanted = Wanted(spread=SPREAD, alike=ALIKE, alike_but_for_load=ALIKE_BUT_FOR_LOAD)
-        # By row, tokens of the prompt that calls hold there, and that are in the cache there; by
-        # place, what the kernel answers: shares and costs; and the least cost.
-        self._least_us = np.zeros(1)
-        self._make_columns(0)
-
-    def headroom(self, instances: Sequence[Instance], at: int) -> float:
-        """The most that is free now on any of them."""
-        return self._occupancy.headroom(instances, at)
-
-    def best(
-        self,
-        request: Request,
-        instances: Sequence[Instance],
-        cached: Mapping[str, int],
-        answer_tokens: float,
-        reserved: tuple[str, Floats] | None,
-        at: int,
-    ) -> Best | None:
-        """`answer_tokens`: expected; `reserved`: where, by slot, for another request."""
-        if not instances:
-            return None
-        self._occupancy.renew(instances, at)
-        self._board.renew_health(at)
-        if len(instances) > 1:
-            self._occupancy.renew_computing(instances, at)
-        if len(self._in_use) < self._board.table.rows:
-            self._make_columns(self._board.table.rows)
-        in_use = self._ledger.prefixes.in_use(request) if request.prefix else {}
-        self._want(request, answer_tokens, in_use, cached, reserved, at)
-        place = self._kernel.choose(
-            *(self._board.table, self._wanted, len(instances), self._board.rows_at(instances)),
-            *self._answers_at,
-        )
-        self._clear(in_use, cached)
-        if place < 0:
-            return None
-        with_room = [i for i, s in zip(instances, self._shares.tolist(), strict=False) if s < inf]
-        return Best(instances[place], float(self._least_us[0]), with_room)
-
-    def _make_columns(self, rows: int) -> None:
-        self._in_use, self._cached = np.zeros(rows), np.zeros(rows)
-        self._shares, self._costs = np.zeros(rows), np.zeros(rows)
-        answers = self._shares, self._costs, self._least_us
-        self._answers_at = [address(each) for each in answers]
-
-    def _want(
-        self,
-        request: Request,
-        answer_tokens: float,
-        in_use: Mapping[str, int],
-        cached: Mapping[str, int],
-        reserved: tuple[str, Floats] | None,
-        at: int,
-    ) -> None:
-        wanted, ledger = self._wanted, self._ledger
-        wanted.prompt_tokens, wanted.answer_tokens = request.prompt_tokens, answer_tokens
-        wanted.limit = limit_of(request)
-        wanted.curve, wanted.width = ledger.curves.curve(ledger.curve_of(request))
-        wanted.in_use = self._fill(self._in_use, in_use)
-        wanted.cached = self._fill(self._cached, cached)
-        wanted.kept_row = wanted.reserved_row = -1
-        if (kept := ledger.returns.kept_for(request, at)) is not None:
-            wanted.kept_row, wanted.kept_tokens = self._row(kept[0]), kept[1]
-        if reserved is not None:
-            wanted.reserved_row, wanted.reserved = self._row(reserved[0]), address(reserved[1])
-
-    def _row(self, instance_id: str) -> int:
-        row = self._board.row(instance_id)
-        return -1 if row is None else row
-
-    def _fill(self, column: Floats, known: Mapping[str, int]) -> int | None:
-        if not known:
-            return None
-        for instance_id, tokens in known.items():
-            if (row := self._board.row(instance_id)) is not None:
-                column[row] = tokens
-        return address(column)
-
-    def _clear(self, *known: Mapping[str, int]) -> None:
-        for column, each in zip((self._in_use, self._cached), known, strict=True):
-            if each:
-                column.fill(0.0)
-
-
 class Kairos(_Slots):
     """Ours: an instance is out that would be over its memory in any slot, with `SPREAD` standard
     deviations kept free; of the others, the one on which the request costs least time, its own and
@@ -309,7 +208,8 @@ class Kairos(_Slots):
         else:
             occupancy = CompiledOccupancy(ledger, kernel)
             super().__init__(ledger, occupancy)
-            self._compiled = CompiledChoice(occupancy, kernel)
+            margins = Margins(SPREAD, ALIKE, ALIKE_BUT_FOR_LOAD)
+            self._compiled = CompiledChoice(occupancy, kernel, margins)
         self._warm: tuple[str, Instance] | None = None  # who waits for which instance
         self._waits_since: dict[str, int] = {}  # by request id: no wait is longer than it saves
 

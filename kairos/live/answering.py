@@ -6,11 +6,11 @@ from typing import Protocol
 
 from kairos.errors import UpstreamFailed
 from kairos.events import Event, Failed, Finished, FirstToken
+from kairos.live.answer import Answer
 from kairos.live.body import Body
 from kairos.live.exchange import Exchange
 from kairos.live.identity.conversation import MAX_ANSWER_BYTES
 from kairos.live.sse import SseReader, Usage, usage_of
-from kairos.live.upstream import Answer
 
 OnCounted = Callable[[int], None]
 

@@ -128,6 +128,8 @@ class Call:
                 outcome = await self._served(turn, exchange)
             else:
                 outcome = await self._served_within(remaining_s, turn, exchange)
+        except DeadlinePassed:  # nobody waits any more: no fault of the instance
+            raise
         except KairosError as error:
             outcome = Failed(request_id, error.code, by_instance=isinstance(error, _BY_INSTANCE))
             if isinstance(error, UpstreamUnreachable):

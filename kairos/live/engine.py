@@ -19,8 +19,9 @@ from kairos.errors import (
     WorkflowCancelled,
 )
 from kairos.events import Dispatch, Refuse
+from kairos.live.answer import Answer, Limit, Refused
 from kairos.live.sse import SseReader
-from kairos.live.upstream import Answer, Connections, Headers, Limit, Refused
+from kairos.live.upstream import Connections, Headers
 from kairos.model import SECOND
 
 

@@ -7,7 +7,8 @@ import pytest
 from yarl import URL
 
 from kairos.live import upstream
-from kairos.live.upstream import Answer, ConnectionBroke, Connections, Limit, NothingCame, Refused
+from kairos.live.answer import Answer, ConnectionBroke, Limit, NothingCame, Refused
+from kairos.live.upstream import Connections
 
 WHOLE = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: 4\r\n\r\n{}\r\n"
 CHUNKED = (
