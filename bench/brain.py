@@ -30,7 +30,6 @@ from kairos.live.process import collect_less_often
 ONE_CORE = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
 PLACEMENTS = ("kairos", "round-robin")
 TARGET_CALLS_PER_S = 3_000  # where most is to be decided, by the default placement
-WIDTH = 120
 
 POOL = "{} over {} instances of {} calls, {:,} wait"
 RATE = "the whole brain: {}"
@@ -150,9 +149,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m bench.brain", description=__doc__)
     parser.add_argument("--quick", action="store_true", help="few calls on small pools")
     arguments = parser.parse_args()
-    console = Console()
-    if not console.is_terminal:
-        console = Console(width=WIDTH)
+    console = report.console()
     course = QUICK if arguments.quick else WHOLE
     found = figures(measure(console, course), course)
     if not arguments.quick:

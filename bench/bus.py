@@ -68,7 +68,6 @@ FIGURES: tuple[tuple[str, str, float | None], ...] = (
     (overload.MEMORY_GREATEST, "MiB", None),
     (overload.DRAIN, "s", None),
 )
-WIDTH = 140  # of the table, where it goes to a file
 HIGHER_IS_BETTER = {messages.RATE, messages.RELAYED_RATE, overload.RATE}
 
 

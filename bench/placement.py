@@ -12,9 +12,11 @@ bench/results.json, unless quick; takes five minutes.
 
 import argparse
 import os
+import re
 import statistics
 import sys
 import time
+from collections.abc import Iterable
 from itertools import product
 
 import msgspec
@@ -34,8 +36,11 @@ ROOMS: dict[Rooms, str] = {"all": "room on all", "half": "room on half", "none":
 PREFIXES = {True: "with prefixes", False: "without prefixes"}
 OURS = ("kairos",)  # the one for which there is a target, and which is measured in all cases
 CROWDED = ("least-kv", *OURS)  # those of which it is measured what a drain costs
-TARGET_US, PAPER_US = 250, 4_100
-WIDTH = 120
+PAPER_US = 4_100
+# By how many instances there are: of a decision of ours with room on all, and of a call's end after
+# which something goes.
+DECISION_US = {1: 60, 8: 100, 64: 200}
+DRAIN_US = {8: 300, 64: 500}
 
 DECISION = "decision: {} over {} instances of {} calls, {}, {}"
 DRAIN = "a call's end: {} over {} instances of {} calls, {:,} wait, {}"
@@ -48,15 +53,32 @@ class Course(msgspec.Struct, frozen=True):
     """How much is measured."""
 
     size: Size  # where it is decided
-    crowded: Size  # where that many wait
+    smaller: tuple[Size, ...]  # where ours alone decides, with room on all
+    crowded: tuple[Size, ...]  # where that many wait
     waiting: int
     decisions: int  # each round, after `warm_up` that do not count
     warm_up: int
     rounds: int
 
 
-WHOLE = Course(Size(64, 200), Size(8, 200), waiting=1_000, decisions=400, warm_up=100, rounds=3)
-QUICK = Course(Size(4, 20), Size(2, 20), waiting=20, decisions=30, warm_up=5, rounds=1)
+WHOLE = Course(
+    Size(64, 200),
+    smaller=(Size(1, 8), Size(2, 16), Size(1, 200), Size(8, 200)),
+    crowded=(Size(8, 200), Size(64, 200)),
+    waiting=1_000,
+    decisions=400,
+    warm_up=100,
+    rounds=3,
+)
+QUICK = Course(
+    Size(4, 20),
+    smaller=(Size(1, 4),),
+    crowded=(Size(2, 20),),
+    waiting=20,
+    decisions=30,
+    warm_up=5,
+    rounds=1,
+)
 
 Values = dict[str, list[dict[str, float]]]  # by name of the figure, of each round the measures
 
@@ -70,11 +92,17 @@ def decide(pool: Pool, placement: Placement, request: Request, at: int) -> float
     return took_us
 
 
-def decisions(course: Course, rooms: Rooms, seed: int, *, prefixes: bool) -> Values:
-    """Of all placements, on the same pool: none of them decides what goes where."""
-    size = course.size
+def decisions(
+    course: Course,
+    size: Size,
+    rooms: Rooms,
+    seed: int,
+    *,
+    prefixes: bool,
+    names: Iterable[str] = PLACEMENTS,
+) -> Values:
+    """Of these placements, on the same pool: none of them decides what goes where."""
     pool = Pool(size, rooms, seed, prefixes=prefixes)
-    names = PLACEMENTS if prefixes else OURS
     placements = {name: PLACEMENTS[name](pool.ledger) for name in names}
     taken: dict[str, list[float]] = {name: [] for name in placements}
     booked: list[float] = []
@@ -99,8 +127,7 @@ def decisions(course: Course, rooms: Rooms, seed: int, *, prefixes: bool) -> Val
     return found
 
 
-def drains(course: Course, name: str, seed: int) -> Values:
-    size = course.crowded
+def drains(course: Course, size: Size, name: str, seed: int) -> Values:
     crowded = Overload(size, course.waiting, PLACEMENTS[name], seed)
     crowded.ends(course.warm_up)
     case = name, size.instances, size.running, course.waiting
@@ -123,10 +150,20 @@ def measure(console: Console, course: Course) -> Values:
     for number in range(course.rounds):
         console.print(f"round {number + 1} of {course.rounds}")
         found = [
-            decisions(course, rooms, number, prefixes=prefixes)
+            decisions(
+                *(course, course.size, rooms, number),
+                prefixes=prefixes,
+                names=PLACEMENTS if prefixes else OURS,
+            )
             for rooms, prefixes in product(ROOMS, PREFIXES)
         ]
-        found += [drains(course, name, number) for name in CROWDED]
+        found += [
+            decisions(course, size, "all", number, prefixes=True, names=OURS)
+            for size in course.smaller
+        ]
+        found += [
+            drains(course, size, name, number) for size, name in product(course.crowded, CROWDED)
+        ]
         for name, rounds in (item for each in found for item in each.items()):
             values.setdefault(name, []).extend(rounds)
     return values
@@ -139,14 +176,24 @@ def figures(values: Values) -> list[Figure]:
 def _figure(name: str, rounds: list[dict[str, float]]) -> Figure:
     spreads = {each: report.spread([measured[each] for measured in rounds]) for each in MEASURES}
     is_ours = name.startswith(DECISION.split("{", maxsplit=1)[0] + "kairos")
+    target = _target_us(name)
     return Figure(
         name=name,
         value=spreads["mean"].median,
         unit="us",
-        target=TARGET_US if is_ours else None,
+        target=target,
         reference=PAPER_US if is_ours else None,
         detail={**spreads},
     )
+
+
+def _target_us(name: str) -> float | None:
+    found = re.search(r": kairos over (\d+) instances", name)
+    if found is None:
+        return None
+    if name.startswith("decision") and ROOMS["all"] in name:
+        return DECISION_US.get(int(found[1]))
+    return DRAIN_US.get(int(found[1])) if name.endswith(OUTCOMES[1]) else None
 
 
 def main() -> None:
@@ -156,9 +203,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m bench.placement", description=__doc__)
     parser.add_argument("--quick", action="store_true", help="few decisions on a small pool")
     arguments = parser.parse_args()
-    console = Console()
-    if not console.is_terminal:
-        console = Console(width=WIDTH)
+    console = report.console()
     found = figures(measure(console, QUICK if arguments.quick else WHOLE))
     if not arguments.quick:
         rows.keep(found, "placement")

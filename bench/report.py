@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.table import Table
 
 RESULTS = Path(__file__).with_name("results.json")
-WIDTH = 120
+WIDTH = 140
 
 
 class Figure(msgspec.Struct, kw_only=True):

@@ -58,7 +58,9 @@ def measure(quick: bool) -> Iterator[Row]:
 
 
 def _round(number: int, profiles: list[AgentProfile]) -> dict[str, float]:
-    decided = placement.decisions(placement.WHOLE, "all", number, prefixes=True)
+    decided = placement.decisions(
+        *(placement.WHOLE, placement.WHOLE.size, "all", number), prefixes=True
+    )
     return {
         **learning.ranking(FEWEST, profiles),
         **learning.ranking(MOST, profiles),
