@@ -20,7 +20,7 @@ from kairos.events import InstanceJoined, Record
 from kairos.live.body import Body
 from kairos.live.call import Call
 from kairos.live.engine import HttpEngine, Upstream
-from kairos.live.exchange import Exchange
+from kairos.live.exchange import Exchange, Leaving
 from kairos.live.kafka.connection import MESSAGE_BYTES
 from kairos.live.kafka.producer import message_bytes
 from kairos.live.kafka.subscription import Assigned, CaughtUp, Received, Revoked
@@ -169,9 +169,13 @@ class Reading:
         self._world.committed = offsets[REQUESTS, 0]
 
 
-class Content:
-    def __init__(self, data):
-        self._data = data
+class Answer:
+    """An engine's."""
+
+    def __init__(self, status=200, body=b'{"answer":true}', kind="application/json"):
+        self.status, self.content_type = status, kind
+        self.raw_headers = [(b"content-type", kind.encode())]
+        self._data = body
 
     def at_eof(self):
         return not self._data
@@ -185,15 +189,6 @@ class Content:
 
     async def iter_any(self):
         yield await self.readany()
-
-
-class Answer:
-    """An engine's."""
-
-    def __init__(self, status=200, body=b'{"answer":true}', kind="application/json"):
-        self.status, self.content_type = status, kind
-        self.raw_headers = [(b"content-type", kind.encode())]
-        self.content = Content(body)
 
     def release(self):
         pass
@@ -209,7 +204,7 @@ class Engine(HttpEngine):
         self._process = process
 
     async def send(self, instance_id, method, url, headers, body, *, streams):
-        world, name = self._process.world, headers["X-Request-Id"]
+        world, name = self._process.world, dict(headers)[b"X-Request-Id"].decode()
         running = Running(self._process, name, instance_id, world.loop.create_future())
         world.started(running)
         try:
@@ -239,7 +234,7 @@ class Client:
     def __init__(self, process, request):
         self.process, self.request = process, request
         self.status = None
-        self._left = asyncio.Event()
+        self.leaving = Leaving()
         self.task = process.world.loop.create_task(self._run())
 
     @property
@@ -247,21 +242,22 @@ class Client:
         return self.task.done()
 
     def leave(self):
-        self._left.set()
+        self.leaving.leave()
+
+    def start(self, status, headers):
+        assert self.status is None, "two answers to one client"
+        self.status = status
+
+    def write(self, data, *, more):
+        return True
+
+    async def drained(self):
+        pass
 
     async def _run(self):
-        async def send(message):
-            if message["type"] == "http.response.start":
-                assert self.status is None, "two answers to one client"
-                self.status = message["status"]
-
-        async def receive():
-            await self._left.wait()
-            return {"type": "http.disconnect"}
-
         scope = {"path": "/v1/chat/completions", "method": "POST", "query_string": b""}
         process = self.process
-        exchange = Exchange(self.request.id, send)
+        exchange = Exchange(self.request.id, self)
         call = Call(
             self.request,
             {**scope, "headers": []},
@@ -272,7 +268,7 @@ class Client:
             tries_again=True,
         )
         try:
-            await call.run(exchange, receive)
+            await call.run(exchange, self.leaving)
         except KairosError as error:
             self.error = error
             await exchange.fail(error)

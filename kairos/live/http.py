@@ -76,8 +76,9 @@ class _Cycle(RequestResponseCycle):
             if name == b"content-length":
                 self.chunked_encoding = False
                 self.expected_content_length = int(value)
-            elif name == b"connection":
-                continue  # ours to say
+            elif name == b"connection":  # ours to say
+                self.keep_alive &= value.strip().lower() != b"close"
+                continue
             lines.append(b"%b: %b\r\n" % (name, value))
         if not self.keep_alive:
             lines.append(b"connection: close\r\n")

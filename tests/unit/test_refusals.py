@@ -1,5 +1,6 @@
 """What was refused is remembered, and nothing is decided otherwise for it."""
 
+from functools import partial
 from itertools import count
 from random import Random
 
@@ -10,10 +11,13 @@ from kairos.dispatcher.demand import exponential
 from kairos.dispatcher.ledger import Ledger
 from kairos.dispatcher.placements import PLACEMENTS
 from kairos.dispatcher.refusals import Refusals
+from kairos.dispatcher.slots import Kairos
 from kairos.learnt import QUANTILES, Distribution
 from kairos.model import SECOND
 from tests import build
 
+# The compiled choice is so quick that it remembers nothing.
+REMEMBERING = {"time-slot": PLACEMENTS["time-slot"], "kairos": partial(Kairos, kernel=None)}
 A, B = build.instance("a"), build.instance("b")
 
 
@@ -104,7 +108,7 @@ class Pool:
 def test_nothing_is_decided_otherwise_than_without_them(name, seed, monkeypatch):
     pool = Pool(seed)
     pool.fill(0.3 + 0.06 * seed)
-    remembers, forgets = (PLACEMENTS[name](pool.ledger) for _ in range(2))
+    remembers, forgets = (REMEMBERING[name](pool.ledger) for _ in range(2))
     monkeypatch.setattr(forgets, "_refused", Forgetful())
     looked = counted(remembers, monkeypatch), counted(forgets, monkeypatch)
     chosen = []
