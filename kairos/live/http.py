@@ -57,7 +57,6 @@ class _Cycle(RequestResponseCycle):
         """See `exchange.Client`."""
         if self.more_body or self.disconnected:
             return None
-        self.flow.resume_reading()
         body, self.body = bytes(self.body), bytearray()
         self.message_event.clear()
         return body
@@ -173,6 +172,13 @@ class _Connection(HttpToolsProtocol):
             self._earlier.append(before)
             self.flow.pause_reading()
             self.pipeline.appendleft((self.cycle, self.app))
+
+    def on_message_complete(self) -> None:
+        """A large body makes reading pause. Once it is here, what is read next may be that the
+        client has gone."""
+        super().on_message_complete()
+        if not self.pipeline:
+            self.flow.resume_reading()
 
     def connection_lost(self, exc: Exception | None) -> None:
         for cycle in self._earlier:

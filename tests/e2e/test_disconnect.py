@@ -61,6 +61,20 @@ async def test_a_client_that_leaves_before_the_first_byte_is_gone_from_the_engin
     await engine.until(lambda: engine.lost == 1)
 
 
+async def test_a_client_that_leaves_is_noticed_however_large_its_body_was(kairos, engine):
+    """Reading pauses while a large body is taken, and must go on afterwards."""
+    served = await kairos(engine.url)
+    engine.answer = engine.when_released
+    wire = await served.connect()
+    long = {"role": "user", "content": "word " * 400_000}
+    await wire.post(CHAT, ASKED | {"messages": [long]}, "X-Request-Id: left")
+    await engine.called()
+    wire.leave()
+
+    assert await served.facts.seen(Cancelled) == Cancelled("left")
+    await engine.until(lambda: engine.lost == 1)
+
+
 async def test_a_call_whose_client_leaves_at_the_end_of_its_stream_has_finished(kairos, engine):
     """Though the engine has yet to close its side."""
     served = await kairos(engine.url)
