@@ -99,8 +99,7 @@ class Exchange:
         if self._event is not None:
             self._event += data
             return True
-        self._amid_event = not data.endswith((b"\n\n", b"\r\n\r\n"))
-        return self._client.write(data, more=True)
+        return self._write(data, more=True)
 
     async def drained(self) -> None:
         await self._client.drained()
@@ -114,9 +113,12 @@ class Exchange:
         self._client.start(status, headers)
 
     async def _body(self, data: bytes, *, more: bool) -> None:
-        self._amid_event = not data.endswith((b"\n\n", b"\r\n\r\n"))
-        if not self._client.write(data, more=more):
+        if not self._write(data, more=more):
             await self._client.drained()
+
+    def _write(self, data: bytes, *, more: bool) -> bool:
+        self._amid_event = not data.endswith((b"\n\n", b"\r\n\r\n"))
+        return self._client.write(data, more=more)
 
     async def fail(self, error: KairosError) -> None:
         """Tell the client, in OpenAI's format: as a response, or inside the stream that began.
