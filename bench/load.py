@@ -142,15 +142,17 @@ async def chunk_delays(port: int, streams: int, spread_s: float) -> list[int]:
     """Read this many streams at once, begun evenly over a time. Nanoseconds from the engine's
     send to our receipt, of every chunk but each stream's first, which waits for the call itself."""
 
-    async def read(number: int) -> list[int]:
-        await asyncio.sleep(spread_s * number / streams)
+    numbers = _numbers()
+
+    async def read(place: int) -> list[int]:
+        await asyncio.sleep(spread_s * place / streams)
         async with connected(port) as client:
             client.stamped = True
-            await client.send(chat(number, stream=True))
+            await client.send(chat(next(numbers), stream=True))
             return client.delays_ns[1:]
 
     async with asyncio.TaskGroup() as group:
-        tasks = [group.create_task(read(number)) for number in range(streams)]
+        tasks = [group.create_task(read(place)) for place in range(streams)]
     return [delay for task in tasks for delay in task.result()]
 
 

@@ -56,14 +56,14 @@ class Programs(Returns):
         self._gaps_us: deque[float] = deque(maxlen=WINDOW)
 
     def ended(
-        self, request: Request, instance_id: str, tokens: int, fill_us: float, at: int
+        self, request: Request, instance: Instance, tokens: int, fill_us: float, at: int
     ) -> None:
         kept_us = 0
         if len(self._gaps_us) == WINDOW:
             kept_us = min(LONGEST_US, int(time_to_live(self._gaps_us, fill_us)))
-        program = Program(instance_id, tokens, at, at + kept_us)
+        program = Program(instance.id, tokens, at, at + kept_us)
         self._known[workflow_key(request)] = program
-        self._between[instance_id][workflow_key(request)] = program
+        self._between[instance.id][workflow_key(request)] = program
 
     def arrived(self, request: Request, at: int) -> None:
         program = self.of(request)

@@ -9,14 +9,7 @@ import numpy as np
 from kairos.dispatcher.demand import Floats, limit_of
 from kairos.dispatcher.ledger import Ledger
 from kairos.dispatcher.native import Kernel, Wanted, address
-from kairos.dispatcher.occupancy import (
-    FREE,
-    NOTHING,
-    RENEWED_US,
-    BySurvival,
-    Occupancy,
-    kept_tokens,
-)
+from kairos.dispatcher.occupancy import FREE, NOTHING, RENEWED_US, BySurvival, Occupancy
 from kairos.model import Instance, Request
 
 
@@ -65,14 +58,13 @@ class CompiledOccupancy(Occupancy):
 
     def _write(self, row: int, instance: Instance, at: int) -> None:
         ledger, table = self.ledger, self.board.table
-        flight, kept = ledger.flight(instance.id), kept_tokens(ledger, instance, at)
-        kept_at = None if kept is None else address(kept)
-        if not flight:
-            self._kernel.forecast(table, row, self._nothing_at, 0.0, kept_at, 0.0)
-            return
-        derived = self._survival.derived(ledger, instance, flight, at)
-        free = FREE * (instance.kv_tokens or 0)
-        self._kernel.forecast(table, row, derived.held_at, derived.times(at), kept_at, free)
+        flight, kept = ledger.flight(instance.id), ledger.returns.kept(instance.id)
+        held_at, times, free = self._nothing_at, 0.0, 0.0
+        if flight:
+            derived = self._survival.derived(ledger, instance, flight, at)
+            held_at, times = derived.held_at, derived.times(at)
+            free = FREE * (instance.kv_tokens or 0)
+        self._kernel.forecast(table, row, at, held_at, times, free, len(kept), *kept.columns)
 
     def _add_rows(self, count: int) -> None:
         super()._add_rows(count)

@@ -139,18 +139,36 @@ double kairos_headroom(const Table *table, int64_t instances, const int64_t *row
     return most;
 }
 
-/* The forecast of one instance from what its calls were expected to hold (3 x SLOTS) and how many
-   times as much that is by now; `kept` (SLOTS, or none) and `free` (in the slots that begin within
-   a second) count as held. */
-void kairos_forecast(const Table *table, int64_t row, const double *held, double times,
-                     const double *kept, double free)
+/* Tokens that are kept at the beginning of each slot, SLOTS, for contexts of which the columns are
+   tokens and until when, `stride` numbers apart. */
+static void kept_by_slot(int64_t contexts, const double *columns, int64_t stride, double at,
+                         double *kept)
 {
+    for (int s = 0; s < SLOTS; s++)
+        kept[s] = 0.0;
+    for (int64_t c = 0; c < contexts; c++) {
+        double slots = ceil((columns[stride + c] - at) / SLOT_US);
+        if (slots > 0)
+            kept[(int)lesser(slots, SLOTS) - 1] += columns[c];
+    }
+    for (int s = SLOTS - 1; s > 0; s--)
+        kept[s - 1] += kept[s];
+}
+
+/* The forecast of one instance from what its calls were expected to hold (3 x SLOTS) and how many
+   times as much that is by now; `free` (in the slots that begin within a second) and what is kept
+   count as held. */
+void kairos_forecast(const Table *table, int64_t row, double at, const double *held, double times,
+                     double free, int64_t contexts, const double *columns, int64_t stride)
+{
+    double kept[SLOTS];
+    kept_by_slot(contexts, columns, stride, at, kept);
     for (int plane = 0; plane < 3; plane++) {
         double *forecast = table->forecasts + (plane * table->rows + row) * SLOTS;
         for (int s = 0; s < SLOTS; s++) {
             forecast[s] = times * held[plane * SLOTS + s];
             if (plane != 1)
-                forecast[s] += (kept ? kept[s] : 0.0) + (s < 2 ? free : 0.0);
+                forecast[s] += kept[s] + (s < 2 ? free : 0.0);
         }
     }
 }

@@ -341,7 +341,7 @@ class Ledger:
         if finished is not None and instance is not None and instance.prefix_caching:
             context = booking.request.prompt_tokens + answer
             fill_us = self._speeds[instance_id].compute_us(instance.kv_tokens or 0)
-            self.returns.ended(booking.request, instance_id, context, fill_us, at)
+            self.returns.ended(booking.request, instance, context, fill_us, at)
         if not self.running(instance_id):
             self.health.nothing_runs(instance_id)
         self._changed(instance_id)

@@ -71,7 +71,9 @@ class Kernel:
         self.computed = function("kairos_computed", _INT, table, _INT, _ADDRESS, _INT, _ADDRESS)
         self.headroom = function("kairos_headroom", _FLOAT, table, _INT, _ADDRESS)
         self.forecast = function(
-            "kairos_forecast", None, table, _INT, _ADDRESS, _FLOAT, _ADDRESS, _FLOAT
+            "kairos_forecast",
+            None,
+            *(table, _INT, _FLOAT, _ADDRESS, _FLOAT, _FLOAT, _INT, _ADDRESS, _INT),
         )
         self.together = function(
             "kairos_together",

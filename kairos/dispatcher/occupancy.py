@@ -157,8 +157,8 @@ class BySurvival:
         self._derived: dict[str, _Derived] = {}  # by instance id
 
     def __call__(self, ledger: Ledger, instance: Instance, at: int) -> Future:
-        flight, kept = ledger.flight(instance.id), kept_tokens(ledger, instance, at)
-        kept = _ZEROS if kept is None else kept
+        # Tokens that nobody holds, but are kept for calls that are likely to come back for them.
+        flight, kept = ledger.flight(instance.id), ledger.returns.kept(instance.id).by_slot(at)
         if not flight:
             return np.array([kept, _ZEROS, kept])
         derived = self.derived(ledger, instance, flight, at)
@@ -235,15 +235,6 @@ def _compiled_together(
         *(at, token_us, share, unfilled, address(future)),
     )
     return future, growing
-
-
-def kept_tokens(ledger: Ledger, instance: Instance, at: int) -> Floats | None:
-    """Tokens that nobody holds, but are kept for calls that are likely to come back for them."""
-    kept = None
-    for tokens, for_us in ledger.returns.kept(instance.id, at):
-        by_slot = tokens * (for_us > SLOT_AT_US)
-        kept = by_slot.astype(np.float64) if kept is None else kept + by_slot
-    return kept
 
 
 def of_request(

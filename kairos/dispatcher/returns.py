@@ -11,7 +11,8 @@ compute as many tokens as the memory has, the best time to live is the `t` with 
 
     P(gap <= t) * LOST * fill_us - E[min(gap, t)],
 
-whatever the size of the context. Ours.
+whatever the size of the context. No more is kept on an instance than its memory holds: what was
+left there first is what its engine drops first. Ours.
 """
 
 import math
@@ -21,14 +22,16 @@ from itertools import accumulate
 
 import msgspec
 
+from kairos.dispatcher.kept import Kept
 from kairos.learnt import AgentKey, agent_key
-from kairos.model import Request
+from kairos.model import Instance, Request
 
 LOST = 0.5  # of the contexts that nobody keeps; the others are found all the same
 _WINDOW = 64  # gaps of an agent
 _FEWEST = 8  # of which something is said
 _MAX_AGENTS = 5_000
 _MAX_LEFT = 20_000  # contexts that may come back
+_NOTHING = Kept()
 
 
 class _Left(msgspec.Struct):
@@ -49,14 +52,14 @@ class Returns:
 
     def __init__(self) -> None:
         self._left: OrderedDict[int, _Left] = OrderedDict()  # by name, longest ago first
-        self._kept: dict[str, dict[int, _Left]] = {}  # of these, by instance
+        self._kept: dict[str, Kept] = {}  # of these, by instance
         self._returned: dict[str, int] = {}  # by request id
         # Of these, in order of arrival, those for which memory was kept as they arrived.
         self._in_time: OrderedDict[str, _Left] = OrderedDict()
         self._gaps: OrderedDict[AgentKey, deque[float]] = OrderedDict()  # longest unseen first
 
     def ended(
-        self, request: Request, instance_id: str, tokens: int, fill_us: float, at: int
+        self, request: Request, instance: Instance, tokens: int, fill_us: float, at: int
     ) -> None:
         """It left a context of so many tokens there. `fill_us`: how long it would take to compute
         as many tokens as the instance's memory has."""
@@ -67,12 +70,23 @@ class Returns:
         self._forget(name)
         worth_us = LOST * fill_us
         until = at + int(time_to_live(self._gaps.get(agent, ()), worth_us))
-        left = _Left(agent, instance_id, tokens, at, until, at + int(worth_us))
-        self._left[name] = left
+        self._left[name] = _Left(agent, instance.id, tokens, at, until, at + int(worth_us))
         if until > at:
-            self._kept.setdefault(instance_id, {})[name] = left
+            self._keep(name, tokens, until, instance, at)
         if len(self._left) > _MAX_LEFT:
             self._forget(next(iter(self._left)))
+
+    def _keep(self, name: int, tokens: int, until: int, instance: Instance, at: int) -> None:
+        kept = self._kept.setdefault(instance.id, Kept())
+        kept.add(name, tokens, until)
+        most = instance.kv_tokens or 0
+        if kept.tokens > most:
+            for each in kept.over(at):
+                kept.remove(each)
+        while kept.tokens > most:
+            first = kept.first()
+            kept.remove(first)
+            self._left[first].until = at
 
     def arrived(self, request: Request, at: int) -> None:
         """The first that goes on from a context comes back for it."""
@@ -98,6 +112,7 @@ class Returns:
         return left.instance_id if left.until > left.at else None
 
     def leave(self, instance_id: str) -> None:
+        self._kept.pop(instance_id, None)
         for name in [n for n, each in self._left.items() if each.instance_id == instance_id]:
             self._forget(name)
 
@@ -115,13 +130,9 @@ class Returns:
         left = self._left[name]
         return left.instance_id, min(left.tokens, request.prompt_tokens)
 
-    def kept(self, instance_id: str, at: int) -> list[tuple[int, int]]:
-        """Tokens, and for how long, of each context for which memory is kept there."""
-        return [
-            (left.tokens, left.until - at)
-            for left in self._kept.get(instance_id, {}).values()
-            if left.until > at
-        ]
+    def kept(self, instance_id: str) -> Kept:
+        """What memory is kept for there; of some of it, that may be over."""
+        return self._kept.get(instance_id, _NOTHING)
 
     def _give_up(self, at: int) -> None:
         """Calls that did not come back while that would have saved more than the wait has cost; and
@@ -139,7 +150,7 @@ class Returns:
     def _forget(self, name: int) -> None:
         left = self._left.pop(name, None)
         if left is not None:
-            self._kept.get(left.instance_id, {}).pop(name, None)
+            self.kept(left.instance_id).remove(name)
             if left.request_id is not None:
                 del self._returned[left.request_id]
                 self._in_time.pop(left.request_id, None)

@@ -1,6 +1,5 @@
 """The compiled kernel and numpy come to the same: forecasts to a rounding, choices exactly."""
 
-import os
 from random import Random
 
 import numpy as np
@@ -19,11 +18,7 @@ from tests import build
 START = 3_600 * SECOND
 
 
-@pytest.fixture(autouse=True)
-def compiled():
-    if KERNEL is None:
-        assert not os.environ.get("CI"), "forecast.c is not compiled, and here it must be"
-        pytest.skip("forecast.c is not compiled: `python scripts/compile_forecast.py`")
+pytestmark = pytest.mark.usefixtures("kernel")
 
 
 class Pool:

@@ -21,21 +21,21 @@ def programs(gap_s=1.0):
     made = Programs()
     for n in range(WINDOW):
         request = build.request(f"past{n}", workflow_id=f"past{n}")
-        made.ended(request, "z", 10, FILL_US, 0)
+        made.ended(request, build.instance("z"), 10, FILL_US, 0)
         made.arrived(request, int(gap_s * SECOND))
     return made
 
 
 def test_nothing_is_kept_before_gaps_are_known():
     made = Programs()
-    made.ended(build.request("r", workflow_id="w"), "a", 500, FILL_US, 0)
+    made.ended(build.request("r", workflow_id="w"), build.instance("a"), 500, FILL_US, 0)
     assert made.kept_tokens("a", build.request("other"), 1) == 0
 
 
 def test_memory_is_kept_for_the_next_call_of_the_workflow_and_for_no_other():
     made = programs(gap_s=1.0)
     own = build.request("r", workflow_id="w")
-    made.ended(own, "a", 500, FILL_US, 0)
+    made.ended(own, build.instance("a"), 500, FILL_US, 0)
 
     assert made.kept_tokens("a", build.request("other"), SECOND - 1) == 500
     assert made.kept_tokens("b", build.request("other"), SECOND - 1) == 0
@@ -45,7 +45,7 @@ def test_memory_is_kept_for_the_next_call_of_the_workflow_and_for_no_other():
 
 def test_it_is_never_kept_for_more_than_ten_seconds():
     made = programs(gap_s=30.0)
-    made.ended(build.request("r", workflow_id="w"), "a", 500, FILL_US, 0)
+    made.ended(build.request("r", workflow_id="w"), build.instance("a"), 500, FILL_US, 0)
     assert made.kept_tokens("a", build.request("other"), 10 * SECOND - 1) == 500
     assert made.kept_tokens("a", build.request("other"), 10 * SECOND) == 0
 
@@ -53,7 +53,9 @@ def test_it_is_never_kept_for_more_than_ten_seconds():
 def test_active_programs_go_first_then_the_latest_paused_then_new_ones():
     made = programs(gap_s=1.0)
     for name, ended_at in (("long ago", 0), ("late", 5 * SECOND), ("active", 9 * SECOND)):
-        made.ended(build.request(name, workflow_id=name), "a", 10, FILL_US, ended_at)
+        made.ended(
+            build.request(name, workflow_id=name), build.instance("a"), 10, FILL_US, ended_at
+        )
     order = ProgramOrder(made)
     at = 9 * SECOND + 1
     names = ("newer", "new", "long ago", "late", "active")
@@ -115,7 +117,9 @@ def test_it_moves_only_where_there_is_clearly_more_room():
 def test_what_is_kept_for_others_is_not_free():
     placed = Placed(build.instance("a", kv=2_000, seqs=9))
     placed.ledger.book(build.request("runs", prompt=500), "a", 0)
-    placed.programs.ended(build.request("w1", workflow_id="w"), "a", 1_000, FILL_US, 0)
+    placed.programs.ended(
+        build.request("w1", workflow_id="w"), build.instance("a"), 1_000, FILL_US, 0
+    )
     asks = {"prompt": 600}
 
     assert placed.choose(build.request("x", **asks), at=1) is None

@@ -20,11 +20,21 @@ def call(name, *prefix, agent="a", prompt=100):
     return build.request(name, agent=agent, prefix=prefix, prefix_units=64, prompt=prompt)
 
 
+def instance(name, kv=1_000):
+    return build.instance(name, kv=kv)
+
+
+def kept(made, where, at):
+    """Tokens, now and half a second later."""
+    now, later, *_ = made.kept(where).by_slot(at).tolist()
+    return now, later
+
+
 def taught(*gaps_us, at=0, agent="a"):
     """Returns that have seen such gaps, and when that was over; `inf`: it never came back."""
     made = Returns()
     for n, gap_us in enumerate(gaps_us):
-        made.ended(call(f"t{n}", -n, agent=agent), "i", 10, FILL_US, at)
+        made.ended(call(f"t{n}", -n, agent=agent), instance("i"), 10, FILL_US, at)
         if gap_us < math.inf:
             made.arrived(call(f"u{n}", -n, agent=agent), at + gap_us)
             made.gone(f"u{n}")
@@ -71,17 +81,19 @@ def test_no_other_time_gains_more(gaps, worth):
 
 def test_memory_is_kept_as_long_as_calls_of_the_agent_take_to_come_back():
     made, at = taught(*[SECOND] * 8)
-    made.ended(call("r", 1, 2), "i", 120, FILL_US, at)
-    made.ended(call("other", 3, agent="b"), "i", 7, FILL_US, at)  # of which nothing is known
+    made.ended(call("r", 1, 2), instance("i"), 120, FILL_US, at)
+    unknown = call("other", 3, agent="b")
+    made.ended(unknown, instance("i"), 7, FILL_US, at)
 
-    assert made.kept("i", at + 1) == [(120, SECOND - 1)]
-    assert made.kept("j", at + 1) == []
-    assert made.kept("i", at + SECOND) == []
+    assert kept(made, "i", at + SECOND // 2 - 1) == (120, 120)
+    assert kept(made, "i", at + SECOND // 2) == (120, 0)
+    assert kept(made, "i", at + SECOND) == (0, 0)
+    assert kept(made, "j", at) == (0, 0)
 
 
 def test_it_is_for_the_first_that_goes_on_from_there():
     made, at = taught(*[SECOND] * 8)
-    made.ended(call("r", 1, 2), "i", 120, FILL_US, at)
+    made.ended(call("r", 1, 2), instance("i"), 120, FILL_US, at)
     for name, prefix in {"elsewhere": (1, 4), "next": (1, 2, 3), "another": (1, 2)}.items():
         made.arrived(call(name, *prefix), at)
 
@@ -95,8 +107,8 @@ def test_it_is_for_the_first_that_goes_on_from_there():
 
 def test_the_longest_context_that_a_prompt_goes_on_from_counts():
     made, at = taught(*[SECOND] * 8)
-    made.ended(call("short", 1), "i", 50, FILL_US, at)
-    made.ended(call("long", 1, 2), "j", 120, FILL_US, at)
+    made.ended(call("short", 1), instance("i"), 50, FILL_US, at)
+    made.ended(call("long", 1, 2), instance("j"), 120, FILL_US, at)
     made.arrived(call("next", 1, 2, 3), at)
 
     assert made.kept_for(call("next", 1, 2, 3), at) == ("j", 100)
@@ -105,7 +117,7 @@ def test_the_longest_context_that_a_prompt_goes_on_from_counts():
 def test_those_that_have_come_back_are_told_in_the_order_in_which_they_did():
     made, at = taught(*[SECOND] * 8)
     for n in (1, 2, 3):
-        made.ended(call(f"r{n}", n), "i", 10, FILL_US, at)
+        made.ended(call(f"r{n}", n), instance("i"), 10, FILL_US, at)
     for n in (2, 3, 1):
         made.arrived(call(f"s{n}", n), at)
 
@@ -114,41 +126,41 @@ def test_those_that_have_come_back_are_told_in_the_order_in_which_they_did():
 
 def test_what_goes_gives_its_memory_back():
     made, at = taught(*[SECOND] * 8)
-    made.ended(call("r", 1), "i", 10, FILL_US, at)
+    made.ended(call("r", 1), instance("i"), 10, FILL_US, at)
     made.arrived(call("next", 1), at)
 
     assert made.gone("next") == "i"
-    assert made.kept("i", at) == []
+    assert kept(made, "i", at) == (0, 0)
     assert made.gone("next") is None
 
 
 def test_an_instance_that_leaves_keeps_nothing():
     made, at = taught(*[SECOND] * 8)
     for n, where in enumerate("iij"):
-        made.ended(call(f"r{n}", n), where, 10, FILL_US, at)
+        made.ended(call(f"r{n}", n), instance(where), 10, FILL_US, at)
     made.arrived(call("next", 1), at)
     made.leave("i")
 
-    assert (made.kept("i", at), list(made.waiting(at))) == ([], [])
-    assert len(made.kept("j", at)) == 1
+    assert (kept(made, "i", at), list(made.waiting(at))) == ((0, 0), [])
+    assert kept(made, "j", at) == (10, 10)
     assert made.gone("next") is None
 
 
 def test_calls_that_did_not_come_back_count_too():
     made, at = taught(*[SECOND] * 8, *[math.inf] * 56)
-    made.ended(call("r", 1), "i", 10, FILL_US, at)
+    made.ended(call("r", 1), instance("i"), 10, FILL_US, at)
 
     # 8 of 64 within a second: 0.125 x 10 s are saved, and 1 s is waited.
-    assert made.kept("i", at) == [(10, SECOND)]
+    assert kept(made, "i", at + SECOND - 1) == (10, 0)
     made, at = taught(*[SECOND] * 6, *[math.inf] * 58)
-    made.ended(call("r", 1), "i", 10, FILL_US, at)
-    assert made.kept("i", at) == []
+    made.ended(call("r", 1), instance("i"), 10, FILL_US, at)
+    assert kept(made, "i", at) == (0, 0)
 
 
 def test_who_returns_late_is_counted_once_and_as_one_that_did_not():
     made, at = taught(*[SECOND] * 8)
     before = list(next(iter(made._gaps.values())))
-    made.ended(call("r", 1), "i", 10, FILL_US, at)
+    made.ended(call("r", 1), instance("i"), 10, FILL_US, at)
     made.arrived(call("late", 1), at + WORTH_US)
 
     assert list(next(iter(made._gaps.values()))) == [*before, math.inf]
@@ -157,7 +169,7 @@ def test_who_returns_late_is_counted_once_and_as_one_that_did_not():
 
 def test_who_came_back_and_waits_for_long_is_not_counted_again():
     made, at = taught(*[SECOND] * 8)
-    made.ended(call("r", 1), "i", 10, FILL_US, at)
+    made.ended(call("r", 1), instance("i"), 10, FILL_US, at)
     made.arrived(call("next", 1), at + 7)
     made.arrived(call("other", 5), at + WORTH_US)
 
@@ -168,14 +180,40 @@ def test_who_came_back_and_waits_for_long_is_not_counted_again():
 def test_the_same_context_is_kept_where_it_was_last():
     made, at = taught(*[SECOND] * 8)
     for where in "ij":
-        made.ended(call("r", 1), where, 10, FILL_US, at)
-    assert [made.kept(each, at) for each in "ij"] == [[], [(10, SECOND)]]
+        made.ended(call("r", 1), instance(where), 10, FILL_US, at)
+    assert [kept(made, each, at) for each in "ij"] == [(0, 0), (10, 10)]
+
+
+def test_no_more_is_kept_than_the_memory_holds_and_the_last_is_kept():
+    made, at = taught(*[SECOND] * 8)
+    for n in range(20):
+        made.ended(call(f"r{n}", n), instance("i", kv=65), 10, FILL_US, at + n)
+    made.arrived(call("late", 13, prompt=10), at + 20)
+    made.arrived(call("next", 14, prompt=10), at + 20)
+
+    assert kept(made, "i", at + 20)[0] == 60
+    assert made.kept_for(call("late", 13), at + 20) is None
+    assert made.kept_for(call("next", 14), at + 20) == ("i", 10)
+    assert list(made.waiting(at + 20)) == ["next"]
+
+
+def test_what_is_over_goes_before_what_is_kept():
+    made, at = taught(*[2 * SECOND] * 8)
+    for n in range(8):  # of another agent, that comes back sooner
+        made.ended(call(f"b{n}", 100 + n, agent="b"), instance("i"), 10, FILL_US, at)
+        made.arrived(call(f"c{n}", 100 + n, agent="b"), at + SECOND // 10)
+        made.gone(f"c{n}")
+    made.ended(call("r", 1), instance("i", kv=65), 30, FILL_US, at)
+    made.ended(call("short", 2, agent="b"), instance("i", kv=65), 30, FILL_US, at)
+    made.ended(call("last", 3), instance("i", kv=65), 30, FILL_US, at + SECOND)
+
+    assert kept(made, "i", at + SECOND)[0] == 60
 
 
 def test_a_prompt_of_which_nothing_is_known_leaves_nothing():
     made, at = taught(*[SECOND] * 8)
-    made.ended(call("r"), "i", 10, FILL_US, at)
-    assert made.kept("i", at) == []
+    made.ended(call("r"), instance("i"), 10, FILL_US, at)
+    assert kept(made, "i", at) == (0, 0)
 
 
 def test_no_more_is_remembered_than_is_bounded(monkeypatch):
@@ -183,11 +221,11 @@ def test_no_more_is_remembered_than_is_bounded(monkeypatch):
     monkeypatch.setattr(returns, "_MAX_AGENTS", 2)
     made, at = taught(*[SECOND] * 8)
     for n in range(5):
-        made.ended(call(f"r{n}", n), "i", n, FILL_US, at)
-    assert [tokens for tokens, _ in made.kept("i", at)] == [2, 3, 4]
+        made.ended(call(f"r{n}", n), instance("i"), n, FILL_US, at)
+    assert kept(made, "i", at)[0] == 2 + 3 + 4
 
     for n in range(4):
-        made.ended(call("r", 9, agent=f"b{n}"), "i", 1, FILL_US, at)
+        made.ended(call("r", 9, agent=f"b{n}"), instance("i"), 1, FILL_US, at)
         made.arrived(call(f"s{n}", 9), at)
         made.gone(f"s{n}")
     assert len(made._gaps) == 2
@@ -273,7 +311,7 @@ def test_other_placements_keep_nothing():
 def test_without_a_cache_or_a_size_nothing_is_kept(fields):
     session = Session(**fields)
     session.learns()
-    assert session.balancer.ledger.returns.kept("i", session.at) == []
+    assert session.balancer.ledger.returns.kept("i").by_slot(session.at)[0] == 0
 
 
 def test_what_a_failed_call_leaves_is_not_waited_for():
@@ -285,4 +323,4 @@ def test_an_instance_that_leaves_is_no_longer_kept_for_anybody():
     session = full_but_for_the_context("kairos")
     session.ends("s9")
     session.balancer.handle(InstanceLeft("i"), session.at)
-    assert session.balancer.ledger.returns.kept("i", session.at) == []
+    assert session.balancer.ledger.returns.kept("i").by_slot(session.at)[0] == 0
