@@ -24,8 +24,10 @@ class Board:
         self.table = Table()  # where the kernel finds all this
         self._row_of: dict[str, int] = {}
         self._ids: list[str] = []  # by row
-        # Rows and their address: of the instances asked for last, and of one alone, by its id.
+        # Rows and their address: of the instances asked for last, of others before that, and of
+        # one alone, by its id.
         self._asked: tuple[Sequence[Instance], Ints, int] = _NONE
+        self._asked_before: tuple[Sequence[Instance], Ints, int] = _NONE
         self._alone: dict[str, tuple[Ints, int]] = {}
         self._changes = 0  # of the ledger, that the rows have
         self._health = -1, 0.0  # changes that the rows have, until when these stay
@@ -60,6 +62,8 @@ class Board:
             self._write_speeds()
         if len(instances) == 1:  # beside others, that are asked for again
             return self._rows_of_one(instances[0].id)
+        if instances is not self._asked[0] and instances != self._asked[0]:
+            self._asked, self._asked_before = self._asked_before, self._asked
         if instances is not self._asked[0] and instances != self._asked[0]:
             rows = np.array([self._row_of[each.id] for each in instances], dtype=np.intp)
             self._asked = list(instances), rows, address(rows)
@@ -214,7 +218,7 @@ class Board:
 
     def _new_row(self, instance_id: str) -> int:
         self._health = -1, 0.0
-        self._asked = _NONE
+        self._asked = self._asked_before = _NONE
         self._alone.clear()
         gone = next((each for each in self._row_of if each not in self._ledger.instances), None)
         if gone is not None:

@@ -1,14 +1,13 @@
 """What `Occupancy` and `Kairos` do by numpy, by the kernel: the same, to a rounding. Ours."""
 
 from collections.abc import Mapping, Sequence
-from math import inf
 
 import msgspec
 import numpy as np
 
 from kairos.dispatcher.demand import Floats, limit_of
 from kairos.dispatcher.ledger import Ledger
-from kairos.dispatcher.native import Kernel, Wanted, address
+from kairos.dispatcher.native import Found, Kernel, Wanted, address
 from kairos.dispatcher.occupancy import FREE, NOTHING, RENEWED_US, BySurvival, Occupancy
 from kairos.model import Instance, Request
 
@@ -75,12 +74,14 @@ class CompiledOccupancy(Occupancy):
         table.forecast_of, table.forecast_at = address(self._versions), address(self._derived_at)
 
 
-class Best(msgspec.Struct, frozen=True):
-    """Where a request would go that may go at once."""
+class Choice(msgspec.Struct, frozen=True):
+    """Where a request goes at once; or for which instance it waits, though others have room."""
 
-    instance: Instance
-    least_us: float  # what the request costs there, or where it costs less
-    with_room: Sequence[Instance]  # all that it could have gone to
+    instance: Instance | None = None
+    warm: Instance | None = None
+
+
+NOWHERE = Choice()
 
 
 class Margins(msgspec.Struct, frozen=True):
@@ -91,6 +92,12 @@ class Margins(msgspec.Struct, frozen=True):
     alike_but_for_load: float
 
 
+def expected_tokens(ledger: Ledger, request: Request) -> float:
+    """Of its answer."""
+    known = ledger.lengths.completion_tokens(request)
+    return request.completion_tokens if known is None else known.mean
+
+
 class CompiledChoice:
     """What `Kairos` does by numpy, in one call of the kernel, for all instances at once."""
 
@@ -98,62 +105,93 @@ class CompiledChoice:
         self._occupancy, self._board, self._ledger = occupancy, occupancy.board, occupancy.ledger
         self._kernel = kernel
         self._wanted = Wanted(**msgspec.structs.asdict(margins))
-        # By row, tokens of the prompt that calls hold there, and that are in the cache there; by
-        # place, what the kernel answers: shares and costs; and the least cost.
-        self._least_us = np.zeros(1)
+        self._found = Found()
         self._make_columns(0)
 
     def headroom(self, instances: Sequence[Instance], at: int) -> float:
         """The most that is free now on any of them."""
         return self._occupancy.headroom(instances, at)
 
-    def best(
+    def choose(
         self,
         request: Request,
         instances: Sequence[Instance],
-        cached: Mapping[str, int],
-        answer_tokens: float,
+        busy: Sequence[Instance],
         reserved: tuple[str, Floats] | None,
+        waited_us: int,
         at: int,
-    ) -> Best | None:
-        """`answer_tokens`: expected; `reserved`: where, by slot, for another request."""
+    ) -> Choice:
+        """`busy`: instances that take nothing now; `reserved`: where, by slot, for another request;
+        `waited_us`: for how long this one has waited for an instance by now."""
         if not instances:
-            return None
+            return NOWHERE
+        prefixes, board = self._ledger.prefixes, self._board
+        cached = prefixes.match(request) if request.prefix else {}
+        in_use = prefixes.in_use(request) if request.prefix else {}
+        self._prepare(instances, at)
+        self._want(request, in_use, cached, reserved, waited_us, at)
+        if not cached:  # there is nothing to wait for
+            busy = ()
+        busy_at = board.rows_at(busy) if busy else None
+        place = self._kernel.choose(
+            *(board.table, self._wanted, len(instances), board.rows_at(instances)),
+            *(len(busy), busy_at, self._found),
+        )
+        if place == -1:
+            choice = NOWHERE
+        elif place < 0:
+            choice = Choice(warm=instances[-2 - place])
+        else:
+            warm = self._worth_a_wait(busy, waited_us, at) if self._found.warm else None
+            choice = Choice(instances[place]) if warm is None else Choice(warm=warm)
+        self._clear(in_use, cached)
+        return choice
+
+    def _prepare(self, instances: Sequence[Instance], at: int) -> None:
         self._occupancy.renew(instances, at)
         self._board.renew_health(at)
         if len(instances) > 1:
             self._occupancy.renew_computing(instances, at)
         if len(self._in_use) < self._board.table.rows:
             self._make_columns(self._board.table.rows)
-        in_use = self._ledger.prefixes.in_use(request) if request.prefix else {}
-        self._want(request, answer_tokens, in_use, cached, reserved, at)
-        place = self._kernel.choose(
-            *(self._board.table, self._wanted, len(instances), self._board.rows_at(instances)),
-            *self._answers_at,
-        )
-        self._clear(in_use, cached)
-        if place < 0:
-            return None
-        with_room = [i for i, s in zip(instances, self._shares.tolist(), strict=False) if s < inf]
-        return Best(instances[place], float(self._least_us[0]), with_room)
+
+    def _worth_a_wait(self, busy: Sequence[Instance], waited_us: int, at: int) -> Instance | None:
+        """The first of those that the kernel found that will take the request so soon that it
+        pays."""
+        kernel, table, wanted = self._kernel, self._board.table, self._wanted
+        for place in self._warm_places[: self._found.warm].tolist():
+            instance: Instance = busy[place]
+            self._occupancy.renew([instance], at)
+            row = self._row(instance.id)
+            room_us: float = kernel.room_in_us(table, wanted, row)
+            cost_us: float = kernel.cost_us(table, wanted, row)
+            wait_us = max(room_us, self._ledger.takes_more_in_us(instance, at))
+            if waited_us + wait_us + cost_us < self._found.least_us:
+                return instance
+        return None
 
     def _make_columns(self, rows: int) -> None:
+        """By row, tokens of the prompt that calls hold there, and that are in the cache there; by
+        place, what the kernel answers."""
         self._in_use, self._cached = np.zeros(rows), np.zeros(rows)
         self._shares, self._costs = np.zeros(rows), np.zeros(rows)
-        answers = self._shares, self._costs, self._least_us
-        self._answers_at = [address(each) for each in answers]
+        self._warm_places = np.zeros(rows, dtype=np.int64)
+        found = self._found
+        found.shares, found.costs = address(self._shares), address(self._costs)
+        found.warm_places = address(self._warm_places)
 
     def _want(
         self,
         request: Request,
-        answer_tokens: float,
         in_use: Mapping[str, int],
         cached: Mapping[str, int],
         reserved: tuple[str, Floats] | None,
+        waited_us: int,
         at: int,
     ) -> None:
         wanted, ledger = self._wanted, self._ledger
-        wanted.prompt_tokens, wanted.answer_tokens = request.prompt_tokens, answer_tokens
+        wanted.prompt_tokens, wanted.waited_us = request.prompt_tokens, waited_us
+        wanted.answer_tokens = expected_tokens(ledger, request)
         wanted.limit = limit_of(request)
         wanted.curve, wanted.width = ledger.curves.curve(ledger.curve_of(request))
         wanted.in_use = self._fill(self._in_use, in_use)

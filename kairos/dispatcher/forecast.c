@@ -222,15 +222,36 @@ typedef struct {
     double kept_tokens;
     int64_t reserved_row; /* where room is kept for another request, or -1 */
     const double *reserved; /* SLOTS */
+    double waited_us;     /* that it has waited for an instance where more of it is cached */
     double spread;        /* standard deviations above the mean that must be free */
     double alike, alike_but_for_load; /* costs that differ by less count as the same */
 } Wanted;
 
-/* What its instance would hold with the request, at the peak. */
-static double peak_with(const Table *table, const Wanted *wanted, int64_t row, double held)
+/* What is found out of it. The arrays have a place for each instance. */
+typedef struct {
+    double *shares;  /* its peak there as a share of the memory; `inf`: there is no room */
+    double *costs;   /* what it costs there, where there is room */
+    double least_us; /* the least of these */
+    int64_t warm;    /* busy instances where more of its prompt is cached: how many, and which */
+    int64_t *warm_places;
+} Found;
+
+static double held_there(const Table *table, const Wanted *wanted, int64_t row)
+{
+    double held = wanted->prompt_tokens + value(table, UNFILLED, row);
+    if (wanted->in_use)
+        held -= wanted->in_use[row];
+    if (row == wanted->kept_row)
+        held -= wanted->kept_tokens;
+    return held;
+}
+
+/* What an instance would hold with the request, slot by slot. */
+static void loads_with(const Table *table, const Wanted *wanted, int64_t row, double *loads)
 {
     double per_width = 1.0 / wanted->width, now = wanted->curve[0];
-    double at_points[3][POINTS], own[3][SLOTS], loads[SLOTS];
+    double held = held_there(table, wanted, row);
+    double at_points[3][POINTS], own[3][SLOTS];
     for (int p = 0; p < POINTS; p++) {
         double since_us = greater(0.0, WORKED_OUT[p] * SLOT_US - speed(table, BEGINS_US, row));
         double grown = since_us / speed(table, TOKEN_US, row), alive = 0.0;
@@ -249,6 +270,12 @@ static double peak_with(const Table *table, const Wanted *wanted, int64_t row, d
         double likely = mean[s] + own[0][s] + wanted->spread * sqrt(variance[s] + own[1][s]);
         loads[s] = lesser(likely, most[s] + own[2][s]);
     }
+}
+
+/* The highest of these, beside what is reserved there. */
+static double peak_of(const Table *table, const Wanted *wanted, int64_t row, const double *loads)
+{
+    const double *mean = table->forecasts + row * SLOTS;
     double peak = -INFINITY;
     for (int s = 0; s < SLOTS; s++) {
         double load = loads[s];
@@ -264,7 +291,7 @@ static double peak_with(const Table *table, const Wanted *wanted, int64_t row, d
     return peak;
 }
 
-static double cost_us(const Table *table, const Wanted *wanted, int64_t row)
+double kairos_cost_us(const Table *table, const Wanted *wanted, int64_t row)
 {
     double cached = wanted->cached ? wanted->cached[row] : 0.0;
     double running = value(table, RUNNING, row), answer = wanted->answer_tokens;
@@ -276,45 +303,80 @@ static double cost_us(const Table *table, const Wanted *wanted, int64_t row)
     return compute_us + decode_us + slowed_us;
 }
 
-/* The instance that the request goes to, as its place among `rows`; -1: none has room. Of each
-   writes its peak as a share of its memory, or `inf` where there is no room, and its cost;
-   `least_us`, the least of these. The share of a step that prompts under way take must be known of
-   all at `at`. See `slots.Kairos`. */
-int64_t kairos_choose(const Table *table, const Wanted *wanted, int64_t instances,
-                      const int64_t *rows, double *shares, double *costs, double *least_us)
+/* How long until an instance has room for the request, in every slot from then on. */
+double kairos_room_in_us(const Table *table, const Wanted *wanted, int64_t row)
 {
-    double least = INFINITY, least_cached = INFINITY, most_cached = -INFINITY;
+    if (value(table, SUSPENDED, row) || value(table, KV_TOKENS, row) == INFINITY)
+        return INFINITY;
+    double loads[SLOTS], room = capacity(table, row);
+    loads_with(table, wanted, row, loads);
+    int begins = SLOTS;
+    while (begins > 0 && !(loads[begins - 1] > room))
+        begins--;
+    return begins * SLOT_US;
+}
+
+/* The place among `rows` of the instance that costs least, or about that and of which least is
+   taken; -1: none has room. See `slots.Kairos`. */
+static int64_t best_of(const Table *table, const Wanted *wanted, int64_t instances,
+                       const int64_t *rows, Found *found)
+{
+    double least = INFINITY, least_cached = INFINITY, most_cached = -INFINITY, loads[SLOTS];
     for (int64_t i = 0; i < instances; i++) {
         int64_t row = rows[i];
-        double held = wanted->prompt_tokens + value(table, UNFILLED, row);
-        if (wanted->in_use)
-            held -= wanted->in_use[row];
-        if (row == wanted->kept_row)
-            held -= wanted->kept_tokens;
+        loads_with(table, wanted, row, loads);
+        double peak = peak_of(table, wanted, row, loads);
         double kv_tokens = value(table, KV_TOKENS, row);
-        double peak = peak_with(table, wanted, row, held);
-        shares[i] = INFINITY;
+        found->shares[i] = INFINITY;
         if (!(peak <= capacity(table, row)))
             continue;
-        shares[i] = peak / (kv_tokens < INFINITY ? kv_tokens : 1.0);
-        costs[i] = cost_us(table, wanted, row);
+        found->shares[i] = peak / (kv_tokens < INFINITY ? kv_tokens : 1.0);
+        found->costs[i] = kairos_cost_us(table, wanted, row);
         double cached = wanted->cached ? wanted->cached[row] : 0.0;
-        least = lesser(least, costs[i]);
+        least = lesser(least, found->costs[i]);
         least_cached = lesser(least_cached, cached);
         most_cached = greater(most_cached, cached);
     }
-    *least_us = least;
+    found->least_us = least;
     double margin = least_cached < most_cached ? wanted->alike : wanted->alike_but_for_load;
     double bound = least * (1 + margin), lowest = INFINITY;
     int64_t best = -1;
     for (int64_t i = 0; i < instances; i++) {
-        if (shares[i] == INFINITY || !(costs[i] <= bound))
+        if (found->shares[i] == INFINITY || !(found->costs[i] <= bound))
             continue;
-        double taken = shares[i] + value(table, COMPUTING, rows[i]);
+        double taken = found->shares[i] + value(table, COMPUTING, rows[i]);
         if (best < 0 || taken < lowest) {
             best = i;
             lowest = taken;
         }
     }
+    return best;
+}
+
+/* Where the request goes, as a place among `rows`: of the instance, or, -2 less that, of the one
+   that it waits for, since more of its prompt is cached there; -1: none has room. It may wait for
+   one of those among the `busy` that `found` lists, too: that is for the caller to say. The share of
+   a step that prompts under way take must be known of all at `at`. */
+int64_t kairos_choose(const Table *table, const Wanted *wanted, int64_t instances,
+                      const int64_t *rows, int64_t busy, const int64_t *busy_rows, Found *found)
+{
+    int64_t best = best_of(table, wanted, instances, rows, found);
+    found->warm = 0;
+    if (best < 0 || !wanted->cached)
+        return best;
+    double here = wanted->cached[rows[best]];
+    for (int64_t i = 0; i < instances; i++) {
+        if (!(wanted->cached[rows[i]] > here) || found->shares[i] < INFINITY)
+            continue;
+        double cost = kairos_cost_us(table, wanted, rows[i]);
+        if (!(wanted->waited_us + cost < found->least_us)) /* whenever there is room */
+            continue;
+        double room_us = kairos_room_in_us(table, wanted, rows[i]);
+        if (wanted->waited_us + room_us + cost < found->least_us)
+            return -2 - i;
+    }
+    for (int64_t i = 0; i < busy; i++)
+        if (wanted->cached[busy_rows[i]] > here)
+            found->warm_places[found->warm++] = i;
     return best;
 }

@@ -49,9 +49,22 @@ class Wanted(ctypes.Structure):
         ("kept_tokens", _FLOAT),
         ("reserved_row", _INT),
         ("reserved", _ADDRESS),
+        ("waited_us", _FLOAT),
         ("spread", _FLOAT),
         ("alike", _FLOAT),
         ("alike_but_for_load", _FLOAT),
+    ]
+
+
+class Found(ctypes.Structure):
+    """Where it could go."""
+
+    _fields_ = [
+        ("shares", _ADDRESS),
+        ("costs", _ADDRESS),
+        ("least_us", _FLOAT),
+        ("warm", _INT),
+        ("warm_places", _ADDRESS),
     ]
 
 
@@ -65,7 +78,7 @@ class Kernel:
             found.restype, found.argtypes = result, arguments
             return found
 
-        table, wanted = ctypes.POINTER(Table), ctypes.POINTER(Wanted)
+        table, wanted, answer = map(ctypes.POINTER, (Table, Wanted, Found))
         self.speeds = function("kairos_speeds", None, table)
         self.stale = function("kairos_stale", _INT, table, _INT, _ADDRESS, _INT, _INT, _ADDRESS)
         self.computed = function("kairos_computed", _INT, table, _INT, _ADDRESS, _INT, _ADDRESS)
@@ -80,7 +93,9 @@ class Kernel:
             _INT,
             *(_INT, _ADDRESS, _INT, *[_ADDRESS] * 3, *[_FLOAT] * 4, _ADDRESS),
         )
-        self.choose = function("kairos_choose", _INT, table, wanted, _INT, *[_ADDRESS] * 4)
+        self.cost_us = function("kairos_cost_us", _FLOAT, table, wanted, _INT)
+        self.room_in_us = function("kairos_room_in_us", _FLOAT, table, wanted, _INT)
+        self.choose = function("kairos_choose", _INT, table, wanted, *(_INT, _ADDRESS) * 2, answer)
 
 
 def address(array: npt.NDArray[np.float64] | npt.NDArray[np.int64]) -> int:

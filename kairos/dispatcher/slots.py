@@ -4,9 +4,17 @@ from collections.abc import Hashable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import repeat
 
+import msgspec
 import numpy as np
 
-from kairos.dispatcher.compiled import Best, CompiledChoice, CompiledOccupancy, Margins
+from kairos.dispatcher.compiled import (
+    NOWHERE,
+    Choice,
+    CompiledChoice,
+    CompiledOccupancy,
+    Margins,
+    expected_tokens,
+)
 from kairos.dispatcher.demand import SLOT_US, SLOTS, Floats, Future, Ints, expected, limit_of
 from kairos.dispatcher.ledger import Ledger
 from kairos.dispatcher.native import KERNEL, Kernel
@@ -29,6 +37,14 @@ _MAX_WAITS = 10_000  # requests that wait for a warm instance
 _AT_ONCE = 1024  # kinds x instances that are looked at together
 # By slot in which a call begins, and slot: how many later that is.
 _SINCE = np.arange(SLOTS) - np.arange(SLOTS)[:, None]
+
+
+class _Best(msgspec.Struct, frozen=True):
+    """Where a request would go that may go at once."""
+
+    instance: Instance
+    least_us: float  # what the request costs there, or where it costs less
+    with_room: Sequence[Instance]  # all that it could have gone to
 
 
 class _Slots:
@@ -217,25 +233,35 @@ class Kairos(_Slots):
         self, request: Request, instances: Sequence[Instance], busy: Sequence[Instance], at: int
     ) -> Instance | None:
         self._warm = None
+        choice = self._choice(request, instances, busy, at)
+        if choice.warm is not None:
+            self._wait_for(choice.warm, request.id, at)
+        elif choice.instance is not None:
+            self._waits_since.pop(request.id, None)
+        return choice.instance
+
+    def _choice(
+        self, request: Request, instances: Sequence[Instance], busy: Sequence[Instance], at: int
+    ) -> Choice:
+        waited_us = at - self._waits_since.get(request.id, at)
+        if self._compiled is not None:
+            open_to = self._not_suspended(instances, at)
+            return self._compiled.choose(request, open_to, busy, self._reserved, waited_us, at)
         cached = self._ledger.prefixes.match(request) if request.prefix else {}
         best = self._best(request, instances, cached, at)
         if best is None:
-            return None
+            return NOWHERE
         here = cached.get(best.instance.id, 0)
         warmer = {name for name, tokens in cached.items() if tokens > here}
         warmer.difference_update(each.id for each in best.with_room if warmer)
-        if warmer:
-            waited_us = at - self._waits_since.get(request.id, at)
-            tokens = self._expected_tokens(request)
-            for each in (*instances, *busy):
-                if each.id in warmer:
-                    there = np.array([float(cached[each.id])])
-                    cost_us = float(self._costs_us(request, [each], there, tokens)[0])
-                    if waited_us + self._wait_us(request, each, at) + cost_us < best.least_us:
-                        self._wait_for(each, request.id, at)
-                        return None
-        self._waits_since.pop(request.id, None)
-        return best.instance
+        tokens = expected_tokens(self._ledger, request)
+        for each in (*instances, *busy) if warmer else ():
+            if each.id in warmer:
+                there = np.array([float(cached[each.id])])
+                cost_us = float(self._costs_us(request, [each], there, tokens)[0])
+                if waited_us + self._wait_us(request, each, at) + cost_us < best.least_us:
+                    return Choice(warm=each)
+        return Choice(best.instance)
 
     def headroom(self, instances: Sequence[Instance], at: int) -> float:
         if self._compiled is None:
@@ -245,16 +271,12 @@ class Kairos(_Slots):
 
     def _best(
         self, request: Request, instances: Sequence[Instance], cached: Mapping[str, int], at: int
-    ) -> Best | None:
+    ) -> _Best | None:
         """`cached`: tokens of its prompt, by instance."""
-        if self._compiled is not None:
-            open_to = self._not_suspended(instances, at)
-            tokens = self._expected_tokens(request)
-            return self._compiled.best(request, open_to, cached, tokens, self._reserved, at)
         with_room, peaks = self._with_room(request, instances, at)
         if not with_room:
             return None
-        tokens, here = self._expected_tokens(request), _column(with_room, cached)
+        tokens, here = expected_tokens(self._ledger, request), _column(with_room, cached)
         costs = self._costs_us(request, with_room, here, tokens)
         least_us = costs.min()
         margin = ALIKE if here.min() < here.max() else ALIKE_BUT_FOR_LOAD
@@ -263,7 +285,7 @@ class Kairos(_Slots):
         if len(alike) > 1:
             rows = self._board.rows(with_room)[alike]
             best = alike[(peaks[alike] + self._board.computing(rows, at)).argmin()]
-        return Best(with_room[int(best)], float(least_us), with_room)
+        return _Best(with_room[int(best)], float(least_us), with_room)
 
     def returned(self, at: int) -> Iterator[str]:
         return self._ledger.returns.waiting(at)
@@ -286,10 +308,6 @@ class Kairos(_Slots):
         if self._warm is not None and self._warm[0] == request.id:
             instances = [self._warm[1]]
         super().reserve(request, instances, at)
-
-    def _expected_tokens(self, request: Request) -> float:
-        known = self._ledger.lengths.completion_tokens(request)
-        return request.completion_tokens if known is None else known.mean
 
     def _costs_us(
         self,

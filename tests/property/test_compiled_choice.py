@@ -30,6 +30,7 @@ class Pool:
         self.ledger = Ledger(self.knowledge)
         self.ways = Kairos(self.ledger, None), Kairos(self.ledger, KERNEL)
         self.running: list[tuple[str, str]] = []
+        self.waits = 0
         for number in range(instances):
             self.ledger.join(self.instance(number))
 
@@ -73,6 +74,8 @@ class Pool:
             others = [each for each in here if each.id in busy]
             numpys, kernels = [way.choose(request, able, others, self.at) for way in self.ways]
             assert numpys == kernels
+            assert self.ways[0]._warm == self.ways[1]._warm
+            self.waits += self.ways[0]._warm is not None
             if numpys is not None:
                 self.ledger.book(request, numpys.id, self.at)
                 self.running.append((request.id, numpys.id))
