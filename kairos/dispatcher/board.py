@@ -32,6 +32,7 @@ class Board:
         self._changes = 0  # of the ledger, that the rows have
         self._health = -1, 0.0  # changes that the rows have, until when these stay
         self._paces: list[Pace] = []
+        self.arranged = 0  # another number whenever instances and rows are other pairs
         self.versions = np.zeros(0, dtype=np.int64)
         self._kinds = np.zeros(0, dtype=np.intp)  # places in `_paces`
         # Calls in flight, KV memory (`inf`: not known), times as slow as its kind; KV memory that
@@ -218,6 +219,7 @@ class Board:
 
     def _new_row(self, instance_id: str) -> int:
         self._health = -1, 0.0
+        self.arranged += 1
         self._asked = self._asked_before = _NONE
         self._alone.clear()
         gone = next((each for each in self._row_of if each not in self._ledger.instances), None)

@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 import msgspec
 import numpy as np
 
+from kairos.dispatcher.board import Board
 from kairos.dispatcher.demand import Floats, limit_of
 from kairos.dispatcher.ledger import Ledger
 from kairos.dispatcher.native import Found, Kernel, Wanted, address
@@ -98,6 +99,41 @@ def expected_tokens(ledger: Ledger, request: Request) -> float:
     return request.completion_tokens if known is None else known.mean
 
 
+class _Column:
+    """Tokens by row of the board."""
+
+    def __init__(self) -> None:
+        self._tokens, self._at = np.zeros(0), 0
+
+    def fill(self, tokens: Mapping[str, int], board: Board, rows: int) -> int | None:
+        """With what is known by id; returns the address. None: nothing is known."""
+        if not tokens:
+            return None
+        if len(self._tokens) != rows:
+            self._tokens = np.zeros(rows)
+            self._at = address(self._tokens)
+        else:
+            self._tokens.fill(0.0)
+        for instance_id, count in tokens.items():
+            if (row := board.row(instance_id)) is not None:
+                self._tokens[row] = count
+        return self._at
+
+
+class _Known:
+    """Of a prompt, how much of it calls hold on each instance, and is in the cache there."""
+
+    def __init__(self) -> None:
+        self.state: tuple[int, ...] = ()  # of the board and of the prefix index
+        self.in_use, self.cached = _Column(), _Column()
+        self.in_use_at: int | None = None
+        self.cached_at: int | None = None
+
+
+_UNKNOWN = _Known()
+_MAX_KNOWN = 256  # requests
+
+
 class CompiledChoice:
     """What `Kairos` does by numpy, in one call of the kernel, for all instances at once."""
 
@@ -106,6 +142,7 @@ class CompiledChoice:
         self._kernel = kernel
         self._wanted = Wanted(**msgspec.structs.asdict(margins))
         self._found = Found()
+        self._known_of: dict[str, _Known] = {}  # by request id, longest known first
         self._make_columns(0)
 
     def headroom(self, instances: Sequence[Instance], at: int) -> float:
@@ -125,34 +162,30 @@ class CompiledChoice:
         `waited_us`: for how long this one has waited for an instance by now."""
         if not instances:
             return NOWHERE
-        prefixes, board = self._ledger.prefixes, self._board
-        cached = prefixes.match(request) if request.prefix else {}
-        in_use = prefixes.in_use(request) if request.prefix else {}
+        board, wanted = self._board, self._wanted
         self._prepare(instances, at)
-        self._want(request, in_use, cached, reserved, waited_us, at)
-        if not cached:  # there is nothing to wait for
+        self._want(request, reserved, waited_us, at)
+        known = self._known(request) if request.prefix else _UNKNOWN
+        wanted.in_use, wanted.cached = known.in_use_at, known.cached_at
+        if known.cached_at is None:  # there is nothing to wait for
             busy = ()
         busy_at = board.rows_at(busy) if busy else None
         place = self._kernel.choose(
-            *(board.table, self._wanted, len(instances), board.rows_at(instances)),
+            *(board.table, wanted, len(instances), board.rows_at(instances)),
             *(len(busy), busy_at, self._found),
         )
-        if place == -1:
-            choice = NOWHERE
-        elif place < 0:
-            choice = Choice(warm=instances[-2 - place])
-        else:
-            warm = self._worth_a_wait(busy, waited_us, at) if self._found.warm else None
-            choice = Choice(instances[place]) if warm is None else Choice(warm=warm)
-        self._clear(in_use, cached)
-        return choice
+        if place < 0:
+            return NOWHERE if place == -1 else Choice(warm=instances[-2 - place])
+        if self._found.warm and (warm := self._worth_a_wait(busy, waited_us, at)) is not None:
+            return Choice(warm=warm)
+        return Choice(instances[place])
 
     def _prepare(self, instances: Sequence[Instance], at: int) -> None:
         self._occupancy.renew(instances, at)
         self._board.renew_health(at)
         if len(instances) > 1:
             self._occupancy.renew_computing(instances, at)
-        if len(self._in_use) < self._board.table.rows:
+        if len(self._shares) < self._board.table.rows:
             self._make_columns(self._board.table.rows)
 
     def _worth_a_wait(self, busy: Sequence[Instance], waited_us: int, at: int) -> Instance | None:
@@ -171,9 +204,7 @@ class CompiledChoice:
         return None
 
     def _make_columns(self, rows: int) -> None:
-        """By row, tokens of the prompt that calls hold there, and that are in the cache there; by
-        place, what the kernel answers."""
-        self._in_use, self._cached = np.zeros(rows), np.zeros(rows)
+        """By place, what the kernel answers."""
         self._shares, self._costs = np.zeros(rows), np.zeros(rows)
         self._warm_places = np.zeros(rows, dtype=np.int64)
         found = self._found
@@ -181,21 +212,13 @@ class CompiledChoice:
         found.warm_places = address(self._warm_places)
 
     def _want(
-        self,
-        request: Request,
-        in_use: Mapping[str, int],
-        cached: Mapping[str, int],
-        reserved: tuple[str, Floats] | None,
-        waited_us: int,
-        at: int,
+        self, request: Request, reserved: tuple[str, Floats] | None, waited_us: int, at: int
     ) -> None:
         wanted, ledger = self._wanted, self._ledger
         wanted.prompt_tokens, wanted.waited_us = request.prompt_tokens, waited_us
         wanted.answer_tokens = expected_tokens(ledger, request)
         wanted.limit = limit_of(request)
         wanted.curve, wanted.width = ledger.curves.curve(ledger.curve_of(request))
-        wanted.in_use = self._fill(self._in_use, in_use)
-        wanted.cached = self._fill(self._cached, cached)
         wanted.kept_row = wanted.reserved_row = -1
         if (kept := ledger.returns.kept_for(request, at)) is not None:
             wanted.kept_row, wanted.kept_tokens = self._row(kept[0]), kept[1]
@@ -206,15 +229,24 @@ class CompiledChoice:
         row = self._board.row(instance_id)
         return -1 if row is None else row
 
-    def _fill(self, column: Floats, known: Mapping[str, int]) -> int | None:
-        if not known:
-            return None
-        for instance_id, tokens in known.items():
-            if (row := self._board.row(instance_id)) is not None:
-                column[row] = tokens
-        return address(column)
+    def _known(self, request: Request) -> _Known:
+        """Of a request with a prefix. Those that wait are asked for again and again."""
+        prefixes, arranged = self._ledger.prefixes, self._board.arranged
+        state = arranged, *prefixes.versions(request)
+        known = self._known_of.get(request.id)
+        if known is None:
+            known = self._new_known(request.id)
+        if known.state != state:
+            rows = self._board.table.rows
+            known.in_use_at = known.in_use.fill(prefixes.in_use(request), self._board, rows)
+            known.cached_at = known.cached.fill(prefixes.match(request), self._board, rows)
+            known.state = state
+        return known
 
-    def _clear(self, *known: Mapping[str, int]) -> None:
-        for column, each in zip((self._in_use, self._cached), known, strict=True):
-            if each:
-                column.fill(0.0)
+    def _new_known(self, request_id: str) -> _Known:
+        known = _Known()
+        if len(self._known_of) == _MAX_KNOWN:  # the columns of the oldest serve again
+            known = self._known_of.pop(next(iter(self._known_of)))
+            known.state = ()
+        self._known_of[request_id] = known
+        return known

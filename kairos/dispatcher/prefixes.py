@@ -9,6 +9,7 @@ Ours.
 """
 
 from collections import OrderedDict
+from collections.abc import Iterable, Iterator
 from itertools import count
 
 import msgspec
@@ -47,15 +48,21 @@ class _Cache:
         self.begun: dict[str, _Begun] = {}  # calls in flight, by id
 
 
+class _Where(msgspec.Struct):
+    """Where a stretch is, by id of the instance: where it ends there."""
+
+    version: int  # another one after each change
+    held: dict[str, int] = msgspec.field(default_factory=dict)
+    in_use: dict[str, int] = msgspec.field(default_factory=dict)  # of these, by calls in flight
+
+
 class PrefixIndex:
     """By instance. Each method takes O(marks of the prompt), amortised."""
 
     def __init__(self) -> None:
         self._caches: dict[str, _Cache] = {}
-        # Hash -> by id of the instance: where a stretch ends, of those that it holds, and of those
-        # that calls in flight have.
-        self._holders: dict[int, dict[str, int]] = {}
-        self._in_use: dict[int, dict[str, int]] = {}
+        self._where: dict[int, _Where] = {}  # by hash; of all stretches that an instance holds
+        self._versions = count(1)
         self._answers = count(-1, -1)  # names of stretches that no prompt has
 
     def join(self, instance: Instance) -> None:
@@ -71,23 +78,37 @@ class PrefixIndex:
     def leave(self, instance_id: str) -> None:
         cache = self._caches.pop(instance_id, None)
         for name in cache.stretches if cache is not None else ():
-            _drop(self._holders, name, instance_id)
-            _drop(self._in_use, name, instance_id)
+            self._drop(name, instance_id)
 
     def match(self, request: Request) -> dict[str, int]:
         """How many tokens of the prompt each instance has that has any, by id."""
         # Something of a prompt is always computed, if only its last token.
-        return _at_most(request.prompt_tokens - 1, self._longest(self._holders, request))
+        held = (where.held for where in self._last_first(request))
+        return _at_most(request.prompt_tokens - 1, self._longest(held))
 
-    def _longest(self, ends: dict[int, dict[str, int]], request: Request) -> dict[str, int]:
-        """By instance, the end of the last stretch of the prompt."""
+    def in_use(self, request: Request) -> dict[str, int]:
+        """How many tokens of the prompt calls in flight hold already, by id of the instance."""
+        # A stretch is as long as the first prompt with it said.
+        in_use = (where.in_use for where in self._last_first(request))
+        return _at_most(request.prompt_tokens, self._longest(in_use))
+
+    def versions(self, request: Request) -> list[int]:
+        """While these stay the same, so does what `match` and `in_use` say of the request."""
+        where = map(self._where.get, request.prefix)
+        return [0 if each is None else each.version for each in where]
+
+    def _last_first(self, request: Request) -> Iterator[_Where]:
+        """Where each stretch of the prompt is that is anywhere."""
+        where = map(self._where.get, reversed(request.prefix))
+        return (each for each in where if each is not None)
+
+    def _longest(self, ends: Iterable[dict[str, int]]) -> dict[str, int]:
+        """By instance, the end of the last stretch there."""
         found: dict[str, int] = {}
-        for name in reversed(request.prefix):
-            here = ends.get(name)
-            if here is not None:
-                found = here | found
-                if len(found) == len(self._caches):
-                    break
+        for here in ends:
+            found = here | found
+            if len(found) == len(self._caches):
+                break
         return found
 
     def shared_tokens(self, instance_id: str) -> int:
@@ -97,12 +118,8 @@ class PrefixIndex:
 
     def is_in_use(self, request: Request) -> bool:
         """Whether any call in flight has a prompt that begins alike."""
-        return bool(request.prefix) and request.prefix[0] in self._in_use
-
-    def in_use(self, request: Request) -> dict[str, int]:
-        """How many tokens of the prompt calls in flight hold already, by id of the instance."""
-        # A stretch is as long as the first prompt with it said.
-        return _at_most(request.prompt_tokens, self._longest(self._in_use, request))
+        first = self._where.get(request.prefix[0]) if request.prefix else None
+        return first is not None and bool(first.in_use)
 
     def begin(self, request: Request, instance_id: str, at: int) -> int:
         """The request goes there now. Returns how many tokens of its prompt were there already."""
@@ -153,14 +170,14 @@ class PrefixIndex:
                 end = max(before, int(mark * scale))
                 stretch = cache.stretches[name] = _Stretch(end - before, end, at)
                 cache.tokens += stretch.tokens
-                self._holders.setdefault(name, {})[instance_id] = end
+                self._changed(name).held[instance_id] = end
             stretch.used_at = at
             once = max(1, stretch.users)
             stretch.users += users
             if stretch.users == users == 1:
-                self._in_use.setdefault(name, {})[instance_id] = stretch.end
-            elif not stretch.users:
-                _drop(self._in_use, name, instance_id)
+                self._changed(name).in_use[instance_id] = stretch.end
+            elif users and not stretch.users:
+                self._changed(name).in_use.pop(instance_id, None)
             cache.shared_tokens += stretch.tokens * (max(1, stretch.users) - once)
             before = stretch.end
         for name in reversed(request.prefix):
@@ -187,21 +204,29 @@ class PrefixIndex:
     def _evict(self, instance_id: str, name: int) -> None:
         cache = self._caches[instance_id]
         cache.tokens -= cache.stretches.pop(name).tokens
-        _drop(self._holders, name, instance_id)
+        self._drop(name, instance_id)
+
+    def _changed(self, name: int) -> _Where:
+        where = self._where.get(name)
+        if where is None:
+            where = self._where[name] = _Where(0)
+        where.version = next(self._versions)
+        return where
+
+    def _drop(self, name: int, instance_id: str) -> None:
+        if name not in self._where:  # of an answer
+            return
+        where = self._changed(name)
+        where.held.pop(instance_id, None)
+        where.in_use.pop(instance_id, None)
+        if not where.held:
+            del self._where[name]
 
 
 def _at_most(most: int, ends: dict[str, int]) -> dict[str, int]:
     if max(ends.values(), default=0) <= most:
         return ends
     return {each: min(end, most) for each, end in ends.items()}
-
-
-def _drop(ends: dict[int, dict[str, int]], name: int, instance_id: str) -> None:
-    here = ends.get(name)
-    if here is not None:
-        here.pop(instance_id, None)
-        if not here:
-            del ends[name]
 
 
 def _was_evicted(begun: _Begun, cached: int) -> bool:

@@ -87,6 +87,7 @@ class PrefixMachine(RuleBasedStateMachine):
     @initialize()
     def start(self):
         self.index, self.slow, self.flying, self.at, self.n = PrefixIndex(), {}, {}, 0, 0
+        self.said = {}  # of a prompt, by versions
         for name, size in SIZES.items():
             self.join(name, size, caching=True)
 
@@ -143,6 +144,10 @@ class PrefixMachine(RuleBasedStateMachine):
         in_use = {name: slow.in_use(one) for name, slow in self.slow.items()}
         assert self.index.in_use(one) == {name: n for name, n in in_use.items() if n}
         assert self.index.is_in_use(one) == any(in_use.values())
+        # The same versions say that both are the same.
+        asked = (one.prefix, one.prompt_tokens, *self.index.versions(one))
+        said = self.index.match(one), self.index.in_use(one)
+        assert self.said.setdefault(asked, said) == said
 
     @invariant()
     def both_hold_the_same_in_the_same_order(self):
@@ -190,9 +195,10 @@ class PrefixMachine(RuleBasedStateMachine):
             for name, stretch in cache.stretches.items()
             if stretch.users
         }
-        for known, of in ((self.index._holders, held), (self.index._in_use, in_use)):
-            assert {(name, each) for name, ends in known.items() for each in ends} == of
-            assert all(known.values())
+        where = self.index._where.items()
+        assert {(name, each) for name, known in where for each in known.held} == held
+        assert {(name, each) for name, known in where for each in known.in_use} == in_use
+        assert all(known.held for _, known in where)
 
     def teardown(self):
         for one, where in getattr(self, "flying", {}).values():
