@@ -9,7 +9,7 @@ Ours.
 """
 
 from collections import OrderedDict
-from collections.abc import Iterable, Iterator
+from collections.abc import Mapping
 from itertools import count
 
 import msgspec
@@ -80,33 +80,32 @@ class PrefixIndex:
         for name in cache.stretches if cache is not None else ():
             self._drop(name, instance_id)
 
-    def match(self, request: Request) -> dict[str, int]:
+    def match(self, request: Request) -> Mapping[str, int]:
         """How many tokens of the prompt each instance has that has any, by id."""
         # Something of a prompt is always computed, if only its last token.
-        held = (where.held for where in self._last_first(request))
+        held = [where.held for where in self._last_first(request)]
         return _at_most(request.prompt_tokens - 1, self._longest(held))
 
-    def in_use(self, request: Request) -> dict[str, int]:
+    def in_use(self, request: Request) -> Mapping[str, int]:
         """How many tokens of the prompt calls in flight hold already, by id of the instance."""
         # A stretch is as long as the first prompt with it said.
-        in_use = (where.in_use for where in self._last_first(request))
+        in_use = [where.in_use for where in self._last_first(request)]
         return _at_most(request.prompt_tokens, self._longest(in_use))
 
     def versions(self, request: Request) -> list[int]:
         """While these stay the same, so does what `match` and `in_use` say of the request."""
-        where = map(self._where.get, request.prefix)
-        return [0 if each is None else each.version for each in where]
+        return [where.version for where in self._last_first(request)]
 
-    def _last_first(self, request: Request) -> Iterator[_Where]:
-        """Where each stretch of the prompt is that is anywhere."""
-        where = map(self._where.get, reversed(request.prefix))
-        return (each for each in where if each is not None)
+    def _last_first(self, request: Request) -> list[_Where]:
+        """Where the stretches of the prompt are that are anywhere."""
+        of = self._where
+        return [of[name] for name in reversed(request.prefix) if name in of]
 
-    def _longest(self, ends: Iterable[dict[str, int]]) -> dict[str, int]:
+    def _longest(self, ends: list[dict[str, int]]) -> Mapping[str, int]:
         """By instance, the end of the last stretch there."""
         found: dict[str, int] = {}
         for here in ends:
-            found = here | found
+            found = here | found if found else here
             if len(found) == len(self._caches):
                 break
         return found
@@ -223,8 +222,8 @@ class PrefixIndex:
             del self._where[name]
 
 
-def _at_most(most: int, ends: dict[str, int]) -> dict[str, int]:
-    if max(ends.values(), default=0) <= most:
+def _at_most(most: int, ends: Mapping[str, int]) -> Mapping[str, int]:
+    if not ends or max(ends.values()) <= most:
         return ends
     return {each: min(end, most) for each, end in ends.items()}
 
