@@ -3,6 +3,7 @@
 import asyncio
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable
+from functools import partial
 from typing import Protocol
 
 import msgspec
@@ -48,6 +49,9 @@ class Connection(Protocol):
 
     def release(self, answer: "Answer") -> None: ...
 
+    def begin(self, step: Callable[[], object]) -> None:
+        """See `Pace`."""
+
 
 class Answer:
     """An engine's answer while it comes: status and headers first, then its body in pieces."""
@@ -63,6 +67,7 @@ class Answer:
         self._ended = False
         self._error: BaseException | None = None
         self._waiter: asyncio.Future[None] | None = None
+        self._is_woken = False
         self._header_bytes = 0
         self._piped: Callable[[bytes], bool] | None = None
         self._is_full = False  # who takes what is piped has to drain first
@@ -179,7 +184,7 @@ class Answer:
 
     async def _wait(self) -> None:
         loop = asyncio.get_running_loop()
-        self._waiter = loop.create_future()
+        self._waiter, self._is_woken = loop.create_future(), False
         due_at = self._until
         if due_at is None:
             due_at = loop.time() + self._stall_s
@@ -196,8 +201,9 @@ class Answer:
             self._connection.resume()
 
     def _wake(self) -> None:
-        if self._waiter is not None and not self._waiter.done():
-            self._waiter.set_result(None)
+        if self._waiter is not None and not self._is_woken:
+            self._is_woken = True
+            self._connection.begin(partial(_come, self._waiter))
 
     def add_header(self, name: bytes, value: bytes) -> None:
         """Raises ConnectionBroke: they are too large."""
@@ -237,3 +243,8 @@ class Answer:
     @property
     def is_awaited(self) -> bool:
         return self._waiter is not None
+
+
+def _come(waiter: asyncio.Future[None]) -> None:
+    if not waiter.done():
+        waiter.set_result(None)

@@ -6,6 +6,7 @@ import re
 import socket
 import urllib.parse
 from collections.abc import AsyncIterator, Coroutine, Iterable, Iterator, Mapping
+from functools import partial
 from typing import Any
 
 import httptools
@@ -18,6 +19,7 @@ from uvicorn.protocols.http.httptools_impl import (
 
 from kairos.errors import SetupError
 from kairos.live.exchange import CLIENT, Leaving, Scope
+from kairos.live.pace import Pace
 
 GRACE_S = 10  # for running calls, once told to stop
 
@@ -43,6 +45,8 @@ class _Cycle(RequestResponseCycle):
                 await app(*arguments)
             finally:
                 self._send_head()  # of an answer that has no body, and never will
+                # Else each would wait for the garbage collector: the scope names this cycle.
+                self.scope.pop(CLIENT, None)  # type: ignore[misc]  # not a key of ASGI
 
         await super().run_asgi(served)
 
@@ -133,8 +137,9 @@ class _Connection(HttpToolsProtocol):
 
     cycle: _Cycle | None  # type: ignore[assignment]
 
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
+    def __init__(self, pace: Pace, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
+        self._pace = pace
         self._earlier: list[_Cycle] = []
 
     def on_headers_complete(self) -> None:
@@ -167,7 +172,10 @@ class _Connection(HttpToolsProtocol):
         if self._earlier:
             self._earlier = [each for each in self._earlier if not each.response_complete]
         if before is None or before.response_complete:
-            self._start_asgi_task(self.cycle, self.app)
+            if scope["method"] == "GET":  # short: see `Pace`
+                self._start_asgi_task(self.cycle, self.app)
+            else:
+                self._pace.begin(partial(self._start_asgi_task, self.cycle, self.app))
         else:
             self._earlier.append(before)
             self.flow.pause_reading()
@@ -241,7 +249,7 @@ def server_of(app: object) -> Server:
     return Server(
         uvicorn.Config(
             app,  # type: ignore[arg-type]  # uvicorn's ASGI types are narrower than Starlette's
-            http=_Connection,
+            http=partial(_Connection, Pace()),  # type: ignore[arg-type]  # it makes protocols
             ws="none",
             lifespan="off",
             log_config=None,

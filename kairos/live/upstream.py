@@ -10,13 +10,14 @@ so is what is held of a body that nobody reads.
 import asyncio
 import socket
 import ssl
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import cast
 
 import httptools
 from yarl import URL
 
 from kairos.live.answer import Answer, ConnectionBroke, Limit, NothingCame, Refused
+from kairos.live.pace import Pace
 
 # Below the 5 s after which vLLM's and llama.cpp's servers close an idle connection, so that a call
 # does not meet a connection that is being closed at that moment.
@@ -129,6 +130,10 @@ class _Connection(asyncio.Protocol):
         """On the clock by which it is expected."""
         return self._pool.loop.time()
 
+    def begin(self, step: Callable[[], object]) -> None:
+        """See `Pace`."""
+        self._pool.pace.begin(step)
+
     def pause(self) -> None:
         if not self._paused:
             self._paused = True
@@ -184,6 +189,7 @@ class Connections:
 
     def __init__(self) -> None:
         self.loop = asyncio.get_running_loop()
+        self.pace = Pace()
         self._idle: dict[tuple[str, str, int], list[_Connection]] = {}
         self._sweep: asyncio.TimerHandle | None = None
         self._tls: ssl.SSLContext | None = None

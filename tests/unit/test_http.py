@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import gc
 
 import pytest
 
@@ -151,3 +152,23 @@ async def test_a_client_that_does_not_read_makes_the_answer_wait():
         while data := await reader.read(1 << 16):
             if data.endswith(b"\r\n0\r\n\r\n"):
                 break
+
+
+async def test_a_call_leaves_nothing_to_the_garbage_collector():
+    """What reference cycles hold is held for long: the collector looks seldom."""
+    async with talking_to(answering((b"content-length", b"5"))) as (reader, writer):
+
+        async def ask(times):
+            for _ in range(times):
+                writer.write(b"POST / HTTP/1.1\r\nhost: a\r\ncontent-length: 2\r\n\r\n{}")
+                await reader.readuntil(b"whole")
+            await asyncio.sleep(0)
+
+        await ask(3)
+        gc.collect()
+        gc.disable()
+        try:
+            await ask(100)
+            assert gc.collect() < 100
+        finally:
+            gc.enable()
