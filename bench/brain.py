@@ -10,11 +10,8 @@ it shows what the choice of an instance takes and what all the rest does.
 unless quick; takes eight minutes, most of them for the largest pool.
 """
 
-import argparse
 import gc
-import os
 import statistics
-import sys
 import tempfile
 import tracemalloc
 from pathlib import Path
@@ -22,12 +19,12 @@ from pathlib import Path
 import msgspec
 from rich.console import Console
 
-from bench import report, rows
+from bench import report
 from bench.brain_pool import LEARNING, Brain, Size, open_workflows
+from bench.command import Bench
 from bench.report import Figure
 from kairos.live.process import collect_less_often
 
-ONE_CORE = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
 PLACEMENTS = ("kairos", "round-robin")
 TARGET_CALLS_PER_S = 3_000  # where most is to be decided, by the default placement
 
@@ -105,9 +102,8 @@ def memory(course: Course) -> Values:
     return {MEMORY: [{"mean": taken / course.workflows / 1e3}]}
 
 
-def measure(console: Console, course: Course) -> Values:
-    if os.getloadavg()[0] > 1:
-        console.print("the machine is busy with something else: figures will be noisy")
+def measure(console: Console, quick: bool) -> list[Figure]:
+    course = QUICK if quick else WHOLE
     values: Values = {}
     whole(QUICK, QUICK.sizes[0], PLACEMENTS[0], 0)  # what is imported with the first does not count
     for number in range(course.rounds):
@@ -116,7 +112,7 @@ def measure(console: Console, course: Course) -> Values:
             for placement in PLACEMENTS:
                 for name, rounds in whole(course, size, placement, number).items():
                     values.setdefault(name, []).extend(rounds)
-    return values | memory(course)
+    return figures(values | memory(course), course)
 
 
 def figures(values: Values, course: Course = WHOLE) -> list[Figure]:
@@ -143,18 +139,7 @@ def _figure(name: str, rounds: list[dict[str, float]], course: Course) -> Figure
 
 
 def main() -> None:
-    if not ONE_CORE.items() <= os.environ.items():  # numpy's libraries read them as they load
-        command = [sys.executable, "-m", "bench.brain", *sys.argv[1:]]
-        os.execve(sys.executable, command, os.environ | ONE_CORE)
-    parser = argparse.ArgumentParser(prog="python -m bench.brain", description=__doc__)
-    parser.add_argument("--quick", action="store_true", help="few calls on small pools")
-    arguments = parser.parse_args()
-    console = report.console()
-    course = QUICK if arguments.quick else WHOLE
-    found = figures(measure(console, course), course)
-    if not arguments.quick:
-        rows.keep(found, "brain")
-    report.show(found, console, MEASURES)
+    Bench("brain", __doc__, MEASURES, "few calls on small pools").on_one_core(measure)
 
 
 if __name__ == "__main__":

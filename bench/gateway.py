@@ -5,16 +5,14 @@ does hits all alike. The system under test has core 0, the engines and the clien
 Keeps its figures (`bench/rows.py`); takes about four minutes. `--quick`: two rounds, not kept.
 """
 
-import argparse
-import sys
 import tempfile
 import time
 from contextlib import AsyncExitStack
 
-import uvloop
 from rich.console import Console
 
-from bench import load, report, rows
+from bench import report
+from bench.command import Bench
 from bench.load import Control
 from bench.report import Figure
 from bench.scenarios import (
@@ -25,17 +23,18 @@ from bench.scenarios import (
     SCENARIOS,
     abort_in_queue,
 )
-from bench.servers import NotStarted, free_port, server
+from bench.servers import free_port, server
 from bench.systems import System, cores, kairos_command, side_by_side
 
 SYSTEMS = {"direct": "direct", "vllm-router": "vllm-router", "kairos": "Kairos"}
 ROUNDS, QUICK_ROUNDS = 5, 2
-RESULTS = report.RESULTS
 
 
-async def measure(console: Console, rounds: int) -> list[Figure]:
+async def measure(console: Console, quick: bool) -> list[Figure]:
     async with side_by_side(console) as made:
-        values = await run_rounds(made.systems, made.control, console, rounds)
+        values = await run_rounds(
+            made.systems, made.control, console, QUICK_ROUNDS if quick else ROUNDS
+        )
         console.print("leaving the queue")
         delays = await leave_the_queue(made.engines[0], made.control)
         queued = report.percentile(delays, 99)
@@ -88,19 +87,7 @@ def figures(values: dict[str, dict[str, list[float]]]) -> list[Figure]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(prog="python -m bench.gateway", description=__doc__)
-    parser.add_argument("--quick", action="store_true", help="two rounds, kept nowhere")
-    arguments = parser.parse_args()
-    console = report.console()
-    try:
-        found = uvloop.run(measure(console, QUICK_ROUNDS if arguments.quick else ROUNDS))
-    except* (NotStarted, load.Broken) as group:
-        sys.exit(f"bench: {group.exceptions[0]}")
-    except* KeyboardInterrupt:
-        sys.exit(130)
-    if not arguments.quick:
-        rows.keep(found, "gateway")
-    report.show(found, console, SYSTEMS)
+    Bench("gateway", __doc__, SYSTEMS, "two rounds").of_servers(measure)
 
 
 if __name__ == "__main__":

@@ -6,7 +6,6 @@ instances hold their first calls until all others wait. Keeps its figures (`benc
 40 s. `--quick`: 1,000 calls, 5 s, not kept.
 """
 
-import argparse
 import asyncio
 import sys
 import tempfile
@@ -14,13 +13,13 @@ import time
 from pathlib import Path
 
 import msgspec
-import uvloop
 from rich.console import Console
 
-from bench import load, report, rows, talk
+from bench import load, report, talk
 from bench.asking import told
+from bench.command import Bench
 from bench.report import Figure
-from bench.servers import NotStarted, Server, server
+from bench.servers import Server, server
 from bench.systems import free_ports, kairos_command, take_core, upstream_command
 from bench.upstream import Mode
 from kairos.live.process import allow_many_connections
@@ -64,7 +63,9 @@ class Load:
                 number += self._clients
 
 
-async def measure(console: Console, waiting: int, seconds: float) -> list[Figure]:
+async def measure(console: Console, quick: bool) -> list[Figure]:
+    waiting = QUICK_WAITING if quick else WAITING
+    seconds = QUICK_SECONDS if quick else SECONDS
     system_core, rest_core = take_core(console)
     allow_many_connections()
     *engines, port = free_ports(INSTANCES + 1)
@@ -143,25 +144,7 @@ def _figure(name: str, value: float, unit: str, target: float | None) -> Figure:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(prog="python -m bench.health", description=__doc__)
-    parser.add_argument("--quick", action="store_true", help="1,000 calls, 5 s; kept nowhere")
-    quick = parser.parse_args().quick
-    console = report.console()
-    try:
-        found = uvloop.run(
-            measure(
-                console,
-                QUICK_WAITING if quick else WAITING,
-                QUICK_SECONDS if quick else SECONDS,
-            )
-        )
-    except* (NotStarted, load.Broken, TimeoutError) as group:
-        sys.exit(f"bench: {group.exceptions[0]!r}")
-    except* KeyboardInterrupt:
-        sys.exit(130)
-    if not quick:
-        rows.keep(found, "health")
-    report.show(found, console, SYSTEMS)
+    Bench("health", __doc__, SYSTEMS, "1,000 calls, 5 s").of_servers(measure)
 
 
 if __name__ == "__main__":

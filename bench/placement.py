@@ -10,11 +10,8 @@ decided whose turn it is, `bench.learning` tells.
 bench/results.json, unless quick; takes five minutes.
 """
 
-import argparse
-import os
 import re
 import statistics
-import sys
 import time
 from collections.abc import Iterable
 from itertools import product
@@ -22,7 +19,8 @@ from itertools import product
 import msgspec
 from rich.console import Console
 
-from bench import report, rows
+from bench import report
+from bench.command import Bench
 from bench.placement_overload import Overload
 from bench.placement_pool import Pool, Rooms, Size
 from bench.report import Figure
@@ -31,7 +29,6 @@ from kairos.dispatcher.room import Room
 from kairos.live.process import collect_less_often
 from kairos.model import Request
 
-ONE_CORE = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
 ROOMS: dict[Rooms, str] = {"all": "room on all", "half": "room on half", "none": "room on none"}
 PREFIXES = {True: "with prefixes", False: "without prefixes"}
 OURS = ("kairos",)  # the one for which there is a target, and which is measured in all cases
@@ -143,9 +140,8 @@ def measures(taken_us: list[float]) -> dict[str, float]:
     }
 
 
-def measure(console: Console, course: Course) -> Values:
-    if os.getloadavg()[0] > 1:
-        console.print("the machine is busy with something else: figures will be noisy")
+def measure(console: Console, quick: bool) -> list[Figure]:
+    course = QUICK if quick else WHOLE
     values: Values = {}
     for number in range(course.rounds):
         console.print(f"round {number + 1} of {course.rounds}")
@@ -166,7 +162,7 @@ def measure(console: Console, course: Course) -> Values:
         ]
         for name, rounds in (item for each in found for item in each.items()):
             values.setdefault(name, []).extend(rounds)
-    return values
+    return figures(values)
 
 
 def figures(values: Values) -> list[Figure]:
@@ -197,17 +193,7 @@ def _target_us(name: str) -> float | None:
 
 
 def main() -> None:
-    if not ONE_CORE.items() <= os.environ.items():  # numpy's libraries read them as they load
-        command = [sys.executable, "-m", "bench.placement", *sys.argv[1:]]
-        os.execve(sys.executable, command, os.environ | ONE_CORE)
-    parser = argparse.ArgumentParser(prog="python -m bench.placement", description=__doc__)
-    parser.add_argument("--quick", action="store_true", help="few decisions on a small pool")
-    arguments = parser.parse_args()
-    console = report.console()
-    found = figures(measure(console, QUICK if arguments.quick else WHOLE))
-    if not arguments.quick:
-        rows.keep(found, "placement")
-    report.show(found, console, MEASURES)
+    Bench("placement", __doc__, MEASURES, "few decisions on a small pool").on_one_core(measure)
 
 
 if __name__ == "__main__":

@@ -8,19 +8,15 @@ rounds by turns. Keeps its figures (`bench/rows.py`); takes half a minute. `--qu
 kept.
 """
 
-import argparse
-import subprocess
-import sys
 import tempfile
 import time
-from pathlib import Path
 
-import uvloop
 from rich.console import Console
 
-from bench import load, report, rows, talk
+from bench import load, report, talk
+from bench.command import Bench
 from bench.report import Figure
-from bench.servers import NotStarted, Server, server
+from bench.servers import Server, server
 from bench.systems import MANY, free_ports, kairos_command, upstream_command, warm_up
 from bench.upstream import Mode
 
@@ -40,20 +36,15 @@ GAIN_TARGET = 1.7
 Values = dict[str, list[float]]
 
 
-def has_workers() -> bool:
-    program = f"{Path(sys.executable).parent}/kairos"
-    told = subprocess.run([program, "serve", "--help"], capture_output=True, text=True, check=True)
-    return "--workers" in told.stdout
-
-
-async def measure(console: Console, rounds: int) -> Values:
+async def measure(console: Console, quick: bool) -> list[Figure]:
     values: Values = {}
+    rounds = QUICK_ROUNDS if quick else ROUNDS
     for number in range(rounds):
         for workers in WORKERS:
             console.print(f"round {number + 1} of {rounds}: --workers {workers}")
             for name, value in (await one_round(workers)).items():
                 values.setdefault(name, []).append(value)
-    return values
+    return figures(values)
 
 
 async def one_round(workers: int) -> dict[str, float]:
@@ -124,22 +115,7 @@ def _figure(name: str, each: list[float]) -> Figure:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(prog="python -m bench.workers", description=__doc__)
-    parser.add_argument("--quick", action="store_true", help="one round; kept nowhere")
-    quick = parser.parse_args().quick
-    console = report.console()
-    if not has_workers():
-        console.print("bench.workers: skipped, since `kairos serve` has no --workers")
-        return
-    try:
-        found = figures(uvloop.run(measure(console, QUICK_ROUNDS if quick else ROUNDS)))
-    except* (NotStarted, load.Broken, TimeoutError) as group:
-        sys.exit(f"bench: {group.exceptions[0]!r}")
-    except* KeyboardInterrupt:
-        sys.exit(130)
-    if not quick:
-        rows.keep(found, "workers")
-    report.show(found, console, SYSTEMS)
+    Bench("workers", __doc__, SYSTEMS, "one round").of_servers(measure)
 
 
 if __name__ == "__main__":
