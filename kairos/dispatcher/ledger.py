@@ -79,7 +79,7 @@ class Ledger:
         self.instances[instance.id] = instance
         self._serving.clear()
         self._find_smallest()
-        self._flights.setdefault(instance.id, Flight())
+        self._flight_there(instance.id)
         self.prefixes.join(instance)
         self._changed(instance.id)
 
@@ -242,11 +242,10 @@ class Ledger:
         computed = request.prompt_tokens - cached
         prefill_us = speed.prefill_us(computed) if speed is not None else 0
         until = at + int(_PATIENCE * prefill_us)
-        self._flights.setdefault(instance_id, Flight()).add(
+        known = self.lengths.completion_tokens(request)
+        self._flight_there(instance_id).add(
             request.id,
-            curve=self.curves.take(
-                self.lengths.kind(request), request, self.lengths.completion_tokens(request)
-            ),
+            curve=self.curves.take(self.lengths.kind(request), request, known),
             prompt=request.prompt_tokens,
             begun_at=at,
             lasts_us=self.lasts_us(request),
@@ -258,6 +257,12 @@ class Ledger:
         self._prompt_tokens[instance_id] = self._prompt_tokens.get(instance_id, 0) + computed
         self._last_booking[instance_id] = next(self._bookings)
         self._changed(instance_id)
+
+    def _flight_there(self, instance_id: str) -> Flight:
+        flight = self._flights.get(instance_id)
+        if flight is None:
+            flight = self._flights[instance_id] = Flight()
+        return flight
 
     def lasts_us(self, request: Request) -> float:
         """How long calls like this one take most often (kairos paper, 6)."""

@@ -24,8 +24,10 @@ class Room:
         tried: Tried = _NOWHERE,
     ) -> None:
         busy = ledger.busy(at)
-        self.instances = [each for each in instances if each.id not in busy]
-        self._busy = [each for each in instances if each.id in busy]
+        self.instances, self._busy = instances, list[Instance]()
+        if busy:
+            self.instances = [each for each in instances if each.id not in busy]
+            self._busy = [each for each in instances if each.id in busy]
         self._ledger, self._placement, self._at, self._tried = ledger, placement, at, tried
         self._headroom: float | None = None  # not looked at yet
         self._chosen: tuple[str, Instance] | None = None
@@ -47,7 +49,7 @@ class Room:
         self._chosen = None if chosen is None else (request.id, chosen)
         return chosen
 
-    def _able(self, request: Request) -> list[Instance]:
+    def _able(self, request: Request) -> Sequence[Instance]:
         """Those that could hold it if nothing else ran there."""
         if request.prompt_tokens <= self._ledger.smallest and request.id not in self._tried:
             return self.instances

@@ -6,9 +6,9 @@ and its streaming response does not notice a client that leaves before the first
 
 import logging
 import re
-import uuid
 from collections.abc import Callable, MutableMapping
 from functools import partial
+from secrets import token_hex
 from typing import Any
 
 from fastapi import FastAPI
@@ -266,7 +266,7 @@ def _other_id(taken: str, headers: dict[bytes, bytes]) -> str:
 
 
 def _new_id() -> str:
-    return f"req-{uuid.uuid4().hex}"
+    return f"req-{token_hex(16)}"
 
 
 def _model(name: str) -> dict[str, object]:
