@@ -138,6 +138,16 @@ def _figure(name: str, rounds: list[dict[str, float]], course: Course) -> Figure
     )
 
 
+def shown() -> list[str]:
+    """Names of the figures for the documentation."""
+    pools = [
+        POOL.format(placement, size.instances, size.running, size.waiting)
+        for size in WHOLE.sizes
+        for placement in PLACEMENTS
+    ]
+    return [*(RATE.format(pool) for pool in pools), LONGEST.format(pools[-2]), MEMORY]
+
+
 def main() -> None:
     Bench("brain", __doc__, MEASURES, "few calls on small pools").on_one_core(measure)
 

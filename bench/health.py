@@ -143,6 +143,11 @@ def _figure(name: str, value: float, unit: str, target: float | None) -> Figure:
     return Figure(name=name, value=spread.median, unit=unit, target=target, detail=detail)
 
 
+def shown() -> list[str]:
+    """Names of the figures for the documentation."""
+    return [HEALTH.format(50), HEALTH.format(99), ENDED]
+
+
 def main() -> None:
     Bench("health", __doc__, SYSTEMS, "1,000 calls, 5 s").of_servers(measure)
 

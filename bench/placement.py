@@ -192,6 +192,20 @@ def _target_us(name: str) -> float | None:
     return DRAIN_US.get(int(found[1])) if name.endswith(OUTCOMES[1]) else None
 
 
+def shown() -> list[str]:
+    """Names of the figures for the documentation: those that have a target, and a few beside."""
+    sizes = [size for size in (*WHOLE.smaller, WHOLE.size) if size.instances in DECISION_US]
+    cases = [(size.instances, size.running, ROOMS["all"], PREFIXES[True]) for size in sizes]
+    return [
+        *(DECISION.format(OURS[0], *case) for case in cases),
+        *(
+            DRAIN.format(OURS[0], size.instances, size.running, WHOLE.waiting, outcome)
+            for size in WHOLE.crowded
+            for outcome in OUTCOMES
+        ),
+    ]
+
+
 def main() -> None:
     Bench("placement", __doc__, MEASURES, "few decisions on a small pool").on_one_core(measure)
 

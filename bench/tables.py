@@ -14,7 +14,18 @@ from pathlib import Path
 
 import msgspec
 
-from bench import bus, bus_calls, learning, messages, scenarios, simulation
+from bench import (
+    brain,
+    bus,
+    bus_calls,
+    health,
+    learning,
+    messages,
+    placement,
+    scenarios,
+    simulation,
+    workers,
+)
 from bench.code import ROOT, code_of
 from bench.report import Spread
 from bench.rows import Row, read
@@ -24,6 +35,8 @@ _BLOCK = re.compile(r"(<!-- bench:([a-z]+) -->\n)(.*?)(<!-- /bench -->)", re.DOT
 _LARGER = {"us": ("ms", 1_000.0), "ms": ("s", 1_000.0)}
 _UNITS = {"us": "µs", "/s": "per second", "1,000 tokens/s": "thousand"}
 PAPER = "the paper"
+RATIO = "Kairos, times vllm-router"
+MEAN_P99 = {"mean": "mean", "p99": "p99"}
 
 
 class Table(msgspec.Struct, frozen=True):
@@ -35,7 +48,12 @@ class Table(msgspec.Struct, frozen=True):
 
 TABLES = {
     "gateway": Table(
-        {"direct": "engines alone", "vllm-router": "vllm-router", "kairos": "Kairos"},
+        {
+            "direct": "engines alone",
+            "vllm-router": "vllm-router",
+            "kairos": "Kairos",
+            RATIO: "ratio",
+        },
         [name for name, _, _ in scenarios.FIGURES if name != scenarios.LATENCY],
     ),
     "learning": Table(
@@ -60,6 +78,10 @@ TABLES = {
         ],
     ),
     "simulation": Table({"kairos": "Kairos"}, [name for name, *_ in simulation.FIGURES]),
+    "placement": Table(MEAN_P99, placement.shown()),
+    "brain": Table(MEAN_P99, brain.shown()),
+    "health": Table({"kairos": "Kairos"}, health.shown()),
+    "workers": Table({"kairos": "Kairos"}, workers.shown()),
 }
 
 
@@ -91,12 +113,15 @@ def table(wanted: Table, rows: Sequence[Row]) -> str:
 
 
 def _cells(row: Row, columns: Mapping[str, str]) -> list[str]:
-    return [
-        (quantity(row.reference, row.unit) if row.reference is not None else "")
-        if column == PAPER
-        else _spread(row.spread.get(column), row.unit)
-        for column in columns
-    ]
+    return [_cell(row, column) for column in columns]
+
+
+def _cell(row: Row, column: str) -> str:
+    if column == PAPER:
+        return quantity(row.reference, row.unit) if row.reference is not None else ""
+    if column == RATIO:
+        return _short(row.value / row.reference) if row.value and row.reference else ""
+    return _spread(row.spread.get(column), row.unit)
 
 
 def _spread(told: Spread | None, unit: str) -> str:

@@ -128,6 +128,12 @@ def _figure(name: str, each: list[float]) -> Figure:
     )
 
 
+def shown() -> list[str]:
+    """Names of the figures for the documentation."""
+    capacities = [CAPACITY.format(_named(workers)) for workers in WORKERS]
+    return [*capacities, *(GAIN.format(_named(workers)) for workers in GAINS)]
+
+
 def main() -> None:
     Bench("workers", __doc__, SYSTEMS, "one round").of_servers(measure)
 
