@@ -9,8 +9,7 @@ from bench.brain_pool import Brain, Size
 
 @pytest.fixture(scope="module")
 def figures():
-    found = brain.figures(brain.measure(Console(quiet=True), brain.QUICK), brain.QUICK)
-    return {each.name: each for each in found}
+    return {each.name: each for each in brain.measure(Console(quiet=True), quick=True)}
 
 
 def test_each_pool_is_measured_with_each_placement_and_the_hardest_of_ours_has_the_target(figures):

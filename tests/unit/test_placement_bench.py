@@ -14,10 +14,7 @@ SIZE = placement.QUICK.size
 
 @pytest.fixture(scope="module")
 def figures():
-    return {
-        each.name: each
-        for each in placement.figures(placement.measure(Console(quiet=True), placement.QUICK))
-    }
+    return {each.name: each for each in placement.measure(Console(quiet=True), quick=True)}
 
 
 def test_every_placement_is_measured_and_ours_in_every_case(figures):
