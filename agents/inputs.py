@@ -15,7 +15,7 @@ from typing import Any, Literal, NamedTuple
 import msgspec
 
 from kairos.errors import InvalidFile, SetupError
-from kairos.live.traces import fetched
+from kairos.tools.traces import fetched
 
 App = Literal["qa", "rg", "cg"]
 Kind = Literal["mathematics", "humanities"]

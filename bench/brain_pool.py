@@ -33,9 +33,9 @@ from kairos.events import (
     WorkflowEnded,
 )
 from kairos.learner import Learner
-from kairos.live.factlog import FactLog
-from kairos.live.store import LearntStore
-from kairos.live.telemetry import Telemetry
+from kairos.live.observers.fact_log import FactLog
+from kairos.live.observers.store import LearntStore
+from kairos.live.observers.telemetry import Telemetry
 from kairos.model import PREFIX_MARKS, SECOND, Instance, Request
 from kairos.orchestrator.orchestrator import Orchestrator
 from kairos.runtime import Runtime

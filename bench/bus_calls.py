@@ -16,9 +16,9 @@ from bench.scenarios import Measured
 from bench.servers import Server
 from bench.upstream import HOST, MODEL
 from kairos.agent import LLM
-from kairos.live.bus_llm import BusLLM
-from kairos.live.kafka.connection import Connection
-from kairos.live.llm import HttpLLM
+from kairos.live.kafka.cluster import KafkaCluster
+from kairos.live.llm.bus import BusLLM
+from kairos.live.llm.http import HttpLLM
 
 CONCURRENCY = 32
 WARM_UP = 200
@@ -114,7 +114,7 @@ class Callers:
 
 @asynccontextmanager
 async def callers(
-    connection: Connection, names: Names, serves: Mapping[str, Server]
+    connection: KafkaCluster, names: Names, serves: Mapping[str, Server]
 ) -> AsyncIterator[Callers]:
     """They have called for a while."""
     async with (

@@ -15,9 +15,9 @@ from bench import chain, overload
 from bench.servers import NotStarted, Server, free_port, listens, server
 from bench.systems import MANY, kairos_command
 from bench.upstream import HOST, MODEL
-from kairos.live.bus_llm import reply_topic
-from kairos.live.kafka.connection import Connection, parse_bus
+from kairos.live.kafka.cluster import KafkaCluster, parse_bus
 from kairos.live.kafka.topics import ensure
+from kairos.live.llm.bus import reply_topic
 from kairos.topics import DEAD_LETTERS, RESULTS, inbox
 
 SCRIPT = Path(__file__).parents[1] / "scripts" / "kafka.sh"
@@ -40,7 +40,7 @@ class Names:
 
 
 @asynccontextmanager
-async def broker(core: int | None) -> AsyncIterator[Connection]:
+async def broker(core: int | None) -> AsyncIterator[KafkaCluster]:
     """The Kafka that the environment names; else one on this core, which ends with the block, and
     what it holds with it.
 
@@ -61,11 +61,11 @@ async def broker(core: int | None) -> AsyncIterator[Connection]:
                 await stack.enter_async_context(server(command, port, core, listens))
             except NotStarted as error:
                 raise NotStarted(f"{error}Or name one: {GIVEN}=kafka://HOST:PORT") from None
-            yield Connection(servers=f"{HOST}:{port}")
+            yield KafkaCluster(servers=f"{HOST}:{port}")
 
 
 @asynccontextmanager
-async def topics(connection: Connection, names: Names) -> AsyncIterator[None]:
+async def topics(connection: KafkaCluster, names: Names) -> AsyncIterator[None]:
     """Those that are the run's own go at the end.
 
     Raises:
@@ -92,7 +92,7 @@ async def engines(core: int | None) -> AsyncIterator[list[int]]:
 
 @asynccontextmanager
 async def serving(
-    connection: Connection, pool: str, ports: Sequence[int], core: int | None
+    connection: KafkaCluster, pool: str, ports: Sequence[int], core: int | None
 ) -> AsyncIterator[Mapping[str, Server]]:
     """Two `kairos serve` before the same engines: `memory` without a bus, `http` on Kafka."""
     buses = {"memory": ["memory"], "http": [f"kafka://{connection.servers}", "--pool", pool]}
@@ -109,7 +109,7 @@ async def serving(
 
 @asynccontextmanager
 async def agents(
-    connection: Connection, app: str, engine: int, core: int | None
+    connection: KafkaCluster, app: str, engine: int, core: int | None
 ) -> AsyncIterator[Server]:
     """Those of `chain`. They make no LLM calls, but want to be told whom they would ask."""
     kairos = f"{Path(sys.executable).parent}/kairos"

@@ -10,34 +10,30 @@ from pathlib import Path
 ROOT = Path(__file__).parents[1]
 
 _BRAIN = (
-    *("admission.py", "balancer.py", "calls.py", "events.py", "learnt.py", "model.py"),
-    *("position.py", "dispatcher", "scheduler"),
+    *("admission.py", "balancer.py", "call_tracker.py", "events.py", "learnt.py", "model.py"),
+    *("workflow_tracker.py", "dispatcher", "scheduler"),
 )
 _LEARNING = ("learner.py", "orchestrator")
+# What a call passes through in the live service.
+_CALL = (
+    *("runtime.py", "live/process", "live/request", "live/proxy", "live/frontend", "live/engines"),
+    *("live/observers", "live/control", "live/service.py"),
+)
 # By the bench: what of `kairos/` its figures depend on, files and directories.
 MEASURED: Mapping[str, tuple[str, ...]] = {
-    "gateway": (*_BRAIN, *_LEARNING, "runtime.py", "live/*.py", "live/identity"),
-    "bus": (*_BRAIN, "runtime.py", "agent.py", "live/*.py", "live/kafka", "live/pool"),
+    "gateway": (*_BRAIN, *_LEARNING, *_CALL),
+    "bus": (*_BRAIN, *_CALL, "agent.py", "live/bus", "live/llm", "live/kafka", "live/pool"),
     "ranks": ("learnt.py", "live/kafka"),
-    "learning": ("learner.py", "learnt.py", "position.py", "orchestrator", "scheduler"),
+    "learning": ("learner.py", "learnt.py", "workflow_tracker.py", "orchestrator", "scheduler"),
     "placement": (*_BRAIN,),
     "brain": (*_BRAIN, *_LEARNING),
-    "identity": ("live/identity", "../client/kairos_client"),
+    "identity": ("live/request/identity", "../client/kairos_client"),
     "simulation": (*_BRAIN, *_LEARNING, "sim", "workload"),
-    "health": (*_BRAIN, *_LEARNING, "runtime.py", "live/*.py", "live/identity"),
-    "workers": (
-        *(*_BRAIN, *_LEARNING, "runtime.py"),
-        *("live/*.py", "live/identity", "live/workers"),
-    ),
+    "health": (*_BRAIN, *_LEARNING, *_CALL),
+    "workers": (*_BRAIN, *_LEARNING, *_CALL, "live/workers"),
 }
-# Modules in `kairos/live` that no call passes through: commands of their own.
-_BESIDE = {
-    f"kairos/live/{name}.py"
-    for name in (
-        *("calibrate", "engine_probe", "observe", "llama", "vllm", "traces", "export"),
-        *("recording", "replay", "replay_client", "replay_text", "replayed"),
-    )
-}
+# Modules that no call passes through: engines as processes of their own.
+_BESIDE = {f"kairos/live/engines/{name}.py" for name in ("llama", "vllm")}
 _DOCUMENTED = ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
 
 

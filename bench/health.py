@@ -22,7 +22,7 @@ from bench.report import Figure
 from bench.servers import Server, server
 from bench.systems import free_ports, kairos_command, take_core, upstream_command
 from bench.upstream import Mode
-from kairos.live.process import allow_many_connections
+from kairos.live.process.tuning import allow_many_connections
 
 INSTANCES = 64
 SEQS = 2  # calls that each runs at once

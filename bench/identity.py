@@ -17,12 +17,12 @@ from rich.console import Console
 
 from bench import report, rows
 from bench.report import Figure
-from kairos.live.access import Caller
-from kairos.live.identity.aliases import Aliases
-from kairos.live.identity.conversation import prompt_of
-from kairos.live.identity.inference import Inference
-from kairos.live.identity.ladder import identity_of
-from kairos.live.process import collect_less_often
+from kairos.live.process.tuning import collect_less_often
+from kairos.live.request.access import Caller
+from kairos.live.request.identity.aliases import Aliases
+from kairos.live.request.identity.conversation import prompt_of
+from kairos.live.request.identity.inference import Inference
+from kairos.live.request.identity.resolve import identity_of
 from kairos_client.context import Identity, current
 from kairos_client.hooks import name_call
 

@@ -23,12 +23,12 @@ from kairos.learner import Learner
 from kairos.learnt import AgentProfile
 from kairos.model import SECOND, Request
 from kairos.orchestrator.orchestrator import Orchestrator
-from kairos.orchestrator.profiles import Profiles, Sample
-from kairos.position import Position, features
-from kairos.scheduler.knowledge import Knowledge
+from kairos.orchestrator.profiles import CallSample, Profiles
 from kairos.scheduler.policies import POLICIES
 from kairos.scheduler.queue import WaitQueue
 from kairos.scheduler.ranking import Ranking
+from kairos.scheduler.work_estimates import WorkEstimates
+from kairos.workflow_tracker import Position, features
 
 ROUNDS = 5
 ONE_CORE = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
@@ -97,13 +97,13 @@ class Agents:
         self._random = Random(seed)
         self._means_us = [self._random.lognormvariate(14, 1) for _ in range(number)]
 
-    def calls(self, number: int) -> list[Sample]:
+    def calls(self, number: int) -> list[CallSample]:
         return [self.call(self._random.randrange(len(self._means_us))) for _ in range(number)]
 
-    def call(self, agent: int) -> Sample:
+    def call(self, agent: int) -> CallSample:
         random = self._random
         took_us = int(self._means_us[agent] * random.lognormvariate(0, 0.5)) + 1
-        return Sample(
+        return CallSample(
             key=("tenant", f"app{agent % 50}", f"agent{agent}"),
             position=Position(
                 stage=random.randrange(8),
@@ -187,7 +187,7 @@ def orchestrating(seed: int) -> dict[str, float]:
     return {FACT: cpu_us(work, len(records))}
 
 
-def facts(calls: list[Sample]) -> list[Record]:
+def facts(calls: list[CallSample]) -> list[Record]:
     """Each workflow calls one agent after the other; `OPEN` workflows take turns."""
     records = []
     for n, call in enumerate(calls):
@@ -228,7 +228,7 @@ class Queue:
         made = Ranking()
         made.update(found)
         self.learnt = ProfilesLearnt(tuple(found), tuple(models), tuple(made.ranks()))
-        self.knowledge = Knowledge()
+        self.knowledge = WorkEstimates()
         self.knowledge.learn(self.learnt)
         self.queue = WaitQueue(POLICIES["kairos"](self.knowledge), self.knowledge, count())
         self._at = count()

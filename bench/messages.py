@@ -11,9 +11,9 @@ from unittest import mock
 from bench.load import Broken
 from bench.report import percentile
 from bench.scenarios import Measured
-from kairos.live.bus import MemoryBus
+from kairos.live.bus.memory import MemoryBus
 from kairos.live.kafka.bus import KafkaBus
-from kairos.live.kafka.connection import Connection
+from kairos.live.kafka.cluster import KafkaCluster
 from kairos.live.kafka.transactions import Transactions
 from kairos.ports import Bus, Message, Outgoing
 
@@ -152,7 +152,7 @@ async def measure(relay: Relay, trips: int, messages: int) -> Measured:
 
 @asynccontextmanager
 async def relays(
-    connection: Connection, inboxes: Sequence[str]
+    connection: KafkaCluster, inboxes: Sequence[str]
 ) -> AsyncIterator[Mapping[str, Relay]]:
     """By the bus that they use. They have worked for a while."""
     async with KafkaBus(connection) as bus, asyncio.TaskGroup() as agents:

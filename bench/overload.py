@@ -12,7 +12,7 @@ from bench.scenarios import Measured
 from bench.servers import Server
 from kairos.agent import Application, read_result, submit
 from kairos.live.kafka.bus import KafkaBus
-from kairos.live.kafka.connection import Connection
+from kairos.live.kafka.cluster import KafkaCluster
 from kairos.live.kafka.tail import Tail
 from kairos.topics import RESULTS
 
@@ -114,7 +114,7 @@ class Overload:
             await asyncio.sleep(0.01)
 
 
-async def overload(connection: Connection, app: str, agents: Server, seconds: float) -> Measured:
+async def overload(connection: KafkaCluster, app: str, agents: Server, seconds: float) -> Measured:
     """Publish, for so long, `TIMES` what the agents can do, then wait until they have done it.
 
     Raises:

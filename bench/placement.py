@@ -24,9 +24,9 @@ from bench.command import Bench
 from bench.placement_overload import Overload
 from bench.placement_pool import Pool, Rooms, Size
 from bench.report import Figure
+from kairos.dispatcher.available import AvailableInstances
 from kairos.dispatcher.placements import PLACEMENTS, Placement
-from kairos.dispatcher.room import Room
-from kairos.live.process import collect_less_often
+from kairos.live.process.tuning import collect_less_often
 from kairos.model import Request
 
 ROOMS: dict[Rooms, str] = {"all": "room on all", "half": "room on half", "none": "room on none"}
@@ -83,7 +83,9 @@ Values = dict[str, list[dict[str, float]]]  # by name of the figure, of each rou
 def decide(pool: Pool, placement: Placement, request: Request, at: int) -> float:
     """What the balancer does once it is the request's turn; CPU time in us."""
     began = time.process_time_ns()
-    Room(pool.ledger.serving(request.model), pool.ledger, placement, at).choose(request)
+    AvailableInstances(pool.ledger.serving(request.model), pool.ledger, placement, at).choose(
+        request
+    )
     took_us = (time.process_time_ns() - began) / 1e3
     placement.forget_reservation()
     return took_us

@@ -18,7 +18,7 @@ from kairos.dispatcher.ledger import Ledger
 from kairos.events import Finished, InstanceStatus, ProfilesLearnt
 from kairos.learnt import QUANTILES, AgentProfile, Distribution
 from kairos.model import PREFIX_MARKS, SECOND, Instance, Request
-from kairos.scheduler.knowledge import Knowledge
+from kairos.scheduler.work_estimates import WorkEstimates
 
 AGENTS = 12
 WORKFLOWS = 3_000  # open at the same time
@@ -138,7 +138,7 @@ class Pool:
     def __init__(self, size: Size, rooms: Rooms, seed: int, *, prefixes: bool) -> None:
         self.at = START
         self.calls = Calls(seed, prefixes=prefixes)
-        self.lengths = Knowledge()
+        self.lengths = WorkEstimates()
         self.lengths.learn(self.calls.learnt())
         self.ledger = Ledger(self.lengths)
         self._random = Random(seed)

@@ -23,7 +23,7 @@ from kairos.dispatcher.placements import LeastKv
 from kairos.errors import KairosError
 from kairos.events import ProfilesLearnt
 from kairos.learnt import QUANTILES, AgentProfile, AgentRank, Distribution
-from kairos.live.kafka.connection import Connection
+from kairos.live.kafka.cluster import KafkaCluster
 from kairos.live.kafka.producer import Producer
 from kairos.live.kafka.profiles import follow, publish
 from kairos.live.kafka.topics import ensure
@@ -63,7 +63,7 @@ def learnt(app: str, agents: int) -> ProfilesLearnt:
     return ProfilesLearnt(tuple(profiles), ranks=tuple(ranks))
 
 
-async def ready_ms(connection: Connection, agents: int) -> float:
+async def ready_ms(connection: KafkaCluster, agents: int) -> float:
     balancer = Balancer(POLICIES["wasserstein-mds"], LeastKv)
     began = time.perf_counter()
     async with aclosing(follow(connection)) as published:

@@ -104,7 +104,7 @@ def _taken_ns() -> tuple[int, int]:
 def main() -> None:
     path, *arguments = sys.argv[1:]
     sys.argv = ["kairos", *arguments]
-    from kairos.cli import main as kairos
+    from kairos.cli.main import main as kairos
 
     Sampler(Path(path)).start()
     kairos()

@@ -31,8 +31,8 @@ from kairos.dispatcher.placements import LeastKv
 from kairos.errors import KairosError
 from kairos.model import SECOND
 from kairos.scheduler.policies import POLICIES
-from kairos.sim.engine.calls import EngineStats
-from kairos.sim.engine.engine import Engine
+from kairos.sim.engine.engine import ModelledEngine
+from kairos.sim.engine.engine_calls import EngineStats
 from kairos.sim.engine.profile import EngineProfile
 from kairos.sim.engine.profiles import profile
 from kairos.sim.users import engine_call
@@ -78,7 +78,7 @@ def engines_alone(
     calls = [(each.at_us, engine_call(each.workflow, 0, each.workflow.id)) for each in submitted]
     gc.collect()
     started = time.process_time()
-    engines = [Engine(engine) for _ in range(number)]
+    engines = [ModelledEngine(engine) for _ in range(number)]
     for place, (at_us, call) in enumerate(calls):
         engines[place % number].add(call, at_us)
         engines[place % number].advance(at_us)
@@ -90,7 +90,7 @@ def engines_alone(
     return seconds, EngineStats(*totals)
 
 
-def _counts(engine: Engine) -> tuple[int, ...]:
+def _counts(engine: ModelledEngine) -> tuple[int, ...]:
     return tuple(getattr(engine.stats, name) for name in EngineStats.__struct_fields__)
 
 

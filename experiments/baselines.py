@@ -6,17 +6,17 @@ from functools import partial
 from statistics import NormalDist
 
 from experiments.program_scheduling import program_scheduling
+from kairos.digest import digest
 from kairos.dispatcher.ledger import Ledger
 from kairos.dispatcher.placements import PLACEMENTS, Placement
 from kairos.dispatcher.slots import TimeSlot
 from kairos.model import SECOND, Request
-from kairos.position import workflow_key
-from kairos.scheduler.knowledge import Knowledge
-from kairos.scheduler.policies import POLICIES, Kairos, Key, Policy
+from kairos.scheduler.policies import POLICIES, Key, LeastWorkLeft, Policy
+from kairos.scheduler.work_estimates import WorkEstimates
 from kairos.sim.engine.profile import EngineProfile
 from kairos.sim.oracle import KnownLengths, Srpt
-from kairos.sim.script import digest
 from kairos.sim.world import token_us
+from kairos.workflow_tracker import workflow_key
 from kairos.workload.workflows import Submission, Workflow
 
 DEFAULT = "kairos"
@@ -36,7 +36,7 @@ def slotted(slot_s: float) -> str:
     return f"time-slot of {slot_s:g} s"
 
 
-MakePolicy = Callable[[Knowledge], Policy]
+MakePolicy = Callable[[WorkEstimates], Policy]
 MakePlacement = Callable[[Ledger], Placement]
 
 
@@ -69,7 +69,7 @@ class AyoPublished:
     with most stages to come. Deviation: calls that run count for when it came, too, and stages are
     those that its agent had to come on average, learnt."""
 
-    def __init__(self, knowledge: Knowledge) -> None:
+    def __init__(self, knowledge: WorkEstimates) -> None:
         self._knowledge = knowledge
 
     def key(self, request: Request) -> Key:
@@ -85,11 +85,11 @@ class AyoPublished:
         return None
 
 
-class Misjudging(Kairos):
+class Misjudging(LeastWorkLeft):
     """Takes what is left of each workflow for so many times as much or as little, log-normally; of
     a workflow always by the same factor, drawn from its name."""
 
-    def __init__(self, times: float, knowledge: Knowledge) -> None:
+    def __init__(self, times: float, knowledge: WorkEstimates) -> None:
         super().__init__(knowledge)
         self._levels = math.log(times) / math.log(self.LEVEL)
 

@@ -54,7 +54,7 @@ from experiments.fidelity_errors import capacity_per_s, compare, median_error
 from experiments.fidelity_model import simulate
 from experiments.fidelity_real import play
 from experiments.report import RESULTS, add_figures, commit, write_rows
-from kairos.calls import CallRow
+from kairos.call_tracker import CallRow
 from kairos.errors import KairosError
 from kairos.sim.engine.profile import EngineProfile
 

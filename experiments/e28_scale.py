@@ -29,7 +29,7 @@ from kairos.sim.engine.profiles import profile
 from kairos.sim.plan import instance_id
 from kairos.sim.world import World
 from kairos.workload import arrivals
-from kairos.workload.application import TASK, Agent, Application, Next, TaskKind, generate
+from kairos.workload.application import TASK, Agent, GenerativeApplication, Next, TaskKind, generate
 from kairos.workload.scenario import mixed
 
 INSTANCES, APPS, AGENTS, WORKFLOWS, QUICK_PART = 64, 100, 10, 100_000, 50
@@ -96,7 +96,7 @@ def measure(quick: bool) -> Iterator[Row]:
     )
 
 
-def app(number: int) -> Application:
+def app(number: int) -> GenerativeApplication:
     """Ten agents in a chain; after each it may end. A shared prompt, and lengths of its own."""
     random = Random(f"app {number}")  # noqa: S311  (a workload, no secret)
     names = [f"agent-{n}" for n in range(AGENTS)]
@@ -113,7 +113,7 @@ def app(number: int) -> Application:
             next=(Next(agent=names[n + 1], probability=0.75),) if n + 1 < AGENTS else (),
         )
     task = TaskKind(name=TASK, tokens={"p0": 10, "p50": 60, "p100": 600})
-    return Application(app=f"app-{number}", entry=names[0], tasks=(task,), agents=agents)
+    return GenerativeApplication(app=f"app-{number}", entry=names[0], tasks=(task,), agents=agents)
 
 
 def _quarters(us: Sequence[float]) -> list[tuple[float, float, float]]:

@@ -3,7 +3,7 @@ virtual time, before engines of a profile."""
 
 from collections.abc import Sequence
 
-from kairos.calls import CallRow
+from kairos.call_tracker import CallRow
 from kairos.dispatcher.placements import PLACEMENTS
 from kairos.scheduler.policies import POLICIES
 from kairos.sim.engine.profile import EngineProfile

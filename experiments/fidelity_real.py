@@ -13,10 +13,10 @@ import aiohttp
 import msgspec
 
 from experiments.fidelity_cpu import Cores, Meter, cores
-from kairos.calls import CallRow
+from kairos.call_tracker import CallRow
 from kairos.errors import SetupError
-from kairos.live.replay import Replay
-from kairos.live.replayed import Replayed
+from kairos.tools.replay import Replay
+from kairos.tools.replayed import Replayed
 from kairos.workload.workflows import Submission
 
 READY_S = 30.0
@@ -97,7 +97,7 @@ async def serving(
     """`kairos serve`, once all engines have joined: its process, and where it serves. It is killed
     with the block, and with this process, however that ends."""
     process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", "kairos.demo.child", "kairos.cli", "serve"),
+        *(sys.executable, "-m", "kairos.demo.child", "kairos.cli.main", "serve"),
         *("--port=0", "--admin-port=0", *options),
         stdin=asyncio.subprocess.PIPE,
         stdout=asyncio.subprocess.PIPE,

@@ -11,7 +11,7 @@ from random import Random
 
 import msgspec
 
-from kairos.workload import Call, arrivals
+from kairos.workload import FileCall, arrivals
 from kairos.workload.workflows import Submission, Workflow, load, workflow
 
 RECORDED = Path(__file__).parents[1] / "traces" / "demo-smollm2.jsonl.gz"
@@ -19,14 +19,14 @@ SYSTEM_TOKENS = 224  # seven blocks of 32
 LONGER = 5
 APART_US = 10_000
 
-Shape = Callable[[Sequence[Call]], Sequence[Call]]
+Shape = Callable[[Sequence[FileCall]], Sequence[FileCall]]
 
 
-def as_recorded(calls: Sequence[Call]) -> Sequence[Call]:
+def as_recorded(calls: Sequence[FileCall]) -> Sequence[FileCall]:
     return calls
 
 
-def with_system_prompts(calls: Sequence[Call]) -> Sequence[Call]:
+def with_system_prompts(calls: Sequence[FileCall]) -> Sequence[FileCall]:
     """All prompts of an agent begin with the same instructions, which no other agent has."""
     return [
         msgspec.structs.replace(
@@ -38,7 +38,7 @@ def with_system_prompts(calls: Sequence[Call]) -> Sequence[Call]:
     ]
 
 
-def with_long_answers(calls: Sequence[Call]) -> Sequence[Call]:
+def with_long_answers(calls: Sequence[FileCall]) -> Sequence[FileCall]:
     """Up to 900 tokens, where a gateway expects 256 at most: an engine of little memory is given
     more than it can hold."""
     return [

@@ -6,7 +6,7 @@ and looks like agents that have changed. Beside first come, first served, three 
 order: as it is; without the test for change; and by what the whole of a run with another seed
 teaches without that test, known from the beginning and learnt no more. Two minutes.
 
-It is why open workflows are learnt from as well (`kairos/orchestrator/unended.py`).
+It is why open workflows are learnt from as well (`kairos/orchestrator/open_workflows.py`).
 """
 
 import sys

@@ -25,9 +25,9 @@ from typing import NamedTuple
 from rich.console import Console
 
 from experiments.recordings import Workflow, read_apps, recordings
-from kairos.live.identity.conversation import Reply, prompt_of
-from kairos.live.identity.inference import Inference
-from kairos.live.identity.known import Identity
+from kairos.live.request.identity.conversation import Reply, prompt_of
+from kairos.live.request.identity.identity import Identity
+from kairos.live.request.identity.inference import Inference
 
 AT_ONCE, MOST_CALLS, SEED = 50, 12_000, 1
 SYSTEM_TOKENS = 400

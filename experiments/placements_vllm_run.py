@@ -17,8 +17,8 @@ from experiments.fidelity_engines import Limits, Tell, engines
 from experiments.fidelity_real import check, serving
 from experiments.placements_vllm_counts import Counts, Sizes, measured_sizes, read_counts
 from kairos.errors import SetupError
-from kairos.live.replay import Replay
-from kairos.live.replayed import Replayed
+from kairos.tools.replay import Replay
+from kairos.tools.replayed import Replayed
 from kairos.workload.workflows import Submission
 
 # 1,760 tokens: some twelve calls of the average. Prompts come in one piece.

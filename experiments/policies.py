@@ -32,14 +32,14 @@ from experiments.report import RESULTS, add_figures, commit, picture, write_rows
 from kairos.dispatcher.placements import PLACEMENTS
 from kairos.metrics import RunMetrics
 from kairos.model import SECOND, Request
-from kairos.scheduler.knowledge import Knowledge
-from kairos.scheduler.policies import POLICIES, Kairos, Policy
+from kairos.scheduler.policies import POLICIES, LeastWorkLeft, Policy
 from kairos.scheduler.queue import OVERTAKEN
+from kairos.scheduler.work_estimates import WorkEstimates
 from kairos.sim.engine.profile import EngineProfile, StepCost
 from kairos.sim.oracle import Srpt
 from kairos.sim.world import World
-from kairos.workload import Call, arrivals
-from kairos.workload.prompt import Piece
+from kairos.workload import FileCall, arrivals
+from kairos.workload.prompt import PromptPiece
 from kairos.workload.workflows import Submission, Workflow
 
 SEEDS, WORKFLOWS = 20, 120
@@ -63,7 +63,7 @@ ENGINE = EngineProfile(
     ),
 )
 
-Task = Sequence[Sequence[Call]]  # stages, one after the other, of calls made together
+Task = Sequence[Sequence[FileCall]]  # stages, one after the other, of calls made together
 
 
 class Row(msgspec.Struct, frozen=True, kw_only=True):
@@ -81,7 +81,7 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
     apps_e2e_s: dict[str, float | None]  # means
 
 
-class CriticalPath(Kairos):
+class CriticalPath(LeastWorkLeft):
     """For comparison: by what remains from the longest call in flight on, and no other."""
 
     def state(self, request: Request) -> int:
@@ -89,19 +89,19 @@ class CriticalPath(Kairos):
         return self._level(max(map(self._knowledge.remaining_us, together)))
 
 
-def demo_tasks(calls: Mapping[str, Sequence[Sequence[Call]]], random: Random) -> list[Task]:
+def demo_tasks(calls: Mapping[str, Sequence[Sequence[FileCall]]], random: Random) -> list[Task]:
     order = [MIX[n % len(MIX)] for n in range(WORKFLOWS)]
     random.shuffle(order)
     return [[[call] for call in random.choice(calls[app])] for app in order]
 
 
-def fan_out_tasks(calls: Mapping[str, Sequence[Sequence[Call]]], random: Random) -> list[Task]:
-    of_agent: dict[str, list[Call]] = {}
+def fan_out_tasks(calls: Mapping[str, Sequence[Sequence[FileCall]]], random: Random) -> list[Task]:
+    of_agent: dict[str, list[FileCall]] = {}
     for workflows in calls.values():
         for call in (call for workflow in workflows for call in workflow):
             of_agent.setdefault(call.agent, []).append(call)
 
-    def draw(app: str, agent: str) -> Call:
+    def draw(app: str, agent: str) -> FileCall:
         return msgspec.structs.replace(random.choice(of_agent[agent]), app=app)
 
     tasks: list[Task] = []
@@ -121,7 +121,7 @@ TASKS = {"demo": demo_tasks, "fan-out": fan_out_tasks}
 
 def workflow(number: int, task: Task) -> Workflow:
     """A task as a workflow, whose calls wait for all of the stage before."""
-    calls: list[Call] = []
+    calls: list[FileCall] = []
     waits_for: list[tuple[int, ...]] = []
     before: tuple[int, ...] = ()
     for stage in task:
@@ -134,12 +134,14 @@ def workflow(number: int, task: Task) -> Workflow:
         app=calls[0].app,
         calls=tuple(calls),
         waits_for=tuple(waits_for),
-        prompts=tuple((Piece(f"{number}/{n}", c.prompt_tokens),) for n, c in enumerate(calls)),
+        prompts=tuple(
+            (PromptPiece(f"{number}/{n}", c.prompt_tokens),) for n, c in enumerate(calls)
+        ),
     )
 
 
 def run(
-    planned: Sequence[Submission], policy: Callable[[Knowledge], Policy], overtaken: float
+    planned: Sequence[Submission], policy: Callable[[WorkEstimates], Policy], overtaken: float
 ) -> RunMetrics:
     engines = {f"i{number}": ENGINE for number in range(INSTANCES)}
     placement = PLACEMENTS["least-kv"]
@@ -148,10 +150,14 @@ def run(
     return world.metrics
 
 
-def policies(planned: Sequence[Submission]) -> dict[str, Callable[[Knowledge], Policy]]:
+def policies(planned: Sequence[Submission]) -> dict[str, Callable[[WorkEstimates], Policy]]:
     remaining_us = true_remaining_us(planned, ENGINE)
-    extra: dict[str, Callable[[Knowledge], Policy]]
-    extra = {UNBOUNDED: Kairos, CRITICAL_PATH: CriticalPath, ORACLE: lambda _: Srpt(remaining_us)}
+    extra: dict[str, Callable[[WorkEstimates], Policy]]
+    extra = {
+        UNBOUNDED: LeastWorkLeft,
+        CRITICAL_PATH: CriticalPath,
+        ORACLE: lambda _: Srpt(remaining_us),
+    }
     return {**POLICIES, **extra}
 
 

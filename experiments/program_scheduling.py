@@ -11,9 +11,9 @@ used before the others; then new ones as they came; who has waited for 300 s goe
 
 Deviations: a program's limit of 64 per instance is the instance's own; the time to live, of which
 the documentation only names what it rests on (intervals between calls, what a miss costs, ten
-seconds at most), is that of `dispatcher/returns.py`; an active program that has outgrown the memory
-waits as if it were paused, instead of others being paused for it; what prompts share counts in each
-of them; and no decode gain ever admits a call beyond the memory.
+seconds at most), is that of `dispatcher/kv_retention.py`; an active program that has outgrown the
+memory waits as if it were paused, instead of others being paused for it; what prompts share counts
+in each of them; and no decode gain ever admits a call beyond the memory.
 """
 
 from collections import defaultdict, deque
@@ -21,13 +21,13 @@ from collections.abc import Callable, Hashable, Iterator, Sequence
 
 import msgspec
 
+from kairos.digest import digest
+from kairos.dispatcher.kv_retention import KvRetention, time_to_live
 from kairos.dispatcher.ledger import Ledger
-from kairos.dispatcher.returns import Returns, time_to_live
 from kairos.model import SECOND, Instance, Request
-from kairos.position import WorkflowKey, workflow_key
-from kairos.scheduler.knowledge import Knowledge
 from kairos.scheduler.policies import Key
-from kairos.sim.script import digest
+from kairos.scheduler.work_estimates import WorkEstimates
+from kairos.workflow_tracker import WorkflowKey, workflow_key
 
 BUFFER_TOKENS = 100  # by which an answer is expected to grow: `decode_buffer_tokens`
 HEADROOM = 1.2  # of its context, to move: `cross_rank_headroom_ratio`
@@ -46,7 +46,7 @@ class Program(msgspec.Struct):
     until: int  # its memory is kept so long
 
 
-class Programs(Returns):
+class Programs(KvRetention):
     """In place of the ledger's own: what each call leaves behind, and for how long it is kept."""
 
     def __init__(self) -> None:
@@ -149,7 +149,7 @@ class ProgramPlacement:
 
 
 def program_scheduling() -> tuple[
-    Callable[[Knowledge], ProgramOrder], Callable[[Ledger], ProgramPlacement]
+    Callable[[WorkEstimates], ProgramOrder], Callable[[Ledger], ProgramPlacement]
 ]:
     """The policy and the placement of one run, which share what they know."""
     programs = Programs()

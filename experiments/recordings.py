@@ -8,7 +8,7 @@ from random import Random
 import msgspec
 
 from kairos.errors import InvalidFile, SetupError
-from kairos.workload import Call
+from kairos.workload import FileCall
 from kairos.workload.files import read_lines
 
 ROOT = Path(__file__).parents[1]
@@ -16,7 +16,7 @@ ROOT = Path(__file__).parents[1]
 DEMO = ROOT / "traces" / "demo-smollm2.jsonl.gz"
 
 
-class RecordedCall(Call, frozen=True, kw_only=True):
+class RecordedCall(FileCall, frozen=True, kw_only=True):
     """A call with what some recordings say beside the workflow file's own fields."""
 
     gap_kind: str | None = None  # what the gap before it was: `tool` or `user`

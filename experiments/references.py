@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from experiments.playing import Played, facts, request_id
 from experiments.recordings import RecordedCall
 from kairos.events import Arrived, Finished
-from kairos.position import Position, Positions
+from kairos.workflow_tracker import Position, WorkflowTracker
 
 
 class Seen(msgspec.Struct, frozen=True, kw_only=True):
@@ -34,7 +34,7 @@ class Seen(msgspec.Struct, frozen=True, kw_only=True):
 def see(played: Played) -> list[Seen]:
     """The calls of a workflow, in the order of the file."""
     calls = {request_id(call): call for call in played.workflow}
-    positions = Positions()
+    positions = WorkflowTracker()
     seen: dict[str, Seen] = {}
     remaining = dict(zip(calls, played.remaining_us, strict=True))
     before: RecordedCall | None = None

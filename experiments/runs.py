@@ -23,13 +23,14 @@ from kairos.sim.world import World
 _MODULES = (
     "admission",
     "balancer",
-    "calls",
+    "call_tracker",
+    "digest",
     "events",
     "learner",
     "learnt",
     "metrics",
     "model",
-    "position",
+    "workflow_tracker",
 )
 _PACKAGES = ("dispatcher", "orchestrator", "scheduler", "sim", "workload")
 _HERE = ("baselines", "program_scheduling", "runs", "workload")

@@ -22,8 +22,8 @@ from kairos.events import Arrived, Dispatch, Finished, ProfilesLearnt, Record, W
 from kairos.learner import Learner
 from kairos.model import SECOND, Request
 from kairos.orchestrator.orchestrator import Orchestrator
-from kairos.scheduler.knowledge import Knowledge
 from kairos.scheduler.policies import POLICIES, Key, Policy
+from kairos.scheduler.work_estimates import WorkEstimates
 from kairos.sim.oracle import Srpt
 
 CALLS_PER_APP = 1_600
@@ -125,7 +125,7 @@ def policy_orders(
     A request is asked for when it arrives in its workflow, but as if it had come at a random
     instant of a workflow begun at a random instant: nothing tells who of those that wait was first.
     """
-    knowledge = Knowledge()
+    knowledge = WorkEstimates()
     for published in learnt_from(learnt):
         knowledge.learn(published)
     policies: dict[str, Policy] = {name: make(knowledge) for name, make in POLICIES.items()}

@@ -127,7 +127,7 @@ def run_demo(seed: int, workflows: int, rate_per_s: float) -> dict[str, Any]:
         "--time-limit": TIME_LIMIT_S,
     }
     words = [str(word) for option in options.items() for word in option]
-    command = [sys.executable, "-m", "kairos.cli", "demo", *words, "--json"]
+    command = [sys.executable, "-m", "kairos.cli.main", "demo", *words, "--json"]
     done = subprocess.run(command, stdout=subprocess.PIPE, check=False)  # noqa: S603 (ourselves)
     if done.returncode != 0:
         sys.exit(f"experiments.versus: {' '.join(command[2:])} ended with {done.returncode}")

@@ -12,7 +12,7 @@ from kairos.sim.engine.profile import EngineProfile, StepCost
 from kairos.sim.engine.profiles import profile
 from kairos.sim.plan import instance_id
 from kairos.workload import arrivals
-from kairos.workload.application import Application, application, generate
+from kairos.workload.application import GenerativeApplication, application, generate
 from kairos.workload.scenario import mixed
 from kairos.workload.submissions import in_order, scaled, submissions
 from kairos.workload.workflows import Submission, Workflow, load, workflow
@@ -74,7 +74,7 @@ def own_file(app: str) -> Path | None:
     return path if path.exists() else None
 
 
-def model(app: str, lengths: float, branches: float) -> Application:
+def model(app: str, lengths: float, branches: float) -> GenerativeApplication:
     """The generative model, with answers so many times as long, and what may follow as likely."""
     known = application(str(own_file(app) or app))
     agents = {
@@ -96,7 +96,7 @@ def model(app: str, lengths: float, branches: float) -> Application:
     return replace(known, agents=agents)
 
 
-def turned(app: Application) -> Application:
+def turned(app: GenerativeApplication) -> GenerativeApplication:
     """Whoever gave the longest answers gives the shortest, and so on."""
     names = sorted(app.agents, key=lambda name: app.agents[name].completion_tokens["p50"])
     lengths = [app.agents[name].completion_tokens for name in reversed(names)]

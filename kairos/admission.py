@@ -10,32 +10,32 @@ import math
 from collections import OrderedDict
 from typing import Literal
 
+from kairos.dispatcher.available import check_servable, stranded
+from kairos.dispatcher.earliest_finish import OPTIMISM, least_us
 from kairos.dispatcher.ledger import Ledger
-from kairos.dispatcher.outlook import OPTIMISM, least_us
-from kairos.dispatcher.room import check_servable, stranded
 from kairos.errors import QueueFull, WorkflowCancelled
 from kairos.events import (
     Arrived,
+    Bounced,
     Event,
     InstanceJoined,
     InstanceLeft,
     Refuse,
-    Returned,
     Tick,
     WorkflowEnded,
 )
 from kairos.learnt import agent_key
 from kairos.model import Budget, Instance, Request
-from kairos.position import WorkflowKey, workflow_key
 from kairos.scheduler.budgets import Budgets
-from kairos.scheduler.knowledge import Knowledge
 from kairos.scheduler.newcomers import Newcomers
 from kairos.scheduler.queues import WaitQueues
+from kairos.scheduler.work_estimates import WorkEstimates
+from kairos.workflow_tracker import WorkflowKey, workflow_key
 
 RETRIES = 2  # of a call, on instances that have not had it
 TURNED_AWAY = ("queue_full", "too_late")  # as a request arrived
 # Facts after which some may be.
-_GIVES_UP = frozenset({Arrived, InstanceJoined, InstanceLeft, Returned, WorkflowEnded, Tick})
+_GIVES_UP = frozenset({Arrived, InstanceJoined, InstanceLeft, Bounced, WorkflowEnded, Tick})
 _MAX_CANCELLED = 10_000  # workflows of which further calls are refused
 
 
@@ -44,7 +44,7 @@ class Admission:
 
     def __init__(
         self,
-        knowledge: Knowledge,
+        knowledge: WorkEstimates,
         ledger: Ledger,
         queues: WaitQueues,
         *,
@@ -138,7 +138,7 @@ class Admission:
                         queue.requests(), self._ledger.serving(model), self.tried
                     )
                 ]
-            case Returned(request_id=request_id):
+            case Bounced(request_id=request_id):
                 return self._returned_for_good(request_id)
             case WorkflowEnded(cancelled=True):
                 calls = self._knowledge.in_flight((event.tenant, event.workflow_id))

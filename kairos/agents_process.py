@@ -12,13 +12,13 @@ from kairos import agent
 from kairos.agent import LLM, Application
 from kairos.envelope import Value
 from kairos.errors import InvalidRequest, SetupError, Unavailable
-from kairos.live.bus_llm import BusLLM, reply_topic
 from kairos.live.kafka.bus import KafkaBus
-from kairos.live.kafka.connection import Connection
+from kairos.live.kafka.cluster import KafkaCluster
 from kairos.live.kafka.tail import Tail
 from kairos.live.kafka.topics import ensure
-from kairos.live.llm import HttpLLM
-from kairos.live.patience import Patience
+from kairos.live.llm.bus import BusLLM, reply_topic
+from kairos.live.llm.http import HttpLLM
+from kairos.live.llm.patience import Patience
 from kairos.model import SECOND
 from kairos.topics import DEAD_LETTERS, REQUESTS, RESULTS
 
@@ -29,12 +29,12 @@ _GLANCE_S = 1
 Say = Callable[[str], None]
 
 
-class Plan(msgspec.Struct, frozen=True, kw_only=True):
+class SubmissionPlan(msgspec.Struct, frozen=True, kw_only=True):
     """What a process of agents is to do."""
 
     applications: tuple[Application, ...]
     inboxes: tuple[str, ...]  # of the agents to run
-    connection: Connection
+    connection: KafkaCluster
     concurrency: int
     url: str | None  # of the LLM's server; None: calls go over the bus
     api_key: str | None = None
@@ -86,7 +86,7 @@ def choose(applications: Sequence[Application], named: Iterable[str]) -> tuple[s
     return tuple(inboxes[name] for name in named) or tuple(inboxes.values())
 
 
-async def run_agents(plan: Plan, say: Say) -> None:
+async def run_agents(plan: SubmissionPlan, say: Say) -> None:
     """Run the agents until cancelled; what they have not done by then others do.
 
     Raises:
@@ -106,7 +106,7 @@ async def run_agents(plan: Plan, say: Say) -> None:
         )
 
 
-async def _llm(plan: Plan, stack: AsyncExitStack, say: Say) -> LLM:
+async def _llm(plan: SubmissionPlan, stack: AsyncExitStack, say: Say) -> LLM:
     patience = Patience(PATIENCE_S)
     if plan.url is None:
         over_bus = BusLLM(
@@ -147,18 +147,18 @@ async def _first_model(server: HttpLLM, base_url: str, say: Say) -> str:
         await asyncio.sleep(_GLANCE_S)
 
 
-class Submission(msgspec.Struct, frozen=True, kw_only=True):
+class AgentTask(msgspec.Struct, frozen=True, kw_only=True):
     """Tasks for one application."""
 
     application: Application
     values: tuple[Value, ...]
-    connection: Connection
+    connection: KafkaCluster
     msg_id: str | None = None  # of the only task
     deadline_s: float | None = None  # from now on
     wait_s: float = 0  # for the results
 
 
-async def submit_tasks(submission: Submission, show: Callable[[agent.Result], None]) -> list[str]:
+async def submit_tasks(submission: AgentTask, show: Callable[[agent.Result], None]) -> list[str]:
     """Submit the tasks, and show each result as it comes; return the ids of those without one.
 
     Raises:
@@ -184,7 +184,7 @@ async def submit_tasks(submission: Submission, show: Callable[[agent.Result], No
         return list(missing)
 
 
-async def _submit(bus: KafkaBus, submission: Submission, value: Value) -> str:
+async def _submit(bus: KafkaBus, submission: AgentTask, value: Value) -> str:
     now_us = time.time_ns() // 1000
     deadline_s = submission.deadline_s
     return await agent.submit(

@@ -15,12 +15,13 @@ from operator import itemgetter
 from typing import Any
 
 from kairos.admission import TURNED_AWAY, Admission
+from kairos.dispatcher.available import AvailableInstances, could_take
 from kairos.dispatcher.circuits import Circuits
 from kairos.dispatcher.ledger import Ledger
 from kairos.dispatcher.placements import Placement
-from kairos.dispatcher.room import Room, could_take
 from kairos.events import (
     Arrived,
+    Bounced,
     Cancelled,
     Command,
     Dispatch,
@@ -35,18 +36,17 @@ from kairos.events import (
     Progressed,
     Record,
     Refuse,
-    Returned,
     Tick,
     WorkflowEnded,
 )
 from kairos.model import Budget, Request
-from kairos.position import IDLE_US, WorkflowKey, workflow_key
 from kairos.scheduler.budgets import UNLIMITED
-from kairos.scheduler.knowledge import Knowledge
 from kairos.scheduler.policies import Policy
 from kairos.scheduler.priority import priority_of
 from kairos.scheduler.queue import BACKFILL, MAX_WAIT_US, OVERTAKEN, PASSED_OVER, WaitQueue
 from kairos.scheduler.queues import WaitQueues
+from kairos.scheduler.work_estimates import WorkEstimates
+from kairos.workflow_tracker import IDLE_US, WorkflowKey, workflow_key
 
 MAX_WAITING = 10_000
 _by_key = itemgetter(0)
@@ -58,7 +58,7 @@ class Balancer:
 
     def __init__(
         self,
-        policy: Callable[[Knowledge], Policy],
+        policy: Callable[[WorkEstimates], Policy],
         placement: Callable[[Ledger], Placement],
         *,
         max_waiting: int = MAX_WAITING,
@@ -72,7 +72,7 @@ class Balancer:
         """`max_wait_us` in the queue a request is given up; after `idle_us` without any fact about
         it a workflow is forgotten. `overtaken`, `backfill`, `passed_over`: see
         `scheduler/queue.py`. `budget`: the most that a workflow may use."""
-        self.knowledge = Knowledge(idle_us=idle_us)
+        self.knowledge = WorkEstimates(idle_us=idle_us)
         self.ledger = Ledger(self.knowledge)
         self._placement = placement(self.ledger)
         self._queues = WaitQueues(
@@ -106,7 +106,7 @@ class Balancer:
             Finished: self._end,
             Failed: self._end,
             Cancelled: self._end,
-            Returned: self._return,
+            Bounced: self._return,
             Progressed: lambda event, at: self.ledger.progressed(event.completion_tokens, at),
             InstanceStatus: self.ledger.status,
             InstanceJoined: self._join,
@@ -195,7 +195,7 @@ class Balancer:
             finished = event if isinstance(event, Finished) else None
             self._rekey(self._forget(event.request_id, at, finished))
 
-    def _return(self, event: Returned, at: int) -> None:
+    def _return(self, event: Bounced, at: int) -> None:
         if event.request_id in self.ledger:
             self._judge(event, at)
             self._take_back(event.request_id, at)
@@ -230,7 +230,7 @@ class Balancer:
         if not self.knowledge.is_alone(workflow):
             self._rekey(workflow)
 
-    def _judge(self, event: Finished | Failed | Cancelled | Returned, at: int) -> None:
+    def _judge(self, event: Finished | Failed | Cancelled | Bounced, at: int) -> None:
         """What the end of a call says of the instance that had it."""
         instance_id = self.ledger.instance_of(event.request_id)
         if instance_id is None or instance_id not in self.ledger.instances:
@@ -239,8 +239,8 @@ class Balancer:
             if self.circuits:
                 most = self.ledger.instances[instance_id].max_num_seqs
                 self.circuits.answered(instance_id, at, most)
-        elif isinstance(event, Returned) or (isinstance(event, Failed) and event.by_instance):
-            answered = not isinstance(event, Returned) or event.answered
+        elif isinstance(event, Bounced) or (isinstance(event, Failed) and event.by_instance):
+            answered = not isinstance(event, Bounced) or event.answered
             self.circuits.failed(instance_id, at, answered=answered)
 
     def _take_back(self, request_id: str, at: int) -> None:
@@ -335,7 +335,7 @@ class Balancer:
         if self.circuits:
             running = self.ledger.running
             serving = [i for i in serving if self.circuits.takes(i.id, running(i.id), at)]
-        room = Room(serving, self.ledger, self._placement, at, self._admission.tried)
+        room = AvailableInstances(serving, self.ledger, self._placement, at, self._admission.tried)
         if not room.instances:
             return None
         turn = queue.first(room, at)

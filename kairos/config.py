@@ -15,9 +15,9 @@ from kairos.dispatcher.placements import PLACEMENTS
 from kairos.envelope import NAME
 from kairos.errors import SetupError
 from kairos.model import IDENTIFIER, SECOND, Budget
-from kairos.position import IDLE_US
 from kairos.scheduler.policies import POLICIES
 from kairos.scheduler.queue import MAX_WAIT_US
+from kairos.workflow_tracker import IDLE_US
 
 STALL_S, ANSWER_S = 120, 600
 

@@ -43,7 +43,7 @@ class Failed(msgspec.Struct, frozen=True, tag=True):
     by_instance: bool = False  # it is the instance's fault
 
 
-class Returned(msgspec.Struct, frozen=True, tag=True):
+class Bounced(msgspec.Struct, frozen=True, tag="Returned"):
     """The instance gave no answer to the call, of which the client has nothing yet: it waits for
     another one, where it was in the queue."""
 
@@ -123,7 +123,7 @@ Event = (
     | Finished
     | Failed
     | Cancelled
-    | Returned
+    | Bounced
     | Progressed
     | InstanceStatus
     | InstanceJoined

@@ -13,8 +13,8 @@ from kairos.events import ProfilesLearnt, Record
 from kairos.learnt import POOLED, AgentKey, AgentProfile, AgentRank, RemainingModel
 from kairos.orchestrator.learning import AppKey, Learning
 from kairos.orchestrator.orchestrator import Orchestrator
-from kairos.orchestrator.profiles import Sample
-from kairos.orchestrator.workflow import Workflow
+from kairos.orchestrator.profiles import CallSample
+from kairos.orchestrator.workflow import OpenedWorkflow
 from kairos.scheduler.ranking import Ranking
 
 # All agents are embedded anew, and all ranks published, when more than this share of them has
@@ -48,7 +48,7 @@ class Learner:
         learning = self.begin()
         return None if learning is None else self.compute(learning)
 
-    def study(self, ended: Iterable[Workflow]) -> list[Sample | AgentKey]:
+    def study(self, ended: Iterable[OpenedWorkflow]) -> list[CallSample | AgentKey]:
         """What these workflows teach. Pure."""
         skew_us = self.orchestrator.skew_us
         return [lesson for workflow in ended for lesson in workflow.lessons(skew_us)]

@@ -89,7 +89,8 @@ class AgentProfile(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RemainingModel(msgspec.Struct, frozen=True, kw_only=True):
-    """ln(remaining_us) of an app's calls, linear in what `kairos.position.features` says of a call.
+    """ln(remaining_us) of an app's calls, linear in what `kairos.workflow_tracker.features` says of
+    a call.
 
     An agent that is not in `agents` is taken for an average one of the app.
     """

@@ -15,10 +15,10 @@ from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
-from kairos.calls import CallRow, CallTracker
+from kairos.call_tracker import CallRow, CallTracker
 from kairos.events import Record, WorkflowEnded
 from kairos.model import SECOND
-from kairos.position import WorkflowKey, workflow_key
+from kairos.workflow_tracker import WorkflowKey, workflow_key
 
 
 class RunMetrics:

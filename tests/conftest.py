@@ -3,8 +3,8 @@ from pathlib import Path
 
 import pytest
 
-from tests import vllm as instances
-from tests.kafka import Broker
+from tests.support import vllm as instances
+from tests.support.kafka import Broker
 
 
 @pytest.fixture(scope="session")

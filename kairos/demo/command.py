@@ -13,7 +13,7 @@ from kairos.config import Settings
 from kairos.demo import view
 from kairos.demo.engines import Kind
 from kairos.demo.options import Options
-from kairos.demo.plan import Arrivals, Submission, plan_arrivals, plan_submissions
+from kairos.demo.plan import Arrivals, DemoSubmission, plan_arrivals, plan_submissions
 from kairos.demo.progress import show_progress
 from kairos.demo.run import Run, started, write_record
 from kairos.demo.tables import show_comparison
@@ -60,7 +60,7 @@ async def demo(
 async def _follow(
     console: Console,
     run: Run,
-    submissions: Sequence[Submission],
+    submissions: Sequence[DemoSubmission],
     limit_s: float,
     record_to: Path | None,
 ) -> None:

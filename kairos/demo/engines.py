@@ -20,9 +20,9 @@ from kairos.errors import SetupError
 Kind = Literal["llama", "sim", "vllm"]
 
 MODULES: dict[Kind, str] = {
-    "llama": "kairos.live.llama",
-    "sim": "kairos.sim.standin",
-    "vllm": "kairos.live.vllm",
+    "llama": "kairos.live.engines.llama",
+    "sim": "kairos.standin.server",
+    "vllm": "kairos.live.engines.vllm",
 }
 TRACES = Path(__file__).parents[2] / "traces"
 SCRIPT = TRACES / "standin.json"

@@ -11,7 +11,7 @@ import msgspec
 from kairos.agent import Application
 from kairos.demo.options import Options
 from kairos.errors import SetupError
-from kairos.live.traces import fetched
+from kairos.tools.traces import fetched
 from kairos.workload import (
     Burstiness,
     arrival_model,
@@ -26,7 +26,7 @@ WEIGHTS = {"qa": 3, "rg": 2, "cg": 1}
 _LONG_SERIES = 20_000  # arrivals from which the burstiness of a process can be told
 
 
-class Submission(msgspec.Struct, frozen=True, kw_only=True):
+class DemoSubmission(msgspec.Struct, frozen=True, kw_only=True):
     """One user task, and when it is given, from the start of the demo."""
 
     at_us: int
@@ -66,7 +66,7 @@ def plan_arrivals(options: Options) -> Arrivals:
     )
 
 
-def plan_submissions(options: Options, at_us: Sequence[int]) -> list[Submission]:
+def plan_submissions(options: Options, at_us: Sequence[int]) -> list[DemoSubmission]:
     """Tasks of the applications by weight, shuffled, with inputs in an order of the seed's.
 
     Raises:
@@ -86,7 +86,7 @@ def plan_submissions(options: Options, at_us: Sequence[int]) -> list[Submission]
     ]
 
 
-def _tasks(name: str, chosen: Sequence[str], random: Random) -> Iterator[Submission]:
+def _tasks(name: str, chosen: Sequence[str], random: Random) -> Iterator[DemoSubmission]:
     """Endless tasks of an application, in equal parts of each of the chosen data sets for it."""
     try:
         app = importlib.import_module(f"agents.{name}").app
@@ -109,8 +109,8 @@ def _shuffled(inputs: list[Any], random: Random) -> list[Any]:
     return inputs
 
 
-def _submission(app: Application, task: Any) -> Submission:
+def _submission(app: Application, task: Any) -> DemoSubmission:
     # What a user would send: the right answer is not for the agents.
     value = {field: getattr(task, field) for field in ("text", "tests", "entry_point")}
     given = {field: text for field, text in value.items() if text is not None}
-    return Submission(at_us=0, app=app, question=task.text, value=given)
+    return DemoSubmission(at_us=0, app=app, question=task.text, value=given)

@@ -15,20 +15,20 @@ from kairos import agent
 from kairos.agent import Application
 from kairos.config import EngineSettings, Settings
 from kairos.demo.engines import Kind, start_engines
-from kairos.demo.plan import Submission
+from kairos.demo.plan import DemoSubmission
 from kairos.errors import SetupError
 from kairos.events import WorkflowEnded
-from kairos.live.bus import MemoryBus
+from kairos.live.bus.memory import MemoryBus
 from kairos.live.kafka.bus import KafkaBus
-from kairos.live.kafka.connection import Connection, connection
+from kairos.live.kafka.cluster import KafkaCluster, connection
 from kairos.live.kafka.tail import Tail
 from kairos.live.kafka.topics import ensure
-from kairos.live.llm import HttpLLM
-from kairos.live.recording import workflow_calls
+from kairos.live.llm.http import HttpLLM
 from kairos.live.service import Service, running
 from kairos.metrics import RunMetrics
 from kairos.model import SECOND
 from kairos.ports import Bus, Message
+from kairos.tools.recording import workflow_calls
 from kairos.topics import DEAD_LETTERS, RESULTS
 from kairos.workload import write_workflows
 
@@ -46,7 +46,7 @@ ENGINE_OPTIONS: dict[Kind, tuple[str, ...]] = {
 class Outcome(msgspec.Struct, kw_only=True):
     """What became of one submitted task."""
 
-    submission: Submission
+    submission: DemoSubmission
     workflow_id: str
     result: dict[str, Any] | None = None  # None: did not end in time
 
@@ -55,7 +55,7 @@ class Run:
     """A demo under way, to be looked into while it goes on."""
 
     def __init__(
-        self, service: Service, metrics: RunMetrics, run_id: str, connection: Connection | None
+        self, service: Service, metrics: RunMetrics, run_id: str, connection: KafkaCluster | None
     ) -> None:
         """`run_id` tells workflows from those of other runs that left messages on the bus: that of
         `connection`, or one in memory."""
@@ -74,7 +74,7 @@ class Run:
     def finished(self) -> int:
         return sum(outcome.result is not None for outcome in self.outcomes.values())
 
-    async def to_the_end(self, submissions: Sequence[Submission], limit_s: float) -> None:
+    async def to_the_end(self, submissions: Sequence[DemoSubmission], limit_s: float) -> None:
         """Submit the tasks as they are due and wait for their results, but not past the limit."""
         done = asyncio.Event()
 
@@ -104,7 +104,7 @@ class Run:
                 for task in background:
                     task.cancel()
 
-    async def _submit(self, submissions: Sequence[Submission], bus: Bus) -> None:
+    async def _submit(self, submissions: Sequence[DemoSubmission], bus: Bus) -> None:
         now = self.service.brain.now
         for submission in submissions:
             await asyncio.sleep((self.started_at + submission.at_us - now()) / SECOND)
@@ -129,7 +129,7 @@ TakeResults = Callable[[Callable[[Message], Awaitable[None]]], Coroutine[None, N
 
 @asynccontextmanager
 async def _bus(
-    connection: Connection | None, apps: Iterable[Application]
+    connection: KafkaCluster | None, apps: Iterable[Application]
 ) -> AsyncIterator[tuple[Bus, TakeResults]]:
     """What the agents' messages travel on, and what hands over the results that come from now on,
     until cancelled."""

@@ -8,7 +8,7 @@ from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
-from kairos.calls import CallRow
+from kairos.call_tracker import CallRow
 from kairos.demo.plan import Arrivals
 from kairos.demo.run import Outcome, Run
 from kairos.demo.tables import show_record, told_burstiness

@@ -14,14 +14,14 @@ from collections.abc import Sequence
 
 from kairos.demo.engines import start_engines
 from kairos.errors import SetupError
-from kairos.live.vllm import MODELS
+from kairos.live.engines.vllm import MODELS
 
 PORT = 8101
 SILENCE_S = 10.0
 LOOK_S = 1.0
 
 
-class Progress:
+class StartProgress:
     """Lines with the seconds that have passed, and one more whenever nothing was said for long."""
 
     def __init__(self) -> None:
@@ -37,7 +37,7 @@ class Progress:
             self.say("still starting; half a minute is usual, and longer on a busy machine")
 
 
-async def hold(count: int, options: Sequence[str], progress: Progress) -> None:
+async def hold(count: int, options: Sequence[str], progress: StartProgress) -> None:
     """Start instances and hold them until cancelled.
 
     Raises:
@@ -56,7 +56,7 @@ async def hold(count: int, options: Sequence[str], progress: Progress) -> None:
 async def until_ended(count: int, options: Sequence[str]) -> None:
     """Hold instances until a signal, or the end of our parent: not even SIGKILL of `make` leaves
     them behind."""
-    parent, progress = os.getppid(), Progress()
+    parent, progress = os.getppid(), StartProgress()
     holding = asyncio.create_task(hold(count, options, progress))
     for number in (signal.SIGINT, signal.SIGTERM):
         asyncio.get_running_loop().add_signal_handler(number, holding.cancel)

@@ -5,8 +5,8 @@ from collections.abc import Mapping, Sequence
 import msgspec
 import numpy as np
 
-from kairos.dispatcher.board import Board
 from kairos.dispatcher.demand import Floats, limit_of
+from kairos.dispatcher.instance_table import InstanceTable
 from kairos.dispatcher.ledger import Ledger
 from kairos.dispatcher.native import Found, Kernel, Wanted, address
 from kairos.dispatcher.occupancy import FREE, NOTHING, RENEWED_US, BySurvival, Occupancy
@@ -41,7 +41,7 @@ class CompiledOccupancy(Occupancy):
         return self._places[:found].tolist() if found else []
 
     def renew_computing(self, instances: Sequence[Instance], at: int) -> None:
-        """See `Board.renew_computing`."""
+        """See `InstanceTable.renew_computing`."""
         board, n = self.board, len(instances)
         rows_at = board.rows_at(instances)
         found = self._kernel.computed(board.table, n, rows_at, at, self._places_at)
@@ -105,7 +105,7 @@ class _Column:
     def __init__(self) -> None:
         self._tokens, self._at = np.zeros(0), 0
 
-    def fill(self, tokens: Mapping[str, int], board: Board, rows: int) -> int | None:
+    def fill(self, tokens: Mapping[str, int], board: InstanceTable, rows: int) -> int | None:
         """With what is known by id; returns the address. None: nothing is known."""
         if not tokens:
             return None

@@ -10,11 +10,11 @@ import msgspec
 from msgspec.structs import replace
 
 from kairos.dispatcher.demand import Curves, Lengths, limit_of, mode
-from kairos.dispatcher.flight import Flight
-from kairos.dispatcher.health import Health
+from kairos.dispatcher.in_flight import InFlightTable
+from kairos.dispatcher.instance_health import InstanceHealth
+from kairos.dispatcher.kv_retention import KvRetention
 from kairos.dispatcher.prefixes import PrefixIndex
-from kairos.dispatcher.returns import Returns
-from kairos.dispatcher.speed import Pace, Speed
+from kairos.dispatcher.speed import Speed, StepPace
 from kairos.events import Finished, InstanceStatus
 from kairos.learnt import AgentKey, Distribution, agent_key
 from kairos.model import EXPECTED_COMPLETION_TOKENS, Instance, Request
@@ -41,16 +41,16 @@ class Ledger:
         self.instances: dict[str, Instance] = {}
         self.smallest = math.inf  # KV tokens, of those whose memory is known
         self.prefixes = PrefixIndex()
-        self.returns = Returns()
-        self.health = Health()
+        self.returns = KvRetention()
+        self.health = InstanceHealth()
         self.curves = Curves()
         self.lengths = lengths
         self._modes: dict[AgentKey, tuple[Distribution, float]] = {}
-        self._flights: dict[str, Flight] = {}  # by instance id
+        self._flights: dict[str, InFlightTable] = {}  # by instance id
         # By instance id: after which change and when `held_tokens` was asked last, and its answer.
         self._held: dict[str, tuple[int, int, float]] = {}
         self._booking_of: dict[str, Booking] = {}
-        self._paces: dict[Instance, Pace] = {}  # by kind: an instance without its id
+        self._paces: dict[Instance, StepPace] = {}  # by kind: an instance without its id
         self._speeds: dict[str, Speed] = {}
         # By instance id, by request id: prompts under way. Tokens to compute, and until when they
         # are taken to be, should no first token be told (not all answers are streamed).
@@ -83,14 +83,14 @@ class Ledger:
         self.prefixes.join(instance)
         self._changed(instance.id)
 
-    def _pace(self, instance: Instance) -> Pace:
+    def _pace(self, instance: Instance) -> StepPace:
         """What is known of instances like this one. Kinds that are gone are forgotten."""
         like = replace(instance, id="")
         known = {replace(each, id="") for each in self.instances.values()}
         self._paces = {
             kind: pace for kind, pace in self._paces.items() if kind in known or kind == like
         }
-        return self._paces.setdefault(like, Pace(instance.token_us))
+        return self._paces.setdefault(like, StepPace(instance.token_us))
 
     def leave(self, instance_id: str) -> None:
         """Nothing more can be booked there; what runs there stays booked until it ends."""
@@ -134,7 +134,7 @@ class Ledger:
     def booking(self, request_id: str) -> Booking | None:
         return self._booking_of.get(request_id)
 
-    def flight(self, instance_id: str) -> Flight:
+    def flight(self, instance_id: str) -> InFlightTable:
         """What is in flight on an instance that is here."""
         return self._flights[instance_id]
 
@@ -258,10 +258,10 @@ class Ledger:
         self._last_booking[instance_id] = next(self._bookings)
         self._changed(instance_id)
 
-    def _flight_there(self, instance_id: str) -> Flight:
+    def _flight_there(self, instance_id: str) -> InFlightTable:
         flight = self._flights.get(instance_id)
         if flight is None:
-            flight = self._flights[instance_id] = Flight()
+            flight = self._flights[instance_id] = InFlightTable()
         return flight
 
     def lasts_us(self, request: Request) -> float:

@@ -7,7 +7,6 @@ from functools import partial
 import msgspec
 import numpy as np
 
-from kairos.dispatcher.board import Board
 from kairos.dispatcher.demand import (
     SLOT_AT_US,
     SLOT_US,
@@ -18,7 +17,8 @@ from kairos.dispatcher.demand import (
     expected,
     limit_of,
 )
-from kairos.dispatcher.flight import Flight
+from kairos.dispatcher.in_flight import InFlightTable
+from kairos.dispatcher.instance_table import InstanceTable
 from kairos.dispatcher.ledger import Ledger
 from kairos.dispatcher.native import Kernel, address
 from kairos.model import SECOND, Instance, Request
@@ -38,7 +38,7 @@ class Occupancy:
 
     def __init__(self, ledger: Ledger, derive: Derive) -> None:
         self.ledger, self._derive = ledger, derive
-        self.board = Board(ledger)
+        self.board = InstanceTable(ledger)
         # By row of the board: of which version, when, and what was derived.
         self._versions = np.zeros(0, dtype=np.int64)
         self._derived_at = np.zeros(0, dtype=np.int64)
@@ -111,7 +111,7 @@ class _Derived(msgspec.Struct, frozen=True):
     """What the calls on one instance were expected to hold, at an instant."""
 
     at: int
-    flight: Flight
+    flight: InFlightTable
     # Of the flight, then: changes, calls, tokens of prompts, and of answers that had ended.
     changes: int
     calls: int
@@ -124,7 +124,7 @@ class _Derived(msgspec.Struct, frozen=True):
     held_at: int  # the address of that
     held_now: float  # tokens, of it
 
-    def is_good(self, flight: Flight, at: int) -> bool:
+    def is_good(self, flight: InFlightTable, at: int) -> bool:
         changes = flight.changes - self.changes
         return (
             flight is self.flight
@@ -166,7 +166,9 @@ class BySurvival:
         future[::2] += kept + _FREE * (instance.kv_tokens or 0)
         return future
 
-    def derived(self, ledger: Ledger, instance: Instance, flight: Flight, at: int) -> _Derived:
+    def derived(
+        self, ledger: Ledger, instance: Instance, flight: InFlightTable, at: int
+    ) -> _Derived:
         """Of an instance on which calls are in flight, fit to be asked what is expected now."""
         derived = self._derived.get(instance.id)
         if derived is None:  # it may have come in the place of one that left
@@ -181,11 +183,11 @@ class BySurvival:
 
 # What the calls are expected to hold: of the flight, at, with a token of each answer in so many us,
 # of prompts that share, and tokens of its last block of each. And how many answers grow by now.
-Together = Callable[[Ledger, Flight, int, float, float, float], tuple[Future, int]]
+Together = Callable[[Ledger, InFlightTable, int, float, float, float], tuple[Future, int]]
 
 
 def _derive(
-    ledger: Ledger, instance: Instance, flight: Flight, at: int, together: Together
+    ledger: Ledger, instance: Instance, flight: InFlightTable, at: int, together: Together
 ) -> _Derived:
     token_us = ledger.token_us(instance.id)
     share = 1 - ledger.shared_tokens(instance.id) / max(1.0, flight.prompt_tokens)
@@ -208,7 +210,7 @@ def _derive(
 
 
 def _together(
-    ledger: Ledger, flight: Flight, at: int, token_us: float, share: float, unfilled: float
+    ledger: Ledger, flight: InFlightTable, at: int, token_us: float, share: float, unfilled: float
 ) -> tuple[Future, int]:
     generated = flight.generated(at, token_us)
     held = flight.prompts * share + generated + unfilled
@@ -222,7 +224,7 @@ def _together(
 def _compiled_together(
     kernel: Kernel,
     ledger: Ledger,
-    flight: Flight,
+    flight: InFlightTable,
     at: int,
     token_us: float,
     share: float,

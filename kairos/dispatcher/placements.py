@@ -6,7 +6,7 @@ from typing import Protocol
 
 from kairos.dispatcher.demand import can_hold
 from kairos.dispatcher.ledger import Ledger
-from kairos.dispatcher.slots import Kairos, TimeSlot
+from kairos.dispatcher.slots import SurvivalPacking, TimeSlot
 from kairos.model import Instance, Request
 
 THRESHOLD = 0.95  # of the KV memory, in use now: `least-kv`, `power-of-two`
@@ -156,5 +156,5 @@ PLACEMENTS: dict[str, Callable[[Ledger], Placement]] = {
     "power-of-two": PowerOfTwo,
     "affinity": Affinity,
     "time-slot": TimeSlot,
-    "kairos": Kairos,
+    "kairos": SurvivalPacking,
 }

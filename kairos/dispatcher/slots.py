@@ -18,6 +18,7 @@ from kairos.dispatcher.compiled import (
 from kairos.dispatcher.demand import SLOT_US, SLOTS, Floats, Future, Ints, expected, limit_of
 from kairos.dispatcher.ledger import Ledger
 from kairos.dispatcher.native import KERNEL, Kernel
+from kairos.dispatcher.no_room import NoRoom
 from kairos.dispatcher.occupancy import (
     BySurvival,
     Occupancy,
@@ -25,7 +26,6 @@ from kairos.dispatcher.occupancy import (
     of_request,
     paper_token_us,
 )
-from kairos.dispatcher.refusals import Refusals
 from kairos.model import Instance, Request
 
 SPREAD = 2.0  # standard deviations of what is expected that are kept free: `kairos`
@@ -53,7 +53,7 @@ class _Slots:
     def __init__(self, ledger: Ledger, occupancy: Occupancy) -> None:
         self._ledger, self._occupancy, self._board = ledger, occupancy, occupancy.board
         self._reserved: tuple[str, Floats] | None = None
-        self._refused = Refusals()
+        self._refused = NoRoom()
 
     def _kind(self, request: Request) -> Hashable:
         """Of requests of the same, one that holds more from the beginning needs more room."""
@@ -205,7 +205,7 @@ class TimeSlot(_Slots):
         return loads
 
 
-class Kairos(_Slots):
+class SurvivalPacking(_Slots):
     """Ours: an instance is out that would be over its memory in any slot, with `SPREAD` standard
     deviations kept free; of the others, the one on which the request costs least time, its own and
     that of those that run there; where that is alike, the one of which least is taken: of its

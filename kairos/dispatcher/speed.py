@@ -11,7 +11,7 @@ _FORGETTING = 0.98  # what was seen counts so much less with each new observatio
 _SLOWEST, _SLOWEST_US = 10.0, 1_000.0
 
 
-class Line(msgspec.Struct):
+class FittedLine(msgspec.Struct):
     """A straight line through what was seen, newest most: least squares with forgetting."""
 
     weight: float
@@ -48,7 +48,7 @@ class Line(msgspec.Struct):
         return max(self.least, self.at_zero + self.slope * x)
 
 
-class Pace:
+class StepPace:
     """How quick instances of one kind are: time per token of an answer as a line in the number of
     calls that run beside each other, and time to the first token as one in the prompt's tokens that
     were computed. What is learnt on one instance is known of all of its kind, so that noise does
@@ -57,14 +57,16 @@ class Pace:
     def __init__(self, token_us: float | None = None) -> None:
         """`token_us`: from a profile, until calls say more."""
         # One observation each to begin with, with a spread, so that the first two do not decide.
-        self.token = Line(1.0, 8.0, token_us or _TOKEN_US, 64.0, 0.0)
-        self.prompt = Line(1.0, 500.0, 500 * _PROMPT_TOKEN_US, 250_000.0, 250e3 * _PROMPT_TOKEN_US)
+        self.token = FittedLine(1.0, 8.0, token_us or _TOKEN_US, 64.0, 0.0)
+        self.prompt = FittedLine(
+            1.0, 500.0, 500 * _PROMPT_TOKEN_US, 250_000.0, 250e3 * _PROMPT_TOKEN_US
+        )
 
 
 class Speed:
     """One instance: the pace of its kind, and how many times as long it takes."""
 
-    def __init__(self, pace: Pace) -> None:
+    def __init__(self, pace: StepPace) -> None:
         self.pace = pace
         self._times = 1.0
 

@@ -1,50 +1,43 @@
 """Puts a live Kairos together and runs it inside the caller's event loop."""
 
-import asyncio
 import contextlib
 import logging
 import os
-from collections.abc import AsyncIterator, Coroutine, Iterator
+from collections.abc import AsyncIterator, Coroutine
 from functools import partial
-from pathlib import Path
 
 import msgspec
 
-from kairos.balancer import Balancer
 from kairos.config import Settings
-from kairos.dispatcher.placements import PLACEMENTS
-from kairos.errors import SetupError
 from kairos.learner import Learner
-from kairos.live.access import Access
-from kairos.live.admin import build_admin
-from kairos.live.alone import Alone
-from kairos.live.bodies import Bodies
-from kairos.live.clock import WallClock
-from kairos.live.engine import HttpEngine
-from kairos.live.factlog import FactLog
-from kairos.live.fleet import Fleet
-from kairos.live.gateway import Gateway, build_app
-from kairos.live.http import listen, server_of, serving, url_of
-from kairos.live.identity.aliases import Aliases
-from kairos.live.identity.inference import Inference
-from kairos.live.kafka.connection import connection
-from kairos.live.monitor import Monitor
-from kairos.live.pool.pooled import Pooled, pooled
-from kairos.live.progress import tell_progress
-from kairos.live.reload import Change, Reload
-from kairos.live.telemetry import Telemetry
-from kairos.live.tokenizer import Tokenizers
-from kairos.live.tokens import PromptTokens
+from kairos.live.control.brain import new_balancer
+from kairos.live.control.local_control import LocalControl
+from kairos.live.control.reload import Change, Reload
+from kairos.live.engines.fleet import Fleet
+from kairos.live.engines.monitor import Monitor
+from kairos.live.frontend.admin import build_admin
+from kairos.live.frontend.gateway import Gateway, build_app
+from kairos.live.frontend.http import listen, server_of, serving, url_of
+from kairos.live.kafka.cluster import connection
+from kairos.live.observers.fact_log import flushing, open_log
+from kairos.live.observers.telemetry import Telemetry
+from kairos.live.pool.cluster_control import ClusterControl, pooled
+from kairos.live.process.clock import WallClock
+from kairos.live.proxy.engine import HttpEngine
+from kairos.live.proxy.progress import tell_progress
+from kairos.live.request.access import Access
+from kairos.live.request.bodies import Bodies
+from kairos.live.request.identity.aliases import Aliases
+from kairos.live.request.identity.inference import Inference
+from kairos.live.request.tokenizer import Tokenizers
+from kairos.live.request.tokens import PromptTokens
 from kairos.model import SECOND
 from kairos.orchestrator.orchestrator import Orchestrator
 from kairos.runtime import Observer
-from kairos.scheduler.policies import POLICIES
 
 logger = logging.getLogger(__name__)
 
-FLUSH_S = 1.0
-
-Brain = Alone | Pooled
+Brain = LocalControl | ClusterControl
 
 
 class Service:
@@ -159,17 +152,6 @@ def _changes(
     return changes | ({"max_held_bytes": limit_all} if begun_with.bus == "memory" else {})
 
 
-def new_balancer(settings: Settings) -> Balancer:
-    return Balancer(
-        POLICIES[settings.policy],
-        PLACEMENTS[settings.placement],
-        max_waiting=settings.max_waiting,
-        max_wait_us=settings.max_wait_s * SECOND,
-        idle_us=settings.workflow_idle_s * SECOND,
-        budget=settings.budget,
-    )
-
-
 @contextlib.asynccontextmanager
 async def _put_together(
     settings: Settings, observers: tuple[Observer, ...]
@@ -194,7 +176,7 @@ async def _put_together(
             fleet.follow(settings.engine)
             beside = [monitor.run(), fleet.run(), *flushing(log)]
             if orchestrator is not None:
-                brain = Alone(
+                brain = LocalControl(
                     settings, engine, new_balancer(settings), Learner(orchestrator), watching
                 )
                 telling = tell_progress(engine, brain.feed)
@@ -214,26 +196,3 @@ async def _put_together(
                 async with joined as brain:
                     background = [*brain.background(), *beside]
                     yield _Parts(engine, brain, monitor, fleet, telemetry, prompts, background)
-
-
-def flushing(log: FactLog | None) -> list[Coroutine[None, None, None]]:
-    return [] if log is None else [_flush(log)]
-
-
-async def _flush(log: FactLog) -> None:
-    while True:
-        await asyncio.sleep(FLUSH_S)
-        log.flush()
-
-
-@contextlib.contextmanager
-def open_log(directory: str | None) -> Iterator[FactLog | None]:
-    if directory is None:
-        yield None
-        return
-    try:
-        log = FactLog(Path(directory))
-    except OSError as error:
-        raise SetupError(f"the log directory {directory} is no use: {error.strerror}") from None
-    with contextlib.closing(log):
-        yield log

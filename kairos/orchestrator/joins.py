@@ -6,13 +6,13 @@ from typing import NamedTuple
 import msgspec
 
 from kairos.orchestrator.ancestry import Ancestry
-from kairos.orchestrator.parents import Link
+from kairos.orchestrator.parents import ParentLink
 
 
 class Place(NamedTuple):
     """`caller` is the call under which this one sits, None: under none."""
 
-    link: Link
+    link: ParentLink
     caller: str | None
     parents: tuple[str, ...]
     ambiguous: bool
@@ -27,7 +27,7 @@ class _Group(msgspec.Struct):
     parents: tuple[str, ...] = ()  # the calls, once a join has followed
 
 
-def place(links: list[Link], skew_us: int) -> list[Place]:
+def place(links: list[ParentLink], skew_us: int) -> list[Place]:
     """Find every call's place, in the order of `links`: parents first. O(n log n).
 
     A join of told parents sits under the nearest call above them all. A call whose parent was
@@ -54,7 +54,7 @@ def branch_ends(spans: Iterable[tuple[str, int, tuple[str | None, ...]]]) -> dic
 
 
 class _Placing:
-    def __init__(self, links: list[Link], skew_us: int) -> None:
+    def __init__(self, links: list[ParentLink], skew_us: int) -> None:
         self._skew_us = skew_us
         self._tree = Ancestry()
         self._ends = branch_ends((x.span.id, x.span.finished_at, x.parents) for x in links)
@@ -66,7 +66,7 @@ class _Placing:
         self._groups: dict[str, _Group] = {}  # of each call
         self._latest: dict[str | None, _Group] = {}  # under each caller
 
-    def place(self, found: Link) -> Place:
+    def place(self, found: ParentLink) -> Place:
         call, caller, parents = found.span.id, self._tree.meeting(found.parents), found.parents
         ambiguous = any(not self._tree.is_above(rival, found.named) for rival in found.rivals)
         if found.named is not None:
@@ -80,7 +80,7 @@ class _Placing:
         self._enter_group(found, caller)
         return Place(found, caller, parents, ambiguous)
 
-    def _joins(self, found: Link, group: _Group, named: str) -> bool:
+    def _joins(self, found: ParentLink, group: _Group, named: str) -> bool:
         """Every branch of the group has ended, but for what may be a join like this call."""
         if len(group.calls) == 1:
             return False
@@ -90,7 +90,7 @@ class _Placing:
     def _follow(self, parent: str, call: str) -> None:
         self._sure_ends[parent] = max(self._sure_ends[parent], self._ends[call])
 
-    def _enter_group(self, found: Link, caller: str | None) -> None:
+    def _enter_group(self, found: ParentLink, caller: str | None) -> None:
         span = found.span
         group = self._latest.get(caller)
         if group is None or group.busy_until - span.started_at <= self._skew_us:

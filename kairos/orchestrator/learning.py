@@ -14,10 +14,10 @@ from kairos.learnt import (
     RemainingModel,
     distribution,
 )
+from kairos.orchestrator.open_workflows import OpenWorkflow, Row, rows_of
 from kairos.orchestrator.remaining_model import UNTRACKED, fit
-from kairos.orchestrator.unended import OpenWorkflow, Row, rows_of
 from kairos.orchestrator.window import CALL, REMAINING, STAGES, TOKENS
-from kairos.position import FEATURES
+from kairos.workflow_tracker import FEATURES
 
 AppKey = tuple[str, str]  # tenant, app
 

@@ -11,13 +11,19 @@ from collections import OrderedDict
 from collections.abc import Iterable
 from itertools import islice
 
-from kairos.calls import OF_CALLS, CallRow, CallTracker
-from kairos.events import Arrived, Dispatch, Record, Returned, WorkflowEnded
+from kairos.call_tracker import OF_CALLS, CallRow, CallTracker
+from kairos.events import Arrived, Bounced, Dispatch, Record, WorkflowEnded
 from kairos.learnt import AgentKey
-from kairos.orchestrator.profiles import Profiles, Sample
-from kairos.orchestrator.unended import OPEN_CALLS, OpenWorkflow
-from kairos.orchestrator.workflow import MAX_CALLS, Call, Workflow
-from kairos.position import IDLE_US, MAX_WORKFLOWS, Positions, WorkflowKey, workflow_key
+from kairos.orchestrator.open_workflows import OPEN_CALLS, OpenWorkflow
+from kairos.orchestrator.profiles import CallSample, Profiles
+from kairos.orchestrator.workflow import MAX_CALLS, OpenedWorkflow, WorkflowCall
+from kairos.workflow_tracker import (
+    IDLE_US,
+    MAX_WORKFLOWS,
+    WorkflowKey,
+    WorkflowTracker,
+    workflow_key,
+)
 
 MAX_OPEN_CALLS = 1_000_000  # of all open workflows
 MAX_TO_LEARN = 10_000  # workflows that have ended and were not learnt from yet
@@ -52,12 +58,12 @@ class Orchestrator:
         self.skew_us = skew_us
         self._max_workflows, self._idle_us = max_workflows, idle_us
         self._tracker = CallTracker()
-        self._positions = Positions(max_workflows=max_workflows, idle_us=idle_us)
-        self._open: OrderedDict[WorkflowKey, Workflow] = OrderedDict()  # longest idle first
-        self._ended: OrderedDict[WorkflowKey, Workflow] = OrderedDict()  # oldest first
+        self._positions = WorkflowTracker(max_workflows=max_workflows, idle_us=idle_us)
+        self._open: OrderedDict[WorkflowKey, OpenedWorkflow] = OrderedDict()  # longest idle first
+        self._ended: OrderedDict[WorkflowKey, OpenedWorkflow] = OrderedDict()  # oldest first
         self._open_calls = self._ended_calls = 0
         self.began_at = began_at
-        self._to_learn: list[Workflow] = []
+        self._to_learn: list[OpenedWorkflow] = []
 
     def __len__(self) -> int:
         """Open workflows."""
@@ -77,7 +83,7 @@ class Orchestrator:
             request_id = event.request.id
             refused = (each for each in ended if each.request.id == request_id)  # at once
             self._arrived(event, at, self._tracker.row(request_id) or next(refused))
-        elif isinstance(event, Returned):
+        elif isinstance(event, Bounced):
             self._positions.returned(event.request_id)
         for command in record.commands:
             if isinstance(command, Dispatch):
@@ -106,15 +112,15 @@ class Orchestrator:
         """Workflows that have ended and wait to be taken."""
         return len(self._to_learn)
 
-    def take_ended(self) -> list[Workflow]:
+    def take_ended(self) -> list[OpenedWorkflow]:
         """The workflows that have ended since it was last asked, to be learnt from."""
         ended, self._to_learn = self._to_learn, []
         return ended
 
-    def learn(self, lessons: Iterable[Sample | AgentKey]) -> None:
-        """Take in what they teach (`Workflow.lessons`). 10 µs a call."""
+    def learn(self, lessons: Iterable[CallSample | AgentKey]) -> None:
+        """Take in what they teach (`OpenedWorkflow.lessons`). 10 µs a call."""
         for lesson in lessons:
-            if isinstance(lesson, Sample):
+            if isinstance(lesson, CallSample):
                 self.profiles.add(lesson)
             else:
                 self.profiles.censor(lesson)
@@ -129,10 +135,10 @@ class Orchestrator:
                 found.append(workflow.standing(self._positions.attained(workflow.key)[0]))
         return found
 
-    def open_workflow(self, key: WorkflowKey) -> Workflow | None:
+    def open_workflow(self, key: WorkflowKey) -> OpenedWorkflow | None:
         return self._open.get(key)
 
-    def workflow(self, tenant: str, workflow_id: str) -> Workflow | None:
+    def workflow(self, tenant: str, workflow_id: str) -> OpenedWorkflow | None:
         """An open workflow, or one of those that ended last."""
         key = tenant, workflow_id
         return self._open.get(key) or self._ended.get(key)
@@ -144,14 +150,14 @@ class Orchestrator:
         if workflow is None and self._is_of_ended(key, request.id):
             return  # a task that is done once more after its result: its call is known
         if workflow is None:
-            workflow = self._open[key] = Workflow(key, at)
+            workflow = self._open[key] = OpenedWorkflow(key, at)
             assert self.began_at is not None
             workflow.is_whole = request.workflow_started_at >= self.began_at
         self._touch(workflow, at)
         workflow.in_flight.add(request.id)
         position = self._positions.arrived(request, at)
         if len(workflow.calls) < MAX_CALLS:
-            workflow.calls.append(Call(row, position))
+            workflow.calls.append(WorkflowCall(row, position))
             self._open_calls += 1
         else:
             workflow.left_out += 1
@@ -182,11 +188,11 @@ class Orchestrator:
         if not workflow.in_flight:  # else when its last call ends
             self._close(workflow)
 
-    def _touch(self, workflow: Workflow, at: int) -> None:
+    def _touch(self, workflow: OpenedWorkflow, at: int) -> None:
         workflow.seen_at = at
         self._open.move_to_end(workflow.key)
 
-    def _close(self, workflow: Workflow) -> None:
+    def _close(self, workflow: OpenedWorkflow) -> None:
         del self._open[workflow.key]
         self._open_calls -= len(workflow.calls)
         self._positions.workflow_ended(workflow.key)

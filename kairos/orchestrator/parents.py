@@ -12,7 +12,7 @@ from kairos.orchestrator.spans import Span
 NAMESAKES = 8  # that are looked at: the latest finished
 
 
-class Link(msgspec.Struct, frozen=True, kw_only=True):
+class ParentLink(msgspec.Struct, frozen=True, kw_only=True):
     """A call and those that led to it. `missing` were told of (a request's id, or an agent's
     name), but no call is known that they could be."""
 
@@ -23,7 +23,7 @@ class Link(msgspec.Struct, frozen=True, kw_only=True):
     missing: tuple[str, ...] = ()
 
 
-def link(spans: Collection[Span], skew_us: int) -> Iterator[Link]:
+def link(spans: Collection[Span], skew_us: int) -> Iterator[ParentLink]:
     """The calls of a workflow, parents first, else by time, each with what led to it. O(n log n).
 
     Ids are believed, whatever the clocks say. Without ids (kairos paper, 4.2) the parent is the
@@ -36,13 +36,13 @@ def link(spans: Collection[Span], skew_us: int) -> Iterator[Link]:
     for span in _parents_first(spans):
         if span.parent_ids:
             told = dict.fromkeys(span.parent_ids)
-            found = Link(
+            found = ParentLink(
                 span=span,
                 parents=tuple(parent for parent in told if parent in placed),
                 missing=tuple(parent for parent in told if parent not in placed),
             )
         elif span.upstream is None or span.upstream == USER:
-            found = Link(span=span)
+            found = ParentLink(span=span)
         else:
             found = names.parent(span, span.upstream)
         placed.add(span.id)
@@ -88,22 +88,22 @@ class _Names:
         self._spans: dict[str, Span] = {}
         self._led_to: set[tuple[str, str]] = set()  # a call, and the agent of one that follows
 
-    def add(self, found: Link) -> None:
+    def add(self, found: ParentLink) -> None:
         span = found.span
         self._spans[span.id] = span
         self._led_to.update((parent, span.agent) for parent in found.parents)
         heapq.heappush(self._running, (span.finished_at, span.started_at, span.id))
 
-    def parent(self, span: Span, upstream: str) -> Link:
+    def parent(self, span: Span, upstream: str) -> ParentLink:
         while self._running and self._running[0][0] <= span.started_at + self._skew_us:
             ended = self._spans[heapq.heappop(self._running)[2]]
             self._finished[ended.agent].append(ended.id)
         namesakes = self._finished[upstream][-NAMESAKES:]
         if not namesakes:
-            return Link(span=span, missing=(upstream,))
+            return ParentLink(span=span, missing=(upstream,))
         named = max(namesakes, key=self._likely)
         rivals = tuple(call for call in namesakes if call != named and self._open(call, span.agent))
-        return Link(span=span, parents=(named,), named=named, rivals=rivals)
+        return ParentLink(span=span, parents=(named,), named=named, rivals=rivals)
 
     def _likely(self, call: str) -> tuple[bool, int, int, str]:
         span = self._spans[call]

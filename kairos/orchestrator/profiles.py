@@ -18,7 +18,7 @@ from kairos.learnt import POOLED, AgentKey, AgentProfile, RemainingModel
 from kairos.orchestrator.learning import AppKey, Learning, ModelData, WindowData
 from kairos.orchestrator.remaining_model import MODEL_CALLS, UNTRACKED, Calls
 from kairos.orchestrator.window import Window, is_restorable
-from kairos.position import FEATURES, Position, features
+from kairos.workflow_tracker import FEATURES, Position, features
 
 WINDOW = 1_024
 CONVERGENCE = 0.1
@@ -33,7 +33,7 @@ _RENEWED_SHARE, _RENEWED = 5, 256
 _EVERYTHING = (POOLED, POOLED)
 
 
-class Sample(msgspec.Struct, frozen=True):
+class CallSample(msgspec.Struct, frozen=True):
     """One call of a workflow that ended."""
 
     key: AgentKey
@@ -112,7 +112,7 @@ class Profiles:
         self._not_due_models: dict[AppKey, _Pool] = {}
         self._forgotten: dict[AgentKey, None] = {}  # a dict for its order
 
-    def add(self, sample: Sample) -> None:
+    def add(self, sample: CallSample) -> None:
         """Learn one call. Amortised 10 µs, with all checks and tests of change (`make bench`)."""
         tokens = sample.completion_tokens
         row = (

@@ -5,31 +5,31 @@ from collections.abc import Collection, Mapping
 
 import msgspec
 
-from kairos.calls import CallRow
+from kairos.call_tracker import CallRow
 from kairos.learnt import AgentKey, agent_key
 from kairos.orchestrator.graph import CallGraph
-from kairos.orchestrator.profiles import Sample
+from kairos.orchestrator.open_workflows import CallSeen, OpenWorkflow
+from kairos.orchestrator.profiles import CallSample
 from kairos.orchestrator.remaining import Remaining, remaining, remaining_of_chain
 from kairos.orchestrator.spans import Span
-from kairos.orchestrator.unended import CallSeen, OpenWorkflow
-from kairos.position import Position, WorkflowKey
+from kairos.workflow_tracker import Position, WorkflowKey
 
 MAX_CALLS = 10_000  # of one workflow
 
 
-class Call(msgspec.Struct):
+class WorkflowCall(msgspec.Struct):
     """One attempt at a call, and where it stood when it arrived."""
 
     row: CallRow
     position: Position
 
 
-class Workflow:
+class OpenedWorkflow:
     """One user task, as far as it was seen."""
 
     def __init__(self, key: WorkflowKey, at: int) -> None:
         self.key = key
-        self.calls: list[Call] = []  # in order of arrival
+        self.calls: list[WorkflowCall] = []  # in order of arrival
         self.left_out = 0  # calls beyond `MAX_CALLS`
         self.in_flight: set[str] = set()  # ids of its calls
         self.seen_at = at
@@ -70,7 +70,7 @@ class Workflow:
             (in_flight if row.ended_at is None else ended).append((row.request, call.position))
         return OpenWorkflow(served_us, ended, in_flight)
 
-    def lessons(self, skew_us: int = 0) -> list[Sample | AgentKey]:
+    def lessons(self, skew_us: int = 0) -> list[CallSample | AgentKey]:
         """What the workflow, which has ended, teaches. Pure; O(n log n), 25 µs a call,
         or 6 where each call followed the one before.
 
@@ -84,7 +84,7 @@ class Workflow:
             return []
         last_attempts = {call.row.request.id: call for call in self.calls}
         rest = self._remaining(last_attempts.keys(), skew_us)
-        lessons: list[Sample | AgentKey] = []
+        lessons: list[CallSample | AgentKey] = []
         for request_id, call in last_attempts.items():
             row, left = call.row, rest[request_id]
             if left.censored or self.cancelled or self.left_out or row.dispatched_at is None:
@@ -92,7 +92,7 @@ class Workflow:
                 continue
             assert row.ended_at is not None
             lessons.append(
-                Sample(
+                CallSample(
                     key=agent_key(row.request),
                     position=call.position,
                     call_us=row.ended_at - row.dispatched_at,

@@ -12,8 +12,8 @@ forgotten as idle, begins anew.
 
 from kairos.errors import BudgetExceeded
 from kairos.model import SECOND, Budget, Request, least
-from kairos.position import Positions, WorkflowKey, workflow_key
 from kairos.scheduler.heap import LazyHeap
+from kairos.workflow_tracker import WorkflowKey, WorkflowTracker, workflow_key
 
 UNLIMITED = Budget()
 
@@ -21,7 +21,7 @@ UNLIMITED = Budget()
 class Budgets:
     """Of all workflows that are known. Costs a look-up per call where there is none."""
 
-    def __init__(self, positions: Positions, most: Budget = UNLIMITED) -> None:
+    def __init__(self, positions: WorkflowTracker, most: Budget = UNLIMITED) -> None:
         self._positions = positions
         self._most = most
         self._ends: LazyHeap[tuple[int, WorkflowKey]] = LazyHeap(self._if_it_holds)

@@ -10,7 +10,7 @@ _DEPARTURES = 64  # by which it is told
 _ENOUGH = 32
 
 
-class Drain:
+class DrainRate:
     """Of one queue. Requests leave it for an instance, or because nobody waits for them."""
 
     def __init__(self) -> None:

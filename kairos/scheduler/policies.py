@@ -10,8 +10,8 @@ from itertools import accumulate
 from typing import Protocol
 
 from kairos.model import SECOND, Request
-from kairos.position import workflow_key
-from kairos.scheduler.knowledge import Knowledge
+from kairos.scheduler.work_estimates import WorkEstimates
+from kairos.workflow_tracker import workflow_key
 
 Key = tuple[float, ...]
 
@@ -20,7 +20,7 @@ class Policy(Protocol):
     """Orders waiting requests, smallest key first."""
 
     def key(self, request: Request) -> Key:
-        """Pure, and constant while `Knowledge.epoch` and the workflow's `state` are."""
+        """Pure, and constant while `WorkEstimates.epoch` and the workflow's `state` are."""
 
     def state(self, request: Request) -> Hashable:
         """What the keys of the workflow's requests rest on beside the requests themselves. When a
@@ -33,7 +33,7 @@ class Policy(Protocol):
 class _Plain:
     """A policy whose keys only change with what was learnt."""
 
-    def __init__(self, knowledge: Knowledge) -> None:
+    def __init__(self, knowledge: WorkEstimates) -> None:
         self._knowledge = knowledge
 
     def state(self, request: Request) -> Hashable:  # noqa: ARG002
@@ -93,7 +93,7 @@ class Gittins(_Plain):
     estimate for its position and history, times how its app's calls come out against estimates.
     """
 
-    def __init__(self, knowledge: Knowledge) -> None:
+    def __init__(self, knowledge: WorkEstimates) -> None:
         super().__init__(knowledge)
         self._epoch = -1
         self._indices: dict[tuple[str, str], float] = {}  # by app, in that epoch
@@ -133,7 +133,7 @@ class Las:
     LEVEL_US = SECOND  # attained service of the first level; each further one is twice as wide
     GUARD = 10
 
-    def __init__(self, knowledge: Knowledge) -> None:
+    def __init__(self, knowledge: WorkEstimates) -> None:
         self._positions = knowledge.positions
 
     def key(self, request: Request) -> Key:
@@ -151,7 +151,7 @@ class Las:
         return (served_us // self.LEVEL_US).bit_length()
 
 
-class Kairos(Gittins):
+class LeastWorkLeft(Gittins):
     """Least work left of the workflow first, as told from where it stands; ours.
 
     What remains from a call on is told from its agent, the calls and visits before it, the work
@@ -168,7 +168,7 @@ class Kairos(Gittins):
 
     LEVEL = 1.01
 
-    def __init__(self, knowledge: Knowledge) -> None:
+    def __init__(self, knowledge: WorkEstimates) -> None:
         super().__init__(knowledge)
         self._log_level = math.log(self.LEVEL)
 
@@ -185,7 +185,7 @@ class Kairos(Gittins):
         return int(math.log(size) / self._log_level)
 
 
-POLICIES: dict[str, Callable[[Knowledge], Policy]] = {
+POLICIES: dict[str, Callable[[WorkEstimates], Policy]] = {
     "fcfs": Fcfs,
     "fcfs-app": FcfsApp,
     "ayo": Ayo,
@@ -193,5 +193,5 @@ POLICIES: dict[str, Callable[[Knowledge], Policy]] = {
     "mean": Mean,
     "gittins": Gittins,
     "las": Las,
-    "kairos": Kairos,
+    "kairos": LeastWorkLeft,
 }

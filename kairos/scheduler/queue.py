@@ -8,7 +8,7 @@ and room is kept for one that does not fit. So the work that overtakes a request
 room for it is at most `OVERTAKEN` times the work that it found before it. Ours.
 
 What memory is kept for, where its context is cached, goes before the others: nobody else could use
-that memory (`dispatcher/returns.py`).
+that memory (`dispatcher/kv_retention.py`).
 
 Head of line: where the first by policy does not fit, those behind it may go that fit, of which no
 more than `BACKFILL` are passed over, too. Once that has lasted `PASSED_OVER` times as long as its
@@ -26,8 +26,8 @@ import msgspec
 from kairos.events import Reason
 from kairos.model import SECOND, Request
 from kairos.scheduler.heap import LazyHeap
-from kairos.scheduler.knowledge import Knowledge
 from kairos.scheduler.policies import Key, Policy
+from kairos.scheduler.work_estimates import WorkEstimates
 
 OVERTAKEN = 9
 PASSED_OVER = 4.0  # times its own predicted work
@@ -41,7 +41,7 @@ KeyEntry = tuple[Key, int, str]  # key, number of arrival, request id
 NumberEntry = tuple[float, int, str]
 
 
-class Room(Protocol):
+class InstanceRoom(Protocol):
     """What is free of the instances that could serve the queue."""
 
     def fits(self, request: Request) -> bool:
@@ -85,7 +85,7 @@ class WaitQueue:
     def __init__(
         self,
         policy: Policy,
-        knowledge: Knowledge,
+        knowledge: WorkEstimates,
         arrivals: Iterator[int],
         max_wait_us: int = MAX_WAIT_US,
         overtaken: float = OVERTAKEN,
@@ -226,7 +226,7 @@ class WaitQueue:
         if self._by_key.moving:
             self._by_key.move(_RENEWED_AT_ONCE)
 
-    def first(self, room: Room, at: int) -> Turn | None:
+    def first(self, room: InstanceRoom, at: int) -> Turn | None:
         """Whose turn it is; None when nothing fits that may go. Who is overdue by that is, from
         now on."""
         self._note_time(at)
@@ -247,7 +247,7 @@ class WaitQueue:
         self.remove(request_id)
         return waiting.request
 
-    def _first(self, room: Room, passed_over: list[KeyEntry], at: int) -> Turn | None:
+    def _first(self, room: InstanceRoom, passed_over: list[KeyEntry], at: int) -> Turn | None:
         """The first overdue request if it fits; else one that memory is kept for; else the first by
         policy for which there is room beside what is kept for the overdue one. Adds to
         `passed_over` what it took out."""

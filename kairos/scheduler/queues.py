@@ -4,7 +4,7 @@ import math
 from collections.abc import Callable, Iterable
 
 from kairos.model import SECOND, Request
-from kairos.scheduler.drain import Drain
+from kairos.scheduler.drain import DrainRate
 from kairos.scheduler.queue import WaitQueue
 
 _LONGEST_RETRY_S = 60
@@ -16,7 +16,7 @@ class WaitQueues:
     def __init__(self, new_queue: Callable[[], WaitQueue]) -> None:
         self._new_queue = new_queue
         self.by_model: dict[str | None, WaitQueue] = {}
-        self._drains: dict[str | None, Drain] = {}  # of the same models
+        self._drains: dict[str | None, DrainRate] = {}  # of the same models
         self._open: dict[str | None, WaitQueue] = {}  # of these, those in which anything waits
         self._waiting = 0
 
@@ -42,7 +42,7 @@ class WaitQueues:
         """One that arrives."""
         if request.model not in self.by_model:
             self.by_model[request.model] = self._new_queue()
-            self._drains[request.model] = Drain()
+            self._drains[request.model] = DrainRate()
         self.by_model[request.model].push(request, at)
         self._came(request.model, at)
 

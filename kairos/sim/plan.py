@@ -9,7 +9,7 @@ from kairos.errors import SetupError
 from kairos.model import SECOND
 from kairos.sim.engine.profile import EngineProfile
 from kairos.sim.engine.profiles import profile
-from kairos.sim.world import Happening
+from kairos.sim.world import WorldEvent
 from kairos.workload import time_scale
 from kairos.workload.load import Offered
 from kairos.workload.scenario import Instances, Scenario
@@ -19,16 +19,16 @@ from kairos.workload.workflows import Submission
 INSTANCES, PROFILE = 4, "a40-llama3-8b"
 
 
-class Plan(msgspec.Struct, frozen=True, kw_only=True):
+class SimulationPlan(msgspec.Struct, frozen=True, kw_only=True):
     """One run, but for the policy and the placement."""
 
     submissions: Sequence[Submission]
     instances: dict[str, EngineProfile]
-    happenings: Sequence[Happening] = ()
+    happenings: Sequence[WorldEvent] = ()
     time_scale: float = 1.0  # of the arrivals: see `workload.burstiness`
 
 
-Planner = Callable[[int], Plan]  # of a seed
+Planner = Callable[[int], SimulationPlan]  # of a seed
 
 
 def planner(asked: Offered, instances: int, profile_name: str) -> Planner:
@@ -42,9 +42,9 @@ def planner(asked: Offered, instances: int, profile_name: str) -> Planner:
     engine = profile(profile_name)
     fleet = {instance_id(number): engine for number in range(instances)}
 
-    def plan(seed: int) -> Plan:
+    def plan(seed: int) -> SimulationPlan:
         submitted, scale = asked.of(seed)
-        return Plan(submissions=submitted, instances=fleet, time_scale=scale)
+        return SimulationPlan(submissions=submitted, instances=fleet, time_scale=scale)
 
     return _checking(plan)
 
@@ -55,7 +55,7 @@ def scenario_planner(scenario: Scenario) -> Planner:
     engines = [_limited(each) for each in scenario.instances for _ in range(each.count)]
     fleet = {instance_id(number): engine for number, engine in enumerate(engines)}
     happenings = [
-        Happening(
+        WorldEvent(
             at_us=round(event.at_s * SECOND),
             what="join" if event.what == "recover" else event.what,
             instance_id=instance_id(event.instance),
@@ -66,7 +66,7 @@ def scenario_planner(scenario: Scenario) -> Planner:
     asked = scenario.arrivals
     scale = time_scale(asked.process, asked.rate_per_s) if asked.trace is None else 1.0
     return _checking(
-        lambda seed: Plan(
+        lambda seed: SimulationPlan(
             submissions=scenario_submissions(scenario, seed),
             instances=fleet,
             happenings=happenings,
@@ -92,7 +92,7 @@ def _limited(asked: Instances) -> EngineProfile:
 
 
 def _checking(plan: Planner) -> Planner:
-    def checked(seed: int) -> Plan:
+    def checked(seed: int) -> SimulationPlan:
         made = plan(seed)
         check_fits(made)
         return made
@@ -106,7 +106,7 @@ def holds(engine: EngineProfile) -> int:
     return min(blocks * engine.block_size, engine.max_model_len)
 
 
-def check_fits(plan: Plan) -> None:
+def check_fits(plan: SimulationPlan) -> None:
     """Raises SetupError: a call is too long for every instance."""
     largest = max(plan.instances.values(), key=holds)
     most = holds(largest)

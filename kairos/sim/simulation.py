@@ -10,13 +10,13 @@ from kairos.confidence import interval, paired
 from kairos.dispatcher.placements import PLACEMENTS
 from kairos.metrics import comparison
 from kairos.model import SECOND
-from kairos.position import WorkflowKey
 from kairos.runtime import Observer
 from kairos.scheduler.policies import POLICIES
-from kairos.sim.alone import alone_us
-from kairos.sim.plan import Plan, holds
+from kairos.sim.isolated import alone_us
+from kairos.sim.plan import SimulationPlan, holds
 from kairos.sim.users import TENANT
 from kairos.sim.world import World
+from kairos.workflow_tracker import WorkflowKey
 from kairos.workload import burstiness
 from kairos.workload.workflows import Submission
 
@@ -30,7 +30,7 @@ class Simulation:
 
     def __init__(
         self,
-        plan: Callable[[int], Plan],
+        plan: Callable[[int], SimulationPlan],
         seeds: Sequence[int],
         policies: Sequence[str],
         placement: str,
@@ -74,7 +74,7 @@ class Simulation:
         """Runs that count."""
         return sum(map(len, self.results.values()))
 
-    def _run(self, plan: Plan, policy: str, alone: dict[WorkflowKey, int]) -> None:
+    def _run(self, plan: SimulationPlan, policy: str, alone: dict[WorkflowKey, int]) -> None:
         world = self.world = World(
             plan.submissions,
             plan.instances,
@@ -94,7 +94,7 @@ class Simulation:
 
 
 def alone_by_key(
-    plan: Plan, go_on: Callable[[Submission], bool] = lambda _: True
+    plan: SimulationPlan, go_on: Callable[[Submission], bool] = lambda _: True
 ) -> dict[WorkflowKey, int]:
     """How long each workflow takes with an engine to itself: the largest of the plan's. `go_on` is
     asked before each; those after the first for which it is false are left out."""
@@ -103,7 +103,7 @@ def alone_by_key(
     return {(TENANT, workflow_id): us for workflow_id, us in found.items()}
 
 
-def record_of(world: World, plan: Plan, alone: dict[WorkflowKey, int]) -> Record:
+def record_of(world: World, plan: SimulationPlan, alone: dict[WorkflowKey, int]) -> Record:
     """The metrics record of a run, and beside it: workflows that failed, calls that were tried
     again, how long it took in virtual time, and how bursty the arrivals were. Of a run that was
     broken off, only what had ended counts."""

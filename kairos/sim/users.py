@@ -18,13 +18,13 @@ from functools import partial
 import msgspec
 from msgspec.structs import replace
 
+from kairos.digest import digest
 from kairos.errors import KairosError
 from kairos.events import Arrived, Record, WorkflowEnded
 from kairos.model import EXPECTED_COMPLETION_TOKENS, PARENTS_LIMIT, SECOND, Request
 from kairos.sim.clock import VirtualClock
-from kairos.sim.engine.calls import EngineCall
-from kairos.sim.script import digest
-from kairos.workload import Call
+from kairos.sim.engine.engine_calls import EngineCall
+from kairos.workload import FileCall
 from kairos.workload.course import Course
 from kairos.workload.prompt import prefix_hashes
 from kairos.workload.retries import RETRIES, is_tried_again
@@ -74,7 +74,7 @@ class Users:
         self.left += 1
         self._clock.call_at(submission.at_us, partial(self._submit, submission))
 
-    def call(self, request_id: str) -> Call:
+    def call(self, request_id: str) -> FileCall:
         """A call that was made and has not ended, as it was recorded."""
         asked = self._asked[request_id]
         return asked.task.course.workflow.calls[asked.position]

@@ -1,8 +1,8 @@
 """A pool in virtual time: the balancer, the learner and the policies themselves, before models of
 engines. Nothing here is random: what comes of a run follows from its inputs alone.
 
-As in the live service (`live/alone.py`), what was learnt is published once a second, and so often
-it is looked who has waited too long. What is otherwise than there:
+As in the live service (`live/control/local_control.py`), what was learnt is published once a
+second, and so often it is looked who has waited too long. What is otherwise than there:
 
 - Learning takes no time. Nor do the gateway, the network and the decisions: see `call_us` of
   `sim/engine/profile.py`.
@@ -46,18 +46,18 @@ from kairos.metrics import RunMetrics
 from kairos.model import SECOND, Instance
 from kairos.orchestrator.orchestrator import Orchestrator
 from kairos.runtime import Observer, Runtime
-from kairos.scheduler.knowledge import Knowledge
 from kairos.scheduler.policies import Policy
 from kairos.scheduler.queue import OVERTAKEN
+from kairos.scheduler.work_estimates import WorkEstimates
 from kairos.sim.clock import VirtualClock
-from kairos.sim.engine.calls import Progress
+from kairos.sim.engine.engine_calls import CallProgress
 from kairos.sim.engine.profile import EngineProfile
-from kairos.sim.fleet import Fleet
+from kairos.sim.engines import SimulatedEngines
 from kairos.sim.users import MODEL, Users
 from kairos.workload.workflows import Submission
 
 
-class Happening(msgspec.Struct, frozen=True, kw_only=True):
+class WorldEvent(msgspec.Struct, frozen=True, kw_only=True):
     """Something that happens to an instance.
 
     join: it takes requests from now on, with an empty cache, unless it had only left. leave: it
@@ -89,10 +89,10 @@ class World:
         self,
         submissions: Sequence[Submission],
         instances: Mapping[str, EngineProfile],
-        policy: Callable[[Knowledge], Policy],
+        policy: Callable[[WorkEstimates], Policy],
         placement: Callable[[Ledger], Placement],
         *,
-        happenings: Sequence[Happening] = (),
+        happenings: Sequence[WorldEvent] = (),
         observers: tuple[Observer, ...] = (),
         overtaken: float = OVERTAKEN,
         max_waiting: int = MAX_WAITING,
@@ -114,7 +114,7 @@ class World:
         self.users = Users(
             self.clock, self._runtime.feed, tell_lengths=tell_lengths, anonymous=anonymous
         )
-        self.fleet = Fleet(self.clock, self._seen)
+        self.fleet = SimulatedEngines(self.clock, self._seen)
         self._instances, self._on_second = instances, on_second
         in_time = sorted(happenings, key=lambda each: each.at_us)
         first = {each.instance_id: each.what for each in reversed(in_time)}
@@ -155,7 +155,7 @@ class World:
                 error = WaitedTooLong()
         self.users.refused(command.request_id, error)
 
-    def _seen(self, progress: Progress) -> None:
+    def _seen(self, progress: CallProgress) -> None:
         request_id = progress.call_id
         if progress.what == "first_token":
             self._runtime.feed(FirstToken(request_id))
@@ -176,7 +176,7 @@ class World:
         self._runtime.feed(Failed(request_id, error.code, generated))
         self.users.refused(request_id, error)
 
-    def _happen(self, happening: Happening) -> None:
+    def _happen(self, happening: WorldEvent) -> None:
         instance_id = happening.instance_id
         match happening.what:
             case "join":

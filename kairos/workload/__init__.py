@@ -10,12 +10,12 @@ from kairos.workload.arrival_process import (
     time_scale,
 )
 from kairos.workload.azure_trace import from_trace, read_trace
-from kairos.workload.workflow_file import Call, read_workflows, write_workflows
+from kairos.workload.workflow_file import FileCall, read_workflows, write_workflows
 
 __all__ = [
     "MODELS",
     "Burstiness",
-    "Call",
+    "FileCall",
     "arrival_model",
     "arrivals",
     "arrivals_within",

@@ -19,7 +19,7 @@ import msgspec
 
 from kairos.errors import InvalidFile, SetupError
 from kairos.workload.toml_file import read_toml
-from kairos.workload.workflow_file import MAX_TOKENS, Call, Name
+from kairos.workload.workflow_file import MAX_TOKENS, FileCall, Name
 from kairos.workload.workflows import MAX_WORKFLOW_CALLS, Workflow, workflow
 
 BUILT_IN = ("qa", "rg", "cg")
@@ -66,7 +66,7 @@ class Agent(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     source: str = ""
 
 
-class Application(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class GenerativeApplication(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """How the workflows of an application come about."""
 
     app: Name
@@ -76,7 +76,7 @@ class Application(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     source: str = ""
 
 
-def application(name: str) -> Application:
+def application(name: str) -> GenerativeApplication:
     """A built-in application, or the one in the file that is called so (`.toml`).
 
     Raises:
@@ -93,7 +93,7 @@ def application(name: str) -> Application:
     return _read(Path(name))
 
 
-def generate(model: Application, count: int, seed: int) -> list[Workflow]:
+def generate(model: GenerativeApplication, count: int, seed: int) -> list[Workflow]:
     """So many workflows; number n is the same however many there are.
 
     Raises:
@@ -104,7 +104,9 @@ def generate(model: Application, count: int, seed: int) -> list[Workflow]:
     return [workflow(calls) for calls in generated_calls(model, count, seed)]
 
 
-def generated_calls(model: Application, count: int, seed: int) -> Iterator[list[Call]]:
+def generated_calls(
+    model: GenerativeApplication, count: int, seed: int
+) -> Iterator[list[FileCall]]:
     """The calls of each, as they go into a workflow file."""
     for number in range(1, count + 1):
         random = Random(f"{seed}/{model.app}/{number}")  # noqa: S311  (a workload, no secret)
@@ -122,13 +124,13 @@ class _Said(NamedTuple):
 class _Run:
     """One workflow on its way."""
 
-    def __init__(self, model: Application, workflow_id: str, random: Random) -> None:
+    def __init__(self, model: GenerativeApplication, workflow_id: str, random: Random) -> None:
         self._model, self._id, self._random = model, workflow_id, random
         (self._task,) = random.choices(model.tasks, [each.weight for each in model.tasks])
         self._said = {TASK: _Said(TASK, 0, drawn(self._task.tokens, random))}  # the latest
         self._read: dict[str, list[_Said]] = {}  # by an agent in its latest prompt
 
-    def calls(self) -> Iterator[Call]:
+    def calls(self) -> Iterator[FileCall]:
         upstream, name = "user", self._model.entry
         for index in count_from(0):
             yield self._call(index, upstream, name)
@@ -137,7 +139,7 @@ class _Run:
                 return
             upstream, name = name, follows.agent
 
-    def _call(self, index: int, upstream: str, name: str) -> Call:
+    def _call(self, index: int, upstream: str, name: str) -> FileCall:
         agent = self._model.agents[name]
         shared = agent.shared_prefix_tokens
         reads = [self._said[each] for each in agent.reads if each in self._said]
@@ -146,7 +148,7 @@ class _Run:
         self._read[name] = reads
         answer = _Said(name, self._made(name) + 1, drawn(agent.completion_tokens, self._random))
         self._said[name] = answer
-        return Call(
+        return FileCall(
             workflow_id=self._id,
             app=self._model.app,
             agent=name,
@@ -191,14 +193,14 @@ def _points(percentiles: Percentiles) -> list[tuple[float, float]]:
     return sorted((float(name[1:]), value) for name, value in percentiles.items())
 
 
-def _read(path: Path) -> Application:
-    model = read_toml(path, Application)
+def _read(path: Path) -> GenerativeApplication:
+    model = read_toml(path, GenerativeApplication)
     if problem := next(_problems(model), None):
         raise InvalidFile(path, problem)
     return model
 
 
-def _problems(model: Application) -> Iterator[str]:
+def _problems(model: GenerativeApplication) -> Iterator[str]:
     if model.entry not in model.agents:
         yield f"entry: there is no agent '{model.entry}'; there are {', '.join(model.agents)}"
     if TASK in model.agents:
@@ -215,7 +217,7 @@ def _problems(model: Application) -> Iterator[str]:
             yield f"agents.{name}: its prompts may be of more than {MAX_TOKENS} tokens"
 
 
-def _problems_of_agent(model: Application, agent: Agent) -> Iterator[str]:
+def _problems_of_agent(model: GenerativeApplication, agent: Agent) -> Iterator[str]:
     agents, kinds = ", ".join(model.agents), [each.name for each in model.tasks]
     yield from _problems_of("completion_tokens", agent.completion_tokens, least=1)
     if agent.gap_ms is not None:
@@ -230,7 +232,7 @@ def _problems_of_agent(model: Application, agent: Agent) -> Iterator[str]:
             yield f"next: there is no task '{to.task}'; there are {', '.join(kinds)}"
 
 
-def _most_prompt_tokens(model: Application, agent: Agent) -> float:
+def _most_prompt_tokens(model: GenerativeApplication, agent: Agent) -> float:
     texts = {name: max(each.completion_tokens.values()) for name, each in model.agents.items()}
     texts[TASK] = max(value for kind in model.tasks for value in kind.tokens.values())
     return (

@@ -44,7 +44,7 @@ RATE_PER_S = 1e-6, 1e6  # least and most: beyond, instants are no longer numbers
 ENOUGH = 20  # gaps, and windows: below, a variance is off by a third or more
 
 
-class Piece(NamedTuple):
+class RatePiece(NamedTuple):
     """A stretch of time with a constant rate of arrivals."""
 
     duration_s: float
@@ -60,32 +60,32 @@ class ArrivalModel(NamedTuple):
     instants_s: Callable[[Random], Iterator[float]]  # of the arrivals, without end
 
 
-def _constant_rate(_random: Random, rate_per_s: float) -> Iterator[Piece]:
-    yield Piece(math.inf, rate_per_s)
+def _constant_rate(_random: Random, rate_per_s: float) -> Iterator[RatePiece]:
+    yield RatePiece(math.inf, rate_per_s)
 
 
 def _log_normal_rate(
     random: Random, rate_per_s: float, *, relative_std: float, correlation_s: float
-) -> Iterator[Piece]:
+) -> Iterator[RatePiece]:
     step_s = 1.0  # short beside the correlation time, so the rate may stand still for so long
     sigma = math.sqrt(math.log1p(relative_std**2))
     keep = math.exp(-step_s / correlation_s)
     level = random.gauss(0, sigma)
     while True:
-        yield Piece(step_s, rate_per_s * math.exp(level - sigma**2 / 2))
+        yield RatePiece(step_s, rate_per_s * math.exp(level - sigma**2 / 2))
         level = keep * level + math.sqrt(1 - keep**2) * random.gauss(0, sigma)
 
 
 def _on_off_rate(
     random: Random, rate_per_s: float, *, on_s: float, off_s: float
-) -> Iterator[Piece]:
+) -> Iterator[RatePiece]:
     while True:
-        yield Piece(random.expovariate(1 / on_s), rate_per_s * (on_s + off_s) / on_s)
-        yield Piece(random.expovariate(1 / off_s), 0.0)
+        yield RatePiece(random.expovariate(1 / on_s), rate_per_s * (on_s + off_s) / on_s)
+        yield RatePiece(random.expovariate(1 / off_s), 0.0)
 
 
 def _cox(
-    pieces: Callable[[Random, float], Iterator[Piece]], rate_per_s: float, random: Random
+    pieces: Callable[[Random, float], Iterator[RatePiece]], rate_per_s: float, random: Random
 ) -> Iterator[float]:
     """A process whose rate is constant in each piece."""
     start_s = 0.0

@@ -12,7 +12,7 @@ from kairos.workload.arrival_process import arrivals, check_rate, time_scale
 from kairos.workload.azure_trace import TRACE_HEADER, TraceRow, from_trace, read_trace
 from kairos.workload.files import read_lines
 from kairos.workload.submissions import scaled, submissions
-from kairos.workload.workflow_file import Call
+from kairos.workload.workflow_file import FileCall
 from kairos.workload.workflows import Submission, Workflow, load, workflow
 
 ARRIVALS, RATE_PER_S = "azure-conv", 1.0
@@ -99,7 +99,7 @@ def _at_own_instants(recorded: list[Workflow], at_us: list[int], asked: Load) ->
 
 
 def _request(app: str, number: int, row: TraceRow) -> Workflow:
-    call = Call(
+    call = FileCall(
         workflow_id=f"{app}-{number}",
         app=app,
         agent=app,

@@ -3,7 +3,7 @@
 from bisect import bisect_left, bisect_right, insort
 from collections.abc import Sequence
 
-from kairos.workload.workflow_file import Call
+from kairos.workload.workflow_file import FileCall
 
 Positions = tuple[int, ...]
 
@@ -11,7 +11,7 @@ Positions = tuple[int, ...]
 TOUCHING_MS = 2
 
 
-def waits_for(calls: Sequence[Call]) -> tuple[Positions, ...]:
+def waits_for(calls: Sequence[FileCall]) -> tuple[Positions, ...]:
     """Per call, the positions of the earlier calls that must have ended, ascending.
 
     Direct ones only: a call that another of them waits for is left out. The time that this takes
@@ -39,7 +39,7 @@ def waits_for(calls: Sequence[Call]) -> tuple[Positions, ...]:
     return tuple(before)
 
 
-def must_have_ended(earlier: Call, later: Call) -> bool:
+def must_have_ended(earlier: FileCall, later: FileCall) -> bool:
     """Whether a call waits for one before it in its workflow.
 
     It does, unless they share a `parallel_group`. A refinement, ours: where one of them is in a
@@ -58,11 +58,11 @@ def must_have_ended(earlier: Call, later: Call) -> bool:
     return apart
 
 
-def _has_times(call: Call) -> bool:
+def _has_times(call: FileCall) -> bool:
     return call.start_ms is not None and call.end_ms is not None
 
 
-def _as_before(previous: Call, call: Call, ends_ms: Sequence[int]) -> bool:
+def _as_before(previous: FileCall, call: FileCall, ends_ms: Sequence[int]) -> bool:
     """Whether it surely waits for just what the one before it waits for: they share a group, and no
     call ended between their beginnings, so that there is nothing to look through."""
     group = call.parallel_group
@@ -77,8 +77,8 @@ def _as_before(previous: Call, call: Call, ends_ms: Sequence[int]) -> bool:
 
 
 def _direct(
-    calls: Sequence[Call],
-    call: Call,
+    calls: Sequence[FileCall],
+    call: FileCall,
     before: Sequence[Positions],
     reached: Sequence[int],
     last: Sequence[int],

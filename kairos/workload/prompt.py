@@ -6,17 +6,17 @@ from hashlib import blake2b
 from typing import NamedTuple
 
 from kairos.model import PREFIX_MARKS
-from kairos.workload.workflow_file import Call
+from kairos.workload.workflow_file import FileCall
 
 
-class Piece(NamedTuple):
+class PromptPiece(NamedTuple):
     """A stretch of a prompt. Token number `i` of two pieces of the same name is the same token."""
 
     name: str
     tokens: int  # 1 or more
 
 
-Prompt = tuple[Piece, ...]  # one after the other; neighbours have different names
+Prompt = tuple[PromptPiece, ...]  # one after the other; neighbours have different names
 
 
 def length(prompt: Prompt) -> int:
@@ -24,7 +24,7 @@ def length(prompt: Prompt) -> int:
     return sum(piece.tokens for piece in prompt)
 
 
-def prompts(calls: Sequence[Call]) -> tuple[Prompt, ...]:
+def prompts(calls: Sequence[FileCall]) -> tuple[Prompt, ...]:
     """The prompt of each call of a workflow, which are in the order of the file, and of which none
     says that more is cached or shared than its prompt has. From its start:
 
@@ -47,9 +47,9 @@ def prompts(calls: Sequence[Call]) -> tuple[Prompt, ...]:
         shared = shared_name(call.app, call.agent)
         wanted = call.shared_prefix_tokens or 0
         if wanted > tokens and all(piece.name == shared for piece in prompt):
-            prompt, tokens = (Piece(shared, wanted),), wanted
+            prompt, tokens = (PromptPiece(shared, wanted),), wanted
         if tokens < call.prompt_tokens:
-            own = Piece(f"{call.workflow_id}#{call.call_index}", call.prompt_tokens - tokens)
+            own = PromptPiece(f"{call.workflow_id}#{call.call_index}", call.prompt_tokens - tokens)
             prompt = (*prompt, own)
         made.append(prompt)
         before[chain] = prompt, call.prompt_tokens
@@ -65,7 +65,7 @@ def cut(prompt: Prompt, tokens: int) -> Prompt:
     if not tokens:
         return prompt[:kept]
     name, last = prompt[kept - 1]
-    return (*prompt[: kept - 1], Piece(name, last - tokens))
+    return (*prompt[: kept - 1], PromptPiece(name, last - tokens))
 
 
 def prefix_hashes(prompt: Prompt) -> tuple[int, ...]:

@@ -8,7 +8,7 @@ from random import Random
 from msgspec.structs import replace
 
 from kairos.errors import SetupError
-from kairos.workload.workflow_file import Call
+from kairos.workload.workflow_file import FileCall
 from kairos.workload.workflows import Submission, Workflow, workflow
 
 _ID_LENGTH = 240  # of 256: the rest is for what is appended
@@ -61,7 +61,7 @@ def scaled(workflows: Sequence[Workflow], max_tokens: int) -> list[Workflow]:
     """
     if max_tokens < 2:
         raise SetupError(f"a context must hold 2 tokens or more; it is {max_tokens}")
-    by_app: defaultdict[str, list[Call]] = defaultdict(list)
+    by_app: defaultdict[str, list[FileCall]] = defaultdict(list)
     for each in workflows:
         by_app[each.app].extend(each.calls)
     factors = {app: _factors(calls, max_tokens) for app, calls in by_app.items()}
@@ -75,7 +75,7 @@ _Ratio = tuple[int, int]  # whole numbers: rounding may not make anything too lo
 _UNCHANGED = 1, 1
 
 
-def _factors(calls: Sequence[Call], max_tokens: int) -> tuple[_Ratio, _Ratio] | None:
+def _factors(calls: Sequence[FileCall], max_tokens: int) -> tuple[_Ratio, _Ratio] | None:
     """By what prompts and completions are multiplied; None: all of them fit."""
     if all(call.prompt_tokens + call.completion_tokens <= max_tokens for call in calls):
         return None
@@ -94,7 +94,7 @@ def _times(tokens: int, ratio: _Ratio) -> int:
     return max(1, tokens * ratio[0] // ratio[1])
 
 
-def _shorter(calls: Sequence[Call], factors: tuple[_Ratio, _Ratio] | None) -> list[Call]:
+def _shorter(calls: Sequence[FileCall], factors: tuple[_Ratio, _Ratio] | None) -> list[FileCall]:
     assert factors is not None
     prompts, completions = factors
     return [

@@ -25,7 +25,7 @@ Count = Annotated[int, msgspec.Meta(ge=0, le=10**12)]
 Instant = Annotated[int, msgspec.Meta(ge=0, le=10**15)]  # ms since the epoch
 
 
-class Call(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class FileCall(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """One LLM call of a workflow.
 
     It waits for the calls before it in its workflow, unless it shares a `parallel_group` with them.
@@ -48,7 +48,7 @@ class Call(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     shared_prefix_tokens: Count | None = None
 
 
-def read_workflows(path: Path) -> Iterator[Call]:
+def read_workflows(path: Path) -> Iterator[FileCall]:
     """The calls of a workflow file, plain or gzip, in the order of the file.
 
     Raises:
@@ -57,9 +57,9 @@ def read_workflows(path: Path) -> Iterator[Call]:
     return (call for _, call in numbered_calls(path))
 
 
-def numbered_calls(path: Path) -> Iterator[tuple[int, Call]]:
+def numbered_calls(path: Path) -> Iterator[tuple[int, FileCall]]:
     """The same, each with its line from 1 on."""
-    decoder = msgspec.json.Decoder(Call)
+    decoder = msgspec.json.Decoder(FileCall)
     for number, line in read_lines(path):
         try:
             yield number, decoder.decode(line)
@@ -67,7 +67,7 @@ def numbered_calls(path: Path) -> Iterator[tuple[int, Call]]:
             raise InvalidFile(path, f"not a call of a workflow: {error}", line=number) from error
 
 
-def write_workflows(path: Path, calls: Iterable[Call]) -> None:
+def write_workflows(path: Path, calls: Iterable[FileCall]) -> None:
     """Write a workflow file whole, or not at all; as gzip when the name ends in `.gz`.
 
     Raises:
@@ -82,8 +82,8 @@ def write_workflows(path: Path, calls: Iterable[Call]) -> None:
             _write(file, calls)
 
 
-def _write(file: BufferedIOBase, calls: Iterable[Call]) -> None:
-    encoder, decoder = msgspec.json.Encoder(), msgspec.json.Decoder(Call)
+def _write(file: BufferedIOBase, calls: Iterable[FileCall]) -> None:
+    encoder, decoder = msgspec.json.Encoder(), msgspec.json.Decoder(FileCall)
     for call in calls:
         line = encoder.encode(call)
         try:

@@ -9,7 +9,7 @@ import msgspec
 from kairos.errors import InvalidFile
 from kairos.workload.order import waits_for
 from kairos.workload.prompt import Prompt, prompts
-from kairos.workload.workflow_file import Call, numbered_calls
+from kairos.workload.workflow_file import FileCall, numbered_calls
 
 MAX_CALLS = 2_000_000  # of a file
 MAX_WORKFLOW_CALLS = 10_000  # as many as the orchestrator follows of one workflow
@@ -24,7 +24,7 @@ class Workflow(msgspec.Struct, frozen=True, kw_only=True):
 
     id: str
     app: str
-    calls: tuple[Call, ...]
+    calls: tuple[FileCall, ...]
     waits_for: tuple[tuple[int, ...], ...]  # positions of the calls that must have ended before
     prompts: tuple[Prompt, ...]  # what each call's prompt shares with others
 
@@ -49,7 +49,7 @@ def load(path: Path) -> list[Workflow]:
     return reading.workflows()
 
 
-def workflow(calls: Sequence[Call]) -> Workflow:
+def workflow(calls: Sequence[FileCall]) -> Workflow:
     """The workflow that these calls make, which ascend by `call_index`."""
     return Workflow(
         id=calls[0].workflow_id,
@@ -66,11 +66,11 @@ class _Reading:
     def __init__(self, path: Path) -> None:
         self._path = path
         self._count = 0
-        self._calls: dict[str, list[Call]] = {}
+        self._calls: dict[str, list[FileCall]] = {}
         self._first_at: dict[tuple[str, str], int] = {}  # (workflow, agent) -> line of a first call
-        self._unknown: list[tuple[int, Call]] = []  # an upstream that had not called by then
+        self._unknown: list[tuple[int, FileCall]] = []  # an upstream that had not called by then
 
-    def add(self, line: int, call: Call) -> None:
+    def add(self, line: int, call: FileCall) -> None:
         calls = self._calls.setdefault(call.workflow_id, [])
         self._count += 1
         if problem := self._problem(calls, call):
@@ -81,7 +81,7 @@ class _Reading:
         calls.append(call)
         self._first_at.setdefault((call.workflow_id, call.agent), line)
 
-    def _problem(self, calls: Sequence[Call], call: Call) -> str | None:
+    def _problem(self, calls: Sequence[FileCall], call: FileCall) -> str | None:
         if self._count > MAX_CALLS:
             return f"more than {MAX_CALLS} calls; split the file"
         return _problem_of(call) or (_problem_after(calls, call) if calls else None)
@@ -110,7 +110,7 @@ class _Reading:
             if line not in opening:
                 raise InvalidFile(self._path, self._unknown_upstream(call), line=line)
 
-    def _unknown_upstream(self, call: Call) -> str:
+    def _unknown_upstream(self, call: FileCall) -> str:
         assert call.upstream is not None
         what = f"the upstream '{call.upstream}' of the call by '{call.agent}'"
         if later := self._first_at.get((call.workflow_id, call.upstream)):
@@ -121,7 +121,7 @@ class _Reading:
         )
 
 
-def _problem_of(call: Call) -> str | None:
+def _problem_of(call: FileCall) -> str | None:
     """What is wrong with a call by itself."""
     if (call.cached_prefix_tokens or 0) > call.prompt_tokens:
         return f"cached_prefix_tokens is above prompt_tokens ({call.prompt_tokens})"
@@ -132,7 +132,7 @@ def _problem_of(call: Call) -> str | None:
     return None
 
 
-def _problem_after(calls: Sequence[Call], call: Call) -> str | None:
+def _problem_after(calls: Sequence[FileCall], call: FileCall) -> str | None:
     """What is wrong with a call after those of its workflow before it."""
     if call.app != calls[0].app:
         return f"workflow '{call.workflow_id}' is of two apps: '{calls[0].app}' and '{call.app}'"

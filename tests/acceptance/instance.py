@@ -5,8 +5,8 @@ import signal
 from pathlib import Path
 from typing import Literal
 
-from tests.kafka import free_ports
-from tests.vllm import READY_S, descendants, named, vllm_process
+from tests.support.kafka import free_ports
+from tests.support.vllm import READY_S, descendants, named, vllm_process
 
 How = Literal["all of it", "its engine core"]
 

@@ -22,7 +22,7 @@ from typing import Any
 import aiohttp
 import msgspec
 
-from kairos.live.factlog import read_facts
+from kairos.live.observers.fact_log import read_facts
 from tests.acceptance import overload_verdict
 from tests.acceptance.chats import Chats
 from tests.acceptance.overload_verdict import (
@@ -32,13 +32,13 @@ from tests.acceptance.overload_verdict import (
     percentile,
     resident_mb,
 )
-from tests.kafka import free_ports
-from tests.processes import Process
 from tests.soak import verdict
 from tests.soak.asks import Ask
 from tests.soak.client import Outcome, call, session
 from tests.soak.served import Served
 from tests.soak.verdict import Sample
+from tests.support.kafka import free_ports
+from tests.support.processes import Process
 
 ENGINES, SLOTS, STEP_MS = 2, 8, 25.0
 LENGTHS = {"brief": (8, 12), "verbose": (24, 36)}  # tokens of answers: half a second on average
@@ -78,7 +78,7 @@ class Overload:
         options = ["--port", port, "--max-num-seqs", SLOTS, "--step-ms", STEP_MS]
         options += ["--step-per-seq-ms", 0, "--prefill-tokens-per-s", 1_000_000]
         name = f"engine-{number}"
-        process = Process(self._directory, name, *options, module="kairos.sim.standin")
+        process = Process(self._directory, name, *options, module="kairos.standin.server")
         return f"http://127.0.0.1:{port}", process
 
     async def run(self) -> list[str]:

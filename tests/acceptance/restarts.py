@@ -22,8 +22,8 @@ from pathlib import Path
 
 import aiohttp
 
-from kairos.events import Record, Returned
-from kairos.live.factlog import read_facts
+from kairos.events import Bounced, Record
+from kairos.live.observers.fact_log import read_facts
 from tests.acceptance import restarts_verdict
 from tests.acceptance.chats import Chats, Goodput
 from tests.acceptance.instance import How, Instance
@@ -175,7 +175,7 @@ class Restarts:
         ]
 
     def summary(self) -> str:
-        passed_on = [each.at for each in self.records if isinstance(each.event, Returned)]
+        passed_on = [each.at for each in self.records if isinstance(each.event, Bounced)]
         slowest = max((each.seconds for each in self.outcomes), default=0.0)
         lines = [restarts_verdict.table(self.cycles, self.goodput, self.outcomes, passed_on)]
         lines.append(

@@ -6,7 +6,7 @@ from statistics import median
 
 import msgspec
 
-from kairos.events import Cancelled, Dispatch, Failed, Finished, Record, Returned
+from kairos.events import Bounced, Cancelled, Dispatch, Failed, Finished, Record
 from kairos.model import SECOND
 from tests.acceptance.chats import Goodput
 from tests.acceptance.instance import How
@@ -112,7 +112,7 @@ def killed_with(cycle: Cycle, records: Iterable[Record]) -> set[str]:
     for record in records:
         if record.at > (cycle.killed + _NOTICE_S) * SECOND:
             break
-        if isinstance(record.event, Finished | Failed | Cancelled | Returned):
+        if isinstance(record.event, Finished | Failed | Cancelled | Bounced):
             if record.at >= cycle.killed * SECOND and record.event.request_id in there:
                 found.add(record.event.request_id)
             there.discard(record.event.request_id)

@@ -6,7 +6,7 @@ import time
 import msgspec
 import pytest
 
-from kairos.sim import standin
+from kairos.standin import server
 from tests.acceptance.chats import Chats, Goodput
 from tests.soak.client import call, session
 
@@ -19,8 +19,8 @@ def asked(streamed):
 
 
 async def outcome(chat, goodput):
-    settings = standin.Settings(max_num_seqs=2)
-    async with standin.serve(settings) as served, session() as clients:
+    settings = server.StandInSettings(max_num_seqs=2)
+    async with server.serve(settings) as served, session() as clients:
         return await call(clients, served.url, chat, goodput.reads)
 
 

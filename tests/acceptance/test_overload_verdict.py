@@ -3,7 +3,7 @@
 import msgspec
 import pytest
 
-from kairos.events import Arrived, Dispatch, Finished, Record, Returned
+from kairos.events import Arrived, Bounced, Dispatch, Finished, Record
 from kairos.model import SECOND, Request
 from tests.acceptance import overload_verdict
 from tests.acceptance.overload_verdict import FULL, Seen
@@ -95,7 +95,7 @@ def test_a_call_waits_until_an_instance_gets_it_for_the_first_time():
     records = [
         Record(5 * SECOND, arrived),
         Record(7 * SECOND, Finished("b"), (Dispatch("a", "one"), Dispatch("c", "one"))),
-        Record(9 * SECOND, Returned("a", "x"), (Dispatch("a", "other"),)),
+        Record(9 * SECOND, Bounced("a", "x"), (Dispatch("a", "other"),)),
     ]
     assert overload_verdict.waits_s(records) == {"a": 2.0}
 

@@ -3,7 +3,7 @@
 import pytest
 
 from tests.acceptance.restarts import CYCLES, Restarts
-from tests.vllm import needs_vllm
+from tests.support.vllm import needs_vllm
 
 pytestmark = [pytest.mark.acceptance, pytest.mark.timeout(2400)]
 

@@ -3,14 +3,14 @@
 import msgspec
 import pytest
 
-from kairos.events import Arrived, Dispatch, Finished, Record, Returned
+from kairos.events import Arrived, Bounced, Dispatch, Finished, Record
 from kairos.model import SECOND
-from tests import build
 from tests.acceptance import restarts_verdict
 from tests.acceptance.chats import Goodput
 from tests.acceptance.restarts_verdict import Cycle, Figures
 from tests.soak.asks import Ask
 from tests.soak.client import Outcome
+from tests.support import build
 
 CYCLE = Cycle(
     victim="one", how="all of it", began=1000, killed=1050, restarted=1070, ready=1100, ended=1180
@@ -128,7 +128,7 @@ def test_calls_that_an_instance_had_when_it_was_killed_are_known():
         sent(1022, "on", "one"),
         sent(1023, "moved", "one"),
         Record(1040 * SECOND, Finished("before")),
-        Record(1050 * SECOND + 1, Returned("moved", "x"), (Dispatch("moved", "other"),)),
+        Record(1050 * SECOND + 1, Bounced("moved", "x"), (Dispatch("moved", "other"),)),
         sent(1051, "unnoticed", "one"),
         sent(1060, "later", "one"),
         Record(1061 * SECOND, Finished("on")),

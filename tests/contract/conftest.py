@@ -1,6 +1,6 @@
 import pytest
 
-from tests.kafka_mock import MockCluster
+from tests.support.kafka_mock import MockCluster
 
 
 @pytest.fixture(scope="session")

@@ -8,13 +8,13 @@ import secrets
 import pytest
 
 from kairos.errors import MessageTooLarge
-from kairos.live.bus import MemoryBus
+from kairos.live.bus.memory import MemoryBus
 from kairos.live.kafka.bus import KafkaBus
-from kairos.live.kafka.connection import Connection, parse_bus
+from kairos.live.kafka.cluster import KafkaCluster, parse_bus
 from kairos.live.kafka.topics import ensure
 from kairos.ports import Message
 from kairos.topics import AGENTS, DEAD_LETTERS
-from tests.buses import TIMEOUT_S, Apart, Seen, consuming, fail, publish, text
+from tests.support.buses import TIMEOUT_S, Apart, Seen, consuming, fail, publish, text
 
 TOPICS = ("t", "out", "other")
 
@@ -27,7 +27,7 @@ async def bus(request):
         return
     if request.param == "mock":
         cluster = request.getfixturevalue("mock_kafka")
-        connection = Connection(servers=cluster.servers)
+        connection = KafkaCluster(servers=cluster.servers)
         for topic in TOPICS:
             cluster.create(f"{apart}.{topic}")
     else:

@@ -16,15 +16,15 @@ from confluent_kafka.admin import AdminClient, OffsetSpec
 
 from kairos.errors import TopicMissing
 from kairos.live.kafka.bus import KafkaBus
-from kairos.live.kafka.connection import parse_bus
+from kairos.live.kafka.cluster import parse_bus
 from kairos.live.kafka.items import Assigned
-from kairos.live.kafka.subscription import CaughtUp, Received, Revoked, Subscription
+from kairos.live.kafka.subscription import CaughtUp, ReceivedMessage, Revoked, Subscription
 from kairos.live.kafka.topics import ensure
 from kairos.live.kafka.transactions import NotSent, Transactions
 from kairos.ports import Message
 from kairos.topics import AGENTS, DEAD_LETTERS
-from tests.buses import TIMEOUT_S, Seen, consuming, text
-from tests.kafka import Broker
+from tests.support.buses import TIMEOUT_S, Seen, consuming, text
+from tests.support.kafka import Broker
 
 pytestmark = pytest.mark.kafka
 
@@ -67,7 +67,7 @@ class Cluster:
     @contextlib.asynccontextmanager
     async def worker(self):
         process = await asyncio.create_subprocess_exec(
-            *(sys.executable, "-m", "tests.kafka_worker", self.url, self.source, self.sink),
+            *(sys.executable, "-m", "tests.support.kafka_worker", self.url, self.source, self.sink),
             stdout=asyncio.subprocess.PIPE,
         )
         try:
@@ -80,7 +80,7 @@ class Cluster:
 
 
 def _values(items):
-    return [item.value.decode() for item in items if isinstance(item, Received)]
+    return [item.value.decode() for item in items if isinstance(item, ReceivedMessage)]
 
 
 @pytest.fixture

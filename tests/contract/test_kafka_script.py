@@ -12,7 +12,7 @@ import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from tests.kafka import MISSING, SCRIPT, Broker
+from tests.support.kafka import MISSING, SCRIPT, Broker
 
 ROOT = Path(__file__).parents[2]
 
@@ -89,7 +89,7 @@ def test_what_a_broker_took_survives_its_crash_and_its_end(tmp_path):
 def test_a_broker_ends_with_the_process_that_started_it(tmp_path):
     """However it ends: here it is killed."""
     program = (
-        "import os, signal, sys, pathlib; from tests.kafka import Broker;"
+        "import os, signal, sys, pathlib; from tests.support.kafka import Broker;"
         "broker = Broker(pathlib.Path(sys.argv[1])).start();"
         "print(broker._process.pid, flush=True); os.kill(os.getpid(), signal.SIGKILL)"
     )

@@ -13,18 +13,18 @@ from aiohttp import web
 from kairos.agent import Application, Task, read_result, run, submit
 from kairos.errors import InvalidRequest, MessageTooLarge, Unavailable, UpstreamFailed
 from kairos.events import Cancelled
-from kairos.live import bus_llm
-from kairos.live.bus import MemoryBus
-from kairos.live.bus_llm import BusLLM
-from kairos.live.kafka.connection import Connection, parse_bus
+from kairos.live.bus.memory import MemoryBus
+from kairos.live.kafka.cluster import KafkaCluster, parse_bus
 from kairos.live.kafka.producer import Producer
 from kairos.live.kafka.tail import Tail
 from kairos.live.kafka.topics import ensure
-from kairos.live.llm import HttpLLM
-from kairos.live.patience import Patience
+from kairos.live.llm import bus
+from kairos.live.llm.bus import BusLLM
+from kairos.live.llm.http import HttpLLM
+from kairos.live.llm.patience import Patience
 from kairos.live.pool.messages import Told, read_call_headers
 from kairos.topics import REQUESTS, RESULTS
-from tests.kafka import Broker
+from tests.support.kafka import Broker
 
 LIMIT_S = 30
 TRACE = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
@@ -104,7 +104,7 @@ async def over_http(model: Model, /, **options):
 class Taker:
     """Who takes calls from the bus. A test may hold the messages by hand, too."""
 
-    def __init__(self, connection: Connection, producer: Producer, pool: str) -> None:
+    def __init__(self, connection: KafkaCluster, producer: Producer, pool: str) -> None:
         self.connection, self.producer, self.pool = connection, producer, pool
         self.seen: list = []  # all messages on the pool's topic
         self._came = asyncio.Condition()
@@ -166,7 +166,7 @@ NAMES = {
 
 
 @asynccontextmanager
-async def over_bus(connection: Connection, model: Model, /, **options):
+async def over_bus(connection: KafkaCluster, model: Model, /, **options):
     pool = f"pool-{secrets.token_hex(4)}"
     async with AsyncExitStack() as stack:
         llm = BusLLM(
@@ -193,7 +193,7 @@ async def over_bus(connection: Connection, model: Model, /, **options):
                 taking.result()
 
 
-async def made(connection: Connection, *topics: str) -> None:
+async def made(connection: KafkaCluster, *topics: str) -> None:
     if "MOCK" in connection.options.get("client.id", ""):
         client = confluent_kafka.Producer(connection.client())
         for topic in topics:
@@ -206,7 +206,7 @@ async def made(connection: Connection, *topics: str) -> None:
 def mock(mock_kafka):
     """A cluster inside librdkafka."""
     options = {"client.id": "MOCK", "log_level": "0"}
-    return Connection(servers=mock_kafka.servers, options=options)
+    return KafkaCluster(servers=mock_kafka.servers, options=options)
 
 
 @pytest.fixture(params=["mock", pytest.param("kafka", marks=pytest.mark.kafka)])
@@ -394,7 +394,7 @@ class TestBus:
     async def test_that_nobody_answers_for_a_pool_is_said_once(
         self, connection, monkeypatch, caplog
     ):
-        monkeypatch.setattr(bus_llm, "_QUIET_S", 0.05)
+        monkeypatch.setattr(bus, "_QUIET_S", 0.05)
         model = Model()
         model.answers = [LOST]
         async with over_bus(connection, model, timeout_s=1) as llm:
@@ -410,7 +410,7 @@ class TestBus:
         model = Model()
         async with over_bus(connection, model, timeout_s=1) as llm:
             assert await llm.complete({}, {}) == completion()
-            monkeypatch.setattr(bus_llm, "_QUIET_S", 0.05)
+            monkeypatch.setattr(bus, "_QUIET_S", 0.05)
             model.answers = [LOST]
             with pytest.raises(Unavailable):
                 await llm.complete({}, {})

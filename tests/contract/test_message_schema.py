@@ -6,14 +6,14 @@ import uuid
 import msgspec
 import pytest
 
-from kairos.live.bus_llm import BusLLM
 from kairos.live.kafka import topics
-from kairos.live.kafka.connection import parse_bus
+from kairos.live.kafka.cluster import parse_bus
 from kairos.live.kafka.producer import Producer
-from kairos.live.kafka.subscription import Received, Subscription
-from kairos.live.pool.calls import _Answer
+from kairos.live.kafka.subscription import ReceivedMessage, Subscription
+from kairos.live.llm.bus import BusLLM
+from kairos.live.pool.bus_calls import _Answer
 from kairos.topics import REQUESTS
-from tests.schema import as_object, problems
+from tests.support.schema import as_object, problems
 
 BODY = {"model": "tiny", "messages": [{"role": "user", "content": "Hello"}], "max_tokens": 3}
 CALLER = {
@@ -34,7 +34,7 @@ async def next_of(requests, pool):
     """The next message of the pool, which is this test's alone."""
     while True:
         for item in await requests.batch():
-            if isinstance(item, Received) and item.key == pool:
+            if isinstance(item, ReceivedMessage) and item.key == pool:
                 return item
 
 

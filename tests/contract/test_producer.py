@@ -7,11 +7,11 @@ import pytest
 
 from kairos.errors import MessageTooLarge, Unavailable
 from kairos.live.kafka import producer as module
-from kairos.live.kafka.connection import Connection
+from kairos.live.kafka.cluster import KafkaCluster
 from kairos.live.kafka.producer import Producer
-from kairos.live.kafka.subscription import Received, Subscription
-from tests.buses import TIMEOUT_S
-from tests.kafka_mock import MockCluster
+from kairos.live.kafka.subscription import ReceivedMessage, Subscription
+from tests.support.buses import TIMEOUT_S
+from tests.support.kafka_mock import MockCluster
 
 
 @pytest.fixture
@@ -23,7 +23,7 @@ def cluster():
 
 @pytest.fixture
 def connection(cluster):
-    return Connection(servers=cluster.servers, message_bytes=1_000)
+    return KafkaCluster(servers=cluster.servers, message_bytes=1_000)
 
 
 async def test_a_message_is_safe_at_the_offset_that_is_told(connection):
@@ -44,7 +44,7 @@ async def test_messages_wait_for_a_cluster_that_is_away_and_keep_their_order(clu
     keys = []
     async with asyncio.timeout(TIMEOUT_S), Subscription(connection, ["t"]) as subscription:
         while len(keys) < 100:
-            keys += [i.key for i in await subscription.batch() if isinstance(i, Received)]
+            keys += [i.key for i in await subscription.batch() if isinstance(i, ReceivedMessage)]
     assert keys == [f"{n}" for n in range(100)]
 
 

@@ -9,15 +9,15 @@ import pytest
 
 from kairos.events import ProfilesLearnt
 from kairos.learnt import POOLED, AgentRank
-from kairos.live.kafka.connection import parse_bus
+from kairos.live.kafka.cluster import parse_bus
 from kairos.live.kafka.producer import Producer
 from kairos.live.kafka.profiles import follow, publish
 from kairos.live.kafka.topics import ensure
 from kairos.model import SECOND
 from kairos.topics import PROFILES
-from tests import learnt
-from tests.kafka import Broker
 from tests.property.test_balancer_machine import remaining_model
+from tests.support import learnt
+from tests.support.kafka import Broker
 
 pytestmark = [pytest.mark.kafka, pytest.mark.timeout(120)]
 

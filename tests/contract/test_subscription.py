@@ -11,23 +11,23 @@ import confluent_kafka
 import pytest
 
 from kairos.errors import TopicMissing, Unavailable
-from kairos.live.kafka.connection import Connection
+from kairos.live.kafka.cluster import KafkaCluster
 from kairos.live.kafka.producer import Producer
 from kairos.live.kafka.subscription import (
     Assigned,
     CaughtUp,
     Passed,
-    Received,
+    ReceivedMessage,
     Revoked,
     Subscription,
 )
-from tests.buses import TIMEOUT_S
-from tests.kafka_mock import MockCluster
+from tests.support.buses import TIMEOUT_S
+from tests.support.kafka_mock import MockCluster
 
 
 @pytest.fixture
 def connection(mock_kafka):
-    return Connection(servers=mock_kafka.servers)
+    return KafkaCluster(servers=mock_kafka.servers)
 
 
 @pytest.fixture
@@ -57,13 +57,13 @@ async def test_without_a_group_all_of_a_topic_comes_from_the_start_that_was_aske
 ):
     await fill(connection, topic, 3)
     async with Subscription(connection, [topic]) as subscription:
-        items = await read(subscription, Received | CaughtUp, 4)
+        items = await read(subscription, ReceivedMessage | CaughtUp, 4)
         assert [item.offset for item in items[:3]] == [0, 1, 2]
         assert items[3] == CaughtUp(topic, 0)
     async with Subscription(connection, [topic], start="end") as subscription:
         await read(subscription, CaughtUp)
         await fill(connection, topic, 1)
-        [item] = await read(subscription, Received)
+        [item] = await read(subscription, ReceivedMessage)
         assert item.offset == 3
 
 
@@ -75,7 +75,7 @@ async def test_what_is_no_text_comes_with_replacement_characters_and_tombstones_
     raw.produce(topic, b"v")
     assert raw.flush(TIMEOUT_S) == 0
     async with Subscription(connection, [topic]) as subscription:
-        odd, bare = await read(subscription, Received, 2)
+        odd, bare = await read(subscription, ReceivedMessage, 2)
     assert (odd.key, odd.value) == ("k\ufffd", None)
     assert odd.headers == {"h": "\ufffd", "none": "", "h2": "x"}
     assert (bare.key, bare.value, bare.headers) == ("", b"v", {})
@@ -88,7 +88,7 @@ async def test_a_message_with_a_header_whose_name_is_no_text_is_left_out_with_a_
     for name in [*[b"fine"] * 100, b"\xff", b"fine"]:
         mock_kafka.send_header(topic, name)
     async with Subscription(connection, [topic]) as subscription:
-        items = await read(subscription, Received, 101)
+        items = await read(subscription, ReceivedMessage, 101)
     assert [item.offset for item in items] == [*range(100), 101]
     assert f"left out the message {topic}/0 at 100" in caplog.text
 
@@ -102,7 +102,7 @@ async def test_a_group_goes_on_from_what_it_committed_with_its_metadata(connecti
         await subscription.commit({(topic, 0): (3, "so far")})
         assert await subscription.committed([(topic, 0)]) == {(topic, 0): (3, "so far")}
     async with Subscription(connection, [topic], group) as subscription:
-        assigned, *received = await read(subscription, Assigned | Received, 3)
+        assigned, *received = await read(subscription, Assigned | ReceivedMessage, 3)
         assert assigned == Assigned(topic, 0, 3, "so far")
         assert [item.offset for item in received] == [3, 4]
 
@@ -156,16 +156,18 @@ async def test_what_is_held_back_comes_later_and_all_of_it(connection, topic):
     count = 3_000
     await fill(connection, topic, count)
     async with Subscription(connection, [topic], f"g{topic}") as subscription:
-        [first, *_] = came = await read(subscription, Received)
+        [first, *_] = came = await read(subscription, ReceivedMessage)
         subscription.hold(True)
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(2):  # long enough for its partitions to be paused
                 while True:
-                    came += [i for i in await subscription.batch() if isinstance(i, Received)]
+                    came += [
+                        i for i in await subscription.batch() if isinstance(i, ReceivedMessage)
+                    ]
         assert len(came) < 1_100
         await subscription.commit({(topic, 0): (1, "")})  # is answered meanwhile
         subscription.hold(False)
-        came += await read(subscription, Received, count - len(came))
+        came += await read(subscription, ReceivedMessage, count - len(came))
     assert [item.offset for item in came] == list(range(first.offset, count))
 
 
@@ -174,7 +176,7 @@ async def test_a_subscription_nobody_reads_keeps_a_bounded_amount_and_ends_at_on
 ):
     await fill(connection, topic, 40, value=b"x" * 1_000_000)
     async with Subscription(connection, [topic], f"g{topic}") as subscription:
-        await read(subscription, Received)
+        await read(subscription, ReceivedMessage)
         await asyncio.sleep(1.5)
         ahead_bytes = subscription._bytes_put - subscription._bytes_taken
         started_at = time.monotonic()
@@ -193,7 +195,7 @@ class TestAway:
 
     @pytest.fixture
     def connection(self, cluster):
-        return Connection(servers=cluster.servers)
+        return KafkaCluster(servers=cluster.servers)
 
     @pytest.mark.parametrize("group", [None, "g"])
     async def test_a_cluster_that_is_not_there_yet_is_waited_for(self, cluster, connection, group):
@@ -204,7 +206,7 @@ class TestAway:
                 async with asyncio.timeout(1):
                     await subscription.batch()
             cluster.come_up()
-            [item] = await read(subscription, Received)
+            [item] = await read(subscription, ReceivedMessage)
             assert item.key == "0"
 
     @pytest.mark.parametrize("group", [None, "g"])

@@ -6,7 +6,7 @@ import secrets
 import pytest
 from confluent_kafka import admin
 
-from kairos.live.kafka.connection import Connection, parse_bus
+from kairos.live.kafka.cluster import KafkaCluster, parse_bus
 from kairos.live.kafka.producer import Producer
 from kairos.live.kafka.tail import Tail
 
@@ -20,7 +20,7 @@ def place(request):
     if request.param == "mock":
         cluster = request.getfixturevalue("mock_kafka")
         cluster.create(topic, partitions=4)
-        return Connection(servers=cluster.servers, options={"log_level": "0"}), topic
+        return KafkaCluster(servers=cluster.servers, options={"log_level": "0"}), topic
     connection = parse_bus(request.getfixturevalue("kafka"))
     client = admin.AdminClient(connection.client())
     client.create_topics([admin.NewTopic(topic, 4)])[topic].result(LIMIT_S)

@@ -19,9 +19,9 @@ from confluent_kafka.admin import (
 from kairos import topics as names
 from kairos.errors import SetupError
 from kairos.live.kafka import topics
-from kairos.live.kafka.connection import Connection
-from kairos.live.kafka.table import describe
-from tests.kafka import Broker, free_ports
+from kairos.live.kafka.cluster import KafkaCluster
+from kairos.live.kafka.topic_settings import describe
+from tests.support.kafka import Broker, free_ports
 
 
 @pytest.fixture(scope="module")
@@ -39,7 +39,7 @@ def unused_port():
 
 @pytest.fixture
 def connection(broker):
-    return Connection(servers=broker.servers)
+    return KafkaCluster(servers=broker.servers)
 
 
 @pytest.fixture
@@ -172,7 +172,7 @@ async def test_a_cluster_that_comes_late_is_waited_for_and_said_once(tmp_path, m
     monkeypatch.setattr(topics, "_ANSWER_S", 1.0)
     broker = Broker(tmp_path / "kafka")
     wanted = [names.RESULTS]
-    ensuring = asyncio.create_task(topics.ensure(Connection(servers=broker.servers), wanted))
+    ensuring = asyncio.create_task(topics.ensure(KafkaCluster(servers=broker.servers), wanted))
     try:
         async with asyncio.timeout(60):
             await missed.wait()
@@ -190,7 +190,7 @@ async def test_a_cluster_that_stays_away_is_named_with_the_cause(monkeypatch, un
     monkeypatch.setattr(topics, "PATIENCE_S", 0.5)
     servers = f"127.0.0.1:{unused_port}"
 
-    said = await problem(Connection(servers=servers), names.EVENTS)
+    said = await problem(KafkaCluster(servers=servers), names.EVENTS)
 
     assert said.startswith(f"Kafka at {servers} cannot be used: ")
     assert "Connection refused" in said
@@ -214,7 +214,7 @@ class Refusing:
 async def test_who_may_not_create_a_topic_is_told_the_command(monkeypatch):
     monkeypatch.setattr(topics, "AdminClient", Refusing)
 
-    said = await problem(Connection(servers="h:1"), names.DISPATCHES)
+    said = await problem(KafkaCluster(servers="h:1"), names.DISPATCHES)
 
     assert "kairos.dispatches is missing: Broker: Topic authorization failed. Create it: " in said
     assert (

@@ -18,7 +18,7 @@ import pytest
 
 from tests.deploy.files import DEPLOY, OURS, ROOT, compose, env_file, in_profile
 from tests.deploy.test_monitoring import asked_for, exported
-from tests.kafka import Broker, free_ports
+from tests.support.kafka import Broker, free_ports
 
 HEALTHY_S = 60.0
 TASKS_S = 60.0
@@ -173,7 +173,7 @@ class Stack:
         program, *rest = (self.addresses.here(name, word) for word in words)
         module = [program, *rest]
         if program == "kairos":
-            module = [sys.executable, "-m", "kairos.cli", *rest]
+            module = [sys.executable, "-m", "kairos.cli.main", *rest]
         elif program in ("python", "python3"):
             module = [sys.executable, *rest]
         if child:

@@ -9,8 +9,8 @@ import pytest
 
 from agents import cg, qa, rg
 from kairos import config, topics
-from kairos.live.kafka.connection import connection
-from kairos.live.kafka.table import describe
+from kairos.live.kafka.cluster import connection
+from kairos.live.kafka.topic_settings import describe
 from tests.deploy.files import (
     EXAMPLES,
     KEDA,

@@ -7,11 +7,11 @@ from types import SimpleNamespace
 import yaml
 
 from kairos.events import ProfilesLearnt
-from kairos.live.orchestrate.figures import Figures
-from kairos.live.telemetry import Telemetry
+from kairos.live.observers.telemetry import Telemetry
+from kairos.live.orchestrate.metrics import OrchestratorMetrics
 from kairos.orchestrator.orchestrator import Orchestrator
-from tests import build
 from tests.deploy.files import DEPLOY, compose
+from tests.support import build
 
 SERVICES = compose()["services"]
 PROMETHEUS = yaml.safe_load((DEPLOY / "prometheus.yml").read_text())
@@ -40,7 +40,7 @@ def test_the_dashboard_asks_for_what_services_export():
     knowledge = SimpleNamespace(kendall_tau=1.0)
     following = SimpleNamespace(records=0, orchestrator=Orchestrator(), knowledge=knowledge)
     member = SimpleNamespace(following=following, behind_us=0, published=0)
-    orchestrator = Figures(member, SimpleNamespace(told=0))
+    orchestrator = OrchestratorMetrics(member, SimpleNamespace(told=0))
     text = "\n".join(each.render().decode() for each in (gateway, orchestrator))
     assert asked_for() <= exported(text)
 

@@ -9,8 +9,8 @@ import pytest
 import uvloop
 from aiohttp import web
 
-from kairos.live import http
-from kairos.sim import standin as standins
+from kairos.live.frontend import http
+from kairos.standin import server as standins
 from tests.e2e.engine import Engine
 from tests.e2e.served import serving
 
@@ -78,7 +78,7 @@ async def engine(engines):
 
 @pytest.fixture
 async def standin():
-    async with standins.serve(standins.Settings(model="tiny")) as served:
+    async with standins.serve(standins.StandInSettings(model="tiny")) as served:
         yield served
 
 

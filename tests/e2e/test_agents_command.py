@@ -18,14 +18,14 @@ from kairos import agent
 from kairos.demo.engines import LENGTHS, SCRIPT
 from kairos.demo.options import Options
 from kairos.demo.plan import plan_arrivals, plan_submissions
-from kairos.live.bus import MemoryBus
-from kairos.live.kafka.connection import parse_bus
+from kairos.live.bus.memory import MemoryBus
+from kairos.live.kafka.cluster import parse_bus
 from kairos.live.kafka.tail import Tail
 from kairos.live.kafka.topics import ensure
-from kairos.live.llm import HttpLLM
-from kairos.sim.batch import INSTANT
-from kairos.sim.script import Script, load, load_lengths
-from kairos.sim.standin import Settings, serve
+from kairos.live.llm.http import HttpLLM
+from kairos.standin.batch import INSTANT
+from kairos.standin.script import Script, load, load_lengths
+from kairos.standin.server import StandInSettings, serve
 from kairos.topics import RESULTS
 
 pytestmark = pytest.mark.kafka
@@ -80,7 +80,7 @@ async def processes(directory):
 
     async def start(*arguments, stdin=None):
         process = await asyncio.create_subprocess_exec(
-            *(sys.executable, "-m", "kairos.cli", *arguments),
+            *(sys.executable, "-m", "kairos.cli.main", *arguments),
             env=inherited | {"PYTHONPATH": str(ROOT)},
             stdin=stdin,
             stdout=subprocess.PIPE,
@@ -311,7 +311,7 @@ async def test_the_example_applications_as_processes_come_to_what_they_come_to_i
     async with AsyncExitStack() as stack:
         start = await stack.enter_async_context(processes(ROOT))
         engine = await stack.enter_async_context(
-            serve(Settings(model="tiny", timing=INSTANT), says)
+            serve(StandInSettings(model="tiny", timing=INSTANT), says)
         )
         serve_options = ("--engine", engine.url, "--port", "0", "--admin-port", "0")
         over_bus = ("--bus", kafka, *pool) if llm == "bus" else ()

@@ -7,7 +7,7 @@ import openai
 import pytest
 
 from kairos.events import Arrived, Finished, FirstToken, Refuse
-from kairos.live import alone
+from kairos.live.control import local_control
 from tests.e2e.test_failures import CHUNK, DONE, STREAM
 
 OF = {"x-kairos-workflow-id": "w"}
@@ -62,7 +62,7 @@ async def test_a_client_may_ask_for_less(kairos, engine):
 
 
 async def test_when_its_time_is_up_its_calls_end_wherever_they_are(kairos, engine, monkeypatch):
-    monkeypatch.setattr(alone, "TICK_S", 0.02)
+    monkeypatch.setattr(local_control, "TICK_S", 0.02)
     served = await kairos(engine.url, max_num_seqs=1)
     engine.answer = engine.stream(CHUNK, DONE)
     engine.release()

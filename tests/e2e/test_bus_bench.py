@@ -8,7 +8,7 @@ import pytest
 
 from bench import bus, bus_calls, messages, overload
 from bench.report import Figure
-from tests.processes import Process
+from tests.support.processes import Process
 
 LIMIT_S = 240
 

@@ -9,18 +9,20 @@ import pytest
 from aiohttp import web
 from typer.testing import CliRunner
 
-from kairos.cli import app
+from kairos.cli.main import app
 from kairos.errors import SetupError
-from kairos.live import calibrate, engine_probe
-from kairos.live.engine import Upstream
-from kairos.sim import standin as standins
-from kairos.sim.batch import INSTANT, Timing
+from kairos.live.proxy.engine import Upstream
 from kairos.sim.engine.profiles import profile
+from kairos.standin import server as standins
+from kairos.standin.batch import INSTANT, Timing
+from kairos.tools import calibrate, measured_engine
 from tests.e2e.client import LIMIT_S
 
-BRIEF = calibrate.Plan(rounds=1, decode_s=0.05, mixed_s=0.2, longest_run_s=1.0)
+BRIEF = calibrate.CalibrationPlan(rounds=1, decode_s=0.05, mixed_s=0.2, longest_run_s=1.0)
 TIMING = Timing(step_s=0.001, step_per_seq_s=0.0, prefill_tokens_per_s=1e6)
-SETTINGS = standins.Settings(max_model_len=256, kv_tokens=4096, max_num_seqs=8, timing=TIMING)
+SETTINGS = standins.StandInSettings(
+    max_model_len=256, kv_tokens=4096, max_num_seqs=8, timing=TIMING
+)
 
 
 @pytest.fixture(autouse=True)
@@ -90,7 +92,7 @@ async def test_an_engine_whose_tokens_all_come_at_once_gets_a_profile_too():
 
 async def test_a_calibration_that_is_broken_off_leaves_the_engine_idle(engine):
     upstream = Upstream("engine", engine.url)
-    limits = calibrate.Limits(
+    limits = calibrate.MeasuredLimits(
         max_model_len=None, kv_tokens=None, max_num_seqs=8, max_num_batched_tokens=2048
     )
     under_way = asyncio.Event()
@@ -129,7 +131,7 @@ async def test_an_engine_that_says_nothing_is_refused_with_what_happened(monkeyp
         writer.close()
         await writer.wait_closed()
 
-    monkeypatch.setattr(engine_probe, "SILENCE_S", 0.05)
+    monkeypatch.setattr(measured_engine, "SILENCE_S", 0.05)
     async with await asyncio.start_server(silent, "127.0.0.1", 0) as server:
         said = await refused(f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}")
     assert "cannot be reached: TimeoutError" in said
@@ -256,17 +258,17 @@ async def test_tokens_are_counted_wherever_an_answer_is_cut(odd):
         return response
 
     odd.answer = in_pieces
-    async with engine_probe.session() as session:
-        call = engine_probe.Generated(3, 4)
-        await engine_probe.EngineProbe(session, Upstream("odd", odd.url)).generate(call)
+    async with measured_engine.session() as session:
+        call = measured_engine.Generated(3, 4)
+        await measured_engine.MeasuredEngine(session, Upstream("odd", odd.url)).generate(call)
     assert len(call.events_at) == 4
 
 
 async def test_what_an_engine_tells_is_read_to_its_end_and_only_where_it_is_a_number(odd):
     lines = 'vllm:cache_config_info{block_size="16",num_gpu_blocks="256"} 1.0\n'
     odd.metrics = "# of no interest\n" * 200_000 + lines + "vllm:num_requests_running NaN\n"
-    async with engine_probe.session() as session:
-        probe = engine_probe.EngineProbe(session, Upstream("odd", odd.url))
+    async with measured_engine.session() as session:
+        probe = measured_engine.MeasuredEngine(session, Upstream("odd", odd.url))
         assert (await probe.facts(None)).kv_tokens == 255 * 16
         odd.metrics = lines.replace("256", "\N{SUPERSCRIPT TWO}")
         assert (await probe.facts(None)).kv_tokens is None
@@ -290,10 +292,10 @@ async def test_what_an_engine_does_not_tell_is_asked_for(odd):
 
 
 async def test_somebody_who_comes_meanwhile_is_noticed(engine, monkeypatch):
-    monkeypatch.setattr(engine_probe, "IDLE_PROBES", 2)
+    monkeypatch.setattr(measured_engine, "IDLE_PROBES", 2)
     upstream = Upstream("engine", engine.url)
-    async with engine_probe.session() as session:
-        probe = engine_probe.EngineProbe(session, upstream)
+    async with measured_engine.session() as session:
+        probe = measured_engine.MeasuredEngine(session, upstream)
         await probe.idle()
         engine.batch.pause()
         with engine.batch.call(10, ["a"]), pytest.raises(SetupError, match="nobody else uses"):

@@ -14,11 +14,11 @@ from pathlib import Path
 import pytest
 
 from kairos.demo.engines import LENGTHS, SCRIPT
-from kairos.sim.batch import INSTANT
-from kairos.sim.script import Script, load, load_lengths
-from kairos.sim.standin import Settings, serve
+from kairos.standin.batch import INSTANT
+from kairos.standin.script import Script, load, load_lengths
+from kairos.standin.server import StandInSettings, serve
 from kairos.workload import read_workflows
-from tests.vllm import needs_vllm
+from tests.support.vllm import needs_vllm
 
 MARK = "KAIROS_TEST_MARK"
 KAIROS = Path(sys.executable).with_name("kairos")
@@ -61,7 +61,7 @@ async def demo(*options, **environment):
 async def quick_engine():
     """Says what the demo's stand-ins say, at once; and the option that names it."""
     says = Script(load(SCRIPT), 0, load_lengths(LENGTHS))
-    async with serve(Settings(timing=INSTANT), says) as engine:
+    async with serve(StandInSettings(timing=INSTANT), says) as engine:
         yield engine, ("--engine", f"{engine.url},max_num_seqs=4")
 
 

@@ -7,8 +7,8 @@ import pytest
 from aiohttp import web
 
 from kairos.events import Arrived, Cancelled, Dispatch, Failed, Finished, FirstToken, Refuse
-from kairos.live import bodies
-from kairos.live.engine import HttpEngine
+from kairos.live.proxy.engine import HttpEngine
+from kairos.live.request import bodies
 
 CHAT = "/v1/chat/completions"
 ASKED = {"model": "tiny", "messages": [], "stream": True}

@@ -10,7 +10,7 @@ import pytest
 
 from kairos.events import Finished
 from kairos.live import service
-from kairos.live.factlog import read_facts
+from kairos.live.observers.fact_log import read_facts
 from kairos.workload import read_workflows
 from tests.e2e.client import LIMIT_S
 from tests.e2e.test_identity import KEYS

@@ -5,8 +5,11 @@ import asyncio
 import pytest
 from aiohttp import web
 
-from kairos.events import Arrived, Failed, InstanceJoined, InstanceLeft, Returned, Tick
-from kairos.live import alone, gateway, monitor, telemetry
+from kairos.events import Arrived, Bounced, Failed, InstanceJoined, InstanceLeft, Tick
+from kairos.live.control import local_control
+from kairos.live.engines import monitor
+from kairos.live.frontend import gateway
+from kairos.live.observers import telemetry
 from kairos.model import SECOND
 
 STREAM = {"stream": True, "stream_options": {"include_usage": True}}
@@ -125,7 +128,7 @@ async def test_one_call_finds_an_engine_dead_and_goes_elsewhere_and_no_other_fol
     answers = await asyncio.gather(*(served.chat() for _ in range(8)))
 
     assert [answer.status for answer in answers] == [200] * 8
-    assert len(served.facts.all(Returned)) == 1
+    assert len(served.facts.all(Bounced)) == 1
     assert len(served.facts.all(InstanceLeft)) == 1
 
 
@@ -151,7 +154,7 @@ async def test_what_waits_for_the_last_engine_is_refused_when_it_leaves(kairos, 
 
 
 async def test_a_request_that_has_waited_as_long_as_it_may_is_refused(kairos, engine, monkeypatch):
-    monkeypatch.setattr(alone, "TICK_S", 0.01)
+    monkeypatch.setattr(local_control, "TICK_S", 0.01)
     engine.answer = engine.when_released
     served = await kairos(engine.url, max_num_seqs=1, max_wait_s=1)
     async with asyncio.TaskGroup() as group:

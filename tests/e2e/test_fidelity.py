@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from tests.vllm import descendants, needs_vllm, until_gone
+from tests.support.vllm import descendants, needs_vllm, until_gone
 
 COMMAND = (sys.executable, "-m", "experiments.e00_fidelity", "--quick", "--json")
 LIMIT_S = 600  # a machine that has other work, too

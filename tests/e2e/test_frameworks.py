@@ -5,7 +5,7 @@ from contextlib import AsyncExitStack
 import pytest
 
 from kairos.events import WorkflowEnded
-from kairos.sim.script import Rule
+from kairos.standin.script import Rule
 from tests.frameworks import engine, flows
 
 pytestmark = [pytest.mark.frameworks, pytest.mark.timeout(200)]

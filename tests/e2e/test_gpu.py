@@ -9,7 +9,7 @@ import pytest
 from experiments.e31_gpu import COMPARED, Row
 from experiments.gpu import LEARNT, ROWS, SHARED
 from kairos.sim.engine.profiles import profile
-from tests.vllm import needs_vllm
+from tests.support.vllm import needs_vllm
 
 LIMIT_S = 600  # a machine that has other work, too
 COMMAND = (sys.executable, "-m", "experiments.gpu", "play", "--cpu", "--repetitions=1")

@@ -7,7 +7,7 @@ import pytest
 
 from kairos.events import Arrived, Finished, FirstToken, ProfilesLearnt, WorkflowEnded
 from kairos.learnt import AgentProfile, AgentRank, Distribution
-from kairos.live import views
+from kairos.live.frontend import views
 from tests.e2e.test_identity import KEYS
 
 AS_ACME, AS_BELL = ({"Authorization": f"Bearer {name}"} for name in ("acme", "bell"))

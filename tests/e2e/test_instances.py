@@ -9,7 +9,7 @@ from kairos.balancer import Balancer
 from kairos.config import EngineSettings, Settings
 from kairos.dispatcher.placements import PLACEMENTS
 from kairos.events import Arrived, Dispatch, InstanceJoined, InstanceLeft
-from kairos.live import fleet, monitor
+from kairos.live.engines import fleet, monitor
 from kairos.scheduler.policies import POLICIES
 from tests.e2e.client import LIMIT_S
 

@@ -9,12 +9,13 @@ from agents import cg, qa, rg
 from kairos import agent
 from kairos.config import EngineSettings, Settings
 from kairos.events import Arrived, ProfilesLearnt, WorkflowEnded
-from kairos.live import learning, service
-from kairos.live.bus import MemoryBus
-from kairos.live.llm import HttpLLM
-from kairos.sim import standin as standins
-from kairos.sim.batch import Timing
-from kairos.sim.script import Rule, Script
+from kairos.live import service
+from kairos.live.bus.memory import MemoryBus
+from kairos.live.control import learning
+from kairos.live.llm.http import HttpLLM
+from kairos.standin import server as standins
+from kairos.standin.batch import Timing
+from kairos.standin.script import Rule, Script
 from kairos.topics import RESULTS
 from tests.e2e.client import LIMIT_S
 
@@ -90,7 +91,7 @@ def chain(graph):
 @pytest.fixture
 async def fleet():
     """Two stand-ins that take their time, so that calls of different workflows overlap."""
-    settings = standins.Settings(model="tiny", max_num_seqs=2, timing=Timing(step_s=0.0005))
+    settings = standins.StandInSettings(model="tiny", max_num_seqs=2, timing=Timing(step_s=0.0005))
     async with (
         standins.serve(settings, Script(RULES)) as one,
         standins.serve(settings, Script(RULES)) as other,

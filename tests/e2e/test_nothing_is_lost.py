@@ -17,18 +17,18 @@ from kairos.demo.options import Options
 from kairos.demo.plan import plan_submissions
 from kairos.envelope import read_envelope
 from kairos.events import Arrived, Record
-from kairos.live.bus import MemoryBus
+from kairos.live.bus.memory import MemoryBus
 from kairos.live.kafka.bus import KafkaBus
-from kairos.live.kafka.connection import parse_bus
-from kairos.live.kafka.subscription import CaughtUp, Received, Subscription
-from kairos.live.llm import HttpLLM
+from kairos.live.kafka.cluster import parse_bus
+from kairos.live.kafka.subscription import CaughtUp, ReceivedMessage, Subscription
+from kairos.live.llm.http import HttpLLM
 from kairos.live.pool.messages import CALL, EPOCH, TAKEOVER, TOLD, TYPE, Told
 from kairos.model import SECOND
 from kairos.orchestrator.orchestrator import Orchestrator
 from kairos.ports import Message
 from kairos.topics import DEAD_LETTERS, EVENTS, REQUESTS, RESULTS
-from tests.kafka import Broker, free_ports
-from tests.processes import Process
+from tests.support.kafka import Broker, free_ports
+from tests.support.processes import Process
 
 pytestmark = [pytest.mark.kafka, pytest.mark.timeout(600)]
 
@@ -81,7 +81,7 @@ async def read_all(connection, *topics, group=None):
     async with asyncio.timeout(60), Subscription(connection, topics, group) as messages:
         while open_partitions is None or open_partitions:
             for item in await messages.batch():
-                if isinstance(item, Received):
+                if isinstance(item, ReceivedMessage):
                     received.append(item)
                 elif isinstance(item, CaughtUp):
                     if open_partitions is None:
@@ -143,7 +143,7 @@ class Deployment:
             1,
         )
         answers = ("--script", SCRIPT, "--seed", 1)
-        module = "kairos.sim.standin"
+        module = "kairos.standin.server"
         return Process(directory, f"engine-{number}", *options, *answers, module=module)
 
     async def start(self, *names):
@@ -199,7 +199,7 @@ class Collected:
         async with Subscription(connection, [RESULTS]) as messages:
             while True:
                 items = await messages.batch()
-                self.all += [item for item in items if isinstance(item, Received)]
+                self.all += [item for item in items if isinstance(item, ReceivedMessage)]
                 self.changed.set()
 
     async def until(self, count):

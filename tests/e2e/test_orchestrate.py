@@ -16,21 +16,21 @@ from kairos.agent import USER
 from kairos.envelope import Envelope, write_message
 from kairos.events import Arrived, ProfilesLearnt, Record, WorkflowEnded
 from kairos.learner import Learner
-from kairos.live import explain
-from kairos.live.kafka.connection import parse_bus
+from kairos.live.frontend.views import snapshot, workflow_view
+from kairos.live.kafka.cluster import parse_bus
 from kairos.live.kafka.producer import Producer
 from kairos.live.kafka.profiles import follow
-from kairos.live.kafka.subscription import Received, Subscription
+from kairos.live.kafka.subscription import ReceivedMessage, Subscription
 from kairos.live.kafka.topics import ensure
-from kairos.live.orchestrate.member import SAVE_S
+from kairos.live.orchestrate.follower import SAVE_S
 from kairos.live.orchestrate.service import TOPICS
 from kairos.live.pool.messages import EPOCH, POOL, TAKEOVER, TOLD, TYPE, Told
-from kairos.live.views import snapshot, workflow_view
 from kairos.orchestrator.orchestrator import Orchestrator
+from kairos.tools import explain
 from kairos.topics import EVENTS, PROFILES, REQUESTS, RESULTS
-from tests import build
-from tests.kafka import Broker, free_ports
-from tests.processes import Process
+from tests.support import build
+from tests.support.kafka import Broker, free_ports
+from tests.support.processes import Process
 
 pytestmark = [pytest.mark.kafka, pytest.mark.timeout(180)]
 
@@ -305,7 +305,7 @@ async def ends(world, count):
     async with Subscription(world.connection, [REQUESTS]) as requests:
         while count:
             for item in await requests.batch():
-                if isinstance(item, Received):
+                if isinstance(item, ReceivedMessage):
                     assert (item.key, item.headers) == ("blue", {TYPE: TOLD})
                     yield msgspec.json.decode(item.value, type=Told)
                     count -= 1
@@ -356,7 +356,7 @@ async def test_the_topics_hold_what_was_learnt_of_each_agent(world):
     async with Subscription(world.connection, [PROFILES]) as profiles:
         async with asyncio.timeout(10):
             while not any(key.startswith('["kendall_tau"') for key in keys):
-                keys |= {i.key for i in await profiles.batch() if isinstance(i, Received)}
+                keys |= {i.key for i in await profiles.batch() if isinstance(i, ReceivedMessage)}
     assert '["profile","default","app0","agent0"]' in keys
     assert '["model","default","app0"]' in keys
     assert '["rank","default","app0","agent0"]' in keys

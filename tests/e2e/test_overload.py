@@ -4,7 +4,7 @@ import asyncio
 
 from kairos.events import Arrived, ProfilesLearnt, Refuse
 from kairos.model import SECOND
-from tests import learnt
+from tests.support import learnt
 
 
 async def test_a_workflow_under_way_takes_the_place_of_one_that_has_not_begun(kairos, engine):

@@ -13,16 +13,16 @@ import msgspec
 import pytest
 
 from kairos.config import EngineSettings, Settings
-from kairos.live.kafka.connection import parse_bus
+from kairos.live.kafka.cluster import parse_bus
 from kairos.live.kafka.producer import Producer
-from kairos.live.kafka.subscription import Received, Subscription
+from kairos.live.kafka.subscription import ReceivedMessage, Subscription
 from kairos.live.kafka.topics import ensure
 from kairos.live.pool.messages import CALL, TYPE
 from kairos.live.service import running
 from kairos.topics import DEAD_LETTERS, REQUESTS
 from tests.e2e.client import LIMIT_S
-from tests.kafka import Broker, free_ports
-from tests.processes import Process
+from tests.support.kafka import Broker, free_ports
+from tests.support.processes import Process
 
 pytestmark = [pytest.mark.kafka, pytest.mark.timeout(180)]
 
@@ -217,7 +217,7 @@ class Caller:
     async def _read(self, reading):
         while True:
             for item in await reading.batch():
-                if isinstance(item, Received):
+                if isinstance(item, ReceivedMessage):
                     body = msgspec.json.decode(item.value)
                     self.replies.append((item.headers["kairos-request-id"], body["status"]))
 
@@ -291,7 +291,9 @@ async def test_what_makes_no_sense_becomes_a_dead_letter_and_stops_nothing(pool,
             Subscription(pool.connection, [DEAD_LETTERS]) as letters,
         ):
             while sum(each.key == pool.name for each in dead) < 5:
-                dead += [each for each in await letters.batch() if isinstance(each, Received)]
+                dead += [
+                    each for each in await letters.batch() if isinstance(each, ReceivedMessage)
+                ]
 
 
 async def test_a_broker_that_is_away_delays_calls_and_loses_none(tmp_path, engine, stack, session):

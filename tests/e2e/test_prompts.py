@@ -7,7 +7,7 @@ import pytest
 from aiohttp import web
 
 from kairos.events import Arrived, Finished, FirstToken, Progressed
-from kairos.live import progress
+from kairos.live.proxy import progress
 from tests.e2e.deciding import deciding
 
 USAGE = {"prompt_tokens": 300, "completion_tokens": 3}

@@ -12,13 +12,13 @@ from aiohttp import web
 
 from kairos.errors import InvalidRequest, KairosError, SetupError, Unavailable
 from kairos.events import Arrived, Finished, WorkflowEnded
-from kairos.live import replay_client
-from kairos.live.llm import ANSWER_BYTES
-from kairos.live.replay import Replay
-from kairos.live.replay_client import CallFailed, ReplayClient, headers_of, server_url
-from kairos.live.replay_text import Wording
+from kairos.live.llm.http import ANSWER_BYTES
 from kairos.model import IDENTIFIER, Request
-from kairos.workload import Call
+from kairos.tools import replay_client
+from kairos.tools.replay import Replay
+from kairos.tools.replay_client import CallFailed, ReplayClient, headers_of, server_url
+from kairos.tools.replay_text import Wording
+from kairos.workload import FileCall
 from kairos.workload.submissions import submissions
 from kairos.workload.workflows import Submission, load, workflow
 from tests.e2e.client import LIMIT_S
@@ -29,7 +29,7 @@ CHAT = "/v1/chat/completions"
 
 def call(index, agent="writer", **given):
     fields = {"workflow_id": "w", "app": "rg", "upstream": None, "prompt_tokens": 30}
-    return Call(agent=agent, call_index=index, **fields | {"completion_tokens": 5} | given)
+    return FileCall(agent=agent, call_index=index, **fields | {"completion_tokens": 5} | given)
 
 
 def asked(agent):

@@ -6,8 +6,8 @@ import json
 import pytest
 from aiohttp import web
 
-from kairos.events import Arrived, Cancelled, Dispatch, Failed, Finished, Refuse, Returned
-from kairos.live import monitor
+from kairos.events import Arrived, Bounced, Cancelled, Dispatch, Failed, Finished, Refuse
+from kairos.live.engines import monitor
 from tests.e2e.test_failures import CHUNK, DONE, STREAM
 
 ERROR = b'data: {"error": {"message": "EngineCore encountered an issue", "code": 500}}\n\n'
@@ -108,7 +108,7 @@ async def test_what_one_instance_cannot_do_another_does(kairos, engines, what):
     assert (answer.status, answer.json()) == (200, ANSWER)
     assert [each.headers["x-request-id"] for each in one.calls + other.calls] == ["mine", "mine"]
     assert sorted(dispatched(served)) == sorted([urls(one), urls(other)])
-    assert [each.request_id for each in served.facts.all(Returned)] == ["mine"]
+    assert [each.request_id for each in served.facts.all(Bounced)] == ["mine"]
     assert len(served.facts.all(Finished)) == 1
     assert served.facts.all(Failed) == []
 
@@ -267,7 +267,7 @@ async def test_a_client_that_leaves_while_its_call_waits_again_has_left(kairos, 
     other = asyncio.create_task(served.chat(headers={"x-request-id": "stays"}))
     await good.called()
     bad.release()
-    await served.facts.seen(Returned)
+    await served.facts.seen(Bounced)
     assert served.balancer.waiting == 1
     wire.leave()
     await served.facts.seen(Cancelled)
@@ -313,7 +313,7 @@ async def test_a_call_that_came_back_goes_before_those_that_wait(kairos, engines
     await good.called()
 
     bad.release()
-    await served.facts.seen(Returned)
+    await served.facts.seen(Bounced)
     good.release(10)
     bad.release(10)
 

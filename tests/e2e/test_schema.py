@@ -16,7 +16,7 @@ from schemathesis.specs.openapi.checks import (
     status_code_conformance,
 )
 
-from kairos.live.gateway import HOT_ROUTES
+from kairos.live.frontend.gateway import HOT_ROUTES
 from tests.e2e.client import Answer
 
 CHECKS = [

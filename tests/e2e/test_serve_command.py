@@ -17,8 +17,9 @@ from kairos.balancer import Balancer
 from kairos.config import EngineSettings, Settings
 from kairos.dispatcher.placements import PLACEMENTS
 from kairos.events import Arrived, Cancelled, Finished, InstanceJoined, WorkflowEnded
-from kairos.live import http, service
-from kairos.live.factlog import read_facts
+from kairos.live import service
+from kairos.live.frontend import http
+from kairos.live.observers.fact_log import read_facts
 from kairos.scheduler.policies import POLICIES
 
 LIMIT_S = 20.0
@@ -68,7 +69,7 @@ class Process:
         return self._process.returncode, output.decode(), errors.decode()
 
 
-async def spawn(*arguments, open_files=None, program=("-m", "kairos.cli"), **environ):
+async def spawn(*arguments, open_files=None, program=("-m", "kairos.cli.main"), **environ):
     inherited = {name: value for name, value in os.environ.items() if "KAIROS" not in name}
     return await asyncio.create_subprocess_exec(
         *(("prlimit", f"--nofile={open_files}:") if open_files else ()),

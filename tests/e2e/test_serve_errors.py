@@ -12,7 +12,7 @@ def fails(*arguments, **environ):
     """The line in which it says why."""
     inherited = {name: value for name, value in os.environ.items() if "KAIROS" not in name}
     ended = subprocess.run(
-        [sys.executable, "-m", "kairos.cli", "serve", *arguments],
+        [sys.executable, "-m", "kairos.cli.main", "serve", *arguments],
         env=inherited | environ,
         capture_output=True,
         text=True,

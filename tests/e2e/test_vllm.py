@@ -12,9 +12,9 @@ import pytest
 
 from kairos.demo.engines import start_engines
 from kairos.events import Cancelled, Failed, Finished, InstanceLeft, InstanceStatus
-from kairos.live import monitor
-from tests.processes import Process
-from tests.vllm import descendants, named, needs_vllm, until_gone
+from kairos.live.engines import monitor
+from tests.support.processes import Process
+from tests.support.vllm import descendants, named, needs_vllm, until_gone
 
 pytestmark = [pytest.mark.vllm, pytest.mark.timeout(300)]
 

@@ -13,9 +13,9 @@ import pytest
 
 from kairos.demo.engines import start_engines
 from kairos.errors import SetupError
-from tests.kafka import free_ports
-from tests.processes import Process
-from tests.vllm import descendants, until_gone
+from tests.support.kafka import free_ports
+from tests.support.processes import Process
+from tests.support.vllm import descendants, until_gone
 
 # Does what matters here: has a core, options, a temporary directory, and processes of its own.
 SERVER = """

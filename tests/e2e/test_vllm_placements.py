@@ -7,7 +7,7 @@ import sys
 import pytest
 
 from experiments.placements_vllm import BASELINE, DEFAULT, ENOUGH, QUICK
-from tests.vllm import needs_vllm
+from tests.support.vllm import needs_vllm
 
 COMMAND = (sys.executable, "-m", "experiments.placements_vllm", "--quick", "--json")
 FAR_FEWER = 1 / 3

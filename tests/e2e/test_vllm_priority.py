@@ -7,7 +7,7 @@ import pytest
 from kairos.demo.engines import start_engines
 from kairos.events import Finished, FirstToken, Progressed
 from tests.e2e.deciding import deciding
-from tests.vllm import needs_vllm
+from tests.support.vllm import needs_vllm
 
 pytestmark = [pytest.mark.vllm, pytest.mark.timeout(300)]
 

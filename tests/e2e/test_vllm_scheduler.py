@@ -6,7 +6,7 @@ import subprocess
 
 import pytest
 
-from kairos.live.vllm import CHECKOUT, MODEL_MAKER, installed_python
+from kairos.live.engines.vllm import CHECKOUT, MODEL_MAKER, installed_python
 
 pytestmark = pytest.mark.vllm
 
@@ -15,7 +15,7 @@ def test_the_model_does_what_vllms_scheduler_decides(tmp_path):
     python, model = installed_python(), tmp_path / "tiny"
     subprocess.run([python, MODEL_MAKER, "tiny", model], check=True, timeout=30)
     done = subprocess.run(
-        [python, "-m", "tests.vllm_scheduler", model, "--cases", "500"],
+        [python, "-m", "tests.support.vllm_scheduler", model, "--cases", "500"],
         cwd=CHECKOUT,
         env=os.environ | {"PYTHONPATH": str(CHECKOUT)},
         check=False,

@@ -8,11 +8,12 @@ import openai
 import pytest
 from aiohttp import web
 
-from kairos.events import Arrived, Cancelled, FirstToken, InstanceLeft, Returned
-from kairos.live import call, monitor
-from kairos.live.exchange import Exchange
-from kairos.sim import standin as standins
-from kairos.sim.batch import Timing
+from kairos.events import Arrived, Bounced, Cancelled, FirstToken, InstanceLeft
+from kairos.live.engines import monitor
+from kairos.live.proxy import call
+from kairos.live.request.client_response import ClientResponse
+from kairos.standin import server as standins
+from kairos.standin.batch import Timing
 from tests.e2e.test_failures import CHUNK, DONE, STREAM
 
 COMMENT = b": waiting for an instance\n\n"
@@ -93,7 +94,7 @@ async def test_one_that_leaves_as_it_is_refused_leaves_nothing_behind(kairos, en
         told.set()
         await asyncio.sleep(3600)
 
-    monkeypatch.setattr(Exchange, "keep_alive", keep_alive)
+    monkeypatch.setattr(ClientResponse, "keep_alive", keep_alive)
     stream = asyncio.create_task(served.chat(**STREAM))
     await told.wait()
     served.service.brain.feed(InstanceLeft(next(iter(served.balancer.ledger.instances))))
@@ -132,7 +133,7 @@ async def test_a_call_that_has_but_waited_can_go_on_elsewhere(kairos, engines):
     assert answer.body.replace(COMMENT, b"") == CHUNK + DONE
     assert COMMENT in answer.body
     await asyncio.gather(*others)
-    assert len(served.facts.all(Returned)) == 1
+    assert len(served.facts.all(Bounced)) == 1
 
 
 async def test_one_that_does_not_wait_hears_of_nothing(kairos, engine):
@@ -157,7 +158,7 @@ async def test_nor_one_whose_answer_comes_whole(kairos, engine):
 
 @pytest.fixture
 async def slow():
-    settings = standins.Settings(model="tiny", timing=Timing(step_s=0.02))
+    settings = standins.StandInSettings(model="tiny", timing=Timing(step_s=0.02))
     async with standins.serve(settings) as served:
         yield served
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import aiohttp
 import pytest
 
-from kairos.live.http import listen
+from kairos.live.frontend.http import listen
 from tests.e2e.test_serve_command import spawn
 
 LIMIT_S = 30.0

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from kairos.events import Arrived, Dispatch, FirstToken
-from kairos.sim import standin as standins
-from kairos.sim.batch import Timing
+from kairos.standin import server as standins
+from kairos.standin.batch import Timing
 from tests.e2e.served import serving
 from tests.faults.matrix import (
     AMID,
@@ -56,7 +56,7 @@ class Two:
 @pytest.fixture
 async def two():
     timing = Timing(step_s=STEP_S, step_per_seq_s=0.0)
-    settings = standins.Settings(model="tiny", max_num_seqs=1, timing=timing)
+    settings = standins.StandInSettings(model="tiny", max_num_seqs=1, timing=timing)
     async with AsyncExitStack() as stack:
         enter = stack.enter_async_context
         engines = [await enter(standins.serve(settings)) for _ in range(2)]

@@ -8,8 +8,8 @@ from contextlib import suppress
 import aiohttp
 import pytest
 
-from kairos.sim import standin as standins
-from kairos.sim.batch import Timing
+from kairos.standin import server as standins
+from kairos.standin.batch import Timing
 from tests.faults.faults import Cut, Delay, Drip, HangUp, Noise, Stall, Status, Stop, WrongBody
 from tests.faults.proxy import Proxy
 from tests.faults.wire import BODY_LIMIT_BYTES
@@ -310,6 +310,6 @@ async def test_an_engine_that_is_not_there_is_told_apart(session, unused_port):
 
 @pytest.fixture
 def unused_port():
-    from tests.kafka import free_ports
+    from tests.support.kafka import free_ports
 
     return free_ports(1)[0]

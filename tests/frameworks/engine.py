@@ -11,13 +11,13 @@ from contextlib import asynccontextmanager
 
 import msgspec
 
-from kairos.sim import standin
-from kairos.sim.batch import Timing
-from kairos.sim.bodies import Body, Prompt, chat_prompt, responses_prompt
-from kairos.sim.script import Script, tokenize
+from kairos.standin import server
+from kairos.standin.batch import Timing
+from kairos.standin.bodies import StandInBody, StandInPrompt, chat_prompt, responses_prompt
+from kairos.standin.script import Script, tokenize
 
 MARK = re.compile(r"run-[0-9a-f]{6}")
-SETTINGS = standin.Settings(
+SETTINGS = server.StandInSettings(
     model="tiny", max_num_seqs=64, timing=Timing(step_s=0.001, step_per_seq_s=0.0)
 )
 
@@ -29,7 +29,9 @@ class Marked(Script):
 
     def reply(self, prompt, limits, seed):
         prompt = _instructed(prompt)
-        unmarked = Prompt(MARK.sub("", prompt.system), MARK.sub("", prompt.rest), prompt.tools)
+        unmarked = StandInPrompt(
+            MARK.sub("", prompt.system), MARK.sub("", prompt.rest), prompt.tools
+        )
         said = super().reply(unmarked, limits, seed)
         if said.tool is None and not self._same_replies:
             said.tokens[-1] += " "
@@ -54,7 +56,7 @@ def _marks(prompt):
 
 @asynccontextmanager
 async def serve(rules, *, same_replies=True):
-    async with standin.serve(SETTINGS, Marked(rules, same_replies=same_replies)) as engine:
+    async with server.serve(SETTINGS, Marked(rules, same_replies=same_replies)) as engine:
         yield engine
 
 
@@ -63,7 +65,7 @@ def asked(engine, rules):
     found = {}
     for received in engine.received:
         read = responses_prompt if received.path == "/v1/responses" else chat_prompt
-        prompt = _instructed(read(msgspec.json.decode(received.body, type=Body)))
+        prompt = _instructed(read(msgspec.json.decode(received.body, type=StandInBody)))
         agent = next(rule.agent for rule in rules if rule.applies(prompt))
         found[received.headers["X-Request-Id"]] = agent, set(MARK.findall(received.body.decode()))
     return found

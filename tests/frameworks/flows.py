@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from kairos.events import Arrived, WorkflowEnded
-from kairos.sim.script import load
+from kairos.standin.script import load
 
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1]

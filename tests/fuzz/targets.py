@@ -9,18 +9,18 @@ import msgspec
 from kairos.config import KeySettings
 from kairos.envelope import forward, read_envelope, read_value, write_message
 from kairos.errors import InvalidRequest
-from kairos.live.access import Access, Caller
-from kairos.live.body import Body, read_body
-from kairos.live.deadlines import deadline_of
-from kairos.live.identity.aliases import Aliases
-from kairos.live.identity.conversation import conversation, prompt_of, reply_of
-from kairos.live.identity.known import identifier_of
-from kairos.live.identity.ladder import identity_of
-from kairos.live.identity.routes import NamedRoutes, route_of
-from kairos.live.kafka.items import Received
-from kairos.live.pool.calls import read_call
+from kairos.live.kafka.items import ReceivedMessage
+from kairos.live.pool.bus_calls import read_call
 from kairos.live.pool.messages import Alive, Orders, Told, check_counts, check_request
-from kairos.live.sse import SseReader, usage_of
+from kairos.live.proxy.sse import SseReader, usage_of
+from kairos.live.request.access import Access, Caller
+from kairos.live.request.body import Body, read_body
+from kairos.live.request.deadlines import deadline_of
+from kairos.live.request.identity.aliases import Aliases
+from kairos.live.request.identity.conversation import conversation, prompt_of, reply_of
+from kairos.live.request.identity.identity import identifier_of
+from kairos.live.request.identity.resolve import identity_of
+from kairos.live.request.identity.routes import NamedRoutes, route_of
 from kairos.model import PARENTS_LIMIT
 from kairos.ports import Message
 
@@ -108,7 +108,7 @@ def message(data: bytes) -> None:
         again = write_message(envelope, read)
         assert read_envelope(again) == envelope
     with suppress(InvalidRequest):
-        call = read_call(Received("t", 0, 0, NOW, key, value, said), NOW)
+        call = read_call(ReceivedMessage("t", 0, 0, NOW, key, value, said), NOW)
         check_request(call.request)
     _told(value)
     for kind in (Alive, Orders):

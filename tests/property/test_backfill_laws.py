@@ -11,7 +11,7 @@ from kairos.dispatcher.demand import SLOT_US
 from kairos.events import Arrived, Dispatch, Finished, FirstToken, InstanceJoined, ProfilesLearnt
 from kairos.learnt import QUANTILES, Distribution
 from kairos.scheduler.queue import BACKFILL
-from tests import build, learnt
+from tests.support import build, learnt
 
 TOKEN_US = 10_000
 KV = 1000

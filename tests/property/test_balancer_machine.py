@@ -15,6 +15,7 @@ from kairos.dispatcher.placements import PLACEMENTS, THRESHOLD
 from kairos.errors import KairosError
 from kairos.events import (
     Arrived,
+    Bounced,
     Cancelled,
     Dispatch,
     Failed,
@@ -26,16 +27,15 @@ from kairos.events import (
     ProfilesLearnt,
     Progressed,
     Refuse,
-    Returned,
     Tick,
     WorkflowEnded,
 )
 from kairos.learnt import POOLED, QUANTILES, AgentRank, RemainingModel
 from kairos.model import SECOND, Budget
-from kairos.position import FEATURES
 from kairos.scheduler.policies import POLICIES
 from kairos.scheduler.queue import OVERTAKEN
-from tests import build, learnt
+from kairos.workflow_tracker import FEATURES
+from tests.support import build, learnt
 
 INSTANCES = ["a", "b", "c"]
 # What these go by is used now; up to which share of the memory.
@@ -343,7 +343,7 @@ class BalancerMachine(RuleBasedStateMachine):
             self.knowledge.call_us(request),
         )
         self.waits[name] = Wait(first, work_us, work_us, now, work_us)
-        self.tell(Returned(name, "why", answered=answered))
+        self.tell(Bounced(name, "why", answered=answered))
         assert name in self.waiting or name in self.running or name not in self.tried
 
     @precondition(lambda self: self.running)
@@ -379,7 +379,7 @@ class BalancerMachine(RuleBasedStateMachine):
     @rule(data=st.data())
     def hear_that_one_came_back_that_waits(self, data):
         name = data.draw(st.sampled_from(sorted(self.waiting)))
-        self.tell(Returned(name, "why"))  # late news
+        self.tell(Bounced(name, "why"))  # late news
 
     @rule(workflow=st.sampled_from(sorted(APPS)))
     def end_workflow(self, workflow):

@@ -9,11 +9,11 @@ from hypothesis import strategies as st
 
 from kairos.dispatcher.ledger import Ledger
 from kairos.dispatcher.native import KERNEL
-from kairos.dispatcher.slots import Kairos
+from kairos.dispatcher.slots import SurvivalPacking
 from kairos.events import Finished, InstanceStatus
 from kairos.model import SECOND, Instance
-from kairos.scheduler.knowledge import Knowledge
-from tests import build
+from kairos.scheduler.work_estimates import WorkEstimates
+from tests.support import build
 
 START = 3_600 * SECOND
 
@@ -26,9 +26,9 @@ class Pool:
 
     def __init__(self, seed: int, instances: int) -> None:
         self.random, self.at = Random(seed), START
-        self.knowledge = Knowledge()
+        self.knowledge = WorkEstimates()
         self.ledger = Ledger(self.knowledge)
-        self.ways = Kairos(self.ledger, None), Kairos(self.ledger, KERNEL)
+        self.ways = SurvivalPacking(self.ledger, None), SurvivalPacking(self.ledger, KERNEL)
         self.running: list[tuple[str, str]] = []
         self.waits = 0
         for number in range(instances):

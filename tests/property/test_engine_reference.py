@@ -3,11 +3,11 @@
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kairos.sim.engine.calls import EngineCall
-from kairos.sim.engine.engine import Engine
+from kairos.sim.engine.engine import ModelledEngine
+from kairos.sim.engine.engine_calls import EngineCall
 from kairos.sim.engine.profile import EngineProfile, StepCost
-from kairos.workload.prompt import Piece
-from tests.reference_engine import ReferenceEngine
+from kairos.workload.prompt import PromptPiece
+from tests.support.reference_engine import ReferenceEngine
 
 costs = st.sampled_from([0.0, 0.25, 1.0, 3.0, 7.3, 0.000_001])
 profiles = st.builds(
@@ -35,7 +35,9 @@ profiles = st.builds(
     ),
 )
 prompts = st.lists(
-    st.builds(Piece, name=st.sampled_from("abcd"), tokens=st.integers(1, 9)), min_size=1, max_size=3
+    st.builds(PromptPiece, name=st.sampled_from("abcd"), tokens=st.integers(1, 9)),
+    min_size=1,
+    max_size=3,
 ).map(tuple)
 calls = st.tuples(prompts, st.integers(1, 25), st.integers(0, 2))
 added = st.tuples(st.just("add"), st.lists(calls, min_size=1, max_size=5), st.integers(0, 20))
@@ -54,7 +56,7 @@ class Pair:
     """Both engines, told the same; the one also asked when it wants to be advanced."""
 
     def __init__(self, profile):
-        self.model, self.reference = Engine(profile), ReferenceEngine(profile)
+        self.model, self.reference = ModelledEngine(profile), ReferenceEngine(profile)
         self.both = self.model, self.reference
         self.now = self.calls = 0
         self.seen = []

@@ -11,7 +11,7 @@ from kairos.envelope import OTHERS_LIMIT, forward, read_envelope, read_value, wr
 from kairos.errors import InvalidRequest
 from kairos.live.pool.messages import read_call_headers
 from kairos.ports import Message
-from tests.schema import problems
+from tests.support.schema import problems
 
 TRACE = "00-" + "1" * 32 + "-" + "2" * 16 + "-01"
 NEEDED = {

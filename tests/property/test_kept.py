@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kairos.dispatcher.demand import SLOT_US, SLOTS
-from kairos.dispatcher.kept import Kept
+from kairos.dispatcher.kept_contexts import KeptContexts
 from kairos.dispatcher.native import KERNEL, Table, address
 
 AT = 10**15  # an instant of these years
@@ -19,7 +19,7 @@ UNTIL = st.one_of(
 @st.composite
 def what_is_kept(draw):
     """Columns to which contexts were added, and from which some were removed; and what is left."""
-    columns, left = Kept(), {}
+    columns, left = KeptContexts(), {}
     for name, (tokens, for_us) in enumerate(
         draw(st.lists(st.tuples(st.integers(1, 10**6), UNTIL), max_size=40))
     ):

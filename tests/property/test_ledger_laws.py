@@ -19,8 +19,8 @@ from kairos.dispatcher.occupancy import (
 )
 from kairos.events import Finished, InstanceStatus
 from kairos.model import SECOND
-from tests import build
 from tests.property.test_prefix_laws import PATHS, request
+from tests.support import build
 
 # Of unequal kinds, so that what is learnt on one says nothing of another.
 FLEET = {

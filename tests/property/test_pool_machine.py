@@ -18,7 +18,7 @@ from hypothesis.stateful import (
 from kairos.events import Cancelled, InstanceJoined, InstanceLeft, WorkflowEnded
 from kairos.orchestrator.orchestrator import Orchestrator
 from kairos.topics import DISPATCHES, EVENTS, REQUESTS
-from tests.pool_world import REPLY_TO, World, life
+from tests.support.pool_world import REPLY_TO, World, life
 
 OTHER_TOPIC = f"{REPLY_TO}-moved"
 TOPICS = [REQUESTS, EVENTS, DISPATCHES, REPLY_TO, OTHER_TOPIC]

@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from kairos.dispatcher.prefixes import PrefixIndex
-from tests import build
+from tests.support import build
 
 SIZES = {"a": 400, "b": 700, "c": None}
 UNKNOWN = 100_000

@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from kairos.scheduler.heap import LazyHeap
-from kairos.scheduler.knowledge import Knowledge
 from kairos.scheduler.policies import POLICIES, Fcfs
 from kairos.scheduler.queue import BACKFILL, OVERTAKEN, PASSED_OVER, WaitQueue
-from tests import build
+from kairos.scheduler.work_estimates import WorkEstimates
+from tests.support import build
 
 FOREVER = 10**15
 
@@ -82,7 +82,7 @@ class Counting(ByTable):
 def made(
     policy, max_wait_us=FOREVER, overtaken=OVERTAKEN, backfill=BACKFILL, passed_over=PASSED_OVER
 ):
-    knowledge = Knowledge()
+    knowledge = WorkEstimates()
     queue = WaitQueue(
         policy(knowledge), knowledge, count(), max_wait_us, overtaken, backfill, passed_over
     )

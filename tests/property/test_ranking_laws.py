@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kairos.scheduler.ranking import Ranking
-from tests.learnt import profile
+from tests.support.learnt import profile
 
 values = st.lists(st.integers(0, 10**9), min_size=1, max_size=8)
 agents = st.lists(values, min_size=1, max_size=12)

@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given, settings
 
 from kairos.balancer import Balancer
+from kairos.dispatcher.available import AvailableInstances
 from kairos.dispatcher.placements import PLACEMENTS
-from kairos.dispatcher.room import Room
 from kairos.scheduler.policies import POLICIES
 from tests.property.test_replay import FACTS, LIMITS, Story, seen
 
@@ -61,6 +61,6 @@ def test_headroom_spares_looking_and_changes_no_decision(placement, facts):
     story.go_on(facts)
     other = thorough("kairos", placement)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Room, "_may_fit", lambda *_: True)
+        patch.setattr(AvailableInstances, "_may_fit", lambda *_: True)
         for record in story.log:
             assert tuple(other.handle(record.event, record.at)) == record.commands

@@ -30,7 +30,7 @@ from kairos.events import (
 from kairos.learnt import AgentRank
 from kairos.model import SECOND, Budget
 from kairos.scheduler.policies import POLICIES
-from tests import build, learnt
+from tests.support import build, learnt
 
 FLEET = [
     build.instance("a", models=("m", "n"), seqs=2, kv=100, max_num_batched_tokens=60),

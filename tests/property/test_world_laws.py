@@ -6,11 +6,11 @@ from hypothesis import strategies as st
 
 from kairos.dispatcher.placements import PLACEMENTS
 from kairos.events import Arrived, Dispatch, Failed, Finished, InstanceJoined, InstanceLeft
-from kairos.sim.alone import alone_us
 from kairos.sim.engine.profile import StepCost
-from kairos.sim.world import Happening
-from tests import build
-from tests.worlds import MS, call, profile, ran, submission
+from kairos.sim.isolated import alone_us
+from kairos.sim.world import WorldEvent
+from tests.support import build
+from tests.support.worlds import MS, call, profile, ran, submission
 
 COST = StepCost(fixed_us=700, prefill_token_us=3, decode_seq_us=41, kv_token_us=0.5)
 CALLS = st.builds(
@@ -27,7 +27,7 @@ CHAINS = st.lists(CALLS, min_size=1, max_size=5)
 WORKFLOWS = st.lists(st.tuples(CHAINS, st.integers(0, 1500)), min_size=1, max_size=12)
 HAPPENINGS = st.lists(
     st.builds(
-        Happening,
+        WorldEvent,
         at_us=st.integers(0, 3000).map(lambda ms: ms * MS),
         what=st.sampled_from(["join", "join", "leave", "fail", "slow"]),
         instance_id=st.sampled_from(["i", "j"]),

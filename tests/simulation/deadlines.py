@@ -25,9 +25,9 @@ from kairos.runtime import Runtime
 from kairos.scheduler.policies import POLICIES
 from kairos.sim.clock import VirtualClock
 from kairos.sim.engine.profile import StepCost
-from kairos.sim.fleet import Fleet
+from kairos.sim.engines import SimulatedEngines
 from kairos.sim.users import engine_call
-from tests import build, worlds
+from tests.support import build, worlds
 
 CALLS, SEEDS = 800, range(4)
 SEQS, STEP_MS = 4, 20
@@ -35,7 +35,7 @@ AGENTS = {"brief": (5, 30), "plain": (30, 100), "long": (100, 200)}  # tokens of
 PATIENCE_S = (1, 20)  # until a call's deadline
 
 
-class Abortable(Fleet):
+class Abortable(SimulatedEngines):
     def abort(self, call_id):
         for running in self._running.values():
             if call_id in running.calls:

@@ -7,7 +7,7 @@ from unittest import mock
 
 from kairos.admission import Admission
 from kairos.sim.engine.profile import StepCost
-from tests import worlds
+from tests.support import worlds
 
 WORKFLOWS = 150
 SEEDS = range(6)

@@ -4,7 +4,7 @@ import pytest
 from kairos.dispatcher.placements import PLACEMENTS
 from kairos.events import Arrived, Dispatch, ProfilesLearnt
 from kairos.scheduler.policies import POLICIES
-from tests import build
+from tests.support import build
 
 SEEDS = range(10)
 # Each policy, and each placement, with the other as it is by default.

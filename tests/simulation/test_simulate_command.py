@@ -14,11 +14,11 @@ import msgspec
 import pytest
 
 from kairos.cli import main
-from kairos.live.factlog import FactLog, read_facts
+from kairos.live.observers.fact_log import FactLog, read_facts
 from kairos.model import SECOND
 from kairos.sim.plan import planner
 from kairos.sim.simulation import Simulation, summary
-from kairos.sim.world import Happening
+from kairos.sim.world import WorldEvent
 from kairos.workload.load import Load, offered
 from kairos.workload.workflows import load
 
@@ -320,7 +320,7 @@ def test_of_the_only_run_what_had_ended_counts(engine):
 def test_workflows_that_failed_are_counted_and_have_no_slowdown(engine):
     load_ = Load(workflows=RECORDED, rate_per_s=3.0, count=10)
     plan = planner(offered(load_), 1, str(engine))(1)
-    gone = [Happening(at_us=SECOND, what="fail", instance_id="engine-0")]
+    gone = [WorldEvent(at_us=SECOND, what="fail", instance_id="engine-0")]
     simulation = Simulation(
         lambda _: msgspec.structs.replace(plan, happenings=gone), [1], ["fcfs"], "least-kv"
     )

@@ -17,13 +17,13 @@ from kairos.events import (
     WorkflowEnded,
 )
 from kairos.model import SECOND
-from kairos.sim.alone import alone_us
 from kairos.sim.clock import VirtualClock
 from kairos.sim.engine.profile import StepCost
+from kairos.sim.isolated import alone_us
 from kairos.sim.users import Users
-from kairos.sim.world import Happening
-from tests import build
-from tests.worlds import MS, call, dispatched, profile, ran, submission, told, world
+from kairos.sim.world import WorldEvent
+from tests.support import build
+from tests.support.worlds import MS, call, dispatched, profile, ran, submission, told, world
 
 
 def test_three_workflows_on_two_instances_go_as_computed_by_hand():
@@ -126,7 +126,7 @@ def test_so_many_calls_are_anonymous_always_the_same_ones():
 
 
 def test_an_anonymous_call_that_fails_ends_what_it_was_alone():
-    fails = [Happening(at_us=2 * MS, what="fail", instance_id="i0")]
+    fails = [WorldEvent(at_us=2 * MS, what="fail", instance_id="i0")]
     made, log = ran([submission("a", call(9))], anonymous=1.0, happenings=fails)
 
     assert set(made.users.failed) == {"a"}
@@ -171,7 +171,7 @@ def test_what_is_cached_preempted_and_recomputed_is_told():
 
 
 def happening(at, what, instance="i0", **fields):
-    return Happening(at_us=at * MS, what=what, instance_id=instance, **fields)
+    return WorldEvent(at_us=at * MS, what=what, instance_id=instance, **fields)
 
 
 def test_an_instance_that_leaves_ends_what_it_has_and_takes_no_more():

@@ -12,8 +12,8 @@ from typing import Any, Literal
 
 import msgspec
 
-from kairos.sim.bodies import Body, chat_prompt
-from kairos.sim.script import Limits, Script
+from kairos.standin.bodies import StandInBody, chat_prompt
+from kairos.standin.script import Script, ScriptLimits
 from tests.soak.engine import ENGINE_SEED, EngineKind
 
 USUAL, BURST = 0.5, 3.0  # of the capacity of all
@@ -146,8 +146,8 @@ class Asks:
         )
 
     def _right_text(self, asked: dict[str, Any]) -> str:
-        body = msgspec.convert(asked, Body)
-        limits = Limits(max_tokens=body.asked_tokens or 1)
+        body = msgspec.convert(asked, StandInBody)
+        limits = ScriptLimits(max_tokens=body.asked_tokens or 1)
         return "".join(self._script.reply(chat_prompt(body), limits, None).tokens)
 
 

@@ -9,10 +9,10 @@ from pathlib import Path
 import msgspec
 
 from tests.faults.proxy import OnHurt, Proxy
-from tests.kafka import free_ports
-from tests.processes import READY_S, Process
-from tests.vllm import READY_S as VLLM_READY_S
-from tests.vllm import vllm_process
+from tests.support.kafka import free_ports
+from tests.support.processes import READY_S, Process
+from tests.support.vllm import READY_S as VLLM_READY_S
+from tests.support.vllm import vllm_process
 
 ENGINE_SEED = 7  # the same of all stand-ins: it does not matter who answers
 
@@ -42,7 +42,7 @@ def _standin(directory: Path, number: int, port: int) -> Process:
         "--prefill-tokens-per-s": 1_000_000,
     }
     arguments = [each for option in options.items() for each in option]
-    return Process(directory, f"engine-{number}", *arguments, module="kairos.sim.standin")
+    return Process(directory, f"engine-{number}", *arguments, module="kairos.standin.server")
 
 
 def _vllm(directory: Path, number: int, port: int) -> Process:

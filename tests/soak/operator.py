@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
-from tests.processes import Process
+from tests.support.processes import Process
 
 ANSWERS = ("the settings were read again", "the settings stay as they are")
 MAX_BODY_BYTES = (4 << 20, 8 << 20)  # above all that clients send

@@ -10,11 +10,11 @@ from typing import Any, Self
 import aiohttp
 import msgspec
 
-from tests.kafka import free_ports
-from tests.processes import Process
 from tests.soak import verdict
 from tests.soak.client import session
 from tests.soak.verdict import Ending
+from tests.support.kafka import free_ports
+from tests.support.processes import Process
 
 SETTLE_S = 90.0  # for anything that must come to be once the last client has left
 PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")

@@ -8,12 +8,12 @@ import pytest
 
 from kairos.events import Arrived, Cancelled, Dispatch, Failed, Finished, Record, Refuse
 from kairos.model import SECOND
-from tests import build
 from tests.soak import verdict
 from tests.soak.asks import Ask, Asks
 from tests.soak.client import Outcome
 from tests.soak.engine import STANDIN, VLLM
 from tests.soak.verdict import Ending, Sample
+from tests.support import build
 
 WELL = {"models": ["standin"], "running": 0, "max_num_seqs": 8, "kv_booked_tokens": 0}
 ENDING = Ending(

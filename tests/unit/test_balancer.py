@@ -18,9 +18,9 @@ from kairos.events import (
 )
 from kairos.learnt import AgentRank
 from kairos.model import SECOND, Budget
-from kairos.position import IDLE_US
 from kairos.scheduler.priority import priority_of
-from tests import build, learnt
+from kairos.workflow_tracker import IDLE_US
+from tests.support import build, learnt
 
 
 def arrive(balancer, name, at=0, **fields):

@@ -17,15 +17,15 @@ from kairos.events import (
 )
 from kairos.learner import Learner
 from kairos.learnt import POOLED
-from kairos.live.views import MAX_PARENTS, snapshot, workflow_view
+from kairos.live.frontend.views import MAX_PARENTS, snapshot, workflow_view
 from kairos.model import SECOND
 from kairos.orchestrator.orchestrator import Orchestrator
 from kairos.orchestrator.profiles import Profiles
-from kairos.position import MAX_NAMES, Positions
-from kairos.scheduler.knowledge import Knowledge
 from kairos.scheduler.policies import Gittins
 from kairos.scheduler.queue import WaitQueue
-from tests import build, learnt
+from kairos.scheduler.work_estimates import WorkEstimates
+from kairos.workflow_tracker import MAX_NAMES, WorkflowTracker
+from tests.support import build, learnt
 
 
 class Told:
@@ -92,7 +92,7 @@ def test_of_a_guessed_join_of_very_many_calls_some_are_told_and_all_are_counted(
 
 
 def test_agents_beyond_the_bound_of_a_workflow_count_as_one():
-    positions = Positions()
+    positions = WorkflowTracker()
     for n in range(MAX_NAMES):
         positions.arrived(build.request(f"r{n}", workflow_id="w", agent=f"agent-{n}"), 0)
 
@@ -108,7 +108,7 @@ def test_agents_beyond_the_bound_of_a_workflow_count_as_one():
 
 
 def test_models_of_apps_that_are_forgotten_are_forgotten():
-    knowledge = Knowledge()
+    knowledge = WorkEstimates()
     for app in ("old", "new"):
         knowledge.learn(ProfilesLearnt(*taught(app)))
     knowledge.learn(ProfilesLearnt(forgotten=(("t", "old", POOLED),)))
@@ -154,7 +154,7 @@ def test_a_wide_fan_out_that_is_refused_as_a_whole_gets_no_new_keys_on_the_way(m
 
 
 def test_gittins_indices_are_those_of_the_models_learnt_last_and_no_others():
-    knowledge = Knowledge()
+    knowledge = WorkEstimates()
     policy = Gittins(knowledge)
     keys = {}
     for app, spread in (("old", 1.0), ("new", 1.0), ("new", 0.0)):

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kairos.calls import CallRow, CallTracker
+from kairos.call_tracker import CallRow, CallTracker
 from kairos.events import (
     Arrived,
     Cancelled,
@@ -21,7 +21,7 @@ from kairos.events import (
 )
 from kairos.metrics import RunMetrics, spread
 from kairos.model import SECOND
-from tests import build
+from tests.support import build
 
 NOTHING = {"mean": None, "p50": None, "p90": None, "p95": None, "p99": None}
 

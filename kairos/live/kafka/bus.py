@@ -5,10 +5,10 @@ from collections.abc import Sequence
 from typing import Self
 
 from kairos.errors import MessageTooLarge, Unavailable
-from kairos.live.kafka.connection import Connection
+from kairos.live.kafka.cluster import KafkaCluster
+from kairos.live.kafka.connectivity import Connectivity
 from kairos.live.kafka.consumption import Consumption
 from kairos.live.kafka.producer import Producer, message_bytes
-from kairos.live.kafka.reach import Reach
 from kairos.live.kafka.subscription import Subscription
 from kairos.live.kafka.transactions import Transactions
 from kairos.ports import Handler, Message, Outgoing
@@ -28,9 +28,9 @@ class KafkaBus:
     Of a message whose consumer crashed the attempts count from one again.
     """
 
-    def __init__(self, connection: Connection) -> None:
+    def __init__(self, connection: KafkaCluster) -> None:
         self._connection = connection
-        self._reach = Reach(connection.servers)
+        self._reach = Connectivity(connection.servers)
         self._producer = Producer(connection, reach=self._reach)
 
     async def __aenter__(self) -> Self:

@@ -4,13 +4,13 @@ import asyncio
 import logging
 from collections import deque
 
-from kairos.live.delivery import Delivery, Undeliverable, dead_letter
-from kairos.live.kafka.items import Assigned, Item, Passed, Received, Revoked
-from kairos.live.kafka.outbox import Finished, Outbox
+from kairos.live.bus.delivery import Delivery, Undeliverable, dead_letter
+from kairos.live.kafka.consumer_commands import Where
+from kairos.live.kafka.items import Assigned, Item, Passed, ReceivedMessage, Revoked
+from kairos.live.kafka.outbox import HandledMessage, Outbox
 from kairos.live.kafka.share import Share
 from kairos.live.kafka.subscription import Subscription
 from kairos.live.kafka.transactions import Transactions
-from kairos.live.kafka.wishes import Where
 from kairos.ports import Handler, Message
 from kairos.topics import DEAD_LETTERS
 
@@ -37,10 +37,10 @@ class Consumption:
         self._concurrency = concurrency
         self._shares: dict[Where, Share] = {}
         self._outbox = Outbox(subscription, transactions, self._shares, self._buried, self._proceed)
-        self._ready: deque[tuple[Share, Received]] = deque()
+        self._ready: deque[tuple[Share, ReceivedMessage]] = deque()
         self._running: dict[tuple[Where, str], asyncio.Task[None]] = {}
         # Their key is in the hands of a handler that began before the last rebalance.
-        self._blocked: dict[tuple[Where, str], tuple[Share, Received]] = {}
+        self._blocked: dict[tuple[Where, str], tuple[Share, ReceivedMessage]] = {}
         self._is_ending = False
         self._broken: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
@@ -85,7 +85,7 @@ class Consumption:
                 self._shares[where] = Share(item)
             case Revoked():
                 self._lose(where)
-            case Received() | Passed() if where in self._shares:
+            case ReceivedMessage() | Passed() if where in self._shares:
                 self._shares[where].add(item)
 
     def _lose(self, where: Where) -> None:
@@ -108,7 +108,7 @@ class Consumption:
         is_full = any(share.is_full for share in self._shares.values())
         self._subscription.hold(is_full or held_bytes > _HELD_BYTES)
 
-    def _start(self, share: Share, received: Received) -> None:
+    def _start(self, share: Share, received: ReceivedMessage) -> None:
         if share.is_lost:
             return
         what = ((received.topic, received.partition), received.key)
@@ -119,11 +119,11 @@ class Consumption:
         self._running[what] = handler
         handler.add_done_callback(lambda task: self._ended(what, task))
 
-    async def _handle(self, share: Share, received: Received) -> None:
+    async def _handle(self, share: Share, received: ReceivedMessage) -> None:
         message = Message(key=received.key, value=received.value or b"", headers=received.headers)
         try:
             outgoing = await Delivery(message).perform(self._handler)
-            finished = Finished(share, received, outgoing)
+            finished = HandledMessage(share, received, outgoing)
         except Undeliverable as error:
             finished = self._buried(share, received, str(error))
         if not self._is_ending:  # else it was cancelled, and made something else of it
@@ -131,13 +131,13 @@ class Consumption:
             if (follower := share.next_of(received.key)) is not None:
                 self._ready.append((share, follower))
 
-    def _buried(self, share: Share, received: Received, reason: str) -> Finished:
+    def _buried(self, share: Share, received: ReceivedMessage, reason: str) -> HandledMessage:
         message = Message(key=received.key, value=received.value or b"", headers=received.headers)
         letter = dead_letter(received.topic, self._group, message, reason)
         if received.topic == DEAD_LETTERS:  # the dead are not buried twice
             logger.error("%s: the dead letter of %.100r is lost", self._group, received.key)
-            return Finished(share, received, ())
-        return Finished(share, received, [(DEAD_LETTERS, letter)], is_dead=True)
+            return HandledMessage(share, received, ())
+        return HandledMessage(share, received, [(DEAD_LETTERS, letter)], is_dead=True)
 
     def _ended(self, what: tuple[Where, str], handler: asyncio.Task[None]) -> None:
         del self._running[what]

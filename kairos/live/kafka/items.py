@@ -14,7 +14,7 @@ logger = logging.getLogger(__name__)
 _headers_of = operator.methodcaller("headers")
 
 
-class Received(msgspec.Struct, frozen=True):
+class ReceivedMessage(msgspec.Struct, frozen=True):
     """A message, as it came. `at`: when Kafka or its sender stamped it, µs since the epoch.
 
     What is not UTF-8 in a key or a header is there as replacement characters.
@@ -61,10 +61,10 @@ class Passed(msgspec.Struct, frozen=True):
     offset: int
 
 
-Item = Received | Assigned | Revoked | CaughtUp | Passed
+Item = ReceivedMessage | Assigned | Revoked | CaughtUp | Passed
 
 
-def received(record: Any) -> Received | None:
+def received(record: Any) -> ReceivedMessage | None:
     """librdkafka's message as ours; None: it cannot be read."""
     try:
         headers = {
@@ -75,7 +75,7 @@ def received(record: Any) -> Received | None:
         where = (record.topic(), record.partition(), record.offset())
         logger.warning("left out the message %s/%s at %s: %s", *where, error)
         return None
-    return Received(
+    return ReceivedMessage(
         record.topic(),
         record.partition(),
         record.offset(),

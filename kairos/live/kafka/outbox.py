@@ -9,12 +9,12 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 
 from kairos.errors import Unavailable
-from kairos.live.kafka.items import Received
+from kairos.live.kafka.consumer_commands import Where
+from kairos.live.kafka.items import ReceivedMessage
 from kairos.live.kafka.producer import message_bytes
 from kairos.live.kafka.share import Share, restored
 from kairos.live.kafka.subscription import Subscription
 from kairos.live.kafka.transactions import NotSent, Transactions
-from kairos.live.kafka.wishes import Where
 from kairos.ports import Outgoing
 
 logger = logging.getLogger(__name__)
@@ -25,7 +25,7 @@ _COMMIT_S = 0.5  # between commits of nothing but offsets
 _AGAIN_S = 0.1
 
 
-class Finished:
+class HandledMessage:
     """A message that was handled, and what is to be published together with that."""
 
     __slots__ = ("bytes", "is_dead", "outgoing", "received", "share")
@@ -33,7 +33,7 @@ class Finished:
     def __init__(
         self,
         share: Share,
-        received: Received,
+        received: ReceivedMessage,
         outgoing: Sequence[Outgoing],
         *,
         is_dead: bool = False,
@@ -57,7 +57,7 @@ class Outbox:
         subscription: Subscription,
         transactions: Transactions,
         shares: Mapping[Where, Share],
-        bury: Callable[[Share, Received, str], Finished],
+        bury: Callable[[Share, ReceivedMessage, str], HandledMessage],
         on_room: Callable[[], None],
     ) -> None:
         """`shares`: those that this member has at the moment, kept up to date by the caller.
@@ -68,13 +68,13 @@ class Outbox:
         self._shares = shares
         self._bury = bury
         self._on_room = on_room
-        self._waiting: deque[Finished] = deque()
+        self._waiting: deque[HandledMessage] = deque()
         self._is_closing = False
         self._woken = asyncio.Event()
         self._commits_at = 0.0
         self.held_bytes = 0
 
-    def add(self, finished: Finished) -> None:
+    def add(self, finished: HandledMessage) -> None:
         if finished.outgoing:
             self._waiting.append(finished)
             self.held_bytes += finished.bytes
@@ -117,8 +117,8 @@ class Outbox:
             except TimeoutError:
                 pass
 
-    def _gather(self) -> list[Finished]:
-        batch: list[Finished] = []
+    def _gather(self) -> list[HandledMessage]:
+        batch: list[HandledMessage] = []
         total_bytes = 0
         while self._waiting and len(batch) < _BATCH and total_bytes < _BATCH_BYTES:
             finished = self._waiting.popleft()
@@ -157,7 +157,7 @@ class Outbox:
         self._note(states)
         return True
 
-    async def _send(self, batch: list[Finished]) -> bool:
+    async def _send(self, batch: list[HandledMessage]) -> bool:
         """Return whether all of it is sent, or is another member's to send."""
         # What follows the news of a rebalance must know of them: nothing is awaited in between.
         while batch := [finished for finished in batch if not finished.share.is_lost]:
@@ -179,9 +179,11 @@ class Outbox:
             batch = [finished for finished in batch if finished not in sent]
         return True
 
-    def _without_refused(self, batch: list[Finished], refused: Mapping[int, str]) -> list[Finished]:
+    def _without_refused(
+        self, batch: list[HandledMessage], refused: Mapping[int, str]
+    ) -> list[HandledMessage]:
         """Whose outgoing messages are refused for good is buried instead."""
-        kept: list[Finished] = []
+        kept: list[HandledMessage] = []
         number = 0
         for finished in batch:
             numbers = range(number, number + len(finished.outgoing))
@@ -195,7 +197,7 @@ class Outbox:
                 kept.append(self._bury(finished.share, finished.received, reason))
         return kept
 
-    async def _sent(self, batch: list[Finished]) -> set[Finished] | None:
+    async def _sent(self, batch: list[HandledMessage]) -> set[HandledMessage] | None:
         """What the group knows as done: it took place, and the answer was lost. None: there is no
         time left to find out."""
         while not self._is_closing:

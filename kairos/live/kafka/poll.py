@@ -13,9 +13,9 @@ import confluent_kafka as kafka
 import msgspec
 
 from kairos.errors import KairosError, TopicMissing, Unavailable
+from kairos.live.kafka.connectivity import Contact
+from kairos.live.kafka.consumer_commands import Commits, ConsumerQuestions, Terms, Where
 from kairos.live.kafka.items import Assigned, CaughtUp, Item, Passed, Revoked, received
-from kairos.live.kafka.reach import Contact
-from kairos.live.kafka.wishes import Commits, Questions, Terms, Where
 
 logger = logging.getLogger(__name__)
 
@@ -57,7 +57,7 @@ class PollThread:
         self._put = put
         self._is_full = is_full
         self._stopping = threading.Event()
-        self.questions = Questions()
+        self.questions = ConsumerQuestions()
         self.commits = Commits()
         self._reading: set[Where] = set()  # partitions whose end has not been reached
         self._assignments = 0

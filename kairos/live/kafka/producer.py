@@ -14,8 +14,8 @@ from typing import Any, Self
 import confluent_kafka as kafka
 
 from kairos.errors import KairosError, MessageTooLarge, TopicMissing, Unavailable
-from kairos.live.kafka.connection import Connection
-from kairos.live.kafka.reach import Contact, Reach
+from kairos.live.kafka.cluster import KafkaCluster
+from kairos.live.kafka.connectivity import Connectivity, Contact
 
 _POLL_S = 0.1
 _CLOSE_S = 10.0  # for what has not been acknowledged yet
@@ -33,9 +33,9 @@ class Producer:
     `send` within a partition. Messages that wait are bounded by librdkafka (100,000, 1 GiB).
     """
 
-    def __init__(self, connection: Connection, *, reach: Reach | None = None) -> None:
+    def __init__(self, connection: KafkaCluster, *, reach: Connectivity | None = None) -> None:
         self._limit = connection.message_bytes
-        self._contact = Contact(reach or Reach(connection.servers))
+        self._contact = Contact(reach or Connectivity(connection.servers))
         self._settings = connection.client(
             enable_idempotence=True,
             acks="all",

@@ -14,11 +14,11 @@ import msgspec
 from kairos.errors import MessageTooLarge
 from kairos.events import ProfilesLearnt
 from kairos.learnt import POOLED
-from kairos.live.kafka.connection import Connection
-from kairos.live.kafka.items import CaughtUp, Received
+from kairos.live.kafka.cluster import KafkaCluster
+from kairos.live.kafka.items import CaughtUp, ReceivedMessage
 from kairos.live.kafka.producer import Producer
 from kairos.live.kafka.subscription import Subscription
-from kairos.live.store import LIMIT_BYTES, have_known_shapes
+from kairos.live.observers.store import LIMIT_BYTES, have_known_shapes
 from kairos.topics import PROFILES
 
 logger = logging.getLogger(__name__)
@@ -50,7 +50,7 @@ async def publish(producer: Producer, learnt: ProfilesLearnt) -> None:
 
 
 async def follow(
-    connection: Connection, *, limit_bytes: int = LIMIT_BYTES
+    connection: KafkaCluster, *, limit_bytes: int = LIMIT_BYTES
 ) -> AsyncGenerator[ProfilesLearnt, None]:
     """All there is as one fact, which may be empty; then what is new, for ever.
 
@@ -63,7 +63,7 @@ async def follow(
         news, is_caught_up = _News(limit_bytes), False
         while True:
             for item in await topic.batch():
-                if isinstance(item, Received):
+                if isinstance(item, ReceivedMessage):
                     news.take(item)
                 elif isinstance(item, CaughtUp):
                     is_caught_up = True
@@ -84,7 +84,7 @@ class _News:
     def __bool__(self) -> bool:
         return bool(self._values)
 
-    def take(self, record: Received) -> None:
+    def take(self, record: ReceivedMessage) -> None:
         self._drop(record.key)
         self._values[record.key] = record.value
         self._bytes += _size(record.key, record.value)

@@ -5,7 +5,7 @@ from collections import deque
 from collections.abc import Iterator
 
 from kairos.errors import InvalidRequest
-from kairos.live.kafka.items import Assigned, Passed, Received
+from kairos.live.kafka.items import Assigned, Passed, ReceivedMessage
 from kairos.live.kafka.watermark import Watermark
 
 logger = logging.getLogger(__name__)
@@ -24,20 +24,20 @@ class Share:
         self.committed = self.watermark.state()
         self.is_lost = False  # another member's by now
         self.held_bytes = 0
-        self._later: deque[Received | Passed] = deque()
-        self._queues: dict[str, deque[Received]] = {}
+        self._later: deque[ReceivedMessage | Passed] = deque()
+        self._queues: dict[str, deque[ReceivedMessage]] = {}
 
     @property
     def is_full(self) -> bool:
         return bool(self._later)
 
-    def add(self, item: Received | Passed) -> None:
+    def add(self, item: ReceivedMessage | Passed) -> None:
         """Take what comes of the partition."""
         self._later.append(item)
-        if isinstance(item, Received):
+        if isinstance(item, ReceivedMessage):
             self.held_bytes += _weight(item)
 
-    def begin(self) -> Iterator[Received]:
+    def begin(self) -> Iterator[ReceivedMessage]:
         """What may be handled now and could not before. To be run through to its end."""
         while self._later and not self.watermark.is_full:
             item = self._later.popleft()
@@ -51,7 +51,7 @@ class Share:
             else:
                 self.held_bytes -= _weight(item)  # another member has done it
 
-    def next_of(self, key: str) -> Received | None:
+    def next_of(self, key: str) -> ReceivedMessage | None:
         """The message of the key that was in hand has been handled: the one after it."""
         queue = self._queues[key]
         queue.popleft()
@@ -60,7 +60,7 @@ class Share:
         del self._queues[key]
         return None
 
-    def finish(self, received: Received) -> None:
+    def finish(self, received: ReceivedMessage) -> None:
         """Its consequences go out with the next commit of the watermark's state."""
         self.watermark.finish(received.offset)
         self.held_bytes -= _weight(received)
@@ -75,5 +75,5 @@ def restored(offset: int, metadata: str) -> Watermark:
         return Watermark(max(offset, 0))
 
 
-def _weight(received: Received) -> int:
+def _weight(received: ReceivedMessage) -> int:
     return _EACH_BYTES + len(received.value or b"")

@@ -12,13 +12,13 @@ from typing import Any, Literal, Self
 import confluent_kafka as kafka
 
 from kairos.errors import Unavailable
-from kairos.live.kafka.connection import Connection
-from kairos.live.kafka.items import Assigned, CaughtUp, Item, Passed, Received, Revoked
+from kairos.live.kafka.cluster import KafkaCluster
+from kairos.live.kafka.connectivity import Connectivity, Contact
+from kairos.live.kafka.consumer_commands import Offsets, Where
+from kairos.live.kafka.items import Assigned, CaughtUp, Item, Passed, ReceivedMessage, Revoked
 from kairos.live.kafka.poll import Membership, PollThread
-from kairos.live.kafka.reach import Contact, Reach
-from kairos.live.kafka.wishes import Offsets, Where
 
-__all__ = ["Assigned", "CaughtUp", "Item", "Passed", "Received", "Revoked", "Subscription"]
+__all__ = ["Assigned", "CaughtUp", "Item", "Passed", "ReceivedMessage", "Revoked", "Subscription"]
 
 SESSION_S = 6.0
 _LEAVE_S = 5.0
@@ -39,17 +39,17 @@ class Subscription:
 
     def __init__(
         self,
-        connection: Connection,
+        connection: KafkaCluster,
         topics: Sequence[str],
         group: str | None = None,
         *,
         start: Start = "beginning",
         session_s: float = SESSION_S,
         tells_ends: bool = False,
-        reach: Reach | None = None,
+        reach: Connectivity | None = None,
     ) -> None:
         """`tells_ends`: there is a `Passed` whenever a partition has been read to its end."""
-        contact = Contact(reach or Reach(connection.servers))
+        contact = Contact(reach or Connectivity(connection.servers))
         settings = connection.client(
             group_id=group or "kairos.readers",  # unused: without a group nothing is committed
             enable_auto_commit=False,
@@ -113,7 +113,7 @@ class Subscription:
                 if isinstance(item, Membership):
                     self._member = item
                     continue
-                if isinstance(item, Received):
+                if isinstance(item, ReceivedMessage):
                     self._bytes_taken += len(item.value or b"")
                 items.append(item)
         return items
@@ -161,7 +161,7 @@ class Subscription:
 
     def _put(self, item: Item | Membership | Exception) -> None:
         """In the thread."""
-        if isinstance(item, Received):
+        if isinstance(item, ReceivedMessage):
             self._bytes_put += len(item.value or b"")
         self._ahead.append(item)
         if not self._is_woken and not self._loop.is_closed():

@@ -4,9 +4,9 @@ from collections.abc import Iterable
 from contextlib import AsyncExitStack
 from typing import Self
 
-from kairos.live.kafka.connection import Connection
+from kairos.live.kafka.cluster import KafkaCluster
 from kairos.live.kafka.producer import Producer
-from kairos.live.kafka.subscription import CaughtUp, Item, Received, Subscription
+from kairos.live.kafka.subscription import CaughtUp, Item, ReceivedMessage, Subscription
 from kairos.ports import Message
 
 
@@ -14,7 +14,7 @@ class Tail:
     """An async context manager: once it is entered, whatever is sent to the topic is read here,
     beside what anybody else reads."""
 
-    def __init__(self, connection: Connection, topic: str) -> None:
+    def __init__(self, connection: KafkaCluster, topic: str) -> None:
         self._connection = connection
         self._topic = topic
         self._subscription = Subscription(connection, [topic], start="end")
@@ -52,5 +52,5 @@ def _messages(items: Iterable[Item]) -> list[Message]:
     return [
         Message(key=each.key, value=each.value or b"", headers=each.headers)
         for each in items
-        if isinstance(each, Received)
+        if isinstance(each, ReceivedMessage)
     ]

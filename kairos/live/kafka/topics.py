@@ -11,8 +11,8 @@ import confluent_kafka as kafka
 from confluent_kafka.admin import AdminClient, ConfigResource, NewTopic  # type: ignore[attr-defined]
 
 from kairos.errors import SetupError
-from kairos.live.kafka.connection import Connection
-from kairos.live.kafka.table import describe
+from kairos.live.kafka.cluster import KafkaCluster
+from kairos.live.kafka.topic_settings import describe
 
 logger = logging.getLogger(__name__)
 
@@ -30,7 +30,7 @@ _REFUSALS = {
 }
 
 
-async def ensure(connection: Connection, names: Iterable[str]) -> None:
+async def ensure(connection: KafkaCluster, names: Iterable[str]) -> None:
     """Create the topics that are missing, and check those that are there.
 
     Processes that start at once may all do this. A cluster that cannot be reached is tried again
@@ -69,7 +69,7 @@ async def ensure(connection: Connection, names: Iterable[str]) -> None:
         raise SetupError("\n".join(["Kafka does not keep these topics as it must:", *problems]))
 
 
-async def _ensure(client: Any, connection: Connection, names: list[str]) -> list[str]:
+async def _ensure(client: Any, connection: KafkaCluster, names: list[str]) -> list[str]:
     """What stands in the way and will not pass. What may pass is raised."""
     there = await _listed(client)
     refused = await _create(client, connection, [name for name in names if name not in there])
@@ -99,7 +99,7 @@ def _is_led(topic: Any) -> bool:
     return topic is not None and all(each.leader >= 0 for each in topic.partitions.values())
 
 
-async def _create(client: Any, connection: Connection, names: list[str]) -> list[str]:
+async def _create(client: Any, connection: KafkaCluster, names: list[str]) -> list[str]:
     if not names:
         return []
     new = []
@@ -125,7 +125,7 @@ async def _settled(answer: Any) -> Any:
 
 
 def _problems(
-    connection: Connection, name: str, partitions: int, settings: Mapping[str, str]
+    connection: KafkaCluster, name: str, partitions: int, settings: Mapping[str, str]
 ) -> list[str]:
     topic = describe(name)
     problems = []
@@ -166,7 +166,7 @@ def _must_be(setting: str, wanted: str) -> str:
     return bound + wanted
 
 
-def _creation(connection: Connection, name: str) -> str:
+def _creation(connection: KafkaCluster, name: str) -> str:
     topic = describe(name)
     settings = topic.settings(connection).items()
     return (

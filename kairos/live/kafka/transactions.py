@@ -17,9 +17,9 @@ from typing import Any, Self
 
 import confluent_kafka as kafka
 
-from kairos.live.kafka.connection import Connection
+from kairos.live.kafka.cluster import KafkaCluster
+from kairos.live.kafka.consumer_commands import Where
 from kairos.live.kafka.producer import PARTITIONER
-from kairos.live.kafka.wishes import Where
 from kairos.ports import Outgoing
 
 logger = logging.getLogger(__name__)
@@ -49,7 +49,7 @@ class Transactions:
     Leaving it does not wait for a transaction that is under way: that one is given up.
     """
 
-    def __init__(self, connection: Connection) -> None:
+    def __init__(self, connection: KafkaCluster) -> None:
         self._settings = connection.client(
             transactional_id=f"kairos.{secrets.token_hex(16)}",
             transaction_timeout_ms=_OPEN_MS,

@@ -6,13 +6,13 @@ from collections import OrderedDict
 
 from kairos.events import Arrived, ProfilesLearnt
 from kairos.learner import Learner
-from kairos.live.kafka.items import Received
-from kairos.live.orchestrate.progress import Progress
+from kairos.live.kafka.items import ReceivedMessage
+from kairos.live.orchestrate.progress import CommittedProgress
 from kairos.live.orchestrate.records import Records
 from kairos.orchestrator.orchestrator import Orchestrator
-from kairos.orchestrator.workflow import Workflow
-from kairos.position import WorkflowKey, workflow_key
-from kairos.scheduler.knowledge import Knowledge
+from kairos.orchestrator.workflow import OpenedWorkflow
+from kairos.scheduler.work_estimates import WorkEstimates
+from kairos.workflow_tracker import WorkflowKey, workflow_key
 
 logger = logging.getLogger(__name__)
 
@@ -21,7 +21,12 @@ class Following:
     """Messages in, by `take`. Time is what records say, and how long it has been silent since."""
 
     def __init__(
-        self, known: ProfilesLearnt, committed: int, since: Progress | None, *, idle_us: int
+        self,
+        known: ProfilesLearnt,
+        committed: int,
+        since: CommittedProgress | None,
+        *,
+        idle_us: int,
     ) -> None:
         """`known`: what has been published. `committed`: the first offset that will come; negative:
         it is not known. `since`: what was committed with it."""
@@ -29,7 +34,7 @@ class Following:
         self.orchestrator = Orchestrator(idle_us=idle_us, began_at=began_at)
         self.learner = Learner(self.orchestrator)
         self.learner.restore(known.profiles, known.models)
-        self.knowledge = Knowledge()
+        self.knowledge = WorkEstimates()
         self.knowledge.learn(known)
         self.records = 0
         self._records = Records(since.epochs if since is not None else {})
@@ -38,9 +43,9 @@ class Following:
         self._is_first = committed >= 0
         self._at = 0
         self._silent_us = 0
-        self._began: OrderedDict[WorkflowKey, tuple[Workflow, int]] = OrderedDict()
+        self._began: OrderedDict[WorkflowKey, tuple[OpenedWorkflow, int]] = OrderedDict()
 
-    def take(self, message: Received) -> None:
+    def take(self, message: ReceivedMessage) -> None:
         offset = message.offset
         if self._is_first and offset != self._next:
             self._begin_elsewhere(offset)
@@ -71,14 +76,14 @@ class Following:
         self._silent_us += for_us
         self.orchestrator.expire(self._at + self._silent_us)
 
-    def progress(self) -> tuple[int, Progress] | None:
+    def progress(self) -> tuple[int, CommittedProgress] | None:
         """The offset to commit and what goes with it, once all that has ended until now is learnt
         and published. None: there is nothing new to say."""
         if self._since is not None or self._next < 0:
             return None
         oldest = self._oldest()
         offset = self._next if oldest is None else oldest
-        return offset, Progress(
+        return offset, CommittedProgress(
             learnt=self._next,
             silent_until=self._at + self._silent_us,
             began_at=self.orchestrator.began_at,
@@ -92,7 +97,7 @@ class Following:
         if offset < self._next:  # the topic has been made anew
             self._since = None
 
-    def _forget_what_was_learnt(self, since: Progress) -> None:
+    def _forget_what_was_learnt(self, since: CommittedProgress) -> None:
         self.orchestrator.expire(since.silent_until)
         self.orchestrator.take_ended()
         self._since = None

@@ -9,7 +9,7 @@ logger = logging.getLogger(__name__)
 METADATA_BYTES = 4_000  # Kafka takes 4,096
 
 
-class Progress(msgspec.Struct, frozen=True, kw_only=True):
+class CommittedProgress(msgspec.Struct, frozen=True, kw_only=True):
     """The offset beside it is that of the first event of the oldest workflow that is open."""
 
     learnt: int  # what ended before this offset has been learnt from
@@ -24,12 +24,12 @@ class Progress(msgspec.Struct, frozen=True, kw_only=True):
         return text
 
 
-def read_progress(metadata: str) -> Progress | None:
+def read_progress(metadata: str) -> CommittedProgress | None:
     """None: there is none, or it is no use, which is said."""
     if not metadata:
         return None
     try:
-        return msgspec.json.decode(metadata, type=Progress)
+        return msgspec.json.decode(metadata, type=CommittedProgress)
     except (msgspec.DecodeError, UnicodeEncodeError) as error:
         logger.warning("how far learning had come is not known: %s", error)
         return None

@@ -5,7 +5,7 @@ import logging
 import msgspec
 
 from kairos.events import Record
-from kairos.live.kafka.items import Received
+from kairos.live.kafka.items import ReceivedMessage
 from kairos.live.pool.messages import EPOCH, POOL, TAKEOVER
 from kairos.model import SECOND
 from kairos.topics import EVENTS
@@ -25,7 +25,7 @@ class Records:
         """`epochs`: of each pool, in force at the first message that will be told."""
         self._announced = {pool: [epoch] for pool, epoch in epochs.items()}  # ascending
 
-    def read(self, message: Received) -> Record | None:
+    def read(self, message: ReceivedMessage) -> Record | None:
         """Untrusted: what makes no sense is left out, with a warning."""
         pool = message.headers.get(POOL, "")
         if pool not in self._announced and len(self._announced) >= _MAX_POOLS:
@@ -63,5 +63,5 @@ class Records:
         return in_force
 
 
-def _warn(message: Received, why: str) -> None:
+def _warn(message: ReceivedMessage, why: str) -> None:
     logger.warning("%s:%d is no record: %s", EVENTS, message.offset, why[:200])

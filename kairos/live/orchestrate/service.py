@@ -9,18 +9,18 @@ from fastapi import FastAPI
 from kairos import __version__
 from kairos.config import Settings
 from kairos.errors import SetupError
-from kairos.live.access import Access
-from kairos.live.gateway import answer_errors_as_openai_does
-from kairos.live.health import add_health
-from kairos.live.http import listen, server_of, serving, url_of
-from kairos.live.insight import add_insight
+from kairos.live.frontend.gateway import answer_errors_as_openai_does
+from kairos.live.frontend.health import add_health
+from kairos.live.frontend.http import listen, server_of, serving, url_of
+from kairos.live.frontend.insight import add_insight
 from kairos.live.kafka.bus import KafkaBus
-from kairos.live.kafka.connection import connection
+from kairos.live.kafka.cluster import connection
 from kairos.live.kafka.producer import Producer
 from kairos.live.kafka.topics import ensure
 from kairos.live.orchestrate.ends import Ends
-from kairos.live.orchestrate.figures import Figures
-from kairos.live.orchestrate.member import Member
+from kairos.live.orchestrate.follower import Follower
+from kairos.live.orchestrate.metrics import OrchestratorMetrics
+from kairos.live.request.access import Access
 from kairos.model import SECOND
 from kairos.topics import DEAD_LETTERS, EVENTS, PROFILES, REQUESTS, RESULTS
 
@@ -30,7 +30,7 @@ TOPICS = (EVENTS, PROFILES, REQUESTS, RESULTS, DEAD_LETTERS)
 class Orchestration:
     """A running orchestrator."""
 
-    def __init__(self, member: Member, url: str) -> None:
+    def __init__(self, member: Follower, url: str) -> None:
         self.member = member
         self.url = url
 
@@ -51,13 +51,13 @@ async def orchestrating(settings: Settings) -> AsyncIterator[Orchestration]:
         async with KafkaBus(reached) as bus, Producer(reached) as producer:
             ends = Ends(bus, settings.pool)
             idle_us = settings.workflow_idle_s * SECOND
-            member = Member(reached, producer, ends, idle_us=idle_us)
-            server = server_of(_app(member, access, Figures(member, ends)))
+            member = Follower(reached, producer, ends, idle_us=idle_us)
+            server = server_of(_app(member, access, OrchestratorMetrics(member, ends)))
             async with serving({sock: server}, [member.run(), ends.run()]):
                 yield Orchestration(member, url_of(sock))
 
 
-def _app(member: Member, access: Access, figures: Figures) -> FastAPI:
+def _app(member: Follower, access: Access, figures: OrchestratorMetrics) -> FastAPI:
     app = FastAPI(
         title="Kairos's orchestrator",
         version=__version__,

@@ -16,6 +16,7 @@ from kairos.balancer import Balancer
 from kairos.errors import InvalidRequest, KairosError, RequestInFlight, Unavailable
 from kairos.events import (
     Arrived,
+    Bounced,
     Cancelled,
     Dispatch,
     Event,
@@ -28,12 +29,12 @@ from kairos.events import (
     Progressed,
     Record,
     Refuse,
-    Returned,
     Tick,
     WorkflowEnded,
 )
-from kairos.live.kafka.subscription import Received
-from kairos.live.pool.calls import BusCall, BusCalls, read_call
+from kairos.live.kafka.subscription import ReceivedMessage
+from kairos.live.pool.bus_calls import BusCall, BusCalls, read_call
+from kairos.live.pool.decision_publisher import DecisionPublisher
 from kairos.live.pool.liveness import LOST_S, Liveness
 from kairos.live.pool.messages import (
     ALIVE,
@@ -48,8 +49,7 @@ from kairos.live.pool.messages import (
     check_counts,
     check_request,
 )
-from kairos.live.pool.opened import Open, OpenCalls
-from kairos.live.pool.voice import Voice
+from kairos.live.pool.pending_calls import Open, PoolCalls
 from kairos.model import SECOND, Request
 from kairos.ports import Clock
 from kairos.runtime import Observer, Runtime
@@ -77,8 +77,8 @@ class ActiveBalancer:
         balancer: Balancer,
         pool: str,
         ourselves: str,
-        voice: Voice,
-        opened: OpenCalls,
+        voice: DecisionPublisher,
+        opened: PoolCalls,
         calls: BusCalls,
         clock: Clock,
         observers: tuple[Observer, ...],
@@ -130,12 +130,14 @@ class ActiveBalancer:
         self._opened.recall(record, headers)
         self.balancer.replay(record)
 
-    def begin(self, backlog: Iterable[Received], instances: Mapping[str, InstanceJoined]) -> None:
+    def begin(
+        self, backlog: Iterable[ReceivedMessage], instances: Mapping[str, InstanceJoined]
+    ) -> None:
         """Go on from what was recalled, with the instances that are there by now."""
         performers = {each.performer for each in self._opened.all()}
         self._liveness = Liveness(self._ourselves, performers, self._clock.now())
         opened = {each.offset: each for each in self._opened.all()}
-        unknown: list[Received] = []
+        unknown: list[ReceivedMessage] = []
         for message in backlog:
             self._voice.offsets.add(message.offset)
             if message.offset not in self._recorded:
@@ -163,7 +165,7 @@ class ActiveBalancer:
         for joined in instances.values():
             self.feed(joined)
 
-    def take(self, message: Received) -> None:
+    def take(self, message: ReceivedMessage) -> None:
         """Act on a message. What makes no sense becomes a dead letter."""
         self._voice.offsets.add(message.offset)
         if message.key != self._pool:
@@ -209,7 +211,7 @@ class ActiveBalancer:
             case Arrived():
                 self._liveness.hear(told.performer, self._clock.now())
                 self._arrive(event.request, told, offset)
-            case FirstToken() | Finished() | Failed() | Cancelled() | Returned():
+            case FirstToken() | Finished() | Failed() | Cancelled() | Bounced():
                 self._hear_of_call(event, told, offset)
             case Progressed(completion_tokens=counts):
                 self._hear_of_progress(counts, told.performer, offset)
@@ -221,7 +223,7 @@ class ActiveBalancer:
 
     def _hear_of_call(
         self,
-        event: FirstToken | Finished | Failed | Cancelled | Returned,
+        event: FirstToken | Finished | Failed | Cancelled | Bounced,
         told: Told,
         offset: int,
     ) -> None:
@@ -229,7 +231,7 @@ class ActiveBalancer:
         opened = self._opened.get(event.request_id)
         if opened is not None and teller == opened.performer and not self._is_old(opened, event):
             self._liveness.hear(teller, self._clock.now())
-            turn = told.turn if isinstance(event, Returned) else None
+            turn = told.turn if isinstance(event, Bounced) else None
             if turn is not None:
                 opened.turn = turn
             self._voice.about(opened.request.workflow_id, offset=offset, turn=turn)
@@ -322,7 +324,7 @@ class ActiveBalancer:
         call.admitted = False
         self._calls.start(call, arrive).add_done_callback(ended)
 
-    def _adopt(self, opened: Open, message: Received) -> None:
+    def _adopt(self, opened: Open, message: ReceivedMessage) -> None:
         """A message with which a call arrived that has not ended."""
         if message.headers.get(TYPE) != CALL:
             if opened.refused is not None:  # said again: the order may have been lost
@@ -377,7 +379,7 @@ def _read_told(value: bytes) -> Told:
 
 
 class _AfterRecord:
-    """The port `Engine`: commands are acted on by `Voice`, once their record is safe."""
+    """The port `Engine`: `DecisionPublisher` acts on commands once their record is safe."""
 
     def dispatch(self, command: Dispatch) -> None:
         pass

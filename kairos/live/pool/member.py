@@ -9,27 +9,27 @@ from collections.abc import Callable
 from kairos.balancer import Balancer
 from kairos.errors import Unavailable
 from kairos.events import InstanceJoined, InstanceLeft, InstanceStatus
-from kairos.live.kafka.connection import Connection
+from kairos.live.kafka.cluster import KafkaCluster
+from kairos.live.kafka.consumer_commands import Where
 from kairos.live.kafka.producer import Producer
 from kairos.live.kafka.profiles import follow
 from kairos.live.kafka.subscription import (
     Assigned,
     CaughtUp,
     Item,
-    Received,
+    ReceivedMessage,
     Revoked,
     Start,
     Subscription,
 )
 from kairos.live.kafka.topics import partition_of
-from kairos.live.kafka.wishes import Where
 from kairos.live.pool.active import ActiveBalancer
-from kairos.live.pool.calls import BusCalls
+from kairos.live.pool.bus_calls import BusCalls
+from kairos.live.pool.decision_publisher import DecisionPublisher
 from kairos.live.pool.messages import POOL, TAKEOVER
-from kairos.live.pool.opened import OpenCalls
+from kairos.live.pool.pending_calls import PoolCalls
 from kairos.live.pool.performer import Performer
 from kairos.live.pool.recall import Recall
-from kairos.live.pool.voice import Voice
 from kairos.model import SECOND
 from kairos.ports import Clock
 from kairos.runtime import Observer
@@ -50,12 +50,12 @@ class _Superseded(Exception):
     announces itself anew."""
 
 
-class Member:
+class PoolMember:
     """`run` until cancelled. `balancer` is the one that decides, or on standby an idle one."""
 
     def __init__(
         self,
-        connection: Connection,
+        connection: KafkaCluster,
         pool: str,
         producer: Producer,
         performer: Performer,
@@ -75,7 +75,7 @@ class Member:
         self._new_balancer = new_balancer
         self._observers = observers
         self._instances: dict[str, InstanceJoined] = {}
-        self._backlog: list[Received] | None = None  # until all of it is here
+        self._backlog: list[ReceivedMessage] | None = None  # until all of it is here
         self._read_to = -1
         self._caught_up_at: int | None = None
         self._beside: list[asyncio.Task[None]] = []
@@ -129,7 +129,7 @@ class Member:
 
     async def _take(self, item: Item, tasks: asyncio.TaskGroup) -> None:
         if item.partition != self._partition:
-            if isinstance(item, Received):
+            if isinstance(item, ReceivedMessage):
                 self._others[item.partition] = item.offset + 1
             elif isinstance(item, Revoked):
                 self._others.pop(item.partition, None)
@@ -139,11 +139,11 @@ class Member:
                 await self._take_over(item)
             case Revoked():
                 self._stand_down()
-            case Received() if self._backlog is not None:
+            case ReceivedMessage() if self._backlog is not None:
                 self._backlog.append(item)
                 self._read_to = item.offset
                 self._begin(tasks)
-            case Received() if self.active is not None:
+            case ReceivedMessage() if self.active is not None:
                 self.active.take(item)
             case CaughtUp() if self._backlog is not None:
                 self._caught_up_at = self._clock.now()
@@ -169,8 +169,8 @@ class Member:
         self._is_superseded, self._announced_at = False, self._clock.now()
         headers = {TAKEOVER: self._performer.id, POOL: self._pool}
         epoch = self._epoch = await self._producer.send(EVENTS, self._pool, None, headers)
-        balancer, opened = self._new_balancer(), OpenCalls()
-        voice = Voice(self._pool, epoch, self._producer, self._performer, opened)
+        balancer, opened = self._new_balancer(), PoolCalls()
+        voice = DecisionPublisher(self._pool, epoch, self._producer, self._performer, opened)
         voice.fence()
         active = ActiveBalancer(
             balancer,
@@ -210,7 +210,7 @@ class Member:
         async with Subscription(self._connection, [EVENTS], start=start) as events:
             while True:
                 for item in await events.batch():
-                    if not isinstance(item, Received) or item.offset <= epoch:
+                    if not isinstance(item, ReceivedMessage) or item.offset <= epoch:
                         continue
                     if TAKEOVER in item.headers and item.headers.get(POOL) == self._pool:
                         self._is_superseded = True
@@ -267,10 +267,10 @@ async def _read_to_the_announcement(events: Subscription, recall: Recall, at: in
     is_first = True
     while True:
         for item in await events.batch():
-            if is_first and not (isinstance(item, Received) and item.offset <= at):
+            if is_first and not (isinstance(item, ReceivedMessage) and item.offset <= at):
                 return False
             is_first = False
-            if isinstance(item, Received) and not recall.read(item):
+            if isinstance(item, ReceivedMessage) and not recall.read(item):
                 return True
         await asyncio.sleep(0)  # batches may come without a pause
 

@@ -17,7 +17,7 @@ import msgspec
 from kairos.envelope import Name
 from kairos.errors import InvalidRequest, KairosError
 from kairos.events import Dispatch, Event, Finished, Progressed, Refuse
-from kairos.live.budgets import MAX_BUDGET
+from kairos.live.request.budgets import MAX_BUDGET
 from kairos.model import IDENTIFIER, PREFIX_MARKS, Budget, Request
 from kairos.topics import REPLIES
 

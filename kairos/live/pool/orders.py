@@ -1,8 +1,8 @@
 """Orders from whoever decides, where the call is performed."""
 
 from kairos.events import Dispatch, Refuse
-from kairos.live.engine import HttpEngine
 from kairos.live.pool.messages import Declined
+from kairos.live.proxy.engine import HttpEngine
 
 
 def obey(engine: HttpEngine, command: Dispatch | Refuse | Declined, turn: int) -> bool:

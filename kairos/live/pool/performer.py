@@ -16,6 +16,7 @@ import msgspec
 from kairos.errors import InvalidRequest, KairosError, Unavailable
 from kairos.events import (
     Arrived,
+    Bounced,
     Cancelled,
     Dispatch,
     Event,
@@ -23,12 +24,10 @@ from kairos.events import (
     Finished,
     Progressed,
     Refuse,
-    Returned,
 )
-from kairos.live.engine import HttpEngine
-from kairos.live.kafka.connection import Connection
+from kairos.live.kafka.cluster import KafkaCluster
 from kairos.live.kafka.producer import Producer
-from kairos.live.kafka.subscription import CaughtUp, Received, Subscription
+from kairos.live.kafka.subscription import CaughtUp, ReceivedMessage, Subscription
 from kairos.live.kafka.topics import partition_of
 from kairos.live.pool.messages import (
     ALIVE,
@@ -44,6 +43,7 @@ from kairos.live.pool.messages import (
     Told,
 )
 from kairos.live.pool.orders import obey
+from kairos.live.proxy.engine import HttpEngine
 from kairos.ports import Clock
 from kairos.topics import DISPATCHES, REQUESTS
 
@@ -65,7 +65,7 @@ class Performer:
 
     def __init__(
         self,
-        connection: Connection,
+        connection: KafkaCluster,
         pool: str,
         producer: Producer,
         engine: HttpEngine,
@@ -110,7 +110,7 @@ class Performer:
         if isinstance(event, Progressed):
             self._tell_progress(event)
             return
-        if isinstance(event, Returned):
+        if isinstance(event, Bounced):
             self._asked_at[event.request_id] = self.now()
         fact = _encode(Told(self.id, event, self._turn(event)))
         if isinstance(event, Arrived):
@@ -139,7 +139,7 @@ class Performer:
             tasks.create_task(self._watch())
             while True:
                 for item in await self._orders.batch():
-                    if isinstance(item, Received):
+                    if isinstance(item, ReceivedMessage):
                         self._read(item)
 
     async def _beat(self) -> None:
@@ -162,7 +162,7 @@ class Performer:
         match event:
             case Arrived():
                 return self._engine.turn(event.request.id)
-            case Returned():
+            case Bounced():
                 return self._engine.turn(event.request_id)
         return 0
 
@@ -199,7 +199,7 @@ class Performer:
                 return
             self.take([(Refuse(request_id, None, "waited_too_long"), 0)])
 
-    def _read(self, item: Received) -> None:
+    def _read(self, item: ReceivedMessage) -> None:
         if item.key != self._pool:
             return
         try:

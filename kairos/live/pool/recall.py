@@ -5,7 +5,7 @@ import logging
 import msgspec
 
 from kairos.events import Record
-from kairos.live.kafka.subscription import Received
+from kairos.live.kafka.subscription import ReceivedMessage
 from kairos.live.pool.active import ActiveBalancer
 from kairos.live.pool.messages import CAUSE, EPOCH, POOL, TAKEOVER
 from kairos.topics import EVENTS
@@ -25,7 +25,7 @@ class Recall:
         self._until = until
         self._newest = -1  # epoch
 
-    def read(self, message: Received) -> bool:
+    def read(self, message: ReceivedMessage) -> bool:
         """Return whether there may be more."""
         if message.offset >= self._until:
             return False

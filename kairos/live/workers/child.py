@@ -15,9 +15,9 @@ import msgspec
 import uvloop
 
 from kairos.errors import KairosError
-from kairos.live import process
+from kairos.live.process import tuning
 from kairos.live.workers.deciding import deciding
-from kairos.live.workers.link import Link
+from kairos.live.workers.link import FrameLink
 from kairos.live.workers.setup import READY, Changed, Setup
 from kairos.live.workers.working import Change, working
 
@@ -34,28 +34,28 @@ class _Child:
         for ours in (signal.SIGINT, signal.SIGHUP):  # a terminal sends them to all; one acts
             signal.signal(ours, signal.SIG_IGN)
 
-    def read(self, _: Link, payload: bytes) -> None:
+    def read(self, _: FrameLink, payload: bytes) -> None:
         told = _told.decode(payload)
         if isinstance(told, Setup):
             self.setup.set_result(told)
         elif self.change is not None:
             self.change(told.settings)
 
-    def end(self, _: Link | None = None) -> None:
+    def end(self, _: FrameLink | None = None) -> None:
         self.stop.set()
         self.setup.cancel()
 
 
 async def _run(control: socket.socket) -> None:
     child = _Child()
-    link = Link(child.read, child.end)
+    link = FrameLink(child.read, child.end)
     await asyncio.get_running_loop().create_connection(lambda: link, sock=control)
     setup = await child.setup
     role = working if setup.journal is None else deciding
     async with role(setup) as child.change:
-        process.collect_less_often()
-        process.switch_threads_often()
-        process.allow_many_connections()
+        tuning.collect_less_often()
+        tuning.switch_threads_often()
+        tuning.allow_many_connections()
         link.send(READY)
         await child.stop.wait()
 

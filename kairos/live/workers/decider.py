@@ -14,6 +14,7 @@ import msgspec
 from kairos.errors import KairosError, RequestInFlight, Unavailable, UpstreamUnreachable
 from kairos.events import (
     Arrived,
+    Bounced,
     Cancelled,
     Dispatch,
     Event,
@@ -25,24 +26,23 @@ from kairos.events import (
     Progressed,
     Record,
     Refuse,
-    Returned,
     Tick,
 )
 from kairos.live.pool.messages import Declined
 from kairos.live.workers.journal import Journal
-from kairos.live.workers.link import Link
+from kairos.live.workers.link import FrameLink
 from kairos.live.workers.messages import (
     AT_ONCE,
-    Answered,
     Engines,
     Fact,
     FromWorker,
     Hello,
     InFlight,
     Orders,
+    QuestionAnswered,
     Trouble,
 )
-from kairos.live.workers.opened import Entry, OpenCall, OpenCalls
+from kairos.live.workers.pending_calls import Entry, OpenCall, WorkerCalls
 from kairos.model import SECOND
 from kairos.ports import Clock
 
@@ -54,7 +54,7 @@ _STALLED_S = 2.5  # in which this process did nothing itself: then nobody's sile
 
 # Of interest for a second at most, or kept in a file; what was decided on them stays.
 _PASSING = Tick | InstanceStatus | Progressed | ProfilesLearnt
-_OF_CALLS = FirstToken | Finished | Failed | Cancelled | Returned
+_OF_CALLS = FirstToken | Finished | Failed | Cancelled | Bounced
 
 _encode = msgspec.msgpack.Encoder().encode
 _messages = msgspec.msgpack.Decoder(list[FromWorker])
@@ -65,7 +65,7 @@ Order = tuple[Dispatch | Refuse | Declined, int]  # with the turn that it is for
 class Peer:
     """A worker that is connected."""
 
-    def __init__(self, link: Link, now: int) -> None:
+    def __init__(self, link: FrameLink, now: int) -> None:
         self.link = link
         self.worker = ""  # it has not said its name
         self.heard_at = now
@@ -81,11 +81,11 @@ class Decider:
     """
 
     def __init__(self, journal: Journal, clock: Clock) -> None:
-        self.opened = OpenCalls()
+        self.opened = WorkerCalls()
         self._journal = journal
         self._clock = clock
         self._peers: dict[str, Peer] = {}  # by worker
-        self._links: dict[Link, Peer] = {}  # those, too, that have not said their name
+        self._links: dict[FrameLink, Peer] = {}  # those, too, that have not said their name
         self._awaited: dict[str, int] = {}  # workers before a restart, and since when
         self._refused: dict[str, Refuse] = {}  # before a restart; they may not know
         self._cause = Entry()  # of what is fed now
@@ -115,9 +115,9 @@ class Decider:
     ) -> None:
         self._feed, self._on_trouble, self._on_errors = feed, on_trouble, on_errors
 
-    def link(self) -> Link:
+    def link(self) -> FrameLink:
         """For a worker that connects."""
-        link = Link(self._read, self._gone)
+        link = FrameLink(self._read, self._gone)
         self._links[link] = Peer(link, self._clock.now())
         return link
 
@@ -178,7 +178,7 @@ class Decider:
             if peer.orders or peer.engines is not None or peer.handled > peer.acknowledged:
                 _send_orders(peer)
 
-    def _read(self, link: Link, payload: bytes) -> None:
+    def _read(self, link: FrameLink, payload: bytes) -> None:
         """Raises ValueError: it is not what a worker says."""
         messages: Iterable[FromWorker] = _messages.decode(payload)
         peer = self._links[link]
@@ -209,7 +209,7 @@ class Decider:
                 self._compare(peer.worker, turns)
             case Trouble(instance_id=instance_id, cause=cause, refused=refused):
                 self._on_trouble(UpstreamUnreachable(instance_id, cause, refused=refused))
-            case Answered(errors=errors):
+            case QuestionAnswered(errors=errors):
                 for code, count in errors.items():
                     self._on_errors(code, count)
 
@@ -254,7 +254,7 @@ class Decider:
                 self._order(worker, call.dispatch, call.turn)
         self._cancel(opened)
 
-    def _gone(self, link: Link) -> None:
+    def _gone(self, link: FrameLink) -> None:
         peer = self._links.pop(link)
         if self._peers.get(peer.worker) is peer:
             if link.problem is not None:

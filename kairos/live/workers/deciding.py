@@ -12,22 +12,23 @@ from fastapi import FastAPI
 from kairos.config import EngineSettings, Settings
 from kairos.events import Dispatch, InstanceLeft, Refuse, Tick
 from kairos.learner import Learner
-from kairos.live.access import Access
-from kairos.live.admin import build_admin
-from kairos.live.alone import Alone
-from kairos.live.clock import WallClock
-from kairos.live.engine import Upstream
-from kairos.live.fleet import Fleet
-from kairos.live.gateway import add_models, answer_errors_as_openai_does
-from kairos.live.health import add_health
-from kairos.live.http import server_of, serving
-from kairos.live.monitor import Monitor
-from kairos.live.service import flushing, new_balancer, open_log
-from kairos.live.telemetry import Telemetry
+from kairos.live.control.brain import new_balancer
+from kairos.live.control.local_control import LocalControl
+from kairos.live.engines.fleet import Fleet
+from kairos.live.engines.monitor import Monitor
+from kairos.live.frontend.admin import build_admin
+from kairos.live.frontend.gateway import add_models, answer_errors_as_openai_does
+from kairos.live.frontend.health import add_health
+from kairos.live.frontend.http import server_of, serving
+from kairos.live.observers.fact_log import flushing, open_log
+from kairos.live.observers.telemetry import Telemetry
+from kairos.live.process.clock import WallClock
+from kairos.live.proxy.engine import Upstream
+from kairos.live.request.access import Access
 from kairos.live.workers.decider import Decider
 from kairos.live.workers.journal import Journal
 from kairos.live.workers.messages import Engines
-from kairos.live.workers.opened import OpenCalls
+from kairos.live.workers.pending_calls import WorkerCalls
 from kairos.live.workers.setup import Setup
 from kairos.live.workers.working import Change
 from kairos.model import SECOND
@@ -40,7 +41,7 @@ logger = logging.getLogger(__name__)
 class Elsewhere:
     """The engine where nothing is sent: the decider passes commands on, as an observer."""
 
-    def __init__(self, opened: OpenCalls) -> None:
+    def __init__(self, opened: WorkerCalls) -> None:
         self.upstreams: dict[str, Upstream] = {}
         self._opened = opened
 
@@ -71,7 +72,9 @@ async def deciding(setup: Setup) -> AsyncIterator[Change]:
     with open_log(settings.log_dir) as log, contextlib.ExitStack() as stack:
         watching: tuple[Observer, ...] = (decider, telemetry, *([log] if log is not None else []))
         elsewhere = Elsewhere(decider.opened)
-        alone = Alone(settings, elsewhere, balancer, Learner(orchestrator), watching, decided)
+        alone = LocalControl(
+            settings, elsewhere, balancer, Learner(orchestrator), watching, decided
+        )
         monitor = Monitor(alone.feed)
         decider.begin(alone.feed, monitor.hear_of, telemetry.count_errors)
 
@@ -115,7 +118,7 @@ def _with_learnt_file(setup: Setup) -> Settings:
     return msgspec.structs.replace(setup.settings, learnt_path=str(setup.path("learnt.json")))
 
 
-def _go_on(alone: Alone, decider: Decider, monitor: Monitor, telemetry: Telemetry) -> None:
+def _go_on(alone: LocalControl, decider: Decider, monitor: Monitor, telemetry: Telemetry) -> None:
     """From what was replayed: the calls that are open are counted when they end, and the instances
     are taken to be as they were until they have been asked."""
     for entry in decider.opened.course():
@@ -128,7 +131,7 @@ def _go_on(alone: Alone, decider: Decider, monitor: Monitor, telemetry: Telemetr
     logger.info("decisions go on: %d calls wait", alone.balancer.waiting)
 
 
-def _asked(alone: Alone, access: Access, monitor: Monitor, telemetry: Telemetry) -> FastAPI:
+def _asked(alone: LocalControl, access: Access, monitor: Monitor, telemetry: Telemetry) -> FastAPI:
     """What workers pass on: see `relay.py`."""
     app = FastAPI(docs_url=None, redoc_url=None, openapi_url=None, redirect_slashes=False)
     add_health(app, lambda: bool(monitor.models()), telemetry.render)

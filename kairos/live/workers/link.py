@@ -48,14 +48,14 @@ class Frames:
             del self._rest[:start]
 
 
-class Link(asyncio.Protocol):
+class FrameLink(asyncio.Protocol):
     """One end of a connection. `on_payload` may raise ValueError: the connection is closed then."""
 
     def __init__(
         self,
-        on_payload: Callable[["Link", bytes], None],
-        on_lost: Callable[["Link"], None],
-        on_made: Callable[["Link"], None] = lambda _: None,
+        on_payload: Callable[["FrameLink", bytes], None],
+        on_lost: Callable[["FrameLink"], None],
+        on_made: Callable[["FrameLink"], None] = lambda _: None,
     ) -> None:
         self.lost = asyncio.Event()
         self.problem: str | None = None  # why it was closed from this side

@@ -44,7 +44,7 @@ class Trouble(msgspec.Struct, frozen=True, tag=True):
     refused: bool
 
 
-class Answered(msgspec.Struct, frozen=True, tag=True):
+class QuestionAnswered(msgspec.Struct, frozen=True, tag="Answered"):
     """How many more calls were answered with each error, by its code."""
 
     errors: dict[str, int]
@@ -54,7 +54,7 @@ class Beat(msgspec.Struct, frozen=True, tag=True):
     """The worker is still there; once a second."""
 
 
-FromWorker = Hello | Fact | InFlight | Trouble | Answered | Beat
+FromWorker = Hello | Fact | InFlight | Trouble | QuestionAnswered | Beat
 
 
 class Engines(msgspec.Struct, frozen=True):

@@ -12,7 +12,7 @@ from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
 
 from kairos.errors import Unavailable
-from kairos.live.exchange import error_body, error_headers
+from kairos.live.request.client_response import error_body, error_headers
 
 TIMEOUT_S = 15.0  # in which a decider that died is started again
 PATHS = (

@@ -19,10 +19,10 @@ import msgspec
 
 from kairos.config import Settings
 from kairos.errors import SetupError
-from kairos.live.http import GRACE_S, listen, url_of
-from kairos.live.reload import Reload
+from kairos.live.control.reload import Reload
+from kairos.live.frontend.http import GRACE_S, listen, url_of
 from kairos.live.workers import journal
-from kairos.live.workers.link import Link
+from kairos.live.workers.link import FrameLink
 from kairos.live.workers.setup import ASKED, FACTS, READY, Changed, Setup
 
 logger = logging.getLogger(__name__)
@@ -48,7 +48,7 @@ class Child:
         self.ready = asyncio.Event()
         self._setup = setup
         self._process: asyncio.subprocess.Process | None = None
-        self._link: Link | None = None
+        self._link: FrameLink | None = None
         self._stops = False
 
     async def keep(self) -> None:
@@ -101,7 +101,7 @@ class Child:
                 stdin=asyncio.subprocess.DEVNULL,
             )
         self.pid = self._process.pid
-        link = self._link = Link(self._read, lambda _: None)
+        link = self._link = FrameLink(self._read, lambda _: None)
         await asyncio.get_running_loop().create_connection(lambda: link, sock=ours)
         link.send(_encode(self._setup))
         try:
@@ -110,7 +110,7 @@ class Child:
             self._link = None
             await link.close(0)
 
-    def _read(self, _: Link, payload: bytes) -> None:
+    def _read(self, _: FrameLink, payload: bytes) -> None:
         if payload == READY:
             self.ready.set()
 

@@ -7,18 +7,18 @@ import socket
 from collections.abc import AsyncIterator, Callable
 
 from kairos.config import Settings
-from kairos.live.access import Access
-from kairos.live.bodies import Bodies
-from kairos.live.clock import WallClock
-from kairos.live.engine import HttpEngine
-from kairos.live.gateway import Gateway, build_app
-from kairos.live.http import server_of, serving
-from kairos.live.identity.aliases import Aliases
-from kairos.live.identity.inference import Inference
-from kairos.live.progress import tell_progress
-from kairos.live.tokenizer import Tokenizers
-from kairos.live.tokens import PromptTokens
-from kairos.live.workers.desk import Desk
+from kairos.live.frontend.gateway import Gateway, build_app
+from kairos.live.frontend.http import server_of, serving
+from kairos.live.process.clock import WallClock
+from kairos.live.proxy.engine import HttpEngine
+from kairos.live.proxy.progress import tell_progress
+from kairos.live.request.access import Access
+from kairos.live.request.bodies import Bodies
+from kairos.live.request.identity.aliases import Aliases
+from kairos.live.request.identity.inference import Inference
+from kairos.live.request.tokenizer import Tokenizers
+from kairos.live.request.tokens import PromptTokens
+from kairos.live.workers.fact_sink import RemoteFactSink
 from kairos.live.workers.relay import Relay
 from kairos.live.workers.setup import ASKED, FACTS, Setup
 
@@ -38,7 +38,7 @@ async def working(setup: Setup) -> AsyncIterator[Change]:
             Relay(setup.path(ASKED)) as relay,
         ):
             name = f"{setup.name} {secrets.token_hex(8)}"
-            desk = Desk(
+            desk = RemoteFactSink(
                 setup.path(FACTS), name, engine, WallClock(), max_wait_s=settings.max_wait_s
             )
             gateway = Gateway(

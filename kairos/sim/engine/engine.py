@@ -1,18 +1,18 @@
-"""The model: see `Engine`."""
+"""The model: see `ModelledEngine`."""
 
 from collections import deque
 
 from kairos.errors import InvalidRequest, SetupError
 from kairos.sim.engine.blocks import contents_of
-from kairos.sim.engine.calls import EngineCall, EngineStats, Progress
 from kairos.sim.engine.cost import PS_PER_US, Cost, Stretch
+from kairos.sim.engine.engine_calls import CallProgress, EngineCall, EngineStats
 from kairos.sim.engine.profile import EngineProfile
 from kairos.sim.engine.scheduler import Scheduler
 from kairos.sim.engine.sequence import Sequence
 from kairos.workload.prompt import length
 
 
-class Engine:
+class ModelledEngine:
     """One instance of vLLM in virtual time (µs). Pure: whoever drives it tells it the time.
 
     Facts are told in order of time, each at its instant or later than what was advanced to.
@@ -31,11 +31,11 @@ class Engine:
     takes in what has arrived. A token is seen when its step ends. What is aborted meanwhile is
     not seen any more, and gives its blocks back at the end of the step.
 
-    That much is checked against vLLM's own scheduler (tests/vllm_scheduler.py). Its deviations: an
-    answer's tokens are nobody else's, so a prompt that goes on with an answer does not find it; a
-    step in which all that had its turn was preempted takes no time; of calls of the same priority
-    and instant, the one told first is the older; `kv_tokens` are without the block that vLLM keeps
-    for itself; an answer ends by its length alone.
+    That much is checked against vLLM's own scheduler (tests/support/vllm_scheduler.py). Its
+    deviations: an answer's tokens are nobody else's, so a prompt that goes on with an answer does
+    not find it; a step in which all that had its turn was preempted takes no time; of calls of the
+    same priority and instant, the one told first is the older; `kv_tokens` are without the block
+    that vLLM keeps for itself; an answer ends by its length alone.
 
     Not modelled: async scheduling (vLLM's default on GPUs, not on CPUs: a step is scheduled while
     the one before it runs, so what arrives waits for one more), speculative decoding, a threshold
@@ -65,7 +65,7 @@ class Engine:
         self._stretch: Stretch | None = None
         self._now = 0  # ps
         self._aborted: list[Sequence] = []  # during the step in progress
-        self._seen: list[Progress] = []
+        self._seen: list[CallProgress] = []
 
     @property
     def running(self) -> int:
@@ -154,7 +154,7 @@ class Engine:
         # Decided once nothing more can be told of that instant.
         return None if begins_at is None else begins_at // PS_PER_US + 1
 
-    def advance(self, to: int) -> list[Progress]:
+    def advance(self, to: int) -> list[CallProgress]:
         """What is seen up to then, and was not returned before."""
         self._run(to * PS_PER_US)
         seen, self._seen = self._seen, []
@@ -207,7 +207,7 @@ class Engine:
             if what == "finished":
                 del self._calls[sequence.call.id]
             counts = sequence.cached_tokens, sequence.preemptions, sequence.recomputed_tokens
-            self._seen.append(Progress(at, what, sequence.call.id, *counts))
+            self._seen.append(CallProgress(at, what, sequence.call.id, *counts))
         return True
 
 

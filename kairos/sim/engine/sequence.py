@@ -1,7 +1,7 @@
 """A call inside an engine."""
 
 from kairos.sim.engine.blocks import answer_contents
-from kairos.sim.engine.calls import EngineCall
+from kairos.sim.engine.engine_calls import EngineCall
 
 
 class Sequence:

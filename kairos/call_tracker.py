@@ -1,0 +1,134 @@
+"""Facts -> calls: what became of every call."""
+
+from typing import Literal
+
+import msgspec
+
+from kairos.events import (
+    Arrived,
+    Bounced,
+    Cancelled,
+    Dispatch,
+    Event,
+    Failed,
+    Finished,
+    FirstToken,
+    Record,
+    Refuse,
+)
+from kairos.model import Request
+
+Outcome = Literal["finished", "failed", "cancelled", "refused"]
+_OUTCOMES: dict[type, Outcome] = {
+    Finished: "finished",
+    Failed: "failed",
+    Cancelled: "cancelled",
+}
+OF_CALLS: frozenset[type] = frozenset({Arrived, FirstToken, Finished, Failed, Cancelled, Bounced})
+_REFUSALS: dict[str, Outcome] = {
+    "no_other": "failed",
+    "cancelled": "cancelled",
+    "out_of_time": "cancelled",
+}
+
+
+class CallRow(msgspec.Struct):
+    """One call, followed to its end. Instants in µs; None: did not happen, or was not told."""
+
+    request: Request
+    dispatch: Dispatch | None = None
+    dispatched_at: int | None = None
+    first_token_at: int | None = None
+    ended_at: int | None = None
+    outcome: Outcome | None = None
+    why: str | None = None  # it failed, or was refused or given up
+    prompt_tokens: int | None = None
+    completion_tokens: int | None = None
+    cached_tokens: int | None = None
+    preemptions: int | None = None
+    recomputed_tokens: int | None = None
+    wasted_tokens: int | None = None  # generated for a call that failed
+    returned: int = 0  # so often it was passed on to another instance
+
+    @property
+    def instance_id(self) -> str | None:
+        return self.dispatch.instance_id if self.dispatch is not None else None
+
+    @property
+    def queued_us(self) -> int:
+        """Time until it was dispatched, or until it ended if it never was."""
+        until = self.dispatched_at if self.dispatched_at is not None else self.ended_at
+        return (until or self.request.arrived_at) - self.request.arrived_at
+
+
+class CallTracker:
+    """Follows records; holds only the calls in flight."""
+
+    def __init__(self) -> None:
+        self._open: dict[str, CallRow] = {}
+
+    def row(self, request_id: str) -> CallRow | None:
+        """The call as it stands, if it is in flight."""
+        return self._open.get(request_id)
+
+    def observe(self, record: Record) -> list[CallRow]:
+        """Take the next record; return the calls that it ended."""
+        ended: list[CallRow] = []
+        if type(record.event) in OF_CALLS:
+            self._hear(record.event, record.at, ended)
+        for command in record.commands:
+            if isinstance(command, Dispatch):
+                row = self._open.get(command.request_id)
+                if row is not None:
+                    row.dispatch, row.dispatched_at = command, record.at
+            else:
+                self._told_refusal(command, record.at, ended)
+        return ended
+
+    def _hear(self, event: Event, at: int, ended: list[CallRow]) -> None:
+        if isinstance(event, Arrived):
+            request = event.request
+            if request.id not in self._open:
+                self._open[request.id] = CallRow(request)
+        elif isinstance(event, FirstToken):
+            row = self._open.get(event.request_id)
+            if row is not None and row.first_token_at is None:
+                row.first_token_at = at
+        elif isinstance(event, Finished | Failed | Cancelled):
+            self._told_end(event, at, ended)
+        elif isinstance(event, Bounced):
+            self._told_return(event.request_id)
+
+    def _told_refusal(self, refusal: Refuse, at: int, ended: list[CallRow]) -> None:
+        outcome = _REFUSALS.get(refusal.reason, "refused")
+        row = self._end(refusal.request_id, outcome, at, ended)
+        if row is not None:
+            row.why = refusal.reason
+
+    def _told_return(self, request_id: str) -> None:
+        row = self._open.get(request_id)
+        if row is not None and row.dispatch is not None:
+            row.dispatch = row.dispatched_at = row.first_token_at = None
+            row.returned += 1
+
+    def _told_end(self, fact: Finished | Failed | Cancelled, at: int, ended: list[CallRow]) -> None:
+        row = self._end(fact.request_id, _OUTCOMES[type(fact)], at, ended)
+        if row is None or isinstance(fact, Cancelled):
+            return
+        if isinstance(fact, Failed):
+            row.why, row.wasted_tokens = fact.reason, fact.wasted_tokens
+            return
+        row.prompt_tokens = fact.prompt_tokens
+        row.completion_tokens = fact.completion_tokens
+        row.cached_tokens = fact.cached_tokens
+        row.preemptions = fact.preemptions
+        row.recomputed_tokens = fact.recomputed_tokens
+
+    def _end(
+        self, request_id: str, outcome: Outcome, at: int, ended: list[CallRow]
+    ) -> CallRow | None:
+        row = self._open.pop(request_id, None)
+        if row is not None:
+            row.outcome, row.ended_at = outcome, at
+            ended.append(row)
+        return row

@@ -1,0 +1,1 @@
+"""The `kairos` command, one module for each group of subcommands."""

@@ -1,0 +1,291 @@
+"""`kairos agents`: runs agents as processes of their own, and submits tasks to them."""
+
+import asyncio
+import logging
+import os
+import signal
+import sys
+from collections.abc import Coroutine, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
+
+import msgspec
+import typer
+import uvloop
+
+from kairos import config
+from kairos.errors import KairosError, SetupError
+
+if TYPE_CHECKING:
+    from kairos.agent import Result
+    from kairos.live.kafka.cluster import KafkaCluster
+
+DEFAULTS = config.Settings()
+GATEWAY = f"http://{DEFAULTS.host}:{DEFAULTS.port}"
+INPUT_BYTES = 256 << 20
+T = TypeVar("T")
+
+app = typer.Typer(
+    help="Run multi-agent applications as processes of their own, over Kafka, and submit tasks.",
+    rich_markup_mode="rich",
+)
+
+Bus = Annotated[str | None, typer.Option(help="kafka://HOST:PORT[,HOST:PORT]; or KAIROS_BUS.")]
+ConfigFile = Annotated[
+    Path | None,
+    typer.Option("--config", help="TOML file with bus, pool and \\[kafka] (TLS, SASL)."),
+]
+
+
+@app.command()
+def run(
+    modules: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="MODULE",
+            help="Importable modules (agents.qa) whose `app` is an Application.",
+        ),
+    ],
+    bus: Bus = None,
+    url: Annotated[
+        str | None,
+        typer.Option(help=f"Where LLM calls go: a Kairos or any such server \\[{GATEWAY}]."),
+    ] = None,
+    llm: Annotated[
+        Literal["http", "bus"], typer.Option(help="bus: LLM calls go over Kafka too, to the pool.")
+    ] = "http",
+    model: Annotated[
+        str | None,
+        typer.Option(help="Asked for in every call \\[the server's first; over the bus any]."),
+    ] = None,
+    agent: Annotated[
+        list[str] | None,
+        typer.Option(help="Run only this agent, as APP.AGENT; repeat for each \\[all]."),
+    ] = None,
+    concurrency: Annotated[
+        int, typer.Option(min=1, max=10_000, help="Workflows at once, of each agent.")
+    ] = 64,
+    api_key_env: Annotated[
+        str | None, typer.Option(help="The environment variable that holds your API key.")
+    ] = None,
+    pool: Annotated[
+        str | None, typer.Option(help=f"With --llm bus: the pool of engines \\[{DEFAULTS.pool}].")
+    ] = None,
+    replies: Annotated[
+        str | None,
+        typer.Option(
+            help="With --llm bus: the last part of the name of the topic for replies; processes "
+            "may share one \\[the host's name]."
+        ),
+    ] = None,
+    config_file: ConfigFile = None,
+) -> None:
+    """Run the agents of one or more applications until SIGTERM or Ctrl-C.
+
+    Start the same command again, here or on other hosts, to share the work: an agent's tasks are
+    divided among all processes that run it, each workflow's in order. A process that ends, or is
+    killed, leaves what it has not done to the others.
+
+    Examples:
+
+    kairos agents run agents.qa --bus kafka://127.0.0.1:9092 --url http://127.0.0.1:8000
+
+    kairos agents run agents.qa agents.rg --bus kafka://k1:9092,k2:9092 --llm bus --pool chat
+
+    kairos agents run agents.cg --agent cg.engineer --concurrency 8   (one role, KAIROS_BUS is set)
+    """
+    if llm == "bus" and (url is not None or api_key_env is not None):
+        raise SetupError("--llm bus sends LLM calls over Kafka: leave out --url and --api-key-env")
+    api_key = config.api_key(api_key_env, os.environ)
+    settings = config.load(config_file, os.environ, {"bus": bus, "pool": pool})
+    connection = _connection(settings)
+    _log()
+    from kairos import agents_process as process
+
+    _import_from_here()
+    applications = tuple(process.load_application(module) for module in modules)
+    plan = process.SubmissionPlan(
+        applications=applications,
+        inboxes=process.choose(applications, agent or ()),
+        connection=connection,
+        concurrency=concurrency,
+        url=None if llm == "bus" else url or GATEWAY,
+        api_key=api_key,
+        model=model,
+        pool=settings.pool,
+        replies=replies,
+    )
+    try:
+        _until_told(process.run_agents(plan, _say))
+    except asyncio.CancelledError:
+        _say("stopped; what was not done waits on the bus")
+
+
+@app.command()
+def submit(
+    module: Annotated[
+        str, typer.Argument(metavar="MODULE", help="The application's module, such as agents.qa.")
+    ],
+    task: Annotated[
+        str,
+        typer.Argument(
+            metavar="JSON|@FILE|-",
+            help="A JSON object; or a file (or standard input) that holds one, or one a line.",
+        ),
+    ],
+    bus: Bus = None,
+    msg_id: Annotated[
+        str | None, typer.Option(help="The workflow's id \\[a new one]; for one task only.")
+    ] = None,
+    deadline: Annotated[
+        float | None,
+        typer.Option(min=0, help="Seconds after which nobody begins work on it any more."),
+    ] = None,
+    wait: Annotated[
+        float, typer.Option(min=0, help="Seconds to wait for results; 0: only print the ids.")
+    ] = 300,
+    config_file: ConfigFile = None,
+) -> None:
+    """Submit tasks to an application, and print each result as it comes, as a line of JSON.
+
+    The exit status is 1 where a workflow failed, or has no result in time; it goes on, though.
+
+    Examples:
+
+    kairos agents submit agents.qa '{"text": "What is 6 times 7?"}' --bus kafka://127.0.0.1:9092
+
+    kairos agents submit agents.rg @topics.jsonl --deadline 60 --wait 120
+
+    generate-tasks | kairos agents submit agents.cg - --wait 0
+    """
+    values = _values(task)
+    if msg_id is not None and len(values) > 1:
+        raise SetupError(f"--msg-id names one workflow, and these are {len(values)} tasks")
+    settings = config.load(config_file, os.environ, {"bus": bus})
+    connection = _connection(settings)
+    from kairos import agents_process as process
+
+    _import_from_here()
+    submission = process.AgentTask(
+        application=process.load_application(module),
+        values=values,
+        connection=connection,
+        msg_id=msg_id,
+        deadline_s=deadline,
+        wait_s=wait,
+    )
+    failed = []
+
+    def show(result: "Result") -> None:
+        failed.extend([result.workflow_id] if "error" in result.value else [])
+        line = {"msg_id": result.workflow_id, "app": result.app, "value": result.value}
+        typer.echo(msgspec.json.encode(line))
+
+    try:
+        missing = _until_told(process.submit_tasks(submission, show))
+    except asyncio.CancelledError:
+        raise typer.Exit(130) from None
+    if wait == 0:
+        typer.echo("\n".join(missing))
+        return
+    if missing:
+        typer.echo(
+            f"kairos: {len(missing)} of {len(values)} had no result after {wait:g} s", err=True
+        )
+    if missing or failed:
+        raise typer.Exit(1)
+
+
+def _values(text: str) -> tuple[dict[str, Any], ...]:
+    """The tasks that are given on the command line, in a file, or on standard input."""
+    if text == "-":
+        where, raw = "standard input", sys.stdin.buffer.read(INPUT_BYTES + 1)
+    elif text.startswith("@"):
+        where = text[1:]
+        try:
+            with Path(where).open("rb") as file:
+                raw = file.read(INPUT_BYTES + 1)
+        except OSError as error:
+            raise SetupError(f"{where}: {error.strerror}") from None
+    else:
+        where, raw = "the task", text.encode()
+    if len(raw) > INPUT_BYTES:
+        raise SetupError(f"{where} is over {INPUT_BYTES} bytes: submit it in parts")
+    try:
+        return (_object(raw),)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        lines = [line for line in raw.splitlines() if line.strip()]
+        if len(lines) < 2:
+            raise SetupError(f"{where} is no JSON object: {error}") from None
+    return tuple(_numbered(where, number, line) for number, line in enumerate(lines, 1))
+
+
+def _numbered(where: str, number: int, line: bytes) -> dict[str, Any]:
+    try:
+        return _object(line)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise SetupError(f"{where}, task {number}, is no JSON object: {error}") from None
+
+
+def _object(raw: bytes) -> dict[str, Any]:
+    return msgspec.json.decode(raw, type=dict[str, Any])
+
+
+def _connection(settings: config.Settings) -> "KafkaCluster":
+    from kairos.live.kafka.cluster import connection
+
+    found = connection(settings, os.environ)
+    if found is None:
+        raise SetupError(
+            "processes meet on Kafka: name it by --bus kafka://HOST:PORT, or KAIROS_BUS "
+            "(`make kafka` starts one); --bus memory is for one process alone, such as kairos demo"
+        )
+    return found
+
+
+def _log() -> None:
+    logging.basicConfig(level=logging.INFO, format="kairos: %(message)s")
+
+
+def _say(text: str) -> None:
+    typer.echo(f"kairos: {text}")
+
+
+def _import_from_here() -> None:
+    """The directory that we are in comes first, as with `python -m`."""
+    sys.path.insert(0, str(Path.cwd()))
+
+
+def _until_told(main: Coroutine[Any, Any, T]) -> T:
+    """Run it to its end.
+
+    Raises:
+        asyncio.CancelledError: SIGTERM or SIGINT came first.
+    """
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        return runner.run(_cancelled_by_signals(main))
+
+
+async def _cancelled_by_signals(main: Coroutine[Any, Any, T]) -> T:
+    task = asyncio.create_task(main)
+    for number in (signal.SIGINT, signal.SIGTERM):
+        asyncio.get_running_loop().add_signal_handler(number, task.cancel)
+    with first_of_many():
+        return await task
+
+
+@contextmanager
+def first_of_many() -> Iterator[None]:
+    """Of what several tasks met, raise the first that says what to do."""
+    try:
+        yield
+    except BaseExceptionGroup as group:
+        if (expected := group.subgroup(KairosError)) is None:
+            raise
+        raise _first(expected) from None
+
+
+def _first(group: BaseExceptionGroup[BaseException]) -> BaseException:
+    error = group.exceptions[0]
+    return _first(error) if isinstance(error, BaseExceptionGroup) else error

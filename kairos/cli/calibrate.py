@@ -1,0 +1,179 @@
+"""`kairos calibrate`: measures engines, and writes the profile that a simulation needs of them."""
+
+import asyncio
+import json
+import os
+import platform
+import re
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal
+
+import msgspec
+import typer
+import uvloop
+
+from kairos import config
+from kairos.errors import SetupError
+
+if TYPE_CHECKING:
+    from kairos.sim.engine.fitting import Fit
+    from kairos.sim.engine.profile import EngineProfile
+    from kairos.tools.calibrate import Measured
+
+NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
+URL = re.compile(r"https?://[^\s/@,]+")
+
+
+def calibrate(
+    engine: Annotated[
+        list[str],
+        typer.Option(
+            help="The engine itself, not a Kairos: http://HOST:PORT. Repeat for engines that share "
+            "a machine: they are measured at the same time, and get one profile."
+        ),
+    ],
+    output: Annotated[Path | None, typer.Option(help=r"The file to write \[NAME.toml].")] = None,
+    name: Annotated[str | None, typer.Option(help=r"Of the profile \[the model's].")] = None,
+    model: Annotated[str | None, typer.Option(help=r"To call \[the engine's first].")] = None,
+    max_num_seqs: Annotated[
+        int, typer.Option(min=1, max=100_000, help="With which the engine was started.")
+    ] = 256,
+    max_num_batched_tokens: Annotated[
+        int, typer.Option(min=1, max=10_000_000, help="With which the engine was started.")
+    ] = 2048,
+    scheduling: Annotated[
+        Literal["fcfs", "priority"], typer.Option(help="With which the engine was started.")
+    ] = "fcfs",
+    kv_tokens: Annotated[
+        int | None, typer.Option(min=1, help="Tokens that it holds, where it does not tell.")
+    ] = None,
+    max_model_len: Annotated[
+        int | None, typer.Option(min=64, help="The context it takes, where it does not tell.")
+    ] = None,
+    quick: Annotated[bool, typer.Option("--quick", help="One round instead of three.")] = False,
+    api_key_env: Annotated[
+        str | None, typer.Option(help="The environment variable that holds the engines' key.")
+    ] = None,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print profile and fit, and nothing else.")
+    ] = False,
+) -> None:
+    """Measure what an engine's steps cost, and write a profile for `kairos simulate`.
+
+    It takes some minutes, of which the engine is busy; nobody else may use it meanwhile. The
+    coefficients are fitted to the times at which a client sees tokens; how well is printed, and
+    stands in the file.
+
+    Example: kairos calibrate --engine http://gpu1:8000 --name my-gpu --quick
+    """
+    from kairos.live.proxy.engine import Upstream
+    from kairos.sim.engine.fitting import fit
+    from kairos.sim.engine.profiles import to_toml
+    from kairos.tools.calibrate import FULL, QUICK, MeasuredLimits, measure
+    from kairos.workload.files import atomic_write
+
+    key = config.api_key(api_key_env, os.environ)
+    _check(engine, name)
+    _check_writable(output)
+    limits = MeasuredLimits(
+        max_model_len=max_model_len,
+        kv_tokens=kv_tokens,
+        max_num_seqs=max_num_seqs,
+        max_num_batched_tokens=max_num_batched_tokens,
+    )
+    upstreams = [Upstream(url, url, key) for url in dict.fromkeys(engine)]
+
+    def tell(line: str) -> None:
+        typer.echo(f"kairos: {line}", err=True)
+
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        plan = QUICK if quick else FULL
+        measured = runner.run(measure(upstreams, model, limits, plan, tell))
+    found = fit(measured.seen)
+    name = name or re.sub(r"[^A-Za-z0-9._-]", "-", measured.facts.model).lstrip("._-") or "engine"
+    profile = _profile(name, scheduling, measured, found)
+    output = output or Path(f"{name}.toml")
+    with atomic_write(output) as file:
+        file.write(to_toml(profile).encode())
+    if as_json:
+        typer.echo(json.dumps(msgspec.to_builtins({"profile": profile, "fit": found})))
+        return
+    typer.echo(_table(found))
+    typer.echo(f"kairos: wrote {output}")
+    if found.bad:
+        typer.echo(
+            "kairos: the model explains this engine badly (half of the observations are off by "
+            f"more than {found.overall.median:.0%}): was the machine busy with something else?",
+            err=True,
+        )
+
+
+def _check(engines: list[str], name: str | None) -> None:
+    for url in engines:
+        if not URL.fullmatch(url.rstrip("/")):
+            raise SetupError("--engine takes the URL of an engine, as in http://gpu1:8000")
+    if name is not None and not NAME.fullmatch(name):
+        raise SetupError("--name takes letters, digits, '.', '_' and '-', 100 at most")
+
+
+def _check_writable(output: Path | None) -> None:
+    """Before minutes are spent on measuring."""
+    directory = Path() if output is None else output.parent
+    if output is not None and output.is_dir():
+        raise SetupError(f"cannot write {output}: it is a directory; name a file")
+    if not (directory.is_dir() and os.access(directory, os.W_OK)):
+        raise SetupError(f"cannot write in {directory}: name a file elsewhere with --output")
+
+
+def _profile(
+    name: str, scheduling: Literal["fcfs", "priority"], measured: "Measured", found: "Fit"
+) -> "EngineProfile":
+    from kairos.sim.engine.profile import EngineProfile
+
+    room, facts = measured.room, measured.facts
+    return EngineProfile(
+        name=name,
+        source=_source(measured, found),
+        measured=True,
+        kv_tokens=room.kv_tokens,
+        block_size=facts.block_size or 16,
+        max_num_seqs=room.max_num_seqs,
+        max_num_batched_tokens=room.max_num_batched_tokens,
+        max_model_len=room.context_tokens,
+        scheduling=scheduling,
+        prefix_caching=facts.prefix_caching is not False,
+        call_us=found.call_us,
+        step=found.step,
+    )
+
+
+def _source(measured: "Measured", found: "Fit") -> str:
+    facts = measured.facts
+    engines = f"{measured.engines} x {facts.model} on {facts.software}, all busy at once"
+    lines = [
+        f"measured by kairos calibrate on {datetime.now(UTC):%Y-%m-%d}: {engines}",
+        f"from a client on a host with {os.cpu_count()} x {_cpu()}, load {os.getloadavg()[0]:.1f}",
+        "max_num_seqs, max_num_batched_tokens and scheduling are as told to kairos calibrate",
+        *_table(found).splitlines(),
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def _table(found: "Fit") -> str:
+    """How far the model is from what was seen."""
+    header = f"{'observations':<24}{'':>4}{'median off':>12}{'worst':>9}{'model/seen':>12}"
+    rows = [
+        f"{group:<24}{of.observations:>4}{of.median:>12.1%}{of.worst:>9.1%}{1 + of.bias:>12.3f}"
+        for group, of in [*found.groups.items(), ("all", found.overall)]
+    ]
+    return "\n".join([header, *rows, f"R2 of the times: {found.r2:.4f}"])
+
+
+def _cpu() -> str:
+    try:
+        text = Path("/proc/cpuinfo").read_text("utf-8", "replace")
+    except OSError:
+        text = ""
+    found = re.search(r"^model name\s*:\s*(.+)$", text, re.MULTILINE)
+    return found[1] if found else platform.machine()

@@ -1,0 +1,247 @@
+"""`kairos simulate`: a pool in virtual time."""
+
+import json
+import signal
+import time
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from kairos import config
+from kairos.cli import load_options
+from kairos.dispatcher.placements import PLACEMENTS
+from kairos.errors import SetupError
+from kairos.model import SECOND
+from kairos.scheduler.policies import POLICIES
+
+if TYPE_CHECKING:
+    from kairos.live.observers.fact_log import FactLog
+    from kairos.sim.simulation import Simulation
+
+DEFAULTS = config.Settings()
+POLICY_NAMES, PLACEMENT_NAMES = ", ".join(sorted(POLICIES)), ", ".join(sorted(PLACEMENTS))
+LOG_FILES = 1_000_000  # a simulation's log is whole
+
+
+def simulate(
+    workflows: load_options.WorkflowsIfAny = None,
+    scenario: Annotated[
+        Path | None,
+        typer.Option(help="A scenario file: applications, arrivals, instances and their failures."),
+    ] = None,
+    policy: Annotated[
+        str | None, typer.Option(help=rf"Order of the queue \[{DEFAULTS.policy}]: {POLICY_NAMES}.")
+    ] = None,
+    placement: Annotated[
+        str | None,
+        typer.Option(help=rf"Choice of the instance \[{DEFAULTS.placement}]: {PLACEMENT_NAMES}."),
+    ] = None,
+    versus: Annotated[
+        str | None, typer.Option(help="Another policy: the same runs under it too, compared.")
+    ] = None,
+    instances: Annotated[
+        int | None, typer.Option(min=1, max=10_000, help=r"Engines that serve \[4].")
+    ] = None,
+    profile: Annotated[
+        str | None,
+        typer.Option(help=r"What engines they are: a name, or a file \[a40-llama3-8b]."),
+    ] = None,
+    rate: load_options.Rate = None,
+    arrivals: load_options.Arrivals = None,
+    count: load_options.Count = None,
+    seed: Annotated[
+        int | None, typer.Option(help=r"Of the arrivals, and of the workflows' order \[1].")
+    ] = None,
+    seeds: Annotated[
+        int,
+        typer.Option(
+            min=1,
+            max=1000,
+            help="Runs, of as many seeds from --seed on: means, and how sure they are.",
+        ),
+    ] = 1,
+    max_context: load_options.MaxContext = None,
+    log: Annotated[
+        Path | None,
+        typer.Option(
+            help="Keep facts and decisions of the (first) run in this directory, for kairos "
+            "explain --log and kairos export --since all."
+        ),
+    ] = None,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print the metrics record, and nothing else.")
+    ] = False,
+) -> None:
+    """See what a policy would have done: recorded workflows on a pool of simulated vLLM engines.
+
+    What decides is what decides in a live Kairos: the same balancer, policies, placements and
+    learning, in virtual time before a model of the engines. An hour of traffic takes seconds, and
+    the same command prints the same figures.
+
+    Ctrl-C prints what has ended so far.
+
+    Examples:
+
+    kairos simulate --workflows traces/demo-smollm2.jsonl.gz --rate 6 --versus fcfs
+
+    kairos simulate --workflows run.jsonl --rate 4 --seeds 10 --versus fcfs --json
+
+    kairos export --since 24h --log LOG --output day.jsonl  # what a Kairos served, when it came
+
+    kairos simulate --workflows day.jsonl --versus fcfs
+
+    kairos simulate --workflows AzureLLMInferenceTrace_conv.csv.gz --instances 2
+
+    kairos simulate --scenario traces/scenarios/failure.toml --log facts
+    """
+    from kairos.sim.options import SimulationOptions, runs
+    from kairos.sim.simulation import Simulation
+
+    asked = SimulationOptions(
+        workflows=workflows,
+        scenario=scenario,
+        policy=policy,
+        versus=versus,
+        placement=placement,
+        instances=instances,
+        profile=profile,
+        rate=rate,
+        arrivals=arrivals,
+        count=count,
+        seed=seed,
+        seeds=seeds,
+        max_context=max_context,
+    )
+    to_run = runs(asked)
+    with _log(log) as facts, _progress() as on_second:
+        simulation = Simulation(
+            to_run.plan,
+            to_run.seeds,
+            to_run.policies,
+            to_run.placement,
+            log=facts,
+            on_second=on_second,
+        )
+        with _interrupted_by_ctrl_c(simulation):
+            simulation.run()
+    if simulation.done:
+        _show(simulation, as_json=as_json)
+    if simulation.is_interrupted:
+        typer.echo(f"kairos: interrupted; {_told_so_far(simulation)}", err=True)
+    if facts is not None and facts.is_failing:
+        raise SetupError(f"the log in {log} is not whole: make room, and simulate it again")
+    if simulation.is_interrupted:
+        raise typer.Exit(130)
+
+
+@contextmanager
+def _log(directory: Path | None) -> "Iterator[FactLog | None]":
+    """Raises SetupError: the directory is of no use, or holds a log already."""
+    if directory is None:
+        yield None
+        return
+    from kairos.live.observers.fact_log import FactLog
+
+    if any(file.stat().st_size for file in directory.glob("facts-*.jsonl")):
+        raise SetupError(f"there is a log in {directory} already: name another directory")
+    try:
+        log = FactLog(directory, max_files=LOG_FILES)
+    except OSError as error:
+        raise SetupError(f"the log directory {directory} is no use: {error.strerror}") from None
+    with closing(log):
+        yield log
+
+
+@contextmanager
+def _progress() -> "Iterator[Callable[[Simulation], None]]":
+    """What shows on standard error how far a simulation is, called now and then."""
+    from rich.console import Console
+    from rich.live import Live
+
+    from kairos.demo.progress import LINE_EVERY_S, REFRESH_S
+
+    console, shown_at = Console(stderr=True), time.monotonic()
+    every_s = REFRESH_S if console.is_terminal else LINE_EVERY_S
+    with Live(console=console, auto_refresh=False, transient=True) as live:
+
+        def show(simulation: "Simulation") -> None:
+            nonlocal shown_at
+            if time.monotonic() < shown_at + every_s:
+                return
+            shown_at = time.monotonic()
+            if console.is_terminal:
+                live.update(_told(simulation), refresh=True)
+            else:
+                console.print(_told(simulation), soft_wrap=True)
+
+        yield show
+
+
+def _told(simulation: "Simulation") -> str:
+    """Of the run under way."""
+    world, runs = simulation.world, len(simulation.seeds) * len(simulation.policies)
+    assert world is not None
+    return (
+        f"run {simulation.done + 1}/{runs}: {world.clock.now() / SECOND:,.0f} s of virtual time, "
+        f"{simulation.workflows - world.users.left}/{simulation.workflows} workflows ended, "
+        f"{world.balancer.waiting} calls wait"
+    )
+
+
+def _told_so_far(simulation: "Simulation") -> str:
+    runs = len(simulation.seeds) * len(simulation.policies)
+    world = simulation.world
+    if simulation.done and not simulation.is_broken_off:
+        return f"{simulation.done} of {runs} runs had ended, and are what is shown"
+    ended = 0 if world is None else simulation.workflows - world.users.left
+    return f"{ended} of {simulation.workflows} workflows had ended, and are all that counts"
+
+
+@contextmanager
+def _interrupted_by_ctrl_c(simulation: "Simulation") -> Iterator[None]:
+    """The first ends the run in order, the next one at once."""
+
+    def interrupt(*_: object) -> None:
+        signal.signal(signal.SIGINT, before)
+        simulation.interrupt()
+
+    before = signal.signal(signal.SIGINT, interrupt)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+def _show(simulation: "Simulation", *, as_json: bool) -> None:
+    from kairos.sim.simulation import summary
+
+    record = summary(simulation)
+    if as_json:
+        typer.echo(json.dumps(record))
+        return
+    from rich.console import Console
+
+    from kairos.demo.tables import show_comparison, show_intervals, show_record, told_burstiness
+
+    console = Console()
+    if "intervals" in record:
+        show_intervals(console, record)
+    elif record.get("ratio"):
+        show_comparison(console, record)
+    else:
+        show_record(console, next(iter(record["runs"].values())) if "runs" in record else record)
+    for policy, runs in simulation.results.items():
+        for seed, run in zip(simulation.seeds, runs, strict=False):
+            typer.echo(f"{policy}, seed {seed}: {_outcome(run)}")
+    first = next(run for runs in simulation.results.values() for run in runs)
+    typer.echo(f"Arrivals, seed {simulation.seeds[0]}: {told_burstiness(first['arrivals'])}")
+
+
+def _outcome(run: dict[str, Any]) -> str:
+    return (
+        f"{run['workflows']} workflows in {run['simulated_s']:,.0f} s of virtual time; "
+        f"{run['failed']} failed, {run['retries']} calls tried again"
+    )

@@ -1,0 +1,112 @@
+"""What instances could take, and what they can take now."""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
+
+from kairos.dispatcher.demand import can_hold
+from kairos.dispatcher.ledger import Ledger
+from kairos.dispatcher.placements import Placement
+from kairos.errors import ModelNotFound, NeverFits, NoInstance
+from kairos.model import Instance, Request
+
+Tried = Mapping[str, Set[str]]  # by id of the request: of the instances that gave it no answer
+_NOWHERE: Tried = {}
+
+
+class AvailableInstances:
+    """What is free, while a queue is drained, of the instances that serve its model."""
+
+    def __init__(
+        self,
+        instances: Sequence[Instance],
+        ledger: Ledger,
+        placement: Placement,
+        at: int,
+        tried: Tried = _NOWHERE,
+    ) -> None:
+        busy = ledger.busy(at)
+        self.instances, self._busy = instances, list[Instance]()
+        if busy:
+            self.instances = [each for each in instances if each.id not in busy]
+            self._busy = [each for each in instances if each.id in busy]
+        self._ledger, self._placement, self._at, self._tried = ledger, placement, at, tried
+        self._headroom: float | None = None  # not looked at yet
+        self._chosen: tuple[str, Instance] | None = None
+
+    def fits(self, request: Request) -> bool:
+        return self.choose(request) is not None
+
+    def choose(self, request: Request) -> Instance | None:
+        """Where the request would go now; None: nowhere. Asked again for the same, it remembers."""
+        if self._chosen is not None and self._chosen[0] == request.id:
+            return self._chosen[1]
+        able = self._able(request) if self._may_fit(request) else []
+        if not able:
+            return None
+        busy = self._busy
+        if request.id in self._tried:
+            busy = [each for each in busy if could_take(each, request, self._tried)]
+        chosen = self._placement.choose(request, able, busy, self._at)
+        self._chosen = None if chosen is None else (request.id, chosen)
+        return chosen
+
+    def _able(self, request: Request) -> Sequence[Instance]:
+        """Those that could hold it if nothing else ran there."""
+        if request.prompt_tokens <= self._ledger.smallest and request.id not in self._tried:
+            return self.instances
+        return [i for i in self.instances if could_take(i, request, self._tried)]
+
+    def _may_fit(self, request: Request) -> bool:
+        """Whether it is worth the work of looking closer."""
+        if self._headroom is None:
+            self._headroom = self._placement.headroom(self.instances, self._at)
+        if request.prompt_tokens <= self._headroom:
+            return True
+        return (
+            self._ledger.prefixes.is_in_use(request)
+            or self._ledger.returns.kept_for(request, self._at) is not None
+        )
+
+    def returned(self) -> Iterator[str]:
+        return self._placement.returned(self._at)
+
+    def reserve(self, request: Request) -> None:
+        """What fits from now on must not delay the request, which does not fit."""
+        able = self._able(request)
+        if able:
+            self._placement.reserve(request, able, self._at)
+
+    def keep_for(self, request: Request) -> bool:
+        tried = self._tried
+        self.instances = [i for i in self.instances if not could_take(i, request, tried)]
+        self._busy = [i for i in self._busy if not could_take(i, request, tried)]
+        self._headroom = self._chosen = None
+        return bool(self.instances)
+
+
+def check_servable(request: Request, ledger: Ledger, known_models: Set[str]) -> None:
+    """`known_models`: all that an instance ever served.
+
+    Raises:
+        NoInstance, ModelNotFound, NeverFits: no instance that is here could ever take the request.
+    """
+    model = request.model
+    serving = ledger.serving(model)
+    if not serving:
+        if model is None or model in known_models or not ledger.instances:
+            raise NoInstance(model)
+        raise ModelNotFound(model, sorted(known_models))
+    if not any(can_hold(instance, request) for instance in serving):
+        largest = max(instance.kv_tokens or 0 for instance in serving)
+        raise NeverFits(request.id, request.prompt_tokens, largest)
+
+
+def could_take(instance: Instance, request: Request, tried: Tried = _NOWHERE) -> bool:
+    """Whether the request could go there if nothing else ran there."""
+    return can_hold(instance, request) and instance.id not in tried.get(request.id, ())
+
+
+def stranded(
+    requests: Iterable[Request], serving: Sequence[Instance], tried: Tried = _NOWHERE
+) -> list[Request]:
+    """Those that none of the instances which serve their model could ever take."""
+    return [each for each in requests if not any(could_take(i, each, tried) for i in serving)]

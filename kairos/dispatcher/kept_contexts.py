@@ -1,0 +1,65 @@
+"""The contexts for which memory is kept on one instance, as columns, for arithmetic over all of
+them at once."""
+
+import numpy as np
+
+from kairos.dispatcher.demand import SLOT_US, SLOTS, Floats
+from kairos.dispatcher.native import address
+
+
+class KeptContexts:
+    """A row for each context, in no order. Instants in µs, sizes in tokens."""
+
+    def __init__(self) -> None:
+        self._names: list[int] = []
+        self._row_of: dict[int, int] = {}  # longest kept first
+        self._values = np.zeros((2, 8))  # tokens; until when
+        self._find_columns()
+        self.tokens = 0  # of all
+
+    def __len__(self) -> int:
+        return len(self._names)
+
+    def add(self, name: int, tokens: int, until: int) -> None:
+        row = len(self._names)
+        if row == self._values.shape[1]:
+            self._values = np.concatenate([self._values, np.zeros_like(self._values)], axis=1)
+            self._find_columns()
+        self._names.append(name)
+        self._row_of[name] = row
+        self._values[:, row] = tokens, until
+        self.tokens += tokens
+
+    def _find_columns(self) -> None:
+        # For the kernel: where the columns are, and how far apart.
+        self.columns = address(self._values), self._values.shape[1]
+
+    def remove(self, name: int) -> None:
+        """If it is here."""
+        row = self._row_of.pop(name, None)
+        if row is None:
+            return
+        self.tokens -= int(self._values[0, row])
+        last = len(self._names) - 1
+        moved = self._names.pop()
+        if row != last:
+            self._names[row] = moved
+            self._row_of[moved] = row
+            self._values[:, row] = self._values[:, last]
+
+    def over(self, at: int) -> list[int]:
+        """Names of those that are not kept any more."""
+        rows = np.flatnonzero(self._values[1, : len(self)] <= at)
+        return [self._names[row] for row in rows.tolist()]
+
+    def first(self) -> int:
+        """The name of the one that is kept longest."""
+        return next(iter(self._row_of))
+
+    def by_slot(self, at: int) -> Floats:
+        """Tokens kept at the beginning of each slot."""
+        tokens, until = self._values[:, : len(self)]
+        slots = np.clip(np.ceil((until - at) / SLOT_US), 0, SLOTS).astype(np.intp)
+        begun = np.bincount(slots, weights=tokens, minlength=SLOTS + 1)
+        kept: Floats = begun[::-1].cumsum()[-2::-1]
+        return kept

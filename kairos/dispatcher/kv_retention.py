@@ -1,0 +1,180 @@
+"""Memory kept for what comes back. When a call has ended, its instance still has its context in the
+prefix cache, and an agent's next call often begins with all of that. Where the pool is full, others
+would take that memory at once; so it is kept for a while, where that pays: a time to live, as
+engines have it in Continuum (Li et al., 2025), here from outside, by what the dispatcher leaves
+free.
+
+How long pays is learnt, by agent. To keep a context costs its share of the memory, for as long;
+when its call comes back, the time to compute it is saved, if it would have been lost. So of the
+gaps that were seen between a call and the one that went on from it, and with `fill_us` the time to
+compute as many tokens as the memory has, the best time to live is the `t` with most
+
+    P(gap <= t) * LOST * fill_us - E[min(gap, t)],
+
+whatever the size of the context. No more is kept on an instance than its memory holds: what was
+left there first is what its engine drops first. Ours.
+"""
+
+import math
+from collections import OrderedDict, deque
+from collections.abc import Iterator, Sequence
+from itertools import accumulate
+
+import msgspec
+
+from kairos.dispatcher.kept_contexts import KeptContexts
+from kairos.learnt import AgentKey, agent_key
+from kairos.model import Instance, Request
+
+LOST = 0.5  # of the contexts that nobody keeps; the others are found all the same
+_WINDOW = 64  # gaps of an agent
+_FEWEST = 8  # of which something is said
+_MAX_AGENTS = 5_000
+_MAX_LEFT = 20_000  # contexts that may come back
+_NOTHING = KeptContexts()
+
+
+class _Left(msgspec.Struct):
+    """What a call left behind."""
+
+    agent: AgentKey
+    instance_id: str
+    tokens: int
+    at: int  # when it ended
+    until: int  # its memory is kept so long
+    by: int  # after that it counts as one that did not come back
+    request_id: str | None = None  # what came back for it, and waits
+
+
+class KvRetention:
+    """What may come back, and for which of it memory is kept. What is kept is known by the last
+    stretch of the call's prompt, which a prompt that goes on from it has too."""
+
+    def __init__(self) -> None:
+        self._left: OrderedDict[int, _Left] = OrderedDict()  # by name, longest ago first
+        self._kept: dict[str, KeptContexts] = {}  # of these, by instance
+        self._returned: dict[str, int] = {}  # by request id
+        # Of these, in order of arrival, those for which memory was kept as they arrived.
+        self._in_time: OrderedDict[str, _Left] = OrderedDict()
+        self._gaps: OrderedDict[AgentKey, deque[float]] = OrderedDict()  # longest unseen first
+
+    def ended(
+        self, request: Request, instance: Instance, tokens: int, fill_us: float, at: int
+    ) -> None:
+        """It left a context of so many tokens there. `fill_us`: how long it would take to compute
+        as many tokens as the instance's memory has."""
+        self._give_up(at)
+        if not request.prefix:
+            return
+        name, agent = request.prefix[-1], agent_key(request)
+        self._forget(name)
+        worth_us = LOST * fill_us
+        until = at + int(time_to_live(self._gaps.get(agent, ()), worth_us))
+        self._left[name] = _Left(agent, instance.id, tokens, at, until, at + int(worth_us))
+        if until > at:
+            self._keep(name, tokens, until, instance, at)
+        if len(self._left) > _MAX_LEFT:
+            self._forget(next(iter(self._left)))
+
+    def _keep(self, name: int, tokens: int, until: int, instance: Instance, at: int) -> None:
+        kept = self._kept.setdefault(instance.id, KeptContexts())
+        kept.add(name, tokens, until)
+        most = instance.kv_tokens or 0
+        if kept.tokens > most:
+            for each in kept.over(at):
+                kept.remove(each)
+        while kept.tokens > most:
+            first = kept.first()
+            kept.remove(first)
+            self._left[first].until = at
+
+    def arrived(self, request: Request, at: int) -> None:
+        """The first that goes on from a context comes back for it."""
+        self._give_up(at)
+        name = next((each for each in reversed(request.prefix) if each in self._left), None)
+        if name is None or self._left[name].request_id is not None:
+            return
+        left = self._left[name]
+        self._see(left.agent, at - left.at)
+        left.request_id = request.id
+        self._returned[request.id] = name
+        if left.until > at:
+            self._in_time[request.id] = left
+
+    def gone(self, request_id: str) -> str | None:
+        """It does not wait any more: dispatched, or cancelled. Returns the instance where memory
+        was kept for it."""
+        name = self._returned.get(request_id)
+        if name is None:
+            return None
+        left = self._left[name]
+        self._forget(name)
+        return left.instance_id if left.until > left.at else None
+
+    def leave(self, instance_id: str) -> None:
+        self._kept.pop(instance_id, None)
+        for name in [n for n, each in self._left.items() if each.instance_id == instance_id]:
+            self._forget(name)
+
+    def waiting(self, at: int) -> Iterator[str]:
+        """Requests that have come back, in time, in the order in which they did."""
+        for request_id, left in self._in_time.items():
+            if left.until > at:
+                yield request_id
+
+    def kept_for(self, request: Request, at: int) -> tuple[str, int] | None:
+        """Where memory is kept for the request, and how many tokens of its prompt."""
+        name = self._returned.get(request.id)
+        if name is None or self._left[name].until <= at:
+            return None
+        left = self._left[name]
+        return left.instance_id, min(left.tokens, request.prompt_tokens)
+
+    def kept(self, instance_id: str) -> KeptContexts:
+        """What memory is kept for there; of some of it, that may be over."""
+        return self._kept.get(instance_id, _NOTHING)
+
+    def _give_up(self, at: int) -> None:
+        """Calls that did not come back while that would have saved more than the wait has cost; and
+        those that did, and for which no memory is kept any more."""
+        for request_id in [each for each, left in self._in_time.items() if left.until <= at]:
+            del self._in_time[request_id]
+        while self._left:
+            name, left = next(iter(self._left.items()))
+            if left.by > at:
+                return
+            if left.request_id is None:
+                self._see(left.agent, math.inf)
+            self._forget(name)
+
+    def _forget(self, name: int) -> None:
+        left = self._left.pop(name, None)
+        if left is not None:
+            self.kept(left.instance_id).remove(name)
+            if left.request_id is not None:
+                del self._returned[left.request_id]
+                self._in_time.pop(left.request_id, None)
+
+    def _see(self, agent: AgentKey, gap_us: float) -> None:
+        gaps = self._gaps.get(agent)
+        if gaps is None:
+            gaps = self._gaps[agent] = deque(maxlen=_WINDOW)
+            if len(self._gaps) > _MAX_AGENTS:
+                self._gaps.popitem(last=False)
+        self._gaps.move_to_end(agent)
+        gaps.append(gap_us)
+
+
+def time_to_live(gaps_us: Sequence[float], worth_us: float) -> float:
+    """The best of these gaps to wait for; 0: none is worth it, or too few are known. `inf`: a call
+    that did not come back. `worth_us`: how long a wait costs as much as a call that does saves."""
+    n = len(gaps_us)
+    if n < _FEWEST:
+        return 0.0
+    ascending = sorted(gap for gap in gaps_us if gap < math.inf)
+    best_us, most = 0.0, 0.0
+    for k, (gap, total) in enumerate(zip(ascending, accumulate(ascending), strict=True), start=1):
+        gain = k * worth_us - total - (n - k) * gap
+        if gain > most:
+            best_us, most = gap, gain
+    return best_us

@@ -1,0 +1,18 @@
+"""The brain, as the settings ask for it."""
+
+from kairos.balancer import Balancer
+from kairos.config import Settings
+from kairos.dispatcher.placements import PLACEMENTS
+from kairos.model import SECOND
+from kairos.scheduler.policies import POLICIES
+
+
+def new_balancer(settings: Settings) -> Balancer:
+    return Balancer(
+        POLICIES[settings.policy],
+        PLACEMENTS[settings.placement],
+        max_waiting=settings.max_waiting,
+        max_wait_us=settings.max_wait_s * SECOND,
+        idle_us=settings.workflow_idle_s * SECOND,
+        budget=settings.budget,
+    )

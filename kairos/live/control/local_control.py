@@ -1,0 +1,91 @@
+"""Decisions and learning in the one process that also serves."""
+
+import asyncio
+from collections.abc import Coroutine, Sequence
+
+from fastapi import FastAPI
+
+from kairos.balancer import Balancer
+from kairos.config import Settings
+from kairos.events import Event, Record, Tick, WorkflowEnded
+from kairos.learner import Learner
+from kairos.live.control.learning import learn, recall, replay
+from kairos.live.frontend.insight import add_insight
+from kairos.live.observers.store import LearntStore
+from kairos.live.process.clock import WallClock
+from kairos.live.request.access import Access
+from kairos.orchestrator.orchestrator import Orchestrator
+from kairos.ports import Engine
+from kairos.runtime import Observer, Runtime
+from kairos.scheduler.work_estimates import WorkEstimates
+
+TICK_S = 1.0
+
+
+class LocalControl:
+    """A runtime, and a learner beside it that begins with what was learnt before a restart."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        engine: Engine,
+        balancer: Balancer,
+        learner: Learner,
+        observers: tuple[Observer, ...],
+        decided: Sequence[Record] = (),
+    ) -> None:
+        """`decided`: what a process before this one did, whose place this one takes.
+
+        Raises:
+            SetupError: the file for what is learnt cannot be used.
+        """
+        path = settings.learnt_file
+        self._store = LearntStore(path) if path is not None else None
+        self.learner = learner
+        kept = () if self._store is None else (self._store,)
+        watching = (*observers, *kept, self.learner.orchestrator.observe)
+        self.runtime = Runtime(balancer, engine, WallClock(), watching)
+        if decided:
+            replay(decided, balancer, learner, self._store)
+        elif self._store is not None:
+            recall(self.runtime, self.learner, self._store)
+
+    @property
+    def balancer(self) -> Balancer:
+        return self.runtime.balancer
+
+    @property
+    def decides(self) -> bool:
+        return True
+
+    def now(self) -> int:
+        return self.runtime.now()
+
+    def feed(self, event: Event) -> None:
+        self.runtime.feed(event)
+
+    def background(self) -> list[Coroutine[None, None, None]]:
+        storing = [] if self._store is None else [self._store.run()]
+        return [learn(self.runtime, self.learner), self._give_up(), *storing]
+
+    def add_insight(self, app: FastAPI, access: Access) -> None:
+        add_insight(app, access, self)
+
+    @property
+    def orchestrator(self) -> Orchestrator:
+        return self.learner.orchestrator
+
+    @property
+    def knowledge(self) -> WorkEstimates:
+        return self.balancer.knowledge
+
+    async def end(self, event: WorkflowEnded) -> None:
+        self.feed(event)
+
+    async def _give_up(self) -> None:
+        """Say that time has passed when some request has waited as long as it may."""
+        while True:
+            await asyncio.sleep(TICK_S)
+            tick_at = self.balancer.tick_at
+            if tick_at is not None and tick_at <= self.runtime.now():
+                self.runtime.feed(Tick())

@@ -1,0 +1,156 @@
+"""Asks one engine, again and again, whether it is well, what it serves, what it holds and how it is
+doing.
+
+Its health and its metrics are asked every time. What it serves and its limits are asked when it
+appears, when something says that another process answers there, and else every tenth time: a
+restart that no look has met, or an adapter that was loaded, is known that much later.
+"""
+
+import asyncio
+
+import aiohttp
+import msgspec
+
+from kairos.events import InstanceStatus
+from kairos.live.engines.engine_limits import EngineLimits, llama_limits, model_limits, vllm_limits
+from kairos.live.engines.engine_status import KvCache, Metrics, read_metrics
+from kairos.live.proxy.engine import Upstream
+from kairos.model import Instance
+
+SCRAPE_S = 2.0  # for an answer of /metrics that still tells how things are
+LOOKS_BETWEEN = 10
+BLOCK_SIZE = 16  # tokens: vLLM's on a GPU
+_ANSWER_LIMIT_BYTES = 4 << 20
+# Compressing 51 KB takes longer than sending them.
+_PLAIN = {"Accept-Encoding": "identity"}
+
+
+class Target(msgspec.Struct, frozen=True):
+    """An upstream to watch, and what to assume where it does not tell."""
+
+    upstream: Upstream
+    max_num_seqs: int
+    kv_tokens: int | None
+    priority: bool = False
+    token_us: float | None = None
+
+
+class NotReady(Exception):
+    """The engine answered, but cannot serve."""
+
+
+class Seen(msgspec.Struct, frozen=True):
+    """What a look showed."""
+
+    instance: Instance
+    status: InstanceStatus | None  # None: its metrics did not come, or too late, or say nothing
+
+
+class EngineProbe:
+    """One engine, and what it has told so far."""
+
+    def __init__(self, target: Target) -> None:
+        self._target = target
+        self._models: tuple[str, ...] = ()
+        self._limits: EngineLimits | None = (
+            None  # None: not asked yet, or they may be others by now
+        )
+        self._cache: KvCache | None = None
+        self._started_at_s: float | None = None
+        self._looks = 0
+
+    def forget(self) -> None:
+        """Another process may answer there from now on."""
+        self._limits = None
+
+    async def look(self, session: aiohttp.ClientSession) -> Seen:
+        """Ask.
+
+        Raises:
+            NotReady, TimeoutError, aiohttp.ClientError, OSError: it cannot be used now.
+        """
+        status, _ = await self._get(session, "/health")
+        if status not in (200, 404):  # engines without the route are judged by /v1/models alone
+            raise NotReady(f"/health answered {status}")
+        metrics = await self._scrape(session)
+        if metrics is not None:
+            self._compare(metrics)
+        if self._limits is None or self._looks % LOOKS_BETWEEN == 0:
+            self._models = await self._ask_models(session)
+            self._limits = await self._ask_limits(session, self._limits or EngineLimits())
+        self._looks += 1
+        return Seen(self._instance(self._limits), metrics.status if metrics is not None else None)
+
+    async def _scrape(self, session: aiohttp.ClientSession) -> Metrics | None:
+        """None: it failed or took too long, which tells nothing. An engine that was not known is
+        not known without an answer, be it that there are no metrics."""
+        is_new = self._limits is None
+        try:
+            async with asyncio.timeout(None if is_new else SCRAPE_S):
+                status, text = await self._get(session, "/metrics")
+        except (TimeoutError, aiohttp.ClientError, OSError):
+            if is_new:
+                raise
+            return None
+        is_whole = status == 200 and len(text) < _ANSWER_LIMIT_BYTES
+        return read_metrics(self._target.upstream.id, text) if is_whole else None
+
+    def _compare(self, metrics: Metrics) -> None:
+        """Whether it is the same process as before."""
+        if (metrics.cache, metrics.started_at_s) != (self._cache, self._started_at_s):
+            self.forget()
+        self._cache, self._started_at_s = metrics.cache, metrics.started_at_s
+
+    async def _ask_models(self, session: aiohttp.ClientSession) -> tuple[str, ...]:
+        status, answer = await self._get(session, "/v1/models")
+        if status != 200:
+            raise NotReady(f"/v1/models answered {status}")
+        models = tuple(model_limits(answer))
+        if not models:
+            raise NotReady("/v1/models names no model")
+        return models
+
+    async def _ask_limits(
+        self, session: aiohttp.ClientSession, before: EngineLimits
+    ) -> EngineLimits:
+        if self._cache is None:
+            _, props = await self._get(session, "/props")
+            return llama_limits(props)
+        try:
+            # vLLM gathers what it says the first time, which takes it seconds: it is asked again.
+            async with asyncio.timeout(SCRAPE_S):
+                status, told = await self._get(session, "/server_info", "config_format=json")
+        except (TimeoutError, aiohttp.ClientError, OSError):
+            return before
+        return vllm_limits(told, self._cache.engines) if status == 200 else EngineLimits()
+
+    def _instance(self, limits: EngineLimits) -> Instance:
+        target, cache = self._target, self._cache or KvCache()
+        return Instance(
+            id=target.upstream.id,
+            models=self._models,
+            max_num_seqs=limits.max_num_seqs or target.max_num_seqs,
+            max_num_batched_tokens=limits.max_num_batched_tokens,
+            kv_tokens=limits.kv_tokens or cache.kv_tokens or target.kv_tokens,
+            block_size=cache.block_size or BLOCK_SIZE,
+            prefix_caching=cache.prefix_caching is not False,
+            priority=target.priority if limits.priority is None else limits.priority,
+            token_us=target.token_us,
+        )
+
+    async def _get(
+        self, session: aiohttp.ClientSession, path: str, query: str = ""
+    ) -> tuple[int, bytes]:
+        upstream = self._target.upstream
+        async with session.get(
+            upstream.url(path, query), headers=upstream.headers | _PLAIN, allow_redirects=False
+        ) as response:
+            return response.status, await read_start(response.content)
+
+
+async def read_start(content: aiohttp.StreamReader) -> bytes:
+    """All of an engine's answer, or as much as it may say. It comes in pieces."""
+    answer = bytearray()
+    while len(answer) < _ANSWER_LIMIT_BYTES and (data := await content.readany()):
+        answer += data
+    return bytes(answer)

@@ -1,0 +1,173 @@
+"""Watches the instances: which are up, what they serve, what their limits are, and how they do.
+
+An instance joins when it answers, and leaves when it does not: a refused connection at once, slow
+answers (a busy engine is no dead one) only after several in a row. Once a second each that has
+joined is said to be as its metrics say. Where they do not come, nothing is said: how old the last
+word is, who decides sees for itself.
+"""
+
+import asyncio
+import contextlib
+import logging
+import os
+from collections.abc import Callable, Iterable
+
+import aiohttp
+
+from kairos.errors import UpstreamUnreachable
+from kairos.events import InstanceJoined, InstanceLeft, InstanceStatus
+from kairos.live.engines.engine_probe import EngineProbe, NotReady, Target
+from kairos.model import Instance
+
+logger = logging.getLogger(__name__)
+
+INTERVAL_S = 1.0
+TIMEOUT_S = 5.0
+SLOW_PROBES_ALLOWED = 3
+
+
+class _Watch:
+    """One instance that is looked at again and again."""
+
+    def __init__(self, target: Target) -> None:
+        self.inquiry = EngineProbe(target)
+        self.look = asyncio.Event()  # now, not at the next turn
+        self.task: asyncio.Task[None] | None = None  # None: the monitor does not run
+
+
+class Monitor:
+    """Tells of instances that join, leave, and how they do; `run` until cancelled."""
+
+    def __init__(
+        self,
+        feed: Callable[[InstanceJoined | InstanceLeft | InstanceStatus], None],
+        targets: Iterable[Target] = (),
+    ) -> None:
+        self._feed = feed
+        self._watches: dict[str, _Watch] = {}
+        self._joined: dict[str, Instance] = {}
+        self._start: Callable[[str], None] | None = None  # None: it does not run
+        self.problems: dict[str, str] = {}
+        """Why each instance that is not there is not, by id."""
+        self.all_joined = asyncio.Event()
+        """Set once no problem has been left, at some moment."""
+        for target in targets:
+            self.watch(target)
+
+    def models(self) -> list[str]:
+        """All models that are served at the moment."""
+        return sorted({model for instance in self._joined.values() for model in instance.models})
+
+    def watch(self, target: Target) -> None:
+        """Look at the instance from now on. Where it is looked at already, it is asked all anew;
+        what it told before holds until it has answered."""
+        instance_id = target.upstream.id
+        self._stop(instance_id)
+        self._watches[instance_id] = _Watch(target)
+        if instance_id not in self._joined:
+            self.problems[instance_id] = "not probed yet"
+        if self._start is not None:
+            self._start(instance_id)
+
+    def expect(self, instance: Instance) -> bool:
+        """It was there a moment ago: it leaves if it does not answer. False: it is not watched."""
+        if instance.id not in self._watches:
+            return False
+        self._joined[instance.id] = instance
+        self.problems.pop(instance.id, None)
+        return True
+
+    def forget(self, instance_id: str) -> None:
+        """Look at the instance no more: for whoever is told of it, it has left."""
+        self._stop(instance_id)
+        self.problems.pop(instance_id, None)
+        if self._joined.pop(instance_id, None) is not None:
+            self._feed(InstanceLeft(instance_id))
+
+    async def run(self) -> None:
+        timeout = aiohttp.ClientTimeout(total=TIMEOUT_S)
+        async with aiohttp.ClientSession(timeout=timeout) as session, asyncio.TaskGroup() as tasks:
+
+            def start(instance_id: str) -> None:
+                watch = self._watches[instance_id]
+                watch.task = tasks.create_task(self._watch(session, instance_id, watch))
+
+            for instance_id in self._watches:
+                start(instance_id)
+            self._start = start
+            try:
+                await asyncio.Event().wait()  # there may be none, and more may come
+            finally:
+                self._start = None
+
+    def hear_of(self, trouble: UpstreamUnreachable) -> None:
+        """A call met trouble at an instance: look now, not at the next turn. Where nothing listens,
+        the instance has left: idle as it is, the next calls would be sent there too. Of one that is
+        not looked at any more, calls may still run."""
+        watch = self._watches.get(trouble.instance_id)
+        if watch is None:
+            return
+        if trouble.refused:
+            self._left(trouble.instance_id, str(trouble))
+        watch.inquiry.forget()
+        watch.look.set()
+
+    def _stop(self, instance_id: str) -> None:
+        watch = self._watches.pop(instance_id, None)
+        if watch is not None and watch.task is not None:
+            watch.task.cancel()
+
+    async def _watch(self, session: aiohttp.ClientSession, instance_id: str, watch: _Watch) -> None:
+        inquiry, look = watch.inquiry, watch.look
+        slow_probes = 0
+        while True:
+            look.clear()  # trouble met from now on is not known to this look
+            due_at = asyncio.get_running_loop().time() + INTERVAL_S
+            try:
+                seen = await inquiry.look(session)
+            except (TimeoutError, aiohttp.ServerTimeoutError):
+                slow_probes += 1
+                if slow_probes > SLOW_PROBES_ALLOWED:
+                    self._left(instance_id, f"no answer within {TIMEOUT_S:g} s")
+            except aiohttp.ClientConnectorError as error:
+                self._left(instance_id, f"nothing answers there ({_cause(error.os_error)})")
+            except (aiohttp.ClientError, OSError, NotReady) as error:
+                self._left(instance_id, str(error) or type(error).__name__)
+            else:
+                slow_probes = 0
+                self._is_there(seen.instance)
+                if seen.status is not None:
+                    self._feed(seen.status)
+            # Not `wait_for`: in Python 3.11 it can swallow a cancellation that comes with `look`.
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout_at(due_at):
+                    await look.wait()
+
+    def _is_there(self, instance: Instance) -> None:
+        self.problems.pop(instance.id, None)
+        if self._joined.get(instance.id) != instance:
+            logger.info(
+                "instance %s serves %s: at most %d calls at once, %s KV tokens%s",
+                instance.id,
+                ", ".join(instance.models),
+                instance.max_num_seqs,
+                instance.kv_tokens or "an unknown number of",
+                ", by priority" if instance.priority else "",
+            )
+            self._joined[instance.id] = instance
+            self._feed(InstanceJoined(instance))
+        if not self.problems:
+            self.all_joined.set()
+
+    def _left(self, instance_id: str, problem: str) -> None:
+        if self.problems.get(instance_id) != problem:
+            logger.warning("instance %s is not in use: %s", instance_id, problem)
+        self.problems[instance_id] = problem
+        self._watches[instance_id].inquiry.forget()
+        if self._joined.pop(instance_id, None) is not None:
+            self._feed(InstanceLeft(instance_id))
+
+
+def _cause(error: OSError) -> str:
+    """In the system's words; asyncio's repeat the address. A failed look-up has its own."""
+    return os.strerror(error.errno) if error.errno and error.errno > 0 else str(error.strerror)

@@ -1,0 +1,199 @@
+"""One vLLM server as a process: a real vLLM, also for machines without a GPU.
+
+`python -m kairos.live.engines.vllm` serves a small model of random weights on loopback and prints
+`ready URL`. What it says is noise; how it schedules, caches, preempts and fails is vLLM. With
+`--gpu` it is the vLLM of a machine that has one, for a larger model. Options that are not ours go
+to vLLM as they are, and win over those that it gets from here.
+
+The server is a group of processes. It ends with this one only where that leads the group, as
+`kairos.demo.engines` starts it.
+"""
+
+import argparse
+import contextlib
+import http.client
+import os
+import random
+import re
+import signal
+import socket
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from subprocess import DEVNULL, PIPE, STDOUT, Popen, run
+from typing import IO, Any, NoReturn
+
+from kairos.errors import SetupError
+
+HOST = "127.0.0.1"
+VARIABLE = "KAIROS_VLLM"
+CHECKOUT = Path(__file__).parents[3]
+INSTALLED = CHECKOUT / ".venv-vllm"
+MODEL_MAKER = CHECKOUT / "scripts" / "tiny_model.py"
+MODELS = ("tiny", "small", "mid", "large", "llama3-8b")
+# Usage tells what the cache held.
+DEFAULTS = (
+    *("--load-format", "dummy", "--enable-prompt-tokens-details", "--disable-uvicorn-access-log"),
+)
+# The smallest blocks that vLLM takes on a CPU; 32,768 tokens.
+CPU_DEFAULTS = (
+    *("--enforce-eager", "--max-model-len", "4096"),
+    *("--block-size", "32", "--num-gpu-blocks-override", "1024"),
+)
+POLL_S = 0.2
+_COMPLAINT = re.compile(
+    r"^(?!.* (?:INFO|WARNING) ).*?\b((?:\w+(?:Error|Exception)|[Ee]rror)[:,] .+)"
+)
+_COMPLAINTS = 3  # the first say why; those that follow, what came of it
+
+
+def installed_python() -> Path:
+    """The interpreter of the virtual environment that has vLLM.
+
+    Raises:
+        SetupError: there is none.
+    """
+    given = os.environ.get(VARIABLE)
+    environment = Path(given) if given else INSTALLED
+    # Ours is whole only once it is stamped.
+    if not (environment / ("bin/python" if given else ".installed")).is_file():
+        raise SetupError(
+            f"there is no vLLM in {environment}: run 'make install-vllm' (2 GB), or set {VARIABLE} "
+            "to a virtual environment that has it"
+        )
+    return environment / "bin" / "python"
+
+
+def serve(
+    model: str, *, number: int, first_port: int, options: Sequence[str], gpu: bool = False
+) -> NoReturn:
+    """Serve until killed or interrupted. Without a GPU on one core alone: threads of engines that
+    wait for each other's cores cost more than they bring.
+
+    Args:
+        number: of this instance, from 1: tells its core, and its port.
+        first_port: the first instance's; 0: any free one.
+
+    Raises:
+        SetupError: vLLM is not installed, or ended; what it complained of is in the message.
+    """
+    python = installed_python()
+    ours, environ = ((), {}) if gpu else (CPU_DEFAULTS, _on_one_core(number))
+    port = _free_port(first_port + number - 1 if first_port else None)
+    with tempfile.TemporaryDirectory(prefix="kairos-vllm-") as scratch:
+        directory = Path(scratch) / model
+        run((python, "-P", MODEL_MAKER, model, directory), check=True)  # noqa: S603 (ours)
+        command = [
+            *(str(python), "-P", "-m", "vllm.entrypoints.openai.api_server"),
+            *("--model", str(directory), "--served-model-name", model),
+            *("--host", HOST, "--port", str(port), *DEFAULTS, *ours, *options),
+        ]
+        environ |= {"TMPDIR": scratch}  # where it leaves its sockets behind
+        with _running(command, environ) as server:
+            assert server.stdout is not None
+            complaints: list[str] = []
+            reading = threading.Thread(target=_read, args=(server.stdout, complaints), daemon=True)
+            reading.start()
+            while server.poll() is None and not _is_healthy(port):
+                time.sleep(POLL_S)
+            if server.poll() is None:
+                complaints.clear()  # it got over them
+                print("ready", f"http://{HOST}:{port}", flush=True)
+            status = server.wait()
+            reading.join(POLL_S)  # processes that it leaves behind hold the pipe open
+    raise SetupError(f"vLLM ended with status {status}: {'; '.join(complaints) or 'no error told'}")
+
+
+def _on_one_core(number: int) -> dict[str, str]:
+    """Keep this process, and all that it starts, on a core; what vLLM has to be told of that."""
+    cores = sorted(os.sched_getaffinity(0))
+    core = cores[(number - 1) % len(cores)]
+    os.sched_setaffinity(0, {core})
+    space = os.environ.get("VLLM_CPU_KVCACHE_SPACE", "1")
+    return {"VLLM_CPU_KVCACHE_SPACE": space, "VLLM_CPU_OMP_THREADS_BIND": str(core)}
+
+
+@contextlib.contextmanager
+def _running(command: Sequence[str], environ: dict[str, str]) -> Iterator[Popen[str]]:
+    """A process that is asked to end, and awaited, when the block is left. `environ` is added."""
+    quiet = {"HF_HUB_OFFLINE": "1", "VLLM_NO_USAGE_STATS": "1"}
+    options: dict[str, Any] = {
+        "env": {**quiet, **os.environ, **environ}, "text": True, "errors": "replace"
+    }  # fmt: skip
+    process = Popen(  # noqa: S603 (no shell; the options are the user's own)
+        command, stdin=DEVNULL, stdout=PIPE, stderr=STDOUT, **options
+    )
+    try:
+        yield process
+    finally:  # not `with process`: it would wait for all that hold the pipe open
+        process.terminate()
+        process.wait()
+
+
+def _read(output: IO[str], complaints: list[str]) -> None:
+    """Read all, or it would stop writing; keep its first errors."""
+    for line in output:
+        found = _COMPLAINT.search(line)
+        if found and len(complaints) < _COMPLAINTS and found[1] not in complaints:
+            complaints.append(found[1])
+
+
+def _is_healthy(port: int) -> bool:
+    connection = http.client.HTTPConnection(HOST, port, timeout=5)
+    try:
+        connection.request("GET", "/health")
+        return connection.getresponse().status == http.HTTPStatus.OK
+    except (OSError, http.client.HTTPException):
+        return False
+    finally:
+        connection.close()
+
+
+def _free_port(wanted: int | None) -> int:
+    """The wanted one, or one from below those that outgoing connections get: nothing takes it in
+    the seconds until vLLM does.
+
+    Raises:
+        SetupError: another program has it.
+    """
+    while True:
+        port = wanted or random.randrange(15_000, 32_000)  # noqa: S311 (no secret)
+        try:
+            with socket.create_server((HOST, port)):
+                return port
+        except OSError as error:
+            if wanted:
+                raise SetupError(f"port {port} cannot be used: {error.strerror}") from error
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        prog="python -m kairos.live.engines.vllm",
+        allow_abbrev=False,
+        epilog="Other options are vLLM's.",
+    )
+    parser.add_argument("--model", choices=MODELS, default=MODELS[0])
+    parser.add_argument("--number", type=int, default=1, help="of this instance, from 1")
+    parser.add_argument("--port", type=int, default=0, help="the first instance's; 0: any free one")
+    parser.add_argument("--gpu", action="store_true", help="with the vLLM of a GPU [of a CPU]")
+    ours, options = parser.parse_known_args()
+    # Not the end at once, so that what is left in the file system is removed.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
+    with contextlib.suppress(KeyboardInterrupt):
+        try:
+            serve(
+                ours.model,
+                number=ours.number,
+                first_port=ours.port,
+                options=options,
+                gpu=ours.gpu,
+            )
+        except SetupError as error:
+            sys.exit(f"error: {error}")
+
+
+if __name__ == "__main__":
+    main()

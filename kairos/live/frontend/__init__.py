@@ -1,0 +1,1 @@
+"""What Kairos serves over HTTP: calls, views, operators' routes."""

@@ -1,0 +1,65 @@
+"""Operators' routes, on a port of their own."""
+
+from collections.abc import Callable
+from typing import Any, Protocol
+
+from fastapi import FastAPI
+
+from kairos import __version__
+from kairos.balancer import Balancer
+from kairos.live.engines.fleet import Fleet
+from kairos.live.engines.monitor import Monitor
+from kairos.live.frontend.gateway import answer_errors_as_openai_does
+from kairos.live.frontend.health import add_health
+from kairos.live.frontend.instances import add_changes, add_views
+
+
+class Brain(Protocol):
+    """What decides in this process, or stands by to do so."""
+
+    @property
+    def balancer(self) -> Balancer: ...
+
+    @property
+    def decides(self) -> bool: ...
+
+    def now(self) -> int:
+        """In µs."""
+
+
+def build_admin(
+    brain: Brain, monitor: Monitor, fleet: Fleet, metrics: Callable[[], bytes] | None = None
+) -> FastAPI:
+    """`metrics`: also what a process without clients is asked, /health and /metrics. Whoever asks
+    for these reaches its other routes too, so instances cannot be changed by them there."""
+    app = FastAPI(title="Kairos for operators", version=__version__)
+
+    @app.get("/admin/status")
+    async def status() -> dict[str, Any]:
+        """What waits, what runs where, and why an instance is not used."""
+        ledger = brain.balancer.ledger
+        return {
+            "decides": brain.decides,  # false: another process of the pool does, and knows the rest
+            "waiting": brain.balancer.waiting,
+            "instances": {
+                instance.id: {
+                    "models": instance.models,
+                    "running": ledger.running(instance.id),
+                    "max_num_seqs": instance.max_num_seqs,
+                    "kv_booked_tokens": round(ledger.held_tokens(instance.id, brain.balancer.at)),
+                    "kv_tokens": instance.kv_tokens,
+                    "circuit": brain.balancer.circuits.state(instance.id, brain.now()),
+                }
+                for instance in ledger.instances.values()
+            },
+            "not_in_use": monitor.problems,
+            "draining": fleet.draining(),
+        }
+
+    add_views(app, fleet)
+    if metrics is None:
+        add_changes(app, fleet)
+    else:
+        add_health(app, lambda: bool(monitor.models()), metrics)
+    answer_errors_as_openai_does(app)
+    return app

@@ -1,0 +1,198 @@
+"""What the gateway says of itself at `/openapi.json`: the routes that Kairos reads or answers.
+
+Of a body it describes what Kairos reads; the rest is between client and engine, and goes through.
+Schemas of Kairos's own answers are made from their types.
+"""
+
+from functools import cache
+from typing import Any
+
+import msgspec
+
+from kairos import __version__
+from kairos.live.frontend.insight import AGENTS, CALLS, MAX_AGENTS, MAX_OFFSET, Ended
+from kairos.live.frontend.views import AgentsView, WorkflowView
+from kairos.live.request.budgets import MAX_BUDGET
+from kairos.live.request.deadlines import MAX_MS
+from kairos.live.request.identity.declared import ATTEMPT_LIMIT
+from kairos.model import IDENTIFIER, PARENTS_LIMIT
+from kairos.orchestrator.workflow import MAX_CALLS
+
+Json = dict[str, Any]
+
+_ID = IDENTIFIER.removeprefix(r"\A").removesuffix(r"\Z")
+_IDENTIFIER: Json = {"type": "string", "pattern": f"^{_ID}$"}
+_INSTANT: Json = {"type": "integer", "minimum": 0, "exclusiveMaximum": 10**18}
+_MILLISECONDS: Json = {"type": "integer", "minimum": 1, "maximum": MAX_MS}
+_BUDGET: Json = {"type": "integer", "minimum": 1, "maximum": MAX_BUDGET}
+_TOKENS: Json = {"type": ["integer", "null"], "description": "the most that are wanted"}
+_TEXT: Json = {"type": "string"}
+_PARTS: Json = {
+    "type": "array",
+    "items": {"type": "object", "properties": {"text": _TEXT}, "required": ["type"]},
+}
+_CONTENT: Json = {"anyOf": [_TEXT, _PARTS, {"type": "null"}]}
+_MESSAGE: Json = {"type": "object", "properties": {"role": _TEXT, "content": _CONTENT}}
+_MESSAGES: Json = {"type": "array", "items": _MESSAGE | {"required": ["role"]}}
+_INPUT: Json = {"anyOf": [_TEXT, {"type": "array", "items": _MESSAGE}]}
+_TEXTS: Json = {"anyOf": [_TEXT, {"type": "array"}], "description": "text, texts or token ids"}
+
+
+@cache
+def description() -> Json:
+    """An OpenAPI description: made once, since anybody may ask for it."""
+    views, schemas = msgspec.json.schema_components(
+        (WorkflowView, Ended, AgentsView), ref_template="#/components/schemas/{name}"
+    )
+    workflow, ended, agents = views
+    return {
+        "openapi": "3.1.0",
+        "info": {"title": "Kairos", "version": __version__},
+        "security": [{}, {"key": []}],
+        "paths": {
+            "/v1/chat/completions": _hot("A chat", ["messages"], messages=_MESSAGES),
+            "/v1/completions": _hot("A completion", ["prompt"], prompt=_TEXTS),
+            "/v1/responses": _hot("A response", ["input"], input=_INPUT, instructions=_TEXT),
+            "/v1/embeddings": _hot("Embeddings", ["input"], input=_TEXTS),
+            "/v1/models": _get("The models that instances serve", _MODELS),
+            "/v1/models/{name}": _get("One of them", _MODEL, _in_path("name")),
+            "/v1/workflows/{workflow_id}": _get(
+                "A workflow's graph and calls: open, or ended lately",
+                workflow,
+                _in_path("workflow_id"),
+                *_page(CALLS, MAX_CALLS),
+            )
+            | _ends("delete", "Nobody wants its reply any more: its calls end", ended),
+            "/v1/workflows/{workflow_id}/end": _ends("post", "The user has the final reply", ended),
+            "/v1/agents": _get("What was learnt of agents", agents, *_page(AGENTS, MAX_AGENTS)),
+            "/health": _open(
+                "Whether an instance can take calls", {"200": _said("Yes"), "503": _said("No")}
+            ),
+            "/metrics": _open("For Prometheus", {"200": _said("Figures", {"text/plain": {}})}),
+        },
+        "components": {
+            "schemas": schemas | {"Error": _ERROR},
+            "securitySchemes": {"key": {"type": "http", "scheme": "bearer"}},
+        },
+    }
+
+
+def _hot(summary: str, required: list[str], **fields: Json) -> Json:
+    read = {"type": "object", "properties": _FIELDS | fields, "required": required}
+    anything: Json = {"application/json": {}, "text/event-stream": {}}
+    return {
+        "post": {
+            "summary": f"{summary}, by an instance that Kairos chooses",
+            "parameters": _HEADERS,
+            "requestBody": {"required": True, "content": _json(read)},
+            "responses": _answers(anything),
+        }
+    }
+
+
+def _get(summary: str, answer: Json, *parameters: Json) -> Json:
+    responses = _answers(_json(answer))
+    return {"get": {"summary": summary, "parameters": [*parameters], "responses": responses}}
+
+
+def _ends(method: str, summary: str, answer: Json) -> Json:
+    responses = _answers(_json(answer)) | {"202": _said("Told on", _json(answer))}
+    said = {"summary": summary, "parameters": [_in_path("workflow_id")], "responses": responses}
+    return {method: said}
+
+
+def _open(summary: str, responses: Json) -> Json:
+    """For everybody."""
+    return {"get": {"summary": summary, "security": [{}], "responses": responses}}
+
+
+def _answers(content: Json) -> Json:
+    error = _json({"$ref": "#/components/schemas/Error"})
+    return {
+        "200": _said("The answer", content),
+        "4XX": _said("It cannot be served as it is", error),
+        "5XX": _said("It could not be served; Retry-After says whether to try again", error),
+    }
+
+
+def _said(what: str, content: Json | None = None) -> Json:
+    return {"description": what} | ({} if content is None else {"content": content})
+
+
+def _json(schema: Json) -> Json:
+    return {"application/json": {"schema": schema}}
+
+
+def _in_path(name: str) -> Json:
+    return {"name": name, "in": "path", "required": True, "schema": _TEXT}
+
+
+def _page(usual: int, most: int) -> list[Json]:
+    limit = {"type": "integer", "minimum": 1, "maximum": most, "default": usual}
+    offset = {"type": "integer", "minimum": 0, "maximum": MAX_OFFSET, "default": 0}
+    return [
+        {"name": "offset", "in": "query", "schema": offset},
+        {"name": "limit", "in": "query", "schema": limit},
+    ]
+
+
+def _header(name: str, says: str, schema: Json) -> Json:
+    return {"name": name, "in": "header", "description": says, "schema": schema}
+
+
+_FIELDS: Json = {
+    "model": {"type": ["string", "null"]},
+    "stream": {"type": ["boolean", "null"]},
+    "stream_options": {
+        "type": ["object", "null"],
+        "properties": {"include_usage": {"type": "boolean"}},
+    },
+    "max_tokens": _TOKENS,
+    "max_completion_tokens": _TOKENS,
+    "max_output_tokens": _TOKENS,
+    "tools": {"type": ["array", "null"], "items": {"type": "object"}},
+}
+_PARENTS: Json = {
+    "type": "string",
+    "pattern": f"^{_ID}([ \\t]*,[ \\t]*{_ID}){{0,{PARENTS_LIMIT - 1}}}$",
+}
+_HEADERS = [
+    _header("X-Kairos-Workflow-Id", "the user's task that the call is part of", _IDENTIFIER),
+    _header("X-Kairos-App", "the application", _IDENTIFIER),
+    _header("X-Kairos-Agent", "who calls", _IDENTIFIER),
+    _header("X-Kairos-Upstream", "the agent whose message led to the call", _IDENTIFIER),
+    _header("X-Kairos-Parent-Id", "the requests whose answers led to the call", _PARENTS),
+    _header("X-Kairos-Started-At", "when the task began, in µs since the epoch", _INSTANT),
+    _header("X-Kairos-Deadline", "after which nobody waits, in µs since the epoch", _INSTANT),
+    _header("X-Kairos-Deadline-Ms", "the same, in ms from now", _MILLISECONDS),
+    _header("X-Kairos-Budget-Calls", "that the workflow may make at most", _BUDGET),
+    _header("X-Kairos-Budget-Tokens", "of prompts and answers, that it may use", _BUDGET),
+    _header("X-Kairos-Budget-Ms", "from its first call on; then its calls end", _BUDGET),
+    _header(
+        "X-Kairos-Attempt",
+        "counts how often the call was made",
+        {"type": "integer", "minimum": 1, "maximum": ATTEMPT_LIMIT},
+    ),
+    _header("X-Request-Id", "the call's name; taken or odd ones are replaced", _TEXT),
+]
+_MODEL: Json = {
+    "type": "object",
+    "properties": {"id": _TEXT, "object": {"const": "model"}, "owned_by": _TEXT},
+    "required": ["id", "object", "created", "owned_by"],
+}
+_MODELS: Json = {
+    "type": "object",
+    "properties": {"object": {"const": "list"}, "data": {"type": "array", "items": _MODEL}},
+    "required": ["object", "data"],
+}
+_ERROR: Json = {
+    "type": "object",
+    "properties": {
+        "error": {
+            "type": "object",
+            "properties": {"message": _TEXT, "type": _TEXT},
+            "required": ["message", "type", "param", "code"],
+        }
+    },
+    "required": ["error"],
+}

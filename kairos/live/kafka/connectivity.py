@@ -1,0 +1,94 @@
+"""Says once when a cluster can no longer be reached, and once when it can again.
+
+librdkafka tells it on stderr at every attempt of every client; that goes to the log, at DEBUG.
+"""
+
+import logging
+import threading
+import time
+from typing import Any
+
+import confluent_kafka as kafka
+
+logger = logging.getLogger(__name__)
+
+_PROBE_S = 1.0
+_LOST = {
+    kafka.KafkaError._ALL_BROKERS_DOWN,
+    kafka.KafkaError._AUTHENTICATION,
+    kafka.KafkaError._SSL,
+}
+
+
+class Connectivity:
+    """What the clients of one cluster, each in a thread of its own, know of it together."""
+
+    def __init__(self, servers: str) -> None:
+        self._servers = servers
+        self._lock = threading.Lock()
+        self._cut_off: set[object] = set()  # the clients that cannot reach it
+
+    def lose(self, client: object, why: str) -> None:
+        with self._lock:
+            is_news = not self._cut_off
+            self._cut_off.add(client)
+        if is_news:
+            logger.warning("the bus cannot be reached at %s, trying again: %s", self._servers, why)
+
+    def regain(self, client: object) -> None:
+        if self.forget(client):
+            logger.warning("the bus at %s is reached again", self._servers)
+
+    def forget(self, client: object) -> bool:
+        """Whether this was the last that could not reach it."""
+        with self._lock:
+            was_last = self._cut_off == {client}
+            self._cut_off.discard(client)
+        return was_last
+
+
+class Contact:
+    """One client's part in this. All but `settings` is for the thread that polls the client."""
+
+    def __init__(self, reach: Connectivity) -> None:
+        self._reach = reach
+        self._doubt: str | None = None  # why it may be out of reach
+        self._probes_at = 0.0
+
+    def settings(self) -> dict[str, object]:
+        """What the client's configuration must say."""
+        return {"error_cb": self._failed, "logger": _Diagnostics()}
+
+    def made(self) -> None:
+        """Something came from the cluster."""
+        if self._doubt is not None:
+            self._doubt = None
+            self._reach.regain(self)
+
+    def probe(self, client: Any) -> None:
+        """In doubt, ask the cluster something now and then: the news may be old, and silence says
+        nothing."""
+        if self._doubt is not None and time.monotonic() >= self._probes_at:
+            try:
+                client.list_topics(timeout=_PROBE_S)
+            except kafka.KafkaException:
+                self._reach.lose(self, self._doubt)
+                self._probes_at = time.monotonic() + _PROBE_S
+            else:
+                self.made()
+
+    def close(self) -> None:
+        self._reach.forget(self)
+
+    def _failed(self, error: Any) -> None:
+        if error.code() in _LOST:
+            self._doubt = error.str()
+        else:
+            logger.debug("librdkafka: %s", error.str())
+
+
+class _Diagnostics:
+    """A `logging.Logger`, as far as librdkafka knows one."""
+
+    def log(self, _level: int, text: str, *parts: object) -> None:
+        logger.debug(text, *parts)

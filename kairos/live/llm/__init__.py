@@ -1,0 +1,1 @@
+"""How agents call a model: over HTTP, or over the bus."""

@@ -1,0 +1,1 @@
+"""What looks at every record: the log on disk, and Prometheus figures."""

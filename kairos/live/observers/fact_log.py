@@ -1,0 +1,133 @@
+"""The log of facts and decisions on disk: JSON lines, append-only, bounded. No bodies."""
+
+import asyncio
+import contextlib
+import logging
+import os
+from collections.abc import Coroutine, Iterator
+from pathlib import Path
+from typing import BinaryIO
+
+import msgspec
+
+from kairos.errors import InvalidFile, SetupError
+from kairos.events import Record
+
+logger = logging.getLogger(__name__)
+
+_FLUSH_BYTES = 1 << 16
+_PENDING_LIMIT_BYTES = 16 << 20
+FILE_BYTES = 64 << 20
+MAX_FILES = 16
+FLUSH_S = 1.0
+
+
+class FactLog:
+    """Appends every record to `DIR/facts-NNNNNN.jsonl`; the oldest files make room for new ones.
+
+    Lines are written in blocks: call `flush` now and then, so that a quiet log is readable too.
+    While the disk takes nothing, serving goes on: up to `_PENDING_LIMIT_BYTES` are kept to be
+    written later, and what comes after is lost, which is said.
+    """
+
+    def __init__(
+        self, directory: Path, *, file_bytes: int = FILE_BYTES, max_files: int = MAX_FILES
+    ) -> None:
+        directory.mkdir(parents=True, exist_ok=True)
+        self._directory = directory
+        self._file_bytes, self._max_files = file_bytes, max_files
+        self._encoder = msgspec.json.Encoder()
+        self._pending = bytearray()
+        self.is_failing = False  # what came last is not written
+        self._lost = 0  # records, since it fails
+        self._file, self._size = self._next_file()
+
+    def __call__(self, record: Record) -> None:
+        if len(self._pending) >= _PENDING_LIMIT_BYTES:
+            self._lost += 1
+            return
+        self._encoder.encode_into(record, self._pending, -1)
+        self._pending += b"\n"
+        if len(self._pending) >= _FLUSH_BYTES:
+            self.flush()
+
+    def flush(self) -> None:
+        try:
+            self._write()
+        except OSError as error:
+            if not self.is_failing:
+                logger.warning("the log in %s cannot be written: %s", self._directory, error)
+            self.is_failing = True
+        else:
+            if self.is_failing:
+                logger.warning("the log is written again; %d facts are lost", self._lost)
+            self.is_failing, self._lost = False, 0
+
+    def _write(self) -> None:
+        if not self._pending:
+            return
+        if self._size >= self._file_bytes:
+            self._file.close()
+            self._file, self._size = self._next_file()
+        while self._pending:
+            written = self._file.write(self._pending)  # less than all of it on a full disk
+            self._size += written
+            del self._pending[:written]
+
+    def close(self) -> None:
+        self.flush()
+        self._file.close()
+
+    def _next_file(self) -> tuple[BinaryIO, int]:
+        files = _files(self._directory)
+        number = int(files[-1].stem.removeprefix("facts-")) + 1 if files else 1
+        for old in files[: max(0, len(files) + 1 - self._max_files)]:
+            old.unlink()
+        path = self._directory / f"facts-{number:06d}.jsonl"
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        return os.fdopen(descriptor, "wb", buffering=0), 0
+
+
+def read_facts(directory: Path) -> Iterator[Record]:
+    """All records of a log, oldest first. A last line cut short by a crash is left out.
+
+    Raises:
+        InvalidFile: another line is no record.
+    """
+    decoder = msgspec.json.Decoder(Record)
+    for path in _files(directory):
+        with path.open("rb") as lines:
+            for number, line in enumerate(lines, start=1):
+                if line.endswith(b"\n"):
+                    try:
+                        record = decoder.decode(line)
+                    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+                        raise InvalidFile(path, f"no record: {error}", line=number) from None
+                    yield record
+
+
+def _files(directory: Path) -> list[Path]:
+    return sorted(directory.glob("facts-[0-9][0-9][0-9][0-9][0-9][0-9].jsonl"))
+
+
+def flushing(log: FactLog | None) -> list[Coroutine[None, None, None]]:
+    return [] if log is None else [_flush(log)]
+
+
+async def _flush(log: FactLog) -> None:
+    while True:
+        await asyncio.sleep(FLUSH_S)
+        log.flush()
+
+
+@contextlib.contextmanager
+def open_log(directory: str | None) -> Iterator[FactLog | None]:
+    if directory is None:
+        yield None
+        return
+    try:
+        log = FactLog(Path(directory))
+    except OSError as error:
+        raise SetupError(f"the log directory {directory} is no use: {error.strerror}") from None
+    with contextlib.closing(log):
+        yield log

@@ -1,0 +1,182 @@
+"""What was learnt, in a file, so that a restart forgets nothing.
+
+The file holds numbers per agent and app, and names; nothing of what was said.
+"""
+
+import asyncio
+import logging
+from collections.abc import Collection, Iterable
+from contextlib import suppress
+from pathlib import Path
+from typing import Annotated
+
+import msgspec
+
+from kairos.errors import InvalidFile, SetupError
+from kairos.events import ProfilesLearnt, Record
+from kairos.learnt import POOLED, QUANTILES, AgentKey, AgentProfile, AgentRank, RemainingModel
+from kairos.workflow_tracker import FEATURES, STEPS
+from kairos.workload.files import atomic_write
+
+logger = logging.getLogger(__name__)
+
+SAVE_S = 5.0
+LIMIT_BYTES = 64 << 20  # of all profiles and models together; some 17,000 agents
+_SLACK_BYTES = 16 << 20  # for ranks and what stands between
+_VERSION = 1
+
+_Key = tuple[str, ...]  # what it is, and of whom
+_encode = msgspec.json.Encoder().encode
+
+
+class _Known(msgspec.Struct, frozen=True, kw_only=True):
+    """The file, as it is read."""
+
+    version: Annotated[int, msgspec.Meta(ge=_VERSION, le=_VERSION)]
+    profiles: tuple[AgentProfile, ...]
+    models: tuple[RemainingModel, ...]
+    ranks: tuple[AgentRank, ...]
+    kendall_tau: float | None
+
+
+class _Parts(msgspec.Struct, frozen=True, kw_only=True):
+    """The file, as it is written: most of its parts were encoded when they were learnt."""
+
+    version: int = _VERSION
+    profiles: list[msgspec.Raw]
+    models: list[msgspec.Raw]
+    ranks: tuple[AgentRank, ...]
+    kendall_tau: float | None
+
+
+class LearntStore:
+    """Keeps what was published last of each agent and app, and writes it to a file.
+
+    An observer. Bounded: where all would be over `limit_bytes`, what was learnt longest ago goes.
+    """
+
+    def __init__(self, path: Path, *, limit_bytes: int = LIMIT_BYTES) -> None:
+        """Raises SetupError: the path cannot be a file's."""
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            usable = path.is_file() or not path.exists()
+        except OSError as error:
+            raise SetupError(f"{path} is no use for what is learnt: {error.strerror}") from None
+        if not usable:
+            raise SetupError(f"{path} is no use for what is learnt: it is no file")
+        self._path, self._limit_bytes = path, limit_bytes
+        self._parts: dict[_Key, bytes] = {}  # learnt longest ago first
+        self._bytes = 0
+        self._ranks: dict[AgentKey, AgentRank] = {}
+        self._tau: float | None = None
+        self._changed = self._failing = False
+
+    def __call__(self, record: Record) -> None:
+        if isinstance(record.event, ProfilesLearnt):
+            self._take(record.event)
+
+    def read(self) -> ProfilesLearnt | None:
+        """What the file says, if there is one. What is no use is put aside, with a warning."""
+        try:
+            known = _read(self._path, self._limit_bytes + _SLACK_BYTES)
+        except FileNotFoundError:
+            return None
+        except (OSError, InvalidFile) as error:
+            aside = self._path.with_name(f"{self._path.name}.unusable")
+            with suppress(OSError):
+                self._path.replace(aside)
+            logger.warning("nothing learnt before is known (%s); put aside: %s", error, aside)
+            return None
+        return ProfilesLearnt(
+            known.profiles, known.models, known.ranks, kendall_tau=known.kendall_tau
+        )
+
+    async def run(self) -> None:
+        """Save what is new every `SAVE_S`, until cancelled, and then once more."""
+        saving: asyncio.Future[None] | None = None
+        try:
+            while True:
+                await asyncio.sleep(SAVE_S)
+                if self._changed:
+                    writing = asyncio.to_thread(self._write, self._collect())
+                    saving = asyncio.ensure_future(writing)
+                    await asyncio.shield(saving)
+        finally:
+            if saving is not None:
+                await saving  # or it would put the older content over the last
+            self.save()
+
+    def save(self) -> None:
+        """Write what is new. A failure is logged, once, and tried again the next time."""
+        if self._changed:
+            self._write(self._collect())
+
+    def _take(self, learnt: ProfilesLearnt) -> None:
+        for profile in learnt.profiles:
+            self._keep(("profile", *profile.key), _encode(profile))
+        for model in learnt.models:
+            self._keep(("model", model.tenant, model.app), _encode(model))
+        for rank in learnt.ranks:
+            self._ranks[rank.key] = rank
+        for tenant, app, agent in learnt.forgotten:
+            self._ranks.pop((tenant, app, agent), None)
+            self._drop(("profile", tenant, app, agent))
+            if agent == POOLED:
+                self._drop(("model", tenant, app))
+        if learnt.kendall_tau is not None:
+            self._tau = learnt.kendall_tau
+        self._changed = True
+
+    def _keep(self, key: _Key, part: bytes) -> None:
+        self._drop(key)
+        self._bytes += len(part)
+        self._parts[key] = part
+        while self._bytes > self._limit_bytes:
+            self._drop(next(iter(self._parts)))
+
+    def _drop(self, key: _Key) -> None:
+        self._bytes -= len(self._parts.pop(key, b""))
+
+    def _collect(self) -> _Parts:
+        self._changed = False
+        parts = self._parts.items()
+        return _Parts(
+            profiles=[msgspec.Raw(part) for key, part in parts if key[0] == "profile"],
+            models=[msgspec.Raw(part) for key, part in parts if key[0] == "model"],
+            ranks=tuple(self._ranks.values()),
+            kendall_tau=self._tau,
+        )
+
+    def _write(self, parts: _Parts) -> None:
+        try:
+            with atomic_write(self._path, mode=0o600) as file:
+                file.write(_encode(parts))
+        except SetupError as error:
+            if not self._failing:
+                logger.warning("what was learnt is not kept: %s", error)
+            self._failing = self._changed = True
+        else:
+            self._failing = False
+
+
+def _read(path: Path, limit_bytes: int) -> _Known:
+    with path.open("rb") as file:
+        content = file.read(limit_bytes + 1)
+    if len(content) > limit_bytes:
+        raise InvalidFile(path, f"larger than {limit_bytes} bytes")
+    try:
+        known = msgspec.json.decode(content, type=_Known)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise InvalidFile(path, f"is not what was learnt: {error}") from error
+    if not have_known_shapes(known.profiles, known.models):
+        raise InvalidFile(path, "was written by a Kairos that learns other figures")
+    return known
+
+
+def have_known_shapes(profiles: Iterable[AgentProfile], models: Collection[RemainingModel]) -> bool:
+    """Whether they have the shapes that this code reckons with."""
+    sizes = {len(each) for m in models for each in (m.weights, m.lowest, m.highest)}
+    cut = [each for p in profiles for each in (p.call_us, p.completion_tokens, p.remaining_us)]
+    cuts = {len(each.quantiles) for each in cut if each is not None}
+    steps = {m.steps for m in models}
+    return steps <= {(), STEPS} and sizes <= {FEATURES} and cuts <= {QUANTILES}

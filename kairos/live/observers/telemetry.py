@@ -1,0 +1,203 @@
+"""Prometheus figures, from the same facts as everything else.
+
+Labels are instances and outcomes only: agents' and tenants' names are the clients' to choose, so
+they would grow without bound, and tell one tenant of another.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+
+from prometheus_client import CollectorRegistry, Counter, generate_latest
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from kairos.balancer import Balancer
+from kairos.call_tracker import CallRow, CallTracker
+from kairos.errors import KairosError
+from kairos.events import Bounced, InstanceLeft, InstanceStatus, Record
+from kairos.live.observers.figures import Count, Times
+from kairos.model import SECOND
+from kairos.orchestrator.orchestrator import Orchestrator
+
+_STALE_US = 3 * SECOND  # what an engine said of itself before that is not how it is now
+_TRUSTED = {"closed": 1.0, "half-open": 0.5, "open": 0.0}
+_OUTCOMES = ("finished", "failed", "cancelled", "refused")
+_SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300)
+
+
+class Telemetry(Collector):
+    """An observer of records; `render` is what /metrics answers."""
+
+    def __init__(
+        self,
+        balancer: Callable[[], Balancer],
+        orchestrator: Orchestrator | None,
+        now: Callable[[], int],
+    ) -> None:
+        """`balancer` gives the one that decides now; `orchestrator` is None where another process
+        follows the workflows; `now` is the clock of the records, in µs."""
+        self._balancer = balancer
+        self._orchestrator = orchestrator
+        self._now = now
+        self._told: dict[str, tuple[int, InstanceStatus]] = {}  # by instance, the last and when
+        self._tracker = CallTracker()
+        self._registry = CollectorRegistry()
+        self._calls = self._count("kairos_calls", "LLM calls that ended", "outcome", _OUTCOMES)
+        self._errors = Counter(
+            "kairos_errors",
+            "Errors that Kairos answered calls with",
+            ["code"],
+            registry=self._registry,
+        )
+        self._queued = self._times("kairos_queue_seconds", "Time from arrival to dispatch")
+        self._first = self._times("kairos_ttft_seconds", "Time from arrival to first token")
+        self._whole = self._times("kairos_call_seconds", "Time from arrival to the last byte")
+        self._prompts = self._count("kairos_prompt_tokens", "Prompt tokens, as engines report them")
+        self._answers = self._count(
+            "kairos_completion_tokens", "Generated tokens, as engines report them"
+        )
+        self._returned = Counter(
+            "kairos_calls_returned",
+            "Calls that an instance failed, and that went on to wait for another",
+            ["instance"],
+            registry=self._registry,
+        )
+        self._registry.register(self)
+
+    def __call__(self, record: Record) -> None:
+        event = record.event
+        if isinstance(event, InstanceStatus):
+            self._told[event.instance_id] = record.at, event
+        elif isinstance(event, Bounced):
+            self._note_return(event)
+        elif isinstance(event, InstanceLeft):
+            self._told.pop(event.instance_id, None)
+        for row in self._tracker.observe(record):
+            assert row.outcome is not None
+            self._calls.add(1, row.outcome)
+            if row.outcome == "finished" and row.ended_at is not None:
+                self._note_times(row, row.ended_at)
+                self._prompts.add(row.prompt_tokens or 0)
+                self._answers.add(row.completion_tokens or 0)
+
+    def _note_times(self, row: CallRow, ended_at: int) -> None:
+        arrived_at = row.request.arrived_at
+        self._queued.see(row.queued_us / SECOND)
+        self._whole.see((ended_at - arrived_at) / SECOND)
+        if row.first_token_at is not None:
+            self._first.see((row.first_token_at - arrived_at) / SECOND)
+
+    def _note_return(self, returned: Bounced) -> None:
+        row = self._tracker.row(returned.request_id)
+        if row is not None and row.instance_id is not None:
+            self._returned.labels(row.instance_id).inc()
+
+    def count_error(self, error: KairosError) -> None:
+        """Refusals at arrival are no facts, so they are counted here."""
+        self.count_errors(error.code, 1)
+
+    def count_errors(self, code: str, count: int) -> None:
+        self._errors.labels(code).inc(count)
+
+    def render(self) -> bytes:
+        return generate_latest(self._registry)
+
+    def collect(self) -> Iterator[Metric]:
+        yield GaugeMetricFamily(
+            "kairos_requests_waiting", "Requests in the queue", value=self._balancer().waiting
+        )
+        running = GaugeMetricFamily(
+            "kairos_requests_running", "Requests on the instance", labels=["instance"]
+        )
+        booked = GaugeMetricFamily(
+            "kairos_kv_booked_tokens", "KV memory booked on the instance", labels=["instance"]
+        )
+        balancer = self._balancer()
+        ledger = balancer.ledger
+        trusted = GaugeMetricFamily(
+            "kairos_instance_trusted",
+            "1; 0 while the instance is left alone; between, while it is tried again",
+            labels=["instance"],
+        )
+        for instance_id in ledger.instances:
+            state = balancer.circuits.state(instance_id, self._now())
+            trusted.add_metric([instance_id], _TRUSTED[state])
+            running.add_metric([instance_id], ledger.running(instance_id))
+            booked.add_metric([instance_id], ledger.held_tokens(instance_id, balancer.at))
+        yield running
+        yield booked
+        yield trusted
+        yield from engines(self._statuses())
+        if self._orchestrator is not None:
+            yield from learning(self._orchestrator)
+        tau = self._balancer().knowledge.kendall_tau
+        if tau is not None:
+            yield GaugeMetricFamily(
+                "kairos_rank_kendall_tau",
+                "Agreement of agents' ranks with the order of their mean remaining work",
+                value=tau,
+            )
+
+    def _statuses(self) -> list[InstanceStatus]:
+        """What is known of the instances at this moment."""
+        told = (self._told.get(each) for each in self._balancer().ledger.instances)
+        now = self._now()
+        return [last[1] for last in told if last is not None and now - last[0] <= _STALE_US]
+
+    def _count(
+        self,
+        name: str,
+        documentation: str,
+        label: str | None = None,
+        values: Sequence[str] = ("",),
+    ) -> Count:
+        made = Count(name, documentation, self._now() / SECOND, label, values)
+        self._registry.register(made)
+        return made
+
+    def _times(self, name: str, documentation: str) -> Times:
+        made = Times(name, documentation, self._now() / SECOND, _SECONDS)
+        self._registry.register(made)
+        return made
+
+
+def engines(statuses: Iterable[InstanceStatus]) -> Iterator[Metric]:
+    """What engines say of themselves. Of what one does not tell there is no series."""
+    families: tuple[tuple[str, GaugeMetricFamily | CounterMetricFamily], ...] = (
+        ("kv_used", _gauge("kv_used_ratio", "Share of the KV memory that running calls hold")),
+        ("running", _gauge("requests_running", "Calls that run, whoever made them")),
+        ("waiting", _gauge("requests_waiting", "Calls that wait inside the engine")),
+        ("preemptions", _counter("preemptions", "Calls whose KV memory the engine took away")),
+        ("queried_tokens", _counter("prefix_queried_tokens", "Prompt tokens looked up in a cache")),
+        ("cached_tokens", _counter("prefix_cached_tokens", "Prompt tokens found in a cache")),
+    )
+    for status in statuses:
+        for field, family in families:
+            if (value := getattr(status, field)) is not None:
+                family.add_metric([status.instance_id], value)
+    for _, family in families:
+        yield family
+
+
+def _gauge(name: str, documentation: str) -> GaugeMetricFamily:
+    return GaugeMetricFamily(f"kairos_engine_{name}", documentation, labels=["instance"])
+
+
+def _counter(name: str, documentation: str) -> CounterMetricFamily:
+    return CounterMetricFamily(f"kairos_engine_{name}", documentation, labels=["instance"])
+
+
+def learning(orchestrator: Orchestrator) -> Iterator[Metric]:
+    yield GaugeMetricFamily(
+        "kairos_workflows_open", "Workflows that have not ended", value=len(orchestrator)
+    )
+    for name, count, documentation in (
+        ("idle", orchestrator.expired, "Workflows that ended because they fell silent"),
+        ("evicted", orchestrator.evicted, "Workflows that had to make room while open"),
+        ("unlearnt", orchestrator.unlearnt, "Workflows that ended faster than they are learnt"),
+    ):
+        yield CounterMetricFamily(f"kairos_workflows_{name}", documentation, value=count)
+    yield CounterMetricFamily(
+        "kairos_pooled_calls",
+        "Calls of agents beyond those that are tracked by name",
+        value=orchestrator.profiles.pooled,
+    )

@@ -1,0 +1,57 @@
+"""Prometheus figures of an orchestrator."""
+
+from collections.abc import Iterator
+
+from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from kairos.live.observers.telemetry import learning
+from kairos.live.orchestrate.ends import Ends
+from kairos.live.orchestrate.follower import Follower
+from kairos.model import SECOND
+
+
+class OrchestratorMetrics(Collector):
+    """`render` is what /metrics answers."""
+
+    def __init__(self, member: Follower, ends: Ends) -> None:
+        self._member = member
+        self._ends = ends
+        self._registry = CollectorRegistry()
+        self._registry.register(self)
+
+    def render(self) -> bytes:
+        return generate_latest(self._registry)
+
+    def collect(self) -> Iterator[Metric]:
+        member, following = self._member, self._member.following
+        yield GaugeMetricFamily(
+            "kairos_orchestrator_active",
+            "1 where workflows are followed, 0 on standby",
+            value=int(following is not None),
+        )
+        yield GaugeMetricFamily(
+            "kairos_orchestrator_behind_seconds",
+            "Age of the newest event that was read, while there are more",
+            value=member.behind_us / SECOND,
+        )
+        yield CounterMetricFamily(
+            "kairos_orchestrator_published", "Facts on what was learnt", value=member.published
+        )
+        yield CounterMetricFamily(
+            "kairos_orchestrator_ends", "Ends of workflows that were told on", value=self._ends.told
+        )
+        if following is None:
+            return
+        yield CounterMetricFamily(
+            "kairos_orchestrator_records", "Events that were taken in", value=following.records
+        )
+        yield from learning(following.orchestrator)
+        tau = following.knowledge.kendall_tau
+        if tau is not None:
+            yield GaugeMetricFamily(
+                "kairos_rank_kendall_tau",
+                "Agreement of agents' ranks with the order of their mean remaining work",
+                value=tau,
+            )

@@ -1,0 +1,146 @@
+"""A process that performs calls for a pool, and can decide for it: what a gateway on a bus and a
+balancer on its own are made of."""
+
+import asyncio
+import contextlib
+import re
+from collections.abc import AsyncIterator, Callable, Coroutine
+
+from fastapi import FastAPI
+from fastapi import Request as HttpRequest
+from fastapi.responses import JSONResponse
+
+from kairos.balancer import Balancer
+from kairos.config import Settings
+from kairos.errors import InvalidRequest, WorkflowNotFound
+from kairos.events import Event, InstanceJoined, InstanceLeft, InstanceStatus, WorkflowEnded
+from kairos.live.engines.monitor import Monitor
+from kairos.live.frontend.http import GRACE_S
+from kairos.live.kafka.cluster import KafkaCluster
+from kairos.live.kafka.producer import Producer
+from kairos.live.kafka.topics import ensure
+from kairos.live.observers.telemetry import Telemetry
+from kairos.live.pool.bus_calls import BusCalls
+from kairos.live.pool.member import PoolMember
+from kairos.live.pool.performer import Performer
+from kairos.live.process.clock import WallClock
+from kairos.live.proxy.engine import HttpEngine
+from kairos.live.proxy.progress import tell_progress
+from kairos.live.request.access import Access, authorization
+from kairos.live.request.tokens import PromptTokens
+from kairos.model import IDENTIFIER
+from kairos.runtime import Observer
+from kairos.topics import DEAD_LETTERS, DISPATCHES, EVENTS, PROFILES, REQUESTS
+
+_IDENTIFIER = re.compile(IDENTIFIER)
+TOPICS = (REQUESTS, DISPATCHES, EVENTS, PROFILES, DEAD_LETTERS)
+
+
+class AskTheOrchestrator(InvalidRequest):
+    """A gateway on a bus sees the calls that pass through it, not workflows."""
+
+    status = 404
+    code = "not_here"
+
+    def __init__(self) -> None:
+        super().__init__(
+            "workflows and agents are shown by `kairos orchestrate`, on its own port (8002)"
+        )
+
+
+class ClusterControl:
+    """What `Alone` is for one process. Workflows are followed by `kairos orchestrate`."""
+
+    def __init__(self, engine: HttpEngine, performer: Performer, member: PoolMember) -> None:
+        self._engine = engine
+        self.performer = performer
+        self.member = member
+
+    @property
+    def balancer(self) -> Balancer:
+        return self.member.balancer
+
+    @property
+    def decides(self) -> bool:
+        return self.member.active is not None
+
+    def now(self) -> int:
+        return self.performer.now()
+
+    def feed(self, event: Event) -> None:
+        if isinstance(event, InstanceJoined | InstanceLeft | InstanceStatus):
+            self.member.feed(event)
+        else:
+            self.performer.feed(event)
+
+    def background(self) -> list[Coroutine[None, None, None]]:
+        return [self.member.run(), tell_progress(self._engine, self.performer.feed)]
+
+    def add_insight(self, app: FastAPI, access: Access) -> None:
+        """Workflows are elsewhere; but that one has ended can be said here."""
+
+        def told_of_end(request: HttpRequest, workflow_id: str, *, cancelled: bool) -> JSONResponse:
+            tenant = access.tenant(authorization(request))
+            if not _IDENTIFIER.match(workflow_id):
+                raise WorkflowNotFound(workflow_id)
+            self.performer.feed(WorkflowEnded(tenant, workflow_id, cancelled))
+            return JSONResponse({"id": workflow_id, "object": "workflow"}, 202)
+
+        @app.post("/v1/workflows/{workflow_id:path}/end")
+        async def end(request: HttpRequest, workflow_id: str) -> JSONResponse:
+            return told_of_end(request, workflow_id, cancelled=False)
+
+        @app.delete("/v1/workflows/{workflow_id:path}")
+        async def cancel(request: HttpRequest, workflow_id: str) -> JSONResponse:
+            return told_of_end(request, workflow_id, cancelled=True)
+
+        @app.get("/v1/workflows/{rest:path}")
+        @app.get("/v1/agents")
+        async def elsewhere(request: HttpRequest) -> None:
+            access.tenant(authorization(request))
+            raise AskTheOrchestrator
+
+
+@contextlib.asynccontextmanager
+async def pooled(
+    settings: Settings,
+    connection: KafkaCluster,
+    engine: HttpEngine,
+    monitor: Monitor,
+    telemetry: Telemetry,
+    prompts: PromptTokens,
+    new_balancer: Callable[[], Balancer],
+    observers: tuple[Observer, ...],
+) -> AsyncIterator[ClusterControl]:
+    """Ready to perform calls; at the end, those that came over the bus may finish.
+
+    Raises:
+        SetupError: the bus cannot be reached, or a topic has wrong settings.
+    """
+    await ensure(connection, TOPICS)
+    clock, pool = WallClock(), settings.pool
+    async with (
+        Producer(connection) as producer,
+        Performer(
+            connection, pool, producer, engine, clock, max_wait_s=settings.max_wait_s
+        ) as performer,
+        asyncio.TaskGroup() as tasks,
+    ):
+        performing = tasks.create_task(performer.run())
+        calls = BusCalls(
+            performer,
+            engine,
+            producer,
+            prompts,
+            on_trouble=monitor.hear_of,
+            on_error=telemetry.count_error,
+            max_held_bytes=settings.max_held_bytes,
+        )
+        member = PoolMember(
+            connection, pool, producer, performer, calls, clock, new_balancer, observers
+        )
+        try:
+            yield ClusterControl(engine, performer, member)
+            await calls.finish(GRACE_S)
+        finally:
+            performing.cancel()

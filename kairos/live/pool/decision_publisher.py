@@ -1,0 +1,189 @@
+"""What the active balancer says: records, orders, dead letters, in the order in which they must be
+safe."""
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterable, Mapping
+from functools import partial
+
+import msgspec
+
+from kairos.envelope import DEAD_GROUP, DEAD_REASON, DEAD_TOPIC
+from kairos.errors import KairosError
+from kairos.events import (
+    Dispatch,
+    InstanceStatus,
+    ProfilesLearnt,
+    Progressed,
+    Record,
+    Refuse,
+    Tick,
+)
+from kairos.live.kafka.cluster import MESSAGE_BYTES
+from kairos.live.kafka.producer import Producer, message_bytes
+from kairos.live.kafka.subscription import ReceivedMessage
+from kairos.live.pool.messages import CAUSE, EPOCH, PERFORMER, POOL, REDO, TURN, Declined, Orders
+from kairos.live.pool.offsets import Offsets
+from kairos.live.pool.pending_calls import PoolCalls
+from kairos.live.pool.performer import Performer
+from kairos.topics import DEAD_LETTERS, DISPATCHES, EVENTS
+
+logger = logging.getLogger(__name__)
+
+# Of one record, and of one message to a performer: more of them would be over the bus's limit.
+_COMMANDS = 1_000
+
+# Of interest for a second at most: whoever takes over is told anew. What was decided on them stays.
+_PASSING = Tick | InstanceStatus | Progressed
+
+_encode = msgspec.json.Encoder().encode
+
+Order = tuple[Dispatch | Refuse | Declined, int]  # with the turn that it is for
+Sent = asyncio.Future[int]
+
+
+class DecisionPublisher:
+    """An observer of the runtime: a decision is acted on once its record is safe, not before."""
+
+    def __init__(
+        self, pool: str, epoch: int, producer: Producer, performer: Performer, opened: PoolCalls
+    ) -> None:
+        self.offsets = Offsets()
+        # A record or an order is missing: nothing that is decided after it may count.
+        self.is_broken = False
+        self._pool = pool
+        self._epoch = str(epoch)
+        self._producer = producer
+        self._performer = performer
+        self._opened = opened
+        self._key = pool
+        self._headers: dict[str, str] = {}
+
+    def about(
+        self,
+        key: str | None = None,
+        performer: str | None = None,
+        offset: int | None = None,
+        *,
+        turn: int | None = None,
+        redo: bool = False,
+    ) -> None:
+        """What goes with the record of the fact that is fed next: the workflow's id, who performs
+        the call, which message told of it, which turn it waits for from then on, and whether a call
+        that is cancelled begins anew."""
+        said = {
+            POOL: self._pool,
+            EPOCH: self._epoch,
+            PERFORMER: performer,
+            CAUSE: offset,
+            TURN: turn,
+            REDO: 1 if redo else None,
+        }
+        self._key = key or self._pool
+        self._headers = {name: str(text) for name, text in said.items() if text is not None}
+
+    def __call__(self, record: Record) -> None:
+        event, headers = record.event, self._headers
+        if isinstance(event, ProfilesLearnt):
+            return  # on a topic of its own
+        if isinstance(event, _PASSING) and not record.commands:
+            if CAUSE in headers:
+                self.offsets.done(int(headers[CAUSE]))
+            return
+        self._say(msgspec.structs.replace(record, commands=record.commands[:_COMMANDS]), headers)
+        headers = {POOL: self._pool, EPOCH: self._epoch}
+        for start in range(_COMMANDS, len(record.commands), _COMMANDS):
+            more = record.commands[start : start + _COMMANDS]
+            self._say(Record(record.at, Tick(), more), headers)
+
+    def fence(self) -> None:
+        """From here on performers do not listen to balancers before this one."""
+        self.order("", ())
+
+    def _say(self, record: Record, headers: Mapping[str, str]) -> None:
+        if self.is_broken:
+            return
+        orders: dict[str, list[Order]] = {}
+        for command in record.commands:
+            placed = self._opened.get(command.request_id)
+            assert placed is not None
+            orders.setdefault(placed.performer, []).append((command, placed.turn))
+        ended = self._opened.follow(record, redo=REDO in headers)
+        done = [each.offset for each in ended if each.offset is not None]
+        if CAUSE in headers and PERFORMER not in headers:  # an arrival is done when the call ends
+            done.append(int(headers[CAUSE]))
+        safe = self._send(EVENTS, self._key, _encode(record), headers)
+        safe.add_done_callback(partial(self._act, orders, done))
+
+    def order(self, performer: str, orders: Iterable[Order]) -> Sent | None:
+        """Tell a performer what to do. None: it is this process, and has been told."""
+        if performer == self._performer.id:
+            self._performer.take(orders)
+            return None
+        headers = {EPOCH: self._epoch, PERFORMER: performer}
+        said = [*orders]
+        message = Orders(tuple(command for command, _ in said), tuple(turn for _, turn in said))
+        sent = self._send(DISPATCHES, self._pool, _encode(message), headers)
+        sent.add_done_callback(self._break_unless_safe)
+        return sent
+
+    def refuse(self, performer: str, refusal: Refuse | Declined, turn: int, offset: int) -> None:
+        """A call that is not open ends with this."""
+        sent = self.order(performer, [(refusal, turn)])
+        self._after(sent, lambda: self.offsets.done(offset))
+
+    def bury(self, message: ReceivedMessage, error: Exception) -> None:
+        """A message that makes no sense becomes a dead letter."""
+        reason = f"{type(error).__name__}: {error}"[:500]
+        logger.warning("%s:%d is a dead letter: %s", message.topic, message.offset, reason)
+        headers = {
+            **message.headers,
+            DEAD_TOPIC: message.topic,
+            DEAD_GROUP: f"kairos.balancer.{self._pool}",
+            DEAD_REASON: reason,
+        }
+        value = message.value
+        if message_bytes(message.key, value, headers) > MESSAGE_BYTES:
+            value, headers = None, _ours(headers)  # the message itself is where it was
+        sent = self._send(DEAD_LETTERS, message.key, value, headers)
+        self._after(sent, lambda: self.offsets.done(message.offset))
+
+    def _act(self, orders: Mapping[str, list[Order]], done: Iterable[int], safe: Sent) -> None:
+        self._break_unless_safe(safe)
+        if self.is_broken:
+            return
+        for performer, theirs in orders.items():
+            self.order(performer, theirs)
+        for offset in done:
+            self.offsets.done(offset)
+
+    def _after(self, sent: Sent | None, act: Callable[[], None]) -> None:
+        if sent is None:
+            act()
+        else:
+            sent.add_done_callback(lambda future: act() if is_safe(future) else None)
+
+    def _send(self, topic: str, key: str, value: bytes | None, headers: Mapping[str, str]) -> Sent:
+        try:
+            return self._producer.send(topic, key, value, headers)
+        except KairosError as error:
+            failed: Sent = asyncio.get_running_loop().create_future()
+            failed.set_exception(error)
+            return failed
+
+    def _break_unless_safe(self, sent: Sent) -> None:
+        self.is_broken |= not is_safe(sent)
+
+
+def _ours(headers: Mapping[str, str]) -> dict[str, str]:
+    return {name: headers[name] for name in (DEAD_TOPIC, DEAD_GROUP, DEAD_REASON)}
+
+
+def is_safe(sent: Sent) -> bool:
+    """Whether the cluster has the message; if not, it is said."""
+    if sent.cancelled():
+        return False
+    if (error := sent.exception()) is not None:
+        logger.error("%s", error)
+        return False
+    return True

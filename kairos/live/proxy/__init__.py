@@ -1,0 +1,1 @@
+"""A call's way to its engine and back: bytes, streams, failures."""

@@ -1,0 +1,179 @@
+"""What Kairos must know of a request's body, and the one change that it ever makes to one."""
+
+import re
+
+import msgspec
+
+from kairos.errors import InvalidRequest
+from kairos.live.request.identity.aliases import BODY_FIELDS
+from kairos.live.request.identity.conversation import Prompt
+from kairos.live.request.prefix import UNIT_BYTES, Buffer, hash_prefix
+from kairos.model import EXPECTED_COMPLETION_TOKENS
+
+BYTES_PER_TOKEN = 4  # of English text under a 32k-128k vocabulary, on average; the engine counts
+_NO_LIMIT = 10**9  # tokens; what a client allows beyond is as good as no limit
+
+# Images come as data URLs, sound as the base64 `data` of an `input_audio` part.
+_MEDIA = re.compile(
+    rb'"data:[a-z]+\\?/[^"]*;base64,[^"]*"|"data"\s*:\s*"(?:[A-Za-z0-9+/=]|\\/){1024,}"'
+)
+_STREAM_OPTIONS = re.compile(rb'"stream_options"\s*:\s*')
+_JSON_START = re.compile(rb"\s*\{")
+_TOKEN_IDS = re.compile(rb"\s*\[\s*(?:\[\s*)?[0-9]")  # of one prompt, or of several
+_SPACE = b" \t\r\n"  # as JSON knows it
+_MAX_SPACE = 64  # before a closing bracket
+
+
+class _Body(msgspec.Struct):
+    model: str | None = None
+    stream: bool | None = None
+    stream_options: msgspec.Raw = msgspec.Raw()
+    max_tokens: int | float | None = None  # 100.0 is fine with vLLM
+    max_completion_tokens: int | float | None = None
+    max_output_tokens: int | float | None = None
+    cache_salt: msgspec.Raw = msgspec.Raw()
+    messages: msgspec.Raw = msgspec.Raw()
+    input: msgspec.Raw = msgspec.Raw()
+    prompt: msgspec.Raw = msgspec.Raw()
+    instructions: msgspec.Raw = msgspec.Raw()
+    tools: msgspec.Raw = msgspec.Raw()
+    previous_response_id: msgspec.Raw = msgspec.Raw()
+    user: msgspec.Raw = msgspec.Raw()
+    prompt_cache_key: msgspec.Raw = msgspec.Raw()
+    metadata: msgspec.Raw = msgspec.Raw()
+
+
+class Body(msgspec.Struct):
+    """`content` is what goes to the engine: the client's bytes, but for the splice below."""
+
+    content: bytes
+    model: str | None = None
+    stream: bool = False
+    usage_added: bool = False  # the client did not ask for the usage chunk that will come
+    prompt_tokens: int = 1  # estimated from bytes, unless
+    prompt_is_counted: bool = False  # the client sent token ids
+    prefix: tuple[int, ...] = ()
+    prefix_units: int = 0
+    completion_tokens: int = 1  # expected
+    completion_limit: int | None = None  # None: the client tells none
+    told: dict[str, msgspec.Raw] = {}  # what it has of `BODY_FIELDS`
+    prompt: Prompt = Prompt()
+
+
+_decoder = msgspec.json.Decoder(_Body)
+_stream_options = msgspec.json.Decoder(dict[str, msgspec.Raw] | None)
+
+
+def read_body(content: bytes, *, chat: bool, streams_usage: bool) -> Body:
+    """Read what routing needs, in one pass that skips everything else.
+
+    Args:
+        chat: `messages` must be there.
+        streams_usage: the route tells usage at the end of a stream when `stream_options` asks.
+
+    Raises:
+        InvalidRequest: not JSON, or a field of the wrong type.
+    """
+    try:
+        body = _decoder.decode(content)
+    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+        raise InvalidRequest(f"the body cannot be read: {error}") from None
+    except RecursionError:
+        raise InvalidRequest("the body cannot be read: it is nested too deeply") from None
+    if chat and bytes(memoryview(body.messages)[:1]) != b"[":
+        raise InvalidRequest("'messages' must be a list of messages")
+    limit = _limit(body)
+    prompt = _prompt(body)
+    ids = _count_ids(body.prompt or body.input)
+    read = Body(
+        content=content,
+        model=body.model,
+        stream=bool(body.stream),
+        prompt_tokens=ids or max(1, _text_bytes(prompt or content, content) // BYTES_PER_TOKEN),
+        prompt_is_counted=ids is not None,
+        prefix=hash_prefix(prompt, msgspec.json.encode(body.model) + bytes(_told(body.cache_salt))),
+        prefix_units=len(prompt) // UNIT_BYTES,
+        completion_tokens=max(1, min(int(limit), EXPECTED_COMPLETION_TOKENS)),
+        completion_limit=int(limit) if 1 <= limit < _NO_LIMIT else None,
+        told={name: value for name in BODY_FIELDS if (value := getattr(body, name))},
+        prompt=Prompt(
+            messages=body.messages,
+            input=body.input,
+            prompt=body.prompt,
+            instructions=body.instructions,
+            tools=body.tools,
+            previous_response_id=body.previous_response_id,
+        ),
+    )
+    if streams_usage and body.stream:
+        spliced = _ask_for_usage(content, bytes(body.stream_options))
+        if spliced is not None:
+            read.content, read.usage_added = spliced, True
+    return read
+
+
+def _limit(body: _Body) -> float:
+    """The most tokens that the client wants. It may say -1, with llama.cpp, or 1e300."""
+    limits = (body.max_completion_tokens, body.max_tokens, body.max_output_tokens)
+    return next((tokens for tokens in limits if tokens is not None), _NO_LIMIT)
+
+
+def _prompt(body: _Body) -> Buffer:
+    """What becomes the prompt, in the order in which chat templates write it, as the client spelt
+    it. Its end is left open, so that a conversation that goes on begins with all of it."""
+    first = [part for part in (_told(body.tools), _told(body.instructions)) if part]
+    last = _unclosed(_told(body.messages) or _told(body.prompt) or _told(body.input))
+    return b"".join([*first, last]) if first else last
+
+
+def _told(value: msgspec.Raw) -> Buffer:
+    """Not a copy: a body can be large."""
+    if not value:
+        return b""
+    told = memoryview(value)
+    return b"" if bytes(told[:5]) == b"null" else told
+
+
+def _unclosed(value: Buffer) -> Buffer:
+    """A list without its closing bracket, a text without its closing quote."""
+    before = bytes(value[-1 - _MAX_SPACE : -1])
+    return value[: len(value) - 1 - (len(before) - len(before.rstrip(_SPACE)))] if value else b""
+
+
+def _count_ids(prompt: msgspec.Raw) -> int | None:
+    """The tokens of a prompt that comes as such; None: it does not."""
+    return bytes(prompt).count(b",") + 1 if _TOKEN_IDS.match(prompt) else None
+
+
+def _text_bytes(prompt: Buffer, content: bytes) -> int:
+    """Images and sound in the body are bytes, but not text."""
+    size = len(prompt)
+    if b";base64," in content or b'"data"' in content:
+        size -= sum(media.end() - media.start() for media in _MEDIA.finditer(prompt))
+    return size
+
+
+def _ask_for_usage(content: bytes, options: bytes) -> bytes | None:
+    """The body with `stream_options.include_usage` set, every other byte as it was.
+
+    None where nothing is to be changed: the client asks for usage itself, or `stream_options`
+    appears more than once or spelt with escapes, so that the one to change cannot be told without
+    reading everything.
+    """
+    if not options:
+        start = _JSON_START.match(content)
+        assert start is not None, "decoded as an object"
+        at = start.end()
+        return content[:at] + b'"stream_options":{"include_usage":true},' + content[at:]
+    places = list(_STREAM_OPTIONS.finditer(content))
+    if len(places) != 1 or not content.startswith(options, places[0].end()):
+        return None
+    try:
+        asked = _stream_options.decode(options) or {}
+    except (msgspec.MsgspecError, UnicodeDecodeError):
+        return None  # not an object, or not text: the engine says so
+    if bytes(asked.get("include_usage", b"")) == b"true":
+        return None
+    asked["include_usage"] = msgspec.Raw(b"true")
+    at = places[0].end()
+    return content[:at] + msgspec.json.encode(asked) + content[at + len(options) :]

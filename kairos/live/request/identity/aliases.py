@@ -1,0 +1,95 @@
+"""What agents and peers already send, taken for identity.
+
+Coding agents number their *sessions*, chains of calls of one agent: a session that names a parent
+belongs to the parent's workflow, and so do all that descend from it. What is no identifier is
+ignored, since it was not meant for us. Which fields of a body say anything differs by who sends
+them (a `prompt_cache_key` may be one for all users), so the settings name them.
+"""
+
+from collections import OrderedDict
+from collections.abc import Mapping, Sequence
+
+import msgspec
+
+from kairos.live.request.identity.identity import (
+    Field,
+    Headers,
+    Identity,
+    identifier,
+    identifier_of,
+)
+
+BODY_FIELDS = ("user", "prompt_cache_key", "metadata")
+_MAX_SESSIONS = 65_536  # whose workflow is remembered
+
+
+class _Alias(msgspec.Struct, frozen=True):
+    """Headers by which one kind of agent says it."""
+
+    session: bytes
+    parent: bytes | None = None
+    agent: bytes | None = None  # a name of the role, not of one that plays it
+
+
+# The first that is there counts. As the agents' sources and Dynamo's documentation have them.
+_ALIASES = (
+    _Alias(b"x-dynamo-session-id", b"x-dynamo-parent-session-id"),
+    # One session for all of its agents, whose ids say who plays which role.
+    _Alias(b"x-claude-code-session-id", agent=b"x-claude-code-agent-type"),
+    _Alias(b"thread-id", b"x-codex-parent-thread-id", b"x-openai-subagent"),
+    _Alias(b"x-session-id", b"x-parent-session-id"),
+    _Alias(b"x-litellm-trace-id"),
+)
+_FINAL = b"x-dynamo-session-final"
+
+
+class Aliases:
+    """Remembers which workflow sessions belong to."""
+
+    def __init__(self, body_fields: Mapping[Field, str] = {}) -> None:
+        """`body_fields`: by what they say, one of `BODY_FIELDS`, or one of its members, as in
+        `metadata.run`."""
+        self._paths: list[tuple[Field, list[str]]] = [
+            (field, path.split(".")) for field, path in body_fields.items()
+        ]
+        self._workflows: OrderedDict[tuple[str, str], str] = OrderedDict()  # by tenant and session
+
+    def add(self, identity: Identity, headers: Headers, tenant: str) -> None:
+        for alias in _ALIASES:
+            session = identifier(headers.get(alias.session))
+            if session is not None:
+                parent = identifier(headers.get(alias.parent)) if alias.parent else None
+                workflow_id = self._workflow(tenant, session, parent)
+                identity.learn("workflow_id", workflow_id, "alias")
+                if alias.agent is not None:
+                    identity.learn("agent", identifier(headers.get(alias.agent)), "alias")
+                is_last = headers.get(_FINAL, b"").strip().lower() in (b"true", b"1")
+                identity.ends_workflow = is_last and identity.workflow_id == session
+                return
+
+    def _workflow(self, tenant: str, session: str, parent: str | None) -> str:
+        known, key = self._workflows, (tenant, session)
+        workflow_id = known.get(key)
+        if workflow_id is None:
+            workflow_id = session if parent is None else known.get((tenant, parent), parent)
+            known[key] = workflow_id
+            if len(known) > _MAX_SESSIONS:
+                known.popitem(last=False)
+        known.move_to_end(key)
+        return workflow_id
+
+    def add_from_body(self, identity: Identity, told: Mapping[str, msgspec.Raw]) -> None:
+        """`told`: what the body has of `BODY_FIELDS`."""
+        for field, (name, *members) in self._paths:
+            if name in told:
+                identity.learn(field, _identifier_at(told[name], members), "alias")
+
+
+def _identifier_at(told: msgspec.Raw, members: Sequence[str]) -> str | None:
+    try:
+        value = msgspec.json.decode(told)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        return None
+    for name in members:
+        value = value.get(name) if isinstance(value, dict) else None
+    return identifier_of(str(value)) if isinstance(value, str | int) else None

@@ -1,0 +1,63 @@
+"""What a call declares of itself: `X-Kairos-*` headers, which are meant for nobody else."""
+
+from kairos.errors import InvalidRequest
+from kairos.live.request.identity.identity import Field, Headers, Identity, identifier
+from kairos.model import PARENTS_LIMIT
+
+_FIELDS: dict[Field, bytes] = {
+    "workflow_id": b"x-kairos-workflow-id",
+    "app": b"x-kairos-app",
+    "agent": b"x-kairos-agent",
+    "upstream": b"x-kairos-upstream",
+}
+ATTEMPT_LIMIT = 999
+
+
+def declared(headers: Headers) -> Identity:
+    """Raises InvalidRequest: a header is not what it must be."""
+    identity = Identity(
+        started_at=instant(headers, b"x-kairos-started-at"),
+        parent_ids=_parents(headers, b"x-kairos-parent-id"),
+        attempt=_attempt(headers, b"x-kairos-attempt"),
+    )
+    for field, name in _FIELDS.items():
+        if name in headers:
+            identity.learn(field, _identified(name, headers[name]), "declared")
+    return identity
+
+
+def _identified(name: bytes, value: bytes) -> str:
+    text = identifier(value)
+    if text is None:
+        raise InvalidRequest(
+            f"header {name.decode()} is no valid identifier: it takes 1 to 128 letters, digits and "
+            "_ . : @ / + = -, of which the first is a letter, a digit or _"
+        )
+    return text
+
+
+def instant(headers: Headers, name: bytes) -> int | None:
+    """µs since the epoch. Raises InvalidRequest."""
+    value = headers.get(name)
+    if value is None:
+        return None
+    if not (value.isdigit() and len(value) <= 18):
+        raise InvalidRequest(f"header {name.decode()} must be whole microseconds since the epoch")
+    return int(value)
+
+
+def _parents(headers: Headers, name: bytes) -> tuple[str, ...]:
+    value = headers.get(name)
+    if value is None:
+        return ()
+    ids = value.split(b",", PARENTS_LIMIT)
+    if len(ids) > PARENTS_LIMIT:
+        raise InvalidRequest(f"header {name.decode()} names over {PARENTS_LIMIT} requests")
+    return tuple(dict.fromkeys(_identified(name, each.strip(b" \t")) for each in ids))
+
+
+def _attempt(headers: Headers, name: bytes) -> int:
+    value = headers.get(name, b"1")
+    if not (value.isdigit() and len(value) <= 18 and 1 <= int(value) <= ATTEMPT_LIMIT):
+        raise InvalidRequest(f"header {name.decode()} must be a number from 1 to {ATTEMPT_LIMIT}")
+    return int(value)

@@ -1,0 +1,220 @@
+"""What a call does not say of who makes it, from what it has in common with earlier ones.
+
+An agent is known by its system prompt and its tools. A call follows from the replies that it
+carries: it brings the results of tool calls that one asked for, goes on with one's conversation, or
+hands on what one said. Where its workflow is said, they are looked for among the last replies of
+that. Where it is not, it is theirs: of all evidence the strongest counts, and where that speaks for
+several workflows, or none, the call begins one of its own; to be wrong costs order, so what is
+uncertain stays alone. All that is remembered is bounded; what is looked up for a call does not grow
+with its history, of which each byte is hashed once. Ours.
+"""
+
+from collections import OrderedDict
+from collections.abc import Iterable, Iterator, Sequence, Set
+
+import msgspec
+
+from kairos.live.request.identity.conversation import (
+    MAX_ANSWER_BYTES,
+    Conversation,
+    Prompt,
+    PromptMessage,
+    Reply,
+    conversation,
+    reply_of,
+)
+from kairos.live.request.identity.fingerprint import Fingerprints
+from kairos.live.request.identity.identity import Identity
+from kairos.live.request.identity.parts import Parts
+from kairos.live.request.identity.replies import AnsweredCall, Replied, Replies
+from kairos.model import PARENTS_LIMIT
+
+_MAX_CLUES = 131_072
+_MIN_TEXT = 16  # characters; a shorter reply is one that many calls have
+_LEAST = 3  # passages of a reply
+
+
+class UnnamedCall(msgspec.Struct, frozen=True, kw_only=True):
+    """A call that waits for its answer, by which others will be known to follow from it."""
+
+    tenant: str
+    workflow_id: str | None  # None: it begins one
+    agent: str | None
+    upstream: str | None
+    parent_ids: tuple[str, ...]
+    talk: Conversation | None  # None: its workflow was said, as that of what follows will be
+    begins: int = 0  # hash of all its messages
+
+
+class Inference:
+    def __init__(self) -> None:
+        self._fingerprints = Fingerprints()
+        self._replies = Replies()
+        self._parts = Parts()
+        # By hash of what a reply can be known by: its workflow; None: several have it.
+        self._clues: OrderedDict[int, str | None] = OrderedDict()
+
+    def add(self, identity: Identity, prompt: Prompt, tenant: str) -> UnnamedCall | None:
+        """Add to what is known of a call that just came, with that prompt. None: nothing is known
+        of it, and nothing will be of what follows."""
+        is_said = identity.workflow_id is not None
+        led_to = identity.upstream is not None or identity.parent_ids
+        talk, begins = None, 0
+        if not (is_said and led_to and identity.agent is not None):
+            talk = conversation(prompt)
+            if talk is not None:
+                begins = self._add(identity, talk, tenant)
+            elif not is_said:
+                return None
+        return UnnamedCall(
+            tenant=tenant,
+            workflow_id=identity.workflow_id,
+            agent=identity.agent,
+            upstream=identity.upstream,
+            parent_ids=identity.parent_ids,
+            talk=None if is_said else talk,
+            begins=begins,
+        )
+
+    def _add(self, identity: Identity, talk: Conversation, tenant: str) -> int:
+        """Returns the hash of all that was said, where that is to be remembered."""
+        identity.learn("agent", self._fingerprints.name(talk), "inferred")
+        begins, in_part = 0, list[Replied]()
+        if identity.workflow_id is None:
+            before, begins = _hashes(talk)
+            workflows = self._exact(talk, before, tenant)
+            if not workflows:
+                in_part = self._in_part(talk, tenant)
+                workflows = {each.workflow_id for each in in_part}
+            if len(workflows) == 1:
+                identity.learn("workflow_id", workflows.pop(), "inferred")
+        if identity.workflow_id is not None and not identity.parent_ids:
+            carried = _carried(talk, self._replies.of_workflow(tenant, identity.workflow_id))
+            carried += [each for each in in_part if each not in carried]
+            if identity.upstream is not None:
+                carried = [each for each in carried if each.agent == identity.upstream]
+            if nearest := self._replies.nearest(carried):
+                identity.parent_ids = tuple(each.request_id for each in nearest[:PARENTS_LIMIT])
+                identity.learn("upstream", nearest[0].agent, "inferred")
+        return begins
+
+    def answered(
+        self, asked: UnnamedCall, request_id: str, answer: bytes | bytearray, *, streamed: bool
+    ) -> None:
+        """`streamed`: as server-sent events. Where the call's workflow was said, the answer is kept
+        as it is, and read when a call comes that has to be looked for among that workflow's."""
+        if not 0 < len(answer) <= MAX_ANSWER_BYTES:
+            return
+        said = None if asked.talk is None else reply_of(answer, streamed=streamed)
+        replied = self._replies.add(
+            request_id,
+            asked.tenant,
+            asked.workflow_id or request_id,
+            asked.agent,
+            asked.upstream,
+            asked.parent_ids,
+            said or AnsweredCall(bytes(answer), streamed),
+        )
+        if asked.talk is not None and said is not None:
+            for clue in _clues(said, asked):
+                self._remember(clue, replied.workflow_id)
+            workflow, scope = _hash(replied.workflow_id) >> 2, _scope(asked.tenant)
+            self._parts.add(said, asked.talk, replied.number, workflow, scope)
+
+    def _remember(self, clue: int, workflow_id: str) -> None:
+        is_common = self._clues.get(clue, workflow_id) != workflow_id
+        self._clues[clue] = None if is_common else workflow_id
+        self._clues.move_to_end(clue)
+        if len(self._clues) > _MAX_CLUES:
+            self._clues.popitem(last=False)
+
+    def _exact(self, talk: Conversation, before: int, tenant: str) -> set[str]:
+        """The workflows for which the strongest evidence speaks of whole replies."""
+        for clues in (
+            _results(talk, tenant),
+            _continued(talk, before, tenant),
+            _repeated(talk, tenant),
+        ):
+            found = {known for clue in clues if (known := self._clues.get(clue)) is not None}
+            if found:
+                return found
+        return set()
+
+    def _in_part(self, talk: Conversation, tenant: str) -> list[Replied]:
+        """The replies of which it has passages, wherever they stand in it."""
+        passages = self._parts.carried(talk, _scope(tenant))
+        found = [self._replies.numbered(n) for n, times in passages.items() if times >= _LEAST]
+        return [each for each in found if each is not None]
+
+
+def _carried(talk: Conversation, replies: Sequence[Replied]) -> list[Replied]:
+    """Those of a few replies that the call follows from, with what led to these."""
+    last, told = talk.last, _told(talk.new)
+    answers = {each.answers for each in talk.new} | {talk.previous}
+    found = [each for each in replies if _leads_to(each.reply, answers, told)]
+    if last is not None and last.text and last.text not in told:
+        same = (each for each in reversed(replies) if _begins(last.text, each.reply.text))
+        found += [each for each in [next(same, None)] if each is not None and each not in found]
+    return found
+
+
+def _leads_to(reply: Reply, answers: Set[str | None], told: str) -> bool:
+    if not answers.isdisjoint(reply.ids):
+        return True
+    texts = (reply.text, *reply.handed)
+    return any(len(text) >= _MIN_TEXT and text in told for text in texts)
+
+
+def _begins(text: str, beginning: str) -> bool:
+    return bool(beginning) and text.startswith(beginning)
+
+
+def _results(talk: Conversation, tenant: str) -> Iterator[int]:
+    """Of tool calls that a reply asked for; and the reply that it says it goes on from."""
+    for message in talk.new:
+        if message.answers is not None:
+            yield _hash(tenant, "id", message.answers)
+    if talk.previous is not None:
+        yield _hash(tenant, "id", talk.previous)
+
+
+def _continued(talk: Conversation, before: int, tenant: str) -> Iterator[int]:
+    """The last reply in it, behind the messages that it answered."""
+    if talk.last is not None:
+        yield _hash(tenant, "next", before, talk.last.text)
+
+
+def _repeated(talk: Conversation, tenant: str) -> Iterator[int]:
+    """What is another's reply from beginning to end."""
+    for message in talk.tail():
+        if len(message.text) >= _MIN_TEXT:
+            yield _hash(tenant, "text", message.text)
+
+
+def _clues(reply: Reply, asked: UnnamedCall) -> Iterator[int]:
+    for each in reply.ids:
+        yield _hash(asked.tenant, "id", each)
+    if reply.text:
+        yield _hash(asked.tenant, "next", asked.begins, reply.text)
+    for text in (reply.text, *reply.handed):
+        if len(text) >= _MIN_TEXT:
+            yield _hash(asked.tenant, "text", text)
+
+
+def _told(messages: Iterable[PromptMessage]) -> str:
+    return "\n".join(message.text for message in messages)
+
+
+def _hashes(talk: Conversation) -> tuple[int, int]:
+    """Of all messages before the last reply that the client gives back, and of all."""
+    keys = talk.keys()
+    before = keys if talk.last is None else keys[: talk.last.at]
+    return _hash(*before), _hash(*keys)
+
+
+def _scope(tenant: str) -> int:
+    return _hash(tenant) >> 1
+
+
+def _hash(*parts: object) -> int:
+    return hash(parts) & ((1 << 64) - 1)

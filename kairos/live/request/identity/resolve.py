@@ -1,0 +1,41 @@
+"""Who makes a call: a ladder of what says so. Field by field, the highest rung counts.
+
+declared: `X-Kairos-*` headers; alias: what agents and peers already send; route: a base URL for the
+agent, an API key for the app; trace: W3C trace context.
+"""
+
+from collections.abc import Mapping
+
+import msgspec
+
+from kairos.live.request.access import Caller
+from kairos.live.request.identity.aliases import Aliases
+from kairos.live.request.identity.declared import declared
+from kairos.live.request.identity.identity import Headers, Identity
+from kairos.live.request.identity.routes import Route
+from kairos.live.request.identity.tracing import add_traced
+
+
+def identity_of(
+    headers: Headers,
+    told: Mapping[str, msgspec.Raw],
+    route: Route,
+    caller: Caller,
+    aliases: Aliases,
+) -> Identity:
+    """What is known of who makes a call; None where nothing is.
+
+    Args:
+        told: what its body has of `BODY_FIELDS`.
+
+    Raises:
+        InvalidRequest: an `X-Kairos-*` header is not what it must be.
+    """
+    identity = declared(headers)
+    aliases.add(identity, headers, caller.tenant)
+    aliases.add_from_body(identity, told)
+    for field, value in route.items():
+        identity.learn(field, value, "route")
+    identity.learn("app", caller.app, "route")
+    add_traced(identity, headers)
+    return identity

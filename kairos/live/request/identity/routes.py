@@ -1,0 +1,48 @@
+"""A base URL for each agent: `/wf/{workflow}`, `/app/{app}` and `/agent/{agent}`, any of them, each
+once, in front of `/v1`. Who can set nothing but a base URL, names an agent in it."""
+
+from collections.abc import Mapping
+
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from kairos.live.request.identity.identity import Field, identifier_of
+
+Route = Mapping[Field, str]
+
+_FIELDS: dict[str, Field] = {"wf": "workflow_id", "app": "app", "agent": "agent"}
+_KEY = "kairos.route"  # in a scope's state
+_STARTS = tuple(f"/{each}/" for each in _FIELDS)
+
+
+class NamedRoutes:
+    """Takes the names off a path, and keeps them: what is behind it sees `/v1`."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http" and scope["path"].startswith(_STARTS):
+            route, path = _read(scope["path"])
+            raw_path = scope.get("raw_path", scope["path"].encode())
+            if path is not None and raw_path == scope["path"].encode():
+                state = {**scope.get("state", {}), _KEY: route}
+                scope = {**scope, "path": path, "raw_path": path.encode(), "state": state}
+        await self._app(scope, receive, send)
+
+
+def route_of(scope: Mapping[str, object]) -> Route:
+    """The names that were in the path."""
+    state = scope.get("state")
+    return state.get(_KEY, {}) if isinstance(state, dict) else {}
+
+
+def _read(path: str) -> tuple[Route, str | None]:
+    """What the path names, and what is left of it; None: the path is none of these."""
+    route: dict[Field, str] = {}
+    parts = path.split("/", 2 * len(_FIELDS) + 1)[1:]
+    while len(parts) > 2 and parts[0] in _FIELDS:
+        kind, value, *parts = parts
+        if _FIELDS[kind] in route or identifier_of(value) is None:
+            return {}, None
+        route[_FIELDS[kind]] = value
+    return route, f"/{'/'.join(parts)}"

@@ -1,0 +1,257 @@
+"""What policies may know: what was learnt of agents, and how far each open workflow has come."""
+
+from collections.abc import Hashable, Iterator
+
+import msgspec
+
+from kairos.events import ProfilesLearnt
+from kairos.learnt import (
+    POOLED,
+    AgentKey,
+    AgentProfile,
+    Distribution,
+    RemainingModel,
+    agent_key,
+)
+from kairos.model import Request
+from kairos.scheduler.output_lengths import OutputLengths
+from kairos.workflow_tracker import (
+    IDLE_US,
+    Position,
+    WorkflowKey,
+    WorkflowTracker,
+    features,
+    workflow_key,
+)
+
+# Until anything is learnt, work is told from tokens; only its proportions matter then.
+_US_PER_COMPLETION_TOKEN = 20_000
+_US_PER_PROMPT_TOKEN = 200
+_MAX_APPS = 1_000  # of which no workflow has ended yet
+
+
+class PendingCall(msgspec.Struct):
+    """A request in flight, waiting or running, and what is expected of it."""
+
+    request: Request
+    position: Position
+    call_us: int = 0
+    remaining_us: float = 0.0
+    epoch: int = -1  # of the knowledge that these two come from
+    features: tuple[float, ...] | None = None  # of the position; None: not asked for yet
+
+
+class ActiveCalls:
+    """The calls of one workflow that are in flight at the same time."""
+
+    def __init__(self) -> None:
+        self.standings: dict[str, PendingCall] = {}
+        self.calls_us = 0  # of all of them
+        self.longest: PendingCall | None = None  # of which most remains; None: to be found anew
+        self.epoch = -1  # of the knowledge that these two come from
+
+
+class WorkEstimates:
+    """Changed by facts only, through the balancer. `epoch` rises when what was learnt changes."""
+
+    def __init__(self, *, idle_us: int = IDLE_US) -> None:
+        self.epoch = 0
+        self.kendall_tau: float | None = None  # of the ranks, against the order of the means
+        self.positions = WorkflowTracker(idle_us=idle_us)
+        self._answers = OutputLengths()
+        self._profiles: dict[AgentKey, AgentProfile] = {}
+        self._models: dict[tuple[str, str], RemainingModel] = {}
+        self._ranks: dict[AgentKey, float] = {}
+        self._attained_us: dict[tuple[str, str], int] = {}  # of an app without a model, the most
+        self._standings: dict[str, PendingCall] = {}
+        self._together: dict[WorkflowKey, ActiveCalls] = {}
+
+    def learn(self, event: ProfilesLearnt) -> None:
+        for key in event.forgotten:
+            self._profiles.pop(key, None)
+            self._ranks.pop(key, None)
+            if key[2] == POOLED:
+                self._models.pop(key[:2], None)
+        for profile in event.profiles:
+            self._profiles[profile.key] = profile
+            self._answers.told(profile)
+        self._ranks.update((rank.key, rank.rank) for rank in event.ranks)
+        if event.kendall_tau is not None:
+            self.kendall_tau = event.kendall_tau
+        for model in event.models:
+            self._models[model.tenant, model.app] = model
+            self._attained_us.pop((model.tenant, model.app), None)
+        self.epoch += 1
+
+    def arrived(self, request: Request, at: int) -> None:
+        standing = PendingCall(request, self.positions.arrived(request, at))
+        self._standings[request.id] = standing
+        key = workflow_key(request)
+        together = self._together.get(key)
+        if together is None:
+            together = self._together[key] = ActiveCalls()
+        together.standings[request.id] = standing
+        if together.epoch == self.epoch and together.longest is not None:
+            self._fresh(standing)
+            together.calls_us += standing.call_us
+            if standing.remaining_us > together.longest.remaining_us:
+                together.longest = standing
+
+    def dispatched(self, request_id: str, at: int) -> None:
+        self.positions.dispatched(request_id, at)
+
+    def returned(self, request_id: str) -> None:
+        self.positions.returned(request_id)
+
+    def ended(
+        self,
+        request_id: str,
+        at: int,
+        completion_tokens: int | None = None,
+        used_tokens: int = 0,
+    ) -> None:
+        """The request finished, failed, was cancelled or refused; one not in flight is ignored.
+        `used_tokens`: of prompt and answer, as far as it ran."""
+        self.positions.ended(request_id, at, completion_tokens, used_tokens)
+        standing = self._standings.pop(request_id, None)
+        if standing is None:
+            return
+        key = workflow_key(standing.request)
+        self._note_attained(standing.request, key)
+        if completion_tokens is not None:
+            self._answers.see(standing.request, completion_tokens)
+        together = self._together[key]
+        del together.standings[request_id]
+        together.calls_us -= standing.call_us
+        if standing is together.longest:
+            together.longest = None
+        if not together.standings:
+            del self._together[key]
+
+    def workflow_ended(self, key: WorkflowKey) -> None:
+        self.positions.workflow_ended(key)
+
+    def requests(self) -> Iterator[Request]:
+        """All calls that wait or run, in order of arrival."""
+        for standing in self._standings.values():
+            yield standing.request
+
+    def request(self, request_id: str) -> Request | None:
+        """A call that waits or runs."""
+        standing = self._standings.get(request_id)
+        return standing.request if standing is not None else None
+
+    def is_alone(self, workflow: WorkflowKey) -> bool:
+        """Whether the workflow has one call in flight and no other."""
+        together = self._together.get(workflow)
+        return together is not None and len(together.standings) == 1
+
+    def in_flight(self, workflow: WorkflowKey) -> Iterator[Request]:
+        """The calls of the workflow that wait or run, in order of arrival."""
+        together = self._together.get(workflow)
+        if together is not None:
+            for standing in together.standings.values():
+                yield standing.request
+
+    def left_us(self, request: Request) -> float:
+        """Expected execution latency of all that is left of the request's workflow: what remains
+        from the longest of its calls in flight on, and the other calls in flight themselves."""
+        together = self._together[workflow_key(request)]
+        if together.longest is None or together.epoch != self.epoch:
+            standings = [self._fresh(each) for each in together.standings.values()]
+            together.longest = max(standings, key=lambda each: each.remaining_us)
+            together.calls_us = sum(each.call_us for each in standings)
+            together.epoch = self.epoch
+        longest = together.longest
+        return longest.remaining_us + together.calls_us - longest.call_us
+
+    def published(self, key: AgentKey) -> tuple[AgentProfile | None, float | None]:
+        """What was learnt of just this agent, and its rank."""
+        return self._profiles.get(key), self._ranks.get(key)
+
+    def profile(self, request: Request) -> AgentProfile | None:
+        """What is known of the agent; else of its app; else of all; None while nothing is."""
+        tenant, app = request.tenant, request.app or ""
+        profiles = self._profiles
+        return (
+            profiles.get((tenant, app, request.agent or ""))
+            or profiles.get((tenant, app, POOLED))
+            or profiles.get((POOLED, POOLED, POOLED))
+        )
+
+    def rank(self, request: Request) -> float | None:
+        """The agent's rank; else that of its app; else of all; None while nothing is ranked."""
+        tenant, app, agent = agent_key(request)
+        ranks = self._ranks
+        rank = ranks.get((tenant, app, agent))
+        if rank is None:
+            rank = ranks.get((tenant, app, POOLED))
+        return ranks.get((POOLED, POOLED, POOLED)) if rank is None else rank
+
+    def model(self, request: Request) -> RemainingModel | None:
+        """The model of the request's app; else of all; None while there is none."""
+        model = self._models.get((request.tenant, request.app or ""))
+        return model or self._models.get((POOLED, POOLED))
+
+    def kind(self, request: Request) -> Hashable:
+        """Of calls of one kind the same is known."""
+        return agent_key(request)
+
+    def completion_tokens(self, request: Request) -> Distribution | None:
+        """Of the answers to calls like this one; None while nothing is known."""
+        return self._answers.distribution(request)
+
+    def latency_us(self, request: Request) -> Distribution | None:
+        """Of the execution of calls like this one; None while nothing is known."""
+        profile = self.profile(request)
+        return profile.call_us if profile is not None else None
+
+    def call_us(self, request: Request) -> int:
+        """Expected execution latency of the call alone, at least 1."""
+        profile = self.profile(request)
+        if profile is not None:
+            return max(1, int(profile.call_us.mean))
+        return _guess_us(request)
+
+    def remaining_us(self, request: Request) -> float:
+        """Expected execution latency of the request's workflow from this call on, this included.
+
+        The request is in flight: where it stands counts, not only whose it is.
+        """
+        return self._fresh(self._standings[request.id]).remaining_us
+
+    def _fresh(self, standing: PendingCall) -> PendingCall:
+        if standing.epoch != self.epoch:
+            standing.call_us = self.call_us(standing.request)
+            standing.remaining_us = self._estimate(standing)
+            standing.epoch = self.epoch
+        return standing
+
+    def _estimate(self, standing: PendingCall) -> float:
+        request = standing.request
+        model = self.model(request)
+        if model is not None:
+            if standing.features is None:
+                standing.features = features(standing.position)
+            estimate = model.remaining_us(request.agent or "", standing.features)
+        else:
+            profile = self.profile(request)
+            estimate = profile.remaining_us.mean if profile is not None else _guess_us(request)
+        return max(1.0, estimate, self._attained_us.get((request.tenant, request.app or ""), 0))
+
+    def _note_attained(self, request: Request, workflow: WorkflowKey) -> None:
+        """While no workflow of an app has ended, what is known of others says too little of it:
+        short ones end first. It is expected to need as much again as any of its own had so far."""
+        app = request.tenant, request.app or ""
+        if app in self._models:
+            return
+        if app in self._attained_us or len(self._attained_us) < _MAX_APPS:
+            served_us, _ = self.positions.attained(workflow)
+            self._attained_us[app] = max(self._attained_us.get(app, 0), served_us)
+
+
+def _guess_us(request: Request) -> int:
+    return (
+        request.completion_tokens * _US_PER_COMPLETION_TOKEN
+        + request.prompt_tokens * _US_PER_PROMPT_TOKEN
+    )

@@ -1,0 +1,158 @@
+"""What the stand-in reads of a request. One type serves all routes, since they share most fields;
+a field that is not here is ignored, as vLLM does."""
+
+from collections.abc import Sequence
+from typing import Annotated, Literal, NamedTuple
+
+import msgspec
+
+Failure = Literal["unavailable", "hang", "cut", "stall", "error"]
+
+AtLeastOne = Annotated[int, msgspec.Meta(ge=1)]
+
+
+class StandInPrompt(NamedTuple):
+    system: str
+    rest: str
+    tools: frozenset[str] = frozenset()  # that are offered, and of which there is no result
+
+
+class Part(msgspec.Struct):
+    text: str = ""
+
+
+class Function(msgspec.Struct):
+    name: str
+
+
+class Tool(msgspec.Struct):
+    """As chats have it, under `function`, and as the Responses API does. Others have no name."""
+
+    function: Function | None = None
+    name: str | None = None
+
+
+class ToolCall(msgspec.Struct):
+    id: str
+    function: Function
+
+
+class StandInMessage(msgspec.Struct):
+    """One of a chat, or an item of the Responses API's input, which also are calls of tools (with
+    `call_id` and `name`) and their results."""
+
+    role: str | None = None
+    content: str | list[Part] | None = None
+    tool_calls: list[ToolCall] | None = None
+    tool_call_id: str | None = None
+    call_id: str | None = None
+    name: str | None = None
+    output: str | list[Part] | None = None
+
+    @property
+    def text(self) -> str:
+        said = self.output if self.content is None else self.content
+        if isinstance(said, list):
+            return "\n".join(part.text for part in said)
+        return said or ""
+
+
+class StreamOptions(msgspec.Struct):
+    include_usage: bool = False
+
+
+class StandInBody(msgspec.Struct):
+    model: str
+    messages: list[StandInMessage] | None = None
+    prompt: str | list[str | int] | None = None
+    input: str | list[StandInMessage] | None = None
+    instructions: str | None = None
+    tools: list[Tool] | None = None
+    stream: bool | None = None
+    stream_options: StreamOptions | None = None
+    max_tokens: AtLeastOne | None = None
+    max_completion_tokens: AtLeastOne | None = None
+    max_output_tokens: AtLeastOne | None = None
+    min_tokens: Annotated[int, msgspec.Meta(ge=0)] = 0
+    ignore_eos: bool = False
+    n: Annotated[int, msgspec.Meta(ge=1, le=1)] | None = None
+    seed: int | None = None
+    fail: Failure | None = None  # the stand-in's own: how this call is to go wrong
+
+    @property
+    def include_usage(self) -> bool:
+        return self.stream_options is not None and self.stream_options.include_usage
+
+    @property
+    def asked_tokens(self) -> int | None:
+        return self.max_completion_tokens or self.max_output_tokens or self.max_tokens
+
+
+class EmbeddingsBody(msgspec.Struct):
+    model: str
+    input: str | Annotated[list[str | int | list[int]], msgspec.Meta(min_length=1, max_length=2048)]
+    encoding_format: Literal["float", "base64"] = "float"
+
+    @property
+    def texts(self) -> list[str]:
+        if isinstance(self.input, str):
+            return [self.input]
+        if isinstance(self.input[0], int):
+            return [str(self.input)]  # the ids of one text
+        return [text if isinstance(text, str) else str(text) for text in self.input]
+
+
+class TokenizeBody(msgspec.Struct):
+    model: str
+    prompt: str
+
+
+def chat_prompt(body: StandInBody) -> StandInPrompt:
+    """This and its siblings raise ValueError: what the route needs is missing."""
+    if not body.messages:
+        raise ValueError("Field required: messages")
+    return _prompt(body, body.messages)
+
+
+def completion_prompt(body: StandInBody) -> StandInPrompt:
+    match body.prompt:
+        case None | []:
+            raise ValueError("Field required: prompt")
+        case str(text) | [str(text)]:
+            return StandInPrompt("", text)
+        case ids if all(isinstance(number, int) for number in ids):
+            # Four characters count as a token.
+            return StandInPrompt("", "".join(f"{number:<4}" for number in ids))
+    raise ValueError("the stand-in takes one prompt per request")
+
+
+def responses_prompt(body: StandInBody) -> StandInPrompt:
+    match body.input:
+        case None | "" | []:
+            raise ValueError("Field required: input")
+        case str(text):
+            return _prompt(body, [StandInMessage(role="user", content=text)])
+        case items:
+            return _prompt(body, items)
+
+
+def _prompt(body: StandInBody, messages: Sequence[StandInMessage]) -> StandInPrompt:
+    system = [body.instructions] if body.instructions else []
+    system += [m.text for m in messages if m.role in ("system", "developer")]
+    rest = [m.text for m in messages if m.role not in ("system", "developer")]
+    names = (tool.name or (tool.function and tool.function.name) for tool in body.tools or ())
+    tools = frozenset(name for name in names if name) - _answered(messages)
+    return StandInPrompt("\n".join(system), "\n".join(rest), tools)
+
+
+def _answered(messages: Sequence[StandInMessage]) -> set[str]:
+    """Names of the tools of which there are results."""
+    names: dict[str | None, str] = {}
+    results = set[str | None]()
+    for message in messages:
+        names |= {call.id: call.function.name for call in message.tool_calls or ()}
+        if message.name is not None and message.call_id is not None:
+            names[message.call_id] = message.name
+        elif message.role == "tool" or message.output is not None:
+            results.add(message.tool_call_id or message.call_id)
+    return {names[each] for each in results if each in names}

@@ -1,0 +1,253 @@
+"""The stand-in's routes."""
+
+import asyncio
+import base64
+import random
+import uuid
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from struct import pack
+from typing import TypeVar
+
+import msgspec
+from aiohttp import web
+
+from kairos.digest import digest
+from kairos.errors import SetupError
+from kairos.standin import bodies, script
+from kairos.standin.batch import INSTANT, Batch, Timing
+from kairos.standin.bodies import EmbeddingsBody, Failure, StandInBody, StandInPrompt, TokenizeBody
+from kairos.standin.delivery import RefusedReply, json_answer, refusals, silence, stream, whole
+from kairos.standin.replies import (
+    ChatReply,
+    CompletionReply,
+    ResponsesReply,
+    StandInReply,
+    StandInUsage,
+)
+
+BLOCK_TOKENS = 16
+COMPLETION_TOKENS = 16  # vLLM's default on /v1/completions; elsewhere it is what fits
+EMBEDDING_SIZE = 64
+MAX_BODY_BYTES = 32 << 20
+MAX_RECEIVED = 10_000
+
+BodyType = TypeVar("BodyType", StandInBody, EmbeddingsBody, TokenizeBody)
+
+
+class StandInSettings(msgspec.Struct, frozen=True, kw_only=True):
+    model: str = "standin"
+    max_model_len: int = 8192
+    max_num_seqs: int = 16
+    kv_tokens: int = 65_536
+    timing: Timing = INSTANT
+    fail: Failure | None = None
+
+    def __post_init__(self) -> None:
+        if not 2 <= self.max_model_len <= self.kv_tokens:
+            raise SetupError(
+                f"max_model_len is {self.max_model_len}: give it 2 to kv_tokens ({self.kv_tokens})"
+            )
+
+
+class SeenRequest(msgspec.Struct, frozen=True):
+    path: str
+    headers: Mapping[str, str]
+    body: bytes
+
+
+class StandIn:
+    """One engine. Tests look at what it received and counted, and freeze it through `batch`."""
+
+    def __init__(self, settings: StandInSettings, says: script.Script) -> None:
+        self.settings = settings
+        self.batch = Batch(
+            max_num_seqs=settings.max_num_seqs, kv_tokens=settings.kv_tokens, timing=settings.timing
+        )
+        self.url = ""
+        self.received: deque[SeenRequest] = deque(maxlen=MAX_RECEIVED)  # calls, in order of arrival
+        self.finished = 0
+        self.aborted = 0  # by the client
+        self._says = says
+        self._changed = asyncio.Event()
+
+    async def until(self, condition: Callable[["StandIn"], bool]) -> None:
+        """Wait for the condition, looked at whenever a call arrives, finishes or is aborted."""
+        while not condition(self):
+            self._changed.clear()
+            await self._changed.wait()
+
+    def app(self) -> web.Application:
+        app = web.Application(client_max_size=MAX_BODY_BYTES, middlewares=[refusals])
+        app.add_routes(
+            [
+                web.post("/v1/chat/completions", self._chat),
+                web.post("/v1/completions", self._completions),
+                web.post("/v1/responses", self._responses),
+                web.post("/v1/embeddings", self._embeddings),
+                web.post("/tokenize", self._tokenize),
+                web.post("/pause", self._pause),
+                web.post("/resume", self._resume),
+                web.get("/v1/models", self._models),
+                web.get("/health", self._health),
+                web.get("/metrics", self._metrics),
+            ]
+        )
+        return app
+
+    async def _chat(self, request: web.Request) -> web.StreamResponse:
+        return await self._generate(request, bodies.chat_prompt, ChatReply)
+
+    async def _completions(self, request: web.Request) -> web.StreamResponse:
+        return await self._generate(request, bodies.completion_prompt, CompletionReply)
+
+    async def _responses(self, request: web.Request) -> web.StreamResponse:
+        return await self._generate(request, bodies.responses_prompt, ResponsesReply)
+
+    async def _generate(
+        self,
+        request: web.Request,
+        read_prompt: Callable[[StandInBody], StandInPrompt],
+        reply_type: Callable[[str, str, str | None], StandInReply],
+    ) -> web.StreamResponse:
+        body = await self._read(request, StandInBody)
+        fail = body.fail or self.settings.fail
+        if fail == "unavailable":
+            raise RefusedReply(503, "The engine is currently busy. Please try again later.")
+        prompt_tokens, said = self._draw(body, read_prompt)
+        request_id = request.headers.get("X-Request-Id") or uuid.uuid4().hex
+        reply = reply_type(request_id, body.model, said.tool)
+        with self._counting_aborts():
+            if fail == "hang":
+                await silence()
+            tokens = said.tokens[: max(1, len(said.tokens) // 2)] if fail else said.tokens
+            with self.batch.call(prompt_tokens, tokens) as call:
+                if body.stream:
+                    tell = body.include_usage
+                    response = await stream(request, reply, call, said.finish, fail, tell)
+                else:
+                    response = await whole(request, reply, call, said.finish, fail)
+        if not fail:
+            self.finished += 1
+            self._changed.set()
+        return response
+
+    async def _read(self, request: web.Request, body_type: type[BodyType]) -> BodyType:
+        content = await request.read()
+        self.received.append(SeenRequest(request.path, request.headers, content))
+        self._changed.set()
+        try:
+            body = msgspec.json.decode(content, type=body_type)
+        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+            raise RefusedReply(400, f"the body cannot be read: {error}") from None
+        if body.model != self.settings.model:
+            raise RefusedReply(404, f"The model `{body.model}` does not exist.")
+        return body
+
+    def _draw(
+        self, body: StandInBody, read_prompt: Callable[[StandInBody], StandInPrompt]
+    ) -> tuple[int, script.Said]:
+        """How many tokens its prompt has, and what is said to it."""
+        try:
+            prompt = read_prompt(body)
+        except ValueError as error:
+            raise RefusedReply(400, str(error)) from None
+        prompt_tokens = script.prompt_tokens(prompt.system + prompt.rest)
+        room = self.settings.max_model_len - prompt_tokens
+        asked = body.asked_tokens
+        if (asked or 1) > room:
+            raise RefusedReply(
+                400,
+                f"This model's maximum context length is {self.settings.max_model_len} tokens. "
+                f"However, you requested {asked or 1} output tokens and your prompt contains "
+                f"{prompt_tokens} input tokens. Please reduce one of them.",
+            )
+        if body.prompt is not None:
+            room = min(room, COMPLETION_TOKENS)
+        limit = script.ScriptLimits(
+            max_tokens=asked or room, min_tokens=body.min_tokens, ignore_eos=body.ignore_eos
+        )
+        return prompt_tokens, self._says.reply(prompt, limit, body.seed)
+
+    @contextmanager
+    def _counting_aborts(self) -> Iterator[None]:
+        try:
+            yield
+        except (asyncio.CancelledError, ConnectionError):
+            self.aborted += 1
+            self._changed.set()
+            raise
+
+    async def _embeddings(self, request: web.Request) -> web.Response:
+        body = await self._read(request, EmbeddingsBody)
+        texts = body.texts
+        data = [
+            {"object": "embedding", "index": i, "embedding": _embedding(text, body.encoding_format)}
+            for i, text in enumerate(texts)
+        ]
+        tokens = sum(map(script.prompt_tokens, texts))
+        usage = StandInUsage(tokens, 0).named("prompt_tokens", "completion_tokens")
+        return json_answer({"object": "list", "data": data, "model": body.model, "usage": usage})
+
+    async def _tokenize(self, request: web.Request) -> web.Response:
+        body = await self._read(request, TokenizeBody)
+        count = script.prompt_tokens(body.prompt)
+        limit = self.settings.max_model_len
+        return json_answer({"count": count, "max_model_len": limit, "tokens": list(range(count))})
+
+    async def _pause(self, _: web.Request) -> web.Response:
+        self.batch.pause()
+        return json_answer({"status": "paused"})
+
+    async def _resume(self, _: web.Request) -> web.Response:
+        self.batch.resume()
+        return json_answer({"status": "resumed"})
+
+    async def _models(self, _: web.Request) -> web.Response:
+        settings = self.settings
+        model = {
+            "id": settings.model, "object": "model", "created": 0, "owned_by": "kairos",
+            "root": settings.model, "parent": None, "max_model_len": settings.max_model_len,
+        }  # fmt: skip
+        return json_answer({"object": "list", "data": [model]})
+
+    async def _health(self, _: web.Request) -> web.Response:
+        return web.Response()
+
+    async def _metrics(self, _: web.Request) -> web.Response:
+        """As vLLM tells it: one more block than can be used, which is its own."""
+        batch, settings = self.batch, self.settings
+        engine = f'engine="0",model_name="{settings.model}"'
+        blocks = settings.kv_tokens // BLOCK_TOKENS + 1
+        cache = (
+            f'block_size="{BLOCK_TOKENS}",enable_prefix_caching="False",engine="0",'
+            f'kv_cache_size_tokens="{blocks * BLOCK_TOKENS}",num_gpu_blocks="{blocks}"'
+        )
+        figures = {
+            f"num_requests_running{{{engine}}}": len(batch.running),
+            f"num_requests_waiting{{{engine}}}": len(batch.waiting),
+            f'num_requests_waiting_by_reason{{{engine},reason="capacity"}}': len(batch.waiting),
+            f'num_requests_waiting_by_reason{{{engine},reason="deferred"}}': 0,
+            f"kv_cache_usage_perc{{{engine}}}": batch.used_tokens / settings.kv_tokens,
+            f"prefix_cache_queries_total{{{engine}}}": 0,
+            f"prefix_cache_hits_total{{{engine}}}": 0,
+            f"num_preemptions_total{{{engine}}}": 0,
+            f"cache_config_info{{{cache}}}": 1,
+        }
+        lines = [
+            *(f"vllm:{name} {float(value)}" for name, value in figures.items()),
+            f"standin:requests_finished_total {self.finished}",
+            f"standin:requests_aborted_total {self.aborted}",
+        ]
+        return web.Response(text="\n".join(lines) + "\n")
+
+
+def _embedding(text: str, encoding: str) -> list[float] | str:
+    dice = random.Random(digest(text))  # noqa: S311 - the same text, the same vector
+    vector = [dice.gauss() for _ in range(EMBEDDING_SIZE)]
+    length = sum(x * x for x in vector) ** 0.5
+    unit = [x / length for x in vector]
+    if encoding == "float":
+        return unit
+    return base64.b64encode(pack(f"<{len(unit)}f", *unit)).decode()

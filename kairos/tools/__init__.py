@@ -1,0 +1,1 @@
+"""What commands do beside serving: replay, calibrate, traces, export, explain."""

@@ -1,0 +1,205 @@
+"""One engine as `kairos calibrate` sees it: what it tells of itself, and calls of known lengths."""
+
+import asyncio
+import random
+import re
+import time
+
+import aiohttp
+import msgspec
+
+from kairos.errors import SetupError
+from kairos.live.engines.engine_limits import model_limits
+from kairos.live.engines.engine_probe import read_start
+from kairos.live.engines.engine_status import read_metrics
+from kairos.live.proxy.engine import Upstream
+from kairos.live.proxy.sse import SseReader
+from kairos.live.proxy.upstream import CONNECT_S, KEEPALIVE_S
+
+ALONE = "calibrate an engine that nobody else uses meanwhile"
+IDLE_PROBES, IDLE_PROBE_S = 100, 0.05
+SILENCE_S = 60.0  # without a byte, of an engine that is asked for something
+_TOKEN_IDS = (100, 2000)  # in every vocabulary, and beyond special tokens
+_CHUNK = b'"text":'  # once in each event that carries text; inside of the text it is escaped
+
+
+class Facts(msgspec.Struct, frozen=True, kw_only=True):
+    """What an engine tells of itself; None is what it does not."""
+
+    model: str
+    software: str  # and its version
+    max_model_len: int | None
+    kv_tokens: int | None
+    block_size: int | None
+    prefix_caching: bool | None
+
+
+class Generated:
+    """One call, and when its tokens came, in s of one clock. Tokens that came in one event, as they
+    do when the engine is ahead of its server, count as those that came first."""
+
+    def __init__(self, prompt_tokens: int, completion_tokens: int) -> None:
+        self.prompt_tokens = prompt_tokens
+        self.completion_tokens = completion_tokens
+        self.sent_at = time.perf_counter()
+        self.events_at: list[float] = []
+        self.whole = False
+
+    def tokens_at(self) -> list[tuple[float, int]]:
+        """When each event came, and the number of its (last) token, from 1.
+
+        Of a call that was cancelled every event is taken for one token.
+        """
+        missing = self.completion_tokens - len(self.events_at) if self.whole else 0
+        return [(at, missing + index) for index, at in enumerate(self.events_at, 1)]
+
+
+class MeasuredEngine:
+    """Makes calls of an engine directly. Leave the `async with` of its session to end them all."""
+
+    def __init__(self, session: aiohttp.ClientSession, upstream: Upstream) -> None:
+        self.upstream = upstream
+        self._session = session
+        self._dice = random.Random()  # noqa: S311 - prompts that no prefix cache has seen
+        self.model = ""
+
+    async def facts(self, model: str | None) -> Facts:
+        """Ask the engine what it is, and remember the model.
+
+        Raises:
+            SetupError: it cannot be reached, speaks another language, or is busy.
+        """
+        status, answer = await self._get("/v1/models")
+        limits = model_limits(answer) if status == 200 else {}
+        if not limits:
+            raise SetupError(
+                f"{self.upstream.id}: /v1/models names no model (status {status}); is this the "
+                "URL of an OpenAI-compatible engine, without /v1?"
+            )
+        if model is not None and model not in limits:
+            raise SetupError(
+                f"{self.upstream.id} does not serve '{model}'; it serves {', '.join(limits)}"
+            )
+        self.model = model or next(iter(limits))
+        _, metrics = await self._get("/metrics")
+        if calls := _calls(metrics):
+            raise SetupError(f"{self.upstream.id} is busy with {calls} calls: {ALONE}")
+        cache = read_metrics(self.upstream.id, metrics).cache
+        return Facts(
+            model=self.model,
+            software=await self._software(),
+            max_model_len=limits[self.model],
+            kv_tokens=cache.kv_tokens if cache is not None else None,
+            block_size=cache.block_size if cache is not None else None,
+            prefix_caching=cache.prefix_caching if cache is not None else None,
+        )
+
+    async def idle(self) -> None:
+        """Wait until nothing runs, where the engine tells: what was cancelled ends a little later.
+
+        Raises:
+            SetupError: somebody else's calls run.
+        """
+        for _ in range(IDLE_PROBES):
+            _, metrics = await self._get("/metrics")
+            if _calls(metrics) == 0:
+                return
+            await asyncio.sleep(IDLE_PROBE_S)
+        raise SetupError(f"{self.upstream.id} has calls of others: {ALONE}")
+
+    async def generate(self, call: Generated) -> None:
+        """Make this call, and note when its tokens come, until it ends.
+
+        Raises:
+            SetupError: the engine refuses it, breaks it off, or makes another length of it.
+        """
+        prompt_tokens, completion_tokens = call.prompt_tokens, call.completion_tokens
+        prompt = [self._dice.randrange(*_TOKEN_IDS) for _ in range(prompt_tokens)]
+        body = {
+            "model": self.model, "prompt": prompt, "stream": True,
+            "stream_options": {"include_usage": True}, "ignore_eos": True,
+            "max_tokens": completion_tokens, "min_tokens": completion_tokens,
+        }  # fmt: skip
+        reader, tail = SseReader(drop_usage_chunk=False), b""
+        call.sent_at = time.perf_counter()
+        try:
+            async with self._session.post(
+                self.upstream.url("/v1/completions"),
+                data=msgspec.json.encode(body),
+                headers={**self.upstream.headers, "Content-Type": "application/json"},
+                allow_redirects=False,
+            ) as response:
+                if response.status != 200:
+                    text = (await read_start(response.content))[:300]
+                    raise SetupError(
+                        f"{self.upstream.id} refused a call of {prompt_tokens} token ids for "
+                        f"{completion_tokens} more, with status {response.status}: "
+                        f"{text.decode('utf-8', 'replace')}"
+                    )
+                async for chunk in response.content.iter_any():
+                    now = time.perf_counter()
+                    data = tail + chunk  # it may be cut anywhere
+                    call.events_at.extend([now] * data.count(_CHUNK))
+                    tail = data[1 - len(_CHUNK) :]
+                    reader.feed(chunk)
+        except (aiohttp.ClientError, TimeoutError, OSError) as error:
+            raise SetupError(
+                f"{self.upstream.id} broke off a call of {prompt_tokens} + {completion_tokens} "
+                f"tokens: {str(error) or type(error).__name__}"
+            ) from error
+        self._check(call, reader)
+
+    def _check(self, call: Generated, reader: SseReader) -> None:
+        problem = reader.error or ("no [DONE]" if not reader.done else None)
+        if problem or reader.usage is None:
+            raise SetupError(
+                f"{self.upstream.id} ended a stream with "
+                f"{problem or 'no count of tokens (stream_options.include_usage)'}"
+            )
+        asked = (call.prompt_tokens, call.completion_tokens)
+        made = (reader.usage.prompt, reader.usage.completion)
+        if made != asked:
+            raise SetupError(
+                f"{self.upstream.id} made {made[0]} + {made[1]} tokens of a call of {asked[0]} + "
+                f"{asked[1]}: it must take token ids as a prompt, ignore_eos and min_tokens"
+            )
+        if not 1 <= len(call.events_at) <= call.completion_tokens:
+            raise SetupError(
+                f"{self.upstream.id} streamed {call.completion_tokens} tokens in "
+                f"{len(call.events_at)} events: their times cannot be told"
+            )
+        call.whole = True
+
+    async def _software(self) -> str:
+        status, answer = await self._get("/version")
+        found = re.search(rb'"version"\s*:\s*"([\w.+-]{1,64})"', answer) if status == 200 else None
+        return f"vLLM {found[1].decode()}" if found else "an engine that tells no version"
+
+    async def _get(self, path: str) -> tuple[int, bytes]:
+        try:
+            async with (
+                asyncio.timeout(SILENCE_S),
+                self._session.get(
+                    self.upstream.url(path), headers=self.upstream.headers, allow_redirects=False
+                ) as response,
+            ):
+                return response.status, await read_start(response.content)
+        except (aiohttp.ClientError, TimeoutError, OSError) as error:
+            raise SetupError(
+                f"{self.upstream.id} cannot be reached: {str(error) or type(error).__name__}"
+            ) from error
+
+
+def _calls(metrics: bytes) -> int:
+    """In the engine: those that run, and those that wait, as far as it says."""
+    status = read_metrics("", metrics).status
+    return (status.running or 0) + (status.waiting or 0) if status is not None else 0
+
+
+def session() -> aiohttp.ClientSession:
+    """For probes: as many calls at once as are asked for."""
+    return aiohttp.ClientSession(
+        connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=KEEPALIVE_S),
+        cookie_jar=aiohttp.DummyCookieJar(),
+        timeout=aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_S, sock_read=SILENCE_S),
+    )

@@ -1,0 +1,239 @@
+"""Where a request stands in its workflow: what its past says of what is left.
+
+Learning and serving see the same facts, so both ask here: a sample that is learnt from describes
+its call exactly as the call was described when it had to be placed in the queue.
+"""
+
+import math
+from collections import Counter, OrderedDict
+
+import msgspec
+
+from kairos.learnt import POOLED
+from kairos.model import SECOND, Budget, Request, least
+
+MAX_WORKFLOWS = 100_000
+MAX_NAMES = 256  # of agents, in one workflow; the rest count as one
+IDLE_US = 600 * SECOND
+
+WorkflowKey = tuple[str, str]  # tenant, workflow id
+
+
+def workflow_key(request: Request) -> WorkflowKey:
+    return request.tenant, request.workflow_id
+
+
+class Position(msgspec.Struct, frozen=True, kw_only=True):
+    """A call's place, as it stood when the call arrived."""
+
+    stage: int = 0  # calls of the workflow that arrived before it
+    visit: int = 1  # of this agent: its 1st, 2nd, ... call
+    prompt_tokens: int  # as estimated then
+    grown_tokens: int = 0  # longer than the workflow's first prompt
+    added_tokens: int = 0  # longer than the prompt of the call before
+    agents: int = 1  # different ones so far, its own included
+    served_us: int = 0  # execution latency of the calls that ended before
+    last_completion_tokens: int = 0  # of the call that ended last
+
+
+FEATURES = 11
+# Of these features agents have habits that no line follows: which visit it is, the prompt's length,
+# the length of the answer before. A step is half a doubling; given are steps per unit.
+STEPS = ((2, 2 / math.log(2)), (3, 20 / math.log(2)), (7, 10 / math.log(2)))
+
+
+def features(position: Position) -> tuple[float, ...]:
+    """`FEATURES` numbers of size about 1, for a model of what is left.
+
+    Logarithms, because work multiplies: a context twice as long, a workflow twice as old. Squares
+    let an app bend. Which ones pay was measured (experiments/e16_ordering.py); ours.
+    """
+    stage = math.log1p(position.stage)
+    prompt = math.log(position.prompt_tokens) / 10
+    served = math.log1p(position.served_us / 1000) / 10
+    return (
+        stage,
+        stage * stage / 5,
+        math.log(position.visit),
+        prompt,
+        prompt * prompt,
+        served,
+        served * served,
+        math.log1p(position.last_completion_tokens) / 5,
+        math.log1p(max(0, position.grown_tokens)) / 10,
+        math.log1p(max(0, position.added_tokens)) / 10,
+        math.log(position.agents),
+    )
+
+
+class Used(msgspec.Struct):
+    """What a workflow has used since it is known."""
+
+    began_at: int  # when its first call arrived
+    calls: int = 0  # those in flight, and those that ended and had been dispatched
+    tokens: int = 0  # of those that ended, and prompts, as estimated, of those in flight
+    budget: Budget | None = None  # the least that its calls asked for
+    ends_at: int | None = None  # when its time is up, as its budget was last found
+
+
+class _Workflow:
+    __slots__ = (
+        "begun",
+        "calls",
+        "first_prompt",
+        "in_flight",
+        "last_completion",
+        "last_prompt",
+        "seen_at",
+        "served_us",
+        "used",
+        "visits",
+        "waited_us",
+    )
+
+    def __init__(self, request: Request, at: int) -> None:
+        self.used = Used(at)
+        self.begun = False
+        self.calls = 0
+        self.in_flight = 0
+        self.visits: Counter[str | None] = Counter()
+        self.first_prompt = request.prompt_tokens
+        self.last_prompt = request.prompt_tokens
+        self.last_completion = 0
+        self.served_us = 0
+        self.waited_us = 0
+        self.seen_at = 0
+
+
+class _Call(msgspec.Struct):
+    workflow: WorkflowKey
+    arrived_at: int
+    prompt_tokens: int
+    used: Used  # its workflow's, even if that is forgotten before the call ends
+    dispatched_at: int | None = None
+
+
+class WorkflowTracker:
+    """Follows the open workflows. Bounded: the longest idle are forgotten, and one that goes on
+    after that is taken for a new one. O(1) per fact, amortised."""
+
+    def __init__(self, *, max_workflows: int = MAX_WORKFLOWS, idle_us: int = IDLE_US) -> None:
+        self._max_workflows, self._idle_us = max_workflows, idle_us
+        self._workflows: OrderedDict[WorkflowKey, _Workflow] = OrderedDict()  # longest idle first
+        self._calls: dict[str, _Call] = {}  # in flight
+
+    def __len__(self) -> int:
+        return len(self._workflows)
+
+    def arrived(self, request: Request, at: int) -> Position:
+        """Where the new call stands; from now on it is one of its workflow's calls."""
+        self.forget_idle(at)
+        key = workflow_key(request)
+        workflow = self._workflows.get(key)
+        if workflow is None:
+            workflow = self._workflows[key] = _Workflow(request, at)
+            if len(self._workflows) > self._max_workflows:
+                self._workflows.popitem(last=False)
+        self._touch(key, workflow, at)
+        agent = request.agent
+        if agent not in workflow.visits and len(workflow.visits) >= MAX_NAMES:
+            agent = POOLED
+        workflow.visits[agent] += 1
+        position = Position(
+            stage=workflow.calls,
+            visit=workflow.visits[agent],
+            prompt_tokens=request.prompt_tokens,
+            grown_tokens=request.prompt_tokens - workflow.first_prompt,
+            added_tokens=request.prompt_tokens - workflow.last_prompt,
+            agents=len(workflow.visits),
+            served_us=workflow.served_us,
+            last_completion_tokens=workflow.last_completion,
+        )
+        workflow.calls += 1
+        workflow.in_flight += 1
+        workflow.last_prompt = request.prompt_tokens
+        used = workflow.used
+        used.calls += 1
+        used.tokens += request.prompt_tokens
+        if request.budget is not None:
+            used.budget = least(request.budget, used.budget)
+        self._calls[request.id] = _Call(key, at, request.prompt_tokens, used)
+        return position
+
+    def dispatched(self, request_id: str, at: int) -> None:
+        call = self._calls.get(request_id)
+        if call is None:
+            return
+        call.dispatched_at = at
+        workflow = self._workflows.get(call.workflow)
+        if workflow is not None:
+            workflow.begun = True
+
+    def has_begun(self, key: WorkflowKey) -> bool:
+        """Whether a call of the workflow ever went to an instance."""
+        workflow = self._workflows.get(key)
+        return workflow is not None and workflow.begun
+
+    def is_idle(self, key: WorkflowKey, at: int) -> bool:
+        """Whether the workflow, if it is known, will be forgotten by the next call that arrives."""
+        workflow = self._workflows.get(key)
+        return (
+            workflow is not None
+            and not workflow.in_flight
+            and workflow.seen_at <= at - self._idle_us
+        )
+
+    def returned(self, request_id: str) -> None:
+        """It waits once more. What it had of its instance is neither served nor waited for."""
+        if request_id in self._calls:
+            self._calls[request_id].dispatched_at = None
+
+    def ended(
+        self, request_id: str, at: int, completion_tokens: int | None, used_tokens: int = 0
+    ) -> None:
+        """The call finished, failed, was cancelled or refused (no completion tokens). What it used,
+        prompt and answer, may be known of those that did not finish, too."""
+        call = self._calls.pop(request_id, None)
+        if call is None:
+            return
+        call.used.tokens += used_tokens - call.prompt_tokens
+        if call.dispatched_at is None:
+            call.used.calls -= 1
+        workflow = self._workflows.get(call.workflow)
+        if workflow is None:
+            return
+        self._touch(call.workflow, workflow, at)
+        workflow.in_flight = max(0, workflow.in_flight - 1)  # one that was forgotten meanwhile: 0
+        began_at = at if call.dispatched_at is None else call.dispatched_at
+        workflow.served_us += at - began_at
+        workflow.waited_us += began_at - call.arrived_at
+        if completion_tokens is not None:
+            workflow.last_completion = completion_tokens
+
+    def used(self, key: WorkflowKey) -> Used | None:
+        """What the workflow has used; None: it is not known."""
+        workflow = self._workflows.get(key)
+        return None if workflow is None else workflow.used
+
+    def attained(self, key: WorkflowKey) -> tuple[int, int]:
+        """Execution latency and waiting of the workflow's calls that ended, in µs."""
+        workflow = self._workflows.get(key)
+        return (workflow.served_us, workflow.waited_us) if workflow is not None else (0, 0)
+
+    def workflow_ended(self, key: WorkflowKey) -> None:
+        self._workflows.pop(key, None)
+
+    def _touch(self, key: WorkflowKey, workflow: _Workflow, at: int) -> None:
+        workflow.seen_at = at
+        self._workflows.move_to_end(key)
+
+    def forget_idle(self, at: int) -> None:
+        """Those of which nothing was heard for too long."""
+        while self._workflows:
+            key, workflow = next(iter(self._workflows.items()))
+            if workflow.seen_at > at - self._idle_us:
+                return
+            if workflow.in_flight:
+                self._touch(key, workflow, at)  # a call that takes long is no silence
+            else:
+                del self._workflows[key]

@@ -1,0 +1,121 @@
+"""A real Kafka that a test can end, crash and start again."""
+
+import os
+import random
+import signal
+import socket
+import subprocess
+import time
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+from confluent_kafka import KafkaException
+from confluent_kafka.admin import AdminClient
+
+SCRIPT = Path(__file__).parents[2] / "scripts" / "kafka.sh"
+MISSING = 69  # the script's exit status where there is no Kafka, or no Java
+READY_S = 60
+STOP_S = 20
+
+
+class Broker:
+    """One node on ports of its own. Ends with this process, however that ends.
+
+    A context manager that starts it, and kills it in the end.
+    """
+
+    def __init__(self, directory):
+        self.directory = directory
+        self._port, self._controller_port = free_ports(2)
+        self.servers = f"127.0.0.1:{self._port}"
+        self.url = f"kafka://{self.servers}"
+        self._process = self._watchdog = None
+
+    def __enter__(self):
+        return self.start()
+
+    def __exit__(self, *_):
+        self.kill()
+
+    def start(self):
+        """Start it on what it holds; return once it answers. Without a Kafka: skip, in CI fail."""
+        self.directory.mkdir(exist_ok=True)
+        log = self.directory / "start.log"
+        with log.open("w") as said:
+            self._process = subprocess.Popen(
+                [
+                    *("bash", SCRIPT, "--no-docker", "--data", self.directory),
+                    *("--port", str(self._port), "--controller-port", str(self._controller_port)),
+                ],
+                stdin=subprocess.DEVNULL,
+                stdout=said,
+                stderr=said,
+                start_new_session=True,
+            )
+        # It reads from a pipe whose other end is ours alone: an end of file when we are gone.
+        self._watchdog = subprocess.Popen(
+            ["sh", "-c", f"read -r _; kill -KILL -{self._process.pid}"],
+            stdin=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,
+        )
+        try:
+            self._await_answer(log)
+        except BaseException:
+            self.kill()
+            raise
+        return self
+
+    def stop(self):
+        """SIGTERM: it leaves in order."""
+        if self._process is not None:
+            self._process.terminate()
+            with suppress(subprocess.TimeoutExpired):
+                self._process.wait(STOP_S)
+        self.kill()
+
+    def kill(self):
+        """SIGKILL: it crashes. Nothing where it has ended already."""
+        if self._process is None:
+            return
+        with suppress(ProcessLookupError):  # the whole group: it may be formatting still
+            os.killpg(self._process.pid, signal.SIGKILL)
+        self._watchdog.kill()
+        self._watchdog.stdin.close()
+        self._process.wait()
+        self._watchdog.wait()
+        self._process = self._watchdog = None
+
+    def _await_answer(self, log):
+        client = AdminClient(
+            {
+                "bootstrap.servers": self.servers,
+                "reconnect.backoff.max.ms": 200,
+                "log_level": 0,
+            }
+        )
+        until = time.monotonic() + READY_S
+        while time.monotonic() < until:
+            if (status := self._process.poll()) is not None:
+                if status == MISSING and "CI" not in os.environ:
+                    pytest.skip(log.read_text())
+                pytest.fail(log.read_text())
+            with suppress(KafkaException):
+                client.list_topics(timeout=1)
+                return
+        pytest.fail(f"Kafka does not answer after {READY_S} s: {log.read_text()}")
+
+
+def free_ports(count):
+    """Ports that nothing listened on a moment ago, all different.
+
+    From below those that outgoing connections get: a client that tries to reach a port of its own
+    range where nothing listens can end up connected to itself, and then holds the port.
+    """
+    ports = []
+    while len(ports) < count:
+        port = random.randrange(15_000, 32_000)
+        with suppress(OSError), socket.create_server(("127.0.0.1", port)):
+            ports += [port] if port not in ports else []
+    return ports

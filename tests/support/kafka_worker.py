@@ -1,0 +1,32 @@
+"""A consumer as a process of its own, to be killed: `python -m tests.support.kafka_worker URL IN
+OUT`.
+
+What comes on IN goes to OUT; a message "hang" is never done with.
+"""
+
+import asyncio
+import random
+import signal
+import sys
+
+from kairos.live.kafka.bus import KafkaBus
+from kairos.live.kafka.cluster import parse_bus
+from kairos.ports import Message
+
+
+async def main(url: str, source: str, sink: str) -> None:
+    async def relay(message: Message):
+        if message.value == b"hang":
+            print("hanging", flush=True)
+            await asyncio.Event().wait()
+        await asyncio.sleep(random.uniform(0, 0.01))
+        return [(sink, Message(key=message.key, value=message.value))]
+
+    async with KafkaBus(parse_bus(url)) as bus:
+        consumer = asyncio.ensure_future(bus.consume(source, source, relay, concurrency=8))
+        asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, consumer.cancel)
+        await asyncio.gather(consumer, return_exceptions=True)
+
+
+if __name__ == "__main__":
+    asyncio.run(main(*sys.argv[1:]))

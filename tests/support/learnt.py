@@ -1,0 +1,48 @@
+"""Builders for what is learnt: samples of calls, and profiles of agents."""
+
+from random import Random
+
+from kairos.learnt import QUANTILES, AgentProfile, Distribution
+from kairos.orchestrator.profiles import CallSample
+from kairos.workflow_tracker import Position
+
+
+def sample(agent="writer", us=1_000_000, *, app="app", tenant="t", visit=1, **fields):
+    """A call whose workflow ends with it, unless told otherwise. Each is a workflow's first."""
+    fields.setdefault("position", Position(prompt_tokens=100, visit=visit))
+    fields.setdefault("remaining_us", us)
+    fields.setdefault("remaining_stages", 1)
+    fields.setdefault("completion_tokens", 50)
+    return CallSample(key=(tenant, app, agent), call_us=us, **fields)
+
+
+def samples(count, *, mean_us=1_000_000, spread=0.4, seed=0, **fields):
+    """Calls whose times scatter about a mean as those of language models do: log-normal."""
+    random = Random(seed)
+    return [
+        sample(us=max(1, int(mean_us * random.lognormvariate(-(spread**2) / 2, spread))), **fields)
+        for _ in range(count)
+    ]
+
+
+def distribution(values):
+    """The quantiles of these values, each as often as the next."""
+    ordered = sorted(values)
+    quantiles = tuple(float(ordered[i * len(ordered) // QUANTILES]) for i in range(QUANTILES))
+    return Distribution(mean=sum(quantiles) / QUANTILES, quantiles=quantiles)
+
+
+def profile(agent, remaining_us, *, app="app", tenant="t", samples=QUANTILES, **fields):
+    """An agent whose remaining work is one of these values at random."""
+    remaining = distribution(remaining_us)
+    return AgentProfile(
+        tenant=tenant,
+        app=app,
+        agent=agent,
+        samples=samples,
+        converged=fields.get("converged", True),
+        call_us=fields.get("call_us", remaining),
+        completion_tokens=fields.get("completion_tokens"),
+        remaining_us=remaining,
+        remaining_stages=fields.get("remaining_stages", 1.0),
+    )

@@ -1,0 +1,89 @@
+"""What becomes of settings that are read again."""
+
+import logging
+
+import pytest
+
+from kairos.config import EngineSettings, KeySettings, Settings
+from kairos.errors import SetupError
+from kairos.live.control.reload import Reload
+
+ENGINE, OTHER = EngineSettings(url="http://a:1"), EngineSettings(url="http://b:2")
+KEY = KeySettings(sha256="0" * 64, tenant="acme")
+
+
+class Reloaded:
+    """Engines and keys can change; the rest cannot."""
+
+    def __init__(self):
+        self.changed = []
+        changes = {
+            "engine": lambda settings: self.changed.append(settings.engine),
+            "key": lambda settings: self.changed.append(settings.key),
+        }
+        self._reload = Reload(Settings(engine=(ENGINE,)), changes)
+
+    def read(self, **given):
+        """What was changed for these settings."""
+        self.changed.clear()
+        self._reload(lambda: Settings(**{"engine": (ENGINE,)} | given))
+        return list(self.changed)
+
+    def fail(self, message):
+        self.changed.clear()
+        self._reload(lambda: self._raise(message))
+        return list(self.changed)
+
+    def _raise(self, message):
+        raise SetupError(message)
+
+
+@pytest.fixture
+def reloaded():
+    return Reloaded()
+
+
+@pytest.fixture
+def said(caplog):
+    """The log since it was asked last."""
+    caplog.set_level(logging.INFO, "kairos.live.control.reload")
+
+    def since():
+        lines = [record.getMessage() for record in caplog.records]
+        caplog.clear()
+        return lines
+
+    return since
+
+
+def test_what_can_change_does_and_is_named(reloaded, said):
+    assert reloaded.read(engine=(OTHER,), key=(KEY,)) == [(OTHER,), (KEY,)]
+    assert said() == ["the settings were read again; changed: engine, key"]
+
+
+def test_what_is_as_it_was_is_left_alone_but_engines_are_put_right(reloaded, said):
+    assert reloaded.read() == [(ENGINE,)]
+    assert said() == ["the settings were read again; changed: nothing"]
+
+
+def test_what_has_changed_once_is_compared_with_that(reloaded, said):
+    reloaded.read(key=(KEY,))
+    said()
+    assert reloaded.read(key=(KEY,)) == [(ENGINE,)]
+    assert said() == ["the settings were read again; changed: nothing"]
+    assert reloaded.read() == [(ENGINE,), ()]
+
+
+def test_what_cannot_change_is_named_each_time_and_the_rest_is_applied(reloaded, said):
+    for _ in range(2):
+        assert reloaded.read(port=9, policy="fcfs", kafka={"a": "secret"}) == [(ENGINE,)]
+        assert said() == [
+            "the settings were read again; changed: nothing",
+            "needs a restart, and stays as it was: port, policy, kafka",
+        ]
+
+
+def test_settings_that_are_wrong_change_nothing_and_say_why(reloaded, said):
+    assert reloaded.fail("port 70000 is no port") == []
+    assert said() == ["the settings stay as they are: port 70000 is no port"]
+    assert reloaded.read(key=(KEY,)) == [(ENGINE,), (KEY,)]

@@ -1,0 +1,97 @@
+"""Which instances a process uses, where it does not decide itself; and who may change them."""
+
+import asyncio
+from types import SimpleNamespace
+
+import pytest
+
+from kairos.config import EngineSettings
+from kairos.errors import WaitedTooLong
+from kairos.events import Dispatch, Refuse
+from kairos.live.engines import fleet
+from kairos.live.engines.fleet import Fleet
+from kairos.live.engines.monitor import Monitor
+from kairos.live.frontend.admin import build_admin
+from kairos.live.proxy.engine import HttpEngine
+from tests.support import build
+
+HERE, THERE = EngineSettings(url="http://here:1"), EngineSettings(url="http://there:2")
+
+
+@pytest.fixture
+def engine():
+    return HttpEngine()
+
+
+@pytest.fixture
+async def standby(engine, monkeypatch):
+    """The instances of a process through which calls go on which others decide."""
+    monkeypatch.setattr(fleet, "LOOK_S", 0.001)
+    balancer = build.balancer()
+    made = Fleet(Monitor(lambda _: None), engine, lambda: balancer)
+    made.follow([HERE, THERE])
+    task = asyncio.create_task(made.run())
+    yield made
+    task.cancel()
+    await asyncio.wait([task])
+
+
+async def until(condition):
+    async with asyncio.timeout(5):
+        while not condition():
+            await asyncio.sleep(0.001)
+
+
+async def test_where_others_decide_the_calls_that_go_through_this_process_are_waited_for(
+    standby, engine
+):
+    going, waiting, refused = [engine.expect(name) for name in ("going", "waiting", "refused")]
+    engine.dispatch(Dispatch("going", "here:1"))
+    engine.expect("left").cancel()  # its client did, and it is forgotten in a moment
+    engine.refuse(Refuse("refused", None, "waited_too_long"))
+    assert standby.drain("here:1").running == 1
+    assert standby.drain("there:2").running == 0
+    await until(lambda: [each.id for each in standby.views()] == ["here:1"])
+    assert list(engine.upstreams) == ["here:1"]
+    await asyncio.sleep(0.01)
+    assert standby.draining() == {"here:1": 1}
+
+    engine.forget("going")
+    await until(lambda: standby.views() == [])
+    assert engine.upstreams == {}
+    assert (await going).instance_id == "here:1"
+    assert not waiting.done()
+    with pytest.raises(WaitedTooLong):
+        await refused
+
+
+def routes(app):
+    return {
+        (method, route.path)
+        for route in app.routes
+        for method in route.methods
+        if "instances" in route.path
+    }
+
+
+async def test_where_metrics_are_asked_for_instances_can_be_seen_but_not_changed(standby):
+    brain, monitor = SimpleNamespace(decides=True), Monitor(lambda _: None)
+    seen = {("GET", "/admin/instances")}
+    changed = {("POST", "/admin/instances"), ("DELETE", "/admin/instances/{instance_id}")}
+    assert routes(build_admin(brain, monitor, standby)) == seen | changed
+    assert routes(build_admin(brain, monitor, standby, bytes)) == seen
+
+
+async def test_a_process_goes_on_with_the_instances_that_one_before_it_had(standby):
+    added = EngineSettings(url="http://added:3")
+    standby.restore([HERE, added], ["added:3"])  # the other one was removed by hand
+    states = {each.id: each.state for each in standby.views()}
+    assert states == {"here:1": "not_in_use", "there:2": "draining", "added:3": "draining"}
+
+
+async def test_whoever_listens_hears_which_instances_there_are_and_which_drain(engine):
+    heard = []
+    made = Fleet(Monitor(lambda _: None), engine, build.balancer, lambda *each: heard.append(each))
+    made.follow([HERE, THERE])
+    made.drain("here:1")
+    assert heard == [((HERE,), ()), ((HERE, THERE), ()), ((HERE, THERE), ("here:1",))]

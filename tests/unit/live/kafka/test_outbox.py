@@ -1,0 +1,267 @@
+"""Group commit, without a cluster: what is sent, what is sent again, and what never is."""
+
+import asyncio
+import itertools
+
+import pytest
+
+from kairos.errors import Unavailable
+from kairos.live.kafka import outbox as module
+from kairos.live.kafka.items import Assigned, ReceivedMessage
+from kairos.live.kafka.outbox import HandledMessage, Outbox
+from kairos.live.kafka.share import Share
+from kairos.live.kafka.transactions import NotSent
+from kairos.ports import Message
+
+WHERE = ("t", 0)
+
+
+class World:
+    """The cluster as the outbox sees it, and one partition of ten messages in its hands."""
+
+    def __init__(self):
+        self.shares = {WHERE: Share(Assigned(*WHERE, 0, ""))}
+        self.share = self.shares[WHERE]
+        self.received = [ReceivedMessage(*WHERE, n, 0, f"{n}", b"", {}) for n in range(10)]
+        for each in self.received:
+            self.share.add(each)
+        assert list(self.share.begin()) == self.received
+        self.sent = []  # transactions that took place: the values, and the state
+        self.commits = []  # of offsets alone
+        self.known = {}
+        self.answers = itertools.repeat(None)
+        self.before_answer = lambda: None
+        self.rooms = []  # what is held when there is room for more
+        self.outbox = Outbox(self, self, self.shares, self.bury, self.note_room)
+
+    def bury(self, share, received, reason):
+        letter = Message(key="k", value=f"dead {received.offset}: {reason}".encode())
+        return HandledMessage(share, received, [("dead", letter)], is_dead=True)
+
+    def note_room(self):
+        self.rooms.append(self.outbox.held_bytes + self.share.held_bytes)
+
+    def finish(self, *offsets):
+        for n in offsets:
+            self.outbox.add(
+                HandledMessage(
+                    self.share,
+                    self.received[n],
+                    [("out", Message(key="k", value=f"{n}".encode()))],
+                )
+            )
+
+    # Subscription
+
+    def group_metadata(self):
+        return "metadata"
+
+    async def commit(self, offsets):
+        answer = next(self.answers)
+        if answer is not None:
+            raise answer
+        self.commits.append(offsets[WHERE])
+        self.known = dict(offsets)
+
+    async def committed(self, partitions):
+        return {where: state for where, state in self.known.items() if where in partitions}
+
+    # Transactions
+
+    async def perform(self, outgoing, offsets, group_metadata):
+        await asyncio.sleep(0)
+        self.before_answer()
+        answer = next(self.answers)
+        if answer is not None:
+            raise answer
+        self.take_place(outgoing, offsets)
+
+    def take_place(self, outgoing, offsets):
+        self.sent.append(([m.value.decode() for _, m in outgoing], offsets.get(WHERE)))
+        self.known = dict(offsets)
+
+    async def run(self):
+        self.outbox.close()
+        async with asyncio.timeout(5):
+            await self.outbox.run()
+
+
+@pytest.fixture
+async def world():
+    return World()
+
+
+async def until(condition):
+    async with asyncio.timeout(5):
+        while not condition():
+            await asyncio.sleep(0.01)
+
+
+async def running(world):
+    task = asyncio.create_task(world.outbox.run())
+    await asyncio.sleep(0)
+    return task
+
+
+async def test_what_was_finished_goes_out_together_with_how_far_the_group_has_got(world):
+    world.finish(0, 2)
+    await world.run()
+    [(values, (position, metadata))] = world.sent
+    assert values == ["0", "2"]
+    assert position == 1
+    assert metadata
+    assert world.outbox.held_bytes == 0
+
+
+async def test_what_finishes_while_a_transaction_runs_goes_out_with_the_next(world):
+    def finish_more():
+        world.before_answer = lambda: None
+        world.finish(1, 2, 3)
+
+    world.before_answer = finish_more
+    task = await running(world)
+    world.finish(0)
+    await until(lambda: len(world.sent) == 2)
+    task.cancel()
+    assert [values for values, _ in world.sent] == [["0"], ["1", "2", "3"]]
+
+
+async def test_what_did_not_go_out_is_sent_again_with_nothing_lost(world):
+    world.answers = iter([NotSent("aborted", {}), NotSent("aborted", {}), None, None])
+    task = await running(world)
+    world.finish(0, 1)
+    await until(lambda: world.sent)
+    task.cancel()
+    assert world.sent == [(["0", "1"], (2, ""))]
+
+
+async def test_what_took_place_although_the_answer_was_lost_is_not_sent_again(world):
+    def lose_the_answer():
+        world.take_place([("out", Message(key="k", value=b"0"))], {WHERE: (1, "")})
+        world.before_answer = lambda: None
+
+    world.before_answer = lose_the_answer
+    world.answers = iter([NotSent("no answer", {}), None, None])
+    task = await running(world)
+    world.finish(0)
+    await until(lambda: world.sent)
+    await asyncio.sleep(0.2)
+    world.finish(1)
+    await until(lambda: len(world.sent) == 2)
+    task.cancel()
+    assert [values for values, _ in world.sent] == [["0"], ["1"]]
+
+
+async def test_what_is_of_a_partition_that_was_lost_does_not_go_out(world):
+    def lose():
+        world.share.is_lost = True
+        del world.shares[WHERE]
+
+    world.before_answer = lose
+    world.answers = itertools.chain([NotSent("fenced", {})], itertools.repeat(None))
+    task = await running(world)
+    world.finish(0, 1)
+    await until(lambda: WHERE not in world.shares)
+    await asyncio.sleep(0.3)
+    task.cancel()
+    assert world.sent == []
+    world.finish(2)
+    await world.run()
+    assert world.sent == []
+
+
+async def test_what_is_lost_while_it_is_looked_up_what_took_place_does_not_go_out(world):
+    async def lose(partitions):
+        world.share.is_lost = True
+        del world.shares[WHERE]
+        return {}
+
+    world.committed = lose
+    world.answers = itertools.chain([NotSent("aborted", {})], itertools.repeat(None))
+    task = await running(world)
+    world.finish(0)
+    await until(lambda: not world.shares)
+    await asyncio.sleep(0.05)
+    task.cancel()
+    assert world.sent == []
+
+
+async def test_what_may_have_taken_place_is_not_sent_again_without_knowing(world):
+    async def say_nothing(partitions):
+        world.outbox.close()
+        raise Unavailable("not now")
+
+    world.committed = say_nothing
+    world.answers = itertools.chain([NotSent("no answer", {})], itertools.repeat(None))
+    world.finish(0)
+    async with asyncio.timeout(5):
+        await world.outbox.run()
+    assert world.sent == world.commits == []
+
+
+async def test_nothing_is_committed_of_what_could_not_be_sent_in_the_end(world):
+    world.answers = itertools.chain([NotSent("away", {})], itertools.repeat(None))
+    world.finish(0)
+    world.outbox.add(HandledMessage(world.share, world.received[1], ()))
+    await world.run()
+    assert world.sent == []
+    assert world.commits == []
+
+
+async def test_a_message_whose_consequences_are_refused_for_good_is_buried_and_others_go_out(world):
+    world.answers = iter([NotSent("refused", {1: "no such topic"}), None, None])
+    task = await running(world)
+    world.finish(0, 1, 2)
+    await until(lambda: world.sent)
+    task.cancel()
+    assert world.sent == [(["0", "dead 1: no such topic", "2"], (3, ""))]
+
+
+async def test_dead_letters_that_are_refused_for_good_are_an_error_and_not_a_loss(world):
+    world.answers = itertools.repeat(NotSent("refused", {0: "no such topic"}))
+    task = await running(world)
+    world.finish(0)
+    with pytest.raises(Unavailable, match="does not take dead letters: no such topic"):
+        async with asyncio.timeout(5):
+            await task
+    assert world.sent == world.commits == []
+
+
+async def test_offsets_alone_are_committed_now_and_then_and_in_the_end(world, monkeypatch):
+    monkeypatch.setattr(module, "_COMMIT_S", 0.2)
+    task = await running(world)
+    for n in range(5):
+        world.outbox.add(HandledMessage(world.share, world.received[n], ()))
+        await asyncio.sleep(0.01)
+    await until(lambda: len(world.commits) == 2)
+    assert world.commits == [(1, ""), (5, "")]
+    world.outbox.add(HandledMessage(world.share, world.received[5], ()))
+    world.outbox.close()
+    await task
+    assert world.commits == [(1, ""), (5, ""), (6, "")]
+    assert world.sent == []
+
+
+async def test_a_commit_that_was_not_taken_is_made_later(world, monkeypatch):
+    monkeypatch.setattr(module, "_COMMIT_S", 0.05)
+    world.answers = itertools.chain([Unavailable("later")], itertools.repeat(None))
+    task = await running(world)
+    world.outbox.add(HandledMessage(world.share, world.received[0], ()))
+    await until(lambda: world.commits)
+    task.cancel()
+    assert world.commits == [(1, "")]
+
+
+async def test_there_is_room_for_more_as_soon_as_what_was_finished_is_taken(world):
+    await running(world)
+    world.finish(0)
+    before = world.outbox.held_bytes + world.share.held_bytes
+    await until(lambda: world.sent)
+    assert world.rooms[0] < before
+
+
+async def test_a_batch_is_bounded(world, monkeypatch):
+    monkeypatch.setattr(module, "_BATCH", 3)
+    world.finish(*range(10))
+    await world.run()
+    assert [len(values) for values, _ in world.sent] == [3, 3, 3, 1]

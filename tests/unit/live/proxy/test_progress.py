@@ -1,0 +1,88 @@
+"""How far streamed answers are is told once a second."""
+
+import asyncio
+
+import pytest
+
+from kairos.events import Progressed
+from kairos.live.pool.cluster_control import ClusterControl
+from kairos.live.proxy import progress as module
+from kairos.live.proxy.engine import HttpEngine
+from kairos.live.proxy.progress import progress, tell_progress
+from kairos.live.proxy.sse import SseReader
+
+
+def stream(tokens):
+    reader = SseReader(drop_usage_chunk=False)
+    for _ in range(tokens):
+        reader.feed(b'data: {"choices":[{"delta":{"content":"x"}}]}\n\n')
+    return reader
+
+
+@pytest.fixture
+def engine():
+    engine = HttpEngine([])
+    engine.streams = {f"r{tokens}": stream(tokens) for tokens in (3, 0, 5)}
+    return engine
+
+
+def test_answers_that_have_begun_are_told_in_one_fact(engine):
+    assert progress(engine) == Progressed({"r3": 3, "r5": 5})
+
+
+def test_where_none_has_begun_nothing_is_told():
+    engine = HttpEngine([])
+    assert progress(engine) is None
+    engine.streams["r"] = stream(0)
+    assert progress(engine) is None
+
+
+def test_no_more_than_a_bound_is_told(engine, monkeypatch):
+    monkeypatch.setattr(module, "CALLS_TOLD", 1)
+
+    assert progress(engine) == Progressed({"r3": 3})
+
+
+def test_what_has_ended_is_not_told_of(engine):
+    engine.forget("r3")
+
+    assert progress(engine) == Progressed({"r5": 5})
+
+
+async def test_it_is_told_again_and_again(engine, monkeypatch):
+    monkeypatch.setattr(module, "INTERVAL_S", 0)
+    told = asyncio.Queue()
+    telling = asyncio.create_task(tell_progress(engine, told.put_nowait))
+
+    assert await told.get() == Progressed({"r3": 3, "r5": 5})
+    engine.streams["r5"].feed(b'data: {"choices":[{"delta":{"content":"x"}}]}\n\n')
+    while (fact := await told.get()).completion_tokens["r5"] == 5:
+        pass
+    assert fact == Progressed({"r3": 3, "r5": 6})
+    telling.cancel()
+    await asyncio.wait([telling])
+
+
+class InAPool:
+    """A performer that keeps what it is told, and a member that waits."""
+
+    def __init__(self):
+        self.told = asyncio.Queue()
+        self.feed = self.told.put_nowait
+
+    async def run(self):
+        await asyncio.Event().wait()
+
+
+async def test_a_process_of_a_pool_tells_it_to_whoever_decides(engine, monkeypatch):
+    monkeypatch.setattr(module, "INTERVAL_S", 0)
+    process = InAPool()
+    running = [
+        asyncio.create_task(each) for each in ClusterControl(engine, process, process).background()
+    ]
+
+    async with asyncio.timeout(5):
+        assert await process.told.get() == Progressed({"r3": 3, "r5": 5})
+    for each in running:
+        each.cancel()
+    await asyncio.wait(running)

@@ -1,0 +1,300 @@
+"""The HTTP client for engines, before servers that answer byte by byte what a test says."""
+
+import asyncio
+import contextlib
+
+import pytest
+from yarl import URL
+
+from kairos.live.proxy import upstream
+from kairos.live.proxy.engine_answer import (
+    ConnectionBroke,
+    EngineAnswer,
+    EngineRefused,
+    Limit,
+    NothingCame,
+)
+from kairos.live.proxy.upstream import Connections
+
+WHOLE = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: 4\r\n\r\n{}\r\n"
+CHUNKED = (
+    b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n5\r\nfirst\r\n6\r\nsecond\r\n0\r\n\r\n"
+)
+STARTED = CHUNKED[: CHUNKED.index(b"6\r\n")]  # with its first chunk
+LENGTH = b"Content-Length:"
+LIMIT = Limit(5.0)
+
+
+class Engine:
+    """Answers each request with the next of `answers`: pieces, written apart. None: it closes."""
+
+    def __init__(self, *answers: list[bytes | None]) -> None:
+        self.answers = list(answers)
+        self.requests: list[bytes] = []
+        self.connections = self.closed = 0
+        self.tasks: list[asyncio.Task[None]] = []
+
+    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.connections += 1
+        self.tasks.append(asyncio.current_task())
+        try:
+            while self.answers and (head := await reader.readuntil(b"\r\n\r\n")):
+                told = [each for each in head.split(b"\r\n") if each.startswith(LENGTH)]
+                length = int(told[0].removeprefix(LENGTH)) if told else 0
+                self.requests.append(head + await reader.readexactly(length))
+                for piece in self.answers.pop(0):
+                    if piece is None:
+                        return
+                    writer.write(piece)
+                    await writer.drain()
+                    await asyncio.sleep(0)
+            await reader.read()
+        except (ConnectionError, asyncio.IncompleteReadError, asyncio.CancelledError):
+            pass
+        finally:
+            self.closed += 1
+            writer.close()
+
+
+@contextlib.asynccontextmanager
+async def before(*answers):
+    engine = Engine(*answers)
+    server = await asyncio.start_server(engine.serve, "127.0.0.1", 0)
+    port = server.sockets[0].getsockname()[1]
+    connections = Connections()
+    try:
+        yield engine, connections, URL(f"http://127.0.0.1:{port}/v1/chat")
+    finally:
+        connections.close()
+        server.close()
+        for each in engine.tasks:
+            each.cancel()
+        await asyncio.gather(*engine.tasks, return_exceptions=True)
+
+
+async def send(
+    connections, url, body=b"{}", headers=(), limit=LIMIT, method="POST"
+) -> EngineAnswer:
+    return await connections.send(method, url, headers, body, limit)
+
+
+async def all_of(answer: EngineAnswer) -> bytes:
+    found = b""
+    while data := await answer.readany():
+        found += data
+    answer.release()
+    return found
+
+
+async def test_what_is_sent_is_plain_http_with_the_length_of_its_body():
+    async with before([WHOLE]) as (engine, connections, url):
+        answer = await send(connections, url, b"body", [(b"X-Name", b"value")])
+        assert (answer.status, answer.content_type) == (200, "application/json")
+        assert await all_of(answer) == b"{}\r\n"
+        head, _, body = engine.requests[0].partition(b"\r\n\r\n")
+        assert head.split(b"\r\n") == [
+            b"POST /v1/chat HTTP/1.1",
+            b"Host: 127.0.0.1:%d" % url.port,
+            b"X-Name: value",
+            b"Content-Length: 4",
+        ]
+        assert body == b"body"
+
+
+@pytest.mark.parametrize("whole", [WHOLE, CHUNKED])
+async def test_an_answer_may_be_cut_anywhere(whole):
+    expected = b"{}\r\n" if whole is WHOLE else b"firstsecond"
+    for at in range(1, len(whole)):
+        async with before([whole[:at], whole[at:]]) as (_, connections, url):
+            assert await all_of(await send(connections, url)) == expected
+
+
+async def test_a_connection_serves_one_call_after_the_other():
+    async with before([WHOLE], [CHUNKED], [WHOLE]) as (engine, connections, url):
+        for _ in range(3):
+            await all_of(await send(connections, url))
+        assert engine.connections == 1
+
+
+async def test_calls_at_once_have_connections_of_their_own():
+    async with before([WHOLE], [WHOLE]) as (engine, connections, url):
+        first, second = await send(connections, url), await send(connections, url)
+        await all_of(first)
+        await all_of(second)
+        assert engine.connections == 2
+
+
+async def test_what_is_not_read_to_its_end_is_not_used_again():
+    async with before([STARTED], [WHOLE]) as (engine, connections, url):
+        answer = await send(connections, url)
+        answer.release()
+        await all_of(await send(connections, url))
+        assert engine.connections == 2
+
+
+async def test_an_answer_without_a_length_ends_with_its_connection():
+    answer = b"HTTP/1.1 200 OK\r\n\r\nto the end"
+    async with before([answer, None], [WHOLE]) as (engine, connections, url):
+        assert await all_of(await send(connections, url)) == b"to the end"
+        await all_of(await send(connections, url))
+        assert engine.connections == 2
+
+
+@pytest.mark.parametrize("part", [WHOLE[:-1], CHUNKED[:-7], WHOLE[:20]])
+async def test_an_answer_that_breaks_off_is_an_error(part):
+    async with before([part, None]) as (_, connections, url):
+        with pytest.raises(ConnectionBroke):
+            await all_of(await send(connections, url))
+
+
+async def test_interim_answers_are_passed_over():
+    interim = b"HTTP/1.1 103 Early Hints\r\nlink: a\r\n\r\n"
+    async with before([interim, WHOLE]) as (_, connections, url):
+        answer = await send(connections, url)
+        assert answer.status == 200
+        assert [name for name, _ in answer.raw_headers] == [b"Content-Type", b"Content-Length"]
+        await all_of(answer)
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        b"nonsense\r\n\r\n",
+        b"HTTP/1.1 101 Switching Protocols\r\nupgrade: x\r\nconnection: upgrade\r\n\r\n",
+        b"HTTP/1.1 200 OK\r\n" + b"a: %b\r\n" % (b"b" * 1000) * 70 + b"\r\n",
+        b"HTTP/1.1 200 OK\r\ncontent-length: 1\r\ncontent-length: 2\r\n\r\nab",
+    ],
+    ids=["no HTTP", "another protocol", "endless headers", "two lengths"],
+)
+async def test_what_is_no_answer_is_an_error(answer):
+    async with before([answer]) as (_, connections, url):
+        with pytest.raises(ConnectionBroke):
+            await all_of(await send(connections, url))
+
+
+async def test_what_answers_twice_is_not_used_again():
+    async with before([WHOLE + WHOLE], [WHOLE]) as (engine, connections, url):
+        with contextlib.suppress(ConnectionBroke):
+            assert await all_of(await send(connections, url)) == b"{}\r\n"
+        await all_of(await send(connections, url))
+        assert engine.connections == 2
+
+
+async def test_an_engine_that_is_silent_is_waited_for_as_long_as_is_said():
+    async with before([STARTED]) as (engine, connections, url):
+        answer = await send(connections, url, limit=Limit(0.1))
+        assert await answer.readany()
+        with pytest.raises(NothingCame):
+            await answer.readany()
+        while not engine.closed:
+            await asyncio.sleep(0.01)
+
+
+async def test_an_answer_as_a_whole_has_its_time_however_much_comes():
+    drip = [STARTED, *[b"1\r\na\r\n"] * 10_000]
+    async with before(drip) as (_, connections, url):
+        answer = await send(connections, url, limit=Limit(5.0, 0.2))
+
+        async def read():
+            while await answer.readany():
+                await asyncio.sleep(0.02)
+
+        with pytest.raises(NothingCame):
+            await read()
+
+
+async def test_nothing_listens():
+    async with before() as (_, _, url):
+        pass
+    with pytest.raises(EngineRefused):
+        await send(Connections(), url)
+
+
+async def test_whoever_stops_waiting_is_seen_to_leave():
+    async with before([b"HTTP/1.1 200 OK\r\n"]) as (engine, connections, url):
+        waiting = asyncio.create_task(send(connections, url))
+        while not engine.requests:
+            await asyncio.sleep(0.01)
+        waiting.cancel()
+        while not engine.closed:
+            await asyncio.sleep(0.01)
+
+
+async def test_what_waits_too_long_for_its_next_call_is_closed(monkeypatch):
+    monkeypatch.setattr(upstream, "KEEPALIVE_S", 0.05)
+    async with before([WHOLE], [WHOLE]) as (engine, connections, url):
+        await all_of(await send(connections, url))
+        while not engine.closed:
+            await asyncio.sleep(0.01)
+        await all_of(await send(connections, url))
+        assert engine.connections == 2
+
+
+async def test_only_what_may_be_repeated_is_sent_again_when_a_kept_connection_was_closed():
+    """Closed while it waited: it is seen as soon as the loop looks; until then it is used."""
+    for method, tries in (("GET", 1), ("POST", 0)):
+        async with before([WHOLE], [None], [WHOLE]) as (engine, connections, url):
+            await all_of(await send(connections, url, b"", method=method))
+            if tries:
+                await all_of(await send(connections, url, b"", method=method))
+                assert engine.connections == 2
+            else:
+                with pytest.raises(ConnectionBroke):
+                    await send(connections, url, b"", method=method)
+
+
+@pytest.mark.parametrize("value", [b"a\r\nb: c", b"a\nb", b"a\0"])
+async def test_no_header_can_become_two(value):
+    async with before([WHOLE]) as (engine, connections, url):
+        with pytest.raises(ValueError, match="line break"):
+            await send(connections, url, headers=[(b"x", value)])
+        assert not engine.connections
+
+
+async def test_a_large_body_that_nobody_reads_waits_at_the_engine():
+    size = 8 << 20
+    head = b"HTTP/1.1 200 OK\r\ncontent-length: %d\r\n\r\n" % size
+    async with before([head, *[b"x" * (1 << 20)] * 8]) as (_, connections, url):
+        answer = await send(connections, url)
+        await asyncio.sleep(0.2)
+        assert answer._held_bytes < 2 << 20
+        assert len(await all_of(answer)) == size
+
+
+async def test_a_stream_is_handed_on_as_it_comes_and_waits_for_who_is_slow():
+    async with before([STARTED, CHUNKED[len(STARTED) :]]) as (_, connections, url):
+        answer, found, drained = await send(connections, url), [], 0
+
+        async def drain():
+            nonlocal drained
+            drained += 1
+
+        def take(data):
+            found.append(data)
+            answer.progressed()
+            return False
+
+        await answer.pipe(take, drain)
+        answer.release()
+        assert b"".join(found) == b"firstsecond"
+        assert 1 <= drained <= len(found)
+
+
+async def test_what_takes_a_stream_may_fail_and_its_reader_hears_of_it():
+    async with before([STARTED, CHUNKED[len(STARTED) :]]) as (_, connections, url):
+        answer = await send(connections, url)
+
+        def take(_):
+            raise RuntimeError("no")
+
+        with pytest.raises(RuntimeError, match="no"):
+            await answer.pipe(take, lambda: asyncio.sleep(0))
+
+
+async def test_a_stream_that_brings_bytes_and_no_progress_is_given_up():
+    drip = [STARTED, *[b"1\r\na\r\n"] * 100_000]
+    async with before(drip) as (_, connections, url):
+        answer = await send(connections, url, limit=Limit(0.2))
+        with pytest.raises(NothingCame):
+            await answer.pipe(lambda _: True, lambda: asyncio.sleep(0))
+        answer.close()

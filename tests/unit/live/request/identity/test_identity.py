@@ -1,0 +1,393 @@
+"""Who makes a call, as its headers, its body, its URL and its key say."""
+
+import re
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kairos.errors import InvalidRequest
+from kairos.live.request.access import Caller
+from kairos.live.request.identity import aliases as aliases_module
+from kairos.live.request.identity.aliases import Aliases
+from kairos.live.request.identity.identity import Identity, identifier
+from kairos.live.request.identity.resolve import identity_of
+
+TRACE = "4bf92f3577b34da6a3ce929d0e0e4736"
+TRACEPARENT = f"00-{TRACE}-00f067aa0ba902b7-01".encode()
+VALID = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.:@/+=-]{0,127}")
+OURS = [b"x-kairos-workflow-id", b"x-kairos-app", b"x-kairos-agent", b"x-kairos-upstream"]
+ACME = Caller("acme")
+
+
+def identify(headers, told=None, route=None, caller=ACME, aliases=None):
+    return identity_of(headers, told or {}, route or {}, caller, aliases or Aliases())
+
+
+def said(headers, **options):
+    """Without who said it."""
+    identity = identify(headers, **options)
+    identity.sources.clear()
+    return identity
+
+
+def test_a_request_that_says_nothing_has_no_identity():
+    assert said({b"content-type": b"application/json"}) == Identity()
+
+
+def test_our_headers_say_everything():
+    headers = {
+        b"x-kairos-workflow-id": b"user/42:a=b+c@d.e-f_g",
+        b"x-kairos-app": b"qa",
+        b"x-kairos-agent": b"Router",
+        b"x-kairos-upstream": b"0",
+        b"x-kairos-started-at": b"1700000000000000",
+        b"x-kairos-parent-id": b"req-1",
+        b"x-kairos-attempt": b"2",
+    }
+
+    assert said(headers) == Identity(
+        workflow_id="user/42:a=b+c@d.e-f_g",
+        app="qa",
+        agent="Router",
+        upstream="0",
+        started_at=1_700_000_000_000_000,
+        parent_ids=("req-1",),
+        attempt=2,
+    )
+
+
+def test_baggage_says_it_too_with_spaces_properties_and_percent_signs():
+    baggage = (
+        b"userId=alice, kairos.workflow_id = w%2F1 ;ttl=3,kairos.app=qa;a;b=c,"
+        b"kairos.agent=Router,kairos.upstream=Plan%6Eer"
+    )
+
+    assert said({b"baggage": baggage}) == Identity(
+        workflow_id="w/1", app="qa", agent="Router", upstream="Planner"
+    )
+
+
+def test_the_genai_conventions_name_agent_and_conversation():
+    baggage = b"gen_ai.agent.name=Router,gen_ai.conversation.id=c1"
+
+    assert said({b"baggage": baggage}) == Identity(workflow_id="c1", agent="Router")
+
+
+@pytest.mark.parametrize(
+    "baggage",
+    [
+        b"kairos.agent=Ours,gen_ai.agent.name=Theirs",
+        b"gen_ai.agent.name=Theirs,kairos.agent=Ours",
+        b"kairos.agent=Ours,kairos.agent=Later",
+    ],
+)
+def test_in_baggage_our_own_name_wins_wherever_it_stands_and_the_first_of_two(baggage):
+    assert said({b"baggage": baggage}).agent == "Ours"
+
+
+def test_each_field_comes_from_the_highest_that_says_it():
+    headers = {
+        b"x-kairos-agent": b"FromHeader",
+        b"baggage": b"kairos.agent=FromBaggage,kairos.app=FromBaggage",
+        b"traceparent": TRACEPARENT,
+    }
+
+    assert said(headers) == Identity(workflow_id=TRACE, app="FromBaggage", agent="FromHeader")
+
+
+RUNGS = {  # highest first, and the headers by which each says who calls
+    "declared": {b"x-kairos-workflow-id": b"declared", b"x-kairos-agent": b"declared"},
+    "alias": {b"x-claude-code-session-id": b"alias", b"x-claude-code-agent-type": b"alias"},
+    "route": {},
+    "trace": {b"baggage": b"kairos.workflow_id=trace,kairos.agent=trace"},
+}
+
+
+@pytest.mark.parametrize("rungs", [list(RUNGS)[n:] for n in range(len(RUNGS))])
+def test_the_highest_rung_counts_and_is_kept_as_the_source(rungs):
+    headers = {name: value for rung in rungs for name, value in RUNGS[rung].items()}
+    route = {"workflow_id": "route", "agent": "route"} if "route" in rungs else {}
+
+    identity = identify(headers, route=route)
+
+    assert (identity.workflow_id, identity.agent) == (rungs[0], rungs[0])
+    assert identity.sources == {"workflow_id": rungs[0], "agent": rungs[0]}
+
+
+def test_what_nobody_said_has_no_source():
+    assert identify({b"x-kairos-app": b"qa"}).sources == {"app": "declared"}
+
+
+def test_a_key_for_one_app_says_the_app_where_nothing_higher_does():
+    billing = Caller("acme", "billing")
+
+    assert identify({}, caller=billing).sources == {"app": "route"}
+    assert identify({}, caller=billing).app == "billing"
+    assert identify({b"x-kairos-app": b"qa"}, caller=billing).app == "qa"
+    assert identify({}, caller=billing, route={"app": "sales"}).app == "sales"
+    assert identify({b"baggage": b"kairos.app=qa"}, caller=billing).app == "billing"
+
+
+SESSIONS = [
+    (b"x-dynamo-session-id", b"x-dynamo-parent-session-id"),
+    (b"thread-id", b"x-codex-parent-thread-id"),
+    (b"x-session-id", b"x-parent-session-id"),
+]
+
+
+@pytest.mark.parametrize(("session", "parent"), SESSIONS)
+def test_a_session_belongs_to_the_workflow_that_its_first_ancestor_began(session, parent):
+    aliases = Aliases()
+    headers = [
+        {session: b"root"},
+        {session: b"child", parent: b"root"},
+        {session: b"grandchild", parent: b"child"},
+        {session: b"grandchild"},
+        {session: b"other"},
+    ]
+
+    found = [said(each, aliases=aliases).workflow_id for each in headers]
+
+    assert found == ["root", "root", "root", "root", "other"]
+
+
+def test_a_session_of_a_parent_that_nobody_knows_belongs_to_that():
+    headers = {b"x-session-id": b"child", b"x-parent-session-id": b"root"}
+
+    assert said(headers).workflow_id == "root"
+
+
+def test_sessions_of_two_tenants_have_nothing_to_do_with_each_other():
+    aliases = Aliases()
+    said({b"x-session-id": b"b", b"x-parent-session-id": b"a"}, aliases=aliases)
+
+    assert said({b"x-session-id": b"b"}, aliases=aliases).workflow_id == "a"
+    other = said({b"x-session-id": b"b"}, aliases=aliases, caller=Caller("bell"))
+    assert other.workflow_id == "b"
+
+
+def test_of_the_sessions_that_are_remembered_the_one_not_heard_of_for_longest_goes(monkeypatch):
+    monkeypatch.setattr(aliases_module, "_MAX_SESSIONS", 2)
+    aliases = Aliases()
+    for child in (b"x", b"y", b"x", b"z"):
+        said({b"x-session-id": child, b"x-parent-session-id": b"root"}, aliases=aliases)
+
+    assert said({b"x-session-id": b"x"}, aliases=aliases).workflow_id == "root"
+    assert said({b"x-session-id": b"y"}, aliases=aliases).workflow_id == "y"
+
+
+def test_subagents_of_a_coding_agent_share_its_session_and_have_a_type():
+    main = {b"x-claude-code-session-id": b"s-1"}
+    explorer = {b"x-claude-code-agent-id": b"a91", b"x-claude-code-agent-type": b"Explore"}
+
+    assert said(main) == Identity(workflow_id="s-1")
+    assert said(main | explorer) == Identity(workflow_id="s-1", agent="Explore")
+
+
+@pytest.mark.parametrize(("final", "ends"), [(b"true", True), (b"True ", True), (b"false", False)])
+def test_the_last_request_of_a_first_session_ends_its_workflow(final, ends):
+    last = {b"x-dynamo-session-final": final}
+
+    assert said({b"x-dynamo-session-id": b"a"} | last).ends_workflow == ends
+    child = {b"x-dynamo-session-id": b"b", b"x-dynamo-parent-session-id": b"a"}
+    assert not said(child | last).ends_workflow
+    assert not said(last).ends_workflow
+    declared = {b"x-kairos-workflow-id": b"w", b"x-dynamo-session-id": b"a"}
+    assert not said(declared | last).ends_workflow
+
+
+def test_an_alias_that_is_no_identifier_is_ignored():
+    assert said({b"x-session-id": b"two words", b"thread-id": b""}) == Identity()
+
+
+BODY = {"user": b'"u 1"', "prompt_cache_key": b'"c-1"', "metadata": b'{"run": {"id": 7}, "x": []}'}
+TOLD = {name: msgspec.Raw(value) for name, value in BODY.items()}
+
+
+@pytest.mark.parametrize(
+    ("path", "workflow_id"),
+    [
+        ("prompt_cache_key", "c-1"),
+        ("metadata.run.id", "7"),
+        ("metadata.run", None),
+        ("metadata.x.id", None),
+        ("metadata.none", None),
+        ("user", None),
+    ],
+)
+def test_the_body_says_who_calls_where_the_settings_name_a_field(path, workflow_id):
+    identity = identify({}, told=TOLD, aliases=Aliases({"workflow_id": path}))
+
+    assert identity.workflow_id == workflow_id
+    assert identity.sources == ({} if workflow_id is None else {"workflow_id": "alias"})
+
+
+@pytest.mark.parametrize("value", [b"{", b"\xff", b"[" * 100_000, b'{"run": {"run": 1}}', b"null"])
+def test_a_body_field_that_is_something_else_is_ignored(value):
+    told = {"metadata": msgspec.Raw(value)}
+
+    assert said({}, told=told, aliases=Aliases({"agent": "metadata.run"})) == Identity()
+
+
+def test_without_settings_no_body_field_says_who_calls():
+    assert said({}, told=TOLD) == Identity()
+
+
+def test_a_workflow_named_in_baggage_wins_over_the_trace():
+    headers = {b"baggage": b"gen_ai.conversation.id=c1", b"traceparent": TRACEPARENT}
+
+    assert said(headers).workflow_id == "c1"
+
+
+@pytest.mark.parametrize(
+    "traceparent",
+    [
+        TRACEPARENT.upper(),
+        b"00-" + b"0" * 32 + b"-00f067aa0ba902b7-01",
+        f"00-{TRACE}-{'0' * 16}-01".encode(),
+        b"ff" + TRACEPARENT[2:],
+        TRACEPARENT[1:],
+        TRACEPARENT[:-1],
+        b" " + TRACEPARENT,
+        b"",
+        b"\xff" * 55,
+    ],
+)
+def test_a_traceparent_that_is_none_is_ignored(traceparent):
+    assert said({b"traceparent": traceparent}) == Identity()
+
+
+def test_baggage_values_that_are_no_identifiers_are_ignored():
+    baggage = b"kairos.agent=two words,kairos.app=,kairos.upstream,kairos.workflow_id=%00,=,;,,"
+
+    assert said({b"baggage": baggage}) == Identity()
+
+
+def test_a_valid_baggage_value_counts_although_an_invalid_one_came_first():
+    baggage = b"kairos.agent=two words,kairos.agent=Router"
+
+    assert said({b"baggage": baggage}).agent == "Router"
+
+
+def test_baggage_is_read_up_to_8192_bytes():
+    first, last = b"kairos.app=qa", b"kairos.agent=Router"
+    filler = b"x=" + b"y" * (8192 - len(first) - len(last) - 4)
+
+    whole = first + b"," + filler + b"," + last
+
+    assert len(whole) == 8192
+    assert said({b"baggage": whole}) == Identity(app="qa", agent="Router")
+
+
+def test_a_baggage_member_cut_short_by_the_limit_is_no_name():
+    first = b"kairos.app=qa,x="
+    last = b",kairos.agent=Router"
+    longer = first + b"y" * (8193 - len(first) - len(last)) + last
+
+    assert len(longer) == 8193
+    assert said({b"baggage": longer}) == Identity(app="qa")
+
+
+@pytest.mark.parametrize("header", OURS)
+@pytest.mark.parametrize(
+    "value", [b"", b"two words", b"-dash", b"a" * 129, b"caf\xc3\xa9", b"a\n", b"a\0", b"a,b"]
+)
+def test_a_header_of_ours_that_is_no_identifier_is_refused_by_name(header, value):
+    with pytest.raises(InvalidRequest, match=rf"^header {header.decode()} is no valid identifier"):
+        said({header: value})
+
+
+@pytest.mark.parametrize("value", [b"", b"-1", b"1.5", b"now", b"1" * 19, "\u0661".encode(), b" 1"])
+def test_a_start_that_is_no_instant_is_refused_by_name(value):
+    with pytest.raises(InvalidRequest, match=r"^header x-kairos-started-at must be whole micro"):
+        said({b"x-kairos-started-at": value})
+
+
+def test_the_longest_instant_is_read():
+    assert said({b"x-kairos-started-at": b"9" * 18}).started_at == 10**18 - 1
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (None, None),
+        (b"", None),
+        (b"a" * 128, "a" * 128),
+        (b"a" * 129, None),
+        (b"_x", "_x"),
+        (b".x", None),
+        (b"a\n", None),
+    ],
+)
+def test_an_identifier_is_1_to_128_plain_characters(value, text):
+    assert identifier(value) == text
+
+
+def test_a_call_that_joins_several_names_each_of_them_once():
+    headers = {b"x-kairos-parent-id": b"a-1, b-1,\tc-1,b-1"}
+
+    assert said(headers).parent_ids == ("a-1", "b-1", "c-1")
+
+
+def test_at_most_32_parents_are_named():
+    ids = [f"p{n}" for n in range(33)]
+
+    assert said({PARENT: ",".join(ids[:32]).encode()}).parent_ids == tuple(ids[:32])
+    with pytest.raises(InvalidRequest, match=r"^header x-kairos-parent-id names over 32 requests"):
+        said({PARENT: ",".join(ids).encode()})
+
+
+@pytest.mark.parametrize("value", [b"", b"a,", b",a", b"a,,b", b"two words", b"a;b", b"a" * 129])
+def test_parents_that_are_no_identifiers_are_refused_by_name(value):
+    with pytest.raises(InvalidRequest, match=r"^header x-kairos-parent-id is no valid identifier"):
+        said({PARENT: value})
+
+
+@pytest.mark.parametrize(("value", "attempt"), [(b"1", 1), (b"999", 999), (b"007", 7)])
+def test_an_attempt_is_a_number_from_1_to_999(value, attempt):
+    assert said({b"x-kairos-attempt": value}).attempt == attempt
+
+
+@pytest.mark.parametrize(
+    "value", [b"", b"0", b"1000", b"-1", b"1.0", b"one", b" 1", b"1" * 5000, "\u0661".encode()]
+)
+def test_an_attempt_that_is_none_is_refused_by_name(value):
+    with pytest.raises(InvalidRequest, match=r"^header x-kairos-attempt must be a number from 1"):
+        said({b"x-kairos-attempt": value})
+
+
+START, PARENT = b"x-kairos-started-at", b"x-kairos-parent-id"
+header_values = st.binary(max_size=140) | st.sampled_from([VALID.pattern, r"\d+"]).flatmap(
+    lambda pattern: st.from_regex(pattern, fullmatch=True).map(str.encode)
+)
+
+
+@given(st.dictionaries(st.sampled_from([*OURS, START]), header_values))
+def test_any_bytes_in_our_headers_give_what_they_say_or_are_refused(headers):
+    texts = {name: value.decode("latin-1") for name, value in headers.items()}
+    started_at = texts.pop(START, None)
+    names = all(VALID.fullmatch(text) for text in texts.values())
+
+    if names and (started_at is None or re.fullmatch(r"[0-9]{1,18}", started_at)):
+        fields = [texts.get(name) for name in OURS]
+        assert said(headers) == Identity(*fields, started_at and int(started_at))
+    else:
+        with pytest.raises(InvalidRequest, match=r"^header x-kairos-"):
+            said(headers)
+
+
+members = st.tuples(
+    st.sampled_from([b"kairos.agent", b"kairos.workflow_id", b"gen_ai.agent.name", b"other", b""]),
+    st.sampled_from([b"=", b" = ", b"", b";", b"=="]),
+    st.binary(max_size=20) | st.sampled_from([b"Router", b"%", b"%zz", b"%ff", b"%e2%82%ac"]),
+).map(b"".join)
+
+
+@given(st.binary(max_size=9000) | st.lists(members).map(b",".join), st.binary(max_size=60))
+def test_tracing_headers_of_any_bytes_give_identifiers_or_nothing(baggage, traceparent):
+    identity = said({b"baggage": baggage, b"traceparent": traceparent})
+
+    texts = [identity.workflow_id, identity.app, identity.agent, identity.upstream]
+    assert all(text is None or VALID.fullmatch(text) for text in texts)

@@ -1,0 +1,251 @@
+"""What is put off until somebody asks for it is found as if it had been done at once."""
+
+import gc
+import json
+import weakref
+from random import Random
+
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from kairos.live.request.identity import conversation, parts, passages, replies
+from kairos.live.request.identity.conversation import prompt_of, reply_of
+from kairos.live.request.identity.identity import Identity
+from kairos.live.request.identity.inference import Inference
+from kairos.live.request.identity.passages import passages_of
+from tests.unit.live.request.identity.test_inference import Run, Wire, said, words
+
+
+class Eager(Inference):
+    """Reads each answer when it comes, and remembers nothing of what it read for another call."""
+
+    def answered(self, asked, request_id, answer, *, streamed):
+        super().answered(asked, request_id, answer, streamed=streamed)
+        for replied in self._replies._by_number.values():
+            assert replied.reply is not None
+        self._parts._settle({})
+        self._parts._read.clear()
+        self._parts._read_bytes = 0
+        self._fingerprints._spelt.clear()
+
+
+class NamedRun(Run):
+    """One that says its workflow, and now and then who led to the call."""
+
+    def __init__(self, wire, random, vocabulary, name):
+        super().__init__(wire, random, vocabulary)
+        self.wire, self.known = self, {"workflow_id": name}
+        self.to = wire
+
+    def ask(self, messages):
+        known = dict(self.known)
+        if self.random.random() < 0.5:
+            known |= {"agent": "a", "upstream": "b"}
+        return self.to.ask(messages, **known)
+
+
+def play(inference, seed, texts):
+    """The identities of all calls."""
+    wire, random = Wire(), Random(seed)
+    wire.inference = inference
+    vocabulary = [words(random, random.choice([3, 30, 200])) for _ in range(texts)]
+    runs = [Run(wire, random, vocabulary) for _ in range(3)]
+    runs += [NamedRun(wire, random, vocabulary, f"wf-{n}") for n in range(2)]
+    for _ in range(40):
+        random.choice(runs).step()
+    return [call.identity for run in runs for call in run.calls]
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.integers(0, 1 << 30), st.sampled_from([4, 20, 500]))
+def test_what_is_put_off_is_found_as_if_it_had_been_done_at_once(seed, texts):
+    # Tool calls have ids of chance, the same ones in both.
+    assert play(Inference(), seed, texts) == play(Eager(), seed, texts)
+
+
+def test_an_answer_whose_workflow_is_said_is_read_when_a_call_comes_that_needs_it():
+    wire, random = Wire(), Random(7)
+    named = {"workflow_id": "wf", "agent": "planner", "upstream": "user"}
+    text = words(random)
+    first = wire.ask([said("user", "Plan.")], **named)
+    first.answer(text)
+    [replied] = wire.inference._replies._by_number.values()
+    assert isinstance(replied.said, replies.AnsweredCall)
+
+    wire.ask([said("user", f"Do: {text}")], **named)
+    assert isinstance(replied.said, replies.AnsweredCall), "that call said who led to it"
+
+    later = wire.ask([said("user", f"Do: {text}")], workflow_id="wf")
+    assert (later.identity.parent_ids, later.identity.upstream) == ((first.id,), "planner")
+    assert replied.said == reply_of(whole(text), streamed=False)
+
+
+def test_part_of_a_reply_that_nobody_read_yet_leads_to_the_call_that_comes_right_after():
+    wire, random = Wire(), Random(7)
+    texts = [words(random, 100) for _ in range(5)]
+    calls = [wire.ask([said("user", f"Plan {n}.")]) for n in range(5)]
+    for call, text in zip(calls, texts, strict=True):
+        call.answer(text)
+    assert len(wire.inference._parts._waiting) == 5
+
+    later = [wire.ask([said("user", f"Do: {text[100:400]}")]) for text in texts]
+
+    assert [each.workflow for each in later] == [each.id for each in calls]
+    assert not wire.inference._parts._waiting
+
+
+def test_answers_that_nobody_read_are_bounded_and_the_oldest_forgotten(monkeypatch):
+    monkeypatch.setattr(replies, "_MAX_UNREAD_BYTES", 3_000)
+    wire, random = Wire(), Random(7)
+    texts = [words(random, 100) for _ in range(20)]
+    named = {"workflow_id": "wf", "agent": "a", "upstream": "user"}
+    calls = [wire.ask([said("user", "Plan.")], **named) for _ in texts]
+    for call, text in zip(calls, texts, strict=True):
+        call.answer(text)
+
+    kept = wire.inference._replies
+    unread = [r for r in kept._by_number.values() if isinstance(r.said, replies.AnsweredCall)]
+    assert 0 < sum(len(r.said.content) for r in unread) <= kept._unread_bytes <= 3_000
+    assert len(kept) == 20
+    oldest, newest = (
+        wire.ask([said("user", f"Do: {texts[n]}")], workflow_id="wf") for n in (0, -1)
+    )
+    assert (oldest.identity.parent_ids, newest.identity.parent_ids) == ((), (calls[-1].id,))
+
+
+def test_what_waits_to_be_read_is_bounded_in_number_and_size(monkeypatch):
+    wire, random = Wire(), Random(7)
+    waiting = wire.inference._parts._waiting
+    for number in range(100):
+        call = wire.ask([said("user", f"{number}")], tenant=f"t-{number}")
+        call.answer(words(random))
+        waiting = wire.inference._parts._waiting
+        assert len(waiting) < parts._MAX_WAITING
+    talk = [said("user", "x" * 3_000)]
+    monkeypatch.setattr(parts, "_MAX_WAITING_BYTES", 5_000)
+    for call in [wire.ask(talk) for _ in range(5)]:
+        call.answer("Yes.")
+        assert wire.inference._parts._waiting_bytes < 5_000
+
+
+def test_passages_that_were_read_are_bounded_in_size_and_found_again_where_forgotten(monkeypatch):
+    monkeypatch.setattr(parts, "_MAX_READ_BYTES", 4_000)
+    wire, random = Wire(), Random(7)
+    for _ in range(20):
+        planner = wire.ask([said("user", words(random, 100))])
+        text = words(random, 100)
+        planner.answer(text)
+        worker = wire.ask([said("user", f"Do: {text[50:500]}")])
+        assert worker.workflow == planner.id
+        kept = wire.inference._parts
+        sizes = [hashes.nbytes + parts._ENTRY_BYTES for hashes in kept._read.values()]
+        assert 0 < sum(sizes) == kept._read_bytes <= 4_000
+
+
+texts_of_bytes = st.lists(st.binary(max_size=400), max_size=6)
+
+
+@given(texts_of_bytes)
+def test_texts_have_the_same_passages_read_together_as_one_by_one(texts):
+    together = [each.tolist() for each in passages_of(texts)]
+    assert together == [passages_of([each])[0].tolist() for each in texts]
+
+
+@given(st.binary(max_size=500), st.binary(max_size=40), st.binary(max_size=40))
+def test_a_text_has_its_passages_wherever_it_stands(text, before, after):
+    [inside] = passages_of([text])
+    [outside] = passages_of([before + text + after])
+    assert set(inside.tolist()) <= set(outside.tolist())
+
+
+@given(st.lists(st.integers(0, 3 * passages.TEXT_BYTES), max_size=4), st.integers(0, 99))
+@settings(max_examples=20, deadline=None)
+def test_texts_of_any_length_are_read_and_about_one_window_in_eight_counts(sizes, seed):
+    random = Random(seed)
+    for size, found in zip(
+        sizes, passages_of([random.randbytes(size) for size in sizes]), strict=True
+    ):
+        windows = max(0, min(size, passages.TEXT_BYTES) - passages.WINDOW + 1)
+        assert abs(len(found) - windows / 8) <= 20 + windows / 40
+
+
+pieces = st.text(st.characters(codec="utf-8"), max_size=6) | st.sampled_from(
+    ['"', "\\", '\\"', '"content":"', "\n\ndata: ", '"},"finish_reason":null}]}', "é\u2028"]
+)
+
+
+def whole(text):
+    return json.dumps({"choices": [{"message": {"content": text}}]}).encode()
+
+
+def event(delta, end):
+    body = {"id": "c-1", "choices": [{"index": 0, "delta": delta, "finish_reason": None}]}
+    return b"data: " + json.dumps(body, separators=(",", ":")).encode() + end
+
+
+@given(
+    st.lists(
+        st.fixed_dictionaries({"content": pieces})
+        | st.fixed_dictionaries({"role": st.just("assistant"), "content": pieces})
+        | st.builds(
+            lambda text: {"tool_calls": [{"index": 0, "function": {"arguments": text}}]}, pieces
+        ),
+        max_size=12,
+    ),
+    st.sampled_from([b"\n\n", b"\r\n\r\n", b"\n\r\n"]),
+)
+@example(
+    [{"content": "", "role": "assistant"}, *2 * [{"role": "assistant", "content": "0"}]], b"\n\n"
+)
+def test_a_stream_is_read_as_if_each_of_its_events_were(deltas, end):
+    stream = b"".join(event(delta, end) for delta in deltas) + b"data: [DONE]" + end
+    read = reply_of(stream, streamed=True)
+    lines = [line[6:] for line in stream.splitlines() if line.startswith(b"data: {")]
+    text = "".join(json.loads(line)["choices"][0]["delta"].get("content", "") for line in lines)
+    assert read.text == text.strip()
+
+
+@pytest.mark.parametrize("pieces", [2, 16, 300])
+def test_events_that_differ_only_in_their_piece_of_the_answer_are_merged(pieces):
+    stream = b"".join(event({"content": f'"{n}\\'}, b"\n\n") for n in range(pieces))
+    assert conversation._merged(stream).count(b"data:") == 1
+    expected = "".join(f'"{n}\\' for n in range(pieces))
+    assert reply_of(stream, streamed=True).text == expected
+
+
+def test_a_message_is_known_by_what_was_spelt_and_a_prompt_by_its_text():
+    """A prompt that reads like a message as it is spelt is not taken for one."""
+    message = said("user", words(Random(7)))
+    as_message = conversation.conversation(prompt_of(json.dumps({"messages": [message]}).encode()))
+    text = json.dumps(message)
+    as_text = conversation.conversation(prompt_of(json.dumps({"prompt": text}).encode()))
+    assert as_message.parts_at([0]).keys().isdisjoint(as_text.parts_at([0]))
+    assert [*map(as_text.text_at, as_text.parts_at([0]).values())] == [text]
+
+
+def test_of_a_long_prompt_the_first_and_the_last_messages_are_read():
+    messages = [said("user", f"{n} " + "x" * 2_000) for n in range(100)]
+    talk = conversation.conversation(prompt_of(json.dumps({"messages": messages}).encode()))
+    system, *texts = map(talk.text_at, talk.parts().values())
+    numbers = [int(text.split()[0]) for text in texts]
+    assert system == ""
+    assert numbers == [*range(9), *range(91, 100)] or (numbers[0], numbers[-1]) == (0, 99)
+    assert 32_768 <= sum(map(len, texts)) <= 32_768 + 3 * 2_100
+
+
+def test_a_conversation_is_gone_when_nobody_holds_it():
+    """Not only when garbage is collected: it holds its body."""
+    talk = conversation.conversation(prompt_of(json.dumps({"prompt": "Hello."}).encode()))
+    talk.parts()
+    gone = weakref.finalize(talk, lambda: None)
+    gc.disable()
+    try:
+        del talk
+        assert not gone.alive
+    finally:
+        gc.enable()
+
+
+def test_nothing_known_of_a_body_that_says_nothing():
+    assert Inference().add(Identity(), prompt_of(b"{"), "acme") is None

@@ -1,0 +1,86 @@
+"""API keys and the tenants that they stand for."""
+
+from hashlib import sha256
+
+import pytest
+
+from kairos.config import KeySettings
+from kairos.errors import Unauthorized
+from kairos.live.request.access import Access, Caller
+
+KEY = "kai-8b1f0c"
+ACCESS = Access(
+    [
+        KeySettings(sha256=sha256(KEY.encode()).hexdigest(), tenant="acme"),
+        KeySettings(sha256=sha256(b"kai-other").hexdigest(), tenant="umbrella", app="billing"),
+    ]
+)
+
+
+@pytest.mark.parametrize("authorization", [None, b"", b"Bearer anything", b"Basic eDp5"])
+def test_without_keys_everybody_is_let_in_as_one_tenant(authorization):
+    assert Access([]).tenant(authorization) == "default"
+
+
+@pytest.mark.parametrize(
+    ("authorization", "tenant"),
+    [
+        (b"Bearer kai-8b1f0c", "acme"),
+        (b"bearer kai-8b1f0c", "acme"),
+        (b"BEARER  kai-8b1f0c ", "acme"),
+        (b"Bearer kai-other", "umbrella"),
+    ],
+)
+def test_a_key_lets_its_tenant_in(authorization, tenant):
+    assert ACCESS.tenant(authorization) == tenant
+
+
+def test_a_key_may_be_for_one_app():
+    assert ACCESS.caller(b"Bearer kai-other") == Caller("umbrella", "billing")
+    assert ACCESS.caller(b"Bearer kai-8b1f0c") == Caller("acme")
+
+
+@pytest.mark.parametrize(
+    "authorization", [None, b"", b"Bearer", b"Bearer ", b"kai-8b1f0c", b"Basic kai-8b1f0c", b"\xff"]
+)
+def test_a_request_without_a_bearer_token_is_told_to_send_one(authorization):
+    with pytest.raises(Unauthorized, match=r"^send an API key: 'Authorization: Bearer KEY'$"):
+        ACCESS.tenant(authorization)
+
+
+@pytest.mark.parametrize(
+    "token",
+    [
+        b"kai-8b1f0",
+        b"kai-8b1f0c x",
+        b"KAI-8B1F0C",
+        sha256(KEY.encode()).hexdigest().encode(),
+        b"acme",
+        b"\xff\xfe",
+        b"  ",
+    ],
+)
+def test_any_other_token_is_refused_and_not_repeated(token):
+    with pytest.raises(Unauthorized, match=r"^this API key is not known here$"):
+        ACCESS.tenant(b"Bearer " + token)
+
+
+def test_later_changes_of_the_callers_table_let_nobody_in():
+    keys = [KeySettings(sha256=sha256(b"one").hexdigest(), tenant="acme")]
+    access = Access(keys)
+    keys.append(KeySettings(sha256=sha256(b"two").hexdigest(), tenant="umbrella"))
+
+    with pytest.raises(Unauthorized):
+        access.tenant(b"Bearer two")
+
+
+def test_keys_can_be_changed_and_only_the_new_ones_count():
+    one, two = [
+        KeySettings(sha256=sha256(each).hexdigest(), tenant="acme") for each in (b"one", b"two")
+    ]
+    access = Access([one])
+    access.change([two])
+
+    assert access.tenant(b"Bearer two") == "acme"
+    with pytest.raises(Unauthorized):
+        access.tenant(b"Bearer one")

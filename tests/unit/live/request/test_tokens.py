@@ -1,0 +1,142 @@
+"""Prompts are estimated from bytes or by a tokenizer, and better with what engines count."""
+
+import asyncio
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kairos.live.request import tokens
+from kairos.live.request.body import Body
+from kairos.live.request.tokenizer import Tokenizers
+from kairos.live.request.tokens import PromptTokens
+
+
+def run(work):
+    return asyncio.run(work)
+
+
+@pytest.fixture
+def prompts():
+    return PromptTokens(Tokenizers({}))
+
+
+def estimate(prompts, expected, *, tenant="t", model="m", app="a", agent="g"):
+    body = Body(b"{}", model=model, prompt_tokens=expected)
+    return run(prompts.estimate(body, tenant, app, agent))
+
+
+def learn(prompts, expected, counted, **who):
+    prompts.learn(estimate(prompts, expected, **who), counted)
+
+
+def test_nothing_is_corrected_while_nothing_is_known(prompts):
+    assert estimate(prompts, 100).tokens == 100
+
+
+def test_after_one_reply_an_agents_prompts_are_corrected_by_it(prompts):
+    learn(prompts, 100, 150)
+
+    assert estimate(prompts, 100).tokens == 150
+    assert estimate(prompts, 1000).tokens == 1500
+
+
+def test_an_agent_that_is_not_known_goes_by_its_model_whosever_that_was(prompts):
+    learn(prompts, 100, 50, agent="one")
+
+    assert estimate(prompts, 100, agent="other").tokens == 50
+    assert estimate(prompts, 100, tenant="u", app=None, agent=None).tokens == 50
+    assert estimate(prompts, 100, model="n").tokens == 100
+
+
+@pytest.mark.parametrize("other", [{"tenant": "u"}, {"app": "b"}, {"agent": "h"}, {"model": "n"}])
+def test_each_tenants_apps_agents_and_models_are_learnt_apart(prompts, other):
+    for _ in range(3):
+        learn(prompts, 100, 200)
+        learn(prompts, 100, 50, **other)
+
+    assert estimate(prompts, 100).tokens == 200
+    assert estimate(prompts, 100, **other).tokens == 50
+
+
+def test_a_long_prompt_says_more_than_a_short_one(prompts):
+    learn(prompts, 10_000, 5_000)
+    learn(prompts, 10, 40)
+
+    assert estimate(prompts, 1000).tokens == pytest.approx(500, abs=10)
+
+
+def test_what_changes_is_followed(prompts):
+    for _ in range(50):
+        learn(prompts, 100, 100)
+    for _ in range(20):
+        learn(prompts, 100, 200)
+
+    assert 180 < estimate(prompts, 100).tokens < 200
+
+
+@pytest.mark.parametrize("absurd", [0, 1, 3, 10**6, 1 << 47])
+def test_a_count_that_cannot_be_is_left_out(prompts, absurd):
+    learn(prompts, 100, 120)
+    learn(prompts, 100, absurd)
+
+    assert estimate(prompts, 100).tokens == 120
+
+
+@given(st.lists(st.tuples(st.integers(1, 1 << 23), st.integers(0, 1 << 47)), max_size=20))
+def test_whatever_engines_tell_an_estimate_stays_within_reason(told):
+    prompts = PromptTokens(Tokenizers({}))
+    for expected, counted in told:
+        learn(prompts, expected, counted)
+
+    for expected in (1, 1000, 1 << 23):
+        assert 1 <= estimate(prompts, expected).tokens <= expected * 16 + 1024 < 10**9
+
+
+def test_prompts_that_came_as_tokens_are_exact_and_teach_nothing(prompts):
+    learn(prompts, 100, 150)
+    body = Body(b"{}", model="m", prompt_tokens=100, prompt_is_counted=True)
+    counted = run(prompts.estimate(body, "t", "a", "g"))
+    prompts.learn(counted, 900)
+
+    assert counted.tokens == 100
+    assert estimate(prompts, 100).tokens == 150
+
+
+def test_what_is_kept_is_bounded_and_what_is_longest_unused_goes_first(prompts, monkeypatch):
+    monkeypatch.setattr(tokens, "AGENTS", 2)
+    monkeypatch.setattr(tokens, "MODELS", 1)
+    learn(prompts, 100, 200, agent="one")
+    learn(prompts, 100, 300, agent="two")
+    learn(prompts, 100, 200, agent="one")
+    learn(prompts, 100, 400, agent="three", model="n")
+
+    assert estimate(prompts, 100, agent="one").tokens == 200
+    assert estimate(prompts, 100, agent="three", model="n").tokens == 400
+    assert estimate(prompts, 100, agent="two").tokens == 100  # nor is its model known any more
+
+
+class Counting:
+    """Stands in for a tokenizer: as many tokens as the body has messages, or no word."""
+
+    async def count(self, model, body):
+        return 10 * len(json.loads(body)) or None
+
+
+def test_a_tokenizers_count_lacks_what_the_template_adds():
+    prompts = PromptTokens(Counting())
+
+    def counted(messages):
+        body = Body(json.dumps(["x"] * messages).encode(), model="m", prompt_tokens=5)
+        return run(prompts.estimate(body, "t", "a", "g"))
+
+    assert counted(3).tokens == 30
+    for _ in range(30):
+        prompts.learn(counted(3), 37)
+        assert counted(3).tokens == 37
+    assert counted(100).tokens == 1007
+    # What a tokenizer did not count is estimated, and was not learnt of.
+    assert counted(0).tokens == 5
+    prompts.learn(counted(0), 10)
+    assert (counted(0).tokens, counted(3).tokens) == (10, 37)

@@ -1,0 +1,281 @@
+"""The decider and a worker's desk, without sockets: what one says is handed to the other."""
+
+import asyncio
+import os
+
+import msgspec
+import pytest
+
+from kairos.balancer import Balancer
+from kairos.dispatcher.placements import PLACEMENTS
+from kairos.errors import KairosError, UpstreamUnreachable
+from kairos.events import Arrived, Bounced, Cancelled, Failed, Finished, InstanceJoined
+from kairos.live.proxy.engine import HttpEngine
+from kairos.live.workers import fact_sink as desks
+from kairos.live.workers import journal as journals
+from kairos.live.workers.decider import LOST_S, Decider
+from kairos.live.workers.deciding import Elsewhere
+from kairos.live.workers.fact_sink import RemoteFactSink
+from kairos.live.workers.journal import Journal
+from kairos.live.workers.messages import Fact, FromWorker, Hello, InFlight, Orders
+from kairos.model import SECOND, Instance, Request
+from kairos.runtime import Runtime
+from kairos.scheduler.policies import POLICIES
+
+
+class Clock:
+    def __init__(self):
+        self.at = 1_000
+
+    def now(self):
+        return self.at
+
+
+class Wire:
+    """Stands for a `Link`: keeps what is sent."""
+
+    def __init__(self):
+        self.sent, self.problem = [], None
+
+    def send(self, payload):
+        self.sent.append(payload)
+
+    def abort(self, problem):
+        self.problem = problem
+
+
+class Deciding:
+    """A decider that decides for one instance of one slot."""
+
+    def __init__(self, files, clock):
+        self.decider = Decider(Journal(files), clock)
+        self.balancer = Balancer(POLICIES["fcfs"], PLACEMENTS["kairos"])
+        for record in self.decider.recall():
+            self.balancer.replay(record)
+        self.facts, self.troubles = [], []
+        runtime = Runtime(
+            self.balancer, Elsewhere(self.decider.opened), clock,
+            (self.decider, lambda record: self.facts.append(record.event)),
+        )  # fmt: skip
+        self.feed = runtime.feed
+        self.decider.begin(runtime.feed, self.troubles.append, lambda *_: None)
+
+    def open(self):
+        """As `Decider.link` does for a connection."""
+        wire, link = Wire(), self.decider.link()
+        link.send, link.abort = wire.send, wire.abort
+        return link, wire
+
+    def told(self, kind):
+        return [event for event in self.facts if isinstance(event, kind)]
+
+
+@pytest.fixture
+def clock():
+    return Clock()
+
+
+@pytest.fixture
+async def files():
+    made = journals.create()
+    yield made
+    await asyncio.sleep(0)
+    for each in made:
+        os.close(each)
+
+
+@pytest.fixture
+async def deciding(files, clock):
+    deciding = Deciding(files, clock)
+    limits = Instance(id="i", models=("tiny",), max_num_seqs=1)
+    deciding.feed(InstanceJoined(limits))
+    return deciding
+
+
+def request(name):
+    return Request(
+        id=name, workflow_id=name, model="tiny", workflow_started_at=1, arrived_at=1,
+        prompt_tokens=10, completion_tokens=10,
+    )  # fmt: skip
+
+
+def say(deciding, link, *messages):
+    deciding.decider._read(link, msgspec.msgpack.encode(list(messages)))
+
+
+async def ordered(wire):
+    """What a worker was told, since it was asked last."""
+    await asyncio.sleep(0)
+    orders = [msgspec.msgpack.decode(each, type=Orders) for each in wire.sent]
+    wire.sent.clear()
+    commands = [
+        (type(command).__name__, command.request_id, turn)
+        for each in orders
+        for command, turn in zip(each.commands, each.turns, strict=True)
+    ]
+    return commands, max((each.acknowledged for each in orders), default=0)
+
+
+async def test_a_call_is_sent_on_its_turn_and_the_fact_is_acknowledged(deciding):
+    link, wire = deciding.open()
+    say(deciding, link, Hello("w"), InFlight({}), Fact(1, Arrived(request("a")), 7))
+    assert await ordered(wire) == ([("Dispatch", "a", 7)], 1)
+
+
+async def test_a_refusal_at_arrival_comes_back_with_its_turn(deciding):
+    link, wire = deciding.open()
+    other = msgspec.structs.replace(request("a"), model="nope")
+    say(deciding, link, Hello("w"), Fact(1, Arrived(other), 3))
+    assert await ordered(wire) == ([("Declined", "a", 3)], 1)
+
+
+async def test_an_id_that_is_in_flight_at_another_worker_is_refused(deciding):
+    (one, _), (two, wire) = deciding.open(), deciding.open()
+    say(deciding, one, Hello("w"), Fact(1, Arrived(request("a")), 1))
+    say(deciding, two, Hello("v"), Fact(1, Arrived(request("a")), 2))
+    assert await ordered(wire) == ([("Declined", "a", 2)], 1)
+    say(deciding, two, Fact(2, Failed("a", "request_in_flight")))
+    assert deciding.told(Failed) == []  # the other one's goes on
+
+
+async def test_a_call_that_waits_again_has_a_new_turn(deciding):
+    link, wire = deciding.open()
+    say(deciding, link, Hello("w"), Fact(1, Arrived(request("a")), 1))
+    deciding.feed(InstanceJoined(Instance(id="j", models=("tiny",), max_num_seqs=1)))
+    await ordered(wire)
+    say(deciding, link, Fact(2, Bounced("a", "broke"), 2))
+    assert await ordered(wire) == ([("Dispatch", "a", 2)], 2)
+
+
+async def test_whoever_has_no_name_is_not_heard(deciding):
+    link, _ = deciding.open()
+    with pytest.raises(ValueError):
+        say(deciding, link, Fact(1, Arrived(request("a")), 1))
+
+
+async def test_a_worker_that_goes_loses_its_calls_once_and_their_room_is_others(deciding):
+    (one, _), (two, wire) = deciding.open(), deciding.open()
+    say(deciding, one, Hello("w"), Fact(1, Arrived(request("a")), 1))
+    say(deciding, two, Hello("v"), Fact(1, Arrived(request("b")), 1))
+    deciding.decider._gone(one)
+    assert deciding.told(Cancelled) == [Cancelled("a")]
+    assert (await ordered(wire))[0] == [("Dispatch", "b", 1)]
+
+
+async def test_the_next_decider_goes_on_with_the_queue_as_it_was(deciding, files, clock):
+    link, wire = deciding.open()
+    arrivals = [Fact(n, Arrived(request(f"call-{n}")), n) for n in range(1, 6)]
+    say(deciding, link, Hello("w"), *arrivals)
+    await ordered(wire)
+    successor = Deciding(files, clock)
+    assert successor.balancer.in_flight() == deciding.balancer.in_flight()
+    link, wire = successor.open()
+    # The last two were told, but not acknowledged; a sixth has come meanwhile.
+    missed = [*arrivals[3:], Fact(6, Arrived(request("call-6")), 6)]
+    turns = {f"call-{n}": n for n in range(1, 7)}
+    say(successor, link, Hello("w"), *missed, InFlight(turns))
+    assert len(successor.told(Arrived)) == 1
+    assert await ordered(wire) == ([("Dispatch", "call-1", 1)], 6)  # it may have missed that
+    for number in range(1, 6):
+        say(successor, link, Fact(6 + number, Finished(f"call-{number}")))
+    sent = (await ordered(wire))[0]
+    assert sent == [("Dispatch", f"call-{n}", n) for n in range(2, 7)]
+
+
+async def test_calls_of_a_worker_that_does_not_come_back_end(deciding, files, clock):
+    link, wire = deciding.open()
+    say(deciding, link, Hello("w"), Fact(1, Arrived(request("a")), 1))
+    await ordered(wire)
+    successor = Deciding(files, clock)
+    watching = asyncio.create_task(successor.decider.watch())
+    clock.at += int((LOST_S + 1) * SECOND)
+    async with asyncio.timeout(5):
+        while not successor.told(Cancelled):
+            await asyncio.sleep(0.01)
+    watching.cancel()
+    assert successor.told(Cancelled) == [Cancelled("a")]
+
+
+async def test_a_call_that_nobody_knows_any_more_is_answered(deciding):
+    link, wire = deciding.open()
+    say(deciding, link, Hello("w"), InFlight({"a": 4}))
+    assert (await ordered(wire))[0] == [("Declined", "a", 4)]
+
+
+@pytest.fixture
+def engine():
+    return HttpEngine()
+
+
+@pytest.fixture
+def desk(engine, clock, tmp_path):
+    return RemoteFactSink(tmp_path / "none", "w", engine, clock, max_wait_s=10)
+
+
+async def said(wire):
+    await asyncio.sleep(0)
+    told = [m for each in wire.sent for m in msgspec.msgpack.decode(each, type=list[FromWorker])]
+    wire.sent.clear()
+    return told
+
+
+def acknowledge(desk, number, *commands):
+    orders = Orders(number, tuple(c for c, _ in commands), tuple(t for _, t in commands))
+    desk._read(None, msgspec.msgpack.encode(orders))
+
+
+async def test_facts_that_are_not_safe_are_told_again_in_order_with_what_is_in_flight(desk, engine):
+    engine.expect("a")
+    desk.feed(Arrived(request("a")))  # nobody is there yet
+    wire = Wire()
+    desk._introduce(wire)
+    assert await said(wire) == [
+        Hello("w"), Fact(1, Arrived(request("a")), engine.turn("a")),
+        InFlight({"a": engine.turn("a")}),
+    ]  # fmt: skip
+    acknowledge(desk, 1)
+    engine.forget("a")
+    desk.feed(Finished("a"))
+    assert await said(wire) == [Fact(2, Finished("a"))]
+    desk._gone(wire)
+    desk._introduce(wire)
+    assert await said(wire) == [Hello("w"), Fact(2, Finished("a")), InFlight({})]
+
+
+async def test_trouble_is_told_before_the_fact_about_the_call(desk):
+    wire = Wire()
+    desk._introduce(wire)
+    await said(wire)
+    desk.hear_of(UpstreamUnreachable("i", "ClientError", refused=True))
+    desk.feed(Failed("a", "upstream_unreachable"))
+    assert [type(each).__name__ for each in await said(wire)] == ["Trouble", "Fact"]
+
+
+async def test_what_is_told_in_one_turn_of_the_loop_is_one_frame(desk):
+    wire = Wire()
+    desk._introduce(wire)
+    await said(wire)
+    for name in "abc":
+        desk.feed(Finished(name))
+    await asyncio.sleep(0)
+    assert len(wire.sent) == 1
+
+
+async def test_while_nobody_decides_a_bounded_number_of_facts_is_kept(desk, engine, monkeypatch):
+    monkeypatch.setattr(desks, "MAX_UNSAFE", 2)
+    for name in "ab":
+        engine.expect(name)
+        desk.feed(Arrived(request(name)))
+    engine.expect("c")
+    with pytest.raises(KairosError):
+        desk.feed(Arrived(request("c")))
+    desk.feed(Failed("a", "client"))  # that one has ended is never lost
+
+
+async def test_a_call_that_nobody_decides_on_ends_at_last(desk, engine, clock):
+    turn = engine.expect("a")
+    desk.feed(Arrived(request("a")))
+    clock.at += 41 * SECOND
+    desk._give_up()
+    with pytest.raises(KairosError):
+        await turn
