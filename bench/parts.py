@@ -84,7 +84,10 @@ MODULES = {
     "kairos.live.frontend.health": BESIDE,
 }
 # Of the brain: what looks for a place for a call, whatever fact it was that made room.
-CHOOSES = ("kairos.dispatcher.placements", "kairos.dispatcher.available", "kairos.dispatcher.slots")
+CHOOSES = (
+    *("kairos.dispatcher.placements", "kairos.dispatcher.available", "kairos.dispatcher.slots"),
+    "kairos.dispatcher.survival_packing",
+)
 _FACTS = {
     "Arrived": ARRIVAL,
     "Finished": END,

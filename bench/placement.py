@@ -83,9 +83,9 @@ Values = dict[str, list[dict[str, float]]]  # by name of the figure, of each rou
 def decide(pool: Pool, placement: Placement, request: Request, at: int) -> float:
     """What the balancer does once it is the request's turn; CPU time in us."""
     began = time.process_time_ns()
-    AvailableInstances(pool.ledger.serving(request.model), pool.ledger, placement, at).choose(
-        request
-    )
+    AvailableInstances(
+        pool.ledger.served.serving(request.model), pool.ledger, placement, at
+    ).choose(request)
     took_us = (time.process_time_ns() - began) / 1e3
     placement.forget_reservation()
     return took_us

@@ -108,7 +108,7 @@ class ProgramPlacement:
 
     def __init__(self, ledger: Ledger, programs: Programs) -> None:
         self._ledger, self._programs = ledger, programs
-        ledger.returns = programs
+        ledger.retention = programs
 
     def choose(
         self, request: Request, instances: Sequence[Instance], busy: Sequence[Instance], at: int

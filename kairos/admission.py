@@ -135,7 +135,7 @@ class Admission:
                     self._nowhere(request)
                     for model, queue in self._queues.by_model.items()
                     for request in stranded(
-                        queue.requests(), self._ledger.serving(model), self.tried
+                        queue.requests(), self._ledger.served.serving(model), self.tried
                     )
                 ]
             case Bounced(request_id=request_id):
@@ -153,7 +153,9 @@ class Admission:
         if request.deadline_at is None:
             return None
         profile, _ = self._knowledge.published(agent_key(request))
-        needs_us = least_us(request, self._ledger.serving(request.model), self._ledger, profile)
+        needs_us = least_us(
+            request, self._ledger.served.serving(request.model), self._ledger, profile
+        )
         left_us = request.deadline_at - at
         worth_us = OPTIMISM * (left_us - needs_us)
         needs_us += self._queues.wait_us(request, at, worth_us=worth_us) / OPTIMISM
@@ -180,7 +182,7 @@ class Admission:
         request = self._knowledge.request(request_id)
         if request is None or request_id in self._ledger:
             return []
-        serving = self._ledger.serving(request.model)
+        serving = self._ledger.served.serving(request.model)
         is_last = len(self.tried.get(request_id, ())) > RETRIES
         if is_last or stranded([request], serving, self.tried):
             return [self._nowhere(request)]

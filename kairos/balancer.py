@@ -224,7 +224,7 @@ class Balancer:
     def _queue(self, request: Request, at: int) -> None:
         workflow = self._workflow_of[request.id] = workflow_key(request)
         self.knowledge.arrived(request, at)
-        self.ledger.returns.arrived(request, at)
+        self.ledger.retention.arrived(request, at)
         self._queues.push(request, at)
         self._admission.let_in(request)
         if not self.knowledge.is_alone(workflow):
@@ -307,7 +307,7 @@ class Balancer:
                 self._dispatch(dispatch, at)
                 commands.append(dispatch)
             elif (overdue := queue.overdue()) is not None:
-                serving = self.ledger.serving(model)
+                serving = self.ledger.served.serving(model)
                 kept.update(
                     each.id for each in serving if could_take(each, overdue, self._admission.tried)
                 )
@@ -329,7 +329,7 @@ class Balancer:
         self, model: str | None, queue: WaitQueue, kept: set[str], at: int
     ) -> Dispatch | None:
         """Whose turn it is in the queue, and where it would go."""
-        serving = self.ledger.serving(model)
+        serving = self.ledger.served.serving(model)
         if kept:
             serving = [i for i in serving if i.id not in kept]
         if self.circuits:

@@ -51,7 +51,7 @@ class AvailableInstances:
 
     def _able(self, request: Request) -> Sequence[Instance]:
         """Those that could hold it if nothing else ran there."""
-        if request.prompt_tokens <= self._ledger.smallest and request.id not in self._tried:
+        if request.prompt_tokens <= self._ledger.served.smallest and request.id not in self._tried:
             return self.instances
         return [i for i in self.instances if could_take(i, request, self._tried)]
 
@@ -63,7 +63,7 @@ class AvailableInstances:
             return True
         return (
             self._ledger.prefixes.is_in_use(request)
-            or self._ledger.returns.kept_for(request, self._at) is not None
+            or self._ledger.retention.kept_for(request, self._at) is not None
         )
 
     def returned(self) -> Iterator[str]:
@@ -90,7 +90,7 @@ def check_servable(request: Request, ledger: Ledger, known_models: Set[str]) -> 
         NoInstance, ModelNotFound, NeverFits: no instance that is here could ever take the request.
     """
     model = request.model
-    serving = ledger.serving(model)
+    serving = ledger.served.serving(model)
     if not serving:
         if model is None or model in known_models or not ledger.instances:
             raise NoInstance(model)

@@ -33,32 +33,32 @@ class CompiledOccupancy(Occupancy):
         self._renewed = state
 
     def _stale(self, instances: Sequence[Instance], at: int) -> list[int]:
-        board, rows_at = self.board, self.board.rows_at(instances)
+        table, rows_at = self.table, self.table.rows_at(instances)
         self._make_rows()
         found = self._kernel.stale(
-            board.table, len(instances), rows_at, at, RENEWED_US, self._places_at
+            table.native, len(instances), rows_at, at, RENEWED_US, self._places_at
         )
         return self._places[:found].tolist() if found else []
 
     def renew_computing(self, instances: Sequence[Instance], at: int) -> None:
         """See `InstanceTable.renew_computing`."""
-        board, n = self.board, len(instances)
-        rows_at = board.rows_at(instances)
-        found = self._kernel.computed(board.table, n, rows_at, at, self._places_at)
+        table, n = self.table, len(instances)
+        rows_at = table.rows_at(instances)
+        found = self._kernel.computed(table.native, n, rows_at, at, self._places_at)
         for row in self._places[:found].tolist() if found else ():
-            board.write_computing(row, at)
+            table.write_computing(row, at)
 
     def headroom(self, instances: Sequence[Instance], at: int) -> float:
         """The most that is free now on any of them."""
-        board = self.board
+        table = self.table
         self.renew(instances, at)
-        board.renew_health(at)
-        free: float = self._kernel.headroom(board.table, len(instances), board.rows_at(instances))
+        table.renew_health(at)
+        free: float = self._kernel.headroom(table.native, len(instances), table.rows_at(instances))
         return free
 
     def _write(self, row: int, instance: Instance, at: int) -> None:
-        ledger, table = self.ledger, self.board.table
-        flight, kept = ledger.flight(instance.id), ledger.returns.kept(instance.id)
+        ledger, table = self.ledger, self.table.native
+        flight, kept = ledger.flight(instance.id), ledger.retention.kept(instance.id)
         held_at, times, free = self._nothing_at, 0.0, 0.0
         if flight:
             derived = self._survival.derived(ledger, instance, flight, at)
@@ -70,7 +70,7 @@ class CompiledOccupancy(Occupancy):
         super()._add_rows(count)
         self._places = np.zeros(len(self._versions), dtype=np.int64)
         self._places_at = address(self._places)
-        table = self.board.table
+        table = self.table.native
         table.forecasts = address(self.forecasts)
         table.forecast_of, table.forecast_at = address(self._versions), address(self._derived_at)
 
@@ -100,12 +100,12 @@ def expected_tokens(ledger: Ledger, request: Request) -> float:
 
 
 class _Column:
-    """Tokens by row of the board."""
+    """Tokens by row of the table."""
 
     def __init__(self) -> None:
         self._tokens, self._at = np.zeros(0), 0
 
-    def fill(self, tokens: Mapping[str, int], board: InstanceTable, rows: int) -> int | None:
+    def fill(self, tokens: Mapping[str, int], table: InstanceTable, rows: int) -> int | None:
         """With what is known by id; returns the address. None: nothing is known."""
         if not tokens:
             return None
@@ -115,7 +115,7 @@ class _Column:
         else:
             self._tokens.fill(0.0)
         for instance_id, count in tokens.items():
-            if (row := board.row(instance_id)) is not None:
+            if (row := table.row(instance_id)) is not None:
                 self._tokens[row] = count
         return self._at
 
@@ -124,7 +124,7 @@ class _Known:
     """Of a prompt, how much of it calls hold on each instance, and is in the cache there."""
 
     def __init__(self) -> None:
-        self.state: tuple[int, ...] = ()  # of the board and of the prefix index
+        self.state: tuple[int, ...] = ()  # of the table and of the prefix index
         self.in_use, self.cached = _Column(), _Column()
         self.in_use_at: int | None = None
         self.cached_at: int | None = None
@@ -138,7 +138,7 @@ class CompiledChoice:
     """What `Kairos` does by numpy, in one call of the kernel, for all instances at once."""
 
     def __init__(self, occupancy: CompiledOccupancy, kernel: Kernel, margins: Margins) -> None:
-        self._occupancy, self._board, self._ledger = occupancy, occupancy.board, occupancy.ledger
+        self._occupancy, self._table, self._ledger = occupancy, occupancy.table, occupancy.ledger
         self._kernel = kernel
         self._wanted = Wanted(**msgspec.structs.asdict(margins))
         self._found = Found()
@@ -162,16 +162,16 @@ class CompiledChoice:
         `waited_us`: for how long this one has waited for an instance by now."""
         if not instances:
             return NOWHERE
-        board, wanted = self._board, self._wanted
+        table, wanted = self._table, self._wanted
         self._prepare(instances, at)
         self._want(request, reserved, waited_us, at)
         known = self._known(request) if request.prefix else _UNKNOWN
         wanted.in_use, wanted.cached = known.in_use_at, known.cached_at
         if known.cached_at is None:  # there is nothing to wait for
             busy = ()
-        busy_at = board.rows_at(busy) if busy else None
+        busy_at = table.rows_at(busy) if busy else None
         place = self._kernel.choose(
-            *(board.table, wanted, len(instances), board.rows_at(instances)),
+            *(table.native, wanted, len(instances), table.rows_at(instances)),
             *(len(busy), busy_at, self._found),
         )
         if place < 0:
@@ -182,16 +182,16 @@ class CompiledChoice:
 
     def _prepare(self, instances: Sequence[Instance], at: int) -> None:
         self._occupancy.renew(instances, at)
-        self._board.renew_health(at)
+        self._table.renew_health(at)
         if len(instances) > 1:
             self._occupancy.renew_computing(instances, at)
-        if len(self._shares) < self._board.table.rows:
-            self._make_columns(self._board.table.rows)
+        if len(self._shares) < self._table.native.rows:
+            self._make_columns(self._table.native.rows)
 
     def _worth_a_wait(self, busy: Sequence[Instance], waited_us: int, at: int) -> Instance | None:
         """The first of those that the kernel found that will take the request so soon that it
         pays."""
-        kernel, table, wanted = self._kernel, self._board.table, self._wanted
+        kernel, table, wanted = self._kernel, self._table.native, self._wanted
         for place in self._warm_places[: self._found.warm].tolist():
             instance: Instance = busy[place]
             self._occupancy.renew([instance], at)
@@ -220,26 +220,26 @@ class CompiledChoice:
         wanted.limit = limit_of(request)
         wanted.curve, wanted.width = ledger.curves.curve(ledger.curve_of(request))
         wanted.kept_row = wanted.reserved_row = -1
-        if (kept := ledger.returns.kept_for(request, at)) is not None:
+        if (kept := ledger.retention.kept_for(request, at)) is not None:
             wanted.kept_row, wanted.kept_tokens = self._row(kept[0]), kept[1]
         if reserved is not None:
             wanted.reserved_row, wanted.reserved = self._row(reserved[0]), address(reserved[1])
 
     def _row(self, instance_id: str) -> int:
-        row = self._board.row(instance_id)
+        row = self._table.row(instance_id)
         return -1 if row is None else row
 
     def _known(self, request: Request) -> _Known:
         """Of a request with a prefix. Those that wait are asked for again and again."""
-        prefixes, arranged = self._ledger.prefixes, self._board.arranged
+        prefixes, arranged = self._ledger.prefixes, self._table.arranged
         state = arranged, *prefixes.versions(request)
         known = self._known_of.get(request.id)
         if known is None:
             known = self._new_known(request.id)
         if known.state != state:
-            rows = self._board.table.rows
-            known.in_use_at = known.in_use.fill(prefixes.in_use(request), self._board, rows)
-            known.cached_at = known.cached.fill(prefixes.match(request), self._board, rows)
+            rows = self._table.native.rows
+            known.in_use_at = known.in_use.fill(prefixes.in_use(request), self._table, rows)
+            known.cached_at = known.cached.fill(prefixes.match(request), self._table, rows)
             known.state = state
         return known
 

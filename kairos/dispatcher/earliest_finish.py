@@ -26,7 +26,7 @@ def least_us(
 
 
 def _prompt_us(request: Request, instance: Instance, ledger: Ledger) -> float:
-    speed = ledger.speed(instance.id)
+    speed = ledger.served.speeds[instance.id]
     if speed.pace.prompt.weight < _OBSERVED:
         return 0.0
     cached = ledger.prefixes.match(request).get(instance.id, 0)

@@ -21,7 +21,7 @@ class InstanceTable:
 
     def __init__(self, ledger: Ledger, kernel: Kernel | None = KERNEL) -> None:
         self._ledger, self._kernel = ledger, kernel
-        self.table = Table()  # where the kernel finds all this
+        self.native = Table()  # where the kernel finds all this
         self._row_of: dict[str, int] = {}
         self._ids: list[str] = []  # by row
         # Rows and their address: of the instances asked for last, of others before that, and of
@@ -158,7 +158,7 @@ class InstanceTable:
             self._token_lines[kind] = _numbers(pace.token)
             self._prompt_lines[kind] = _numbers(pace.prompt)
         if self._kernel is not None:
-            self._kernel.speeds(self.table)
+            self._kernel.speeds(self.native)
             return
         running, _, times = self._values[:3]
         token = self._of_each(self._token_lines)
@@ -173,7 +173,7 @@ class InstanceTable:
 
     def _tell_kernel(self) -> None:
         """Where everything is now."""
-        table = self.table
+        table = self.native
         table.rows = len(self._ids)
         table.values, table.speeds = address(self._values), address(self._speeds)
         table.kinds, table.versions = address(self._kinds), address(self.versions)
@@ -184,7 +184,7 @@ class InstanceTable:
         row = self._row_of.get(instance.id)
         if row is None:
             row = self._new_row(instance.id)
-        speed = self._ledger.speed(instance.id)
+        speed = self._ledger.served.speeds[instance.id]
         kv_tokens = np.inf if instance.kv_tokens is None else instance.kv_tokens
         if kv_tokens != self._values[1, row]:
             self._health = -1, 0.0  # of which what is not seen is a share
@@ -200,7 +200,7 @@ class InstanceTable:
         instance = self._ledger.instances.get(self._ids[row])
         share, until = 0.0, np.inf
         if instance is not None:
-            tokens, until = self._ledger.computing(instance.id, at)
+            tokens, until = self._ledger.prompts.computing(instance.id, at)
             share = tokens / (instance.max_num_batched_tokens or _BUDGET)
         self._values[6, row], self._values[7, row] = share, until
 

@@ -1,65 +1,46 @@
 """What is in flight where. Occupancy is derived from the bookings, never kept beside them, so the
 two cannot disagree."""
 
-import math
 from collections.abc import Iterator, Mapping
 from itertools import count
 from statistics import median
 
-import msgspec
-from msgspec.structs import replace
-
-from kairos.dispatcher.demand import Curves, Lengths, limit_of, mode
+from kairos.dispatcher.booking import Booking, learn_speed
+from kairos.dispatcher.demand import Curves, Lengths, limit_of
 from kairos.dispatcher.in_flight import InFlightTable
 from kairos.dispatcher.instance_health import InstanceHealth
 from kairos.dispatcher.kv_retention import KvRetention
 from kairos.dispatcher.prefixes import PrefixIndex
-from kairos.dispatcher.speed import Speed, StepPace
+from kairos.dispatcher.prompts_under_way import PromptsUnderWay
+from kairos.dispatcher.served import ServedInstances
+from kairos.dispatcher.typical_latency import TypicalLatencies
 from kairos.events import Finished, InstanceStatus
-from kairos.learnt import AgentKey, Distribution, agent_key
 from kairos.model import EXPECTED_COMPLETION_TOKENS, Instance, Request
 
-_MAX_MODES = 8192
 _PATIENCE = 3  # times what a prompt is expected to take, until it is no longer waited for
-
-
-class Booking(msgspec.Struct):
-    """A request in flight on an instance, and what is known of how far it is."""
-
-    request: Request
-    instance_id: str
-    at: int  # when it was dispatched
-    cached_tokens: int  # of its prompt, expected in the instance's prefix cache
-    generated: int = 0  # tokens of its answer, when last told
-    first_token_at: int | None = None  # None: not told
 
 
 class Ledger:
     """The instances, the requests in flight on them, and what facts say of both."""
 
     def __init__(self, lengths: Lengths) -> None:
-        self.instances: dict[str, Instance] = {}
-        self.smallest = math.inf  # KV tokens, of those whose memory is known
+        self.served = ServedInstances()
+        self.instances = self.served.by_id
+        self.prompts = PromptsUnderWay()
         self.prefixes = PrefixIndex()
-        self.returns = KvRetention()
+        self.retention = KvRetention()
         self.health = InstanceHealth()
         self.curves = Curves()
         self.lengths = lengths
-        self._modes: dict[AgentKey, tuple[Distribution, float]] = {}
+        self.latencies = TypicalLatencies(lengths)
         self._flights: dict[str, InFlightTable] = {}  # by instance id
         # By instance id: after which change and when `held_tokens` was asked last, and its answer.
         self._held: dict[str, tuple[int, int, float]] = {}
         self._booking_of: dict[str, Booking] = {}
-        self._paces: dict[Instance, StepPace] = {}  # by kind: an instance without its id
-        self._speeds: dict[str, Speed] = {}
-        # By instance id, by request id: prompts under way. Tokens to compute, and until when they
-        # are taken to be, should no first token be told (not all answers are streamed).
-        self._prompts: dict[str, dict[str, tuple[int, int]]] = {}
-        self._prompt_tokens: dict[str, int] = {}  # by instance id, of all of these
+        self._speeds = self.served.speeds
         # Ids of instances without a free sequence, or whose prompts under way take a step's budget.
         self._strained: set[str] = set()
         self._full: set[str] = set()  # of these, those without a free sequence
-        self._serving: dict[str | None, list[Instance]] = {}  # by model, as asked
         self.changes = 0
         # Instance id -> number of its latest change; the latest is the last.
         self._versions: dict[str, int] = {}
@@ -74,57 +55,24 @@ class Ledger:
 
     def join(self, instance: Instance) -> None:
         """Add an instance, or replace its limits; what is booked there stays booked."""
-        if instance.id not in self.instances:
-            self._speeds[instance.id] = Speed(self._pace(instance))
-        self.instances[instance.id] = instance
-        self._serving.clear()
-        self._find_smallest()
+        self.served.join(instance)
         self._flight_there(instance.id)
         self.prefixes.join(instance)
         self._changed(instance.id)
 
-    def _pace(self, instance: Instance) -> StepPace:
-        """What is known of instances like this one. Kinds that are gone are forgotten."""
-        like = replace(instance, id="")
-        known = {replace(each, id="") for each in self.instances.values()}
-        self._paces = {
-            kind: pace for kind, pace in self._paces.items() if kind in known or kind == like
-        }
-        return self._paces.setdefault(like, StepPace(instance.token_us))
-
     def leave(self, instance_id: str) -> None:
         """Nothing more can be booked there; what runs there stays booked until it ends."""
-        self.instances.pop(instance_id, None)
-        self._find_smallest()
+        self.served.leave(instance_id)
         self._last_booking.pop(instance_id, None)
         self.prefixes.leave(instance_id)
         if instance_id in self._flights:  # nothing is known any more of what they share
             self._flights[instance_id].all_changed()
-        self.returns.leave(instance_id)
+        self.retention.leave(instance_id)
         self.health.forget(instance_id)
         self._held.pop(instance_id, None)
         self._strained.discard(instance_id)
         self._full.discard(instance_id)
-        self._serving.clear()
         self._forget_if_empty(instance_id)
-
-    def _find_smallest(self) -> None:
-        sizes = (each.kv_tokens for each in self.instances.values() if each.kv_tokens is not None)
-        self.smallest = min(sizes, default=math.inf)
-
-    def serving(self, model: str | None) -> list[Instance]:
-        """Instances that serve the model (None: any), in the order in which they joined."""
-        found = self._serving.get(model)
-        if found is None:
-            everyone = self.instances.values()
-            found = [i for i in everyone if model is None or model in i.models]
-            if found:  # else anybody could ask for names without end
-                self._serving[model] = found
-        return found
-
-    def models(self) -> list[str]:
-        """All models that are served at the moment."""
-        return sorted({model for instance in self.instances.values() for model in instance.models})
 
     def instance_of(self, request_id: str) -> str | None:
         """Where the request is in flight."""
@@ -148,10 +96,6 @@ class Ledger:
             if latest <= version:
                 return
             yield instance_id
-
-    def speed(self, instance_id: str) -> Speed:
-        """Of an instance that is here."""
-        return self._speeds[instance_id]
 
     def last_booking(self, instance_id: str) -> int:
         """The number of the latest booking there since the instance joined, as bookings are
@@ -177,23 +121,14 @@ class Ledger:
         if self.running(instance.id) >= instance.max_num_seqs:
             return False
         budget = instance.max_num_batched_tokens
-        return budget is None or self.computing(instance.id, at)[0] < budget
-
-    def computing(self, instance_id: str, at: int) -> tuple[int, float]:
-        """Tokens of prompts under way there, and the instant at which some of them will be taken
-        for computed, if nothing is told before: `inf`, there are none."""
-        tokens, until = 0, math.inf
-        for each, computed_at in self._prompts.get(instance_id, {}).values():
-            if computed_at > at:
-                tokens, until = tokens + each, min(until, computed_at)
-        return tokens, until
+        return budget is None or self.prompts.computing(instance.id, at)[0] < budget
 
     def takes_more_in_us(self, instance: Instance, at: int) -> float:
         """How long it is likely to be until `takes_more`; 0: it does."""
         if self.takes_more(instance, at):
             return 0.0
         speed, running = self._speeds[instance.id], self.running(instance.id)
-        wait_us = speed.compute_us(self.computing(instance.id, at)[0])
+        wait_us = speed.compute_us(self.prompts.computing(instance.id, at)[0])
         if running >= instance.max_num_seqs:  # answers end one after the other
             left = EXPECTED_COMPLETION_TOKENS / 2 * speed.token_us(running)
             wait_us = max(wait_us, left / running)
@@ -248,13 +183,12 @@ class Ledger:
             curve=self.curves.take(self.lengths.kind(request), request, known),
             prompt=request.prompt_tokens,
             begun_at=at,
-            lasts_us=self.lasts_us(request),
+            lasts_us=self.latencies.typical_us(request),
             first_at=at + int(prefill_us),
             grows_from=until,
             limit=limit_of(request),
         )
-        self._prompts.setdefault(instance_id, {})[request.id] = computed, until
-        self._prompt_tokens[instance_id] = self._prompt_tokens.get(instance_id, 0) + computed
+        self.prompts.begin(instance_id, request.id, computed, until)
         self._last_booking[instance_id] = next(self._bookings)
         self._changed(instance_id)
 
@@ -263,19 +197,6 @@ class Ledger:
         if flight is None:
             flight = self._flights[instance_id] = InFlightTable()
         return flight
-
-    def lasts_us(self, request: Request) -> float:
-        """How long calls like this one take most often (kairos paper, 6)."""
-        known = self.lengths.latency_us(request)
-        if known is None:
-            return self.lengths.call_us(request)
-        key = agent_key(request)
-        found = self._modes.get(key)
-        if found is None or found[0] is not known:
-            if len(self._modes) >= _MAX_MODES:
-                self._modes.clear()
-            found = self._modes[key] = known, mode(known)
-        return found[1]
 
     def curve_of(self, request: Request) -> int:
         """The row of `curves` for a request that has not begun."""
@@ -307,20 +228,15 @@ class Ledger:
 
     def _grown(self, booking: Booking, tokens: int, at: int) -> None:
         booking.generated = tokens
-        self._prompt_is_computed(booking)
+        self.prompts.end(booking.instance_id, booking.request.id)
         self._flights[booking.instance_id].told(booking.request.id, tokens, at)
         self._changed(booking.instance_id)
-
-    def _prompt_is_computed(self, booking: Booking) -> None:
-        begun = self._prompts[booking.instance_id].pop(booking.request.id, None)
-        if begun is not None:
-            self._prompt_tokens[booking.instance_id] -= begun[0]
 
     def status(self, status: InstanceStatus, at: int) -> None:
         instance = self.instances.get(status.instance_id)
         if instance is not None:
             booked = self.held_tokens(instance.id, at)
-            silent = self._prompts.get(instance.id, {})  # nothing was heard of these
+            silent = self.prompts.requests(instance.id)  # nothing was heard of these
             unheard = sum(self._booking_of[each].request.prompt_tokens for each in silent)
             held = max(0.0, booked - unheard), booked
             self.health.told(status, instance, held, self.running(instance.id), at)
@@ -334,11 +250,11 @@ class Ledger:
         instance_id = booking.instance_id
         speed = self._speeds.get(instance_id)
         if finished is not None and speed is not None:
-            _learn(speed, booking, finished, self.running(instance_id), at)
+            learn_speed(speed, booking, finished, self.running(instance_id), at)
         told = finished.completion_tokens if finished is not None else None
         answer = booking.generated if told is None else told
         self._flights[instance_id].remove(request_id, answer)
-        self._prompt_is_computed(booking)
+        self.prompts.end(booking.instance_id, booking.request.id)
         self.curves.give_back(request_id)
         cached = finished.cached_tokens if finished is not None else None
         self.prefixes.end(booking.request, instance_id, answer, cached, at)
@@ -346,14 +262,14 @@ class Ledger:
         if finished is not None and instance is not None and instance.prefix_caching:
             context = booking.request.prompt_tokens + answer
             fill_us = self._speeds[instance_id].compute_us(instance.kv_tokens or 0)
-            self.returns.ended(booking.request, instance, context, fill_us, at)
+            self.retention.ended(booking.request, instance, context, fill_us, at)
         if not self.running(instance_id):
             self.health.nothing_runs(instance_id)
         self._changed(instance_id)
         self._forget_if_empty(instance_id)
 
     def _waits_no_more(self, request_id: str) -> None:
-        instance_id = self.returns.gone(request_id)
+        instance_id = self.retention.gone(request_id)
         if instance_id is not None:
             self._changed(instance_id)
 
@@ -373,31 +289,17 @@ class Ledger:
     def _is_strained(self, instance: Instance) -> bool:
         """Prompts under way take the budget of a step."""
         budget = instance.max_num_batched_tokens
-        return budget is not None and self._prompt_tokens.get(instance.id, 0) >= budget
+        return budget is not None and self.prompts.tokens(instance.id) >= budget
 
     def _forget_if_empty(self, instance_id: str) -> None:
         if instance_id not in self.instances and not self.running(instance_id):
             self._flights.pop(instance_id, None)
             self._held.pop(instance_id, None)
-            self._prompts.pop(instance_id, None)
-            self._prompt_tokens.pop(instance_id, None)
+            self.prompts.forget(instance_id)
             self._last_booking.pop(instance_id, None)
             self._versions.pop(instance_id, None)
-            self._speeds.pop(instance_id, None)
+            self.served.forget(instance_id)
 
 
 def _put(ids: set[str], instance_id: str, is_in: bool) -> None:
     (ids.add if is_in else ids.discard)(instance_id)
-
-
-def _learn(speed: Speed, booking: Booking, finished: Finished, running: int, at: int) -> None:
-    """What a call that ended says of how quick its instance is. One whose first token was not told
-    came in one piece, and says nothing of the two parts."""
-    first_at = booking.first_token_at
-    if first_at is None:
-        return
-    prompt = finished.prompt_tokens or booking.request.prompt_tokens
-    cached = booking.cached_tokens if finished.cached_tokens is None else finished.cached_tokens
-    speed.prompt_took(max(0, prompt - cached), first_at - booking.at)
-    if finished.completion_tokens is not None and finished.completion_tokens > 1:
-        speed.token_took((at - first_at) / (finished.completion_tokens - 1), running)

@@ -38,8 +38,8 @@ class Occupancy:
 
     def __init__(self, ledger: Ledger, derive: Derive) -> None:
         self.ledger, self._derive = ledger, derive
-        self.board = InstanceTable(ledger)
-        # By row of the board: of which version, when, and what was derived.
+        self.table = InstanceTable(ledger)
+        # By row of the table: of which version, when, and what was derived.
         self._versions = np.zeros(0, dtype=np.int64)
         self._derived_at = np.zeros(0, dtype=np.int64)
         self.forecasts: Future = np.zeros((3, 0, SLOTS))
@@ -48,7 +48,7 @@ class Occupancy:
 
     def of(self, instances: Sequence[Instance], at: int) -> Future:
         """3 x instances x SLOTS."""
-        rows, state = self.board.rows(instances), (self.ledger.changes, at)
+        rows, state = self.table.rows(instances), (self.ledger.changes, at)
         if rows is self._last[0] and state == self._last[1]:
             return self._last[2]
         self.renew(instances, at)
@@ -59,24 +59,24 @@ class Occupancy:
 
     def renew(self, instances: Sequence[Instance], at: int) -> None:
         """Derive anew what has changed, or is old."""
-        board = self.board
+        table = self.table
         for place in self._stale(instances, at):
-            row = board.row(instances[place].id)
+            row = table.row(instances[place].id)
             assert row is not None
-            self._versions[row], self._derived_at[row] = board.versions[row], at
+            self._versions[row], self._derived_at[row] = table.versions[row], at
             self._write(row, instances[place], at)
 
     def _stale(self, instances: Sequence[Instance], at: int) -> list[int]:
         """Places among them."""
-        rows = self.board.rows(instances)
+        rows = self.table.rows(instances)
         self._make_rows()
-        is_old = self._versions.take(rows) != self.board.versions.take(rows)
+        is_old = self._versions.take(rows) != self.table.versions.take(rows)
         is_old |= at - self._derived_at.take(rows) >= RENEWED_US
         return np.flatnonzero(is_old).tolist()
 
     def _make_rows(self) -> None:
-        """For all that the board has."""
-        missing = len(self.board.versions) - len(self._versions)
+        """For all that the table has."""
+        missing = len(self.table.versions) - len(self._versions)
         if missing:
             self._add_rows(missing)
 
@@ -158,7 +158,7 @@ class BySurvival:
 
     def __call__(self, ledger: Ledger, instance: Instance, at: int) -> Future:
         # Tokens that nobody holds, but are kept for calls that are likely to come back for them.
-        flight, kept = ledger.flight(instance.id), ledger.returns.kept(instance.id).by_slot(at)
+        flight, kept = ledger.flight(instance.id), ledger.retention.kept(instance.id).by_slot(at)
         if not flight:
             return np.array([kept, _ZEROS, kept])
         derived = self.derived(ledger, instance, flight, at)

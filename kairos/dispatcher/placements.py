@@ -6,7 +6,8 @@ from typing import Protocol
 
 from kairos.dispatcher.demand import can_hold
 from kairos.dispatcher.ledger import Ledger
-from kairos.dispatcher.slots import SurvivalPacking, TimeSlot
+from kairos.dispatcher.slots import TimeSlot
+from kairos.dispatcher.survival_packing import SurvivalPacking
 from kairos.model import Instance, Request
 
 THRESHOLD = 0.95  # of the KV memory, in use now: `least-kv`, `power-of-two`

@@ -547,7 +547,12 @@ class BalancerMachine(RuleBasedStateMachine):
         here = {**self.waiting, **{name: request for name, (request, _) in self.running.items()}}
         workflows = {("default", request.workflow_id) for request in here.values()}
         ledger = self.balancer.ledger
-        for kept in (ledger._flights, ledger._prompts, ledger._versions, ledger._speeds):
+        for kept in (
+            ledger._flights,
+            ledger.prompts._prompts,
+            ledger._versions,
+            ledger.served.speeds,
+        ):
             assert set(kept) <= instances
         for kept in (ledger.instances, ledger.health._told, ledger.prefixes._caches):
             assert set(kept) <= set(self.fleet)

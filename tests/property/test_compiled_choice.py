@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from kairos.dispatcher.ledger import Ledger
 from kairos.dispatcher.native import KERNEL
-from kairos.dispatcher.slots import SurvivalPacking
+from kairos.dispatcher.survival_packing import SurvivalPacking
 from kairos.events import Finished, InstanceStatus
 from kairos.model import SECOND, Instance
 from kairos.scheduler.work_estimates import WorkEstimates

@@ -90,9 +90,9 @@ class LedgerMachine(RuleBasedStateMachine):
         one = request(f"r{self.n}", path, rest)
         one = replace(one, **fields)
         prefill_us = 0
-        if where in self.ledger._speeds:
+        if where in self.ledger.served.speeds:
             cached = self.ledger.prefixes.match(one).get(where, 0)
-            prefill_us = self.ledger.speed(where).prefill_us(one.prompt_tokens - cached)
+            prefill_us = self.ledger.served.speeds[where].prefill_us(one.prompt_tokens - cached)
         self.ledger.book(one, where, self.at)
         call = self.calls[one.id] = Call(one, where, self.at, prefill_us)
         call.counts_as_user = where in self.here and where != "c"
@@ -184,7 +184,7 @@ class LedgerMachine(RuleBasedStateMachine):
 
     @invariant()
     def the_papers_forecast_is_what_follows_from_what_is_known(self):
-        instances = self.ledger.serving(None)
+        instances = self.ledger.served.serving(None)
         means, variances, _ = self.by_modes.of(instances, self.at)
         for row, instance in enumerate(instances):
             derived_at = self.derived_at(self.by_modes, instance)
@@ -197,7 +197,7 @@ class LedgerMachine(RuleBasedStateMachine):
 
     @invariant()
     def ours_is_too_where_there_are_few_calls(self):
-        instances, ledger = self.ledger.serving(None), self.ledger
+        instances, ledger = self.ledger.served.serving(None), self.ledger
         means, variances, most = self.by_survival.of(instances, self.at)
         for row, instance in enumerate(instances):
             asked_at = self.derived_at(self.by_survival, instance)
@@ -217,31 +217,31 @@ class LedgerMachine(RuleBasedStateMachine):
                 assert (most[row] == at_most).all()
 
     def derived_at(self, occupancy, instance):
-        return int(occupancy._derived_at[occupancy.board.rows([instance])[0]])
+        return int(occupancy._derived_at[occupancy.table.rows([instance])[0]])
 
     @invariant()
     def the_board_says_what_the_ledger_says(self):
-        instances, ledger = self.ledger.serving(None), self.ledger
-        board = self.by_survival.board
-        rows = board.rows(instances)
+        instances, ledger = self.ledger.served.serving(None), self.ledger
+        table = self.by_survival.table
+        rows = table.rows(instances)
         running = [ledger.running(each.id) for each in instances]
-        assert board.running(rows).tolist() == running
-        assert board.suspended(rows, self.at).tolist() == [
+        assert table.running(rows).tolist() == running
+        assert table.suspended(rows, self.at).tolist() == [
             ledger.health.is_suspended(each.id, self.at) for each in instances
         ]
-        assert board.capacities(rows, self.at).tolist() == [
+        assert table.capacities(rows, self.at).tolist() == [
             each.kv_tokens - ledger.health.unseen_tokens(each, self.at)
             if n and each.kv_tokens
             else float("inf")
             for each, n in zip(instances, running, strict=True)
         ]
-        speeds = [ledger.speed(each.id) for each in instances]
+        speeds = [ledger.served.speeds[each.id] for each in instances]
         told = zip(speeds, running, strict=True)
         expected = [(s.token_us(n + 1), s.token_slope_us(n), s.compute_us(700)) for s, n in told]
         columns = (
-            board.token_us(rows),
-            board.token_slope_us(rows),
-            board.compute_us(rows, np.full(len(rows), 700.0)),
+            table.token_us(rows),
+            table.token_slope_us(rows),
+            table.compute_us(rows, np.full(len(rows), 700.0)),
         )
         assert np.array(columns).T.tolist() == [pytest.approx(each) for each in expected]
 
@@ -249,7 +249,12 @@ class LedgerMachine(RuleBasedStateMachine):
     def nothing_is_kept_of_those_who_are_gone(self):
         ledger = self.ledger
         where = self.here | {call.where for call in self.calls.values()}
-        for kept in (ledger._flights, ledger._prompts, ledger._versions, ledger._speeds):
+        for kept in (
+            ledger._flights,
+            ledger.prompts._prompts,
+            ledger._versions,
+            ledger.served.speeds,
+        ):
             assert set(kept) <= where
         assert set(ledger._last_booking) <= where
         for kept in (ledger.instances, ledger.health._told, ledger.prefixes._caches):
@@ -264,10 +269,10 @@ class LedgerMachine(RuleBasedStateMachine):
             return
         for name in [*self.calls]:
             ledger.release(name, self.at)
-        for instance in ledger.serving(None):
+        for instance in ledger.served.serving(None):
             assert ledger.held_tokens(instance.id, self.at + SECOND) == 0
             assert len(ledger.flight(instance.id)) == 0
-            assert ledger._prompts.get(instance.id, {}) == {}
+            assert not ledger.prompts.requests(instance.id)
             assert ledger.takes_more(instance, self.at)
         for cache in ledger.prefixes._caches.values():
             assert cache.shared_tokens == 0

@@ -455,7 +455,7 @@ def test_a_workflow_that_fell_silent_begins_its_budget_anew_although_nobody_came
 def test_a_fact_that_can_change_no_decision_asks_nothing_of_instances(monkeypatch):
     balancer = build.balancer(build.instance("a"), placement="kairos")
     balancer.handle(Arrived(build.request("r")), 1)
-    monkeypatch.setattr(balancer.ledger, "serving", None)
+    monkeypatch.setattr(balancer.ledger.served, "serving", None)
 
     assert balancer.handle(FirstToken("r"), 2) == []
     assert balancer.handle(Progressed({"r": 3}), 3) == []

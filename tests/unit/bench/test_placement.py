@@ -43,9 +43,9 @@ def test_there_is_room_where_it_is_said(rooms):
     chosen = set()
     for _ in range(40):
         where, call = pool.next_end(), pool.calls.next(pool.at)
-        found = AvailableInstances(pool.ledger.serving(None), pool.ledger, made, pool.at).choose(
-            call.request
-        )
+        found = AvailableInstances(
+            pool.ledger.served.serving(None), pool.ledger, made, pool.at
+        ).choose(call.request)
         chosen.add(None if found is None else int(found.id[-1]) % 2)
         pool.begin(call, where)
     assert chosen == {"all": {0, 1}, "half": {0}, "none": {None}}[rooms]

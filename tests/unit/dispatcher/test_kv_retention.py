@@ -311,7 +311,7 @@ def test_other_placements_keep_nothing():
 def test_without_a_cache_or_a_size_nothing_is_kept(fields):
     session = Session(**fields)
     session.learns()
-    assert session.balancer.ledger.returns.kept("i").by_slot(session.at)[0] == 0
+    assert session.balancer.ledger.retention.kept("i").by_slot(session.at)[0] == 0
 
 
 def test_what_a_failed_call_leaves_is_not_waited_for():
@@ -323,4 +323,4 @@ def test_an_instance_that_leaves_is_no_longer_kept_for_anybody():
     session = full_but_for_the_context("kairos")
     session.ends("s9")
     session.balancer.handle(InstanceLeft("i"), session.at)
-    assert session.balancer.ledger.returns.kept("i").by_slot(session.at)[0] == 0
+    assert session.balancer.ledger.retention.kept("i").by_slot(session.at)[0] == 0

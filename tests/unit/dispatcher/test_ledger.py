@@ -38,7 +38,7 @@ def test_a_call_holds_its_prompt_and_then_its_answer_too():
 def test_until_its_prompt_is_computed_an_answer_does_not_grow():
     made = ledger(build.instance("a", token_us=10_000.0))
     booked(made, prompt=500)
-    assert made.speed("a").prefill_us(500) == 100_000
+    assert made.served.speeds["a"].prefill_us(500) == 100_000
     grows_us = module._PATIENCE * 100_000
     assert made.held_tokens("a", grows_us) == 500
     assert made.held_tokens("a", grows_us + 30_000) == pytest.approx(503)
@@ -52,7 +52,7 @@ def test_of_a_prompt_that_is_cached_only_the_rest_is_computed_first():
     made.release("one", 0, Finished("one", 1024, 1))
     booked(made, "two", at=SECOND, **alike)
     assert made.booking("two").cached_tokens == 960
-    begins = SECOND + int(module._PATIENCE * made.speed("a").prefill_us(64))
+    begins = SECOND + int(module._PATIENCE * made.served.speeds["a"].prefill_us(64))
     assert made.held_tokens("a", begins) == 1024
     assert made.held_tokens("a", begins + 10_000) == pytest.approx(1025)
 
@@ -77,13 +77,13 @@ def test_how_quick_an_instance_is_shows_while_its_answers_grow():
     for second in range(1, 100):  # 40 ms a token; one of them is held up
         counts = dict.fromkeys(names, 1 + 25 * second)
         made.progressed(counts | {"r3": 2 + second // 50}, second * SECOND)
-    assert made.speed("a").token_us(5) == pytest.approx(40_000, rel=0.1)
-    known = made.speed("a").token_us(5)
+    assert made.served.speeds["a"].token_us(5) == pytest.approx(40_000, rel=0.1)
+    known = made.served.speeds["a"].token_us(5)
     made.progressed({"r0": 1 + 25 * 99}, 120 * SECOND)  # nothing new
     booked(made, "elsewhere", where="unheard of")
     made.first_token("elsewhere", 120 * SECOND)
     made.progressed({"elsewhere": 4000}, 121 * SECOND)
-    assert made.speed("b").token_us(5) == known
+    assert made.served.speeds["b"].token_us(5) == known
 
 
 def test_prompts_that_share_their_beginning_hold_it_once():
@@ -175,21 +175,21 @@ def test_an_instance_whose_sequences_all_run_is_expected_to_take_more_when_one_e
 
 def test_how_long_a_call_takes_is_the_mode_of_what_is_known_and_else_a_guess():
     made = ledger(latency_us={"x": LATENCY})
-    assert made.lasts_us(build.request("r", agent="x")) == 1e6
-    assert made.lasts_us(build.request("r", completion=10)) == 200_000
+    assert made.latencies.typical_us(build.request("r", agent="x")) == 1e6
+    assert made.latencies.typical_us(build.request("r", completion=10)) == 200_000
 
 
 def test_modes_are_found_anew_when_more_is_known_and_never_too_many_are_kept(monkeypatch):
-    monkeypatch.setattr(module, "_MAX_MODES", 10)
+    monkeypatch.setattr("kairos.dispatcher.typical_latency._MAX_MODES", 10)
     known = {f"x{n}": exponential(1000.0 * (n + 1)) for n in range(40)}
     made = ledger(latency_us=known)
     for _ in range(2):
         for name in known:
-            made.lasts_us(build.request("r", agent=name))
-            assert len(made._modes) <= 10
-    before = made.lasts_us(build.request("r", agent="x1"))
+            made.latencies.typical_us(build.request("r", agent=name))
+            assert len(made.latencies._modes) <= 10
+    before = made.latencies.typical_us(build.request("r", agent="x1"))
     made.lengths.latencies_us["x1"] = LATENCY
-    assert made.lasts_us(build.request("r", agent="x1")) == 1e6 != before
+    assert made.latencies.typical_us(build.request("r", agent="x1")) == 1e6 != before
 
 
 def test_calls_teach_how_quick_their_instance_is():
@@ -199,8 +199,8 @@ def test_calls_teach_how_quick_their_instance_is():
         booked(made, f"r{n}", prompt=1000, at=at)
         made.first_token(f"r{n}", at + 300_000)
         made.release(f"r{n}", at + 300_000 + 99 * 5_000, Finished(f"r{n}", 1000, 100, 0))
-    assert made.speed("a").token_us(1) == pytest.approx(5_000, rel=0.1)
-    assert made.speed("a").prefill_us(1000) == pytest.approx(300_000, rel=0.1)
+    assert made.served.speeds["a"].token_us(1) == pytest.approx(5_000, rel=0.1)
+    assert made.served.speeds["a"].prefill_us(1000) == pytest.approx(300_000, rel=0.1)
 
 
 @pytest.mark.parametrize("finished", [None, Finished("r"), Finished("r", 10, 1), Finished("r", 0)])
@@ -212,7 +212,7 @@ def test_calls_that_say_nothing_of_it_teach_nothing_wrong(finished):
     made.first_token("r", 999 * SECOND)
     made.release("r", 999 * SECOND, None)
     assert made.token_us("a") == 25_000
-    assert made.speed("a").prefill_us(1000) == pytest.approx(200_000)
+    assert made.served.speeds["a"].prefill_us(1000) == pytest.approx(200_000)
 
 
 def test_a_call_that_came_from_the_cache_teaches_what_the_rest_took():
@@ -223,17 +223,21 @@ def test_a_call_that_came_from_the_cache_teaches_what_the_rest_took():
         booked(made, f"r{n}", prompt=5000, at=at)
         made.first_token(f"r{n}", at + took_us)
         made.release(f"r{n}", at + took_us, Finished(f"r{n}", 5000, 1, cached))
-    assert made.speed("a").prefill_us(100) < 60_000
-    assert made.speed("a").prefill_us(5000) == pytest.approx(1_000_000, rel=0.1)
+    assert made.served.speeds["a"].prefill_us(100) < 60_000
+    assert made.served.speeds["a"].prefill_us(5000) == pytest.approx(1_000_000, rel=0.1)
 
 
 def test_instances_of_a_kind_teach_each_other_and_kinds_that_are_gone_are_forgotten():
     made = ledger(build.instance("a", kv=5), build.instance("b", kv=5), build.instance("c"))
-    assert made.speed("a").pace is made.speed("b").pace is not made.speed("c").pace
+    assert (
+        made.served.speeds["a"].pace
+        is made.served.speeds["b"].pace
+        is not made.served.speeds["c"].pace
+    )
     for n in range(50):
         made.join(build.instance(f"i{n}", kv=1000 + n))
         made.leave(f"i{n}")
-    assert len(made._paces) <= 3
+    assert len(made.served._paces) <= 3
 
 
 def test_an_engine_that_has_not_begun_a_call_is_not_taken_to_have_its_memory_free():
@@ -259,7 +263,7 @@ def test_who_left_is_forgotten_with_what_it_said_of_itself():
         made.leave(name)
         made.status(InstanceStatus(name, kv_used=1.0, preemptions=0), n)
         made.release(name, n)
-    for kept in (made._flights, made._prompts, made._speeds, made._versions, made._last_booking):
+    for kept in (made._flights, made.prompts._prompts, made._speeds, made._versions, made._last_booking):
         assert set(kept) <= {"a"}
     assert made.health._told == {}
     assert set(made.prefixes._caches) == {"a"}
@@ -298,10 +302,10 @@ def test_models_and_instances_that_serve_them():
         build.instance("b", models=("n",)),
         build.instance("c"),
     )
-    assert made.models() == ["m", "n"]
-    assert [i.id for i in made.serving("n")] == ["a", "b"]
-    assert [i.id for i in made.serving(None)] == ["a", "b", "c"]
-    assert made.serving("x") == []
+    assert made.served.models() == ["m", "n"]
+    assert [i.id for i in made.served.serving("n")] == ["a", "b"]
+    assert [i.id for i in made.served.serving(None)] == ["a", "b", "c"]
+    assert made.served.serving("x") == []
 
 
 def test_each_call_leaves_half_of_its_last_block_free():

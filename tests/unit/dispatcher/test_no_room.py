@@ -11,7 +11,7 @@ from kairos.dispatcher.demand import exponential
 from kairos.dispatcher.ledger import Ledger
 from kairos.dispatcher.no_room import NoRoom
 from kairos.dispatcher.placements import PLACEMENTS
-from kairos.dispatcher.slots import SurvivalPacking
+from kairos.dispatcher.survival_packing import SurvivalPacking
 from kairos.learnt import QUANTILES, Distribution
 from kairos.model import SECOND
 from tests.support import build

@@ -1,4 +1,4 @@
-"""Forecasts that are kept, and the board, are as the ledger says; in the cases in which that is
+"""Forecasts that are kept, and the table, are as the ledger says; in the cases in which that is
 easily missed. Laws: `property/test_ledger_laws.py`."""
 
 import pytest
@@ -91,8 +91,8 @@ def test_rows_of_instances_that_left_are_used_again():
         assert (occupancy.of([INSTANCE, instance], n)[0][1] == mean).all()
         made.leave(instance.id)
     assert len(occupancy.forecasts[0]) <= 3
-    assert occupancy.board._values.shape[1] <= 3
-    assert len(occupancy.board._paces) <= 4
+    assert occupancy.table._values.shape[1] <= 3
+    assert len(occupancy.table._paces) <= 4
 
 
 def test_what_several_prompts_have_in_common_is_expected_once():
@@ -129,14 +129,14 @@ def test_a_request_alone_holds_what_it_would_there():
 
 def test_an_instance_whose_limits_are_replaced_has_the_new_ones_on_the_board():
     made = ledger()
-    board = InstanceTable(made)
+    table = InstanceTable(made)
     made.book(build.request("r"), "a", 0)
     made.status(InstanceStatus("a", kv_used=0.0), 0)
     late = STALE_US + 1
-    [before] = board.capacities(board.rows([INSTANCE]), late)
+    [before] = table.capacities(table.rows([INSTANCE]), late)
     larger = replace(INSTANCE, kv_tokens=10_000)
     made.join(larger)
-    [after] = board.capacities(board.rows([larger]), late)
+    [after] = table.capacities(table.rows([larger]), late)
     unseen = made.health.unseen_tokens(larger, late)
     assert after == 10_000 - unseen
     assert before != after
@@ -144,38 +144,38 @@ def test_an_instance_whose_limits_are_replaced_has_the_new_ones_on_the_board():
 
 def test_an_instance_that_comes_back_is_not_taken_for_what_it_said_before():
     made = ledger()
-    board = InstanceTable(made)
+    table = InstanceTable(made)
     made.book(build.request("r"), "a", 0)
     made.status(InstanceStatus("a", kv_used=1.0, preemptions=0), 0)
     made.status(InstanceStatus("a", kv_used=1.0, preemptions=1), 1)
-    assert board.suspended(board.rows([INSTANCE]), 1)[0]
+    assert table.suspended(table.rows([INSTANCE]), 1)[0]
     made.leave("a")
     other = build.instance("b")
     made.join(other)
-    assert not board.suspended(board.rows([other]), 1)[0]  # while the first is away
+    assert not table.suspended(table.rows([other]), 1)[0]  # while the first is away
     made.join(INSTANCE)
-    rows = board.rows([INSTANCE])
-    assert not board.suspended(rows, 1)[0]
-    assert board.capacities(rows, 1)[0] == 1000
+    rows = table.rows([INSTANCE])
+    assert not table.suspended(rows, 1)[0]
+    assert table.capacities(rows, 1)[0] == 1000
 
 
 def test_what_is_stale_is_so_on_the_board_from_the_same_instant_on():
     made = ledger()
-    board = InstanceTable(made)
+    table = InstanceTable(made)
     made.book(build.request("r"), "a", 0)
     made.status(InstanceStatus("a", preemptions=0), 0)
     made.status(InstanceStatus("a", preemptions=1), SECOND)
-    rows = board.rows([INSTANCE])
+    rows = table.rows([INSTANCE])
     for at in (SECOND, SECOND + STALE_US, SECOND + STALE_US + 1):
-        assert board.suspended(rows, at)[0] == made.health.is_suspended("a", at)
-        assert board.capacities(rows, at)[0] == 1000 - made.health.unseen_tokens(INSTANCE, at)
+        assert table.suspended(rows, at)[0] == made.health.is_suspended("a", at)
+        assert table.capacities(rows, at)[0] == 1000 - made.health.unseen_tokens(INSTANCE, at)
     made.status(InstanceStatus("a"), 9 * SECOND)
-    assert not board.suspended(rows, 9 * SECOND)[0]
+    assert not table.suspended(rows, 9 * SECOND)[0]
 
 
 def test_a_few_changes_among_many_calls_count_as_if_these_were_like_the_others(monkeypatch):
     made, whole = ledger(replace(INSTANCE, kv_tokens=None)), []
-    [instance] = made.serving(None)
+    [instance] = made.served.serving(None)
     together = made.curves.together
     monkeypatch.setattr(made.curves, "together", lambda *a: whole.append(a) or together(*a))
     for n in range(40):

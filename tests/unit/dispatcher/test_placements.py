@@ -10,7 +10,8 @@ from kairos.dispatcher.demand import SLOT_US, SLOTS, expected, exponential
 from kairos.dispatcher.ledger import Ledger
 from kairos.dispatcher.occupancy import by_modes
 from kairos.dispatcher.placements import PLACEMENTS, THRESHOLD
-from kairos.dispatcher.slots import SurvivalPacking, TimeSlot
+from kairos.dispatcher.slots import TimeSlot
+from kairos.dispatcher.survival_packing import SurvivalPacking
 from kairos.events import (
     Arrived,
     Cancelled,
@@ -62,7 +63,7 @@ class Placed:
 
     def choose(self, *, at=0, **fields):
         request = build.request("asked", **fields)
-        room = AvailableInstances(self.ledger.serving(None), self.ledger, self.placement, at)
+        room = AvailableInstances(self.ledger.served.serving(None), self.ledger, self.placement, at)
         chosen = room.choose(request)
         return chosen.id if chosen else None
 
@@ -163,7 +164,9 @@ def test_power_of_two_takes_the_less_loaded_of_two_that_the_id_picks():
     chosen = []
     for n in range(400):
         request = build.request(f"asked{n}")
-        room = AvailableInstances(placed.ledger.serving(None), placed.ledger, placed.placement, 0)
+        room = AvailableInstances(
+            placed.ledger.served.serving(None), placed.ledger, placed.placement, 0
+        )
         chosen.append(room.choose(request).id)
         assert room.choose(request).id == chosen[-1]
     # The k-th of 8 is the less loaded in (8 - k) of 28 pairs, and the last in none.
@@ -474,7 +477,7 @@ def test_headroom_refuses_nothing_that_would_fit():
         placed = Placed(name, *(build.instance(i, kv=1000, seqs=9) for i in "ab"))
         placed.book("r", "a", prompt=600, completion=1)
         placed.book("s", "b", prompt=300, completion=1)
-        instances = placed.ledger.serving(None)
+        instances = placed.ledger.served.serving(None)
         headroom = placed.placement.headroom(instances, 0)
         for prompt in (1, 300, 500, 650, 700, 900):
             request = build.request("asked", prompt=prompt, completion=1)
@@ -541,7 +544,7 @@ def test_ours_waits_for_a_warm_instance_no_longer_than_that_saves():
 
 
 def test_of_those_who_waited_for_a_warm_instance_nothing_is_kept_for_ever(monkeypatch):
-    monkeypatch.setattr("kairos.dispatcher.slots._MAX_WAITS", 5)
+    monkeypatch.setattr("kairos.dispatcher.survival_packing._MAX_WAITS", 5)
     warm = Warm()
     for n in range(40):
         assert warm.asks(f"r{n}", 11) == []
@@ -556,7 +559,9 @@ def test_an_instance_that_is_kept_for_one_is_not_given_to_another_that_had_been_
     placed = Placed("round-robin", build.instance("large", kv=1000), build.instance("small", kv=99))
     placed.book("running", "large", prompt=500)
     placed.book("running too", "small", prompt=50)
-    room = AvailableInstances(placed.ledger.serving(None), placed.ledger, placed.placement, 0)
+    room = AvailableInstances(
+        placed.ledger.served.serving(None), placed.ledger, placed.placement, 0
+    )
     next_one = build.request("next", prompt=60)
     overdue = build.request("overdue", prompt=700)
 
@@ -572,7 +577,7 @@ def test_what_was_refused_says_nothing_of_what_needs_less_nor_of_another_time(pl
     placed = Placed(placement, build.instance("a", kv=2500), build.instance("b", kv=2500))
     for name in "ab":
         placed.book(f"running {name}", name, prompt=500, completion=100)
-    instances = placed.ledger.serving(None)
+    instances = placed.ledger.served.serving(None)
 
     def choose(prompt):
         request = build.request("asked", prompt=prompt, completion=50)

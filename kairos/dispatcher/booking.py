@@ -1,0 +1,31 @@
+"""A request in flight on an instance; what its end says of how quick the instance is."""
+
+import msgspec
+
+from kairos.dispatcher.speed import Speed
+from kairos.events import Finished
+from kairos.model import Request
+
+
+class Booking(msgspec.Struct):
+    """A request in flight on an instance, and what is known of how far it is."""
+
+    request: Request
+    instance_id: str
+    at: int  # when it was dispatched
+    cached_tokens: int  # of its prompt, expected in the instance's prefix cache
+    generated: int = 0  # tokens of its answer, when last told
+    first_token_at: int | None = None  # None: not told
+
+
+def learn_speed(speed: Speed, booking: Booking, finished: Finished, running: int, at: int) -> None:
+    """What a call that ended says of how quick its instance is. One whose first token was not told
+    came in one piece, and says nothing of the two parts."""
+    first_at = booking.first_token_at
+    if first_at is None:
+        return
+    prompt = finished.prompt_tokens or booking.request.prompt_tokens
+    cached = booking.cached_tokens if finished.cached_tokens is None else finished.cached_tokens
+    speed.prompt_took(max(0, prompt - cached), first_at - booking.at)
+    if finished.completion_tokens is not None and finished.completion_tokens > 1:
+        speed.token_took((at - first_at) / (finished.completion_tokens - 1), running)

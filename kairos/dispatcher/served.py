@@ -1,0 +1,62 @@
+"""The instances that can be booked, which model each serves, and how quick each is."""
+
+import math
+
+from msgspec.structs import replace
+
+from kairos.dispatcher.speed import Speed, StepPace
+from kairos.model import Instance
+
+
+class ServedInstances:
+    """Instances in the order in which they joined. One whose calls still run when it leaves keeps
+    its speed until `forget`."""
+
+    def __init__(self) -> None:
+        self.by_id: dict[str, Instance] = {}
+        self.smallest = math.inf  # KV tokens, of those whose memory is known
+        self.speeds: dict[str, Speed] = {}
+        self._paces: dict[Instance, StepPace] = {}  # by kind: an instance without its id
+        self._serving: dict[str | None, list[Instance]] = {}  # by model, as asked
+
+    def join(self, instance: Instance) -> None:
+        """Add an instance, or replace its limits."""
+        if instance.id not in self.by_id:
+            self.speeds[instance.id] = Speed(self._pace(instance))
+        self.by_id[instance.id] = instance
+        self._renew()
+
+    def leave(self, instance_id: str) -> None:
+        self.by_id.pop(instance_id, None)
+        self._renew()
+
+    def forget(self, instance_id: str) -> None:
+        self.speeds.pop(instance_id, None)
+
+    def _renew(self) -> None:
+        self._serving.clear()
+        sizes = (each.kv_tokens for each in self.by_id.values() if each.kv_tokens is not None)
+        self.smallest = min(sizes, default=math.inf)
+
+    def _pace(self, instance: Instance) -> StepPace:
+        """What is known of instances like this one. Kinds that are gone are forgotten."""
+        like = replace(instance, id="")
+        known = {replace(each, id="") for each in self.by_id.values()}
+        self._paces = {
+            kind: pace for kind, pace in self._paces.items() if kind in known or kind == like
+        }
+        return self._paces.setdefault(like, StepPace(instance.token_us))
+
+    def serving(self, model: str | None) -> list[Instance]:
+        """Instances that serve the model (None: any), in the order in which they joined."""
+        found = self._serving.get(model)
+        if found is None:
+            everyone = self.by_id.values()
+            found = [i for i in everyone if model is None or model in i.models]
+            if found:  # else anybody could ask for names without end
+                self._serving[model] = found
+        return found
+
+    def models(self) -> list[str]:
+        """All models that are served at the moment."""
+        return sorted({model for instance in self.by_id.values() for model in instance.models})
