@@ -10,7 +10,15 @@ from pathlib import Path
 ROOT = Path(__file__).parents[1]
 
 _BRAIN = (
-    *("admission.py", "balancer.py", "call_tracker.py", "events.py", "learnt.py", "model.py"),
+    *(
+        "admission.py",
+        "balancer.py",
+        "dispatching.py",
+        "call_tracker.py",
+        "events.py",
+        "learnt.py",
+        "model.py",
+    ),
     *("workflow_tracker.py", "dispatcher", "scheduler"),
 )
 _LEARNING = ("learner.py", "orchestrator")

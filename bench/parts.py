@@ -52,6 +52,7 @@ MODULES = {
     "kairos.live.request.identity.fingerprint": INFERENCE,
     "kairos.runtime": _BRAIN,
     "kairos.balancer": _BRAIN,
+    "kairos.dispatching": _BRAIN,
     "kairos.admission": _BRAIN,
     "kairos.scheduler": _BRAIN,
     "kairos.dispatcher": _BRAIN,
@@ -97,7 +98,7 @@ _FACTS = {
 }
 _HANDLER = ("kairos.balancer", "handle")
 # From here outward there is nothing but what runs the loop.
-_RUNNERS = {"asyncio.runners", "bench.sampled", "kairos.cli.main", "__main__"}
+_RUNNERS = {"asyncio.runners", "bench.sampled", "kairos.cli.running", "__main__"}
 _OF_LOOP = ("asyncio", "contextlib", "signal", "bench.sampled")
 
 

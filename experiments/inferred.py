@@ -25,7 +25,8 @@ from typing import NamedTuple
 from rich.console import Console
 
 from experiments.recordings import Workflow, read_apps, recordings
-from kairos.live.request.identity.conversation import Reply, prompt_of
+from kairos.live.request.identity.conversation import prompt_of
+from kairos.live.request.identity.engine_reply import Reply
 from kairos.live.request.identity.identity import Identity
 from kairos.live.request.identity.inference import Inference
 

@@ -25,6 +25,7 @@ _MODULES = (
     "balancer",
     "call_tracker",
     "digest",
+    "dispatching",
     "events",
     "learner",
     "learnt",

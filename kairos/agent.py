@@ -24,10 +24,11 @@ import secrets
 import time
 from collections.abc import Awaitable, Callable, Container, Iterable, Mapping, Sequence
 from functools import partial
-from typing import Annotated, Protocol
+from typing import Protocol
 
 import msgspec
 
+from kairos.completion import reply_text
 from kairos.envelope import (
     DEAD_REASON,
     DEAD_TOPIC,
@@ -39,7 +40,7 @@ from kairos.envelope import (
     read_value,
     write_message,
 )
-from kairos.errors import InvalidRequest, SetupError, UpstreamFailed
+from kairos.errors import InvalidRequest, SetupError
 from kairos.model import IDENTIFIER, USER
 from kairos.ports import Bus, Message, Outgoing
 from kairos.topics import DEAD_LETTERS, RESULTS, inbox
@@ -111,7 +112,7 @@ class Task:
             "seed": seed,
         }
         headers = self._call_headers()
-        reply = _reply(await self._llm.complete(body, headers))
+        reply = reply_text(await self._llm.complete(body, headers))
         self._parent = headers["X-Request-Id"]
         return reply
 
@@ -289,26 +290,6 @@ def _failure(message: Message, envelope: Envelope, error: str) -> Outgoing:
     """The workflow's result: that there is none, and why."""
     value = {"error": error}
     return RESULTS, forward(message, envelope, agent=USER, value=value, parent=envelope.parent)
-
-
-class _Said(msgspec.Struct):
-    content: str | None = None
-
-
-class _Choice(msgspec.Struct):
-    message: _Said
-
-
-class _Completion(msgspec.Struct):
-    choices: Annotated[list[_Choice], msgspec.Meta(min_length=1)]
-
-
-def _reply(response: Value) -> str:
-    try:
-        completion = msgspec.convert(response, _Completion)
-    except msgspec.ValidationError as error:
-        raise UpstreamFailed(f"the model's answer is no chat completion: {error}") from error
-    return completion.choices[0].message.content or ""
 
 
 def _named(name: str) -> str:

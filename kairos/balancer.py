@@ -11,14 +11,13 @@ from collections import deque
 from collections.abc import Callable
 from functools import partial
 from itertools import count
-from operator import itemgetter
 from typing import Any
 
 from kairos.admission import TURNED_AWAY, Admission
-from kairos.dispatcher.available import AvailableInstances, could_take
 from kairos.dispatcher.circuits import Circuits
 from kairos.dispatcher.ledger import Ledger
 from kairos.dispatcher.placements import Placement
+from kairos.dispatching import Dispatching
 from kairos.events import (
     Arrived,
     Bounced,
@@ -42,14 +41,13 @@ from kairos.events import (
 from kairos.model import Budget, Request
 from kairos.scheduler.budgets import UNLIMITED
 from kairos.scheduler.policies import Policy
-from kairos.scheduler.priority import priority_of
 from kairos.scheduler.queue import BACKFILL, MAX_WAIT_US, OVERTAKEN, PASSED_OVER, WaitQueue
 from kairos.scheduler.queues import WaitQueues
 from kairos.scheduler.work_estimates import WorkEstimates
 from kairos.workflow_tracker import IDLE_US, WorkflowKey, workflow_key
 
 MAX_WAITING = 10_000
-_by_key = itemgetter(0)
+
 _FREES_NO_ROOM = frozenset({WorkflowEnded, ProfilesLearnt})
 
 
@@ -74,7 +72,6 @@ class Balancer:
         `scheduler/queue.py`. `budget`: the most that a workflow may use."""
         self.knowledge = WorkEstimates(idle_us=idle_us)
         self.ledger = Ledger(self.knowledge)
-        self._placement = placement(self.ledger)
         self._queues = WaitQueues(
             partial(
                 WaitQueue,
@@ -97,8 +94,15 @@ class Balancer:
             budget=budget,
         )
         self.circuits = Circuits()
+        self._dispatching = Dispatching(
+            self.knowledge,
+            self.ledger,
+            placement(self.ledger),
+            self._queues,
+            self._admission,
+            self.circuits,
+        )
         self.at = 0  # when the last fact was told
-        self._drained_at = 0
 
         self._taken: dict[type, Callable[[Any, int], None]] = {
             Arrived: lambda event, at: self._queue(event.request, at),
@@ -126,7 +130,7 @@ class Balancer:
         alone may be tried with one, or a workflow's time is up: time for a `Tick`."""
         instants = [self._admission.next_due_at]
         if self._queues:
-            instants.append(self.circuits.next_try_at(self._drained_at))
+            instants.append(self.circuits.next_try_at(self._dispatching.drained_at))
         return min((each for each in instants if each is not None), default=None)
 
     def in_flight(self) -> list[tuple[Request, str | None]]:
@@ -153,11 +157,11 @@ class Balancer:
         self._begin(at)
         if is_known:
             return []
-        self._take_in(event, at)
+        self._taken[type(event)](event, at)
         given_up = self._admission.given_up(event, at)
         if given_up:
-            return self._refuse(given_up, at) + self._drain(at)
-        return [] if type(event) in _FREES_NO_ROOM else self._drain(at)
+            return self._refuse(given_up, at) + self._dispatching.drain(at)
+        return [] if type(event) in _FREES_NO_ROOM else self._dispatching.drain(at)
 
     def replay(self, record: Record) -> None:
         """Apply one fact with what another balancer decided on it, and decide nothing.
@@ -171,7 +175,7 @@ class Balancer:
         self._begin(at)
         if isinstance(event, Arrived) and event.request.id in self._workflow_of:
             return
-        self._take_in(event, at)
+        self._taken[type(event)](event, at)
         here = [each for each in record.commands if each.request_id in self._workflow_of]
         refused = self._refuse([each for each in here if isinstance(each, Refuse)], at)
         dispatched = {
@@ -180,14 +184,11 @@ class Balancer:
             if isinstance(each, Dispatch) and each.request_id not in self.ledger
         }
         if dispatched or refused or type(event) not in _FREES_NO_ROOM:
-            self._drain(at, deque(dispatched.values()))
+            self._dispatching.drain(at, deque(dispatched.values()))
 
     def _begin(self, at: int) -> None:
         self.at = at
         self._queues.renew_some()
-
-    def _take_in(self, event: Event, at: int) -> None:
-        self._taken[type(event)](event, at)
 
     def _end(self, event: Finished | Failed | Cancelled, at: int) -> None:
         if event.request_id in self._workflow_of:
@@ -286,75 +287,6 @@ class Balancer:
         if self._queues:
             calls = self.knowledge.in_flight(workflow)
             self._queues.rekey(each for each in calls if each.id not in self.ledger)
-
-    def _drain(self, at: int, logged: deque[Dispatch] | None = None) -> list[Command]:
-        """Dispatch what fits; or what is `logged`, of requests that wait, and nothing else. Either
-        way it is worked out whose turn it is, which says who is overdue."""
-        self._drained_at = at
-        commands: list[Command] = []
-        if not self._queues and not logged:
-            return commands
-        kept: set[str] = set()  # ids of instances left alone for requests that are overdue
-        open_queues = self._queues.open()
-        while open_queues:
-            heads = [(queue.head_key(at), model) for model, queue in open_queues.items()]
-            _, model = min(heads, key=_by_key) if len(heads) > 1 else heads[0]
-            queue = open_queues[model]
-            dispatch = self._first(model, queue, kept, at)
-            if logged is not None:
-                dispatch = logged.popleft() if logged and logged[0].request_id in queue else None
-            if dispatch is not None:
-                self._dispatch(dispatch, at)
-                commands.append(dispatch)
-            elif (overdue := queue.overdue()) is not None:
-                serving = self.ledger.served.serving(model)
-                kept.update(
-                    each.id for each in serving if could_take(each, overdue, self._admission.tried)
-                )
-            if dispatch is None or not queue:
-                del open_queues[model]  # room only shrinks while draining: it need not be retried
-        for dispatch in logged or ():  # not what this balancer would have decided
-            self._dispatch(dispatch, at)
-        return commands
-
-    def _dispatch(self, dispatch: Dispatch, at: int) -> None:
-        request = self.knowledge.request(dispatch.request_id)
-        assert request is not None
-        self._queues.take(request, at)
-        self.ledger.book(request, dispatch.instance_id, at)
-        self.knowledge.dispatched(dispatch.request_id, at)
-        self._admission.dispatched(request)
-
-    def _first(
-        self, model: str | None, queue: WaitQueue, kept: set[str], at: int
-    ) -> Dispatch | None:
-        """Whose turn it is in the queue, and where it would go."""
-        serving = self.ledger.served.serving(model)
-        if kept:
-            serving = [i for i in serving if i.id not in kept]
-        if self.circuits:
-            running = self.ledger.running
-            serving = [i for i in serving if self.circuits.takes(i.id, running(i.id), at)]
-        room = AvailableInstances(serving, self.ledger, self._placement, at, self._admission.tried)
-        if not room.instances:
-            return None
-        turn = queue.first(room, at)
-        self._placement.forget_reservation()
-        if turn is None:
-            return None
-        request, instance = turn.request, room.choose(turn.request)
-        assert instance is not None, "it fitted"
-        remaining_us = int(self.knowledge.remaining_us(request))
-        return Dispatch(
-            request.id,
-            instance.id,
-            turn.reason,
-            len(queue) - 1,
-            remaining_us,
-            self.knowledge.rank(request),
-            self.ledger.prefixes.match(request).get(instance.id, 0),
-            priority_of(remaining_us, turn.reason) if instance.priority else None,
-        )
 
     def _refuse(self, requests: list[Refuse], at: int) -> list[Command]:
         """New keys only once all are gone, or a wide fan-out would get them with each that goes."""

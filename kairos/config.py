@@ -6,12 +6,12 @@ import tomllib
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Literal
-from urllib.parse import urlsplit
 
 import msgspec
 
 from kairos.balancer import MAX_WAITING
 from kairos.dispatcher.placements import PLACEMENTS
+from kairos.engine_settings import EngineSettings, check_engine
 from kairos.envelope import NAME
 from kairos.errors import SetupError
 from kairos.model import IDENTIFIER, SECOND, Budget
@@ -23,36 +23,10 @@ STALL_S, ANSWER_S = 120, 600
 
 # vLLM's own default; an engine tells its KV memory, but not this.
 MAX_NUM_SEQS = 256
-MAX_TOKEN_US = 60 * SECOND
-MAX_LIMIT = 10**12  # of an engine's sequences and tokens
 MAX_ENGINES = 1_000  # each is asked once a second how it is
 MAX_WORKERS = 64  # processes that perform calls on one host
-MAX_URL = 1_000  # characters
-_LABEL = r"[A-Za-z0-9_-]{1,63}"
-# What is taken by whoever looks up the host, and by the HTTP client, without a complaint.
-_URL = re.compile(
-    rf"https?://(?:[^/?#\s]*@)?(?:{_LABEL}(?:\.{_LABEL})*\.?|\[[0-9A-Fa-f:.]+(?:%25\w+)?\])"
-    r"(?::[0-9]{1,5})?(?:/(?:(?![?#])[!-~])*)?",
-    re.ASCII | re.IGNORECASE,
-)
 _BODY_FIELD = re.compile(r"user|prompt_cache_key|metadata(\.[A-Za-z0-9_-]{1,64}){1,4}")
 _SECRET = re.compile(r"password|secret|passphrase|key\.pem|oauthbearer\.config")
-
-
-class EngineSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """One upstream. What an engine tells of itself wins; the rest is for those that do not."""
-
-    url: str
-    api_key_env: str | None = None  # the environment variable that holds the engine's key
-    max_num_seqs: int | None = None
-    kv_tokens: int | None = None
-    priority: bool = False  # vLLM was started with --scheduling-policy priority
-    token_us: float | None = None  # per token of an answer
-
-    @property
-    def id(self) -> str:
-        """`host:port`: how logs, metrics and errors name the instance."""
-        return urlsplit(self.url).netloc.rpartition("@")[2]
 
 
 class KeySettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -116,39 +90,6 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         if self.learnt_path is not None:
             return Path(self.learnt_path)
         return Path(self.log_dir, "learnt.json") if self.log_dir is not None else None
-
-
-_ENGINE_FORM = "URL[,max_num_seqs=N][,kv_tokens=N][,priority=yes|no][,token_us=N]"
-_ENGINE_OPTION = re.compile(
-    r"(?P<whole>max_num_seqs|kv_tokens)=(?P<number>[0-9]{1,12})"
-    r"|priority=(?P<is>yes|no)"
-    r"|token_us=(?P<us>[0-9]{1,12}(?:\.[0-9]{1,6})?)",
-    re.ASCII,
-)
-
-
-def parse_engine(text: str) -> EngineSettings:
-    """Read `URL[,max_num_seqs=N][,kv_tokens=N][,priority=yes|no][,token_us=N]`.
-
-    Raises:
-        SetupError: it is none.
-    """
-    url, *options = text.split(",")
-    given: dict[str, Any] = {}
-    for option in options:
-        read = _ENGINE_OPTION.fullmatch(option)
-        if read is None:
-            raise SetupError(
-                f"--engine {_without_user(text)}: what stands behind the URL is not understood; "
-                f"write {_ENGINE_FORM}"
-            )
-        if read["whole"]:
-            given[read["whole"]] = int(read["number"])
-        elif read["is"]:
-            given["priority"] = read["is"] == "yes"
-        else:
-            given["token_us"] = float(read["us"])
-    return EngineSettings(url=url, **given)
 
 
 def load(path: Path | None, environ: Mapping[str, str], arguments: Mapping[str, Any]) -> Settings:
@@ -298,38 +239,6 @@ def api_key(variable: str | None, environ: Mapping[str, str]) -> str | None:
 def _check_known(what: str, name: str, known: Mapping[str, object]) -> None:
     if name not in known:
         raise SetupError(f"there is no {what} '{name}'; known: {', '.join(sorted(known))}")
-
-
-def check_engine(engine: EngineSettings, environ: Mapping[str, str]) -> None:
-    """Raises SetupError: a value is wrong; the message names it and what it may be."""
-    if not _is_http_url(engine.url):
-        shown = _without_user(engine.url)[:200]
-        raise SetupError(f"engine '{shown}' is no URL such as http://127.0.0.1:8101")
-    if "@" in urlsplit(engine.url).netloc:
-        raise SetupError(f"engine {engine.id}: put its key into api_key_env, not into the URL")
-    if engine.api_key_env is not None and not environ.get(engine.api_key_env):
-        raise SetupError(f"engine {engine.id}: the variable {engine.api_key_env} is not set")
-    for name in ("max_num_seqs", "kv_tokens"):
-        value = getattr(engine, name)
-        if value is not None and value < 1:
-            raise SetupError(f"engine {engine.id}: {name} must be at least 1")
-        if value is not None and value >= MAX_LIMIT:
-            raise SetupError(f"engine {engine.id}: {name} must be under {MAX_LIMIT}")
-    if engine.token_us is not None and not 0 < engine.token_us < MAX_TOKEN_US:
-        raise SetupError(f"engine {engine.id}: token_us must be over 0 and under {MAX_TOKEN_US}")
-
-
-def _is_http_url(url: str) -> bool:
-    try:
-        is_plain = len(url) <= MAX_URL and _URL.fullmatch(url) is not None
-        return is_plain and urlsplit(url).port != 0
-    except ValueError:  # brackets or a port that make no sense
-        return False
-
-
-def _without_user(url: str) -> str:
-    """As a message may show it: what stands before an @ can be a password."""
-    return re.sub(r"^(\w+://)?.*@", r"\1...@", url, flags=re.DOTALL)
 
 
 def is_loopback(host: str) -> bool:

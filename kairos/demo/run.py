@@ -13,9 +13,10 @@ import msgspec
 
 from kairos import agent
 from kairos.agent import Application
-from kairos.config import EngineSettings, Settings
+from kairos.config import Settings
 from kairos.demo.engines import Kind, start_engines
 from kairos.demo.plan import DemoSubmission
+from kairos.engine_settings import EngineSettings
 from kairos.errors import SetupError
 from kairos.events import WorkflowEnded
 from kairos.live.bus.memory import MemoryBus

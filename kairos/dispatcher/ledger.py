@@ -1,5 +1,4 @@
-"""What is in flight where. Occupancy is derived from the bookings, never kept beside them, so the
-two cannot disagree."""
+"""What is in flight where. Occupancy is derived from bookings, so the two cannot disagree."""
 
 from collections.abc import Iterator, Mapping
 from itertools import count
@@ -98,8 +97,7 @@ class Ledger:
             yield instance_id
 
     def last_booking(self, instance_id: str) -> int:
-        """The number of the latest booking there since the instance joined, as bookings are
-        counted; 0: none."""
+        """The number of the latest booking there since it joined, of all bookings; 0: none."""
         return self._last_booking.get(instance_id, 0)
 
     def running(self, instance_id: str) -> int:
@@ -283,8 +281,9 @@ class Ledger:
             self._strained.discard(instance_id)
             return
         is_full = self.running(instance_id) >= instance.max_num_seqs
-        _put(self._full, instance_id, is_full)
-        _put(self._strained, instance_id, is_full or self._is_strained(instance))
+        is_strained = is_full or self._is_strained(instance)
+        (self._full.add if is_full else self._full.discard)(instance_id)
+        (self._strained.add if is_strained else self._strained.discard)(instance_id)
 
     def _is_strained(self, instance: Instance) -> bool:
         """Prompts under way take the budget of a step."""
@@ -299,7 +298,3 @@ class Ledger:
             self._last_booking.pop(instance_id, None)
             self._versions.pop(instance_id, None)
             self.served.forget(instance_id)
-
-
-def _put(ids: set[str], instance_id: str, is_in: bool) -> None:
-    (ids.add if is_in else ids.discard)(instance_id)

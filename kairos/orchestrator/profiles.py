@@ -15,6 +15,7 @@ from collections.abc import Iterable
 import msgspec
 
 from kairos.learnt import POOLED, AgentKey, AgentProfile, RemainingModel
+from kairos.orchestrator.agent_status import AgentStatus, status_of
 from kairos.orchestrator.learning import AppKey, Learning, ModelData, WindowData
 from kairos.orchestrator.remaining_model import MODEL_CALLS, UNTRACKED, Calls
 from kairos.orchestrator.window import Window, is_restorable
@@ -42,20 +43,6 @@ class CallSample(msgspec.Struct, frozen=True):
     completion_tokens: int | None  # None: the engine did not tell
     remaining_us: int
     remaining_stages: int
-
-
-class AgentStatus(msgspec.Struct, frozen=True, kw_only=True):
-    """How far learning has come with one agent, or with its app's pool."""
-
-    app: str
-    agent: str
-    samples: int
-    converged: bool
-    distance: float | None  # Wasserstein, over the mean, at the last check; None: no two yet
-    checks: int  # at 1, 2, 4, ... calls
-    reopened: int
-    censored: int  # calls that failed or were cancelled, never learnt as short
-    pooled: int = 0  # the pool's: calls of names that are not tracked
 
 
 class _Agent:
@@ -198,8 +185,11 @@ class Profiles:
         found = []
         for (owner, app), pool in self._apps.items():
             if owner == tenant:
-                found.append(_status(app, POOLED, pool, pool.pooled))
-                found += [_status(app, name, agent) for name, agent in pool.agents.items()]
+                found.append(status_of(app, POOLED, pool.window, pool.censored, pool.pooled))
+                found += [
+                    status_of(app, name, each.window, each.censored)
+                    for name, each in pool.agents.items()
+                ]
         return sorted(found, key=lambda status: (status.app, status.agent))
 
     def _model_data(self, app: AppKey, pool: _Pool) -> ModelData:
@@ -294,18 +284,3 @@ class Profiles:
         self._due_windows.pop(key, None)
         self._not_due_windows.pop(key, None)
         self._forgotten[key] = None
-
-
-def _status(app: str, name: str, known: _Agent | _Pool, pooled: int = 0) -> AgentStatus:
-    window = known.window
-    return AgentStatus(
-        app=app,
-        agent=name,
-        samples=len(window),
-        converged=window.converged,
-        distance=window.distance,
-        checks=window.checks,
-        reopened=window.reopened,
-        censored=known.censored,
-        pooled=pooled,
-    )

@@ -19,14 +19,13 @@ backfilling: Lifka, 1995, where it has one at once).
 from collections import OrderedDict
 from collections.abc import Hashable, Iterator
 from itertools import islice
-from typing import Protocol
 
 import msgspec
 
-from kairos.events import Reason
 from kairos.model import SECOND, Request
 from kairos.scheduler.heap import LazyHeap
 from kairos.scheduler.policies import Key, Policy
+from kairos.scheduler.turn import InstanceRoom, Turn
 from kairos.scheduler.work_estimates import WorkEstimates
 
 OVERTAKEN = 9
@@ -39,30 +38,6 @@ _RENEWED_AT_ONCE = 256  # keys, per fact, after new ranks: under 2 ms (`make ben
 
 KeyEntry = tuple[Key, int, str]  # key, number of arrival, request id
 NumberEntry = tuple[float, int, str]
-
-
-class InstanceRoom(Protocol):
-    """What is free of the instances that could serve the queue."""
-
-    def fits(self, request: Request) -> bool:
-        """Whether the request can be placed now."""
-
-    def returned(self) -> Iterator[str]:
-        """Ids of requests that memory is kept for, the first first."""
-
-    def reserve(self, request: Request) -> None:
-        """What fits from now on does not delay the request, which does not fit now."""
-
-    def keep_for(self, request: Request) -> bool:
-        """Leave alone, from now on, the instances that could serve the request once they are free;
-        return whether any other is left."""
-
-
-class Turn(msgspec.Struct, frozen=True):
-    """Whose turn it is, and why."""
-
-    request: Request
-    reason: Reason
 
 
 class _Waiting(msgspec.Struct):

@@ -11,7 +11,7 @@ from kairos.live.kafka.cluster import parse_bus
 from kairos.live.kafka.producer import Producer
 from kairos.live.kafka.subscription import ReceivedMessage, Subscription
 from kairos.live.llm.bus import BusLLM
-from kairos.live.pool.bus_calls import _Answer
+from kairos.live.pool.bus_answer import BusAnswer
 from kairos.topics import REQUESTS
 from tests.support.schema import as_object, problems
 
@@ -40,7 +40,7 @@ async def next_of(requests, pool):
 
 async def answer(status, body, headers=()):
     """What a pool replies with when the engine says this."""
-    said = _Answer()
+    said = BusAnswer()
     said.start(status, headers)
     said.write(body, more=False)
     return said.payload()

@@ -7,7 +7,8 @@ from urllib.parse import urlsplit
 
 import aiohttp
 
-from kairos.config import EngineSettings, Settings
+from kairos.config import Settings
+from kairos.engine_settings import EngineSettings
 from kairos.events import Arrived, Cancelled, Failed, Finished, InstanceJoined
 from kairos.live import service
 from tests.e2e.client import LIMIT_S, Answer, Wire

@@ -6,8 +6,9 @@ import json
 import pytest
 
 from kairos.balancer import Balancer
-from kairos.config import EngineSettings, Settings
+from kairos.config import Settings
 from kairos.dispatcher.placements import PLACEMENTS
+from kairos.engine_settings import EngineSettings
 from kairos.events import Arrived, Dispatch, InstanceJoined, InstanceLeft
 from kairos.live.engines import fleet, monitor
 from kairos.scheduler.policies import POLICIES

@@ -7,7 +7,8 @@ import pytest
 
 from agents import cg, qa, rg
 from kairos import agent
-from kairos.config import EngineSettings, Settings
+from kairos.config import Settings
+from kairos.engine_settings import EngineSettings
 from kairos.events import Arrived, ProfilesLearnt, WorkflowEnded
 from kairos.live import service
 from kairos.live.bus.memory import MemoryBus

@@ -12,7 +12,8 @@ import aiohttp
 import msgspec
 import pytest
 
-from kairos.config import EngineSettings, Settings
+from kairos.config import Settings
+from kairos.engine_settings import EngineSettings
 from kairos.live.kafka.cluster import parse_bus
 from kairos.live.kafka.producer import Producer
 from kairos.live.kafka.subscription import ReceivedMessage, Subscription

@@ -14,8 +14,9 @@ import openai
 import pytest
 
 from kairos.balancer import Balancer
-from kairos.config import EngineSettings, Settings
+from kairos.config import Settings
 from kairos.dispatcher.placements import PLACEMENTS
+from kairos.engine_settings import EngineSettings
 from kairos.events import Arrived, Cancelled, Finished, InstanceJoined, WorkflowEnded
 from kairos.live import service
 from kairos.live.frontend import http
@@ -31,7 +32,7 @@ DONE = b"data: [DONE]\n\n"
 # `kairos`, to which a hangup comes before it serves.
 HUNG_UP_EARLY = """
 import contextlib, os, signal
-from kairos import cli
+from kairos.cli.main import main
 from kairos.live import service
 
 @contextlib.asynccontextmanager
@@ -41,7 +42,7 @@ async def hung_up(settings, running=service.running):
         yield live
 
 service.running = hung_up
-cli.main()
+main()
 """
 
 

@@ -10,14 +10,15 @@ from kairos.config import KeySettings
 from kairos.envelope import forward, read_envelope, read_value, write_message
 from kairos.errors import InvalidRequest
 from kairos.live.kafka.items import ReceivedMessage
-from kairos.live.pool.bus_calls import read_call
+from kairos.live.pool.bus_call import read_call
 from kairos.live.pool.messages import Alive, Orders, Told, check_counts, check_request
 from kairos.live.proxy.sse import SseReader, usage_of
 from kairos.live.request.access import Access, Caller
 from kairos.live.request.body import Body, read_body
 from kairos.live.request.deadlines import deadline_of
 from kairos.live.request.identity.aliases import Aliases
-from kairos.live.request.identity.conversation import conversation, prompt_of, reply_of
+from kairos.live.request.identity.conversation import conversation, prompt_of
+from kairos.live.request.identity.engine_reply import reply_of
 from kairos.live.request.identity.identity import identifier_of
 from kairos.live.request.identity.resolve import identity_of
 from kairos.live.request.identity.routes import NamedRoutes, route_of

@@ -473,7 +473,7 @@ class BalancerMachine(RuleBasedStateMachine):
         here = [r for r, where in self.running.values() if where == instance.id]
         if len(here) >= instance.max_num_seqs:
             return False
-        looked_at = self.balancer._drained_at
+        looked_at = self.balancer._dispatching.drained_at
         if not self.balancer.circuits.takes(instance.id, len(here), looked_at):
             return False
         suspended = self.balancer.ledger.health.is_suspended(instance.id, self.at)
@@ -508,7 +508,7 @@ class BalancerMachine(RuleBasedStateMachine):
     def whoever_has_waited_for_half_of_what_it_may_is_overdue(self):
         overdue = [request.id for request in self.overdue()]
         for name, wait in self.waits.items():
-            assert wait.due_at > self.balancer._drained_at or name in overdue
+            assert wait.due_at > self.balancer._dispatching.drained_at or name in overdue
 
     @invariant()
     def no_workflow_has_more_than_its_budget(self):
@@ -581,7 +581,7 @@ class BalancerMachine(RuleBasedStateMachine):
         oldest = min(request.arrived_at for request in self.waiting.values())
         assert tick_at <= oldest + MAX_WAIT_US
         for circuit in self.balancer.circuits._circuits.values():
-            assert tick_at <= circuit.open_until or circuit.open_until <= self.balancer._drained_at
+            assert tick_at <= circuit.open_until or circuit.open_until <= self.balancer._dispatching.drained_at
 
 
 def remaining_model(tenant, app, agent, logarithm):

@@ -4,8 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from kairos.config import EngineSettings, KeySettings, Settings, is_loopback, load, parse_engine
+from kairos.config import KeySettings, Settings, is_loopback, load
 from kairos.dispatcher.placements import PLACEMENTS
+from kairos.engine_settings import EngineSettings, parse_engine
 from kairos.errors import SetupError
 from kairos.model import Budget
 from kairos.scheduler.policies import POLICIES

@@ -16,7 +16,8 @@ from typing import Literal, Protocol
 import msgspec
 
 from kairos.balancer import Balancer
-from kairos.config import MAX_ENGINES, MAX_NUM_SEQS, EngineSettings
+from kairos.config import MAX_ENGINES, MAX_NUM_SEQS
+from kairos.engine_settings import EngineSettings
 from kairos.errors import InvalidRequest
 from kairos.live.engines.engine_probe import Target
 from kairos.live.engines.monitor import Monitor

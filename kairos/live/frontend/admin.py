@@ -9,9 +9,9 @@ from kairos import __version__
 from kairos.balancer import Balancer
 from kairos.live.engines.fleet import Fleet
 from kairos.live.engines.monitor import Monitor
-from kairos.live.frontend.gateway import answer_errors_as_openai_does
 from kairos.live.frontend.health import add_health
 from kairos.live.frontend.instances import add_changes, add_views
+from kairos.live.frontend.openai_errors import answer_errors_as_openai_does
 
 
 class Brain(Protocol):

@@ -6,26 +6,28 @@ and its streaming response does not notice a client that leaves before the first
 
 import logging
 import re
-from collections.abc import Callable, MutableMapping
+from collections.abc import Callable
 from functools import partial
-from secrets import token_hex
-from typing import Any
 
 from fastapi import FastAPI
 from fastapi import Request as HttpRequest
-from fastapi.responses import JSONResponse
-from starlette.exceptions import HTTPException
 from starlette.routing import Route
 from starlette.types import ASGIApp
 
 from kairos import __version__
 from kairos.errors import (
-    InvalidRequest,
     KairosError,
     ModelNotFound,
     RequestInFlight,
 )
 from kairos.live.frontend.health import add_health
+from kairos.live.frontend.openai_errors import (
+    HOT_ROUTES,
+    INTERNAL,
+    RouteRefused,
+    answer_errors_as_openai_does,
+    new_id,
+)
 from kairos.live.frontend.openapi import description
 from kairos.live.proxy.call import STREAMING_ROUTES, Call, FactSink, OnTrouble
 from kairos.live.proxy.engine import HttpEngine
@@ -39,8 +41,6 @@ from kairos.live.request.client_response import (
     Receive,
     Scope,
     Send,
-    error_body,
-    error_headers,
 )
 from kairos.live.request.deadlines import deadline_of
 from kairos.live.request.identity.aliases import Aliases
@@ -53,10 +53,8 @@ from kairos.model import Request, Sources
 
 logger = logging.getLogger(__name__)
 
-INTERNAL = KairosError("internal error; the server's log has more")
 
 _CHAT = "/v1/chat/completions"
-HOT_ROUTES = STREAMING_ROUTES | {"/v1/embeddings"}
 _STREAM_OPTIONS_ROUTES = {_CHAT, "/v1/completions"}
 # Passed through to an engine: all of /v1 but what loads or drops weights or is Kairos's own, and
 # vLLM's inference routes outside of it. A list of what may pass, not of what may not, so that an
@@ -99,7 +97,7 @@ class Gateway:
         client."""
         headers = dict(scope["headers"])
         exchange = ClientResponse(
-            identifier(headers.get(b"x-request-id")) or _new_id(), scope[CLIENT]
+            identifier(headers.get(b"x-request-id")) or new_id(), scope[CLIENT]
         )
         try:
             caller = self._access.caller(headers.get(b"authorization"))
@@ -251,63 +249,12 @@ def _check_passes(scope: Scope) -> None:
         raise RouteRefused(404, f"there is no {path[:100]!r} here")
 
 
-class RouteRefused(InvalidRequest):
-    """A path or method that is not served."""
-
-    def __init__(self, status: int, message: str) -> None:
-        super().__init__(message)
-        self.status = status
-        self.code = "method_not_allowed" if status == 405 else "not_found"
-
-
 def _other_id(taken: str, headers: dict[bytes, bytes]) -> str:
     """Raises RequestInFlight: the client counts attempts, so it means that very call."""
     if b"x-kairos-attempt" in headers:
         raise RequestInFlight(taken)
-    return _new_id()
-
-
-def _new_id() -> str:
-    return f"req-{token_hex(16)}"
+    return new_id()
 
 
 def _model(name: str) -> dict[str, object]:
     return {"id": name, "object": "model", "created": 0, "owned_by": "kairos"}
-
-
-def answer_errors_as_openai_does(app: FastAPI) -> None:
-    async def answer(_: HttpRequest, error: Exception) -> JSONResponse:
-        if not isinstance(error, KairosError):
-            error = INTERNAL
-        headers = {name.decode(): value.decode() for name, value in error_headers(error)}
-        headers["x-request-id"] = _new_id()  # an unexpected error is answered outside RequestIds
-        return JSONResponse(error_body(error), error.status, headers)
-
-    async def no_route(request: HttpRequest, error: Exception) -> JSONResponse:
-        assert isinstance(error, HTTPException)
-        what = f"{request.method} {request.url.path[:100]!r}"
-        refused = RouteRefused(error.status_code, f"there is no {what} here")
-        return await answer(request, refused)
-
-    app.add_exception_handler(KairosError, answer)
-    app.add_exception_handler(HTTPException, no_route)
-    app.add_exception_handler(Exception, answer)
-    app.add_middleware(RequestIds)
-
-
-class RequestIds:
-    """Gives every response that has none yet an `x-request-id`; the hot routes set their own."""
-
-    def __init__(self, app: ASGIApp) -> None:
-        self._app = app
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        async def send_named(message: MutableMapping[str, Any]) -> None:
-            if message["type"] == "http.response.start":
-                headers = message["headers"]
-                if not any(name == b"x-request-id" for name, _ in headers):
-                    headers.append((b"x-request-id", _new_id().encode()))
-            await send(message)
-
-        hot = scope["type"] != "http" or scope["path"] in HOT_ROUTES
-        await self._app(scope, receive, send if hot else send_named)

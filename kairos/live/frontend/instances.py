@@ -6,12 +6,12 @@ import msgspec
 from fastapi import FastAPI, Request
 from fastapi.responses import Response
 
-from kairos import config
+from kairos.engine_settings import EngineSettings, check_engine
 from kairos.errors import BodyTooLarge, InvalidRequest, SetupError
 from kairos.live.engines.fleet import Fleet
 
 _LIMIT_BYTES = 16 << 10
-_engine = msgspec.json.Decoder(config.EngineSettings)
+_engine = msgspec.json.Decoder(EngineSettings)
 
 
 class NotForPages(InvalidRequest):
@@ -52,7 +52,7 @@ def _check_origin(request: Request) -> None:
         raise NotForPages
 
 
-async def _read(request: Request) -> config.EngineSettings:
+async def _read(request: Request) -> EngineSettings:
     """Raises InvalidRequest: the body does not describe an engine that can be used."""
     body = bytearray()
     async for part in request.stream():
@@ -61,7 +61,7 @@ async def _read(request: Request) -> config.EngineSettings:
             raise BodyTooLarge(_LIMIT_BYTES)
     try:
         engine = _engine.decode(body)
-        config.check_engine(engine, os.environ)
+        check_engine(engine, os.environ)
     except (msgspec.MsgspecError, UnicodeDecodeError) as error:
         raise InvalidRequest(f"the body is no engine: {error}") from None
     except SetupError as error:

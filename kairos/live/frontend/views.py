@@ -13,8 +13,8 @@ from kairos.events import Dispatch
 from kairos.learnt import AgentProfile, Distribution
 from kairos.metrics import percentile
 from kairos.model import SECOND, Source
+from kairos.orchestrator.agent_status import AgentStatus
 from kairos.orchestrator.graph import CallGraph
-from kairos.orchestrator.profiles import AgentStatus
 from kairos.orchestrator.remaining import Remaining, remaining
 from kairos.orchestrator.workflow import OpenedWorkflow, span_of
 

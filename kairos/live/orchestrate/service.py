@@ -9,10 +9,10 @@ from fastapi import FastAPI
 from kairos import __version__
 from kairos.config import Settings
 from kairos.errors import SetupError
-from kairos.live.frontend.gateway import answer_errors_as_openai_does
 from kairos.live.frontend.health import add_health
 from kairos.live.frontend.http import listen, server_of, serving, url_of
 from kairos.live.frontend.insight import add_insight
+from kairos.live.frontend.openai_errors import answer_errors_as_openai_does
 from kairos.live.kafka.bus import KafkaBus
 from kairos.live.kafka.cluster import connection
 from kairos.live.kafka.producer import Producer

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping
 import msgspec
 
 from kairos.balancer import Balancer
-from kairos.errors import InvalidRequest, KairosError, RequestInFlight, Unavailable
+from kairos.errors import InvalidRequest, Unavailable
 from kairos.events import (
     Arrived,
     Bounced,
@@ -33,7 +33,10 @@ from kairos.events import (
     WorkflowEnded,
 )
 from kairos.live.kafka.subscription import ReceivedMessage
-from kairos.live.pool.bus_calls import BusCall, BusCalls, read_call
+from kairos.live.pool.admitting import Admitting
+from kairos.live.pool.bus_call import read_call
+from kairos.live.pool.bus_calls import BusCalls
+from kairos.live.pool.bus_calls_here import BusCallsHere
 from kairos.live.pool.decision_publisher import DecisionPublisher
 from kairos.live.pool.liveness import LOST_S, Liveness
 from kairos.live.pool.messages import (
@@ -47,10 +50,9 @@ from kairos.live.pool.messages import (
     Declined,
     Told,
     check_counts,
-    check_request,
 )
 from kairos.live.pool.pending_calls import Open, PoolCalls
-from kairos.model import SECOND, Request
+from kairos.model import SECOND
 from kairos.ports import Clock
 from kairos.runtime import Observer, Runtime
 
@@ -92,6 +94,8 @@ class ActiveBalancer:
         self._calls = calls
         self._clock = clock
         self._runtime = Runtime(balancer, _AfterRecord(), clock, (voice, *observers))
+        self._admitting = Admitting(self._runtime, voice, opened, clock)
+        self._bus_calls = BusCallsHere(ourselves, calls, self._admitting, voice, opened, clock)
         self._recorded: set[int] = set()  # offsets of messages whose facts were decided on before
         self._liveness = Liveness(ourselves, (), clock.now())
 
@@ -143,7 +147,7 @@ class ActiveBalancer:
             if message.offset not in self._recorded:
                 unknown.append(message)
             elif message.offset in opened:
-                self._adopt(opened[message.offset], message)
+                self._bus_calls.adopt(opened[message.offset], message)
             else:
                 self._voice.offsets.done(message.offset)
         for each in self._opened.all():
@@ -180,7 +184,7 @@ class ActiveBalancer:
             elif kind == TOLD:
                 self._hear(_read_told(message.value or b""), message.offset)
             elif kind == CALL:
-                self._take_call(read_call(message, self._clock.now()), message.offset)
+                self._bus_calls.take(read_call(message, self._clock.now()), message.offset)
             else:
                 self._voice.bury(message, InvalidRequest(f"the {TYPE} '{kind}' is not known"))
         except (InvalidRequest, msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
@@ -210,7 +214,7 @@ class ActiveBalancer:
         match event:
             case Arrived():
                 self._liveness.hear(told.performer, self._clock.now())
-                self._arrive(event.request, told, offset)
+                self._admitting.arrive(event.request, told, offset)
             case FirstToken() | Finished() | Failed() | Cancelled() | Bounced():
                 self._hear_of_call(event, told, offset)
             case Progressed(completion_tokens=counts):
@@ -264,109 +268,17 @@ class ActiveBalancer:
         is_performed = self._calls.performs(opened.request.id)
         return is_ours and is_performed and not isinstance(event, FirstToken)
 
-    def _arrive(self, request: Request, told: Told, offset: int) -> None:
-        try:
-            check_request(request)
-            self._admit(request, told.performer, offset, turn=told.turn)
-        except KairosError as error:
-            declined = Declined.of(request.id, error)
-            self._voice.refuse(told.performer, declined, told.turn, offset)
-
-    def _admit(
-        self,
-        request: Request,
-        performer: str,
-        offset: int,
-        *,
-        call: BusCall | None = None,
-        turn: int = 0,
-    ) -> None:
-        """Raises KairosError: the balancer refuses the request."""
-        if request.id in self._opened:
-            raise RequestInFlight(request.id)
-        now = self._clock.now()
-        request = msgspec.structs.replace(
-            request,
-            arrived_at=min(request.arrived_at, now),
-            workflow_started_at=min(request.workflow_started_at, now),
-        )
-        self._opened.add(Open(request, performer, offset, now, call=call, turn=turn))
-        self._voice.about(request.workflow_id, performer, offset, turn=turn)
-        try:
-            self._runtime.feed(Arrived(request))
-        except KairosError:
-            self._opened.remove(request.id)
-            raise
-
-    def _take_call(self, call: BusCall, offset: int) -> None:
-        opened = self._opened.get(call.request.id)
-        goes_on = (
-            opened is not None and opened.call is not None and opened.performer != self._ourselves
-        )
-        performing = self._calls.performing(call.request.id)
-        if self._calls.ask_again(call) or goes_on:
-            if opened is None and performing is not None:  # from when this process decided before
-                performing.add_done_callback(lambda _: self._voice.offsets.done(offset))
-            else:
-                self._voice.offsets.done(offset)
-        else:  # of one that was answered here just now, it must wait for the end: `_admit` says so
-            self._start(call, offset)
-
-    def _start(self, call: BusCall, offset: int) -> None:
-        def arrive(_: Event) -> None:
-            self._admit(call.request, self._ourselves, offset, call=call)
-            call.admitted = True
-
-        def ended(_: asyncio.Task[None]) -> None:
-            if not call.admitted:
-                self._voice.offsets.done(offset)
-
-        call.admitted = False
-        self._calls.start(call, arrive).add_done_callback(ended)
-
-    def _adopt(self, opened: Open, message: ReceivedMessage) -> None:
-        """A message with which a call arrived that has not ended."""
-        if message.headers.get(TYPE) != CALL:
-            if opened.refused is not None:  # said again: the order may have been lost
-                self._opened.remove(opened.request.id)
-                self._voice.refuse(opened.performer, opened.refused, opened.turn, message.offset)
-            return
-        opened.call = read_call(message, self._clock.now())
-        if opened.to_redo or opened.refused is not None:
-            self._redo(opened)
-        elif opened.instance_id is None:
-            self._perform_here(opened, opened.call, message.offset)
-
-    def _perform_here(self, opened: Open, call: BusCall, offset: int) -> None:
-        """A call that waits. Its arrival is recorded again, with who performs it from here on."""
-        opened.performer, opened.turn = self._ourselves, 0
-        self._voice.about(opened.request.workflow_id, self._ourselves, offset)
-        self._voice(Record(self._clock.now(), Arrived(opened.request)))
-        if self._calls.performing(call.request.id) is None:
-            call.admitted = True
-            self._calls.start(call, lambda _: None)
-
     def _give_up(self, opened: Open) -> None:
         """Whoever performed the call is no more."""
         request = opened.request
         self._voice.about(request.workflow_id, redo=opened.call is not None)
         self._runtime.feed(Cancelled(request.id))
         if opened.call is not None:
-            self._redo(opened)
+            self._bus_calls.redo(opened)
         else:  # in case it was only cut off for a while
             gone = Unavailable("nothing was heard of this process for too long")
             declined = Declined.of(request.id, gone)
             self._voice.order(opened.performer, [(declined, opened.turn)])
-
-    def _redo(self, opened: Open) -> None:
-        """Begin a call that came over the bus anew, here."""
-        call, offset = opened.call, opened.offset
-        assert call is not None
-        assert offset is not None
-        self._opened.remove(opened.request.id)
-        attempt = opened.request.attempt + 1
-        call.request = msgspec.structs.replace(call.request, attempt=attempt)
-        self._start(call, offset)
 
 
 def _read_told(value: bytes) -> Told:

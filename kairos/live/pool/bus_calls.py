@@ -3,16 +3,14 @@ that the caller named."""
 
 import asyncio
 import logging
-import re
 from collections import OrderedDict
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from functools import partial
 
 import msgspec
 
 from kairos.errors import (
     DeadlinePassed,
-    InvalidRequest,
     KairosError,
     MessageTooLarge,
     RequestInFlight,
@@ -20,81 +18,25 @@ from kairos.errors import (
     Unavailable,
     UpstreamFailed,
 )
-from kairos.events import Arrived, Cancelled, Event, FirstToken
-from kairos.live.frontend.gateway import INTERNAL
+from kairos.events import Event
+from kairos.live.frontend.openai_errors import INTERNAL
 from kairos.live.kafka.producer import Producer
-from kairos.live.kafka.subscription import ReceivedMessage
-from kairos.live.pool.messages import CallHeaders, read_call_headers
+from kairos.live.pool.bus_answer import BusAnswer, BusFactSink
+from kairos.live.pool.bus_call import BusCall
 from kairos.live.pool.performer import Performer
 from kairos.live.proxy.call import Call, OnTrouble
 from kairos.live.proxy.engine import HttpEngine
-from kairos.live.request.body import Body, read_body
 from kairos.live.request.client_response import ClientResponse, Leaving, error_body
 from kairos.live.request.tokens import PromptTokens
-from kairos.model import TRACEPARENT, Request, Source, Sources
 
 logger = logging.getLogger(__name__)
 
-TENANT = "default"  # of whoever calls over the bus
-ANSWER_BYTES = 8 << 20  # of an engine; what the bus takes is less
 ANSWERS_KEPT_BYTES = 64 << 20  # for a caller that asks again
 _AGAIN_S = 1.0
 _STOP_S = 2.0
 _PATH = "/v1/chat/completions"
 
 _encode = msgspec.json.Encoder().encode
-
-
-class BusCall(msgspec.Struct):
-    """A call as it came, and the topics on which its answer is awaited."""
-
-    headers: CallHeaders
-    traceparent: str | None
-    body: Body
-    request: Request
-    reply_to: set[str]
-    left: asyncio.Event = msgspec.field(default_factory=asyncio.Event)
-    admitted: bool = False  # the balancer knows it
-    abandoned: bool = False  # another process has taken over: nothing more is told of it
-    task: asyncio.Task[None] | None = None
-    answer: bytes | None = None
-
-
-def read_call(message: ReceivedMessage, now: int) -> BusCall:
-    """Raises InvalidRequest: the message is no LLM call."""
-    headers = read_call_headers(dict(message.headers))
-    body = read_body(message.value or b"", chat=True, streams_usage=False)
-    if body.stream:
-        raise InvalidRequest("over the bus an answer comes whole: leave out 'stream'")
-    said: dict[str, Source] = {
-        field: "declared"
-        for field in Sources.__struct_fields__
-        if getattr(headers, field) is not None
-    }
-    request = Request(
-        id=headers.request_id,
-        tenant=TENANT,
-        workflow_id=headers.workflow_id or headers.request_id,
-        app=headers.app,
-        agent=headers.agent,
-        upstream=headers.upstream,
-        parent_ids=(headers.parent,) if headers.parent is not None else (),
-        sources=Sources(**said),
-        attempt=headers.attempt,
-        deadline_at=headers.deadline,
-        budget=headers.budget,
-        model=body.model,
-        workflow_started_at=min(headers.started_at or now, now),
-        arrived_at=min(message.at, now),
-        prompt_tokens=body.prompt_tokens,
-        completion_tokens=body.completion_tokens,
-        completion_limit=body.completion_limit,
-        prefix=body.prefix,
-        prefix_units=body.prefix_units,
-    )
-    traceparent = message.headers.get("traceparent", "")
-    is_trace = re.fullmatch(TRACEPARENT, traceparent) is not None
-    return BusCall(headers, traceparent if is_trace else None, body, request, {headers.reply_to})
 
 
 class BusCalls:
@@ -194,8 +136,8 @@ class BusCalls:
     async def _perform(self, call: BusCall, arrive: Callable[[Event], None]) -> None:
         size = len(call.body.content)
         self._held_bytes += size
-        desk = _CallDesk(self._performer, call, arrive)
-        answer = _Answer()
+        desk = BusFactSink(self._performer, call, arrive)
+        answer = BusAnswer()
         exchange = ClientResponse(call.request.id, answer)
         try:
             await self._run(call, desk, exchange, answer)
@@ -218,7 +160,7 @@ class BusCalls:
                 del self._calls[call.request.id]
 
     async def _run(
-        self, call: BusCall, desk: "_CallDesk", exchange: ClientResponse, answer: "_Answer"
+        self, call: BusCall, desk: "BusFactSink", exchange: ClientResponse, answer: "BusAnswer"
     ) -> None:
         if call.left.is_set():
             return
@@ -252,7 +194,7 @@ class BusCalls:
         finally:
             watcher.cancel()
 
-    async def _reply(self, call: BusCall, answer: "_Answer") -> None:
+    async def _reply(self, call: BusCall, answer: "BusAnswer") -> None:
         """Return once the answer is safe, on each topic that exists."""
         call.answer = payload = answer.payload()
         if answer.status == 200:
@@ -285,41 +227,9 @@ class BusCalls:
             self._answered_bytes -= len(self._answered.popitem(last=False)[1])
 
 
-class _CallDesk:
-    """Where a call's facts go: its arrival to the balancer beside it, the rest by way of the bus;
-    how it ended only once the answer is safe, or a crash between would lose the answer."""
-
-    def __init__(
-        self, performer: Performer, call: BusCall, arrive: Callable[[Event], None]
-    ) -> None:
-        self._performer = performer
-        self._call = call
-        self._arrive = arrive
-        self._ended: list[Event] = []
-
-    def now(self) -> int:
-        return self._performer.now()
-
-    def feed(self, event: Event) -> None:
-        match event:
-            case Arrived():
-                self._arrive(event)
-            case FirstToken():
-                self._performer.feed(event)
-            case _:
-                self._ended.append(event)
-
-    def tell(self) -> None:
-        """Nothing, if the balancer does not know the call. One that it knew from before may have
-        ended before it was asked for again."""
-        if self._call.admitted:
-            for event in self._ended or [Cancelled(self._call.request.id)]:
-                self._performer.feed(event)
-
-
-async def _failed(call: BusCall, error: KairosError) -> "_Answer":
+async def _failed(call: BusCall, error: KairosError) -> "BusAnswer":
     """The answer that there is none; what had come of one is of no use without the rest."""
-    answer = _Answer()
+    answer = BusAnswer()
     await ClientResponse(call.request.id, answer).fail(error)
     return answer
 
@@ -332,46 +242,3 @@ def _is_known(call: BusCall, sent: asyncio.Future[int]) -> None:
 async def _watch(call: BusCall, leaving: Leaving) -> None:
     await call.left.wait()
     leaving.leave()
-
-
-class _Answer:
-    """What a call sends to its client, kept."""
-
-    def __init__(self) -> None:
-        self.leaving = Leaving()
-        self.status = INTERNAL.status
-        self._retry_after: str | None = None
-        self._parts: list[bytes] = []
-        self._bytes = 0
-
-    def start(self, status: int, headers: Iterable[tuple[bytes, bytes]]) -> None:
-        self.status = status
-        retry_after = dict(headers).get(b"retry-after")
-        self._retry_after = retry_after.decode("latin-1") if retry_after else None
-
-    def write(self, data: bytes, *, more: bool) -> bool:  # noqa: ARG002
-        """Raises UpstreamFailed: there is no end to it."""
-        self._bytes += len(data)
-        if self._bytes > ANSWER_BYTES:
-            raise UpstreamFailed(f"the answer is over {ANSWER_BYTES} bytes")
-        self._parts.append(data)
-        return True
-
-    async def drained(self) -> None:
-        """It is never full."""
-
-    def take_body(self) -> bytes | None:
-        """It came with the message."""
-        return None
-
-    def payload(self) -> bytes:
-        body = b"".join(self._parts)
-        try:
-            content: object = msgspec.Raw(body) if body else None
-            msgspec.json.decode(body or b"null")
-        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-            content = body.decode(errors="replace")
-        answer = {"status": self.status, "body": content}
-        if self._retry_after is not None:
-            answer["retry_after"] = self._retry_after
-        return _encode(answer)

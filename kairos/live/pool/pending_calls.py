@@ -5,7 +5,7 @@ from collections.abc import Mapping
 import msgspec
 
 from kairos.events import Arrived, Bounced, Cancelled, Dispatch, Failed, Finished, Record, Refuse
-from kairos.live.pool.bus_calls import BusCall
+from kairos.live.pool.bus_call import BusCall
 from kairos.live.pool.messages import CAUSE, PERFORMER, REDO, TURN
 from kairos.model import Request
 

@@ -10,7 +10,7 @@ from kairos.live.proxy.engine_answer import EngineAnswer
 from kairos.live.proxy.sse import SseReader, Usage, usage_of
 from kairos.live.request.body import Body
 from kairos.live.request.client_response import ClientResponse
-from kairos.live.request.identity.conversation import MAX_ANSWER_BYTES
+from kairos.live.request.identity.engine_reply import MAX_ANSWER_BYTES
 
 OnCounted = Callable[[int], None]
 

@@ -9,7 +9,8 @@ from collections.abc import AsyncIterator
 import msgspec
 from fastapi import FastAPI
 
-from kairos.config import EngineSettings, Settings
+from kairos.config import Settings
+from kairos.engine_settings import EngineSettings
 from kairos.events import Dispatch, InstanceLeft, Refuse, Tick
 from kairos.learner import Learner
 from kairos.live.control.brain import new_balancer
@@ -17,9 +18,10 @@ from kairos.live.control.local_control import LocalControl
 from kairos.live.engines.fleet import Fleet
 from kairos.live.engines.monitor import Monitor
 from kairos.live.frontend.admin import build_admin
-from kairos.live.frontend.gateway import add_models, answer_errors_as_openai_does
+from kairos.live.frontend.gateway import add_models
 from kairos.live.frontend.health import add_health
 from kairos.live.frontend.http import server_of, serving
+from kairos.live.frontend.openai_errors import answer_errors_as_openai_does
 from kairos.live.observers.fact_log import flushing, open_log
 from kairos.live.observers.telemetry import Telemetry
 from kairos.live.process.clock import WallClock

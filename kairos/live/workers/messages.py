@@ -9,7 +9,7 @@ what is told is decoded by type, but its numbers are not checked again, as a poo
 
 import msgspec
 
-from kairos.config import EngineSettings
+from kairos.engine_settings import EngineSettings
 from kairos.events import Dispatch, Event, Refuse
 from kairos.live.pool.messages import Declined
 

@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 
 from kairos import agents_process
 from kairos.agent import Application
-from kairos.cli import agents, main
+from kairos.cli import agents, running
 from kairos.cli.main import app
 from kairos.errors import SetupError
 
@@ -167,7 +167,7 @@ class TestTasks:
         )
 
 
-@pytest.mark.parametrize("run", [main._run, agents._until_told])
+@pytest.mark.parametrize("run", [running.run, agents._until_told])
 def test_of_what_several_tasks_met_the_first_is_said(run):
     async def fail():
         raise SetupError("the topic is gone")

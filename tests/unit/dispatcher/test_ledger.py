@@ -263,7 +263,13 @@ def test_who_left_is_forgotten_with_what_it_said_of_itself():
         made.leave(name)
         made.status(InstanceStatus(name, kv_used=1.0, preemptions=0), n)
         made.release(name, n)
-    for kept in (made._flights, made.prompts._prompts, made._speeds, made._versions, made._last_booking):
+    for kept in (
+        made._flights,
+        made.prompts._prompts,
+        made._speeds,
+        made._versions,
+        made._last_booking,
+    ):
         assert set(kept) <= {"a"}
     assert made.health._told == {}
     assert set(made.prefixes._caches) == {"a"}

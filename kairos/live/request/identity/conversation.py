@@ -4,29 +4,19 @@ Of the three APIs: chat completions, responses, completions. What is of another 
 is as good as not there: the engine says so.
 """
 
-import re
 from bisect import bisect_left
 from collections.abc import Iterable, Sequence
 from itertools import accumulate, chain, takewhile
-from typing import Any
 
 import msgspec
+
+from kairos.live.request.identity.decoding import Part, decoded
 
 _MAX_PROMPT_BYTES = 4 << 20  # of a longer one, and of more messages, nothing is inferred
 _MAX_MESSAGES = 4096
 _TAIL = 16  # messages that are looked at; the others were, when they were the last
 _SYSTEM = -1  # the system prompt's place among messages
 _PROMPT_BYTES = 32_768  # of which the passages are looked at
-MAX_ANSWER_BYTES = 1 << 18  # a longer one is not read
-# An event with a piece of the answer, and the beginning of one like it. Quotes and line breaks are
-# escaped within strings of JSON, so what is between two pieces is found as bytes.
-_TWO_PIECES = re.compile(
-    rb'^(data:[^\n]{0,1000}?"(?:content|text|arguments)":")'
-    rb'(?:[^"\\\n]++|\\.)++("[^\n]{0,1000}\n\r?\n)\1',
-    re.MULTILINE,
-)
-_STRINGS = re.compile(rb'(?:[^"\\]++|\\[^\n])*+')  # without their quotes, a line each
-_DECODING = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
 
 
 class PromptMessage(msgspec.Struct, frozen=True):
@@ -67,7 +57,7 @@ class Conversation:
         self._keys: Sequence[int] | None = None
         self._parts: dict[int, int] | None = None
         self.last, self.new = self._last_and_new()
-        self.previous: str | None = _decoded(_text, prompt.previous_response_id)
+        self.previous: str | None = decoded(_text, prompt.previous_response_id)
 
     def _last_and_new(self) -> tuple[PromptMessage | None, Sequence[PromptMessage]]:
         """The last reply in the tail, that the client gives back; and what came after it."""
@@ -142,22 +132,6 @@ class Conversation:
         return "" if item is None else _text_of(item.content or item.output).strip()
 
 
-class Reply(msgspec.Struct, frozen=True):
-    text: str
-    ids: tuple[str, ...] = ()  # of its tool calls, and its own where another can go on from it
-    handed: tuple[str, ...] = ()  # texts among the arguments of its tool calls
-
-
-class _Function(msgspec.Struct, frozen=True):
-    arguments: str = ""
-
-
-class _Call(msgspec.Struct, frozen=True):
-    index: int = 0
-    id: str | None = None
-    function: _Function = _Function()
-
-
 class _Item(msgspec.Struct, frozen=True):
     """A chat message, or an item of the responses API."""
 
@@ -167,10 +141,6 @@ class _Item(msgspec.Struct, frozen=True):
     output: msgspec.Raw = msgspec.Raw()
     tool_call_id: str | None = None
     call_id: str | None = None
-
-
-class _Part(msgspec.Struct, frozen=True):
-    text: str = ""
 
 
 class _Named(msgspec.Struct, frozen=True):
@@ -185,22 +155,21 @@ class _Tool(msgspec.Struct, frozen=True):
 _prompt = msgspec.json.Decoder(Prompt)
 _raw_items = msgspec.json.Decoder(list[msgspec.Raw])
 _item = msgspec.json.Decoder(_Item)
-_parts = msgspec.json.Decoder(list[_Part])
+_parts = msgspec.json.Decoder(list[Part])
 _tools = msgspec.json.Decoder(list[_Tool])
 _text = msgspec.json.Decoder(str)
-_arguments = msgspec.json.Decoder(dict[str, Any])
 
 
 def prompt_of(content: bytes) -> Prompt:
     """Of a body by itself; one that cannot be read has no prompt."""
-    return _decoded(_prompt, content) or Prompt()
+    return decoded(_prompt, content) or Prompt()
 
 
 def conversation(prompt: Prompt) -> Conversation | None:
     """None: it is no prompt in words, or a very long one."""
     if prompt.size_bytes > _MAX_PROMPT_BYTES:
         return None
-    raw = _decoded(_raw_items, prompt.messages or prompt.input) or []
+    raw = decoded(_raw_items, prompt.messages or prompt.input) or []
     if len(raw) > _MAX_MESSAGES:
         return None
     said_once = "" if raw else _text_of(prompt.input or prompt.prompt)
@@ -208,7 +177,7 @@ def conversation(prompt: Prompt) -> Conversation | None:
 
 
 def _read(message: msgspec.Raw) -> _Item | None:
-    item: _Item | None = _decoded(_item, message)
+    item: _Item | None = decoded(_item, message)
     return item
 
 
@@ -229,100 +198,9 @@ def _message(at: int, raw: msgspec.Raw) -> PromptMessage | None:
 def _text_of(value: msgspec.Raw) -> str:
     """Of a text, or of parts that have some."""
     if bytes(memoryview(value)[:1]) == b'"':
-        return _decoded(_text, value) or ""
-    return "".join(part.text for part in _decoded(_parts, value) or ())
+        return decoded(_text, value) or ""
+    return "".join(part.text for part in decoded(_parts, value) or ())
 
 
 def _tool_names(value: msgspec.Raw) -> tuple[str, ...]:
-    return tuple(each.function.name or each.name for each in _decoded(_tools, value) or ())
-
-
-def _decoded(decoder: "msgspec.json.Decoder[Any]", value: bytes | bytearray | msgspec.Raw) -> Any:
-    try:
-        return decoder.decode(value) if value else None
-    except _DECODING:
-        return None
-
-
-class _Delta(msgspec.Struct, frozen=True):
-    """Of a chat message, whole or in part."""
-
-    content: str | None = None
-    tool_calls: list[_Call] | None = None
-
-
-class _Choice(msgspec.Struct, frozen=True):
-    message: _Delta | None = None
-    delta: _Delta | None = None
-    text: str | None = None
-
-
-class _Output(msgspec.Struct, frozen=True):
-    content: list[_Part] | None = None
-    call_id: str | None = None
-    arguments: str = ""
-
-
-class _Answer(msgspec.Struct, frozen=True):
-    id: str | None = None
-    choices: list[_Choice] | None = None
-    output: list[_Output] | None = None
-    response: "_Answer | None" = None  # the responses API's last event has it whole
-
-
-_answer = msgspec.json.Decoder(_Answer)
-
-
-def reply_of(answer: bytes | bytearray, *, streamed: bool) -> Reply | None:
-    """Of an engine's answer; `streamed`: as server-sent events."""
-    if not 0 < len(answer) <= MAX_ANSWER_BYTES:
-        return None
-    pieces: list[bytes] | list[bytes | bytearray] = [answer]
-    if streamed:
-        lines = _merged(bytes(answer)).splitlines()
-        pieces = [line[5:] for line in lines if line.startswith(b"data:")]
-    read = [_decoded(_answer, piece) for piece in pieces]
-    return _together([each for each in read if each is not None])
-
-
-def _merged(stream: bytes) -> bytes:
-    """With one event for those in a row that differ in nothing but a piece of the answer: decoding
-    hundreds takes longer than all else that is done for a call."""
-    found = _TWO_PIECES.search(stream)
-    if found is None:
-        return stream
-    begins = found.end(1)
-    *pieces, rest = stream[begins:].split(found[2] + found[1])
-    together = b"\n".join(pieces)
-    if together.count(b"\n") >= len(pieces) or not _STRINGS.fullmatch(together):
-        return stream  # what looks like the end of such an event is that of another
-    return b"".join([stream[:begins], *pieces, rest])
-
-
-def _together(answers: Sequence[_Answer]) -> Reply:
-    """The first choice's: of several, the client keeps one."""
-    text: list[str] = []
-    ids: list[str] = []
-    arguments: dict[int, str] = {}  # by place among the tool calls
-    for answer in answers:
-        whole = answer.response or answer
-        for place, each in enumerate(whole.output or ()):
-            text += [part.text for part in each.content or ()]
-            arguments[place] = each.arguments
-            ids += [each.call_id] if each.call_id else []
-        if whole.output and whole.id:
-            ids.append(whole.id)
-        for choice in (answer.choices or ())[:1]:
-            said = choice.message or choice.delta or _Delta(choice.text)
-            text.append(said.content or "")
-            for place, call in enumerate(said.tool_calls or ()):
-                at = max(place, call.index)  # pieces of a stream count them; a whole does not
-                arguments[at] = arguments.get(at, "") + call.function.arguments
-                ids += [call.id] if call.id else []
-    handed = (text for each in arguments.values() for text in _texts_in(each))
-    return Reply("".join(text).strip(), tuple(dict.fromkeys(ids)), tuple(handed))
-
-
-def _texts_in(arguments: str) -> list[str]:
-    read = _decoded(_arguments, arguments.encode("utf-8", "replace"))
-    return [each.strip() for each in (read or {}).values() if isinstance(each, str)]
+    return tuple(each.function.name or each.name for each in decoded(_tools, value) or ())

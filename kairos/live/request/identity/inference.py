@@ -15,14 +15,12 @@ from collections.abc import Iterable, Iterator, Sequence, Set
 import msgspec
 
 from kairos.live.request.identity.conversation import (
-    MAX_ANSWER_BYTES,
     Conversation,
     Prompt,
     PromptMessage,
-    Reply,
     conversation,
-    reply_of,
 )
+from kairos.live.request.identity.engine_reply import MAX_ANSWER_BYTES, Reply, reply_of
 from kairos.live.request.identity.fingerprint import Fingerprints
 from kairos.live.request.identity.identity import Identity
 from kairos.live.request.identity.parts import Parts

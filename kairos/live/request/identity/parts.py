@@ -10,7 +10,8 @@ from collections.abc import Mapping, Sequence
 
 import msgspec
 
-from kairos.live.request.identity.conversation import Conversation, Reply
+from kairos.live.request.identity.conversation import Conversation
+from kairos.live.request.identity.engine_reply import Reply
 from kairos.live.request.identity.passages import Hashes, Passages, cut, passages_of
 
 # Of a reply, or of what is new in a call, that are read: half at its beginning, half at its end.

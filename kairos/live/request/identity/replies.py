@@ -6,7 +6,7 @@ from itertools import count
 
 import msgspec
 
-from kairos.live.request.identity.conversation import Reply, reply_of
+from kairos.live.request.identity.engine_reply import Reply, reply_of
 
 _MAX_REPLIES = 32_768
 _MAX_OF_WORKFLOW = 64  # the last

@@ -4,7 +4,8 @@ import logging
 
 import pytest
 
-from kairos.config import EngineSettings, KeySettings, Settings
+from kairos.config import KeySettings, Settings
+from kairos.engine_settings import EngineSettings
 from kairos.errors import SetupError
 from kairos.live.control.reload import Reload
 

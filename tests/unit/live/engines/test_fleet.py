@@ -5,7 +5,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from kairos.config import EngineSettings
+from kairos.engine_settings import EngineSettings
 from kairos.errors import WaitedTooLong
 from kairos.events import Dispatch, Refuse
 from kairos.live.engines import fleet

@@ -5,7 +5,7 @@ import pytest
 from kairos.errors import UpstreamFailed
 from kairos.events import Arrived, Finished, WorkflowEnded
 from kairos.live.kafka.subscription import Assigned, ReceivedMessage
-from kairos.live.pool.bus_calls import ANSWER_BYTES
+from kairos.live.pool.bus_answer import ANSWER_BYTES
 from kairos.live.pool.member import _Superseded
 from kairos.model import SECOND
 from kairos.topics import DEAD_LETTERS, REQUESTS

@@ -7,7 +7,7 @@ from kairos.envelope import NAME
 from kairos.errors import InvalidRequest, QueueFull, Unavailable
 from kairos.events import Arrived, Dispatch, Failed, Finished, InstanceJoined, Progressed, Refuse
 from kairos.live.kafka.subscription import ReceivedMessage
-from kairos.live.pool.bus_calls import TENANT, read_call
+from kairos.live.pool.bus_call import TENANT, read_call
 from kairos.live.pool.messages import (
     Alive,
     Declined,

@@ -5,7 +5,7 @@ import sys
 
 SCRIPT = """
 import asyncio, gc, weakref
-from kairos.live import process
+from kairos.live.process import tuning
 
 class Node:
     pass
@@ -16,25 +16,25 @@ def cycle():
     return weakref.ref(node)
 
 async def main():
-    process.collect_less_often()
-    process.collect_less_often()
+    tuning.collect_less_often()
+    tuning.collect_less_often()
     settled = gc.get_freeze_count()
     old = cycle()
-    kept = [[] for _ in range(3 * process._YOUNG)]
+    kept = [[] for _ in range(3 * tuning._YOUNG)]
     young = old() is None  # it had not outlived a pass
-    assert young and gc.get_freeze_count() >= settled + 2 * process._YOUNG
+    assert young and gc.get_freeze_count() >= settled + 2 * tuning._YOUNG
     strong = Node()
     strong.me = strong
     middle = weakref.ref(strong)
-    kept += [[] for _ in range(2 * process._YOUNG)]  # strong outlives a pass
+    kept += [[] for _ in range(2 * tuning._YOUNG)]  # strong outlives a pass
     del strong
-    kept += [[] for _ in range(2 * process._YOUNG)]
+    kept += [[] for _ in range(2 * tuning._YOUNG)]
     await asyncio.sleep(0)
     print("looked at again" if middle() is None else "left alone")
-    kept += [[] for _ in range(process._YOUNG * process._PASSES + settled)]
+    kept += [[] for _ in range(tuning._YOUNG * tuning._PASSES + settled)]
     await asyncio.sleep(0)
     print("looked at again" if middle() is None else "left alone")
-    print(len([each for each in gc.callbacks if isinstance(each, process._Settling)]))
+    print(len([each for each in gc.callbacks if isinstance(each, tuning._Settling)]))
 
 asyncio.run(main())
 """

@@ -9,7 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kairos.live.request.identity import inference, replies
-from kairos.live.request.identity.conversation import conversation, prompt_of, reply_of
+from kairos.live.request.identity.conversation import conversation, prompt_of
+from kairos.live.request.identity.engine_reply import reply_of
 from kairos.live.request.identity.identity import Identity
 from kairos.live.request.identity.inference import Inference
 

@@ -9,8 +9,9 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from kairos.live.request.identity import conversation, parts, passages, replies
-from kairos.live.request.identity.conversation import prompt_of, reply_of
+from kairos.live.request.identity import conversation, engine_reply, parts, passages, replies
+from kairos.live.request.identity.conversation import prompt_of
+from kairos.live.request.identity.engine_reply import reply_of
 from kairos.live.request.identity.identity import Identity
 from kairos.live.request.identity.inference import Inference
 from kairos.live.request.identity.passages import passages_of
@@ -209,7 +210,7 @@ def test_a_stream_is_read_as_if_each_of_its_events_were(deltas, end):
 @pytest.mark.parametrize("pieces", [2, 16, 300])
 def test_events_that_differ_only_in_their_piece_of_the_answer_are_merged(pieces):
     stream = b"".join(event({"content": f'"{n}\\'}, b"\n\n") for n in range(pieces))
-    assert conversation._merged(stream).count(b"data:") == 1
+    assert engine_reply._merged(stream).count(b"data:") == 1
     expected = "".join(f'"{n}\\' for n in range(pieces))
     assert reply_of(stream, streamed=True).text == expected
 

@@ -1,0 +1,72 @@
+"""`kairos explain`, `kairos export`: what happened."""
+
+import asyncio
+import json
+import os
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from kairos import config
+from kairos.cli.options import SERVE
+from kairos.cli.outline import outline
+
+
+def explain(
+    workflow_id: str,
+    url: Annotated[
+        str, typer.Option(help="A running Kairos.")
+    ] = f"http://{SERVE.host}:{SERVE.port}",
+    api_key_env: Annotated[
+        str | None, typer.Option(help="The environment variable that holds your API key.")
+    ] = None,
+    log: Annotated[
+        Path | None, typer.Option(help="Not from a running Kairos, but from its log's directory.")
+    ] = None,
+    tenant: Annotated[
+        str | None, typer.Option(help="With --log: whose workflow, where several have the id.")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="The same, for a program.")] = False,
+) -> None:
+    """Show a workflow's calls: what led to each, and why it went when and where it did."""
+    import msgspec
+
+    from kairos.tools import explain, explained
+
+    if log is not None:
+        view = explain.from_log(log, tenant, workflow_id)
+    else:
+        key = config.api_key(api_key_env, os.environ)
+        view = asyncio.run(explain.from_service(url, key, workflow_id))
+    if as_json:
+        typer.echo(msgspec.json.encode(view).decode())
+    else:
+        explained.show(view)
+
+
+def export(
+    since: Annotated[
+        str, typer.Option(help="A duration (30s, 15m, 2h, 7d), a date or an instant; or all.")
+    ],
+    log: Annotated[
+        Path, typer.Option(envvar="KAIROS_LOG_DIR", help="The directory of a serve --log.")
+    ],
+    output: Annotated[
+        Path, typer.Option(help="The file to write; as gzip, if its name ends in .gz.")
+    ] = Path("workflows.jsonl"),
+    as_json: Annotated[bool, typer.Option("--json", help="Print the figures as JSON.")] = False,
+) -> None:
+    """Turn the log of a Kairos into a workflow file, for replay and simulation.
+
+    Workflows that began at that time or later are written, each whole; those that began before it,
+    or before the log, or have a call that has not ended, are left out. With `all`, those that began
+    before the log are taken as they are.
+    """
+    from kairos.live.process.clock import WallClock
+    from kairos.tools import export
+
+    since_at = export.parse_since(since, WallClock().now())
+    exported = export.export(log, since_at, output)
+    figures = {"calls": exported.calls, "workflows": exported.workflows}
+    typer.echo(json.dumps(figures) if as_json else f"{output}:{outline(figures, '  ')}")

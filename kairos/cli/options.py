@@ -1,0 +1,16 @@
+"""What several commands say of the same options."""
+
+from kairos import config
+from kairos.dispatcher.placements import PLACEMENTS
+from kairos.scheduler.policies import POLICIES
+
+SERVE = config.Settings()  # the defaults
+POLICY_HELP = (
+    rf"Order of the queue \[{SERVE.policy}: least work left first]: {', '.join(sorted(POLICIES))}."
+)
+BUS_HELP = (
+    rf"Where Kairos's processes and agents meet \[{SERVE.bus}: in this process]: "
+    r"kafka://HOST:PORT\[,HOST:PORT]. Credentials stand in the file, under \[kafka]."
+)
+POOL_HELP = rf"On a bus: the engines for which decisions are made in one place \[{SERVE.pool}]."
+PLACEMENT_HELP = f"Choice of the instance: {', '.join(sorted(PLACEMENTS))}."

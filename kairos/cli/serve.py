@@ -1,0 +1,261 @@
+"""`kairos serve`, `balance` and `orchestrate`: they run until they are told to stop."""
+
+import asyncio
+import logging
+import os
+import signal
+from collections.abc import Callable, Mapping
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from kairos import config
+from kairos.cli.options import BUS_HELP, PLACEMENT_HELP, POLICY_HELP, POOL_HELP, SERVE
+from kairos.cli.running import run
+from kairos.engine_settings import parse_engine
+from kairos.errors import SetupError
+from kairos.live.process import tuning
+
+if TYPE_CHECKING:
+    from kairos.live.service import Service
+    from kairos.live.workers.supervisor import Supervisor
+
+logger = logging.getLogger(__name__)
+
+Load = Callable[[], config.Settings]
+
+
+def serve(
+    engine: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="An OpenAI-compatible upstream: URL[,max_num_seqs=N][,kv_tokens=N]; repeat for "
+            "each. Also [,priority=yes|no], whether vLLM's scheduling policy is priority, and "
+            "[,token_us=N], microseconds per token of an answer. What an engine tells itself wins."
+        ),
+    ] = None,
+    policy: Annotated[str | None, typer.Option(help=POLICY_HELP)] = None,
+    placement: Annotated[str | None, typer.Option(help=PLACEMENT_HELP)] = None,
+    bus: Annotated[str | None, typer.Option(help=BUS_HELP)] = None,
+    pool: Annotated[str | None, typer.Option(help=POOL_HELP)] = None,
+    host: Annotated[str | None, typer.Option(help=f"Address to listen on [{SERVE.host}].")] = None,
+    port: Annotated[
+        int | None, typer.Option(help=f"Port to listen on [{SERVE.port}]; 0: any.")
+    ] = None,
+    admin_port: Annotated[
+        int | None,
+        typer.Option(
+            help="Port of the operators' routes, by which engines are added and removed, too; on "
+            f"loopback [{SERVE.admin_port}]."
+        ),
+    ] = None,
+    workers: Annotated[
+        int | None,
+        typer.Option(
+            help=f"Use more than one core: so many processes take connections and perform calls, "
+            rf"and one more decides for all of them \[{SERVE.workers}: a single process does both]."
+        ),
+    ] = None,
+    log: Annotated[
+        Path | None, typer.Option(help="Keep facts and decisions (no bodies) in this directory.")
+    ] = None,
+    learnt: Annotated[
+        Path | None,
+        typer.Option(
+            help="Keep what is learnt of agents in this file, and begin with what it says "
+            r"\[learnt.json in the log's directory, if there is one]."
+        ),
+    ] = None,
+    config_file: Annotated[
+        Path | None, typer.Option("--config", help="TOML file with any of these, and API keys.")
+    ] = None,
+) -> None:
+    """Serve OpenAI's API in front of one or more engines.
+
+    Every option can also stand in the file, or in the environment as KAIROS_PORT and so on. The
+    command line wins over the environment, and that over the file. On SIGHUP the file is read
+    again: engines, API keys and limits on bodies change at once, the rest when it is restarted.
+
+    Example: kairos serve --engine http://gpu1:8000 --engine http://gpu2:8000
+    """
+    arguments = {
+        "policy": policy,
+        "placement": placement,
+        "bus": bus,
+        "pool": pool,
+        "host": host,
+        "port": port,
+        "admin_port": admin_port,
+        "workers": workers,
+        "log_dir": str(log) if log else None,
+        "learnt_path": str(learnt) if learnt else None,
+        "engine": [parse_engine(text) for text in engine] if engine else None,
+    }
+    load = partial(_engine_settings, "serve", config_file, arguments)
+    settings = load()
+    if settings.bus != "memory" and settings.learnt_path is not None:
+        raise SetupError("leave out --learnt: with --bus, what is learnt is on kairos.profiles")
+    serving = _supervise if settings.workers else _serve
+    run(serving(settings, load if config_file is not None else None))
+
+
+async def _serve(settings: config.Settings, load: Load | None) -> None:
+    from kairos.live.service import running
+
+    stop = _stop_signal()
+    _on_hangup(lambda: None)  # what it is to read has just been read
+    async with running(settings) as service:
+        tuning.collect_less_often()
+        tuning.switch_threads_often()
+        tuning.allow_many_connections()
+        await _until_stopped(service, settings, load, stop)
+
+
+async def _supervise(settings: config.Settings, load: Load | None) -> None:
+    from kairos.live.workers.supervisor import supervising
+
+    stop = _stop_signal()
+    _on_hangup(lambda: None)  # what it is to read has just been read
+    async with supervising(settings) as supervisor:
+        await _until_stopped(supervisor, settings, load, stop)
+
+
+async def _until_stopped(
+    service: "Service | Supervisor",
+    settings: config.Settings,
+    load: Load | None,
+    stop: asyncio.Event,
+) -> None:
+    typer.echo(f"kairos: serving on {service.url}/v1, operators' routes on {service.admin_url}")
+    if not config.is_loopback(settings.host) and not settings.key:
+        typer.echo("kairos: no API keys are configured, so anyone who reaches it may call")
+    _on_hangup(partial(_reload, service, load))
+    await stop.wait()
+    typer.echo("kairos: stopping; running calls may finish")
+
+
+def _engine_settings(
+    command: str, config_file: Path | None, arguments: Mapping[str, object]
+) -> config.Settings:
+    settings = config.load(config_file, os.environ, arguments)
+    if not settings.engine:
+        raise SetupError(f"name at least one engine: kairos {command} --engine http://HOST:PORT")
+    logging.basicConfig(level=logging.INFO, format="kairos: %(message)s")
+    logging.getLogger("uvicorn").setLevel(logging.WARNING)
+    return settings
+
+
+def balance(
+    bus: Annotated[str | None, typer.Option(help=BUS_HELP)] = None,
+    pool: Annotated[str | None, typer.Option(help=POOL_HELP)] = None,
+    engine: Annotated[
+        list[str] | None,
+        typer.Option(help="An engine of the pool, as `kairos serve` takes it; repeat."),
+    ] = None,
+    policy: Annotated[str | None, typer.Option(help=POLICY_HELP)] = None,
+    placement: Annotated[str | None, typer.Option(help=PLACEMENT_HELP)] = None,
+    host: Annotated[
+        str | None, typer.Option(help=f"Address of /health and /metrics [{SERVE.host}].")
+    ] = None,
+    port: Annotated[int, typer.Option(help="Port of /health and /metrics; 0: any.")] = 8003,
+    log: Annotated[
+        Path | None, typer.Option(help="Keep facts and decisions (no bodies) in this directory.")
+    ] = None,
+    config_file: Annotated[
+        Path | None, typer.Option("--config", help="TOML file with any of these, and [kafka].")
+    ] = None,
+) -> None:
+    """Decide for a pool of engines over Kafka, or stand by, without serving clients over HTTP.
+
+    Of all `kairos balance` and `kairos serve --bus` of a pool one decides at a time; if it dies,
+    another takes over within seconds, with the queue as it was. All must name the same engines;
+    on SIGHUP those in the file are read again.
+
+    Example: kairos balance --bus kafka://broker:9092 --engine http://gpu1:8000
+    """
+    arguments = {
+        "bus": bus,
+        "pool": pool,
+        "engine": [parse_engine(text) for text in engine] if engine else None,
+        "policy": policy,
+        "placement": placement,
+        "host": host,
+        "port": port,
+        "log_dir": str(log) if log else None,
+    }
+    load = partial(_engine_settings, "balance", config_file, arguments)
+    settings = load()
+    if settings.bus == "memory":
+        raise SetupError("name the bus: kairos balance --bus kafka://HOST:PORT")
+    run(_balance(settings, load if config_file is not None else None))
+
+
+async def _balance(settings: config.Settings, load: Load | None) -> None:
+    from kairos.live.service import balancing
+
+    stop = _stop_signal()
+    _on_hangup(lambda: None)  # what it is to read has just been read
+    async with balancing(settings) as service:
+        tuning.collect_less_often()
+        tuning.switch_threads_often()
+        tuning.allow_many_connections()
+        typer.echo(f"kairos: pool {settings.pool} on {settings.bus}; figures on {service.url}")
+        _on_hangup(partial(_reload, service, load))
+        await stop.wait()
+        typer.echo("kairos: stopping; running calls may finish")
+
+
+def orchestrate(
+    bus: Annotated[str | None, typer.Option(help=BUS_HELP)] = None,
+    pool: Annotated[str | None, typer.Option(help=POOL_HELP)] = None,
+    host: Annotated[str | None, typer.Option(help=f"Address to listen on [{SERVE.host}].")] = None,
+    port: Annotated[int, typer.Option(help="Port to listen on; 0: any.")] = 8002,
+    config_file: Annotated[
+        Path | None,
+        typer.Option("--config", help="TOML file with any of these, [kafka], and API keys."),
+    ] = None,
+) -> None:
+    """Follow workflows over Kafka, learn from those that end, and publish it to all balancers.
+
+    Of several one works at a time; if it dies, another reads again from where workflows are open.
+    Shows workflows and agents over HTTP, so that `kairos explain` works; /metrics and /health too.
+
+    Example: kairos orchestrate --bus kafka://broker:9092
+    """
+    arguments = {"bus": bus, "pool": pool, "host": host, "port": port}
+    settings = config.load(config_file, os.environ, arguments)
+    logging.basicConfig(level=logging.INFO, format="kairos: %(message)s")
+    logging.getLogger("uvicorn").setLevel(logging.WARNING)
+    run(_orchestrate(settings))
+
+
+async def _orchestrate(settings: config.Settings) -> None:
+    from kairos.live.orchestrate.service import orchestrating
+
+    stop = _stop_signal()
+    async with orchestrating(settings) as service:
+        tuning.collect_less_often()
+        typer.echo(f"kairos: workflows and agents of {settings.bus} on {service.url}/v1")
+        await stop.wait()
+        typer.echo("kairos: stopping; what was learnt is published")
+
+
+def _stop_signal() -> asyncio.Event:
+    """Set by Ctrl-C and SIGTERM."""
+    stop = asyncio.Event()
+    for signal_number in (signal.SIGINT, signal.SIGTERM):
+        asyncio.get_running_loop().add_signal_handler(signal_number, stop.set)
+    return stop
+
+
+def _on_hangup(act: Callable[[], None]) -> None:
+    asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, act)
+
+
+def _reload(service: "Service | Supervisor", load: Load | None) -> None:
+    if load is None:
+        logger.warning("there is nothing to read again: it was started without --config")
+    else:
+        service.reload(load)

@@ -1,0 +1,78 @@
+"""Errors as OpenAI's API tells them, and an id for each answer."""
+
+from collections.abc import MutableMapping
+from secrets import token_hex
+from typing import Any
+
+from fastapi import FastAPI
+from fastapi import Request as HttpRequest
+from fastapi.responses import JSONResponse
+from starlette.exceptions import HTTPException
+from starlette.types import ASGIApp
+
+from kairos.errors import (
+    InvalidRequest,
+    KairosError,
+)
+from kairos.live.proxy.call import STREAMING_ROUTES
+from kairos.live.request.client_response import (
+    Receive,
+    Scope,
+    Send,
+    error_body,
+    error_headers,
+)
+
+INTERNAL = KairosError("internal error; the server's log has more")
+HOT_ROUTES = STREAMING_ROUTES | {"/v1/embeddings"}
+
+
+class RouteRefused(InvalidRequest):
+    """A path or method that is not served."""
+
+    def __init__(self, status: int, message: str) -> None:
+        super().__init__(message)
+        self.status = status
+        self.code = "method_not_allowed" if status == 405 else "not_found"
+
+
+def new_id() -> str:
+    return f"req-{token_hex(16)}"
+
+
+def answer_errors_as_openai_does(app: FastAPI) -> None:
+    async def answer(_: HttpRequest, error: Exception) -> JSONResponse:
+        if not isinstance(error, KairosError):
+            error = INTERNAL
+        headers = {name.decode(): value.decode() for name, value in error_headers(error)}
+        headers["x-request-id"] = new_id()  # an unexpected error is answered outside RequestIds
+        return JSONResponse(error_body(error), error.status, headers)
+
+    async def no_route(request: HttpRequest, error: Exception) -> JSONResponse:
+        assert isinstance(error, HTTPException)
+        what = f"{request.method} {request.url.path[:100]!r}"
+        refused = RouteRefused(error.status_code, f"there is no {what} here")
+        return await answer(request, refused)
+
+    app.add_exception_handler(KairosError, answer)
+    app.add_exception_handler(HTTPException, no_route)
+    app.add_exception_handler(Exception, answer)
+    app.add_middleware(RequestIds)
+
+
+class RequestIds:
+    """Gives every response that has none yet an `x-request-id`; the hot routes set their own."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        async def send_named(message: MutableMapping[str, Any]) -> None:
+            if message["type"] == "http.response.start":
+                headers = message["headers"]
+                if not any(name == b"x-request-id" for name, _ in headers):
+                    headers.append((b"x-request-id", new_id().encode()))
+            await send(message)
+
+        hot = scope["type"] != "http" or scope["path"] in HOT_ROUTES
+        await self._app(scope, receive, send if hot else send_named)

@@ -1,0 +1,65 @@
+"""Lets calls in, whose facts performers tell or that came over the bus."""
+
+import msgspec
+
+from kairos.errors import KairosError, RequestInFlight
+from kairos.events import (
+    Arrived,
+)
+from kairos.live.pool.bus_call import BusCall
+from kairos.live.pool.decision_publisher import DecisionPublisher
+from kairos.live.pool.messages import (
+    Declined,
+    Told,
+    check_request,
+)
+from kairos.live.pool.pending_calls import Open, PoolCalls
+from kairos.model import Request
+from kairos.ports import Clock
+from kairos.runtime import Runtime
+
+
+class Admitting:
+    """Hands what arrives to the balancer, and remembers who performs it."""
+
+    def __init__(
+        self, runtime: Runtime, voice: DecisionPublisher, opened: PoolCalls, clock: Clock
+    ) -> None:
+        self._runtime = runtime
+        self._voice = voice
+        self._opened = opened
+        self._clock = clock
+
+    def arrive(self, request: Request, told: Told, offset: int) -> None:
+        try:
+            check_request(request)
+            self.admit(request, told.performer, offset, turn=told.turn)
+        except KairosError as error:
+            declined = Declined.of(request.id, error)
+            self._voice.refuse(told.performer, declined, told.turn, offset)
+
+    def admit(
+        self,
+        request: Request,
+        performer: str,
+        offset: int,
+        *,
+        call: BusCall | None = None,
+        turn: int = 0,
+    ) -> None:
+        """Raises KairosError: the balancer refuses the request."""
+        if request.id in self._opened:
+            raise RequestInFlight(request.id)
+        now = self._clock.now()
+        request = msgspec.structs.replace(
+            request,
+            arrived_at=min(request.arrived_at, now),
+            workflow_started_at=min(request.workflow_started_at, now),
+        )
+        self._opened.add(Open(request, performer, offset, now, call=call, turn=turn))
+        self._voice.about(request.workflow_id, performer, offset, turn=turn)
+        try:
+            self._runtime.feed(Arrived(request))
+        except KairosError:
+            self._opened.remove(request.id)
+            raise

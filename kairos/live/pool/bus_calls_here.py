@@ -1,0 +1,101 @@
+"""Calls that came over the bus, where this process performs them while it decides."""
+
+import asyncio
+
+import msgspec
+
+from kairos.events import (
+    Arrived,
+    Event,
+    Record,
+)
+from kairos.live.kafka.subscription import ReceivedMessage
+from kairos.live.pool.admitting import Admitting
+from kairos.live.pool.bus_call import BusCall, read_call
+from kairos.live.pool.bus_calls import BusCalls
+from kairos.live.pool.decision_publisher import DecisionPublisher
+from kairos.live.pool.messages import (
+    CALL,
+    TYPE,
+)
+from kairos.live.pool.pending_calls import Open, PoolCalls
+from kairos.ports import Clock
+
+
+class BusCallsHere:
+    """Begins the bus's calls here, adopts those of a predecessor, and begins anew what was lost."""
+
+    def __init__(
+        self,
+        ourselves: str,
+        calls: BusCalls,
+        admitting: Admitting,
+        voice: DecisionPublisher,
+        opened: PoolCalls,
+        clock: Clock,
+    ) -> None:
+        """`ourselves`: the performer of this process."""
+        self._ourselves = ourselves
+        self._calls = calls
+        self._admitting = admitting
+        self._voice = voice
+        self._opened = opened
+        self._clock = clock
+
+    def take(self, call: BusCall, offset: int) -> None:
+        opened = self._opened.get(call.request.id)
+        goes_on = (
+            opened is not None and opened.call is not None and opened.performer != self._ourselves
+        )
+        performing = self._calls.performing(call.request.id)
+        if self._calls.ask_again(call) or goes_on:
+            if opened is None and performing is not None:  # from when this process decided before
+                performing.add_done_callback(lambda _: self._voice.offsets.done(offset))
+            else:
+                self._voice.offsets.done(offset)
+        else:  # of one that was answered here just now, it waits for the end, says `Admitting`
+            self._start(call, offset)
+
+    def _start(self, call: BusCall, offset: int) -> None:
+        def arrive(_: Event) -> None:
+            self._admitting.admit(call.request, self._ourselves, offset, call=call)
+            call.admitted = True
+
+        def ended(_: asyncio.Task[None]) -> None:
+            if not call.admitted:
+                self._voice.offsets.done(offset)
+
+        call.admitted = False
+        self._calls.start(call, arrive).add_done_callback(ended)
+
+    def adopt(self, opened: Open, message: ReceivedMessage) -> None:
+        """A message with which a call arrived that has not ended."""
+        if message.headers.get(TYPE) != CALL:
+            if opened.refused is not None:  # said again: the order may have been lost
+                self._opened.remove(opened.request.id)
+                self._voice.refuse(opened.performer, opened.refused, opened.turn, message.offset)
+            return
+        opened.call = read_call(message, self._clock.now())
+        if opened.to_redo or opened.refused is not None:
+            self.redo(opened)
+        elif opened.instance_id is None:
+            self._perform_here(opened, opened.call, message.offset)
+
+    def _perform_here(self, opened: Open, call: BusCall, offset: int) -> None:
+        """A call that waits. Its arrival is recorded again, with who performs it from here on."""
+        opened.performer, opened.turn = self._ourselves, 0
+        self._voice.about(opened.request.workflow_id, self._ourselves, offset)
+        self._voice(Record(self._clock.now(), Arrived(opened.request)))
+        if self._calls.performing(call.request.id) is None:
+            call.admitted = True
+            self._calls.start(call, lambda _: None)
+
+    def redo(self, opened: Open) -> None:
+        """Begin a call that came over the bus anew, here."""
+        call, offset = opened.call, opened.offset
+        assert call is not None
+        assert offset is not None
+        self._opened.remove(opened.request.id)
+        attempt = opened.request.attempt + 1
+        call.request = msgspec.structs.replace(call.request, attempt=attempt)
+        self._start(call, offset)

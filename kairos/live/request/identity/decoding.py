@@ -1,0 +1,18 @@
+"""Reads JSON that others wrote: what cannot be read is nothing."""
+
+from typing import Any
+
+import msgspec
+
+_DECODING = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
+
+
+class Part(msgspec.Struct, frozen=True):
+    text: str = ""
+
+
+def decoded(decoder: "msgspec.json.Decoder[Any]", value: bytes | bytearray | msgspec.Raw) -> Any:
+    try:
+        return decoder.decode(value) if value else None
+    except _DECODING:
+        return None

@@ -1,0 +1,33 @@
+"""Whose turn it is, and what a queue asks of instances to say so."""
+
+from collections.abc import Iterator
+from typing import Protocol
+
+import msgspec
+
+from kairos.events import Reason
+from kairos.model import Request
+
+
+class InstanceRoom(Protocol):
+    """What is free of the instances that could serve the queue."""
+
+    def fits(self, request: Request) -> bool:
+        """Whether the request can be placed now."""
+
+    def returned(self) -> Iterator[str]:
+        """Ids of requests that memory is kept for, the first first."""
+
+    def reserve(self, request: Request) -> None:
+        """What fits from now on does not delay the request, which does not fit now."""
+
+    def keep_for(self, request: Request) -> bool:
+        """Leave alone, from now on, the instances that could serve the request once they are free;
+        return whether any other is left."""
+
+
+class Turn(msgspec.Struct, frozen=True):
+    """Whose turn it is, and why."""
+
+    request: Request
+    reason: Reason
