@@ -581,7 +581,10 @@ class BalancerMachine(RuleBasedStateMachine):
         oldest = min(request.arrived_at for request in self.waiting.values())
         assert tick_at <= oldest + MAX_WAIT_US
         for circuit in self.balancer.circuits._circuits.values():
-            assert tick_at <= circuit.open_until or circuit.open_until <= self.balancer._dispatching.drained_at
+            assert (
+                tick_at <= circuit.open_until
+                or circuit.open_until <= self.balancer._dispatching.drained_at
+            )
 
 
 def remaining_model(tenant, app, agent, logarithm):
