@@ -11,7 +11,7 @@ KIND := standin
 VLLM_INSTALLED := $(if $(KAIROS_VLLM),,.venv-vllm/.installed)
 
 .DEFAULT_GOAL := help
-.PHONY: help install install-vllm install-frameworks install-bench demo kafka vllm test test-real test-kafka test-vllm test-frameworks test-soak test-acceptance soak fuzz bench bench-hot profile bench-tables bench-fresh experiments experiments-full lint types contracts check acceptance lock clean
+.PHONY: help install install-vllm install-frameworks install-bench install-docs docs test-fast demo kafka vllm test test-real test-kafka test-vllm test-frameworks test-soak test-acceptance soak fuzz bench bench-hot profile bench-tables bench-fresh experiments experiments-full lint types contracts check acceptance lock clean
 
 help:  ## this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/ - /' | sort
@@ -32,6 +32,14 @@ install-bench: .venv-bench/.installed  ## .venv-bench with vllm-router, to which
 .venv-bench/.installed: bench/requirements.lock | $(INSTALLED)
 	@$(BIN)/python -m bench.systems && touch $@
 
+install-docs: .venv-docs/.installed  ## .venv-docs with mkdocs-material
+.venv-docs/.installed: requirements-docs.lock scripts/install-docs.sh
+	@sh scripts/install-docs.sh .venv-docs
+
+docs: $(INSTALLED) .venv-docs/.installed  ## the documentation site, into site/; fails at a warning or an old reference page
+	@$(BIN)/python scripts/reference.py --check
+	@NO_MKDOCS_2_WARNING=1 .venv-docs/bin/mkdocs build --quiet
+
 demo: $(INSTALLED)  ## three agent applications on two real model servers, under three minutes
 	@$(BIN)/kairos demo
 
@@ -45,6 +53,9 @@ vllm: $(INSTALLED) $(VLLM_INSTALLED)  ## vLLM instances on the CPU; N=2 MODEL=ti
 
 test: $(INSTALLED)  ## unit, property, contract and simulation tests, and end to end on the stand-in
 	@$(BIN)/pytest -m "not real and not kafka and not vllm and not frameworks and not soak and not acceptance"
+
+test-fast: $(INSTALLED)  ## unit tests of the core and of what a call passes through, in under a minute
+	@$(BIN)/pytest -q tests/unit/scheduler tests/unit/dispatcher tests/unit/orchestrator tests/unit/live tests/unit/test_balancer.py
 
 test-real: $(INSTALLED)  ## end to end on real model servers (llama.cpp)
 	@$(BIN)/pytest -m real
@@ -128,4 +139,4 @@ lock: $(INSTALLED)  ## rewrite the lock files from pyproject.toml
 	@sh scripts/lock.sh $(VENV)
 
 clean:  ## remove what install, install-vllm, fuzz and kafka made
-	rm -rf $(VENV) .venv-vllm .venv-bench .venv-fuzz .kafka .fuzz
+	rm -rf $(VENV) .venv-vllm .venv-bench .venv-docs .venv-fuzz site .kafka .fuzz

@@ -30,7 +30,7 @@ from bench.code import ROOT, code_of
 from bench.report import Spread
 from bench.rows import Row, read
 
-DOCUMENTS = ("README.md", "ARCHITECTURE.md")
+DOCUMENTS = ("docs/research/costs.md", "docs/how-to/predict.md", "ARCHITECTURE.md")
 _BLOCK = re.compile(r"(<!-- bench:([a-z]+) -->\n)(.*?)(<!-- /bench -->)", re.DOTALL)
 _LARGER = {"us": ("ms", 1_000.0), "ms": ("s", 1_000.0)}
 _UNITS = {"us": "µs", "/s": "per second", "1,000 tokens/s": "thousand"}

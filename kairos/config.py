@@ -33,38 +33,38 @@ class KeySettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     """A client's API key, as the SHA-256 digest of it, and the tenant that it stands for; and the
     app, where a key is for one only."""
 
-    sha256: str
-    tenant: str
-    app: str | None = None
+    sha256: str  # printf %s "$KEY" | sha256sum
+    tenant: str  # each sees its own workflows only
+    app: str | None = None  # where the key is for one app only
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """All that `kairos serve` can be told. In the file, `[[engine]]` and `[[key]]` are tables."""
 
-    host: str = "127.0.0.1"
-    port: int = 8000
-    admin_host: str = "127.0.0.1"
+    host: str = "127.0.0.1"  # address of OpenAI's API
+    port: int = 8000  # 0: any free one
+    admin_host: str = "127.0.0.1"  # address of the operators' routes, which ask for no key
     admin_port: int = 8001
     workers: int = 0  # processes that perform calls, beside one that decides; 0: one does both
-    policy: str = "kairos"
-    placement: str = "kairos"
-    max_waiting: int = MAX_WAITING
+    policy: str = "kairos"  # the order of the queue
+    placement: str = "kairos"  # the choice of the instance
+    max_waiting: int = MAX_WAITING  # requests in the queue
     max_wait_s: int = MAX_WAIT_US // SECOND  # in the queue; after half of it a request goes first
-    budget_calls: int | None = None  # that a workflow may make; a client can ask for less
-    budget_tokens: int | None = None  # of prompts and answers, that it may use
-    budget_s: int | None = None  # from its first call on; then its calls end
-    stall_s: int = STALL_S  # so long an engine's stream may bring no event
-    answer_s: int = ANSWER_S  # so long an answer that comes whole may take
+    budget_calls: int | None = None  # calls per workflow; a client can ask for fewer
+    budget_tokens: int | None = None  # tokens per workflow, prompts and answers
+    budget_s: int | None = None  # from a workflow's first call on; then its calls end
+    stall_s: int = STALL_S  # timeout between two events of a stream
+    answer_s: int = ANSWER_S  # timeout for non-streaming answers
     workflow_idle_s: int = IDLE_US // SECOND  # of silence, after which a workflow has ended
-    max_body_bytes: int = 32 << 20
-    max_held_bytes: int = 1 << 30  # by the bodies of all calls in flight
-    log_dir: str | None = None
+    max_body_bytes: int = 32 << 20  # of one request's body
+    max_held_bytes: int = 1 << 30  # of the bodies of all calls in flight
+    log_dir: str | None = None  # facts and decisions are logged there, without bodies
     bus: str = "memory"  # or kafka://HOST:PORT[,HOST:PORT]
     pool: str = "default"  # on a bus: the engines for which decisions are made in one place
-    learnt_path: str | None = None  # what was learnt; not given: learnt.json beside the log
-    infer: bool = True  # who calls and what led to it, where that is not said
-    engine: tuple[EngineSettings, ...] = ()
-    key: tuple[KeySettings, ...] = ()
+    learnt_path: str | None = None  # file for what was learnt; none: learnt.json beside the log
+    infer: bool = True  # find out who calls, and what led to it, where a call does not say
+    engine: tuple[EngineSettings, ...] = ()  # see below
+    key: tuple[KeySettings, ...] = ()  # see below; without any key, everybody may call
     # Fields of a request's body that say who makes it, by what they say: `user`,
     # `prompt_cache_key`, or a member of `metadata`, as in `metadata.run`.
     identity: Mapping[Literal["workflow_id", "app", "agent", "upstream"], str] = {}

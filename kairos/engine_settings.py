@@ -32,12 +32,12 @@ _ENGINE_OPTION = re.compile(
 class EngineSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """One upstream. What an engine tells of itself wins; the rest is for those that do not."""
 
-    url: str
+    url: str  # http://HOST:PORT, without /v1
     api_key_env: str | None = None  # the environment variable that holds the engine's key
-    max_num_seqs: int | None = None
-    kv_tokens: int | None = None
+    max_num_seqs: int | None = None  # calls that it runs at once
+    kv_tokens: int | None = None  # that its KV memory holds
     priority: bool = False  # vLLM was started with --scheduling-policy priority
-    token_us: float | None = None  # per token of an answer
+    token_us: float | None = None  # microseconds per token of an answer, until calls tell
 
     @property
     def id(self) -> str:

@@ -51,11 +51,15 @@ class InvalidRequest(KairosError):
 
 
 class Unauthorized(InvalidRequest):
+    """No API key was given, or an unknown one."""
+
     status = 401
     code = "invalid_api_key"
 
 
 class ModelNotFound(InvalidRequest):
+    """No instance has ever served this model."""
+
     status = 404
     code = "model_not_found"
 
@@ -89,7 +93,7 @@ class WorkflowCancelled(InvalidRequest):
 
 
 class BudgetExceeded(InvalidRequest):
-    """The call's workflow has used what it may.
+    """The call's workflow has used up its budget of calls, tokens or time.
 
     403 and not 429, which OpenAI has for limits: clients try 408, 409, 429 and 5xx again, and what
     a workflow has used does not come back by waiting.
@@ -103,6 +107,8 @@ class BudgetExceeded(InvalidRequest):
 
 
 class BodyTooSlow(InvalidRequest):
+    """The request's body took too long to come."""
+
     status = 408
     code = "body_timeout"
 
@@ -111,6 +117,8 @@ class BodyTooSlow(InvalidRequest):
 
 
 class BodyTooLarge(InvalidRequest):
+    """The request's body is larger than `max_body_bytes`."""
+
     status = 413
     code = "body_too_large"
 
@@ -132,6 +140,8 @@ class NeverFits(InvalidRequest):
 
 
 class QueueFull(KairosError):
+    """`max_waiting` requests wait already. `Retry-After` says when to try again."""
+
     status = 429
     code = "queue_full"
 
@@ -165,7 +175,7 @@ class TooMuchHeld(KairosError):
 
 
 class DeadlinePassed(KairosError):
-    """The caller said until when it would wait."""
+    """The deadline that the caller gave has passed."""
 
     status = 504
     code = "deadline_exceeded"
@@ -186,11 +196,15 @@ class DeadlineTooNear(DeadlinePassed):
 
 
 class UpstreamFailed(KairosError):
+    """The engine's answer was none."""
+
     status = 502
     code = "upstream_failed"
 
 
 class Unavailable(KairosError):
+    """Kairos cannot serve the call for now."""
+
     status = 503
     code = "unavailable"
     retry_after_s = 1

@@ -221,10 +221,10 @@ async def test_a_service_that_is_not_there_does_not_hold_the_program_up(kairos, 
     assert errors.count("telling that a workflow is over failed") == 1
 
 
-async def test_what_the_readme_says_of_plain_openai_works(kairos, standin):
+async def test_what_the_documentation_says_of_plain_openai_works(kairos, standin):
     served = await kairos(standin.url)
-    readme = (CLIENT.parent / "README.md").read_text()
-    snippet = readme.split("\nPlain `openai`")[1].split("```python\n")[1].split("```")[0]
+    page = (CLIENT.parent / "docs" / "how-to" / "connect-agents.md").read_text()
+    snippet = page.split("\n## Plain openai\n")[1].split("```python\n")[1].split("```")[0]
 
     await run(served, "", args=[sys.executable, "-c", snippet])
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from kairos.events import Finished
-from kairos.live import service
+from kairos.live.observers import fact_log
 from kairos.live.observers.fact_log import read_facts
 from kairos.workload import read_workflows
 from tests.e2e.client import LIMIT_S
@@ -36,7 +36,7 @@ async def run(*arguments, **environment):
 
 @pytest.fixture(autouse=True)
 def quick_log(monkeypatch):
-    monkeypatch.setattr(service, "FLUSH_S", 0.02)
+    monkeypatch.setattr(fact_log, "FLUSH_S", 0.02)
 
 
 async def until_logged(served, directory):

@@ -64,14 +64,14 @@ async def test_without_it_no_two_runs_are_taken_for_one(
     assert all(len(agents) == 1 for agents in by_name.values())
 
 
-README = (flows.ROOT / "README.md").read_text()
+SNIPPETS_PAGE = (flows.ROOT / "docs" / "how-to" / "connect-agents.md").read_text()
 SNIPPETS = {
-    "langgraph": "LangGraph and LangChain:",
+    "langgraph": "LangGraph and LangChain",
     "openai_agents": "OpenAI Agents SDK",
-    "crewai": "CrewAI:",
-    "pydantic_ai": "Pydantic AI:",
-    "autogen": "AutoGen:",
-    "llamaindex": "LlamaIndex:",
+    "crewai": "CrewAI",
+    "pydantic_ai": "Pydantic AI",
+    "autogen": "AutoGen",
+    "llamaindex": "LlamaIndex",
     "agent_framework": "Microsoft Agent Framework",
     "google_adk": "Google ADK",
     "ag2": "AG2",
@@ -79,11 +79,11 @@ SNIPPETS = {
 
 
 @pytest.mark.parametrize("name", SNIPPETS)
-async def test_what_the_readme_says_works(kairos, scripted, tmp_path, name):
+async def test_what_the_documentation_says_works(kairos, scripted, tmp_path, name):
     script = (Rule(system="You write.", agent="writer", replies=["Dark blue, like the sea."]),)
     standin = await scripted(script)
     served = await kairos(standin.url)
-    snippet = README.split(f"\n{SNIPPETS[name]}")[1].split("```python\n")[1].split("```")[0]
+    snippet = SNIPPETS_PAGE.split(f"\n## {SNIPPETS[name]}\n")[1].split("```python\n")[1].split("```")[0]
 
     output = await flows.run_program(name, snippet, served.url, tmp_path)
 

@@ -13,7 +13,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from kairos.cli import main
+from kairos.cli.main import main
 from kairos.live.observers.fact_log import FactLog, read_facts
 from kairos.model import SECOND
 from kairos.sim.plan import planner

@@ -101,6 +101,10 @@ class Telemetry(Collector):
     def render(self) -> bytes:
         return generate_latest(self._registry)
 
+    def collected(self) -> Iterable[Metric]:
+        """All families, for documentation."""
+        return self._registry.collect()
+
     def collect(self) -> Iterator[Metric]:
         yield GaugeMetricFamily(
             "kairos_requests_waiting", "Requests in the queue", value=self._balancer().waiting

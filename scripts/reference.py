@@ -1,0 +1,264 @@
+"""The reference pages of the documentation, made from the code: `python scripts/reference.py`.
+
+`--check` writes nothing, and fails where a page is not what the code says.
+"""
+
+import argparse
+import ast
+import importlib
+import re
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import typer
+from prometheus_client.core import Metric
+
+ROOT = Path(__file__).parents[1]
+PAGES = ROOT / "docs" / "reference"
+_MADE = "<!-- Made by `python scripts/reference.py`: do not edit. -->\n\n"
+_OWN = "An error of Kairos's own. Its log has more."
+_BUDGETS = "`budget_calls`, `budget_tokens`, `budget_time`"
+_MARKUP = re.compile(r"\\(?=\[)")
+
+
+def cli() -> str:
+    """Every command with its options."""
+    from kairos.cli.main import app
+
+    command = typer.main.get_command(app)
+    return "# Commands\n\n" + "\n".join(_command(command, "kairos"))
+
+
+def _command(command: Any, name: str) -> Iterator[str]:
+    if hasattr(command, "commands"):
+        if name != "kairos":
+            yield f"## {name}\n\n{_plain(command.help)}\n"
+        for each in command.commands.values():
+            yield from _command(each, f"{name} {each.name}")
+        return
+    arguments = [each for each in command.params if each.param_type_name == "argument"]
+    usage = " ".join([name, *(str(each.name).upper() for each in arguments)])
+    yield f"## {name}\n\n{_plain(command.help)}\n\n    {usage} [OPTIONS]\n"
+    options = [each for each in command.params if each.param_type_name == "option"]
+    rows = [(f"`{', '.join(each.opts)}`", _plain(each.help), _default(each)) for each in options]
+    if rows:
+        yield _table(("option", "meaning", "default"), rows)
+
+
+def _default(option: Any) -> str:
+    default = option.default
+    return "" if default is None or default is False or default == () else f"`{default}`"
+
+
+def _plain(text: str | None) -> str:
+    lines = (line.strip() for line in _MARKUP.sub("", text or "").splitlines())
+    return "\n".join(lines).strip()
+
+
+def settings() -> str:
+    """What a file may say, from the comments of `config.Settings`."""
+    made = (
+        "# Settings\n\nThe command line wins over the environment (`KAIROS_PORT` for `port`), and "
+        "that over the file (`kairos serve --config kairos.toml`).\n\n"
+    )
+    made += _table(
+        ("setting", "default", "meaning"),
+        [
+            (f"`{name}`", f"`{default}`", said)
+            for name, default, said in _fields("kairos/config.py", "Settings")
+        ],
+    )
+    for title, path, name in (
+        ("`[[engine]]`", "kairos/engine_settings.py", "EngineSettings"),
+        ("`[[key]]`", "kairos/config.py", "KeySettings"),
+    ):
+        rows = [(f"`{f}`", f"`{d}`" if d else "required", s) for f, d, s in _fields(path, name)]
+        made += f"\n## {title}\n\n{_docstring(path, name)}\n\n"
+        made += _table(("setting", "default", "meaning"), rows)
+    return made
+
+
+def events() -> str:
+    """The facts and commands of the log, from `events.py`."""
+    path = "kairos/events.py"
+    tree = ast.parse((ROOT / path).read_text())
+    made = (
+        "# Events\n\nThe log (`--log DIR`), `kairos.events` on Kafka and a replay consist of "
+        'records: `{"at": µs, "event": {...}, "commands": [...]}`. `type` says which fact or '
+        "command it is. The names on the wire never change their meaning.\n"
+    )
+    for node in tree.body:
+        if isinstance(node, ast.ClassDef) and node.name != "Record":
+            tag = next((k.value for k in node.keywords if k.arg == "tag"), None)
+            said = tag.value if isinstance(tag, ast.Constant) and tag.value is not True else None
+            made += f"\n## {said or node.name}\n\n{ast.get_docstring(node)}\n\n"
+            rows = [
+                (f"`{name}`", f"`{default}`" if default else "required", meaning)
+                for name, default, meaning in _fields(path, node.name)
+            ]
+            made += _table(("field", "default", "meaning"), rows) if rows else ""
+    return made
+
+
+def _node(path: str, name: str) -> tuple[ast.ClassDef, list[str]]:
+    text = (ROOT / path).read_text()
+    found = [n for n in ast.parse(text).body if isinstance(n, ast.ClassDef) and n.name == name]
+    return found[0], text.splitlines()
+
+
+def _docstring(path: str, name: str) -> str:
+    return ast.get_docstring(_node(path, name)[0]) or ""
+
+
+def _fields(path: str, name: str) -> Iterator[tuple[str, str, str]]:
+    """Name, default and comment of each field."""
+    node, lines = _node(path, name)
+    defaults = _defaults(path.removesuffix(".py").replace("/", "."), name)
+    for field in node.body:
+        if isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name):
+            _, _, said = lines[field.end_lineno - 1].partition("  # ")  # type: ignore[operator]
+            above = []
+            number = field.lineno - 2
+            while lines[number].strip().startswith("# "):
+                above.insert(0, lines[number].strip()[2:])
+                number -= 1
+            default = defaults.get(field.target.id, "")
+            yield field.target.id, default, " ".join(above) or said
+
+
+def _defaults(module: str, name: str) -> dict[str, str]:
+    """As a user writes them."""
+    found = {}
+    for field in msgspec.structs.fields(getattr(importlib.import_module(module), name)):
+        if field.default is not msgspec.NODEFAULT:
+            value = field.default
+            shown = str(value).lower() if isinstance(value, bool) else str(value)
+            found[field.name] = "none" if value is None or value == () else shown
+        elif field.default_factory is not msgspec.NODEFAULT:
+            found[field.name] = "none"
+    return found
+
+
+def http() -> str:
+    """The routes of the gateway, from its OpenAPI description."""
+    from kairos.live.frontend.openapi import description
+
+    paths: Mapping[str, Any] = description()["paths"]
+    rows = [
+        (f"`{method.upper()} {path}`", _sentence(route))
+        for path, methods in paths.items()
+        for method, route in methods.items()
+    ]
+    return (
+        "# HTTP API\n\n`GET /openapi.json` of a running Kairos has the parameters and the schemas. "
+        "What Kairos reads of a call is described there; the rest of its body goes to the engine "
+        "as it is.\n\n" + _table(("route", "meaning"), rows) + "\n" + _errors()
+    )
+
+
+def _sentence(route: Mapping[str, Any]) -> str:
+    return str(route.get("summary") or route.get("description") or "")
+
+
+def _errors() -> str:
+    """Codes of errors, their status, and what they say."""
+    from kairos import errors
+
+    rows = []
+    for each in vars(errors).values():
+        if isinstance(each, type) and issubclass(each, errors.KairosError):
+            status = getattr(each, "status", None)
+            if status and (status != 500 or each is errors.KairosError):
+                said = _OWN if each is errors.KairosError else each.__doc__ or ""
+                code = _BUDGETS if each is errors.BudgetExceeded else f"`{each.code}`"
+                rows.append((str(status), code, said))
+    rows.sort()
+    return (
+        "## Errors\n\nThe body has OpenAI's format. `code` says what happened, the header "
+        "`x-kairos-reason` too.\n\n" + _table(("status", "code", "meaning"), rows)
+    )
+
+
+def metrics() -> str:
+    """Every series of `/metrics`, from the service that would serve it."""
+    from kairos.balancer import Balancer
+    from kairos.dispatcher.placements import PLACEMENTS
+    from kairos.live.observers import telemetry
+    from kairos.orchestrator.orchestrator import Orchestrator
+    from kairos.scheduler.policies import POLICIES
+
+    balancer = Balancer(POLICIES["kairos"], PLACEMENTS["kairos"])
+    balancer.knowledge.kendall_tau = 1.0
+    made = telemetry.Telemetry(lambda: balancer, Orchestrator(), lambda: 0)
+    made.count_errors("queue_full", 0)
+    return (
+        "# Metrics\n\n`GET /metrics` of every process is for Prometheus. Those that begin with "
+        "`kairos_engine_` are what engines say of themselves; an engine that does not tell one "
+        "has no such series.\n\n## Of `kairos serve` and `kairos balance`\n\n"
+        + _table(("metric", "type", "labels", "meaning"), list(_series(made.collected())))
+        + "\n## Of `kairos orchestrate`\n\n"
+        + _table(("metric", "type", "meaning"), list(_declared()))
+    )
+
+
+def _series(families: Iterable[Metric]) -> Iterator[tuple[str, ...]]:
+    for each in families:
+        labels = getattr(each, "_labelnames", None) or {
+            label: None for sample in each.samples for label in sample.labels if label != "le"
+        }
+        total = "_total" if each.type == "counter" else ""
+        names = ", ".join(f"`{label}`" for label in labels)
+        yield f"`{each.name}{total}`", each.type, names, each.documentation
+
+
+def _declared() -> Iterator[tuple[str, str, str]]:
+    """Those of the orchestrator, as its source declares them: making one needs Kafka."""
+    tree = ast.parse((ROOT / "kairos/live/orchestrate/metrics.py").read_text())
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
+            kind = {"GaugeMetricFamily": "gauge", "CounterMetricFamily": "counter"}
+            if node.func.id in kind:
+                name, said = (ast.literal_eval(each) for each in node.args[:2])
+                total = "_total" if kind[node.func.id] == "counter" else ""
+                yield f"`{name}{total}`", kind[node.func.id], said
+
+
+def _table(heads: tuple[str, ...], rows: list[tuple[str, ...]]) -> str:
+    lines = [heads, ("---",) * len(heads), *rows]
+    return "".join(f"| {' | '.join(_cell(cell) for cell in row)} |\n" for row in lines)
+
+
+def _cell(text: str) -> str:
+    return " ".join(text.split()).replace("|", "\\|")
+
+
+MADE: Mapping[str, Callable[[], str]] = {
+    "cli.md": cli,
+    "settings.md": settings,
+    "http.md": http,
+    "metrics.md": metrics,
+    "events.md": events,
+}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--check", action="store_true", help="fail where a page is out of date")
+    check = parser.parse_args().check
+    old = []
+    for name, make in MADE.items():
+        path, text = PAGES / name, _MADE + make().rstrip() + "\n"
+        if check and (not path.exists() or path.read_text() != text):
+            old.append(name)
+        elif not check:
+            path.parent.mkdir(exist_ok=True)
+            path.write_text(text)
+    if old:
+        sys.exit(f"{', '.join(old)}: not what the code says; run python scripts/reference.py")
+
+
+if __name__ == "__main__":
+    main()
