@@ -16,7 +16,12 @@ from bench.report import Figure, Spread
 
 ROWS = Path(__file__).with_name("results.jsonl")
 # What measuring itself writes does not make other code of a checkout.
-WRITTEN = ("bench/results.jsonl", "docs/profile.md", "bench/profile.jsonl", "docs/research/costs.md")
+WRITTEN = (
+    "bench/results.jsonl",
+    "docs/profile.md",
+    "bench/profile.jsonl",
+    "docs/research/costs.md",
+)
 
 
 class Row(msgspec.Struct, frozen=True, kw_only=True):

@@ -103,8 +103,11 @@ class Balancer:
             self.circuits,
         )
         self.at = 0  # when the last fact was told
+        self._taken = self._by_event()
 
-        self._taken: dict[type, Callable[[Any, int], None]] = {
+    def _by_event(self) -> dict[type, Callable[[Any, int], None]]:
+        """What takes in each kind of fact."""
+        return {
             Arrived: lambda event, at: self._queue(event.request, at),
             FirstToken: lambda event, at: self.ledger.first_token(event.request_id, at),
             Finished: self._end,

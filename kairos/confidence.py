@@ -38,3 +38,16 @@ def paired(first: Sequence[float], second: Sequence[float], seed: int = 0) -> In
     """The first's values less the second's, run by run: what differs between runs but not between
     the two (arrivals, lengths) drops out."""
     return interval([one - other for one, other in zip(first, second, strict=True)], seed)
+
+
+def ratio(first: Sequence[float], second: Sequence[float], seed: int = 0) -> Interval | None:
+    """The mean of the first over that of the second; pairs are drawn together. None for fewer than
+    two pairs, or where the second is nothing."""
+    count = len(first)
+    if count < 2 or count != len(second) or not all(second):
+        return None
+    pairs = np.array([first, second], dtype=float)
+    drawn = np.random.default_rng(seed).integers(count, size=(RESAMPLES, count))
+    of_first, of_second = pairs[:, drawn].mean(axis=2)
+    low, high = np.quantile(of_first / of_second, [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
+    return Interval(float(pairs[0].mean() / pairs[1].mean()), float(low), float(high))

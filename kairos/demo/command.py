@@ -91,6 +91,7 @@ def _report(
     view.show_answers(console, list(runs[first].outcomes.values()))
     if len(runs) > 1:
         show_comparison(console, comparison(records))
+        view.show_gain(console, runs)
     else:
         view.show_tables(console, runs[first])
     view.show_arrivals(console, options.arrivals, arrivals)

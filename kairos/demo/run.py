@@ -49,7 +49,9 @@ class Outcome(msgspec.Struct, kw_only=True):
 
     submission: DemoSubmission
     workflow_id: str
+    submitted_at: int
     result: dict[str, Any] | None = None  # None: did not end in time
+    took_s: float | None = None  # from when it was submitted
 
 
 class Run:
@@ -110,7 +112,9 @@ class Run:
         for submission in submissions:
             await asyncio.sleep((self.started_at + submission.at_us - now()) / SECOND)
             workflow_id = f"demo-{self._id}-{len(self.outcomes) + 1}"
-            self.outcomes[workflow_id] = Outcome(submission=submission, workflow_id=workflow_id)
+            self.outcomes[workflow_id] = Outcome(
+                submission=submission, workflow_id=workflow_id, submitted_at=now()
+            )
             await agent.submit(
                 bus, submission.app, submission.value, now_us=now(), msg_id=workflow_id
             )
@@ -122,6 +126,7 @@ class Run:
         result = agent.read_result(message)
         if outcome.result is None:  # delivery is at least once
             outcome.result = result.value
+            outcome.took_s = (self.service.brain.now() - outcome.submitted_at) / SECOND
             self.service.brain.feed(WorkflowEnded("default", result.workflow_id))
 
 

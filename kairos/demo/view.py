@@ -1,7 +1,7 @@
 """What a demo shows: progress while it runs, answers and tables at its end."""
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from rich.console import Console
 from rich.markup import escape
@@ -9,6 +9,7 @@ from rich.table import Table
 from rich.text import Text
 
 from kairos.call_tracker import CallRow
+from kairos.confidence import ratio
 from kairos.demo.plan import Arrivals
 from kairos.demo.run import Outcome, Run
 from kairos.demo.tables import show_record, told_burstiness
@@ -74,6 +75,25 @@ def _agents(rows: Sequence[CallRow]) -> Table:
             f"{completion / len(calls):.0f}",
         )
     return table
+
+
+def show_gain(console: Console, runs: Mapping[str, Run]) -> None:
+    """Two runs of the same tasks in one sentence, and how sure it is."""
+    (one, first), (other, second) = runs.items()
+    pairs = list(zip(first.outcomes.values(), second.outcomes.values(), strict=False))
+    both = [(a.took_s, b.took_s) for a, b in pairs if a.took_s and b.took_s]
+    found = ratio([a for a, _ in both], [b for _, b in both])
+    if found is None:
+        console.print("\nToo few tasks ended in both runs to compare them.")
+        return
+    unsure = found.low < 1 < found.high
+    said = "; with so few that can be chance" if unsure else ""
+    console.print(
+        f"\n[bold]{len(both)} tasks under {one} took {found.mean:.2f} times as long as under "
+        f"{other}[/], in the mean (95 % interval {found.low:.2f} to {found.high:.2f}, by bootstrap "
+        f"over tasks{said}). Tasks of one run share a queue, so more seeds say more: --seed.",
+        soft_wrap=True,
+    )
 
 
 def show_arrivals(console: Console, name: str, planned: Arrivals) -> None:

@@ -241,7 +241,7 @@ class TestAway:
             await asyncio.sleep(2)
             cluster.come_up()
             await said(caplog, "is reached again")
-        lines = [r.getMessage() for r in caplog.records if r.name.endswith("reach")]
+        lines = [r.getMessage() for r in caplog.records if r.name.endswith("connectivity")]
         assert len(lines) == 2
         assert capfd.readouterr().err == ""
 

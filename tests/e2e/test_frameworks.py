@@ -83,7 +83,9 @@ async def test_what_the_documentation_says_works(kairos, scripted, tmp_path, nam
     script = (Rule(system="You write.", agent="writer", replies=["Dark blue, like the sea."]),)
     standin = await scripted(script)
     served = await kairos(standin.url)
-    snippet = SNIPPETS_PAGE.split(f"\n## {SNIPPETS[name]}\n")[1].split("```python\n")[1].split("```")[0]
+    snippet = (
+        SNIPPETS_PAGE.split(f"\n## {SNIPPETS[name]}\n")[1].split("```python\n")[1].split("```")[0]
+    )
 
     output = await flows.run_program(name, snippet, served.url, tmp_path)
 

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kairos.confidence import Interval, interval, paired
+from kairos.confidence import Interval, interval, paired, ratio
 
 VALUES = st.lists(st.floats(-1e6, 1e6), min_size=2, max_size=12)
 
@@ -61,3 +61,16 @@ def test_what_differs_between_runs_drops_out_of_paired_differences():
     assert found == Interval(-2.0, -2.0, -2.0)
     with pytest.raises(ValueError, match="zip"):
         paired([1.0], [])
+
+
+def test_a_ratio_of_means_draws_pairs_together():
+    found = ratio([1.0, 2.0, 3.0, 4.0], [2.0, 4.0, 6.0, 8.0])
+    assert (found.mean, found.low, found.high) == (0.5, 0.5, 0.5)
+    found = ratio([1.0, 9.0], [5.0, 5.0])
+    assert (found.mean, found.low, found.high) == (1.0, 0.2, 1.8)
+
+
+def test_there_is_no_ratio_of_too_few_or_to_nothing():
+    assert ratio([1.0], [2.0]) is None
+    assert ratio([1.0, 2.0], [0.0, 1.0]) is None
+    assert ratio([1.0, 2.0], [1.0, 2.0, 3.0]) is None

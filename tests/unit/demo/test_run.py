@@ -16,7 +16,7 @@ def a_run(told):
     service = SimpleNamespace(brain=SimpleNamespace(now=lambda: 0, feed=told.append))
     run = Run(service, RunMetrics(), "id", None)
     submission = DemoSubmission(at_us=0, app=Application("qa", entry="a"), question="?", value={})
-    run.outcomes["mine"] = Outcome(submission=submission, workflow_id="mine")
+    run.outcomes["mine"] = Outcome(submission=submission, workflow_id="mine", submitted_at=0)
     return run
 
 
