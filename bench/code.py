@@ -19,7 +19,7 @@ _BRAIN = (
         "learnt.py",
         "model.py",
     ),
-    *("workflow_tracker.py", "dispatcher", "scheduler"),
+    *("refusals.py", "workflow_tracker.py", "dispatcher", "scheduler"),
 )
 _LEARNING = ("learner.py", "orchestrator")
 # What a call passes through in the live service.

@@ -228,9 +228,9 @@ class Queue:
         made = Ranking()
         made.update(found)
         self.learnt = ProfilesLearnt(tuple(found), tuple(models), tuple(made.ranks()))
-        self.knowledge = WorkEstimates()
-        self.knowledge.learn(self.learnt)
-        self.queue = WaitQueue(POLICIES["kairos"](self.knowledge), self.knowledge, count())
+        self.estimates = WorkEstimates()
+        self.estimates.learn(self.learnt)
+        self.queue = WaitQueue(POLICIES["kairos"](self.estimates), self.estimates, count())
         self._at = count()
         for request in self.arrivals(QUEUED):
             self.push(request)
@@ -252,7 +252,7 @@ class Queue:
                 prompt_tokens=self._random.randint(50, 5_000),
                 completion_tokens=256,
             )
-            self.knowledge.arrived(request, at)
+            self.estimates.arrived(request, at)
             made.append(request)
         return made
 
@@ -262,7 +262,7 @@ class Queue:
     def siblings(self, requests: list[Request]) -> list[Request]:
         """Requests that wait, and of whose workflows a second call has just arrived."""
         for request in requests:
-            self.knowledge.arrived(
+            self.estimates.arrived(
                 Request(
                     id=f"{request.id}-sibling",
                     tenant=request.tenant,
@@ -283,7 +283,7 @@ class AnyRoom:
     def fits(self, request: Request) -> bool:  # noqa: ARG002
         return True
 
-    def returned(self) -> Iterator[str]:
+    def expected_back(self) -> Iterator[str]:
         return iter(())
 
     def reserve(self, request: Request) -> None: ...
@@ -307,7 +307,7 @@ def queueing(seed: int) -> dict[str, float]:
     values[POP] = cpu_us(each(lambda _: pop_first(queue, room), range(n)), n)
     left = [request.id for request in queue.requests()[:n]]
     values[REMOVE] = cpu_us(each(queue.remove, left), n)
-    made.knowledge.learn(made.learnt)
+    made.estimates.learn(made.learnt)
     queue.start_renewing()
     values[RENEW] = cpu_us(each(lambda _: queue.renew_some(), range(100)), 100)
     return values

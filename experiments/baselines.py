@@ -69,16 +69,16 @@ class AyoPublished:
     with most stages to come. Deviation: calls that run count for when it came, too, and stages are
     those that its agent had to come on average, learnt."""
 
-    def __init__(self, knowledge: WorkEstimates) -> None:
-        self._knowledge = knowledge
+    def __init__(self, estimates: WorkEstimates) -> None:
+        self._estimates = estimates
 
     def key(self, request: Request) -> Key:
-        profile = self._knowledge.profile(request)
+        profile = self._estimates.profile(request)
         stages = profile.remaining_stages if profile else 0.0
         return self.state(request), request.workflow_started_at, -stages, request.arrived_at
 
     def state(self, request: Request) -> int:
-        together = self._knowledge.in_flight(workflow_key(request))
+        together = self._estimates.in_flight(workflow_key(request))
         return min(each.arrived_at for each in together)
 
     def patience_us(self, request: Request) -> int | None:  # noqa: ARG002
@@ -89,8 +89,8 @@ class Misjudging(LeastWorkLeft):
     """Takes what is left of each workflow for so many times as much or as little, log-normally; of
     a workflow always by the same factor, drawn from its name."""
 
-    def __init__(self, times: float, knowledge: WorkEstimates) -> None:
-        super().__init__(knowledge)
+    def __init__(self, times: float, estimates: WorkEstimates) -> None:
+        super().__init__(estimates)
         self._levels = math.log(times) / math.log(self.LEVEL)
 
     def key(self, request: Request) -> Key:

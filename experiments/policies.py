@@ -85,8 +85,8 @@ class CriticalPath(LeastWorkLeft):
     """For comparison: by what remains from the longest call in flight on, and no other."""
 
     def state(self, request: Request) -> int:
-        together = self._knowledge.in_flight((request.tenant, request.workflow_id))
-        return self._level(max(map(self._knowledge.remaining_us, together)))
+        together = self._estimates.in_flight((request.tenant, request.workflow_id))
+        return self._level(max(map(self._estimates.remaining_us, together)))
 
 
 def demo_tasks(calls: Mapping[str, Sequence[Sequence[FileCall]]], random: Random) -> list[Task]:

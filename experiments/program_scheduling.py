@@ -129,7 +129,7 @@ class ProgramPlacement:
 
     def forget_reservation(self) -> None: ...
 
-    def returned(self, at: int) -> Iterator[str]:  # noqa: ARG002
+    def expected_back(self, at: int) -> Iterator[str]:  # noqa: ARG002
         return iter(())
 
     def _home(self, request: Request, instances: Sequence[Instance]) -> str:

@@ -31,6 +31,7 @@ _MODULES = (
     "learnt",
     "metrics",
     "model",
+    "refusals",
     "workflow_tracker",
 )
 _PACKAGES = ("dispatcher", "orchestrator", "scheduler", "sim", "workload")

@@ -125,10 +125,10 @@ def policy_orders(
     A request is asked for when it arrives in its workflow, but as if it had come at a random
     instant of a workflow begun at a random instant: nothing tells who of those that wait was first.
     """
-    knowledge = WorkEstimates()
+    estimates = WorkEstimates()
     for published in learnt_from(learnt):
-        knowledge.learn(published)
-    policies: dict[str, Policy] = {name: make(knowledge) for name, make in POLICIES.items()}
+        estimates.learn(published)
+    policies: dict[str, Policy] = {name: make(estimates) for name, make in POLICIES.items()}
     policies[ORACLE] = Srpt({request_id(each.call): each.remaining_us for each in seen})
     pending = {request_id(each.call) for each in seen}
     keys: dict[str, dict[str, Key]] = {name: {} for name in policies}
@@ -149,14 +149,14 @@ def policy_orders(
             now = at
             match event:
                 case Arrived(request):
-                    knowledge.arrived(request, at)
+                    estimates.arrived(request, at)
                     if request.id in pending:
                         ask(request, began_at)
-                    knowledge.dispatched(request.id, at)
+                    estimates.dispatched(request.id, at)
                 case Finished(request_id=id, completion_tokens=tokens):
-                    knowledge.ended(id, at, tokens)
+                    estimates.ended(id, at, tokens)
                 case WorkflowEnded(tenant, workflow_id):
-                    knowledge.workflow_ended((tenant, workflow_id))
+                    estimates.workflow_ended((tenant, workflow_id))
     return {name: [of[request_id(each.call)] for each in seen] for name, of in keys.items()}
 
 

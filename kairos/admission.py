@@ -33,7 +33,6 @@ from kairos.scheduler.work_estimates import WorkEstimates
 from kairos.workflow_tracker import WorkflowKey, workflow_key
 
 RETRIES = 2  # of a call, on instances that have not had it
-TURNED_AWAY = ("queue_full", "too_late")  # as a request arrived
 # Facts after which some may be.
 _GIVES_UP = frozenset({Arrived, InstanceJoined, InstanceLeft, Bounced, WorkflowEnded, Tick})
 _MAX_CANCELLED = 10_000  # workflows of which further calls are refused
@@ -44,7 +43,7 @@ class Admission:
 
     def __init__(
         self,
-        knowledge: WorkEstimates,
+        estimates: WorkEstimates,
         ledger: Ledger,
         queues: WaitQueues,
         *,
@@ -54,9 +53,9 @@ class Admission:
     ) -> None:
         """`max_waiting` requests in all queues; `max_wait_us`: in a queue, of each. `budget`: the
         most that a workflow may use."""
-        self._knowledge, self._ledger, self._queues = knowledge, ledger, queues
+        self._estimates, self._ledger, self._queues = estimates, ledger, queues
         self._max_waiting, self._max_wait_us = max_waiting, max_wait_us
-        self._budgets = Budgets(knowledge.positions, budget)
+        self._budgets = Budgets(estimates.positions, budget)
         self._newcomers = Newcomers()
         self._cancelled: OrderedDict[WorkflowKey, None] = OrderedDict()  # the latest of them
         self._models: set[str] = set()  # all models that an instance ever served
@@ -85,19 +84,19 @@ class Admission:
 
     def _may_take_a_place(self, request: Request, at: int) -> bool:
         """In a queue that is full: another's."""
-        positions, workflow = self._knowledge.positions, workflow_key(request)
+        positions, workflow = self._estimates.positions, workflow_key(request)
         has_begun = positions.has_begun(workflow) and not positions.is_idle(workflow, at)
         return has_begun and len(self._newcomers) > 0
 
     def let_in(self, request: Request) -> None:
         """It waits, and the knowledge was told of it."""
         self._budgets.arrived(request)
-        if not self._knowledge.positions.has_begun(workflow_key(request)):
+        if not self._estimates.positions.has_begun(workflow_key(request)):
             self._newcomers.add(request)
 
     def dispatched(self, request: Request) -> None:
         if request.id in self._newcomers:
-            self._newcomers.begin(self._knowledge.in_flight(workflow_key(request)))
+            self._newcomers.begin(self._estimates.in_flight(workflow_key(request)))
 
     def given_back(self, request_id: str, instance_id: str) -> None:
         """It waits once more: that instance gave no answer."""
@@ -141,7 +140,7 @@ class Admission:
             case Bounced(request_id=request_id):
                 return self._returned_for_good(request_id)
             case WorkflowEnded(cancelled=True):
-                calls = self._knowledge.in_flight((event.tenant, event.workflow_id))
+                calls = self._estimates.in_flight((event.tenant, event.workflow_id))
                 return [Refuse(each.id, each.model, "cancelled") for each in calls]
             case Tick():
                 return self._due(at)
@@ -152,7 +151,7 @@ class Admission:
         if that is too late."""
         if request.deadline_at is None:
             return None
-        profile, _ = self._knowledge.published(agent_key(request))
+        profile, _ = self._estimates.published(agent_key(request))
         needs_us = least_us(
             request, self._ledger.served.serving(request.model), self._ledger, profile
         )
@@ -166,7 +165,7 @@ class Admission:
         out_of_time = [
             Refuse(each.id, each.model, "out_of_time")
             for workflow in self._budgets.take_ended(at)
-            for each in self._knowledge.in_flight(workflow)
+            for each in self._estimates.in_flight(workflow)
         ]
         ended = {each.request_id for each in out_of_time}
         waited = [
@@ -179,7 +178,7 @@ class Admission:
 
     def _returned_for_good(self, request_id: str) -> list[Refuse]:
         """If it has been tried often enough, or wherever it could be."""
-        request = self._knowledge.request(request_id)
+        request = self._estimates.request(request_id)
         if request is None or request_id in self._ledger:
             return []
         serving = self._ledger.served.serving(request.model)

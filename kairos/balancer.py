@@ -13,7 +13,7 @@ from functools import partial
 from itertools import count
 from typing import Any
 
-from kairos.admission import TURNED_AWAY, Admission
+from kairos.admission import Admission
 from kairos.dispatcher.circuits import Circuits
 from kairos.dispatcher.ledger import Ledger
 from kairos.dispatcher.placements import Placement
@@ -39,6 +39,7 @@ from kairos.events import (
     WorkflowEnded,
 )
 from kairos.model import Budget, Request
+from kairos.refusals import REFUSALS
 from kairos.scheduler.budgets import UNLIMITED
 from kairos.scheduler.policies import Policy
 from kairos.scheduler.queue import BACKFILL, MAX_WAIT_US, OVERTAKEN, PASSED_OVER, WaitQueue
@@ -70,13 +71,13 @@ class Balancer:
         """`max_wait_us` in the queue a request is given up; after `idle_us` without any fact about
         it a workflow is forgotten. `overtaken`, `backfill`, `passed_over`: see
         `scheduler/queue.py`. `budget`: the most that a workflow may use."""
-        self.knowledge = WorkEstimates(idle_us=idle_us)
-        self.ledger = Ledger(self.knowledge)
+        self.estimates = WorkEstimates(idle_us=idle_us)
+        self.ledger = Ledger(self.estimates)
         self._queues = WaitQueues(
             partial(
                 WaitQueue,
-                policy(self.knowledge),
-                self.knowledge,
+                policy(self.estimates),
+                self.estimates,
                 count(),  # numbers arrivals, whatever their model
                 max_wait_us,
                 overtaken,
@@ -86,7 +87,7 @@ class Balancer:
         )
         self._workflow_of: dict[str, WorkflowKey] = {}  # of all requests here
         self._admission = Admission(
-            self.knowledge,
+            self.estimates,
             self.ledger,
             self._queues,
             max_waiting=max_waiting,
@@ -95,7 +96,7 @@ class Balancer:
         )
         self.circuits = Circuits()
         self._dispatching = Dispatching(
-            self.knowledge,
+            self.estimates,
             self.ledger,
             placement(self.ledger),
             self._queues,
@@ -113,7 +114,7 @@ class Balancer:
             Finished: self._end,
             Failed: self._end,
             Cancelled: self._end,
-            Bounced: self._return,
+            Bounced: self._bounce,
             Progressed: lambda event, at: self.ledger.progressed(event.completion_tokens, at),
             InstanceStatus: self.ledger.status,
             InstanceJoined: self._join,
@@ -139,7 +140,7 @@ class Balancer:
     def in_flight(self) -> list[tuple[Request, str | None]]:
         """All requests that are here, in order of arrival, with the id of the instance on which
         each runs; None: it waits."""
-        return [(each, self.ledger.instance_of(each.id)) for each in self.knowledge.requests()]
+        return [(each, self.ledger.instance_of(each.id)) for each in self.estimates.requests()]
 
     def handle(self, event: Event, at: int) -> list[Command]:
         """Apply one fact; return what to do about it, in order.
@@ -199,21 +200,21 @@ class Balancer:
             finished = event if isinstance(event, Finished) else None
             self._rekey(self._forget(event.request_id, at, finished))
 
-    def _return(self, event: Bounced, at: int) -> None:
+    def _bounce(self, event: Bounced, at: int) -> None:
         if event.request_id in self.ledger:
             self._judge(event, at)
             self._take_back(event.request_id, at)
 
     def _end_workflow(self, event: WorkflowEnded, at: int) -> None:  # noqa: ARG002
         workflow = event.tenant, event.workflow_id
-        self.knowledge.workflow_ended(workflow)
+        self.estimates.workflow_ended(workflow)
         if event.cancelled:
             self._admission.cancelled(workflow)
         else:
             self._rekey(workflow)
 
     def _learn(self, event: ProfilesLearnt, at: int) -> None:  # noqa: ARG002
-        self.knowledge.learn(event)
+        self.estimates.learn(event)
         self._queues.start_renewing()
 
     def _join(self, event: InstanceJoined, at: int) -> None:  # noqa: ARG002
@@ -227,11 +228,11 @@ class Balancer:
 
     def _queue(self, request: Request, at: int) -> None:
         workflow = self._workflow_of[request.id] = workflow_key(request)
-        self.knowledge.arrived(request, at)
+        self.estimates.arrived(request, at)
         self.ledger.retention.arrived(request, at)
         self._queues.push(request, at)
         self._admission.let_in(request)
-        if not self.knowledge.is_alone(workflow):
+        if not self.estimates.is_alone(workflow):
             self._rekey(workflow)
 
     def _judge(self, event: Finished | Failed | Cancelled | Bounced, at: int) -> None:
@@ -253,7 +254,7 @@ class Balancer:
         assert booking is not None
         self._admission.given_back(request_id, booking.instance_id)
         self.ledger.release(request_id, at)
-        self.knowledge.returned(request_id)
+        self.estimates.bounced(request_id)
         self._queues.push_back(booking.request, at)
         self._rekey(workflow_key(booking.request))
 
@@ -265,12 +266,12 @@ class Balancer:
         self._admission.ended(request_id)
         used_tokens = self._used_tokens(request_id, finished)
         self.ledger.release(request_id, at, finished)
-        request = self.knowledge.request(request_id)
+        request = self.estimates.request(request_id)
         assert request is not None
         if request in self._queues:
             self._queues.remove(request, at, counts=drains)
         tokens = finished.completion_tokens if finished is not None else None
-        self.knowledge.ended(request_id, at, tokens, used_tokens)
+        self.estimates.ended(request_id, at, tokens, used_tokens)
         return workflow
 
     def _used_tokens(self, request_id: str, finished: Finished | None) -> int:
@@ -288,13 +289,13 @@ class Balancer:
     def _rekey(self, workflow: WorkflowKey) -> None:
         """Something happened to the workflow."""
         if self._queues:
-            calls = self.knowledge.in_flight(workflow)
+            calls = self.estimates.in_flight(workflow)
             self._queues.rekey(each for each in calls if each.id not in self.ledger)
 
     def _refuse(self, requests: list[Refuse], at: int) -> list[Command]:
         """New keys only once all are gone, or a wide fan-out would get them with each that goes."""
         workflows = [
-            self._forget(each.request_id, at, drains=each.reason not in TURNED_AWAY)
+            self._forget(each.request_id, at, drains=not REFUSALS[each.reason].at_arrival)
             for each in requests
         ]
         for workflow in dict.fromkeys(workflows):

@@ -1,7 +1,5 @@
 """Facts -> calls: what became of every call."""
 
-from typing import Literal
-
 import msgspec
 
 from kairos.events import (
@@ -17,19 +15,14 @@ from kairos.events import (
     Refuse,
 )
 from kairos.model import Request
+from kairos.refusals import REFUSALS, Outcome
 
-Outcome = Literal["finished", "failed", "cancelled", "refused"]
 _OUTCOMES: dict[type, Outcome] = {
     Finished: "finished",
     Failed: "failed",
     Cancelled: "cancelled",
 }
 OF_CALLS: frozenset[type] = frozenset({Arrived, FirstToken, Finished, Failed, Cancelled, Bounced})
-_REFUSALS: dict[str, Outcome] = {
-    "no_other": "failed",
-    "cancelled": "cancelled",
-    "out_of_time": "cancelled",
-}
 
 
 class CallRow(msgspec.Struct):
@@ -100,7 +93,7 @@ class CallTracker:
             self._told_return(event.request_id)
 
     def _told_refusal(self, refusal: Refuse, at: int, ended: list[CallRow]) -> None:
-        outcome = _REFUSALS.get(refusal.reason, "refused")
+        outcome = REFUSALS[refusal.reason].outcome
         row = self._end(refusal.request_id, outcome, at, ended)
         if row is not None:
             row.why = refusal.reason

@@ -25,14 +25,14 @@ class Dispatching:
 
     def __init__(
         self,
-        knowledge: WorkEstimates,
+        estimates: WorkEstimates,
         ledger: Ledger,
         placement: Placement,
         queues: WaitQueues,
         admission: Admission,
         circuits: Circuits,
     ) -> None:
-        self._knowledge = knowledge
+        self._estimates = estimates
         self._ledger = ledger
         self._placement = placement
         self._queues = queues
@@ -70,11 +70,11 @@ class Dispatching:
         return commands
 
     def _dispatch(self, dispatch: Dispatch, at: int) -> None:
-        request = self._knowledge.request(dispatch.request_id)
+        request = self._estimates.request(dispatch.request_id)
         assert request is not None
         self._queues.take(request, at)
         self._ledger.book(request, dispatch.instance_id, at)
-        self._knowledge.dispatched(dispatch.request_id, at)
+        self._estimates.dispatched(dispatch.request_id, at)
         self._admission.dispatched(request)
 
     def _first(
@@ -96,14 +96,14 @@ class Dispatching:
             return None
         request, instance = turn.request, room.choose(turn.request)
         assert instance is not None, "it fitted"
-        remaining_us = int(self._knowledge.remaining_us(request))
+        remaining_us = int(self._estimates.remaining_us(request))
         return Dispatch(
             request.id,
             instance.id,
             turn.reason,
             len(queue) - 1,
             remaining_us,
-            self._knowledge.rank(request),
+            self._estimates.rank(request),
             self._ledger.prefixes.match(request).get(instance.id, 0),
             priority_of(remaining_us, turn.reason) if instance.priority else None,
         )

@@ -183,7 +183,7 @@ class WorkflowTracker:
             and workflow.seen_at <= at - self._idle_us
         )
 
-    def returned(self, request_id: str) -> None:
+    def bounced(self, request_id: str) -> None:
         """It waits once more. What it had of its instance is neither served nor waited for."""
         if request_id in self._calls:
             self._calls[request_id].dispatched_at = None

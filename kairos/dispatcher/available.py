@@ -66,8 +66,8 @@ class AvailableInstances:
             or self._ledger.retention.kept_for(request, self._at) is not None
         )
 
-    def returned(self) -> Iterator[str]:
-        return self._placement.returned(self._at)
+    def expected_back(self) -> Iterator[str]:
+        return self._placement.expected_back(self._at)
 
     def reserve(self, request: Request) -> None:
         """What fits from now on must not delay the request, which does not fit."""

@@ -30,7 +30,7 @@ class Placement(Protocol):
 
     def forget_reservation(self) -> None: ...
 
-    def returned(self, at: int) -> Iterator[str]:
+    def expected_back(self, at: int) -> Iterator[str]:
         """Ids of requests that memory is kept for, the first first: nobody else could use it."""
 
 
@@ -62,7 +62,7 @@ class _Now:
 
     def forget_reservation(self) -> None: ...
 
-    def returned(self, at: int) -> Iterator[str]:  # noqa: ARG002
+    def expected_back(self, at: int) -> Iterator[str]:  # noqa: ARG002
         return iter(())
 
 

@@ -132,7 +132,7 @@ class SlotPlacement:
         begins: Ints = np.where(over.any(axis=1), SLOTS - over[:, ::-1].argmax(axis=1), 0)
         return begins
 
-    def returned(self, at: int) -> Iterator[str]:  # noqa: ARG002
+    def expected_back(self, at: int) -> Iterator[str]:  # noqa: ARG002
         return iter(())
 
     def forget_reservation(self) -> None:

@@ -124,7 +124,7 @@ class SurvivalPacking(SlotPlacement):
             best = alike[(peaks[alike] + self._table.computing(rows, at)).argmin()]
         return _Best(with_room[int(best)], float(least_us), with_room)
 
-    def returned(self, at: int) -> Iterator[str]:
+    def expected_back(self, at: int) -> Iterator[str]:
         return self._ledger.retention.waiting(at)
 
     def _wait_for(self, warm: Instance, request_id: str, at: int) -> None:

@@ -84,7 +84,7 @@ class Orchestrator:
             refused = (each for each in ended if each.request.id == request_id)  # at once
             self._arrived(event, at, self._tracker.row(request_id) or next(refused))
         elif isinstance(event, Bounced):
-            self._positions.returned(event.request_id)
+            self._positions.bounced(event.request_id)
         for command in record.commands:
             if isinstance(command, Dispatch):
                 self._positions.dispatched(command.request_id, at)

@@ -33,8 +33,8 @@ class Policy(Protocol):
 class _Plain:
     """A policy whose keys only change with what was learnt."""
 
-    def __init__(self, knowledge: WorkEstimates) -> None:
-        self._knowledge = knowledge
+    def __init__(self, estimates: WorkEstimates) -> None:
+        self._estimates = estimates
 
     def state(self, request: Request) -> Hashable:  # noqa: ARG002
         return None
@@ -63,7 +63,7 @@ class Ayo(_Plain):
     one only. Needs each agent's mean remaining stages, which here are learnt, not declared."""
 
     def key(self, request: Request) -> Key:
-        profile = self._knowledge.profile(request)
+        profile = self._estimates.profile(request)
         return profile.remaining_stages if profile else 0.0, request.arrived_at
 
 
@@ -72,7 +72,7 @@ class WassersteinMds(_Plain):
     workflow first. Needs agents' ranks (`scheduler/ranking.py`)."""
 
     def key(self, request: Request) -> Key:
-        rank = self._knowledge.rank(request) or 0.0
+        rank = self._estimates.rank(request) or 0.0
         return rank, request.workflow_started_at, request.arrived_at
 
 
@@ -81,7 +81,7 @@ class Mean(_Plain):
     ranking comes to, without its embedding. Needs each agent's mean."""
 
     def key(self, request: Request) -> Key:
-        profile = self._knowledge.profile(request)
+        profile = self._estimates.profile(request)
         mean_us = profile.remaining_us.mean if profile else 0.0
         return mean_us, request.workflow_started_at, request.arrived_at
 
@@ -93,22 +93,22 @@ class Gittins(_Plain):
     estimate for its position and history, times how its app's calls come out against estimates.
     """
 
-    def __init__(self, knowledge: WorkEstimates) -> None:
-        super().__init__(knowledge)
+    def __init__(self, estimates: WorkEstimates) -> None:
+        super().__init__(estimates)
         self._epoch = -1
         self._indices: dict[tuple[str, str], float] = {}  # by app, in that epoch
 
     def key(self, request: Request) -> Key:
-        remaining_us = self._index(request) * self._knowledge.remaining_us(request)
+        remaining_us = self._index(request) * self._estimates.remaining_us(request)
         return remaining_us, request.workflow_started_at, request.arrived_at
 
     def _index(self, request: Request) -> float:
         """Of what remains over what was expected: one number for each app."""
-        model = self._knowledge.model(request)
+        model = self._estimates.model(request)
         if model is None:
             return 1.0
-        if self._epoch != self._knowledge.epoch:
-            self._epoch, self._indices = self._knowledge.epoch, {}
+        if self._epoch != self._estimates.epoch:
+            self._epoch, self._indices = self._estimates.epoch, {}
         app = model.tenant, model.app
         if app not in self._indices:
             values = [math.exp(residual) for residual in model.residuals]
@@ -133,8 +133,8 @@ class Las:
     LEVEL_US = SECOND  # attained service of the first level; each further one is twice as wide
     GUARD = 10
 
-    def __init__(self, knowledge: WorkEstimates) -> None:
-        self._positions = knowledge.positions
+    def __init__(self, estimates: WorkEstimates) -> None:
+        self._positions = estimates.positions
 
     def key(self, request: Request) -> Key:
         return self._level(request), request.arrived_at
@@ -168,18 +168,18 @@ class LeastWorkLeft(Gittins):
 
     LEVEL = 1.01
 
-    def __init__(self, knowledge: WorkEstimates) -> None:
-        super().__init__(knowledge)
+    def __init__(self, estimates: WorkEstimates) -> None:
+        super().__init__(estimates)
         self._log_level = math.log(self.LEVEL)
 
     def key(self, request: Request) -> Key:
-        remaining_us = self._knowledge.remaining_us(request)
+        remaining_us = self._estimates.remaining_us(request)
         level = self.state(request) + self._level(self._index(request))
         return level, request.workflow_started_at, -remaining_us, request.arrived_at
 
     def state(self, request: Request) -> int:
         """Of the workflow alone: its calls may name different applications."""
-        return self._level(self._knowledge.left_us(request))
+        return self._level(self._estimates.left_us(request))
 
     def _level(self, size: float) -> int:
         return int(math.log(size) / self._log_level)

@@ -60,7 +60,7 @@ class WaitQueue:
     def __init__(
         self,
         policy: Policy,
-        knowledge: WorkEstimates,
+        estimates: WorkEstimates,
         arrivals: Iterator[int],
         max_wait_us: int = MAX_WAIT_US,
         overtaken: float = OVERTAKEN,
@@ -72,7 +72,7 @@ class WaitQueue:
         `passed_over` 0: only what does not delay it.
         """
         self._policy = policy
-        self._knowledge = knowledge
+        self._estimates = estimates
         self._arrivals = arrivals
         self._max_wait_us = max_wait_us
         self._overtaken = overtaken
@@ -118,9 +118,9 @@ class WaitQueue:
         """Add a request that the knowledge has been told of."""
         assert request.id not in self._waiting
         seq = next(self._arrivals)
-        work_us = self._knowledge.call_us(request)
+        work_us = self._estimates.call_us(request)
         key, state = self._policy.key(request), self._policy.state(request)
-        waiting = _Waiting(request, seq, key, self._knowledge.epoch, state, work_us)
+        waiting = _Waiting(request, seq, key, self._estimates.epoch, state, work_us)
         self._waiting[request.id] = waiting
         self._waiting_us += work_us
         n = len(self._waiting)
@@ -137,8 +137,8 @@ class WaitQueue:
         assert request.id not in self._waiting
         seq = request.arrived_at - _RETURNED
         key, state = self._policy.key(request), self._policy.state(request)
-        work_us, n = self._knowledge.call_us(request), len(self._waiting) + 1
-        waiting = _Waiting(request, seq, key, self._knowledge.epoch, state, work_us, overdue=True)
+        work_us, n = self._estimates.call_us(request), len(self._waiting) + 1
+        waiting = _Waiting(request, seq, key, self._estimates.epoch, state, work_us, overdue=True)
         self._waiting[request.id] = self._returned[request.id] = waiting
         self._waiting_us += work_us
         self._by_key.push((key, seq, request.id), n)
@@ -172,7 +172,7 @@ class WaitQueue:
             return False
         waiting.state = state
         key = self._policy.key(request)
-        waiting.epoch = self._knowledge.epoch
+        waiting.epoch = self._estimates.epoch
         if key != waiting.key:
             waiting.key = key  # the entry that stands for the old one is dead now
             self._by_key.push((key, waiting.seq, request.id), len(self._waiting))
@@ -232,7 +232,7 @@ class WaitQueue:
                 return Turn(overdue, "overdue")
             if not room.keep_for(overdue):
                 return None
-        here = (each for each in room.returned() if each in self._waiting)
+        here = (each for each in room.expected_back() if each in self._waiting)
         for request_id in islice(here, self._backfill + 1):
             if room.fits(self._waiting[request_id].request):
                 return Turn(self._waiting[request_id].request, "kept")
@@ -279,9 +279,9 @@ class WaitQueue:
         waiting = self._waiting.get(request_id)
         if waiting is None or waiting.seq != seq or waiting.key is not key:
             return None
-        if waiting.epoch == self._knowledge.epoch:
+        if waiting.epoch == self._estimates.epoch:
             return entry
-        waiting.epoch = self._knowledge.epoch
+        waiting.epoch = self._estimates.epoch
         renewed = self._policy.key(waiting.request)
         waiting.state = self._policy.state(waiting.request)
         if renewed == key:

@@ -15,7 +15,7 @@ class InstanceRoom(Protocol):
     def fits(self, request: Request) -> bool:
         """Whether the request can be placed now."""
 
-    def returned(self) -> Iterator[str]:
+    def expected_back(self) -> Iterator[str]:
         """Ids of requests that memory is kept for, the first first."""
 
     def reserve(self, request: Request) -> None:

@@ -100,8 +100,8 @@ class WorkEstimates:
     def dispatched(self, request_id: str, at: int) -> None:
         self.positions.dispatched(request_id, at)
 
-    def returned(self, request_id: str) -> None:
-        self.positions.returned(request_id)
+    def bounced(self, request_id: str) -> None:
+        self.positions.bounced(request_id)
 
     def ended(
         self,

@@ -22,12 +22,9 @@ from kairos.balancer import MAX_WAITING, Balancer
 from kairos.dispatcher.ledger import Ledger
 from kairos.dispatcher.placements import Placement
 from kairos.errors import (
-    GaveWay,
     InvalidRequest,
     KairosError,
-    NoInstance,
     UpstreamUnreachable,
-    WaitedTooLong,
 )
 from kairos.events import (
     Dispatch,
@@ -45,6 +42,7 @@ from kairos.learner import Learner
 from kairos.metrics import RunMetrics
 from kairos.model import SECOND, Instance
 from kairos.orchestrator.orchestrator import Orchestrator
+from kairos.refusals import REFUSALS
 from kairos.runtime import Observer, Runtime
 from kairos.scheduler.policies import Policy
 from kairos.scheduler.queue import OVERTAKEN
@@ -145,14 +143,7 @@ class World:
             self.clock.call_at(self.clock.now(), partial(self._failed, call.id, refused))
 
     def refuse(self, command: Refuse) -> None:
-        error: KairosError
-        match command.reason:
-            case "no_instance":
-                error = NoInstance(command.model)
-            case "queue_full":
-                error = GaveWay(command.retry_after_s or 1)
-            case _:
-                error = WaitedTooLong()
+        error = REFUSALS[command.reason].error(command)
         self.users.refused(command.request_id, error)
 
     def _seen(self, progress: CallProgress) -> None:

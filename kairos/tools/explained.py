@@ -6,6 +6,7 @@ from rich.tree import Tree
 
 from kairos.live.frontend.views import CallView, DispatchView, WorkflowView
 from kairos.model import SECOND
+from kairos.refusals import REFUSALS
 
 _WIDTH = 160  # where there is no terminal
 
@@ -15,16 +16,8 @@ _REASONS = {
     "kept": "memory was kept for it, where its context is",
     "overdue": "it had waited, or been overtaken, as much as is allowed",
 }
+_REFUSED: dict[str, str] = {reason: each.words for reason, each in REFUSALS.items()}
 _ENDS = {"failed": "failed", "cancelled": "was cancelled", "refused": "was refused"}
-_REFUSALS = {
-    "no_instance": "no instance was left that could take it",
-    "no_other": "no instance was left that had not failed it",
-    "waited_too_long": "it had waited as long as a call may",
-    "queue_full": "its place in the full queue was needed for a workflow under way",
-    "too_late": "it could not be done by its deadline",
-    "cancelled": "its workflow was cancelled",
-    "out_of_time": "its workflow was out of its time",
-}
 
 
 def show(view: WorkflowView) -> None:
@@ -112,7 +105,7 @@ def _course(call: CallView) -> str:
 
 
 def _why(call: CallView) -> str:
-    return f": {_REFUSALS.get(call.why, call.why)}" if call.why is not None else ""
+    return f": {_REFUSED.get(call.why, call.why)}" if call.why is not None else ""
 
 
 def _reason(dispatch: DispatchView | None) -> str:

@@ -163,11 +163,11 @@ async def test_what_was_learnt_survives_a_restart(standin, tmp_path):
         async with asyncio.timeout(LIMIT_S):
             while not published:
                 await asyncio.sleep(0.05)
-    before = live.brain.balancer.knowledge.published(("default", "a", "b"))
+    before = live.brain.balancer.estimates.published(("default", "a", "b"))
     assert before[0].samples == 1
 
     async with service.running(settings) as live:
-        assert live.brain.balancer.knowledge.published(("default", "a", "b")) == before
+        assert live.brain.balancer.estimates.published(("default", "a", "b")) == before
         known = live.brain.learner.orchestrator.profiles.status("default")
         assert ("a", "b", 1) in {(each.app, each.agent, each.samples) for each in known}
 
@@ -183,7 +183,7 @@ async def test_a_workflow_that_falls_silent_is_learnt_though_nothing_more_happen
     published = await served.facts.seen(ProfilesLearnt)
     assert ("a", "b") in {(each.app, each.agent) for each in published.profiles}
     await served.chat(names | {"X-Kairos-Workflow-Id": "v"})
-    assert len(served.balancer.knowledge.positions) == 1  # the first is forgotten there too
+    assert len(served.balancer.estimates.positions) == 1  # the first is forgotten there too
 
 
 async def test_a_call_that_nothing_can_follow_from_is_a_workflow_and_ends_with_it(kairos, standin):

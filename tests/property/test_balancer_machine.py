@@ -89,8 +89,8 @@ class BalancerMachine(RuleBasedStateMachine):
             max_wait_us=MAX_WAIT_US,
             budget=budget,
         )
-        self.knowledge = self.balancer.knowledge
-        self.policy = POLICIES[policy](self.knowledge)
+        self.estimates = self.balancer.estimates
+        self.policy = POLICIES[policy](self.estimates)
         self.placement = placement
         self.at, self.arrivals = 0, 0
         self.balancer.circuits = Circuits(first_us=5, longest_us=20)
@@ -256,7 +256,7 @@ class BalancerMachine(RuleBasedStateMachine):
         request = build.request(
             name, at=self.at, workflow_id=workflow, app=app, deadline_at=deadline_at, **fields
         )
-        work_us = self.knowledge.call_us(request)
+        work_us = self.estimates.call_us(request)
         beside = [self.waits[r.id] for r in self.waiting.values() if r.model == request.model]
         found_us = sum(wait.work_us for wait in beside) + work_us
         largest_us = max([wait.work_us for wait in beside] + [work_us])
@@ -340,7 +340,7 @@ class BalancerMachine(RuleBasedStateMachine):
         first, now, work_us = (
             request.arrived_at - (1 << 62),
             self.at,
-            self.knowledge.call_us(request),
+            self.estimates.call_us(request),
         )
         self.waits[name] = Wait(first, work_us, work_us, now, work_us)
         self.tell(Bounced(name, "why", answered=answered))
@@ -534,10 +534,10 @@ class BalancerMachine(RuleBasedStateMachine):
 
     @invariant()
     def what_is_left_of_a_workflow_is_the_sum_over_its_calls(self):
-        for together in self.knowledge._together.values():
+        for together in self.estimates._together.values():
             calls = list(together.standings.values())
-            left_us = self.knowledge.left_us(calls[0].request)
-            longest = max(calls, key=lambda call: self.knowledge.remaining_us(call.request))
+            left_us = self.estimates.left_us(calls[0].request)
+            longest = max(calls, key=lambda call: self.estimates.remaining_us(call.request))
             others_us = sum(call.call_us for call in calls if call is not longest)
             assert left_us == pytest.approx(longest.remaining_us + others_us)
 
@@ -563,9 +563,9 @@ class BalancerMachine(RuleBasedStateMachine):
         assert set(self.balancer.circuits._circuits) <= set(self.fleet)
         for queue in self.balancer._queues.by_model.values():
             assert set(queue._returned) == set(queue._waiting) & set(self.tried)
-        assert set(self.knowledge._standings) == set(here)
-        assert set(self.knowledge._together) == workflows
-        assert set(self.knowledge.positions._calls) == set(here)
+        assert set(self.estimates._standings) == set(here)
+        assert set(self.estimates._together) == workflows
+        assert set(self.estimates.positions._calls) == set(here)
 
     @invariant()
     def it_is_woken_for_the_next_to_be_given_up_and_for_the_next_instance_to_be_tried(self):

@@ -26,8 +26,8 @@ class Pool:
 
     def __init__(self, seed: int, instances: int) -> None:
         self.random, self.at = Random(seed), START
-        self.knowledge = WorkEstimates()
-        self.ledger = Ledger(self.knowledge)
+        self.estimates = WorkEstimates()
+        self.ledger = Ledger(self.estimates)
         self.ways = SurvivalPacking(self.ledger, None), SurvivalPacking(self.ledger, KERNEL)
         self.running: list[tuple[str, str]] = []
         self.waits = 0
@@ -96,7 +96,7 @@ class Pool:
                 request = self.ledger.booking(request_id).request
                 ended = Finished(request_id, completion_tokens=tokens)
                 self.ledger.release(request_id, self.at, ended)
-                self.knowledge._answers.see(request, tokens)
+                self.estimates._answers.see(request, tokens)
                 self.running.remove((request_id, instance_id))
         if draw.random() < 0.3:
             where = draw.choice(list(self.ledger.instances))

@@ -30,7 +30,7 @@ class Room:
         self.asked.append(request.id)
         return self.need is not None and request.prompt_tokens <= self.need
 
-    def returned(self):
+    def expected_back(self):
         return iter(self.came_back)
 
     def reserve(self, request):
@@ -82,16 +82,16 @@ class Counting(ByTable):
 def made(
     policy, max_wait_us=FOREVER, overtaken=OVERTAKEN, backfill=BACKFILL, passed_over=PASSED_OVER
 ):
-    knowledge = WorkEstimates()
+    estimates = WorkEstimates()
     queue = WaitQueue(
-        policy(knowledge), knowledge, count(), max_wait_us, overtaken, backfill, passed_over
+        policy(estimates), estimates, count(), max_wait_us, overtaken, backfill, passed_over
     )
 
     def push(request, at=0):
-        knowledge.arrived(request, at)
+        estimates.arrived(request, at)
         queue.push(request, at)
 
-    return knowledge, queue, push
+    return estimates, queue, push
 
 
 class QueueMachine(RuleBasedStateMachine):
@@ -104,13 +104,13 @@ class QueueMachine(RuleBasedStateMachine):
         self.table, self.expected, self.seq = {}, [], {}
         self.backfill, self.passed_over = backfill, passed_over
         policy = ByTable(self.table)
-        self.knowledge, self.queue, self.tell = made(
+        self.estimates, self.queue, self.tell = made(
             lambda _: policy, overtaken=math.inf, backfill=backfill, passed_over=passed_over
         )
         self.pushed = count()
 
     def add(self, request):
-        self.knowledge.ended(request.id, 0)
+        self.estimates.ended(request.id, 0)
         self.tell(request)
         self.seq[request.id] = next(self.pushed)
         self.expected.append(request)
@@ -153,7 +153,7 @@ class QueueMachine(RuleBasedStateMachine):
         keys = st.lists(st.integers(0, 5), min_size=len(self.expected), max_size=len(self.expected))
         for request, key in zip(self.expected, data.draw(keys), strict=True):
             self.table[request.id] = key
-        self.knowledge.epoch += 1
+        self.estimates.epoch += 1
         self.queue.start_renewing()
         self.queue.renew_some()  # more at once than wait here
 
@@ -201,7 +201,7 @@ class StarvationMachine(RuleBasedStateMachine):
     def start(self, newest_first):
         self.table, self.n = {}, 0
         self.newest_first = newest_first
-        self.knowledge, self.queue, self.tell = made(lambda _: ByTable(self.table))
+        self.estimates, self.queue, self.tell = made(lambda _: ByTable(self.table))
         self.waiting = {}  # id -> [seq, work ahead when it came, work that overtook it]
         self.room = True
 
@@ -210,8 +210,8 @@ class StarvationMachine(RuleBasedStateMachine):
         request = build.request(f"r{self.n}", prompt=1, completion=work)
         self.table[request.id] = -self.n if self.newest_first else key
         self.tell(request)
-        mine = self.knowledge.call_us(request)
-        ahead = mine + sum(self.knowledge.call_us(r) for r, *_ in self.waiting.values())
+        mine = self.estimates.call_us(request)
+        ahead = mine + sum(self.estimates.call_us(r) for r, *_ in self.waiting.values())
         self.waiting[request.id] = [request, self.n, ahead, 0]
         self.n += 1
 
@@ -229,7 +229,7 @@ class StarvationMachine(RuleBasedStateMachine):
         request, seq, _, _ = self.waiting.pop(turn.request.id)
         for each in self.waiting.values():
             if each[1] < seq:
-                each[3] += self.knowledge.call_us(request)
+                each[3] += self.estimates.call_us(request)
 
     @invariant()
     def nobody_is_overtaken_by_more_than_the_bound(self):
@@ -343,10 +343,10 @@ def test_room_that_is_reserved_is_reserved_for_the_first_alone_and_before_others
 
 
 def test_the_first_is_passed_over_for_some_times_what_its_call_is_expected_to_take():
-    knowledge, queue, push = made(Fcfs)
+    estimates, queue, push = made(Fcfs)
     push(build.request("large", prompt=50))
     push(build.request("small", prompt=5), 1)
-    may_us = int(PASSED_OVER * knowledge.call_us(build.request("large", prompt=50)))
+    may_us = int(PASSED_OVER * estimates.call_us(build.request("large", prompt=50)))
 
     reserved = []
     for at in (7, 7 + may_us - 1, 7 + may_us):  # at 7 it did not fit for the first time
@@ -369,13 +369,13 @@ def test_who_comes_back_for_its_memory_goes_before_others_but_not_before_who_is_
 
 def test_while_keys_are_renewed_the_head_is_always_up_to_date():
     table = {}
-    knowledge, queue, push = made(lambda _: ByTable(table), overtaken=math.inf)
+    estimates, queue, push = made(lambda _: ByTable(table), overtaken=math.inf)
     for n in range(2_000):
         table[f"r{n}"] = n
         push(build.request(f"r{n}"))
     for n in range(2_000):
         table[f"r{n}"] = n + 10_000 if n < 10 else n
-    knowledge.epoch += 1
+    estimates.epoch += 1
     queue.start_renewing()
 
     served = [pop_first(queue, Room(), 0).request.id for _ in range(2_000)]
@@ -385,12 +385,12 @@ def test_while_keys_are_renewed_the_head_is_always_up_to_date():
 def test_renewing_takes_few_at_a_time_and_ends():
     policy = Counting({}, {})
     asked = policy.asked
-    knowledge, queue, push = made(lambda _: policy)
+    estimates, queue, push = made(lambda _: policy)
     for n in range(5_000):
         push(build.request(f"r{n}"))
     asked.clear()
     for _ in range(3):  # news that come before the last are dealt with
-        knowledge.epoch += 1
+        estimates.epoch += 1
         queue.start_renewing()
         queue.renew_some()
         assert len(asked) <= 300
@@ -399,7 +399,7 @@ def test_renewing_takes_few_at_a_time_and_ends():
         queue.renew_some()
 
     assert not queue._by_key.moving
-    assert all(w.epoch == knowledge.epoch for w in queue._waiting.values())
+    assert all(w.epoch == estimates.epoch for w in queue._waiting.values())
 
 
 def test_a_request_that_comes_back_stands_at_its_new_place_even_with_the_same_key():
@@ -409,11 +409,11 @@ def test_a_request_that_comes_back_stands_at_its_new_place_even_with_the_same_ke
         def key(self, request):
             return key
 
-    knowledge, queue, push = made(lambda _: Always({}))
+    estimates, queue, push = made(lambda _: Always({}))
     push(build.request("again"))
     push(build.request("second"))
     queue.remove("again")
-    knowledge.ended("again", 0)
+    estimates.ended("again", 0)
     push(build.request("again"))
 
     assert queue.head_key(0) == (key, 1)
@@ -421,12 +421,12 @@ def test_a_request_that_comes_back_stands_at_its_new_place_even_with_the_same_ke
 
 
 def test_a_request_that_was_overdue_and_comes_back_starts_to_wait_anew():
-    knowledge, queue, push = made(lambda _: ByTable({"again": 1}), max_wait_us=100)
+    estimates, queue, push = made(lambda _: ByTable({"again": 1}), max_wait_us=100)
     push(build.request("again", prompt=50), at=0)
     assert pop_first(queue, Room(20), 60) is None
     assert queue.overdue().id == "again"
     queue.remove("again")
-    knowledge.ended("again", 60)
+    estimates.ended("again", 60)
     push(build.request("again"), at=60)
     push(build.request("new"), at=61)
 
@@ -470,15 +470,15 @@ def test_a_heap_that_is_moved_stays_in_order_and_counts_all_of_its_entries():
 
 
 def test_a_long_life_of_pushes_and_removals_leaves_no_garbage():
-    knowledge, queue, push = made(Fcfs)
+    estimates, queue, push = made(Fcfs)
     for n in range(10_000):
         push(build.request(f"r{n}", at=n))
         queue.remove(f"r{n}")
-        knowledge.ended(f"r{n}", n)
+        estimates.ended(f"r{n}", n)
 
     heaps = (queue._by_key, queue._by_due_work, queue._by_due_at, queue._overdue)
     assert sum(map(len, heaps)) < 600
-    assert len(knowledge._standings) == len(knowledge._together) == 0
+    assert len(estimates._standings) == len(estimates._together) == 0
 
 
 @pytest.mark.parametrize("policy", POLICIES)

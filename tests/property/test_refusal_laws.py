@@ -37,7 +37,7 @@ class Nothing:
 
 def thorough(policy, placement):
     made = Balancer(POLICIES[policy], PLACEMENTS[placement], **LIMITS)
-    made._placement._refused = Nothing()
+    made._dispatching._placement._refused = Nothing()
     return made
 
 

@@ -299,7 +299,7 @@ def test_a_request_that_was_given_up_is_forgotten():
     balancer.replay(Record(2, InstanceLeft("a"), (Refuse("r", "m"),)))
 
     assert balancer.in_flight() == []
-    assert balancer.knowledge.positions._calls == {}
+    assert balancer.estimates.positions._calls == {}
 
 
 def test_what_is_said_of_requests_not_known_here_changes_nothing():

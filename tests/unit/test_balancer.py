@@ -281,8 +281,8 @@ def test_what_a_call_took_and_said_is_known_of_its_workflow():
     balancer.handle(Finished("r", 10, 77), 100)
     arrive(balancer, "next", at=100, workflow_id="w")
 
-    assert balancer.knowledge.positions.attained(("default", "w")) == (60, 30)
-    position = balancer.knowledge._standings["next"].position
+    assert balancer.estimates.positions.attained(("default", "w")) == (60, 30)
+    position = balancer.estimates._standings["next"].position
     assert (position.served_us, position.last_completion_tokens) == (60, 77)
 
 
@@ -437,7 +437,7 @@ def test_a_refused_call_leaves_the_balancer_as_it_was():
     assert queue._by_key._old == to_renew
     assert balancer.at == 20
     assert balancer.waiting == 400
-    assert len(balancer.knowledge.positions) == 401
+    assert len(balancer.estimates.positions) == 401
 
 
 def test_a_workflow_that_fell_silent_begins_its_budget_anew_although_nobody_came_since():

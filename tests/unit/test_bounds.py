@@ -108,13 +108,13 @@ def test_agents_beyond_the_bound_of_a_workflow_count_as_one():
 
 
 def test_models_of_apps_that_are_forgotten_are_forgotten():
-    knowledge = WorkEstimates()
+    estimates = WorkEstimates()
     for app in ("old", "new"):
-        knowledge.learn(ProfilesLearnt(*taught(app)))
-    knowledge.learn(ProfilesLearnt(forgotten=(("t", "old", POOLED),)))
+        estimates.learn(ProfilesLearnt(*taught(app)))
+    estimates.learn(ProfilesLearnt(forgotten=(("t", "old", POOLED),)))
 
-    assert knowledge.model(build.request("r", tenant="t", app="new")) is not None
-    assert knowledge.model(build.request("r", tenant="t", app="old")) is None
+    assert estimates.model(build.request("r", tenant="t", app="new")) is not None
+    assert estimates.model(build.request("r", tenant="t", app="old")) is None
 
 
 def taught(app):
@@ -154,15 +154,15 @@ def test_a_wide_fan_out_that_is_refused_as_a_whole_gets_no_new_keys_on_the_way(m
 
 
 def test_gittins_indices_are_those_of_the_models_learnt_last_and_no_others():
-    knowledge = WorkEstimates()
-    policy = Gittins(knowledge)
+    estimates = WorkEstimates()
+    policy = Gittins(estimates)
     keys = {}
     for app, spread in (("old", 1.0), ("new", 1.0), ("new", 0.0)):
         [model] = taught(app)[1]
         model = msgspec.structs.replace(model, residuals=(-spread, spread))
-        knowledge.learn(ProfilesLearnt(models=(model,)))
+        estimates.learn(ProfilesLearnt(models=(model,)))
         request = build.request(f"{app} {spread}", tenant="t", app=app, agent="writer")
-        knowledge.arrived(request, 0)
+        estimates.arrived(request, 0)
         keys[app, spread] = policy.key(request)[0]
 
     assert keys["new", 1.0] == keys["old", 1.0] < keys["new", 0.0]

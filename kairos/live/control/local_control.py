@@ -76,8 +76,8 @@ class LocalControl:
         return self.learner.orchestrator
 
     @property
-    def knowledge(self) -> WorkEstimates:
-        return self.balancer.knowledge
+    def estimates(self) -> WorkEstimates:
+        return self.balancer.estimates
 
     async def end(self, event: WorkflowEnded) -> None:
         self.feed(event)

@@ -37,7 +37,7 @@ class Source(Protocol):
     def orchestrator(self) -> Orchestrator: ...
 
     @property
-    def knowledge(self) -> WorkEstimates:
+    def estimates(self) -> WorkEstimates:
         """What has been published."""
 
     def now(self) -> int: ...
@@ -86,13 +86,13 @@ def add_insight(app: FastAPI, access: Access, source: Source) -> None:
         """What was learnt of the tenant's agents, by app and name."""
         tenant = access.tenant(authorization(request))
         offset, limit = _page(request, AGENTS, MAX_AGENTS)
-        knowledge = source.knowledge
+        estimates = source.estimates
         statuses = source.orchestrator.profiles.status(tenant)
         page = [
-            (each, *knowledge.published((tenant, each.app, each.agent)))
+            (each, *estimates.published((tenant, each.app, each.agent)))
             for each in statuses[offset : offset + limit]
         ]
-        view = partial(agents_view, page, len(statuses), knowledge.kendall_tau)
+        view = partial(agents_view, page, len(statuses), estimates.kendall_tau)
         # In a thread: percentiles of 1,000 agents take 15 ms.
         return await asyncio.to_thread(lambda: _json(view()))
 

@@ -133,7 +133,7 @@ class Telemetry(Collector):
         yield from engines(self._statuses())
         if self._orchestrator is not None:
             yield from learning(self._orchestrator)
-        tau = self._balancer().knowledge.kendall_tau
+        tau = self._balancer().estimates.kendall_tau
         if tau is not None:
             yield GaugeMetricFamily(
                 "kairos_rank_kendall_tau",

@@ -60,8 +60,8 @@ class Follower:
         return self._active().orchestrator
 
     @property
-    def knowledge(self) -> WorkEstimates:
-        return self._active().knowledge
+    def estimates(self) -> WorkEstimates:
+        return self._active().estimates
 
     @property
     def behind_us(self) -> int:
@@ -162,7 +162,7 @@ class Follower:
         else:
             if learnt is not None:
                 await publish(self._producer, learnt)
-                following.knowledge.learn(learnt)
+                following.estimates.learn(learnt)
                 self.published += 1
         if progress is not None:
             await self._commit(events, following, *progress)

@@ -34,8 +34,8 @@ class Following:
         self.orchestrator = Orchestrator(idle_us=idle_us, began_at=began_at)
         self.learner = Learner(self.orchestrator)
         self.learner.restore(known.profiles, known.models)
-        self.knowledge = WorkEstimates()
-        self.knowledge.learn(known)
+        self.estimates = WorkEstimates()
+        self.estimates.learn(known)
         self.records = 0
         self._records = Records(since.epochs if since is not None else {})
         self._since = since  # None once all that was learnt has been read again

@@ -48,7 +48,7 @@ class OrchestratorMetrics(Collector):
             "kairos_orchestrator_records", "Events that were taken in", value=following.records
         )
         yield from learning(following.orchestrator)
-        tau = following.knowledge.kendall_tau
+        tau = following.estimates.kendall_tau
         if tau is not None:
             yield GaugeMetricFamily(
                 "kairos_rank_kendall_tau",

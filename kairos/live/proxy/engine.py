@@ -9,20 +9,14 @@ from yarl import URL
 
 from kairos.config import ANSWER_S, STALL_S
 from kairos.errors import (
-    BudgetExceeded,
-    DeadlineTooNear,
-    GaveWay,
     KairosError,
-    NoInstance,
     UpstreamUnreachable,
-    WaitedTooLong,
-    WorkflowCancelled,
 )
 from kairos.events import Dispatch, Refuse
 from kairos.live.proxy.engine_answer import EngineAnswer, EngineRefused, Limit
 from kairos.live.proxy.sse import SseReader
 from kairos.live.proxy.upstream import Connections, Headers
-from kairos.model import SECOND
+from kairos.refusals import REFUSALS
 
 
 class Upstream:
@@ -123,22 +117,11 @@ class HttpEngine:
 
     def refuse(self, command: Refuse) -> None:
         _, future = self._expected[command.request_id]
-        match command.reason:
-            case "cancelled":
-                error: KairosError = WorkflowCancelled()
-            case "waited_too_long":
-                error = WaitedTooLong()
-            case "out_of_time":
-                error = BudgetExceeded("time", "has had its time")
-            case "too_late":
-                error = DeadlineTooNear((command.needs_us or 0) / SECOND)
-            case "queue_full":
-                error = GaveWay(command.retry_after_s or 1)
-            case _:
-                error = NoInstance(command.model)
+        meaning = REFUSALS[command.reason]
+        error = meaning.error(command)
         if not future.done():
             future.set_exception(error)
-        elif command.reason in ("cancelled", "out_of_time"):  # it runs
+        elif meaning.wherever:  # it runs
             self._given_up[command.request_id] = error
             self._tasks[command.request_id].cancel()
 

@@ -319,26 +319,26 @@ def test_the_oracle_knows_the_longest_way_to_the_workflow_s_end():
 
 
 def test_ayo_as_published_serves_the_workflow_first_of_which_a_call_came_first():
-    knowledge = WorkEstimates()
-    policy = AyoPublished(knowledge)
+    estimates = WorkEstimates()
+    policy = AyoPublished(estimates)
     requests = [
         build.request("old", workflow_id="a", at=5),
         build.request("new", workflow_id="b", at=7),
         build.request("old too", workflow_id="a", at=9),
     ]
     for each in requests:
-        knowledge.arrived(each, each.arrived_at)
+        estimates.arrived(each, each.arrived_at)
 
     ordered = sorted(requests, key=policy.key)
     assert [each.id for each in ordered] == ["old", "old too", "new"]
 
 
 def test_estimates_are_off_by_the_same_factor_for_all_of_a_workflow():
-    knowledge = WorkEstimates()
+    estimates = WorkEstimates()
     requests = [build.request(f"r{n}", workflow_id=f"w{n // 2}", at=n) for n in range(400)]
     for each in requests:
-        knowledge.arrived(each, each.arrived_at)
-    right, wrong = LeastWorkLeft(knowledge), Misjudging(4, knowledge)
+        estimates.arrived(each, each.arrived_at)
+    right, wrong = LeastWorkLeft(estimates), Misjudging(4, estimates)
 
     levels = [wrong.key(each)[0] - right.key(each)[0] for each in requests]
 

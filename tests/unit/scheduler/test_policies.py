@@ -52,24 +52,24 @@ class Bench:
     """A policy with what it knows, and requests told to it."""
 
     def __init__(self, name):
-        self.knowledge = WorkEstimates()
-        self.policy = POLICIES[name](self.knowledge)
+        self.estimates = WorkEstimates()
+        self.policy = POLICIES[name](self.estimates)
         self.requests = {}
 
     def learn(self, *profiles, models=(), ranks=(), forgotten=()):
-        self.knowledge.learn(ProfilesLearnt(profiles, tuple(models), tuple(ranks), forgotten))
+        self.estimates.learn(ProfilesLearnt(profiles, tuple(models), tuple(ranks), forgotten))
 
     def arrive(self, name, *, at=0, app="a", agent="x", **fields):
         request = build.request(name, at=at, app=app, agent=agent, **fields)
-        self.knowledge.arrived(request, at)
+        self.estimates.arrived(request, at)
         self.requests[name] = request
 
     def order(self):
         return sorted(self.requests, key=lambda name: self.policy.key(self.requests[name]))
 
     def run(self, name, *, dispatched_at, ended_at, tokens=10):
-        self.knowledge.dispatched(name, dispatched_at)
-        self.knowledge.ended(name, ended_at, tokens)
+        self.estimates.dispatched(name, dispatched_at)
+        self.estimates.ended(name, ended_at, tokens)
         del self.requests[name]
 
 
@@ -220,11 +220,11 @@ def test_an_app_of_which_nothing_has_ended_is_expected_to_need_as_much_again():
     bench = Bench("kairos")
     bench.learn(models=[model(POOLED, tenant=POOLED, logarithm=math.log(3 * SECOND))])
     bench.arrive("first", app="new")
-    assert bench.knowledge.remaining_us(bench.requests["first"]) == pytest.approx(3 * SECOND)
+    assert bench.estimates.remaining_us(bench.requests["first"]) == pytest.approx(3 * SECOND)
     bench.run("first", dispatched_at=0, ended_at=20 * SECOND)
     bench.arrive("next", app="new", workflow_id="another")
     bench.arrive("other", app="other")
-    assert bench.knowledge.remaining_us(bench.requests["next"]) == 20 * SECOND
+    assert bench.estimates.remaining_us(bench.requests["next"]) == 20 * SECOND
     assert bench.order() == ["other", "next"]
 
     bench.learn(models=[model("new", logarithm=math.log(SECOND))])
@@ -249,7 +249,7 @@ def fan_out():
 def test_a_workflow_has_left_what_all_its_calls_in_flight_need():
     bench = fan_out()
     for name, left_s in (("short", 8), ("long", 8), ("other", 7)):
-        left_us = bench.knowledge.left_us(bench.requests[name])
+        left_us = bench.estimates.left_us(bench.requests[name])
         assert left_us == pytest.approx(left_s * SECOND), name
 
 
@@ -267,7 +267,7 @@ def test_the_last_straggler_of_a_fan_out_goes_before_what_has_more_left():
 
 def test_a_running_sibling_counts_as_well_as_a_waiting_one():
     bench = fan_out()
-    bench.knowledge.dispatched("long", 1)
+    bench.estimates.dispatched("long", 1)
     del bench.requests["long"]
     assert bench.order() == ["other", "short"]
 
@@ -327,14 +327,14 @@ def test_an_estimate_of_a_call_is_never_nothing():
     bench = Bench("fcfs")
     bench.learn(profile("x", call_s=0))
     bench.arrive("r")
-    assert bench.knowledge.call_us(bench.requests["r"]) == 1
+    assert bench.estimates.call_us(bench.requests["r"]) == 1
 
 
 def test_a_queue_that_is_told_of_one_request_again_keeps_one_entry():
-    knowledge = WorkEstimates()
-    queue = WaitQueue(POLICIES["kairos"](knowledge), knowledge, count())
+    estimates = WorkEstimates()
+    queue = WaitQueue(POLICIES["kairos"](estimates), estimates, count())
     request = build.request("r")
-    knowledge.arrived(request, 0)
+    estimates.arrived(request, 0)
     queue.push(request, 0)
     queue.rekey(request)
     assert len(queue._by_key) == 1

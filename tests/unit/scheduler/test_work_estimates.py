@@ -37,124 +37,124 @@ def model(remaining_s, *, app="a", tenant="default", agents=None, residuals=(0.0
     )
 
 
-def arrived(knowledge, name, *, at=0, app="a", agent="x", **fields):
+def arrived(estimates, name, *, at=0, app="a", agent="x", **fields):
     request = build.request(name, at=at, app=app, agent=agent, **fields)
-    knowledge.arrived(request, at)
+    estimates.arrived(request, at)
     return request
 
 
-def ran(knowledge, name, took_s, *, app="a", **fields):
+def ran(estimates, name, took_s, *, app="a", **fields):
     """A call that came, was dispatched at once, and ended."""
-    arrived(knowledge, name, app=app, **fields)
-    knowledge.dispatched(name, 0)
-    knowledge.ended(name, int(took_s * SECOND), 10)
+    arrived(estimates, name, app=app, **fields)
+    estimates.dispatched(name, 0)
+    estimates.ended(name, int(took_s * SECOND), 10)
 
 
-def remaining_s(knowledge, request):
-    return knowledge.remaining_us(request) / SECOND
+def remaining_s(estimates, request):
+    return estimates.remaining_us(request) / SECOND
 
 
 def test_what_is_known_of_an_agent_is_its_own_else_its_apps_else_that_of_all():
-    knowledge = WorkEstimates()
+    estimates = WorkEstimates()
     keys = {"own": ("default", "a", "x"), "app": ("default", "a", POOLED), "all": (POOLED,) * 3}
     asked = {
         "own": build.request("own", app="a", agent="x"),
         "app": build.request("app", app="a", agent="new"),
         "all": build.request("all", app="new", agent="x"),
     }
-    assert knowledge.rank(asked["own"]) is knowledge.profile(asked["own"]) is None
+    assert estimates.rank(asked["own"]) is estimates.profile(asked["own"]) is None
     for n, (tenant, app, agent) in enumerate(keys.values()):
         each = profile(agent, n + 1, app=app, tenant=tenant)
-        knowledge.learn(ProfilesLearnt((each,), ranks=(AgentRank(tenant, app, agent, float(n)),)))
+        estimates.learn(ProfilesLearnt((each,), ranks=(AgentRank(tenant, app, agent, float(n)),)))
 
-    assert {name: knowledge.profile(request).key for name, request in asked.items()} == keys
-    assert [knowledge.rank(request) for request in asked.values()] == [0.0, 1.0, 2.0]
+    assert {name: estimates.profile(request).key for name, request in asked.items()} == keys
+    assert [estimates.rank(request) for request in asked.values()] == [0.0, 1.0, 2.0]
 
 
 def test_an_agent_that_is_forgotten_stands_where_its_app_does_and_a_forgotten_app_where_all_do():
-    knowledge = WorkEstimates()
+    estimates = WorkEstimates()
     for n, app in enumerate([POOLED, "a"]):
         tenant = POOLED if app == POOLED else "default"
         agents = (POOLED,) if app == POOLED else ("x", POOLED)
         ranks = tuple(AgentRank(tenant, app, agent, float(n)) for agent in agents)
         profiles = tuple(profile(agent, n + 1, app=app, tenant=tenant) for agent in agents)
         learning = ProfilesLearnt(profiles, (model(n + 1, app=app, tenant=tenant),), ranks)
-        knowledge.learn(learning)
+        estimates.learn(learning)
     request = build.request("r", app="a", agent="x")
 
     def known():
-        profile, model = knowledge.profile(request), knowledge.model(request)
-        return profile.key, (model.tenant, model.app), knowledge.rank(request)
+        profile, model = estimates.profile(request), estimates.model(request)
+        return profile.key, (model.tenant, model.app), estimates.rank(request)
 
     assert known() == (("default", "a", "x"), ("default", "a"), 1.0)
-    knowledge.learn(ProfilesLearnt(forgotten=(("default", "a", "x"),)))
+    estimates.learn(ProfilesLearnt(forgotten=(("default", "a", "x"),)))
     assert known() == (("default", "a", POOLED), ("default", "a"), 1.0)
-    assert knowledge.published(("default", "a", "x")) == (None, None)
-    knowledge.learn(ProfilesLearnt(forgotten=(("default", "a", POOLED),)))
+    assert estimates.published(("default", "a", "x")) == (None, None)
+    estimates.learn(ProfilesLearnt(forgotten=(("default", "a", POOLED),)))
     assert known() == ((POOLED,) * 3, (POOLED,) * 2, 0.0)
 
 
 def test_before_there_is_a_model_the_profile_says_what_remains():
-    knowledge = WorkEstimates()
-    knowledge.learn(ProfilesLearnt((profile("x", 7),)))
-    assert remaining_s(knowledge, arrived(knowledge, "r")) == 7
+    estimates = WorkEstimates()
+    estimates.learn(ProfilesLearnt((profile("x", 7),)))
+    assert remaining_s(estimates, arrived(estimates, "r")) == 7
 
 
 def test_before_anything_is_learnt_longer_calls_are_more_work():
-    knowledge = WorkEstimates()
-    base = knowledge.call_us(build.request("r", prompt=10, completion=10))
-    assert knowledge.call_us(build.request("r", prompt=10, completion=11)) > base
-    assert knowledge.call_us(build.request("r", prompt=11, completion=10)) > base
+    estimates = WorkEstimates()
+    base = estimates.call_us(build.request("r", prompt=10, completion=10))
+    assert estimates.call_us(build.request("r", prompt=10, completion=11)) > base
+    assert estimates.call_us(build.request("r", prompt=11, completion=10)) > base
 
 
 def test_what_is_left_is_told_from_the_call_with_most_remaining_not_from_the_longest_call():
-    knowledge = WorkEstimates()
-    knowledge.learn(
+    estimates = WorkEstimates()
+    estimates.learn(
         ProfilesLearnt(
             (profile("first", 10, call_s=1), profile("slow", 6, call_s=5)),
             (model(1, agents={"first": 10, "slow": 6}),),
         )
     )
-    slow = arrived(knowledge, "slow", agent="slow", workflow_id="w")
-    assert knowledge.left_us(slow) == pytest.approx(6 * SECOND)
-    first = arrived(knowledge, "first", agent="first", workflow_id="w")
-    assert knowledge.left_us(slow) == knowledge.left_us(first) == pytest.approx(15 * SECOND)
-    knowledge.ended("first", 1, 10)
-    assert knowledge.left_us(slow) == pytest.approx(6 * SECOND)
+    slow = arrived(estimates, "slow", agent="slow", workflow_id="w")
+    assert estimates.left_us(slow) == pytest.approx(6 * SECOND)
+    first = arrived(estimates, "first", agent="first", workflow_id="w")
+    assert estimates.left_us(slow) == estimates.left_us(first) == pytest.approx(15 * SECOND)
+    estimates.ended("first", 1, 10)
+    assert estimates.left_us(slow) == pytest.approx(6 * SECOND)
 
 
 def test_what_the_workflows_of_an_unlearnt_app_have_had_is_the_most_that_any_had():
-    knowledge = WorkEstimates()
-    ran(knowledge, "much", 9)
-    ran(knowledge, "little", 2)
-    assert remaining_s(knowledge, arrived(knowledge, "next")) == 9
+    estimates = WorkEstimates()
+    ran(estimates, "much", 9)
+    ran(estimates, "little", 2)
+    assert remaining_s(estimates, arrived(estimates, "next")) == 9
 
 
 def test_once_an_app_is_learnt_its_model_alone_says_what_remains():
-    knowledge = WorkEstimates()
-    ran(knowledge, "before", 9)
-    knowledge.learn(ProfilesLearnt(models=(model(3),)))
-    ran(knowledge, "after", 60)
-    assert remaining_s(knowledge, arrived(knowledge, "next")) == pytest.approx(3)
-    assert not knowledge._attained_us
+    estimates = WorkEstimates()
+    ran(estimates, "before", 9)
+    estimates.learn(ProfilesLearnt(models=(model(3),)))
+    ran(estimates, "after", 60)
+    assert remaining_s(estimates, arrived(estimates, "next")) == pytest.approx(3)
+    assert not estimates._attained_us
 
 
 def test_very_many_unlearnt_apps_are_noted_up_to_a_bound_and_those_noted_go_on(monkeypatch):
     monkeypatch.setattr(module, "_MAX_APPS", 3)
-    knowledge = WorkEstimates()
+    estimates = WorkEstimates()
     for n in range(5):
-        ran(knowledge, f"r{n}", 1, app=f"app{n}")
-    ran(knowledge, "again", 8, app="app0")
+        ran(estimates, f"r{n}", 1, app=f"app{n}")
+    ran(estimates, "again", 8, app="app0")
 
-    assert len(knowledge._attained_us) == 3
-    assert remaining_s(knowledge, arrived(knowledge, "next", app="app0")) == 8
+    assert len(estimates._attained_us) == 3
+    assert remaining_s(estimates, arrived(estimates, "next", app="app0")) == 8
 
 
 def test_how_far_the_ranks_are_from_the_means_is_the_last_that_was_told():
-    knowledge = WorkEstimates()
-    knowledge.learn(ProfilesLearnt(kendall_tau=0.5))
-    knowledge.learn(ProfilesLearnt((profile("x", 1),)))
-    assert knowledge.kendall_tau == 0.5
+    estimates = WorkEstimates()
+    estimates.learn(ProfilesLearnt(kendall_tau=0.5))
+    estimates.learn(ProfilesLearnt((profile("x", 1),)))
+    assert estimates.kendall_tau == 0.5
 
 
 def test_a_balancer_forgets_workflows_that_are_idle_for_as_long_as_it_was_told():
@@ -162,48 +162,48 @@ def test_a_balancer_forgets_workflows_that_are_idle_for_as_long_as_it_was_told()
     for name, at in (("old", 0), ("new", 99)):
         balancer.handle(build.Arrived(build.request(name, at=at)), at)
         balancer.handle(build.Finished(name), at)
-    assert len(balancer.knowledge.positions) == 2
+    assert len(balancer.estimates.positions) == 2
     balancer.handle(build.Arrived(build.request("newer", at=100)), 100)
-    assert len(balancer.knowledge.positions) == 2
+    assert len(balancer.estimates.positions) == 2
 
 
 @pytest.mark.parametrize("name", ["mean", "gittins", "kairos"])
 def test_before_there_is_a_model_policies_go_by_the_profiles(name):
-    knowledge = WorkEstimates()
-    policy = POLICIES[name](knowledge)
-    knowledge.learn(ProfilesLearnt((profile("long", 9), profile("short", 2))))
-    long, short = (arrived(knowledge, agent, agent=agent) for agent in ("long", "short"))
+    estimates = WorkEstimates()
+    policy = POLICIES[name](estimates)
+    estimates.learn(ProfilesLearnt((profile("long", 9), profile("short", 2))))
+    long, short = (arrived(estimates, agent, agent=agent) for agent in ("long", "short"))
     assert policy.key(short) < policy.key(long)
 
 
 @pytest.mark.parametrize("name", ["fcfs-app", "wasserstein-mds", "mean", "gittins", "kairos"])
 def test_of_equals_the_older_workflow_goes_first_and_of_its_calls_the_older(name):
-    knowledge = WorkEstimates()
-    policy = POLICIES[name](knowledge)
-    knowledge.learn(ProfilesLearnt((profile("x", 2),), (model(2),)))
-    old = arrived(knowledge, "old", at=9, workflow_started_at=1)
-    older_call = arrived(knowledge, "older call", at=7, workflow_started_at=5)
-    young = arrived(knowledge, "young", at=8, workflow_started_at=5)
+    estimates = WorkEstimates()
+    policy = POLICIES[name](estimates)
+    estimates.learn(ProfilesLearnt((profile("x", 2),), (model(2),)))
+    old = arrived(estimates, "old", at=9, workflow_started_at=1)
+    older_call = arrived(estimates, "older call", at=7, workflow_started_at=5)
+    young = arrived(estimates, "young", at=8, workflow_started_at=5)
     assert policy.key(old) < policy.key(older_call) < policy.key(young)
 
 
 @pytest.mark.parametrize("name", ["gittins", "kairos"])
 def test_between_apps_the_one_that_is_likely_to_end_soon_goes_first(name):
-    knowledge = WorkEstimates()
-    policy = POLICIES[name](knowledge)
-    knowledge.learn(ProfilesLearnt(models=(model(5), model(5, app="gamble", residuals=SHORT))))
-    sure = arrived(knowledge, "sure")
-    assert policy.key(arrived(knowledge, "gamble", app="gamble")) < policy.key(sure)
+    estimates = WorkEstimates()
+    policy = POLICIES[name](estimates)
+    estimates.learn(ProfilesLearnt(models=(model(5), model(5, app="gamble", residuals=SHORT))))
+    sure = arrived(estimates, "sure")
+    assert policy.key(arrived(estimates, "gamble", app="gamble")) < policy.key(sure)
 
     certain = model(5, app="gamble", residuals=(1.0,))  # longer than estimated, by far
-    knowledge.learn(ProfilesLearnt(models=(certain,)))
-    assert policy.key(sure) < policy.key(arrived(knowledge, "gamble again", app="gamble"))
+    estimates.learn(ProfilesLearnt(models=(certain,)))
+    assert policy.key(sure) < policy.key(arrived(estimates, "gamble again", app="gamble"))
 
 
 def test_las_has_no_patience_left_for_what_has_waited_too_long():
-    knowledge = WorkEstimates()
-    policy = POLICIES["las"](knowledge)
-    arrived(knowledge, "r1", workflow_id="w")
-    knowledge.dispatched("r1", 30 * SECOND)
-    knowledge.ended("r1", 31 * SECOND, 10)
-    assert policy.patience_us(arrived(knowledge, "r2", workflow_id="w")) == 0
+    estimates = WorkEstimates()
+    policy = POLICIES["las"](estimates)
+    arrived(estimates, "r1", workflow_id="w")
+    estimates.dispatched("r1", 30 * SECOND)
+    estimates.ended("r1", 31 * SECOND, 10)
+    assert policy.patience_us(arrived(estimates, "r2", workflow_id="w")) == 0

@@ -76,7 +76,7 @@ async def test_it_commits_only_what_has_been_published_and_all_of_that():
     *published, (what, (offset, progress)) = kafka.told
     assert (PROFILES, '["profile","default","app","x"]') in published
     assert (what, offset, msgspec.json.decode(progress)["learnt"]) == ("commit", 10, 10)
-    profile, _ = member.knowledge.published(("default", "app", "x"))
+    profile, _ = member.estimates.published(("default", "app", "x"))
     assert profile.samples == 3
 
 

@@ -191,4 +191,4 @@ def test_whoever_takes_over_knows_how_long_a_call_has_waited_and_run(world):
 
 
 def positions(process):
-    return dict(process.member.balancer.knowledge.positions._calls)
+    return dict(process.member.balancer.estimates.positions._calls)
