@@ -15,6 +15,8 @@ class EngineLimits(msgspec.Struct, frozen=True):
     max_num_batched_tokens: int | None = None  # of a step
     kv_tokens: int | None = None
     priority: bool | None = None  # what waits is ordered by the priority that calls carry
+    block_size: int | None = None  # tokens
+    prefix_caching: bool | None = None
 
 
 def model_limits(answer: bytes) -> dict[str, int | None]:
@@ -52,6 +54,31 @@ def vllm_limits(server_info: bytes, engines: int) -> EngineLimits:
                 priority=policy == "priority" if policy in ("fcfs", "priority") else None,
             )
     return EngineLimits()
+
+
+def sglang_limits(server_info: bytes, engines: int) -> EngineLimits:
+    """What SGLang runs with. It has one scheduler for each of its data-parallel ranks, which may be
+    `engines` or told apart in `internal_states`; memory is told for one of them. Calls carry no
+    priority for it in a header, so what waits inside it is in its own order."""
+    told = _decode(server_info)
+    if not isinstance(told, dict) or "max_total_num_tokens" not in told:
+        return EngineLimits()
+    states = told.get("internal_states")
+    ranks = max(engines, len(states) if isinstance(states, list) else 1)
+    seqs = _whole(told.get("max_running_requests"))
+    match states:
+        case [{"effective_max_running_requests_per_dp": each}, *_]:
+            of_one = _whole(each)
+            seqs = of_one * ranks if of_one is not None else seqs
+    held, no_cache = _whole(told["max_total_num_tokens"]), told.get("disable_radix_cache")
+    return EngineLimits(
+        max_num_seqs=seqs,
+        max_num_batched_tokens=_whole(told.get("chunked_prefill_size")),
+        kv_tokens=held * ranks if held is not None else None,
+        priority=False,
+        block_size=_whole(told.get("page_size")),
+        prefix_caching=not no_cache if isinstance(no_cache, bool) else None,
+    )
 
 
 def _whole(told: object) -> int | None:

@@ -12,8 +12,9 @@ import aiohttp
 import msgspec
 
 from kairos.events import InstanceStatus
-from kairos.live.engines.engine_limits import EngineLimits, llama_limits, model_limits, vllm_limits
+from kairos.live.engines.engine_limits import EngineLimits, model_limits
 from kairos.live.engines.engine_status import KvCache, Metrics, read_metrics
+from kairos.live.engines.kinds import LLAMA, SGLANG, EngineKind
 from kairos.live.proxy.engine import Upstream
 from kairos.model import Instance
 
@@ -52,11 +53,11 @@ class EngineProbe:
     def __init__(self, target: Target) -> None:
         self._target = target
         self._models: tuple[str, ...] = ()
-        self._limits: EngineLimits | None = (
-            None  # None: not asked yet, or they may be others by now
-        )
+        # None: not asked yet, or they may be others by now.
+        self._limits: EngineLimits | None = None
         self._cache: KvCache | None = None
         self._started_at_s: float | None = None
+        self._kind: EngineKind | None = None
         self._looks = 0
 
     def forget(self) -> None:
@@ -97,9 +98,11 @@ class EngineProbe:
 
     def _compare(self, metrics: Metrics) -> None:
         """Whether it is the same process as before."""
-        if (metrics.cache, metrics.started_at_s) != (self._cache, self._started_at_s):
+        before = self._cache, self._started_at_s, self._kind
+        if (metrics.cache, metrics.started_at_s, metrics.kind) != before:
             self.forget()
         self._cache, self._started_at_s = metrics.cache, metrics.started_at_s
+        self._kind = metrics.kind
 
     async def _ask_models(self, session: aiohttp.ClientSession) -> tuple[str, ...]:
         status, answer = await self._get(session, "/v1/models")
@@ -113,16 +116,25 @@ class EngineProbe:
     async def _ask_limits(
         self, session: aiohttp.ClientSession, before: EngineLimits
     ) -> EngineLimits:
-        if self._cache is None:
-            _, props = await self._get(session, "/props")
-            return llama_limits(props)
+        # llama.cpp shows metrics only if it is asked to, and SGLang too: then their answers tell.
+        for kind in (self._kind,) if self._kind is not None else (LLAMA, SGLANG):
+            limits = await self._ask_kind(session, kind, before)
+            if limits != EngineLimits():
+                return limits
+        return EngineLimits()
+
+    async def _ask_kind(
+        self, session: aiohttp.ClientSession, kind: EngineKind, before: EngineLimits
+    ) -> EngineLimits:
         try:
-            # vLLM gathers what it says the first time, which takes it seconds: it is asked again.
-            async with asyncio.timeout(SCRAPE_S):
-                status, told = await self._get(session, "/server_info", "config_format=json")
+            async with asyncio.timeout(SCRAPE_S if kind.is_slow_to_tell else None):
+                status, told = await self._get(session, kind.limits_path, kind.limits_query)
         except (TimeoutError, aiohttp.ClientError, OSError):
-            return before
-        return vllm_limits(told, self._cache.engines) if status == 200 else EngineLimits()
+            if not kind.is_slow_to_tell:
+                raise
+            return before  # vLLM gathers what it says for seconds: it is asked again
+        engines = self._cache.engines if self._cache is not None else 1
+        return kind.limits(told, engines) if status == 200 else EngineLimits()
 
     def _instance(self, limits: EngineLimits) -> Instance:
         target, cache = self._target, self._cache or KvCache()
@@ -132,8 +144,8 @@ class EngineProbe:
             max_num_seqs=limits.max_num_seqs or target.max_num_seqs,
             max_num_batched_tokens=limits.max_num_batched_tokens,
             kv_tokens=limits.kv_tokens or cache.kv_tokens or target.kv_tokens,
-            block_size=cache.block_size or BLOCK_SIZE,
-            prefix_caching=cache.prefix_caching is not False,
+            block_size=limits.block_size or cache.block_size or BLOCK_SIZE,
+            prefix_caching=False not in (limits.prefix_caching, cache.prefix_caching),
             priority=target.priority if limits.priority is None else limits.priority,
             token_us=target.token_us,
         )

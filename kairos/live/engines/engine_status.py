@@ -1,8 +1,7 @@
-"""What the metrics of vLLM and of llama.cpp say of an engine: its load, and its KV cache.
+"""What the metrics of an engine say of it: its load, its KV cache, and which kind it is.
 
 An engine may show one series for each of several cores (data parallel), labelled apart: counts are
-added up. A name that vLLM has replaced stands behind the one that replaced it, and is read only
-where the newer one is not there. A value that cannot be is not told.
+added up. A value that cannot be is not told.
 """
 
 import math
@@ -12,33 +11,14 @@ from collections.abc import Callable, Mapping, Sequence
 import msgspec
 
 from kairos.events import InstanceStatus
+from kairos.live.engines.kinds import KINDS, VLLM, EngineKind, Series
 from kairos.live.engines.metrics_text import MetricSample, Names
 
 Samples = Mapping[str, Sequence[MetricSample]]
 
-_USED = (
-    "vllm:kv_cache_usage_perc",
-    "vllm:gpu_cache_usage_perc",
-    "llamacpp:kv_cache_usage_ratio",
-)
-_RUNNING = ("vllm:num_requests_running", "llamacpp:requests_processing")
-_WAITING = ("vllm:num_requests_waiting", "llamacpp:requests_deferred")
-_BY_REASON = ("vllm:num_requests_waiting_by_reason",)
-_PREEMPTIONS = ("vllm:num_preemptions_total", "vllm:num_preemptions")
-_QUERIED, _CACHED = (
-    tuple(
-        f"vllm:{old}prefix_cache_{what}{total}" for old in ("", "gpu_") for total in ("_total", "")
-    )
-    for what in ("queries", "hits")
-)
 _CACHE_CONFIG = "vllm:cache_config_info"
 _STARTED = "process_start_time_seconds"
-_names = Names(
-    (
-        *(_USED + _RUNNING + _WAITING + _BY_REASON + _PREEMPTIONS + _QUERIED + _CACHED),
-        *(_CACHE_CONFIG, _STARTED),
-    )
-)
+_names = Names((*(name for kind in KINDS for name in kind.series.names()), _CACHE_CONFIG, _STARTED))
 _COUNTED = 1 << 48
 
 
@@ -57,28 +37,39 @@ class Metrics(msgspec.Struct, frozen=True):
     status: InstanceStatus | None  # None: it says nothing of it
     cache: KvCache | None  # None: it is not vLLM's
     started_at_s: float | None  # when the process was started, by its own clock
+    kind: EngineKind | None  # None: the metrics do not show it
 
 
 def read_metrics(instance_id: str, text: bytes) -> Metrics:
     samples = _names.read(text)
     started = samples.get(_STARTED, ())
+    kind = _kind(samples)
     return Metrics(
-        status=_status(instance_id, samples),
+        status=_status(instance_id, samples, kind.series) if kind is not None else None,
         cache=_cache(samples.get(_CACHE_CONFIG, ())),
         started_at_s=started[0].value if started else None,
+        kind=kind,
     )
 
 
-def _status(instance_id: str, samples: Samples) -> InstanceStatus | None:
+def _kind(samples: Samples) -> EngineKind | None:
+    if _CACHE_CONFIG in samples:
+        return VLLM
+    return next(
+        (kind for kind in KINDS if not samples.keys().isdisjoint(kind.series.names())), None
+    )
+
+
+def _status(instance_id: str, samples: Samples, series: Series) -> InstanceStatus | None:
     status = InstanceStatus(
         instance_id=instance_id,
-        kv_used=_mean_share(_first(samples, _USED)),
-        running=_total(_first(samples, _RUNNING)),
-        waiting=_total(_first(samples, _WAITING)),
-        waiting_for_room=_total(_first(samples, _BY_REASON), _is_for_room),
-        preemptions=_total(_first(samples, _PREEMPTIONS)),
-        queried_tokens=_total(_first(samples, _QUERIED)),
-        cached_tokens=_total(_first(samples, _CACHED)),
+        kv_used=_mean_share(_first(samples, series.kv_used)),
+        running=_total(_first(samples, series.running)),
+        waiting=_total(_first(samples, series.waiting)),
+        waiting_for_room=_total(_first(samples, series.waiting_by_reason), _is_for_room),
+        preemptions=_total(_first(samples, series.preemptions)),
+        queried_tokens=_total(_first(samples, series.queried_tokens)),
+        cached_tokens=_total(_first(samples, series.cached_tokens)),
     )
     return status if status != InstanceStatus(instance_id) else None
 

@@ -4,7 +4,13 @@ import json
 
 import pytest
 
-from kairos.live.engines.engine_limits import EngineLimits, llama_limits, model_limits, vllm_limits
+from kairos.live.engines.engine_limits import (
+    EngineLimits,
+    llama_limits,
+    model_limits,
+    sglang_limits,
+    vllm_limits,
+)
 
 
 def server_info(**scheduler):
@@ -48,6 +54,46 @@ def test_llama_says_its_slots_and_has_no_priorities():
 )
 def test_slots_that_cannot_be_are_not_told(props):
     assert llama_limits(props) == EngineLimits()
+
+
+def sglang_info(**told):
+    """As SGLang 0.5 says it, with much that is of no interest left out."""
+    state = {"effective_max_running_requests_per_dp": 128, "memory_usage": {}}
+    info = {
+        "model_path": "qwen/qwen2.5-0.5b-instruct",
+        "max_running_requests": None,
+        "chunked_prefill_size": 8192,
+        "page_size": 1,
+        "disable_radix_cache": False,
+        "max_total_num_tokens": 20480,
+        "internal_states": [state],
+    }
+    return json.dumps(info | told).encode()
+
+
+def test_sglang_says_what_it_runs_with():
+    assert sglang_limits(sglang_info(), engines=1) == EngineLimits(
+        max_num_seqs=128,
+        max_num_batched_tokens=8192,
+        kv_tokens=20480,
+        priority=False,
+        block_size=1,
+        prefix_caching=True,
+    )
+    two = sglang_limits(
+        sglang_info(internal_states=[{"effective_max_running_requests_per_dp": 128}] * 2), 1
+    )
+    assert (two.max_num_seqs, two.kv_tokens) == (256, 40960)
+
+
+def test_what_sglang_does_not_tell_or_cannot_mean_is_not_told():
+    told = sglang_limits(
+        sglang_info(internal_states=None, chunked_prefill_size=-1, disable_radix_cache="no"), 1
+    )
+    assert told == EngineLimits(kv_tokens=20480, priority=False, block_size=1)
+    assert sglang_limits(sglang_info(max_running_requests=64, internal_states=[]), 1) == (
+        EngineLimits(64, 8192, 20480, priority=False, block_size=1, prefix_caching=True)
+    )
 
 
 @pytest.mark.parametrize(

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from kairos.events import InstanceStatus
 from kairos.live.engines.engine_status import KvCache, read_metrics
+from kairos.live.engines.kinds import SGLANG
 from kairos.live.engines.metrics_text import MetricSample, Names
 
 ONE, TWO = '{engine="0",model_name="m"}', '{engine="1",model_name="m"}'
@@ -61,6 +62,32 @@ def test_vllm_says_how_it_does():
         cached_tokens=400,
     )
     assert read_metrics("i", VLLM.encode()).started_at_s == 1.5e9
+
+
+def test_sglang_says_how_it_does():
+    labels = 'model_name="qwen/qwen2.5",engine_type="unified",tp_rank="0"'
+    text = "\n".join(
+        f"sglang:{name}{{{labels}}} {value}"
+        for name, value in (
+            ("num_running_reqs", "3.0"),
+            ("num_queue_reqs", "2.0"),
+            ("token_usage", "0.28"),
+            ("num_retracted_reqs", "1.0"),
+            ("num_retracted_requests_total", "48.0"),
+            ("prompt_tokens_total", "8.0e+06"),
+            ("cached_tokens_total", "1.5e+06"),
+        )
+    )
+    assert read_metrics("e", text.encode()).kind is SGLANG
+    assert status(text) == InstanceStatus(
+        "i",
+        kv_used=0.28,
+        running=3,
+        waiting=2,
+        preemptions=48,
+        queried_tokens=8_000_000,
+        cached_tokens=1_500_000,
+    )
 
 
 def test_llama_says_how_it_does():

@@ -115,6 +115,20 @@ async def test_llama_tells_its_slots_and_has_no_priorities():
     assert seen.status == InstanceStatus("i", waiting=2)
 
 
+SGLANG = b"""{"max_total_num_tokens":20480,"page_size":1,"disable_radix_cache":false,
+"internal_states":[{"effective_max_running_requests_per_dp":128}]}"""
+
+
+@pytest.mark.parametrize("metrics", [b"sglang:num_queue_reqs 2", 404])
+async def test_sglang_tells_its_limits_whether_it_shows_metrics_or_not(metrics):
+    engine = Engine(**{"/metrics": metrics, "/get_server_info": SGLANG})
+    seen = await inquiry_of(priority=True).look(engine)
+    assert (seen.instance.max_num_seqs, seen.instance.kv_tokens) == (128, 20480)
+    assert seen.instance.block_size == 1
+    assert not seen.instance.priority
+    assert "/props" in engine.asked or metrics != 404
+
+
 async def test_an_engine_that_tells_nothing_is_as_the_operator_says():
     seen = await inquiry_of().look(Engine())
     assert seen.instance == Instance(id="i", models=("m",), max_num_seqs=8, kv_tokens=900)
