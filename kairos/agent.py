@@ -28,6 +28,7 @@ from typing import Protocol
 
 import msgspec
 
+from kairos import header_names
 from kairos.completion import reply_text
 from kairos.envelope import (
     DEAD_REASON,
@@ -146,14 +147,14 @@ class Task:
         self._calls += 1
         envelope = self.envelope
         span = envelope.traceparent.split("-")[2]
-        others = {"X-Kairos-Parent-Id": self._parent, "X-Kairos-Deadline": envelope.deadline}
+        others = {header_names.PARENT_ID: self._parent, header_names.DEADLINE: envelope.deadline}
         return {
-            "X-Kairos-Workflow-Id": envelope.workflow_id,
-            "X-Kairos-App": envelope.app,
-            "X-Kairos-Agent": envelope.agent,
-            "X-Kairos-Upstream": envelope.upstream,
-            "X-Kairos-Started-At": str(envelope.started_at),
-            "X-Kairos-Attempt": str(envelope.attempt),
+            header_names.WORKFLOW_ID: envelope.workflow_id,
+            header_names.APP: envelope.app,
+            header_names.AGENT: envelope.agent,
+            header_names.UPSTREAM: envelope.upstream,
+            header_names.STARTED_AT: str(envelope.started_at),
+            header_names.ATTEMPT: str(envelope.attempt),
             **{name: str(each) for name, each in others.items() if each is not None},
             "X-Request-Id": f"{span}-{self._calls}",
             "traceparent": envelope.traceparent,

@@ -14,9 +14,10 @@ from zlib import crc32
 import aiohttp
 import msgspec
 
+from kairos import header_names
 from kairos.errors import KairosError, SetupError
+from kairos.header_names import ATTEMPT
 from kairos.live.llm.http import ANSWER_BYTES, cause, headers_with, read_answer
-from kairos.live.llm.patience import ATTEMPT
 from kairos.live.proxy.sse import SseReader, Usage, usage_of
 from kairos.live.proxy.upstream import KEEPALIVE_S
 from kairos.model import Request
@@ -181,15 +182,15 @@ def headers_of(request: Request) -> dict[str, str]:
     may, with a checksum, so that different names stay different."""
     headers = {
         "X-Request-Id": request.id,
-        "X-Kairos-Workflow-Id": request.workflow_id,
-        "X-Kairos-App": _identifier(request.app or ""),
-        "X-Kairos-Agent": _identifier(request.agent or ""),
-        "X-Kairos-Started-At": str(request.workflow_started_at),
+        header_names.WORKFLOW_ID: request.workflow_id,
+        header_names.APP: _identifier(request.app or ""),
+        header_names.AGENT: _identifier(request.agent or ""),
+        header_names.STARTED_AT: str(request.workflow_started_at),
     }
     if request.upstream is not None:
-        headers["X-Kairos-Upstream"] = _identifier(request.upstream)
+        headers[header_names.UPSTREAM] = _identifier(request.upstream)
     if request.parent_ids:
-        headers["X-Kairos-Parent-Id"] = ",".join(request.parent_ids)
+        headers[header_names.PARENT_ID] = ",".join(request.parent_ids)
     return headers
 
 

@@ -20,6 +20,7 @@ from kairos.errors import (
     ModelNotFound,
     RequestInFlight,
 )
+from kairos.header_names import ATTEMPT, RAW
 from kairos.live.frontend.health import add_health
 from kairos.live.frontend.openai_errors import (
     HOT_ROUTES,
@@ -62,6 +63,7 @@ _STREAM_OPTIONS_ROUTES = {_CHAT, "/v1/completions"}
 _PASSED_UNDER_V1 = re.compile(r"/v1(/[A-Za-z0-9_-][A-Za-z0-9_.-]*)+")
 _NOT_PASSED = re.compile(r"/v1/(load_lora_adapter|unload_lora_adapter|models|workflows|agents)\b.*")
 _PASSED = {"/tokenize", "/detokenize", "/rerank", "/v2/rerank", "/score", "/pooling", "/classify"}
+_ATTEMPT = RAW[ATTEMPT]
 
 
 class Gateway:
@@ -251,7 +253,7 @@ def _check_passes(scope: Scope) -> None:
 
 def _other_id(taken: str, headers: dict[bytes, bytes]) -> str:
     """Raises RequestInFlight: the client counts attempts, so it means that very call."""
-    if b"x-kairos-attempt" in headers:
+    if _ATTEMPT in headers:
         raise RequestInFlight(taken)
     return new_id()
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 
-from kairos import __version__
+from kairos import __version__, header_names
 from kairos.live.frontend.insight import AGENTS, CALLS, MAX_AGENTS, MAX_OFFSET, Ended
 from kairos.live.frontend.views import AgentsView, WorkflowView
 from kairos.live.request.budgets import MAX_BUDGET
@@ -157,19 +157,19 @@ _PARENTS: Json = {
     "pattern": f"^{_ID}([ \\t]*,[ \\t]*{_ID}){{0,{PARENTS_LIMIT - 1}}}$",
 }
 _HEADERS = [
-    _header("X-Kairos-Workflow-Id", "the user's task that the call is part of", _IDENTIFIER),
-    _header("X-Kairos-App", "the application", _IDENTIFIER),
-    _header("X-Kairos-Agent", "who calls", _IDENTIFIER),
-    _header("X-Kairos-Upstream", "the agent whose message led to the call", _IDENTIFIER),
-    _header("X-Kairos-Parent-Id", "the requests whose answers led to the call", _PARENTS),
-    _header("X-Kairos-Started-At", "when the task began, in µs since the epoch", _INSTANT),
-    _header("X-Kairos-Deadline", "after which nobody waits, in µs since the epoch", _INSTANT),
-    _header("X-Kairos-Deadline-Ms", "the same, in ms from now", _MILLISECONDS),
-    _header("X-Kairos-Budget-Calls", "that the workflow may make at most", _BUDGET),
-    _header("X-Kairos-Budget-Tokens", "of prompts and answers, that it may use", _BUDGET),
-    _header("X-Kairos-Budget-Ms", "from its first call on; then its calls end", _BUDGET),
+    _header(header_names.WORKFLOW_ID, "the user's task that the call is part of", _IDENTIFIER),
+    _header(header_names.APP, "the application", _IDENTIFIER),
+    _header(header_names.AGENT, "who calls", _IDENTIFIER),
+    _header(header_names.UPSTREAM, "the agent whose message led to the call", _IDENTIFIER),
+    _header(header_names.PARENT_ID, "the requests whose answers led to the call", _PARENTS),
+    _header(header_names.STARTED_AT, "when the task began, in µs since the epoch", _INSTANT),
+    _header(header_names.DEADLINE, "after which nobody waits, in µs since the epoch", _INSTANT),
+    _header(header_names.DEADLINE_MS, "the same, in ms from now", _MILLISECONDS),
+    _header(header_names.BUDGET_CALLS, "that the workflow may make at most", _BUDGET),
+    _header(header_names.BUDGET_TOKENS, "of prompts and answers, that it may use", _BUDGET),
+    _header(header_names.BUDGET_MS, "from its first call on; then its calls end", _BUDGET),
     _header(
-        "X-Kairos-Attempt",
+        header_names.ATTEMPT,
         "counts how often the call was made",
         {"type": "integer", "minimum": 1, "maximum": ATTEMPT_LIMIT},
     ),

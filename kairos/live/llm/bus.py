@@ -15,13 +15,15 @@ from typing import Annotated, Any, Self
 
 import msgspec
 
+from kairos import header_names
 from kairos.errors import KairosError, Unavailable, UpstreamFailed
 from kairos.events import Cancelled
+from kairos.header_names import ATTEMPT, DEADLINE
 from kairos.live.kafka.cluster import KafkaCluster
 from kairos.live.kafka.producer import Producer
 from kairos.live.kafka.tail import Tail
 from kairos.live.llm.http import ANSWER_BYTES, read_answer
-from kairos.live.llm.patience import ATTEMPT, DEADLINE, Patience
+from kairos.live.llm.patience import Patience
 from kairos.live.pool.messages import CALL, TOLD, TYPE, Told
 from kairos.ports import Message
 from kairos.topics import REPLIES, REQUESTS
@@ -32,17 +34,17 @@ _RESTART_S = 1.0
 _QUIET_S = 30.0  # without any reply from a pool, after which that is said
 _NAME_LENGTH = 200  # of a reply topic's last part
 _HEADERS = {  # of a call over HTTP, and what they are called on the bus
-    "X-Kairos-Workflow-Id": "kairos-msg-id",
-    "X-Kairos-App": "kairos-app",
-    "X-Kairos-Agent": "kairos-agent",
-    "X-Kairos-Upstream": "kairos-upstream",
-    "X-Kairos-Parent-Id": "kairos-parent",
-    "X-Kairos-Started-At": "kairos-started-at",
+    header_names.WORKFLOW_ID: "kairos-msg-id",
+    header_names.APP: "kairos-app",
+    header_names.AGENT: "kairos-agent",
+    header_names.UPSTREAM: "kairos-upstream",
+    header_names.PARENT_ID: "kairos-parent",
+    header_names.STARTED_AT: "kairos-started-at",
     ATTEMPT: "kairos-attempt",
     DEADLINE: "kairos-deadline",
-    "X-Kairos-Budget-Calls": "kairos-budget-calls",
-    "X-Kairos-Budget-Tokens": "kairos-budget-tokens",
-    "X-Kairos-Budget-Ms": "kairos-budget-ms",
+    header_names.BUDGET_CALLS: "kairos-budget-calls",
+    header_names.BUDGET_TOKENS: "kairos-budget-tokens",
+    header_names.BUDGET_MS: "kairos-budget-ms",
     "traceparent": "traceparent",
 }
 

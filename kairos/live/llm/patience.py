@@ -8,10 +8,9 @@ from math import inf
 from typing import Any
 
 from kairos.errors import Unavailable
+from kairos.header_names import ATTEMPT, DEADLINE
 from kairos.model import SECOND
 
-ATTEMPT = "X-Kairos-Attempt"
-DEADLINE = "X-Kairos-Deadline"  # µs since the epoch: nobody waits for the answer after it
 _TRIES = 5
 _BACKOFF_MAX_S = 5
 _ATTEMPT_MAX = 999  # that a header may say

@@ -1,10 +1,11 @@
 """What a client asks that the call's workflow may use at most."""
 
 from kairos.errors import InvalidRequest
+from kairos.header_names import BUDGET_CALLS, BUDGET_MS, BUDGET_TOKENS, RAW
 from kairos.live.request.identity.identity import Headers
 from kairos.model import Budget
 
-CALLS, TOKENS, MS = b"x-kairos-budget-calls", b"x-kairos-budget-tokens", b"x-kairos-budget-ms"
+CALLS, TOKENS, MS = RAW[BUDGET_CALLS], RAW[BUDGET_TOKENS], RAW[BUDGET_MS]
 MAX_BUDGET = 10**12
 
 

@@ -5,6 +5,7 @@ from collections.abc import Awaitable, Callable, Iterable, MutableMapping
 from typing import Any, Protocol
 
 from kairos.errors import KairosError
+from kairos.header_names import RAW, REASON
 
 Scope = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
@@ -14,6 +15,8 @@ _WAITING = b": waiting for an instance\n\n"  # which readers of streams pass ove
 
 
 CLIENT = "kairos.client"  # in a scope: the `Client` that asked
+
+_REASON = RAW[REASON]
 
 
 class Client(Protocol):
@@ -147,7 +150,7 @@ def _as_event(payload: bytes) -> bytes:
 
 
 def error_headers(error: KairosError) -> list[tuple[bytes, bytes]]:
-    headers = [(b"content-type", b"application/json"), (b"x-kairos-reason", error.code.encode())]
+    headers = [(b"content-type", b"application/json"), (_REASON, error.code.encode())]
     if error.retry_after_s is not None:
         headers.append((b"retry-after", str(error.retry_after_s).encode()))
     return headers

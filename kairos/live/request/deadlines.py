@@ -3,11 +3,13 @@
 import re
 
 from kairos.errors import InvalidRequest
+from kairos.header_names import DEADLINE, DEADLINE_MS, RAW
 from kairos.live.request.identity.declared import instant
 from kairos.live.request.identity.identity import Headers
 from kairos.model import SECOND
 
 MAX_MS = 86_400_000
+_DEADLINE, _DEADLINE_MS = RAW[DEADLINE], RAW[DEADLINE_MS]
 # How long the OpenAI SDKs wait for bytes, in seconds: where an answer comes whole, for all of it.
 _READ_TIMEOUT = b"x-stainless-read-timeout"
 _SECONDS = re.compile(rb"[0-9]{1,6}(\.[0-9]{1,9})?")
@@ -20,18 +22,18 @@ def deadline_of(headers: Headers, now: int, *, streams: bool) -> int | None:
         InvalidRequest: a header of ours is not what it must be. What an SDK says of itself is left
             out where it cannot be read.
     """
-    named = [instant(headers, b"x-kairos-deadline"), _in_ms(headers, now)]
+    named = [instant(headers, _DEADLINE), _in_ms(headers, now)]
     if not streams and _SECONDS.fullmatch(read_timeout := headers.get(_READ_TIMEOUT, b"")):
         named.append(now + int(float(read_timeout) * SECOND))
     return min((each for each in named if each is not None), default=None)
 
 
 def _in_ms(headers: Headers, now: int) -> int | None:
-    value = headers.get(b"x-kairos-deadline-ms")
+    value = headers.get(_DEADLINE_MS)
     if value is None:
         return None
     if not (value.isdigit() and len(value) <= 9 and 0 < int(value) <= MAX_MS):
         raise InvalidRequest(
-            f"header x-kairos-deadline-ms must be whole milliseconds from now, 1 to {MAX_MS}"
+            f"header {DEADLINE_MS.lower()} must be whole milliseconds from now, 1 to {MAX_MS}"
         )
     return now + int(value) * 1_000

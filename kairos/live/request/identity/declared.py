@@ -1,24 +1,35 @@
 """What a call declares of itself: `X-Kairos-*` headers, which are meant for nobody else."""
 
 from kairos.errors import InvalidRequest
+from kairos.header_names import (
+    AGENT,
+    APP,
+    ATTEMPT,
+    PARENT_ID,
+    RAW,
+    STARTED_AT,
+    UPSTREAM,
+    WORKFLOW_ID,
+)
 from kairos.live.request.identity.identity import Field, Headers, Identity, identifier
 from kairos.model import PARENTS_LIMIT
 
 _FIELDS: dict[Field, bytes] = {
-    "workflow_id": b"x-kairos-workflow-id",
-    "app": b"x-kairos-app",
-    "agent": b"x-kairos-agent",
-    "upstream": b"x-kairos-upstream",
+    "workflow_id": RAW[WORKFLOW_ID],
+    "app": RAW[APP],
+    "agent": RAW[AGENT],
+    "upstream": RAW[UPSTREAM],
 }
+_STARTED_AT, _PARENT_ID, _ATTEMPT = RAW[STARTED_AT], RAW[PARENT_ID], RAW[ATTEMPT]
 ATTEMPT_LIMIT = 999
 
 
 def declared(headers: Headers) -> Identity:
     """Raises InvalidRequest: a header is not what it must be."""
     identity = Identity(
-        started_at=instant(headers, b"x-kairos-started-at"),
-        parent_ids=_parents(headers, b"x-kairos-parent-id"),
-        attempt=_attempt(headers, b"x-kairos-attempt"),
+        started_at=instant(headers, _STARTED_AT),
+        parent_ids=_parents(headers, _PARENT_ID),
+        attempt=_attempt(headers, _ATTEMPT),
     )
     for field, name in _FIELDS.items():
         if name in headers:
