@@ -191,7 +191,7 @@ def metrics() -> str:
     from kairos.scheduler.policies import POLICIES
 
     balancer = Balancer(POLICIES["kairos"], PLACEMENTS["kairos"])
-    balancer.knowledge.kendall_tau = 1.0
+    balancer.estimates.kendall_tau = 1.0
     made = telemetry.Telemetry(lambda: balancer, Orchestrator(), lambda: 0)
     made.count_errors("queue_full", 0)
     return (

@@ -28,6 +28,7 @@ PLAIN = {"text", "json"}
 # Programs of others, of which nothing is checked but that we mean them.
 OTHERS = {
     "pip",
+    "$KAIROS_VLLM/bin/python",
     "export",
     "docker",
     "python3",
