@@ -1,10 +1,7 @@
 """The brain: facts in, commands out. No clock, no I/O, no dice.
 
 A request waits in the queue of its model. After every fact that could make room, the queues are
-drained: the first request by policy among all queues whose requests can still be placed is booked
-on an instance and dispatched, until nothing more fits. A request that does not fit does not hold
-back a smaller one behind it that does not delay it (`scheduler/queue.py`); and for one that is
-overdue, room is kept.
+drained (`dispatching.py`).
 """
 
 from collections import deque

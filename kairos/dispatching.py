@@ -1,4 +1,10 @@
-"""Which waiting requests go now, and where: ours, after kairos paper, 5 and 6."""
+"""Which waiting requests go now, and where: ours, after kairos paper, 5 and 6.
+
+The first request by policy among all queues whose requests can still be placed is booked on an
+instance and dispatched, until nothing more fits. A request that does not fit does not hold back a
+smaller one behind it that does not delay it (`scheduler/queue.py`); for one that is overdue, room
+is kept.
+"""
 
 from collections import deque
 from operator import itemgetter

@@ -1,0 +1,32 @@
+"""Rules of the house that a reader relies on: CONTRIBUTING.md, "How code looks here"."""
+
+import ast
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+MODULES = sorted((ROOT / "kairos").rglob("*.py"))
+LINES, OF_A_FUNCTION = 300, 60
+
+
+@pytest.mark.parametrize("path", MODULES, ids=lambda path: str(path.relative_to(ROOT)))
+def test_a_module_has_one_subject_and_a_function_one_screen(path):
+    text = path.read_text()
+    assert len(text.splitlines()) <= LINES
+    if path.parent.name == "cli":  # options are declared there, each with its help
+        return
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            assert node.end_lineno - node.lineno < OF_A_FUNCTION, node.name
+
+
+def test_the_readme_is_short():
+    assert len((ROOT / "README.md").read_text().splitlines()) <= 180
+
+
+def test_tests_lie_where_their_modules_do():
+    of_kairos = {path.name for path in (ROOT / "kairos").iterdir() if path.is_dir()}
+    others = {"agents", "bench", "experiments", "scripts"}
+    folders = {path.name for path in (ROOT / "tests" / "unit").iterdir() if path.is_dir()}
+    assert folders - {"__pycache__"} <= of_kairos | others
