@@ -84,6 +84,7 @@ class Engine:
     async def handle(self, request):
         if request.method == "GET" and request.raw_path in (
             "/health", "/v1/models", "/props", "/metrics", "/server_info?config_format=json",
+            "/get_server_info",
         ):  # fmt: skip
             self.probes.append(Received(request, b""))
             self._changed.set()

@@ -263,8 +263,9 @@ async def test_what_an_engine_serves_from_now_on_is_noticed(kairos, engine):
         ("/metrics", 'vllm:cache_config_info{block_size="16",num_gpu_blocks="None"} 1', (5, 600)),
         ("/props", '{"total_slots":4,"default_generation_settings":{"n_ctx":512}}', (4, 2048)),
         ("/props", '{"total_slots":"4"}', (5, 600)),
+        ("/get_server_info", '{"max_running_requests":9,"max_total_num_tokens":2048}', (9, 2048)),
     ],
-    ids=["nothing", "vLLM", "vLLM without blocks", "llama.cpp", "odd"],
+    ids=["nothing", "vLLM", "vLLM without blocks", "llama.cpp", "odd", "SGLang"],
 )
 async def test_what_an_engine_tells_of_its_limits_wins(kairos, engine, path, answer, limits):
     silent = engine.probe
