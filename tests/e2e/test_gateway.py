@@ -219,7 +219,8 @@ async def test_a_body_that_is_not_json_passes_on_other_routes(kairos, engine):
 
 CLOSED = [
     "/pause", "/resume", "/sleep", "/wake_up", "/collective_rpc", "/reset_prefix_cache",
-    "/props", "/slots", "/slots/0?action=erase", "/lora-adapters", "/server_info", "/get_server_info", "/v2/models",
+    "/props", "/slots", "/slots/0?action=erase", "/lora-adapters", "/server_info", "/v2/models",
+    "/get_server_info",
     "/v1/load_lora_adapter", "/v1/unload_lora_adapter", "/v1/load_lora_adapter/", "/v1", "/v1/",
     "/v1/load_lora_adapter?x=1", "/v1/load_lora_adapter/x", "//v1/load_lora_adapter",
     "/v1/../pause", "/v1/./../pause", "/v1/%2e%2e/pause", "/v1/..%2fpause", "/v1/a/../../pause",
