@@ -21,7 +21,7 @@ PAGES = [
     ROOT / "CONTRIBUTING.md",
     *sorted((ROOT / "docs").rglob("*.md")),
 ]
-BLOCK = re.compile(r"^```([^\n]*)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
+BLOCK = re.compile(r"^ *```([^\n]*)\n(.*?)^ *```$", re.DOTALL | re.MULTILINE)
 # Run with their real frameworks: tests/e2e/test_frameworks.py, test_client.py.
 RUN_ELSEWHERE = {"connect-agents.md"}
 PLAIN = {"text", "json"}
