@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 
 from ag2 import Agent, tool
 from ag2.config import OpenAIConfig
-from ag2.estimates import MemoryKnowledgeStore
+from ag2.knowledge import MemoryKnowledgeStore
 from ag2.network import (
     EV_CHANNEL_CLOSED,
     EV_PACKET,
