@@ -1,5 +1,5 @@
 /* What calls are expected to hold, slot by slot, and which instance has room for one more: the
-   arithmetic of `demand.py`, `board.py`, `occupancy.py` and `slots.py`, compiled.
+   arithmetic of `demand.py`, `occupancy.py` and `slots.py`, compiled.
 
    Plain C without Python's headers, so that any C compiler will do; `native.py` loads it, and numpy
    does the same where it is missing. Sizes are checked by the caller. No memory is allocated here.
@@ -13,26 +13,100 @@
 #include <stdint.h>
 
 enum { GRID = 256, SLOTS = 48, POINTS = 15 };
+enum { MEAN, VARIANCE, MOST, PLANES };
 
 static const int WORKED_OUT[POINTS] = {0, 1, 2, 3, 4, 6, 8, 10, 13, 16, 20, 25, 31, 38, SLOTS - 1};
 static const double SLOT_US = 500000.0;
+static const int64_t RENEWED_US = 250000; /* forecasts are derived anew when they are so old */
+static const int64_t FEW = 8;      /* changes to less than one in so many calls are small */
+static const double FREE = 0.02;   /* the share of the memory that is kept free for a second */
 
-/* A row for each instance; columns are `rows` numbers apart. */
+/* An instance. What is said of it comes first, as `compiled_table.py` writes it. */
 typedef struct {
-    int64_t rows;
-    const double *values;       /* 8 columns: see `Board` */
-    double *speeds;             /* 3 columns: token_us, token_slope_us, begins_us */
-    const int64_t *kinds;       /* places in the lines */
-    const double *token_lines;  /* of each kind: at_zero, slope, least */
-    const double *prompt_lines; /* the same */
-    double *forecasts;          /* 3 x rows x SLOTS */
-    const int64_t *versions;    /* of what is booked there */
-    const int64_t *forecast_of; /* the version of which the forecast is */
-    const int64_t *forecast_at; /* when it was made */
-} Table;
+    double running;   /* calls in flight */
+    double kv_tokens; /* `inf`: not known */
+    double times;     /* as slow as its kind */
+    double unfilled;  /* tokens that a call leaves free of its last block, on average */
+    int64_t kind;     /* place in the lines */
+    int64_t version;  /* of what is said here */
+    /* Its calls in flight: which table of them, how often that has changed, tokens of all prompts,
+       of answers that have ended, and of prompts what several have in common, all but once. */
+    int64_t flight, changes;
+    double prompt_tokens, ended_tokens, shared_tokens;
+    const double *calls; /* columns, `stride` numbers apart; see `together` */
+    int64_t stride;
+    const int64_t *curves; /* of each call */
+    const double *kept;    /* of contexts, `kept_stride`: tokens; until when, 0 where there is none */
+    int64_t kept_stride;
 
-enum { RUNNING, KV_TOKENS, TIMES, UNSEEN, SUSPENDED, UNFILLED, COMPUTING, COMPUTING_UNTIL };
-enum { TOKEN_US, TOKEN_SLOPE_US, BEGINS_US };
+    double computing; /* the share of a step that prompts under way take */
+    double computing_until;
+
+    double unseen; /* KV memory that is not seen */
+    double suspended;
+
+    /* From here on it is ours. The speeds with one call more; the calls as they were when all were
+       looked at last, and what was expected then; the forecast, of which version, and when. */
+    double token_us, token_slope_us, begins_us;
+    int64_t derived_of, derived_at, changes_then, calls_then;
+    double prompt_tokens_then, ended_tokens_then, share, unfilled_then, tokens_per_us;
+    double held[PLANES][SLOTS];
+    int64_t forecast_of, forecast_at;
+    double forecast[PLANES][SLOTS];
+    double top;    /* the most that it is expected to hold without any call more */
+    int64_t tight; /* the point at which a request had no room here last */
+    /* Of the request that is looked at. */
+    double in_use, cached; /* tokens of its prompt: that calls here hold, that are in the cache */
+    double cost, peak;
+    int64_t verdict;
+} Instance;
+
+enum { NOT_LOOKED_AT, HAS_NO_ROOM, HAS_ROOM };
+
+typedef struct {
+    Instance *instances;
+    int64_t rows;
+    const double *shares, *widths; /* the curves */
+    const double *lines; /* of each kind, to the next token and to the first: at_zero, slope, least */
+    int64_t *places;     /* as many as rows: where answers go that are lists */
+    double spread;       /* standard deviations above the mean that must be free */
+    double alike, alike_but_for_load; /* costs that differ by less count as the same */
+} Pool;
+
+/* What some of the instances know of a prompt: their rows (-1: not here), and tokens. */
+typedef struct {
+    int64_t count;
+    const int64_t *rows;
+    const double *tokens;
+} Known;
+
+/* A request that is to be placed. */
+typedef struct {
+    double prompt_tokens;
+    double answer_tokens; /* expected */
+    double limit;         /* of its answer */
+    int64_t curve;        /* of its answer's length */
+    Known in_use, cached;
+    int64_t kept_row; /* where memory is kept for it, or -1 */
+    double kept_tokens;
+    double waited_us; /* that it has waited for an instance where more of it is cached */
+} Wanted;
+
+/* What is asked: of which instances, by row, and when; `busy` ones take nothing now. */
+typedef struct {
+    int64_t at;
+    int64_t count;
+    const int64_t *rows;
+    int64_t busy_count;
+    const int64_t *busy;
+    int64_t reserved_row; /* where room is kept for another request, or -1 */
+    double reserved[SLOTS];
+    double least_us; /* what the request costs where it costs least of those that have room */
+    int64_t found;   /* of `places` */
+} Asked;
+
+enum { NOWHERE = -1, WARM = -2 };
+static const int64_t COMPUTING_UNKNOWN = INT64_MIN;
 
 static inline double greater(double a, double b)
 {
@@ -44,26 +118,63 @@ static inline double lesser(double a, double b)
     return a < b ? a : b;
 }
 
-static inline double value(const Table *table, int column, int64_t row)
-{
-    return table->values[column * table->rows + row];
-}
-
-static inline double speed(const Table *table, int column, int64_t row)
-{
-    return table->speeds[column * table->rows + row];
-}
-
 static inline double on_line(const double *line, double x)
 {
     return greater(line[0] + line[1] * x, line[2]);
 }
+
+static inline const double *token_line(const Pool *pool, const Instance *here)
+{
+    return pool->lines + 6 * here->kind;
+}
+
+static inline const double *prompt_line(const Pool *pool, const Instance *here)
+{
+    return pool->lines + 6 * here->kind + 3;
+}
+
+int64_t kairos_bytes_of_instance(void)
+{
+    return sizeof(Instance);
+}
+
+/* ---- Curves ---- */
 
 /* The share of calls that are longer than so many tokens. */
 static inline double share_at(const double *curve, double tokens, double per_width)
 {
     double point = tokens * per_width;
     return curve[point < GRID - 1.0 ? (int)point : GRID - 1];
+}
+
+/* Draws a survival curve from ascending quantiles; returns its width. See `Curves`. */
+double kairos_draw(int64_t count, const double *quantiles, double *curve)
+{
+    int64_t top = count / 8 > 1 ? count / 8 : 1, below = 0;
+    double last = quantiles[count - 1], sum = 0.0;
+    for (int64_t q = count - top; q < count; q++)
+        sum += quantiles[q];
+    double excess = sum / top - quantiles[count - top];
+    excess = greater(greater(excess, 0.05 * last), 1.0);
+    double width = (last + 4 * excess) / (GRID - 1);
+    double at_last = 1 - (count - 0.5) / count;
+    for (int g = 0; g < GRID; g++) {
+        double point = width * g;
+        if (point > last) {
+            curve[g] = at_last * exp(-(point - last) / excess);
+            continue;
+        }
+        while (below < count && quantiles[below] <= point)
+            below++; /* so many quantiles are not above the point */
+        double x = below ? quantiles[below - 1] : 0.0;
+        double share = below ? 1 - (below - 0.5) / count : 1.0;
+        if (below < count) {
+            double next = 1 - (below + 0.5) / count;
+            share += (next - share) / (quantiles[below] - x) * (point - x);
+        }
+        curve[g] = share;
+    }
+    return width;
 }
 
 static void fill_between(const double *at_points, double *slots)
@@ -79,118 +190,26 @@ static void fill_between(const double *at_points, double *slots)
     slots[SLOTS - 1] = at_points[POINTS - 1];
 }
 
-/* The speeds of all instances, with one call more on each. */
-void kairos_speeds(const Table *table)
-{
-    for (int64_t row = 0; row < table->rows; row++) {
-        double running = value(table, RUNNING, row), times = value(table, TIMES, row);
-        const double *token = table->token_lines + 3 * table->kinds[row];
-        const double *prompt = table->prompt_lines + 3 * table->kinds[row];
-        double next_us = times * on_line(token, running + 1);
-        table->speeds[TOKEN_US * table->rows + row] = greater(1.0, next_us);
-        table->speeds[TOKEN_SLOPE_US * table->rows + row] =
-            next_us - times * on_line(token, running);
-        table->speeds[BEGINS_US * table->rows + row] = times * on_line(prompt, 0.0);
-    }
-}
+/* ---- What instances are expected to hold ---- */
 
-/* Which of the instances have a forecast that is of another version, or as old as `renewed_us`:
-   writes their places among `rows`, returns how many. */
-int64_t kairos_stale(const Table *table, int64_t instances, const int64_t *rows, int64_t at,
-                     int64_t renewed_us, int64_t *places)
+/* What all calls in flight on an instance are expected to hold, in sum. The columns are prompt,
+   begun_at, lasts_us, generated, grows_from, limit, first_at (`InFlightTable`). Of each prompt
+   `share` counts. Returns how many answers grow by now. */
+static int64_t together(const Pool *pool, const Instance *here, double at, double token_us,
+                        double share, double held_by_slot[PLANES][SLOTS])
 {
-    int64_t found = 0;
-    for (int64_t i = 0; i < instances; i++) {
-        int64_t row = rows[i];
-        if (table->forecast_of[row] != table->versions[row] ||
-            at - table->forecast_at[row] >= renewed_us)
-            places[found++] = i;
-    }
-    return found;
-}
-
-/* Of which of the instances it must be found out again what prompts under way take: writes their
-   rows, returns how many. */
-int64_t kairos_computed(const Table *table, int64_t instances, const int64_t *rows, int64_t at,
-                        int64_t *expired)
-{
-    int64_t found = 0;
-    for (int64_t i = 0; i < instances; i++)
-        if (value(table, COMPUTING_UNTIL, rows[i]) <= at)
-            expired[found++] = rows[i];
-    return found;
-}
-
-/* Tokens for calls. One on which nothing runs takes a call that may not fit in the end: it will fit
-   nowhere better. */
-static inline double capacity(const Table *table, int64_t row)
-{
-    if (value(table, RUNNING, row) == 0)
-        return INFINITY;
-    return value(table, KV_TOKENS, row) - value(table, UNSEEN, row);
-}
-
-/* The most that is free now on any of the instances. */
-double kairos_headroom(const Table *table, int64_t instances, const int64_t *rows)
-{
-    double most = -INFINITY;
-    for (int64_t i = 0; i < instances; i++)
-        most = greater(most, capacity(table, rows[i]) - table->forecasts[rows[i] * SLOTS]);
-    return most;
-}
-
-/* Tokens that are kept at the beginning of each slot, SLOTS, for contexts of which the columns are
-   tokens and until when, `stride` numbers apart. */
-static void kept_by_slot(int64_t contexts, const double *columns, int64_t stride, double at,
-                         double *kept)
-{
-    for (int s = 0; s < SLOTS; s++)
-        kept[s] = 0.0;
-    for (int64_t c = 0; c < contexts; c++) {
-        double slots = ceil((columns[stride + c] - at) / SLOT_US);
-        if (slots > 0)
-            kept[(int)lesser(slots, SLOTS) - 1] += columns[c];
-    }
-    for (int s = SLOTS - 1; s > 0; s--)
-        kept[s - 1] += kept[s];
-}
-
-/* The forecast of one instance from what its calls were expected to hold (3 x SLOTS) and how many
-   times as much that is by now; `free` (in the slots that begin within a second) and what is kept
-   count as held. */
-void kairos_forecast(const Table *table, int64_t row, double at, const double *held, double times,
-                     double free, int64_t contexts, const double *columns, int64_t stride)
-{
-    double kept[SLOTS];
-    kept_by_slot(contexts, columns, stride, at, kept);
-    for (int plane = 0; plane < 3; plane++) {
-        double *forecast = table->forecasts + (plane * table->rows + row) * SLOTS;
-        for (int s = 0; s < SLOTS; s++) {
-            forecast[s] = times * held[plane * SLOTS + s];
-            if (plane != 1)
-                forecast[s] += kept[s] + (s < 2 ? free : 0.0);
-        }
-    }
-}
-
-/* What all calls in flight on one instance are expected to hold, in sum; 3 x SLOTS. `columns` are
-   those of `Flight`, `stride` numbers apart: prompt, begun_at, lasts_us, generated, grows_from,
-   limit, first_at. Of each prompt `share` counts. Returns how many answers grow by now. */
-int64_t kairos_together(int64_t calls, const double *columns, int64_t stride, const int64_t *curves,
-                        const double *shares, const double *widths, double at, double token_us,
-                        double share, double unfilled, double *future)
-{
-    const double *prompts = columns, *told = columns + 3 * stride, *since = columns + 4 * stride;
-    const double *limits = columns + 5 * stride, *first_at = columns + 6 * stride;
+    const double *prompts = here->calls, *told = prompts + 3 * here->stride;
+    const double *since = prompts + 4 * here->stride, *limits = prompts + 5 * here->stride;
+    const double *first_at = prompts + 6 * here->stride;
     double mean[POINTS] = {0}, variance[POINTS] = {0}, most[POINTS] = {0};
-    int64_t growing = 0;
+    int64_t growing = 0, calls = (int64_t)here->running;
     for (int64_t c = 0; c < calls; c++) {
         double grown_since = greater(0.0, at - since[c]) / token_us;
         double generated = greater(lesser(told[c] + grown_since, limits[c]), told[c]);
-        double held = prompts[c] * share + generated + unfilled;
+        double held = prompts[c] * share + generated + here->unfilled;
         double delay_us = greater(0.0, first_at[c] - at);
-        double per_width = 1.0 / widths[curves[c]];
-        const double *curve = shares + curves[c] * GRID;
+        double per_width = 1.0 / pool->widths[here->curves[c]];
+        const double *curve = pool->shares + here->curves[c] * GRID;
         double now = share_at(curve, generated, per_width);
         growing += delay_us == 0.0;
         for (int p = 0; p < POINTS; p++) {
@@ -203,148 +222,353 @@ int64_t kairos_together(int64_t calls, const double *columns, int64_t stride, co
             most[p] += tokens;
         }
     }
-    fill_between(mean, future);
-    fill_between(variance, future + SLOTS);
-    fill_between(most, future + 2 * SLOTS);
+    fill_between(mean, held_by_slot[MEAN]);
+    fill_between(variance, held_by_slot[VARIANCE]);
+    fill_between(most, held_by_slot[MOST]);
     return growing;
 }
 
-/* A request that is to be placed. */
-typedef struct {
-    double prompt_tokens;
-    double answer_tokens; /* expected */
-    double limit;         /* of its answer */
-    const double *curve;  /* of its answer's length */
-    double width;
-    const double *in_use; /* by row: tokens of its prompt that calls there hold; none: nowhere */
-    const double *cached; /* by row: tokens of its prompt in the cache there; none: nowhere */
-    int64_t kept_row;     /* where memory is kept for it, or -1 */
-    double kept_tokens;
-    int64_t reserved_row; /* where room is kept for another request, or -1 */
-    const double *reserved; /* SLOTS */
-    double waited_us;     /* that it has waited for an instance where more of it is cached */
-    double spread;        /* standard deviations above the mean that must be free */
-    double alike, alike_but_for_load; /* costs that differ by less count as the same */
-} Wanted;
-
-/* What is found out of it. The arrays have a place for each instance. */
-typedef struct {
-    double *shares;  /* its peak there as a share of the memory; `inf`: there is no room */
-    double *costs;   /* what it costs there, where there is room */
-    double least_us; /* the least of these */
-    int64_t warm;    /* busy instances where more of its prompt is cached: how many, and which */
-    int64_t *warm_places;
-} Found;
-
-static double held_there(const Table *table, const Wanted *wanted, int64_t row)
+/* Whether what was expected of the calls, when all were looked at, still serves: see
+   `BySurvival`. */
+static int is_good(const Instance *here, int64_t at)
 {
-    double held = wanted->prompt_tokens + value(table, UNFILLED, row);
-    if (wanted->in_use)
-        held -= wanted->in_use[row];
-    if (row == wanted->kept_row)
-        held -= wanted->kept_tokens;
-    return held;
+    int64_t changes = here->changes - here->changes_then;
+    return here->derived_of == here->flight && at - here->derived_at < RENEWED_US &&
+           (changes == 0 || FEW * changes < (int64_t)here->running);
 }
 
-/* What an instance would hold with the request, slot by slot. */
-static void loads_with(const Table *table, const Wanted *wanted, int64_t row, double *loads)
+/* Look at all calls of an instance. */
+static void derive(const Pool *pool, Instance *here, int64_t at)
 {
-    double per_width = 1.0 / wanted->width, now = wanted->curve[0];
-    double held = held_there(table, wanted, row);
-    double at_points[3][POINTS], own[3][SLOTS];
-    for (int p = 0; p < POINTS; p++) {
-        double since_us = greater(0.0, WORKED_OUT[p] * SLOT_US - speed(table, BEGINS_US, row));
-        double grown = since_us / speed(table, TOKEN_US, row), alive = 0.0;
-        if (grown < wanted->limit || grown == 0.0)
-            alive = share_at(wanted->curve, grown, per_width) / now;
-        double tokens = held + grown, mean = alive * tokens;
-        at_points[0][p] = mean;
-        at_points[1][p] = mean * (tokens - mean);
-        at_points[2][p] = tokens;
+    double shared = 0.0;
+    if (here->shared_tokens != 0.0 && here->running >= 2) {
+        double longest = here->calls[0];
+        for (int64_t c = 1; c < (int64_t)here->running; c++)
+            longest = greater(longest, here->calls[c]);
+        shared = lesser(here->prompt_tokens - longest, here->shared_tokens);
     }
-    for (int plane = 0; plane < 3; plane++)
-        fill_between(at_points[plane], own[plane]);
-    const double *mean = table->forecasts + row * SLOTS;
-    const double *variance = mean + table->rows * SLOTS, *most = variance + table->rows * SLOTS;
+    double token_us = here->times * on_line(token_line(pool, here), here->running);
+    token_us = greater(1.0, token_us);
+    here->share = 1 - shared / greater(1.0, here->prompt_tokens);
+    int64_t growing = together(pool, here, at, token_us, here->share, here->held);
+    here->derived_of = here->flight;
+    here->derived_at = at;
+    here->changes_then = here->changes;
+    here->calls_then = (int64_t)here->running;
+    here->prompt_tokens_then = here->prompt_tokens;
+    here->ended_tokens_then = here->ended_tokens;
+    here->unfilled_then = here->unfilled;
+    here->tokens_per_us = growing / token_us;
+}
+
+/* How many times as much as then is expected by now: with the calls that began since, and without
+   those that ended. */
+static double times_by_now(const Instance *here, int64_t at)
+{
+    double more = here->share * (here->prompt_tokens - here->prompt_tokens_then);
+    more += here->unfilled_then * ((int64_t)here->running - here->calls_then);
+    more += here->tokens_per_us * (at - here->derived_at);
+    more -= here->ended_tokens - here->ended_tokens_then;
+    return greater(0.0, 1 + more / greater(1.0, here->held[MEAN][0]));
+}
+
+/* Tokens that are kept at the beginning of each slot, for contexts of which nobody holds them. */
+static void kept_by_slot(const Instance *here, double at, double *kept)
+{
+    const double *until = here->kept + here->kept_stride;
+    for (int s = 0; s < SLOTS; s++)
+        kept[s] = 0.0;
+    for (int64_t c = 0; c < here->kept_stride; c++) {
+        double slots = ceil((until[c] - at) / SLOT_US);
+        if (slots > 0)
+            kept[(int)lesser(slots, SLOTS) - 1] += here->kept[c];
+    }
+    for (int s = SLOTS - 1; s > 0; s--)
+        kept[s - 1] += kept[s];
+}
+
+/* The forecast of an instance. What is to stay free, in the slots that begin within a second, and
+   what is kept count as held. */
+static void forecast(const Pool *pool, Instance *here, int64_t at)
+{
+    double kept[SLOTS], times = 0.0, free = 0.0;
+    if (here->running > 0) {
+        if (!is_good(here, at))
+            derive(pool, here, at);
+        times = times_by_now(here, at);
+        free = here->kv_tokens < INFINITY ? FREE * here->kv_tokens : 0.0;
+    }
+    kept_by_slot(here, at, kept);
+    here->top = -INFINITY;
     for (int s = 0; s < SLOTS; s++) {
-        double likely = mean[s] + own[0][s] + wanted->spread * sqrt(variance[s] + own[1][s]);
-        loads[s] = lesser(likely, most[s] + own[2][s]);
+        double beside = kept[s] + (s < 2 ? free : 0.0);
+        double mean = here->running > 0 ? times * here->held[MEAN][s] : 0.0;
+        double variance = here->running > 0 ? times * here->held[VARIANCE][s] : 0.0;
+        double most = here->running > 0 ? times * here->held[MOST][s] : 0.0;
+        here->forecast[MEAN][s] = mean += beside;
+        here->forecast[VARIANCE][s] = variance;
+        here->forecast[MOST][s] = most += beside;
+        double likely = mean + pool->spread * sqrt(variance);
+        here->top = greater(here->top, lesser(likely, most));
     }
+    here->forecast_of = here->version;
+    here->forecast_at = at;
+}
+
+/* Derive anew what has changed, or is old. */
+static inline void renew(const Pool *pool, Instance *here, int64_t at)
+{
+    if (here->forecast_of != here->version || at - here->forecast_at >= RENEWED_US)
+        forecast(pool, here, at);
+}
+
+/* The speeds of all instances, with one call more on each. */
+void kairos_speeds(const Pool *pool)
+{
+    for (int64_t row = 0; row < pool->rows; row++) {
+        Instance *here = pool->instances + row;
+        const double *token = token_line(pool, here);
+        double next_us = here->times * on_line(token, here->running + 1);
+        here->token_us = greater(1.0, next_us);
+        here->token_slope_us = next_us - here->times * on_line(token, here->running);
+        here->begins_us = here->times * on_line(prompt_line(pool, here), 0.0);
+    }
+}
+
+/* Tokens for calls. One on which nothing runs takes a call that may not fit in the end: it will fit
+   nowhere better. */
+static inline double capacity(const Instance *here)
+{
+    return here->running == 0 ? INFINITY : here->kv_tokens - here->unseen;
+}
+
+/* The most that is free now on any of the instances that are not suspended; 0: all are. */
+double kairos_headroom(const Pool *pool, const Asked *asked)
+{
+    double most = -INFINITY;
+    for (int64_t i = 0; i < asked->count; i++) {
+        Instance *here = pool->instances + asked->rows[i];
+        if (here->suspended)
+            continue;
+        renew(pool, here, asked->at);
+        most = greater(most, capacity(here) - here->forecast[MEAN][0]);
+    }
+    return most > -INFINITY ? most : 0.0;
+}
+
+/* What an instance is expected to hold, renewed if it must be; 3 x SLOTS. */
+const double *kairos_forecast(const Pool *pool, int64_t row, int64_t at)
+{
+    Instance *here = pool->instances + row;
+    renew(pool, here, at);
+    return here->forecast[MEAN];
+}
+
+/* ---- What a request would hold ---- */
+
+/* What it takes to say what a request would hold on an instance at any point. */
+typedef struct {
+    double held; /* from the beginning */
+    double limit, per_width, now;
+    const double *curve;
+} Growth;
+
+static Growth growth_there(const Pool *pool, const Wanted *wanted, const Instance *here)
+{
+    double held = wanted->prompt_tokens + here->unfilled - here->in_use;
+    if (wanted->kept_row >= 0 && here == pool->instances + wanted->kept_row)
+        held -= wanted->kept_tokens;
+    const double *curve = pool->shares + wanted->curve * GRID;
+    double per_width = 1.0 / pool->widths[wanted->curve];
+    return (Growth){held, wanted->limit, per_width, curve[0], curve};
+}
+
+/* Its mean, variance, and tokens if it does not end. */
+static inline void own_at(const Growth *growth, const Instance *here, int point, double *own)
+{
+    double since_us = greater(0.0, WORKED_OUT[point] * SLOT_US - here->begins_us);
+    double grown = since_us / here->token_us, alive = 0.0;
+    if (grown < growth->limit || grown == 0.0)
+        alive = share_at(growth->curve, grown, growth->per_width) / growth->now;
+    double tokens = growth->held + grown, mean = alive * tokens;
+    own[MEAN] = mean;
+    own[VARIANCE] = mean * (tokens - mean);
+    own[MOST] = tokens;
+}
+
+/* What an instance would hold at the beginning of a slot with so much more. */
+static inline double load_with(const Pool *pool, const Instance *here, int slot, double mean,
+                               double variance, double most)
+{
+    double deviation = sqrt(here->forecast[VARIANCE][slot] + variance);
+    double likely = here->forecast[MEAN][slot] + mean + pool->spread * deviation;
+    return lesser(likely, here->forecast[MOST][slot] + most);
+}
+
+/* What an instance would hold with the request, slot by slot. Stops, and returns 0, where that is
+   more than `most` at a point: the last time's first. */
+static int loads_with(const Pool *pool, const Wanted *wanted, Instance *here, double most,
+                      double *loads)
+{
+    Growth growth = growth_there(pool, wanted, here);
+    double own[PLANES], at_points[PLANES][POINTS], by_slot[PLANES][SLOTS];
+    for (int p = -1; p < POINTS; p++) {
+        int point = p < 0 ? (int)here->tight : p, slot = WORKED_OUT[point];
+        own_at(&growth, here, point, own);
+        if (load_with(pool, here, slot, own[MEAN], own[VARIANCE], own[MOST]) > most) {
+            here->tight = point;
+            return 0;
+        }
+        for (int plane = 0; plane < PLANES; plane++)
+            at_points[plane][point] = own[plane];
+    }
+    for (int plane = 0; plane < PLANES; plane++)
+        fill_between(at_points[plane], by_slot[plane]);
+    for (int s = 0; s < SLOTS; s++)
+        loads[s] = load_with(pool, here, s, by_slot[MEAN][s], by_slot[VARIANCE][s],
+                             by_slot[MOST][s]);
+    return 1;
 }
 
 /* The highest of these, beside what is reserved there. */
-static double peak_of(const Table *table, const Wanted *wanted, int64_t row, const double *loads)
+static double peak_of(const Instance *here, const double *reserved, const double *loads)
 {
-    const double *mean = table->forecasts + row * SLOTS;
+    const double *mean = here->forecast[MEAN];
     double peak = -INFINITY;
     for (int s = 0; s < SLOTS; s++) {
         double load = loads[s];
-        if (row == wanted->reserved_row && wanted->reserved[s] > 0) {
+        if (reserved && reserved[s] > 0) {
             /* It is there to the end of the slot in which it ends: the other waits for that. */
             double more = loads[s] - mean[s];
             if (s > 0)
                 more = greater(more, loads[s - 1] - mean[s - 1]);
-            load = mean[s] + more + wanted->reserved[s];
+            load = mean[s] + more + reserved[s];
         }
         peak = greater(peak, load);
     }
     return peak;
 }
 
-double kairos_cost_us(const Table *table, const Wanted *wanted, int64_t row)
+static int has_room(const Pool *pool, const Wanted *wanted, const Asked *asked, Instance *here)
 {
-    double cached = wanted->cached ? wanted->cached[row] : 0.0;
-    double running = value(table, RUNNING, row), answer = wanted->answer_tokens;
-    const double *line = table->prompt_lines + 3 * table->kinds[row];
-    double until_us = value(table, TIMES, row) * on_line(line, wanted->prompt_tokens - cached);
-    double compute_us = (until_us - speed(table, BEGINS_US, row)) * (1 + running);
-    double decode_us = answer * speed(table, TOKEN_US, row);
-    double slowed_us = running * answer * speed(table, TOKEN_SLOPE_US, row);
+    if (here->verdict == NOT_LOOKED_AT) {
+        double loads[SLOTS], room = capacity(here);
+        int is_reserved = asked->reserved_row >= 0 &&
+                          here == pool->instances + asked->reserved_row;
+        here->verdict = HAS_NO_ROOM;
+        if (!here->suspended && loads_with(pool, wanted, here, is_reserved ? INFINITY : room, loads)) {
+            here->peak = peak_of(here, is_reserved ? asked->reserved : NULL, loads);
+            if (here->peak <= room)
+                here->verdict = HAS_ROOM;
+        }
+    }
+    return here->verdict == HAS_ROOM;
+}
+
+/* The slot from which on an instance has room for the request. */
+static int room_begins(const Pool *pool, const Wanted *wanted, Instance *here)
+{
+    double loads[SLOTS], room = capacity(here);
+    int begins = SLOTS;
+    loads_with(pool, wanted, here, INFINITY, loads);
+    while (begins > 0 && !(loads[begins - 1] > room))
+        begins--;
+    return begins;
+}
+
+static double room_in_us(const Pool *pool, const Wanted *wanted, Instance *here)
+{
+    if (here->suspended || here->kv_tokens == INFINITY)
+        return INFINITY;
+    return room_begins(pool, wanted, here) * SLOT_US;
+}
+
+static double cost_us(const Pool *pool, const Wanted *wanted, const Instance *here)
+{
+    double running = here->running, answer = wanted->answer_tokens;
+    double computed = wanted->prompt_tokens - here->cached;
+    double until_us = here->times * on_line(prompt_line(pool, here), computed);
+    double compute_us = (until_us - here->begins_us) * (1 + running);
+    double decode_us = answer * here->token_us;
+    double slowed_us = running * answer * here->token_slope_us;
     return compute_us + decode_us + slowed_us;
 }
 
-/* How long until an instance has room for the request, in every slot from then on. */
-double kairos_room_in_us(const Table *table, const Wanted *wanted, int64_t row)
+/* ---- The choice ---- */
+
+/* What is known of the prompt is noted at the instances that are asked of. */
+static void note_known(const Pool *pool, const Wanted *wanted, const Asked *asked)
 {
-    if (value(table, SUSPENDED, row) || value(table, KV_TOKENS, row) == INFINITY)
-        return INFINITY;
-    double loads[SLOTS], room = capacity(table, row);
-    loads_with(table, wanted, row, loads);
-    int begins = SLOTS;
-    while (begins > 0 && !(loads[begins - 1] > room))
-        begins--;
-    return begins * SLOT_US;
+    for (int64_t i = 0; i < asked->count + asked->busy_count; i++) {
+        int64_t row = i < asked->count ? asked->rows[i] : asked->busy[i - asked->count];
+        Instance *here = pool->instances + row;
+        here->in_use = here->cached = 0.0;
+        here->verdict = NOT_LOOKED_AT;
+    }
+    for (int64_t k = 0; k < wanted->in_use.count; k++)
+        if (wanted->in_use.rows[k] >= 0)
+            pool->instances[wanted->in_use.rows[k]].in_use = wanted->in_use.tokens[k];
+    for (int64_t k = 0; k < wanted->cached.count; k++)
+        if (wanted->cached.rows[k] >= 0)
+            pool->instances[wanted->cached.rows[k]].cached = wanted->cached.tokens[k];
 }
 
-/* The place among `rows` of the instance that costs least, or about that and of which least is
-   taken; -1: none has room. See `slots.Kairos`. */
-static int64_t best_of(const Table *table, const Wanted *wanted, int64_t instances,
-                       const int64_t *rows, Found *found)
+/* What the request costs where it costs least of those that have room; `inf`: none has. */
+static double least_cost(const Pool *pool, const Wanted *wanted, const Asked *asked)
 {
-    double least = INFINITY, least_cached = INFINITY, most_cached = -INFINITY, loads[SLOTS];
-    for (int64_t i = 0; i < instances; i++) {
-        int64_t row = rows[i];
-        loads_with(table, wanted, row, loads);
-        double peak = peak_of(table, wanted, row, loads);
-        double kv_tokens = value(table, KV_TOKENS, row);
-        found->shares[i] = INFINITY;
-        if (!(peak <= capacity(table, row)))
-            continue;
-        found->shares[i] = peak / (kv_tokens < INFINITY ? kv_tokens : 1.0);
-        found->costs[i] = kairos_cost_us(table, wanted, row);
-        double cached = wanted->cached ? wanted->cached[row] : 0.0;
-        least = lesser(least, found->costs[i]);
-        least_cached = lesser(least_cached, cached);
-        most_cached = greater(most_cached, cached);
+    double least = INFINITY;
+    for (int64_t i = 0; i < asked->count; i++) {
+        Instance *here = pool->instances + asked->rows[i];
+        here->cost = cost_us(pool, wanted, here);
+        if (here->cost < least && has_room(pool, wanted, asked, here))
+            least = here->cost;
     }
-    found->least_us = least;
-    double margin = least_cached < most_cached ? wanted->alike : wanted->alike_but_for_load;
-    double bound = least * (1 + margin), lowest = INFINITY;
-    int64_t best = -1;
-    for (int64_t i = 0; i < instances; i++) {
-        if (found->shares[i] == INFINITY || !(found->costs[i] <= bound))
+    return least;
+}
+
+/* Whether those that have room have all the same of the prompt cached. */
+static int are_alike(const Pool *pool, const Wanted *wanted, const Asked *asked)
+{
+    const Instance *first = NULL;
+    for (int64_t i = 0; i < asked->count && wanted->cached.count; i++) {
+        Instance *here = pool->instances + asked->rows[i];
+        if ((first && here->cached == first->cached) || !has_room(pool, wanted, asked, here))
             continue;
-        double taken = found->shares[i] + value(table, COMPUTING, rows[i]);
+        if (first)
+            return 0;
+        first = here;
+    }
+    return 1;
+}
+
+/* Those of which it must be found out again what prompts under way take, by row, in `places`. */
+static int64_t unknown_computing(const Pool *pool, const Asked *asked)
+{
+    int64_t found = 0;
+    for (int64_t i = 0; i < asked->count; i++)
+        if (pool->instances[asked->rows[i]].computing_until <= asked->at)
+            pool->places[found++] = asked->rows[i];
+    return found;
+}
+
+/* The place among those asked of of the one that costs no more than `bound` and of which least is
+   taken: at its peak, and of a step. No peak is worked out of one that holds too much without the
+   request. */
+static int64_t least_taken(const Pool *pool, const Wanted *wanted, const Asked *asked, double bound)
+{
+    double lowest = INFINITY;
+    int64_t best = NOWHERE;
+    for (int64_t i = 0; i < asked->count; i++) {
+        Instance *here = pool->instances + asked->rows[i];
+        double size = here->kv_tokens < INFINITY ? here->kv_tokens : 1.0;
+        if (!(here->cost <= bound))
+            continue;
+        int is_more = growth_there(pool, wanted, here).held >= 0.0;
+        if (best >= 0 && is_more && here->top / size + here->computing >= lowest)
+            continue;
+        if (!has_room(pool, wanted, asked, here))
+            continue;
+        double taken = here->peak / size + here->computing;
         if (best < 0 || taken < lowest) {
             best = i;
             lowest = taken;
@@ -353,30 +577,90 @@ static int64_t best_of(const Table *table, const Wanted *wanted, int64_t instanc
     return best;
 }
 
-/* Where the request goes, as a place among `rows`: of the instance, or, -2 less that, of the one
-   that it waits for, since more of its prompt is cached there; -1: none has room. It may wait for
-   one of those among the `busy` that `found` lists, too: that is for the caller to say. The share of
-   a step that prompts under way take must be known of all at `at`. */
-int64_t kairos_choose(const Table *table, const Wanted *wanted, int64_t instances,
-                      const int64_t *rows, int64_t busy, const int64_t *busy_rows, Found *found)
+/* Where the request goes, as a place among those asked of; or, WARM less that, for which it waits,
+   since more of its prompt is cached there; NOWHERE: none has room. It may wait for one of those
+   busy ones of which `places` lists the places, too: that is for the caller to say.
+   COMPUTING_UNKNOWN: `places` lists rows of which `computing` is to be written first. */
+int64_t kairos_choose(const Pool *pool, const Wanted *wanted, Asked *asked)
 {
-    int64_t best = best_of(table, wanted, instances, rows, found);
-    found->warm = 0;
-    if (best < 0 || !wanted->cached)
-        return best;
-    double here = wanted->cached[rows[best]];
-    for (int64_t i = 0; i < instances; i++) {
-        if (!(wanted->cached[rows[i]] > here) || found->shares[i] < INFINITY)
-            continue;
-        double cost = kairos_cost_us(table, wanted, rows[i]);
-        if (!(wanted->waited_us + cost < found->least_us)) /* whenever there is room */
-            continue;
-        double room_us = kairos_room_in_us(table, wanted, rows[i]);
-        if (wanted->waited_us + room_us + cost < found->least_us)
-            return -2 - i;
+    for (int64_t i = 0; i < asked->count; i++) {
+        Instance *here = pool->instances + asked->rows[i];
+        if (!here->suspended)
+            renew(pool, here, asked->at);
     }
-    for (int64_t i = 0; i < busy; i++)
-        if (wanted->cached[busy_rows[i]] > here)
-            found->warm_places[found->warm++] = i;
+    note_known(pool, wanted, asked);
+    asked->found = 0;
+    double least = asked->least_us = least_cost(pool, wanted, asked);
+    if (least == INFINITY)
+        return NOWHERE;
+    if (asked->count > 1 && (asked->found = unknown_computing(pool, asked)))
+        return COMPUTING_UNKNOWN;
+    double margin = are_alike(pool, wanted, asked) ? pool->alike_but_for_load : pool->alike;
+    int64_t best = least_taken(pool, wanted, asked, least * (1 + margin));
+    if (best < 0 || !wanted->cached.count)
+        return best;
+    double cached = pool->instances[asked->rows[best]].cached;
+    for (int64_t i = 0; i < asked->count; i++) {
+        Instance *there = pool->instances + asked->rows[i];
+        if (!(there->cached > cached) || !(wanted->waited_us + there->cost < least))
+            continue; /* whenever there is room */
+        if (has_room(pool, wanted, asked, there))
+            continue;
+        if (wanted->waited_us + room_in_us(pool, wanted, there) + there->cost < least)
+            return WARM - i;
+    }
+    for (int64_t i = 0; i < asked->busy_count; i++)
+        if (pool->instances[asked->busy[i]].cached > cached)
+            pool->places[asked->found++] = i;
     return best;
+}
+
+/* After `kairos_choose`, of a busy instance: what the request costs there, and how long until there
+   is room for it. */
+void kairos_wait(const Pool *pool, const Wanted *wanted, const Asked *asked, int64_t row,
+                 double *found)
+{
+    Instance *here = pool->instances + row;
+    renew(pool, here, asked->at);
+    found[0] = cost_us(pool, wanted, here);
+    found[1] = room_in_us(pool, wanted, here);
+}
+
+/* Room for the request on the instance that is expected to have it soonest, from then on: writes
+   that to `rooms`, SLOTS, and returns its row; -1: none has. See `SlotPlacement.reserve`. */
+int64_t kairos_reserve(const Pool *pool, const Wanted *wanted, const Asked *asked, double *rooms)
+{
+    Instance *soonest = NULL;
+    int begins = SLOTS + 1;
+    double loads[SLOTS], alone[SLOTS];
+    note_known(pool, wanted, asked);
+    for (int64_t i = 0; i < asked->count && begins > 0; i++) {
+        Instance *here = pool->instances + asked->rows[i];
+        if (here->suspended)
+            continue;
+        renew(pool, here, asked->at);
+        int here_begins = room_begins(pool, wanted, here);
+        if (here_begins < begins) {
+            begins = here_begins;
+            soonest = here;
+        }
+    }
+    if (!soonest)
+        return -1;
+    double room = capacity(soonest);
+    const double *mean = soonest->forecast[MEAN];
+    loads_with(pool, wanted, soonest, INFINITY, loads);
+    for (int s = 0; s < SLOTS; s++) /* more than all would be taken for all */
+        alone[s] = lesser(greater(0.0, loads[s] - mean[s]), room);
+    for (begins = 0; begins < SLOTS; begins++) { /* it grows from when it begins */
+        int s = begins;
+        while (s < SLOTS && alone[s - begins] + mean[s] <= room)
+            s++;
+        if (s < SLOTS)
+            continue;
+        for (s = 0; s < SLOTS; s++)
+            rooms[s] = s < begins ? 0.0 : alone[s - begins];
+        return soonest - pool->instances;
+    }
+    return -1;
 }

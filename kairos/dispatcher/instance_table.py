@@ -8,31 +8,27 @@ import numpy.typing as npt
 
 from kairos.dispatcher.demand import Floats, Ints
 from kairos.dispatcher.ledger import Ledger
-from kairos.dispatcher.native import KERNEL, Kernel, Table, address
 from kairos.dispatcher.speed import FittedLine, StepPace
 from kairos.model import Instance
 
-_NONE: tuple[Sequence[Instance], Ints, int] = (), np.zeros(0, dtype=np.intp), 0
+_NONE: tuple[Sequence[Instance], Ints] = (), np.zeros(0, dtype=np.intp)
 _BUDGET = 2048  # prompt tokens of a step, where it is not told
 
 
 class InstanceTable:
     """A row for each instance, written anew when the ledger says that it has changed."""
 
-    def __init__(self, ledger: Ledger, kernel: Kernel | None = KERNEL) -> None:
-        self._ledger, self._kernel = ledger, kernel
-        self.native = Table()  # where the kernel finds all this
+    def __init__(self, ledger: Ledger) -> None:
+        self._ledger = ledger
         self._row_of: dict[str, int] = {}
         self._ids: list[str] = []  # by row
-        # Rows and their address: of the instances asked for last, of others before that, and of
-        # one alone, by its id.
-        self._asked: tuple[Sequence[Instance], Ints, int] = _NONE
-        self._asked_before: tuple[Sequence[Instance], Ints, int] = _NONE
-        self._alone: dict[str, tuple[Ints, int]] = {}
+        # Rows: of the instances asked for last, of others before that, and of one alone, by its id.
+        self._asked: tuple[Sequence[Instance], Ints] = _NONE
+        self._asked_before: tuple[Sequence[Instance], Ints] = _NONE
+        self._alone: dict[str, Ints] = {}
         self._changes = 0  # of the ledger, that the rows have
         self._health = -1, 0.0  # changes that the rows have, until when these stay
         self._paces: list[StepPace] = []
-        self.arranged = 0  # another number whenever instances and rows are other pairs
         self.versions = np.zeros(0, dtype=np.int64)
         self._kinds = np.zeros(0, dtype=np.intp)  # places in `_paces`
         # Calls in flight, KV memory (`inf`: not known), times as slow as its kind; KV memory that
@@ -48,13 +44,6 @@ class InstanceTable:
 
     def rows(self, instances: Sequence[Instance]) -> Ints:
         """Of instances that are here; up to date."""
-        return self._rows(instances)[0]
-
-    def rows_at(self, instances: Sequence[Instance]) -> int:
-        """For the kernel: the address of these."""
-        return self._rows(instances)[1]
-
-    def _rows(self, instances: Sequence[Instance]) -> tuple[Ints, int]:
         if self._changes != self._ledger.changes:
             for instance_id in self._ledger.changed_since(self._changes):
                 if instance_id in self._ledger.instances:
@@ -62,19 +51,19 @@ class InstanceTable:
             self._changes = self._ledger.changes
             self._write_speeds()
         if len(instances) == 1:  # beside others, that are asked for again
-            return self._rows_of_one(instances[0].id)
+            return self._row_alone(instances[0].id)
         if instances is not self._asked[0] and instances != self._asked[0]:
             self._asked, self._asked_before = self._asked_before, self._asked
         if instances is not self._asked[0] and instances != self._asked[0]:
             rows = np.array([self._row_of[each.id] for each in instances], dtype=np.intp)
-            self._asked = list(instances), rows, address(rows)
-        return self._asked[1:]
+            self._asked = list(instances), rows
+        return self._asked[1]
 
-    def _rows_of_one(self, instance_id: str) -> tuple[Ints, int]:
+    def _row_alone(self, instance_id: str) -> Ints:
         found = self._alone.get(instance_id)
         if found is None:
-            rows = np.array([self._row_of[instance_id]], dtype=np.intp)
-            found = self._alone[instance_id] = rows, address(rows)
+            found = np.array([self._row_of[instance_id]], dtype=np.intp)
+            self._alone[instance_id] = found
         return found
 
     def row(self, instance_id: str) -> int | None:
@@ -101,14 +90,11 @@ class InstanceTable:
 
     def computing(self, rows: Ints, at: int) -> Floats:
         """Tokens of prompts under way, as a share of what a step takes."""
-        self.renew_computing(rows, at)
+        # That changes by itself, as they are taken for computed.
+        for row in rows[self._values[7].take(rows) <= at].tolist():
+            self._write_computing(row, at)
         computing: Floats = self._values[6].take(rows)
         return computing
-
-    def renew_computing(self, rows: Ints, at: int) -> None:
-        """What prompts under way take changes by itself, as they are taken for computed."""
-        for row in rows[self._values[7].take(rows) <= at].tolist():
-            self.write_computing(row, at)
 
     def any_suspended(self, at: int) -> bool:
         self.renew_health(at)
@@ -153,13 +139,9 @@ class InstanceTable:
         if len(self._paces) != len(self._token_lines):
             self._token_lines = np.zeros((len(self._paces), 3))
             self._prompt_lines = np.zeros((len(self._paces), 3))
-            self._tell_kernel()
         for kind, pace in enumerate(self._paces):
-            self._token_lines[kind] = _numbers(pace.token)
-            self._prompt_lines[kind] = _numbers(pace.prompt)
-        if self._kernel is not None:
-            self._kernel.speeds(self.native)
-            return
+            self._token_lines[kind] = line_numbers(pace.token)
+            self._prompt_lines[kind] = line_numbers(pace.prompt)
         running, _, times = self._values[:3]
         token = self._of_each(self._token_lines)
         next_us = times * _at(token, running + 1)
@@ -170,15 +152,6 @@ class InstanceTable:
     def _of_each(self, lines: Floats) -> Floats:
         """By row, from lines by kind, what `_at` needs; of the only kind alone, if there is one."""
         return lines[0] if len(lines) == 1 else lines[self._kinds].T
-
-    def _tell_kernel(self) -> None:
-        """Where everything is now."""
-        table = self.native
-        table.rows = len(self._ids)
-        table.values, table.speeds = address(self._values), address(self._speeds)
-        table.kinds, table.versions = address(self._kinds), address(self.versions)
-        table.token_lines = address(self._token_lines)
-        table.prompt_lines = address(self._prompt_lines)
 
     def _write(self, instance: Instance) -> None:
         row = self._row_of.get(instance.id)
@@ -196,13 +169,12 @@ class InstanceTable:
         self._kinds[row] = self._kind(speed.pace)
         self.versions[row] = self._ledger.version(instance.id)
 
-    def write_computing(self, row: int, at: int) -> None:
+    def _write_computing(self, row: int, at: int) -> None:
         instance = self._ledger.instances.get(self._ids[row])
-        share, until = 0.0, np.inf
+        share = 0.0, np.inf
         if instance is not None:
-            tokens, until = self._ledger.prompts.computing(instance.id, at)
-            share = tokens / (instance.max_num_batched_tokens or _BUDGET)
-        self._values[6, row], self._values[7, row] = share, until
+            share = computing_share(self._ledger, instance, at)
+        self._values[6:, row] = share
 
     def renew_health(self, at: int) -> None:
         """What instances say of themselves grows stale by itself."""
@@ -219,7 +191,6 @@ class InstanceTable:
 
     def _new_row(self, instance_id: str) -> int:
         self._health = -1, 0.0
-        self.arranged += 1
         self._asked = self._asked_before = _NONE
         self._alone.clear()
         gone = next((each for each in self._row_of if each not in self._ledger.instances), None)
@@ -233,7 +204,6 @@ class InstanceTable:
         self._kinds = np.append(self._kinds, 0)
         self._values = np.append(self._values, np.zeros((8, 1)), axis=1)
         self._speeds = np.append(self._speeds, np.zeros((3, 1)), axis=1)
-        self._tell_kernel()
         return row
 
     def _kind(self, pace: StepPace) -> int:
@@ -243,12 +213,17 @@ class InstanceTable:
         if len(self._paces) > len(self._row_of):  # some were of instances that left
             used, self._kinds = np.unique(self._kinds, return_inverse=True)
             self._paces = [self._paces[kind] for kind in used]
-            self._tell_kernel()
         self._paces.append(pace)
         return len(self._paces) - 1
 
 
-def _numbers(line: FittedLine) -> tuple[float, float, float]:
+def computing_share(ledger: Ledger, instance: Instance, at: int) -> tuple[float, float]:
+    """Of a step's budget, what prompts under way take, and until when."""
+    tokens, until = ledger.prompts.computing(instance.id, at)
+    return tokens / (instance.max_num_batched_tokens or _BUDGET), until
+
+
+def line_numbers(line: FittedLine) -> tuple[float, float, float]:
     slope = line.slope
     return line.y - slope * line.x, slope, line.least
 

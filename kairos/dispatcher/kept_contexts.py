@@ -46,6 +46,7 @@ class KeptContexts:
             self._names[row] = moved
             self._row_of[moved] = row
             self._values[:, row] = self._values[:, last]
+        self._values[1, last] = 0.0  # for the kernel, which looks at all of the columns
 
     def over(self, at: int) -> list[int]:
         """Names of those that are not kept any more."""

@@ -9,6 +9,7 @@ import ctypes
 import hashlib
 from collections.abc import Callable
 from importlib.resources import files
+from struct import Struct
 from typing import Any
 
 import numpy as np
@@ -16,61 +17,27 @@ import numpy.typing as npt
 
 _INT, _FLOAT, _ADDRESS = ctypes.c_int64, ctypes.c_double, ctypes.c_void_p
 
+# The structures of `forecast.c`, where they are written from here: numbers of 64 bits each.
+# An instance: what its facts say, and what prompts under way take, at the first place; its health.
+FACTS, HEALTH = Struct("4d4q3d5q2d"), Struct("2d")
+COMPUTING, KIND = Struct("2d"), Struct("q")
+KIND_PLACE = 4 * 8
+COMPUTING_PLACE, HEALTH_PLACE = FACTS.size - COMPUTING.size, FACTS.size
+LINES = Struct("6d")  # of a kind
+POOL = Struct("6q3d")
+WANTED = Struct("3dq3q3qq2d")
+ASKED = Struct("6q")
+SLOTS = 48
+RESERVED_PLACE = ASKED.size
+ANSWER, ANSWER_PLACE = Struct("dq"), RESERVED_PLACE + 8 * SLOTS  # the least cost; how many places
 
-class Table(ctypes.Structure):
-    """Addresses of columns, a row for each instance; `forecast.c` says what they hold."""
-
-    _fields_ = [
-        ("rows", _INT),
-        ("values", _ADDRESS),
-        ("speeds", _ADDRESS),
-        ("kinds", _ADDRESS),
-        ("token_lines", _ADDRESS),
-        ("prompt_lines", _ADDRESS),
-        ("forecasts", _ADDRESS),
-        ("versions", _ADDRESS),
-        ("forecast_of", _ADDRESS),
-        ("forecast_at", _ADDRESS),
-    ]
-
-
-class Wanted(ctypes.Structure):
-    """A request that is to be placed."""
-
-    _fields_ = [
-        ("prompt_tokens", _FLOAT),
-        ("answer_tokens", _FLOAT),
-        ("limit", _FLOAT),
-        ("curve", _ADDRESS),
-        ("width", _FLOAT),
-        ("in_use", _ADDRESS),
-        ("cached", _ADDRESS),
-        ("kept_row", _INT),
-        ("kept_tokens", _FLOAT),
-        ("reserved_row", _INT),
-        ("reserved", _ADDRESS),
-        ("waited_us", _FLOAT),
-        ("spread", _FLOAT),
-        ("alike", _FLOAT),
-        ("alike_but_for_load", _FLOAT),
-    ]
-
-
-class Found(ctypes.Structure):
-    """Where it could go."""
-
-    _fields_ = [
-        ("shares", _ADDRESS),
-        ("costs", _ADDRESS),
-        ("least_us", _FLOAT),
-        ("warm", _INT),
-        ("warm_places", _ADDRESS),
-    ]
+NOWHERE, WARM = -1, -2
+COMPUTING_UNKNOWN = -(1 << 63)
 
 
 class Kernel:
-    """The functions of `forecast.c`. They take arrays by `address`: contiguous ones, of 64-bit
-    numbers, that live as long as the call."""
+    """The functions of `forecast.c`. They take structures and arrays by address: contiguous ones,
+    that live as long as the call."""
 
     def __init__(self, library: ctypes.CDLL) -> None:
         def function(name: str, result: type | None, *arguments: type) -> Callable[..., Any]:
@@ -78,24 +45,28 @@ class Kernel:
             found.restype, found.argtypes = result, arguments
             return found
 
-        table, wanted, answer = map(ctypes.POINTER, (Table, Wanted, Found))
-        self.speeds = function("kairos_speeds", None, table)
-        self.stale = function("kairos_stale", _INT, table, _INT, _ADDRESS, _INT, _INT, _ADDRESS)
-        self.computed = function("kairos_computed", _INT, table, _INT, _ADDRESS, _INT, _ADDRESS)
-        self.headroom = function("kairos_headroom", _FLOAT, table, _INT, _ADDRESS)
-        self.forecast = function(
-            "kairos_forecast",
-            None,
-            *(table, _INT, _FLOAT, _ADDRESS, _FLOAT, _FLOAT, _INT, _ADDRESS, _INT),
-        )
-        self.together = function(
-            "kairos_together",
-            _INT,
-            *(_INT, _ADDRESS, _INT, *[_ADDRESS] * 3, *[_FLOAT] * 4, _ADDRESS),
-        )
-        self.cost_us = function("kairos_cost_us", _FLOAT, table, wanted, _INT)
-        self.room_in_us = function("kairos_room_in_us", _FLOAT, table, wanted, _INT)
-        self.choose = function("kairos_choose", _INT, table, wanted, *(_INT, _ADDRESS) * 2, answer)
+        self.instance_bytes: int = function("kairos_bytes_of_instance", _INT)()
+        self.draw = function("kairos_draw", _FLOAT, _INT, _ADDRESS, _ADDRESS)
+        self.speeds = function("kairos_speeds", None, _ADDRESS)
+        self.headroom = function("kairos_headroom", _FLOAT, _ADDRESS, _ADDRESS)
+        self.forecast = function("kairos_forecast", _ADDRESS, _ADDRESS, _INT, _INT)
+        self.choose = function("kairos_choose", _INT, *[_ADDRESS] * 3)
+        self.wait = function("kairos_wait", None, *[_ADDRESS] * 3, _INT, _ADDRESS)
+        self.reserve = function("kairos_reserve", _INT, *[_ADDRESS] * 4)
+
+
+class Block:
+    """Zeroed memory that the kernel knows by its address."""
+
+    def __init__(self, size: int) -> None:
+        self.bytes = ctypes.create_string_buffer(size)
+        self.at = ctypes.addressof(self.bytes)
+
+    def grown(self, size: int) -> "Block":
+        """A copy with so much more of it."""
+        block = Block(len(self.bytes) + size)
+        ctypes.memmove(block.at, self.at, len(self.bytes))
+        return block
 
 
 def address(array: npt.NDArray[np.float64] | npt.NDArray[np.int64]) -> int:

@@ -2,7 +2,6 @@
 until that changes or half of a slot is over."""
 
 from collections.abc import Callable, Sequence
-from functools import partial
 
 import msgspec
 import numpy as np
@@ -20,7 +19,6 @@ from kairos.dispatcher.demand import (
 from kairos.dispatcher.in_flight import InFlightTable
 from kairos.dispatcher.instance_table import InstanceTable
 from kairos.dispatcher.ledger import Ledger
-from kairos.dispatcher.native import Kernel, address
 from kairos.model import SECOND, Instance, Request
 
 # The share of the memory that is kept free by slot: for the next second, since steps last.
@@ -121,7 +119,6 @@ class _Derived(msgspec.Struct, frozen=True):
     unfilled: float  # tokens of its last block, of each call
     tokens_per_us: float  # by which all their answers grow
     held: Future
-    held_at: int  # the address of that
     held_now: float  # tokens, of it
 
     def is_good(self, flight: InFlightTable, at: int) -> bool:
@@ -152,8 +149,7 @@ class BySurvival:
     large a share of what is expected of each slot. That takes a tenth of the time.
     """
 
-    def __init__(self, kernel: Kernel | None = None) -> None:
-        self._together = _together if kernel is None else partial(_compiled_together, kernel)
+    def __init__(self) -> None:
         self._derived: dict[str, _Derived] = {}  # by instance id
 
     def __call__(self, ledger: Ledger, instance: Instance, at: int) -> Future:
@@ -175,24 +171,15 @@ class BySurvival:
             here = ledger.instances
             self._derived = {name: each for name, each in self._derived.items() if name in here}
         if derived is None or not derived.is_good(flight, at):
-            derived = self._derived[instance.id] = _derive(
-                ledger, instance, flight, at, self._together
-            )
+            derived = self._derived[instance.id] = _derive(ledger, instance, flight, at)
         return derived
 
 
-# What the calls are expected to hold: of the flight, at, with a token of each answer in so many us,
-# of prompts that share, and tokens of its last block of each. And how many answers grow by now.
-Together = Callable[[Ledger, InFlightTable, int, float, float, float], tuple[Future, int]]
-
-
-def _derive(
-    ledger: Ledger, instance: Instance, flight: InFlightTable, at: int, together: Together
-) -> _Derived:
+def _derive(ledger: Ledger, instance: Instance, flight: InFlightTable, at: int) -> _Derived:
     token_us = ledger.token_us(instance.id)
     share = 1 - ledger.shared_tokens(instance.id) / max(1.0, flight.prompt_tokens)
     unfilled = ledger.unfilled_tokens(instance.id)
-    held, growing = together(ledger, flight, at, token_us, share, unfilled)
+    held, growing = _together(ledger, flight, at, token_us, share, unfilled)
     return _Derived(
         at=at,
         flight=flight,
@@ -204,7 +191,6 @@ def _derive(
         unfilled=unfilled,
         tokens_per_us=float(growing) / token_us,
         held=held,
-        held_at=address(held),
         held_now=float(held[0, 0]),
     )
 
@@ -219,24 +205,6 @@ def _together(
         flight.curves, held, generated, flight.limits, token_us, delays_us
     )
     return future, int(np.count_nonzero(delays_us == 0))
-
-
-def _compiled_together(
-    kernel: Kernel,
-    ledger: Ledger,
-    flight: InFlightTable,
-    at: int,
-    token_us: float,
-    share: float,
-    unfilled: float,
-) -> tuple[Future, int]:
-    future: Future = np.empty((3, SLOTS))
-    columns, stride, rows = flight.columns
-    growing = kernel.together(
-        *(len(flight), columns, stride, rows, *ledger.curves.columns),
-        *(at, token_us, share, unfilled, address(future)),
-    )
-    return future, growing
 
 
 def of_request(

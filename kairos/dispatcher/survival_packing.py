@@ -6,14 +6,8 @@ from itertools import repeat
 import msgspec
 import numpy as np
 
-from kairos.dispatcher.compiled import (
-    NOWHERE,
-    Choice,
-    CompiledChoice,
-    CompiledOccupancy,
-    Margins,
-    expected_tokens,
-)
+from kairos.dispatcher.compiled import NO_CHOICE, Choice, CompiledChoice, expected_tokens
+from kairos.dispatcher.compiled_table import Margins
 from kairos.dispatcher.demand import SLOT_US, SLOTS, Floats, Future, limit_of
 from kairos.dispatcher.ledger import Ledger
 from kairos.dispatcher.native import KERNEL, Kernel
@@ -55,14 +49,11 @@ class SurvivalPacking(SlotPlacement):
 
     def __init__(self, ledger: Ledger, kernel: Kernel | None = KERNEL) -> None:
         """`kernel`: None, numpy does its work."""
+        super().__init__(ledger, Occupancy(ledger, BySurvival()))
         self._compiled: CompiledChoice | None = None
-        if kernel is None:
-            super().__init__(ledger, Occupancy(ledger, BySurvival()))
-        else:
-            occupancy = CompiledOccupancy(ledger, kernel)
-            super().__init__(ledger, occupancy)
+        if kernel is not None:
             margins = Margins(SPREAD, ALIKE, ALIKE_BUT_FOR_LOAD)
-            self._compiled = CompiledChoice(occupancy, kernel, margins)
+            self._compiled = CompiledChoice(ledger, kernel, margins)
         self._warm: tuple[str, Instance] | None = None  # who waits for which instance
         self._waits_since: dict[str, int] = {}  # by request id: no wait is longer than it saves
 
@@ -82,12 +73,11 @@ class SurvivalPacking(SlotPlacement):
     ) -> Choice:
         waited_us = at - self._waits_since.get(request.id, at)
         if self._compiled is not None:
-            open_to = self._not_suspended(instances, at)
-            return self._compiled.choose(request, open_to, busy, self._reserved, waited_us, at)
+            return self._compiled.choose(request, instances, busy, waited_us, at)
         cached = self._ledger.prefixes.match(request) if request.prefix else {}
         best = self._best(request, instances, cached, at)
         if best is None:
-            return NOWHERE
+            return NO_CHOICE
         here = cached.get(best.instance.id, 0)
         warmer = {name for name, tokens in cached.items() if tokens > here}
         warmer.difference_update(each.id for each in best.with_room if warmer)
@@ -103,8 +93,7 @@ class SurvivalPacking(SlotPlacement):
     def headroom(self, instances: Sequence[Instance], at: int) -> float:
         if self._compiled is None:
             return super().headroom(instances, at)
-        open_to = self._not_suspended(instances, at)
-        return self._compiled.headroom(open_to, at) if open_to else 0.0
+        return self._compiled.headroom(instances, at)
 
     def _best(
         self, request: Request, instances: Sequence[Instance], cached: Mapping[str, int], at: int
@@ -144,7 +133,16 @@ class SurvivalPacking(SlotPlacement):
     def reserve(self, request: Request, instances: Sequence[Instance], at: int) -> None:
         if self._warm is not None and self._warm[0] == request.id:
             instances = [self._warm[1]]
-        super().reserve(request, instances, at)
+        if self._compiled is None:
+            super().reserve(request, instances, at)
+        else:
+            self._compiled.reserve(request, instances, at)
+
+    def forget_reservation(self) -> None:
+        if self._compiled is None:
+            super().forget_reservation()
+        else:
+            self._compiled.forget_reservation()
 
     def _costs_us(
         self,

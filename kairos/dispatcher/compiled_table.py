@@ -1,0 +1,234 @@
+"""What the kernel needs to know of instances, written where it finds it. Ours."""
+
+from array import array
+from collections.abc import Mapping, Sequence
+from itertools import count, repeat
+
+import msgspec
+
+from kairos.dispatcher.in_flight import InFlightTable
+from kairos.dispatcher.instance_table import computing_share, line_numbers
+from kairos.dispatcher.kept_contexts import KeptContexts
+from kairos.dispatcher.ledger import Ledger
+from kairos.dispatcher.native import (
+    COMPUTING,
+    COMPUTING_PLACE,
+    FACTS,
+    HEALTH,
+    HEALTH_PLACE,
+    KIND,
+    KIND_PLACE,
+    LINES,
+    POOL,
+    Block,
+    Kernel,
+)
+from kairos.dispatcher.speed import StepPace
+from kairos.model import Instance
+
+_INF = float("inf")
+
+
+class Margins(msgspec.Struct, frozen=True):
+    """See `survival_packing.py`."""
+
+    spread: float
+    alike: float
+    alike_but_for_load: float
+
+
+class _Columns(msgspec.Struct):
+    """Whose columns the kernel reads for an instance: they live as long as it may."""
+
+    flight: InFlightTable
+    kept: KeptContexts
+    number: int  # another one for each table of calls
+
+
+class Rows(msgspec.Struct, frozen=True):
+    """Of some instances, in their order."""
+
+    instances: Sequence[Instance]
+    numbers: "array[int]"
+    at: int  # the address of these
+    count: int
+
+
+class CompiledTable:
+    """A row for each instance, written anew when the ledger says that it has changed."""
+
+    def __init__(self, ledger: Ledger, kernel: Kernel, margins: Margins) -> None:
+        self._ledger, self._kernel, self._margins = ledger, kernel, margins
+        self._row_of: dict[str, int] = {}
+        self._columns: list[_Columns | None] = []  # by row
+        self._flights = count(1)
+        self._paces: list[StepPace] = []
+        self._changes = 0  # of the ledger, that the rows have
+        self._health = -1, 0.0  # changes that the rows have, until when these stay
+        self._curves = 0, 0  # where they are
+        self.arranged = 0  # another number whenever instances and rows are other pairs
+        # Of the instances asked for last, and of others before that.
+        self._asked = self._asked_before = NO_ROWS
+        self._block = Block(0)
+        self._lines = Block(0)
+        self._places = array("q")
+        self._pool = Block(POOL.size)
+        self.pool_at = self._pool.at
+
+    def renew(self, at: int) -> None:
+        """All that has changed; what instances say of themselves grows stale by itself."""
+        ledger = self._ledger
+        if self._changes != ledger.changes:
+            for instance_id in ledger.changed_since(self._changes):
+                if (instance := ledger.instances.get(instance_id)) is not None:
+                    self._write(instance, at)
+            self._changes = ledger.changes
+            self._write_lines()
+            self._kernel.speeds(self.pool_at)
+        self.renew_curves()
+        changes, until = self._health
+        if changes != ledger.health.changes or at > until:
+            self._write_health(at)
+
+    def renew_curves(self) -> None:
+        """They are elsewhere when there are more of them."""
+        if self._curves is not self._ledger.curves.columns:
+            self._curves = self._ledger.curves.columns
+            self._write_pool()
+
+    def rows(self, instances: Sequence[Instance]) -> Rows:
+        """Of instances that are here; after `renew`."""
+        if instances is self._asked.instances:
+            return self._asked
+        self._asked, self._asked_before = self._asked_before, self._asked
+        if instances is not self._asked.instances:
+            numbers = array("q", [self._row_of[each.id] for each in instances])
+            at, size = numbers.buffer_info()
+            self._asked = Rows(instances, numbers, at, size)
+        return self._asked
+
+    def row(self, instance_id: str) -> int:
+        """-1: it is not here."""
+        return self._row_of.get(instance_id, -1)
+
+    def rows_of(self, known: Mapping[str, int]) -> "array[int]":
+        """Of those of which something is known."""
+        return array("q", map(self._row_of.get, known, repeat(-1)))
+
+    def places(self, found: int) -> list[int]:
+        """That the kernel has found."""
+        return self._places[:found].tolist()
+
+    def write_computing(self, rows: Sequence[int], at: int) -> None:
+        """What prompts under way take changes by itself, as they are taken for computed."""
+        of_row = {row: instance_id for instance_id, row in self._row_of.items()}
+        for row in rows:
+            instance = self._ledger.instances.get(of_row[row])
+            share = 0.0, _INF
+            if instance is not None:
+                share = computing_share(self._ledger, instance, at)
+            place = row * self._kernel.instance_bytes + COMPUTING_PLACE
+            COMPUTING.pack_into(self._block.bytes, place, *share)
+
+    def _write(self, instance: Instance, at: int) -> None:
+        row = self._row_of.get(instance.id)
+        if row is None:
+            row = self._new_row(instance.id)
+        ledger, speed = self._ledger, self._ledger.served.speeds[instance.id]
+        columns = self._columns_of(instance.id, row)
+        flight = columns.flight
+        FACTS.pack_into(
+            self._block.bytes,
+            row * self._kernel.instance_bytes,
+            len(flight),
+            _INF if instance.kv_tokens is None else instance.kv_tokens,
+            speed.times,
+            ledger.unfilled_tokens(instance.id),
+            self._kind(speed.pace),
+            ledger.version(instance.id),
+            columns.number,
+            flight.changes,
+            flight.prompt_tokens,
+            flight.ended_tokens,
+            ledger.prefixes.shared_tokens(instance.id),
+            *flight.columns,
+            *columns.kept.columns,
+            *computing_share(ledger, instance, at),
+        )
+
+    def _columns_of(self, instance_id: str, row: int) -> _Columns:
+        flight, kept = self._ledger.flight(instance_id), self._ledger.retention.kept(instance_id)
+        columns = self._columns[row]
+        if columns is None or columns.flight is not flight:
+            columns = self._columns[row] = _Columns(flight, kept, next(self._flights))
+        columns.kept = kept
+        return columns
+
+    def _write_lines(self) -> None:
+        """What one instance teaches is known of all of its kind."""
+        for kind, pace in enumerate(self._paces):
+            lines = *line_numbers(pace.token), *line_numbers(pace.prompt)
+            LINES.pack_into(self._lines.bytes, kind * LINES.size, *lines)
+
+    def _write_health(self, at: int) -> None:
+        health = self._ledger.health
+        self._health = health.changes, health.stays_until(at)
+        for instance_id, row in self._row_of.items():
+            instance = self._ledger.instances.get(instance_id)
+            # Of one that left nothing is known, nor will be when it comes back.
+            unseen = health.unseen_tokens(instance, at) if instance is not None else 0.0
+            place = row * self._kernel.instance_bytes + HEALTH_PLACE
+            suspended = health.is_suspended(instance_id, at)
+            HEALTH.pack_into(self._block.bytes, place, unseen, suspended)
+
+    def _new_row(self, instance_id: str) -> int:
+        self._health = -1, 0.0
+        self.arranged += 1
+        self._asked = self._asked_before = NO_ROWS
+        gone = next((each for each in self._row_of if each not in self._ledger.instances), None)
+        if gone is not None:
+            row = self._row_of[instance_id] = self._row_of.pop(gone)
+            self._columns[row] = None
+            return row
+        row = self._row_of[instance_id] = len(self._row_of)
+        self._columns.append(None)
+        self._block = self._block.grown(self._kernel.instance_bytes)
+        self._places = array("q", [0] * (row + 1))
+        self._write_pool()
+        return row
+
+    def _kind(self, pace: StepPace) -> int:
+        for kind, known in enumerate(self._paces):
+            if known is pace:
+                return kind
+        if len(self._paces) > len(self._row_of):  # some were of instances that left
+            self._forget_paces()
+        self._paces.append(pace)
+        self._lines = Block(len(self._paces) * LINES.size)
+        self._write_pool()
+        return len(self._paces) - 1
+
+    def _forget_paces(self) -> None:
+        """Of instances that are not here any more."""
+        before, here = self._paces, self._ledger.instances
+        self._paces = []
+        for instance_id, row in self._row_of.items():
+            place, kind = row * self._kernel.instance_bytes + KIND_PLACE, 0
+            if instance_id in here:
+                kind = self._kind(before[KIND.unpack_from(self._block.bytes, place)[0]])
+            KIND.pack_into(self._block.bytes, place, kind)
+
+    def _write_pool(self) -> None:
+        POOL.pack_into(
+            self._pool.bytes,
+            0,
+            self._block.at,
+            len(self._columns),
+            *self._curves,
+            self._lines.at,
+            self._places.buffer_info()[0],
+            *msgspec.structs.astuple(self._margins),
+        )
+
+
+NO_ROWS = Rows((), array("q"), 0, 0)
