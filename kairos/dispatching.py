@@ -26,6 +26,15 @@ from kairos.scheduler.work_estimates import WorkEstimates
 _by_key = itemgetter(0)
 
 
+def _next_queue(queues: dict[str | None, WaitQueue], at: int) -> tuple[str | None, WaitQueue]:
+    """The one whose head goes before those of the others."""
+    if len(queues) == 1:
+        return next(iter(queues.items()))
+    heads = [(queue.head_key(at), model) for model, queue in queues.items()]
+    _, model = min(heads, key=_by_key)
+    return model, queues[model]
+
+
 class Dispatching:
     """Drains the queues. It takes requests out of them, and books them."""
 
@@ -57,9 +66,7 @@ class Dispatching:
         kept: set[str] = set()  # ids of instances left alone for requests that are overdue
         open_queues = self._queues.open()
         while open_queues:
-            heads = [(queue.head_key(at), model) for model, queue in open_queues.items()]
-            _, model = min(heads, key=_by_key) if len(heads) > 1 else heads[0]
-            queue = open_queues[model]
+            model, queue = _next_queue(open_queues, at)
             dispatch = self._first(model, queue, kept, at)
             if logged is not None:
                 dispatch = logged.popleft() if logged and logged[0].request_id in queue else None

@@ -49,7 +49,9 @@ _MAX_KNOWN = 256  # requests
 class _Known(msgspec.Struct):
     """Of a prompt, how much of it calls hold on each instance, and is in the cache there."""
 
-    state: tuple[int, ...]  # of the table and of the prefix index
+    alone: bool  # of one instance: nobody asks what is cached
+    changes: tuple[int, int]  # of the table and of the ledger, for which it was found or looked at
+    state: list[int] | None  # of the prefix index; None: not asked for
     arrays: "tuple[array[int] | array[float], ...]"
     in_use: _Column
     cached: _Column
@@ -86,7 +88,7 @@ class CompiledChoice:
         if not instances:
             return NO_CHOICE
         self._ask(instances, busy if request.prefix else (), at)
-        self._want(request, waited_us, at)
+        self._want(request, waited_us, at, alone=len(instances) == 1 and not busy)
         place = self._kernel.choose(*self._where)
         if place == COMPUTING_UNKNOWN:
             self._table.write_computing(self._table.places(self._answer()[1]), at)
@@ -102,7 +104,7 @@ class CompiledChoice:
     def reserve(self, request: Request, instances: Sequence[Instance], at: int) -> None:
         """See `SlotPlacement.reserve`."""
         self._ask(instances, (), at)
-        self._want(request, 0, at)
+        self._want(request, 0, at, alone=True)
         row = self._kernel.reserve(*self._where, self._asked.at + RESERVED_PLACE)
         if row != NOWHERE:
             self._reserved_row = row
@@ -118,17 +120,15 @@ class CompiledChoice:
         if busy:
             found = table.rows(busy)
             others = found.count, found.at
-        ASKED.pack_into(
-            self._asked.bytes, 0, at, rows.count, rows.at, *others, self._reserved_row
-        )
+        ASKED.pack_into(self._asked.bytes, 0, at, rows.count, rows.at, *others, self._reserved_row)
 
-    def _want(self, request: Request, waited_us: int, at: int) -> None:
-        """`at`: after `_ask`."""
+    def _want(self, request: Request, waited_us: int, at: int, *, alone: bool = False) -> None:
+        """After `_ask`. `alone`: of one instance."""
         ledger = self._ledger
         known = ledger.lengths.completion_tokens(request)
         in_use = cached = _NOTHING
         if request.prefix:
-            found = self._known(request)
+            found = self._known(request, alone=alone)
             in_use, cached = found.in_use, found.cached
         kept_row, kept_tokens = NOWHERE, 0
         if (kept := ledger.retention.kept_for(request, at)) is not None:
@@ -148,19 +148,31 @@ class CompiledChoice:
         )
         self._table.renew_curves()
 
-    def _known(self, request: Request) -> _Known:
+    def _known(self, request: Request, *, alone: bool) -> _Known:
         """Of a request with a prefix. Those that wait are asked for again and again."""
-        prefixes = self._ledger.prefixes
-        state = self._table.arranged, *prefixes.versions(request)
+        changes = self._table.arranged, self._ledger.changes
         known = self._known_of.get(request.id)
-        if known is None and len(self._known_of) >= _MAX_KNOWN:
-            del self._known_of[next(iter(self._known_of))]
-        if known is None or known.state != state:
-            in_use, held = self._column(prefixes.in_use(request))
-            cached, found = self._column(prefixes.match(request))
-            known = _Known(state, (*held, *found), in_use, cached)
-            self._known_of[request.id] = known
+        if known is None:
+            if len(self._known_of) >= _MAX_KNOWN:
+                del self._known_of[next(iter(self._known_of))]
+            known = self._known_of[request.id] = self._found(request, changes, None, alone=alone)
+        elif known.changes != changes or known.alone > alone:
+            state = self._ledger.prefixes.versions(request)
+            if known.state == state and known.changes[0] == changes[0] and known.alone <= alone:
+                known.changes = changes
+            else:
+                known = self._known_of[request.id] = self._found(
+                    request, changes, state, alone=alone
+                )
         return known
+
+    def _found(
+        self, request: Request, changes: tuple[int, int], state: list[int] | None, *, alone: bool
+    ) -> _Known:
+        prefixes = self._ledger.prefixes
+        in_use, held = self._column(prefixes.in_use(request))
+        cached, found = self._column({} if alone else prefixes.match(request))
+        return _Known(alone, changes, state, (*held, *found), in_use, cached)
 
     def _column(
         self, tokens: Mapping[str, int]

@@ -10,6 +10,7 @@ at its beginning, and the first begins now. Two ways to expect it:
 """
 
 import math
+from array import array
 from collections.abc import Hashable
 from typing import Protocol
 
@@ -17,7 +18,7 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from kairos.dispatcher.native import address
+from kairos.dispatcher.native import KERNEL, Kernel, address
 from kairos.learnt import Distribution, exponential
 from kairos.model import SECOND, Instance, Request
 
@@ -113,7 +114,9 @@ class Curves:
     exponentially, by the mean excess of the top eighth. Ours.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, kernel: Kernel | None = KERNEL) -> None:
+        """`kernel`: None, numpy does its work."""
+        self._kernel = kernel
         self._rows: dict[Hashable, _Row] = {}
         self._of_call: dict[str, _Row] = {}
         self._shares = np.ones((16, _GRID))
@@ -164,11 +167,17 @@ class Curves:
         # For the kernel: where the shares are, row after row, and the widths.
         self.columns = address(self._shares), address(self._widths)
 
-    def curve(self, row: int) -> tuple[int, float]:
-        """For the kernel: where the shares of a row are, and how many tokens lie between them."""
-        return self.columns[0] + row * _GRID * self._shares.itemsize, float(self._widths[row])
-
     def _draw(self, row: _Row) -> None:
+        self.changes += 1
+        if self._kernel is None:
+            self._draw_by_numpy(row)
+            return
+        quantiles = array("d", row.distribution.quantiles)
+        place, size = quantiles.buffer_info()
+        curve = self.columns[0] + row.number * _GRID * self._shares.itemsize
+        self._widths[row.number] = self._kernel.draw(size, place, curve)
+
+    def _draw_by_numpy(self, row: _Row) -> None:
         quantiles = np.asarray(row.distribution.quantiles)
         n, last = len(quantiles), float(quantiles[-1])
         top = quantiles[-max(1, n // 8) :]
@@ -180,7 +189,6 @@ class Curves:
         beyond = shares[-1] * np.exp(-(points - last) / excess)
         self._shares[row.number] = np.where(points > last, beyond, known)
         self._widths[row.number] = width
-        self.changes += 1
 
     def surviving(
         self,

@@ -18,7 +18,6 @@ backfilling: Lifka, 1995, where it has one at once).
 
 from collections import OrderedDict
 from collections.abc import Hashable, Iterator
-from itertools import islice
 
 import msgspec
 
@@ -232,15 +231,25 @@ class WaitQueue:
                 return Turn(overdue, "overdue")
             if not room.keep_for(overdue):
                 return None
-        here = (each for each in room.expected_back() if each in self._waiting)
-        for request_id in islice(here, self._backfill + 1):
-            if room.fits(self._waiting[request_id].request):
-                return Turn(self._waiting[request_id].request, "kept")
-        while (head := self._by_key.pop()) is not None:
+        more = self._backfill
+        for request_id in room.expected_back():
+            kept = self._waiting.get(request_id)
+            if kept is None:
+                continue
+            if room.fits(kept.request):
+                return Turn(kept.request, "kept")
+            if more == 0:
+                break
+            more -= 1
+        if not passed_over and (head := self._by_key.top()) is not None:
             waiting = self._waiting[head[2]]
             if room.fits(waiting.request):
+                return Turn(waiting.request, "first")
+        while (head := self._by_key.pop()) is not None:
+            waiting = self._waiting[head[2]]
+            if passed_over and room.fits(waiting.request):
                 self._by_key.put_back(head)
-                return Turn(waiting.request, "backfill" if passed_over else "first")
+                return Turn(waiting.request, "backfill")
             if not passed_over and self._has_been_passed_over(waiting, at):
                 room.reserve(waiting.request)
             passed_over.append(head)
