@@ -123,6 +123,7 @@ class Curves:
         self._widths = np.ones(16)
         self._find_columns()
         self.changes = 0
+        self.forgotten = 0  # kinds of which the row is another's now
 
     def row(self, kind: Hashable, request: Request, known: Distribution | None) -> int:
         """The row for a request like this one; from now on it is by what is known now of its kind,
@@ -155,6 +156,7 @@ class Curves:
         if len(self._rows) >= _MAX_ROWS:
             unused = next((kind for kind, row in self._rows.items() if not row.users), None)
             if unused is not None:
+                self.forgotten += 1
                 return self._rows.pop(unused).number
         number = len(self._rows)
         if number == len(self._widths):

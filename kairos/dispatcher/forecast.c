@@ -322,6 +322,15 @@ static inline void renew(const Pool *pool, Instance *here, int64_t at)
         forecast(pool, here, at);
 }
 
+static void renew_all(const Pool *pool, const Asked *asked)
+{
+    for (int64_t i = 0; i < asked->count; i++) {
+        Instance *here = pool->instances + asked->rows[i];
+        if (!here->suspended)
+            renew(pool, here, asked->at);
+    }
+}
+
 /* The speeds of all instances, with one call more on each. */
 void kairos_speeds(const Pool *pool)
 {
@@ -583,11 +592,7 @@ static int64_t least_taken(const Pool *pool, const Wanted *wanted, const Asked *
    COMPUTING_UNKNOWN: `places` lists rows of which `computing` is to be written first. */
 int64_t kairos_choose(const Pool *pool, const Wanted *wanted, Asked *asked)
 {
-    for (int64_t i = 0; i < asked->count; i++) {
-        Instance *here = pool->instances + asked->rows[i];
-        if (!here->suspended)
-            renew(pool, here, asked->at);
-    }
+    renew_all(pool, asked);
     note_known(pool, wanted, asked);
     asked->found = 0;
     double least = asked->least_us = least_cost(pool, wanted, asked);
@@ -613,6 +618,21 @@ int64_t kairos_choose(const Pool *pool, const Wanted *wanted, Asked *asked)
         if (pool->instances[asked->busy[i]].cached > cached)
             pool->places[asked->found++] = i;
     return best;
+}
+
+/* How many of the requests, from the first on, have room on none of those asked of. */
+int64_t kairos_refused(const Pool *pool, const Wanted *const *requests, int64_t count,
+                       const Asked *asked)
+{
+    int64_t refused = 0;
+    renew_all(pool, asked);
+    while (refused < count) {
+        note_known(pool, requests[refused], asked);
+        if (least_cost(pool, requests[refused], asked) < INFINITY)
+            break;
+        refused++;
+    }
+    return refused;
 }
 
 /* After `kairos_choose`, of a busy instance: what the request costs there, and how long until there

@@ -26,6 +26,7 @@ COMPUTING_PLACE, HEALTH_PLACE = FACTS.size - COMPUTING.size, FACTS.size
 LINES = Struct("6d")  # of a kind
 POOL = Struct("6q3d")
 WANTED = Struct("3dq3q3qq2d")
+WAITED, WAITED_PLACE = Struct("d"), WANTED.size - 8
 ASKED = Struct("6q")
 SLOTS = 48
 RESERVED_PLACE = ASKED.size
@@ -51,6 +52,7 @@ class Kernel:
         self.headroom = function("kairos_headroom", _FLOAT, _ADDRESS, _ADDRESS)
         self.forecast = function("kairos_forecast", _ADDRESS, _ADDRESS, _INT, _INT)
         self.choose = function("kairos_choose", _INT, *[_ADDRESS] * 3)
+        self.refused = function("kairos_refused", _INT, *[_ADDRESS] * 2, _INT, _ADDRESS)
         self.wait = function("kairos_wait", None, *[_ADDRESS] * 3, _INT, _ADDRESS)
         self.reserve = function("kairos_reserve", _INT, *[_ADDRESS] * 4)
 

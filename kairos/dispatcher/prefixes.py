@@ -63,6 +63,7 @@ class PrefixIndex:
         self._caches: dict[str, _Cache] = {}
         self._where: dict[int, _Where] = {}  # by hash; of all stretches that an instance holds
         self._versions = count(1)
+        self.changes = 0  # the latest of these
         self._answers = count(-1, -1)  # names of stretches that no prompt has
 
     def join(self, instance: Instance) -> None:
@@ -209,7 +210,7 @@ class PrefixIndex:
         where = self._where.get(name)
         if where is None:
             where = self._where[name] = _Where(0)
-        where.version = next(self._versions)
+        where.version = self.changes = next(self._versions)
         return where
 
     def _drop(self, name: int, instance_id: str) -> None:

@@ -1,0 +1,119 @@
+"""What the kernel needs to know of requests, kept while they wait. Ours."""
+
+from array import array
+from collections.abc import Mapping
+
+import msgspec
+
+from kairos.dispatcher.compiled_table import CompiledTable
+from kairos.dispatcher.demand import limit_of
+from kairos.dispatcher.ledger import Ledger
+from kairos.dispatcher.native import NOWHERE, WAITED, WAITED_PLACE, WANTED, Block
+from kairos.learnt import Distribution
+from kairos.model import Request
+
+_MAX_KEPT = 256  # requests
+_Column = tuple[int, int, int]  # for the kernel: how many, and where the rows and the tokens are
+_NOTHING: _Column = 0, 0, 0
+
+
+class _Prompt(msgspec.Struct):
+    """How much of it calls hold on each instance, and is in the cache there."""
+
+    alone: bool  # of one instance: nobody asks what is cached
+    changes: tuple[int, int]  # of the table and of the prefix index, when it was looked at
+    versions: list[int] | None  # of its stretches; None: not asked for
+    in_use: _Column
+    cached: _Column
+    arrays: "tuple[array[int] | array[float], ...]"
+
+
+_NO_PROMPT = _Prompt(
+    alone=False, changes=(0, 0), versions=None, in_use=_NOTHING, cached=_NOTHING, arrays=()
+)
+
+
+class _Wanted:
+    """One request."""
+
+    def __init__(self) -> None:
+        self.block = Block(WANTED.size)
+        self.prompt = _NO_PROMPT
+        self.answer: Distribution | None = None  # its length, as far as it was learnt
+        self.curve = -1, -1  # its row, and how many rows had been others' by then
+        self.kept: tuple[str, int] | None = None
+        self.waited_us = -1
+
+
+class WantedRequests:
+    """By id, longest known first."""
+
+    def __init__(self, ledger: Ledger, table: CompiledTable) -> None:
+        self._ledger, self._table = ledger, table
+        self._wanted: dict[str, _Wanted] = {}
+
+    def at(self, request: Request, waited_us: int, at: int, *, alone: bool = False) -> int:
+        """Where the kernel finds what there is to know now, after `CompiledTable.renew`. `alone`:
+        of one instance, so that nobody asks what is cached."""
+        wanted = self._wanted.get(request.id)
+        if wanted is None:
+            if len(self._wanted) >= _MAX_KEPT:
+                del self._wanted[next(iter(self._wanted))]
+            wanted = self._wanted[request.id] = _Wanted()
+        ledger, is_new = self._ledger, wanted.waited_us < 0
+        if request.prefix:
+            changes = self._table.arranged, ledger.prefixes.changes
+            prompt = wanted.prompt
+            if is_new or prompt.changes != changes or prompt.alone > alone:
+                is_new |= self._look_up(request, wanted, changes, alone=alone)
+        answer = ledger.lengths.completion_tokens(request)
+        if is_new or answer is not wanted.answer or wanted.curve[1] != ledger.curves.forgotten:
+            row = ledger.curves.row(ledger.lengths.kind(request), request, answer)
+            wanted.answer, wanted.curve, is_new = answer, (row, ledger.curves.forgotten), True
+        kept = ledger.retention.kept_for(request, at)
+        if is_new or kept != wanted.kept:
+            wanted.kept, wanted.waited_us = kept, waited_us
+            self._write(request, wanted)
+        elif waited_us != wanted.waited_us:
+            wanted.waited_us = waited_us
+            WAITED.pack_into(wanted.block.bytes, WAITED_PLACE, waited_us)
+        return wanted.block.at
+
+    def _look_up(
+        self, request: Request, wanted: _Wanted, changes: tuple[int, int], *, alone: bool
+    ) -> bool:
+        """What is known of the prompt; whether that has changed."""
+        prefixes, before = self._ledger.prefixes, wanted.prompt
+        versions = None if before is _NO_PROMPT else prefixes.versions(request)
+        is_same = versions is not None and versions == before.versions
+        if is_same and before.changes[0] == changes[0] and before.alone <= alone:
+            before.changes = changes
+            return False
+        in_use, held = self._column(prefixes.in_use(request))
+        cached, found = self._column({} if alone else prefixes.match(request))
+        wanted.prompt = _Prompt(alone, changes, versions, in_use, cached, (*held, *found))
+        return True
+
+    def _column(
+        self, tokens: Mapping[str, int]
+    ) -> "tuple[_Column, tuple[array[int] | array[float], ...]]":
+        if not tokens:
+            return _NOTHING, ()
+        rows, counts = self._table.rows_of(tokens), array("d", tokens.values())
+        return (len(rows), rows.buffer_info()[0], counts.buffer_info()[0]), (rows, counts)
+
+    def _write(self, request: Request, wanted: _Wanted) -> None:
+        answer, kept, prompt = wanted.answer, wanted.kept, wanted.prompt
+        WANTED.pack_into(
+            wanted.block.bytes,
+            0,
+            request.prompt_tokens,
+            request.completion_tokens if answer is None else answer.mean,
+            limit_of(request),
+            wanted.curve[0],
+            *prompt.in_use,
+            *prompt.cached,
+            NOWHERE if kept is None else self._table.row(kept[0]),
+            0 if kept is None else kept[1],
+            wanted.waited_us,
+        )
