@@ -35,6 +35,22 @@ class AvailableInstances:
     def fits(self, request: Request) -> bool:
         return self.choose(request) is not None
 
+    def refused(self, requests: Sequence[Request]) -> int:
+        """How many of these, from the first on, are known to fit nowhere."""
+        smallest, tried = self._ledger.served.smallest, self._tried
+        known = len(requests)
+        worth: list[Request] = []  # looking closer
+        places: list[int] = []  # of these
+        for place, each in enumerate(requests):
+            if each.prompt_tokens > smallest or each.id in tried:
+                known = place
+                break
+            if self._may_fit(each):
+                worth.append(each)
+                places.append(place)
+        refused = self._placement.refused(worth, self.instances, self._at) if worth else 0
+        return places[refused] if refused < len(worth) else known
+
     def choose(self, request: Request) -> Instance | None:
         """Where the request would go now; None: nowhere. Asked again for the same, it remembers."""
         if self._chosen is not None and self._chosen[0] == request.id:

@@ -88,7 +88,12 @@ class CompiledChoice:
     def refused(self, requests: Sequence[Request], instances: Sequence[Instance], at: int) -> int:
         """How many of the requests, from the first on, have room nowhere."""
         self._ask(instances, (), at)
-        places = array("q", [self._where(each, 0, at)[1] for each in requests])
+        places = array("q")
+        for each in requests:
+            # A curve is drawn when it is the request's turn: it is of calls in flight, too.
+            if places and self._wanted.draws(each):
+                break
+            places.append(self._where(each, 0, at)[1])
         found: int = self._kernel.refused(
             self._table.pool_at, places.buffer_info()[0], len(places), self._asked.at
         )

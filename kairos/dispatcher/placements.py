@@ -22,6 +22,10 @@ class Placement(Protocol):
         """One of `instances`, which could hold the request, take more now, and are in the order in
         which they joined; None: it is to wait, maybe for one that is `busy` now."""
 
+    def refused(self, requests: Sequence[Request], instances: Sequence[Instance], at: int) -> int:
+        """How many of the requests, from the first on, are known to have room on none of the
+        instances, which could hold them."""
+
     def headroom(self, instances: Sequence[Instance], at: int) -> float:
         """No request fits of which more tokens would have to be held at once than this."""
 
@@ -53,6 +57,14 @@ class _Now:
         in_use = self._ledger.prefixes.in_use(request)
         needed = {i.id: request.prompt_tokens - in_use.get(i.id, 0) for i in instances}
         return [i for i in instances if needed[i.id] <= self._free_tokens(i, at)]
+
+    def refused(
+        self,
+        requests: Sequence[Request],  # noqa: ARG002
+        instances: Sequence[Instance],  # noqa: ARG002
+        at: int,  # noqa: ARG002
+    ) -> int:
+        return 0
 
     def headroom(self, instances: Sequence[Instance], at: int) -> float:
         return max(self._free_tokens(instance, at) for instance in instances)

@@ -52,6 +52,14 @@ class SlotPlacement:
         suspended = self._table.suspended(rows, at)
         return [i for i, out in zip(instances, suspended, strict=True) if not out]
 
+    def refused(
+        self,
+        requests: Sequence[Request],  # noqa: ARG002
+        instances: Sequence[Instance],  # noqa: ARG002
+        at: int,  # noqa: ARG002
+    ) -> int:
+        return 0
+
     def headroom(self, instances: Sequence[Instance], at: int) -> float:
         open_to = self._not_suspended(instances, at)
         if not open_to:

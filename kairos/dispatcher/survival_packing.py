@@ -90,6 +90,12 @@ class SurvivalPacking(SlotPlacement):
                     return Choice(warm=each)
         return Choice(best.instance)
 
+    def refused(self, requests: Sequence[Request], instances: Sequence[Instance], at: int) -> int:
+        if self._compiled is None:
+            return 0
+        self._warm = None
+        return self._compiled.refused(requests, instances, at)
+
     def headroom(self, instances: Sequence[Instance], at: int) -> float:
         if self._compiled is None:
             return super().headroom(instances, at)

@@ -79,6 +79,14 @@ class WantedRequests:
             WAITED.pack_into(wanted.block.bytes, WAITED_PLACE, waited_us)
         return wanted.block.at
 
+    def draws(self, request: Request) -> bool:
+        """Whether to ask for the request may draw a curve."""
+        wanted = self._wanted.get(request.id)
+        if wanted is None:
+            return True
+        answer = self._ledger.lengths.completion_tokens(request)
+        return answer is not wanted.answer or wanted.curve[1] != self._ledger.curves.forgotten
+
     def _look_up(
         self, request: Request, wanted: _Wanted, changes: tuple[int, int], *, alone: bool
     ) -> bool:

@@ -22,6 +22,7 @@ from collections.abc import Hashable, Iterator
 import msgspec
 
 from kairos.model import SECOND, Request
+from kairos.scheduler.front import Front
 from kairos.scheduler.heap import LazyHeap
 from kairos.scheduler.policies import Key, Policy
 from kairos.scheduler.turn import InstanceRoom, Turn
@@ -81,6 +82,7 @@ class WaitQueue:
         self._waiting_us = 0  # predicted work of all that wait
         self._dispatched_us = 0  # predicted work of all that ever left for an instance
         self._by_key: LazyHeap[KeyEntry] = LazyHeap(self._renew_key)
+        self._front = Front(self._by_key, self._renew_key, backfill + 1)
         self._by_due_work: LazyHeap[NumberEntry] = LazyHeap(self._if_not_overdue)
         self._by_due_at: LazyHeap[NumberEntry] = LazyHeap(self._if_not_overdue)
         self._overdue: LazyHeap[NumberEntry] = LazyHeap(self._if_here)  # by number of arrival
@@ -159,8 +161,7 @@ class WaitQueue:
         overdue = self._overdue.top()
         if overdue is not None:
             return (float("-inf"),), overdue[1]
-        head = self._by_key.top()
-        assert head is not None
+        [head] = self._front.entries(1)
         return head[0], head[1]
 
     def rekey(self, request: Request) -> bool:
@@ -181,6 +182,7 @@ class WaitQueue:
         """About how many would go before a request that waits, by the order as it is; the policy's
         may change, and what is small may go before its turn."""
         me = self._waiting[request_id]
+        self._front.put_back()
         seen = ahead = 0
         for key, seq, other_id in self._by_key.some(_LOOKED_AT):
             other = self._waiting.get(other_id)
@@ -193,6 +195,7 @@ class WaitQueue:
 
     def start_renewing(self) -> None:
         """What was learnt has changed: all keys are to be found anew, by and by."""
+        self._front.put_back()
         self._by_key.start_moving()
 
     def renew_some(self) -> None:
@@ -204,15 +207,11 @@ class WaitQueue:
         """Whose turn it is; None when nothing fits that may go. Who is overdue by that is, from
         now on."""
         self._note_time(at)
-        turn: Turn | None = None
-        passed_over: list[KeyEntry] = []
-        while (found := self._first(room, passed_over, at)) is not None:
-            if not self._overtakes_too_much(found.request.id):
-                turn = found
-                break
-        for head in passed_over:
-            self._by_key.put_back(head)
-        return turn
+        passed_over = 0  # of the first by policy
+        while True:
+            turn, passed_over = self._turn(room, passed_over, at)
+            if turn is None or not self._overtakes_too_much(turn.request.id):
+                return turn
 
     def take(self, request_id: str) -> Request:
         """Take out a request that goes to an instance now."""
@@ -221,41 +220,52 @@ class WaitQueue:
         self.remove(request_id)
         return waiting.request
 
-    def _first(self, room: InstanceRoom, passed_over: list[KeyEntry], at: int) -> Turn | None:
+    def _turn(self, room: InstanceRoom, passed_over: int, at: int) -> tuple[Turn | None, int]:
         """The first overdue request if it fits; else one that memory is kept for; else the first by
-        policy for which there is room beside what is kept for the overdue one. Adds to
-        `passed_over` what it took out."""
+        policy for which there is room beside what is kept for the overdue one. And how many were
+        passed over by now."""
         overdue = self.overdue()
         if overdue is not None:
             if room.fits(overdue):
-                return Turn(overdue, "overdue")
+                return Turn(overdue, "overdue"), passed_over
             if not room.keep_for(overdue):
-                return None
+                return None, passed_over
+        turn = self._expected_back(room)
+        return (turn, passed_over) if turn is not None else self._by_policy(room, passed_over, at)
+
+    def _expected_back(self, room: InstanceRoom) -> Turn | None:
         more = self._backfill
         for request_id in room.expected_back():
-            kept = self._waiting.get(request_id)
-            if kept is None:
+            waiting = self._waiting.get(request_id)
+            if waiting is None:
                 continue
-            if room.fits(kept.request):
-                return Turn(kept.request, "kept")
+            if room.fits(waiting.request):
+                return Turn(waiting.request, "kept")
             if more == 0:
                 break
             more -= 1
-        if not passed_over and (head := self._by_key.top()) is not None:
-            waiting = self._waiting[head[2]]
-            if room.fits(waiting.request):
-                return Turn(waiting.request, "first")
-        while (head := self._by_key.pop()) is not None:
-            waiting = self._waiting[head[2]]
-            if passed_over and room.fits(waiting.request):
-                self._by_key.put_back(head)
-                return Turn(waiting.request, "backfill")
-            if not passed_over and self._has_been_passed_over(waiting, at):
-                room.reserve(waiting.request)
-            passed_over.append(head)
-            if len(passed_over) > self._backfill:
-                break
         return None
+
+    def _by_policy(self, room: InstanceRoom, passed_over: int, at: int) -> tuple[Turn | None, int]:
+        """`passed_over`: those that were, in this turn."""
+        waiting = self._waiting
+        if not passed_over:
+            for head in self._front.entries(1):
+                first = waiting[head[2]]
+                if room.fits(first.request):
+                    return Turn(first.request, "first"), 0
+                if self._has_been_passed_over(first, at):
+                    room.reserve(first.request)
+                passed_over = 1
+        found = self._front.entries(self._backfill + 1)
+        requests = [waiting[entry[2]].request for entry in found]
+        while passed_over < len(requests):
+            passed_over += room.refused(requests[passed_over:])
+            if passed_over < len(requests):
+                if room.fits(requests[passed_over]):
+                    return Turn(requests[passed_over], "backfill"), passed_over
+                passed_over += 1
+        return None, passed_over
 
     def _has_been_passed_over(self, waiting: _Waiting, at: int) -> bool:
         """As long as is allowed. It is the first, and does not fit."""

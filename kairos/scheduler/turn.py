@@ -1,6 +1,6 @@
 """Whose turn it is, and what a queue asks of instances to say so."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Protocol
 
 import msgspec
@@ -14,6 +14,10 @@ class InstanceRoom(Protocol):
 
     def fits(self, request: Request) -> bool:
         """Whether the request can be placed now."""
+
+    def refused(self, requests: Sequence[Request]) -> int:
+        """How many of these, from the first on, are known not to fit. It is quicker to ask for all
+        of them than for each; those that follow may not fit either."""
 
     def expected_back(self) -> Iterator[str]:
         """Ids of requests that memory is kept for, the first first."""

@@ -1,0 +1,50 @@
+"""The first few entries of a heap, kept out of it while they stay the first: those that wait before
+a full pool are looked at after each fact. Ours."""
+
+from bisect import insort
+from collections.abc import Callable
+from typing import Generic
+
+from kairos.scheduler.heap import Entry, LazyHeap
+
+
+class Front(Generic[Entry]):
+    """At most `most` entries, in order. Where they are, they are not in the heap."""
+
+    def __init__(
+        self, heap: LazyHeap[Entry], renew: Callable[[Entry], Entry | None], most: int
+    ) -> None:
+        """`renew`: that of the heap."""
+        self._heap, self._renew, self._most = heap, renew, most
+        self._entries: list[Entry] = []
+
+    def entries(self, count: int) -> list[Entry]:
+        """The first of all that are alive: so many, if there are as many."""
+        entries, heap = self._entries, self._heap
+        if entries:
+            entries = self._entries = self._up_to_date()
+            while entries and (top := heap.top()) is not None and top < entries[-1]:
+                heap.pop()
+                insort(entries, top)
+                if len(entries) > self._most:
+                    heap.put_back(entries.pop())
+        while len(entries) < count and (entry := heap.pop()) is not None:
+            entries.append(entry)
+        return entries[:count]
+
+    def put_back(self) -> None:
+        """All of them."""
+        for entry in self._entries:
+            self._heap.put_back(entry)
+        self._entries = []
+
+    def _up_to_date(self) -> list[Entry]:
+        """Those that are alive and have not changed; what has goes back to the heap."""
+        kept = []
+        for entry in self._entries:
+            renewed = self._renew(entry)
+            if renewed is entry:
+                kept.append(entry)
+            elif renewed is not None:
+                self._heap.put_back(renewed)
+        return kept
