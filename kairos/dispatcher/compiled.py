@@ -1,14 +1,11 @@
 """What `SurvivalPacking` does by numpy, by the kernel: the same, to a rounding. Ours."""
 
-import ctypes
 from array import array
 from collections.abc import Sequence
 
 import msgspec
-import numpy as np
 
 from kairos.dispatcher.compiled_table import CompiledTable, Margins
-from kairos.dispatcher.demand import SLOTS, Future
 from kairos.dispatcher.ledger import Ledger
 from kairos.dispatcher.native import (
     ANSWER,
@@ -147,10 +144,3 @@ class CompiledChoice:
             if waited_us + wait_us + cost_us < least_us:
                 return busy[place]
         return None
-
-    def forecast(self, instance: Instance, at: int) -> Future:
-        """3 x SLOTS."""
-        self._table.renew(at)
-        found = self._kernel.forecast(self._table.pool_at, self._table.row(instance.id), at)
-        values = (ctypes.c_double * (3 * SLOTS)).from_address(found)
-        return np.array(values).reshape(3, SLOTS)

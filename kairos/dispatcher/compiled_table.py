@@ -43,6 +43,7 @@ class _Columns(msgspec.Struct):
     flight: InFlightTable
     kept: KeptContexts
     number: int  # another one for each table of calls
+    kv_tokens: int | None = None  # of the instance, as it was told last
 
 
 class Rows(msgspec.Struct, frozen=True):
@@ -137,6 +138,9 @@ class CompiledTable:
         ledger, speed = self._ledger, self._ledger.served.speeds[instance.id]
         columns = self._columns_of(instance.id, row)
         flight = columns.flight
+        if instance.kv_tokens != columns.kv_tokens:
+            columns.kv_tokens = instance.kv_tokens
+            self._health = -1, 0.0  # of which what is not seen is a share
         FACTS.pack_into(
             self._block.bytes,
             row * self._kernel.instance_bytes,

@@ -36,7 +36,8 @@ _NO_PROMPT = _Prompt(
 class _Wanted:
     """One request."""
 
-    def __init__(self) -> None:
+    def __init__(self, request: Request) -> None:
+        self.request = request  # another may have its id later
         self.block = Block(WANTED.size)
         self.prompt = _NO_PROMPT
         self.answer: Distribution | None = None  # its length, as far as it was learnt
@@ -56,10 +57,10 @@ class WantedRequests:
         """Where the kernel finds what there is to know now, after `CompiledTable.renew`. `alone`:
         of one instance, so that nobody asks what is cached."""
         wanted = self._wanted.get(request.id)
-        if wanted is None:
+        if wanted is None or wanted.request is not request:
             if len(self._wanted) >= _MAX_KEPT:
                 del self._wanted[next(iter(self._wanted))]
-            wanted = self._wanted[request.id] = _Wanted()
+            wanted = self._wanted[request.id] = _Wanted(request)
         ledger, is_new = self._ledger, wanted.waited_us < 0
         if request.prefix:
             changes = self._table.arranged, ledger.prefixes.changes
@@ -82,7 +83,7 @@ class WantedRequests:
     def draws(self, request: Request) -> bool:
         """Whether to ask for the request may draw a curve."""
         wanted = self._wanted.get(request.id)
-        if wanted is None:
+        if wanted is None or wanted.request is not request:
             return True
         answer = self._ledger.lengths.completion_tokens(request)
         return answer is not wanted.answer or wanted.curve[1] != self._ledger.curves.forgotten

@@ -13,7 +13,7 @@ from kairos.dispatcher.survival_packing import SurvivalPacking
 from kairos.events import Finished, InstanceStatus
 from kairos.model import SECOND, Instance
 from kairos.scheduler.work_estimates import WorkEstimates
-from tests.support import build
+from tests.support import build, kernel
 
 START = 3_600 * SECOND
 
@@ -122,5 +122,8 @@ def test_both_expect_the_same_of_every_slot(seed):
     for number in range(30):
         pool.step(number)
         here = list(pool.ledger.instances.values())
-        numpys, kernels = [way._occupancy.of(here, pool.at) for way in pool.ways]
-        assert np.allclose(numpys, kernels, rtol=1e-9, atol=1e-6)
+        numpys, kernels = pool.ways
+        for each in here:
+            expected = numpys._occupancy.of([each], pool.at)[:, 0]
+            found = kernel.forecast(kernels, each, pool.at)
+            assert np.allclose(expected, found, rtol=1e-9, atol=1e-6)

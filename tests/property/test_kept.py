@@ -8,7 +8,10 @@ from hypothesis import strategies as st
 
 from kairos.dispatcher.demand import SLOT_US, SLOTS
 from kairos.dispatcher.kept_contexts import KeptContexts
-from kairos.dispatcher.native import KERNEL, Table, address
+from kairos.dispatcher.ledger import Ledger
+from kairos.dispatcher.native import KERNEL
+from kairos.dispatcher.survival_packing import SurvivalPacking
+from tests.support import build, kernel
 
 AT = 10**15  # an instant of these years
 UNTIL = st.one_of(
@@ -54,13 +57,14 @@ def test_numpy_keeps_for_each_slot_what_is_kept_until_then(made):
 
 
 @pytest.mark.usefixtures("kernel")
-@given(what_is_kept(), st.integers(0, 10**5))
-def test_so_does_the_kernel(made, free):
+@given(what_is_kept())
+def test_so_does_the_kernel(made):
     columns, left = made
-    forecasts, nothing = np.ones((3, 1, SLOTS)), np.zeros((3, SLOTS))
-    table = Table(rows=1, forecasts=address(forecasts))
-    KERNEL.forecast(*(table, 0, AT, address(nothing), 0.0, free, len(columns)), *columns.columns)
+    ledger = Ledger(build.Lengths())
+    ledger.join(build.instance("a", kv=1_000))
+    ledger.retention._kept["a"] = columns
+    packing = SurvivalPacking(ledger, KERNEL)
+    means, variances, most = kernel.forecast(packing, ledger.instances["a"], AT)
     expected = np.array(one_by_one(left), dtype=float)
-    expected[:2] += free
-    assert forecasts[0, 0].tolist() == forecasts[2, 0].tolist() == expected.tolist()
-    assert not forecasts[1].any()
+    assert means.tolist() == most.tolist() == expected.tolist()
+    assert not variances.any()

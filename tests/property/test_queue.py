@@ -30,6 +30,9 @@ class Room:
         self.asked.append(request.id)
         return self.need is not None and request.prompt_tokens <= self.need
 
+    def refused(self, requests):
+        return 0
+
     def expected_back(self):
         return iter(self.came_back)
 
