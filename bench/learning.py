@@ -10,7 +10,7 @@ import gc
 import os
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import count
 from random import Random
 
@@ -282,6 +282,9 @@ class Queue:
 class AnyRoom:
     def fits(self, request: Request) -> bool:  # noqa: ARG002
         return True
+
+    def refused(self, requests: Sequence[Request]) -> int:  # noqa: ARG002
+        return 0
 
     def expected_back(self) -> Iterator[str]:
         return iter(())

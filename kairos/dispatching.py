@@ -29,7 +29,9 @@ _by_key = itemgetter(0)
 def _next_queue(queues: dict[str | None, WaitQueue], at: int) -> tuple[str | None, WaitQueue]:
     """The one whose head goes before those of the others."""
     if len(queues) == 1:
-        return next(iter(queues.items()))
+        [(model, queue)] = queues.items()
+        queue.note_time(at)
+        return model, queue
     heads = [(queue.head_key(at), model) for model, queue in queues.items()]
     _, model = min(heads, key=_by_key)
     return model, queues[model]

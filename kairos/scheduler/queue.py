@@ -157,7 +157,7 @@ class WaitQueue:
 
     def head_key(self, at: int) -> tuple[Key, int]:
         """Where the first request stands against those of other queues. Queue not empty."""
-        self._note_time(at)
+        self.note_time(at)
         overdue = self._overdue.top()
         if overdue is not None:
             return (float("-inf"),), overdue[1]
@@ -206,7 +206,7 @@ class WaitQueue:
     def first(self, room: InstanceRoom, at: int) -> Turn | None:
         """Whose turn it is; None when nothing fits that may go. Who is overdue by that is, from
         now on."""
-        self._note_time(at)
+        self.note_time(at)
         passed_over = 0  # of the first by policy
         while True:
             turn, passed_over = self._turn(room, passed_over, at)
@@ -273,7 +273,7 @@ class WaitQueue:
             waiting.passed_over_at = at
         return at - waiting.passed_over_at >= self._passed_over * waiting.work_us
 
-    def _note_time(self, at: int) -> None:
+    def note_time(self, at: int) -> None:
         """Who has waited for so long is overdue."""
         while (entry := self._by_due_at.top()) is not None and entry[0] <= at:
             self._make_overdue(entry)

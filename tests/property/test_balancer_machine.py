@@ -525,7 +525,7 @@ class BalancerMachine(RuleBasedStateMachine):
     @invariant()
     def whoever_waits_stands_in_the_queue_by_what_is_known_now(self):
         for queue in self.balancer._queues.by_model.values():
-            entries = queue._by_key._heap + queue._by_key._old
+            entries = queue._by_key._heap + queue._by_key._old + queue._front._entries
             for name, waiting in queue._waiting.items():
                 alive = [e for e in entries if e[0] is waiting.key and e[1:] == (waiting.seq, name)]
                 assert len(alive) == 1

@@ -25,7 +25,7 @@ from kairos.events import (
 from kairos.learnt import QUANTILES, Distribution
 from kairos.model import SECOND
 from kairos.scheduler import output_lengths
-from tests.support import build, learnt
+from tests.support import build, kernel, learnt
 
 BY_SLOTS = ["time-slot", "kairos"]
 
