@@ -122,6 +122,14 @@ class ProgramPlacement:
         others = [each for each in instances if free[each.id] >= least]
         return max(others, key=lambda each: free[each.id], default=None)
 
+    def refused(
+        self,
+        requests: Sequence[Request],  # noqa: ARG002
+        instances: Sequence[Instance],  # noqa: ARG002
+        at: int,  # noqa: ARG002
+    ) -> None:
+        return None
+
     def headroom(self, instances: Sequence[Instance], at: int) -> float:  # noqa: ARG002
         return float("inf")  # what is kept for the request itself is free for it
 

@@ -31,12 +31,15 @@ class AvailableInstances:
         self._ledger, self._placement, self._at, self._tried = ledger, placement, at, tried
         self._headroom: float | None = None  # not looked at yet
         self._chosen: tuple[str, Instance] | None = None
+        self._one_by_one = False  # is how the placement looks at requests
 
     def fits(self, request: Request) -> bool:
         return self.choose(request) is not None
 
     def refused(self, requests: Sequence[Request]) -> int:
         """How many of these, from the first on, are known to fit nowhere."""
+        if self._one_by_one:
+            return 0
         smallest, tried = self._ledger.served.smallest, self._tried
         known = len(requests)
         worth: list[Request] = []  # looking closer
@@ -49,6 +52,8 @@ class AvailableInstances:
                 worth.append(each)
                 places.append(place)
         refused = self._placement.refused(worth, self.instances, self._at) if worth else 0
+        if refused is None:
+            self._one_by_one, refused = True, 0
         return places[refused] if refused < len(worth) else known
 
     def choose(self, request: Request) -> Instance | None:

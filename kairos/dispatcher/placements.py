@@ -22,9 +22,11 @@ class Placement(Protocol):
         """One of `instances`, which could hold the request, take more now, and are in the order in
         which they joined; None: it is to wait, maybe for one that is `busy` now."""
 
-    def refused(self, requests: Sequence[Request], instances: Sequence[Instance], at: int) -> int:
+    def refused(
+        self, requests: Sequence[Request], instances: Sequence[Instance], at: int
+    ) -> int | None:
         """How many of the requests, from the first on, are known to have room on none of the
-        instances, which could hold them."""
+        instances, which could hold them; None: it looks at one at a time."""
 
     def headroom(self, instances: Sequence[Instance], at: int) -> float:
         """No request fits of which more tokens would have to be held at once than this."""
@@ -63,8 +65,8 @@ class _Now:
         requests: Sequence[Request],  # noqa: ARG002
         instances: Sequence[Instance],  # noqa: ARG002
         at: int,  # noqa: ARG002
-    ) -> int:
-        return 0
+    ) -> int | None:
+        return None
 
     def headroom(self, instances: Sequence[Instance], at: int) -> float:
         return max(self._free_tokens(instance, at) for instance in instances)

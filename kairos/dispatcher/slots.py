@@ -57,8 +57,8 @@ class SlotPlacement:
         requests: Sequence[Request],  # noqa: ARG002
         instances: Sequence[Instance],  # noqa: ARG002
         at: int,  # noqa: ARG002
-    ) -> int:
-        return 0
+    ) -> int | None:
+        return None
 
     def headroom(self, instances: Sequence[Instance], at: int) -> float:
         open_to = self._not_suspended(instances, at)

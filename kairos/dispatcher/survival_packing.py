@@ -90,9 +90,11 @@ class SurvivalPacking(SlotPlacement):
                     return Choice(warm=each)
         return Choice(best.instance)
 
-    def refused(self, requests: Sequence[Request], instances: Sequence[Instance], at: int) -> int:
+    def refused(
+        self, requests: Sequence[Request], instances: Sequence[Instance], at: int
+    ) -> int | None:
         if self._compiled is None:
-            return 0
+            return None
         self._warm = None
         return self._compiled.refused(requests, instances, at)
 

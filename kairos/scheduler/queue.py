@@ -17,15 +17,15 @@ backfilling: Lifka, 1995, where it has one at once).
 """
 
 from collections import OrderedDict
-from collections.abc import Hashable, Iterator
-
-import msgspec
+from collections.abc import Iterator
+from itertools import islice
 
 from kairos.model import SECOND, Request
 from kairos.scheduler.front import Front
 from kairos.scheduler.heap import LazyHeap
 from kairos.scheduler.policies import Key, Policy
 from kairos.scheduler.turn import InstanceRoom, Turn
+from kairos.scheduler.waiting import KeyEntry, NumberEntry, Waiting
 from kairos.scheduler.work_estimates import WorkEstimates
 
 OVERTAKEN = 9
@@ -35,20 +35,6 @@ MAX_WAIT_US = 600 * SECOND
 _RETURNED = 1 << 62  # µs; taken off an arrival it comes before the number of any
 _LOOKED_AT = 64  # entries, to tell how many go before a request
 _RENEWED_AT_ONCE = 256  # keys, per fact, after new ranks: under 2 ms (`make bench`)
-
-KeyEntry = tuple[Key, int, str]  # key, number of arrival, request id
-NumberEntry = tuple[float, int, str]
-
-
-class _Waiting(msgspec.Struct):
-    request: Request
-    seq: int
-    key: Key
-    epoch: int  # of the knowledge that the key comes from
-    state: Hashable  # the policy's
-    work_us: int  # predicted, of the call alone, when it arrived
-    overdue: bool = False
-    passed_over_at: int | None = None  # when it was the first, and did not fit, for the first time
 
 
 class WaitQueue:
@@ -78,7 +64,7 @@ class WaitQueue:
         self._overtaken = overtaken
         self._backfill = backfill
         self._passed_over = passed_over
-        self._waiting: OrderedDict[str, _Waiting] = OrderedDict()  # in order of arrival
+        self._waiting: OrderedDict[str, Waiting] = OrderedDict()  # in order of arrival
         self._waiting_us = 0  # predicted work of all that wait
         self._dispatched_us = 0  # predicted work of all that ever left for an instance
         self._by_key: LazyHeap[KeyEntry] = LazyHeap(self._renew_key)
@@ -86,7 +72,7 @@ class WaitQueue:
         self._by_due_work: LazyHeap[NumberEntry] = LazyHeap(self._if_not_overdue)
         self._by_due_at: LazyHeap[NumberEntry] = LazyHeap(self._if_not_overdue)
         self._overdue: LazyHeap[NumberEntry] = LazyHeap(self._if_here)  # by number of arrival
-        self._returned: dict[str, _Waiting] = {}  # those that wait once more
+        self._returned: dict[str, Waiting] = {}  # those that wait once more
 
     def __len__(self) -> int:
         return len(self._waiting)
@@ -121,7 +107,7 @@ class WaitQueue:
         seq = next(self._arrivals)
         work_us = self._estimates.call_us(request)
         key, state = self._policy.key(request), self._policy.state(request)
-        waiting = _Waiting(request, seq, key, self._estimates.epoch, state, work_us)
+        waiting = Waiting(request, seq, key, self._estimates.epoch, state, work_us)
         self._waiting[request.id] = waiting
         self._waiting_us += work_us
         n = len(self._waiting)
@@ -139,7 +125,7 @@ class WaitQueue:
         seq = request.arrived_at - _RETURNED
         key, state = self._policy.key(request), self._policy.state(request)
         work_us, n = self._estimates.call_us(request), len(self._waiting) + 1
-        waiting = _Waiting(request, seq, key, self._estimates.epoch, state, work_us, overdue=True)
+        waiting = Waiting(request, seq, key, self._estimates.epoch, state, work_us, overdue=True)
         self._waiting[request.id] = self._returned[request.id] = waiting
         self._waiting_us += work_us
         self._by_key.push((key, seq, request.id), n)
@@ -234,16 +220,10 @@ class WaitQueue:
         return (turn, passed_over) if turn is not None else self._by_policy(room, passed_over, at)
 
     def _expected_back(self, room: InstanceRoom) -> Turn | None:
-        more = self._backfill
-        for request_id in room.expected_back():
-            waiting = self._waiting.get(request_id)
-            if waiting is None:
-                continue
+        here = (self._waiting[each] for each in room.expected_back() if each in self._waiting)
+        for waiting in islice(here, self._backfill + 1):
             if room.fits(waiting.request):
                 return Turn(waiting.request, "kept")
-            if more == 0:
-                break
-            more -= 1
         return None
 
     def _by_policy(self, room: InstanceRoom, passed_over: int, at: int) -> tuple[Turn | None, int]:
@@ -267,7 +247,7 @@ class WaitQueue:
                 passed_over += 1
         return None, passed_over
 
-    def _has_been_passed_over(self, waiting: _Waiting, at: int) -> bool:
+    def _has_been_passed_over(self, waiting: Waiting, at: int) -> bool:
         """As long as is allowed. It is the first, and does not fit."""
         if waiting.passed_over_at is None:
             waiting.passed_over_at = at

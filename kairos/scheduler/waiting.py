@@ -1,0 +1,22 @@
+"""A request that waits, and how it stands in the heaps of its queue."""
+
+from collections.abc import Hashable
+
+import msgspec
+
+from kairos.model import Request
+from kairos.scheduler.policies import Key
+
+KeyEntry = tuple[Key, int, str]  # key, number of arrival, request id
+NumberEntry = tuple[float, int, str]
+
+
+class Waiting(msgspec.Struct):
+    request: Request
+    seq: int
+    key: Key
+    epoch: int  # of the knowledge that the key comes from
+    state: Hashable  # the policy's
+    work_us: int  # predicted, of the call alone, when it arrived
+    overdue: bool = False
+    passed_over_at: int | None = None  # when it was the first, and did not fit, for the first time
