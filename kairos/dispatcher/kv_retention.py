@@ -16,9 +16,10 @@ left there first is what its engine drops first. Ours.
 """
 
 import math
+from bisect import bisect_left
 from collections import OrderedDict, deque
 from collections.abc import Iterator, Sequence
-from itertools import accumulate
+from itertools import accumulate, count
 
 import msgspec
 
@@ -91,10 +92,12 @@ class KvRetention:
     def arrived(self, request: Request, at: int) -> None:
         """The first that goes on from a context comes back for it."""
         self._give_up(at)
-        name = next((each for each in reversed(request.prefix) if each in self._left), None)
-        if name is None or self._left[name].request_id is not None:
+        if self._left.keys().isdisjoint(request.prefix):
             return
+        name = next(each for each in reversed(request.prefix) if each in self._left)
         left = self._left[name]
+        if left.request_id is not None:
+            return
         self._see(left.agent, at - left.at)
         left.request_id = request.id
         self._returned[request.id] = name
@@ -137,10 +140,12 @@ class KvRetention:
     def _give_up(self, at: int) -> None:
         """Calls that did not come back while that would have saved more than the wait has cost; and
         those that did, and for which no memory is kept any more."""
-        for request_id in [each for each, left in self._in_time.items() if left.until <= at]:
-            del self._in_time[request_id]
+        if self._in_time:
+            for request_id in [each for each, left in self._in_time.items() if left.until <= at]:
+                del self._in_time[request_id]
         while self._left:
-            name, left = next(iter(self._left.items()))
+            name = next(iter(self._left))
+            left = self._left[name]
             if left.by > at:
                 return
             if left.request_id is None:
@@ -171,10 +176,11 @@ def time_to_live(gaps_us: Sequence[float], worth_us: float) -> float:
     n = len(gaps_us)
     if n < _FEWEST:
         return 0.0
-    ascending = sorted(gap for gap in gaps_us if gap < math.inf)
-    best_us, most = 0.0, 0.0
-    for k, (gap, total) in enumerate(zip(ascending, accumulate(ascending), strict=True), start=1):
-        gain = k * worth_us - total - (n - k) * gap
-        if gain > most:
-            best_us, most = gap, gain
-    return best_us
+    ascending = sorted(gaps_us)
+    del ascending[bisect_left(ascending, math.inf) :]
+    gains = [
+        k * worth_us - total - (n - k) * gap
+        for k, gap, total in zip(count(1), ascending, accumulate(ascending), strict=False)
+    ]
+    most = max(gains, default=0.0)
+    return ascending[gains.index(most)] if most > 0 else 0.0

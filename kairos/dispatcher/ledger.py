@@ -276,14 +276,15 @@ class Ledger:
         self._versions.pop(instance_id, None)
         self._versions[instance_id] = self.changes
         instance = self.instances.get(instance_id)
-        if instance is None:
-            self._full.discard(instance_id)
-            self._strained.discard(instance_id)
+        if instance is not None and self.running(instance_id) >= instance.max_num_seqs:
+            self._full.add(instance_id)
+            self._strained.add(instance_id)
             return
-        is_full = self.running(instance_id) >= instance.max_num_seqs
-        is_strained = is_full or self._is_strained(instance)
-        (self._full.add if is_full else self._full.discard)(instance_id)
-        (self._strained.add if is_strained else self._strained.discard)(instance_id)
+        self._full.discard(instance_id)
+        if instance is not None and self._is_strained(instance):
+            self._strained.add(instance_id)
+        else:
+            self._strained.discard(instance_id)
 
     def _is_strained(self, instance: Instance) -> bool:
         """Prompts under way take the budget of a step."""
