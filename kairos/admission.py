@@ -119,9 +119,9 @@ class Admission:
 
     def given_up(self, event: Event, at: int) -> list[Refuse]:
         """Those that are here and are to be refused now that this was taken in."""
+        if type(event) is Arrived:
+            return self._displaced(event.request, at)
         match event:
-            case Arrived(request=request):
-                return self._displaced(request, at)
             case InstanceJoined() | InstanceLeft():
                 return [
                     self._nowhere(request)

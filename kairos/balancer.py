@@ -152,7 +152,7 @@ class Balancer:
         assert at >= self.at, f"{at} is before {self.at}"
         kind = type(event)
         is_known = False
-        if isinstance(event, Arrived):
+        if type(event) is Arrived:
             is_known = event.request.id in self._workflow_of
             if not is_known:  # before anything changes: one that is refused leaves no trace
                 self._admission.check(event.request, at)
@@ -174,7 +174,7 @@ class Balancer:
         """
         event, at = record.event, max(record.at, self.at)
         self._begin(at)
-        if isinstance(event, Arrived) and event.request.id in self._workflow_of:
+        if type(event) is Arrived and event.request.id in self._workflow_of:
             return
         self._taken[type(event)](event, at)
         here = [each for each in record.commands if each.request_id in self._workflow_of]
@@ -194,7 +194,7 @@ class Balancer:
     def _end(self, event: Finished | Failed | Cancelled, at: int) -> None:
         if event.request_id in self._workflow_of:
             self._judge(event, at)
-            finished = event if isinstance(event, Finished) else None
+            finished = event if type(event) is Finished else None
             self._rekey(self._forget(event.request_id, at, finished))
 
     def _bounce(self, event: Bounced, at: int) -> None:
@@ -238,7 +238,7 @@ class Balancer:
         instance_id = self.ledger.instance_of(event.request_id)
         if instance_id is None or instance_id not in self.ledger.instances:
             return
-        if isinstance(event, Finished):
+        if type(event) is Finished:
             if self.circuits:
                 most = self.ledger.instances[instance_id].max_num_seqs
                 self.circuits.answered(instance_id, at, most)

@@ -57,7 +57,7 @@ class InFlightTable:
     def _find_columns(self) -> None:
         stride = self._stride = self._values.shape[1]
         # The same numbers, field after field, for one at a time: numpy takes ten times as long.
-        self._cells = memoryview(self._values.ravel())
+        self._cells = self._values.ravel().data.cast("B").cast("d")
         # For the kernel: where the fields are, how far apart, and the curves.
         self.columns = address(self._values), stride, address(self._curves)
 
