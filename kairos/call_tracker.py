@@ -28,7 +28,7 @@ _OUTCOMES: dict[type, Outcome] = {
 OF_CALLS: frozenset[type] = frozenset({Arrived, FirstToken, Finished, Failed, Cancelled, Bounced})
 
 
-class CallRow(msgspec.Struct):
+class CallRow(msgspec.Struct, gc=False):
     """One call, followed to its end. Instants in µs; None: did not happen, or was not told."""
 
     request: Request

@@ -66,7 +66,7 @@ def features(position: Position) -> tuple[float, ...]:
     )
 
 
-class Used(msgspec.Struct):
+class Used(msgspec.Struct, gc=False):
     """What a workflow has used since it is known."""
 
     began_at: int  # when its first call arrived
@@ -105,7 +105,7 @@ class _Workflow:
         self.seen_at = 0
 
 
-class _Call(msgspec.Struct):
+class _Call(msgspec.Struct, gc=False):
     workflow: WorkflowKey
     arrived_at: int
     prompt_tokens: int

@@ -35,7 +35,7 @@ _MAX_LEFT = 20_000  # contexts that may come back
 _NOTHING = KeptContexts()
 
 
-class _Left(msgspec.Struct):
+class _Left(msgspec.Struct, gc=False):
     """What a call left behind."""
 
     agent: AgentKey

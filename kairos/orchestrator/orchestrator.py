@@ -14,9 +14,9 @@ from itertools import islice
 from kairos.call_tracker import OF_CALLS, CallRow, CallTracker
 from kairos.events import Arrived, Bounced, Dispatch, Record, WorkflowEnded
 from kairos.learnt import AgentKey
-from kairos.orchestrator.open_workflows import OPEN_CALLS, OpenWorkflow
+from kairos.orchestrator.open_workflows import OPEN_CALLS, OpenWorkflow, WorkflowCall
 from kairos.orchestrator.profiles import CallSample, Profiles
-from kairos.orchestrator.workflow import MAX_CALLS, OpenedWorkflow, WorkflowCall
+from kairos.orchestrator.workflow import MAX_CALLS, OpenedWorkflow
 from kairos.workflow_tracker import (
     IDLE_US,
     MAX_WORKFLOWS,

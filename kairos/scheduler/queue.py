@@ -40,7 +40,7 @@ KeyEntry = tuple[Key, int, str]  # key, number of arrival, request id
 NumberEntry = tuple[float, int, str]
 
 
-class _Waiting(msgspec.Struct):
+class _Waiting(msgspec.Struct, gc=False):
     request: Request
     seq: int
     key: Key
