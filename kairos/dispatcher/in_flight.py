@@ -108,6 +108,11 @@ class InFlightTable:
     def limits(self) -> Floats:
         return self._values[5, : len(self._ids)]
 
+    @property
+    def longest_prompt(self) -> float:
+        """In tokens; at least one call is in flight."""
+        return float(np.maximum.reduce(self.prompts))
+
     def delays_us(self, at: int) -> Floats:
         """How long it is likely to be until each answer grows."""
         delays: Floats = np.maximum(0.0, self._values[6, : len(self._ids)] - at)
@@ -118,7 +123,15 @@ class InFlightTable:
 
     def generated(self, at: int, token_us: float) -> Floats:
         """Tokens of each answer by now: those told, and what has been added at that speed since."""
-        _, _, _, told, since, limit, _ = self._values[:, : len(self._ids)]
-        grown = np.minimum(told + np.maximum(0.0, at - since) / token_us, limit)
-        at_least: Floats = np.maximum(grown, told)  # what was told counts, whatever the limit
-        return at_least
+        values, n = self._values, len(self._ids)
+        told, since, limit = values[3, :n], values[4, :n], values[5, :n]
+        grown: Floats = at - since
+        np.maximum(0.0, grown, out=grown)
+        grown /= token_us
+        grown += told
+        np.minimum(grown, limit, out=grown)
+        return np.maximum(grown, told, out=grown)  # what was told counts, whatever the limit
+
+    def generated_tokens(self, at: int, token_us: float) -> float:
+        """Of all answers."""
+        return float(np.add.reduce(self.generated(at, token_us)))

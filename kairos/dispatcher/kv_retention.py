@@ -19,6 +19,7 @@ import math
 from bisect import bisect_left
 from collections import OrderedDict, deque
 from collections.abc import Iterator, Sequence
+from heapq import heappop, heappush
 from itertools import accumulate, count
 
 import msgspec
@@ -32,6 +33,7 @@ _WINDOW = 64  # gaps of an agent
 _FEWEST = 8  # of which something is said
 _MAX_AGENTS = 5_000
 _MAX_LEFT = 20_000  # contexts that may come back
+_FEW = 64  # entries of a heap that may be dead beside as many as are not
 _NOTHING = KeptContexts()
 
 
@@ -57,6 +59,8 @@ class KvRetention:
         self._returned: dict[str, int] = {}  # by request id
         # Of these, in order of arrival, those for which memory was kept as they arrived.
         self._in_time: OrderedDict[str, _Left] = OrderedDict()
+        # Until when, the next first; those that are not in time any more are in it, too.
+        self._in_time_until: list[tuple[int, str]] = []
         self._gaps: OrderedDict[AgentKey, deque[float]] = OrderedDict()  # longest unseen first
 
     def ended(
@@ -87,7 +91,10 @@ class KvRetention:
         while kept.tokens > most:
             first = kept.first()
             kept.remove(first)
-            self._left[first].until = at
+            left = self._left[first]
+            left.until = at
+            if left.request_id is not None and left.request_id in self._in_time:
+                heappush(self._in_time_until, (at, left.request_id))
 
     def arrived(self, request: Request, at: int) -> None:
         """The first that goes on from a context comes back for it."""
@@ -103,6 +110,7 @@ class KvRetention:
         self._returned[request.id] = name
         if left.until > at:
             self._in_time[request.id] = left
+            heappush(self._in_time_until, (left.until, request.id))
 
     def gone(self, request_id: str) -> str | None:
         """It does not wait any more: dispatched, or cancelled. Returns the instance where memory
@@ -140,9 +148,13 @@ class KvRetention:
     def _give_up(self, at: int) -> None:
         """Calls that did not come back while that would have saved more than the wait has cost; and
         those that did, and for which no memory is kept any more."""
-        if self._in_time:
-            for request_id in [each for each, left in self._in_time.items() if left.until <= at]:
+        ends = self._in_time_until
+        while ends and ends[0][0] <= at:
+            request_id = heappop(ends)[1]
+            if request_id in self._in_time and self._in_time[request_id].until <= at:
                 del self._in_time[request_id]
+        if len(ends) > 2 * len(self._in_time) + _FEW:
+            ends[:] = sorted((left.until, name) for name, left in self._in_time.items())
         while self._left:
             name = next(iter(self._left))
             left = self._left[name]
