@@ -1,6 +1,11 @@
 """What prompts begin with, as a tree of runs of marks, and what instances hold of these."""
 
+from collections.abc import Iterator, Mapping
+from itertools import count
+
 import msgspec
+
+from kairos.model import PREFIX_MARKS, Request
 
 
 class Use:
@@ -73,7 +78,58 @@ class Run:
         return upper
 
 
-def same_names(names: tuple[int, ...], prefix: tuple[int, ...], at: int) -> int:
+class Runs:
+    """The tree of those that instances hold. Who holds one says so in it, and removes it from here
+    when nobody does any more."""
+
+    def __init__(self) -> None:
+        self.first: dict[int, Run] = {}  # by their first mark, those that prompts begin with
+        self.next_version = count(1).__next__
+
+    def last(self, prefix: tuple[int, ...]) -> Run | None:
+        """The run that the prompt ends with, made as far as it is not there; None: no marks."""
+        before: Run | None = None
+        at = 0
+        while at < len(prefix):
+            behind = self._behind(before)
+            run = behind.get(prefix[at])
+            if run is None:
+                run = behind[prefix[at]] = Run(prefix[at:], at, before, self.next_version())
+                return run
+            same = _same_names(run.names, prefix, at)
+            before = run if same == len(run.names) else self._split(run, same)
+            at += same
+        return before
+
+    def down(self, prefix: tuple[int, ...]) -> list[tuple[Run, int]]:
+        """The runs that the prompt begins with, and how many marks it has of each."""
+        found: list[tuple[Run, int]] = []
+        behind, at = self.first, 0
+        while at < len(prefix) and (run := behind.get(prefix[at])) is not None:
+            same = _same_names(run.names, prefix, at)
+            found.append((run, same))
+            if same < len(run.names):
+                break
+            behind, at = run.behind, at + same
+        return found
+
+    def remove(self, run: Run) -> None:
+        del self._behind(run.before)[run.names[0]]
+
+    def _split(self, run: Run, marks: int) -> Run:
+        """Prompts differ behind so many of its marks. Returns the part before these."""
+        behind = self._behind(run.before)
+        upper = run.split(marks, self.next_version())
+        behind[upper.names[0]] = upper
+        if not run.held:
+            self.remove(run)
+        return upper
+
+    def _behind(self, run: Run | None) -> dict[int, Run]:
+        return self.first if run is None else run.behind
+
+
+def _same_names(names: tuple[int, ...], prefix: tuple[int, ...], at: int) -> int:
     """How many of the run's marks the prompt has there, the first being one of them."""
     here = prefix[at : at + len(names)]
     if here == names:
@@ -82,3 +138,30 @@ def same_names(names: tuple[int, ...], prefix: tuple[int, ...], at: int) -> int:
         if name != names[number]:
             return number
     return len(here)
+
+
+def up_from(last: Run | None) -> Iterator[Run]:
+    """The runs of a prompt, the last first."""
+    while last is not None:
+        yield last
+        last = last.before
+
+
+def ends_of(request: Request, run: Run, held: Held) -> list[int]:
+    """Where, by what is said of this request, the stretches of the run end that are not held."""
+    scale = request.prompt_tokens / max(1, request.prefix_units)
+    first = run.first + len(held.ends)
+    marks = PREFIX_MARKS[first : run.first + len(run.names)]
+    if scale == 1.0 and marks[0] >= held.end:
+        return [*marks]
+    least = held.end
+    return [max(least, int(mark * scale)) for mark in marks]
+
+
+def add_ends(found: dict[str, int], there: Mapping[str, Held], marks: int) -> None:
+    """Of a run of which a prompt has so many marks: where what each instance holds of these ends,
+    if nothing behind it is known to be there."""
+    for instance_id, held in there.items():
+        if instance_id not in found:
+            ends = held.ends
+            found[instance_id] = ends[-1] if len(ends) <= marks else ends[marks - 1]

@@ -15,13 +15,12 @@ of each, that counts which was not used again. Ours.
 """
 
 from collections import OrderedDict
-from collections.abc import Iterator, Mapping
-from itertools import count
+from collections.abc import Mapping
 
 import msgspec
 
-from kairos.dispatcher.prefix_runs import Held, Run, Use, same_names
-from kairos.model import PREFIX_MARKS, Instance, Request
+from kairos.dispatcher.prefix_runs import Held, Run, Runs, Use, add_ends, ends_of, up_from
+from kairos.model import Instance, Request
 
 _UNKNOWN_KV_TOKENS = 100_000  # of an instance that does not tell how much it holds
 _MISSED = 0.5  # of what was expected: fewer tokens than that were found, so the rest was evicted
@@ -54,8 +53,7 @@ class PrefixIndex:
 
     def __init__(self) -> None:
         self._caches: dict[str, _Cache] = {}
-        self._first: dict[int, Run] = {}  # by their first mark, those that prompts begin with
-        self._versions = count(1)
+        self._runs = Runs()
 
     def join(self, instance: Instance) -> None:
         """Said again, its limits are replaced. Without a prefix cache it holds nothing."""
@@ -71,25 +69,33 @@ class PrefixIndex:
     def leave(self, instance_id: str) -> None:
         cache = self._caches.pop(instance_id, None)
         for use in cache.uses if cache is not None else ():
-            for run in _up(use.last):
+            for run in up_from(use.last):
                 if instance_id in run.held:
                     self._drop(run, instance_id)
 
     def match(self, request: Request) -> Mapping[str, int]:
         """How many tokens of the prompt each instance has that has any, by id."""
         found: dict[str, int] = {}
-        for run, marks in reversed(self._down(request.prefix)):
-            _add_ends(found, run.held, marks)
+        for run, marks in reversed(self._runs.down(request.prefix)):
+            add_ends(found, run.held, marks)
             if len(found) == len(self._caches):
                 break
         # Something of a prompt is always computed, if only its last token.
         return _at_most(request.prompt_tokens - 1, found)
 
+    def cached_tokens(self, request: Request, instance_id: str) -> int:
+        """What `match` says of one instance."""
+        for run, marks in reversed(self._runs.down(request.prefix)):
+            held = run.held.get(instance_id)
+            if held is not None:
+                return min(held.ends[min(marks, len(held.ends)) - 1], request.prompt_tokens - 1)
+        return 0
+
     def in_use(self, request: Request) -> Mapping[str, int]:
         """How many tokens of the prompt calls in flight hold already, by id of the instance."""
         found: dict[str, int] = {}
-        for run, marks in reversed(self._down(request.prefix)):
-            _add_ends(found, run.in_use, marks)
+        for run, marks in reversed(self._runs.down(request.prefix)):
+            add_ends(found, run.in_use, marks)
             if len(found) == len(self._caches):
                 break
         # A stretch is as long as the first prompt with it said.
@@ -97,7 +103,7 @@ class PrefixIndex:
 
     def versions(self, request: Request) -> list[int]:
         """While these stay the same, so does what `match` and `in_use` say of the request."""
-        return [run.version for run, _ in self._down(request.prefix)]
+        return [run.version for run, _ in self._runs.down(request.prefix)]
 
     def shared_tokens(self, instance_id: str) -> int:
         """Of the prompts of calls in flight there: what several have in common, all but once."""
@@ -106,7 +112,7 @@ class PrefixIndex:
 
     def is_in_use(self, request: Request) -> bool:
         """Whether any call in flight has a prompt that begins alike."""
-        first = self._first.get(request.prefix[0]) if request.prefix else None
+        first = self._runs.first.get(request.prefix[0]) if request.prefix else None
         return first is not None and bool(first.in_use)
 
     def begin(self, request: Request, instance_id: str, at: int) -> int:
@@ -114,9 +120,9 @@ class PrefixIndex:
         cache = self._caches.get(instance_id)
         if cache is None:
             return 0
-        last = self._last(request.prefix)
+        last = self._runs.last(request.prefix)
         cached, in_use, used_at = 0, 0, at
-        way = [*_up(last)]
+        way = [*up_from(last)]
         for run in reversed(way):
             held = run.held.get(instance_id)
             if held is None:
@@ -143,8 +149,8 @@ class PrefixIndex:
             return
         # None: it began before the instance joined, and is no user of what is known since.
         begun = cache.begun.pop(request.id, None)
-        last = self._last(request.prefix) if begun is None else begun.last
-        way = [*_up(last)]
+        last = self._runs.last(request.prefix) if begun is None else begun.last
+        way = [*up_from(last)]
         use = self._hold(request, way, cache, at)
         if begun is not None:
             for run in way:
@@ -157,42 +163,6 @@ class PrefixIndex:
         if cached is not None and begun is not None and _was_evicted(begun, cached):
             self._evict_unused_since(cache, begun.used_at)
         self._make_room(cache)
-
-    def _last(self, prefix: tuple[int, ...]) -> Run | None:
-        """The run that the prompt ends with, made as far as it is not there; None: no marks."""
-        before: Run | None = None
-        at = 0
-        while at < len(prefix):
-            behind = self._first if before is None else before.behind
-            run = behind.get(prefix[at])
-            if run is None:
-                run = behind[prefix[at]] = Run(prefix[at:], at, before, next(self._versions))
-                return run
-            same = same_names(run.names, prefix, at)
-            before = run if same == len(run.names) else self._split(run, same)
-            at += same
-        return before
-
-    def _split(self, run: Run, marks: int) -> Run:
-        """Prompts differ behind so many of its marks. Returns the part before these."""
-        behind = self._first if run.before is None else run.before.behind
-        upper = run.split(marks, next(self._versions))
-        behind[upper.names[0]] = upper
-        if not run.held:
-            del upper.behind[run.names[0]]
-        return upper
-
-    def _down(self, prefix: tuple[int, ...]) -> list[tuple[Run, int]]:
-        """The runs that the prompt begins with, and how many marks it has of each."""
-        found: list[tuple[Run, int]] = []
-        behind, at = self._first, 0
-        while at < len(prefix) and (run := behind.get(prefix[at])) is not None:
-            same = same_names(run.names, prefix, at)
-            found.append((run, same))
-            if same < len(run.names):
-                break
-            behind, at = run.behind, at + same
-        return found
 
     def _hold(self, request: Request, way: list[Run], cache: _Cache, at: int) -> Use:
         """All of the runs are there, and used. `way`: those of the prompt, the last first."""
@@ -212,9 +182,9 @@ class PrefixIndex:
             use.runs += 1
             if len(held.ends) < len(run.names):
                 had = held.tokens
-                held.ends += _ends(request, run, held)
+                held.ends += ends_of(request, run, held)
                 cache.tokens += held.tokens - had
-                run.version = next(self._versions)
+                run.version = self._runs.next_version()
             end = held.ends[-1]
         return use
 
@@ -224,7 +194,7 @@ class PrefixIndex:
         held.users += 1
         if held.users == 1:
             run.in_use[cache.id] = held
-            run.version = next(self._versions)
+            run.version = self._runs.next_version()
         else:
             cache.shared_tokens += held.tokens
 
@@ -235,7 +205,7 @@ class PrefixIndex:
             cache.shared_tokens -= held.tokens
         else:
             del run.in_use[cache.id]
-            run.version = next(self._versions)
+            run.version = self._runs.next_version()
 
     def _make_room(self, cache: _Cache) -> None:
         """What calls in flight use stays, whatever its age."""
@@ -251,7 +221,7 @@ class PrefixIndex:
     def _evict(self, use: Use, cache: _Cache) -> None:
         """What was used last then, as far as room is needed; what is in use goes to the end."""
         again = Use(use.last, use.at)
-        for run in _up(use.last):
+        for run in up_from(use.last):
             if cache.tokens <= cache.size:
                 break
             held = run.held.get(cache.id)
@@ -275,14 +245,14 @@ class PrefixIndex:
             end = held.ends.pop()
             cache.tokens -= end - held.end
         if held.ends:
-            run.version = next(self._versions)
+            run.version = self._runs.next_version()
         else:
             held.use.runs -= 1
             self._drop(run, cache.id)
 
     def _evict_unused_since(self, cache: _Cache, at: int) -> None:
         for use in [each for each in cache.uses if each.at <= at]:
-            for run in _up(use.last):
+            for run in up_from(use.last):
                 held = run.held.get(cache.id)
                 if held is not None and held.use is use and not held.users:
                     cache.tokens -= held.tokens
@@ -296,37 +266,9 @@ class PrefixIndex:
         """It is not there any more."""
         del run.held[instance_id]
         run.in_use.pop(instance_id, None)
-        run.version = next(self._versions)
+        run.version = self._runs.next_version()
         if not run.held:
-            behind = self._first if run.before is None else run.before.behind
-            del behind[run.names[0]]
-
-
-def _up(last: Run | None) -> Iterator[Run]:
-    """The runs of a prompt, the last first."""
-    while last is not None:
-        yield last
-        last = last.before
-
-
-def _ends(request: Request, run: Run, held: Held) -> list[int]:
-    """Where, by what is said of this request, the stretches of the run end that are not held."""
-    scale = request.prompt_tokens / max(1, request.prefix_units)
-    first = run.first + len(held.ends)
-    marks = PREFIX_MARKS[first : run.first + len(run.names)]
-    if scale == 1.0 and marks[0] >= held.end:
-        return [*marks]
-    least = held.end
-    return [max(least, int(mark * scale)) for mark in marks]
-
-
-def _add_ends(found: dict[str, int], there: Mapping[str, Held], marks: int) -> None:
-    """Of a run of which a prompt has so many marks: where what each instance holds of these ends,
-    if nothing behind it is known to be there."""
-    for instance_id, held in there.items():
-        if instance_id not in found:
-            ends = held.ends
-            found[instance_id] = ends[-1] if len(ends) <= marks else ends[marks - 1]
+            self._runs.remove(run)
 
 
 def _at_most(most: int, ends: Mapping[str, int]) -> Mapping[str, int]:

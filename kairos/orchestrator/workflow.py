@@ -20,6 +20,18 @@ MAX_CALLS = 10_000  # of one workflow
 class OpenedWorkflow:
     """One user task, as far as it was seen."""
 
+    __slots__ = (
+        "calls",
+        "cancelled",
+        "ended_at",
+        "idle",
+        "in_flight",
+        "is_whole",
+        "key",
+        "left_out",
+        "seen_at",
+    )
+
     def __init__(self, key: WorkflowKey, at: int) -> None:
         self.key = key
         self.calls: list[WorkflowCall] = []  # in order of arrival

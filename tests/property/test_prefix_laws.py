@@ -43,7 +43,7 @@ def stretches(cache):
 
 def runs(index):
     """All of the tree."""
-    found = [*index._first.values()]
+    found = [*index._runs.first.values()]
     for run in found:
         found += run.behind.values()
     return found

@@ -188,7 +188,7 @@ def test_an_instance_that_left_has_nothing_and_comes_back_with_nothing():
     assert found.match(prompt(("x", 256))) == {}
     found.leave("a")
     found.leave("nobody")
-    assert found._first == {}
+    assert found._runs.first == {}
     found.join(build.instance("a", kv=10_000))
     assert found.match(prompt(("x", 256))) == {}
 
@@ -222,7 +222,7 @@ def test_an_instance_without_a_prefix_cache_holds_nothing():
     assert found.match(prompt(("x", 256))) == {"a": 255}
     found.join(off)
     assert found.match(prompt(("x", 256))) == {}
-    assert found._first == {}
+    assert found._runs.first == {}
 
 
 def test_an_instance_that_is_said_to_be_smaller_holds_less():
@@ -244,7 +244,7 @@ def test_of_an_instance_that_does_not_tell_its_size_something_is_assumed():
 def test_a_call_on_an_instance_that_is_not_here_changes_nothing():
     found = index(a=1000)
     ran(found, prompt(("x", 256)), "elsewhere", answer=9, cached=0)
-    assert found._first == {}
+    assert found._runs.first == {}
     assert found.match(prompt(("x", 256))) == {}
 
 
