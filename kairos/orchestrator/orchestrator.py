@@ -14,6 +14,7 @@ from itertools import islice
 from kairos.call_tracker import OF_CALLS, CallRow, CallTracker
 from kairos.events import Arrived, Bounced, Dispatch, Record, WorkflowEnded
 from kairos.learnt import AgentKey
+from kairos.model import Request
 from kairos.orchestrator.open_workflows import OPEN_CALLS, OpenWorkflow, WorkflowCall
 from kairos.orchestrator.profiles import CallSample, Profiles
 from kairos.orchestrator.workflow import MAX_CALLS, OpenedWorkflow
@@ -81,9 +82,7 @@ class Orchestrator:
         ended = self._tracker.observe(record)
         if type(event) is Arrived:
             if begins:
-                request_id = event.request.id
-                refused = (each for each in ended if each.request.id == request_id)  # at once
-                self._arrived(event, at, self._tracker.row(request_id) or next(refused))
+                self._arrived(event.request, at, ended)
         elif type(event) is Bounced:
             self._positions.bounced(event.request_id)
         for command in record.commands:
@@ -145,8 +144,11 @@ class Orchestrator:
         key = tenant, workflow_id
         return self._open.get(key) or self._ended.get(key)
 
-    def _arrived(self, event: Arrived, at: int, row: CallRow) -> None:
-        request = event.request
+    def _arrived(self, request: Request, at: int, ended: list[CallRow]) -> None:
+        """`ended`: by the same record."""
+        row = self._tracker.row(request.id)
+        if row is None:  # refused at once
+            row = next(each for each in ended if each.request.id == request.id)
         key = workflow_key(request)
         workflow = self._open.get(key)
         if workflow is None and self._is_of_ended(key, request.id):
