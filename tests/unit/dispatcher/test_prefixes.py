@@ -270,3 +270,27 @@ def test_a_prompt_beyond_the_last_mark_has_all_of_them(tokens):
         (PromptPiece("a", 10), PromptPiece("b", tokens - 20), PromptPiece("c", 10))
     )
     assert len(found) == sum(mark <= tokens for mark in PREFIX_MARKS)
+
+
+def test_of_one_instance_the_same_is_said_as_of_all():
+    found = index(a=10_000, b=10_000)
+    ran(found, prompt(("system", 200), ("first", 300)))
+    for asked in (
+        prompt(("system", 200), ("second", 300)),
+        prompt(("system", 200), ("first", 300), ("next", 900)),
+        prompt(("system", 128)),
+        prompt(("other", 200)),
+    ):
+        said = found.match(asked)
+        assert [found.cached_tokens(asked, each) for each in "ab"] == [said.get("a", 0), 0]
+
+
+def test_another_version_says_that_calls_have_it_or_have_it_no_more():
+    found = index(a=10_000)
+    one = prompt(("system", 256), name="one")
+    ran(found, one)
+    before = found.versions(one)
+    found.begin(one, "a", 1)
+    during = found.versions(one)
+    found.end(one, "a", 0, None, 2)
+    assert len({(*before,), (*during,), (*found.versions(one),)}) == 3

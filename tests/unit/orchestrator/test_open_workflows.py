@@ -219,3 +219,14 @@ def test_of_some_apps_the_rows_are_those_that_there_are_of_them_among_all():
         expected = [row for row in everything if row[0][:2] in apps]
         assert rows_of(workflows, {APP: model}, apps) == expected
     assert len(everything) == 8
+
+
+@pytest.mark.parametrize("ends", [(True, True), (False, True), (True, False), (False, False)])
+def test_what_has_ended_is_told_from_what_runs_whatever_came_first(ends):
+    app = App()
+    for each in ends:
+        app.call("w", ends=each)
+    (found,) = app.learner.orchestrator.still_open()
+    assert (len(found.ended), len(found.in_flight)) == (sum(ends), 2 - sum(ends))
+    assert all(call.row.ended_at is not None for call in found.ended)
+    assert all(call.row.ended_at is None for call in found.in_flight)
