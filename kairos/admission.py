@@ -33,8 +33,8 @@ from kairos.scheduler.work_estimates import WorkEstimates
 from kairos.workflow_tracker import WorkflowKey, workflow_key
 
 RETRIES = 2  # of a call, on instances that have not had it
-# Facts after which some may be.
-_GIVES_UP = frozenset({Arrived, InstanceJoined, InstanceLeft, Bounced, WorkflowEnded, Tick})
+# Facts after which some that are here may be given up.
+GIVES_UP = frozenset({Arrived, InstanceJoined, InstanceLeft, Bounced, WorkflowEnded, Tick})
 _MAX_CANCELLED = 10_000  # workflows of which further calls are refused
 
 
@@ -119,16 +119,9 @@ class Admission:
 
     def given_up(self, event: Event, at: int) -> list[Refuse]:
         """Those that are here and are to be refused now that this was taken in."""
-        if type(event) not in _GIVES_UP:
-            return []
+        if type(event) is Arrived:
+            return self._displaced(event.request, at)
         match event:
-            case Arrived(request=request) if needs_us := self._needs_too_long(request, at):
-                return [Refuse(request.id, request.model, "too_late", needs_us=needs_us)]
-            case Arrived() if len(self._queues) > self._max_waiting:
-                newest = self._newcomers.newest()
-                assert newest is not None, "or it would not have been let in"
-                retry_after_s = self._queues.retry_after_s(at)
-                return [Refuse(newest.id, newest.model, "queue_full", retry_after_s)]
             case InstanceJoined() | InstanceLeft():
                 return [
                     self._nowhere(request)
@@ -145,6 +138,17 @@ class Admission:
             case Tick():
                 return self._due(at)
         return []
+
+    def _displaced(self, request: Request, at: int) -> list[Refuse]:
+        """By one that has arrived: itself, where it would be too late, or whose place it took."""
+        if needs_us := self._needs_too_long(request, at):
+            return [Refuse(request.id, request.model, "too_late", needs_us=needs_us)]
+        if len(self._queues) <= self._max_waiting:
+            return []
+        newest = self._newcomers.newest()
+        assert newest is not None, "or it would not have been let in"
+        retry_after_s = self._queues.retry_after_s(at)
+        return [Refuse(newest.id, newest.model, "queue_full", retry_after_s)]
 
     def _needs_too_long(self, request: Request, at: int) -> int | None:
         """A request that waits and has a deadline: in what time it would be done at the earliest,

@@ -10,7 +10,7 @@ from functools import partial
 from itertools import count
 from typing import Any
 
-from kairos.admission import Admission
+from kairos.admission import GIVES_UP, Admission
 from kairos.dispatcher.circuits import Circuits
 from kairos.dispatcher.ledger import Ledger
 from kairos.dispatcher.placements import Placement
@@ -106,7 +106,7 @@ class Balancer:
     def _by_event(self) -> dict[type, Callable[[Any, int], None]]:
         """What takes in each kind of fact."""
         return {
-            Arrived: lambda event, at: self._queue(event.request, at),
+            Arrived: self._queue,
             FirstToken: lambda event, at: self.ledger.first_token(event.request_id, at),
             Finished: self._end,
             Failed: self._end,
@@ -150,19 +150,19 @@ class Balancer:
                 request that arrived is refused; the state is as before.
         """
         assert at >= self.at, f"{at} is before {self.at}"
+        kind = type(event)
         is_known = False
-        if isinstance(event, Arrived):
+        if type(event) is Arrived:
             is_known = event.request.id in self._workflow_of
             if not is_known:  # before anything changes: one that is refused leaves no trace
                 self._admission.check(event.request, at)
         self._begin(at)
         if is_known:
             return []
-        self._taken[type(event)](event, at)
-        given_up = self._admission.given_up(event, at)
-        if given_up:
+        self._taken[kind](event, at)
+        if kind in GIVES_UP and (given_up := self._admission.given_up(event, at)):
             return self._refuse(given_up, at) + self._dispatching.drain(at)
-        return [] if type(event) in _FREES_NO_ROOM else self._dispatching.drain(at)
+        return [] if kind in _FREES_NO_ROOM else self._dispatching.drain(at)
 
     def replay(self, record: Record) -> None:
         """Apply one fact with what another balancer decided on it, and decide nothing.
@@ -174,7 +174,7 @@ class Balancer:
         """
         event, at = record.event, max(record.at, self.at)
         self._begin(at)
-        if isinstance(event, Arrived) and event.request.id in self._workflow_of:
+        if type(event) is Arrived and event.request.id in self._workflow_of:
             return
         self._taken[type(event)](event, at)
         here = [each for each in record.commands if each.request_id in self._workflow_of]
@@ -194,7 +194,7 @@ class Balancer:
     def _end(self, event: Finished | Failed | Cancelled, at: int) -> None:
         if event.request_id in self._workflow_of:
             self._judge(event, at)
-            finished = event if isinstance(event, Finished) else None
+            finished = event if type(event) is Finished else None
             self._rekey(self._forget(event.request_id, at, finished))
 
     def _bounce(self, event: Bounced, at: int) -> None:
@@ -223,7 +223,8 @@ class Balancer:
         self.ledger.leave(event.instance_id)
         self.circuits.forget(event.instance_id)
 
-    def _queue(self, request: Request, at: int) -> None:
+    def _queue(self, event: Arrived, at: int) -> None:
+        request = event.request
         workflow = self._workflow_of[request.id] = workflow_key(request)
         self.estimates.arrived(request, at)
         self.ledger.retention.arrived(request, at)
@@ -237,7 +238,7 @@ class Balancer:
         instance_id = self.ledger.instance_of(event.request_id)
         if instance_id is None or instance_id not in self.ledger.instances:
             return
-        if isinstance(event, Finished):
+        if type(event) is Finished:
             if self.circuits:
                 most = self.ledger.instances[instance_id].max_num_seqs
                 self.circuits.answered(instance_id, at, most)

@@ -1,4 +1,8 @@
-"""Facts -> calls: what became of every call."""
+"""Facts -> calls: what became of every call.
+
+Kinds of facts are told apart by `type`, here and wherever each fact passes: an `isinstance` that
+says no takes 0.3 µs of a Struct, whose class has a metaclass.
+"""
 
 import msgspec
 
@@ -7,7 +11,6 @@ from kairos.events import (
     Bounced,
     Cancelled,
     Dispatch,
-    Event,
     Failed,
     Finished,
     FirstToken,
@@ -25,7 +28,7 @@ _OUTCOMES: dict[type, Outcome] = {
 OF_CALLS: frozenset[type] = frozenset({Arrived, FirstToken, Finished, Failed, Cancelled, Bounced})
 
 
-class CallRow(msgspec.Struct):
+class CallRow(msgspec.Struct, gc=False):
     """One call, followed to its end. Instants in µs; None: did not happen, or was not told."""
 
     request: Request
@@ -67,30 +70,27 @@ class CallTracker:
     def observe(self, record: Record) -> list[CallRow]:
         """Take the next record; return the calls that it ended."""
         ended: list[CallRow] = []
-        if type(record.event) in OF_CALLS:
-            self._hear(record.event, record.at, ended)
+        event, at = record.event, record.at
+        if type(event) is Arrived:
+            request = event.request
+            if request.id not in self._open:
+                self._open[request.id] = CallRow(request)
+        elif type(event) is FirstToken:
+            row = self._open.get(event.request_id)
+            if row is not None and row.first_token_at is None:
+                row.first_token_at = at
+        elif type(event) is Finished or type(event) is Failed or type(event) is Cancelled:
+            self._told_end(event, at, ended)
+        elif type(event) is Bounced:
+            self._told_return(event.request_id)
         for command in record.commands:
             if isinstance(command, Dispatch):
                 row = self._open.get(command.request_id)
                 if row is not None:
-                    row.dispatch, row.dispatched_at = command, record.at
+                    row.dispatch, row.dispatched_at = command, at
             else:
-                self._told_refusal(command, record.at, ended)
+                self._told_refusal(command, at, ended)
         return ended
-
-    def _hear(self, event: Event, at: int, ended: list[CallRow]) -> None:
-        if isinstance(event, Arrived):
-            request = event.request
-            if request.id not in self._open:
-                self._open[request.id] = CallRow(request)
-        elif isinstance(event, FirstToken):
-            row = self._open.get(event.request_id)
-            if row is not None and row.first_token_at is None:
-                row.first_token_at = at
-        elif isinstance(event, Finished | Failed | Cancelled):
-            self._told_end(event, at, ended)
-        elif isinstance(event, Bounced):
-            self._told_return(event.request_id)
 
     def _told_refusal(self, refusal: Refuse, at: int, ended: list[CallRow]) -> None:
         outcome = REFUSALS[refusal.reason].outcome
@@ -106,16 +106,16 @@ class CallTracker:
 
     def _told_end(self, fact: Finished | Failed | Cancelled, at: int, ended: list[CallRow]) -> None:
         row = self._end(fact.request_id, _OUTCOMES[type(fact)], at, ended)
-        if row is None or isinstance(fact, Cancelled):
+        if row is None:
             return
-        if isinstance(fact, Failed):
+        if type(fact) is Finished:
+            row.prompt_tokens = fact.prompt_tokens
+            row.completion_tokens = fact.completion_tokens
+            row.cached_tokens = fact.cached_tokens
+            row.preemptions = fact.preemptions
+            row.recomputed_tokens = fact.recomputed_tokens
+        elif type(fact) is Failed:
             row.why, row.wasted_tokens = fact.reason, fact.wasted_tokens
-            return
-        row.prompt_tokens = fact.prompt_tokens
-        row.completion_tokens = fact.completion_tokens
-        row.cached_tokens = fact.cached_tokens
-        row.preemptions = fact.preemptions
-        row.recomputed_tokens = fact.recomputed_tokens
 
     def _end(
         self, request_id: str, outcome: Outcome, at: int, ended: list[CallRow]

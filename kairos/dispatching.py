@@ -119,6 +119,6 @@ class Dispatching:
             len(queue) - 1,
             remaining_us,
             self._estimates.rank(request),
-            self._ledger.prefixes.match(request).get(instance.id, 0),
+            self._ledger.prefixes.cached_tokens(request, instance.id),
             priority_of(remaining_us, turn.reason) if instance.priority else None,
         )

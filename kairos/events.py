@@ -1,6 +1,7 @@
 """Facts, which tell the balancer what happened, and commands, with which it answers.
 
 All are tagged values: a log line says `"type": "Arrived"` and decodes to exactly what was logged.
+Those of calls are none of the garbage collector's business: a value holds no cycle.
 """
 
 from typing import Literal
@@ -11,19 +12,19 @@ from kairos.learnt import AgentKey, AgentProfile, AgentRank, RemainingModel
 from kairos.model import Instance, Request
 
 
-class Arrived(msgspec.Struct, frozen=True, tag=True):
+class Arrived(msgspec.Struct, frozen=True, tag=True, gc=False):
     """A client asked for an LLM call."""
 
     request: Request
 
 
-class FirstToken(msgspec.Struct, frozen=True, tag=True):
+class FirstToken(msgspec.Struct, frozen=True, tag=True, gc=False):
     """The engine's first bytes of an answer arrived."""
 
     request_id: str
 
 
-class Finished(msgspec.Struct, frozen=True, tag=True):
+class Finished(msgspec.Struct, frozen=True, tag=True, gc=False):
     """The engine ended an answer in good order. Token counts are the engine's, where it told."""
 
     request_id: str
@@ -34,7 +35,7 @@ class Finished(msgspec.Struct, frozen=True, tag=True):
     recomputed_tokens: int | None = None  # computed again because of that
 
 
-class Failed(msgspec.Struct, frozen=True, tag=True):
+class Failed(msgspec.Struct, frozen=True, tag=True, gc=False):
     """The call ended without a whole answer."""
 
     request_id: str
@@ -43,7 +44,7 @@ class Failed(msgspec.Struct, frozen=True, tag=True):
     by_instance: bool = False  # it is the instance's fault
 
 
-class Bounced(msgspec.Struct, frozen=True, tag="Returned"):
+class Bounced(msgspec.Struct, frozen=True, tag="Returned", gc=False):
     """The instance gave no answer to the call, of which the client has nothing yet: it waits for
     another one, where it was in the queue."""
 
@@ -52,7 +53,7 @@ class Bounced(msgspec.Struct, frozen=True, tag="Returned"):
     answered: bool = False  # that it cannot; else nothing came
 
 
-class Cancelled(msgspec.Struct, frozen=True, tag=True):
+class Cancelled(msgspec.Struct, frozen=True, tag=True, gc=False):
     """The client left, or no longer wants the answer."""
 
     request_id: str
@@ -139,7 +140,7 @@ Event = (
 Reason = Literal["first", "backfill", "overdue", "kept"]
 
 
-class Dispatch(msgspec.Struct, frozen=True, tag=True):
+class Dispatch(msgspec.Struct, frozen=True, tag=True, gc=False):
     """Send the request to the instance. The rest says why it is this one's turn."""
 
     request_id: str
@@ -163,7 +164,7 @@ Refusal = Literal[
 ]
 
 
-class Refuse(msgspec.Struct, frozen=True, tag=True):
+class Refuse(msgspec.Struct, frozen=True, tag=True, gc=False):
     """A waiting request is given up: nothing that serves its model is left, or nothing that it was
     not returned from (`no_other`), or it has waited as long as a request may, or its place in the
     queue was another's (`queue_full`), or it could not be done by its deadline (`too_late`), said
@@ -180,7 +181,7 @@ class Refuse(msgspec.Struct, frozen=True, tag=True):
 Command = Dispatch | Refuse
 
 
-class Record(msgspec.Struct, frozen=True):
+class Record(msgspec.Struct, frozen=True, gc=False):
     """One line of the log: a fact, when it was told, and what was decided on it."""
 
     at: int

@@ -31,7 +31,7 @@ class RunMetrics:
 
     def __call__(self, record: Record) -> None:
         self.rows += self._tracker.observe(record)
-        if isinstance(record.event, WorkflowEnded):
+        if type(record.event) is WorkflowEnded:
             self.ended.setdefault((record.event.tenant, record.event.workflow_id), record.at)
 
     def drop_open(self) -> None:

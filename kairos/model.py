@@ -42,7 +42,7 @@ USER = "user"  # upstream of a workflow's first agent, and receiver of its resul
 Source = Literal["declared", "alias", "route", "trace", "inferred", "none"]
 
 
-class Sources(msgspec.Struct, frozen=True, omit_defaults=True):
+class Sources(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     """Which source each field of a request is from."""
 
     workflow_id: Source = "none"  # none: it began one
@@ -74,7 +74,7 @@ def _smaller(one: int | None, other: int | None) -> int | None:
     return min((each for each in (one, other) if each is not None), default=None)
 
 
-class Request(msgspec.Struct, frozen=True, kw_only=True):
+class Request(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """One LLM call, made by one agent inside one workflow."""
 
     id: str

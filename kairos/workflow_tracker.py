@@ -5,7 +5,7 @@ its call exactly as the call was described when it had to be placed in the queue
 """
 
 import math
-from collections import Counter, OrderedDict
+from collections import OrderedDict
 
 import msgspec
 
@@ -23,7 +23,7 @@ def workflow_key(request: Request) -> WorkflowKey:
     return request.tenant, request.workflow_id
 
 
-class Position(msgspec.Struct, frozen=True, kw_only=True):
+class Position(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """A call's place, as it stood when the call arrived."""
 
     stage: int = 0  # calls of the workflow that arrived before it
@@ -66,7 +66,7 @@ def features(position: Position) -> tuple[float, ...]:
     )
 
 
-class Used(msgspec.Struct):
+class Used(msgspec.Struct, gc=False):
     """What a workflow has used since it is known."""
 
     began_at: int  # when its first call arrived
@@ -96,7 +96,7 @@ class _Workflow:
         self.begun = False
         self.calls = 0
         self.in_flight = 0
-        self.visits: Counter[str | None] = Counter()
+        self.visits: dict[str | None, int] = {}  # by agent
         self.first_prompt = request.prompt_tokens
         self.last_prompt = request.prompt_tokens
         self.last_completion = 0
@@ -105,7 +105,7 @@ class _Workflow:
         self.seen_at = 0
 
 
-class _Call(msgspec.Struct):
+class _Call(msgspec.Struct, gc=False):
     workflow: WorkflowKey
     arrived_at: int
     prompt_tokens: int
@@ -135,29 +135,29 @@ class WorkflowTracker:
             if len(self._workflows) > self._max_workflows:
                 self._workflows.popitem(last=False)
         self._touch(key, workflow, at)
-        agent = request.agent
-        if agent not in workflow.visits and len(workflow.visits) >= MAX_NAMES:
+        agent, visits, prompt_tokens = request.agent, workflow.visits, request.prompt_tokens
+        if agent not in visits and len(visits) >= MAX_NAMES:
             agent = POOLED
-        workflow.visits[agent] += 1
+        visit = visits[agent] = visits.get(agent, 0) + 1
         position = Position(
             stage=workflow.calls,
-            visit=workflow.visits[agent],
-            prompt_tokens=request.prompt_tokens,
-            grown_tokens=request.prompt_tokens - workflow.first_prompt,
-            added_tokens=request.prompt_tokens - workflow.last_prompt,
-            agents=len(workflow.visits),
+            visit=visit,
+            prompt_tokens=prompt_tokens,
+            grown_tokens=prompt_tokens - workflow.first_prompt,
+            added_tokens=prompt_tokens - workflow.last_prompt,
+            agents=len(visits),
             served_us=workflow.served_us,
             last_completion_tokens=workflow.last_completion,
         )
         workflow.calls += 1
         workflow.in_flight += 1
-        workflow.last_prompt = request.prompt_tokens
+        workflow.last_prompt = prompt_tokens
         used = workflow.used
         used.calls += 1
-        used.tokens += request.prompt_tokens
+        used.tokens += prompt_tokens
         if request.budget is not None:
             used.budget = least(request.budget, used.budget)
-        self._calls[request.id] = _Call(key, at, request.prompt_tokens, used)
+        self._calls[request.id] = _Call(key, at, prompt_tokens, used)
         return position
 
     def dispatched(self, request_id: str, at: int) -> None:
@@ -229,9 +229,11 @@ class WorkflowTracker:
 
     def forget_idle(self, at: int) -> None:
         """Those of which nothing was heard for too long."""
+        since = at - self._idle_us
         while self._workflows:
-            key, workflow = next(iter(self._workflows.items()))
-            if workflow.seen_at > at - self._idle_us:
+            key = next(iter(self._workflows))
+            workflow = self._workflows[key]
+            if workflow.seen_at > since:
                 return
             if workflow.in_flight:
                 self._touch(key, workflow, at)  # a call that takes long is no silence

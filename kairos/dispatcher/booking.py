@@ -7,7 +7,7 @@ from kairos.events import Finished
 from kairos.model import Request
 
 
-class Booking(msgspec.Struct):
+class Booking(msgspec.Struct, gc=False):
     """A request in flight on an instance, and what is known of how far it is."""
 
     request: Request

@@ -187,7 +187,8 @@ class Curves:
         width = (last + 4 * excess) / (_GRID - 1)  # tokens between two points
         points = width * np.arange(_GRID)
         shares = 1 - (np.arange(n) + 0.5) / n
-        known = np.interp(points, np.r_[0.0, quantiles], np.r_[1.0, shares])
+        at, share = np.concatenate(((0.0,), quantiles)), np.concatenate(((1.0,), shares))
+        known = np.interp(points, at, share)
         beyond = shares[-1] * np.exp(-(points - last) / excess)
         self._shares[row.number] = np.where(points > last, beyond, known)
         self._widths[row.number] = width

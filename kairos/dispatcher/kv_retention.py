@@ -16,9 +16,11 @@ left there first is what its engine drops first. Ours.
 """
 
 import math
+from bisect import bisect_left
 from collections import OrderedDict, deque
 from collections.abc import Iterator, Sequence
-from itertools import accumulate
+from heapq import heappop, heappush
+from itertools import accumulate, count
 
 import msgspec
 
@@ -31,10 +33,11 @@ _WINDOW = 64  # gaps of an agent
 _FEWEST = 8  # of which something is said
 _MAX_AGENTS = 5_000
 _MAX_LEFT = 20_000  # contexts that may come back
+_FEW = 64  # entries of a heap that may be dead beside as many as are not
 _NOTHING = KeptContexts()
 
 
-class _Left(msgspec.Struct):
+class _Left(msgspec.Struct, gc=False):
     """What a call left behind."""
 
     agent: AgentKey
@@ -56,6 +59,8 @@ class KvRetention:
         self._returned: dict[str, int] = {}  # by request id
         # Of these, in order of arrival, those for which memory was kept as they arrived.
         self._in_time: OrderedDict[str, _Left] = OrderedDict()
+        # Until when, the next first; those that are not in time any more are in it, too.
+        self._in_time_until: list[tuple[int, str]] = []
         self._gaps: OrderedDict[AgentKey, deque[float]] = OrderedDict()  # longest unseen first
 
     def ended(
@@ -86,20 +91,26 @@ class KvRetention:
         while kept.tokens > most:
             first = kept.first()
             kept.remove(first)
-            self._left[first].until = at
+            left = self._left[first]
+            left.until = at
+            if left.request_id is not None and left.request_id in self._in_time:
+                heappush(self._in_time_until, (at, left.request_id))
 
     def arrived(self, request: Request, at: int) -> None:
         """The first that goes on from a context comes back for it."""
         self._give_up(at)
-        name = next((each for each in reversed(request.prefix) if each in self._left), None)
-        if name is None or self._left[name].request_id is not None:
+        if self._left.keys().isdisjoint(request.prefix):
             return
+        name = next(each for each in reversed(request.prefix) if each in self._left)
         left = self._left[name]
+        if left.request_id is not None:
+            return
         self._see(left.agent, at - left.at)
         left.request_id = request.id
         self._returned[request.id] = name
         if left.until > at:
             self._in_time[request.id] = left
+            heappush(self._in_time_until, (left.until, request.id))
 
     def gone(self, request_id: str) -> str | None:
         """It does not wait any more: dispatched, or cancelled. Returns the instance where memory
@@ -137,10 +148,16 @@ class KvRetention:
     def _give_up(self, at: int) -> None:
         """Calls that did not come back while that would have saved more than the wait has cost; and
         those that did, and for which no memory is kept any more."""
-        for request_id in [each for each, left in self._in_time.items() if left.until <= at]:
-            del self._in_time[request_id]
+        ends = self._in_time_until
+        while ends and ends[0][0] <= at:
+            request_id = heappop(ends)[1]
+            if request_id in self._in_time and self._in_time[request_id].until <= at:
+                del self._in_time[request_id]
+        if len(ends) > 2 * len(self._in_time) + _FEW:
+            ends[:] = sorted((left.until, name) for name, left in self._in_time.items())
         while self._left:
-            name, left = next(iter(self._left.items()))
+            name = next(iter(self._left))
+            left = self._left[name]
             if left.by > at:
                 return
             if left.request_id is None:
@@ -171,10 +188,11 @@ def time_to_live(gaps_us: Sequence[float], worth_us: float) -> float:
     n = len(gaps_us)
     if n < _FEWEST:
         return 0.0
-    ascending = sorted(gap for gap in gaps_us if gap < math.inf)
-    best_us, most = 0.0, 0.0
-    for k, (gap, total) in enumerate(zip(ascending, accumulate(ascending), strict=True), start=1):
-        gain = k * worth_us - total - (n - k) * gap
-        if gain > most:
-            best_us, most = gap, gain
-    return best_us
+    ascending = sorted(gaps_us)
+    del ascending[bisect_left(ascending, math.inf) :]
+    gains = [
+        k * worth_us - total - (n - k) * gap
+        for k, gap, total in zip(count(1), ascending, accumulate(ascending), strict=False)
+    ]
+    most = max(gains, default=0.0)
+    return ascending[gains.index(most)] if most > 0 else 0.0

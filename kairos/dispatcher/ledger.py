@@ -76,7 +76,7 @@ class Ledger:
     def instance_of(self, request_id: str) -> str | None:
         """Where the request is in flight."""
         booking = self._booking_of.get(request_id)
-        return booking.instance_id if booking is not None else None
+        return None if booking is None else booking.instance_id
 
     def booking(self, request_id: str) -> Booking | None:
         return self._booking_of.get(request_id)
@@ -136,11 +136,11 @@ class Ledger:
         """KV tokens that calls hold there now, as far as it is known: prompts, each stretch that
         several share counted once, answers so far, and half a block that each does not fill."""
         known = self._held.get(instance_id)
-        if known is not None and known[:2] == (self.changes, at):
+        if known is not None and known[0] == self.changes and known[1] == at:
             return known[2]
         flight = self._flights[instance_id]
-        generated = flight.generated(at, self.token_us(instance_id))
-        tokens = flight.prompt_tokens + float(generated.sum()) - self.shared_tokens(instance_id)
+        tokens = flight.prompt_tokens + flight.generated_tokens(at, self.token_us(instance_id))
+        tokens -= self.shared_tokens(instance_id)
         tokens += len(flight) * self.unfilled_tokens(instance_id)
         self._held[instance_id] = self.changes, at, tokens
         return tokens
@@ -157,7 +157,7 @@ class Ledger:
         flight = self._flights[instance_id]
         if not shared or len(flight) < 2:
             return 0.0
-        most = flight.prompt_tokens - float(flight.prompts.max())
+        most = flight.prompt_tokens - flight.longest_prompt
         return min(most, shared)
 
     def token_us(self, instance_id: str) -> float:
@@ -275,15 +275,14 @@ class Ledger:
         self.changes += 1
         self._versions.pop(instance_id, None)
         self._versions[instance_id] = self.changes
+        self._full.discard(instance_id)
+        self._strained.discard(instance_id)
         instance = self.instances.get(instance_id)
-        if instance is None:
-            self._full.discard(instance_id)
-            self._strained.discard(instance_id)
-            return
-        is_full = self.running(instance_id) >= instance.max_num_seqs
-        is_strained = is_full or self._is_strained(instance)
-        (self._full.add if is_full else self._full.discard)(instance_id)
-        (self._strained.add if is_strained else self._strained.discard)(instance_id)
+        if instance is not None and self.running(instance_id) >= instance.max_num_seqs:
+            self._full.add(instance_id)
+            self._strained.add(instance_id)
+        elif instance is not None and self._is_strained(instance):
+            self._strained.add(instance_id)
 
     def _is_strained(self, instance: Instance) -> bool:
         """Prompts under way take the budget of a step."""

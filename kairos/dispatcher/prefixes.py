@@ -1,37 +1,35 @@
 """Which beginnings of prompts each instance still has in its prefix cache: an approximate index.
 
 Nobody tells what an engine caches, but what was sent there is known, and vLLM evicts what was used
-longest ago. So the index of an instance is an LRU list of stretches of prompts, and of answers,
-which nobody finds but which take room; together they are as large as the instance's KV memory. A
-reply that tells fewer cached tokens than expected corrects it: what was not used since those were
-is gone, too. Exact events of the engines' caches could take its place behind the same methods.
-Ours.
+longest ago. So the index of an instance is an LRU list of stretches of prompts, each from one mark
+to the next, and of answers, which nobody finds but which take room; together they are as large as
+the instance's KV memory. A reply that tells fewer cached tokens than expected corrects it: what was
+not used since those were is gone, too. Exact events of the engines' caches could take its place
+behind the same methods.
+
+A prompt has dozens of marks, and most calls use them all alike, so none is looked at by itself.
+Marks between which no prompt was ever told from another are a run; runs are a tree, which a
+prompt goes down by a few comparisons. What an instance holds of a run is its beginning, for a use
+takes all that lies before, too, and what lies behind is evicted first. The LRU list is one of uses:
+of each, that counts which was not used again. Ours.
 """
 
 from collections import OrderedDict
 from collections.abc import Mapping
-from itertools import count
 
 import msgspec
 
-from kairos.model import PREFIX_MARKS, Instance, Request
+from kairos.dispatcher.prefix_runs import Held, Run, Runs, Use, add_ends, ends_of, up_from
+from kairos.model import Instance, Request
 
 _UNKNOWN_KV_TOKENS = 100_000  # of an instance that does not tell how much it holds
 _MISSED = 0.5  # of what was expected: fewer tokens than that were found, so the rest was evicted
 
 
-class _Stretch(msgspec.Struct):
-    """From one mark of a prompt to the next."""
-
-    tokens: int
-    end: int  # tokens from the prompt's beginning
-    used_at: int
-    users: int = 0  # calls in flight whose prompts have it
-
-
-class _Begun(msgspec.Struct, frozen=True):
+class _Begun(msgspec.Struct, frozen=True, gc=False):
     """What was expected of a call when it went to its instance."""
 
+    last: Run | None  # of its prompt; None: that has no mark
     cached: int  # tokens of its prompt
     in_use: int  # of these, by calls in flight, which may not have computed them yet
     used_at: int  # when the stretch of these that was longest unused had been used
@@ -41,75 +39,76 @@ class _Cache:
     """What one instance is taken to hold."""
 
     def __init__(self, instance: Instance) -> None:
+        self.id = instance.id
         self.size = instance.kv_tokens or _UNKNOWN_KV_TOKENS
-        self.stretches: OrderedDict[int, _Stretch] = OrderedDict()  # longest unused first
+        self.uses: OrderedDict[Use, None] = OrderedDict()  # longest ago first
         self.tokens = 0
         self.shared_tokens = 0  # that calls in flight have in common, all but once
         self.begun: dict[str, _Begun] = {}  # calls in flight, by id
 
 
-class _Where(msgspec.Struct):
-    """Where a stretch is, by id of the instance: where it ends there."""
-
-    version: int  # another one after each change
-    held: dict[str, int] = msgspec.field(default_factory=dict)
-    in_use: dict[str, int] = msgspec.field(default_factory=dict)  # of these, by calls in flight
-
-
 class PrefixIndex:
-    """By instance. Each method takes O(marks of the prompt), amortised."""
+    """By instance. Each method takes O(runs of the prompt), amortised, and a comparison of marks
+    is the C library's."""
 
     def __init__(self) -> None:
         self._caches: dict[str, _Cache] = {}
-        self._where: dict[int, _Where] = {}  # by hash; of all stretches that an instance holds
-        self._versions = count(1)
-        self.changes = 0  # the latest of these
-        self._answers = count(-1, -1)  # names of stretches that no prompt has
+        self._runs = Runs()
 
     def join(self, instance: Instance) -> None:
         """Said again, its limits are replaced. Without a prefix cache it holds nothing."""
         if not instance.prefix_caching:
             self.leave(instance.id)
         elif instance.id in self._caches:
-            self._caches[instance.id].size = instance.kv_tokens or _UNKNOWN_KV_TOKENS
-            self._make_room(instance.id)
+            cache = self._caches[instance.id]
+            cache.size = instance.kv_tokens or _UNKNOWN_KV_TOKENS
+            self._make_room(cache)
         else:
             self._caches[instance.id] = _Cache(instance)
 
     def leave(self, instance_id: str) -> None:
         cache = self._caches.pop(instance_id, None)
-        for name in cache.stretches if cache is not None else ():
-            self._drop(name, instance_id)
+        for use in cache.uses if cache is not None else ():
+            for run in up_from(use.last):
+                if instance_id in run.held:
+                    self._drop(run, instance_id)
 
     def match(self, request: Request) -> Mapping[str, int]:
         """How many tokens of the prompt each instance has that has any, by id."""
+        found: dict[str, int] = {}
+        for run, marks in reversed(self._runs.down(request.prefix)):
+            add_ends(found, run.held, marks)
+            if len(found) == len(self._caches):
+                break
         # Something of a prompt is always computed, if only its last token.
-        held = [where.held for where in self._last_first(request)]
-        return _at_most(request.prompt_tokens - 1, self._longest(held))
+        return _at_most(request.prompt_tokens - 1, found)
+
+    def cached_tokens(self, request: Request, instance_id: str) -> int:
+        """What `match` says of one instance."""
+        for run, marks in reversed(self._runs.down(request.prefix)):
+            held = run.held.get(instance_id)
+            if held is not None:
+                return min(held.ends[min(marks, len(held.ends)) - 1], request.prompt_tokens - 1)
+        return 0
 
     def in_use(self, request: Request) -> Mapping[str, int]:
         """How many tokens of the prompt calls in flight hold already, by id of the instance."""
+        found: dict[str, int] = {}
+        for run, marks in reversed(self._runs.down(request.prefix)):
+            add_ends(found, run.in_use, marks)
+            if len(found) == len(self._caches):
+                break
         # A stretch is as long as the first prompt with it said.
-        in_use = [where.in_use for where in self._last_first(request)]
-        return _at_most(request.prompt_tokens, self._longest(in_use))
+        return _at_most(request.prompt_tokens, found)
 
     def versions(self, request: Request) -> list[int]:
         """While these stay the same, so does what `match` and `in_use` say of the request."""
-        return [where.version for where in self._last_first(request)]
+        return [run.version for run, _ in self._runs.down(request.prefix)]
 
-    def _last_first(self, request: Request) -> list[_Where]:
-        """Where the stretches of the prompt are that are anywhere."""
-        of = self._where
-        return [of[name] for name in reversed(request.prefix) if name in of]
-
-    def _longest(self, ends: list[dict[str, int]]) -> Mapping[str, int]:
-        """By instance, the end of the last stretch there."""
-        found: dict[str, int] = {}
-        for here in ends:
-            found = here | found if found else here
-            if len(found) == len(self._caches):
-                break
-        return found
+    @property
+    def changes(self) -> int:
+        """While this stays the same, so do the versions of all requests."""
+        return self._runs.changes
 
     def shared_tokens(self, instance_id: str) -> int:
         """Of the prompts of calls in flight there: what several have in common, all but once."""
@@ -118,7 +117,7 @@ class PrefixIndex:
 
     def is_in_use(self, request: Request) -> bool:
         """Whether any call in flight has a prompt that begins alike."""
-        first = self._where.get(request.prefix[0]) if request.prefix else None
+        first = self._runs.first.get(request.prefix[0]) if request.prefix else None
         return first is not None and bool(first.in_use)
 
     def begin(self, request: Request, instance_id: str, at: int) -> int:
@@ -126,16 +125,23 @@ class PrefixIndex:
         cache = self._caches.get(instance_id)
         if cache is None:
             return 0
-        cached, used_at = 0, at
-        for name in request.prefix:
-            stretch = cache.stretches.get(name)
-            if stretch is None:
+        last = self._runs.last(request.prefix)
+        cached, in_use, used_at = 0, 0, at
+        way = [*up_from(last)]
+        for run in reversed(way):
+            held = run.held.get(instance_id)
+            if held is None:
                 break
-            cached, used_at = stretch.end, min(used_at, stretch.used_at)
+            cached, used_at = held.ends[-1], min(used_at, held.use.at)
+            if held.users:
+                in_use = cached
         cached = min(cached, request.prompt_tokens - 1)
-        cache.begun[request.id] = _Begun(cached, _in_use(cache, request), used_at)
-        self._use(request, instance_id, cache, at, users=1)
-        self._make_room(instance_id)
+        cache.begun[request.id] = _Begun(last, cached, in_use, used_at)
+        if last is not None:
+            self._hold(request, way, cache, at)
+            for run in way:
+                self._use(run, cache)
+            self._make_room(cache)
         return cached
 
     def end(
@@ -148,79 +154,126 @@ class PrefixIndex:
             return
         # None: it began before the instance joined, and is no user of what is known since.
         begun = cache.begun.pop(request.id, None)
-        self._use(request, instance_id, cache, at, users=0 if begun is None else -1)
-        last = cache.stretches[request.prefix[-1]].end if request.prefix else 0
-        rest = max(0, request.prompt_tokens - last) + answer
-        if rest:
-            cache.stretches[next(self._answers)] = _Stretch(rest, 0, at)
-            cache.tokens += rest
+        last = self._runs.last(request.prefix) if begun is None else begun.last
+        way = [*up_from(last)]
+        use = self._hold(request, way, cache, at)
+        if begun is not None:
+            for run in way:
+                self._use_no_more(run, cache)
+        computed = last.held[instance_id].ends[-1] if last is not None else 0
+        use.answer = max(0, request.prompt_tokens - computed) + answer
+        cache.tokens += use.answer
+        if use.is_over:
+            del cache.uses[use]
         if cached is not None and begun is not None and _was_evicted(begun, cached):
-            self._evict_unused_since(instance_id, begun.used_at)
-        self._make_room(instance_id)
+            self._evict_unused_since(cache, begun.used_at)
+        self._make_room(cache)
 
-    def _use(
-        self, request: Request, instance_id: str, cache: _Cache, at: int, *, users: int
-    ) -> None:
-        """Its later stretches are evicted before the earlier ones."""
-        scale = request.prompt_tokens / max(1, request.prefix_units)
-        before = 0
-        for name, mark in zip(request.prefix, PREFIX_MARKS, strict=False):
-            stretch = cache.stretches.get(name)
-            if stretch is None:
-                end = max(before, int(mark * scale))
-                stretch = cache.stretches[name] = _Stretch(end - before, end, at)
-                cache.tokens += stretch.tokens
-                self._changed(name).held[instance_id] = end
-            stretch.used_at = at
-            once = max(1, stretch.users)
-            stretch.users += users
-            if stretch.users == users == 1:
-                self._changed(name).in_use[instance_id] = stretch.end
-            elif users and not stretch.users:
-                self._changed(name).in_use.pop(instance_id, None)
-            cache.shared_tokens += stretch.tokens * (max(1, stretch.users) - once)
-            before = stretch.end
-        for name in reversed(request.prefix):
-            cache.stretches.move_to_end(name)
-
-    def _make_room(self, instance_id: str) -> None:
-        """What calls in flight use stays, whatever its age."""
-        cache = self._caches[instance_id]
-        for _ in range(len(cache.stretches)):
-            if cache.tokens <= cache.size:
-                return
-            name, stretch = next(iter(cache.stretches.items()))
-            if stretch.users:
-                cache.stretches.move_to_end(name)
+    def _hold(self, request: Request, way: list[Run], cache: _Cache, at: int) -> Use:
+        """All of the runs are there, and used. `way`: those of the prompt, the last first."""
+        use = Use(way[0] if way else None, at)
+        cache.uses[use] = None
+        end, instance_id = 0, cache.id
+        for run in reversed(way):
+            held = run.held.get(instance_id)
+            if held is None:
+                held = run.held[instance_id] = Held(end, [], use)
             else:
-                self._evict(instance_id, name)
+                before = held.use
+                before.runs -= 1
+                if before.is_over:
+                    del cache.uses[before]
+                held.use = use
+            use.runs += 1
+            if len(held.ends) < len(run.names):
+                had = held.tokens
+                held.ends += ends_of(request, run, held)
+                cache.tokens += held.tokens - had
+                run.version = self._runs.next_version()
+            end = held.ends[-1]
+        return use
 
-    def _evict_unused_since(self, instance_id: str, at: int) -> None:
-        cache = self._caches[instance_id]
-        old = [n for n, each in cache.stretches.items() if each.used_at <= at and not each.users]
-        for name in old:
-            self._evict(instance_id, name)
+    def _use(self, run: Run, cache: _Cache) -> None:
+        """One more call in flight has it."""
+        held = run.held[cache.id]
+        held.users += 1
+        if held.users == 1:
+            run.in_use[cache.id] = held
+            run.version = self._runs.next_version()
+        else:
+            cache.shared_tokens += held.tokens
 
-    def _evict(self, instance_id: str, name: int) -> None:
-        cache = self._caches[instance_id]
-        cache.tokens -= cache.stretches.pop(name).tokens
-        self._drop(name, instance_id)
+    def _use_no_more(self, run: Run, cache: _Cache) -> None:
+        held = run.held[cache.id]
+        held.users -= 1
+        if held.users:
+            cache.shared_tokens -= held.tokens
+        else:
+            del run.in_use[cache.id]
+            run.version = self._runs.next_version()
 
-    def _changed(self, name: int) -> _Where:
-        where = self._where.get(name)
-        if where is None:
-            where = self._where[name] = _Where(0)
-        where.version = self.changes = next(self._versions)
-        return where
-
-    def _drop(self, name: int, instance_id: str) -> None:
-        if name not in self._where:  # of an answer
+    def _make_room(self, cache: _Cache) -> None:
+        """What calls in flight use stays, whatever its age."""
+        if cache.tokens <= cache.size or not cache.uses:
             return
-        where = self._changed(name)
-        where.held.pop(instance_id, None)
-        where.in_use.pop(instance_id, None)
-        if not where.held:
-            del self._where[name]
+        newest = next(reversed(cache.uses))
+        while cache.tokens > cache.size:
+            use = next(iter(cache.uses))
+            self._evict(use, cache)
+            if use is newest:
+                return
+
+    def _evict(self, use: Use, cache: _Cache) -> None:
+        """What was used last then, as far as room is needed; what is in use goes to the end."""
+        again = Use(use.last, use.at)
+        for run in up_from(use.last):
+            if cache.tokens <= cache.size:
+                break
+            held = run.held.get(cache.id)
+            if held is None or held.use is not use:
+                continue
+            if held.users:
+                held.use = again
+                again.runs, use.runs = again.runs + 1, use.runs - 1
+            else:
+                self._shorten(run, held, cache)
+        if cache.tokens > cache.size:
+            cache.tokens, use.answer = cache.tokens - use.answer, 0
+        if use.is_over:
+            del cache.uses[use]
+        if again.runs:
+            cache.uses[again] = None
+
+    def _shorten(self, run: Run, held: Held, cache: _Cache) -> None:
+        """Evict its end, as far as room is needed."""
+        while held.ends and cache.tokens > cache.size:
+            end = held.ends.pop()
+            cache.tokens -= end - held.end
+        if held.ends:
+            run.version = self._runs.next_version()
+        else:
+            held.use.runs -= 1
+            self._drop(run, cache.id)
+
+    def _evict_unused_since(self, cache: _Cache, at: int) -> None:
+        for use in [each for each in cache.uses if each.at <= at]:
+            for run in up_from(use.last):
+                held = run.held.get(cache.id)
+                if held is not None and held.use is use and not held.users:
+                    cache.tokens -= held.tokens
+                    use.runs -= 1
+                    self._drop(run, cache.id)
+            cache.tokens, use.answer = cache.tokens - use.answer, 0
+            if use.is_over:
+                del cache.uses[use]
+
+    def _drop(self, run: Run, instance_id: str) -> None:
+        """It is not there any more."""
+        del run.held[instance_id]
+        run.in_use.pop(instance_id, None)
+        run.version = self._runs.next_version()
+        if not run.held:
+            self._runs.remove(run)
 
 
 def _at_most(most: int, ends: Mapping[str, int]) -> Mapping[str, int]:
@@ -233,14 +286,3 @@ def _was_evicted(begun: _Begun, cached: int) -> bool:
     """Whether so few tokens of what was expected were found that the rest must be gone. Where even
     those of calls in flight were not, these had not been computed yet, and nothing follows."""
     return _MISSED * begun.in_use <= cached < _MISSED * begun.cached
-
-
-def _in_use(cache: _Cache, request: Request) -> int:
-    """Tokens of the prompt that calls in flight hold."""
-    tokens = 0
-    for name in request.prefix:
-        stretch = cache.stretches.get(name)
-        if stretch is None or not stretch.users:
-            break
-        tokens += stretch.tokens
-    return tokens

@@ -33,19 +33,15 @@ class FittedLine(msgspec.Struct):
     @property
     def slope(self) -> float:
         """Never negative, nor is `at`: noise must not make work cheap."""
-        return max(0.0, self.xy / self.xx) if self.xx > 0 else 0.0
-
-    @property
-    def at_zero(self) -> float:
-        """Of the line as it is seen, which may be less than `at`."""
-        return self.y - self.slope * self.x
+        return self.xy / self.xx if self.xx > 0 and self.xy > 0 else 0.0
 
     @property
     def least(self) -> float:
-        return max(0.0, 0.1 * self.y)
+        return 0.1 * self.y if self.y > 0 else 0.0
 
     def at(self, x: float) -> float:
-        return max(self.least, self.at_zero + self.slope * x)
+        slope = self.slope
+        return max(self.least, self.y - slope * self.x + slope * x)
 
 
 class StepPace:

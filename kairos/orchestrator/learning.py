@@ -1,6 +1,5 @@
 """What has changed in the profiles, copied, and what is published of it."""
 
-import math
 from collections.abc import Mapping, Sequence
 
 import msgspec
@@ -14,10 +13,9 @@ from kairos.learnt import (
     RemainingModel,
     distribution,
 )
-from kairos.orchestrator.open_workflows import OpenWorkflow, Row, rows_of
+from kairos.orchestrator.open_workflows import OpenCalls, OpenWorkflow, rows_of
 from kairos.orchestrator.remaining_model import UNTRACKED, fit
 from kairos.orchestrator.window import CALL, REMAINING, STAGES, TOKENS
-from kairos.workflow_tracker import FEATURES
 
 AppKey = tuple[str, str]  # tenant, app
 
@@ -54,23 +52,24 @@ class ModelData(msgspec.Struct, frozen=True):
     numbers: dict[AgentKey, int]  # in the rows, of the app's agents; of everything: of the apps
     prior: RemainingModel | None  # from before a restart
 
-    def model(self, still_open: Sequence[Row] = ()) -> RemainingModel:
+    def model(self, still_open: OpenCalls | None = None) -> RemainingModel:
         """`still_open`: calls of workflows that have not ended, of any app."""
         names = {n: agent for (_, _, agent), n in self.numbers.items() if agent != POOLED}
-        return fit(*self.app, self.rows, names, self.prior, self._rows(still_open))
+        found = None if still_open is None else still_open.of(self._groups(still_open.keys))
+        return fit(*self.app, self.rows, names, self.prior, found)
 
-    def _rows(self, still_open: Sequence[Row]) -> Floats:
-        everything = self.app == (POOLED, POOLED)
-        found = [
-            (
-                *numbers,
-                math.log(max(1, remaining_us)),
-                self.numbers.get((*key[:2], POOLED) if everything else key, UNTRACKED),
-            )
-            for key, numbers, remaining_us in still_open
-            if everything or key[:2] == self.app
-        ]
-        return np.array(found).reshape(-1, FEATURES + 2)
+    def _groups(self, keys: Sequence[AgentKey]) -> dict[int, int]:
+        """By place, of those that are of the app."""
+        number_of = self.numbers.get
+        if self.app == (POOLED, POOLED):
+            groups = [number_of((key[0], key[1], POOLED), UNTRACKED) for key in keys]
+            return dict(enumerate(groups))
+        tenant, app = self.app
+        return {
+            place: number_of(key, UNTRACKED)
+            for place, key in enumerate(keys)
+            if key[1] == app and key[0] == tenant
+        }
 
 
 class Learning(msgspec.Struct, frozen=True):
@@ -86,7 +85,8 @@ class Learning(msgspec.Struct, frozen=True):
         """Pure, and slow: 0.2 ms for each profile, some ms for each model (`make bench`)."""
         apps = {each.app for each in self.models}
         of_all = (POOLED, POOLED) in apps
-        still_open = rows_of(self.still_open, self.known, None if of_all else apps)
+        rows = rows_of(self.still_open, self.known, None if of_all else apps)
+        still_open = OpenCalls(rows)
         return (
             [each.profile() for each in self.windows],
             [each.model(still_open) for each in self.models],

@@ -14,9 +14,10 @@ from itertools import islice
 from kairos.call_tracker import OF_CALLS, CallRow, CallTracker
 from kairos.events import Arrived, Bounced, Dispatch, Record, WorkflowEnded
 from kairos.learnt import AgentKey
-from kairos.orchestrator.open_workflows import OPEN_CALLS, OpenWorkflow
+from kairos.model import Request
+from kairos.orchestrator.open_workflows import OPEN_CALLS, OpenWorkflow, WorkflowCall
 from kairos.orchestrator.profiles import CallSample, Profiles
-from kairos.orchestrator.workflow import MAX_CALLS, OpenedWorkflow, WorkflowCall
+from kairos.orchestrator.workflow import MAX_CALLS, OpenedWorkflow
 from kairos.workflow_tracker import (
     IDLE_US,
     MAX_WORKFLOWS,
@@ -77,28 +78,28 @@ class Orchestrator:
         self.expire(at)
         if type(event) not in _OF_WORKFLOWS and not record.commands:
             return
-        begins = isinstance(event, Arrived) and self._tracker.row(event.request.id) is None
+        begins = type(event) is Arrived and self._tracker.row(event.request.id) is None
         ended = self._tracker.observe(record)
-        if isinstance(event, Arrived) and begins:
-            request_id = event.request.id
-            refused = (each for each in ended if each.request.id == request_id)  # at once
-            self._arrived(event, at, self._tracker.row(request_id) or next(refused))
-        elif isinstance(event, Bounced):
+        if type(event) is Arrived:
+            if begins:
+                self._arrived(event.request, at, ended)
+        elif type(event) is Bounced:
             self._positions.bounced(event.request_id)
         for command in record.commands:
             if isinstance(command, Dispatch):
                 self._positions.dispatched(command.request_id, at)
         for row in ended:
             self._call_ended(row, at)
-        if isinstance(event, WorkflowEnded):
+        if type(event) is WorkflowEnded:
             key = event.tenant, event.workflow_id
             self._workflow_ended(key, at, cancelled=event.cancelled)
 
     def expire(self, at: int) -> None:
         """End the workflows of which nothing has been heard for too long."""
+        since = at - self._idle_us
         while self._open:
-            workflow = next(iter(self._open.values()))
-            if workflow.seen_at + self._idle_us > at:
+            workflow = self._open[next(iter(self._open))]
+            if workflow.seen_at > since:
                 return
             if workflow.in_flight:
                 self._touch(workflow, at)  # a call that takes long is no silence
@@ -143,8 +144,11 @@ class Orchestrator:
         key = tenant, workflow_id
         return self._open.get(key) or self._ended.get(key)
 
-    def _arrived(self, event: Arrived, at: int, row: CallRow) -> None:
-        request = event.request
+    def _arrived(self, request: Request, at: int, ended: list[CallRow]) -> None:
+        """`ended`: by the same record."""
+        row = self._tracker.row(request.id)
+        if row is None:  # refused at once
+            row = next(each for each in ended if each.request.id == request.id)
         key = workflow_key(request)
         workflow = self._open.get(key)
         if workflow is None and self._is_of_ended(key, request.id):

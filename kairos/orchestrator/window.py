@@ -18,6 +18,7 @@ CONVERGED_FROM = 16  # calls: fewer agree by chance; ours
 # How many of the newest calls are compared with those before them: few to see a large change soon,
 # more to see a small one at all.
 _NEWEST = (32, 128)
+_TESTED_AFTER = math.gcd(*(n // 2 for n in _NEWEST))  # each half of these
 # By Bonferroni: in 100,000 calls an agent is tested 2 x (6,250 + 1,562) times, and with one chance
 # in a hundred all of that together finds a change where there is none.
 _CHANGE_P = 0.01 / 15_624
@@ -160,9 +161,9 @@ class Window:
         Of each workflow only the first call counts: later ones depend on it, and the test needs
         independent ones.
         """
-        sizes = [n for n in _NEWEST if self._firsts % (n // 2) == 0]
-        if not sizes:
+        if self._firsts % _TESTED_AFTER:
             return False
+        sizes = [n for n in _NEWEST if self._firsts % (n // 2) == 0]
         rows = self._ring.rows()
         firsts = np.flatnonzero(rows[:, FIRST])
         for n in sizes:

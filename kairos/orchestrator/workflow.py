@@ -8,24 +8,29 @@ import msgspec
 from kairos.call_tracker import CallRow
 from kairos.learnt import AgentKey, agent_key
 from kairos.orchestrator.graph import CallGraph
-from kairos.orchestrator.open_workflows import CallSeen, OpenWorkflow
+from kairos.orchestrator.open_workflows import OpenWorkflow, WorkflowCall
 from kairos.orchestrator.profiles import CallSample
 from kairos.orchestrator.remaining import Remaining, remaining, remaining_of_chain
 from kairos.orchestrator.spans import Span
-from kairos.workflow_tracker import Position, WorkflowKey
+from kairos.workflow_tracker import WorkflowKey
 
 MAX_CALLS = 10_000  # of one workflow
 
 
-class WorkflowCall(msgspec.Struct):
-    """One attempt at a call, and where it stood when it arrived."""
-
-    row: CallRow
-    position: Position
-
-
 class OpenedWorkflow:
     """One user task, as far as it was seen."""
+
+    __slots__ = (
+        "calls",
+        "cancelled",
+        "ended_at",
+        "idle",
+        "in_flight",
+        "is_whole",
+        "key",
+        "left_out",
+        "seen_at",
+    )
 
     def __init__(self, key: WorkflowKey, at: int) -> None:
         self.key = key
@@ -63,12 +68,16 @@ class OpenedWorkflow:
 
     def standing(self, served_us: int) -> OpenWorkflow:
         """As it is now, not ended. `served_us`: the execution latency of the calls that ended."""
-        ended: list[CallSeen] = []
-        in_flight: list[CallSeen] = []
-        for call in self.calls:
-            row = call.row
-            (in_flight if row.ended_at is None else ended).append((row.request, call.position))
-        return OpenWorkflow(served_us, ended, in_flight)
+        calls, running = self.calls, len(self.in_flight)
+        if not running:
+            return OpenWorkflow(served_us, [*calls], [])
+        if running == 1 and calls[-1].row.ended_at is None:
+            return OpenWorkflow(served_us, calls[:-1], calls[-1:])
+        return OpenWorkflow(
+            served_us,
+            [call for call in calls if call.row.ended_at is not None],
+            [call for call in calls if call.row.ended_at is None],
+        )
 
     def lessons(self, skew_us: int = 0) -> list[CallSample | AgentKey]:
         """What the workflow, which has ended, teaches. Pure; O(n log n), 25 µs a call,

@@ -30,7 +30,7 @@ _US_PER_PROMPT_TOKEN = 200
 _MAX_APPS = 1_000  # of which no workflow has ended yet
 
 
-class PendingCall(msgspec.Struct):
+class PendingCall(msgspec.Struct, gc=False):
     """A request in flight, waiting or running, and what is expected of it."""
 
     request: Request

@@ -276,8 +276,8 @@ class LedgerMachine(RuleBasedStateMachine):
             assert ledger.takes_more(instance, self.at)
         for cache in ledger.prefixes._caches.values():
             assert cache.shared_tokens == 0
-            assert not any(each.users for each in cache.stretches.values())
             assert cache.begun == {}
+        assert not any(run.in_use for run in ledger.prefixes._runs.first.values())
         assert not any(row.users for row in ledger.curves._rows.values())
         assert ledger.curves._of_call == {}
 

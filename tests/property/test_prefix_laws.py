@@ -22,6 +22,33 @@ def request(name, path, rest):
     return build.request(name, prompt=tokens, prefix=tuple(names), prefix_units=tokens)
 
 
+def stretches(cache):
+    """What it holds, as the slow one has it, longest unused first."""
+    found = []
+    for use in cache.uses:
+        run = use.last
+        while run is not None:
+            held = run.held.get(cache.id)
+            if held is not None and held.use is use:
+                ends = [held.start, *held.ends]
+                found += [
+                    (run.names[n], ends[n + 1] - ends[n], ends[n + 1], use.at, held.users)
+                    for n in reversed(range(len(held.ends)))
+                ]
+            run = run.before
+        if use.answer:
+            found.append((None, use.answer, 0, use.at, 0))
+    return found
+
+
+def runs(index):
+    """All of the tree."""
+    found = [*index._runs.first.values()]
+    for run in found:
+        found += run.behind.values()
+    return found
+
+
 class Slow:
     """What an instance holds: [name, tokens, end, used at, users], longest unused first."""
 
@@ -154,12 +181,7 @@ class PrefixMachine(RuleBasedStateMachine):
         assert set(self.index._caches) == set(self.slow)
         for name, slow in self.slow.items():
             cache = self.index._caches[name]
-            mine = [
-                (n, s.tokens, s.end, s.used_at, s.users)
-                for n, s in cache.stretches.items()
-                if not s.users
-            ]
-            assert [(None if each[0] < 0 else each[0], *each[1:]) for each in mine] == [
+            assert [each for each in stretches(cache) if not each[4]] == [
                 tuple(each) for each in slow.held if not each[4]
             ]
             assert cache.shared_tokens == slow.shared() == self.index.shared_tokens(name)
@@ -168,8 +190,8 @@ class PrefixMachine(RuleBasedStateMachine):
     @invariant()
     def it_is_no_larger_than_the_instance_but_for_what_is_in_use(self):
         for cache in self.index._caches.values():
-            assert cache.tokens == sum(each.tokens for each in cache.stretches.values())
-            idle = sum(each.tokens for each in cache.stretches.values() if not each.users)
+            assert cache.tokens == sum(each[1] for each in stretches(cache))
+            idle = sum(each[1] for each in stretches(cache) if not each[4])
             assert cache.tokens <= cache.size or idle == 0
 
     @invariant()
@@ -178,27 +200,35 @@ class PrefixMachine(RuleBasedStateMachine):
             for turns in ((0,) * 5, (1,) * 5, (0, 1, 0, 1, 0), (1, 1, 0, 0, 1)):
                 path = request("any", (n, list(turns)), 0).prefix
                 for cache in self.index._caches.values():
-                    held = [name in cache.stretches for name in path]
+                    names = {each[0] for each in stretches(cache)}
+                    held = [name in names for name in path]
                     assert held == sorted(held, reverse=True)
 
     @invariant()
     def those_who_hold_are_known_and_nobody_else(self):
-        held = {
+        held, in_use = set(), set()
+        for each, cache in self.index._caches.items():
+            for name, _, _, _, users in stretches(cache):
+                held |= {(name, each)} if name is not None else set()
+                in_use |= {(name, each)} if users else set()
+        tree = runs(self.index)
+        assert held == {
             (name, each)
-            for each, cache in self.index._caches.items()
-            for name in cache.stretches
-            if name >= 0
+            for run in tree
+            for each in run.held
+            for name in run.names[: self.has(run, each)]
         }
-        in_use = {
-            (name, each)
-            for each, cache in self.index._caches.items()
-            for name, stretch in cache.stretches.items()
-            if stretch.users
-        }
-        where = self.index._where.items()
-        assert {(name, each) for name, known in where for each in known.held} == held
-        assert {(name, each) for name, known in where for each in known.in_use} == in_use
-        assert all(known.held for _, known in where)
+        assert in_use == {(name, each) for run in tree for each in run.in_use for name in run.names}
+        assert all(run.held for run in tree)
+
+    def has(self, run, instance):
+        return len(run.held[instance].ends)
+
+    @invariant()
+    def nothing_is_kept_of_uses_of_which_nothing_is_left(self):
+        for cache in self.index._caches.values():
+            named = {id(run.held[cache.id].use) for run in runs(self.index) if cache.id in run.held}
+            assert all(id(use) in named or use.answer for use in cache.uses)
 
     def teardown(self):
         for one, where in getattr(self, "flying", {}).values():
@@ -206,7 +236,7 @@ class PrefixMachine(RuleBasedStateMachine):
         for cache in getattr(self, "index", PrefixIndex())._caches.values():
             assert cache.shared_tokens == 0
             assert not cache.begun
-            assert not any(each.users for each in cache.stretches.values())
+            assert not any(each[4] for each in stretches(cache))
 
 
 TestPrefixIndex = PrefixMachine.TestCase

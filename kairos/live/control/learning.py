@@ -14,6 +14,7 @@ from kairos.runtime import Runtime
 logger = logging.getLogger(__name__)
 
 LEARN_S = 1.0
+IDLE_TIMES = 9  # as long as learning took, nothing is learnt: it may use a tenth of a core
 LESSONS_AT_ONCE = 200  # calls, between which requests have their turn: 2 ms
 
 
@@ -46,10 +47,14 @@ def replay(
 async def learn(runtime: Runtime, learner: Learner) -> None:
     """Publish what is new, until cancelled: worked out in a thread, told like any other fact.
 
-    Serving never ends because learning fails: what could not be learnt is dropped, and said.
+    Serving never ends because learning fails: what could not be learnt is dropped, and said. Where
+    learning takes long, because many calls end, it is done less often, and of more at a time.
     """
+    clock = asyncio.get_running_loop().time
+    took_s = before_s = 0.0  # the last time, and before that: one alone may have met with something
     while True:
-        await asyncio.sleep(LEARN_S)
+        await asyncio.sleep(max(LEARN_S, IDLE_TIMES * min(took_s, before_s)))
+        began_at, before_s = clock(), took_s
         learner.orchestrator.expire(runtime.now())
         try:
             learnt = await learn_once(learner)
@@ -58,6 +63,7 @@ async def learn(runtime: Runtime, learner: Learner) -> None:
         else:
             if learnt is not None:
                 runtime.feed(learnt)
+        took_s = clock() - began_at
 
 
 async def learn_once(learner: Learner, *, whole: bool = False) -> ProfilesLearnt | None:

@@ -72,7 +72,7 @@ class LearntStore:
         self._changed = self._failing = False
 
     def __call__(self, record: Record) -> None:
-        if isinstance(record.event, ProfilesLearnt):
+        if type(record.event) is ProfilesLearnt:
             self._take(record.event)
 
     def read(self) -> ProfilesLearnt | None:

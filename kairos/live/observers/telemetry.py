@@ -65,11 +65,11 @@ class Telemetry(Collector):
 
     def __call__(self, record: Record) -> None:
         event = record.event
-        if isinstance(event, InstanceStatus):
+        if type(event) is InstanceStatus:
             self._told[event.instance_id] = record.at, event
-        elif isinstance(event, Bounced):
+        elif type(event) is Bounced:
             self._note_return(event)
-        elif isinstance(event, InstanceLeft):
+        elif type(event) is InstanceLeft:
             self._told.pop(event.instance_id, None)
         for row in self._tracker.observe(record):
             assert row.outcome is not None

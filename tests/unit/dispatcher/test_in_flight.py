@@ -90,3 +90,14 @@ def test_rows_stay_with_their_calls_whichever_leaves(steps):
         max(c["told"], min(c["told"] + (at - c["since"]) / 4, c["limit"])) for c in calls.values()
     ]
     assert sorted(flight.generated(at, 4.0).tolist()) == pytest.approx(sorted(grown))
+
+
+def test_who_takes_the_place_of_one_that_ended_keeps_all_that_is_known_of_it():
+    flight = InFlightTable()
+    added(flight, "ends")
+    known = {"prompt": 7, "begun_at": 3, "lasts_us": 9.0, "limit": 40.0, "first_at": 90}
+    added(flight, "stays", **known, grows_from=95)
+    before = [flight.prompts[1], flight.lasts_us[1], flight.limits[1], flight.delays_us(10)[1]]
+    flight.remove("ends", 0)
+    after = [flight.prompts[0], flight.lasts_us[0], flight.limits[0], flight.delays_us(10)[0]]
+    assert after == before == [7, 9, 40, 80]

@@ -124,6 +124,29 @@ def test_those_that_have_come_back_are_told_in_the_order_in_which_they_did():
     assert list(made.waiting(at)) == ["s2", "s3", "s1"]
 
 
+def test_those_for_whom_nothing_is_kept_any_more_are_not_looked_through_again():
+    made, at = taught(*[SECOND] * 8)
+    for n in range(3):
+        made.ended(call(f"c{n}", n), instance("i"), 10, FILL_US, at)
+        made.arrived(call(f"r{n}", n), at + n)
+    assert len(made._in_time) == 3
+    made.ended(call("large", 9), instance("i", kv=1_000), 990, FILL_US, at + 5)  # takes the place
+    made.arrived(call("other"), at + 5)
+    assert [*made.waiting(at + 5)] == [*made._in_time] == ["r2"]
+    made.arrived(call("last"), at + SECOND)
+    assert not made._in_time
+
+
+def test_of_many_who_came_back_in_time_and_went_nothing_is_left():
+    made, at = taught(*[SECOND] * 8)
+    for n in range(1_000):
+        made.ended(call(f"c{n}", n), instance("i"), 1, FILL_US, at)
+        made.arrived(call(f"r{n}", n), at)
+        made.gone(f"r{n}")
+    assert not made._in_time
+    assert len(made._in_time_until) < 100
+
+
 def test_what_goes_gives_its_memory_back():
     made, at = taught(*[SECOND] * 8)
     made.ended(call("r", 1), instance("i"), 10, FILL_US, at)

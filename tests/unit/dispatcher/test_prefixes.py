@@ -142,7 +142,7 @@ def test_prompts_whose_hashes_collide_leave_nothing_shared_behind():
     for n, each in enumerate(calls):
         found.end(each, "a", 0, None, 9 + n)
     assert found.shared_tokens("a") == 0
-    assert not any(s.users for s in found._caches["a"].stretches.values())
+    assert not any(found.is_in_use(each) for each in calls)
 
 
 def test_a_reply_that_tells_fewer_cached_tokens_than_expected_corrects_what_is_known():
@@ -188,7 +188,7 @@ def test_an_instance_that_left_has_nothing_and_comes_back_with_nothing():
     assert found.match(prompt(("x", 256))) == {}
     found.leave("a")
     found.leave("nobody")
-    assert found._where == {}
+    assert found._runs.first == {}
     found.join(build.instance("a", kv=10_000))
     assert found.match(prompt(("x", 256))) == {}
 
@@ -222,7 +222,7 @@ def test_an_instance_without_a_prefix_cache_holds_nothing():
     assert found.match(prompt(("x", 256))) == {"a": 255}
     found.join(off)
     assert found.match(prompt(("x", 256))) == {}
-    assert found._where == {}
+    assert found._runs.first == {}
 
 
 def test_an_instance_that_is_said_to_be_smaller_holds_less():
@@ -244,7 +244,7 @@ def test_of_an_instance_that_does_not_tell_its_size_something_is_assumed():
 def test_a_call_on_an_instance_that_is_not_here_changes_nothing():
     found = index(a=1000)
     ran(found, prompt(("x", 256)), "elsewhere", answer=9, cached=0)
-    assert found._where == {}
+    assert found._runs.first == {}
     assert found.match(prompt(("x", 256))) == {}
 
 
@@ -270,3 +270,27 @@ def test_a_prompt_beyond_the_last_mark_has_all_of_them(tokens):
         (PromptPiece("a", 10), PromptPiece("b", tokens - 20), PromptPiece("c", 10))
     )
     assert len(found) == sum(mark <= tokens for mark in PREFIX_MARKS)
+
+
+def test_of_one_instance_the_same_is_said_as_of_all():
+    found = index(a=10_000, b=10_000)
+    ran(found, prompt(("system", 200), ("first", 300)))
+    for asked in (
+        prompt(("system", 200), ("second", 300)),
+        prompt(("system", 200), ("first", 300), ("next", 900)),
+        prompt(("system", 128)),
+        prompt(("other", 200)),
+    ):
+        said = found.match(asked)
+        assert [found.cached_tokens(asked, each) for each in "ab"] == [said.get("a", 0), 0]
+
+
+def test_another_version_says_that_calls_have_it_or_have_it_no_more():
+    found = index(a=10_000)
+    one = prompt(("system", 256), name="one")
+    ran(found, one)
+    before = found.versions(one)
+    found.begin(one, "a", 1)
+    during = found.versions(one)
+    found.end(one, "a", 0, None, 2)
+    assert len({(*before,), (*during,), (*found.versions(one),)}) == 3

@@ -6,11 +6,18 @@ import msgspec
 import numpy as np
 import pytest
 
+from kairos.call_tracker import CallRow
 from kairos.events import Arrived, Dispatch, Finished, Record, WorkflowEnded
 from kairos.learner import Learner
 from kairos.learnt import POOLED
 from kairos.model import SECOND
-from kairos.orchestrator.open_workflows import OPEN_CALLS, OpenWorkflow, rows_of
+from kairos.orchestrator.open_workflows import (
+    OPEN_CALLS,
+    OpenCalls,
+    OpenWorkflow,
+    WorkflowCall,
+    rows_of,
+)
 from kairos.orchestrator.orchestrator import Orchestrator
 from kairos.orchestrator.remaining_model import fit
 from kairos.workflow_tracker import Position, features
@@ -24,9 +31,9 @@ def place(stage, served_us):
     return Position(stage=stage, visit=stage + 1, prompt_tokens=10, served_us=served_us)
 
 
-def calls(count, *, begin=0):
-    request = build.request("r", app="app", agent="worker")
-    return [(request, place(n, n * SECOND)) for n in range(begin, begin + count)]
+def calls(count, *, begin=0, app="app"):
+    row = CallRow(build.request("r", app=app, agent="worker"))
+    return [WorkflowCall(row, place(n, n * SECOND)) for n in range(begin, begin + count)]
 
 
 def left_us(workflow, models=()):
@@ -73,7 +80,9 @@ def test_after_a_call_remained_what_its_workflow_was_served_since_and_what_is_ex
     model = fit(*APP, app_of(200, lambda stage, _: 60e6 / (stage + 1)), NAMES)
     workflow = OpenWorkflow(3 * SECOND, calls(3), calls(2, begin=3))
 
-    expected = [model.remaining_us("worker", features(seen)) for _, seen in workflow.in_flight]
+    expected = [
+        model.remaining_us("worker", features(seen.position)) for seen in workflow.in_flight
+    ]
     left = max(expected)
 
     assert left > workflow.served_us
@@ -183,7 +192,7 @@ def test_calls_of_open_workflows_count_as_their_apps_and_their_agents():
     still_open = rows_of(other.learner.orchestrator.still_open(), {})
     models = {data.app[1]: data for data in learning.models}
 
-    assert models["app"].model(still_open) == models["app"].model()
+    assert models["app"].model(OpenCalls(still_open)) == models["app"].model()
     for name, key in (
         ("other", ("default", "other", "worker")),
         (POOLED, ("default", "other", POOLED)),
@@ -193,14 +202,12 @@ def test_calls_of_open_workflows_count_as_their_apps_and_their_agents():
         added = [(*numbers, math.log(us), group) for _, numbers, us in still_open]
         names = {group: "worker"} if name == "other" else {}
         expected = fit(*data.app, data.rows, names, None, np.array(added))
-        assert data.model(still_open) == expected != data.model()
+        assert data.model(OpenCalls(still_open)) == expected != data.model()
 
 
 def test_of_some_apps_the_rows_are_those_that_there_are_of_them_among_all():
     model = fit(*APP, app_of(200, lambda stage, _: 60e6 / (stage + 1)), NAMES)
-    other = [
-        (msgspec.structs.replace(request, app="other"), position) for request, position in calls(2)
-    ]
+    other = calls(2, app="other")
     workflows = [
         OpenWorkflow(3 * SECOND, calls(3), calls(2, begin=3)),
         OpenWorkflow(2 * SECOND, [*other, *calls(1)], calls(1, begin=3)),
@@ -212,3 +219,14 @@ def test_of_some_apps_the_rows_are_those_that_there_are_of_them_among_all():
         expected = [row for row in everything if row[0][:2] in apps]
         assert rows_of(workflows, {APP: model}, apps) == expected
     assert len(everything) == 8
+
+
+@pytest.mark.parametrize("ends", [(True, True), (False, True), (True, False), (False, False)])
+def test_what_has_ended_is_told_from_what_runs_whatever_came_first(ends):
+    app = App()
+    for each in ends:
+        app.call("w", ends=each)
+    (found,) = app.learner.orchestrator.still_open()
+    assert (len(found.ended), len(found.in_flight)) == (sum(ends), 2 - sum(ends))
+    assert all(call.row.ended_at is not None for call in found.ended)
+    assert all(call.row.ended_at is None for call in found.in_flight)

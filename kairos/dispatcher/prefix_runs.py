@@ -1,0 +1,170 @@
+"""What prompts begin with, as a tree of runs of marks, and what instances hold of these."""
+
+from collections.abc import Iterator, Mapping
+
+import msgspec
+
+from kairos.model import PREFIX_MARKS, Request
+
+
+class Use:
+    """When calls used what an instance holds, and their answers, which take room there too. Of
+    what they used, that counts which was not used again since."""
+
+    __slots__ = ("answer", "at", "last", "runs")
+
+    def __init__(self, last: "Run | None", at: int) -> None:
+        self.last = last  # all before it was used as well; None: nothing that has a mark
+        self.at = at
+        self.answer = 0  # tokens
+        self.runs = 0  # that were used last then
+
+    @property
+    def is_over(self) -> bool:
+        """Nothing is left of it."""
+        return not self.runs and not self.answer
+
+
+class Held(msgspec.Struct):
+    """The beginning of a run, as one instance holds it."""
+
+    start: int  # tokens of the prompt before it
+    ends: list[int]  # of each stretch that is held, tokens from the prompt's beginning
+    use: Use  # the last
+    users: int = 0  # calls in flight whose prompts have it; they have all of it
+
+    @property
+    def end(self) -> int:
+        return self.ends[-1] if self.ends else self.start
+
+    @property
+    def tokens(self) -> int:
+        return self.end - self.start
+
+
+class Run:
+    """Marks that follow each other in all prompts that have the first of them and go on."""
+
+    __slots__ = ("before", "behind", "first", "held", "in_use", "names", "version")
+
+    def __init__(
+        self, names: tuple[int, ...], first: int, before: "Run | None", version: int
+    ) -> None:
+        self.names = names  # hashes of all that lies before each mark
+        self.first = first  # the number of its first mark
+        self.before = before
+        self.behind: dict[int, Run] = {}  # by their first mark
+        self.held: dict[str, Held] = {}  # by id of the instance; of a run in the tree, anywhere
+        self.in_use: dict[str, Held] = {}  # of these, by calls in flight
+        self.version = version  # another one after each change
+
+    def split(self, marks: int, version: int) -> "Run":
+        """Makes the first marks, so many, a run of their own; this one is what is left, so who
+        knows it as the last of a prompt still does. There may be nobody who holds it then."""
+        upper = Run(self.names[:marks], self.first, self.before, version)
+        self.names, self.first, self.before = self.names[marks:], self.first + marks, upper
+        upper.behind[self.names[0]] = self
+        for instance_id, held in [*self.held.items()]:
+            if len(held.ends) <= marks:
+                upper.held[instance_id] = self.held.pop(instance_id)
+                continue
+            above = Held(held.start, held.ends[:marks], held.use, held.users)
+            held.use.runs += 1
+            held.start, held.ends = above.end, held.ends[marks:]
+            upper.held[instance_id] = above
+            if held.users:
+                upper.in_use[instance_id] = above
+        return upper
+
+
+class Runs:
+    """The tree of those that instances hold. Who holds one says so in it, and removes it from here
+    when nobody does any more."""
+
+    def __init__(self) -> None:
+        self.first: dict[int, Run] = {}  # by their first mark, those that prompts begin with
+        self.changes = 0
+
+    def next_version(self) -> int:
+        self.changes += 1
+        return self.changes
+
+    def last(self, prefix: tuple[int, ...]) -> Run | None:
+        """The run that the prompt ends with, made as far as it is not there; None: no marks."""
+        before: Run | None = None
+        at = 0
+        while at < len(prefix):
+            behind = self._behind(before)
+            run = behind.get(prefix[at])
+            if run is None:
+                run = behind[prefix[at]] = Run(prefix[at:], at, before, self.next_version())
+                return run
+            same = _same_names(run.names, prefix, at)
+            before = run if same == len(run.names) else self._split(run, same)
+            at += same
+        return before
+
+    def down(self, prefix: tuple[int, ...]) -> list[tuple[Run, int]]:
+        """The runs that the prompt begins with, and how many marks it has of each."""
+        found: list[tuple[Run, int]] = []
+        behind, at = self.first, 0
+        while at < len(prefix) and (run := behind.get(prefix[at])) is not None:
+            same = _same_names(run.names, prefix, at)
+            found.append((run, same))
+            if same < len(run.names):
+                break
+            behind, at = run.behind, at + same
+        return found
+
+    def remove(self, run: Run) -> None:
+        del self._behind(run.before)[run.names[0]]
+
+    def _split(self, run: Run, marks: int) -> Run:
+        """Prompts differ behind so many of its marks. Returns the part before these."""
+        behind = self._behind(run.before)
+        upper = run.split(marks, self.next_version())
+        behind[upper.names[0]] = upper
+        if not run.held:
+            self.remove(run)
+        return upper
+
+    def _behind(self, run: Run | None) -> dict[int, Run]:
+        return self.first if run is None else run.behind
+
+
+def _same_names(names: tuple[int, ...], prefix: tuple[int, ...], at: int) -> int:
+    """How many of the run's marks the prompt has there, the first being one of them."""
+    here = prefix[at : at + len(names)]
+    if here == names:
+        return len(names)
+    for number, name in enumerate(here):
+        if name != names[number]:
+            return number
+    return len(here)
+
+
+def up_from(last: Run | None) -> Iterator[Run]:
+    """The runs of a prompt, the last first."""
+    while last is not None:
+        yield last
+        last = last.before
+
+
+def ends_of(request: Request, run: Run, held: Held) -> list[int]:
+    """Where, by what is said of this request, the stretches of the run end that are not held."""
+    scale = request.prompt_tokens / max(1, request.prefix_units)
+    first = run.first + len(held.ends)
+    marks = PREFIX_MARKS[first : run.first + len(run.names)]
+    if scale == 1.0 and marks[0] >= held.end:
+        return [*marks]
+    least = held.end
+    return [max(least, int(mark * scale)) for mark in marks]
+
+
+def add_ends(found: dict[str, int], there: Mapping[str, Held], marks: int) -> None:
+    """Of a run of which a prompt has so many marks: where what each instance holds of these ends,
+    if nothing behind it is known to be there."""
+    for instance_id, held in there.items():
+        if instance_id not in found:
+            ends = held.ends
+            found[instance_id] = ends[-1] if len(ends) <= marks else ends[marks - 1]
