@@ -30,7 +30,7 @@ class Pool:
         self.ledger = Ledger(self.estimates)
         self.ways = SurvivalPacking(self.ledger, None), SurvivalPacking(self.ledger, KERNEL)
         self.running: list[tuple[str, str]] = []
-        self.waits = 0
+        self.waits = self.refused = 0
         for number in range(instances):
             self.ledger.join(self.instance(number))
 
@@ -71,6 +71,7 @@ class Pool:
         if able:
             rooms = [way.headroom(able, self.at) for way in self.ways]
             assert rooms[0] == pytest.approx(rooms[1], rel=1e-9, abs=1e-6)
+            self.look_at_many(number, able)
             others = [each for each in here if each.id in busy]
             numpys, kernels = [way.choose(request, able, others, self.at) for way in self.ways]
             assert numpys == kernels
@@ -82,6 +83,20 @@ class Pool:
         for way in self.ways:
             way.forget_reservation()
         self.go_on()
+
+    def look_at_many(self, number: int, able: list[Instance]) -> None:
+        """Those that the kernel refuses together have no room by numpy either, and the first that it
+        does not refuse is one for which it had to draw a curve, or has room."""
+        numpys, kernels = self.ways
+        requests = [self.request(1_000 * number + n) for n in range(4)]
+        has_room = [bool(numpys._with_room(each, able, self.at)[0]) for each in requests]
+        for _ in requests:  # each time one more may be drawn
+            refused = kernels.refused(requests, able, self.at)
+            assert not any(has_room[:refused])
+        drawn = [not kernels._compiled._wanted.draws(each) for each in requests]
+        if all(drawn):
+            assert refused == [*has_room, True].index(True)
+        self.refused += refused
 
     def go_on(self) -> None:
         draw = self.random
