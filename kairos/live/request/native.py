@@ -1,5 +1,5 @@
-"""The compiled functions of `reading.c`; `READING` is None where it was not compiled, and Python and
-numpy find the same.
+"""The compiled functions of `reading.c`; `READING` is None where it was not compiled, and Python
+and numpy find the same.
 
 They take bytes as they are, and arrays by address, that live as long as the call. No other thread
 runs meanwhile: the longest that they read takes milliseconds, and they mostly take a few

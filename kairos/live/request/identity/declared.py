@@ -21,19 +21,24 @@ _FIELDS: dict[Field, bytes] = {
     "upstream": RAW[UPSTREAM],
 }
 _STARTED_AT, _PARENT_ID, _ATTEMPT = RAW[STARTED_AT], RAW[PARENT_ID], RAW[ATTEMPT]
+_NAMES = frozenset([*_FIELDS.values(), _STARTED_AT, _PARENT_ID, _ATTEMPT])
 ATTEMPT_LIMIT = 999
 
 
 def declared(headers: Headers) -> Identity:
     """Raises InvalidRequest: a header is not what it must be."""
+    if _NAMES.isdisjoint(headers):
+        return Identity()
     identity = Identity(
         started_at=instant(headers, _STARTED_AT),
         parent_ids=_parents(headers, _PARENT_ID),
         attempt=_attempt(headers, _ATTEMPT),
     )
     for field, name in _FIELDS.items():
-        if name in headers:
-            identity.learn(field, _identified(name, headers[name]), "declared")
+        value = headers.get(name)
+        if value is not None:
+            setattr(identity, field, _identified(name, value))
+            identity.sources[field] = "declared"
     return identity
 
 
@@ -68,7 +73,9 @@ def _parents(headers: Headers, name: bytes) -> tuple[str, ...]:
 
 
 def _attempt(headers: Headers, name: bytes) -> int:
-    value = headers.get(name, b"1")
+    value = headers.get(name)
+    if value is None:
+        return 1
     if not (value.isdigit() and len(value) <= 18 and 1 <= int(value) <= ATTEMPT_LIMIT):
         raise InvalidRequest(f"header {name.decode()} must be a number from 1 to {ATTEMPT_LIMIT}")
     return int(value)

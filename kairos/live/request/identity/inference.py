@@ -211,7 +211,7 @@ def _hashes(talk: Conversation) -> tuple[int, int]:
 
 
 def _scope(tenant: str) -> int:
-    return _hash(tenant) >> 1
+    return _hash(tenant) & 0xFFFFFFFF
 
 
 def _hash(*parts: object) -> int:

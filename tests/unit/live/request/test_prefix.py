@@ -2,9 +2,10 @@
 
 import json
 from itertools import pairwise
+from random import Random
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kairos.live.request.body import read_body
@@ -183,3 +184,13 @@ def test_a_byte_that_differs_changes_every_mark_from_there_on(prompt, byte, data
 
 def test_marks_rise():
     assert all(a < b for a, b in pairwise(PREFIX_MARKS))
+
+
+@given(st.integers(0, 40_000) | st.just(5 << 20), st.binary(max_size=200), st.integers(0, 99))
+@settings(deadline=None)
+def test_the_compiled_hashes_are_those_of_hashlib(reading, size, apart, seed):
+    if not reading.has_sha256:
+        pytest.skip("this processor has no instructions for SHA-256")
+    prompt = Random(seed).randbytes(size)
+
+    assert hash_prefix(prompt, apart, reading) == hash_prefix(prompt, apart, None)

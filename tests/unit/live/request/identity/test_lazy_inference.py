@@ -9,12 +9,11 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from kairos.live.request.identity import conversation, engine_reply, parts, passages, replies
+from kairos.live.request.identity import conversation, engine_reply, parts, replies
 from kairos.live.request.identity.conversation import prompt_of
 from kairos.live.request.identity.engine_reply import reply_of
 from kairos.live.request.identity.identity import Identity
 from kairos.live.request.identity.inference import Inference
-from kairos.live.request.identity.passages import passages_of
 from tests.unit.live.request.identity.test_inference import Run, Wire, said, words
 
 
@@ -25,7 +24,7 @@ class Eager(Inference):
         super().answered(asked, request_id, answer, streamed=streamed)
         for replied in self._replies._by_number.values():
             assert replied.reply is not None
-        self._parts._settle({})
+        self._parts._settle()
         self._parts._read.clear()
         self._parts._read_bytes = 0
         self._fingerprints._spelt.clear()
@@ -140,35 +139,8 @@ def test_passages_that_were_read_are_bounded_in_size_and_found_again_where_forgo
         worker = wire.ask([said("user", f"Do: {text[50:500]}")])
         assert worker.workflow == planner.id
         kept = wire.inference._parts
-        sizes = [hashes.nbytes + parts._ENTRY_BYTES for hashes in kept._read.values()]
+        sizes = [len(hashes) + parts._ENTRY_BYTES for hashes in kept._read.values()]
         assert 0 < sum(sizes) == kept._read_bytes <= 4_000
-
-
-texts_of_bytes = st.lists(st.binary(max_size=400), max_size=6)
-
-
-@given(texts_of_bytes)
-def test_texts_have_the_same_passages_read_together_as_one_by_one(texts):
-    together = [each.tolist() for each in passages_of(texts)]
-    assert together == [passages_of([each])[0].tolist() for each in texts]
-
-
-@given(st.binary(max_size=500), st.binary(max_size=40), st.binary(max_size=40))
-def test_a_text_has_its_passages_wherever_it_stands(text, before, after):
-    [inside] = passages_of([text])
-    [outside] = passages_of([before + text + after])
-    assert set(inside.tolist()) <= set(outside.tolist())
-
-
-@given(st.lists(st.integers(0, 3 * passages.TEXT_BYTES), max_size=4), st.integers(0, 99))
-@settings(max_examples=20, deadline=None)
-def test_texts_of_any_length_are_read_and_about_one_window_in_eight_counts(sizes, seed):
-    random = Random(seed)
-    for size, found in zip(
-        sizes, passages_of([random.randbytes(size) for size in sizes]), strict=True
-    ):
-        windows = max(0, min(size, passages.TEXT_BYTES) - passages.WINDOW + 1)
-        assert abs(len(found) - windows / 8) <= 20 + windows / 40
 
 
 pieces = st.text(st.characters(codec="utf-8"), max_size=6) | st.sampled_from(
