@@ -259,29 +259,55 @@ static int64_t place_of(uint32_t value, const uint32_t *sorted, int64_t count)
 }
 
 enum { IN_PROMPT = 1, KNOWN = 2, ANOTHERS = 4 };
+enum { HALF = 1 << 16, IN_A_WORD = 64 };
 
-/* Sets `IN_PROMPT` for each that is found in the prompt, too. `sorted` and `marks` have room for
-   `count`. */
-static void mark_prompt(const uint32_t *found, int64_t count, const uint32_t *prompt,
-                        int64_t prompt_count, uint32_t *sorted, uint8_t *marks)
+/* Bits for the halves of hashes. */
+typedef struct {
+    uint64_t low[HALF / IN_A_WORD], high[HALF / IN_A_WORD];
+} Halves;
+
+static inline uint64_t has(const uint64_t *set, uint32_t half)
 {
-    uint64_t possible[1024] = {0}; /* a bit for each value of the low 16 */
-    uint8_t *is_in = marks + count;
+    return set[half / IN_A_WORD] >> half % IN_A_WORD & 1;
+}
+
+/* Whether it is perhaps one of them: almost never, where it is not. */
+static inline uint64_t may_be_in(const Halves *halves, uint32_t hash)
+{
+    return has(halves->low, hash % HALF) & has(halves->high, hash / HALF);
+}
+
+static void add(Halves *halves, uint32_t hash)
+{
+    halves->low[hash % HALF / IN_A_WORD] |= (uint64_t)1 << hash % IN_A_WORD;
+    halves->high[hash / HALF / IN_A_WORD] |= (uint64_t)1 << hash / HALF % IN_A_WORD;
+}
+
+/* Sets `IN_PROMPT` for each that is found in the prompt, too. `sorted` has room for `count`, and so
+   has `is_in`. */
+static void mark_prompt(const uint32_t *found, int64_t count, const uint32_t *prompt,
+                        int64_t prompt_count, uint32_t *sorted, uint8_t *is_in, uint8_t *marks)
+{
+    Halves halves = {{0}, {0}};
+    uint64_t shared = 0;
+    for (int64_t each = 0; each < count; each++)
+        add(&halves, found[each]);
+    for (int64_t each = 0; each < prompt_count; each++)
+        shared |= may_be_in(&halves, prompt[each]);
+    if (!shared)
+        return;
     memcpy(sorted, found, (size_t)count * sizeof *found);
     qsort(sorted, (size_t)count, sizeof *sorted, compare);
     memset(is_in, 0, (size_t)count);
-    for (int64_t each = 0; each < count; each++)
-        possible[(found[each] & 0xFFFF) >> 6] |= (uint64_t)1 << (found[each] & 63);
     for (int64_t each = 0; each < prompt_count; each++) {
-        const uint32_t hash = prompt[each];
-        if (possible[(hash & 0xFFFF) >> 6] >> (hash & 63) & 1) {
-            const int64_t place = place_of(hash, sorted, count);
-            if (place < count && sorted[place] == hash)
-                is_in[place] = 1;
-        }
+        if (!may_be_in(&halves, prompt[each]))
+            continue;
+        const int64_t place = place_of(prompt[each], sorted, count);
+        if (place < count && sorted[place] == prompt[each])
+            is_in[place] = 1;
     }
     for (int64_t each = 0; each < count; each++)
-        marks[each] = is_in[place_of(found[each], sorted, count)] ? IN_PROMPT : 0;
+        marks[each] |= is_in[place_of(found[each], sorted, count)] ? IN_PROMPT : 0;
 }
 
 /* Makes what is found in a reply its own, but for what others have as well, or its prompt.
@@ -290,7 +316,8 @@ void kairos_remember(const Passages *known, const uint32_t *found, int64_t count
                      int64_t reply, int64_t workflow, const uint32_t *prompt, int64_t prompt_count,
                      uint32_t *sorted, uint8_t *marks)
 {
-    mark_prompt(found, count, prompt, prompt_count, sorted, marks);
+    memset(marks, 0, (size_t)count);
+    mark_prompt(found, count, prompt, prompt_count, sorted, marks + count, marks);
     for (int64_t each = 0; each < count; each++) {
         const uint32_t hash = found[each] ^ scope;
         const int64_t slot = hash & (known->slots - 1);

@@ -194,3 +194,11 @@ def test_the_compiled_hashes_are_those_of_hashlib(reading, size, apart, seed):
     prompt = Random(seed).randbytes(size)
 
     assert hash_prefix(prompt, apart, reading) == hash_prefix(prompt, apart, None)
+
+
+def test_they_are_whatever_the_length_of_what_keeps_prompts_apart(reading):
+    if not reading.has_sha256:
+        pytest.skip("this processor has no instructions for SHA-256")
+    for size in range(200):
+        apart = bytes(range(size))
+        assert hash_prefix(bytes(600), apart, reading) == hash_prefix(bytes(600), apart, None)

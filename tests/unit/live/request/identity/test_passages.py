@@ -60,6 +60,12 @@ def test_the_compiled_functions_find_the_same_passages(reading, texts):
     assert CompiledPassages(reading).of(texts) == Passages().of(texts)
 
 
+def test_they_do_so_whatever_the_length(reading):
+    text = Random(7).randbytes(2_000)
+    texts = [text[-size:] for size in range(1, len(text))]
+    assert CompiledPassages(reading).of(texts) == Passages().of(texts)
+
+
 # Few values, so that texts share passages, and few slots, so that they take each other's places.
 hashes = st.lists(st.integers(0, 300) | st.integers(0, 2**32 - 1), min_size=1, max_size=40)
 scopes = st.sampled_from([0, 5, 2**32 - 1])
