@@ -26,7 +26,7 @@ class Reading:
 
     def __init__(self, library: ctypes.CDLL) -> None:
         function = partial(function_of, library)
-        table, count, scope = ctypes.POINTER(PassageTable), _INT, ctypes.c_uint32
+        table, count, scope = _ADDRESS, _INT, ctypes.c_uint32
         found = (_BYTES, count)
         self.has_sha256 = bool(function("kairos_has_sha256", _INT)())
         self.prefix = function(
@@ -34,6 +34,8 @@ class Reading:
         )
         self.may_have_media = function("kairos_may_have_media", _INT, _BYTES, count)
         self.passages = function("kairos_passages", _INT, *found, _ADDRESS)
+        self.wait = function("kairos_await", None, _ADDRESS, *found, scope)
+        self.may_wait = function("kairos_may_wait", _INT, _ADDRESS, *found, scope)
         self.carried = function("kairos_carried", _INT, table, *found, scope, *(_ADDRESS, _ADDRESS))
         self.remember = function(
             "kairos_remember",

@@ -12,6 +12,7 @@ Ours.
 import ctypes
 from bisect import bisect_right
 from hashlib import sha256
+from struct import Struct
 
 from kairos.live.request.native import READING, Reading
 from kairos.model import PREFIX_MARKS
@@ -20,6 +21,8 @@ UNIT_BYTES = 4
 _ENDS = tuple(mark * UNIT_BYTES for mark in PREFIX_MARKS)
 _ENDS_IN_C = (ctypes.c_int64 * len(_ENDS))(*_ENDS)
 _ENDS_AT = ctypes.addressof(_ENDS_IN_C)
+_Marks = ctypes.c_uint32 * len(_ENDS)
+_UNPACK = [Struct(f"={count}I").unpack_from for count in range(len(_ENDS) + 1)]
 _COMPILED = READING if READING is not None and READING.has_sha256 else None
 
 
@@ -35,9 +38,9 @@ def hash_prefix(
     count = bisect_right(_ENDS, len(prompt))
     if compiled is None:
         return _hashed(prompt, apart, count)
-    hashes = (ctypes.c_uint32 * count)()
-    compiled.prefix(apart, len(apart), prompt, _ENDS_AT, count, hashes)
-    return tuple(hashes)
+    hashes = _Marks()
+    compiled.prefix(apart, len(apart), prompt, _ENDS_AT, count, ctypes.addressof(hashes))
+    return _UNPACK[count](hashes)
 
 
 def _hashed(prompt: bytes, apart: bytes, count: int) -> tuple[int, ...]:

@@ -213,6 +213,46 @@ int64_t kairos_passages(const uint8_t *text, int64_t size, uint32_t *hashes)
     return count;
 }
 
+enum { HALF = 1 << 16, IN_A_WORD = 64 };
+
+/* Some hashes: bits for the halves of each. */
+typedef struct {
+    uint64_t low[HALF / IN_A_WORD], high[HALF / IN_A_WORD];
+} Halves;
+
+static inline uint64_t has(const uint64_t *set, uint32_t half)
+{
+    return set[half / IN_A_WORD] >> half % IN_A_WORD & 1;
+}
+
+/* Whether it is perhaps one of them: almost never, where it is not. */
+static inline uint64_t may_be_in(const Halves *halves, uint32_t hash)
+{
+    return has(halves->low, hash % HALF) & has(halves->high, hash / HALF);
+}
+
+static void add(Halves *halves, uint32_t hash)
+{
+    halves->low[hash % HALF / IN_A_WORD] |= (uint64_t)1 << hash % IN_A_WORD;
+    halves->high[hash / HALF / IN_A_WORD] |= (uint64_t)1 << hash / HALF % IN_A_WORD;
+}
+
+/* Adds what is found in a reply that waits to be remembered. */
+void kairos_await(Halves *waiting, const uint32_t *found, int64_t count, uint32_t scope)
+{
+    for (int64_t each = 0; each < count; each++)
+        add(waiting, found[each] ^ scope);
+}
+
+/* Whether any of the passages may be one of those that wait. */
+int64_t kairos_may_wait(const Halves *waiting, const uint32_t *found, int64_t count, uint32_t scope)
+{
+    uint64_t waits = 0;
+    for (int64_t each = 0; each < count; each++)
+        waits |= may_be_in(waiting, found[each] ^ scope);
+    return waits != 0;
+}
+
 /* Whose passage each is: `slots` is a power of two. */
 typedef struct {
     int64_t slots;
@@ -259,29 +299,6 @@ static int64_t place_of(uint32_t value, const uint32_t *sorted, int64_t count)
 }
 
 enum { IN_PROMPT = 1, KNOWN = 2, ANOTHERS = 4 };
-enum { HALF = 1 << 16, IN_A_WORD = 64 };
-
-/* Bits for the halves of hashes. */
-typedef struct {
-    uint64_t low[HALF / IN_A_WORD], high[HALF / IN_A_WORD];
-} Halves;
-
-static inline uint64_t has(const uint64_t *set, uint32_t half)
-{
-    return set[half / IN_A_WORD] >> half % IN_A_WORD & 1;
-}
-
-/* Whether it is perhaps one of them: almost never, where it is not. */
-static inline uint64_t may_be_in(const Halves *halves, uint32_t hash)
-{
-    return has(halves->low, hash % HALF) & has(halves->high, hash / HALF);
-}
-
-static void add(Halves *halves, uint32_t hash)
-{
-    halves->low[hash % HALF / IN_A_WORD] |= (uint64_t)1 << hash % IN_A_WORD;
-    halves->high[hash / HALF / IN_A_WORD] |= (uint64_t)1 << hash / HALF % IN_A_WORD;
-}
 
 /* Sets `IN_PROMPT` for each that is found in the prompt, too. `sorted` has room for `count`, and so
    has `is_in`. */

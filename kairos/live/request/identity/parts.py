@@ -1,6 +1,7 @@
 """Which replies a call carries parts of.
 
-A reply waits to be read until a call asks what it carries; then all that wait are read. A
+A reply's passages wait to be remembered until a call comes that may have one of them; then all that
+wait are. Before, what is in the reply's prompt as well has to be found, and that is read then. A
 conversation repeats its messages with each call, so their passages are kept, by what the client
 spelt. Messages are read one by one: what spans two of them is no passage.
 """
@@ -22,7 +23,7 @@ _ENTRY_BYTES = 256  # what a message takes there beside its passages
 
 
 class _Waiting(msgspec.Struct, frozen=True):
-    text: bytes
+    passages: Hashes
     talk: Conversation  # what it replied to
     reply: int
     workflow: int
@@ -39,33 +40,35 @@ class Parts:
 
     def add(self, said: Reply, talk: Conversation, reply: int, workflow: int, scope: int) -> None:
         """`talk`: what it replied to. Numbers are as `Passages.remember` has them."""
-        text = "\n".join([said.text, *said.handed]).encode("utf-8", "replace")
-        waiting = _Waiting(cut(text, _SEEN_BYTES), talk, reply, workflow, scope)
-        self._waiting.append(waiting)
-        self._waiting_bytes += len(waiting.text) + talk.size_bytes
+        text = _encoded("\n".join([said.text, *said.handed]) if said.handed else said.text)
+        [found] = self._passages.of([cut(text, _SEEN_BYTES)])
+        if not found:
+            return
+        self._passages.await_(found, scope)
+        self._waiting.append(_Waiting(found, talk, reply, workflow, scope))
+        self._waiting_bytes += len(found) + talk.size_bytes
         if len(self._waiting) >= _MAX_WAITING or self._waiting_bytes >= _MAX_WAITING_BYTES:
             self._settle()
 
     def carried(self, talk: Conversation, scope: int) -> Mapping[int, int]:
         """By number of a reply, how many of its passages stand in what is new in a conversation."""
-        self._settle()
         told = [_encoded(message.text) for message in talk.new]
         if sum(map(len, told)) + len(told) - 1 > _SEEN_BYTES:
             found = self._passages.of([cut(b"\n".join(told), _SEEN_BYTES)])
         else:
             found = self._of(talk, talk.parts_at([message.at for message in talk.new]))
-        return self._passages.carried(b"".join(found), scope)
+        together = found[0] if len(found) == 1 else b"".join(found)
+        if self._waiting and self._passages.may_wait(together, scope):
+            self._settle()
+        return self._passages.carried(together, scope)
 
     def _settle(self) -> None:
-        """Read what waits."""
-        if not self._waiting:
-            return
+        """Remember what waits."""
         waiting, self._waiting, self._waiting_bytes = self._waiting, [], 0
-        replies = self._passages.of([each.text for each in waiting])
-        for each, found in zip(waiting, replies, strict=True):
-            if found:
-                prompt = b"".join(self._of(each.talk, each.talk.parts()))
-                self._passages.remember(found, each.reply, each.workflow, each.scope, prompt)
+        self._passages.forget_waiting()
+        for each in waiting:
+            prompt = b"".join(self._of(each.talk, each.talk.parts()))
+            self._passages.remember(each.passages, each.reply, each.workflow, each.scope, prompt)
 
     def _of(self, talk: Conversation, parts: Mapping[int, int]) -> list[Hashes]:
         """The passages of some messages: by their keys, their places."""

@@ -24,6 +24,7 @@ TEXT_BYTES = 32_768  # of a text that are looked at: half at its beginning, half
 _SLOTS = 1 << 19
 _COMMON = -1  # a passage of several workflows, or of a prompt
 _HASH_BYTES = 4
+_WAITING_WORDS = 2048  # 64 bits each: `Halves` in `reading.c`
 
 _WORD = 8  # bytes, of which a window has four
 _OFFSETS = np.arange(0, WINDOW, _WORD)[:, np.newaxis]
@@ -58,6 +59,16 @@ class Passages:
             batch.append(text)
         return found + _read(batch) if batch else found
 
+    def await_(self, found: Hashes, scope: int) -> None:
+        """They will be remembered."""
+
+    def may_wait(self, found: Hashes, scope: int) -> bool:  # noqa: ARG002
+        """Whether any of them may be among those that wait."""
+        return True
+
+    def forget_waiting(self) -> None:
+        """Nothing waits any more."""
+
     def remember(
         self, found: Hashes, reply: int, workflow: int, scope: int, prompt: Hashes
     ) -> None:
@@ -88,13 +99,16 @@ class CompiledPassages(Passages):
     def __init__(self, reading: Reading) -> None:
         super().__init__()
         self._reading = reading
+        found, replies = (ctypes.c_uint32 * TEXT_BYTES)(), (ctypes.c_int64 * TEXT_BYTES)()
+        marks, waiting = (ctypes.c_uint8 * (2 * TEXT_BYTES))(), (ctypes.c_uint64 * _WAITING_WORDS)()
         hashes, owners = self._hashes.ctypes.data, self._owners.ctypes.data
-        self._table = ctypes.pointer(PassageTable(_SLOTS, hashes, owners))
-        # What is found, for the time of a call.
-        self._found = (ctypes.c_uint32 * TEXT_BYTES)()
-        self._found_bytes = memoryview(self._found).cast("B")
-        self._replies = (ctypes.c_int64 * TEXT_BYTES)()
-        self._marks = (ctypes.c_uint8 * (2 * TEXT_BYTES))()
+        table = PassageTable(_SLOTS, hashes, owners)
+        self._held = table, found, replies, marks, waiting  # as long as their addresses
+        self._table, self._found, self._replies, self._marks, self._waiting = map(
+            ctypes.addressof, self._held
+        )
+        # What was found, for the time of a call.
+        self._found_bytes = memoryview(found).cast("B")
 
     def of(self, texts: Sequence[bytes]) -> list[Hashes]:
         return [self._of(cut(each, TEXT_BYTES)) for each in texts]
@@ -102,6 +116,16 @@ class CompiledPassages(Passages):
     def _of(self, text: bytes) -> Hashes:
         count = self._reading.passages(text, len(text), self._found)
         return bytes(self._found_bytes[: _HASH_BYTES * count])
+
+    def await_(self, found: Hashes, scope: int) -> None:
+        self._reading.wait(self._waiting, found, len(found) // _HASH_BYTES, scope)
+
+    def may_wait(self, found: Hashes, scope: int) -> bool:
+        count = len(found) // _HASH_BYTES
+        return bool(self._reading.may_wait(self._waiting, found, count, scope))
+
+    def forget_waiting(self) -> None:
+        ctypes.memset(self._waiting, 0, 8 * _WAITING_WORDS)
 
     def remember(
         self, found: Hashes, reply: int, workflow: int, scope: int, prompt: Hashes
@@ -116,7 +140,10 @@ class CompiledPassages(Passages):
     def carried(self, found: Hashes, scope: int) -> Mapping[int, int]:
         count = min(len(found) // _HASH_BYTES, TEXT_BYTES)
         same = self._reading.carried(self._table, found, count, scope, self._found, self._replies)
-        return _counted(self._found[:same], self._replies[:same]) if same else _NOBODYS
+        if not same:
+            return _NOBODYS
+        _, hashes, replies, *_ = self._held
+        return _counted(hashes[:same], replies[:same])
 
 
 def passages() -> Passages:
