@@ -33,6 +33,7 @@ class Reading:
             "kairos_prefix", None, *(_BYTES, count), *(_BYTES, _ADDRESS, count), _ADDRESS
         )
         self.may_have_media = function("kairos_may_have_media", _INT, _BYTES, count)
+        self.masked = function("kairos_masked", _INT, _BYTES, count, _ADDRESS)
         self.passages = function("kairos_passages", _INT, *found, _ADDRESS)
         self.wait = function("kairos_await", None, _ADDRESS, *found, scope)
         self.may_wait = function("kairos_may_wait", _INT, _ADDRESS, *found, scope)

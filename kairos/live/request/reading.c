@@ -1,5 +1,6 @@
 /* What is read of every call's prompt and of every answer: hashes of a prompt's beginnings
-   (`prefix.py`), whether it holds media (`media.py`), and the passages of texts (`passages.py`).
+   (`prefix.py`), whether it holds media (`body.py`), the passages of texts (`passages.py`), and what
+   stays the same of an agent's prompt (`fingerprint.py`).
 
    Plain C without Python's headers, so that any C compiler will do; `native.py` loads it, and Python
    and numpy find the same where it is missing. Sizes are checked by the caller. No memory is
@@ -353,4 +354,91 @@ void kairos_remember(const Passages *known, const uint32_t *found, int64_t count
     for (int64_t each = 0; each < count; each++)
         if (marks[each] & (IN_PROMPT | ANOTHERS))
             known->owners[2 * ((found[each] ^ scope) & (known->slots - 1))] = COMMON;
+}
+
+/* The words of a prompt of ASCII, as `fingerprint.py` masks them. */
+
+static int is_space(uint8_t each) /* as Python has it */
+{
+    return each == ' ' || (each >= 0x09 && each <= 0x0d) || (each >= 0x1c && each <= 0x1f);
+}
+
+static int is_digit(uint8_t each)
+{
+    return each >= '0' && each <= '9';
+}
+
+static uint8_t lower(uint8_t each)
+{
+    return each >= 'A' && each <= 'Z' ? each + ('a' - 'A') : each;
+}
+
+static int is_letter(uint8_t each) /* of a name; an underscore is a part of one, too */
+{
+    return (lower(each) >= 'a' && lower(each) <= 'z') || each == '_';
+}
+
+/* Whether it is the name of a month or a day, or begins like one and ends like one. */
+static int is_date(const uint8_t *name, int64_t size)
+{
+    static const char BEGINS[][4] = {"jan", "feb", "mar", "apr", "may", "jun", "jul",
+                                     "aug", "sep", "oct", "nov", "dec", "mon", "tue",
+                                     "wed", "thu", "fri", "sat", "sun"};
+    static const char ENDS[][8] = {"",     "uary",  "ruary", "ch",   "il",     "e",     "y",    "ust",
+                                   "tember", "ober", "ember", "day", "sday", "nesday", "rsday", "urday"};
+    enum { BEGIN = 3, LONGEST = 10 };
+    char read[LONGEST + 1] = {0};
+    if (size < BEGIN || size > LONGEST)
+        return 0;
+    for (int64_t at = 0; at < size; at++)
+        read[at] = (char)lower(name[at]);
+    for (size_t begin = 0; begin < sizeof BEGINS / sizeof *BEGINS; begin++) {
+        if (memcmp(read, BEGINS[begin], BEGIN) != 0)
+            continue;
+        for (size_t end = 0; end < sizeof ENDS / sizeof *ENDS; end++)
+            if (strcmp(read + BEGIN, ENDS[end]) == 0)
+                return 1;
+    }
+    return 0;
+}
+
+static int64_t masked_word(const uint8_t *word, int64_t size, uint8_t *masked)
+{
+    int64_t count = 0;
+    for (int64_t at = 0; at < size; at++)
+        if (is_digit(word[at])) {
+            masked[0] = '#';
+            return 1;
+        }
+    for (int64_t at = 0, end; at < size; at = end) {
+        for (end = at; end < size && is_letter(word[end]); end++)
+            ;
+        if (end == at) {
+            masked[count++] = word[end++];
+        } else if (is_date(word + at, end - at)) {
+            masked[count++] = '#';
+        } else {
+            memcpy(masked + count, word + at, (size_t)(end - at));
+            count += end - at;
+        }
+    }
+    return count;
+}
+
+/* A space between words. Returns the size of what is masked, which is no more than the text's. */
+int64_t kairos_masked(const uint8_t *text, int64_t size, uint8_t *masked)
+{
+    int64_t count = 0;
+    for (int64_t at = 0, end; at < size; at = end) {
+        for (end = at; end < size && !is_space(text[end]); end++)
+            ;
+        if (end == at) {
+            end++;
+            continue;
+        }
+        if (count)
+            masked[count++] = ' ';
+        count += masked_word(text + at, end - at, masked + count);
+    }
+    return count;
 }

@@ -1,11 +1,13 @@
 """An agent that says no name is known by its system prompt and by the names of its tools."""
 
+import ctypes
 import re
 from collections import OrderedDict
 from functools import lru_cache
 from hashlib import blake2b
 
 from kairos.live.request.identity.conversation import Conversation
+from kairos.live.request.native import READING, Reading
 
 _READ = 2048  # characters of a system prompt: what changes from call to call stands late in it
 _MAX_KNOWN = 4096  # prompts and tools of which the name is remembered
@@ -78,8 +80,16 @@ class Fingerprints:
 
 
 def _masked(system: str) -> str:
+    if READING is not None and system.isascii():
+        return _masked_ascii(system, READING)[:_READ]
     words = [_masked_word(each) if len(each) <= _WORD else _mask(each) for each in system.split()]
     return " ".join(words)[:_READ]
+
+
+def _masked_ascii(system: str, reading: Reading) -> str:
+    masked = ctypes.create_string_buffer(len(system) + 1)
+    size = reading.masked(system.encode(), len(system), ctypes.addressof(masked))
+    return masked.raw[:size].decode()
 
 
 def _mask(word: str) -> str:

@@ -1,5 +1,6 @@
 """Who calls, and what led to it, inferred from what calls and replies have in common."""
 
+import calendar
 import json
 import re
 import time
@@ -385,16 +386,47 @@ VARYING = re.compile(
 some_words = st.lists(
     st.text(max_size=4)
     | st.sampled_from(
-        ["May", "sat", "Monday", "\u017fat", "j", "an", "(", "-", "_", "7", " ", "\x1f"]
+        [
+            "May",
+            "sat",
+            "Monday",
+            "tember",
+            "uary",
+            "il",
+            "Jan",
+            "Xe",
+            "z_",
+            "\t",
+            "\u017fat",
+            "j",
+            "an",
+            "(",
+            "-",
+            "_",
+            "7",
+            " ",
+            "\x1f",
+        ]
     )
 ).map("".join)
 
 
-@given(some_words)
-def test_of_a_prompt_all_words_with_digits_and_all_dates_are_masked(prompt):
+@pytest.mark.parametrize("compiled", [True, False])
+@given(some_words | some_words.map(lambda text: text.encode("ascii", "replace").decode()))
+def test_of_a_prompt_all_words_with_digits_and_all_dates_are_masked(compiled, prompt):
     """Agents have their names from it, which are kept: it must stay as it is."""
     expected = " ".join(VARYING.sub("#", prompt).split())[:2048]
-    assert fingerprint._masked(prompt) == expected
+    with pytest.MonkeyPatch.context() as patch:
+        if not compiled:
+            patch.setattr(fingerprint, "READING", None)
+        assert fingerprint._masked(prompt) == expected
+
+
+def test_so_is_each_day_and_each_month():
+    dates = [*calendar.month_name, *calendar.month_abbr, *calendar.day_name, *calendar.day_abbr]
+    for date in filter(None, dates):
+        assert fingerprint._masked(f"On {date}, {date.lower()}!") == "On #, #!"
+        assert fingerprint._masked(f"{date}\xa0\xe9") == "# \xe9"
 
 
 def test_a_prompt_without_spaces_is_read_as_fast_as_any(wire):
