@@ -59,7 +59,8 @@ class Conversation:
         self._keys: Sequence[int] | None = None
         self._parts: dict[int, int] | None = None
         self.last, self.new = self._last_and_new()
-        self.previous: str | None = decoded(_text, prompt.previous_response_id)
+        previous = prompt.previous_response_id
+        self.previous: str | None = decoded(_text, previous) if previous else None
 
     def _last_and_new(self) -> tuple[PromptMessage | None, Sequence[PromptMessage]]:
         """The last reply in the tail, that the client gives back; and what came after it."""
@@ -105,7 +106,7 @@ class Conversation:
     def keys(self) -> Sequence[int]:
         """A hash of each message behind the system prompt, as the client spelt it."""
         if self._keys is None:
-            self._keys = [hash(bytes(each)) for each in self.raw]
+            self._keys = [*map(hash, map(bytes, self.raw))]
         return self._keys
 
     def parts_at(self, places: Iterable[int]) -> dict[int, int]:
@@ -118,7 +119,7 @@ class Conversation:
         them, until each make half of `_PROMPT_BYTES`, as they were spelt."""
         if self._parts is not None:
             return self._parts
-        sizes = [len(each) for each in self.raw] or [len(self._said_once)]
+        sizes = [*map(len, self.raw)] or [len(self._said_once)]
         every: Iterable[int] = range(len(sizes))
         if sum(sizes) > _PROMPT_BYTES:
             from_begin, from_end = list(accumulate(sizes)), list(accumulate(reversed(sizes)))

@@ -162,8 +162,9 @@ def _carried(talk: Conversation, replies: Sequence[Replied]) -> list[Replied]:
 def _leads_to(reply: Reply, answers: Set[str | None], told: str) -> bool:
     if not answers.isdisjoint(reply.ids):
         return True
-    texts = (reply.text, *reply.handed)
-    return any(len(text) >= _MIN_TEXT and text in told for text in texts)
+    if len(reply.text) >= _MIN_TEXT and reply.text in told:
+        return True
+    return any(len(text) >= _MIN_TEXT and text in told for text in reply.handed)
 
 
 def _begins(text: str, beginning: str) -> bool:

@@ -7,7 +7,7 @@ spelt. Messages are read one by one: what spans two of them is no passage.
 """
 
 from collections import OrderedDict
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 import msgspec
 
@@ -72,24 +72,23 @@ class Parts:
 
     def _of(self, talk: Conversation, parts: Mapping[int, int]) -> list[Hashes]:
         """The passages of some messages: by their keys, their places."""
-        found: list[Hashes] = []
-        missing: dict[int, int] = {}
-        for key, place in parts.items():
-            known = self._read.get(key)
-            if known is None:
-                missing[key] = place
+        found = [*map(self._read.get, parts)]
+        known: list[Hashes] = []
+        missing: list[int] = []
+        for key, hashes in zip(parts, found, strict=True):
+            if hashes is None:
+                missing.append(key)
             else:
                 self._read.move_to_end(key)
-                found.append(known)
+                known.append(hashes)
         if missing:
-            texts = [_encoded(talk.text_at(place)) for place in missing.values()]
-            read = self._passages.of(texts)
-            self._keep(dict(zip(missing, read, strict=True)))
-            found += read
-        return found
+            read = self._passages.of([_encoded(talk.text_at(parts[key])) for key in missing])
+            self._keep(zip(missing, read, strict=True))
+            known += read
+        return known
 
-    def _keep(self, found: Mapping[int, Hashes]) -> None:
-        for key, hashes in found.items():
+    def _keep(self, found: Iterable[tuple[int, Hashes]]) -> None:
+        for key, hashes in found:
             self._read[key] = hashes
             self._read_bytes += len(hashes) + _ENTRY_BYTES
         while self._read_bytes > _MAX_READ_BYTES:
