@@ -7,8 +7,7 @@ import msgspec
 from kairos.errors import InvalidRequest
 from kairos.live.request.identity.aliases import BODY_FIELDS
 from kairos.live.request.identity.conversation import Prompt
-from kairos.live.request.native import READING
-from kairos.live.request.prefix import UNIT_BYTES, hash_prefix
+from kairos.live.request.prefix import UNIT_BYTES, may_have_media, read_prompt
 from kairos.model import EXPECTED_COMPLETION_TOKENS
 
 BYTES_PER_TOKEN = 4  # of English text under a 32k-128k vocabulary, on average; the engine counts
@@ -87,14 +86,16 @@ def read_body(content: bytes, *, chat: bool, streams_usage: bool) -> Body:
         raise InvalidRequest("'messages' must be a list of messages")
     limit = _limit(body)
     prompt = _prompt(body, messages)
+    prefix, has_media = read_prompt(prompt, _apart(body))
     ids = _count_ids(body.prompt or body.input)
+    text_bytes = _text_bytes(prompt, has_media) if prompt else _text_bytes(content)
     read = Body(
         content=content,
         model=body.model,
         stream=bool(body.stream),
-        prompt_tokens=ids or max(1, _text_bytes(prompt or content) // BYTES_PER_TOKEN),
+        prompt_tokens=ids or max(1, text_bytes // BYTES_PER_TOKEN),
         prompt_is_counted=ids is not None,
-        prefix=hash_prefix(prompt, msgspec.json.encode(body.model) + _told(body.cache_salt)),
+        prefix=prefix,
         prefix_units=len(prompt) // UNIT_BYTES,
         completion_tokens=max(1, min(int(limit), EXPECTED_COMPLETION_TOKENS)),
         completion_limit=int(limit) if 1 <= limit < _NO_LIMIT else None,
@@ -130,6 +131,12 @@ def _told_of_caller(body: _Body) -> dict[str, msgspec.Raw]:
     return {name: value for name in BODY_FIELDS if (value := getattr(body, name))}
 
 
+def _apart(body: _Body) -> bytes:
+    """What tells apart prompts of the same words."""
+    model = msgspec.json.encode(body.model)
+    return model + _told(body.cache_salt) if body.cache_salt else model
+
+
 def _prompt(body: _Body, messages: bytes) -> bytes:
     """What becomes the prompt, in the order in which chat templates write it, as the client spelt
     it. Its end is left open, so that a conversation that goes on begins with all of it."""
@@ -162,19 +169,12 @@ def _count_ids(prompt: msgspec.Raw) -> int | None:
     return bytes(prompt).count(b",") + 1 if _TOKEN_IDS.match(prompt) else None
 
 
-def _text_bytes(prompt: bytes) -> int:
+def _text_bytes(text: bytes, has_media: bool | None = None) -> int:
     """Images and sound in the body are bytes, but not text."""
-    size = len(prompt)
-    if _may_have_media(prompt):
-        size -= sum(media.end() - media.start() for media in _MEDIA.finditer(prompt))
+    size = len(text)
+    if may_have_media(text) if has_media is None else has_media:
+        size -= sum(media.end() - media.start() for media in _MEDIA.finditer(text))
     return size
-
-
-def _may_have_media(text: bytes) -> bool:
-    """Whether it is worth it to look for some."""
-    if READING is None:
-        return b";base64," in text or b'"data"' in text
-    return bool(READING.may_have_media(text, len(text)))
 
 
 def _ask_for_usage(content: bytes, options: bytes) -> bytes | None:

@@ -18,7 +18,12 @@ _INT, _BYTES, _ADDRESS = ctypes.c_int64, ctypes.c_char_p, ctypes.c_void_p
 class PassageTable(ctypes.Structure):
     """Addresses of columns, a row for each slot."""
 
-    _fields_ = [("slots", _INT), ("hashes", _ADDRESS), ("owners", _ADDRESS)]
+    _fields_ = [
+        ("slots", _INT),
+        ("hashes", _ADDRESS),
+        ("owners", _ADDRESS),
+        ("waiting", _ADDRESS),
+    ]
 
 
 class Reading:
@@ -30,13 +35,13 @@ class Reading:
         found = (_BYTES, count)
         self.has_sha256 = bool(function("kairos_has_sha256", _INT)())
         self.prefix = function(
-            "kairos_prefix", None, *(_BYTES, count), *(_BYTES, _ADDRESS, count), _ADDRESS
+            "kairos_prefix", _INT, *(_BYTES, count) * 2, *(_ADDRESS, count), _ADDRESS
         )
-        self.may_have_media = function("kairos_may_have_media", _INT, _BYTES, count)
         self.masked = function("kairos_masked", _INT, _BYTES, count, _ADDRESS)
-        self.passages = function("kairos_passages", _INT, *found, _ADDRESS)
-        self.wait = function("kairos_await", None, _ADDRESS, *found, scope)
-        self.may_wait = function("kairos_may_wait", _INT, _ADDRESS, *found, scope)
+        self.passages = function("kairos_passages", _INT, _BYTES, count, _ADDRESS)
+        self.passages_of_reply = function(
+            "kairos_passages_of_reply", _INT, table, *(_BYTES, count), scope, _ADDRESS
+        )
         self.carried = function("kairos_carried", _INT, table, *found, scope, *(_ADDRESS, _ADDRESS))
         self.remember = function(
             "kairos_remember",

@@ -26,21 +26,28 @@ _UNPACK = [Struct(f"={count}I").unpack_from for count in range(len(_ENDS) + 1)]
 _COMPILED = READING if READING is not None and READING.has_sha256 else None
 
 
-def hash_prefix(
+def read_prompt(
     prompt: bytes, apart: bytes, compiled: Reading | None = _COMPILED
-) -> tuple[int, ...]:
-    """One hash for each mark within the prompt; what is beyond the last mark (4 MiB) is not read.
+) -> tuple[tuple[int, ...], bool]:
+    """One hash for each mark within the prompt; what is beyond the last mark (4 MiB) is not hashed.
+    And whether it is worth it to look for images or sound in it.
 
     Args:
         prompt: in the order in which the engine reads it.
         apart: what must be the same, too, for two prompts to share anything; no part of either.
     """
-    count = bisect_right(_ENDS, len(prompt))
+    size = len(prompt)
+    count = bisect_right(_ENDS, size)
     if compiled is None:
-        return _hashed(prompt, apart, count)
+        return _hashed(prompt, apart, count), may_have_media(prompt)
     hashes = _Marks()
-    compiled.prefix(apart, len(apart), prompt, _ENDS_AT, count, ctypes.addressof(hashes))
-    return _UNPACK[count](hashes)
+    to = ctypes.addressof(hashes)
+    has_media = compiled.prefix(apart, len(apart), prompt, size, _ENDS_AT, count, to)
+    return _UNPACK[count](hashes), bool(has_media)
+
+
+def may_have_media(text: bytes) -> bool:
+    return b";base64," in text or b'"data"' in text
 
 
 def _hashed(prompt: bytes, apart: bytes, count: int) -> tuple[int, ...]:

@@ -10,6 +10,25 @@
 #include <stdlib.h>
 #include <string.h>
 
+/* Whether `;base64,` or `"data"` may be in it: their first three bytes are. */
+static int may_have_media(const uint8_t *text, int64_t size)
+{
+    enum { STRIDE = 256 };
+    const int64_t places = size - 2;
+    for (int64_t start = 0; start < places; start += STRIDE) {
+        const int64_t end = start + STRIDE < places ? start + STRIDE : places;
+        uint8_t found = 0;
+        for (int64_t at = start; at < end; at++) {
+            const uint8_t first = text[at], second = text[at + 1], third = text[at + 2];
+            found |= (uint8_t)((first == ';') & (second == 'b') & (third == 'a'));
+            found |= (uint8_t)((first == '"') & (second == 'd') & (third == 'a'));
+        }
+        if (found)
+            return 1;
+    }
+    return 0;
+}
+
 /* SHA-256 (FIPS 180-4), where the processor has instructions for it; elsewhere Python's is as fast
    as what stands here would be. */
 
@@ -117,9 +136,10 @@ int64_t kairos_has_sha256(void)
     return __get_cpuid_count(7, 0, &a, &b, &c, &d) && (b >> 29 & 1);
 }
 
-/* The hash at each of the ends, which ascend and lie within the prompt. */
-void kairos_prefix(const uint8_t *apart, int64_t apart_size, const uint8_t *prompt,
-                   const int64_t *ends, int64_t count, uint32_t *hashes)
+/* The hash at each of the ends, which ascend and lie within the prompt. Returns whether it may have
+   media. */
+int64_t kairos_prefix(const uint8_t *apart, int64_t apart_size, const uint8_t *prompt, int64_t size,
+                      const int64_t *ends, int64_t count, uint32_t *hashes)
 {
     Sha256 running = {.size = 0};
     int64_t start = 0;
@@ -130,6 +150,7 @@ void kairos_prefix(const uint8_t *apart, int64_t apart_size, const uint8_t *prom
         hashes[mark] = digest(&running);
         start = ends[mark];
     }
+    return may_have_media(prompt, size);
 }
 
 #else
@@ -139,32 +160,14 @@ int64_t kairos_has_sha256(void)
     return 0;
 }
 
-void kairos_prefix(const uint8_t *apart, int64_t apart_size, const uint8_t *prompt,
-                   const int64_t *ends, int64_t count, uint32_t *hashes)
+int64_t kairos_prefix(const uint8_t *apart, int64_t apart_size, const uint8_t *prompt, int64_t size,
+                      const int64_t *ends, int64_t count, uint32_t *hashes)
 {
-    (void)apart, (void)apart_size, (void)prompt, (void)ends, (void)count, (void)hashes;
+    (void)apart, (void)apart_size, (void)ends, (void)count, (void)hashes;
+    return may_have_media(prompt, size);
 }
 
 #endif
-
-/* Whether `;base64,` or `"data"` may be in it: their first three bytes are. */
-int64_t kairos_may_have_media(const uint8_t *text, int64_t size)
-{
-    enum { STRIDE = 256 };
-    const int64_t places = size - 2;
-    for (int64_t start = 0; start < places; start += STRIDE) {
-        const int64_t end = start + STRIDE < places ? start + STRIDE : places;
-        uint8_t found = 0;
-        for (int64_t at = start; at < end; at++) {
-            const uint8_t first = text[at], second = text[at + 1], third = text[at + 2];
-            found |= (uint8_t)((first == ';') & (second == 'b') & (third == 'a'));
-            found |= (uint8_t)((first == '"') & (second == 'd') & (third == 'a'));
-        }
-        if (found)
-            return 1;
-    }
-    return 0;
-}
 
 enum { WORD = 8, WINDOW = 32 }; /* bytes: see `passages.py`, as for the numbers below */
 static const uint64_t FACTOR = 0x9E3779B97F4A7C15u;
@@ -192,28 +195,6 @@ static inline uint32_t window(const uint8_t *at)
     return (uint32_t)(sum >> 32);
 }
 
-/* The hashes of a text's passages, in order; returns how many. Which places are chosen is chance,
-   so it is found without a branch. */
-int64_t kairos_passages(const uint8_t *text, int64_t size, uint32_t *hashes)
-{
-    enum { STRIDE = 512 };
-    uint16_t chosen[STRIDE];
-    int64_t count = 0;
-    for (int64_t start = 0; start + WINDOW <= size; start += STRIDE) {
-        const uint8_t *from = text + start;
-        const int64_t places = size - start - WINDOW + 1;
-        const int end = places < STRIDE ? (int)places : STRIDE;
-        int here = 0;
-        for (int at = 0; at < end; at++) {
-            chosen[here] = (uint16_t)at;
-            here += word(from + at) < CHOSEN;
-        }
-        for (int each = 0; each < here; each++)
-            hashes[count++] = window(from + chosen[each]);
-    }
-    return count;
-}
-
 enum { HALF = 1 << 16, IN_A_WORD = 64 };
 
 /* Some hashes: bits for the halves of each. */
@@ -238,32 +219,50 @@ static void add(Halves *halves, uint32_t hash)
     halves->high[hash / HALF / IN_A_WORD] |= (uint64_t)1 << hash / HALF % IN_A_WORD;
 }
 
-/* Adds what is found in a reply that waits to be remembered. */
-void kairos_await(Halves *waiting, const uint32_t *found, int64_t count, uint32_t scope)
-{
-    for (int64_t each = 0; each < count; each++)
-        add(waiting, found[each] ^ scope);
-}
-
-/* Whether any of the passages may be one of those that wait. */
-int64_t kairos_may_wait(const Halves *waiting, const uint32_t *found, int64_t count, uint32_t scope)
-{
-    uint64_t waits = 0;
-    for (int64_t each = 0; each < count; each++)
-        waits |= may_be_in(waiting, found[each] ^ scope);
-    return waits != 0;
-}
-
 /* Whose passage each is: `slots` is a power of two. */
 typedef struct {
     int64_t slots;
     uint32_t *hashes;
     int64_t *owners; /* reply and workflow, of each slot */
+    Halves *waiting; /* those of replies that wait to be remembered */
 } Passages;
+
+/* The hashes of a text's passages, in order; returns how many. Which places are chosen is chance,
+   so it is found without a branch. */
+int64_t kairos_passages(const uint8_t *text, int64_t size, uint32_t *hashes)
+{
+    enum { STRIDE = 512 };
+    uint16_t chosen[STRIDE];
+    int64_t count = 0;
+    for (int64_t start = 0; start + WINDOW <= size; start += STRIDE) {
+        const uint8_t *from = text + start;
+        const int64_t places = size - start - WINDOW + 1;
+        const int end = places < STRIDE ? (int)places : STRIDE;
+        int here = 0;
+        for (int at = 0; at < end; at++) {
+            chosen[here] = (uint16_t)at;
+            here += word(from + at) < CHOSEN;
+        }
+        for (int each = 0; each < here; each++)
+            hashes[count++] = window(from + chosen[each]);
+    }
+    return count;
+}
+
+/* The same of a reply, which waits to be remembered. */
+int64_t kairos_passages_of_reply(const Passages *known, const uint8_t *text, int64_t size,
+                                 uint32_t scope, uint32_t *hashes)
+{
+    const int64_t count = kairos_passages(text, size, hashes);
+    for (int64_t each = 0; each < count; each++)
+        add(known->waiting, hashes[each] ^ scope);
+    return count;
+}
 
 static const int64_t COMMON = -1;
 
-/* Of the passages that are known: their hashes, and whose they are; returns how many. */
+/* Of the passages that are known: their hashes, and whose they are; returns how many. -1: there may
+   be one of a reply that waits. */
 int64_t kairos_carried(const Passages *known, const uint32_t *found, int64_t count, uint32_t scope,
                        uint32_t *hashes, int64_t *replies)
 {
@@ -271,6 +270,8 @@ int64_t kairos_carried(const Passages *known, const uint32_t *found, int64_t cou
     for (int64_t each = 0; each < count; each++) {
         const uint32_t hash = found[each] ^ scope;
         const int64_t slot = hash & (known->slots - 1);
+        if (may_be_in(known->waiting, hash))
+            return -1;
         if (known->hashes[slot] == hash) {
             hashes[same] = hash;
             replies[same++] = known->owners[2 * slot];

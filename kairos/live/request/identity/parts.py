@@ -41,10 +41,9 @@ class Parts:
     def add(self, said: Reply, talk: Conversation, reply: int, workflow: int, scope: int) -> None:
         """`talk`: what it replied to. Numbers are as `Passages.remember` has them."""
         text = _encoded("\n".join([said.text, *said.handed]) if said.handed else said.text)
-        [found] = self._passages.of([cut(text, _SEEN_BYTES)])
+        found = self._passages.of_reply(cut(text, _SEEN_BYTES), scope)
         if not found:
             return
-        self._passages.await_(found, scope)
         self._waiting.append(_Waiting(found, talk, reply, workflow, scope))
         self._waiting_bytes += len(found) + talk.size_bytes
         if len(self._waiting) >= _MAX_WAITING or self._waiting_bytes >= _MAX_WAITING_BYTES:
@@ -58,14 +57,17 @@ class Parts:
         else:
             found = self._of(talk, talk.parts_at([message.at for message in talk.new]))
         together = found[0] if len(found) == 1 else b"".join(found)
-        if self._waiting and self._passages.may_wait(together, scope):
+        carried = self._passages.carried(together, scope)
+        if carried is None:
             self._settle()
-        return self._passages.carried(together, scope)
+            carried = self._passages.carried(together, scope)
+        assert carried is not None, "nothing waits"
+        return carried
 
     def _settle(self) -> None:
         """Remember what waits."""
         waiting, self._waiting, self._waiting_bytes = self._waiting, [], 0
-        self._passages.forget_waiting()
+        self._passages.nothing_waits()
         for each in waiting:
             prompt = b"".join(self._of(each.talk, each.talk.parts()))
             self._passages.remember(each.passages, each.reply, each.workflow, each.scope, prompt)

@@ -46,6 +46,7 @@ class Passages:
     def __init__(self) -> None:
         self._hashes = np.zeros(_SLOTS, dtype=np.uint32)
         self._owners = np.zeros((_SLOTS, 2), dtype=np.int64)  # reply and workflow
+        self._waits = False
 
     def of(self, texts: Sequence[bytes]) -> list[Hashes]:
         """The hashes of each text's passages, in order. Short texts are read together, since what
@@ -59,15 +60,14 @@ class Passages:
             batch.append(text)
         return found + _read(batch) if batch else found
 
-    def await_(self, found: Hashes, scope: int) -> None:
-        """They will be remembered."""
+    def of_reply(self, text: bytes, scope: int) -> Hashes:  # noqa: ARG002
+        """The same of one, whose passages are to be remembered, and wait for that."""
+        [found] = self.of([text])
+        self._waits = self._waits or bool(found)
+        return found
 
-    def may_wait(self, found: Hashes, scope: int) -> bool:  # noqa: ARG002
-        """Whether any of them may be among those that wait."""
-        return True
-
-    def forget_waiting(self) -> None:
-        """Nothing waits any more."""
+    def nothing_waits(self) -> None:
+        self._waits = False
 
     def remember(
         self, found: Hashes, reply: int, workflow: int, scope: int, prompt: Hashes
@@ -78,15 +78,18 @@ class Passages:
         hashes = _within(found, scope)
         slots = _slots(hashes)
         is_known = self._hashes[slots] == hashes
-        is_common = np.isin(_array(found), _array(prompt))
+        is_common = _are_in(_array(prompt), _array(found))
         is_common |= is_known & (self._owners[slots, 1] != workflow)
         new = slots[~is_known]
         self._hashes[new] = hashes[~is_known]
         self._owners[new] = reply, workflow
         self._owners[slots[is_common], 0] = _COMMON
 
-    def carried(self, found: Hashes, scope: int) -> Mapping[int, int]:
-        """By reply, how many of its passages are among those that were found in texts."""
+    def carried(self, found: Hashes, scope: int) -> Mapping[int, int] | None:
+        """By reply, how many of its passages are among those that were found in texts. None: one
+        that waits may have some."""
+        if self._waits:
+            return None
         hashes = _within(found, scope)
         slots = _slots(hashes)
         (places,) = (self._hashes[slots] == hashes).nonzero()
@@ -101,12 +104,11 @@ class CompiledPassages(Passages):
         self._reading = reading
         found, replies = (ctypes.c_uint32 * TEXT_BYTES)(), (ctypes.c_int64 * TEXT_BYTES)()
         marks, waiting = (ctypes.c_uint8 * (2 * TEXT_BYTES))(), (ctypes.c_uint64 * _WAITING_WORDS)()
+        self._waiting = ctypes.addressof(waiting)
         hashes, owners = self._hashes.ctypes.data, self._owners.ctypes.data
-        table = PassageTable(_SLOTS, hashes, owners)
+        table = PassageTable(_SLOTS, hashes, owners, self._waiting)
         self._held = table, found, replies, marks, waiting  # as long as their addresses
-        self._table, self._found, self._replies, self._marks, self._waiting = map(
-            ctypes.addressof, self._held
-        )
+        self._table, self._found, self._replies, self._marks, _ = map(ctypes.addressof, self._held)
         # What was found, for the time of a call.
         self._found_bytes = memoryview(found).cast("B")
 
@@ -117,14 +119,13 @@ class CompiledPassages(Passages):
         count = self._reading.passages(text, len(text), self._found)
         return bytes(self._found_bytes[: _HASH_BYTES * count])
 
-    def await_(self, found: Hashes, scope: int) -> None:
-        self._reading.wait(self._waiting, found, len(found) // _HASH_BYTES, scope)
+    def of_reply(self, text: bytes, scope: int) -> Hashes:
+        text = cut(text, TEXT_BYTES)
+        found = self._found
+        count = self._reading.passages_of_reply(self._table, text, len(text), scope, found)
+        return bytes(self._found_bytes[: _HASH_BYTES * count])
 
-    def may_wait(self, found: Hashes, scope: int) -> bool:
-        count = len(found) // _HASH_BYTES
-        return bool(self._reading.may_wait(self._waiting, found, count, scope))
-
-    def forget_waiting(self) -> None:
+    def nothing_waits(self) -> None:
         ctypes.memset(self._waiting, 0, 8 * _WAITING_WORDS)
 
     def remember(
@@ -137,11 +138,11 @@ class CompiledPassages(Passages):
             self._table, found, count, scope, reply, workflow, *of_prompt, *scratch
         )
 
-    def carried(self, found: Hashes, scope: int) -> Mapping[int, int]:
+    def carried(self, found: Hashes, scope: int) -> Mapping[int, int] | None:
         count = min(len(found) // _HASH_BYTES, TEXT_BYTES)
         same = self._reading.carried(self._table, found, count, scope, self._found, self._replies)
-        if not same:
-            return _NOBODYS
+        if same <= 0:
+            return None if same else _NOBODYS
         _, hashes, replies, *_ = self._held
         return _counted(hashes[:same], replies[:same])
 
@@ -170,6 +171,19 @@ def _within(found: Hashes, scope: int) -> _Hashes:
 
 def _slots(hashes: _Hashes) -> npt.NDArray[np.intp]:
     return (hashes & np.uint32(_SLOTS - 1)).astype(np.intp)
+
+
+def _are_in(known: _Hashes, hashes: _Hashes) -> npt.NDArray[np.bool_]:
+    """Which of the hashes are among those that are known, of which there may be many more."""
+    is_possible = np.zeros(1 << 16, dtype=np.bool_)
+    is_possible[hashes.astype(np.uint16)] = True
+    found = known[is_possible[known.astype(np.uint16)]]
+    if not len(found):
+        return np.zeros(len(hashes), dtype=np.bool_)
+    found.sort()
+    places = np.minimum(found.searchsorted(hashes), len(found) - 1)
+    is_in: npt.NDArray[np.bool_] = found[places] == hashes
+    return is_in
 
 
 def _read(texts: Sequence[bytes]) -> list[Hashes]:

@@ -346,12 +346,3 @@ def test_no_bytes_do_worse_than_be_refused(content):
         read(content)
     except InvalidRequest as refused:
         assert str(refused).startswith("the body cannot be read: ")  # noqa: PT017 - both may be
-
-
-@given(st.lists(st.sampled_from([b'"data"', b";base64,", b'"da', b";bas", b"x" * 250, b"\\"])))
-def test_where_it_is_compiled_media_are_looked_for_wherever_they_may_be(reading, parts):
-    text = b"".join(parts)
-    if b'"data"' in text or b";base64," in text:
-        assert reading.may_have_media(text, len(text))
-    if b'"da' not in text and b";ba" not in text:
-        assert not reading.may_have_media(text, len(text))
