@@ -25,7 +25,7 @@ _SPACES = {b" ", b"\t", b"\r", b"\n"}
 _MAX_SPACE = 64  # before a closing bracket
 
 
-class _Body(msgspec.Struct):
+class _Body(Prompt, frozen=True):
     model: str | None = None
     stream: bool | None = None
     stream_options: msgspec.Raw = msgspec.Raw()
@@ -33,12 +33,6 @@ class _Body(msgspec.Struct):
     max_completion_tokens: int | float | None = None
     max_output_tokens: int | float | None = None
     cache_salt: msgspec.Raw = msgspec.Raw()
-    messages: msgspec.Raw = msgspec.Raw()
-    input: msgspec.Raw = msgspec.Raw()
-    prompt: msgspec.Raw = msgspec.Raw()
-    instructions: msgspec.Raw = msgspec.Raw()
-    tools: msgspec.Raw = msgspec.Raw()
-    previous_response_id: msgspec.Raw = msgspec.Raw()
     user: msgspec.Raw = msgspec.Raw()
     prompt_cache_key: msgspec.Raw = msgspec.Raw()
     metadata: msgspec.Raw = msgspec.Raw()
@@ -100,14 +94,7 @@ def read_body(content: bytes, *, chat: bool, streams_usage: bool) -> Body:
         completion_tokens=max(1, min(int(limit), EXPECTED_COMPLETION_TOKENS)),
         completion_limit=int(limit) if 1 <= limit < _NO_LIMIT else None,
         told=_told_of_caller(body),
-        prompt=Prompt(
-            messages=body.messages,
-            input=body.input,
-            prompt=body.prompt,
-            instructions=body.instructions,
-            tools=body.tools,
-            previous_response_id=body.previous_response_id,
-        ),
+        prompt=body,
     )
     if streams_usage and body.stream:
         spliced = _ask_for_usage(content, bytes(body.stream_options))
