@@ -9,7 +9,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from kairos.live.request.identity import conversation, engine_reply, parts, replies
+from kairos.live.request.identity import conversation, engine_reply, parts, passages, replies
 from kairos.live.request.identity.conversation import prompt_of
 from kairos.live.request.identity.engine_reply import reply_of
 from kairos.live.request.identity.identity import Identity
@@ -62,6 +62,16 @@ def play(inference, seed, texts):
 def test_what_is_put_off_is_found_as_if_it_had_been_done_at_once(seed, texts):
     # Tool calls have ids of chance, the same ones in both.
     assert play(Inference(), seed, texts) == play(Eager(), seed, texts)
+
+
+@settings(max_examples=20, deadline=None)
+@given(st.integers(0, 1 << 30), st.sampled_from([4, 20, 500]))
+def test_numpy_finds_what_the_compiled_functions_find(reading, seed, texts):
+    compiled, by_numpy = Inference(), Inference()
+    compiled._parts._passages = passages.CompiledPassages(reading)
+    by_numpy._parts._passages = passages.Passages()
+
+    assert play(compiled, seed, texts) == play(by_numpy, seed, texts)
 
 
 def test_an_answer_whose_workflow_is_said_is_read_when_a_call_comes_that_needs_it():
