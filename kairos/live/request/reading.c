@@ -130,10 +130,11 @@ static uint32_t digest(const Sha256 *running)
 
 int64_t kairos_has_sha256(void)
 {
+    enum { SSSE3 = 1 << 9, SSE4_1 = 1 << 19, SHA = 1 << 29 }; /* bits, as Intel numbers them */
     unsigned a, b, c, d;
-    if (!__get_cpuid(1, &a, &b, &c, &d) || !(c & bit_SSSE3) || !(c & bit_SSE4_1))
+    if (!__get_cpuid(1, &a, &b, &c, &d) || !(c & SSSE3) || !(c & SSE4_1))
         return 0;
-    return __get_cpuid_count(7, 0, &a, &b, &c, &d) && (b >> 29 & 1);
+    return __get_cpuid_count(7, 0, &a, &b, &c, &d) && (b & SHA);
 }
 
 /* The hash at each of the ends, which ascend and lie within the prompt. Returns whether it may have

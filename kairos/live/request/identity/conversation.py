@@ -115,8 +115,8 @@ class Conversation:
         return {keys[place]: place for place in places}
 
     def parts(self) -> dict[int, int]:
-        """The same of the system prompt and of whole messages: of the first and of the last of
-        them, until each make half of `_PROMPT_BYTES`, as they were spelt."""
+        """The same of the system prompt, if there is one, and of whole messages: of the first and
+        of the last of them, until each make half of `_PROMPT_BYTES`, as they were spelt."""
         if self._parts is not None:
             return self._parts
         sizes = [*map(len, self.raw)] or [len(self._said_once)]
@@ -126,7 +126,9 @@ class Conversation:
             first = bisect_left(from_begin, _PROMPT_BYTES // 2) + 1
             last = len(sizes) - bisect_left(from_end, _PROMPT_BYTES // 2) - 1
             every = chain(range(min(first, last)), range(last, len(sizes)))
-        self._parts = {self._system_key: _SYSTEM} | self.parts_at(every)
+        self._parts = self.parts_at(every)
+        if self._system_contents or self._prompt.instructions:
+            self._parts[self._system_key] = _SYSTEM
         return self._parts
 
     def text_at(self, place: int) -> str:
