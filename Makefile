@@ -17,7 +17,7 @@ help:  ## this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/ - /' | sort
 
 install: $(INSTALLED)  ## .venv with the `kairos` command
-$(INSTALLED): requirements.lock requirements-model.lock pyproject.toml scripts/install.sh hatch_build.py scripts/compile_forecast.py kairos/dispatcher/forecast.c
+$(INSTALLED): requirements.lock requirements-model.lock pyproject.toml scripts/install.sh hatch_build.py scripts/compile_native.py $(wildcard kairos/*/*.c kairos/*/*/*.c)
 	@sh scripts/install.sh $(VENV)
 
 install-vllm: $(VLLM_INSTALLED)  ## .venv-vllm with vLLM for CPUs: 2 GB

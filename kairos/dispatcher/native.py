@@ -1,19 +1,18 @@
 """The compiled arithmetic of `forecast.c`; `KERNEL` is None where it was not compiled, and numpy
 does the same.
 
-It is compiled as Kairos is installed (`scripts/compile_forecast.py`). The library that is loaded is
-that of the very source beside it: its name has a hash of it. Ours.
+It is compiled as Kairos is installed (`kairos/native_library.py`). Ours.
 """
 
 import ctypes
-import hashlib
-from collections.abc import Callable
-from importlib.resources import files
+from functools import partial
 from struct import Struct
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+
+from kairos.native_library import function as function_of
+from kairos.native_library import load as load_library
 
 _INT, _FLOAT, _ADDRESS = ctypes.c_int64, ctypes.c_double, ctypes.c_void_p
 
@@ -41,11 +40,7 @@ class Kernel:
     that live as long as the call."""
 
     def __init__(self, library: ctypes.CDLL) -> None:
-        def function(name: str, result: type | None, *arguments: type) -> Callable[..., Any]:
-            found = library[name]
-            found.restype, found.argtypes = result, arguments
-            return found
-
+        function = partial(function_of, library)
         self.instance_bytes: int = function("kairos_bytes_of_instance", _INT)()
         self.draw = function("kairos_draw", _FLOAT, _INT, _ADDRESS, _ADDRESS)
         self.speeds = function("kairos_speeds", None, _ADDRESS)
@@ -78,12 +73,8 @@ def address(array: npt.NDArray[np.float64] | npt.NDArray[np.int64]) -> int:
 
 
 def load() -> Kernel | None:
-    folder = files("kairos.dispatcher")
-    digest = hashlib.sha256(folder.joinpath("forecast.c").read_bytes()).hexdigest()[:12]
-    try:
-        return Kernel(ctypes.CDLL(str(folder.joinpath(f"forecast-{digest}.so"))))
-    except OSError:
-        return None
+    library = load_library("kairos.dispatcher", "forecast", ctypes.PyDLL)
+    return None if library is None else Kernel(library)
 
 
 KERNEL = load()

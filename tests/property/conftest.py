@@ -10,5 +10,5 @@ def kernel():
     """The compiled arithmetic of `forecast.c`. In CI it must be there."""
     if KERNEL is None:
         assert not os.environ.get("CI"), "forecast.c is not compiled, and here it must be"
-        pytest.skip("forecast.c is not compiled: `python scripts/compile_forecast.py`")
+        pytest.skip("forecast.c is not compiled: `python scripts/compile_native.py`")
     return KERNEL

@@ -7,7 +7,7 @@ import msgspec
 from kairos.errors import InvalidRequest
 from kairos.live.request.identity.aliases import BODY_FIELDS
 from kairos.live.request.identity.conversation import Prompt
-from kairos.live.request.prefix import UNIT_BYTES, Buffer, hash_prefix
+from kairos.live.request.prefix import UNIT_BYTES, may_have_media, read_prompt
 from kairos.model import EXPECTED_COMPLETION_TOKENS
 
 BYTES_PER_TOKEN = 4  # of English text under a 32k-128k vocabulary, on average; the engine counts
@@ -21,10 +21,11 @@ _STREAM_OPTIONS = re.compile(rb'"stream_options"\s*:\s*')
 _JSON_START = re.compile(rb"\s*\{")
 _TOKEN_IDS = re.compile(rb"\s*\[\s*(?:\[\s*)?[0-9]")  # of one prompt, or of several
 _SPACE = b" \t\r\n"  # as JSON knows it
+_SPACES = {b" ", b"\t", b"\r", b"\n"}
 _MAX_SPACE = 64  # before a closing bracket
 
 
-class _Body(msgspec.Struct):
+class _Body(Prompt, frozen=True):
     model: str | None = None
     stream: bool | None = None
     stream_options: msgspec.Raw = msgspec.Raw()
@@ -32,12 +33,6 @@ class _Body(msgspec.Struct):
     max_completion_tokens: int | float | None = None
     max_output_tokens: int | float | None = None
     cache_salt: msgspec.Raw = msgspec.Raw()
-    messages: msgspec.Raw = msgspec.Raw()
-    input: msgspec.Raw = msgspec.Raw()
-    prompt: msgspec.Raw = msgspec.Raw()
-    instructions: msgspec.Raw = msgspec.Raw()
-    tools: msgspec.Raw = msgspec.Raw()
-    previous_response_id: msgspec.Raw = msgspec.Raw()
     user: msgspec.Raw = msgspec.Raw()
     prompt_cache_key: msgspec.Raw = msgspec.Raw()
     metadata: msgspec.Raw = msgspec.Raw()
@@ -80,30 +75,26 @@ def read_body(content: bytes, *, chat: bool, streams_usage: bool) -> Body:
         raise InvalidRequest(f"the body cannot be read: {error}") from None
     except RecursionError:
         raise InvalidRequest("the body cannot be read: it is nested too deeply") from None
-    if chat and bytes(memoryview(body.messages)[:1]) != b"[":
+    messages = bytes(body.messages)
+    if chat and messages[:1] != b"[":
         raise InvalidRequest("'messages' must be a list of messages")
     limit = _limit(body)
-    prompt = _prompt(body)
+    prompt = _prompt(body, messages)
+    prefix, has_media = read_prompt(prompt, _apart(body))
     ids = _count_ids(body.prompt or body.input)
+    text_bytes = _text_bytes(prompt, has_media) if prompt else _text_bytes(content)
     read = Body(
         content=content,
         model=body.model,
         stream=bool(body.stream),
-        prompt_tokens=ids or max(1, _text_bytes(prompt or content, content) // BYTES_PER_TOKEN),
+        prompt_tokens=ids or max(1, text_bytes // BYTES_PER_TOKEN),
         prompt_is_counted=ids is not None,
-        prefix=hash_prefix(prompt, msgspec.json.encode(body.model) + bytes(_told(body.cache_salt))),
+        prefix=prefix,
         prefix_units=len(prompt) // UNIT_BYTES,
         completion_tokens=max(1, min(int(limit), EXPECTED_COMPLETION_TOKENS)),
         completion_limit=int(limit) if 1 <= limit < _NO_LIMIT else None,
-        told={name: value for name in BODY_FIELDS if (value := getattr(body, name))},
-        prompt=Prompt(
-            messages=body.messages,
-            input=body.input,
-            prompt=body.prompt,
-            instructions=body.instructions,
-            tools=body.tools,
-            previous_response_id=body.previous_response_id,
-        ),
+        told=_told_of_caller(body),
+        prompt=body,
     )
     if streams_usage and body.stream:
         spliced = _ask_for_usage(content, bytes(body.stream_options))
@@ -114,42 +105,62 @@ def read_body(content: bytes, *, chat: bool, streams_usage: bool) -> Body:
 
 def _limit(body: _Body) -> float:
     """The most tokens that the client wants. It may say -1, with llama.cpp, or 1e300."""
-    limits = (body.max_completion_tokens, body.max_tokens, body.max_output_tokens)
-    return next((tokens for tokens in limits if tokens is not None), _NO_LIMIT)
+    if body.max_completion_tokens is not None:
+        return body.max_completion_tokens
+    if body.max_tokens is not None:
+        return body.max_tokens
+    return _NO_LIMIT if body.max_output_tokens is None else body.max_output_tokens
 
 
-def _prompt(body: _Body) -> Buffer:
+def _told_of_caller(body: _Body) -> dict[str, msgspec.Raw]:
+    if not (body.user or body.prompt_cache_key or body.metadata):
+        return {}
+    return {name: value for name in BODY_FIELDS if (value := getattr(body, name))}
+
+
+def _apart(body: _Body) -> bytes:
+    """What tells apart prompts of the same words."""
+    model = msgspec.json.encode(body.model)
+    return model + _told(body.cache_salt) if body.cache_salt else model
+
+
+def _prompt(body: _Body, messages: bytes) -> bytes:
     """What becomes the prompt, in the order in which chat templates write it, as the client spelt
     it. Its end is left open, so that a conversation that goes on begins with all of it."""
-    first = [part for part in (_told(body.tools), _told(body.instructions)) if part]
-    last = _unclosed(_told(body.messages) or _told(body.prompt) or _told(body.input))
-    return b"".join([*first, last]) if first else last
+    if messages == b"null":
+        messages = b""
+    last = _unclosed(messages or _told(body.prompt) or _told(body.input))
+    if body.tools or body.instructions:
+        return _told(body.tools) + _told(body.instructions) + last
+    return last
 
 
-def _told(value: msgspec.Raw) -> Buffer:
-    """Not a copy: a body can be large."""
-    if not value:
-        return b""
-    told = memoryview(value)
-    return b"" if bytes(told[:5]) == b"null" else told
+def _told(value: msgspec.Raw) -> bytes:
+    told = bytes(value) if value else b""
+    return b"" if told == b"null" else told
 
 
-def _unclosed(value: Buffer) -> Buffer:
+def _unclosed(value: bytes) -> bytes:
     """A list without its closing bracket, a text without its closing quote."""
-    before = bytes(value[-1 - _MAX_SPACE : -1])
-    return value[: len(value) - 1 - (len(before) - len(before.rstrip(_SPACE)))] if value else b""
+    end = max(0, len(value) - 1)
+    if value[end - 1 : end] in _SPACES:
+        before = value[max(0, end - _MAX_SPACE) : end]
+        end -= len(before) - len(before.rstrip(_SPACE))
+    return value[:end]
 
 
 def _count_ids(prompt: msgspec.Raw) -> int | None:
     """The tokens of a prompt that comes as such; None: it does not."""
+    if not prompt:
+        return None
     return bytes(prompt).count(b",") + 1 if _TOKEN_IDS.match(prompt) else None
 
 
-def _text_bytes(prompt: Buffer, content: bytes) -> int:
+def _text_bytes(text: bytes, has_media: bool | None = None) -> int:
     """Images and sound in the body are bytes, but not text."""
-    size = len(prompt)
-    if b";base64," in content or b'"data"' in content:
-        size -= sum(media.end() - media.start() for media in _MEDIA.finditer(prompt))
+    size = len(text)
+    if may_have_media(text) if has_media is None else has_media:
+        size -= sum(media.end() - media.start() for media in _MEDIA.finditer(text))
     return size
 
 

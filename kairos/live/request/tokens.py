@@ -55,9 +55,26 @@ class PromptTokens:
         self, body: Body, tenant: str, app: str | None, agent: str | None
     ) -> Estimate:
         """Waits only for a tokenizer, and for that no longer than `tokenizer.py` says."""
+        counted = None
+        if self.counts(body):
+            counted = await self._tokenizers.count(body.model, body.content)
+        return self.estimate_at_once(body, tenant, app, agent, counted)
+
+    def counts(self, body: Body) -> bool:
+        """Whether a tokenizer is to be waited for; else `estimate_at_once` says the same."""
+        return not body.prompt_is_counted and self._tokenizers.knows(body.model)
+
+    def estimate_at_once(
+        self,
+        body: Body,
+        tenant: str,
+        app: str | None,
+        agent: str | None,
+        counted: int | None = None,
+    ) -> Estimate:
+        """`counted`: by a tokenizer."""
         if body.prompt_is_counted:
             return Estimate(body.prompt_tokens, body.prompt_tokens)
-        counted = await self._tokenizers.count(body.model, body.content)
         is_counted = counted is not None
         expected = body.prompt_tokens if counted is None else counted
         keys = (tenant, body.model, app, agent, is_counted), (body.model, is_counted)
@@ -82,18 +99,22 @@ def _correct(expected: int, sums: _Sums, *, is_counted: bool) -> int:
     else:
         tokens = expected * sums.counted / sums.expected
     least, most = _bounds(expected)
-    return round(min(max(tokens, least), most))
+    return round(least if tokens < least else most if tokens > most else tokens)
 
 
 def _bounds(expected: int) -> tuple[float, float]:
-    return max(1, expected * _LEAST), expected * _MOST + _ADDED
+    least = expected * _LEAST
+    return least if least > 1 else 1, expected * _MOST + _ADDED
 
 
 def _add(kept: OrderedDict[Key, _Sums], key: Key, expected: int, counted: int, limit: int) -> None:
-    sums = kept.setdefault(key, _Sums())
+    sums = kept.get(key)
+    if sums is None:
+        kept[key] = _Sums(1.0, expected, counted)
+        if len(kept) > limit:
+            kept.popitem(last=False)
+        return
     sums.calls = sums.calls * _KEPT + 1
     sums.expected = sums.expected * _KEPT + expected
     sums.counted = sums.counted * _KEPT + counted
     kept.move_to_end(key)
-    if len(kept) > limit:
-        kept.popitem(last=False)

@@ -40,6 +40,7 @@ _ALIASES = (
     _Alias(b"x-session-id", b"x-parent-session-id"),
     _Alias(b"x-litellm-trace-id"),
 )
+_SESSIONS = frozenset(alias.session for alias in _ALIASES)
 _FINAL = b"x-dynamo-session-final"
 
 
@@ -55,6 +56,8 @@ class Aliases:
         self._workflows: OrderedDict[tuple[str, str], str] = OrderedDict()  # by tenant and session
 
     def add(self, identity: Identity, headers: Headers, tenant: str) -> None:
+        if _SESSIONS.isdisjoint(headers):
+            return
         for alias in _ALIASES:
             session = identifier(headers.get(alias.session))
             if session is not None:

@@ -6,7 +6,7 @@ is as good as not there: the engine says so.
 
 from bisect import bisect_left
 from collections.abc import Iterable, Sequence
-from itertools import accumulate, chain, takewhile
+from itertools import accumulate, chain
 
 import msgspec
 
@@ -50,14 +50,17 @@ class Conversation:
         self.size_bytes = prompt.size_bytes
         self._prompt = prompt
         self._said_once = said_once
-        leading = [item for item in takewhile(_is_system, map(_read, raw)) if item is not None]
-        self._leading = raw[: len(leading)]
-        self._system_contents = [item.content for item in leading]
-        self.raw = raw[len(leading) :]  # every message behind the system prompt
+        self._system_contents, first = _leading(raw)
+        count = len(self._system_contents)
+        spelt = bytes(prompt.instructions), *map(bytes, raw[:count])
+        self._system_key = hash(spelt)  # of the system prompt, as the client spelt it
+        self.raw = raw[count:] if count else raw  # every message behind the system prompt
+        self._first = first
         self._keys: Sequence[int] | None = None
         self._parts: dict[int, int] | None = None
         self.last, self.new = self._last_and_new()
-        self.previous: str | None = decoded(_text, prompt.previous_response_id)
+        previous = prompt.previous_response_id
+        self.previous: str | None = decoded(_text, previous) if previous else None
 
     def _last_and_new(self) -> tuple[PromptMessage | None, Sequence[PromptMessage]]:
         """The last reply in the tail, that the client gives back; and what came after it."""
@@ -65,12 +68,17 @@ class Conversation:
             return None, [PromptMessage(text=self._said_once)]
         new: list[PromptMessage] = []
         for at in reversed(self._tail_places()):
-            message = _message(at, self.raw[at])
+            message = self._message(at)
             if message is not None and message.is_reply:
                 return message, new[::-1]
             if message is not None:
                 new.append(message)
         return None, new[::-1]
+
+    def _message(self, at: int) -> PromptMessage | None:
+        """None: it cannot be read, or is no part of what was said by turns."""
+        item = self._first if at == 0 else _read(self.raw[at])
+        return None if item is None or item.is_system else _message(at, item)
 
     def _tail_places(self) -> range:
         return range(max(0, len(self.raw) - _TAIL), len(self.raw))
@@ -79,7 +87,7 @@ class Conversation:
         """The last messages."""
         if self.last is None:
             return self.new
-        earlier = (_message(at, self.raw[at]) for at in self._tail_places() if at < self.last.at)
+        earlier = (self._message(at) for at in self._tail_places() if at < self.last.at)
         return [*(each for each in earlier if each is not None), self.last, *self.new]
 
     def system(self) -> str:
@@ -93,13 +101,12 @@ class Conversation:
 
     def agent_key(self) -> int:
         """A hash of system prompt and tools, as the client spelt them."""
-        parts = (self._prompt.instructions, self._prompt.tools, *self._leading)
-        return hash(tuple(map(bytes, parts)))
+        return hash((self._system_key, bytes(self._prompt.tools)))
 
     def keys(self) -> Sequence[int]:
         """A hash of each message behind the system prompt, as the client spelt it."""
         if self._keys is None:
-            self._keys = [hash(bytes(each)) for each in self.raw]
+            self._keys = [*map(hash, map(bytes, self.raw))]
         return self._keys
 
     def parts_at(self, places: Iterable[int]) -> dict[int, int]:
@@ -108,19 +115,20 @@ class Conversation:
         return {keys[place]: place for place in places}
 
     def parts(self) -> dict[int, int]:
-        """The same of the system prompt and of whole messages: of the first and of the last of
-        them, until each make half of `_PROMPT_BYTES`, as they were spelt."""
+        """The same of the system prompt, if there is one, and of whole messages: of the first and
+        of the last of them, until each make half of `_PROMPT_BYTES`, as they were spelt."""
         if self._parts is not None:
             return self._parts
-        sizes = [len(each) for each in self.raw] or [len(self._said_once)]
+        sizes = [*map(len, self.raw)] or [len(self._said_once)]
         every: Iterable[int] = range(len(sizes))
         if sum(sizes) > _PROMPT_BYTES:
             from_begin, from_end = list(accumulate(sizes)), list(accumulate(reversed(sizes)))
             first = bisect_left(from_begin, _PROMPT_BYTES // 2) + 1
             last = len(sizes) - bisect_left(from_end, _PROMPT_BYTES // 2) - 1
             every = chain(range(min(first, last)), range(last, len(sizes)))
-        spelt = (self._prompt.instructions, *self._leading)
-        self._parts = {hash(tuple(map(bytes, spelt))): _SYSTEM} | self.parts_at(every)
+        self._parts = self.parts_at(every)
+        if self._system_contents or self._prompt.instructions:
+            self._parts[self._system_key] = _SYSTEM
         return self._parts
 
     def text_at(self, place: int) -> str:
@@ -128,8 +136,11 @@ class Conversation:
             return self.system()
         if not self.raw:
             return self._said_once
+        for message in self.new:
+            if message.at == place:
+                return message.text
         item = _read(self.raw[place])
-        return "" if item is None else _text_of(item.content or item.output).strip()
+        return "" if item is None else item.text()
 
 
 class _Item(msgspec.Struct, frozen=True):
@@ -141,6 +152,13 @@ class _Item(msgspec.Struct, frozen=True):
     output: msgspec.Raw = msgspec.Raw()
     tool_call_id: str | None = None
     call_id: str | None = None
+
+    @property
+    def is_system(self) -> bool:
+        return self.role in ("system", "developer")
+
+    def text(self) -> str:
+        return _text_of(self.content or self.output).strip()
 
 
 class _Named(msgspec.Struct, frozen=True):
@@ -155,7 +173,7 @@ class _Tool(msgspec.Struct, frozen=True):
 _prompt = msgspec.json.Decoder(Prompt)
 _raw_items = msgspec.json.Decoder(list[msgspec.Raw])
 _item = msgspec.json.Decoder(_Item)
-_parts = msgspec.json.Decoder(list[Part])
+_contents = msgspec.json.Decoder(str | list[Part])
 _tools = msgspec.json.Decoder(list[_Tool])
 _text = msgspec.json.Decoder(str)
 
@@ -181,25 +199,27 @@ def _read(message: msgspec.Raw) -> _Item | None:
     return item
 
 
-def _is_system(item: _Item | None) -> bool:
-    return item is not None and item.role in ("system", "developer")
+def _leading(raw: Sequence[msgspec.Raw]) -> tuple[list[msgspec.Raw], _Item | None]:
+    """The contents of the system prompt's messages, and the message behind it."""
+    contents: list[msgspec.Raw] = []
+    for each in raw:
+        item = _read(each)
+        if item is None or not item.is_system:
+            return contents, item
+        contents.append(item.content)
+    return contents, None
 
 
-def _message(at: int, raw: msgspec.Raw) -> PromptMessage | None:
-    """None: it cannot be read, or is no part of what was said by turns."""
-    item = _read(raw)
-    if item is None or _is_system(item):
-        return None
+def _message(at: int, item: _Item) -> PromptMessage:
     answers = item.tool_call_id or (item.type == "function_call_output" and item.call_id) or None
     is_reply = item.role == "assistant" or item.type == "function_call"
-    return PromptMessage(at, is_reply, _text_of(item.content or item.output).strip(), answers)
+    return PromptMessage(at, is_reply, item.text(), answers)
 
 
 def _text_of(value: msgspec.Raw) -> str:
     """Of a text, or of parts that have some."""
-    if bytes(memoryview(value)[:1]) == b'"':
-        return decoded(_text, value) or ""
-    return "".join(part.text for part in decoded(_parts, value) or ())
+    said = decoded(_contents, value)
+    return said if isinstance(said, str) else "".join(part.text for part in said or ())
 
 
 def _tool_names(value: msgspec.Raw) -> tuple[str, ...]:

@@ -74,12 +74,21 @@ def reply_of(answer: bytes | bytearray, *, streamed: bool) -> Reply | None:
     """Of an engine's answer; `streamed`: as server-sent events."""
     if not 0 < len(answer) <= MAX_ANSWER_BYTES:
         return None
-    pieces: list[bytes] | list[bytes | bytearray] = [answer]
-    if streamed:
-        lines = _merged(bytes(answer)).splitlines()
-        pieces = [line[5:] for line in lines if line.startswith(b"data:")]
-    read = [decoded(_answer, piece) for piece in pieces]
+    if not streamed:
+        whole = decoded(_answer, answer)
+        return Reply("") if whole is None else _only_text(whole) or _together([whole])
+    lines = _merged(bytes(answer)).splitlines()
+    read = [decoded(_answer, line[5:]) for line in lines if line.startswith(b"data:")]
     return _together([each for each in read if each is not None])
+
+
+def _only_text(answer: _Answer) -> Reply | None:
+    """Of an answer that is nothing but a chat message; None: it is more."""
+    if answer.choices and not answer.output and answer.response is None:
+        said = answer.choices[0].message
+        if said is not None and not said.tool_calls:
+            return Reply((said.content or "").strip())
+    return None
 
 
 def _merged(stream: bytes) -> bytes:

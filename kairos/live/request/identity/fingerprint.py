@@ -1,20 +1,26 @@
 """An agent that says no name is known by its system prompt and by the names of its tools."""
 
+import ctypes
 import re
 from collections import OrderedDict
+from functools import lru_cache
 from hashlib import blake2b
 
 from kairos.live.request.identity.conversation import Conversation
+from kairos.live.request.native import READING, Reading
 
 _READ = 2048  # characters of a system prompt: what changes from call to call stands late in it
 _MAX_KNOWN = 4096  # prompts and tools of which the name is remembered
 _MAX_ALIKE = 16  # agents of one system prompt
 # What differs between two calls of one agent: dates, ids, numbers.
-_VARYING = re.compile(
-    r"\S*\d\S*|\b(?:jan|feb|mar|apr|may|jun|jul|aug|sep|oct|nov|dec|mon|tue|wed|thu|fri|sat|sun)"
+_DIGIT = re.compile(r"\d")
+_DATE = re.compile(
+    r"\b(?=[jfmasondtw])"
+    r"(?:jan|feb|mar|apr|may|jun|jul|aug|sep|oct|nov|dec|mon|tue|wed|thu|fri|sat|sun)"
     r"(?:uary|ruary|ch|il|e|y|ust|tember|ober|ember|day|sday|nesday|rsday|urday)?\b",
     re.IGNORECASE,
 )
+_WORDS, _WORD = 8192, 32  # words that are kept as they are masked, and their characters
 
 Tools = frozenset[str]
 
@@ -74,7 +80,23 @@ class Fingerprints:
 
 
 def _masked(system: str) -> str:
-    return " ".join(_VARYING.sub("#", system).split())[:_READ]
+    if READING is not None and system.isascii():
+        return _masked_ascii(system, READING)[:_READ]
+    words = [_masked_word(each) if len(each) <= _WORD else _mask(each) for each in system.split()]
+    return " ".join(words)[:_READ]
+
+
+def _masked_ascii(system: str, reading: Reading) -> str:
+    masked = ctypes.create_string_buffer(len(system) + 1)
+    size = reading.masked(system.encode(), len(system), ctypes.addressof(masked))
+    return masked.raw[:size].decode()
+
+
+def _mask(word: str) -> str:
+    return "#" if _DIGIT.search(word) else _DATE.sub("#", word)
+
+
+_masked_word = lru_cache(_WORDS)(_mask)  # most words are those of an earlier prompt
 
 
 def _digest(*parts: str) -> str:

@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Mapping
+from functools import lru_cache
 from typing import Literal
 
 import msgspec
@@ -12,6 +13,8 @@ Headers = Mapping[bytes, bytes]
 Field = Literal["workflow_id", "app", "agent", "upstream"]
 
 _IDENTIFIER = re.compile(IDENTIFIER)
+_MAX_BYTES = 128  # of an identifier
+_KEPT = 4096  # values of headers; most are those of an earlier call
 
 
 class Identity(msgspec.Struct):
@@ -34,7 +37,12 @@ class Identity(msgspec.Struct):
 
 def identifier(value: bytes | None) -> str | None:
     """The value as text if it is a valid identifier, else None."""
-    return None if value is None else identifier_of(value.decode("latin-1"))
+    return None if value is None or len(value) > _MAX_BYTES else _read(value)
+
+
+@lru_cache(_KEPT)
+def _read(value: bytes) -> str | None:
+    return identifier_of(value.decode("latin-1"))
 
 
 def identifier_of(text: str) -> str | None:

@@ -10,7 +10,7 @@ with its history, of which each byte is hashed once. Ours.
 """
 
 from collections import OrderedDict
-from collections.abc import Iterable, Iterator, Sequence, Set
+from collections.abc import Iterable, Sequence, Set
 
 import msgspec
 
@@ -30,6 +30,7 @@ from kairos.model import PARENTS_LIMIT
 _MAX_CLUES = 131_072
 _MIN_TEXT = 16  # characters; a shorter reply is one that many calls have
 _LEAST = 3  # passages of a reply
+_NUMBERS = (1 << 62) - 1  # those of workflows
 
 
 class UnnamedCall(msgspec.Struct, frozen=True, kw_only=True):
@@ -77,7 +78,8 @@ class Inference:
     def _add(self, identity: Identity, talk: Conversation, tenant: str) -> int:
         """Returns the hash of all that was said, where that is to be remembered."""
         identity.learn("agent", self._fingerprints.name(talk), "inferred")
-        begins, in_part = 0, list[Replied]()
+        begins = 0
+        in_part: Sequence[Replied] = ()
         if identity.workflow_id is None:
             before, begins = _hashes(talk)
             workflows = self._exact(talk, before, tenant)
@@ -114,29 +116,30 @@ class Inference:
             said or AnsweredCall(bytes(answer), streamed),
         )
         if asked.talk is not None and said is not None:
-            for clue in _clues(said, asked):
-                self._remember(clue, replied.workflow_id)
-            workflow, scope = _hash(replied.workflow_id) >> 2, _scope(asked.tenant)
+            self._remember(_clues(said, asked), replied.workflow_id)
+            workflow, scope = hash(replied.workflow_id) & _NUMBERS, _scope(asked.tenant)
             self._parts.add(said, asked.talk, replied.number, workflow, scope)
 
-    def _remember(self, clue: int, workflow_id: str) -> None:
-        is_common = self._clues.get(clue, workflow_id) != workflow_id
-        self._clues[clue] = None if is_common else workflow_id
-        self._clues.move_to_end(clue)
-        if len(self._clues) > _MAX_CLUES:
-            self._clues.popitem(last=False)
+    def _remember(self, clues: Iterable[int], workflow_id: str) -> None:
+        known = self._clues
+        for clue in clues:
+            is_common = known.get(clue, workflow_id) != workflow_id
+            known[clue] = None if is_common else workflow_id
+            known.move_to_end(clue)
+        while len(known) > _MAX_CLUES:
+            known.popitem(last=False)
 
     def _exact(self, talk: Conversation, before: int, tenant: str) -> set[str]:
         """The workflows for which the strongest evidence speaks of whole replies."""
-        for clues in (
-            _results(talk, tenant),
-            _continued(talk, before, tenant),
-            _repeated(talk, tenant),
-        ):
-            found = {known for clue in clues if (known := self._clues.get(clue)) is not None}
-            if found:
-                return found
-        return set()
+        return (
+            self._known(_results(talk, tenant))
+            or self._known(_continued(talk, before, tenant))
+            or self._known(_repeated(talk, tenant))
+        )
+
+    def _known(self, clues: Iterable[int]) -> set[str]:
+        known = self._clues
+        return {each for clue in clues if (each := known.get(clue)) is not None}
 
     def _in_part(self, talk: Conversation, tenant: str) -> list[Replied]:
         """The replies of which it has passages, wherever they stand in it."""
@@ -159,44 +162,41 @@ def _carried(talk: Conversation, replies: Sequence[Replied]) -> list[Replied]:
 def _leads_to(reply: Reply, answers: Set[str | None], told: str) -> bool:
     if not answers.isdisjoint(reply.ids):
         return True
-    texts = (reply.text, *reply.handed)
-    return any(len(text) >= _MIN_TEXT and text in told for text in texts)
+    if len(reply.text) >= _MIN_TEXT and reply.text in told:
+        return True
+    return any(len(text) >= _MIN_TEXT and text in told for text in reply.handed)
 
 
 def _begins(text: str, beginning: str) -> bool:
     return bool(beginning) and text.startswith(beginning)
 
 
-def _results(talk: Conversation, tenant: str) -> Iterator[int]:
+def _results(talk: Conversation, tenant: str) -> list[int]:
     """Of tool calls that a reply asked for; and the reply that it says it goes on from."""
-    for message in talk.new:
-        if message.answers is not None:
-            yield _hash(tenant, "id", message.answers)
+    ids = [message.answers for message in talk.new if message.answers is not None]
     if talk.previous is not None:
-        yield _hash(tenant, "id", talk.previous)
+        ids.append(talk.previous)
+    return [hash((tenant, "id", each)) for each in ids]
 
 
-def _continued(talk: Conversation, before: int, tenant: str) -> Iterator[int]:
+def _continued(talk: Conversation, before: int, tenant: str) -> list[int]:
     """The last reply in it, behind the messages that it answered."""
-    if talk.last is not None:
-        yield _hash(tenant, "next", before, talk.last.text)
+    return [] if talk.last is None else [hash((tenant, "next", before, talk.last.text))]
 
 
-def _repeated(talk: Conversation, tenant: str) -> Iterator[int]:
+def _repeated(talk: Conversation, tenant: str) -> list[int]:
     """What is another's reply from beginning to end."""
-    for message in talk.tail():
-        if len(message.text) >= _MIN_TEXT:
-            yield _hash(tenant, "text", message.text)
+    texts = [message.text for message in talk.tail()]
+    return [hash((tenant, "text", each)) for each in texts if len(each) >= _MIN_TEXT]
 
 
-def _clues(reply: Reply, asked: UnnamedCall) -> Iterator[int]:
-    for each in reply.ids:
-        yield _hash(asked.tenant, "id", each)
+def _clues(reply: Reply, asked: UnnamedCall) -> list[int]:
+    tenant, texts = asked.tenant, (reply.text, *reply.handed)
+    clues = [hash((tenant, "text", each)) for each in texts if len(each) >= _MIN_TEXT]
+    clues += [hash((tenant, "id", each)) for each in reply.ids]
     if reply.text:
-        yield _hash(asked.tenant, "next", asked.begins, reply.text)
-    for text in (reply.text, *reply.handed):
-        if len(text) >= _MIN_TEXT:
-            yield _hash(asked.tenant, "text", text)
+        clues.append(hash((tenant, "next", asked.begins, reply.text)))
+    return clues
 
 
 def _told(messages: Iterable[PromptMessage]) -> str:
@@ -206,13 +206,9 @@ def _told(messages: Iterable[PromptMessage]) -> str:
 def _hashes(talk: Conversation) -> tuple[int, int]:
     """Of all messages before the last reply that the client gives back, and of all."""
     keys = talk.keys()
-    before = keys if talk.last is None else keys[: talk.last.at]
-    return _hash(*before), _hash(*keys)
+    whole = hash(tuple(keys))
+    return whole if talk.last is None else hash(tuple(keys[: talk.last.at])), whole
 
 
 def _scope(tenant: str) -> int:
-    return _hash(tenant) >> 1
-
-
-def _hash(*parts: object) -> int:
-    return hash(parts) & ((1 << 64) - 1)
+    return hash(tenant) & 0xFFFFFFFF

@@ -1,18 +1,19 @@
 """Which replies a call carries parts of.
 
-A reply waits to be read until a call asks what it carries; then all that wait are read in one pass.
-A conversation repeats its messages with each call, so their passages are kept, by what the client
+A reply's passages wait to be remembered until a call comes that may have one of them; then all that
+wait are. Before, what is in the reply's prompt as well has to be found, and that is read then. A
+conversation repeats its messages with each call, so their passages are kept, by what the client
 spelt. Messages are read one by one: what spans two of them is no passage.
 """
 
-from collections import Counter, OrderedDict
-from collections.abc import Mapping, Sequence
+from collections import OrderedDict
+from collections.abc import Iterable, Mapping
 
 import msgspec
 
 from kairos.live.request.identity.conversation import Conversation
 from kairos.live.request.identity.engine_reply import Reply
-from kairos.live.request.identity.passages import Hashes, Passages, cut, passages_of
+from kairos.live.request.identity.passages import Hashes, cut, passages
 
 # Of a reply, or of what is new in a call, that are read: half at its beginning, half at its end.
 _SEEN_BYTES = 8192
@@ -20,11 +21,9 @@ _MAX_WAITING, _MAX_WAITING_BYTES = 16, 8 << 20  # replies, and what they and the
 _MAX_READ_BYTES = 32 << 20  # passages of messages; those longest unused are forgotten
 _ENTRY_BYTES = 256  # what a message takes there beside its passages
 
-Texts = dict[int, tuple[Conversation, int]]  # by hash of a text, where it stands
-
 
 class _Waiting(msgspec.Struct, frozen=True):
-    text: bytes
+    passages: Hashes
     talk: Conversation  # what it replied to
     reply: int
     workflow: int
@@ -33,7 +32,7 @@ class _Waiting(msgspec.Struct, frozen=True):
 
 class Parts:
     def __init__(self) -> None:
-        self._passages = Passages()
+        self._passages = passages()
         self._read: OrderedDict[int, Hashes] = OrderedDict()  # messages
         self._read_bytes = 0
         self._waiting: list[_Waiting] = []
@@ -41,56 +40,62 @@ class Parts:
 
     def add(self, said: Reply, talk: Conversation, reply: int, workflow: int, scope: int) -> None:
         """`talk`: what it replied to. Numbers are as `Passages.remember` has them."""
-        text = "\n".join([said.text, *said.handed]).encode("utf-8", "replace")
-        waiting = _Waiting(cut(text, _SEEN_BYTES), talk, reply, workflow, scope)
-        self._waiting.append(waiting)
-        self._waiting_bytes += len(waiting.text) + talk.size_bytes
+        text = _encoded("\n".join([said.text, *said.handed]) if said.handed else said.text)
+        found = self._passages.of_reply(cut(text, _SEEN_BYTES), scope)
+        if not found:
+            return
+        self._waiting.append(_Waiting(found, talk, reply, workflow, scope))
+        self._waiting_bytes += len(found) + talk.size_bytes
         if len(self._waiting) >= _MAX_WAITING or self._waiting_bytes >= _MAX_WAITING_BYTES:
-            self._settle({})
+            self._settle()
 
-    def carried(self, talk: Conversation, scope: int) -> Counter[int]:
+    def carried(self, talk: Conversation, scope: int) -> Mapping[int, int]:
         """By number of a reply, how many of its passages stand in what is new in a conversation."""
-        told = "\n".join(message.text for message in talk.new).encode("utf-8", "replace")
-        if len(told) > _SEEN_BYTES:
-            self._settle({})
-            return self._passages.carried(passages_of([cut(told, _SEEN_BYTES)]), scope)
-        new = talk.parts_at([message.at for message in talk.new])
-        # The rest of its prompt is read in the same pass: its reply will need it.
-        known = self._settle(_texts(talk, talk.parts() | new))
-        return self._passages.carried([known[key] for key in new], scope) if new else Counter()
+        told = [_encoded(message.text) for message in talk.new]
+        if sum(map(len, told)) + len(told) - 1 > _SEEN_BYTES:
+            found = self._passages.of([cut(b"\n".join(told), _SEEN_BYTES)])
+        else:
+            found = self._of(talk, talk.parts_at([message.at for message in talk.new]))
+        together = found[0] if len(found) == 1 else b"".join(found)
+        carried = self._passages.carried(together, scope)
+        if carried is None:
+            self._settle()
+            carried = self._passages.carried(together, scope)
+        assert carried is not None, "nothing waits"
+        return carried
 
-    def _settle(self, more: Texts) -> Mapping[int, Hashes]:
-        """Read what waits. Returns the passages of its prompts, and of more texts."""
+    def _settle(self) -> None:
+        """Remember what waits."""
         waiting, self._waiting, self._waiting_bytes = self._waiting, [], 0
-        prompts = [each.talk.parts() for each in waiting]
-        texts = dict(more)
-        for each, prompt in zip(waiting, prompts, strict=True):
-            texts.update(_texts(each.talk, prompt))
-        known, replies = self._hashes(texts, [each.text for each in waiting])
-        for each, prompt, found in zip(waiting, prompts, replies, strict=True):
-            in_prompt = [known[key] for key in prompt]
-            self._passages.remember(found, each.reply, each.workflow, each.scope, in_prompt)
+        self._passages.nothing_waits()
+        for each in waiting:
+            prompt = b"".join(self._of(each.talk, each.talk.parts()))
+            self._passages.remember(each.passages, each.reply, each.workflow, each.scope, prompt)
+
+    def _of(self, talk: Conversation, parts: Mapping[int, int]) -> list[Hashes]:
+        """The passages of some messages: by their keys, their places."""
+        found = [*map(self._read.get, parts)]
+        known: list[Hashes] = []
+        missing: list[int] = []
+        for key, hashes in zip(parts, found, strict=True):
+            if hashes is None:
+                missing.append(key)
+            else:
+                self._read.move_to_end(key)
+                known.append(hashes)
+        if missing:
+            read = self._passages.of([_encoded(talk.text_at(parts[key])) for key in missing])
+            self._keep(zip(missing, read, strict=True))
+            known += read
         return known
 
-    def _hashes(
-        self, texts: Texts, replies: Sequence[bytes]
-    ) -> tuple[Mapping[int, Hashes], Sequence[Hashes]]:
-        known = {key: hashes for key in texts if (hashes := self._read.get(key)) is not None}
-        missing = [key for key in texts if key not in known]
-        encoded = [
-            talk.text_at(place).encode("utf-8", "replace")
-            for talk, place in map(texts.__getitem__, missing)
-        ]
-        found = passages_of([*encoded, *replies])
-        for key in known:
-            self._read.move_to_end(key)
-        for key, hashes in zip(missing, found, strict=False):
-            known[key] = self._read[key] = hashes
-            self._read_bytes += hashes.nbytes + _ENTRY_BYTES
+    def _keep(self, found: Iterable[tuple[int, Hashes]]) -> None:
+        for key, hashes in found:
+            self._read[key] = hashes
+            self._read_bytes += len(hashes) + _ENTRY_BYTES
         while self._read_bytes > _MAX_READ_BYTES:
-            self._read_bytes -= self._read.popitem(last=False)[1].nbytes + _ENTRY_BYTES
-        return known, found[len(missing) :]
+            self._read_bytes -= len(self._read.popitem(last=False)[1]) + _ENTRY_BYTES
 
 
-def _texts(talk: Conversation, places: Mapping[int, int]) -> Texts:
-    return {key: (talk, place) for key, place in places.items()}
+def _encoded(text: str) -> bytes:
+    return text.encode("utf-8", "replace")

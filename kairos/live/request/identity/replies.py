@@ -48,6 +48,8 @@ _NOTHING = Reply("")
 
 
 def _beginning(reply: Reply) -> Reply:
+    if len(reply.text) <= _KEPT and not reply.handed:
+        return reply
     handed = tuple(text[:_KEPT] for text in reply.handed[:_MAX_HANDED])
     return Reply(reply.text[:_KEPT], reply.ids, handed)
 
@@ -89,9 +91,9 @@ class Replies:
         if isinstance(said, AnsweredCall):
             self._keep_unread(replied, len(said.content))
         self._by_number[replied.number] = self._by_id[request_id] = replied
-        of_workflow = self._of_workflow.setdefault(
-            (tenant, workflow_id), deque(maxlen=_MAX_OF_WORKFLOW)
-        )
+        of_workflow = self._of_workflow.get((tenant, workflow_id))
+        if of_workflow is None:
+            of_workflow = self._of_workflow[tenant, workflow_id] = deque(maxlen=_MAX_OF_WORKFLOW)
         of_workflow.append(replied)
         if len(self._by_number) > _MAX_REPLIES:
             self._forget(self._by_number.popitem(last=False)[1])
@@ -129,6 +131,8 @@ class Replies:
         before: set[str] = set()
         ids = {each for replied in found for each in self._parents(replied)}
         for _ in range(_MAX_HOPS):
+            if not ids:
+                break
             before |= ids
             known = [self._by_id[each] for each in ids if each in self._by_id]
             ids = {each for replied in known for each in self._parents(replied)} - before

@@ -33,9 +33,11 @@ def identity_of(
     """
     identity = declared(headers)
     aliases.add(identity, headers, caller.tenant)
-    aliases.add_from_body(identity, told)
+    if told:
+        aliases.add_from_body(identity, told)
     for field, value in route.items():
         identity.learn(field, value, "route")
-    identity.learn("app", caller.app, "route")
+    if caller.app is not None:
+        identity.learn("app", caller.app, "route")
     add_traced(identity, headers)
     return identity

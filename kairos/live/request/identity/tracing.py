@@ -24,7 +24,7 @@ def add_traced(identity: Identity, headers: Headers) -> None:
     baggage = headers.get(b"baggage")
     if baggage is not None:
         _add_baggage(identity, baggage)
-    if b"traceparent" in headers:
+    if b"traceparent" in headers and identity.workflow_id is None:
         trace = _TRACEPARENT.match(headers[b"traceparent"].decode("latin-1"))
         identity.learn("workflow_id", trace and trace[1], "trace")
 

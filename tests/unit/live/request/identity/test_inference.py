@@ -1,6 +1,9 @@
 """Who calls, and what led to it, inferred from what calls and replies have in common."""
 
+import calendar
 import json
+import re
+import time
 from itertools import count
 from random import Random
 
@@ -8,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kairos.live.request.identity import inference, replies
+from kairos.live.request.identity import fingerprint, inference, replies
 from kairos.live.request.identity.conversation import conversation, prompt_of
 from kairos.live.request.identity.engine_reply import reply_of
 from kairos.live.request.identity.identity import Identity
@@ -373,6 +376,64 @@ def test_agents_have_the_same_names_in_every_process_whoever_calls_first(random)
 
 def test_a_call_without_system_prompt_and_tools_has_no_agent(wire):
     assert wire.ask([said("user", "x")]).identity.agent is None
+
+
+VARYING = re.compile(
+    r"\S*\d\S*|\b(?:jan|feb|mar|apr|may|jun|jul|aug|sep|oct|nov|dec|mon|tue|wed|thu|fri|sat|sun)"
+    r"(?:uary|ruary|ch|il|e|y|ust|tember|ober|ember|day|sday|nesday|rsday|urday)?\b",
+    re.IGNORECASE,
+)
+some_words = st.lists(
+    st.text(max_size=4)
+    | st.sampled_from(
+        [
+            "May",
+            "sat",
+            "Monday",
+            "tember",
+            "uary",
+            "il",
+            "Jan",
+            "Xe",
+            "z_",
+            "\t",
+            "\u017fat",
+            "j",
+            "an",
+            "(",
+            "-",
+            "_",
+            "7",
+            " ",
+            "\x1f",
+        ]
+    )
+).map("".join)
+
+
+@pytest.mark.parametrize("compiled", [True, False])
+@given(some_words | some_words.map(lambda text: text.encode("ascii", "replace").decode()))
+def test_of_a_prompt_all_words_with_digits_and_all_dates_are_masked(compiled, prompt):
+    """Agents have their names from it, which are kept: it must stay as it is."""
+    expected = " ".join(VARYING.sub("#", prompt).split())[:2048]
+    with pytest.MonkeyPatch.context() as patch:
+        if not compiled:
+            patch.setattr(fingerprint, "READING", None)
+        assert fingerprint._masked(prompt) == expected
+
+
+def test_so_is_each_day_and_each_month():
+    dates = [*calendar.month_name, *calendar.month_abbr, *calendar.day_name, *calendar.day_abbr]
+    for date in filter(None, dates):
+        assert fingerprint._masked(f"On {date}, {date.lower()}!") == "On #, #!"
+        assert fingerprint._masked(f"{date}\xa0\xe9") == "# \xe9"
+
+
+def test_a_prompt_without_spaces_is_read_as_fast_as_any(wire):
+    began = time.process_time()
+    wire.ask([said("system", "\u7b54" * 4096), said("user", "x")])
+
+    assert time.process_time() - began < 0.1  # s; some 100 us, and not the square of its length
 
 
 def test_a_named_agent_keeps_its_name(wire):
