@@ -97,7 +97,7 @@ async def running(
             )
             insight = partial(brain.add_insight, access=access)
             servers = {
-                sock: server_of(build_app(gateway, access, telemetry.render, insight)),
+                sock: server_of(build_app(gateway, access, telemetry.render, insight), gateway),
                 admin_sock: server_of(build_admin(brain, monitor, parts.fleet)),
             }
             reload = Reload(settings, _changes(parts.fleet, access, bodies, settings))

@@ -60,6 +60,9 @@ class Tokenizers:
         self._tokenizers = {model: _Tokenizer(model, path) for model, path in paths.items()}
         self._thread = ThreadPoolExecutor(1, "tokenizer")
 
+    def knows(self, model: str | None) -> bool:
+        return (model or "") in self._tokenizers
+
     async def count(self, model: str | None, body: bytes) -> int | None:
         """The tokens of a body's prompt; None: it was not counted."""
         tokenizer = self._tokenizers.get(model or "")

@@ -55,9 +55,26 @@ class PromptTokens:
         self, body: Body, tenant: str, app: str | None, agent: str | None
     ) -> Estimate:
         """Waits only for a tokenizer, and for that no longer than `tokenizer.py` says."""
+        counted = None
+        if self.counts(body):
+            counted = await self._tokenizers.count(body.model, body.content)
+        return self.estimate_at_once(body, tenant, app, agent, counted)
+
+    def counts(self, body: Body) -> bool:
+        """Whether a tokenizer is to be waited for; else `estimate_at_once` says the same."""
+        return not body.prompt_is_counted and self._tokenizers.knows(body.model)
+
+    def estimate_at_once(
+        self,
+        body: Body,
+        tenant: str,
+        app: str | None,
+        agent: str | None,
+        counted: int | None = None,
+    ) -> Estimate:
+        """`counted`: by a tokenizer."""
         if body.prompt_is_counted:
             return Estimate(body.prompt_tokens, body.prompt_tokens)
-        counted = await self._tokenizers.count(body.model, body.content)
         is_counted = counted is not None
         expected = body.prompt_tokens if counted is None else counted
         keys = (tenant, body.model, app, agent, is_counted), (body.model, is_counted)

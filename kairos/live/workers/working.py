@@ -64,7 +64,7 @@ async def working(setup: Setup) -> AsyncIterator[Change]:
             telling = asyncio.create_task(desk.run())
             try:
                 telling_progress = tell_progress(engine, desk.feed)
-                async with serving({sock: server_of(app)}, [telling_progress]):
+                async with serving({sock: server_of(app, gateway)}, [telling_progress]):
                     yield change
                 await desk.finish()
             finally:
