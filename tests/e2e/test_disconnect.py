@@ -10,6 +10,7 @@ from aiohttp import web
 from kairos.events import Arrived, Cancelled, Dispatch, Failed, Finished, FirstToken, Refuse
 from kairos.live.proxy.engine import HttpEngine
 from kairos.live.request import bodies
+from tests.support.waiting import Told
 
 CHAT = "/v1/chat/completions"
 ASKED = {"model": "tiny", "messages": [], "stream": True}
@@ -191,19 +192,6 @@ async def test_the_standin_counts_the_call_of_a_client_that_left_as_aborted(kair
 
     await standin.until(lambda engine: engine.aborted == 1)
     await served.facts.seen(Cancelled)
-
-
-class Told:
-    """A call that is told its turn."""
-
-    def __init__(self):
-        self.said = []
-
-    def go(self, dispatch):
-        self.said.append(dispatch.instance_id)
-
-    def give_up(self, error, *, runs):
-        self.said.append((error.code, runs))
 
 
 async def test_a_call_is_told_its_turn_once_and_gives_up_when_it_must():

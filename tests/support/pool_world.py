@@ -37,7 +37,8 @@ from kairos.live.pool.messages import (
     Told,
 )
 from kairos.live.pool.performer import Performer
-from kairos.live.proxy.call import Asked, Call
+from kairos.live.proxy.asked import Asked
+from kairos.live.proxy.call import Call
 from kairos.live.proxy.engine import HttpEngine, Upstream
 from kairos.live.proxy.engine_answer import EngineAnswer, EngineRefused, Limit
 from kairos.live.request.body import Body

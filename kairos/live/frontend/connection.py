@@ -105,6 +105,7 @@ class Connection(asyncio.Protocol):
         if self._idle is not None:
             self._idle.cancel()
         self._leave()
+        del self._parser  # which names this connection
 
     def _leave(self) -> None:
         """The client has gone, or will get nothing more."""

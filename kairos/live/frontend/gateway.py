@@ -1,40 +1,20 @@
-"""The OpenAI-compatible gateway: a FastAPI application whose hot routes are raw ASGI routes.
-
-FastAPI's own request and response objects cost more than everything that Kairos does with a call,
-and its streaming response does not notice a client that leaves before the first byte.
-"""
+"""The OpenAI-compatible gateway: HTTP requests become calls."""
 
 import asyncio
 import logging
-import re
 from collections.abc import Callable
 from functools import partial
 
-from fastapi import FastAPI
-from fastapi import Request as HttpRequest
-from starlette.routing import Route
-from starlette.types import ASGIApp
-
-from kairos import __version__
-from kairos.errors import (
-    KairosError,
-    ModelNotFound,
-    RequestInFlight,
-)
+from kairos.errors import KairosError, RequestInFlight
 from kairos.header_names import ATTEMPT, RAW
 from kairos.live.frontend.exchange import Exchange
-from kairos.live.frontend.health import add_health
-from kairos.live.frontend.openai_errors import (
-    HOT_ROUTES,
-    INTERNAL,
-    RouteRefused,
-    answer_errors_as_openai_does,
-    new_id,
-)
-from kairos.live.frontend.openapi import description
-from kairos.live.proxy.call import STREAMING_ROUTES, Asked, Call, FactSink, OnTrouble
+from kairos.live.frontend.openai_errors import HOT_ROUTES, INTERNAL, new_id
+from kairos.live.frontend.passed import check_passes
+from kairos.live.proxy.asked import STREAMING_ROUTES, Asked
+from kairos.live.proxy.call import Call
 from kairos.live.proxy.engine import HttpEngine
-from kairos.live.request.access import Access, Caller, authorization
+from kairos.live.proxy.told import FactSink, OnTrouble
+from kairos.live.request.access import Access, Caller
 from kairos.live.request.bodies import Bodies, Upload
 from kairos.live.request.body import Body, read_body
 from kairos.live.request.budgets import budget_of
@@ -50,8 +30,7 @@ from kairos.live.request.identity.aliases import Aliases
 from kairos.live.request.identity.identity import Identity, identifier
 from kairos.live.request.identity.inference import Inference, UnnamedCall
 from kairos.live.request.identity.resolve import identity_of
-from kairos.live.request.identity.routes import NamedRoutes, route_of
-from kairos.live.request.identity.routes import Route as Names
+from kairos.live.request.identity.routes import Route, route_of
 from kairos.live.request.tokens import Estimate, PromptTokens
 from kairos.model import Request, Sources
 
@@ -60,16 +39,8 @@ logger = logging.getLogger(__name__)
 
 _CHAT = "/v1/chat/completions"
 _STREAM_OPTIONS_ROUTES = {_CHAT, "/v1/completions"}
-# Passed through to an engine: all of /v1 but what loads or drops weights or is Kairos's own, and
-# vLLM's inference routes outside of it. A list of what may pass, not of what may not, so that an
-# administrative route which a later engine adds stays closed.
-_PASSED_UNDER_V1 = re.compile(r"/v1(/[A-Za-z0-9_-][A-Za-z0-9_.-]*)+")
-_NOT_PASSED = re.compile(r"/v1/(load_lora_adapter|unload_lora_adapter|models|workflows|agents)\b.*")
-_PASSED = {"/tokenize", "/detokenize", "/rerank", "/v2/rerank", "/score", "/pooling", "/classify"}
 _ATTEMPT = RAW[ATTEMPT]
-
-
-_NO_NAMES: Names = {}  # in a path
+_NO_NAMES: Route = {}  # in a path
 
 
 class Gateway:
@@ -103,14 +74,15 @@ class Gateway:
         """See `CallTaker`."""
         path = exchange.path
         asked = Asked(exchange.method, path, exchange.query, dict(exchange.headers))
-        GatewayCall(self, exchange, asked, _NO_NAMES).begin()
+        GatewayCall(self, exchange, asked, exchange.raw_path, _NO_NAMES).begin()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:  # noqa: ARG002
         """Serve one call as an ASGI application, but for the body and the answer, which the
         exchange has."""
         asked = Asked(scope["method"], scope["path"], scope["query_string"], dict(scope["headers"]))
         ended = asyncio.Event()
-        GatewayCall(self, scope[CLIENT], asked, route_of(scope), ended.set).begin()
+        raw_path, names = scope["raw_path"], route_of(scope)
+        GatewayCall(self, scope[CLIENT], asked, raw_path, names, ended.set).begin()
         await ended.wait()
 
     def meant(self, error: Exception, request_id: str) -> KairosError:
@@ -139,6 +111,7 @@ class GatewayCall:
         "_names",
         "_on_end",
         "_prompt",
+        "_raw_path",
         "_response",
         "_upload",
         "wants_answer",
@@ -149,10 +122,12 @@ class GatewayCall:
         gateway: Gateway,
         exchange: Exchange,
         asked: Asked,
-        names: Names,
+        raw_path: bytes,
+        names: Route,
         on_end: Callable[[], None] | None = None,
     ) -> None:
-        self._gateway, self._exchange, self._asked, self._names = gateway, exchange, asked, names
+        self._gateway, self._exchange, self._asked = gateway, exchange, asked
+        self._raw_path, self._names = raw_path, names
         self._on_end = on_end
         self._is_over = False
         self._counting: asyncio.Task[Estimate] | None = None
@@ -172,7 +147,7 @@ class GatewayCall:
         exchange.answering = self
         try:
             self._caller = gateway.access.caller(asked.headers.get(b"authorization"))
-            _check_passes(asked, exchange.raw_path)
+            check_passes(asked, self._raw_path)
             self._upload = gateway.bodies.read(asked.headers, exchange, self._response, self)
         except Exception as error:  # noqa: BLE001 - it is answered, and logged where it is Kairos's
             self.ended(error)
@@ -297,53 +272,6 @@ class GatewayCall:
             self._on_end()
 
 
-def build_app(
-    gateway: Gateway,
-    access: Access,
-    metrics: Callable[[], bytes],
-    add_insight: Callable[[FastAPI], None],
-) -> ASGIApp:
-    """The application that clients reach. `add_insight` adds the routes to look into workflows."""
-    app = FastAPI(
-        title="Kairos", version=__version__, docs_url=None, redoc_url=None, redirect_slashes=False
-    )
-    app.openapi = description  # type: ignore[method-assign]
-
-    # Well is a gateway while at least one instance can take requests.
-    add_health(app, lambda: bool(gateway.served_models()), metrics)
-    add_models(app, access, gateway.served_models)
-    add_insight(app)
-    for path in ("/v1/{rest:path}", *sorted(_PASSED)):
-        app.router.routes.append(Route(path, gateway, methods=["GET", "POST", "DELETE"]))
-    answer_errors_as_openai_does(app)
-    return NamedRoutes(HotRoutes(gateway, app))
-
-
-class HotRoutes:
-    """Calls go straight to the gateway; all else to the application, through its middleware."""
-
-    def __init__(self, gateway: Gateway, app: ASGIApp) -> None:
-        self._gateway, self._app = gateway, app
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        is_hot = scope["type"] == "http" and scope["path"] in HOT_ROUTES
-        await (self._gateway if is_hot else self._app)(scope, receive, send)
-
-
-def add_models(app: FastAPI, access: Access, served_models: Callable[[], list[str]]) -> None:
-    @app.get("/v1/models")
-    async def models(request: HttpRequest) -> dict[str, object]:
-        access.tenant(authorization(request))
-        return {"object": "list", "data": [_model(name) for name in served_models()]}
-
-    @app.get("/v1/models/{name:path}")
-    async def model(request: HttpRequest, name: str) -> dict[str, object]:
-        access.tenant(authorization(request))
-        if name not in served_models():
-            raise ModelNotFound(name, served_models())
-        return _model(name)
-
-
 def _read(path: str, headers: dict[bytes, bytes], content: bytes) -> Body:
     known = path in HOT_ROUTES
     if known or headers.get(b"content-type", b"").startswith(b"application/json"):
@@ -353,27 +281,8 @@ def _read(path: str, headers: dict[bytes, bytes], content: bytes) -> Body:
     return Body(content, prompt_tokens=max(1, len(content) // 4))
 
 
-def _check_passes(asked: Asked, raw_path: bytes) -> None:
-    """Only plain paths that may pass, so that no encoding of a closed one slips through."""
-    path = asked.path
-    if path in HOT_ROUTES:
-        if asked.method != "POST":
-            raise RouteRefused(405, f"{path} takes POST, not {asked.method}")
-        passes = True
-    else:
-        passes = path in _PASSED or (
-            _PASSED_UNDER_V1.fullmatch(path) is not None and not _NOT_PASSED.match(path)
-        )
-    if not (passes and raw_path == path.encode()):
-        raise RouteRefused(404, f"there is no {path[:100]!r} here")
-
-
 def _other_id(taken: str, headers: dict[bytes, bytes]) -> str:
     """Raises RequestInFlight: the client counts attempts, so it means that very call."""
     if _ATTEMPT in headers:
         raise RequestInFlight(taken)
     return new_id()
-
-
-def _model(name: str) -> dict[str, object]:
-    return {"id": name, "object": "model", "created": 0, "owned_by": "kairos"}

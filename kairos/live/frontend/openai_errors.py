@@ -14,7 +14,7 @@ from kairos.errors import (
     InvalidRequest,
     KairosError,
 )
-from kairos.live.proxy.call import STREAMING_ROUTES
+from kairos.live.proxy.asked import STREAMING_ROUTES
 from kairos.live.request.client_response import (
     Receive,
     Scope,

@@ -24,8 +24,10 @@ from kairos.live.kafka.producer import Producer
 from kairos.live.pool.bus_answer import BusAnswer, BusFactSink
 from kairos.live.pool.bus_call import BusCall
 from kairos.live.pool.performer import Performer
-from kairos.live.proxy.call import Asked, Call, OnTrouble
+from kairos.live.proxy.asked import Asked
+from kairos.live.proxy.call import Call
 from kairos.live.proxy.engine import HttpEngine
+from kairos.live.proxy.told import OnTrouble
 from kairos.live.request.client_response import ClientResponse, error_body
 from kairos.live.request.tokens import Estimate, PromptTokens
 

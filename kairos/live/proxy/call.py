@@ -1,10 +1,6 @@
 """One LLM call from the client's request to its last byte."""
 
 import asyncio
-from collections.abc import Callable
-from typing import Protocol
-
-import msgspec
 
 from kairos.errors import (
     DeadlinePassed,
@@ -14,50 +10,19 @@ from kairos.errors import (
     UpstreamUnreachable,
 )
 from kairos.events import Arrived, Bounced, Cancelled, Dispatch, Event, Failed, WorkflowEnded
-from kairos.live.proxy.engine import HttpEngine, request_head
+from kairos.live.proxy.asked import STREAMING_ROUTES, Asked, request_head
+from kairos.live.proxy.engine import HttpEngine
 from kairos.live.proxy.engine_answer import EngineAnswer, EngineRefused
-from kairos.live.proxy.response_forwarder import (
-    EngineError,
-    Owner,
-    ResponseForwarder,
-    answer_error,
-    forwarder,
-)
+from kairos.live.proxy.forwarders import forwarder
+from kairos.live.proxy.response_forwarder import EngineError, ResponseForwarder, answer_error
+from kairos.live.proxy.told import FactSink, OnTrouble, Owner
 from kairos.live.request.body import Body
 from kairos.live.request.client_response import ClientResponse
 from kairos.model import SECOND, Request
 
-OnTrouble = Callable[[UpstreamUnreachable], None]
-
 _BY_INSTANCE = UpstreamFailed, UpstreamUnreachable  # it is the instance's fault
 
 KEEP_ALIVE_S = 5.0  # between comments in a stream that waits for its turn
-
-STREAMING_ROUTES = {"/v1/chat/completions", "/v1/completions", "/v1/responses"}
-
-# By it vLLM orders what waits inside it, lower first. It wins over the body's `priority`.
-_PRIORITY = b"X-Vllm-Priority"
-# Of the client's headers only these go on: credentials, and headers by which vLLM can be steered
-# past the queue (`X-Vllm-Priority`), do not.
-FORWARDED = (b"content-type", b"accept", b"traceparent", b"tracestate", b"baggage", b"user-agent")
-
-
-class FactSink(Protocol):
-    """Where a call's facts are told: the runtime, or whoever passes them on to one elsewhere."""
-
-    def now(self) -> int: ...
-
-    def feed(self, event: Event) -> None:
-        """Raises KairosError: the request that arrived is refused."""
-
-
-class Asked(msgspec.Struct):
-    """The HTTP request, but for its body."""
-
-    method: str
-    path: str
-    query: bytes
-    headers: dict[bytes, bytes]  # names in lower case
 
 
 class Call:
@@ -72,28 +37,6 @@ class Call:
 
     Whatever happens, the balancer is told exactly one of Finished, Failed and Cancelled.
     """
-
-    __slots__ = (
-        "_answer",
-        "_asked",
-        "_body",
-        "_comments",
-        "_deadline",
-        "_desk",
-        "_ends_workflow",
-        "_engine",
-        "_failure",
-        "_forwarder",
-        "_instance_id",
-        "_is_over",
-        "_loop",
-        "_on_trouble",
-        "_owner",
-        "_reads_stream",
-        "_request",
-        "_response",
-        "_tries_again",
-    )
 
     def __init__(
         self,
@@ -208,12 +151,9 @@ class Call:
                 f"instance {instance_id} was chosen, which this process does not know: all "
                 "processes of a pool must name the same engines"
             )
-        headers = [(b"X-Request-Id", self._request.id.encode())]
-        headers += [(name, asked.headers[name]) for name in FORWARDED if name in asked.headers]
-        if dispatch.priority is not None:
-            headers.append((_PRIORITY, b"%d" % dispatch.priority))
-        method, body = asked.method, self._body.content
-        head = request_head(upstream.head(method, asked.path, asked.query), headers, body, method)
+        method, body, name = asked.method, self._body.content, self._request.id.encode()
+        beginning = upstream.head(method, asked.path, asked.query)
+        head = request_head(beginning, asked, name, dispatch.priority, len(body))
         self._answer = self._engine.send(
             instance_id, head, body, self, streams=self._body.stream, method=method
         )
@@ -293,12 +233,12 @@ class Call:
         if self._is_over:
             return
         self._drop_answer()
-        if not isinstance(error, KairosError):
-            self._end(Cancelled(self._request.id), error)
-        elif not isinstance(error, _BY_INSTANCE) or self._response.started:
-            self._failed(error)
-        elif self._tries_again:
-            self._pass_on(error)
+        is_elsewhere_better = self._tries_again and not self._response.started
+        if is_elsewhere_better and isinstance(error, _BY_INSTANCE):
+            try:
+                self._pass_on(error)
+            except Exception as refused:  # noqa: BLE001 - its owner tells
+                self._failed(refused)
         else:
             self._failed(error)
 
@@ -315,8 +255,11 @@ class Call:
         if self._instance_id is None:
             self._comment_later()
 
-    def _failed(self, error: KairosError) -> None:
+    def _failed(self, error: Exception) -> None:
         if self._is_over:
+            return
+        if not isinstance(error, KairosError):
+            self._end(Cancelled(self._request.id), error)
             return
         by_instance = isinstance(error, _BY_INSTANCE)
         if isinstance(error, UpstreamUnreachable) and error is not self._failure:

@@ -1,6 +1,6 @@
 """The engine adapter: carries calls to OpenAI-compatible upstreams over kept-alive connections."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from itertools import count
 from typing import Protocol, Self
 
@@ -10,13 +10,12 @@ from kairos.config import ANSWER_S, STALL_S
 from kairos.errors import KairosError
 from kairos.events import Dispatch, Refuse
 from kairos.live.process.pace import LoopPace
+from kairos.live.proxy.asked import header_lines
 from kairos.live.proxy.engine_answer import AnswerTaker, EngineAnswer, Limit
 from kairos.live.proxy.engine_link import Origin
 from kairos.live.proxy.sse import SseReader
 from kairos.live.proxy.upstream import Connections
 from kairos.refusals import REFUSALS
-
-Headers = Sequence[tuple[bytes, bytes]]
 
 _HEADS = 64  # kept of an instance
 
@@ -54,7 +53,7 @@ class Upstream:
         target = self._path + path.encode("ascii") + (b"?" + query if query else b"")
         lines = [b"%b %b HTTP/1.1" % (method.encode("ascii"), target), b"Host: " + self._host]
         lines += [f"{name}: {value}".encode() for name, value in self.headers.items()]
-        return _lines(lines)
+        return header_lines(lines)
 
 
 class WaitingCall(Protocol):
@@ -164,28 +163,9 @@ class HttpEngine:
         method: str,
     ) -> EngineAnswer:
         """Send a call; `taker` is told of its answer, and of every failure, but not before this
-        returns. `head`: see `request_head`."""
+        returns. `head`: see `asked.request_head`."""
         assert self._connections is not None, "used outside of `async with`"
         limit = self._streamed if streams else self._whole
         answer = EngineAnswer(taker, head, body, limit, method)
         self._connections.send(answer, self.upstreams[instance_id].origin)
         return answer
-
-
-def request_head(beginning: bytes, headers: Headers, body: bytes, method: str) -> bytes:
-    """Request line and headers, as bytes; none of them can end its line early.
-
-    Raises:
-        ValueError: one would.
-    """
-    lines = [b"%b: %b" % header for header in headers]
-    if body or method not in ("GET", "DELETE"):
-        lines.append(b"Content-Length: %d" % len(body))
-    return beginning + _lines(lines) + b"\r\n"
-
-
-def _lines(lines: list[bytes]) -> bytes:
-    text = b"\r\n".join(lines) + b"\r\n" if lines else b""
-    if text.count(b"\r") != len(lines) or text.count(b"\n") != len(lines) or b"\0" in text:
-        raise ValueError("a header has a line break in it")
-    return text

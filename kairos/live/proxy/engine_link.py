@@ -111,6 +111,7 @@ class EngineLink(asyncio.Protocol):
     def connection_lost(self, error: Exception | None) -> None:
         self._can_stay = False
         self._pool.lost(self, self._key)
+        del self._parser  # which names this connection
         if self._watch is not None:
             self._watch.cancel()
             self._watch = None

@@ -7,7 +7,8 @@ import socket
 from collections.abc import AsyncIterator, Callable
 
 from kairos.config import Settings
-from kairos.live.frontend.gateway import Gateway, build_app
+from kairos.live.frontend.app import build_app
+from kairos.live.frontend.gateway import Gateway
 from kairos.live.frontend.http import server_of, serving
 from kairos.live.process.clock import WallClock
 from kairos.live.proxy.engine import HttpEngine

@@ -3,6 +3,8 @@
 import asyncio
 import contextlib
 import gc
+import weakref
+from unittest import mock
 
 import pytest
 
@@ -372,3 +374,34 @@ async def test_a_call_leaves_nothing_to_the_garbage_collector():
             assert gc.collect() < 100
         finally:
             gc.enable()
+
+
+async def test_a_connection_leaves_nothing_to_the_garbage_collector():
+    calls = Calls()
+    with listen("127.0.0.1", 0) as sock:
+        async with serving({sock: server_of(answering(), calls)}, []):
+
+            async def ask(times):
+                for _ in range(times):
+                    reader, writer = await asyncio.open_connection(*sock.getsockname())
+                    writer.write(POST + b"content-length: 1\r\n\r\nx")
+                    await reader.readexactly(len(HEAD % (1, b"x")))
+                    writer.close()
+                    await asyncio.sleep(0.005)
+                calls.taken.clear()
+
+            await ask(3)
+            gc.collect()
+            gc.disable()
+            try:
+                known = weakref.WeakSet()
+                made = connection.Connection.connection_made
+                with mock.patch.object(
+                    connection.Connection,
+                    "connection_made",
+                    lambda self, transport: (known.add(self), made(self, transport)),
+                ):
+                    await ask(20)
+                assert len(known) <= 1
+            finally:
+                gc.enable()

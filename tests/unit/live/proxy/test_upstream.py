@@ -7,7 +7,8 @@ import socket
 import pytest
 
 from kairos.live.proxy import upstream
-from kairos.live.proxy.engine import Upstream, request_head
+from kairos.live.proxy.asked import Asked, header_lines, request_head
+from kairos.live.proxy.engine import Upstream
 from kairos.live.proxy.engine_answer import (
     ConnectionBroke,
     EngineAnswer,
@@ -122,10 +123,11 @@ async def before(*answers):
 
 
 async def send(
-    connections, upstream, body=b"{}", headers=(), limit=LIMIT, method="POST", taken=None
+    connections, upstream, body=b"{}", headers=None, limit=LIMIT, method="POST", taken=None
 ) -> Taken:
     taken = taken or Taken()
-    head = request_head(upstream.head(method, "/v1/chat", b""), headers, body, method)
+    asked = Asked(method, "/v1/chat", b"", headers or {})
+    head = request_head(upstream.head(method, "/v1/chat", b""), asked, b"r", None, len(body))
     taken.answer = EngineAnswer(taken, head, body, limit, method)
     connections.send(taken.answer, upstream.origin)
     await taken.until(lambda: taken.status)
@@ -141,14 +143,17 @@ async def all_of(taken) -> bytes:
 
 async def test_what_is_sent_is_plain_http_with_the_length_of_its_body():
     async with before([WHOLE]) as (engine, connections, url):
-        answer = await send(connections, url, b"body", [(b"X-Name", b"value")])
+        answer = await send(
+            connections, url, b"body", {b"accept": b"value", b"x-name": b"not passed on"}
+        )
         assert (answer.status, answer.answer.content_type) == (200, b"application/json")
         assert await all_of(answer) == b"{}\r\n"
         head, _, body = engine.requests[0].partition(b"\r\n\r\n")
         assert head.split(b"\r\n") == [
             b"POST /v1/chat HTTP/1.1",
             b"Host: 127.0.0.1:%d" % url.origin[2],
-            b"X-Name: value",
+            b"X-Request-Id: r",
+            b"accept: value",
             b"Content-Length: 4",
         ]
         assert body == b"body"
@@ -328,8 +333,10 @@ async def test_only_what_may_be_repeated_is_sent_again_when_a_kept_connection_wa
 async def test_no_header_can_become_two(value):
     async with before([WHOLE]) as (engine, connections, url):
         with pytest.raises(ValueError, match="line break"):
-            await send(connections, url, headers=[(b"x", value)])
+            await send(connections, url, headers={b"accept": value})
         assert not engine.connections
+    with pytest.raises(ValueError, match="line break"):
+        header_lines([b"x: " + value])
 
 
 async def test_a_head_asks_for_no_body():

@@ -24,7 +24,10 @@ def prompts():
 
 def estimate(prompts, expected, *, tenant="t", model="m", app="a", agent="g"):
     body = Body(b"{}", model=model, prompt_tokens=expected)
-    return run(prompts.estimate(body, tenant, app, agent))
+    assert not prompts.counts(body)
+    at_once = prompts.estimate_at_once(body, tenant, app, agent)
+    assert run(prompts.estimate(body, tenant, app, agent)) == at_once
+    return at_once
 
 
 def learn(prompts, expected, counted, **who):
@@ -119,6 +122,9 @@ def test_what_is_kept_is_bounded_and_what_is_longest_unused_goes_first(prompts, 
 
 class Counting:
     """Stands in for a tokenizer: as many tokens as the body has messages, or no word."""
+
+    def knows(self, model):
+        return model == "m"
 
     async def count(self, model, body):
         return 10 * len(json.loads(body)) or None
