@@ -7,7 +7,7 @@ the ASGI application.
 import asyncio
 import logging
 import urllib.parse
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, Protocol, cast
 
 import httptools
@@ -32,6 +32,7 @@ class CallTaker(Protocol):
     """Who answers calls."""
 
     pace: LoopPace
+    targets: Mapping[bytes, str]  # as they are sent, of paths that it takes
 
     def takes(self, path: str) -> bool: ...
 
@@ -123,19 +124,18 @@ class Connection(asyncio.Protocol):
 
     def on_url(self, url: bytes) -> None:
         self._url += url
-        self._count(len(url))
+        self._head_bytes += len(url)
+        if self._head_bytes > _MAX_HEAD_BYTES:
+            raise HeadTooLarge
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        self._count(len(name) + len(value))
+        self._head_bytes += len(name) + len(value)
+        if self._head_bytes > _MAX_HEAD_BYTES:
+            raise HeadTooLarge
         name = name.lower()
         self._headers.append((name, value))
         if name == b"expect" and value.lower() == b"100-continue":
             self._expects_continue = True
-
-    def _count(self, size: int) -> None:
-        self._head_bytes += size
-        if self._head_bytes > _MAX_HEAD_BYTES:
-            raise HeadTooLarge
 
     def on_headers_complete(self) -> None:
         parser = self._parser
@@ -153,6 +153,10 @@ class Connection(asyncio.Protocol):
             self.hold()
 
     def _find(self, exchange: Exchange) -> None:
+        path = None if self._calls is None else self._calls.targets.get(self._url)
+        if path is not None:
+            exchange.path, exchange.raw_path = path, self._url
+            return
         url = httptools.parse_url(self._url)
         exchange.raw_path, exchange.query = url.path, url.query or b""
         path = url.path.decode("ascii")

@@ -2,7 +2,7 @@
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 
 from kairos.errors import KairosError, RequestInFlight
@@ -45,6 +45,8 @@ _NO_NAMES: Route = {}  # in a path
 
 class Gateway:
     """Turns HTTP requests into calls. A `CallTaker`, and an ASGI application."""
+
+    targets: Mapping[bytes, str] = {path.encode(): path for path in HOT_ROUTES}
 
     def __init__(
         self,

@@ -68,6 +68,7 @@ class EngineAnswer:
         "headers",
         "is_bodiless",
         "is_repeatable",
+        "is_whole",
         "limit",
         "source",
         "status",
@@ -86,6 +87,7 @@ class EngineAnswer:
         self.headers: list[tuple[bytes, bytes]] = []  # names in lower case
         self.header_bytes = 0
         self.has_begun = False  # a byte of it has come
+        self.is_whole = False  # with what comes next, or has come
         self.source: AnswerSource | None = None
         self.connecting: asyncio.Task[None] | None = None  # until there is a source
 

@@ -94,6 +94,7 @@ class EngineLink(asyncio.Protocol):
 
     def _hand_on(self, answer: EngineAnswer) -> None:
         """What the parser found. Whoever takes it may have had enough after each."""
+        answer.is_whole = self._is_whole
         if self._is_new:
             self._is_new = False
             if answer.taker is not None:

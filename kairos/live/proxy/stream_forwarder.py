@@ -29,6 +29,7 @@ class StreamAnswer(ResponseForwarder):
     reader: SseReader
     tries_again = False
     _first = b""  # what came before it was begun
+    _last = b""  # what goes out with the end, which is here too
 
     def came(self, data: bytes) -> None:
         reader = self.reader
@@ -45,7 +46,7 @@ class StreamAnswer(ResponseForwarder):
             if reader.done or reader.error is not None:
                 self._settle()
             if forward:
-                self._write(forward)
+                self._send(forward)
             return
         if reader.error is not None and self.tries_again:
             self._first += data
@@ -62,7 +63,13 @@ class StreamAnswer(ResponseForwarder):
         self._feed(FirstToken(self._request_id))
         self._settle()
         if forward:
-            self._write(forward)
+            self._send(forward)
+
+    def _send(self, data: bytes) -> None:
+        if self._answer.is_whole:
+            self._last = data
+        else:
+            self._write(data)
 
     def _refuse(self) -> None:
         said = self._first[:ERROR_BYTES]
@@ -75,12 +82,14 @@ class StreamAnswer(ResponseForwarder):
         rest = reader.rest()
         self._settle()
         if not reader.done:
+            if self._last:
+                self._write(self._last)
             raise UpstreamFailed(
                 f"instance {self._instance_id} ended its stream before it was complete"
             )
         if not self._response.started:
             self._response.start(self._answer.status, self._headers())
-        self._response.write(rest, more=False)
+        self._response.write(self._last + rest, more=False)
         return self.settled or self._outcome(None)
 
     def _settle(self) -> None:

@@ -11,6 +11,7 @@ Scope = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
 Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 
+_EVENT_ENDS = (b"\n\n", b"\r\n\r\n")
 _WAITING = b": waiting for an instance\n\n"  # which readers of streams pass over
 
 
@@ -49,9 +50,9 @@ class ClientResponse:
     """What is sent to the client."""
 
     __slots__ = (
-        "_amid_event",
         "_event",
         "_is_kept_alive",
+        "_latest",
         "client",
         "held_bytes",
         "request_id",
@@ -67,7 +68,7 @@ class ClientResponse:
         self.held_bytes = 0  # of the client's body
         self._is_kept_alive = False
         self._event: bytearray | None = None  # what is answered becomes one, when it is whole
-        self._amid_event = False
+        self._latest = b""  # of what was written
 
     def keep_alive(self) -> None:
         """Send a comment, before anything else comes in a stream. With the first goes status 200:
@@ -75,7 +76,7 @@ class ClientResponse:
         if not self._is_kept_alive:
             self._is_kept_alive = self.streams = True
             self._start(200, [(b"content-type", b"text/event-stream; charset=utf-8")])
-        self.client.write(_WAITING, more=True)
+        self.write(_WAITING, more=True)
 
     def start(self, status: int, headers: list[tuple[bytes, bytes]]) -> None:
         self.started = True
@@ -91,8 +92,7 @@ class ClientResponse:
             if more:
                 return True
             data, self._event = _as_event(bytes(self._event)), None
-        if self.streams:
-            self._amid_event = not data.endswith((b"\n\n", b"\r\n\r\n"))
+        self._latest = data
         return self.client.write(data, more=more)
 
     def _start(self, status: int, headers: list[tuple[bytes, bytes]]) -> None:
@@ -110,7 +110,7 @@ class ClientResponse:
             length = (b"content-length", b"%d" % len(payload))
             self.start(error.status, [*error_headers(error), length])
             self.write(payload, more=False)
-        elif self.streams and not self._amid_event and self._event is None:
+        elif self.streams and self._event is None and self._latest.endswith(_EVENT_ENDS):
             self.client.write(_as_event(payload), more=False)
         else:
             self.client.cut_off()

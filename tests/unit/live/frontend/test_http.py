@@ -174,6 +174,8 @@ async def test_a_client_that_does_not_read_makes_the_answer_wait():
 class Calls:
     """Takes requests for calls, and answers each with the body that it brought."""
 
+    targets = {b"/call": "/call"}
+
     def __init__(self):
         self.pace, self.taken = LoopPace(), []
 
