@@ -110,10 +110,14 @@ class ClientResponse:
             length = (b"content-length", b"%d" % len(payload))
             self.start(error.status, [*error_headers(error), length])
             self.write(payload, more=False)
-        elif self.streams and self._event is None and self._latest.endswith(_EVENT_ENDS):
+        elif self.streams and self._is_between_events:
             self.client.write(_as_event(payload), more=False)
         else:
             self.client.cut_off()
+
+    @property
+    def _is_between_events(self) -> bool:
+        return not self._latest or self._latest.endswith(_EVENT_ENDS)
 
 
 def _is_stream(headers: list[tuple[bytes, bytes]]) -> bool:

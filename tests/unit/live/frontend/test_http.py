@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import gc
 import weakref
+from types import MappingProxyType
 from unittest import mock
 
 import pytest
@@ -174,7 +175,7 @@ async def test_a_client_that_does_not_read_makes_the_answer_wait():
 class Calls:
     """Takes requests for calls, and answers each with the body that it brought."""
 
-    targets = {b"/call": "/call"}
+    targets = MappingProxyType({b"/call": "/call"})
 
     def __init__(self):
         self.pace, self.taken = LoopPace(), []
