@@ -264,6 +264,7 @@ WORDS = [
     b'data: {"choices":[{"delta":{"content":"x"}}],"usage":null}\n\n',
     b'data: {"choices":[{"delta":{"content":"x"}}]}\n\n',
     b'data: {"choices":[{"delta":{"content":""}}]}\n\n',
+    b'data: {"type":"response.completed","content":"x"}\n\n',
 ]
 
 
