@@ -16,7 +16,8 @@ from kairos.live.control.reload import Change, Reload
 from kairos.live.engines.fleet import Fleet
 from kairos.live.engines.monitor import Monitor
 from kairos.live.frontend.admin import build_admin
-from kairos.live.frontend.gateway import Gateway, build_app
+from kairos.live.frontend.app import build_app
+from kairos.live.frontend.gateway import Gateway
 from kairos.live.frontend.http import listen, server_of, serving, url_of
 from kairos.live.kafka.cluster import connection
 from kairos.live.observers.fact_log import flushing, open_log
@@ -97,7 +98,7 @@ async def running(
             )
             insight = partial(brain.add_insight, access=access)
             servers = {
-                sock: server_of(build_app(gateway, access, telemetry.render, insight)),
+                sock: server_of(build_app(gateway, access, telemetry.render, insight), gateway),
                 admin_sock: server_of(build_admin(brain, monitor, parts.fleet)),
             }
             reload = Reload(settings, _changes(parts.fleet, access, bodies, settings))

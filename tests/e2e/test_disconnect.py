@@ -2,6 +2,7 @@
 
 import asyncio
 import time
+import weakref
 
 import pytest
 from aiohttp import web
@@ -9,6 +10,7 @@ from aiohttp import web
 from kairos.events import Arrived, Cancelled, Dispatch, Failed, Finished, FirstToken, Refuse
 from kairos.live.proxy.engine import HttpEngine
 from kairos.live.request import bodies
+from tests.support.waiting import Told
 
 CHAT = "/v1/chat/completions"
 ASKED = {"model": "tiny", "messages": [], "stream": True}
@@ -16,16 +18,24 @@ CHUNK = b'data: {"choices":[{"delta":{"content":"x"}}]}\n\n'
 DONE = b"data: [DONE]\n\n"
 
 
-def running_requests():
-    """Tasks of the server in which a request is being handled."""
-    return [task for task in asyncio.all_tasks() if task.get_coro().__name__ == "run_asgi"]
+@pytest.fixture
+def uploads(monkeypatch):
+    """Bodies that are not here yet, as long as anybody holds them."""
+    known = weakref.WeakSet()
+
+    class Known(bodies.Upload):
+        def __init__(self, *given, **options):
+            known.add(self)
+            super().__init__(*given, **options)
+
+    monkeypatch.setattr(bodies, "Upload", Known)
+    return known
 
 
-async def handled(served):
-    """Wait until the server handles a request that is not ours."""
-    await served.ask("GET", "/health")
-    (task,) = running_requests()
-    return task
+async def until(condition):
+    async with asyncio.timeout(5):
+        while not condition():
+            await asyncio.sleep(0.01)
 
 
 async def test_a_client_that_leaves_the_queue_is_not_served(kairos, engine):
@@ -184,17 +194,24 @@ async def test_the_standin_counts_the_call_of_a_client_that_left_as_aborted(kair
     await served.facts.seen(Cancelled)
 
 
-async def test_a_command_for_a_call_that_is_just_ending_is_ignored():
-    engine = HttpEngine([])
-    for perform, command in (
-        (engine.dispatch, Dispatch("left", "anywhere")),
-        (engine.refuse, Refuse("left", None)),
-    ):
-        turn = engine.expect("left")
-        turn.cancel()
-        perform(command)
-        engine.forget("left")
-        assert turn.cancelled()
+async def test_a_call_is_told_its_turn_once_and_gives_up_when_it_must():
+    engine, call = HttpEngine([]), Told()
+    engine.expect("a", call)
+    engine.dispatch(Dispatch("a", "somewhere"))
+    engine.dispatch(Dispatch("a", "elsewhere"))
+    engine.refuse(Refuse("a", None))
+    assert call.said == ["somewhere"]
+    assert (engine.running("somewhere"), engine.running("elsewhere")) == (1, 0)
+    engine.refuse(Refuse("a", None, "cancelled"))
+    assert call.said == ["somewhere", ("workflow_cancelled", True)]
+    engine.forget("a")
+
+    engine.expect("b", refused := Told())
+    engine.refuse(Refuse("b", None))
+    engine.refuse(Refuse("b", None, "cancelled"))
+    engine.dispatch(Dispatch("b", "somewhere"))
+    assert refused.said == [("no_instance", False)]
+    assert engine.running("somewhere") == 0
 
 
 async def test_many_that_leave_at_once_leave_nothing_behind(kairos, engine):
@@ -226,14 +243,16 @@ async def test_many_that_leave_at_once_leave_nothing_behind(kairos, engine):
     ],
     ids=["nothing of the body", "half of the body", "a chunk"],
 )
-async def test_a_client_that_leaves_while_it_uploads_leaves_nothing_behind(kairos, engine, sent):
+async def test_a_client_that_leaves_while_it_uploads_leaves_nothing_behind(
+    kairos, engine, sent, uploads
+):
     served = await kairos(engine.url)
     wire = await served.connect()
     await wire.send(f"POST {CHAT} HTTP/1.1\r\nHost: kairos\r\n".encode() + sent)
-    handling = await handled(served)
+    await until(lambda: len(uploads) == 1)
     wire.leave()
 
-    await asyncio.wait_for(handling, 5)
+    await until(lambda: len(uploads) == 0)
     assert served.facts.all(Arrived) == []
     assert engine.calls == []
 

@@ -8,10 +8,9 @@ import openai
 import pytest
 from aiohttp import web
 
-from kairos.events import Arrived, Bounced, Cancelled, FirstToken, InstanceLeft
+from kairos.events import Arrived, Bounced, Cancelled, Failed, FirstToken, InstanceLeft
 from kairos.live.engines import monitor
 from kairos.live.proxy import call
-from kairos.live.request.client_response import ClientResponse
 from kairos.standin import server as standins
 from kairos.standin.batch import Timing
 from tests.e2e.test_failures import CHUNK, DONE, STREAM
@@ -79,8 +78,8 @@ async def test_or_an_error_of_kairos(waiting):
     assert error["code"] == "no_instance"
 
 
-async def test_one_that_leaves_as_it_is_refused_leaves_nothing_behind(kairos, engine, monkeypatch):
-    """It is told between two comments, while nobody looks."""
+async def test_one_that_leaves_as_it_is_refused_leaves_nothing_behind(kairos, engine):
+    """It is refused while facts are told, and leaves before it could be seen to."""
     served = await kairos(engine.url, max_num_seqs=1)
     unseen = []
     loop = asyncio.get_running_loop()
@@ -88,23 +87,21 @@ async def test_one_that_leaves_as_it_is_refused_leaves_nothing_behind(kairos, en
     engine.answer = engine.when_released
     first = asyncio.create_task(served.chat())
     await engine.called()
-    told = asyncio.Event()
-
-    async def keep_alive(_):
-        told.set()
-        await asyncio.sleep(3600)
-
-    monkeypatch.setattr(ClientResponse, "keep_alive", keep_alive)
-    stream = asyncio.create_task(served.chat(**STREAM))
-    await told.wait()
+    wire = await served.connect()
+    await wire.post("/v1/chat/completions", {"model": "tiny", "messages": []} | STREAM)
+    await wire.head()
+    live = served.service.brain.runtime._engine._expected
+    [waits] = [turn.call for turn in live.values() if not turn.is_over]
     served.service.brain.feed(InstanceLeft(next(iter(served.balancer.ledger.instances))))
-    stream.cancel()
+    waits.client_left()
+    wire.leave()
     await served.facts.until(lambda: served.facts.all(Cancelled))
     engine.release()
     await first
     gc.collect()
     loop.set_exception_handler(None)
     assert unseen == []
+    assert served.facts.all(Failed) == []
 
 
 async def test_a_call_that_has_but_waited_can_go_on_elsewhere(kairos, engines):

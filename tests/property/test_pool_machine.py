@@ -106,7 +106,7 @@ class PoolMachine(RuleBasedStateMachine):
     @rule(number=index, how=st.sampled_from(["finished"] * 4 + ["refused", "gone"]))
     def engine_answers(self, number, how):
         running = pick(self.world.running, number)
-        if not running.answer.done():
+        if not running.is_answered:
             running.end(how)
         self.world.settle()
 
@@ -306,7 +306,7 @@ class PoolMachine(RuleBasedStateMachine):
             self.instance(name, True)
         for _ in range(20 + 2 * self.names):
             for running in list(world.running):
-                if not running.answer.done():
+                if not running.is_answered:
                     running.end()
             world.sleep(1)
             self.somebody_decides()

@@ -7,6 +7,7 @@ loses the rest. Time is the loop's: it stands still until a test lets it pass.
 """
 
 import asyncio
+import re
 from collections import defaultdict, deque
 from contextlib import ExitStack
 from unittest import mock
@@ -15,7 +16,7 @@ import msgspec
 
 from kairos.balancer import Balancer
 from kairos.dispatcher.placements import PLACEMENTS
-from kairos.errors import KairosError, MessageTooLarge, Unavailable, UpstreamUnreachable
+from kairos.errors import KairosError, MessageTooLarge, Unavailable
 from kairos.events import InstanceJoined, Record
 from kairos.live.kafka.cluster import MESSAGE_BYTES
 from kairos.live.kafka.producer import message_bytes
@@ -36,10 +37,12 @@ from kairos.live.pool.messages import (
     Told,
 )
 from kairos.live.pool.performer import Performer
+from kairos.live.proxy.asked import Asked
 from kairos.live.proxy.call import Call
 from kairos.live.proxy.engine import HttpEngine, Upstream
+from kairos.live.proxy.engine_answer import EngineAnswer, EngineRefused, Limit
 from kairos.live.request.body import Body
-from kairos.live.request.client_response import ClientResponse, Leaving
+from kairos.live.request.client_response import ClientResponse
 from kairos.live.request.tokenizer import Tokenizers
 from kairos.live.request.tokens import PromptTokens
 from kairos.model import SECOND
@@ -170,30 +173,19 @@ class Reading:
 
 
 class Answer:
-    """An engine's."""
+    """An engine's: the parts that are sent of it, and how it breaks off, if it does."""
 
-    def __init__(self, status=200, body=b'{"answer":true}', kind="application/json"):
-        self.status, self.content_type = status, kind
-        self.raw_headers = [(b"content-type", kind.encode())]
-        self._data = body
-
-    def at_eof(self):
-        return not self._data
-
-    async def readany(self):
-        data, self._data = self._data, b""
-        return data
-
-    async def read(self, _):
-        return await self.readany()
-
-    async def iter_any(self):
-        yield await self.readany()
-
-    def release(self):
-        pass
-
-    close = release
+    def __init__(
+        self,
+        status=200,
+        body=b'{"answer":true}',
+        kind="application/json",
+        *,
+        parts=None,
+        broke=None,
+    ):
+        self.status, self.parts, self.broke = status, [body] if parts is None else parts, broke
+        self.headers = [(b"content-type", kind.encode())]
 
 
 class Engine(HttpEngine):
@@ -203,46 +195,85 @@ class Engine(HttpEngine):
         super().__init__(Upstream(name, f"http://{name}") for name in process.world.fleet)
         self._process = process
 
-    async def send(self, instance_id, method, url, headers, body, *, streams):
-        world, name = self._process.world, dict(headers)[b"X-Request-Id"].decode()
-        running = Running(self._process, name, instance_id, world.loop.create_future())
-        world.started(running)
-        try:
-            return await running.answer
-        finally:
-            world.running.remove(running)
+    def send(self, instance_id, head, body, taker, *, streams, method):
+        answer = EngineAnswer(taker, head, body, Limit(1.0), method)
+        name = re.search(rb"X-Request-Id: (.*)\r", head)[1].decode()
+        running = Running(self._process, name, instance_id, answer)
+        self._process.world.started(running)
+        answer.source = running
+        return answer
 
 
 class Running:
-    def __init__(self, process, name, instance_id, answer):
-        self.process, self.name, self.instance_id = process, name, instance_id
-        self.answer = answer
+    """A call on an engine."""
+
+    def __init__(self, process, name, instance_id, sent):
+        self.process, self.name, self.instance_id, self._sent = process, name, instance_id, sent
+
+        self.is_answered = False
 
     def end(self, how="finished"):
-        if how == "finished":
-            self.answer.set_result(Answer())
-        elif how == "refused":
-            self.answer.set_result(Answer(500))
+        if how == "gone":
+            self.fail(EngineRefused("gone"))
         else:
-            gone = UpstreamUnreachable(self.instance_id, "gone", refused=True)
-            self.answer.set_exception(gone)
+            self.answer(Answer(200 if how == "finished" else 500))
+
+    def answer(self, answer):
+        self.is_answered = True
+        self.process.world.loop.call_soon(self._answer, answer)
+
+    def fail(self, error):
+        self.is_answered = True
+        self.process.world.loop.call_soon(self._fail, error)
+
+    def _answer(self, answer):
+        self.abort()
+        sent = self._sent
+        sent.status, sent.headers = answer.status, answer.headers
+        parts = iter(answer.parts)
+        if sent.taker is not None:
+            sent.taker.begun(sent)
+        while sent.taker is not None and (part := next(parts, None)):
+            sent.taker.came(part)
+        if answer.broke is None:
+            sent.end()
+        else:
+            sent.fail(answer.broke)
+
+    def _fail(self, error):
+        self.abort()
+        self._sent.fail(error)
+
+    def abort(self):
+        """It runs no more."""
+        if self in self.process.world.running:
+            self.process.world.running.remove(self)
+
+    def progressed(self):
+        pass
+
+    pause = resume = progressed
 
 
 class Client:
     """One call through a gateway."""
 
+    wants_answer = False
+
     def __init__(self, process, request):
         self.process, self.request = process, request
         self.status = None
-        self.leaving = Leaving()
-        self.task = process.world.loop.create_task(self._run())
-
-    @property
-    def has_ended(self):
-        return self.task.done()
+        self.answering = None
+        self.has_left = self.has_ended = False
+        process.world.loop.call_soon(self._begin)
 
     def leave(self):
-        self.leaving.leave()
+        self.process.world.loop.call_soon(self._leave)
+
+    def _leave(self):
+        self.has_left = True
+        if self.answering is not None:
+            self.answering.client_left()
 
     def start(self, status, headers):
         assert self.status is None, "two answers to one client"
@@ -251,27 +282,40 @@ class Client:
     def write(self, data, *, more):
         return True
 
-    async def drained(self):
+    def cut_off(self):
         pass
 
-    async def _run(self):
-        scope = {"path": "/v1/chat/completions", "method": "POST", "query_string": b""}
+    def _begin(self):
         process = self.process
-        exchange = ClientResponse(self.request.id, self)
+        self._response = ClientResponse(self.request.id, self)
         call = Call(
             self.request,
-            {**scope, "headers": []},
+            Asked("POST", "/v1/chat/completions", b"", {}),
             Body(BODY),
+            self._response,
             process.performer,
             process.engine,
+            self,
             lambda error: None,
             tries_again=True,
         )
         try:
-            await call.run(exchange, self.leaving)
+            call.begin()
         except KairosError as error:
+            self.ended(error)
+
+    def counted(self, prompt_tokens):
+        pass
+
+    def answered(self, answer, *, streamed):
+        pass
+
+    def ended(self, error):
+        assert not self.has_ended, "two ends of one call"
+        self.has_ended = True
+        if error is not None:
             self.error = error
-            await exchange.fail(error)
+            self._response.fail(error)
 
 
 class Process:
@@ -342,7 +386,8 @@ class Process:
 
     async def tasks_end(self):
         tasks = [self.performing, self.deciding, *self.calls._tasks]
-        tasks += [client.task for client in self.clients]
+        for client in self.clients:
+            client.leave()
         while not all(task.done() for task in tasks):
             for task in tasks:
                 task.cancel()  # once is not enough for a call whose client has just left

@@ -1,39 +1,21 @@
-"""The OpenAI-compatible gateway: a FastAPI application whose hot routes are raw ASGI routes.
+"""The OpenAI-compatible gateway: HTTP requests become calls."""
 
-FastAPI's own request and response objects cost more than everything that Kairos does with a call,
-and its streaming response does not notice a client that leaves before the first byte.
-"""
-
+import asyncio
 import logging
-import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 
-from fastapi import FastAPI
-from fastapi import Request as HttpRequest
-from starlette.routing import Route
-from starlette.types import ASGIApp
-
-from kairos import __version__
-from kairos.errors import (
-    KairosError,
-    ModelNotFound,
-    RequestInFlight,
-)
+from kairos.errors import KairosError, RequestInFlight
 from kairos.header_names import ATTEMPT, RAW
-from kairos.live.frontend.health import add_health
-from kairos.live.frontend.openai_errors import (
-    HOT_ROUTES,
-    INTERNAL,
-    RouteRefused,
-    answer_errors_as_openai_does,
-    new_id,
-)
-from kairos.live.frontend.openapi import description
-from kairos.live.proxy.call import STREAMING_ROUTES, Call, FactSink, OnTrouble
+from kairos.live.frontend.exchange import Exchange
+from kairos.live.frontend.openai_errors import HOT_ROUTES, INTERNAL, new_id
+from kairos.live.frontend.passed import check_passes
+from kairos.live.proxy.asked import STREAMING_ROUTES, Asked
+from kairos.live.proxy.call import Call
 from kairos.live.proxy.engine import HttpEngine
-from kairos.live.request.access import Access, authorization
-from kairos.live.request.bodies import Bodies
+from kairos.live.proxy.told import FactSink, OnTrouble
+from kairos.live.request.access import Access, Caller
+from kairos.live.request.bodies import Bodies, Upload
 from kairos.live.request.body import Body, read_body
 from kairos.live.request.budgets import budget_of
 from kairos.live.request.client_response import (
@@ -45,11 +27,11 @@ from kairos.live.request.client_response import (
 )
 from kairos.live.request.deadlines import deadline_of
 from kairos.live.request.identity.aliases import Aliases
-from kairos.live.request.identity.identity import Headers, Identity, identifier
+from kairos.live.request.identity.identity import Identity, identifier
 from kairos.live.request.identity.inference import Inference, UnnamedCall
 from kairos.live.request.identity.resolve import identity_of
-from kairos.live.request.identity.routes import NamedRoutes, route_of
-from kairos.live.request.tokens import PromptTokens
+from kairos.live.request.identity.routes import Route, route_of
+from kairos.live.request.tokens import Estimate, PromptTokens
 from kairos.model import Request, Sources
 
 logger = logging.getLogger(__name__)
@@ -57,17 +39,14 @@ logger = logging.getLogger(__name__)
 
 _CHAT = "/v1/chat/completions"
 _STREAM_OPTIONS_ROUTES = {_CHAT, "/v1/completions"}
-# Passed through to an engine: all of /v1 but what loads or drops weights or is Kairos's own, and
-# vLLM's inference routes outside of it. A list of what may pass, not of what may not, so that an
-# administrative route which a later engine adds stays closed.
-_PASSED_UNDER_V1 = re.compile(r"/v1(/[A-Za-z0-9_-][A-Za-z0-9_.-]*)+")
-_NOT_PASSED = re.compile(r"/v1/(load_lora_adapter|unload_lora_adapter|models|workflows|agents)\b.*")
-_PASSED = {"/tokenize", "/detokenize", "/rerank", "/v2/rerank", "/score", "/pooling", "/classify"}
 _ATTEMPT = RAW[ATTEMPT]
+_NO_NAMES: Route = {}  # in a path
 
 
 class Gateway:
-    """Turns HTTP requests into calls."""
+    """Turns HTTP requests into calls. A `CallTaker`, and an ASGI application."""
+
+    targets: Mapping[bytes, str] = {path.encode(): path for path in HOT_ROUTES}
 
     def __init__(
         self,
@@ -84,86 +63,157 @@ class Gateway:
         bodies: Bodies,
     ) -> None:
         self.served_models = served_models
-        self._desk = desk
-        self._engine = engine
-        self._access = access
-        self._prompts = prompts
-        self._aliases = aliases
-        self._inference = inference
-        self._on_trouble = on_trouble
-        self._on_error = on_error
-        self._bodies = bodies
+        self.desk, self.engine, self.access, self.prompts = desk, engine, access, prompts
+        self.aliases, self.inference = aliases, inference
+        self.on_trouble, self.on_error, self.bodies = on_trouble, on_error, bodies
+        self.pace = engine.pace
+
+    def takes(self, path: str) -> bool:
+        """See `CallTaker`: the other requests for calls come by way of the application."""
+        return path in HOT_ROUTES
+
+    def take(self, exchange: Exchange) -> None:
+        """See `CallTaker`."""
+        path = exchange.path
+        asked = Asked(exchange.method, path, exchange.query, dict(exchange.headers))
+        GatewayCall(self, exchange, asked, exchange.raw_path, _NO_NAMES).begin()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:  # noqa: ARG002
-        """Serve one call as an ASGI application, but for the answer, which goes straight to the
-        client."""
-        headers = dict(scope["headers"])
-        exchange = ClientResponse(
-            identifier(headers.get(b"x-request-id")) or new_id(), scope[CLIENT]
-        )
-        try:
-            caller = self._access.caller(headers.get(b"authorization"))
-            _check_passes(scope)
-            content = await self._bodies.read(headers, receive, exchange)
-            if content is None:
-                return
-            body = _read(scope["path"], headers, content)
-            route = route_of(scope)
-            identity = identity_of(headers, body.told, route, caller, self._aliases)
-            tenant = caller.tenant
-            asked = None
-            if self._inference is not None and scope["path"] in STREAMING_ROUTES:
-                asked = self._inference.add(identity, body.prompt, tenant)
-            prompt = await self._prompts.estimate(body, tenant, identity.app, identity.agent)
-            if self._engine.expects(exchange.request_id):  # another call of that name is in flight
-                exchange.request_id = _other_id(exchange.request_id, headers)
-            request = self._request(
-                exchange.request_id, tenant, identity, body, prompt.tokens, headers
-            )
-            call = Call(
-                request,
-                scope,
-                body,
-                self._desk,
-                self._engine,
-                self._on_trouble,
-                on_counted=partial(self._prompts.learn, prompt),
-                on_answer=None if asked is None else partial(self._answered, asked, request.id),
-                deadline=request.deadline_at,
-                ends_workflow=identity.ends_workflow
-                or (identity.workflow_id is None and asked is None),
-                tries_again=scope["path"] in HOT_ROUTES,
-            )
-            await call.run(exchange, scope[CLIENT].leaving)
-        except KairosError as error:
-            self._on_error(error)
-            await exchange.fail(error)
-        except Exception:  # the last resort: the client gets an answer, the log the traceback
-            logger.exception("call %s met an error of Kairos's own", exchange.request_id)
-            self._on_error(INTERNAL)
-            await exchange.fail(INTERNAL)
-        finally:
-            self._bodies.end(exchange)
+        """Serve one call as an ASGI application, but for the body and the answer, which the
+        exchange has."""
+        asked = Asked(scope["method"], scope["path"], scope["query_string"], dict(scope["headers"]))
+        ended = asyncio.Event()
+        raw_path, names = scope["raw_path"], route_of(scope)
+        GatewayCall(self, scope[CLIENT], asked, raw_path, names, ended.set).begin()
+        await ended.wait()
 
-    def _answered(
-        self, asked: UnnamedCall, request_id: str, answer: bytes | bytearray, *, streamed: bool
-    ) -> None:
-        if self._inference is not None:
-            self._inference.answered(asked, request_id, answer, streamed=streamed)
+    def meant(self, error: Exception, request_id: str) -> KairosError:
+        """What the client is told, and the figures."""
+        if not isinstance(error, KairosError):  # the last resort
+            message = "call %s met an error of Kairos's own"
+            logger.error(message, request_id, exc_info=error)
+            error = INTERNAL
+        self.on_error(error)
+        return error
 
-    def _request(
+
+class GatewayCall:
+    """A request for a call, from its head to the end of its answer."""
+
+    wants_answer: bool
+
+    __slots__ = (
+        "_asked",
+        "_by_inference",
+        "_caller",
+        "_counting",
+        "_exchange",
+        "_gateway",
+        "_is_over",
+        "_names",
+        "_on_end",
+        "_prompt",
+        "_raw_path",
+        "_response",
+        "_upload",
+        "wants_answer",
+    )
+
+    def __init__(
         self,
-        request_id: str,
-        tenant: str,
-        identity: Identity,
-        body: Body,
-        prompt_tokens: int,
-        headers: Headers,
-    ) -> Request:
-        now = self._desk.now()
+        gateway: Gateway,
+        exchange: Exchange,
+        asked: Asked,
+        raw_path: bytes,
+        names: Route,
+        on_end: Callable[[], None] | None = None,
+    ) -> None:
+        self._gateway, self._exchange, self._asked = gateway, exchange, asked
+        self._raw_path, self._names = raw_path, names
+        self._on_end = on_end
+        self._is_over = False
+        self._counting: asyncio.Task[Estimate] | None = None
+        request_id = identifier(asked.headers.get(b"x-request-id")) or new_id()
+        self._response = ClientResponse(request_id, exchange)
+        self._caller: Caller | None = None
+        self._upload: Upload | None = None
+        self._prompt: Estimate | None = None
+        self._by_inference: UnnamedCall | None = None
+        self.wants_answer = False
+
+    def begin(self) -> None:
+        gateway, exchange, asked = self._gateway, self._exchange, self._asked
+        if exchange.has_left:
+            self.ended(None)
+            return
+        exchange.answering = self
+        try:
+            self._caller = gateway.access.caller(asked.headers.get(b"authorization"))
+            check_passes(asked, self._raw_path)
+            self._upload = gateway.bodies.read(asked.headers, exchange, self._response, self)
+        except Exception as error:  # noqa: BLE001 - it is answered, and logged where it is Kairos's
+            self.ended(error)
+
+    def took(self, content: bytes) -> None:
+        """See `BodyTaker`."""
+        self._upload = None
+        gateway, asked, caller = self._gateway, self._asked, self._caller
+        assert caller is not None
+        try:
+            body = _read(asked.path, asked.headers, content)
+            identity = identity_of(asked.headers, body.told, self._names, caller, gateway.aliases)
+            tenant = caller.tenant
+            if gateway.inference is not None and asked.path in STREAMING_ROUTES:
+                self._by_inference = gateway.inference.add(identity, body.prompt, tenant)
+                self.wants_answer = self._by_inference is not None
+            prompts = gateway.prompts
+            parts = body, tenant, identity.app, identity.agent
+            if prompts.counts(body):
+                self._counting = asyncio.create_task(prompts.estimate(*parts))
+                self._counting.add_done_callback(partial(self._estimated, body, identity))
+            else:
+                self._arrive(body, identity, prompts.estimate_at_once(*parts))
+        except Exception as error:  # noqa: BLE001 - it is answered, and told where it is our own
+            self.ended(error)
+
+    def _estimated(self, body: Body, identity: Identity, counting: asyncio.Task[Estimate]) -> None:
+        self._counting = None
+        if self._is_over or counting.cancelled():
+            return
+        try:
+            self._arrive(body, identity, counting.result())
+        except Exception as error:  # noqa: BLE001 - as above
+            self.ended(error)
+
+    def _arrive(self, body: Body, identity: Identity, prompt: Estimate) -> None:
+        """Raises KairosError: it is refused."""
+        gateway, asked, response = self._gateway, self._asked, self._response
+        self._prompt = prompt
+        if gateway.engine.expects(response.request_id):  # another call of that name is in flight
+            response.request_id = _other_id(response.request_id, asked.headers)
+        request = self._request(body, identity, prompt.tokens)
+        call = Call(
+            request,
+            asked,
+            body,
+            response,
+            gateway.desk,
+            gateway.engine,
+            self,
+            gateway.on_trouble,
+            ends_workflow=identity.ends_workflow
+            or (identity.workflow_id is None and self._by_inference is None),
+            tries_again=asked.path in HOT_ROUTES,
+        )
+        call.begin(request.deadline_at)
+
+    def _request(self, body: Body, identity: Identity, prompt_tokens: int) -> Request:
+        now, headers = self._gateway.desk.now(), self._asked.headers
+        request_id = self._response.request_id
+        assert self._caller is not None
         return Request(
             id=request_id,
-            tenant=tenant,
+            tenant=self._caller.tenant,
             workflow_id=identity.workflow_id or request_id,
             app=identity.app,
             agent=identity.agent,
@@ -183,52 +233,45 @@ class Gateway:
             prefix_units=body.prefix_units,
         )
 
+    def refused(self, error: KairosError) -> None:
+        """See `BodyTaker`."""
+        self.ended(error)
 
-def build_app(
-    gateway: Gateway,
-    access: Access,
-    metrics: Callable[[], bytes],
-    add_insight: Callable[[FastAPI], None],
-) -> ASGIApp:
-    """The application that clients reach. `add_insight` adds the routes to look into workflows."""
-    app = FastAPI(
-        title="Kairos", version=__version__, docs_url=None, redoc_url=None, redirect_slashes=False
-    )
-    app.openapi = description  # type: ignore[method-assign]
+    def client_left(self) -> None:
+        """See `Answering`: before the call has arrived."""
+        self.ended(None)
 
-    # Well is a gateway while at least one instance can take requests.
-    add_health(app, lambda: bool(gateway.served_models()), metrics)
-    add_models(app, access, gateway.served_models)
-    add_insight(app)
-    for path in ("/v1/{rest:path}", *sorted(_PASSED)):
-        app.router.routes.append(Route(path, gateway, methods=["GET", "POST", "DELETE"]))
-    answer_errors_as_openai_does(app)
-    return NamedRoutes(HotRoutes(gateway, app))
+    def client_drained(self) -> None:
+        """See `Answering`: nothing waits for it yet."""
 
+    def counted(self, prompt_tokens: int) -> None:
+        """See `Owner`."""
+        if self._prompt is not None:
+            self._gateway.prompts.learn(self._prompt, prompt_tokens)
 
-class HotRoutes:
-    """Calls go straight to the gateway; all else to the application, through its middleware."""
+    def answered(self, answer: bytes | bytearray, *, streamed: bool) -> None:
+        """See `Owner`."""
+        inference, asked = self._gateway.inference, self._by_inference
+        if inference is not None and asked is not None:
+            inference.answered(asked, self._response.request_id, answer, streamed=streamed)
 
-    def __init__(self, gateway: Gateway, app: ASGIApp) -> None:
-        self._gateway, self._app = gateway, app
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        is_hot = scope["type"] == "http" and scope["path"] in HOT_ROUTES
-        await (self._gateway if is_hot else self._app)(scope, receive, send)
-
-
-def add_models(app: FastAPI, access: Access, served_models: Callable[[], list[str]]) -> None:
-    @app.get("/v1/models")
-    async def models(request: HttpRequest) -> dict[str, object]:
-        access.tenant(authorization(request))
-        return {"object": "list", "data": [_model(name) for name in served_models()]}
-
-    @app.get("/v1/models/{name:path}")
-    async def model(request: HttpRequest, name: str) -> dict[str, object]:
-        access.tenant(authorization(request))
-        if name not in served_models():
-            raise ModelNotFound(name, served_models())
-        return _model(name)
+    def ended(self, error: Exception | None) -> None:
+        """See `Owner`."""
+        if self._is_over:
+            return
+        self._is_over = True
+        response = self._response
+        upload, self._upload = self._upload, None
+        if upload is not None:
+            upload.stop()
+        if self._counting is not None:
+            self._counting.cancel()
+        self._exchange.answering = None
+        self._gateway.bodies.end(response)
+        if error is not None:
+            response.fail(self._gateway.meant(error, response.request_id))
+        if self._on_end is not None:
+            self._on_end()
 
 
 def _read(path: str, headers: dict[bytes, bytes], content: bytes) -> Body:
@@ -240,23 +283,8 @@ def _read(path: str, headers: dict[bytes, bytes], content: bytes) -> Body:
     return Body(content, prompt_tokens=max(1, len(content) // 4))
 
 
-def _check_passes(scope: Scope) -> None:
-    """Only plain paths that may pass, so that no encoding of a closed one slips through."""
-    path = scope["path"]
-    if path in HOT_ROUTES and scope["method"] != "POST":
-        raise RouteRefused(405, f"{path} takes POST, not {scope['method']}")
-    plain = scope.get("raw_path", path.encode()) == path.encode()
-    passes = path in _PASSED or (_PASSED_UNDER_V1.fullmatch(path) and not _NOT_PASSED.match(path))
-    if not (plain and passes):
-        raise RouteRefused(404, f"there is no {path[:100]!r} here")
-
-
 def _other_id(taken: str, headers: dict[bytes, bytes]) -> str:
     """Raises RequestInFlight: the client counts attempts, so it means that very call."""
     if _ATTEMPT in headers:
         raise RequestInFlight(taken)
     return new_id()
-
-
-def _model(name: str) -> dict[str, object]:
-    return {"id": name, "object": "model", "created": 0, "owned_by": "kairos"}

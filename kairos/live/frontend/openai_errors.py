@@ -1,7 +1,7 @@
 """Errors as OpenAI's API tells them, and an id for each answer."""
 
+import os
 from collections.abc import MutableMapping
-from secrets import token_hex
 from typing import Any
 
 from fastapi import FastAPI
@@ -14,7 +14,7 @@ from kairos.errors import (
     InvalidRequest,
     KairosError,
 )
-from kairos.live.proxy.call import STREAMING_ROUTES
+from kairos.live.proxy.asked import STREAMING_ROUTES
 from kairos.live.request.client_response import (
     Receive,
     Scope,
@@ -37,7 +37,7 @@ class RouteRefused(InvalidRequest):
 
 
 def new_id() -> str:
-    return f"req-{token_hex(16)}"
+    return f"req-{os.urandom(16).hex()}"
 
 
 def answer_errors_as_openai_does(app: FastAPI) -> None:

@@ -11,7 +11,7 @@ from kairos.events import Arrived, Cancelled, Event, FirstToken
 from kairos.live.frontend.openai_errors import INTERNAL
 from kairos.live.pool.bus_call import BusCall
 from kairos.live.pool.performer import Performer
-from kairos.live.request.client_response import Leaving
+from kairos.live.request.client_response import Answering
 
 ANSWER_BYTES = 8 << 20  # of an engine; what the bus takes is less
 
@@ -52,7 +52,8 @@ class BusAnswer:
     """What a call sends to its client, kept."""
 
     def __init__(self) -> None:
-        self.leaving = Leaving()
+        self.answering: Answering | None = None
+        self.has_left = False
         self.status = INTERNAL.status
         self._retry_after: str | None = None
         self._parts: list[bytes] = []
@@ -71,12 +72,15 @@ class BusAnswer:
         self._parts.append(data)
         return True
 
-    async def drained(self) -> None:
-        """It is never full."""
+    def cut_off(self) -> None:
+        """Half an answer is none: whoever asked is told of the error instead."""
 
-    def take_body(self) -> bytes | None:
-        """It came with the message."""
-        return None
+    def leave(self) -> None:
+        """Nobody wants it any more."""
+        self.has_left = True
+        answering, self.answering = self.answering, None
+        if answering is not None:
+            answering.client_left()
 
     def payload(self) -> bytes:
         body = b"".join(self._parts)

@@ -24,10 +24,12 @@ from kairos.live.kafka.producer import Producer
 from kairos.live.pool.bus_answer import BusAnswer, BusFactSink
 from kairos.live.pool.bus_call import BusCall
 from kairos.live.pool.performer import Performer
-from kairos.live.proxy.call import Call, OnTrouble
+from kairos.live.proxy.asked import Asked
+from kairos.live.proxy.call import Call
 from kairos.live.proxy.engine import HttpEngine
-from kairos.live.request.client_response import ClientResponse, Leaving, error_body
-from kairos.live.request.tokens import PromptTokens
+from kairos.live.proxy.told import OnTrouble
+from kairos.live.request.client_response import ClientResponse, error_body
+from kairos.live.request.tokens import Estimate, PromptTokens
 
 logger = logging.getLogger(__name__)
 
@@ -142,13 +144,13 @@ class BusCalls:
         try:
             await self._run(call, desk, exchange, answer)
             if call.left.is_set() and not exchange.started and not call.abandoned:
-                await exchange.fail(DeadlinePassed())
+                exchange.fail(DeadlinePassed())
         except KairosError as error:
             self._on_error(error)
-            answer = await _failed(call, error)
+            answer = _failed(call, error)
         except Exception:  # the last resort, as in the gateway
             logger.exception("call %s met an error of Kairos's own", exchange.request_id)
-            answer = await _failed(call, INTERNAL)
+            answer = _failed(call, INTERNAL)
         finally:
             self._held_bytes -= size
         try:
@@ -171,28 +173,28 @@ class BusCalls:
             raise RequestInFlight(call.request.id)
         if self._held_bytes > self._max_held_bytes:
             raise TooMuchHeld(self._max_held_bytes)
-        headers = [(b"content-type", b"application/json")]
+        headers = {b"content-type": b"application/json"}
         if call.traceparent is not None:
-            headers.append((b"traceparent", call.traceparent.encode()))
-        scope = {"path": _PATH, "method": "POST", "query_string": b"", "headers": headers}
-
-        leaving = answer.leaving
-        watcher = asyncio.create_task(_watch(call, leaving))
+            headers[b"traceparent"] = call.traceparent.encode()
+        owner = _Owner(self._prompts, prompt)
         performed = Call(
             call.request,
-            scope,
+            Asked("POST", _PATH, b"", headers),
             call.body,
+            exchange,
             desk,
             self._engine,
+            owner,
             self._on_trouble,
-            on_counted=partial(self._prompts.learn, prompt),
-            deadline=call.headers.deadline,
             ends_workflow=call.headers.workflow_id is None,
         )
+        performed.begin(call.headers.deadline)
+        watcher = asyncio.create_task(_watch(call, answer))
         try:
-            await performed.run(exchange, leaving)
+            await owner.end
         finally:
             watcher.cancel()
+            answer.leave()  # nothing, where the call has ended
 
     async def _reply(self, call: BusCall, answer: "BusAnswer") -> None:
         """Return once the answer is safe, on each topic that exists."""
@@ -227,10 +229,10 @@ class BusCalls:
             self._answered_bytes -= len(self._answered.popitem(last=False)[1])
 
 
-async def _failed(call: BusCall, error: KairosError) -> "BusAnswer":
+def _failed(call: BusCall, error: KairosError) -> "BusAnswer":
     """The answer that there is none; what had come of one is of no use without the rest."""
     answer = BusAnswer()
-    await ClientResponse(call.request.id, answer).fail(error)
+    ClientResponse(call.request.id, answer).fail(error)
     return answer
 
 
@@ -239,6 +241,30 @@ def _is_known(call: BusCall, sent: asyncio.Future[int]) -> None:
         logger.warning("the answer to %s is lost: %s", call.request.id, error)
 
 
-async def _watch(call: BusCall, leaving: Leaving) -> None:
+async def _watch(call: BusCall, answer: "BusAnswer") -> None:
     await call.left.wait()
-    leaving.leave()
+    answer.leave()
+
+
+class _Owner:
+    """Waits until its call has ended."""
+
+    wants_answer = False
+
+    def __init__(self, prompts: PromptTokens, prompt: Estimate) -> None:
+        self._prompts, self._prompt = prompts, prompt
+        self.end = asyncio.get_running_loop().create_future()
+
+    def counted(self, prompt_tokens: int) -> None:
+        self._prompts.learn(self._prompt, prompt_tokens)
+
+    def answered(self, answer: bytes | bytearray, *, streamed: bool) -> None:
+        """It did not ask for it."""
+
+    def ended(self, error: Exception | None) -> None:
+        if self.end.done():  # whoever waited has been cancelled
+            return
+        if error is None:
+            self.end.set_result(None)
+        else:
+            self.end.set_exception(error)

@@ -1,9 +1,6 @@
 """One LLM call from the client's request to its last byte."""
 
 import asyncio
-from collections.abc import Callable
-from functools import partial
-from typing import Any, Protocol
 
 from kairos.errors import (
     DeadlinePassed,
@@ -13,38 +10,27 @@ from kairos.errors import (
     UpstreamUnreachable,
 )
 from kairos.events import Arrived, Bounced, Cancelled, Dispatch, Event, Failed, WorkflowEnded
+from kairos.live.proxy.asked import STREAMING_ROUTES, Asked, request_head
 from kairos.live.proxy.engine import HttpEngine
-from kairos.live.proxy.response_forwarder import EngineError, OnAnswer, OnCounted, ResponseForwarder
+from kairos.live.proxy.engine_answer import EngineAnswer, EngineRefused
+from kairos.live.proxy.forwarders import forwarder
+from kairos.live.proxy.response_forwarder import EngineError, ResponseForwarder, answer_error
+from kairos.live.proxy.told import FactSink, OnTrouble, Owner
 from kairos.live.request.body import Body
-from kairos.live.request.client_response import ClientResponse, Leaving, Scope
+from kairos.live.request.client_response import ClientResponse
 from kairos.model import SECOND, Request
-
-OnTrouble = Callable[[UpstreamUnreachable], None]
 
 _BY_INSTANCE = UpstreamFailed, UpstreamUnreachable  # it is the instance's fault
 
 KEEP_ALIVE_S = 5.0  # between comments in a stream that waits for its turn
 
-STREAMING_ROUTES = {"/v1/chat/completions", "/v1/completions", "/v1/responses"}
-
-# By it vLLM orders what waits inside it, lower first. It wins over the body's `priority`.
-_PRIORITY = b"X-Vllm-Priority"
-# Of the client's headers only these go on: credentials, and headers by which vLLM can be steered
-# past the queue (`X-Vllm-Priority`), do not.
-_FORWARDED = (b"content-type", b"accept", b"traceparent", b"tracestate", b"baggage", b"user-agent")
-
-
-class FactSink(Protocol):
-    """Where a call's facts are told: the runtime, or whoever passes them on to one elsewhere."""
-
-    def now(self) -> int: ...
-
-    def feed(self, event: Event) -> None:
-        """Raises KairosError: the request that arrived is refused."""
-
 
 class Call:
     """Waits for its turn, sends the request to the engine it is given, forwards the answer.
+
+    No task waits for any of it: each step is taken in the callback that brings what it needs. Those
+    that come while facts are told (`go`, `give_up`) tell none themselves before the next turn of
+    the loop, so facts are never told within each other.
 
     What comes to nothing by an instance's fault before the client has anything of it waits again,
     for another instance; so an engine may have worked on it in vain, or twice.
@@ -55,194 +41,259 @@ class Call:
     def __init__(
         self,
         request: Request,
-        scope: Scope,
+        asked: Asked,
         body: Body,
+        response: ClientResponse,
         desk: FactSink,
         engine: HttpEngine,
+        owner: Owner,
         on_trouble: OnTrouble,
         *,
-        on_counted: OnCounted = lambda _: None,
-        on_answer: OnAnswer | None = None,
-        deadline: int | None = None,
         ends_workflow: bool = False,
         tries_again: bool = False,
     ) -> None:
         """`on_trouble` hears of an instance that could not be reached before the balancer hears of
-        the call, so that no other call follows it there; `on_counted`, how many tokens the prompt
-        has in truth; `on_answer`, before the client has all of it, what the engine answered, and
-        whether as a stream: nothing of one over `MAX_ANSWER_BYTES`. `deadline`: nobody waits after
-        that instant. `ends_workflow`: nothing of it comes after the call. `tries_again`: on other
-        instances, as the balancer allows."""
+        the call, so that no other call follows it there. `ends_workflow`: nothing of it comes after
+        the call. `tries_again`: on other instances, as the balancer allows."""
         self._request = request
-        self._scope = scope
+        self._asked = asked
         self._body = body
+        self._response = response
         self._desk = desk
         self._engine = engine
+        self._owner = owner
         self._on_trouble = on_trouble
-        self._deadline = deadline
         self._ends_workflow = ends_workflow
         self._tries_again = tries_again
-        self._reads_stream = scope["path"] in STREAMING_ROUTES
-        self._answering = ResponseForwarder(
-            request.id,
-            body,
-            desk.feed,
-            engine.streams,
-            engine.stall_s,
-            on_counted,
-            on_answer,
-            # /v1/responses ends its streams with an event of its own, the older two with [DONE];
-            # what other routes stream we only pass on.
-            reads_stream=self._reads_stream,
-            tries_again=tries_again,
-        )
+        self._reads_stream = asked.path in STREAMING_ROUTES
+        self._answer: EngineAnswer | None = None
+        self._forwarder: ResponseForwarder | None = None
+        self._instance_id: str | None = None  # where it is its turn; None: it waits
+        self._failure: UpstreamFailed | UpstreamUnreachable | None = None  # of the last instance
+        self._is_over = False
+        self._loop = asyncio.get_running_loop()
+        self._deadline: asyncio.TimerHandle | None = None
+        self._comments: asyncio.TimerHandle | None = None
 
-    async def run(self, exchange: ClientResponse, leaving: Leaving) -> None:
-        """Serve the call. A client that leaves ends it, wherever it is.
+    def begin(self, deadline: int | None = None) -> None:
+        """Tell that it has arrived. From then on a client that leaves ends it, wherever it is, and
+        so does the deadline: nobody waits after that instant. Its owner hears how it ended.
 
         Raises:
-            KairosError: it ended without a whole answer, and the client is still there.
+            KairosError: it is refused, and the owner hears no more.
         """
-        remaining_s = self._remaining_s()
+        remaining_s = None
+        if deadline is not None:
+            remaining_s = (deadline - self._desk.now()) / SECOND
+            if remaining_s <= 0:
+                raise DeadlinePassed
         request_id = self._request.id
-        turn = self._engine.expect(request_id)
+        self._engine.expect(request_id, self)
         try:
             self._desk.feed(Arrived(self._request))
-        except KairosError:
+        except BaseException:
+            self._is_over = True
+            self._drop_answer()
             self._engine.forget(request_id)
             raise
-        call = asyncio.current_task()
-        assert call is not None
-        leaving.watch(partial(_leave, exchange, call))
-        outcome: Event = Cancelled(request_id)
+        self._response.client.answering = self
+        if remaining_s is not None:
+            self._deadline = self._loop.call_later(remaining_s, self._expire)
+        if self._instance_id is None:
+            self._comment_later()
+        if self._response.client.has_left:
+            self.client_left()
+
+    # Its turn
+
+    def go(self, dispatch: Dispatch) -> None:
+        """See `WaitingCall`."""
+        self._instance_id = dispatch.instance_id
+        if self._comments is not None:
+            self._comments.cancel()
+            self._comments = None
         try:
-            if remaining_s is None:
-                outcome = await self._served(turn, exchange)
-            else:
-                outcome = await self._served_within(remaining_s, turn, exchange)
-        except DeadlinePassed:  # nobody waits any more: no fault of the instance
-            raise
-        except KairosError as error:
-            outcome = Failed(request_id, error.code, by_instance=isinstance(error, _BY_INSTANCE))
-            if isinstance(error, UpstreamUnreachable):
-                self._on_trouble(error)
-            raise
-        except asyncio.CancelledError:
-            if (given_up := self._engine.given_up(request_id)) is not None:
-                call.uncancel()
-                raise given_up from None
-            if not exchange.client_left:
-                raise
-            call.uncancel()
-            outcome = self._answering.settled or outcome
-        finally:
-            leaving.stop()
-            self._engine.forget(request_id)
-            self._desk.feed(outcome)
-            if self._ends_workflow:
-                self._desk.feed(WorkflowEnded(self._request.tenant, self._request.workflow_id))
+            self._send(dispatch)
+        except Exception as error:  # noqa: BLE001 - not of whose fact it came of
+            self._loop.call_soon(self._fail, error)
 
-    def _remaining_s(self) -> float | None:
-        """None: there is no deadline. Raises DeadlinePassed."""
-        if self._deadline is None:
-            return None
-        remaining_s = (self._deadline - self._desk.now()) / SECOND
-        if remaining_s <= 0:
-            raise DeadlinePassed
-        return remaining_s
+    def give_up(self, error: KairosError, *, runs: bool) -> None:
+        """See `WaitingCall`."""
+        if runs:
+            self._loop.call_soon(self._end, Cancelled(self._request.id), error)
+        else:
+            self._loop.call_soon(self._give_up, error)
 
-    async def _served_within(
-        self, remaining_s: float, turn: asyncio.Future[Dispatch], exchange: ClientResponse
-    ) -> Event:
-        """Raises DeadlinePassed."""
-        try:
-            async with asyncio.timeout(remaining_s) as limit:
-                return await self._served(turn, exchange)
-        except TimeoutError:
-            if not limit.expired():
-                raise
-            raise DeadlinePassed from None
+    def _give_up(self, error: KairosError) -> None:
+        failure = self._failure
+        if failure is None or not isinstance(error, NoInstance):
+            self._failed(error)
+        elif isinstance(failure, EngineError):  # there is no other instance
+            self._end(answer_error(failure, self._response))
+        else:
+            self._failed(failure)
 
-    async def _served(self, turn: asyncio.Future[Dispatch], exchange: ClientResponse) -> Event:
-        """Sent where it is told, and elsewhere, while that comes to nothing. The last error is the
-        client's."""
-        while True:
-            dispatch = await self._awaited(turn, exchange)
-            try:
-                return await self._forward(dispatch, exchange)
-            except _BY_INSTANCE as error:
-                if exchange.started:
-                    raise
-                if self._tries_again:
-                    turn = self._pass_on(error)
-                    if await self._is_given(turn, exchange):
-                        continue
-                if isinstance(error, EngineError):
-                    return await self._answering.forward_error(error, exchange)
-                raise
+    def _comment_later(self) -> None:
+        """A client that reads a stream sees while it waits that it is not forgotten."""
+        if self._reads_stream and self._body.stream:
+            self._comments = self._loop.call_later(KEEP_ALIVE_S, self._comment)
 
-    async def _awaited(self, turn: asyncio.Future[Dispatch], exchange: ClientResponse) -> Dispatch:
-        """A client that reads a stream sees meanwhile that it is not forgotten."""
-        while self._reads_stream and self._body.stream and not turn.done():
-            done, _ = await asyncio.wait([turn], timeout=KEEP_ALIVE_S)
-            if not done:
-                await exchange.keep_alive()
-        return await turn
+    def _comment(self) -> None:
+        self._response.keep_alive()
+        self._comment_later()
 
-    async def _is_given(self, turn: asyncio.Future[Dispatch], exchange: ClientResponse) -> bool:
-        """Whether another instance takes the call."""
-        try:
-            await self._awaited(turn, exchange)
-        except NoInstance:
-            return False
-        return True
-
-    def _pass_on(self, error: UpstreamFailed | UpstreamUnreachable) -> asyncio.Future[Dispatch]:
-        """The turn that it gets instead."""
-        request_id = self._request.id
-        if isinstance(error, UpstreamUnreachable):
-            self._on_trouble(error)
-        self._engine.forget(request_id)
-        turn = self._engine.expect(request_id)
-        answered = isinstance(error, UpstreamFailed)
-        self._desk.feed(Bounced(request_id, error.code, answered=answered))
-        return turn
-
-    async def _forward(self, turn: Dispatch, exchange: ClientResponse) -> Event:
-        instance_id = turn.instance_id
+    def _send(self, dispatch: Dispatch) -> None:
+        """Raises UpstreamFailed: the instance is not known."""
+        instance_id, asked = dispatch.instance_id, self._asked
         upstream = self._engine.upstreams.get(instance_id)
         if upstream is None:  # another process of the pool decided
             raise UpstreamFailed(
                 f"instance {instance_id} was chosen, which this process does not know: all "
                 "processes of a pool must name the same engines"
             )
-        url = upstream.url(self._scope["path"], self._scope["query_string"].decode("latin-1"))
-        forwarded = {name: value for name, value in self._scope["headers"] if name in _FORWARDED}
-        headers = [(b"X-Request-Id", self._request.id.encode()), *upstream.raw_headers]
-        headers += forwarded.items()
-        if turn.priority is not None:
-            headers.append((_PRIORITY, b"%d" % turn.priority))
-        method = self._scope["method"]
-        response = await self._engine.send(
-            instance_id, method, url, headers, self._body.content, streams=self._body.stream
+        method, body, name = asked.method, self._body.content, self._request.id.encode()
+        beginning = upstream.head(method, asked.path, asked.query)
+        head = request_head(beginning, asked, name, dispatch.priority, len(body))
+        self._answer = self._engine.send(
+            instance_id, head, body, self, streams=self._body.stream, method=method
         )
+
+    # Its answer
+
+    def begun(self, answer: EngineAnswer) -> None:
+        """See `AnswerTaker`."""
+        answer.progressed()
+        assert self._instance_id is not None
         try:
-            return await self._answering.forward(instance_id, response, exchange)
-        except asyncio.CancelledError:  # nobody waits for the rest
-            response.close()
-            raise
-        except OSError as error:
-            cause = type(error).__name__
-            if not exchange.started:
-                raise UpstreamUnreachable(instance_id, cause, refused=False) from error
-            raise UpstreamFailed(
-                f"instance {instance_id} broke off its answer ({cause})"
-            ) from error
+            self._forwarder = forwarder(
+                self._instance_id,
+                answer,
+                self._response,
+                self._body,
+                self._desk.feed,
+                self._owner,
+                self._engine.streams,
+                reads_stream=self._reads_stream,
+                tries_again=self._tries_again,
+            )
+        except Exception as error:  # noqa: BLE001 - its owner tells
+            self._fail(error)
+
+    def came(self, data: bytes) -> None:
+        """See `AnswerTaker`."""
+        if self._forwarder is None:  # it is not its answer any more
+            return
+        try:
+            self._forwarder.came(data)
+        except Exception as error:  # noqa: BLE001 - its owner tells
+            self._fail(error)
+
+    def ended(self) -> None:
+        """See `AnswerTaker`. What follows is the longest step."""
+        self._answer = None
+        self._engine.pace.begin(self._finish)
+
+    def _finish(self) -> None:
+        if self._is_over or self._forwarder is None:
+            return
+        try:
+            outcome = self._forwarder.ended()
+        except Exception as error:  # noqa: BLE001 - its owner tells
+            self._fail(error)
+        else:
+            self._end(outcome)
+
+    def broke(self, error: Exception) -> None:
+        """See `AnswerTaker`."""
+        self._answer = None
+        if not isinstance(error, OSError):
+            self._fail(error)
+            return
+        instance_id, cause = self._instance_id, type(error).__name__
+        assert instance_id is not None
+        if self._response.started:
+            said = UpstreamFailed(f"instance {instance_id} broke off its answer ({cause})")
+            said.__cause__ = error
+            self._fail(said)
+            return
+        refused = isinstance(error, EngineRefused)
+        unreachable = UpstreamUnreachable(instance_id, cause, refused=refused)
+        unreachable.__cause__ = error
+        self._fail(unreachable)
+
+    def client_drained(self) -> None:
+        """See `Answering`."""
+        if self._answer is not None:
+            self._answer.resume()
+
+    # Its end
+
+    def _fail(self, error: Exception) -> None:
+        """It came to nothing where it was sent: elsewhere it may not."""
+        if self._is_over:
+            return
+        self._drop_answer()
+        is_elsewhere_better = self._tries_again and not self._response.started
+        if is_elsewhere_better and isinstance(error, _BY_INSTANCE):
+            try:
+                self._pass_on(error)
+            except Exception as refused:  # noqa: BLE001 - its owner tells
+                self._failed(refused)
+        else:
+            self._failed(error)
+
+    def _pass_on(self, error: UpstreamFailed | UpstreamUnreachable) -> None:
+        """It waits for another instance."""
+        request_id = self._request.id
+        if isinstance(error, UpstreamUnreachable):
+            self._on_trouble(error)
+        self._failure, self._instance_id = error, None
+        self._engine.forget(request_id)
+        self._engine.expect(request_id, self)
+        answered = isinstance(error, UpstreamFailed)
+        self._desk.feed(Bounced(request_id, error.code, answered=answered))
+        if self._instance_id is None:
+            self._comment_later()
+
+    def _failed(self, error: Exception) -> None:
+        if self._is_over:
+            return
+        if not isinstance(error, KairosError):
+            self._end(Cancelled(self._request.id), error)
+            return
+        by_instance = isinstance(error, _BY_INSTANCE)
+        if isinstance(error, UpstreamUnreachable) and error is not self._failure:
+            self._on_trouble(error)
+        self._end(Failed(self._request.id, error.code, by_instance=by_instance), error)
+
+    def _expire(self) -> None:
+        """Nobody waits any more: no fault of the instance."""
+        self._end(Cancelled(self._request.id), DeadlinePassed())
+
+    def client_left(self) -> None:
+        """See `Answering`."""
+        settled = None if self._forwarder is None else self._forwarder.settled
+        self._end(settled or Cancelled(self._request.id))
+
+    def _drop_answer(self) -> None:
+        answer, self._answer, self._forwarder = self._answer, None, None
+        if answer is not None:
+            answer.close()
+
+    def _end(self, outcome: Event, error: Exception | None = None) -> None:
+        if self._is_over:
+            return
+        self._is_over, self._failure = True, None
+        self._drop_answer()
+        for timer in (self._deadline, self._comments):
+            if timer is not None:
+                timer.cancel()
+        request = self._request
+        self._response.client.answering = None
+        self._engine.forget(request.id)
+        try:
+            self._desk.feed(outcome)
+            if self._ends_workflow:
+                self._desk.feed(WorkflowEnded(request.tenant, request.workflow_id))
         finally:
-            response.release()
-
-
-def _leave(exchange: ClientResponse, call: asyncio.Task[Any]) -> None:
-    """The client has gone."""
-    exchange.client_left = True
-    call.cancel()
+            self._owner.ended(error)

@@ -1,22 +1,23 @@
 """The engine adapter: carries calls to OpenAI-compatible upstreams over kept-alive connections."""
 
-import asyncio
 from collections.abc import Iterable
 from itertools import count
-from typing import Any, Self
+from typing import Protocol, Self
 
 from yarl import URL
 
 from kairos.config import ANSWER_S, STALL_S
-from kairos.errors import (
-    KairosError,
-    UpstreamUnreachable,
-)
+from kairos.errors import KairosError
 from kairos.events import Dispatch, Refuse
-from kairos.live.proxy.engine_answer import EngineAnswer, EngineRefused, Limit
+from kairos.live.process.pace import LoopPace
+from kairos.live.proxy.asked import header_lines
+from kairos.live.proxy.engine_answer import AnswerTaker, EngineAnswer, Limit
+from kairos.live.proxy.engine_link import Origin
 from kairos.live.proxy.sse import SseReader
-from kairos.live.proxy.upstream import Connections, Headers
+from kairos.live.proxy.upstream import Connections
 from kairos.refusals import REFUSALS
+
+_HEADS = 64  # kept of an instance
 
 
 class Upstream:
@@ -25,19 +26,54 @@ class Upstream:
     def __init__(self, instance_id: str, base_url: str, api_key: str | None = None) -> None:
         self.id = instance_id
         self._base_url = base_url.rstrip("/")
-        self._urls: dict[str, URL] = {}
+        url = URL(self._base_url, encoded=True)
+        self.origin: Origin = url.scheme, url.raw_host or "", url.port or 0
+        self._host = url.raw_authority.rpartition("@")[2].encode("ascii")
+        self._path = url.raw_path.rstrip("/").encode("ascii")
         self.headers = {"Authorization": f"Bearer {api_key}"} if api_key else {}
-        self.raw_headers = [(name.encode(), value.encode()) for name, value in self.headers.items()]
+        self._heads: dict[tuple[str, str], bytes] = {}  # by method and path, without a query
 
     def url(self, path: str, query: str = "") -> URL:
+        return URL(
+            f"{self._base_url}{path}?{query}" if query else self._base_url + path, encoded=True
+        )
+
+    def head(self, method: str, path: str, query: bytes) -> bytes:
+        """The beginning of a request: its first line, and the headers that all have."""
         if query:
-            return URL(f"{self._base_url}{path}?{query}", encoded=True)
-        url = self._urls.get(path)
-        if url is None:
-            url = URL(self._base_url + path, encoded=True)
-            if len(self._urls) < 64:  # paths are the client's to choose: bounded
-                self._urls[path] = url
-        return url
+            return self._head(method, path, query)
+        head = self._heads.get((method, path))
+        if head is None:
+            head = self._head(method, path, query)
+            if len(self._heads) < _HEADS:  # paths are the client's to choose: bounded
+                self._heads[method, path] = head
+        return head
+
+    def _head(self, method: str, path: str, query: bytes) -> bytes:
+        target = self._path + path.encode("ascii") + (b"?" + query if query else b"")
+        lines = [b"%b %b HTTP/1.1" % (method.encode("ascii"), target), b"Host: " + self._host]
+        lines += [f"{name}: {value}".encode() for name, value in self.headers.items()]
+        return header_lines(lines)
+
+
+class WaitingCall(Protocol):
+    """A call that has told the engine adapter that it waits. What it is told comes while facts are
+    told: it tells none itself before the loop's next turn."""
+
+    def go(self, dispatch: Dispatch) -> None:
+        """It is its turn."""
+
+    def give_up(self, error: KairosError, *, runs: bool) -> None:
+        """It ends, wherever it is; `runs`: it had its turn."""
+
+
+class _Turn:
+    __slots__ = ("call", "instance_id", "is_over", "number")
+
+    def __init__(self, number: int, call: WaitingCall) -> None:
+        self.number, self.call = number, call
+        self.is_over = False  # it was told what it waits for
+        self.instance_id: str | None = None
 
 
 class HttpEngine:
@@ -56,17 +92,12 @@ class HttpEngine:
     ) -> None:
         """`stall_s`: so long a stream may bring no event, its beginning included; `answer_s`: so
         long an answer that comes whole may take."""
-        self.stall_s = stall_s
-        self._limits = {
-            True: Limit(stall_s),
-            False: Limit(answer_s, answer_s),
-        }
+        self.pace = LoopPace()
+        self._streamed, self._whole = Limit(stall_s), Limit(answer_s, answer_s)
         self.upstreams = {upstream.id: upstream for upstream in upstreams}
         self.streams: dict[str, SseReader] = {}  # answers under way, by request id
-        self._expected: dict[str, tuple[int, asyncio.Future[Dispatch]]] = {}
+        self._expected: dict[str, _Turn] = {}
         self._turns = count(1)
-        self._tasks: dict[str, asyncio.Task[Any]] = {}  # of the calls that are expected
-        self._given_up: dict[str, KairosError] = {}  # of those that are to end, wherever they are
         self._connections: Connections | None = None
 
     async def __aenter__(self) -> Self:
@@ -77,20 +108,15 @@ class HttpEngine:
         if self._connections is not None:
             self._connections.close()
 
-    def expect(self, request_id: str) -> asyncio.Future[Dispatch]:
-        """A future of the command that says which instance will serve the request."""
+    def expect(self, request_id: str, call: WaitingCall) -> None:
+        """It waits for the command that says which instance will serve the request."""
         assert request_id not in self._expected
-        future = asyncio.get_running_loop().create_future()
-        self._expected[request_id] = next(self._turns), future
-        task = asyncio.current_task()
-        assert task is not None
-        self._tasks[request_id] = task
-        return future
+        self._expected[request_id] = _Turn(next(self._turns), call)
 
     def turn(self, request_id: str) -> int:
         """Of a call that waits, or has waited: which of this process's turns it is. What was
         decided on an earlier one, of the same call or of another that went by its id, is void."""
-        return self._expected[request_id][0]
+        return self._expected[request_id].number
 
     def expects(self, request_id: str) -> bool:
         """Whether a call of this id is in flight."""
@@ -98,62 +124,48 @@ class HttpEngine:
 
     def running(self, instance_id: str) -> int:
         """Calls of this process that were told to go to the instance, and have not ended."""
-        turns = (future for _, future in self._expected.values())
-        told = (each for each in turns if each.done() and not each.cancelled())
-        return sum(e.exception() is None and e.result().instance_id == instance_id for e in told)
+        return sum(each.instance_id == instance_id for each in self._expected.values())
 
     def forget(self, request_id: str) -> None:
-        _, turn = self._expected.pop(request_id, (0, None))
-        if turn is not None and turn.done() and not turn.cancelled():
-            turn.exception()  # of which asyncio would say that nobody saw it, if the call just left
-        self._tasks.pop(request_id, None)
-        self._given_up.pop(request_id, None)
+        self._expected.pop(request_id, None)
         self.streams.pop(request_id, None)
 
     def dispatch(self, command: Dispatch) -> None:
-        _, future = self._expected[command.request_id]
-        if not future.done():
-            future.set_result(command)
+        turn = self._expected[command.request_id]
+        if not turn.is_over:
+            turn.is_over, turn.instance_id = True, command.instance_id
+            turn.call.go(command)
 
     def refuse(self, command: Refuse) -> None:
-        _, future = self._expected[command.request_id]
+        turn = self._expected[command.request_id]
         meaning = REFUSALS[command.reason]
-        error = meaning.error(command)
-        if not future.done():
-            future.set_exception(error)
-        elif meaning.wherever:  # it runs
-            self._given_up[command.request_id] = error
-            self._tasks[command.request_id].cancel()
-
-    def given_up(self, request_id: str) -> KairosError | None:
-        """Why the call's task has been cancelled, if that was done here."""
-        return self._given_up.get(request_id)
+        if not turn.is_over:
+            turn.is_over = True
+            turn.call.give_up(meaning.error(command), runs=False)
+        elif meaning.wherever and turn.instance_id is not None:
+            turn.call.give_up(meaning.error(command), runs=True)
 
     def decline(self, request_id: str, error: KairosError) -> None:
         """What `refuse` does, for a reason that was told from elsewhere."""
-        _, future = self._expected[request_id]
-        if not future.done():
-            future.set_exception(error)
+        turn = self._expected[request_id]
+        if not turn.is_over:
+            turn.is_over = True
+            turn.call.give_up(error, runs=False)
 
-    async def send(
+    def send(
         self,
         instance_id: str,
-        method: str,
-        url: URL,
-        headers: Headers,
+        head: bytes,
         body: bytes,
+        taker: AnswerTaker,
         *,
         streams: bool,
+        method: str,
     ) -> EngineAnswer:
-        """Send the call and return once the engine's status and headers are here.
-
-        Raises:
-            UpstreamUnreachable: no connection, or it ended before an answer began, or none began
-                in time.
-        """
+        """Send a call; `taker` is told of its answer, and of every failure, but not before this
+        returns. `head`: see `asked.request_head`."""
         assert self._connections is not None, "used outside of `async with`"
-        try:
-            return await self._connections.send(method, url, headers, body, self._limits[streams])
-        except (TimeoutError, OSError) as error:
-            refused = isinstance(error, EngineRefused)
-            raise UpstreamUnreachable(instance_id, type(error).__name__, refused=refused) from error
+        limit = self._streamed if streams else self._whole
+        answer = EngineAnswer(taker, head, body, limit, method)
+        self._connections.send(answer, self.upstreams[instance_id].origin)
+        return answer

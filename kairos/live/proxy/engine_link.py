@@ -6,11 +6,10 @@ from typing import Protocol, cast
 
 import httptools
 
-from kairos.live.process.pace import LoopPace
 from kairos.live.proxy.engine_answer import (
+    MAX_HEADER_BYTES,
     ConnectionBroke,
     EngineAnswer,
-    Limit,
     NothingCame,
 )
 
@@ -23,7 +22,7 @@ class Connections(Protocol):
     """Where connections are kept between calls."""
 
     loop: asyncio.AbstractEventLoop
-    pace: LoopPace
+    now: Callable[[], float]  # on the loop's clock
 
     def keep(self, connection: "EngineLink", key: Origin) -> None:
         """It waits for its next call."""
@@ -31,9 +30,14 @@ class Connections(Protocol):
     def lost(self, connection: "EngineLink", key: Origin) -> None:
         """It is gone."""
 
+    def send_again(self, answer: EngineAnswer, key: Origin) -> None:
+        """It was sent on a connection that was being closed."""
+
 
 class EngineLink(asyncio.Protocol):
-    """One connection, one call at a time; `data_received` and the callbacks of the parser."""
+    """One connection, one call at a time; `data_received` and the callbacks of the parser. What the
+    parser finds in a piece is handed on when it is through with it, so that whoever takes an answer
+    may do with it what it likes."""
 
     _transport: asyncio.Transport  # once it is made
 
@@ -41,27 +45,29 @@ class EngineLink(asyncio.Protocol):
         self._pool, self._key = pool, key
         self._parser = httptools.HttpResponseParser(self)
         self._answer: EngineAnswer | None = None
-        self._framed = False  # the answer says where it ends
+        self._pieces: list[bytes] = []  # of its body, not handed on yet
+        self._has_headers = self._is_new = False  # and it has not been told of them yet
+        self._is_framed = False  # the answer says where it ends
+        self._is_whole = False
         self._can_stay = True
-        self._paused = False
+        self._is_paused = False
+        self._is_used = False  # by an earlier call
         self._watch: asyncio.TimerHandle | None = None
-        self._due_at = 0.0  # on the loop's clock: by then something must have come
+        self._watch_at = self._due_at = 0.0  # on the loop's clock: by then there must be progress
         self.idle_since = 0.0
 
     @property
     def is_open(self) -> bool:
         return self._can_stay and not self._transport.is_closing()
 
-    def send(self, head: bytes, body: bytes, limit: Limit) -> EngineAnswer:
-        until = None if limit.whole_s is None else self._pool.loop.time() + limit.whole_s
-        answer = self._answer = EngineAnswer(self, limit, until)
-        self._parser = httptools.HttpResponseParser(self)
-        self._framed = False
-        if len(body) <= _JOINED_BYTES:
-            self._transport.write(head + body)
+    def send(self, answer: EngineAnswer) -> None:
+        self._answer, answer.source = answer, self
+        self._has_headers = self._is_framed = self._is_whole = False
+        self._expect(answer.limit.whole_s or answer.limit.stall_s)
+        if len(answer.body) <= _JOINED_BYTES:
+            self._transport.write(answer.head + answer.body)
         else:
-            self._transport.writelines((head, body))
-        return answer
+            self._transport.writelines((answer.head, answer.body))
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
@@ -71,117 +77,158 @@ class EngineLink(asyncio.Protocol):
         if answer is None:  # nobody asked for anything: what says more than it should is not used
             self.abort()
             return
-        answer.began = True
+        answer.has_begun = True
+        error: Exception | None = None
         try:
             self._parser.feed_data(data)
-        except httptools.HttpParserCallbackError as error:
-            self._break(error.__context__ or error)
-        except (httptools.HttpParserError, httptools.HttpParserUpgrade) as error:
+        except httptools.HttpParserCallbackError as wrapped:
+            context = wrapped.__context__
+            error = context if isinstance(context, Exception) else wrapped
+        except (httptools.HttpParserError, httptools.HttpParserUpgrade) as said:
+            error = said
+        self._hand_on(answer)
+        if error is not None:
             self._break(error)
+        if self._is_whole:
+            self._end(answer)
+
+    def _hand_on(self, answer: EngineAnswer) -> None:
+        """What the parser found. Whoever takes it may have had enough after each."""
+        answer.is_whole = self._is_whole
+        if self._is_new:
+            self._is_new = False
+            if answer.taker is not None:
+                answer.taker.begun(answer)
+        if pieces := self._pieces:
+            self._pieces = []
+            if answer.taker is not None:
+                answer.taker.came(pieces[0] if len(pieces) == 1 else b"".join(pieces))
 
     def eof_received(self) -> None:
         answer = self._answer
-        if answer is not None and answer.has_headers and not self._framed:
-            answer.end()
+        if answer is not None and self._has_headers and not self._is_framed:
+            self._end(answer)
 
     def connection_lost(self, error: Exception | None) -> None:
         self._can_stay = False
         self._pool.lost(self, self._key)
-        self._stop_watching()
-        if self._answer is not None:
-            self._answer.fail(ConnectionBroke(str(error) if error else "closed"))
-
-    def _break(self, error: BaseException) -> None:
-        if self._answer is not None:
-            self._answer.fail(
-                error if isinstance(error, ConnectionBroke) else ConnectionBroke(str(error))
-            )
-        self.abort()
-
-    def on_message_begin(self) -> None:
-        if self._answer is None or self._answer.is_whole:
-            raise ConnectionBroke("the engine answers what nobody asked")
-
-    def on_header(self, name: bytes, value: bytes) -> None:
-        assert self._answer is not None
-        self._answer.add_header(name, value)
-        if name.lower() in (b"content-length", b"transfer-encoding"):
-            self._framed = True
-
-    def on_headers_complete(self) -> None:
-        status = self._parser.get_status_code()
-        assert self._answer is not None
-        if status < 200:
-            if status == 101:
-                raise ConnectionBroke("the engine wants to speak another protocol")
-            self._answer.raw_headers.clear()
-            return
-        self._framed |= status in (204, 304)
-        self._can_stay = self._framed and self._parser.should_keep_alive()
-        self._answer.begin_body(status)
-
-    def on_body(self, data: bytes) -> None:
-        assert self._answer is not None
-        self._answer.add(data)
-
-    def on_message_complete(self) -> None:
-        assert self._answer is not None
-        if self._answer.has_headers:
-            self._answer.end()
-
-    def now(self) -> float:
-        """On the clock by which it is expected."""
-        return self._pool.loop.time()
-
-    def begin(self, step: Callable[[], object]) -> None:
-        """See `LoopPace`."""
-        self._pool.pace.begin(step)
-
-    def pause(self) -> None:
-        if not self._paused:
-            self._paused = True
-            self._transport.pause_reading()
-
-    def resume(self) -> None:
-        if self._paused:
-            self._paused = False
-            self._transport.resume_reading()
-
-    def expect(self, due_at: float) -> None:
-        """Something must come by then. One timer serves all pieces of an answer: when it ends, it
-        is looked whether somebody still waits, and for how long."""
-        self._due_at = due_at
-        if self._watch is None:
-            self._watch = self._pool.loop.call_at(due_at, self._look, due_at)
-
-    def _look(self, due_at: float) -> None:
-        self._watch = None
-        answer = self._answer
-        if answer is None or not answer.is_awaited:
-            return
-        if self._due_at > due_at:
-            self._watch = self._pool.loop.call_at(self._due_at, self._look, self._due_at)
-            return
-        answer.fail(NothingCame())
-        self.abort()
-
-    def _stop_watching(self) -> None:
+        del self._parser  # which names this connection
         if self._watch is not None:
             self._watch.cancel()
             self._watch = None
+        answer, self._answer = self._answer, None
+        if answer is None:
+            return
+        if self._is_used and answer.is_repeatable and not answer.has_begun and answer.taker:
+            self._pool.send_again(answer, self._key)
+            return
+        answer.fail(ConnectionBroke(str(error) if error else "closed"))
+
+    def _break(self, error: Exception) -> None:
+        answer = self._answer
+        self.abort()
+        if answer is not None and not self._is_whole:
+            broke = error if isinstance(error, ConnectionBroke) else ConnectionBroke(str(error))
+            answer.fail(broke)
+
+    def _end(self, answer: EngineAnswer) -> None:
+        """The connection is used again, if it can be."""
+        if self._answer is answer:
+            self._answer, self._is_used = None, True
+            if self.is_open:
+                self._resume()
+                self._pool.keep(self, self._key)
+            else:
+                self.abort()
+        answer.end()
+
+    def on_message_begin(self) -> None:
+        if self._answer is None or self._is_whole:
+            raise ConnectionBroke("the engine answers what nobody asked")
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        answer = self._answer
+        assert answer is not None
+        answer.header_bytes += len(name) + len(value)
+        if answer.header_bytes > MAX_HEADER_BYTES:
+            raise ConnectionBroke("the answer's headers are too large")
+        if self._has_headers:  # what follows a body has no place in what we send on
+            return
+        name = name.lower()
+        if name in (b"content-length", b"transfer-encoding"):
+            self._is_framed = True
+        answer.headers.append((name, value))
+
+    def on_headers_complete(self) -> None:
+        answer = self._answer
+        assert answer is not None
+        status = self._parser.get_status_code()
+        if status < 200:
+            if status == 101:
+                raise ConnectionBroke("the engine wants to speak another protocol")
+            answer.headers.clear()
+            return
+        self._is_framed |= status in (204, 304)
+        self._can_stay = self._is_framed and self._parser.should_keep_alive()
+        answer.status = status
+        self._has_headers = self._is_new = True
+        if answer.is_bodiless:  # the parser waits for the body, so it is of no use any more
+            self._is_whole, self._can_stay = True, False
+
+    def on_body(self, data: bytes) -> None:
+        self._pieces.append(data)
+
+    def on_message_complete(self) -> None:
+        if self._has_headers:
+            self._is_whole = True
+
+    def pause(self) -> None:
+        if not self._is_paused:
+            self._is_paused = True
+            self._transport.pause_reading()
+
+    def resume(self) -> None:
+        self._resume()
+        self.progressed()
+        if self._watch is None:
+            self._set_watch()
+
+    def _resume(self) -> None:
+        if self._is_paused:
+            self._is_paused = False
+            self._transport.resume_reading()
+
+    def progressed(self) -> None:
+        answer = self._answer
+        if answer is not None and answer.limit.whole_s is None:
+            self._due_at = self._pool.now() + answer.limit.stall_s
+
+    def _expect(self, within_s: float) -> None:
+        """Progress within that time. One timer serves all answers of a connection: when it ends, it
+        is looked whether somebody still waits, and for how long."""
+        self._due_at = self._pool.now() + within_s
+        if self._watch is not None:
+            if self._watch_at <= self._due_at:
+                return
+            self._watch.cancel()
+        self._set_watch()
+
+    def _set_watch(self) -> None:
+        self._watch_at = self._due_at
+        self._watch = self._pool.loop.call_at(self._due_at, self._look)
+
+    def _look(self) -> None:
+        self._watch = None
+        answer = self._answer
+        if answer is None or self._is_paused:
+            return
+        if self._due_at > self._pool.now():
+            self._set_watch()
+            return
+        self.abort()
+        answer.fail(NothingCame())
 
     def abort(self) -> None:
-        self._can_stay = False
-        self._stop_watching()
+        """What it brings from here on is nobody's."""
+        self._can_stay, self._answer = False, None
         self._transport.abort()
-
-    def release(self, answer: EngineAnswer) -> None:
-        if answer is not self._answer:
-            return
-        self._answer = None
-        if not answer.is_whole or not self.is_open:
-            self.abort()
-            return
-        self._stop_watching()
-        self.resume()
-        self._pool.keep(self, self._key)

@@ -11,10 +11,13 @@ from typing import Annotated
 import msgspec
 
 _END_OF_EVENT = re.compile(rb"\r?\n\r?\n")
-_OF_INTEREST = re.compile(rb'"(?:usage"|error"|response\.)')  # in every event worth parsing
+# In every event worth parsing. Some engines say in each chunk that its usage is null.
+_OF_INTEREST = re.compile(rb'"(?:usage"(?!:null)|error"|response\.)')
+_WORDS = (b'"error"', b'"response.', b"[DONE]")  # with `"usage"`, all that is of interest
 # Where a chunk of an answer begins that is not empty. What a model writes cannot look like that: in
 # it quotes are escaped.
 _TEXT = b'"content":"'  # as vLLM spells most of them; looked for first, in a third of the time
+_QUOTE = ord('"')
 _CONTENT = re.compile(rb'"(?:content|text|arguments|reasoning|reasoning_content)"\s*:\s*"[^"]')
 _LAST_EVENTS = {"response.completed", "response.incomplete", "response.failed"}
 _MAX_EVENT_BYTES = 1 << 20  # an unfinished event larger than this is forwarded unread
@@ -96,6 +99,46 @@ class SseReader:
         """Take bytes as they came; return those to forward now: all events that are whole."""
         if self._keep_bytes:
             self._keep(data)
+        if self._pending:
+            return self._feed(data)
+        if _is_text(data):
+            self.events += 1
+            self._chunks += 1
+            return data
+        plain = self._pass_over(data)
+        if plain == len(data):
+            return data
+        return data[:plain] + self._feed(data[plain:]) if plain else self._feed(data)
+
+    def _pass_over(self, data: bytes) -> int:
+        """Count what is at the beginning of whole events that are of no interest, which is nearly
+        all that there is, and return how many bytes these are. Does what `_feed` would, in a third
+        of the time."""
+        if b"\r" in data or b"\n\n\n" in data:
+            return 0
+        at = data.find(b'"usage"')
+        while at >= 0 and data.startswith(b":null", at + 7):
+            at = data.find(b'"usage"', at + 12)
+        if at < 0:
+            at = len(data)
+        for word in _WORDS:
+            found = data.find(word, 0, at)
+            if found >= 0:
+                at = found
+        end = data.rfind(b"\n\n", 0, at) + 2
+        if end < 2:
+            return 0
+        events = chunks = 0
+        for event in data[: end - 2].split(b"\n\n"):
+            events += event.startswith(b"data:") or b"data:" in event
+            at = event.find(_TEXT)
+            follows = at + len(_TEXT)
+            chunks += (at >= 0 and event[follows : follows + 1] != b'"') or _has_content(event)
+        self.events += events
+        self._chunks += chunks
+        return end
+
+    def _feed(self, data: bytes) -> bytes:
         buffered = self._pending + data if self._pending else data
         start = 0
         forward: list[bytes] = []
@@ -148,6 +191,22 @@ class SseReader:
             self.done = True
         is_usage_chunk = parsed.usage is not None and _is_empty_list(bytes(parsed.choices))
         return not is_usage_chunk
+
+
+def _is_text(data: bytes) -> bool:
+    """Whether it is one event, of one line, with text and nothing else of interest: so are nearly
+    all that come alone."""
+    at = data.find(_TEXT)
+    return (
+        at > 0
+        and data.endswith(b"\n\n")
+        and data[at + len(_TEXT)] != _QUOTE  # there is a byte: it does not end so
+        and data.count(b"\n") == 2
+        and data.startswith(b"data:")
+        and b'"usage"' not in data
+        and b'"error"' not in data
+        and b'"response.' not in data
+    )
 
 
 def _has_content(event: bytes) -> bool:

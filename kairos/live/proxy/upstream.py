@@ -10,26 +10,14 @@ so is what is held of a body that nobody reads.
 import asyncio
 import socket
 import ssl
-from collections.abc import Sequence
 
-from yarl import URL
-
-from kairos.live.process.pace import LoopPace
-from kairos.live.proxy.engine_answer import (
-    ConnectionBroke,
-    EngineAnswer,
-    EngineRefused,
-    Limit,
-)
+from kairos.live.proxy.engine_answer import EngineAnswer, EngineRefused
 from kairos.live.proxy.engine_link import EngineLink, Origin
 
 # Below the 5 s after which vLLM's and llama.cpp's servers close an idle connection, so that a call
 # does not meet a connection that is being closed at that moment.
 KEEPALIVE_S = 4.0
 CONNECT_S = 5.0
-_SAFE_TO_REPEAT = ("GET", "DELETE")
-
-Headers = Sequence[tuple[bytes, bytes]]
 
 
 class Connections:
@@ -37,7 +25,7 @@ class Connections:
 
     def __init__(self) -> None:
         self.loop = asyncio.get_running_loop()
-        self.pace = LoopPace()
+        self.now = self.loop.time
         self._idle: dict[Origin, list[EngineLink]] = {}
         self._sweep: asyncio.TimerHandle | None = None
         self._tls: ssl.SSLContext | None = None
@@ -49,29 +37,27 @@ class Connections:
             connection.abort()
         self._idle.clear()
 
-    async def send(
-        self, method: str, url: URL, headers: Headers, body: bytes, limit: Limit
-    ) -> EngineAnswer:
-        """Send a request and return once status and headers of the answer are here.
-
-        Raises:
-            Refused: nothing listens there.
-            OSError: no connection, or it broke before an answer began.
-            TimeoutError: no connection in time, or nothing came.
-        """
-        key = url.scheme, url.raw_host or "", url.port or 0
-        head = _head(method, url, headers, body)
+    def send(self, answer: EngineAnswer, key: Origin) -> None:
+        """Send what it says. Whoever takes the answer is told of it, and of every failure, later:
+        `AnswerTaker`. Nothing listens there: EngineRefused; no connection in time: TimeoutError."""
         connection = self._take(key)
-        while connection is not None:  # an engine may close what waits just as it is used
-            answer = connection.send(head, body, limit)
-            try:
-                return await _begun(answer)
-            except ConnectionBroke:
-                if answer.began or method not in _SAFE_TO_REPEAT:
-                    raise
-            connection = self._take(key)
-        connection = await self._connect(key)
-        return await _begun(connection.send(head, body, limit))
+        if connection is not None:
+            connection.send(answer)
+        else:
+            answer.connecting = self.loop.create_task(self._connect_for(answer, key))
+
+    # An engine may close what waits just as it is used.
+    send_again = send
+
+    async def _connect_for(self, answer: EngineAnswer, key: Origin) -> None:
+        try:
+            connection = await self._connect(key)
+        except Exception as error:  # noqa: BLE001 - whoever takes it hears of it
+            answer.connecting = None
+            answer.fail(error)
+        else:
+            answer.connecting = None
+            connection.send(answer)
 
     def _take(self, key: Origin) -> EngineLink | None:
         idle = self._idle.get(key)
@@ -112,8 +98,11 @@ class Connections:
 
     def keep(self, connection: EngineLink, key: Origin) -> None:
         """It waits for its next call."""
-        connection.idle_since = self.loop.time()
-        self._idle.setdefault(key, []).append(connection)
+        connection.idle_since = self.now()
+        idle = self._idle.get(key)
+        if idle is None:
+            idle = self._idle[key] = []
+        idle.append(connection)
         if self._sweep is None:
             self._sweep = self.loop.call_later(KEEPALIVE_S, self._close_idle)
 
@@ -134,33 +123,3 @@ class Connections:
                 del self._idle[key]
         if self._idle:
             self._sweep = self.loop.call_at(oldest + KEEPALIVE_S, self._close_idle)
-
-
-async def _begun(answer: EngineAnswer) -> EngineAnswer:
-    """Once it has begun. Whoever stops to wait before that gives up the call."""
-    try:
-        await answer.headers()
-    except BaseException:
-        answer.close()
-        raise
-    return answer
-
-
-def _head(method: str, url: URL, headers: Headers, body: bytes) -> bytes:
-    """Request line and headers, as bytes; none of them can end its line early."""
-    lines = [
-        f"{method} {url.raw_path_qs} HTTP/1.1".encode("ascii"),
-        b"Host: " + _host(url),
-        *(b"%b: %b" % pair for pair in headers),
-    ]
-    if body or method not in _SAFE_TO_REPEAT:
-        lines.append(b"Content-Length: %d" % len(body))
-    breaks = len(lines) - 1
-    head = b"\r\n".join(lines)
-    if head.count(b"\r") != breaks or head.count(b"\n") != breaks or b"\0" in head:
-        raise ValueError("a header has a line break in it")
-    return head + b"\r\n\r\n"
-
-
-def _host(url: URL) -> bytes:
-    return url.raw_authority.rpartition("@")[2].encode("ascii")

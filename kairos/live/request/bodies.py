@@ -3,18 +3,45 @@ come; unpacked where they come compressed."""
 
 import asyncio
 import zlib
+from typing import Protocol
 
-from kairos.errors import BodyTooLarge, BodyTooSlow, InvalidRequest, TooMuchHeld
-from kairos.live.request.client_response import ClientResponse, Receive
+from kairos.errors import BodyTooLarge, BodyTooSlow, InvalidRequest, KairosError, TooMuchHeld
+from kairos.live.request.client_response import ClientResponse
 from kairos.live.request.identity.identity import Headers
 
 TIMEOUT_S = 60.0
 _GZIP = 16 + zlib.MAX_WBITS
+_ENCODINGS = b"identity", b"gzip", b"x-gzip"
 
 
 class EncodingNotSupported(InvalidRequest):
     status = 415
     code = "unsupported_encoding"
+
+
+class BodySource(Protocol):
+    """What a body comes from."""
+
+    def take_body(self) -> tuple[bytes, bool]:
+        """What has come since it was last taken, and whether that is the end."""
+
+    def read_body_by(self, reader: "BodyReader | None") -> None:
+        """Whom to tell when there is more to take, or no more will come; at once, if so it is."""
+
+
+class BodyReader(Protocol):
+    def body_came(self) -> None: ...
+
+
+class BodyTaker(Protocol):
+    """Who wants a body."""
+
+    def took(self, content: bytes) -> None:
+        """It is here, as it is meant."""
+
+    def refused(self, error: KairosError) -> None:
+        """BodyTooLarge, BodyTooSlow, TooMuchHeld; EncodingNotSupported, InvalidRequest: it cannot
+        be unpacked."""
 
 
 class Bodies:
@@ -24,57 +51,114 @@ class Bodies:
         self.max_bytes, self.max_held_bytes = max_bytes, max_held_bytes
         self._held_bytes = 0
 
-    async def read(
-        self, headers: Headers, receive: Receive, exchange: ClientResponse
-    ) -> bytes | None:
-        """The whole body; None if the client left before it was here.
+    def read(
+        self, headers: Headers, source: BodySource, response: ClientResponse, taker: BodyTaker
+    ) -> "Upload | None":
+        """Hand the whole body to `taker`, at once or when it is here. Returns what is to be stopped
+        if the client leaves before.
 
         Raises:
-            BodyTooLarge, BodyTooSlow, TooMuchHeld: as they say.
-            EncodingNotSupported, InvalidRequest: it cannot be unpacked.
+            KairosError: as `BodyTaker.refused`.
         """
         length = headers.get(b"content-length", b"0")
         if length.isdigit() and int(length) > self.max_bytes:
             raise BodyTooLarge(self.max_bytes)
-        encoding = headers.get(b"content-encoding", b"identity").strip().lower()
-        if encoding not in (b"identity", b"gzip", b"x-gzip"):
+        encoding = headers.get(b"content-encoding")
+        if encoding is None:
+            encoding = b"identity"
+        elif (encoding := encoding.strip().lower()) not in _ENCODINGS:
             raise EncodingNotSupported("bodies come as they are, or compressed by gzip")
-        content = exchange.take_body()
-        if content is None:
-            content = await self._receive(receive, exchange)
-        else:
-            self._hold(len(content), exchange)
-            if len(content) > self.max_bytes:
-                raise BodyTooLarge(self.max_bytes)
-        if content is None or encoding == b"identity":
-            return content
-        unpacked = await asyncio.to_thread(_unpacked, content, self.max_bytes)
-        self._hold(len(unpacked), exchange)
-        return unpacked
+        content, is_whole = source.take_body()
+        self.hold(len(content), response)
+        if is_whole and encoding == b"identity":
+            taker.took(content)
+            return None
+        return Upload(self, source, response, taker, content, unpacks=encoding != b"identity")
 
-    def end(self, exchange: ClientResponse) -> None:
-        self._held_bytes -= exchange.held_bytes
-
-    async def _receive(self, receive: Receive, exchange: ClientResponse) -> bytes | None:
-        parts: list[bytes] = []
-        try:
-            async with asyncio.timeout(TIMEOUT_S):
-                while (message := await receive())["type"] == "http.request":
-                    parts.append(message.get("body", b""))
-                    self._hold(len(parts[-1]), exchange)
-                    if exchange.held_bytes > self.max_bytes:
-                        raise BodyTooLarge(self.max_bytes)
-                    if not message.get("more_body", False):
-                        return b"".join(parts)
-        except TimeoutError:
-            raise BodyTooSlow(TIMEOUT_S) from None
-        return None
-
-    def _hold(self, size: int, exchange: ClientResponse) -> None:
-        exchange.held_bytes += size
+    def hold(self, size: int, response: ClientResponse) -> None:
+        """Raises BodyTooLarge, TooMuchHeld."""
+        response.held_bytes += size
         self._held_bytes += size
         if self._held_bytes > self.max_held_bytes:
             raise TooMuchHeld(self.max_held_bytes)
+        if response.held_bytes > self.max_bytes:
+            raise BodyTooLarge(self.max_bytes)
+
+    def hold_unpacked(self, size: int, response: ClientResponse) -> None:
+        """Beside what it was unpacked from. Raises TooMuchHeld."""
+        response.held_bytes += size
+        self._held_bytes += size
+        if self._held_bytes > self.max_held_bytes:
+            raise TooMuchHeld(self.max_held_bytes)
+
+    def end(self, response: ClientResponse) -> None:
+        self._held_bytes -= response.held_bytes
+        response.held_bytes = 0
+
+
+class Upload:
+    """A body that is not here yet, or is packed."""
+
+    def __init__(
+        self,
+        bodies: Bodies,
+        source: BodySource,
+        response: ClientResponse,
+        taker: BodyTaker,
+        content: bytes,
+        *,
+        unpacks: bool,
+    ) -> None:
+        self._bodies, self._source, self._response, self._taker = bodies, source, response, taker
+        self._unpacks = unpacks
+        self._parts = [content]
+        self._is_over = False
+        loop = asyncio.get_running_loop()
+        self._timer = loop.call_later(TIMEOUT_S, self._refuse, BodyTooSlow(TIMEOUT_S))
+        source.read_body_by(self)
+
+    def body_came(self) -> None:
+        part, is_whole = self._source.take_body()
+        self._parts.append(part)
+        try:
+            self._bodies.hold(len(part), self._response)
+        except KairosError as error:
+            self._refuse(error)
+            return
+        if not is_whole:
+            return
+        self._timer.cancel()
+        self._source.read_body_by(None)
+        content = b"".join(self._parts)
+        self._parts.clear()
+        if not self._unpacks:
+            self._taker.took(content)
+            return
+        loop = asyncio.get_running_loop()
+        unpacking = loop.run_in_executor(None, _unpacked, content, self._bodies.max_bytes)
+        unpacking.add_done_callback(self._unpacked)
+
+    def stop(self) -> None:
+        """Nobody wants it any more."""
+        self._is_over = True
+        self._parts.clear()
+        self._timer.cancel()
+        self._source.read_body_by(None)
+
+    def _refuse(self, error: KairosError) -> None:
+        self.stop()
+        self._taker.refused(error)
+
+    def _unpacked(self, unpacking: asyncio.Future[bytes]) -> None:
+        if self._is_over or unpacking.cancelled():
+            return
+        try:
+            content = unpacking.result()
+            self._bodies.hold_unpacked(len(content), self._response)
+        except KairosError as error:
+            self._refuse(error)
+        else:
+            self._taker.took(content)
 
 
 def _unpacked(content: bytes, max_bytes: int) -> bytes:

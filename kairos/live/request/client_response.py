@@ -11,6 +11,7 @@ Scope = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
 Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 
+_EVENT_ENDS = (b"\n\n", b"\r\n\r\n")
 _WAITING = b": waiting for an instance\n\n"  # which readers of streams pass over
 
 
@@ -19,124 +20,104 @@ CLIENT = "kairos.client"  # in a scope: the `Client` that asked
 _REASON = RAW[REASON]
 
 
+class Answering(Protocol):
+    """Who answers a client, and has to know of it."""
+
+    def client_left(self) -> None:
+        """It has gone; told once."""
+
+    def client_drained(self) -> None:
+        """It keeps up again: see `Client.write`."""
+
+
 class Client(Protocol):
     """Who asked, and takes the answer: nothing of what is sent to it waits for anything."""
 
-    leaving: "Leaving"
+    answering: Answering | None  # None: nobody has to know
+    has_left: bool
 
     def start(self, status: int, headers: Iterable[tuple[bytes, bytes]]) -> None: ...
 
     def write(self, data: bytes, *, more: bool) -> bool:
         """Send a part of the body. Returns whether the client keeps up: else what comes next should
-        wait until it has `drained`."""
+        wait until whoever answers is told that it has `client_drained`."""
 
-    async def drained(self) -> None: ...
-
-    def take_body(self) -> bytes | None:
-        """What was sent with the request; None: not all of it is here yet."""
-
-
-class Leaving:
-    """Tells the call, once, that its client has gone."""
-
-    def __init__(self) -> None:
-        self._has_left = False
-        self._on_leave: Callable[[], None] | None = None
-
-    def leave(self) -> None:
-        self._has_left = True
-        on_leave, self._on_leave = self._on_leave, None
-        if on_leave is not None:
-            on_leave()
-
-    def watch(self, on_leave: Callable[[], None]) -> None:
-        """It is called when the client goes, or at once if it has gone."""
-        self._on_leave = on_leave
-        if self._has_left:
-            self.leave()
-
-    def stop(self) -> None:
-        """Nobody needs to know any more."""
-        self._on_leave = None
+    def cut_off(self) -> None:
+        """An answer that has begun ends here, and can be seen not to be whole."""
 
 
 class ClientResponse:
-    """What is sent to the client, and whether it is still there."""
+    """What is sent to the client."""
+
+    __slots__ = (
+        "_event",
+        "_is_kept_alive",
+        "_latest",
+        "client",
+        "held_bytes",
+        "request_id",
+        "started",
+        "streams",
+    )
 
     def __init__(self, request_id: str, client: Client) -> None:
         self.request_id = request_id
+        self.client = client
         self.started = False  # it has the beginning of an answer, or of an error
         self.streams = False
-        self.client_left = False
         self.held_bytes = 0  # of the client's body
         self._is_kept_alive = False
         self._event: bytearray | None = None  # what is answered becomes one, when it is whole
-        self._amid_event = False
-        self._client = client
+        self._latest = b""  # of what was written
 
-    async def keep_alive(self) -> None:
+    def keep_alive(self) -> None:
         """Send a comment, before anything else comes in a stream. With the first goes status 200:
         whatever comes after it comes as events."""
         if not self._is_kept_alive:
             self._is_kept_alive = self.streams = True
-            await self._start(200, [(b"content-type", b"text/event-stream; charset=utf-8")])
-        await self._body(_WAITING, more=True)
+            self._start(200, [(b"content-type", b"text/event-stream; charset=utf-8")])
+        self.write(_WAITING, more=True)
 
-    async def start(self, status: int, headers: list[tuple[bytes, bytes]]) -> None:
+    def start(self, status: int, headers: list[tuple[bytes, bytes]]) -> None:
         self.started = True
         if not self._is_kept_alive:
-            await self._start(status, headers)
+            self._start(status, headers)
         elif status != 200 or not _is_stream(headers):
             self._event = bytearray()
 
-    async def body(self, data: bytes, *, more: bool) -> None:
-        if self._event is None:
-            await self._body(data, more=more)
-            return
-        self._event += data
-        if not more:
-            await self._body(_as_event(bytes(self._event)), more=False)
-
-    def write(self, data: bytes) -> bool:
-        """What `body` does with all but the last part, without waiting: see `Client.write`."""
+    def write(self, data: bytes, *, more: bool) -> bool:
+        """See `Client`."""
         if self._event is not None:
             self._event += data
-            return True
-        return self._write(data, more=True)
+            if more:
+                return True
+            data, self._event = _as_event(bytes(self._event)), None
+        self._latest = data
+        return self.client.write(data, more=more)
 
-    async def drained(self) -> None:
-        await self._client.drained()
-
-    def take_body(self) -> bytes | None:
-        """See `Client`."""
-        return self._client.take_body()
-
-    async def _start(self, status: int, headers: list[tuple[bytes, bytes]]) -> None:
+    def _start(self, status: int, headers: list[tuple[bytes, bytes]]) -> None:
         headers.append((b"x-request-id", self.request_id.encode()))
-        self._client.start(status, headers)
+        self.client.start(status, headers)
 
-    async def _body(self, data: bytes, *, more: bool) -> None:
-        if not self._write(data, more=more):
-            await self._client.drained()
-
-    def _write(self, data: bytes, *, more: bool) -> bool:
-        self._amid_event = not data.endswith((b"\n\n", b"\r\n\r\n"))
-        return self._client.write(data, more=more)
-
-    async def fail(self, error: KairosError) -> None:
+    def fail(self, error: KairosError) -> None:
         """Tell the client, in OpenAI's format: as a response, or inside the stream that began.
 
         A response that is neither a stream nor unstarted can only be cut off, and so can a stream
-        amid an event, of which an error that follows would become a part: the server closes the
-        connection when the call ends without its last part.
+        amid an event, of which an error that follows would become a part.
         """
         payload = json.dumps(error_body(error)).encode()
         if not self.started:
-            length = (b"content-length", str(len(payload)).encode())
-            await self.start(error.status, [*error_headers(error), length])
-            await self.body(payload, more=False)
-        elif self.streams and not self._amid_event:
-            await self._body(_as_event(payload), more=False)
+            length = (b"content-length", b"%d" % len(payload))
+            self.start(error.status, [*error_headers(error), length])
+            self.write(payload, more=False)
+        elif self.streams and self._is_between_events:
+            self.client.write(_as_event(payload), more=False)
+        else:
+            self.client.cut_off()
+
+    @property
+    def _is_between_events(self) -> bool:
+        return not self._latest or self._latest.endswith(_EVENT_ENDS)
 
 
 def _is_stream(headers: list[tuple[bytes, bytes]]) -> bool:

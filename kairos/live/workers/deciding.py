@@ -18,7 +18,7 @@ from kairos.live.control.local_control import LocalControl
 from kairos.live.engines.fleet import Fleet
 from kairos.live.engines.monitor import Monitor
 from kairos.live.frontend.admin import build_admin
-from kairos.live.frontend.gateway import add_models
+from kairos.live.frontend.app import add_models
 from kairos.live.frontend.health import add_health
 from kairos.live.frontend.http import server_of, serving
 from kairos.live.frontend.openai_errors import answer_errors_as_openai_does

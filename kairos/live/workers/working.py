@@ -7,7 +7,8 @@ import socket
 from collections.abc import AsyncIterator, Callable
 
 from kairos.config import Settings
-from kairos.live.frontend.gateway import Gateway, build_app
+from kairos.live.frontend.app import build_app
+from kairos.live.frontend.gateway import Gateway
 from kairos.live.frontend.http import server_of, serving
 from kairos.live.process.clock import WallClock
 from kairos.live.proxy.engine import HttpEngine
@@ -64,7 +65,7 @@ async def working(setup: Setup) -> AsyncIterator[Change]:
             telling = asyncio.create_task(desk.run())
             try:
                 telling_progress = tell_progress(engine, desk.feed)
-                async with serving({sock: server_of(app)}, [telling_progress]):
+                async with serving({sock: server_of(app, gateway)}, [telling_progress]):
                     yield change
                 await desk.finish()
             finally:

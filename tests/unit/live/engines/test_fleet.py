@@ -6,7 +6,6 @@ from types import SimpleNamespace
 import pytest
 
 from kairos.engine_settings import EngineSettings
-from kairos.errors import WaitedTooLong
 from kairos.events import Dispatch, Refuse
 from kairos.live.engines import fleet
 from kairos.live.engines.fleet import Fleet
@@ -14,6 +13,7 @@ from kairos.live.engines.monitor import Monitor
 from kairos.live.frontend.admin import build_admin
 from kairos.live.proxy.engine import HttpEngine
 from tests.support import build
+from tests.support.waiting import Told
 
 HERE, THERE = EngineSettings(url="http://here:1"), EngineSettings(url="http://there:2")
 
@@ -45,9 +45,10 @@ async def until(condition):
 async def test_where_others_decide_the_calls_that_go_through_this_process_are_waited_for(
     standby, engine
 ):
-    going, waiting, refused = [engine.expect(name) for name in ("going", "waiting", "refused")]
+    going, waiting, refused = calls = [Told() for _ in range(3)]
+    for name, call in zip(("going", "waiting", "refused"), calls, strict=True):
+        engine.expect(name, call)
     engine.dispatch(Dispatch("going", "here:1"))
-    engine.expect("left").cancel()  # its client did, and it is forgotten in a moment
     engine.refuse(Refuse("refused", None, "waited_too_long"))
     assert standby.drain("here:1").running == 1
     assert standby.drain("there:2").running == 0
@@ -59,10 +60,8 @@ async def test_where_others_decide_the_calls_that_go_through_this_process_are_wa
     engine.forget("going")
     await until(lambda: standby.views() == [])
     assert engine.upstreams == {}
-    assert (await going).instance_id == "here:1"
-    assert not waiting.done()
-    with pytest.raises(WaitedTooLong):
-        await refused
+    assert (going.said, waiting.said) == (["here:1"], [])
+    assert refused.said == [("waited_too_long", False)]
 
 
 def routes(app):

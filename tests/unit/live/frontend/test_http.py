@@ -2,20 +2,26 @@
 
 import asyncio
 import contextlib
+import functools
 import gc
+import weakref
+from types import MappingProxyType
+from unittest import mock
 
 import pytest
 
+from kairos.live.frontend import connection, http
 from kairos.live.frontend.http import listen, server_of, serving
+from kairos.live.process.pace import LoopPace
 from kairos.live.request.client_response import CLIENT
 
 GET = b"GET /%b HTTP/1.1\r\nhost: a\r\n\r\n"
 
 
 @contextlib.asynccontextmanager
-async def talking_to(app):
+async def talking_to(app, calls=None):
     with listen("127.0.0.1", 0) as sock:
-        async with serving({sock: server_of(app)}, []):
+        async with serving({sock: server_of(app, calls)}, []):
             reader, writer = await asyncio.open_connection(*sock.getsockname())
             try:
                 yield reader, writer
@@ -117,33 +123,46 @@ async def test_what_began_and_got_no_body_is_sent_as_far_as_it_came_and_cut_off(
     assert closed
 
 
+class Told:
+    """What whoever answers is told of its client."""
+
+    def __init__(self, name, told):
+        self.name, self.told = name, told
+
+    def client_left(self):
+        self.told.put_nowait((self.name, "left"))
+
+    def client_drained(self):
+        self.told.put_nowait((self.name, "drained"))
+
+
 async def test_each_call_hears_once_that_its_client_has_gone():
-    left, all_left = [], asyncio.Event()
+    told = asyncio.Queue()
 
     async def app(scope, receive, send):
-        gone = asyncio.Event()
-        scope[CLIENT].leaving.watch(lambda: (left.append(scope["path"]), gone.set()))
-        await gone.wait()
-        all_left.set()
+        scope[CLIENT].answering = Told(scope["path"], told)
+        await asyncio.Event().wait()
 
     async with talking_to(app) as (_, writer):
         writer.write(GET % b"a")
         await asyncio.sleep(0.05)
         writer.close()
-        await all_left.wait()
-    assert left == ["/a"]
+        assert await told.get() == ("/a", "left")
+        await asyncio.sleep(0.05)
+    assert told.empty()
 
 
 async def test_a_client_that_does_not_read_makes_the_answer_wait():
-    waits = asyncio.Event()
+    told, waits = asyncio.Queue(), asyncio.Event()
 
     async def app(scope, receive, send):
         client = scope[CLIENT]
+        client.answering = Told(scope["path"], told)
         client.start(200, [])
         while client.write(b"x" * (1 << 16), more=True):
             pass
         waits.set()
-        await client.drained()
+        assert await told.get() == ("/", "drained")
         client.write(b"", more=False)
 
     async with talking_to(app) as (reader, writer):
@@ -152,6 +171,215 @@ async def test_a_client_that_does_not_read_makes_the_answer_wait():
         while data := await reader.read(1 << 16):
             if data.endswith(b"\r\n0\r\n\r\n"):
                 break
+
+
+class Calls:
+    """Takes requests for calls, and answers each with the body that it brought."""
+
+    targets = MappingProxyType({b"/call": "/call"})
+
+    def __init__(self):
+        self.pace, self.taken = LoopPace(), []
+
+    def takes(self, path):
+        return path == "/call"
+
+    def take(self, exchange):
+        self.taken.append(exchange)
+        exchange.read_body_by(Body(exchange))
+
+
+class Body:
+    def __init__(self, exchange):
+        self.exchange, self.parts = exchange, []
+
+    def body_came(self):
+        data, is_whole = self.exchange.take_body()
+        self.parts.append(data)
+        if is_whole:
+            self.exchange.read_body_by(None)
+            body = b"".join(self.parts)
+            self.exchange.start(200, [(b"content-length", b"%d" % len(body))])
+            self.exchange.write(body, more=False)
+
+
+HEAD = b"HTTP/1.1 200 OK\r\ncontent-length: %d\r\n\r\n%b"
+POST = b"POST /call HTTP/1.1\r\nhost: a\r\n"
+
+
+@pytest.mark.parametrize(
+    "sent",
+    [
+        POST + b"content-length: 4\r\n\r\nbody",
+        POST + b"transfer-encoding: chunked\r\n\r\n2\r\nbo\r\n2\r\ndy\r\n0\r\n\r\n",
+        b"POST /call?a=b HTTP/1.1\r\nhost: a\r\ncontent-length: 4\r\n\r\nbody",
+        b"POST /c%61ll HTTP/1.1\r\nhost: a\r\ncontent-length: 4\r\n\r\nbody",
+    ],
+    ids=["of a length", "chunked", "a query", "encoded"],
+)
+async def test_a_call_is_taken_wherever_what_was_sent_is_cut(sent):
+    calls, answer = Calls(), HEAD % (4, b"body")
+    async with talking_to(answering(), calls) as (reader, writer):
+        for at in range(1, len(sent) + 1):
+            writer.write(sent[:at])
+            await asyncio.sleep(0.001)
+            writer.write(sent[at:])
+            assert await reader.readexactly(len(answer)) == answer
+    assert {(each.method, each.path) for each in calls.taken} == {("POST", "/call")}
+
+
+async def test_calls_and_other_requests_sent_ahead_are_answered_in_order():
+    call = POST + b"content-length: 1\r\n\r\n%b"
+    sent = call % b"1" + GET % b"other" + call % b"2" + call % b"3"
+    async with talking_to(answering((b"content-length", b"5")), Calls()) as (reader, writer):
+        writer.write(sent)
+        expected = HEAD % (1, b"1") + HEAD % (5, b"whole") + HEAD % (1, b"2") + HEAD % (1, b"3")
+        assert await reader.readexactly(len(expected)) == expected
+
+
+async def test_many_calls_sent_ahead_are_answered_one_after_the_other():
+    call, number = POST + b"content-length: 1\r\n\r\nx", 3000
+    async with talking_to(answering(), Calls()) as (reader, writer):
+        writer.write(call * number)
+        expected = HEAD % (1, b"x") * number
+        assert await reader.readexactly(len(expected)) == expected
+
+
+async def test_who_sends_far_ahead_waits_and_what_it_sent_is_answered_to_the_end():
+    """Until the first is answered, the connection holds no more than a read of what follows."""
+
+    class Later(Calls):
+        def take(self, exchange):
+            self.taken.append(exchange)
+
+    calls, number = Later(), 20_000
+    call = POST + b"content-length: 100\r\n\r\n" + b"x" * 100
+    async with talking_to(answering(), calls) as (reader, writer):
+        writer.write(call * number)
+        while not calls.taken:
+            await asyncio.sleep(0.01)
+        await asyncio.sleep(0.2)
+        [exchange] = calls.taken
+        assert len(exchange._wire._ahead) < number / 2
+        calls.take = functools.partial(Calls.take, calls)
+        exchange.read_body_by(Body(exchange))
+        expected = HEAD % (100, b"x" * 100) * number
+        assert await reader.readexactly(len(expected)) == expected
+
+
+async def test_whoever_waits_to_be_told_is_told_to_send_its_body():
+    async with talking_to(answering(), Calls()) as (reader, writer):
+        writer.write(POST + b"content-length: 4\r\nexpect: 100-continue\r\n\r\n")
+        assert await reader.readuntil(b"\r\n\r\n") == b"HTTP/1.1 100 Continue\r\n\r\n"
+        writer.write(b"body")
+        assert await reader.readuntil(b"body") == HEAD % (4, b"body")
+
+
+async def test_a_body_that_nobody_takes_waits_at_the_client():
+    class Waiting(Calls):
+        def take(self, exchange):
+            self.taken.append(exchange)
+
+    calls, size = Waiting(), 32 << 20
+    async with talking_to(answering(), calls) as (reader, writer):
+        writer.write(POST + b"content-length: %d\r\n\r\n" % size)
+        writer.write(b"x" * size)
+        while not calls.taken:
+            await asyncio.sleep(0.01)
+        await asyncio.sleep(0.2)
+        [exchange] = calls.taken
+        assert sum(map(len, exchange._parts)) < 2 << 20
+        exchange.read_body_by(Body(exchange))
+        exchange._reader.body_came()
+        assert (await reader.readuntil(b"\r\n\r\n")).startswith(b"HTTP/1.1 200")
+        assert len(await reader.readexactly(size)) == size
+
+
+async def test_a_head_without_end_is_refused():
+    async def send(lines):
+        found, closed = await told(answering(), b"GET / HTTP/1.1\r\n" + lines + b"\r\n")
+        assert closed
+        return found
+
+    assert (await send(b"abcd: efgh\r\n" * 9_000)).startswith(b"HTTP/1.1 431 ")
+    assert (await send(b"a: %b\r\n" % (b"b" * 70_000))).startswith(b"HTTP/1.1 431 ")
+    assert (await send(b"a\r\n")).startswith(b"HTTP/1.1 400 ")
+
+
+async def test_what_is_no_http_amid_an_answer_ends_the_connection_without_a_second_one():
+    told = asyncio.Queue()
+
+    class Waiting(Calls):
+        def take(self, exchange):
+            exchange.answering = Told("call", told)
+            exchange.start(200, [])
+            exchange.write(b"part", more=True)
+
+    async with talking_to(answering(), Waiting()) as (reader, writer):
+        writer.write(POST + b"content-length: 0\r\n\r\n")
+        await reader.readuntil(b"part")
+        writer.write(b"nonsense\r\n\r\n")
+        assert await reader.read() == b"\r\n"
+        assert await told.get() == ("call", "left")
+
+
+async def test_a_connection_on_which_nothing_is_asked_is_closed(monkeypatch):
+    monkeypatch.setattr(connection, "IDLE_S", 0.2)
+    async with talking_to(answering((b"content-length", b"5"))) as (reader, writer):
+        for _ in range(4):
+            writer.write(GET % b"")
+            await reader.readuntil(b"whole")
+            await asyncio.sleep(0.1)
+        async with asyncio.timeout(2):
+            assert await reader.read() == b""
+
+
+@contextlib.asynccontextmanager
+async def connected(sock):
+    reader, writer = await asyncio.open_connection(*sock.getsockname())
+    try:
+        yield reader, writer
+    finally:
+        writer.close()
+        await writer.wait_closed()
+
+
+async def test_who_is_served_when_the_server_ends_is_served_to_the_end():
+    asked, release = asyncio.Event(), asyncio.Event()
+
+    async def app(scope, receive, send):
+        asked.set()
+        await release.wait()
+        await answering((b"content-length", b"5"))(scope, receive, send)
+
+    with listen("127.0.0.1", 0) as sock:
+        async with serving({sock: server_of(app)}, []):
+            reader, writer = await asyncio.open_connection(*sock.getsockname())
+            writer.write(GET % b"")
+            await asked.wait()
+            asyncio.get_running_loop().call_later(0.3, release.set)
+    assert (await reader.read()).endswith(b"connection: close\r\n\r\nwhole")
+    writer.close()
+
+
+async def test_a_call_that_runs_when_the_servers_time_is_up_ends_as_if_its_client_had_left(
+    monkeypatch,
+):
+    class Waiting(Calls):
+        def take(self, exchange):
+            exchange.answering = Told("call", told)
+            self.taken.append(exchange)
+
+    monkeypatch.setattr(http, "GRACE_S", 0.2)
+    told, calls = asyncio.Queue(), Waiting()
+    with listen("127.0.0.1", 0) as sock:
+        async with serving({sock: server_of(answering(), calls)}, []):
+            _, writer = await asyncio.open_connection(*sock.getsockname())
+            writer.write(POST + b"content-length: 0\r\n\r\n")
+            while not calls.taken:
+                await asyncio.sleep(0.01)
+    assert await told.get() == ("call", "left")
+    writer.close()
 
 
 async def test_a_call_leaves_nothing_to_the_garbage_collector():
@@ -172,3 +400,34 @@ async def test_a_call_leaves_nothing_to_the_garbage_collector():
             assert gc.collect() < 100
         finally:
             gc.enable()
+
+
+async def test_a_connection_leaves_nothing_to_the_garbage_collector():
+    calls = Calls()
+    with listen("127.0.0.1", 0) as sock:
+        async with serving({sock: server_of(answering(), calls)}, []):
+
+            async def ask(times):
+                for _ in range(times):
+                    reader, writer = await asyncio.open_connection(*sock.getsockname())
+                    writer.write(POST + b"content-length: 1\r\n\r\nx")
+                    await reader.readexactly(len(HEAD % (1, b"x")))
+                    writer.close()
+                    await asyncio.sleep(0.005)
+                calls.taken.clear()
+
+            await ask(3)
+            gc.collect()
+            gc.disable()
+            try:
+                known = weakref.WeakSet()
+                made = connection.Connection.connection_made
+                with mock.patch.object(
+                    connection.Connection,
+                    "connection_made",
+                    lambda self, transport: (known.add(self), made(self, transport)),
+                ):
+                    await ask(20)
+                assert len(known) <= 1
+            finally:
+                gc.enable()

@@ -82,7 +82,7 @@ def test_a_workflow_of_one_call_ends_with_it(world, process):
 def test_what_the_engine_says_is_passed_on(world, process, answer, status, body):
     world.ask("b")
     world.flow()
-    world.run("b").answer.set_result(answer)
+    world.run("b").answer(answer)
     world.flow()
     assert answers(world) == [{"status": status, "body": body}]
     assert is_done(world, process)
@@ -100,16 +100,9 @@ def test_an_engine_that_is_gone_is_said(world, process):
 
 
 def test_half_an_answer_is_none(world, process):
-    class Broken(Answer):
-        async def iter_any(self):
-            yield b"half"
-            raise OSError
-
-    broken = Broken(200, b"half", "text/plain")
-    broken.content = broken
     world.ask("b")
     world.flow()
-    world.run("b").answer.set_result(broken)
+    world.run("b").answer(Answer(200, b"half", "text/plain", broke=OSError()))
     world.flow()
     assert code(world) == (502, "upstream_failed")
     assert is_done(world, process)
@@ -118,7 +111,7 @@ def test_half_an_answer_is_none(world, process):
 def test_an_unexpected_error_is_answered_too(world, process, caplog):
     world.ask("b")
     world.flow()
-    world.run("b").answer.set_exception(ZeroDivisionError())
+    world.run("b").fail(ZeroDivisionError())
     world.flow()
     assert code(world) == (500, "internal_error")
     assert "error of Kairos's own" in caplog.text
@@ -183,7 +176,7 @@ def test_a_reply_is_sent_when_the_bus_takes_messages_again(world, process):
 def test_an_answer_that_is_too_large_for_the_bus_is_said_to_be(world, process):
     world.ask("b")
     world.flow()
-    world.run("b").answer.set_result(Answer(200, b'"' + b"x" * (1 << 20) + b'"'))
+    world.run("b").answer(Answer(200, b'"' + b"x" * (1 << 20) + b'"'))
     world.flow()
     assert code(world) == (502, "upstream_failed")
     assert is_done(world, process)
@@ -517,7 +510,7 @@ def test_of_a_call_over_the_bus_as_much_is_known_as_over_http():
             world.ask(name, value=msgspec.json.encode(body), **{"kairos-agent": "writer"})
             world.flow()
             usage = b'{"usage":{"prompt_tokens":500,"completion_tokens":1}}'
-            world.run(name).answer.set_result(Answer(body=usage))
+            world.run(name).answer(Answer(body=usage))
             world.flow()
         records = [record.event for record, _, _ in world.records()]
 

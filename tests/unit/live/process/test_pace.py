@@ -1,40 +1,68 @@
-"""How many steps of calls begin in a turn of the loop."""
+"""How long steps of calls begin without a look at what has come."""
 
 import asyncio
+from unittest import mock
 
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kairos.live.process.pace import MOST, LoopPace
+from kairos.live.process import pace as module
+from kairos.live.process.pace import STRETCH_S, LoopPace
+
+MOST = 4  # steps of a stretch, in these tests
+
+
+class Clock:
+    def __init__(self):
+        self.now_s = 100.0
+
+    def perf_counter(self):
+        return self.now_s
+
+
+def in_time(run):
+    """`run(pace, step)`, where a step that is begun takes a part of a stretch."""
+    clock = Clock()
+
+    def step(begin):
+        def timed(*arguments):
+            begin(*arguments)
+            clock.now_s += STRETCH_S / MOST
+
+        return timed
+
+    with mock.patch.object(module, "time", clock):
+        asyncio.run(run(LoopPace(), step))
 
 
 async def test_a_step_that_is_alone_begins_at_once():
     begun = []
-    LoopPace().begin(lambda: begun.append(1))
+    LoopPace().begin(begun.append, 1)
     assert begun == [1]
 
 
-async def test_others_are_served_between_many_steps():
+def test_others_are_served_between_many_steps():
     said = []
-    pace = LoopPace()
-    for number in range(10 * MOST):
-        pace.begin(lambda number=number: said.append(number))
-    asyncio.get_running_loop().call_soon(said.append, "a question")
-    while len(said) <= 10 * MOST:
-        await asyncio.sleep(0)
 
+    async def run(pace, step):
+        for number in range(10 * MOST):
+            pace.begin(step(said.append), number)
+        asyncio.get_running_loop().call_soon(said.append, "a question")
+        while len(said) <= 10 * MOST:
+            await asyncio.sleep(0)
+
+    in_time(run)
     assert [each for each in said if each != "a question"] == list(range(10 * MOST))
     assert said.index("a question") <= 2 * MOST
 
 
 @given(st.lists(st.integers(0, 3 * MOST), max_size=12))
 def test_in_each_turn_a_few_begin_in_order_and_none_is_lost(arrivals):
-    async def run():
-        pace, turns, number = LoopPace(), [], 0
-        begun = []
+    async def run(pace, step):
+        turns, begun, number = [], [], 0
         for count in arrivals:
             for _ in range(count):
-                pace.begin(lambda number=number: begun.append(number))
+                pace.begin(step(begun.append), number)
                 number += 1
             await asyncio.sleep(0)
             turns.append(len(begun))
@@ -44,21 +72,41 @@ def test_in_each_turn_a_few_begin_in_order_and_none_is_lost(arrivals):
             assert len(begun) > before
             turns.append(len(begun))
         assert begun == list(range(number))
-        # What comes as a turn begins may begin in it, beside what waited for it.
-        assert all(b - a <= 2 * MOST for a, b in zip([0, *turns], turns, strict=False))
+        # The rest of a stretch, a new one, and what waited for the next turn.
+        assert all(b - a <= 3 * MOST for a, b in zip([0, *turns], turns, strict=False))
 
-    asyncio.run(run())
+    in_time(run)
 
 
-async def test_a_step_may_begin_another():
+def test_a_step_may_begin_another():
     begun = []
-    pace = LoopPace()
 
-    def step():
-        begun.append(1)
-        if len(begun) < 5 * MOST:
-            pace.begin(step)
+    async def run(pace, step):
+        def another():
+            begun.append(1)
+            if len(begun) < 5 * MOST:
+                pace.begin(step(another))
 
-    step()
-    while len(begun) < 5 * MOST:
-        await asyncio.sleep(0)
+        pace.begin(step(another))
+        while len(begun) < 5 * MOST:
+            await asyncio.sleep(0)
+
+    in_time(run)
+
+
+def test_a_stretch_that_is_over_ends_with_a_look_whatever_else_the_loop_did():
+    """Steps in one callback, however late: the loop has not turned since the first."""
+    begun, turns = [], []
+
+    async def run(pace, step):
+        def burst():
+            for number in range(3 * MOST):
+                pace.begin(step(begun.append), number)
+            turns.append(len(begun))
+
+        asyncio.get_running_loop().call_soon(burst)
+        while len(begun) < 3 * MOST:
+            await asyncio.sleep(0)
+
+    in_time(run)
+    assert turns == [MOST]

@@ -238,6 +238,46 @@ def test_usage_is_read_under_the_names_of_either_api():
     assert (of_responses.prompt, of_responses.completion, of_responses.cached) == (3, None, 2)
 
 
+WORDS = [
+    *(
+        b"\n",
+        b"\n\n",
+        b"\r\n",
+        b"data: ",
+        b"data:",
+        b'"usage"',
+        b":null",
+        b'"error":',
+        b"[DONE]",
+        b"{}",
+    ),
+    *(
+        b'"content":"',
+        b'"content":""',
+        b'x"',
+        b'"response.',
+        b'"text": "a"',
+        b'"choices":[]',
+        b": ping",
+    ),
+    *(each + b"\n\n" for each in (CHUNK, USAGE_CHUNK, ERROR, DONE)),
+    b'data: {"choices":[{"delta":{"content":"x"}}],"usage":null}\n\n',
+    b'data: {"choices":[{"delta":{"content":"x"}}]}\n\n',
+    b'data: {"choices":[{"delta":{"content":""}}]}\n\n',
+    b'data: {"type":"response.completed","content":"x"}\n\n',
+]
+
+
+@given(st.lists(st.sampled_from(WORDS), max_size=12), st.booleans())
+def test_what_comes_at_once_is_read_as_what_comes_byte_by_byte(words, drops):
+    said = b"".join(words)
+    whole, slow = SseReader(drop_usage_chunk=drops), SseReader(drop_usage_chunk=drops)
+    assert whole.feed(said) == b"".join(slow.feed(said[n : n + 1]) for n in range(len(said)))
+    assert whole.rest() == slow.rest()
+    for name in ("events", "completion_tokens", "usage", "error", "done"):
+        assert getattr(whole, name) == getattr(slow, name), name
+
+
 @given(st.lists(st.binary(max_size=40) | st.sampled_from([b"\n\n", b"data: ", b'"usage"', b"{}"])))
 def test_no_bytes_raise_and_none_are_lost(parts):
     reader = SseReader(drop_usage_chunk=False)

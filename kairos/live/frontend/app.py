@@ -1,0 +1,75 @@
+"""The application that clients reach.
+
+Requests for calls go straight to the gateway: FastAPI's own request and response objects cost more
+than everything that Kairos does with a call, and its streaming response does not notice a client
+that leaves before the first byte.
+"""
+
+from collections.abc import Callable
+
+from fastapi import FastAPI
+from fastapi import Request as HttpRequest
+from starlette.routing import Route
+from starlette.types import ASGIApp
+
+from kairos import __version__
+from kairos.errors import ModelNotFound
+from kairos.live.frontend.gateway import Gateway
+from kairos.live.frontend.health import add_health
+from kairos.live.frontend.openai_errors import HOT_ROUTES, answer_errors_as_openai_does
+from kairos.live.frontend.openapi import description
+from kairos.live.frontend.passed import PASSED
+from kairos.live.request.access import Access, authorization
+from kairos.live.request.client_response import Receive, Scope, Send
+from kairos.live.request.identity.routes import NamedRoutes
+
+
+def build_app(
+    gateway: Gateway,
+    access: Access,
+    metrics: Callable[[], bytes],
+    add_insight: Callable[[FastAPI], None],
+) -> ASGIApp:
+    """The application that clients reach. `add_insight` adds the routes to look into workflows."""
+    app = FastAPI(
+        title="Kairos", version=__version__, docs_url=None, redoc_url=None, redirect_slashes=False
+    )
+    app.openapi = description  # type: ignore[method-assign]
+
+    # Well is a gateway while at least one instance can take requests.
+    add_health(app, lambda: bool(gateway.served_models()), metrics)
+    add_models(app, access, gateway.served_models)
+    add_insight(app)
+    for path in ("/v1/{rest:path}", *sorted(PASSED)):
+        app.router.routes.append(Route(path, gateway, methods=["GET", "POST", "DELETE"]))
+    answer_errors_as_openai_does(app)
+    return NamedRoutes(HotRoutes(gateway, app))
+
+
+class HotRoutes:
+    """Calls go straight to the gateway; all else to the application, through its middleware."""
+
+    def __init__(self, gateway: Gateway, app: ASGIApp) -> None:
+        self._gateway, self._app = gateway, app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        is_hot = scope["type"] == "http" and scope["path"] in HOT_ROUTES
+        await (self._gateway if is_hot else self._app)(scope, receive, send)
+
+
+def add_models(app: FastAPI, access: Access, served_models: Callable[[], list[str]]) -> None:
+    @app.get("/v1/models")
+    async def models(request: HttpRequest) -> dict[str, object]:
+        access.tenant(authorization(request))
+        return {"object": "list", "data": [_model(name) for name in served_models()]}
+
+    @app.get("/v1/models/{name:path}")
+    async def model(request: HttpRequest, name: str) -> dict[str, object]:
+        access.tenant(authorization(request))
+        if name not in served_models():
+            raise ModelNotFound(name, served_models())
+        return _model(name)
+
+
+def _model(name: str) -> dict[str, object]:
+    return {"id": name, "object": "model", "created": 0, "owned_by": "kairos"}

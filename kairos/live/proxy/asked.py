@@ -1,0 +1,53 @@
+"""The HTTP request of a call, and what of its headers goes on to the engine."""
+
+from collections.abc import Sequence
+
+import msgspec
+
+STREAMING_ROUTES = {"/v1/chat/completions", "/v1/completions", "/v1/responses"}
+
+# By it vLLM orders what waits inside it, lower first. It wins over the body's `priority`.
+_PRIORITY = b"X-Vllm-Priority"
+# Of the client's headers only these go on: credentials, and headers by which vLLM can be steered
+# past the queue (`X-Vllm-Priority`), do not.
+_FORWARDED = (b"content-type", b"accept", b"traceparent", b"tracestate", b"baggage", b"user-agent")
+_BODILESS = ("GET", "DELETE")  # unless they bring a body
+
+
+class Asked(msgspec.Struct):
+    """The HTTP request, but for its body."""
+
+    method: str
+    path: str
+    query: bytes
+    headers: dict[bytes, bytes]  # names in lower case
+
+
+def request_head(
+    beginning: bytes, asked: Asked, request_id: bytes, priority: int | None, size: int
+) -> bytes:
+    """What goes to the engine before a body of that size. `beginning`: its first lines. None of the
+    headers can end its line early.
+
+    Raises:
+        ValueError: one would.
+    """
+    lines = [b"X-Request-Id: " + request_id]
+    headers = asked.headers
+    for name in _FORWARDED:
+        value = headers.get(name)
+        if value is not None:
+            lines.append(b"%b: %b" % (name, value))
+    if priority is not None:
+        lines.append(b"%b: %d" % (_PRIORITY, priority))
+    if size or asked.method not in _BODILESS:
+        lines.append(b"Content-Length: %d" % size)
+    return beginning + header_lines(lines) + b"\r\n"
+
+
+def header_lines(lines: Sequence[bytes]) -> bytes:
+    """Raises ValueError: one of them is none, or several."""
+    text = b"\r\n".join(lines) + b"\r\n"
+    if text.count(b"\r") != len(lines) or text.count(b"\n") != len(lines) or b"\0" in text:
+        raise ValueError("a header has a line break in it")
+    return text

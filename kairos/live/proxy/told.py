@@ -1,0 +1,35 @@
+"""Whom a call tells what becomes of it."""
+
+from collections.abc import Callable
+from typing import Protocol
+
+from kairos.errors import UpstreamUnreachable
+from kairos.events import Event
+
+OnTrouble = Callable[[UpstreamUnreachable], None]
+
+
+class FactSink(Protocol):
+    """Where a call's facts are told: the runtime, or whoever passes them on to one elsewhere."""
+
+    def now(self) -> int: ...
+
+    def feed(self, event: Event) -> None:
+        """Raises KairosError: the request that arrived is refused."""
+
+
+class Owner(Protocol):
+    """Whose call it is."""
+
+    wants_answer: bool
+
+    def counted(self, prompt_tokens: int) -> None:
+        """So many tokens the prompt has in truth."""
+
+    def answered(self, answer: bytes | bytearray, *, streamed: bool) -> None:
+        """What the engine answered, before the client has all of it; where it `wants_answer`, and
+        nothing of one over `MAX_ANSWER_BYTES`."""
+
+    def ended(self, error: Exception | None) -> None:
+        """The call has ended: by an error, of which the client has not heard yet, or else whole, or
+        because the client left."""

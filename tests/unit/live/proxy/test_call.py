@@ -1,0 +1,113 @@
+"""A call tells its facts one after the other, whatever comes while one is told."""
+
+import asyncio
+
+import pytest
+
+from kairos.errors import UpstreamFailed, WaitedTooLong
+from kairos.events import Arrived, Bounced, Dispatch, Failed, Refuse
+from kairos.live.proxy.asked import Asked
+from kairos.live.proxy.call import Call
+from kairos.live.proxy.engine import HttpEngine
+from kairos.live.request.body import Body
+from kairos.live.request.client_response import ClientResponse
+from tests.support import build
+
+
+class Client:
+    """Who asked, and whose call it is."""
+
+    answering = None
+    has_left = wants_answer = False
+
+    def __init__(self):
+        self.status, self.written, self.cut = None, b"", False
+        self.ends = []
+
+    def start(self, status, headers):
+        self.status = status
+
+    def write(self, data, *, more):
+        self.written += data
+        return True
+
+    def cut_off(self):
+        self.cut = True
+
+    def ended(self, error):
+        self.ends.append(error)
+
+
+class Desk:
+    """Answers each fact with the commands that a test says; sees facts told within each other."""
+
+    def __init__(self, engine, commands):
+        self.engine, self.commands, self.facts, self.depth = engine, commands, [], 0
+
+    def now(self):
+        return 0
+
+    def feed(self, event):
+        self.depth += 1
+        assert self.depth == 1, "a fact within another"
+        self.facts.append(type(event))
+        for command in self.commands.get(type(event), ()):
+            (self.engine.dispatch if isinstance(command, Dispatch) else self.engine.refuse)(command)
+        self.depth -= 1
+
+
+@pytest.mark.parametrize(
+    ("commands", "facts", "error"),
+    [
+        (
+            {Arrived: [Dispatch("r", "nowhere")], Bounced: [Dispatch("r", "nowhere")]},
+            [Arrived, Bounced, Bounced, Bounced],
+            None,
+        ),
+        (
+            {Arrived: [Dispatch("r", "nowhere")], Bounced: [Refuse("r", None, "no_other")]},
+            [Arrived, Bounced, Failed],
+            UpstreamFailed,
+        ),
+        ({Arrived: [Refuse("r", None, "waited_too_long")]}, [Arrived, Failed], WaitedTooLong),
+    ],
+    ids=["sent nowhere", "nowhere else", "refused"],
+)
+async def test_what_is_told_while_a_fact_is_told_tells_none_before_the_next_turn(
+    commands, facts, error
+):
+    engine, client = HttpEngine([]), Client()
+    desk = Desk(engine, commands)
+    asked = Asked("POST", "/v1/chat/completions", b"", {})
+    response = ClientResponse("r", client)
+    request = build.request("r")
+    call = Call(
+        request, asked, Body(b"{}"), response, desk, engine, client, print, tries_again=True
+    )
+    call.begin()
+    assert desk.facts == [Arrived]
+    for _ in facts[1:]:
+        await asyncio.sleep(0)
+    assert desk.facts == facts
+    assert [type(each) for each in client.ends] == ([] if error is None else [error])
+
+
+def test_an_error_follows_where_nothing_of_a_stream_was_written():
+    client = Client()
+    response = ClientResponse("r", client)
+    response.streams = True
+    response.start(200, [(b"content-type", b"text/event-stream")])
+    response.fail(UpstreamFailed("broke off"))
+    assert client.written.startswith(b"data: ")
+    assert client.written.endswith(b"data: [DONE]\n\n")
+
+
+def test_amid_an_event_it_would_become_a_part_of_that():
+    client = Client()
+    response = ClientResponse("r", client)
+    response.streams = True
+    response.start(200, [(b"content-type", b"text/event-stream")])
+    response.write(b"data: {", more=True)
+    response.fail(UpstreamFailed("broke off"))
+    assert client.written == b"data: {"
+    assert client.cut
