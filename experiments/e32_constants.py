@@ -44,8 +44,8 @@ from kairos.workload.workflows import Submission, Workflow, load
 
 SEEDS, INSTANCES = 3, 2
 OTHER_INPUTS, LONG_SESSIONS = "other inputs", "long sessions"
-RATES_PER_S = {OTHER_INPUTS: 1.0, LONG_SESSIONS: 1.0}
-COUNTS = {OTHER_INPUTS: 300, LONG_SESSIONS: 28}
+RATES_PER_S = {OTHER_INPUTS: 1.6, LONG_SESSIONS: 1.0}
+COUNTS = {OTHER_INPUTS: 300, LONG_SESSIONS: 36}
 MOST_CALLS_OF_LONG = 100
 WAYS = ("half", "twice")
 NOTICED = 0.01  # of the mean: less is noise of so few runs

@@ -27,6 +27,7 @@ RUN_ELSEWHERE = {"connect-agents.md"}
 PLAIN = {"text", "json"}
 # Programs of others, of which nothing is checked but that we mean them.
 OTHERS = {
+    "sleep",
     "pip",
     "$KAIROS_VLLM/bin/python",
     "export",
