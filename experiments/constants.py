@@ -56,6 +56,7 @@ class Constant(msgspec.Struct, frozen=True, kw_only=True):
                 setattr(holder, self.name, value)
             if self.keyword is not None:
                 defaults = Balancer.__init__.__kwdefaults__
+                assert defaults is not None
                 stack.callback(defaults.__setitem__, self.keyword, defaults[self.keyword])
                 defaults[self.keyword] = value
             yield

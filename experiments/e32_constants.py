@@ -2,8 +2,8 @@
 
 Workloads that no constant was tried on, on two instances whose memory is the limit: QA, RG and CG
 with their other inputs (`e23_inputs.py`); and the recorded coding sessions of 71 to 100 calls,
-which the workload `claude_code` leaves out. Expected: no constant decides by itself, so half or twice of it costs little;
-where nothing at all changes, the code could do without.
+which the workload `claude_code` leaves out. Expected: no constant decides by itself, so half or
+twice of it costs little; where nothing at all changes, the code could do without.
 
 Found: see the table. Ratios are of the mean end-to-end latency, changed over unchanged, on the same
 workflows; 1.00 is no difference.
@@ -165,8 +165,8 @@ def section(rows: Sequence[Row]) -> str:
         parts.append(table(header, lines))
     parts.append(
         "What each does, and why it is so: [Constants](../docs/reference/constants.md). "
-        "Means over the seeds, with paired 95 % intervals where there are several; `=`: the same to "
-        "the digit."
+        "Means over the seeds, with paired 95 % intervals where there are several; `=`: the same "
+        "to the digit."
     )
     return "\n\n".join(parts)
 
