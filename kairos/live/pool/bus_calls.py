@@ -136,11 +136,11 @@ class BusCalls:
     async def _perform(self, call: BusCall, arrive: Callable[[Event], None]) -> None:
         size = len(call.body.content)
         self._held_bytes += size
-        desk = BusFactSink(self._performer, call, arrive)
+        sink = BusFactSink(self._performer, call, arrive)
         answer = BusAnswer()
         exchange = ClientResponse(call.request.id, answer)
         try:
-            await self._run(call, desk, exchange, answer)
+            await self._run(call, sink, exchange, answer)
             if call.left.is_set() and not exchange.started and not call.abandoned:
                 await exchange.fail(DeadlinePassed())
         except KairosError as error:
@@ -154,13 +154,13 @@ class BusCalls:
         try:
             if not call.abandoned:
                 await self._reply(call, answer)
-                desk.tell()
+                sink.tell()
         finally:
             if self._calls.get(call.request.id) is call:
                 del self._calls[call.request.id]
 
     async def _run(
-        self, call: BusCall, desk: "BusFactSink", exchange: ClientResponse, answer: "BusAnswer"
+        self, call: BusCall, sink: "BusFactSink", exchange: ClientResponse, answer: "BusAnswer"
     ) -> None:
         if call.left.is_set():
             return
@@ -182,7 +182,7 @@ class BusCalls:
             call.request,
             scope,
             call.body,
-            desk,
+            sink,
             self._engine,
             self._on_trouble,
             on_counted=partial(self._prompts.learn, prompt),
