@@ -44,7 +44,7 @@ def picture(path: Path, *grid: int, **layout: Any) -> Iterator[tuple[Any, Any]]:
 
     mpl.use("Agg")
     mpl.rcParams["svg.hashsalt"] = "kairos"
-    mpl.rcParams["svg.fonttype"] = "none"  # text stays text: half the size, and it can be searched
+    mpl.rcParams["svg.fonttype"] = "none"  # text stays text: smaller, and it can be searched
     from matplotlib import pyplot as plt
 
     figure, axes = plt.subplots(*grid, **layout)
