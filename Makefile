@@ -40,8 +40,8 @@ docs: $(INSTALLED) .venv-docs/.installed  ## the documentation site, into site/;
 	@$(BIN)/python scripts/reference.py --check
 	@NO_MKDOCS_2_WARNING=1 .venv-docs/bin/mkdocs build --quiet
 
-demo: $(INSTALLED)  ## three agent applications on two real model servers, under three minutes
-	@$(BIN)/kairos demo
+demo: $(INSTALLED)  ## what Kairos gains: the same tasks on two real model servers under two orders, under three minutes
+	@$(BIN)/kairos demo --versus fcfs --workflows 24
 
 kafka: PORT := 9092
 kafka:  ## one Kafka node on loopback, for development; PORT=9092 DATA=.kafka

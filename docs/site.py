@@ -16,6 +16,7 @@ ROOT = Path(__file__).parents[1]
 PAGES = {
     "ARCHITECTURE.md": "architecture.md",
     "CHANGELOG.md": "changelog.md",
+    "CODE_OF_CONDUCT.md": "code-of-conduct.md",
     "CONTRIBUTING.md": "contributing.md",
     "SECURITY.md": "security.md",
     "deploy/README.md": "operations/deploy.md",

@@ -39,6 +39,7 @@ import msgspec
 from rich.console import Console
 
 from experiments import fidelity_show as show
+from experiments.command import ending
 from experiments.fidelity_conditions import (
     LOADS,
     PREEMPTING,
@@ -55,7 +56,6 @@ from experiments.fidelity_model import simulate
 from experiments.fidelity_real import play
 from experiments.report import RESULTS, add_figures, commit, write_rows
 from kairos.call_tracker import CallRow
-from kairos.errors import KairosError
 from kairos.sim.engine.profile import EngineProfile
 
 SEEDS = 3
@@ -165,21 +165,16 @@ def main() -> None:
     if not console.is_terminal:
         console.width = 120
     experiment = Experiment(console)
-    broken_off = True
+    run = experiment.quick if options.quick else experiment.full
     try:
-        run = experiment.quick if options.quick else experiment.full
-        asyncio.run(run(options.seeds))
-        broken_off = False
-    except KairosError as error:
-        sys.exit(f"experiments.e00_fidelity: {error}")
-    except KeyboardInterrupt:
-        sys.exit(130)
+        with ending("e00_fidelity"):
+            asyncio.run(run(options.seeds))
     finally:
         if experiment.rows:
             _report(experiment.rows, console, as_json=options.json)
     if options.quick:
         sys.exit(_verdict(experiment.rows, console))
-    if options.seeds >= SEEDS and not broken_off:
+    if options.seeds >= SEEDS:
         _write(experiment.rows)
 
 

@@ -24,13 +24,14 @@ from pathlib import Path
 
 import msgspec
 
+from experiments.command import ending
 from experiments.e29_live import line
 from experiments.e31_gpu import COMPARED, Row, missing
 from experiments.fidelity_engines import calibrate
 from experiments.gpu_run import ENGINES, Pair, Setting, engines, gpu, setting
 from experiments.placements_vllm import in_turn
 from experiments.report import EXPERIMENTS, commit, write_rows
-from kairos.errors import KairosError, SetupError
+from kairos.errors import SetupError
 from kairos.sim.engine.profiles import profile
 from kairos.workload.files import atomic_write
 
@@ -153,7 +154,7 @@ def main() -> None:
     device = None if options.cpu else gpu()
     on = setting(device, shared=options.what == "play")
     clock = Clock(options.seconds, on.run_s)
-    try:
+    with ending("gpu"):
         kept = Kept(options.into, options.commit or commit(), on.device)
         if options.what == "calibrate":
             work = calibrate_alone(on, kept, others, clock, quick=options.quick)
@@ -161,10 +162,6 @@ def main() -> None:
             return
         if to_make(kept.rows, options.repetitions):
             asyncio.run(_in_time(play(on, kept, options.repetitions, others, clock), clock))
-    except KairosError as error:
-        sys.exit(f"experiments.gpu: {error}")
-    except KeyboardInterrupt:
-        sys.exit(130)
     left = len(to_make(kept.rows, options.repetitions))
     clock.tell(f"{len(kept.rows)} runs in {kept.directory / ROWS}, {left} still to be made")
 

@@ -16,7 +16,6 @@ repetitions, nothing.
 
 import argparse
 import asyncio
-import sys
 import time
 from collections.abc import Sequence
 
@@ -24,6 +23,7 @@ from rich.console import Console
 from rich.table import Table
 
 from bench.report import Figure
+from experiments.command import ending
 from experiments.fidelity_engines import Limits, engines
 from experiments.fidelity_real import check, serving
 from experiments.placements_vllm import QUICK, RATE_PER_S, in_turn
@@ -31,7 +31,6 @@ from experiments.placements_vllm_run import replay
 from experiments.placements_vllm_workload import offered
 from experiments.report import add_figures
 from kairos.confidence import Interval, interval
-from kairos.errors import KairosError
 
 SEQS = 4
 LIMITS = Limits(kv_blocks=400, max_num_seqs=SEQS, max_num_batched_tokens=2048, max_model_len=768)
@@ -114,12 +113,8 @@ def main() -> None:
     console = Console()
     if not console.is_terminal:
         console.width = 140
-    try:
+    with ending("lead_vllm"):
         found = asyncio.run(measure(options.repetitions, console))
-    except KairosError as error:
-        sys.exit(f"experiments.lead_vllm: {error}")
-    except KeyboardInterrupt:
-        sys.exit(130)
     console.print(table(found))
     if options.repetitions >= REPETITIONS:
         add_figures(figures(found))

@@ -43,13 +43,13 @@ import msgspec
 from rich.console import Console
 
 from experiments import placements_vllm_show as show
+from experiments.command import ending
 from experiments.placements_vllm_rows import Row, by_placement, preemptions_per_call, row_of
 from experiments.placements_vllm_run import pool
 from experiments.placements_vllm_workload import offered
 from experiments.report import RESULTS, add_figures, commit, write_rows
 from kairos.config import Settings
 from kairos.dispatcher.placements import PLACEMENTS
-from kairos.errors import KairosError
 
 T = TypeVar("T")
 
@@ -128,20 +128,16 @@ def main() -> None:
     if not console.is_terminal:
         console.width = 140
     experiment = Experiment(console, QUICK if options.quick else FULL)
-    broken_off = True
+    repetitions = 1 if options.quick else options.repetitions
     try:
-        asyncio.run(experiment.run(1 if options.quick else options.repetitions))
-        broken_off = False
-    except KairosError as error:
-        sys.exit(f"experiments.placements_vllm: {error}")
-    except KeyboardInterrupt:
-        sys.exit(130)
+        with ending("placements_vllm"):
+            asyncio.run(experiment.run(repetitions))
     finally:
         if experiment.rows:
             _report(experiment.rows, console, as_json=options.json)
     if options.quick:
         sys.exit(verdict(experiment.rows, console))
-    if options.repetitions >= REPETITIONS and not broken_off:
+    if options.repetitions >= REPETITIONS:
         _write(experiment.rows)
 
 

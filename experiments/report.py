@@ -38,16 +38,16 @@ def commit(directory: Path = EXPERIMENTS) -> str:
 
 @contextmanager
 def picture(path: Path, *grid: int, **layout: Any) -> Iterator[tuple[Any, Any]]:
-    """A matplotlib figure and its axes, kept as PNG and SVG when the block ends; the same figures
-    give the same bytes. `grid` and `layout` are those of `matplotlib.pyplot.subplots`."""
+    """A matplotlib figure and its axes, kept as SVG when the block ends; the same figures give the
+    same bytes. `grid` and `layout` are those of `matplotlib.pyplot.subplots`."""
     import matplotlib as mpl
 
     mpl.use("Agg")
     mpl.rcParams["svg.hashsalt"] = "kairos"
+    mpl.rcParams["svg.fonttype"] = "none"  # text stays text: smaller, and it can be searched
     from matplotlib import pyplot as plt
 
     figure, axes = plt.subplots(*grid, **layout)
     yield figure, axes
-    figure.savefig(path.with_suffix(".png"), dpi=130)
     figure.savefig(path.with_suffix(".svg"), metadata={"Date": None})
     plt.close(figure)

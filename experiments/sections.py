@@ -33,6 +33,7 @@ _MODULES = (
     "e29_live",
     "e30_yesterday",
     "e31_gpu",
+    "e32_constants",
 )
 _MADE = {name: import_module(f"experiments.{name}") for name in _MODULES}
 SECTIONS: dict[str, Claim | Study] = {

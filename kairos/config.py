@@ -35,7 +35,7 @@ class KeySettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
 
     sha256: str  # printf %s "$KEY" | sha256sum
     tenant: str  # each sees its own workflows only
-    app: str | None = None  # where the key is for one app only
+    app: str | None = None  # if the key is for one app only
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -44,31 +44,33 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     host: str = "127.0.0.1"  # address of OpenAI's API
     port: int = 8000  # 0: any free one
     admin_host: str = "127.0.0.1"  # address of the operators' routes, which ask for no key
-    admin_port: int = 8001
-    workers: int = 0  # processes that perform calls, beside one that decides; 0: one does both
+    admin_port: int = 8001  # of the operators' routes; 0: any free one
+    workers: int = 0  # processes that perform calls; one more decides. 0: one process does both
     policy: str = "kairos"  # the order of the queue
     placement: str = "kairos"  # the choice of the instance
     max_waiting: int = MAX_WAITING  # requests in the queue
-    max_wait_s: int = MAX_WAIT_US // SECOND  # in the queue; after half of it a request goes first
-    budget_calls: int | None = None  # calls per workflow; a client can ask for fewer
-    budget_tokens: int | None = None  # tokens per workflow, prompts and answers
-    budget_s: int | None = None  # from a workflow's first call on; then its calls end
+    # The longest wait in the queue: then a request is refused. After half of it, it goes first.
+    max_wait_s: int = MAX_WAIT_US // SECOND
+    budget_calls: int | None = None  # most calls of a workflow; a client can ask for fewer
+    budget_tokens: int | None = None  # most tokens of a workflow: prompts and answers
+    budget_s: int | None = None  # so long after a workflow's first call its calls end
     stall_s: int = STALL_S  # timeout between two events of a stream
     answer_s: int = ANSWER_S  # timeout for non-streaming answers
-    workflow_idle_s: int = IDLE_US // SECOND  # of silence, after which a workflow has ended
-    max_body_bytes: int = 32 << 20  # of one request's body
-    max_held_bytes: int = 1 << 30  # of the bodies of all calls in flight
-    log_dir: str | None = None  # facts and decisions are logged there, without bodies
-    bus: str = "memory"  # or kafka://HOST:PORT[,HOST:PORT]
+    workflow_idle_s: int = IDLE_US // SECOND  # after so much silence a workflow has ended
+    max_body_bytes: int = 32 << 20  # the largest body of a request
+    max_held_bytes: int = 1 << 30  # the most of all bodies in flight together
+    log_dir: str | None = None  # directory of the log: facts and decisions, no bodies
+    bus: str = "memory"  # or kafka://HOST:PORT[,HOST:PORT]: several processes share the work
     pool: str = "default"  # on a bus: the engines for which decisions are made in one place
     learnt_path: str | None = None  # file for what was learnt; none: learnt.json beside the log
-    infer: bool = True  # find out who calls, and what led to it, where a call does not say
+    infer: bool = True  # infer who calls, and what led to it, where a call does not say
     engine: tuple[EngineSettings, ...] = ()  # see below
     key: tuple[KeySettings, ...] = ()  # see below; without any key, everybody may call
-    # Fields of a request's body that say who makes it, by what they say: `user`,
+    # Fields of a request's body that name workflow_id, app, agent or upstream: `user`,
     # `prompt_cache_key`, or a member of `metadata`, as in `metadata.run`.
     identity: Mapping[Literal["workflow_id", "app", "agent", "upstream"], str] = {}
-    # By model, where its tokenizer.json is, to count prompts with; those of others are estimated.
+    # By model: the path of its tokenizer.json, to count prompts with. Prompts of other models are
+    # estimated.
     tokenizer: Mapping[str, str] = {}
     # Options of the Kafka client, as librdkafka names them. One whose name ends in `_env` says
     # which variable of the environment holds the value.

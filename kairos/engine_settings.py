@@ -34,10 +34,10 @@ class EngineSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
 
     url: str  # http://HOST:PORT, without /v1
     api_key_env: str | None = None  # the environment variable that holds the engine's key
-    max_num_seqs: int | None = None  # calls that it runs at once
-    kv_tokens: int | None = None  # that its KV memory holds
+    max_num_seqs: int | None = None  # calls that it runs at once; none, and not told: 256
+    kv_tokens: int | None = None  # tokens that its KV memory holds
     priority: bool = False  # vLLM was started with --scheduling-policy priority
-    token_us: float | None = None  # microseconds per token of an answer, until calls tell
+    token_us: float | None = None  # µs per token of an answer, until calls tell
 
     @property
     def id(self) -> str:

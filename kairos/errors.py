@@ -83,7 +83,7 @@ class WorkflowNotFound(InvalidRequest):
 
 
 class WorkflowCancelled(InvalidRequest):
-    """Somebody did not want its reply any more. Neither are further calls of it served."""
+    """The call's workflow was cancelled. Later calls of it are refused, too."""
 
     status = 410
     code = "workflow_cancelled"
@@ -95,8 +95,7 @@ class WorkflowCancelled(InvalidRequest):
 class BudgetExceeded(InvalidRequest):
     """The call's workflow has used up its budget of calls, tokens or time.
 
-    403 and not 429, which OpenAI has for limits: clients try 408, 409, 429 and 5xx again, and what
-    a workflow has used does not come back by waiting.
+    The status is 403, not 429: OpenAI's clients try 429 again, and waiting brings no budget back.
     """
 
     status = 403
@@ -107,7 +106,7 @@ class BudgetExceeded(InvalidRequest):
 
 
 class BodyTooSlow(InvalidRequest):
-    """The request's body took too long to come."""
+    """The request's body did not arrive in time."""
 
     status = 408
     code = "body_timeout"
@@ -151,8 +150,8 @@ class QueueFull(KairosError):
 
 
 class GaveWay(QueueFull):
-    """It waited, in a queue that is full, and its place was needed for a call of a workflow that
-    has begun; its own has not."""
+    """The queue is full, and a call of a workflow that has begun took its place: its own workflow
+    has not begun."""
 
     def __init__(self, retry_after_s: int) -> None:
         KairosError.__init__(
@@ -164,7 +163,7 @@ class GaveWay(QueueFull):
 
 
 class TooMuchHeld(KairosError):
-    """The bodies of all calls in flight together take as much memory as they may."""
+    """The bodies of all calls in flight together have reached `max_held_bytes`."""
 
     status = 429
     code = "too_much_held"
@@ -185,7 +184,7 @@ class DeadlinePassed(KairosError):
 
 
 class DeadlineTooNear(DeadlinePassed):
-    """The call could not be done by then, so it was not begun."""
+    """The call cannot be done by its deadline, so it was refused at once."""
 
     def __init__(self, needs_s: float) -> None:
         KairosError.__init__(
@@ -196,7 +195,7 @@ class DeadlineTooNear(DeadlinePassed):
 
 
 class UpstreamFailed(KairosError):
-    """The engine's answer was none."""
+    """The engine sent no valid answer."""
 
     status = 502
     code = "upstream_failed"
@@ -211,7 +210,7 @@ class Unavailable(KairosError):
 
 
 class NoInstance(Unavailable):
-    """Nothing that serves the model is up; it may come back."""
+    """No instance that serves the model is up. One may come back."""
 
     code = "no_instance"
 
@@ -221,7 +220,7 @@ class NoInstance(Unavailable):
 
 
 class WaitedTooLong(Unavailable):
-    """The request was in the queue for as long as a request may be."""
+    """The request has waited in the queue for `max_wait_s`."""
 
     code = "waited_too_long"
 
@@ -230,7 +229,7 @@ class WaitedTooLong(Unavailable):
 
 
 class RequestInFlight(Unavailable):
-    """A call of this id, another attempt at it or somebody else's, must end first."""
+    """A call with the same id is in flight. It must end first."""
 
     code = "request_in_flight"
 

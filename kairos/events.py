@@ -39,18 +39,18 @@ class Failed(msgspec.Struct, frozen=True, tag=True, gc=False):
     """The call ended without a whole answer."""
 
     request_id: str
-    reason: str
+    reason: str  # the code of the error that its client was told
     wasted_tokens: int | None = None  # of its answer, generated in vain, where the engine told
     by_instance: bool = False  # it is the instance's fault
 
 
 class Bounced(msgspec.Struct, frozen=True, tag="Returned", gc=False):
-    """The instance gave no answer to the call, of which the client has nothing yet: it waits for
-    another one, where it was in the queue."""
+    """The instance gave no answer, and the client has nothing of one yet. So the call waits for
+    another instance, at the place in the queue that it had."""
 
     request_id: str
-    reason: str
-    answered: bool = False  # that it cannot; else nothing came
+    reason: str  # the code of the error
+    answered: bool = False  # true: the instance said that it cannot; false: nothing came
 
 
 class Cancelled(msgspec.Struct, frozen=True, tag=True, gc=False):
@@ -165,11 +165,16 @@ Refusal = Literal[
 
 
 class Refuse(msgspec.Struct, frozen=True, tag=True, gc=False):
-    """A waiting request is given up: nothing that serves its model is left, or nothing that it was
-    not returned from (`no_other`), or it has waited as long as a request may, or its place in the
-    queue was another's (`queue_full`), or it could not be done by its deadline (`too_late`), said
-    when it arrives. `cancelled`: so is its workflow; `out_of_time`: that is out
-    of its budget of time; of both a request is given up wherever it is."""
+    """A waiting request is given up. The reason says why:
+
+    - `no_instance`: no instance is left that serves its model.
+    - `no_other`: each instance that serves its model has failed it.
+    - `waited_too_long`: it has waited as long as a request may.
+    - `queue_full`: a call of a workflow that has begun needed its place.
+    - `too_late`: it cannot be done by its deadline. This is said when it arrives.
+    - `cancelled`: its workflow was cancelled. A request that runs is given up, too.
+    - `out_of_time`: its workflow has used up its time. A request that runs is given up, too.
+    """
 
     request_id: str
     model: str | None

@@ -89,8 +89,8 @@ class Request(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     deadline_at: int | None = None  # nobody waits for its answer after that; None: not told
     budget: Budget | None = None  # that its client asks for, for the workflow
     model: str | None = None  # None: any instance will do
-    workflow_started_at: int
-    arrived_at: int
+    workflow_started_at: int  # as its client says, or when its first call arrived
+    arrived_at: int  # at the gateway
     prompt_tokens: int  # estimated; the truth arrives with Finished
     completion_tokens: int  # expected; the truth arrives with Finished
     completion_limit: int | None = None  # tokens that the answer has at most; None: not told

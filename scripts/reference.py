@@ -21,6 +21,49 @@ PAGES = ROOT / "docs" / "reference"
 _MADE = "<!-- Made by `python scripts/reference.py`: do not edit. -->\n\n"
 _OWN = "An error of Kairos's own. Its log has more."
 _BUDGETS = "`budget_calls`, `budget_tokens`, `budget_time`"
+_LABELS = (
+    ("`instance`", "HOST:PORT of the engine, as in `/admin/instances`"),
+    (
+        "`outcome`",
+        "`finished`, `failed`, `cancelled` (client left, workflow cancelled), `refused` (queue)",
+    ),
+    ("`code`", "the error's code, as in the [HTTP API](http.md#errors)"),
+)
+_WATCH = (
+    ("calls wait, and for how long", "`kairos_requests_waiting`, `kairos_queue_seconds`"),
+    ("Kairos refuses calls, and why", "`kairos_errors_total` by `code`"),
+    ("an engine fails", "`kairos_instance_trusted` below 1, `kairos_calls_returned_total`"),
+    (
+        "memory runs out on an engine",
+        "`kairos_engine_preemptions_total`, `kairos_engine_kv_used_ratio` near 1",
+    ),
+    (
+        "the prefix cache helps",
+        "`kairos_engine_prefix_cached_tokens_total` over `..._prefix_queried_tokens_total`",
+    ),
+    (
+        "workflows are known",
+        "`kairos_workflows_open` above 0; `..._evicted_total`, `..._unlearnt_total` at 0",
+    ),
+    ("learning keeps up, on Kafka", "`kairos_orchestrator_behind_seconds` near 0"),
+)
+# What the metric's own text leaves open.
+_MORE = {
+    "kairos_queue_seconds": "The queue is Kairos's own, before any engine.",
+    "kairos_kv_booked_tokens": "As Kairos counts it: prompts, and answers so far.",
+    "kairos_instance_trusted": "An instance that failed gets no calls for a pause, then one to "
+    "try (0.5).",
+    "kairos_requests_running": "Those that Kairos sent there.",
+    "kairos_workflows_idle": "Nobody said that they had ended; `workflow_idle_s` is the limit.",
+    "kairos_workflows_evicted": "Nothing is learnt from these. Above 0: more workflows are open "
+    "than are followed.",
+    "kairos_workflows_unlearnt": "Above 0: learning does not keep up.",
+    "kairos_pooled_calls": "Names beyond the bounds are pooled. Above 0: names of agents may "
+    "hold ids.",
+    "kairos_rank_kendall_tau": "Kendall's tau, from -1 to 1; 1: the same order. Of the policy "
+    "`wasserstein-mds`.",
+    "kairos_orchestrator_behind_seconds": "0: it has read all.",
+}
 _MARKUP = re.compile(r"\\(?=\[)")
 
 
@@ -88,19 +131,34 @@ def events() -> str:
     made = (
         "# Events\n\nThe log (`--log DIR`), `kairos.events` on Kafka and a replay consist of "
         'records: `{"at": µs, "event": {...}, "commands": [...]}`. `type` says which fact or '
-        "command it is. The names on the wire never change their meaning.\n"
+        "command it is. The names on the wire never change their meaning. Fields that end in `_at` "
+        "are instants in µs since the epoch; those that end in `_us` are durations in µs.\n"
     )
     for node in tree.body:
         if isinstance(node, ast.ClassDef) and node.name != "Record":
             tag = next((k.value for k in node.keywords if k.arg == "tag"), None)
             said = tag.value if isinstance(tag, ast.Constant) and tag.value is not True else None
-            made += f"\n## {said or node.name}\n\n{ast.get_docstring(node)}\n\n"
-            rows = [
-                (f"`{name}`", f"`{default}`" if default else "required", meaning)
-                for name, default, meaning in _fields(path, node.name)
-            ]
-            made += _table(("field", "default", "meaning"), rows) if rows else ""
+            made += _value(path, node.name, said or node.name)
+    made += "\n## Values\n\nWhat facts and commands consist of.\n"
+    for of, names in _VALUES.items():
+        for name in names:
+            made += _value(of, name, name, "###")
     return made
+
+
+_VALUES = {
+    "kairos/model.py": ("Request", "Sources", "Budget", "Instance"),
+    "kairos/learnt.py": ("AgentProfile", "RemainingModel", "AgentRank", "Distribution"),
+}
+
+
+def _value(path: str, name: str, title: str, level: str = "##") -> str:
+    rows = [
+        (f"`{field}`", f"`{default}`" if default else "required", meaning)
+        for field, default, meaning in _fields(path, name)
+    ]
+    table = _table(("field", "default", "meaning"), rows) if rows else ""
+    return f"\n{level} {title}\n\n{_docstring(path, name)}\n\n{table}"
 
 
 def _node(path: str, name: str) -> tuple[ast.ClassDef, list[str]]:
@@ -135,6 +193,8 @@ def _defaults(module: str, name: str) -> dict[str, str]:
     for field in msgspec.structs.fields(getattr(importlib.import_module(module), name)):
         if field.default is not msgspec.NODEFAULT:
             value = field.default
+            if isinstance(value, msgspec.Struct):
+                value = f"that of {type(value).__name__}"
             shown = str(value).lower() if isinstance(value, bool) else str(value)
             found[field.name] = "none" if value is None or value == () else shown
         elif field.default_factory is not msgspec.NODEFAULT:
@@ -194,10 +254,16 @@ def metrics() -> str:
     balancer.estimates.kendall_tau = 1.0
     made = telemetry.Telemetry(lambda: balancer, Orchestrator(), lambda: 0)
     made.count_errors("queue_full", 0)
+    made._returned.labels("gpu1:8000")  # a label shows once it has a value
     return (
         "# Metrics\n\n`GET /metrics` of every process is for Prometheus. Those that begin with "
         "`kairos_engine_` are what engines say of themselves; an engine that does not tell one "
-        "has no such series.\n\n## Of `kairos serve` and `kairos balance`\n\n"
+        "has no such series. A histogram has the series `_bucket`, `_sum` and `_count`; a counter "
+        "counts since the process started.\n\n## What to watch\n\n"
+        + _table(("whether", "look at"), list(_WATCH))
+        + "\n## Labels\n\n"
+        + _table(("label", "values"), list(_LABELS))
+        + "\n## Of `kairos serve` and `kairos balance`\n\n"
         + _table(("metric", "type", "labels", "meaning"), list(_series(made.collected())))
         + "\n## Of `kairos orchestrate`\n\n"
         + _table(("metric", "type", "meaning"), list(_declared()))
@@ -211,7 +277,12 @@ def _series(families: Iterable[Metric]) -> Iterator[tuple[str, ...]]:
         }
         total = "_total" if each.type == "counter" else ""
         names = ", ".join(f"`{label}`" for label in labels)
-        yield f"`{each.name}{total}`", each.type, names, each.documentation
+        yield f"`{each.name}{total}`", each.type, names, _meaning(each.name, each.documentation)
+
+
+def _meaning(name: str, said: str) -> str:
+    more = _MORE.get(name)
+    return said if more is None else f"{said}. {more}"
 
 
 def _declared() -> Iterator[tuple[str, str, str]]:
@@ -223,7 +294,7 @@ def _declared() -> Iterator[tuple[str, str, str]]:
             if node.func.id in kind:
                 name, said = (ast.literal_eval(each) for each in node.args[:2])
                 total = "_total" if kind[node.func.id] == "counter" else ""
-                yield f"`{name}{total}`", kind[node.func.id], said
+                yield f"`{name}{total}`", kind[node.func.id], _meaning(name, said)
 
 
 def _table(heads: tuple[str, ...], rows: list[tuple[str, ...]]) -> str:
@@ -235,12 +306,46 @@ def _cell(text: str) -> str:
     return " ".join(text.split()).replace("|", "\\|")
 
 
+def constants() -> str:
+    """What steers the default policy and placement, with unit, reason and evidence."""
+    from experiments.constants import SUBJECTS
+
+    made = (
+        "# Constants\n\nThese numbers steer the default policy and placement. They are no "
+        "settings. Each stands in the module that uses it. What half and twice of each is worth, "
+        "on workloads that none was chosen on, is in the "
+        "[report](../../experiments/REPORT.md#constants-halved-and-doubled) "
+        "(`python -m experiments run e32_constants`). Bounds on memory and sizes are in the "
+        "[architecture](../../ARCHITECTURE.md).\n"
+    )
+    for subject, each in SUBJECTS.items():
+        rows = [
+            (
+                f"`{of.name}` in `kairos/{of.module.replace('.', '/')}.py`",
+                _shown(of.value),
+                f"{of.unit}: {of.what}",
+                of.why + (f" ({of.evidence})" if of.evidence else ""),
+            )
+            for of in each
+        ]
+        made += f"\n## {subject}\n\n"
+        made += _table(("constant", "value", "unit and meaning", "reason and evidence"), rows)
+    return made
+
+
+def _shown(value: object) -> str:
+    if isinstance(value, list):
+        return ", ".join(map(str, value))
+    return f"{value:,}" if isinstance(value, int) else f"{value:g}"
+
+
 MADE: Mapping[str, Callable[[], str]] = {
     "cli.md": cli,
     "settings.md": settings,
     "http.md": http,
     "metrics.md": metrics,
     "events.md": events,
+    "constants.md": constants,
 }
 
 

@@ -27,22 +27,35 @@ def explain(
     tenant: Annotated[
         str | None, typer.Option(help="With --log: whose workflow, where several have the id.")
     ] = None,
+    costs: Annotated[
+        bool,
+        typer.Option(
+            "--costs",
+            help="With --log: what each instance would have cost by the default placement when a "
+            "call went, and which were out.",
+        ),
+    ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="The same, for a program.")] = False,
 ) -> None:
     """Show a workflow's calls: what led to each, and why it went when and where it did."""
     import msgspec
 
+    from kairos.errors import SetupError
     from kairos.tools import explain, explained
 
+    if costs and log is None:
+        raise SetupError("--costs are told from the log alone: name its directory with --log")
     if log is not None:
         view = explain.from_log(log, tenant, workflow_id)
     else:
         key = config.api_key(api_key_env, os.environ)
         view = asyncio.run(explain.from_service(url, key, workflow_id))
+    weighed = explain.costs(log, view) if log is not None and costs else None
     if as_json:
-        typer.echo(msgspec.json.encode(view).decode())
+        said = view if weighed is None else {**msgspec.structs.asdict(view), "costs": weighed}
+        typer.echo(msgspec.json.encode(said).decode())
     else:
-        explained.show(view)
+        explained.show(view, weighed or {})
 
 
 def export(

@@ -36,6 +36,7 @@ _RETURNED = 1 << 62  # µs; taken off an arrival it comes before the number of a
 _LOOKED_AT = 64  # entries, to tell how many go before a request
 _RENEWED_AT_ONCE = 256  # keys, per fact, after new ranks: under 2 ms (`make bench`)
 
+
 class WaitQueue:
     """Heaps by policy key, and by when a request becomes overdue; equal keys leave in
     order of arrival. Everything is O(log n) amortised and never O(n) at once, but passing over k

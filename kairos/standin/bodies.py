@@ -17,7 +17,7 @@ class StandInPrompt(NamedTuple):
     tools: frozenset[str] = frozenset()  # that are offered, and of which there is no result
 
 
-class Part(msgspec.Struct):
+class ContentPart(msgspec.Struct):
     text: str = ""
 
 
@@ -42,12 +42,12 @@ class StandInMessage(msgspec.Struct):
     `call_id` and `name`) and their results."""
 
     role: str | None = None
-    content: str | list[Part] | None = None
+    content: str | list[ContentPart] | None = None
     tool_calls: list[ToolCall] | None = None
     tool_call_id: str | None = None
     call_id: str | None = None
     name: str | None = None
-    output: str | list[Part] | None = None
+    output: str | list[ContentPart] | None = None
 
     @property
     def text(self) -> str:

@@ -12,6 +12,7 @@ from kairos.live.frontend.views import WorkflowView, snapshot, workflow_view
 from kairos.live.observers.fact_log import read_facts
 from kairos.orchestrator.orchestrator import Orchestrator
 from kairos.orchestrator.workflow import MAX_CALLS
+from kairos.tools.costs import Costs, costs_of
 
 _TIMEOUT_S = 30
 
@@ -73,3 +74,8 @@ def from_log(directory: Path, tenant: str | None, workflow_id: str) -> WorkflowV
     if workflow is None:
         raise SetupError(f"the log in {directory} has no workflow '{workflow_id}'")
     return workflow_view(snapshot(workflow, at), 0, MAX_CALLS)
+
+
+def costs(directory: Path, view: WorkflowView) -> Costs:
+    """What each instance would have cost when a call of the workflow went (`costs.py`)."""
+    return costs_of(read_facts(directory), view.tenant, view.id)

@@ -7,6 +7,7 @@ from rich.tree import Tree
 from kairos.live.frontend.views import CallView, DispatchView, WorkflowView
 from kairos.model import SECOND
 from kairos.refusals import REFUSALS
+from kairos.tools.costs import Costs, InstanceCost
 
 _WIDTH = 160  # where there is no terminal
 
@@ -20,13 +21,13 @@ _REFUSED: dict[str, str] = {reason: each.words for reason, each in REFUSALS.item
 _ENDS = {"failed": "failed", "cancelled": "was cancelled", "refused": "was refused"}
 
 
-def show(view: WorkflowView) -> None:
+def show(view: WorkflowView, costs: Costs) -> None:
     console = Console()
     console.width = console.width if console.is_terminal else _WIDTH
-    console.print(explained(view))
+    console.print(explained(view, costs))
 
 
-def explained(view: WorkflowView) -> Group:
+def explained(view: WorkflowView, costs: Costs) -> Group:
     """The workflow's figures above a tree. A call stands below the one that led to it, further in
     only where several did: a chain stays a list."""
     calls = {call.id: call for call in view.calls}
@@ -37,11 +38,11 @@ def explained(view: WorkflowView) -> Group:
         below = under
         while len(stages) == 1 and len(stages[0]) == 1:  # a chain
             call = calls[stages[0][0]]
-            below, stages = under.add(_told(call)), call.stages
+            below, stages = under.add(_told(call, costs)), call.stages
         for stage in stages:
             group = below.add(Text(f"{len(stage)} at once")) if len(stage) > 1 else below
             branches = [calls[name] for name in stage]
-            to_grow += [(group.add(_told(call)), call.stages) for call in branches]
+            to_grow += [(group.add(_told(call, costs)), call.stages) for call in branches]
     return Group(tree, *map(Text, _sums(view)))
 
 
@@ -54,10 +55,11 @@ def _headline(view: WorkflowView) -> str:
     return f"{view.id}{app}: ended after {took}{idle}"
 
 
-def _told(call: CallView) -> Text:
+def _told(call: CallView, costs: Costs) -> Text:
     agent = call.agent or "a call without a name"
     text = Text.assemble((agent, "cyan"), *_origin(call), " ", (call.id, "dim"))
-    for line in (_known(call), _course(call), _reason(call.dispatch), _outlook(call)):
+    weighed = map(_cost, costs.get(call.id, ()))
+    for line in (_known(call), _course(call), _reason(call.dispatch), _outlook(call), *weighed):
         if line:
             text.append(f"\n  {line}")
     return text
@@ -122,6 +124,14 @@ def _outlook(call: CallView) -> str:
         return ""
     actual = f"; it was {call.remaining_s:.2f} s" if call.remaining_s is not None else ""
     return f"expected work of the workflow from here on: {expected:.2f} s{actual}"
+
+
+def _cost(of: InstanceCost) -> str:
+    peak = "" if of.peak_share is None else f", {of.peak_share:.0%} of its memory at the peak"
+    cached = f", {of.cached_tokens:,} tokens cached" if of.cached_tokens else ""
+    chosen = " (chosen)" if of.chosen else ""
+    out = f"; out: {of.out}" if of.out is not None else ""
+    return f"on {of.instance}{chosen} it costs {of.cost_s:.2f} s{peak}{cached}{out}"
 
 
 def _sums(view: WorkflowView) -> list[str]:

@@ -19,14 +19,20 @@ ROOT = Path(__file__).parents[2]
 PAGES = [
     ROOT / "README.md",
     ROOT / "CONTRIBUTING.md",
+    ROOT / "ARCHITECTURE.md",
+    ROOT / "client" / "README.md",
+    ROOT / "deploy" / "README.md",
+    ROOT / "experiments" / "README.md",
+    ROOT / "traces" / "README.md",
     *sorted((ROOT / "docs").rglob("*.md")),
 ]
 BLOCK = re.compile(r"^ *```([^\n]*)\n(.*?)^ *```$", re.DOTALL | re.MULTILINE)
 # Run with their real frameworks: tests/e2e/test_frameworks.py, test_client.py.
 RUN_ELSEWHERE = {"connect-agents.md"}
-PLAIN = {"text", "json"}
+PLAIN = {"text", "json", "jsonl"}
 # Programs of others, of which nothing is checked but that we mean them.
 OTHERS = {
+    "sleep",
     "pip",
     "$KAIROS_VLLM/bin/python",
     "export",

@@ -1,6 +1,7 @@
 """Rules of the house that a reader relies on: CONTRIBUTING.md, "How code looks here"."""
 
 import ast
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -8,17 +9,28 @@ import pytest
 ROOT = Path(__file__).parents[2]
 MODULES = sorted((ROOT / "kairos").rglob("*.py"))
 LINES, OF_A_FUNCTION = 300, 60
+SAME_NAME = {"Connections"}  # what a link needs of those to all engines, and these
 
 
 @pytest.mark.parametrize("path", MODULES, ids=lambda path: str(path.relative_to(ROOT)))
 def test_a_module_has_one_subject_and_a_function_one_screen(path):
     text = path.read_text()
     assert len(text.splitlines()) <= LINES
-    if path.parent.name == "cli":  # options are declared there, each with its help
-        return
     for node in ast.walk(ast.parse(text)):
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
-            assert node.end_lineno - node.lineno < OF_A_FUNCTION, node.name
+            # A command declares its options, each with its help, in its signature.
+            begins = node.body[0].lineno if path.parent.name == "cli" else node.lineno
+            assert node.end_lineno - begins < OF_A_FUNCTION, node.name
+
+
+def test_no_two_classes_have_the_same_name():
+    named = Counter(
+        node.name
+        for path in MODULES
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.ClassDef) and not node.name.startswith("_")
+    )
+    assert {name for name, times in named.items() if times > 1} <= SAME_NAME
 
 
 def test_the_readme_is_short():

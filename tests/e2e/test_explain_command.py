@@ -63,8 +63,12 @@ async def test_a_workflow_is_explained_by_the_service_and_by_its_log_alike(
     live, _, _ = await run("explain", "w-1", "--url", f"{served.url}/v1/", "--json")
     await until_logged(served, tmp_path)
     logged, _, _ = await run("explain", "w-1", "--log", tmp_path, "--json")
+    costs, _, _ = await run("explain", "w-1", "--log", tmp_path, "--costs")
+    _, errors, failed = await run("explain", "w-1", "--url", served.url, "--costs")
 
     assert status == 0
+    assert costs.count("(chosen) it costs") == 2
+    assert (failed, "name its directory with --log" in errors) == (1, True)
     assert "w-1 of qa: ended after" in tree
     assert tree.index("router router-1") < tree.index("expert expert-1")
     assert "expected work of the workflow from here on" in tree

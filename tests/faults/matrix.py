@@ -101,7 +101,7 @@ PAGE = f"""# What becomes of a call when an instance fails
 
 Made by `python -m tests.faults.matrix`; each cell is proved by `tests/faults/test_matrix.py`, with
 two instances, one of which is well. A call is tried on two others at most, and not beyond its
-deadline. Where no other instance is left, the client has the last one's own words, or 503
+deadline. Where no other instance is left, the client gets the last one's own error, or 503
 (`upstream_unreachable`).
 
 {table()}

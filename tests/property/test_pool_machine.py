@@ -336,7 +336,7 @@ class PoolMachine(RuleBasedStateMachine):
         assert self.unanswered() == []
         assert active._opened.all() == []
         assert len(active.balancer.ledger) == active.balancer.waiting == 0
-        assert list(active._voice.offsets._undone) == []
+        assert list(active._publisher.offsets._undone) == []
         assert world.committed[0] > len(world.logs[REQUESTS]) - 3 * len(world.live)
         for process in world.live:
             assert process.performer._asked_at == {}

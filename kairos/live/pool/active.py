@@ -79,7 +79,7 @@ class ActiveBalancer:
         balancer: Balancer,
         pool: str,
         ourselves: str,
-        voice: DecisionPublisher,
+        publisher: DecisionPublisher,
         opened: PoolCalls,
         calls: BusCalls,
         clock: Clock,
@@ -89,13 +89,13 @@ class ActiveBalancer:
         self.balancer = balancer
         self._pool = pool
         self._ourselves = ourselves
-        self._voice = voice
+        self._publisher = publisher
         self._opened = opened
         self._calls = calls
         self._clock = clock
-        self._runtime = Runtime(balancer, _AfterRecord(), clock, (voice, *observers))
-        self._admitting = Admitting(self._runtime, voice, opened, clock)
-        self._bus_calls = BusCallsHere(ourselves, calls, self._admitting, voice, opened, clock)
+        self._runtime = Runtime(balancer, _AfterRecord(), clock, (publisher, *observers))
+        self._admitting = Admitting(self._runtime, publisher, opened, clock)
+        self._bus_calls = BusCallsHere(ourselves, calls, self._admitting, publisher, opened, clock)
         self._recorded: set[int] = set()  # offsets of messages whose facts were decided on before
         self._liveness = Liveness(ourselves, (), clock.now())
 
@@ -103,7 +103,7 @@ class ActiveBalancer:
     def done(self) -> tuple[int, int] | None:
         """The offset of `kairos.requests` from which a successor must read, and the instant from
         which it must read `kairos.events`. None: nothing was read yet."""
-        offset, now = self._voice.offsets.next, self._clock.now()
+        offset, now = self._publisher.offsets.next, self._clock.now()
         if offset is None:
             return None
         return offset, self._opened.oldest_at(now) - _RECALL_US
@@ -111,7 +111,7 @@ class ActiveBalancer:
     @property
     def is_broken(self) -> bool:
         """A decision could not be recorded: whoever takes over must do without those after it."""
-        return self._voice.is_broken
+        return self._publisher.is_broken
 
     @property
     def recalled_to(self) -> int:
@@ -143,19 +143,19 @@ class ActiveBalancer:
         opened = {each.offset: each for each in self._opened.all()}
         unknown: list[ReceivedMessage] = []
         for message in backlog:
-            self._voice.offsets.add(message.offset)
+            self._publisher.offsets.add(message.offset)
             if message.offset not in self._recorded:
                 unknown.append(message)
             elif message.offset in opened:
                 self._bus_calls.adopt(opened[message.offset], message)
             else:
-                self._voice.offsets.done(message.offset)
+                self._publisher.offsets.done(message.offset)
         for each in self._opened.all():
             if each.to_redo or each.refused is not None:
                 self._opened.remove(each.request.id)  # its message is done
             elif each.instance_id is not None:  # said again: the order may have been lost
                 again = Dispatch(each.request.id, each.instance_id)
-                self._voice.order(each.performer, [(again, each.turn)])
+                self._publisher.order(each.performer, [(again, each.turn)])
         self._compare(instances)
         for message in unknown:
             self.take(message)
@@ -171,28 +171,28 @@ class ActiveBalancer:
 
     def take(self, message: ReceivedMessage) -> None:
         """Act on a message. What makes no sense becomes a dead letter."""
-        self._voice.offsets.add(message.offset)
+        self._publisher.offsets.add(message.offset)
         if message.key != self._pool:
-            self._voice.offsets.done(message.offset)
+            self._publisher.offsets.done(message.offset)
             return
         kind = message.headers.get(TYPE)
         try:
             if kind == ALIVE:
                 alive = _alive.decode(message.value or b"")
                 self._liveness.hear(alive.performer, self._clock.now())
-                self._voice.offsets.done(message.offset)
+                self._publisher.offsets.done(message.offset)
             elif kind == TOLD:
                 self._hear(_read_told(message.value or b""), message.offset)
             elif kind == CALL:
                 self._bus_calls.take(read_call(message, self._clock.now()), message.offset)
             else:
-                self._voice.bury(message, InvalidRequest(f"the {TYPE} '{kind}' is not known"))
+                self._publisher.bury(message, InvalidRequest(f"the {TYPE} '{kind}' is not known"))
         except (InvalidRequest, msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-            self._voice.bury(message, error)
+            self._publisher.bury(message, error)
 
     def feed(self, event: Event) -> None:
         """A fact of this process's own: of instances, of what was learnt, of time."""
-        self._voice.about()
+        self._publisher.about()
         self._runtime.feed(event)
 
     async def watch(self) -> None:
@@ -220,7 +220,7 @@ class ActiveBalancer:
             case Progressed(completion_tokens=counts):
                 self._hear_of_progress(counts, told.performer, offset)
             case WorkflowEnded():
-                self._voice.about(event.workflow_id, offset=offset)
+                self._publisher.about(event.workflow_id, offset=offset)
                 self._runtime.feed(event)
             case _:
                 raise InvalidRequest(f"{type(event).__name__} is not a performer's to tell")
@@ -238,21 +238,21 @@ class ActiveBalancer:
             turn = told.turn if isinstance(event, Bounced) else None
             if turn is not None:
                 opened.turn = turn
-            self._voice.about(opened.request.workflow_id, offset=offset, turn=turn)
+            self._publisher.about(opened.request.workflow_id, offset=offset, turn=turn)
             self._runtime.feed(event)
             return
         if isinstance(event, Cancelled):
             self._calls.leave(event.request_id, teller)
-        self._voice.offsets.done(offset)  # it was given up meanwhile, or is not the teller's
+        self._publisher.offsets.done(offset)  # it was given up meanwhile, or is not the teller's
 
     def _hear_of_progress(self, counts: Mapping[str, int], teller: str, offset: int) -> None:
         """Of the calls that the teller performs; it may have lost others meanwhile."""
         theirs = {each: n for each, n in counts.items() if self._runs_at(each, teller)}
         if not theirs:
-            self._voice.offsets.done(offset)
+            self._publisher.offsets.done(offset)
             return
         self._liveness.hear(teller, self._clock.now())
-        self._voice.about(offset=offset)
+        self._publisher.about(offset=offset)
         self._runtime.feed(Progressed(theirs))
 
     def _runs_at(self, request_id: str, performer: str) -> bool:
@@ -271,14 +271,14 @@ class ActiveBalancer:
     def _give_up(self, opened: Open) -> None:
         """Whoever performed the call is no more."""
         request = opened.request
-        self._voice.about(request.workflow_id, redo=opened.call is not None)
+        self._publisher.about(request.workflow_id, redo=opened.call is not None)
         self._runtime.feed(Cancelled(request.id))
         if opened.call is not None:
             self._bus_calls.redo(opened)
         else:  # in case it was only cut off for a while
             gone = Unavailable("nothing was heard of this process for too long")
             declined = Declined.of(request.id, gone)
-            self._voice.order(opened.performer, [(declined, opened.turn)])
+            self._publisher.order(opened.performer, [(declined, opened.turn)])
 
 
 def _read_told(value: bytes) -> Told:

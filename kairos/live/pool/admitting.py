@@ -23,10 +23,10 @@ class Admitting:
     """Hands what arrives to the balancer, and remembers who performs it."""
 
     def __init__(
-        self, runtime: Runtime, voice: DecisionPublisher, opened: PoolCalls, clock: Clock
+        self, runtime: Runtime, publisher: DecisionPublisher, opened: PoolCalls, clock: Clock
     ) -> None:
         self._runtime = runtime
-        self._voice = voice
+        self._publisher = publisher
         self._opened = opened
         self._clock = clock
 
@@ -36,7 +36,7 @@ class Admitting:
             self.admit(request, told.performer, offset, turn=told.turn)
         except KairosError as error:
             declined = Declined.of(request.id, error)
-            self._voice.refuse(told.performer, declined, told.turn, offset)
+            self._publisher.refuse(told.performer, declined, told.turn, offset)
 
     def admit(
         self,
@@ -57,7 +57,7 @@ class Admitting:
             workflow_started_at=min(request.workflow_started_at, now),
         )
         self._opened.add(Open(request, performer, offset, now, call=call, turn=turn))
-        self._voice.about(request.workflow_id, performer, offset, turn=turn)
+        self._publisher.about(request.workflow_id, performer, offset, turn=turn)
         try:
             self._runtime.feed(Arrived(request))
         except KairosError:

@@ -138,11 +138,11 @@ class BusCalls:
     async def _perform(self, call: BusCall, arrive: Callable[[Event], None]) -> None:
         size = len(call.body.content)
         self._held_bytes += size
-        desk = BusFactSink(self._performer, call, arrive)
+        sink = BusFactSink(self._performer, call, arrive)
         answer = BusAnswer()
         exchange = ClientResponse(call.request.id, answer)
         try:
-            await self._run(call, desk, exchange, answer)
+            await self._run(call, sink, exchange, answer)
             if call.left.is_set() and not exchange.started and not call.abandoned:
                 exchange.fail(DeadlinePassed())
         except KairosError as error:
@@ -156,13 +156,13 @@ class BusCalls:
         try:
             if not call.abandoned:
                 await self._reply(call, answer)
-                desk.tell()
+                sink.tell()
         finally:
             if self._calls.get(call.request.id) is call:
                 del self._calls[call.request.id]
 
     async def _run(
-        self, call: BusCall, desk: "BusFactSink", exchange: ClientResponse, answer: "BusAnswer"
+        self, call: BusCall, sink: "BusFactSink", exchange: ClientResponse, answer: "BusAnswer"
     ) -> None:
         if call.left.is_set():
             return
@@ -182,7 +182,7 @@ class BusCalls:
             Asked("POST", _PATH, b"", headers),
             call.body,
             exchange,
-            desk,
+            sink,
             self._engine,
             owner,
             self._on_trouble,

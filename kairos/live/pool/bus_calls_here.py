@@ -30,7 +30,7 @@ class BusCallsHere:
         ourselves: str,
         calls: BusCalls,
         admitting: Admitting,
-        voice: DecisionPublisher,
+        publisher: DecisionPublisher,
         opened: PoolCalls,
         clock: Clock,
     ) -> None:
@@ -38,7 +38,7 @@ class BusCallsHere:
         self._ourselves = ourselves
         self._calls = calls
         self._admitting = admitting
-        self._voice = voice
+        self._publisher = publisher
         self._opened = opened
         self._clock = clock
 
@@ -50,9 +50,9 @@ class BusCallsHere:
         performing = self._calls.performing(call.request.id)
         if self._calls.ask_again(call) or goes_on:
             if opened is None and performing is not None:  # from when this process decided before
-                performing.add_done_callback(lambda _: self._voice.offsets.done(offset))
+                performing.add_done_callback(lambda _: self._publisher.offsets.done(offset))
             else:
-                self._voice.offsets.done(offset)
+                self._publisher.offsets.done(offset)
         else:  # of one that was answered here just now, it waits for the end, says `Admitting`
             self._start(call, offset)
 
@@ -63,7 +63,7 @@ class BusCallsHere:
 
         def ended(_: asyncio.Task[None]) -> None:
             if not call.admitted:
-                self._voice.offsets.done(offset)
+                self._publisher.offsets.done(offset)
 
         call.admitted = False
         self._calls.start(call, arrive).add_done_callback(ended)
@@ -73,7 +73,9 @@ class BusCallsHere:
         if message.headers.get(TYPE) != CALL:
             if opened.refused is not None:  # said again: the order may have been lost
                 self._opened.remove(opened.request.id)
-                self._voice.refuse(opened.performer, opened.refused, opened.turn, message.offset)
+                self._publisher.refuse(
+                    opened.performer, opened.refused, opened.turn, message.offset
+                )
             return
         opened.call = read_call(message, self._clock.now())
         if opened.to_redo or opened.refused is not None:
@@ -84,8 +86,8 @@ class BusCallsHere:
     def _perform_here(self, opened: Open, call: BusCall, offset: int) -> None:
         """A call that waits. Its arrival is recorded again, with who performs it from here on."""
         opened.performer, opened.turn = self._ourselves, 0
-        self._voice.about(opened.request.workflow_id, self._ourselves, offset)
-        self._voice(Record(self._clock.now(), Arrived(opened.request)))
+        self._publisher.about(opened.request.workflow_id, self._ourselves, offset)
+        self._publisher(Record(self._clock.now(), Arrived(opened.request)))
         if self._calls.performing(call.request.id) is None:
             call.admitted = True
             self._calls.start(call, lambda _: None)

@@ -49,7 +49,7 @@ class AskTheOrchestrator(InvalidRequest):
 
 
 class ClusterControl:
-    """What `Alone` is for one process. Workflows are followed by `kairos orchestrate`."""
+    """What `LocalControl` is for one process. Workflows are followed by `kairos orchestrate`."""
 
     def __init__(self, engine: HttpEngine, performer: Performer, member: PoolMember) -> None:
         self._engine = engine

@@ -170,13 +170,13 @@ class PoolMember:
         headers = {TAKEOVER: self._performer.id, POOL: self._pool}
         epoch = self._epoch = await self._producer.send(EVENTS, self._pool, None, headers)
         balancer, opened = self._new_balancer(), PoolCalls()
-        voice = DecisionPublisher(self._pool, epoch, self._producer, self._performer, opened)
-        voice.fence()
+        publisher = DecisionPublisher(self._pool, epoch, self._producer, self._performer, opened)
+        publisher.fence()
         active = ActiveBalancer(
             balancer,
             self._pool,
             self._performer.id,
-            voice,
+            publisher,
             opened,
             self._calls,
             self._clock,

@@ -38,7 +38,7 @@ from kairos.live.workers.messages import (
     FromWorker,
     Hello,
     InFlight,
-    Orders,
+    OrderFrame,
     QuestionAnswered,
     Trouble,
 )
@@ -281,7 +281,7 @@ def _send_orders(peer: Peer) -> None:
     for start in range(0, max(1, len(orders)), AT_ONCE):
         some = orders[start : start + AT_ONCE]
         is_last = start + AT_ONCE >= len(orders)
-        message = Orders(
+        message = OrderFrame(
             peer.handled if is_last else 0,
             tuple(command for command, _ in some),
             tuple(turn for _, turn in some),

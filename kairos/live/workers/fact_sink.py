@@ -22,7 +22,7 @@ from kairos.live.workers.messages import (
     FromWorker,
     Hello,
     InFlight,
-    Orders,
+    OrderFrame,
     QuestionAnswered,
     Trouble,
 )
@@ -37,7 +37,7 @@ _PATIENCE_S = 30.0  # beyond the longest wait, for a decider that is started aga
 _LAST_WORDS_S = 2.0
 
 _encode = msgspec.msgpack.Encoder().encode
-_orders = msgspec.msgpack.Decoder(Orders)
+_orders = msgspec.msgpack.Decoder(OrderFrame)
 
 
 class RemoteFactSink:

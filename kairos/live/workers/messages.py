@@ -1,7 +1,8 @@
 """What a worker and the decider tell each other over a Unix socket.
 
-A worker says `Hello`, then `Fact`s, in order and numbered; the decider's `Orders` acknowledge them.
-After a break the worker says `Hello` again, the facts that were not acknowledged, and `InFlight`.
+A worker says `Hello`, then `Fact`s, in order and numbered; the decider's `OrderFrame`s acknowledge
+them. After a break the worker says `Hello` again, the facts that were not acknowledged, and
+`InFlight`.
 
 Both ends are the same program, and the socket lies in a directory that only its user can enter: so
 what is told is decoded by type, but its numbers are not checked again, as a pool's on Kafka are.
@@ -64,7 +65,7 @@ class Engines(msgspec.Struct, frozen=True):
     draining: tuple[str, ...] = ()
 
 
-class Orders(msgspec.Struct, frozen=True, omit_defaults=True):
+class OrderFrame(msgspec.Struct, frozen=True, omit_defaults=True):
     """What a worker is to do, in this order."""
 
     acknowledged: int = 0  # the number of the last fact that is safe

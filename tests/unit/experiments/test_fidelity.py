@@ -276,7 +276,7 @@ def test_what_is_shown_has_every_condition_and_survives_what_is_not_known(tmp_pa
     assert [each.met for each in found] == [False, True]
     assert "+10.0 %" in show.line(rows[0])
     show.draw(rows, tmp_path / "picture")
-    assert (tmp_path / "picture.png").stat().st_size > 1000
+    assert (tmp_path / "picture.svg").stat().st_size > 1000
     first = (tmp_path / "picture.svg").read_bytes()
     show.draw([replace(each) for each in rows], tmp_path / "picture")
     assert (tmp_path / "picture.svg").read_bytes() == first

@@ -214,7 +214,7 @@ def test_what_is_shown_has_every_placement_and_survives_a_single_repetition(tmp_
     assert [each.value for each in show.figures(rows, "ours")] == [0.0, None]
     assert "40 preemptions of 50 calls" in show.line(rows[0])
     show.draw(rows, tmp_path / "picture")
-    assert (tmp_path / "picture.png").stat().st_size > 1000
+    assert (tmp_path / "picture.svg").stat().st_size > 1000
     first = (tmp_path / "picture.svg").read_bytes()
     show.draw([replace(each) for each in rows], tmp_path / "picture")
     assert (tmp_path / "picture.svg").read_bytes() == first

@@ -64,9 +64,9 @@ def log(tmp_path):
     return write
 
 
-def shown(view):
+def shown(view, costs=None):
     out = io.StringIO()
-    Console(file=out, width=200).print(explained(view))
+    Console(file=out, width=200).print(explained(view, costs or {}))
     return out.getvalue()
 
 

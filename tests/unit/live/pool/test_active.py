@@ -20,7 +20,7 @@ from kairos.events import (
 )
 from kairos.live.kafka.subscription import Assigned, CaughtUp, ReceivedMessage, Revoked
 from kairos.live.pool import active as active_module
-from kairos.live.pool import decision_publisher as voice_module
+from kairos.live.pool import decision_publisher as publisher_module
 from kairos.live.pool.cluster_control import ClusterControl
 from kairos.live.pool.messages import (
     CAUSE,
@@ -76,12 +76,12 @@ def is_done(world, process):
     world.sleep(2)
     assert process.active._opened.all() == []
     assert len(process.member.balancer.ledger) == process.member.balancer.waiting == 0
-    assert list(process.active._voice.offsets._undone) == []
+    assert list(process.active._publisher.offsets._undone) == []
     return True
 
 
 def undone(process):
-    return list(process.active._voice.offsets._undone)
+    return list(process.active._publisher.offsets._undone)
 
 
 # What is said, and in which order
@@ -301,7 +301,7 @@ def test_a_workflows_end_is_recorded_and_done(world, process):
 
 
 def test_many_commands_are_said_in_several_records(world, monkeypatch):
-    monkeypatch.setattr(voice_module, "_COMMANDS", 2)
+    monkeypatch.setattr(publisher_module, "_COMMANDS", 2)
     process = world.process()
     world.assign(process)
     gateway = world.process()

@@ -41,7 +41,7 @@ def is_done(world, process):
     world.sleep(2)
     assert process.active._opened.all() == []
     assert len(process.member.balancer.ledger) == process.member.balancer.waiting == 0
-    assert list(process.active._voice.offsets._undone) == []
+    assert list(process.active._publisher.offsets._undone) == []
     assert process.calls._calls == {}
     assert process.calls._held_bytes == 0
     assert process.engine._expected == {}

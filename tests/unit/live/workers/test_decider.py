@@ -17,7 +17,7 @@ from kairos.live.workers.decider import LOST_S, Decider
 from kairos.live.workers.deciding import Elsewhere
 from kairos.live.workers.fact_sink import RemoteFactSink
 from kairos.live.workers.journal import Journal
-from kairos.live.workers.messages import Fact, FromWorker, Hello, InFlight, Orders
+from kairos.live.workers.messages import Fact, FromWorker, Hello, InFlight, OrderFrame
 from kairos.model import SECOND, Instance, Request
 from kairos.runtime import Runtime
 from kairos.scheduler.policies import POLICIES
@@ -107,7 +107,7 @@ def say(deciding, link, *messages):
 async def ordered(wire):
     """What a worker was told, since it was asked last."""
     await asyncio.sleep(0)
-    orders = [msgspec.msgpack.decode(each, type=Orders) for each in wire.sent]
+    orders = [msgspec.msgpack.decode(each, type=OrderFrame) for each in wire.sent]
     wire.sent.clear()
     commands = [
         (type(command).__name__, command.request_id, turn)
@@ -221,7 +221,7 @@ async def said(wire):
 
 
 def acknowledge(desk, number, *commands):
-    orders = Orders(number, tuple(c for c, _ in commands), tuple(t for _, t in commands))
+    orders = OrderFrame(number, tuple(c for c, _ in commands), tuple(t for _, t in commands))
     desk._read(None, msgspec.msgpack.encode(orders))
 
 
