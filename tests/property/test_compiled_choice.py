@@ -85,7 +85,7 @@ class Pool:
         self.go_on()
 
     def look_at_many(self, number: int, able: list[Instance]) -> None:
-        """Those that the kernel refuses together have no room by numpy either, and the first that it
+        """Those that the kernel refuses together have no room by numpy either. The first that it
         does not refuse is one for which it had to draw a curve, or has room."""
         numpys, kernels = self.ways
         requests = [self.request(1_000 * number + n) for n in range(4)]
