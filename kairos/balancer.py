@@ -151,14 +151,13 @@ class Balancer:
         """
         assert at >= self.at, f"{at} is before {self.at}"
         kind = type(event)
-        is_known = False
         if type(event) is Arrived:
-            is_known = event.request.id in self._workflow_of
-            if not is_known:  # before anything changes: one that is refused leaves no trace
-                self._admission.check(event.request, at)
+            if event.request.id in self._workflow_of:
+                self._begin(at)
+                return []
+            # Before anything changes: one that is refused leaves no trace.
+            self._admission.check(event.request, at)
         self._begin(at)
-        if is_known:
-            return []
         self._taken[kind](event, at)
         if kind in GIVES_UP and (given_up := self._admission.given_up(event, at)):
             return self._refuse(given_up, at) + self._dispatching.drain(at)

@@ -13,7 +13,7 @@ class Use:
 
     __slots__ = ("answer", "at", "last", "runs")
 
-    def __init__(self, last: "Run | None", at: int) -> None:
+    def __init__(self, last: "PrefixRun | None", at: int) -> None:
         self.last = last  # all before it was used as well; None: nothing that has a mark
         self.at = at
         self.answer = 0  # tokens
@@ -42,26 +42,26 @@ class Held(msgspec.Struct):
         return self.end - self.start
 
 
-class Run:
+class PrefixRun:
     """Marks that follow each other in all prompts that have the first of them and go on."""
 
     __slots__ = ("before", "behind", "first", "held", "in_use", "names", "version")
 
     def __init__(
-        self, names: tuple[int, ...], first: int, before: "Run | None", version: int
+        self, names: tuple[int, ...], first: int, before: "PrefixRun | None", version: int
     ) -> None:
         self.names = names  # hashes of all that lies before each mark
         self.first = first  # the number of its first mark
         self.before = before
-        self.behind: dict[int, Run] = {}  # by their first mark
+        self.behind: dict[int, PrefixRun] = {}  # by their first mark
         self.held: dict[str, Held] = {}  # by id of the instance; of a run in the tree, anywhere
         self.in_use: dict[str, Held] = {}  # of these, by calls in flight
         self.version = version  # another one after each change
 
-    def split(self, marks: int, version: int) -> "Run":
+    def split(self, marks: int, version: int) -> "PrefixRun":
         """Makes the first marks, so many, a run of their own; this one is what is left, so who
         knows it as the last of a prompt still does. There may be nobody who holds it then."""
-        upper = Run(self.names[:marks], self.first, self.before, version)
+        upper = PrefixRun(self.names[:marks], self.first, self.before, version)
         self.names, self.first, self.before = self.names[marks:], self.first + marks, upper
         upper.behind[self.names[0]] = self
         for instance_id, held in [*self.held.items()]:
@@ -77,36 +77,36 @@ class Run:
         return upper
 
 
-class Runs:
+class PrefixRuns:
     """The tree of those that instances hold. Who holds one says so in it, and removes it from here
     when nobody does any more."""
 
     def __init__(self) -> None:
-        self.first: dict[int, Run] = {}  # by their first mark, those that prompts begin with
+        self.first: dict[int, PrefixRun] = {}  # by their first mark, those that prompts begin with
         self.changes = 0
 
     def next_version(self) -> int:
         self.changes += 1
         return self.changes
 
-    def last(self, prefix: tuple[int, ...]) -> Run | None:
+    def last(self, prefix: tuple[int, ...]) -> PrefixRun | None:
         """The run that the prompt ends with, made as far as it is not there; None: no marks."""
-        before: Run | None = None
+        before: PrefixRun | None = None
         at = 0
         while at < len(prefix):
             behind = self._behind(before)
             run = behind.get(prefix[at])
             if run is None:
-                run = behind[prefix[at]] = Run(prefix[at:], at, before, self.next_version())
+                run = behind[prefix[at]] = PrefixRun(prefix[at:], at, before, self.next_version())
                 return run
             same = _same_names(run.names, prefix, at)
             before = run if same == len(run.names) else self._split(run, same)
             at += same
         return before
 
-    def down(self, prefix: tuple[int, ...]) -> list[tuple[Run, int]]:
+    def down(self, prefix: tuple[int, ...]) -> list[tuple[PrefixRun, int]]:
         """The runs that the prompt begins with, and how many marks it has of each."""
-        found: list[tuple[Run, int]] = []
+        found: list[tuple[PrefixRun, int]] = []
         behind, at = self.first, 0
         while at < len(prefix) and (run := behind.get(prefix[at])) is not None:
             same = _same_names(run.names, prefix, at)
@@ -116,10 +116,10 @@ class Runs:
             behind, at = run.behind, at + same
         return found
 
-    def remove(self, run: Run) -> None:
+    def remove(self, run: PrefixRun) -> None:
         del self._behind(run.before)[run.names[0]]
 
-    def _split(self, run: Run, marks: int) -> Run:
+    def _split(self, run: PrefixRun, marks: int) -> PrefixRun:
         """Prompts differ behind so many of its marks. Returns the part before these."""
         behind = self._behind(run.before)
         upper = run.split(marks, self.next_version())
@@ -128,7 +128,7 @@ class Runs:
             self.remove(run)
         return upper
 
-    def _behind(self, run: Run | None) -> dict[int, Run]:
+    def _behind(self, run: PrefixRun | None) -> dict[int, PrefixRun]:
         return self.first if run is None else run.behind
 
 
@@ -143,14 +143,14 @@ def _same_names(names: tuple[int, ...], prefix: tuple[int, ...], at: int) -> int
     return len(here)
 
 
-def up_from(last: Run | None) -> Iterator[Run]:
+def up_from(last: PrefixRun | None) -> Iterator[PrefixRun]:
     """The runs of a prompt, the last first."""
     while last is not None:
         yield last
         last = last.before
 
 
-def ends_of(request: Request, run: Run, held: Held) -> list[int]:
+def ends_of(request: Request, run: PrefixRun, held: Held) -> list[int]:
     """Where, by what is said of this request, the stretches of the run end that are not held."""
     scale = request.prompt_tokens / max(1, request.prefix_units)
     first = run.first + len(held.ends)

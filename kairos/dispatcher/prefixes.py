@@ -19,7 +19,15 @@ from collections.abc import Mapping
 
 import msgspec
 
-from kairos.dispatcher.prefix_runs import Held, Run, Runs, Use, add_ends, ends_of, up_from
+from kairos.dispatcher.prefix_runs import (
+    Held,
+    PrefixRun,
+    PrefixRuns,
+    Use,
+    add_ends,
+    ends_of,
+    up_from,
+)
 from kairos.model import Instance, Request
 
 _UNKNOWN_KV_TOKENS = 100_000  # of an instance that does not tell how much it holds
@@ -29,7 +37,7 @@ _MISSED = 0.5  # of what was expected: fewer tokens than that were found, so the
 class _Begun(msgspec.Struct, frozen=True, gc=False):
     """What was expected of a call when it went to its instance."""
 
-    last: Run | None  # of its prompt; None: that has no mark
+    last: PrefixRun | None  # of its prompt; None: that has no mark
     cached: int  # tokens of its prompt
     in_use: int  # of these, by calls in flight, which may not have computed them yet
     used_at: int  # when the stretch of these that was longest unused had been used
@@ -53,7 +61,7 @@ class PrefixIndex:
 
     def __init__(self) -> None:
         self._caches: dict[str, _Cache] = {}
-        self._runs = Runs()
+        self._runs = PrefixRuns()
 
     def join(self, instance: Instance) -> None:
         """Said again, its limits are replaced. Without a prefix cache it holds nothing."""
@@ -169,7 +177,7 @@ class PrefixIndex:
             self._evict_unused_since(cache, begun.used_at)
         self._make_room(cache)
 
-    def _hold(self, request: Request, way: list[Run], cache: _Cache, at: int) -> Use:
+    def _hold(self, request: Request, way: list[PrefixRun], cache: _Cache, at: int) -> Use:
         """All of the runs are there, and used. `way`: those of the prompt, the last first."""
         use = Use(way[0] if way else None, at)
         cache.uses[use] = None
@@ -193,7 +201,7 @@ class PrefixIndex:
             end = held.ends[-1]
         return use
 
-    def _use(self, run: Run, cache: _Cache) -> None:
+    def _use(self, run: PrefixRun, cache: _Cache) -> None:
         """One more call in flight has it."""
         held = run.held[cache.id]
         held.users += 1
@@ -203,7 +211,7 @@ class PrefixIndex:
         else:
             cache.shared_tokens += held.tokens
 
-    def _use_no_more(self, run: Run, cache: _Cache) -> None:
+    def _use_no_more(self, run: PrefixRun, cache: _Cache) -> None:
         held = run.held[cache.id]
         held.users -= 1
         if held.users:
@@ -244,7 +252,7 @@ class PrefixIndex:
         if again.runs:
             cache.uses[again] = None
 
-    def _shorten(self, run: Run, held: Held, cache: _Cache) -> None:
+    def _shorten(self, run: PrefixRun, held: Held, cache: _Cache) -> None:
         """Evict its end, as far as room is needed."""
         while held.ends and cache.tokens > cache.size:
             end = held.ends.pop()
@@ -267,7 +275,7 @@ class PrefixIndex:
             if use.is_over:
                 del cache.uses[use]
 
-    def _drop(self, run: Run, instance_id: str) -> None:
+    def _drop(self, run: PrefixRun, instance_id: str) -> None:
         """It is not there any more."""
         del run.held[instance_id]
         run.in_use.pop(instance_id, None)

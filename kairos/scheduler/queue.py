@@ -25,7 +25,7 @@ from kairos.scheduler.front import Front
 from kairos.scheduler.heap import LazyHeap
 from kairos.scheduler.policies import Key, Policy
 from kairos.scheduler.turn import InstanceRoom, Turn
-from kairos.scheduler.waiting import KeyEntry, NumberEntry, Waiting
+from kairos.scheduler.waiting import KeyEntry, NumberEntry, WaitingRequest
 from kairos.scheduler.work_estimates import WorkEstimates
 
 OVERTAKEN = 9
@@ -64,7 +64,7 @@ class WaitQueue:
         self._overtaken = overtaken
         self._backfill = backfill
         self._passed_over = passed_over
-        self._waiting: OrderedDict[str, Waiting] = OrderedDict()  # in order of arrival
+        self._waiting: OrderedDict[str, WaitingRequest] = OrderedDict()  # in order of arrival
         self._waiting_us = 0  # predicted work of all that wait
         self._dispatched_us = 0  # predicted work of all that ever left for an instance
         self._by_key: LazyHeap[KeyEntry] = LazyHeap(self._renew_key)
@@ -72,7 +72,7 @@ class WaitQueue:
         self._by_due_work: LazyHeap[NumberEntry] = LazyHeap(self._if_not_overdue)
         self._by_due_at: LazyHeap[NumberEntry] = LazyHeap(self._if_not_overdue)
         self._overdue: LazyHeap[NumberEntry] = LazyHeap(self._if_here)  # by number of arrival
-        self._returned: dict[str, Waiting] = {}  # those that wait once more
+        self._returned: dict[str, WaitingRequest] = {}  # those that wait once more
 
     def __len__(self) -> int:
         return len(self._waiting)
@@ -107,7 +107,7 @@ class WaitQueue:
         seq = next(self._arrivals)
         work_us = self._estimates.call_us(request)
         key, state = self._policy.key(request), self._policy.state(request)
-        waiting = Waiting(request, seq, key, self._estimates.epoch, state, work_us)
+        waiting = WaitingRequest(request, seq, key, self._estimates.epoch, state, work_us)
         self._waiting[request.id] = waiting
         self._waiting_us += work_us
         n = len(self._waiting)
@@ -125,7 +125,9 @@ class WaitQueue:
         seq = request.arrived_at - _RETURNED
         key, state = self._policy.key(request), self._policy.state(request)
         work_us, n = self._estimates.call_us(request), len(self._waiting) + 1
-        waiting = Waiting(request, seq, key, self._estimates.epoch, state, work_us, overdue=True)
+        waiting = WaitingRequest(
+            request, seq, key, self._estimates.epoch, state, work_us, overdue=True
+        )
         self._waiting[request.id] = self._returned[request.id] = waiting
         self._waiting_us += work_us
         self._by_key.push((key, seq, request.id), n)
@@ -247,7 +249,7 @@ class WaitQueue:
                 passed_over += 1
         return None, passed_over
 
-    def _has_been_passed_over(self, waiting: Waiting, at: int) -> bool:
+    def _has_been_passed_over(self, waiting: WaitingRequest, at: int) -> bool:
         """As long as is allowed. It is the first, and does not fit."""
         if waiting.passed_over_at is None:
             waiting.passed_over_at = at

@@ -11,7 +11,7 @@ KeyEntry = tuple[Key, int, str]  # key, number of arrival, request id
 NumberEntry = tuple[float, int, str]
 
 
-class Waiting(msgspec.Struct, gc=False):
+class WaitingRequest(msgspec.Struct, gc=False):
     request: Request
     seq: int
     key: Key
