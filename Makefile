@@ -55,7 +55,8 @@ test: $(INSTALLED)  ## unit, property, contract and simulation tests, and end to
 	@$(BIN)/pytest -m "not real and not kafka and not vllm and not frameworks and not soak and not acceptance"
 
 test-fast: $(INSTALLED)  ## unit tests of the core and of what a call passes through, in under a minute
-	@$(BIN)/pytest -q tests/unit/scheduler tests/unit/dispatcher tests/unit/orchestrator tests/unit/live tests/unit/test_balancer.py
+	@$(BIN)/pytest -q tests/unit/scheduler tests/unit/dispatcher tests/unit/orchestrator tests/unit/test_balancer.py \
+		$(addprefix tests/unit/live/,request proxy frontend engines control)
 
 test-real: $(INSTALLED)  ## end to end on real model servers (llama.cpp)
 	@$(BIN)/pytest -m real

@@ -137,11 +137,11 @@ class Told:
 
 
 async def test_each_call_hears_once_that_its_client_has_gone():
-    told = asyncio.Queue()
+    told, ended = asyncio.Queue(), asyncio.Event()
 
     async def app(scope, receive, send):
         scope[CLIENT].answering = Told(scope["path"], told)
-        await asyncio.Event().wait()
+        await ended.wait()
 
     async with talking_to(app) as (_, writer):
         writer.write(GET % b"a")
@@ -149,6 +149,7 @@ async def test_each_call_hears_once_that_its_client_has_gone():
         writer.close()
         assert await told.get() == ("/a", "left")
         await asyncio.sleep(0.05)
+        ended.set()
     assert told.empty()
 
 
