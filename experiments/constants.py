@@ -199,7 +199,7 @@ SUBJECTS: Mapping[str, tuple[Constant, ...]] = {
         Constant(
             name="FREE",
             module="dispatcher.occupancy",
-            read_in=("dispatcher.compiled",),
+            read_in=("dispatcher.survival_packing",),
             unit="share of the memory",
             what="kept free for the next second",
             why="steps last, so all that grow may take a block at once",
@@ -208,14 +208,15 @@ SUBJECTS: Mapping[str, tuple[Constant, ...]] = {
         Constant(
             name="RENEWED_US",
             module="dispatcher.occupancy",
-            read_in=("dispatcher.compiled",),
+            read_in=("dispatcher.survival_packing",),
             unit="µs",
             what="forecasts that are so old are derived anew",
             why="half of a slot",
         ),
         Constant(
-            name="_FEW",
+            name="FEW",
             module="dispatcher.occupancy",
+            read_in=("dispatcher.survival_packing",),
             unit="calls",
             what="changes to less than one in so many calls leave a forecast as it is",
             why="a tenth of the cost",

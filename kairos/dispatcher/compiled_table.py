@@ -35,6 +35,9 @@ class Margins(msgspec.Struct, frozen=True):
     spread: float
     alike: float
     alike_but_for_load: float
+    free: float  # these three: see `occupancy.py`
+    renewed_us: int
+    few: int
 
 
 class _Columns(msgspec.Struct):

@@ -17,9 +17,6 @@ enum { MEAN, VARIANCE, MOST, PLANES };
 
 static const int WORKED_OUT[POINTS] = {0, 1, 2, 3, 4, 6, 8, 10, 13, 16, 20, 25, 31, 38, SLOTS - 1};
 static const double SLOT_US = 500000.0;
-static const int64_t RENEWED_US = 250000; /* forecasts are derived anew when they are so old */
-static const int64_t FEW = 8;      /* changes to less than one in so many calls are small */
-static const double FREE = 0.02;   /* the share of the memory that is kept free for a second */
 
 /* An instance. What is said of it comes first, as `compiled_table.py` writes it. */
 typedef struct {
@@ -71,6 +68,9 @@ typedef struct {
     int64_t *places;     /* as many as rows: where answers go that are lists */
     double spread;       /* standard deviations above the mean that must be free */
     double alike, alike_but_for_load; /* costs that differ by less count as the same */
+    double free;         /* the share of the memory that is kept free for a second */
+    int64_t renewed_us;  /* forecasts are derived anew when they are so old */
+    int64_t few;         /* changes to less than one in so many calls are small */
 } Pool;
 
 /* What some of the instances know of a prompt: their rows (-1: not here), and tokens. */
@@ -230,11 +230,11 @@ static int64_t together(const Pool *pool, const Instance *here, double at, doubl
 
 /* Whether what was expected of the calls, when all were looked at, still serves: see
    `BySurvival`. */
-static int is_good(const Instance *here, int64_t at)
+static int is_good(const Pool *pool, const Instance *here, int64_t at)
 {
     int64_t changes = here->changes - here->changes_then;
-    return here->derived_of == here->flight && at - here->derived_at < RENEWED_US &&
-           (changes == 0 || FEW * changes < (int64_t)here->running);
+    return here->derived_of == here->flight && at - here->derived_at < pool->renewed_us &&
+           (changes == 0 || pool->few * changes < (int64_t)here->running);
 }
 
 /* Look at all calls of an instance. */
@@ -293,10 +293,10 @@ static void forecast(const Pool *pool, Instance *here, int64_t at)
 {
     double kept[SLOTS], times = 0.0, free = 0.0;
     if (here->running > 0) {
-        if (!is_good(here, at))
+        if (!is_good(pool, here, at))
             derive(pool, here, at);
         times = times_by_now(here, at);
-        free = here->kv_tokens < INFINITY ? FREE * here->kv_tokens : 0.0;
+        free = here->kv_tokens < INFINITY ? pool->free * here->kv_tokens : 0.0;
     }
     kept_by_slot(here, at, kept);
     here->top = -INFINITY;
@@ -318,7 +318,7 @@ static void forecast(const Pool *pool, Instance *here, int64_t at)
 /* Derive anew what has changed, or is old. */
 static inline void renew(const Pool *pool, Instance *here, int64_t at)
 {
-    if (here->forecast_of != here->version || at - here->forecast_at >= RENEWED_US)
+    if (here->forecast_of != here->version || at - here->forecast_at >= pool->renewed_us)
         forecast(pool, here, at);
 }
 

@@ -23,9 +23,9 @@ from kairos.model import SECOND, Instance, Request
 
 # The share of the memory that is kept free by slot: for the next second, since steps last.
 FREE = 0.02
-_FREE: Floats = np.where(SLOT_AT_US < SECOND, FREE, 0.0)
+_NEXT_SECOND = SLOT_AT_US < SECOND
 RENEWED_US = SLOT_US // 2  # forecasts are derived anew when they are so old
-_FEW = 8  # changes to less than one in so many calls are small: `BySurvival`
+FEW = 8  # changes to less than one in so many calls are small: `BySurvival`
 _ZEROS = np.zeros(SLOTS)
 NOTHING: Future = np.zeros((3, SLOTS))
 Derive = Callable[[Ledger, Instance, int], Future]
@@ -126,7 +126,7 @@ class _Derived(msgspec.Struct, frozen=True):
         return (
             flight is self.flight
             and at - self.at < RENEWED_US
-            and (changes == 0 or _FEW * changes < len(flight))
+            and (changes == 0 or FEW * changes < len(flight))
         )
 
     def times(self, at: int) -> float:
@@ -159,7 +159,8 @@ class BySurvival:
             return np.array([kept, _ZEROS, kept])
         derived = self.derived(ledger, instance, flight, at)
         future: Future = derived.times(at) * derived.held
-        future[::2] += kept + _FREE * (instance.kv_tokens or 0)
+        free = np.where(_NEXT_SECOND, FREE, 0.0)
+        future[::2] += kept + free * (instance.kv_tokens or 0)
         return future
 
     def derived(

@@ -12,6 +12,9 @@ from kairos.dispatcher.demand import SLOT_US, SLOTS, Floats, Future, limit_of
 from kairos.dispatcher.ledger import Ledger
 from kairos.dispatcher.native import KERNEL, Kernel
 from kairos.dispatcher.occupancy import (
+    FEW,
+    FREE,
+    RENEWED_US,
     BySurvival,
     Occupancy,
     of_request,
@@ -52,7 +55,7 @@ class SurvivalPacking(SlotPlacement):
         super().__init__(ledger, Occupancy(ledger, BySurvival()))
         self._compiled: CompiledChoice | None = None
         if kernel is not None:
-            margins = Margins(SPREAD, ALIKE, ALIKE_BUT_FOR_LOAD)
+            margins = Margins(SPREAD, ALIKE, ALIKE_BUT_FOR_LOAD, FREE, RENEWED_US, FEW)
             self._compiled = CompiledChoice(ledger, kernel, margins)
         self._warm: tuple[str, Instance] | None = None  # who waits for which instance
         self._waits_since: dict[str, int] = {}  # by request id: no wait is longer than it saves
