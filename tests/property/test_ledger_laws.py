@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from kairos.dispatcher.demand import SLOT_US, exponential
 from kairos.dispatcher.ledger import _PATIENCE, Ledger
 from kairos.dispatcher.occupancy import (
-    _FEW,
+    FEW,
     RENEWED_US,
     BySurvival,
     Occupancy,
@@ -208,7 +208,7 @@ class LedgerMachine(RuleBasedStateMachine):
             n = ledger.running(instance.id)
             derived_at = self.derives._derived[instance.id].at if n else asked_at
             assert 0 <= asked_at - derived_at < RENEWED_US
-            if n <= _FEW:
+            if n <= FEW:
                 anew = BySurvival()
                 anew(ledger, instance, derived_at)
                 mean, variance, at_most = anew(ledger, instance, asked_at)
