@@ -23,7 +23,7 @@ class Budgets:
 
     def __init__(self, positions: WorkflowTracker, most: Budget = UNLIMITED) -> None:
         self._positions = positions
-        self._most, self._is_limited = most, most != UNLIMITED
+        self._most = most
         self._ends: LazyHeap[tuple[int, WorkflowKey]] = LazyHeap(self._if_it_holds)
 
     @property
@@ -36,12 +36,6 @@ class Budgets:
         """Raises BudgetExceeded: with the request, which arrives, its workflow would use more."""
         workflow = workflow_key(request)
         used = self._positions.used(workflow)
-        if (
-            not self._is_limited
-            and request.budget is None
-            and (used is None or used.budget is None)
-        ):
-            return
         if used is not None and self._positions.is_idle(workflow, at):
             used = None  # it begins anew
         asked = used.budget if used is not None else None
@@ -67,8 +61,6 @@ class Budgets:
         workflow = workflow_key(request)
         used = self._positions.used(workflow)
         assert used is not None
-        if not self._is_limited and used.budget is None:
-            return
         wall_us = least(self._most, used.budget).wall_us
         if wall_us is not None and used.ends_at != (ends_at := used.began_at + wall_us):
             used.ends_at = ends_at
