@@ -653,12 +653,12 @@ int64_t kairos_reserve(const Pool *pool, const Wanted *wanted, const Asked *aske
     Instance *soonest = NULL;
     int begins = SLOTS + 1;
     double loads[SLOTS], alone[SLOTS];
+    renew_all(pool, asked);
     note_known(pool, wanted, asked);
     for (int64_t i = 0; i < asked->count && begins > 0; i++) {
         Instance *here = pool->instances + asked->rows[i];
         if (here->suspended)
             continue;
-        renew(pool, here, asked->at);
         int here_begins = room_begins(pool, wanted, here);
         if (here_begins < begins) {
             begins = here_begins;

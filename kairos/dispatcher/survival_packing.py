@@ -85,8 +85,10 @@ class SurvivalPacking(SlotPlacement):
         warmer = {name for name, tokens in cached.items() if tokens > here}
         warmer.difference_update(each.id for each in best.with_room if warmer)
         tokens = expected_tokens(self._ledger, request)
-        for each in (*instances, *busy) if warmer else ():
+        for place, each in enumerate((*instances, *busy) if warmer else ()):
             if each.id in warmer:
+                if place >= len(instances):
+                    self._occupancy.renew([each], at)  # as the kernel does, whatever follows
                 there = np.array([float(cached[each.id])])
                 cost_us = float(self._costs_us(request, [each], there, tokens)[0])
                 if waited_us + self._wait_us(request, each, at) + cost_us < best.least_us:
