@@ -85,9 +85,8 @@ def serve(
         SetupError: vLLM is not installed, or ended; what it complained of is in the message.
     """
     python = installed_python()
-    ours, environ = ((), {}) if gpu else (CPU_DEFAULTS, _on_one_core(number))
-    if not gpu and not has_avx512():
-        ours += FLOAT32
+    for_cpu = CPU_DEFAULTS if has_avx512() else (*CPU_DEFAULTS, *FLOAT32)
+    ours, environ = ((), {}) if gpu else (for_cpu, _on_one_core(number))
     port = _free_port(first_port + number - 1 if first_port else None)
     with tempfile.TemporaryDirectory(prefix="kairos-vllm-") as scratch:
         directory = Path(scratch) / model
