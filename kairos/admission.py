@@ -24,6 +24,7 @@ from kairos.events import (
     Tick,
     WorkflowEnded,
 )
+from kairos.faults.faults import Faults
 from kairos.learnt import agent_key
 from kairos.model import Budget, Instance, Request
 from kairos.scheduler.budgets import Budgets
@@ -46,6 +47,7 @@ class Admission:
         estimates: WorkEstimates,
         ledger: Ledger,
         queues: WaitQueues,
+        faults: Faults,
         *,
         max_waiting: int,
         max_wait_us: int,
@@ -54,6 +56,7 @@ class Admission:
         """`max_waiting` requests in all queues; `max_wait_us`: in a queue, of each. `budget`: the
         most that a workflow may use."""
         self._estimates, self._ledger, self._queues = estimates, ledger, queues
+        self._faults = faults
         self._max_waiting, self._max_wait_us = max_waiting, max_wait_us
         self._budgets = Budgets(estimates.positions, budget)
         self._newcomers = Newcomers()
@@ -69,14 +72,17 @@ class Admission:
         due_at = None if oldest_at is None else oldest_at + self._max_wait_us
         return min((each for each in (due_at, end_at) if each is not None), default=None)
 
-    def check(self, request: Request, at: int) -> None:
+    def check(self, arrived: Arrived, at: int) -> None:
         """One that arrives, before anything is told of it.
 
         Raises:
-            NoInstance, ModelNotFound, NeverFits, BudgetExceeded, QueueFull, WorkflowCancelled.
+            NoInstance, ModelNotFound, NeverFits, BudgetExceeded, QueueFull, WorkflowCancelled,
+            CallBreaksEngines.
         """
+        request = arrived.request
         if workflow_key(request) in self._cancelled:
             raise WorkflowCancelled
+        self._faults.check(arrived.body, at)
         check_servable(request, self._ledger, self._models)
         self._budgets.check(request, at)
         if len(self._queues) >= self._max_waiting and not self._may_take_a_place(request, at):
@@ -131,7 +137,7 @@ class Admission:
                     )
                 ]
             case Bounced(request_id=request_id):
-                return self._returned_for_good(request_id)
+                return self._bounced_for_good(request_id, at)
             case WorkflowEnded(cancelled=True):
                 calls = self._estimates.in_flight((event.tenant, event.workflow_id))
                 return [Refuse(each.id, each.model, "cancelled") for each in calls]
@@ -180,11 +186,13 @@ class Admission:
         ]
         return out_of_time + waited
 
-    def _returned_for_good(self, request_id: str) -> list[Refuse]:
-        """If it has been tried often enough, or wherever it could be."""
+    def _bounced_for_good(self, request_id: str, at: int) -> list[Refuse]:
+        """If it is its own fault, or it has been tried often enough, or wherever it could be."""
         request = self._estimates.request(request_id)
         if request is None or request_id in self._ledger:
             return []
+        if self._faults.is_poisonous(request_id, at):
+            return [Refuse(request_id, request.model, "breaks_engines")]
         serving = self._ledger.served.serving(request.model)
         is_last = len(self.tried.get(request_id, ())) > RETRIES
         if is_last or stranded([request], serving, self.tried):

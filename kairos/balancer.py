@@ -11,7 +11,6 @@ from itertools import count
 from typing import Any
 
 from kairos.admission import GIVES_UP, Admission
-from kairos.dispatcher.circuits import Circuits
 from kairos.dispatcher.ledger import Ledger
 from kairos.dispatcher.placements import Placement
 from kairos.dispatching import Dispatching
@@ -35,6 +34,7 @@ from kairos.events import (
     Tick,
     WorkflowEnded,
 )
+from kairos.faults.faults import Faults
 from kairos.model import Budget, Request
 from kairos.refusals import REFUSALS
 from kairos.scheduler.budgets import UNLIMITED
@@ -83,22 +83,23 @@ class Balancer:
             )
         )
         self._workflow_of: dict[str, WorkflowKey] = {}  # of all requests here
+        self.faults = Faults()
         self._admission = Admission(
             self.estimates,
             self.ledger,
             self._queues,
+            self.faults,
             max_waiting=max_waiting,
             max_wait_us=max_wait_us,
             budget=budget,
         )
-        self.circuits = Circuits()
         self._dispatching = Dispatching(
             self.estimates,
             self.ledger,
             placement(self.ledger),
             self._queues,
             self._admission,
-            self.circuits,
+            self.faults.circuits,
         )
         self.at = 0  # when the last fact was told
         self._taken = self._by_event()
@@ -131,7 +132,7 @@ class Balancer:
         alone may be tried with one, or a workflow's time is up: time for a `Tick`."""
         instants = [self._admission.next_due_at]
         if self._queues:
-            instants.append(self.circuits.next_try_at(self._dispatching.drained_at))
+            instants.append(self.faults.circuits.next_try_at(self._dispatching.drained_at))
         return min((each for each in instants if each is not None), default=None)
 
     def in_flight(self) -> list[tuple[Request, str | None]]:
@@ -146,8 +147,8 @@ class Balancer:
         backwards from one fact to the next.
 
         Raises:
-            NoInstance, ModelNotFound, NeverFits, BudgetExceeded, QueueFull, WorkflowCancelled: the
-                request that arrived is refused; the state is as before.
+            NoInstance, ModelNotFound, NeverFits, BudgetExceeded, QueueFull, WorkflowCancelled,
+                CallBreaksEngines: the request that arrived is refused; the state is as before.
         """
         assert at >= self.at, f"{at} is before {self.at}"
         kind = type(event)
@@ -156,7 +157,7 @@ class Balancer:
                 self._begin(at)
                 return []
             # Before anything changes: one that is refused leaves no trace.
-            self._admission.check(event.request, at)
+            self._admission.check(event, at)
         self._begin(at)
         self._taken[kind](event, at)
         if kind in GIVES_UP and (given_up := self._admission.given_up(event, at)):
@@ -220,7 +221,7 @@ class Balancer:
 
     def _leave(self, event: InstanceLeft, at: int) -> None:  # noqa: ARG002
         self.ledger.leave(event.instance_id)
-        self.circuits.forget(event.instance_id)
+        self.faults.left(event.instance_id)
 
     def _queue(self, event: Arrived, at: int) -> None:
         request = event.request
@@ -229,21 +230,22 @@ class Balancer:
         self.ledger.retention.arrived(request, at)
         self._queues.push(request, at)
         self._admission.let_in(request)
+        self.faults.arrived(request.id, event.body)
         if not self.estimates.is_alone(workflow):
             self._rekey(workflow)
 
     def _judge(self, event: Finished | Failed | Cancelled | Bounced, at: int) -> None:
-        """What the end of a call says of the instance that had it."""
-        instance_id = self.ledger.instance_of(event.request_id)
-        if instance_id is None or instance_id not in self.ledger.instances:
+        """What the end of a call says of the instance that had it, and of the call."""
+        instance = self.ledger.instances.get(self.ledger.instance_of(event.request_id) or "")
+        if instance is None:
             return
         if type(event) is Finished:
-            if self.circuits:
-                most = self.ledger.instances[instance_id].max_num_seqs
-                self.circuits.answered(instance_id, at, most)
+            self.faults.served(event.request_id, instance.id, instance.max_num_seqs, at)
         elif isinstance(event, Bounced) or (isinstance(event, Failed) and event.by_instance):
-            answered = not isinstance(event, Bounced) or event.answered
-            self.circuits.failed(instance_id, at, answered=answered)
+            request = self.estimates.request(event.request_id)
+            assert request is not None
+            about_itself = isinstance(event, Bounced) and event.about_itself
+            self.faults.failed(request, event.body, instance.id, at, about_itself=about_itself)
 
     def _take_back(self, request_id: str, at: int) -> None:
         """A request that is booked waits once more."""
@@ -261,6 +263,7 @@ class Balancer:
         """`drains`: its leaving says how quickly its queue drains."""
         workflow = self._workflow_of.pop(request_id)
         self._admission.ended(request_id)
+        self.faults.ended(request_id)
         used_tokens = self._used_tokens(request_id, finished)
         self.ledger.release(request_id, at, finished)
         request = self.estimates.request(request_id)

@@ -11,13 +11,13 @@ from operator import itemgetter
 
 from kairos.admission import Admission
 from kairos.dispatcher.available import AvailableInstances, could_take
-from kairos.dispatcher.circuits import Circuits
 from kairos.dispatcher.ledger import Ledger
 from kairos.dispatcher.placements import Placement
 from kairos.events import (
     Command,
     Dispatch,
 )
+from kairos.faults.circuits import Circuits
 from kairos.scheduler.priority import priority_of
 from kairos.scheduler.queue import WaitQueue
 from kairos.scheduler.queues import WaitQueues

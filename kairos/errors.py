@@ -16,6 +16,7 @@ KairosError
  ├─ DeadlinePassed 504
  │   └─ DeadlineTooNear 504
  ├─ UpstreamFailed 502        the engine answered, but not with an answer
+ ├─ CallBreaksEngines 502     engines fail at the call, and serve others
  ├─ Unavailable 503
  │   ├─ NoInstance 503
  │   ├─ WaitedTooLong 503
@@ -199,6 +200,19 @@ class UpstreamFailed(KairosError):
 
     status = 502
     code = "upstream_failed"
+
+
+class CallBreaksEngines(KairosError):
+    """Engines that serve other calls failed at this one, or at one with the same body."""
+
+    status = 502
+    code = "call_breaks_engines"
+
+    def __init__(self) -> None:
+        super().__init__(
+            "engines that serve other calls fail at this one: neither it nor one with the same "
+            "body is tried again for ten minutes; change the request"
+        )
 
 
 class Unavailable(KairosError):

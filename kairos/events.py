@@ -12,10 +12,11 @@ from kairos.learnt import AgentKey, AgentProfile, AgentRank, RemainingModel
 from kairos.model import Instance, Request
 
 
-class Arrived(msgspec.Struct, frozen=True, tag=True, gc=False):
+class Arrived(msgspec.Struct, frozen=True, tag=True, gc=False, omit_defaults=True):
     """A client asked for an LLM call."""
 
     request: Request
+    body: int | None = None  # its hash, where one of its length failed a while ago
 
 
 class FirstToken(msgspec.Struct, frozen=True, tag=True, gc=False):
@@ -41,7 +42,8 @@ class Failed(msgspec.Struct, frozen=True, tag=True, gc=False):
     request_id: str
     reason: str  # the code of the error that its client was told
     wasted_tokens: int | None = None  # of its answer, generated in vain, where the engine told
-    by_instance: bool = False  # it is the instance's fault
+    by_instance: bool = False  # it may be the instance's fault
+    body: int | None = None  # its hash, where it may be the instance's fault
 
 
 class Bounced(msgspec.Struct, frozen=True, tag="Returned", gc=False):
@@ -50,7 +52,8 @@ class Bounced(msgspec.Struct, frozen=True, tag="Returned", gc=False):
 
     request_id: str
     reason: str  # the code of the error
-    answered: bool = False  # true: the instance said that it cannot; false: nothing came
+    body: int | None = None  # its hash
+    about_itself: bool = False  # the instance said that it cannot for now, whatever the call
 
 
 class Cancelled(msgspec.Struct, frozen=True, tag=True, gc=False):
@@ -156,6 +159,7 @@ class Dispatch(msgspec.Struct, frozen=True, tag=True, gc=False):
 Refusal = Literal[
     "no_instance",
     "no_other",
+    "breaks_engines",
     "waited_too_long",
     "queue_full",
     "too_late",
@@ -169,6 +173,7 @@ class Refuse(msgspec.Struct, frozen=True, tag=True, gc=False):
 
     - `no_instance`: no instance is left that serves its model.
     - `no_other`: each instance that serves its model has failed it.
+    - `breaks_engines`: it failed where other calls are served, so it is the call's fault.
     - `waited_too_long`: it has waited as long as a request may.
     - `queue_full`: a call of a workflow that has begun needed its place.
     - `too_late`: it cannot be done by its deadline. This is said when it arrives.

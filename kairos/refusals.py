@@ -7,6 +7,7 @@ import msgspec
 
 from kairos.errors import (
     BudgetExceeded,
+    CallBreaksEngines,
     DeadlineTooNear,
     GaveWay,
     KairosError,
@@ -40,6 +41,11 @@ REFUSALS: Mapping[Refusal, Meaning] = {
         outcome="failed",
         words="no instance was left that had not failed it",
         error=lambda refuse: NoInstance(refuse.model),
+    ),
+    "breaks_engines": Meaning(
+        outcome="failed",
+        words="engines that serve other calls failed at it",
+        error=lambda _: CallBreaksEngines(),
     ),
     "waited_too_long": Meaning(
         outcome="refused",

@@ -118,7 +118,7 @@ def _weighed(
     serving = ledger.served.serving(request.model)
     return [
         each
-        if balancer.circuits.takes(each.instance, ledger.running(each.instance), at)
+        if balancer.faults.circuits.takes(each.instance, ledger.running(each.instance), at)
         else msgspec.structs.replace(each, out="it was left alone after failures")
         for each in weighing.weigh(request, serving, chosen, at)
     ]

@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from kairos.admission import RETRIES
-from kairos.dispatcher.circuits import Circuits
 from kairos.dispatcher.placements import PLACEMENTS, THRESHOLD
 from kairos.errors import KairosError
 from kairos.events import (
@@ -38,6 +37,7 @@ from kairos.workflow_tracker import FEATURES
 from tests.support import build, learnt
 
 INSTANCES = ["a", "b", "c"]
+BODIES = st.sampled_from([None, None, 1, 2])
 # What these go by is used now; up to which share of the memory.
 NOW = {"round-robin": 1.0, "affinity": 1.0, "least-kv": THRESHOLD, "power-of-two": THRESHOLD}
 MODELS = ["m", "n", None]
@@ -93,8 +93,9 @@ class BalancerMachine(RuleBasedStateMachine):
         self.policy = POLICIES[policy](self.estimates)
         self.placement = placement
         self.at, self.arrivals = 0, 0
-        self.balancer.circuits = Circuits(first_us=5, longest_us=20)
-        self.fleet, self.tried = {}, {}
+        circuits = self.balancer.faults.circuits
+        circuits._first_us, circuits._longest_us = 5, 20
+        self.fleet, self.tried, self.failed_bodies = {}, {}, set()
         self.is_cancelled, self.generated = False, {}
         self.waiting, self.running, self.waits = {}, {}, {}
         self.begun, self.newcomers = {}, []  # whether each workflow has; who waits of those not
@@ -131,12 +132,18 @@ class BalancerMachine(RuleBasedStateMachine):
                     self.count_work(self.waits.pop(request.id), request.model, instance)
                 case Refuse(reason="too_late"):
                     self.note_end(request.id, ran=False)
-                    assert event == Arrived(request), "only as it arrives"
+                    assert isinstance(event, Arrived), "only as it arrives"
+                    assert event.request == request
                     assert self.at + command.needs_us > request.deadline_at
                 case Refuse(reason="waited_too_long"):
                     self.note_end(request.id, ran=False)
                     self.tried.pop(request.id, None)
                     assert request.arrived_at + MAX_WAIT_US <= self.at
+                case Refuse(reason="breaks_engines"):
+                    self.note_end(request.id, ran=False)
+                    assert self.tried.pop(request.id)
+                    assert isinstance(event, Bounced)
+                    assert event.request_id == request.id
                 case Refuse(reason=reason):
                     self.note_end(request.id, ran=False)
                     tried = self.tried.pop(request.id, ())
@@ -241,6 +248,7 @@ class BalancerMachine(RuleBasedStateMachine):
         workflow=st.sampled_from([*sorted(APPS), *[None] * 4]),  # None: it begins one
         agent=st.sampled_from(AGENTS),
         within_us=st.none() | st.integers(0, 3 * MAX_WAIT_US),
+        body=BODIES,
         times=st.integers(1, 4),
     )
     def arrive(self, data, times, **fields):
@@ -248,7 +256,7 @@ class BalancerMachine(RuleBasedStateMachine):
             free = sorted({*NAMES} - {*self.waiting} - {*self.running})
             self.take_in(data.draw(st.sampled_from(free)), **fields)
 
-    def take_in(self, name, *, workflow="w", within_us=None, **fields):
+    def take_in(self, name, *, workflow="w", within_us=None, body=None, **fields):
         self.at += 1
         workflow = workflow or name
         app = APPS.get(workflow)
@@ -275,29 +283,41 @@ class BalancerMachine(RuleBasedStateMachine):
         uses = dict(self.uses)
         self.note_arrival(request)
         try:
-            self.tell(Arrived(request))
+            self.tell(Arrived(request, body))
         except KairosError as error:
             self.note_end(name, ran=False)
             self.uses = uses
             del self.waiting[name], self.waits[name]
             self.begun, self.newcomers = known, newcomers
             assert self.balancer.waiting == before
-            servable = any(self.can_ever_hold(i, request) for i in self.fleet.values())
-            is_full = before >= MAX_WAITING  # more may have come back
-            refused = not servable or (self.is_cancelled and workflow == CANCELLED)
-            said = getattr(error, "code", "")
-            assert (said if said.startswith("budget") else None) == (
-                None if refused else over_budget
-            )
-            if said != over_budget:
-                if servable and is_full and not (self.is_cancelled and workflow == CANCELLED):
-                    assert not (newcomers and known.get(workflow)), "its workflow has begun"
-                assert is_full or not servable or (self.is_cancelled and workflow == CANCELLED)
+            self.check_refusal(error, request, body, before, newcomers, over_budget)
             self.wake()
         else:
             assert over_budget is None
             for wait in beside:
                 wait.largest_us = max(wait.largest_us, work_us)
+
+    def check_refusal(self, error, request, body, before, newcomers, over_budget):
+        said = getattr(error, "code", "")
+        if said == "call_breaks_engines":
+            assert body in self.failed_bodies
+            return
+        servable = any(self.can_ever_hold(i, request) for i in self.fleet.values())
+        is_full = before >= MAX_WAITING  # more may have come back
+        refused = not servable or (self.is_cancelled and request.workflow_id == CANCELLED)
+        assert (said if said.startswith("budget") else None) == (None if refused else over_budget)
+        if said != over_budget:
+            if (
+                servable
+                and is_full
+                and not (self.is_cancelled and request.workflow_id == CANCELLED)
+            ):
+                assert not (newcomers and self.begun.get(request.workflow_id)), (
+                    "its workflow has begun"
+                )
+            assert (
+                is_full or not servable or (self.is_cancelled and request.workflow_id == CANCELLED)
+            )
 
     @precondition(lambda self: self.waiting or self.running)
     @rule(data=st.data())
@@ -321,17 +341,18 @@ class BalancerMachine(RuleBasedStateMachine):
         self.tell(end(name, *told))
 
     @precondition(lambda self: self.running)
-    @rule(data=st.data())
-    def fail_by_the_instance(self, data):
+    @rule(data=st.data(), body=BODIES)
+    def fail_by_the_instance(self, data, body):
         name = data.draw(st.sampled_from(sorted(self.running)))
         del self.running[name]
         self.tried.pop(name, None)
         self.note_end(name, ran=True)
-        self.tell(Failed(name, "why", by_instance=True))
+        self.failed_bodies.add(body)
+        self.tell(Failed(name, "why", by_instance=True, body=body))
 
     @precondition(lambda self: self.running)
-    @rule(data=st.data(), answered=st.booleans())
-    def come_back(self, data, answered):
+    @rule(data=st.data(), body=BODIES, about_itself=st.booleans())
+    def come_back(self, data, body, about_itself):
         name = data.draw(st.sampled_from(sorted(self.running)))
         request, instance_id = self.running.pop(name)
         self.generated.pop(name, None)
@@ -343,7 +364,8 @@ class BalancerMachine(RuleBasedStateMachine):
             self.estimates.call_us(request),
         )
         self.waits[name] = Wait(first, work_us, work_us, now, work_us)
-        self.tell(Bounced(name, "why", answered=answered))
+        self.failed_bodies.add(body)
+        self.tell(Bounced(name, "why", body, about_itself=about_itself))
         assert name in self.waiting or name in self.running or name not in self.tried
 
     @precondition(lambda self: self.running)
@@ -474,7 +496,7 @@ class BalancerMachine(RuleBasedStateMachine):
         if len(here) >= instance.max_num_seqs:
             return False
         looked_at = self.balancer._dispatching.drained_at
-        if not self.balancer.circuits.takes(instance.id, len(here), looked_at):
+        if not self.balancer.faults.circuits.takes(instance.id, len(here), looked_at):
             return False
         suspended = self.balancer.ledger.health.is_suspended(instance.id, self.at)
         if not here or (instance.kv_tokens is None and not suspended):
@@ -560,7 +582,8 @@ class BalancerMachine(RuleBasedStateMachine):
         assert set(self.balancer._workflow_of) == set(here)
         assert set(self.balancer._admission.tried) == set(self.tried) <= set(here)
         assert list(self.balancer._admission._newcomers._waiting) == self.newcomers
-        assert set(self.balancer.circuits._circuits) <= set(self.fleet)
+        assert set(self.balancer.faults.circuits._circuits) <= set(self.fleet)
+        assert set(self.balancer.faults._keys) <= set(here)
         for queue in self.balancer._queues.by_model.values():
             assert set(queue._returned) == set(queue._waiting) & set(self.tried)
         assert set(self.estimates._standings) == set(here)
@@ -580,7 +603,7 @@ class BalancerMachine(RuleBasedStateMachine):
             return
         oldest = min(request.arrived_at for request in self.waiting.values())
         assert tick_at <= oldest + MAX_WAIT_US
-        for circuit in self.balancer.circuits._circuits.values():
+        for circuit in self.balancer.faults.circuits._circuits.values():
             assert (
                 tick_at <= circuit.open_until
                 or circuit.open_until <= self.balancer._dispatching.drained_at

@@ -48,7 +48,7 @@ def build_admin(
                     "max_num_seqs": instance.max_num_seqs,
                     "kv_booked_tokens": round(ledger.held_tokens(instance.id, brain.balancer.at)),
                     "kv_tokens": instance.kv_tokens,
-                    "circuit": brain.balancer.circuits.state(instance.id, brain.now()),
+                    "circuit": brain.balancer.faults.circuits.state(instance.id, brain.now()),
                 }
                 for instance in ledger.instances.values()
             },

@@ -123,7 +123,7 @@ class Telemetry(Collector):
             labels=["instance"],
         )
         for instance_id in ledger.instances:
-            state = balancer.circuits.state(instance_id, self._now())
+            state = balancer.faults.circuits.state(instance_id, self._now())
             trusted.add_metric([instance_id], _TRUSTED[state])
             running.add_metric([instance_id], ledger.running(instance_id))
             booked.add_metric([instance_id], ledger.held_tokens(instance_id, balancer.at))

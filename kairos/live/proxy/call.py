@@ -2,6 +2,8 @@
 
 import asyncio
 
+from msgspec.structs import replace
+
 from kairos.errors import (
     DeadlinePassed,
     KairosError,
@@ -22,6 +24,7 @@ from kairos.model import SECOND, Request
 
 _BY_INSTANCE = UpstreamFailed, UpstreamUnreachable  # it is the instance's fault
 
+OVERLOADED = 503
 KEEP_ALIVE_S = 5.0  # between comments in a stream that waits for its turn
 
 
@@ -90,7 +93,8 @@ class Call:
         request_id = self._request.id
         self._engine.expect(request_id, self)
         try:
-            self._desk.feed(Arrived(self._request))
+            body = self._engine.failed_bodies.known(self._body.content, self._desk.now())
+            self._desk.feed(Arrived(self._request, body))
         except BaseException:
             self._is_over = True
             self._drop_answer()
@@ -250,8 +254,8 @@ class Call:
         self._failure, self._instance_id = error, None
         self._engine.forget(request_id)
         self._engine.expect(request_id, self)
-        answered = isinstance(error, UpstreamFailed)
-        self._desk.feed(Bounced(request_id, error.code, answered=answered))
+        body = self._failed_body()
+        self._desk.feed(Bounced(request_id, error.code, body, about_itself=_about_itself(error)))
         if self._instance_id is None:
             self._comment_later()
 
@@ -265,6 +269,9 @@ class Call:
         if isinstance(error, UpstreamUnreachable) and error is not self._failure:
             self._on_trouble(error)
         self._end(Failed(self._request.id, error.code, by_instance=by_instance), error)
+
+    def _failed_body(self) -> int:
+        return self._engine.failed_bodies.failed(self._body.content, self._desk.now())
 
     def _expire(self) -> None:
         """Nobody waits any more: no fault of the instance."""
@@ -291,9 +298,18 @@ class Call:
         request = self._request
         self._response.client.answering = None
         self._engine.forget(request.id)
+        if type(outcome) is Failed and outcome.by_instance:
+            outcome = replace(outcome, body=self._failed_body())
         try:
             self._desk.feed(outcome)
             if self._ends_workflow:
                 self._desk.feed(WorkflowEnded(request.tenant, request.workflow_id))
         finally:
             self._owner.ended(error)
+
+
+def _about_itself(error: UpstreamFailed | UpstreamUnreachable) -> bool:
+    """The instance cannot serve any call for now: nothing listens there, or it says so."""
+    if isinstance(error, UpstreamUnreachable):
+        return error.refused
+    return isinstance(error, EngineError) and error.answer[0] == OVERLOADED

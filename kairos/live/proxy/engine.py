@@ -15,6 +15,7 @@ from kairos.live.proxy.engine_answer import AnswerTaker, EngineAnswer, Limit
 from kairos.live.proxy.engine_link import Origin
 from kairos.live.proxy.sse import SseReader
 from kairos.live.proxy.upstream import Connections
+from kairos.live.request.failed_bodies import FailedBodies
 from kairos.refusals import REFUSALS
 
 _HEADS = 64  # kept of an instance
@@ -96,6 +97,7 @@ class HttpEngine:
         self._streamed, self._whole = Limit(stall_s), Limit(answer_s, answer_s)
         self.upstreams = {upstream.id: upstream for upstream in upstreams}
         self.streams: dict[str, SseReader] = {}  # answers under way, by request id
+        self.failed_bodies = FailedBodies()
         self._expected: dict[str, _Turn] = {}
         self._turns = count(1)
         self._connections: Connections | None = None

@@ -1,10 +1,9 @@
 """Which instances are trusted with calls: a circuit breaker for each; ours.
 
-An instance that gave no answer at all is left alone at once, one that answered with errors of its
-own after `ERRORS` in a row: for a while, and twice as long each time that it goes on. Then one call
-goes there to try it; with each answer that comes of it one more may run there (slow start), until
-nothing holds it back any more. So a broken instance that fails quickly, and is therefore always
-idle, does not draw all calls onto itself.
+One that is not trusted is left alone for a while, and twice as long each time that it goes on. Then
+one call goes there to try it; with each answer that comes of it one more may run there (slow
+start), until nothing holds it back any more. So a broken instance that fails quickly, and is
+therefore always idle, does not draw all calls onto itself. When one is not trusted: `faults.py`.
 """
 
 from typing import Literal
@@ -13,17 +12,15 @@ import msgspec
 
 from kairos.model import SECOND
 
-ERRORS = 3
 FIRST_US, LONGEST_US = SECOND, 30 * SECOND
 
 State = Literal["closed", "open", "half-open"]
 
 
 class _Circuit(msgspec.Struct):
-    errors: int = 0  # in a row
-    open_us: int = 0  # how long it is, or was last, left alone; 0: it has not been
-    open_until: int = 0
-    may_run: int = 0  # calls, once it is tried again
+    open_us: int  # how long it is, or was last, left alone
+    open_until: int
+    may_run: int = 1  # calls, once it is tried again
 
 
 class Circuits:
@@ -38,14 +35,14 @@ class Circuits:
 
     def state(self, instance_id: str, at: int) -> State:
         circuit = self._circuits.get(instance_id)
-        if circuit is None or not circuit.open_us:
+        if circuit is None:
             return "closed"
         return "open" if at < circuit.open_until else "half-open"
 
     def takes(self, instance_id: str, running: int, at: int) -> bool:
         """Whether one more call may go there, beside the `running`."""
         circuit = self._circuits.get(instance_id)
-        if circuit is None or not circuit.open_us:
+        if circuit is None:
             return True
         return at >= circuit.open_until and running < circuit.may_run
 
@@ -54,14 +51,14 @@ class Circuits:
         waiting = [each.open_until for each in self._circuits.values() if each.open_until > at]
         return min(waiting, default=None)
 
-    def failed(self, instance_id: str, at: int, *, answered: bool) -> None:
-        """A call came to nothing there, by its fault. `answered`: it said so itself."""
-        circuit = self._circuits.setdefault(instance_id, _Circuit())
-        circuit.errors += 1
-        if at < circuit.open_until:
-            return  # of a call that was under way when it was left alone
-        if circuit.open_us or not answered or circuit.errors >= ERRORS:
-            circuit.open_us = min(max(self._first_us, 2 * circuit.open_us), self._longest_us)
+    def open(self, instance_id: str, at: int) -> None:
+        """It is not to be trusted. Nothing, while it is left alone: what ends there now was under
+        way before."""
+        circuit = self._circuits.get(instance_id)
+        if circuit is None:
+            self._circuits[instance_id] = _Circuit(self._first_us, at + self._first_us)
+        elif at >= circuit.open_until:
+            circuit.open_us = min(2 * circuit.open_us, self._longest_us)
             circuit.open_until = at + circuit.open_us
             circuit.may_run = 1
 
@@ -70,11 +67,10 @@ class Circuits:
         circuit = self._circuits.get(instance_id)
         if circuit is None or at < circuit.open_until:
             return
-        circuit.errors = 0
         circuit.may_run += 1
-        if not circuit.open_us or circuit.may_run > most:
+        if circuit.may_run > most:
             del self._circuits[instance_id]
 
     def forget(self, instance_id: str) -> None:
-        """It has left: one that comes back has started anew."""
+        """It has left, and one that comes back has started anew; or it was not its fault."""
         self._circuits.pop(instance_id, None)

@@ -2,7 +2,7 @@
 
 import pytest
 
-from kairos.dispatcher.circuits import ERRORS, FIRST_US, LONGEST_US, Circuits
+from kairos.faults.circuits import FIRST_US, LONGEST_US, Circuits
 
 MOST = 4
 
@@ -13,7 +13,7 @@ def circuits():
 
 
 def open_at(circuits, at=0):
-    circuits.failed("i", at, answered=False)
+    circuits.open("i", at)
     return at + FIRST_US
 
 
@@ -23,25 +23,13 @@ def test_an_instance_of_which_nothing_is_known_takes_calls(circuits):
     assert circuits.next_try_at(0) is None
 
 
-def test_without_an_answer_it_is_left_alone_at_once(circuits):
+def test_one_that_is_not_trusted_is_left_alone(circuits):
     until = open_at(circuits)
 
     assert not circuits.takes("i", 0, until - 1)
     assert circuits.state("i", until - 1) == "open"
     assert circuits.next_try_at(0) == until
     assert circuits.takes("other", 0, 0)
-
-
-def test_that_it_cannot_must_be_said_several_times_in_a_row(circuits):
-    for _ in range(ERRORS - 1):
-        circuits.failed("i", 0, answered=True)
-    circuits.answered("i", 0, MOST)
-    for _ in range(ERRORS - 1):
-        circuits.failed("i", 0, answered=True)
-    assert circuits.takes("i", 100, 0)
-
-    circuits.failed("i", 0, answered=True)
-    assert not circuits.takes("i", 0, 0)
 
 
 def test_it_is_tried_with_one_call_and_then_with_one_more_for_each_answer(circuits):
@@ -60,8 +48,8 @@ def test_it_is_tried_with_one_call_and_then_with_one_more_for_each_answer(circui
 def test_each_time_that_it_goes_on_it_is_left_alone_for_twice_as_long(circuits):
     at, waits = 0, []
     for _ in range(7):
-        circuits.failed("i", at, answered=True)
-        circuits.failed("i", at, answered=False)
+        circuits.open("i", at)
+        circuits.open("i", at)
         waits.append(circuits.next_try_at(at) - at)
         at += waits[-1]
 
@@ -71,7 +59,7 @@ def test_each_time_that_it_goes_on_it_is_left_alone_for_twice_as_long(circuits):
 def test_what_ends_of_calls_that_were_under_way_changes_nothing(circuits):
     until = open_at(circuits)
 
-    circuits.failed("i", until - 1, answered=False)
+    circuits.open("i", until - 1)
     circuits.answered("i", until - 1, MOST)
 
     assert circuits.next_try_at(0) == until

@@ -1,0 +1,1 @@
+"""Whose fault a failure is, and what follows from that."""

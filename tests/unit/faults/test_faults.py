@@ -1,0 +1,139 @@
+"""What a balancer makes of failures."""
+
+import pytest
+
+from kairos.errors import CallBreaksEngines
+from kairos.events import Arrived, Bounced, Failed, Finished, Refuse
+from kairos.faults.attribution import REMEMBERED_US
+from kairos.faults.faults import UNTRUSTED
+from kairos.model import SECOND
+from tests.support import build
+
+BODY = 7
+
+
+@pytest.fixture
+def balancer():
+    made = build.balancer(build.instance("a"), build.instance("b"), build.instance("c"))
+    warm(made)
+    return made
+
+
+def arrive(balancer, name, body=None, at=None):
+    at = balancer.at if at is None else at
+    commands = balancer.handle(Arrived(build.request(name, at=at), body), at)
+    return [command.instance_id for command in commands]
+
+
+def warm(balancer, rounds=8):
+    """Each instance serves calls, so it is known to be well."""
+    for number in range(rounds):
+        names = [f"warm {number} {which}" for which in "abc"]
+        for name in names:
+            arrive(balancer, name)
+        for name in names:
+            balancer.handle(Finished(name), balancer.at)
+
+
+def bounce(balancer, name, body=None, **fields):
+    return balancer.handle(Bounced(name, "broke", body, **fields), balancer.at)
+
+
+def states(balancer):
+    circuits = balancer.faults.circuits
+    return {each: circuits.state(each, balancer.at) for each in "abc"}
+
+
+def test_one_call_alone_switches_no_well_instance_off(balancer):
+    [first] = arrive(balancer, "bad")
+    [again] = bounce(balancer, "bad", BODY)
+
+    assert again.instance_id != first
+    assert set(states(balancer).values()) == {"closed"}
+
+
+def test_a_call_that_two_well_instances_failed_is_refused_and_remembered(balancer):
+    arrive(balancer, "bad")
+    bounce(balancer, "bad", BODY)
+
+    assert bounce(balancer, "bad", BODY) == [Refuse("bad", "m", "breaks_engines")]
+    assert set(states(balancer).values()) == {"closed"}
+    with pytest.raises(CallBreaksEngines):
+        arrive(balancer, "under another name", BODY)
+    assert arrive(balancer, "another body", BODY + 1)
+    assert arrive(balancer, "later", BODY, at=balancer.at + REMEMBERED_US + 1)
+
+
+def test_calls_without_a_known_body_are_judged_one_by_one(balancer):
+    arrive(balancer, "bad")
+    bounce(balancer, "bad")
+    assert bounce(balancer, "bad") == [Refuse("bad", "m", "breaks_engines")]
+    assert arrive(balancer, "other")
+
+
+def test_one_that_breaks_amid_its_streams_is_refused_the_next_time(balancer):
+    for name in ("once", "twice"):
+        arrive(balancer, name, BODY)
+        balancer.handle(Failed(name, "broke", by_instance=True, body=BODY), balancer.at)
+    with pytest.raises(CallBreaksEngines):
+        arrive(balancer, "again", BODY)
+
+
+def test_a_suspect_that_is_served_is_none(balancer):
+    arrive(balancer, "bad")
+    bounce(balancer, "bad", BODY)
+    balancer.handle(Finished("bad"), balancer.at)
+
+    assert arrive(balancer, "again", BODY)
+    [command] = bounce(balancer, "again", BODY)
+    assert command.instance_id
+
+
+def test_three_different_calls_in_a_row_switch_an_instance_off():
+    balancer = build.balancer(build.instance("a"))
+    for number in range(8):
+        arrive(balancer, f"warm {number}")
+        balancer.handle(Finished(f"warm {number}"), balancer.at)
+    circuits = balancer.faults.circuits
+    seen = []
+    for number in range(3):
+        arrive(balancer, f"call {number}")
+        balancer.handle(Failed(f"call {number}", "500", by_instance=True, body=number), balancer.at)
+        seen.append(circuits.state("a", balancer.at))
+    assert seen == ["closed", "closed", "open"]
+
+
+def test_one_of_which_nothing_is_known_is_left_alone_after_its_first_failure():
+    balancer = build.balancer(build.instance("a"), build.instance("b"))
+    [first] = arrive(balancer, "call")
+    bounce(balancer, "call", BODY)
+    assert balancer.faults.circuits.state(first, balancer.at) == "open"
+
+
+def test_a_poisonous_call_opens_no_circuit_that_stays_open():
+    balancer = build.balancer(build.instance("a"), build.instance("b"))
+    arrive(balancer, "bad")
+    bounce(balancer, "bad", BODY)
+    bounce(balancer, "bad", BODY)
+    assert {balancer.faults.circuits.state(each, 0) for each in "ab"} == {"closed"}
+
+
+def test_who_is_tried_again_is_not_blamed_for_a_call_that_others_failed_too(balancer):
+    circuits, at = balancer.faults.circuits, balancer.at + SECOND
+    arrive(balancer, "bad")
+    [second] = bounce(balancer, "bad", BODY)
+    circuits.open(second.instance_id, balancer.at)
+
+    assert circuits.state(second.instance_id, at) == "half-open"
+    balancer.handle(Bounced("bad", "broke", BODY), at)
+    assert circuits.state(second.instance_id, at) == "half-open"
+
+
+def test_the_instances_own_words_switch_it_off_and_condemn_no_call(balancer):
+    for number in range(9):
+        arrive(balancer, f"call {number}")
+        bounce(balancer, f"call {number}", BODY, about_itself=True)
+    assert "open" in states(balancer).values()
+    attribution = balancer.faults._attribution
+    assert max(attribution.rate(each, balancer.at) for each in "abc") > UNTRUSTED
+    assert not attribution.is_poisonous(BODY, balancer.at)
