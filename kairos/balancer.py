@@ -239,11 +239,11 @@ class Balancer:
         instance = self.ledger.instances.get(self.ledger.instance_of(event.request_id) or "")
         if instance is None:
             return
+        request = self.estimates.request(event.request_id)
+        assert request is not None
         if type(event) is Finished:
-            self.faults.served(event.request_id, instance.id, instance.max_num_seqs, at)
+            self.faults.served(request, instance.id, instance.max_num_seqs, at)
         elif isinstance(event, Bounced) or (isinstance(event, Failed) and event.by_instance):
-            request = self.estimates.request(event.request_id)
-            assert request is not None
             about_itself = isinstance(event, Bounced) and event.about_itself
             self.faults.failed(request, event.body, instance.id, at, about_itself=about_itself)
 

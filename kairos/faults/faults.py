@@ -27,20 +27,24 @@ class Faults:
         Raises:
             CallBreaksEngines: it is known to.
         """
-        if body is not None and self._attribution.is_poisonous(body, at):
+        if body is None or not self._attribution.is_poisonous(body, at):
+            return
+        if not self._attribution.is_doubtful(body):
             raise CallBreaksEngines
 
     def arrived(self, request_id: str, body: int | None) -> None:
         if body is not None:
             self._keys[request_id] = body
 
-    def served(self, request_id: str, instance_id: str, most: int, at: int) -> None:
+    def served(self, request: Request, instance_id: str, most: int, at: int) -> None:
         """`most`: as many calls as ever run on the instance at once."""
         self._attribution.served(instance_id, at)
+        if self._attribution.callers:
+            self._attribution.well(agent_key(request))
         if self.circuits:
             self.circuits.answered(instance_id, at, most)
-        if request_id in self._keys:
-            self._attribution.cleared(self._keys[request_id])
+        if request.id in self._keys:
+            self._attribution.cleared(self._keys[request.id])
 
     def failed(
         self,

@@ -4,9 +4,9 @@ import pytest
 
 from kairos.faults.attribution import (
     FAILS_IF_POISONOUS,
-    LARGEST_PRIOR,
     MOST_SUSPECTS,
     PRIOR,
+    PRIOR_CALLS,
     RATE,
     REMEMBERED_US,
     FaultAttribution,
@@ -28,6 +28,12 @@ def well(attribution, *names, at=0):
             attribution.served(name, at)
 
 
+def condemn(attribution, body):
+    for name in "ab":
+        attribution.failed(body, CALLER, name, 0)
+    attribution.condemned(body, 0)
+
+
 def test_one_failure_where_nothing_is_known_says_little(attribution):
     share = attribution.failed(BODY, CALLER, "a", 0)
 
@@ -46,6 +52,30 @@ def test_a_call_that_two_well_instances_failed_is_poisonous(attribution):
 
     assert attribution.is_poisonous(BODY, 0)
     assert not attribution.is_poisonous(8, 0)
+
+
+def test_one_failure_condemns_no_call_whoever_made_it(attribution):
+    well(attribution, "a", "b", "c")
+    for number in range(100, 150):
+        condemn(attribution, number)
+    attribution.failed(BODY, CALLER, "a", 0)
+    assert not attribution.is_poisonous(BODY, 0)
+
+
+def test_where_a_tenth_of_all_fail_two_failures_condemn_no_call(attribution):
+    """Even if the instances served their latest calls."""
+    for name in "ab":
+        for number in range(100):
+            if number % 10:
+                attribution.served(name, 0)
+            else:
+                attribution.failed(f"call {name}{number}", OTHER, name, 0)
+                attribution.cleared(f"call {name}{number}")
+        for _ in range(9):
+            attribution.served(name, 0)
+    for name in "ab":
+        attribution.failed(BODY, CALLER, name, 0)
+    assert not attribution.is_poisonous(BODY, 0)
 
 
 def test_where_others_fail_too_it_is_the_instance(attribution):
@@ -90,7 +120,7 @@ def test_a_suspect_that_is_served_was_failed_by_the_instance(attribution):
 
     attribution.cleared(BODY)
 
-    assert share < 1
+    assert share < 1.0
     assert attribution.rate("a", 0) > before
     attribution.failed(BODY, CALLER, "b", 0)
     assert not attribution.is_poisonous(BODY, 0), "it begins anew"
@@ -110,23 +140,23 @@ def test_a_poisonous_call_is_none_of_the_instances_faults(attribution):
 
 def test_who_made_one_is_likelier_to_have_made_another(attribution):
     well(attribution, "a", "b")
-    for name in "ab":
-        attribution.failed(BODY, CALLER, name, 0)
-    attribution.condemned(BODY, 0)
+    condemn(attribution, BODY)
+    for _ in range(5):
+        attribution.well(CALLER)
+        attribution.well(OTHER)
 
     share = attribution.failed("next", CALLER, "c", 0)
     unknown = attribution.failed("another", OTHER, "d", 0)
 
-    odds = LARGEST_PRIOR / (1 - LARGEST_PRIOR) * FAILS_IF_POISONOUS / RATE
+    prior = (1 + PRIOR * PRIOR_CALLS) / (1 + 5 + PRIOR_CALLS)
+    odds = prior / (1 - prior) * FAILS_IF_POISONOUS / RATE
     assert share == pytest.approx(1 / (1 + odds))
     assert share < unknown
 
 
 def test_all_is_forgotten_after_a_while(attribution):
     well(attribution, "a", "b")
-    for name in "ab":
-        attribution.failed(BODY, CALLER, name, 0)
-    attribution.condemned(BODY, 0)
+    condemn(attribution, BODY)
 
     assert attribution.is_poisonous(BODY, REMEMBERED_US)
     assert not attribution.is_poisonous(BODY, REMEMBERED_US + 1)

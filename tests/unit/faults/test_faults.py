@@ -3,7 +3,7 @@
 import pytest
 
 from kairos.errors import CallBreaksEngines
-from kairos.events import Arrived, Bounced, Failed, Finished, Refuse
+from kairos.events import Arrived, Bounced, Failed, Finished, Refuse, Tick
 from kairos.faults.attribution import REMEMBERED_US
 from kairos.faults.faults import UNTRUSTED
 from kairos.model import SECOND
@@ -27,8 +27,9 @@ def arrive(balancer, name, body=None, at=None):
 
 def warm(balancer, rounds=8):
     """Each instance serves calls, so it is known to be well."""
-    for number in range(rounds):
-        names = [f"warm {number} {which}" for which in "abc"]
+    for _ in range(rounds):
+        balancer.handle(Tick(), balancer.at + 1)
+        names = [f"warm {balancer.at} {which}" for which in "abc"]
         for name in names:
             arrive(balancer, name)
         for name in names:
@@ -58,6 +59,7 @@ def test_a_call_that_two_well_instances_failed_is_refused_and_remembered(balance
 
     assert bounce(balancer, "bad", BODY) == [Refuse("bad", "m", "breaks_engines")]
     assert set(states(balancer).values()) == {"closed"}
+    warm(balancer, rounds=1)
     with pytest.raises(CallBreaksEngines):
         arrive(balancer, "under another name", BODY)
     assert arrive(balancer, "another body", BODY + 1)
@@ -75,8 +77,17 @@ def test_one_that_breaks_amid_its_streams_is_refused_the_next_time(balancer):
     for name in ("once", "twice"):
         arrive(balancer, name, BODY)
         balancer.handle(Failed(name, "broke", by_instance=True, body=BODY), balancer.at)
+    warm(balancer, rounds=1)
     with pytest.raises(CallBreaksEngines):
         arrive(balancer, "again", BODY)
+
+
+def test_while_no_instance_serves_anything_it_may_have_been_the_instances(balancer):
+    """As when all fail for a while: clients that try again are let in."""
+    arrive(balancer, "bad")
+    bounce(balancer, "bad", BODY)
+    bounce(balancer, "bad", BODY)
+    assert arrive(balancer, "again", BODY)
 
 
 def test_a_suspect_that_is_served_is_none(balancer):
