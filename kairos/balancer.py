@@ -237,15 +237,10 @@ class Balancer:
     def _judge(self, event: Finished | Failed | Cancelled | Bounced, at: int) -> None:
         """What the end of a call says of the instance that had it, and of the call."""
         instance = self.ledger.instances.get(self.ledger.instance_of(event.request_id) or "")
-        if instance is None:
-            return
-        request = self.estimates.request(event.request_id)
-        assert request is not None
-        if type(event) is Finished:
-            self.faults.served(request, instance.id, instance.max_num_seqs, at)
-        elif isinstance(event, Bounced) or (isinstance(event, Failed) and event.by_instance):
-            about_itself = isinstance(event, Bounced) and event.about_itself
-            self.faults.failed(request, event.body, instance.id, at, about_itself=about_itself)
+        if instance is not None:
+            request = self.estimates.request(event.request_id)
+            assert request is not None
+            self.faults.learn(event, request, instance, at)
 
     def _take_back(self, request_id: str, at: int) -> None:
         """A request that is booked waits once more."""

@@ -196,10 +196,11 @@ class DeadlineTooNear(DeadlinePassed):
 
 
 class UpstreamFailed(KairosError):
-    """The engine sent no valid answer."""
+    """The engine sent no valid answer. `about_itself`: it cannot answer any call for now."""
 
     status = 502
     code = "upstream_failed"
+    about_itself = False
 
 
 class CallBreaksEngines(KairosError):
@@ -260,7 +261,7 @@ class UpstreamUnreachable(Unavailable):
         super().__init__(f"instance {instance_id} could not be reached ({cause})")
         self.instance_id = instance_id
         self.cause = cause
-        self.refused = refused  # nothing listens there
+        self.refused = self.about_itself = refused  # nothing listens there
 
 
 class MessageTooLarge(KairosError):

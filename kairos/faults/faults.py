@@ -1,10 +1,11 @@
 """What follows from failures: which instances are left alone, and which calls are refused."""
 
 from kairos.errors import CallBreaksEngines
+from kairos.events import Bounced, Cancelled, Failed, Finished
 from kairos.faults.attribution import FaultAttribution
 from kairos.faults.circuits import Circuits
 from kairos.learnt import agent_key
-from kairos.model import Request
+from kairos.model import Instance, Request
 
 # The rate of failures from which on an instance is left alone. Of one that served its latest calls
 # it takes three calls in a row; of one of which nothing is known, or nothing of late, one.
@@ -36,17 +37,31 @@ class Faults:
         if body is not None:
             self._keys[request_id] = body
 
-    def served(self, request: Request, instance_id: str, most: int, at: int) -> None:
-        """`most`: as many calls as ever run on the instance at once."""
-        self._attribution.served(instance_id, at)
+    def learn(
+        self,
+        event: Finished | Failed | Cancelled | Bounced,
+        request: Request,
+        instance: Instance,
+        at: int,
+    ) -> None:
+        """How a call ended that the instance had, or that it bounced."""
+        if type(event) is Finished:
+            self._served(request, instance, at)
+        elif type(event) is Bounced:
+            self._failed(request, event.body, instance.id, at, about_itself=event.about_itself)
+        elif type(event) is Failed and event.by_instance:
+            self._failed(request, event.body, instance.id, at)
+
+    def _served(self, request: Request, instance: Instance, at: int) -> None:
+        self._attribution.served(instance.id, at)
         if self._attribution.callers:
             self._attribution.well(agent_key(request))
         if self.circuits:
-            self.circuits.answered(instance_id, at, most)
+            self.circuits.answered(instance.id, at, instance.max_num_seqs)
         if request.id in self._keys:
             self._attribution.cleared(self._keys[request.id])
 
-    def failed(
+    def _failed(
         self,
         request: Request,
         body: int | None,
@@ -55,7 +70,6 @@ class Faults:
         *,
         about_itself: bool = False,
     ) -> None:
-        """A call came to nothing there. `about_itself`: see `FaultAttribution.failed`."""
         attribution, circuits = self._attribution, self.circuits
         key = self._keys[request.id] = request.id if body is None else body
         was_tried = circuits.state(instance_id, at) == "half-open"

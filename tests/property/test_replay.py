@@ -12,6 +12,7 @@ from kairos.dispatcher.placements import PLACEMENTS
 from kairos.errors import KairosError
 from kairos.events import (
     Arrived,
+    Bounced,
     Cancelled,
     Dispatch,
     Failed,
@@ -37,6 +38,7 @@ FLEET = [
     build.instance("b", seqs=2, kv=60, priority=True),
     build.instance("c", seqs=1, prefix_caching=False),
 ]
+BODIES = [1, 2, None]  # few, so that they fail again and again
 # Each policy, and each placement, with the other as it is by default.
 DECIDERS = sorted({(p, "kairos") for p in POLICIES} | {("kairos", p) for p in PLACEMENTS})
 LIMITS = {
@@ -65,7 +67,7 @@ FACTS = st.lists(
             ["arrive"] * 10
             + ["finish"] * 5
             + ["fail", "cancel", "join", "leave", "learn", "rank", "end", "tick", "first token"]
-            + ["progress", "status"] * 2
+            + ["progress", "status", "bounce", "break"] * 2
         ),
         us=st.integers(0, 6) | st.sampled_from([SECOND // 2, 3 * SECOND]),
         number=st.integers(0, 10**6),
@@ -104,7 +106,7 @@ class Story:
 
     def event(self, fact):
         if fact.kind == "arrive":
-            return Arrived(self.request(fact))
+            return Arrived(self.request(fact), BODIES[fact.number % len(BODIES)])
         number = fact.number
         here = [request for request, _ in self.balancer.in_flight()]
         name = here[number % len(here)].id if here else "nobody"
@@ -118,6 +120,8 @@ class Story:
         return {
             "finish": Finished(name, completion_tokens=number % 50, cached_tokens=number % 9),
             "fail": Failed(name, "why"),
+            "break": Failed(name, "why", by_instance=True, body=BODIES[number % len(BODIES)]),
+            "bounce": Bounced(name, "why", BODIES[number % 3], about_itself=number % 5 == 0),
             "cancel": Cancelled(name),
             "first token": FirstToken(name),
             "progress": Progressed({each.id: number % 30 for each in here[:3]}),

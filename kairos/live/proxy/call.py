@@ -24,7 +24,6 @@ from kairos.model import SECOND, Request
 
 _BY_INSTANCE = UpstreamFailed, UpstreamUnreachable  # it is the instance's fault
 
-OVERLOADED = 503
 KEEP_ALIVE_S = 5.0  # between comments in a stream that waits for its turn
 
 
@@ -255,7 +254,7 @@ class Call:
         self._engine.forget(request_id)
         self._engine.expect(request_id, self)
         body = self._failed_body()
-        self._desk.feed(Bounced(request_id, error.code, body, about_itself=_about_itself(error)))
+        self._desk.feed(Bounced(request_id, error.code, body, about_itself=error.about_itself))
         if self._instance_id is None:
             self._comment_later()
 
@@ -306,10 +305,3 @@ class Call:
                 self._desk.feed(WorkflowEnded(request.tenant, request.workflow_id))
         finally:
             self._owner.ended(error)
-
-
-def _about_itself(error: UpstreamFailed | UpstreamUnreachable) -> bool:
-    """The instance cannot serve any call for now: nothing listens there, or it says so."""
-    if isinstance(error, UpstreamUnreachable):
-        return error.refused
-    return isinstance(error, EngineError) and error.answer[0] == OVERLOADED

@@ -29,6 +29,7 @@ ERROR_IN_STREAM = "engine reported an error in its stream"
 _USAGE_LIMIT_BYTES = 8 << 20  # answers larger than this are forwarded without looking for usage
 # What another instance may well answer better; any other status is the client's to know.
 INSTANCE_FAILED = {500, 502, 503, 504}
+OVERLOADED = 503
 ERROR_BYTES = 1 << 16  # of an engine's error, kept in case nothing better comes
 
 
@@ -41,6 +42,7 @@ class EngineError(UpstreamFailed):
     ) -> None:
         super().__init__(f"instance {instance_id} answered with an error of its own ({status})")
         self.answer = status, headers, body
+        self.about_itself = status == OVERLOADED
 
 
 class ResponseForwarder:
