@@ -131,7 +131,7 @@ class Admission:
                     )
                 ]
             case Bounced(request_id=request_id):
-                return self._returned_for_good(request_id)
+                return self._bounced_for_good(request_id)
             case WorkflowEnded(cancelled=True):
                 calls = self._estimates.in_flight((event.tenant, event.workflow_id))
                 return [Refuse(each.id, each.model, "cancelled") for each in calls]
@@ -180,7 +180,7 @@ class Admission:
         ]
         return out_of_time + waited
 
-    def _returned_for_good(self, request_id: str) -> list[Refuse]:
+    def _bounced_for_good(self, request_id: str) -> list[Refuse]:
         """If it has been tried often enough, or wherever it could be."""
         request = self._estimates.request(request_id)
         if request is None or request_id in self._ledger:

@@ -562,7 +562,7 @@ class BalancerMachine(RuleBasedStateMachine):
         assert list(self.balancer._admission._newcomers._waiting) == self.newcomers
         assert set(self.balancer.circuits._circuits) <= set(self.fleet)
         for queue in self.balancer._queues.by_model.values():
-            assert set(queue._returned) == set(queue._waiting) & set(self.tried)
+            assert set(queue._bounced) == set(queue._waiting) & set(self.tried)
         assert set(self.estimates._standings) == set(here)
         assert set(self.estimates._together) == workflows
         assert set(self.estimates.positions._calls) == set(here)

@@ -18,7 +18,7 @@ Origin = tuple[str, str, int]  # scheme, host, port
 _JOINED_BYTES = 1 << 16  # a larger request body is not copied behind its headers
 
 
-class Connections(Protocol):
+class LinkPool(Protocol):
     """Where connections are kept between calls."""
 
     loop: asyncio.AbstractEventLoop
@@ -41,7 +41,7 @@ class EngineLink(asyncio.Protocol):
 
     _transport: asyncio.Transport  # once it is made
 
-    def __init__(self, pool: Connections, key: Origin) -> None:
+    def __init__(self, pool: LinkPool, key: Origin) -> None:
         self._pool, self._key = pool, key
         self._parser = httptools.HttpResponseParser(self)
         self._answer: EngineAnswer | None = None
