@@ -13,11 +13,13 @@ from typing import Annotated, Any
 
 import msgspec
 
+from kairos import header_names
 from kairos.errors import InvalidRequest
+from kairos.header_names import ON_BUS
 from kairos.model import IDENTIFIER, TRACEPARENT
 from kairos.ports import Message
 
-ATTEMPT = "kairos-attempt"  # set by the bus at each delivery, from 1
+ATTEMPT = ON_BUS[header_names.ATTEMPT]  # set by the bus at each delivery, from 1
 DEAD_TOPIC = "kairos-dead-topic"
 DEAD_GROUP = "kairos-dead-group"
 DEAD_REASON = "kairos-dead-reason"
@@ -25,7 +27,7 @@ DEAD_REASON = "kairos-dead-reason"
 NAME = r"\A[A-Za-z0-9_][A-Za-z0-9_-]{0,63}\Z"  # becomes part of a topic's name, so no dots
 VERSION = r"\A1(\.(0|[1-9][0-9]{0,3}))?\Z"
 NUMBER = r"\A(0|[1-9][0-9]{0,17})\Z"
-_NUMBERS = (ATTEMPT, "kairos-started-at", "kairos-deadline")
+_NUMBERS = (ATTEMPT, ON_BUS[header_names.STARTED_AT], ON_BUS[header_names.DEADLINE])
 OTHERS_LIMIT = 48  # headers beside ours, of which a message gets more on its way
 HEADER_NAME_LENGTH = 128
 HEADER_LENGTH = 8_192
@@ -33,15 +35,15 @@ _VALUE_BYTES = 1 << 20
 _NESTING = 64  # objects and lists within each other
 _HEADERS = {
     "version": "kairos-version",
-    "workflow_id": "kairos-msg-id",
-    "app": "kairos-app",
-    "agent": "kairos-agent",
-    "upstream": "kairos-upstream",
-    "started_at": "kairos-started-at",
-    "parent": "kairos-parent",
+    "workflow_id": ON_BUS[header_names.WORKFLOW_ID],
+    "app": ON_BUS[header_names.APP],
+    "agent": ON_BUS[header_names.AGENT],
+    "upstream": ON_BUS[header_names.UPSTREAM],
+    "started_at": ON_BUS[header_names.STARTED_AT],
+    "parent": ON_BUS[header_names.PARENT_ID],
     "attempt": ATTEMPT,
-    "deadline": "kairos-deadline",
-    "traceparent": "traceparent",
+    "deadline": ON_BUS[header_names.DEADLINE],
+    "traceparent": ON_BUS[header_names.TRACE_PARENT],
 }
 _OURS = {*_HEADERS.values(), DEAD_TOPIC, DEAD_GROUP, DEAD_REASON}
 

@@ -181,7 +181,7 @@ def headers_of(request: Request) -> dict[str, str]:
     """Who calls, as agents say it. A name that a header may not hold is written in letters that it
     may, with a checksum, so that different names stay different."""
     headers = {
-        "X-Request-Id": request.id,
+        header_names.REQUEST_ID: request.id,
         header_names.WORKFLOW_ID: request.workflow_id,
         header_names.APP: _identifier(request.app or ""),
         header_names.AGENT: _identifier(request.agent or ""),

@@ -20,6 +20,7 @@ from kairos.config import MAX_ENGINES, MAX_NUM_SEQS
 from kairos.engine_settings import EngineSettings
 from kairos.errors import InvalidRequest
 from kairos.live.engines.engine_probe import Target
+from kairos.live.engines.kinds import VLLM
 from kairos.live.engines.monitor import Monitor
 from kairos.live.proxy.engine import Upstream
 
@@ -215,7 +216,8 @@ class Fleet:
 def upstream_of(engine: EngineSettings) -> Upstream:
     key = os.environ[engine.api_key_env] if engine.api_key_env else None
     base_url = engine.url.rstrip("/").removesuffix("/v1")
-    return Upstream(engine.id, base_url, key)
+    # The settings' `priority` is vLLM's: of the others none takes it from a header.
+    return Upstream(engine.id, base_url, key, priority_header=VLLM.priority_header)
 
 
 def _target(engine: EngineSettings) -> Target:

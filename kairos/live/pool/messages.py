@@ -14,9 +14,11 @@ from typing import Annotated
 
 import msgspec
 
+from kairos import header_names
 from kairos.envelope import Name
 from kairos.errors import InvalidRequest, KairosError
 from kairos.events import Dispatch, Event, Finished, Progressed, Refuse
+from kairos.header_names import ON_BUS
 from kairos.live.request.budgets import MAX_BUDGET
 from kairos.model import IDENTIFIER, PREFIX_MARKS, Budget, Request
 from kairos.topics import REPLIES
@@ -93,19 +95,19 @@ class CallHeaders(
     frozen=True,
     kw_only=True,
     rename={
-        "request_id": "kairos-request-id",
-        "reply_to": "kairos-reply-to",
-        "workflow_id": "kairos-msg-id",
-        "app": "kairos-app",
-        "agent": "kairos-agent",
-        "upstream": "kairos-upstream",
-        "started_at": "kairos-started-at",
-        "parent": "kairos-parent",
-        "attempt": "kairos-attempt",
-        "deadline": "kairos-deadline",
-        "budget_calls": "kairos-budget-calls",
-        "budget_tokens": "kairos-budget-tokens",
-        "budget_ms": "kairos-budget-ms",
+        "request_id": ON_BUS[header_names.REQUEST_ID],
+        "reply_to": header_names.REPLY_TO,
+        "workflow_id": ON_BUS[header_names.WORKFLOW_ID],
+        "app": ON_BUS[header_names.APP],
+        "agent": ON_BUS[header_names.AGENT],
+        "upstream": ON_BUS[header_names.UPSTREAM],
+        "started_at": ON_BUS[header_names.STARTED_AT],
+        "parent": ON_BUS[header_names.PARENT_ID],
+        "attempt": ON_BUS[header_names.ATTEMPT],
+        "deadline": ON_BUS[header_names.DEADLINE],
+        "budget_calls": ON_BUS[header_names.BUDGET_CALLS],
+        "budget_tokens": ON_BUS[header_names.BUDGET_TOKENS],
+        "budget_ms": ON_BUS[header_names.BUDGET_MS],
     },
 ):
     """Who makes a call that comes over the bus, and where its answer goes."""

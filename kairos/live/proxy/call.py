@@ -44,7 +44,7 @@ class Call:
         asked: Asked,
         body: Body,
         response: ClientResponse,
-        desk: FactSink,
+        sink: FactSink,
         engine: HttpEngine,
         owner: Owner,
         on_trouble: OnTrouble,
@@ -59,7 +59,7 @@ class Call:
         self._asked = asked
         self._body = body
         self._response = response
-        self._desk = desk
+        self._sink = sink
         self._engine = engine
         self._owner = owner
         self._on_trouble = on_trouble
@@ -84,13 +84,13 @@ class Call:
         """
         remaining_s = None
         if deadline is not None:
-            remaining_s = (deadline - self._desk.now()) / SECOND
+            remaining_s = (deadline - self._sink.now()) / SECOND
             if remaining_s <= 0:
                 raise DeadlinePassed
         request_id = self._request.id
         self._engine.expect(request_id, self)
         try:
-            self._desk.feed(Arrived(self._request))
+            self._sink.feed(Arrived(self._request))
         except BaseException:
             self._is_over = True
             self._drop_answer()
@@ -153,7 +153,8 @@ class Call:
             )
         method, body, name = asked.method, self._body.content, self._request.id.encode()
         beginning = upstream.head(method, asked.path, asked.query)
-        head = request_head(beginning, asked, name, dispatch.priority, len(body))
+        place = upstream.priority_line(dispatch.priority)
+        head = request_head(beginning, asked, name, place, len(body))
         self._answer = self._engine.send(
             instance_id, head, body, self, streams=self._body.stream, method=method
         )
@@ -170,7 +171,7 @@ class Call:
                 answer,
                 self._response,
                 self._body,
-                self._desk.feed,
+                self._sink.feed,
                 self._owner,
                 self._engine.streams,
                 reads_stream=self._reads_stream,
@@ -251,7 +252,7 @@ class Call:
         self._engine.forget(request_id)
         self._engine.expect(request_id, self)
         answered = isinstance(error, UpstreamFailed)
-        self._desk.feed(Bounced(request_id, error.code, answered=answered))
+        self._sink.feed(Bounced(request_id, error.code, answered=answered))
         if self._instance_id is None:
             self._comment_later()
 
@@ -292,8 +293,8 @@ class Call:
         self._response.client.answering = None
         self._engine.forget(request.id)
         try:
-            self._desk.feed(outcome)
+            self._sink.feed(outcome)
             if self._ends_workflow:
-                self._desk.feed(WorkflowEnded(request.tenant, request.workflow_id))
+                self._sink.feed(WorkflowEnded(request.tenant, request.workflow_id))
         finally:
             self._owner.ended(error)

@@ -23,8 +23,17 @@ _HEADS = 64  # kept of an instance
 class Upstream:
     """Where one instance is, and the key that it asks for. The key goes nowhere else."""
 
-    def __init__(self, instance_id: str, base_url: str, api_key: str | None = None) -> None:
+    def __init__(
+        self,
+        instance_id: str,
+        base_url: str,
+        api_key: str | None = None,
+        *,
+        priority_header: str | None = None,
+    ) -> None:
+        """`priority_header`: in which it is told a call's place among those that wait inside it."""
         self.id = instance_id
+        self._priority = priority_header.encode("ascii") if priority_header is not None else None
         self._base_url = base_url.rstrip("/")
         url = URL(self._base_url, encoded=True)
         self.origin: Origin = url.scheme, url.raw_host or "", url.port or 0
@@ -48,6 +57,12 @@ class Upstream:
             if len(self._heads) < _HEADS:  # paths are the client's to choose: bounded
                 self._heads[method, path] = head
         return head
+
+    def priority_line(self, priority: int | None) -> bytes | None:
+        """None: the call has no place there but by its arrival."""
+        if priority is None or self._priority is None:
+            return None
+        return b"%b: %d" % (self._priority, priority)
 
     def _head(self, method: str, path: str, query: bytes) -> bytes:
         target = self._path + path.encode("ascii") + (b"?" + query if query else b"")

@@ -39,19 +39,19 @@ async def working(setup: Setup) -> AsyncIterator[Change]:
             Relay(setup.path(ASKED)) as relay,
         ):
             name = f"{setup.name} {secrets.token_hex(8)}"
-            desk = RemoteFactSink(
+            sink = RemoteFactSink(
                 setup.path(FACTS), name, engine, WallClock(), max_wait_s=settings.max_wait_s
             )
             gateway = Gateway(
-                desk,
+                sink,
                 engine,
                 access,
                 PromptTokens(tokenizers),
                 Aliases(settings.identity),
                 Inference() if settings.infer else None,
                 served_models=list,
-                on_trouble=desk.hear_of,
-                on_error=desk.count_error,
+                on_trouble=sink.hear_of,
+                on_error=sink.count_error,
                 bodies=bodies,
             )
             app = build_app(gateway, access, bytes, relay.add_routes)
@@ -61,13 +61,13 @@ async def working(setup: Setup) -> AsyncIterator[Change]:
                 bodies.max_bytes = settings.max_body_bytes
                 bodies.max_held_bytes = _share(settings)
 
-            # Calls that finish after the end of serving need the desk still.
-            telling = asyncio.create_task(desk.run())
+            # Calls that finish after the end of serving need the sink still.
+            telling = asyncio.create_task(sink.run())
             try:
-                telling_progress = tell_progress(engine, desk.feed)
+                telling_progress = tell_progress(engine, sink.feed)
                 async with serving({sock: server_of(app, gateway)}, [telling_progress]):
                     yield change
-                await desk.finish()
+                await sink.finish()
             finally:
                 telling.cancel()
 

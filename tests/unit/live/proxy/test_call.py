@@ -38,7 +38,7 @@ class Client:
         self.ends.append(error)
 
 
-class Desk:
+class Sink:
     """Answers each fact with the commands that a test says; sees facts told within each other."""
 
     def __init__(self, engine, commands):
@@ -77,18 +77,18 @@ async def test_what_is_told_while_a_fact_is_told_tells_none_before_the_next_turn
     commands, facts, error
 ):
     engine, client = HttpEngine([]), Client()
-    desk = Desk(engine, commands)
+    sink = Sink(engine, commands)
     asked = Asked("POST", "/v1/chat/completions", b"", {})
     response = ClientResponse("r", client)
     request = build.request("r")
     call = Call(
-        request, asked, Body(b"{}"), response, desk, engine, client, print, tries_again=True
+        request, asked, Body(b"{}"), response, sink, engine, client, print, tries_again=True
     )
     call.begin()
-    assert desk.facts == [Arrived]
+    assert sink.facts == [Arrived]
     for _ in facts[1:]:
         await asyncio.sleep(0)
-    assert desk.facts == facts
+    assert sink.facts == facts
     assert [type(each) for each in client.ends] == ([] if error is None else [error])
 
 
