@@ -50,7 +50,7 @@ MODULES = {
     "kairos.live.request.identity": BODY,
     "kairos.live.request.identity.inference": INFERENCE,
     "kairos.live.request.identity.conversation": INFERENCE,
-    "kairos.live.request.identity.replies": INFERENCE,
+    "kairos.live.request.identity.answered_calls": INFERENCE,
     "kairos.live.request.identity.parts": INFERENCE,
     "kairos.live.request.identity.passages": INFERENCE,
     "kairos.live.request.identity.fingerprint": INFERENCE,

@@ -17,7 +17,7 @@ import msgspec
 from kairos import header_names
 from kairos.errors import KairosError, SetupError
 from kairos.header_names import ATTEMPT
-from kairos.live.llm.http import ANSWER_BYTES, cause, headers_with, read_answer
+from kairos.live.llm.http_llm import ANSWER_BYTES, cause, headers_with, read_answer
 from kairos.live.proxy.sse import SseReader, Usage, usage_of
 from kairos.live.proxy.upstream import KEEPALIVE_S
 from kairos.model import Request

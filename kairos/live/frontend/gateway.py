@@ -26,11 +26,11 @@ from kairos.live.request.client_response import (
     Send,
 )
 from kairos.live.request.deadlines import deadline_of
+from kairos.live.request.identity.agent_urls import Route, route_of
 from kairos.live.request.identity.aliases import Aliases
 from kairos.live.request.identity.identity import Identity, identifier
 from kairos.live.request.identity.inference import Inference, UnnamedCall
 from kairos.live.request.identity.resolve import identity_of
-from kairos.live.request.identity.routes import Route, route_of
 from kairos.live.request.tokens import Estimate, PromptTokens
 from kairos.model import Request, Sources
 

@@ -51,7 +51,7 @@ from kairos.live.pool.messages import (
     Told,
     check_counts,
 )
-from kairos.live.pool.pending_calls import Open, PoolCalls
+from kairos.live.pool.pool_calls import Open, PoolCalls
 from kairos.model import SECOND
 from kairos.ports import Clock
 from kairos.runtime import Observer, Runtime

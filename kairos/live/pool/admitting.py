@@ -13,7 +13,7 @@ from kairos.live.pool.messages import (
     Told,
     check_request,
 )
-from kairos.live.pool.pending_calls import Open, PoolCalls
+from kairos.live.pool.pool_calls import Open, PoolCalls
 from kairos.model import Request
 from kairos.ports import Clock
 from kairos.runtime import Runtime

@@ -18,7 +18,7 @@ from kairos.live.pool.messages import (
     CALL,
     TYPE,
 )
-from kairos.live.pool.pending_calls import Open, PoolCalls
+from kairos.live.pool.pool_calls import Open, PoolCalls
 from kairos.ports import Clock
 
 

@@ -18,7 +18,7 @@ from kairos.live.engines.monitor import Monitor
 from kairos.live.frontend.http import GRACE_S
 from kairos.live.kafka.cluster import KafkaCluster
 from kairos.live.kafka.producer import Producer
-from kairos.live.kafka.topics import ensure
+from kairos.live.kafka.topic_setup import ensure
 from kairos.live.observers.telemetry import Telemetry
 from kairos.live.pool.bus_calls import BusCalls
 from kairos.live.pool.member import PoolMember

@@ -24,8 +24,8 @@ from kairos.live.kafka.producer import Producer, message_bytes
 from kairos.live.kafka.subscription import ReceivedMessage
 from kairos.live.pool.messages import CAUSE, EPOCH, PERFORMER, POOL, REDO, TURN, Declined, Orders
 from kairos.live.pool.offsets import Offsets
-from kairos.live.pool.pending_calls import PoolCalls
 from kairos.live.pool.performer import Performer
+from kairos.live.pool.pool_calls import PoolCalls
 from kairos.topics import DEAD_LETTERS, DISPATCHES, EVENTS
 
 logger = logging.getLogger(__name__)

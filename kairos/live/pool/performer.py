@@ -28,7 +28,7 @@ from kairos.events import (
 from kairos.live.kafka.cluster import KafkaCluster
 from kairos.live.kafka.producer import Producer
 from kairos.live.kafka.subscription import CaughtUp, ReceivedMessage, Subscription
-from kairos.live.kafka.topics import partition_of
+from kairos.live.kafka.topic_setup import partition_of
 from kairos.live.pool.messages import (
     ALIVE,
     EPOCH,

@@ -30,8 +30,8 @@ from kairos.live.request.access import Access
 from kairos.live.workers.decider import Decider
 from kairos.live.workers.journal import Journal
 from kairos.live.workers.messages import Engines
-from kairos.live.workers.pending_calls import WorkerCalls
 from kairos.live.workers.setup import Setup
+from kairos.live.workers.worker_calls import WorkerCalls
 from kairos.live.workers.working import Change
 from kairos.model import SECOND
 from kairos.orchestrator.orchestrator import Orchestrator

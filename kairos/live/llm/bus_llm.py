@@ -1,6 +1,6 @@
 """LLM calls over Kafka: a request on the pool's topic, a reply on one of the caller's own.
 
-What is the same over HTTP is shared with `llm.py`: the body, who calls, errors, patience.
+What is the same over HTTP is shared with `http_llm.py`: the body, who calls, errors, patience.
 """
 
 import asyncio
@@ -21,7 +21,7 @@ from kairos.header_names import ON_BUS, REPLY_TO, REQUEST_ID
 from kairos.live.kafka.cluster import KafkaCluster
 from kairos.live.kafka.producer import Producer
 from kairos.live.kafka.tail import Tail
-from kairos.live.llm.http import ANSWER_BYTES, read_answer
+from kairos.live.llm.http_llm import ANSWER_BYTES, read_answer
 from kairos.live.llm.patience import Patience
 from kairos.live.pool.messages import CALL, TOLD, TYPE, Told
 from kairos.ports import Message
