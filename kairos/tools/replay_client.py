@@ -18,8 +18,8 @@ from kairos import header_names
 from kairos.errors import KairosError, SetupError
 from kairos.header_names import ATTEMPT
 from kairos.live.llm.http_llm import ANSWER_BYTES, cause, headers_with, read_answer
+from kairos.live.proxy.connections import KEEPALIVE_S
 from kairos.live.proxy.sse import SseReader, Usage, usage_of
-from kairos.live.proxy.upstream import KEEPALIVE_S
 from kairos.model import Request
 from kairos.workload.retries import RETRIES, is_tried_again
 

@@ -189,7 +189,7 @@ class GatewayCall:
         """Raises KairosError: it is refused."""
         gateway, asked, response = self._gateway, self._asked, self._response
         self._prompt = prompt
-        if gateway.engine.expects(response.request_id):  # another call of that name is in flight
+        if gateway.engine.calls.expects(response.request_id):  # another of that name is in flight
             response.request_id = _other_id(response.request_id, asked.headers)
         request = self._request(body, identity, prompt.tokens)
         call = Call(

@@ -170,7 +170,7 @@ class BusCalls:
         asked = call.request
         prompt = await self._prompts.estimate(call.body, asked.tenant, asked.app, asked.agent)
         call.request = msgspec.structs.replace(asked, prompt_tokens=prompt.tokens)
-        if self._engine.expects(call.request.id):  # of a client over HTTP
+        if self._engine.calls.expects(call.request.id):  # of a client over HTTP
             raise RequestInFlight(call.request.id)
         if self._held_bytes > self._max_held_bytes:
             raise TooMuchHeld(self._max_held_bytes)

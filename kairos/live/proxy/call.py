@@ -88,13 +88,13 @@ class Call:
             if remaining_s <= 0:
                 raise DeadlinePassed
         request_id = self._request.id
-        self._engine.expect(request_id, self)
+        self._engine.calls.expect(request_id, self)
         try:
             self._sink.feed(Arrived(self._request))
         except BaseException:
             self._is_over = True
             self._drop_answer()
-            self._engine.forget(request_id)
+            self._engine.calls.forget(request_id)
             raise
         self._response.client.answering = self
         if remaining_s is not None:
@@ -145,7 +145,7 @@ class Call:
     def _send(self, dispatch: Dispatch) -> None:
         """Raises UpstreamFailed: the instance is not known."""
         instance_id, asked = dispatch.instance_id, self._asked
-        upstream = self._engine.upstreams.get(instance_id)
+        upstream = self._engine.client.upstreams.get(instance_id)
         if upstream is None:  # another process of the pool decided
             raise UpstreamFailed(
                 f"instance {instance_id} was chosen, which this process does not know: all "
@@ -155,7 +155,7 @@ class Call:
         beginning = upstream.head(method, asked.path, asked.query)
         place = upstream.priority_line(dispatch.priority)
         head = request_head(beginning, asked, name, place, len(body))
-        self._answer = self._engine.send(
+        self._answer = self._engine.client.send(
             instance_id, head, body, self, streams=self._body.stream, method=method
         )
 
@@ -173,7 +173,7 @@ class Call:
                 self._body,
                 self._sink.feed,
                 self._owner,
-                self._engine.streams,
+                self._engine.calls.streams,
                 reads_stream=self._reads_stream,
                 tries_again=self._tries_again,
             )
@@ -249,8 +249,8 @@ class Call:
         if isinstance(error, UpstreamUnreachable):
             self._on_trouble(error)
         self._failure, self._instance_id = error, None
-        self._engine.forget(request_id)
-        self._engine.expect(request_id, self)
+        self._engine.calls.forget(request_id)
+        self._engine.calls.expect(request_id, self)
         answered = isinstance(error, UpstreamFailed)
         self._sink.feed(Bounced(request_id, error.code, answered=answered))
         if self._instance_id is None:
@@ -291,7 +291,7 @@ class Call:
                 timer.cancel()
         request = self._request
         self._response.client.answering = None
-        self._engine.forget(request.id)
+        self._engine.calls.forget(request.id)
         try:
             self._sink.feed(outcome)
             if self._ends_workflow:

@@ -15,7 +15,8 @@ from kairos.live.engines import engine_probe, monitor
 from kairos.live.engines.engine_probe import LOOKS_BETWEEN, EngineProbe, NotReady, Target
 from kairos.live.engines.monitor import Monitor
 from kairos.live.process.clock import WallClock
-from kairos.live.proxy.engine import HttpEngine, Upstream
+from kairos.live.proxy.calls_in_flight import CallsInFlight
+from kairos.live.proxy.engine_client import Upstream
 from kairos.model import Instance
 from kairos.runtime import Runtime
 from kairos.scheduler.policies import Fcfs
@@ -381,7 +382,7 @@ async def test_what_a_look_does_not_show_is_not_told_again(watched):
 async def test_a_suspicion_at_the_moment_of_the_end_does_not_keep_the_monitor_alive(steps):
     upstream = Upstream("nowhere", "http://127.0.0.1:9")
     balancer = Balancer(Fcfs, PLACEMENTS["least-kv"])
-    runtime = Runtime(balancer, HttpEngine([upstream]), WallClock())
+    runtime = Runtime(balancer, CallsInFlight(), WallClock())
     monitor = Monitor(runtime.feed, [Target(upstream, 1, None)])
     running = asyncio.create_task(monitor.run())
     while monitor.problems["nowhere"] == "not probed yet":

@@ -41,8 +41,8 @@ class Client:
 class Sink:
     """Answers each fact with the commands that a test says; sees facts told within each other."""
 
-    def __init__(self, engine, commands):
-        self.engine, self.commands, self.facts, self.depth = engine, commands, [], 0
+    def __init__(self, calls, commands):
+        self.calls, self.commands, self.facts, self.depth = calls, commands, [], 0
 
     def now(self):
         return 0
@@ -52,7 +52,7 @@ class Sink:
         assert self.depth == 1, "a fact within another"
         self.facts.append(type(event))
         for command in self.commands.get(type(event), ()):
-            (self.engine.dispatch if isinstance(command, Dispatch) else self.engine.refuse)(command)
+            (self.calls.dispatch if isinstance(command, Dispatch) else self.calls.refuse)(command)
         self.depth -= 1
 
 
@@ -77,7 +77,7 @@ async def test_what_is_told_while_a_fact_is_told_tells_none_before_the_next_turn
     commands, facts, error
 ):
     engine, client = HttpEngine([]), Client()
-    sink = Sink(engine, commands)
+    sink = Sink(engine.calls, commands)
     asked = Asked("POST", "/v1/chat/completions", b"", {})
     response = ClientResponse("r", client)
     request = build.request("r")

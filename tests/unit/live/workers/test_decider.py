@@ -55,7 +55,7 @@ class Deciding:
             self.balancer.replay(record)
         self.facts, self.troubles = [], []
         runtime = Runtime(
-            self.balancer, Elsewhere(self.decider.opened), clock,
+            self.balancer, Elsewhere(), clock,
             (self.decider, lambda record: self.facts.append(record.event)),
         )  # fmt: skip
         self.feed = runtime.feed
@@ -226,16 +226,16 @@ def acknowledge(sink, number, *commands):
 
 
 async def test_facts_that_are_not_safe_are_told_again_in_order_with_what_is_in_flight(sink, engine):
-    engine.expect("a", Told())
+    engine.calls.expect("a", Told())
     sink.feed(Arrived(request("a")))  # nobody is there yet
     wire = Wire()
     sink._introduce(wire)
     assert await said(wire) == [
-        Hello("w"), Fact(1, Arrived(request("a")), engine.turn("a")),
-        InFlight({"a": engine.turn("a")}),
+        Hello("w"), Fact(1, Arrived(request("a")), engine.calls.turn("a")),
+        InFlight({"a": engine.calls.turn("a")}),
     ]  # fmt: skip
     acknowledge(sink, 1)
-    engine.forget("a")
+    engine.calls.forget("a")
     sink.feed(Finished("a"))
     assert await said(wire) == [Fact(2, Finished("a"))]
     sink._gone(wire)
@@ -265,16 +265,16 @@ async def test_what_is_told_in_one_turn_of_the_loop_is_one_frame(sink):
 async def test_while_nobody_decides_a_bounded_number_of_facts_is_kept(sink, engine, monkeypatch):
     monkeypatch.setattr(fact_sink, "MAX_UNSAFE", 2)
     for name in "ab":
-        engine.expect(name, Told())
+        engine.calls.expect(name, Told())
         sink.feed(Arrived(request(name)))
-    engine.expect("c", Told())
+    engine.calls.expect("c", Told())
     with pytest.raises(KairosError):
         sink.feed(Arrived(request("c")))
     sink.feed(Failed("a", "client"))  # that one has ended is never lost
 
 
 async def test_a_call_that_nobody_decides_on_ends_at_last(sink, engine, clock):
-    engine.expect("a", call := Told())
+    engine.calls.expect("a", call := Told())
     sink.feed(Arrived(request("a")))
     clock.at += 41 * SECOND
     sink._give_up()
