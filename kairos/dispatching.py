@@ -13,7 +13,7 @@ from kairos.admission import Admission
 from kairos.dispatcher.available import AvailableInstances, could_take
 from kairos.dispatcher.circuits import Circuits
 from kairos.dispatcher.ledger import Ledger
-from kairos.dispatcher.placements import Placement
+from kairos.dispatcher.placement import Placement
 from kairos.events import (
     Command,
     Dispatch,
