@@ -47,3 +47,20 @@ ON_BUS = {
     TRACE_PARENT: "traceparent",
 }
 REPLY_TO = "kairos-reply-to"  # on the bus: the topic on which the answer is awaited
+
+OF_FIELDS = {  # of a message's envelope, and of a call's
+    "request_id": ON_BUS[REQUEST_ID],
+    "reply_to": REPLY_TO,
+    "version": "kairos-version",
+    "workflow_id": ON_BUS[WORKFLOW_ID],
+    "app": ON_BUS[APP],
+    "agent": ON_BUS[AGENT],
+    "upstream": ON_BUS[UPSTREAM],
+    "started_at": ON_BUS[STARTED_AT],
+    "parent": ON_BUS[PARENT_ID],
+    "attempt": ON_BUS[ATTEMPT],
+    "deadline": ON_BUS[DEADLINE],
+    "budget_calls": ON_BUS[BUDGET_CALLS],
+    "budget_tokens": ON_BUS[BUDGET_TOKENS],
+    "budget_ms": ON_BUS[BUDGET_MS],
+}

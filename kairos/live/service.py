@@ -27,6 +27,7 @@ from kairos.live.observers.telemetry import Telemetry
 from kairos.live.pool.cluster_control import ClusterControl, pooled
 from kairos.live.process.clock import WallClock
 from kairos.live.proxy.engine import HttpEngine
+from kairos.live.proxy.engine_client import EngineClient
 from kairos.live.proxy.progress import tell_progress
 from kairos.live.request.access import Access
 from kairos.live.request.bodies import Bodies
@@ -188,8 +189,9 @@ async def _put_together(
             *([log] if log is not None else []),
             *observers,
         )
-        async with HttpEngine(stall_s=settings.stall_s, answer_s=settings.answer_s) as engine:
-            fleet = Fleet(monitor, engine.client.upstreams, engine.calls.running, port.balancer)
+        async with EngineClient(stall_s=settings.stall_s, answer_s=settings.answer_s) as client:
+            engine = HttpEngine(client)
+            fleet = Fleet(monitor, client.upstreams, engine.calls.running, port.balancer)
             fleet.follow(settings.engine)
             beside = [monitor.run(), fleet.run(), *flushing(log)]
             if orchestrator is not None:

@@ -331,8 +331,7 @@ class Process:
         self.group = None
         self.clients = []
         self.outbox = Outbox(self)
-        self.engine = HttpEngine()
-        self.engine.client = Engines(self)
+        self.engine = HttpEngine(Engines(self))
         self.performer = Performer(
             self, POOL, self.outbox, self.engine.calls, world.clock, max_wait_s=world.gives_up_s
         )

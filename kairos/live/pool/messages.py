@@ -14,11 +14,10 @@ from typing import Annotated
 
 import msgspec
 
-from kairos import header_names
 from kairos.envelope import Name
 from kairos.errors import InvalidRequest, KairosError
 from kairos.events import Dispatch, Event, Finished, Progressed, Refuse
-from kairos.header_names import ON_BUS
+from kairos.header_names import OF_FIELDS
 from kairos.live.request.budgets import MAX_BUDGET
 from kairos.model import IDENTIFIER, PREFIX_MARKS, Budget, Request
 from kairos.topics import REPLIES
@@ -94,21 +93,7 @@ class CallHeaders(
     msgspec.Struct,
     frozen=True,
     kw_only=True,
-    rename={
-        "request_id": ON_BUS[header_names.REQUEST_ID],
-        "reply_to": header_names.REPLY_TO,
-        "workflow_id": ON_BUS[header_names.WORKFLOW_ID],
-        "app": ON_BUS[header_names.APP],
-        "agent": ON_BUS[header_names.AGENT],
-        "upstream": ON_BUS[header_names.UPSTREAM],
-        "started_at": ON_BUS[header_names.STARTED_AT],
-        "parent": ON_BUS[header_names.PARENT_ID],
-        "attempt": ON_BUS[header_names.ATTEMPT],
-        "deadline": ON_BUS[header_names.DEADLINE],
-        "budget_calls": ON_BUS[header_names.BUDGET_CALLS],
-        "budget_tokens": ON_BUS[header_names.BUDGET_TOKENS],
-        "budget_ms": ON_BUS[header_names.BUDGET_MS],
-    },
+    rename=OF_FIELDS,
 ):
     """Who makes a call that comes over the bus, and where its answer goes."""
 

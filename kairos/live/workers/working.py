@@ -12,6 +12,7 @@ from kairos.live.frontend.gateway import Gateway
 from kairos.live.frontend.http import server_of, serving
 from kairos.live.process.clock import WallClock
 from kairos.live.proxy.engine import HttpEngine
+from kairos.live.proxy.engine_client import EngineClient
 from kairos.live.proxy.progress import tell_progress
 from kairos.live.request.access import Access
 from kairos.live.request.bodies import Bodies
@@ -35,9 +36,10 @@ async def working(setup: Setup) -> AsyncIterator[Change]:
     sock = socket.socket(fileno=setup.sockets["clients"])
     with contextlib.closing(sock), contextlib.closing(Tokenizers(settings.tokenizer)) as tokenizers:
         async with (
-            HttpEngine(stall_s=settings.stall_s, answer_s=settings.answer_s) as engine,
+            EngineClient(stall_s=settings.stall_s, answer_s=settings.answer_s) as client,
             Relay(setup.path(ASKED)) as relay,
         ):
+            engine = HttpEngine(client)
             name = f"{setup.name} {secrets.token_hex(8)}"
             sink = RemoteFactSink(
                 setup.path(FACTS), name, engine, WallClock(), max_wait_s=settings.max_wait_s

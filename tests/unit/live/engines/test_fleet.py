@@ -12,6 +12,7 @@ from kairos.live.engines.fleet import Fleet
 from kairos.live.engines.monitor import Monitor
 from kairos.live.frontend.admin import build_admin
 from kairos.live.proxy.engine import HttpEngine
+from kairos.live.proxy.engine_client import EngineClient
 from tests.support import build
 from tests.support.waiting import Told
 
@@ -20,7 +21,7 @@ HERE, THERE = EngineSettings(url="http://here:1"), EngineSettings(url="http://th
 
 @pytest.fixture
 def engine():
-    return HttpEngine()
+    return HttpEngine(EngineClient())
 
 
 @pytest.fixture

@@ -9,6 +9,7 @@ from kairos.events import Arrived, Bounced, Dispatch, Failed, Refuse
 from kairos.live.proxy.asked import Asked
 from kairos.live.proxy.call import Call
 from kairos.live.proxy.engine import HttpEngine
+from kairos.live.proxy.engine_client import EngineClient
 from kairos.live.request.body import Body
 from kairos.live.request.client_response import ClientResponse
 from tests.support import build
@@ -76,7 +77,7 @@ class Sink:
 async def test_what_is_told_while_a_fact_is_told_tells_none_before_the_next_turn(
     commands, facts, error
 ):
-    engine, client = HttpEngine([]), Client()
+    engine, client = HttpEngine(EngineClient()), Client()
     sink = Sink(engine.calls, commands)
     asked = Asked("POST", "/v1/chat/completions", b"", {})
     response = ClientResponse("r", client)

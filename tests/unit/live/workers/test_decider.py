@@ -11,6 +11,7 @@ from kairos.dispatcher.placements import PLACEMENTS
 from kairos.errors import KairosError, UpstreamUnreachable
 from kairos.events import Arrived, Bounced, Cancelled, Failed, Finished, InstanceJoined
 from kairos.live.proxy.engine import HttpEngine
+from kairos.live.proxy.engine_client import EngineClient
 from kairos.live.workers import fact_sink
 from kairos.live.workers import journal as journals
 from kairos.live.workers.decider import LOST_S, Decider
@@ -205,7 +206,7 @@ async def test_a_call_that_nobody_knows_any_more_is_answered(deciding):
 
 @pytest.fixture
 def engine():
-    return HttpEngine()
+    return HttpEngine(EngineClient())
 
 
 @pytest.fixture
