@@ -17,8 +17,8 @@ from bench.servers import Server
 from bench.upstream import HOST, MODEL
 from kairos.agent import LLM
 from kairos.live.kafka.cluster import KafkaCluster
-from kairos.live.llm.bus import BusLLM
-from kairos.live.llm.http import HttpLLM
+from kairos.live.llm.bus_llm import BusLLM
+from kairos.live.llm.http_llm import HttpLLM
 
 CONCURRENCY = 32
 WARM_UP = 200

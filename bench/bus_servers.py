@@ -16,8 +16,8 @@ from bench.servers import NotStarted, Server, free_port, listens, server
 from bench.systems import MANY, kairos_command
 from bench.upstream import HOST, MODEL
 from kairos.live.kafka.cluster import KafkaCluster, parse_bus
-from kairos.live.kafka.topics import ensure
-from kairos.live.llm.bus import reply_topic
+from kairos.live.kafka.topic_setup import ensure
+from kairos.live.llm.bus_llm import reply_topic
 from kairos.topics import DEAD_LETTERS, RESULTS, inbox
 
 SCRIPT = Path(__file__).parents[1] / "scripts" / "kafka.sh"

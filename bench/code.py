@@ -61,10 +61,14 @@ def files_of(bench: str) -> list[Path]:
 
 
 def hash_of(paths: Iterable[Path]) -> str:
+    return digest_of(paths).hex()[:12]
+
+
+def digest_of(paths: Iterable[Path]) -> bytes:
     digest = sha256()
     for path in paths:
         digest.update(f"{path.relative_to(ROOT)}\n{_decisive(path)}\n".encode())
-    return digest.hexdigest()[:12]
+    return digest.digest()
 
 
 def _decisive(path: Path) -> str:

@@ -11,9 +11,9 @@ from unittest import mock
 from bench.load import Broken
 from bench.report import percentile
 from bench.scenarios import Measured
-from kairos.live.bus.memory import MemoryBus
-from kairos.live.kafka.bus import KafkaBus
+from kairos.live.bus.memory_bus import MemoryBus
 from kairos.live.kafka.cluster import KafkaCluster
+from kairos.live.kafka.kafka_bus import KafkaBus
 from kairos.live.kafka.transactions import Transactions
 from kairos.ports import Bus, Message, Outgoing
 

@@ -11,8 +11,8 @@ from bench.load import Broken
 from bench.scenarios import Measured
 from bench.servers import Server
 from kairos.agent import Application, read_result, submit
-from kairos.live.kafka.bus import KafkaBus
 from kairos.live.kafka.cluster import KafkaCluster
+from kairos.live.kafka.kafka_bus import KafkaBus
 from kairos.live.kafka.tail import Tail
 from kairos.topics import RESULTS
 

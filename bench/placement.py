@@ -25,7 +25,8 @@ from bench.placement_overload import Overload
 from bench.placement_pool import Pool, Rooms, Size
 from bench.report import Figure
 from kairos.dispatcher.available import AvailableInstances
-from kairos.dispatcher.placements import PLACEMENTS, Placement
+from kairos.dispatcher.placement import Placement
+from kairos.dispatcher.placements import PLACEMENTS
 from kairos.live.process.tuning import collect_less_often
 from kairos.model import Request
 

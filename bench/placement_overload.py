@@ -15,7 +15,7 @@ import msgspec
 from bench.placement_pool import PROMPT_TOKEN_US, START, TOKEN_US, Calls, Size, instance
 from kairos.balancer import Balancer
 from kairos.dispatcher.ledger import Ledger
-from kairos.dispatcher.placements import Placement
+from kairos.dispatcher.placement import Placement
 from kairos.events import (
     Arrived,
     Dispatch,

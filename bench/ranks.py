@@ -25,8 +25,8 @@ from kairos.events import ProfilesLearnt
 from kairos.learnt import QUANTILES, AgentProfile, AgentRank, Distribution
 from kairos.live.kafka.cluster import KafkaCluster
 from kairos.live.kafka.producer import Producer
-from kairos.live.kafka.profiles import follow, publish
-from kairos.live.kafka.topics import ensure
+from kairos.live.kafka.profiles_topic import follow, publish
+from kairos.live.kafka.topic_setup import ensure
 from kairos.model import SECOND
 from kairos.scheduler.policies import POLICIES
 from kairos.topics import PROFILES

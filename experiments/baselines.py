@@ -8,7 +8,8 @@ from statistics import NormalDist
 from experiments.program_scheduling import program_scheduling
 from kairos.digest import digest
 from kairos.dispatcher.ledger import Ledger
-from kairos.dispatcher.placements import PLACEMENTS, Placement
+from kairos.dispatcher.placement import Placement
+from kairos.dispatcher.placements import PLACEMENTS
 from kairos.dispatcher.slots import TimeSlot
 from kairos.model import SECOND, Request
 from kairos.scheduler.policies import POLICIES, Key, LeastWorkLeft, Policy

@@ -17,13 +17,14 @@ in each of them; and no decode gain ever admits a call beyond the memory.
 """
 
 from collections import defaultdict, deque
-from collections.abc import Callable, Hashable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Sequence
 
 import msgspec
 
 from kairos.digest import digest
 from kairos.dispatcher.kv_retention import KvRetention, time_to_live
 from kairos.dispatcher.ledger import Ledger
+from kairos.dispatcher.placement import Placement
 from kairos.model import SECOND, Instance, Request
 from kairos.scheduler.policies import Key
 from kairos.scheduler.work_estimates import WorkEstimates
@@ -103,7 +104,7 @@ class ProgramOrder:
         return FORCED_US
 
 
-class ProgramPlacement:
+class ProgramPlacement(Placement):
     """Home, where there is room; else elsewhere, where there is more."""
 
     def __init__(self, ledger: Ledger, programs: Programs) -> None:
@@ -122,23 +123,8 @@ class ProgramPlacement:
         others = [each for each in instances if free[each.id] >= least]
         return max(others, key=lambda each: free[each.id], default=None)
 
-    def refused(
-        self,
-        requests: Sequence[Request],  # noqa: ARG002
-        instances: Sequence[Instance],  # noqa: ARG002
-        at: int,  # noqa: ARG002
-    ) -> None:
-        return None
-
     def headroom(self, instances: Sequence[Instance], at: int) -> float:  # noqa: ARG002
         return float("inf")  # what is kept for the request itself is free for it
-
-    def reserve(self, request: Request, instances: Sequence[Instance], at: int) -> None: ...
-
-    def forget_reservation(self) -> None: ...
-
-    def expected_back(self, at: int) -> Iterator[str]:  # noqa: ARG002
-        return iter(())
 
     def _home(self, request: Request, instances: Sequence[Instance]) -> str:
         program = self._programs.of(request)

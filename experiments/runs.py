@@ -1,6 +1,5 @@
 """Simulated runs: one cell of a grid at a time, in processes of their own, each kept."""
 
-import ast
 import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
@@ -11,8 +10,8 @@ from pathlib import Path
 
 import msgspec
 
+from bench.code import ROOT, digest_of
 from experiments.baselines import made
-from experiments.recordings import ROOT
 from experiments.report import write_rows
 from experiments.workloads import WORKLOADS
 from kairos.model import SECOND
@@ -36,8 +35,6 @@ _MODULES = (
 )
 _PACKAGES = ("dispatcher", "orchestrator", "scheduler", "sim", "workload")
 _HERE = ("baselines", "program_scheduling", "runs", "workload")
-
-_DOCUMENTED = ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
 
 Spread = dict[str, float | None]
 
@@ -153,22 +150,7 @@ def _source() -> bytes:
         paths += (ROOT / "kairos" / package).rglob("*.toml")
         paths += (ROOT / "kairos" / package).rglob("*.c")
     paths += [Path(__file__).with_name(f"{module}.py") for module in _HERE]
-    digest = sha256()
-    for path in sorted(paths):
-        digest.update(f"{path.relative_to(ROOT)}\n{_decisive(path)}\n".encode())
-    return digest.digest()
-
-
-def _decisive(path: Path) -> str:
-    """Of Python, what runs: no comment, no docstring."""
-    text = path.read_text()
-    if path.suffix != ".py":
-        return text
-    tree = ast.parse(text)
-    for node in ast.walk(tree):
-        if isinstance(node, _DOCUMENTED) and ast.get_docstring(node) is not None:
-            del node.body[0]
-    return ast.dump(tree)
+    return digest_of(sorted(paths))
 
 
 class Results:

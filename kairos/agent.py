@@ -114,7 +114,7 @@ class Task:
         }
         headers = self._call_headers()
         reply = reply_text(await self._llm.complete(body, headers))
-        self._parent = headers["X-Request-Id"]
+        self._parent = headers[header_names.REQUEST_ID]
         return reply
 
     async def send(self, agent: str, value: Value) -> None:
@@ -156,8 +156,8 @@ class Task:
             header_names.STARTED_AT: str(envelope.started_at),
             header_names.ATTEMPT: str(envelope.attempt),
             **{name: str(each) for name, each in others.items() if each is not None},
-            "X-Request-Id": f"{span}-{self._calls}",
-            "traceparent": envelope.traceparent,
+            header_names.REQUEST_ID: f"{span}-{self._calls}",
+            header_names.TRACE_PARENT: envelope.traceparent,
         }
 
 

@@ -12,12 +12,12 @@ from kairos import agent
 from kairos.agent import LLM, Application
 from kairos.envelope import Value
 from kairos.errors import InvalidRequest, SetupError, Unavailable
-from kairos.live.kafka.bus import KafkaBus
 from kairos.live.kafka.cluster import KafkaCluster
+from kairos.live.kafka.kafka_bus import KafkaBus
 from kairos.live.kafka.tail import Tail
-from kairos.live.kafka.topics import ensure
-from kairos.live.llm.bus import BusLLM, reply_topic
-from kairos.live.llm.http import HttpLLM
+from kairos.live.kafka.topic_setup import ensure
+from kairos.live.llm.bus_llm import BusLLM, reply_topic
+from kairos.live.llm.http_llm import HttpLLM
 from kairos.live.llm.patience import Patience
 from kairos.model import SECOND
 from kairos.topics import DEAD_LETTERS, REQUESTS, RESULTS

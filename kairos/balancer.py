@@ -12,7 +12,7 @@ from typing import Any
 
 from kairos.admission import GIVES_UP, Admission
 from kairos.dispatcher.ledger import Ledger
-from kairos.dispatcher.placements import Placement
+from kairos.dispatcher.placement import Placement
 from kairos.dispatching import Dispatching
 from kairos.events import (
     Arrived,

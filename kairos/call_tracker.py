@@ -44,7 +44,6 @@ class CallRow(msgspec.Struct, gc=False):
     preemptions: int | None = None
     recomputed_tokens: int | None = None
     wasted_tokens: int | None = None  # generated for a call that failed
-    returned: int = 0  # so often it was passed on to another instance
 
     @property
     def instance_id(self) -> str | None:
@@ -82,7 +81,7 @@ class CallTracker:
         elif type(event) is Finished or type(event) is Failed or type(event) is Cancelled:
             self._told_end(event, at, ended)
         elif type(event) is Bounced:
-            self._told_return(event.request_id)
+            self._told_bounce(event.request_id)
         for command in record.commands:
             if isinstance(command, Dispatch):
                 row = self._open.get(command.request_id)
@@ -98,11 +97,10 @@ class CallTracker:
         if row is not None:
             row.why = refusal.reason
 
-    def _told_return(self, request_id: str) -> None:
+    def _told_bounce(self, request_id: str) -> None:
         row = self._open.get(request_id)
         if row is not None and row.dispatch is not None:
             row.dispatch = row.dispatched_at = row.first_token_at = None
-            row.returned += 1
 
     def _told_end(self, fact: Finished | Failed | Cancelled, at: int, ended: list[CallRow]) -> None:
         row = self._end(fact.request_id, _OUTCOMES[type(fact)], at, ended)

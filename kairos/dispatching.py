@@ -12,7 +12,7 @@ from operator import itemgetter
 from kairos.admission import Admission
 from kairos.dispatcher.available import AvailableInstances, could_take
 from kairos.dispatcher.ledger import Ledger
-from kairos.dispatcher.placements import Placement
+from kairos.dispatcher.placement import Placement
 from kairos.events import (
     Command,
     Dispatch,

@@ -14,10 +14,11 @@ from typing import Annotated, Any
 import msgspec
 
 from kairos.errors import InvalidRequest
+from kairos.header_names import OF_FIELDS
 from kairos.model import IDENTIFIER, TRACEPARENT
 from kairos.ports import Message
 
-ATTEMPT = "kairos-attempt"  # set by the bus at each delivery, from 1
+ATTEMPT = OF_FIELDS["attempt"]  # set by the bus at each delivery, from 1
 DEAD_TOPIC = "kairos-dead-topic"
 DEAD_GROUP = "kairos-dead-group"
 DEAD_REASON = "kairos-dead-reason"
@@ -25,31 +26,18 @@ DEAD_REASON = "kairos-dead-reason"
 NAME = r"\A[A-Za-z0-9_][A-Za-z0-9_-]{0,63}\Z"  # becomes part of a topic's name, so no dots
 VERSION = r"\A1(\.(0|[1-9][0-9]{0,3}))?\Z"
 NUMBER = r"\A(0|[1-9][0-9]{0,17})\Z"
-_NUMBERS = (ATTEMPT, "kairos-started-at", "kairos-deadline")
+_NUMBERS = (ATTEMPT, OF_FIELDS["started_at"], OF_FIELDS["deadline"])
 OTHERS_LIMIT = 48  # headers beside ours, of which a message gets more on its way
 HEADER_NAME_LENGTH = 128
 HEADER_LENGTH = 8_192
 _VALUE_BYTES = 1 << 20
 _NESTING = 64  # objects and lists within each other
-_HEADERS = {
-    "version": "kairos-version",
-    "workflow_id": "kairos-msg-id",
-    "app": "kairos-app",
-    "agent": "kairos-agent",
-    "upstream": "kairos-upstream",
-    "started_at": "kairos-started-at",
-    "parent": "kairos-parent",
-    "attempt": ATTEMPT,
-    "deadline": "kairos-deadline",
-    "traceparent": "traceparent",
-}
-_OURS = {*_HEADERS.values(), DEAD_TOPIC, DEAD_GROUP, DEAD_REASON}
 
 Name = Annotated[str, msgspec.Meta(pattern=NAME)]
 Value = dict[str, Any]  # a JSON object
 
 
-class Envelope(msgspec.Struct, frozen=True, kw_only=True, rename=_HEADERS):
+class Envelope(msgspec.Struct, frozen=True, kw_only=True, rename=OF_FIELDS):
     """What a message's headers say: whose it is, for whom and from whom."""
 
     version: Annotated[str, msgspec.Meta(pattern=VERSION)] = "1"
@@ -64,6 +52,12 @@ class Envelope(msgspec.Struct, frozen=True, kw_only=True, rename=_HEADERS):
     # µs since the epoch: nobody waits for the result after it.
     deadline: Annotated[int, msgspec.Meta(ge=0, lt=10**18)] | None = None
     traceparent: Annotated[str, msgspec.Meta(pattern=rf"\A{TRACEPARENT}\Z")]
+
+
+_OURS = {
+    *(each.encode_name for each in msgspec.structs.fields(Envelope)),
+    *(DEAD_TOPIC, DEAD_GROUP, DEAD_REASON),
+}
 
 
 def write_message(
@@ -99,7 +93,7 @@ def read_envelope(message: Message) -> Envelope:
     """Raises InvalidRequest: the headers do not say what an envelope must."""
     headers = dict(message.headers)
     _check_bounds(headers)
-    if not re.match(VERSION, version := headers.get("kairos-version", "1")):
+    if not re.match(VERSION, version := headers.get(OF_FIELDS["version"], "1")):
         raise InvalidRequest(f"the message is of version {version[:20]!r}; known here: 1 and 1.x")
     for name in _NUMBERS:
         if not re.match(NUMBER, headers.get(name, "0")):  # conversion would take "1e3", too

@@ -11,7 +11,7 @@ import msgspec
 
 from kairos.events import ProfilesLearnt, Record
 from kairos.learnt import POOLED, AgentKey, AgentProfile, AgentRank, RemainingModel
-from kairos.orchestrator.learning import AppKey, Learning
+from kairos.orchestrator.learning_data import AppKey, Learning
 from kairos.orchestrator.orchestrator import Orchestrator
 from kairos.orchestrator.profiles import CallSample
 from kairos.orchestrator.workflow import OpenedWorkflow

@@ -1,4 +1,4 @@
-"""The names of what travels on the bus. `live/kafka/topics.py` says how each topic is kept."""
+"""The names of what travels on the bus. `live/kafka/topic_setup.py` says how each topic is kept."""
 
 AGENTS = "kairos.agents."  # + app.agent: an agent's inbox
 REQUESTS = "kairos.requests"  # LLM calls, and what is told of them to the balancer; by model pool

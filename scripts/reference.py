@@ -254,7 +254,7 @@ def metrics() -> str:
     balancer.estimates.kendall_tau = 1.0
     made = telemetry.Telemetry(lambda: balancer, Orchestrator(), lambda: 0)
     made.count_errors("queue_full", 0)
-    made._returned.labels("gpu1:8000")  # a label shows once it has a value
+    made._bounced.labels("gpu1:8000")  # a label shows once it has a value
     return (
         "# Metrics\n\n`GET /metrics` of every process is for Prometheus. Those that begin with "
         "`kairos_engine_` are what engines say of themselves; an engine that does not tell one "

@@ -67,7 +67,7 @@ def calibrate(
 
     Example: kairos calibrate --engine http://gpu1:8000 --name my-gpu --quick
     """
-    from kairos.live.proxy.engine import Upstream
+    from kairos.live.proxy.engine_client import Upstream
     from kairos.sim.engine.fitting import fit
     from kairos.sim.engine.profiles import to_toml
     from kairos.tools.calibrate import FULL, QUICK, MeasuredLimits, measure

@@ -19,12 +19,12 @@ from kairos.demo.plan import DemoSubmission
 from kairos.engine_settings import EngineSettings
 from kairos.errors import SetupError
 from kairos.events import WorkflowEnded
-from kairos.live.bus.memory import MemoryBus
-from kairos.live.kafka.bus import KafkaBus
+from kairos.live.bus.memory_bus import MemoryBus
 from kairos.live.kafka.cluster import KafkaCluster, connection
+from kairos.live.kafka.kafka_bus import KafkaBus
 from kairos.live.kafka.tail import Tail
-from kairos.live.kafka.topics import ensure
-from kairos.live.llm.http import HttpLLM
+from kairos.live.kafka.topic_setup import ensure
+from kairos.live.llm.http_llm import HttpLLM
 from kairos.live.service import Service, running
 from kairos.metrics import RunMetrics
 from kairos.model import SECOND

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 
 from kairos.dispatcher.demand import can_hold
 from kairos.dispatcher.ledger import Ledger
-from kairos.dispatcher.placements import Placement
+from kairos.dispatcher.placement import Placement
 from kairos.errors import ModelNotFound, NeverFits, NoInstance
 from kairos.model import Instance, Request
 

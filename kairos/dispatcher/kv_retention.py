@@ -56,7 +56,7 @@ class KvRetention:
     def __init__(self) -> None:
         self._left: OrderedDict[int, _Left] = OrderedDict()  # by name, longest ago first
         self._kept: dict[str, KeptContexts] = {}  # of these, by instance
-        self._returned: dict[str, int] = {}  # by request id
+        self._came_back_for: dict[str, int] = {}  # a name, by request id
         # Of these, in order of arrival, those for which memory was kept as they arrived.
         self._in_time: OrderedDict[str, _Left] = OrderedDict()
         # Until when, the next first; those that are not in time any more are in it, too.
@@ -107,7 +107,7 @@ class KvRetention:
             return
         self._see(left.agent, at - left.at)
         left.request_id = request.id
-        self._returned[request.id] = name
+        self._came_back_for[request.id] = name
         if left.until > at:
             self._in_time[request.id] = left
             heappush(self._in_time_until, (left.until, request.id))
@@ -115,7 +115,7 @@ class KvRetention:
     def gone(self, request_id: str) -> str | None:
         """It does not wait any more: dispatched, or cancelled. Returns the instance where memory
         was kept for it."""
-        name = self._returned.get(request_id)
+        name = self._came_back_for.get(request_id)
         if name is None:
             return None
         left = self._left[name]
@@ -135,7 +135,7 @@ class KvRetention:
 
     def kept_for(self, request: Request, at: int) -> tuple[str, int] | None:
         """Where memory is kept for the request, and how many tokens of its prompt."""
-        name = self._returned.get(request.id)
+        name = self._came_back_for.get(request.id)
         if name is None or self._left[name].until <= at:
             return None
         left = self._left[name]
@@ -169,7 +169,7 @@ class KvRetention:
         if left is not None:
             self.kept(left.instance_id).remove(name)
             if left.request_id is not None:
-                del self._returned[left.request_id]
+                del self._came_back_for[left.request_id]
                 self._in_time.pop(left.request_id, None)
 
     def _see(self, agent: AgentKey, gap_us: float) -> None:

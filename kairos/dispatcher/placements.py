@@ -1,11 +1,11 @@
 """Placements: which instance gets a request, or none yet. These go by what instances hold now."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from hashlib import blake2b
-from typing import Protocol
 
 from kairos.dispatcher.demand import can_hold
 from kairos.dispatcher.ledger import Ledger
+from kairos.dispatcher.placement import Placement
 from kairos.dispatcher.slots import TimeSlot
 from kairos.dispatcher.survival_packing import SurvivalPacking
 from kairos.model import Instance, Request
@@ -13,34 +13,7 @@ from kairos.model import Instance, Request
 THRESHOLD = 0.95  # of the KV memory, in use now: `least-kv`, `power-of-two`
 
 
-class Placement(Protocol):
-    """Goes by what is in the ledger, where another balancer's choices stand too."""
-
-    def choose(
-        self, request: Request, instances: Sequence[Instance], busy: Sequence[Instance], at: int
-    ) -> Instance | None:
-        """One of `instances`, which could hold the request, take more now, and are in the order in
-        which they joined; None: it is to wait, maybe for one that is `busy` now."""
-
-    def refused(
-        self, requests: Sequence[Request], instances: Sequence[Instance], at: int
-    ) -> int | None:
-        """How many of the requests, from the first on, are known to have room on none of the
-        instances, which could hold them; None: it looks at one at a time."""
-
-    def headroom(self, instances: Sequence[Instance], at: int) -> float:
-        """No request fits of which more tokens would have to be held at once than this."""
-
-    def reserve(self, request: Request, instances: Sequence[Instance], at: int) -> None:
-        """What is chosen from now on must not delay this request, which has to wait."""
-
-    def forget_reservation(self) -> None: ...
-
-    def expected_back(self, at: int) -> Iterator[str]:
-        """Ids of requests that memory is kept for, the first first: nobody else could use it."""
-
-
-class _Now:
+class _Now(Placement):
     """Goes by what instances hold now, as an engine does when it admits a call."""
 
     threshold = 1.0  # of the KV memory that may be in use then
@@ -60,24 +33,8 @@ class _Now:
         needed = {i.id: request.prompt_tokens - in_use.get(i.id, 0) for i in instances}
         return [i for i in instances if needed[i.id] <= self._free_tokens(i, at)]
 
-    def refused(
-        self,
-        requests: Sequence[Request],  # noqa: ARG002
-        instances: Sequence[Instance],  # noqa: ARG002
-        at: int,  # noqa: ARG002
-    ) -> int | None:
-        return None
-
     def headroom(self, instances: Sequence[Instance], at: int) -> float:
         return max(self._free_tokens(instance, at) for instance in instances)
-
-    def reserve(self, request: Request, instances: Sequence[Instance], at: int) -> None:
-        """Knows nothing of the future, so only the bound on waiting protects who waits."""
-
-    def forget_reservation(self) -> None: ...
-
-    def expected_back(self, at: int) -> Iterator[str]:  # noqa: ARG002
-        return iter(())
 
 
 class RoundRobin(_Now):

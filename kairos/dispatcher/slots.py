@@ -1,6 +1,6 @@
 """Placements that go by what instances are expected to hold in each slot of the future."""
 
-from collections.abc import Hashable, Iterator, Sequence
+from collections.abc import Hashable, Sequence
 from functools import partial
 
 import numpy as np
@@ -13,13 +13,14 @@ from kairos.dispatcher.occupancy import (
     by_modes,
     paper_token_us,
 )
+from kairos.dispatcher.placement import Placement
 from kairos.model import Instance, Request
 
 # By slot in which a call begins, and slot: how many later that is.
 _SINCE = np.arange(SLOTS) - np.arange(SLOTS)[:, None]
 
 
-class SlotPlacement:
+class SlotPlacement(Placement):
     """Goes by what instances are expected to hold in each future slot."""
 
     def __init__(self, ledger: Ledger, occupancy: Occupancy) -> None:
@@ -51,14 +52,6 @@ class SlotPlacement:
             return instances
         suspended = self._table.suspended(rows, at)
         return [i for i, out in zip(instances, suspended, strict=True) if not out]
-
-    def refused(
-        self,
-        requests: Sequence[Request],  # noqa: ARG002
-        instances: Sequence[Instance],  # noqa: ARG002
-        at: int,  # noqa: ARG002
-    ) -> int | None:
-        return None
 
     def headroom(self, instances: Sequence[Instance], at: int) -> float:
         open_to = self._not_suspended(instances, at)
@@ -139,9 +132,6 @@ class SlotPlacement:
         over = loads > self._capacities(instances, at)[:, None]
         begins: Ints = np.where(over.any(axis=1), SLOTS - over[:, ::-1].argmax(axis=1), 0)
         return begins
-
-    def expected_back(self, at: int) -> Iterator[str]:  # noqa: ARG002
-        return iter(())
 
     def forget_reservation(self) -> None:
         self._reserved = None

@@ -8,7 +8,9 @@ from functools import partial
 
 import msgspec
 
+from kairos.balancer import Balancer
 from kairos.config import Settings
+from kairos.events import Event
 from kairos.learner import Learner
 from kairos.live.control.brain import new_balancer
 from kairos.live.control.local_control import LocalControl
@@ -25,6 +27,7 @@ from kairos.live.observers.telemetry import Telemetry
 from kairos.live.pool.cluster_control import ClusterControl, pooled
 from kairos.live.process.clock import WallClock
 from kairos.live.proxy.engine import HttpEngine
+from kairos.live.proxy.engine_client import EngineClient
 from kairos.live.proxy.progress import tell_progress
 from kairos.live.request.access import Access
 from kairos.live.request.bodies import Bodies
@@ -53,6 +56,19 @@ class Service:
         self.reload = reload
         self.url = url
         self.admin_url = admin_url
+
+
+class BrainPort:
+    """Whatever decides, as those see it who are built before it: it hears of instances from a
+    monitor, to which the calls that come over a bus tell their troubles, and these it needs."""
+
+    decides: Brain  # from when it is built on; nobody asks before
+
+    def feed(self, event: Event) -> None:
+        self.decides.feed(event)
+
+    def balancer(self) -> Balancer:
+        return self.decides.balancer
 
 
 class _Parts(msgspec.Struct):
@@ -157,11 +173,12 @@ def _changes(
 async def _put_together(
     settings: Settings, observers: tuple[Observer, ...]
 ) -> AsyncIterator[_Parts]:
-    brain: Brain
     bus = connection(settings, os.environ)
     orchestrator = Orchestrator(idle_us=settings.workflow_idle_s * SECOND) if bus is None else None
-    monitor = Monitor(lambda event: brain.feed(event))  # noqa: PLW0108 - not there yet
-    telemetry = Telemetry(lambda: brain.balancer, orchestrator, WallClock().now)
+    brain: Brain
+    port = BrainPort()
+    monitor = Monitor(port.feed)
+    telemetry = Telemetry(port.balancer, orchestrator, WallClock().now)
     with (
         contextlib.closing(Tokenizers(settings.tokenizer)) as tokenizers,
         open_log(settings.log_dir) as log,
@@ -172,15 +189,17 @@ async def _put_together(
             *([log] if log is not None else []),
             *observers,
         )
-        async with HttpEngine(stall_s=settings.stall_s, answer_s=settings.answer_s) as engine:
-            fleet = Fleet(monitor, engine, lambda: brain.balancer)
+        async with EngineClient(stall_s=settings.stall_s, answer_s=settings.answer_s) as client:
+            engine = HttpEngine(client)
+            fleet = Fleet(monitor, client.upstreams, engine.calls.running, port.balancer)
             fleet.follow(settings.engine)
             beside = [monitor.run(), fleet.run(), *flushing(log)]
             if orchestrator is not None:
                 brain = LocalControl(
-                    settings, engine, new_balancer(settings), Learner(orchestrator), watching
+                    settings, engine.calls, new_balancer(settings), Learner(orchestrator), watching
                 )
-                telling = tell_progress(engine, brain.feed)
+                port.decides = brain
+                telling = tell_progress(engine.calls, brain.feed)
                 background = [*brain.background(), telling, *beside]
                 yield _Parts(engine, brain, monitor, fleet, telemetry, prompts, background)
             elif bus is not None:
@@ -195,5 +214,6 @@ async def _put_together(
                     watching,
                 )
                 async with joined as brain:
+                    port.decides = brain
                     background = [*brain.background(), *beside]
                     yield _Parts(engine, brain, monitor, fleet, telemetry, prompts, background)

@@ -16,7 +16,7 @@ import msgspec
 
 from kairos.learnt import POOLED, AgentKey, AgentProfile, RemainingModel
 from kairos.orchestrator.agent_status import AgentStatus, status_of
-from kairos.orchestrator.learning import AppKey, Learning, ModelData, WindowData
+from kairos.orchestrator.learning_data import AppKey, Learning, ModelData, WindowData
 from kairos.orchestrator.remaining_model import MODEL_CALLS, UNTRACKED, Calls
 from kairos.orchestrator.window import Window, is_restorable
 from kairos.workflow_tracker import FEATURES, Position, features

@@ -32,7 +32,7 @@ OVERTAKEN = 9
 PASSED_OVER = 4.0  # times its own predicted work
 BACKFILL = 8
 MAX_WAIT_US = 600 * SECOND
-_RETURNED = 1 << 62  # µs; taken off an arrival it comes before the number of any
+_BOUNCED = 1 << 62  # µs; taken off an arrival it comes before the number of any
 _LOOKED_AT = 64  # entries, to tell how many go before a request
 _RENEWED_AT_ONCE = 256  # keys, per fact, after new ranks: under 2 ms (`make bench`)
 
@@ -72,7 +72,7 @@ class WaitQueue:
         self._by_due_work: LazyHeap[NumberEntry] = LazyHeap(self._if_not_overdue)
         self._by_due_at: LazyHeap[NumberEntry] = LazyHeap(self._if_not_overdue)
         self._overdue: LazyHeap[NumberEntry] = LazyHeap(self._if_here)  # by number of arrival
-        self._returned: dict[str, WaitingRequest] = {}  # those that wait once more
+        self._bounced: dict[str, WaitingRequest] = {}  # by an instance
 
     def __len__(self) -> int:
         return len(self._waiting)
@@ -81,20 +81,20 @@ class WaitQueue:
         return request_id in self._waiting
 
     def requests(self) -> list[Request]:
-        """All waiting requests, in order of arrival; those that came back at their return."""
+        """All waiting requests, in order of arrival; of those that were bounced, of return."""
         return [waiting.request for waiting in self._waiting.values()]
 
     def oldest(self) -> Request:
         """The request that came first. Queue not empty."""
         first = next(iter(self._waiting.values())).request
-        again = (each.request for each in self._returned.values())
+        again = (each.request for each in self._bounced.values())
         return min((first, *again), key=lambda each: each.arrived_at)
 
     def arrived_by(self, at: int) -> list[Request]:
         """Those that came so early."""
-        early = [each.request for each in self._returned.values() if each.request.arrived_at <= at]
+        early = [each.request for each in self._bounced.values() if each.request.arrived_at <= at]
         for waiting in self._waiting.values():
-            if waiting.request.id in self._returned:
+            if waiting.request.id in self._bounced:
                 continue
             if waiting.request.arrived_at > at:
                 break
@@ -119,23 +119,23 @@ class WaitQueue:
         self._by_due_at.push((due_at, seq, request.id), n)
 
     def push_back(self, request: Request) -> None:
-        """Add a request that was taken, and comes back: it goes before all that were not, and of
+        """Add a request that was taken, and was bounced: it goes before all that were not, and of
         those that were, by arrival."""
         assert request.id not in self._waiting
-        seq = request.arrived_at - _RETURNED
+        seq = request.arrived_at - _BOUNCED
         key, state = self._policy.key(request), self._policy.state(request)
         work_us, n = self._estimates.call_us(request), len(self._waiting) + 1
         waiting = WaitingRequest(
             request, seq, key, self._estimates.epoch, state, work_us, overdue=True
         )
-        self._waiting[request.id] = self._returned[request.id] = waiting
+        self._waiting[request.id] = self._bounced[request.id] = waiting
         self._waiting_us += work_us
         self._by_key.push((key, seq, request.id), n)
         self._overdue.push((seq, seq, request.id), n)
 
     def remove(self, request_id: str) -> None:
         waiting = self._waiting.pop(request_id)
-        self._returned.pop(request_id, None)
+        self._bounced.pop(request_id, None)
         self._waiting_us -= waiting.work_us
 
     def overdue(self) -> Request | None:

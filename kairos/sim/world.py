@@ -20,7 +20,7 @@ import msgspec
 
 from kairos.balancer import MAX_WAITING, Balancer
 from kairos.dispatcher.ledger import Ledger
-from kairos.dispatcher.placements import Placement
+from kairos.dispatcher.placement import Placement
 from kairos.errors import (
     InvalidRequest,
     KairosError,

@@ -15,6 +15,7 @@ from aiohttp import web
 
 from kairos.digest import digest
 from kairos.errors import SetupError
+from kairos.header_names import REQUEST_ID
 from kairos.standin import bodies, script
 from kairos.standin.batch import INSTANT, Batch, Timing
 from kairos.standin.bodies import EmbeddingsBody, Failure, StandInBody, StandInPrompt, TokenizeBody
@@ -116,7 +117,7 @@ class StandIn:
         if fail == "unavailable":
             raise RefusedReply(503, "The engine is currently busy. Please try again later.")
         prompt_tokens, said = self._draw(body, read_prompt)
-        request_id = request.headers.get("X-Request-Id") or uuid.uuid4().hex
+        request_id = request.headers.get(REQUEST_ID) or uuid.uuid4().hex
         reply = reply_type(request_id, body.model, said.tool)
         with self._counting_aborts():
             if fail == "hang":

@@ -22,7 +22,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from kairos.errors import SetupError
-from kairos.live.proxy.engine import Upstream
+from kairos.live.proxy.engine_client import Upstream
 from kairos.tools import observe
 from kairos.tools.measured_engine import Facts, Generated, MeasuredEngine, session
 from kairos.workload.steps import Steps

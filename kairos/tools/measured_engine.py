@@ -12,9 +12,9 @@ from kairos.errors import SetupError
 from kairos.live.engines.engine_limits import model_limits
 from kairos.live.engines.engine_probe import read_start
 from kairos.live.engines.engine_status import read_metrics
-from kairos.live.proxy.engine import Upstream
+from kairos.live.proxy.connections import CONNECT_S, KEEPALIVE_S
+from kairos.live.proxy.engine_client import Upstream
 from kairos.live.proxy.sse import SseReader
-from kairos.live.proxy.upstream import CONNECT_S, KEEPALIVE_S
 
 ALONE = "calibrate an engine that nobody else uses meanwhile"
 IDLE_PROBES, IDLE_PROBE_S = 100, 0.05

@@ -14,7 +14,7 @@ from typing import Any
 import msgspec
 
 from kairos.errors import SetupError
-from kairos.live.llm.http import HttpLLM
+from kairos.live.llm.http_llm import HttpLLM
 from kairos.live.process.clock import WallClock
 from kairos.model import PARENTS_LIMIT, SECOND, Request
 from kairos.tools.replay_client import CallFailed, ReplayClient, headers_of, server_url

@@ -17,9 +17,9 @@ import msgspec
 from kairos import header_names
 from kairos.errors import KairosError, SetupError
 from kairos.header_names import ATTEMPT
-from kairos.live.llm.http import ANSWER_BYTES, cause, headers_with, read_answer
+from kairos.live.llm.http_llm import ANSWER_BYTES, cause, headers_with, read_answer
+from kairos.live.proxy.connections import KEEPALIVE_S
 from kairos.live.proxy.sse import SseReader, Usage, usage_of
-from kairos.live.proxy.upstream import KEEPALIVE_S
 from kairos.model import Request
 from kairos.workload.retries import RETRIES, is_tried_again
 
@@ -181,7 +181,7 @@ def headers_of(request: Request) -> dict[str, str]:
     """Who calls, as agents say it. A name that a header may not hold is written in letters that it
     may, with a checksum, so that different names stay different."""
     headers = {
-        "X-Request-Id": request.id,
+        header_names.REQUEST_ID: request.id,
         header_names.WORKFLOW_ID: request.workflow_id,
         header_names.APP: _identifier(request.app or ""),
         header_names.AGENT: _identifier(request.agent or ""),

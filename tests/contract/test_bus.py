@@ -8,10 +8,10 @@ import secrets
 import pytest
 
 from kairos.errors import MessageTooLarge
-from kairos.live.bus.memory import MemoryBus
-from kairos.live.kafka.bus import KafkaBus
+from kairos.live.bus.memory_bus import MemoryBus
 from kairos.live.kafka.cluster import KafkaCluster, parse_bus
-from kairos.live.kafka.topics import ensure
+from kairos.live.kafka.kafka_bus import KafkaBus
+from kairos.live.kafka.topic_setup import ensure
 from kairos.ports import Message
 from kairos.topics import AGENTS, DEAD_LETTERS
 from tests.support.buses import TIMEOUT_S, Apart, Seen, consuming, fail, publish, text

@@ -15,11 +15,11 @@ import pytest
 from confluent_kafka.admin import AdminClient, OffsetSpec
 
 from kairos.errors import TopicMissing
-from kairos.live.kafka.bus import KafkaBus
 from kairos.live.kafka.cluster import parse_bus
 from kairos.live.kafka.items import Assigned
+from kairos.live.kafka.kafka_bus import KafkaBus
 from kairos.live.kafka.subscription import CaughtUp, ReceivedMessage, Revoked, Subscription
-from kairos.live.kafka.topics import ensure
+from kairos.live.kafka.topic_setup import ensure
 from kairos.live.kafka.transactions import NotSent, Transactions
 from kairos.ports import Message
 from kairos.topics import AGENTS, DEAD_LETTERS

@@ -13,14 +13,14 @@ from aiohttp import web
 from kairos.agent import Application, Task, read_result, run, submit
 from kairos.errors import InvalidRequest, MessageTooLarge, Unavailable, UpstreamFailed
 from kairos.events import Cancelled
-from kairos.live.bus.memory import MemoryBus
+from kairos.live.bus.memory_bus import MemoryBus
 from kairos.live.kafka.cluster import KafkaCluster, parse_bus
 from kairos.live.kafka.producer import Producer
 from kairos.live.kafka.tail import Tail
-from kairos.live.kafka.topics import ensure
-from kairos.live.llm import bus
-from kairos.live.llm.bus import BusLLM
-from kairos.live.llm.http import HttpLLM
+from kairos.live.kafka.topic_setup import ensure
+from kairos.live.llm import bus_llm
+from kairos.live.llm.bus_llm import BusLLM
+from kairos.live.llm.http_llm import HttpLLM
 from kairos.live.llm.patience import Patience
 from kairos.live.pool.messages import Told, read_call_headers
 from kairos.topics import REQUESTS, RESULTS
@@ -394,7 +394,7 @@ class TestBus:
     async def test_that_nobody_answers_for_a_pool_is_said_once(
         self, connection, monkeypatch, caplog
     ):
-        monkeypatch.setattr(bus, "_QUIET_S", 0.05)
+        monkeypatch.setattr(bus_llm, "_QUIET_S", 0.05)
         model = Model()
         model.answers = [LOST]
         async with over_bus(connection, model, timeout_s=1) as llm:
@@ -410,7 +410,7 @@ class TestBus:
         model = Model()
         async with over_bus(connection, model, timeout_s=1) as llm:
             assert await llm.complete({}, {}) == completion()
-            monkeypatch.setattr(bus, "_QUIET_S", 0.05)
+            monkeypatch.setattr(bus_llm, "_QUIET_S", 0.05)
             model.answers = [LOST]
             with pytest.raises(Unavailable):
                 await llm.complete({}, {})

@@ -6,11 +6,11 @@ import uuid
 import msgspec
 import pytest
 
-from kairos.live.kafka import topics
+from kairos.live.kafka import topic_setup
 from kairos.live.kafka.cluster import parse_bus
 from kairos.live.kafka.producer import Producer
 from kairos.live.kafka.subscription import ReceivedMessage, Subscription
-from kairos.live.llm.bus import BusLLM
+from kairos.live.llm.bus_llm import BusLLM
 from kairos.live.pool.bus_answer import BusAnswer
 from kairos.topics import REQUESTS
 from tests.support.schema import as_object, problems
@@ -51,7 +51,7 @@ async def test_an_llm_call_its_reply_and_its_cancellation_are_valid(kafka):
     connection, pool = parse_bus(kafka), f"schema-{uuid.uuid4().hex[:8]}"
     async with asyncio.timeout(60):
         llm = BusLLM(connection, pool=pool, name=pool)
-        await topics.ensure(connection, [REQUESTS, llm.replies])
+        await topic_setup.ensure(connection, [REQUESTS, llm.replies])
         async with (
             llm,
             Producer(connection) as producer,

@@ -11,8 +11,8 @@ from kairos.events import ProfilesLearnt
 from kairos.learnt import POOLED, AgentRank
 from kairos.live.kafka.cluster import parse_bus
 from kairos.live.kafka.producer import Producer
-from kairos.live.kafka.profiles import follow, publish
-from kairos.live.kafka.topics import ensure
+from kairos.live.kafka.profiles_topic import follow, publish
+from kairos.live.kafka.topic_setup import ensure
 from kairos.model import SECOND
 from kairos.topics import PROFILES
 from tests.property.test_balancer_machine import remaining_model

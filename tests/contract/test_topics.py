@@ -18,7 +18,7 @@ from confluent_kafka.admin import (
 
 from kairos import topics as names
 from kairos.errors import SetupError
-from kairos.live.kafka import topics
+from kairos.live.kafka import topic_setup
 from kairos.live.kafka.cluster import KafkaCluster
 from kairos.live.kafka.topic_settings import describe
 from tests.support.kafka import Broker, free_ports
@@ -65,7 +65,7 @@ def partitions_of(admin, name):
 
 async def problem(connection, *wanted):
     with pytest.raises(SetupError) as refused:
-        await topics.ensure(connection, wanted)
+        await topic_setup.ensure(connection, wanted)
     return str(refused.value)
 
 
@@ -73,7 +73,7 @@ async def problem(connection, *wanted):
 async def test_what_is_missing_is_made_as_the_table_says(connection, admin):
     wanted = [names.inbox("made", "a"), names.PROFILES, names.REQUESTS]
 
-    await topics.ensure(connection, wanted)
+    await topic_setup.ensure(connection, wanted)
 
     for name in wanted:
         topic = describe(name)
@@ -87,7 +87,7 @@ async def test_processes_that_start_at_once_agree(connection, admin, caplog):
 
     async with asyncio.timeout(60), asyncio.TaskGroup() as starting:
         for _ in range(5):
-            starting.create_task(topics.ensure(connection, wanted))
+            starting.create_task(topic_setup.ensure(connection, wanted))
 
     assert {partitions_of(admin, name) for name in wanted} == {8}
     assert not [record for record in caplog.records if record.levelname == "WARNING"]
@@ -104,7 +104,7 @@ async def test_what_keeps_more_or_is_spread_wider_is_left_alone(connection, admi
         message_timestamp_type="LogAppendTime",
     )
 
-    await topics.ensure(connection, [names.inbox("wide", "a")])
+    await topic_setup.ensure(connection, [names.inbox("wide", "a")])
 
     assert partitions_of(admin, names.inbox("wide", "a")) == 20
 
@@ -145,12 +145,12 @@ async def test_every_wrong_setting_is_listed_and_the_command_given_makes_it_righ
     ]
     resource = ConfigResource(ConfigResource.Type.TOPIC, name, incremental_configs=entries)
     admin.incremental_alter_configs([resource])[resource].result(10)
-    await topics.ensure(connection, [name])
+    await topic_setup.ensure(connection, [name])
 
 
 @pytest.mark.kafka
 async def test_what_orders_everything_must_be_in_one_partition(connection, admin):
-    await topics.ensure(connection, [names.EVENTS, names.RESULTS])
+    await topic_setup.ensure(connection, [names.EVENTS, names.RESULTS])
     admin.create_partitions([NewPartitions(names.EVENTS, 2)])[names.EVENTS].result(10)
 
     said = await problem(connection, names.EVENTS, names.RESULTS)
@@ -168,11 +168,11 @@ async def test_a_cluster_that_comes_late_is_waited_for_and_said_once(tmp_path, m
         said.append(words[0] % words[1:])
         missed.set()
 
-    monkeypatch.setattr(topics.logger, "warning", warn)
-    monkeypatch.setattr(topics, "_ANSWER_S", 1.0)
+    monkeypatch.setattr(topic_setup.logger, "warning", warn)
+    monkeypatch.setattr(topic_setup, "_ANSWER_S", 1.0)
     broker = Broker(tmp_path / "kafka")
     wanted = [names.RESULTS]
-    ensuring = asyncio.create_task(topics.ensure(KafkaCluster(servers=broker.servers), wanted))
+    ensuring = asyncio.create_task(topic_setup.ensure(KafkaCluster(servers=broker.servers), wanted))
     try:
         async with asyncio.timeout(60):
             await missed.wait()
@@ -187,7 +187,7 @@ async def test_a_cluster_that_comes_late_is_waited_for_and_said_once(tmp_path, m
 
 
 async def test_a_cluster_that_stays_away_is_named_with_the_cause(monkeypatch, unused_port):
-    monkeypatch.setattr(topics, "PATIENCE_S", 0.5)
+    monkeypatch.setattr(topic_setup, "PATIENCE_S", 0.5)
     servers = f"127.0.0.1:{unused_port}"
 
     said = await problem(KafkaCluster(servers=servers), names.EVENTS)
@@ -212,7 +212,7 @@ class Refusing:
 
 
 async def test_who_may_not_create_a_topic_is_told_the_command(monkeypatch):
-    monkeypatch.setattr(topics, "AdminClient", Refusing)
+    monkeypatch.setattr(topic_setup, "AdminClient", Refusing)
 
     said = await problem(KafkaCluster(servers="h:1"), names.DISPATCHES)
 

@@ -18,11 +18,11 @@ from kairos import agent
 from kairos.demo.engines import LENGTHS, SCRIPT
 from kairos.demo.options import Options
 from kairos.demo.plan import plan_arrivals, plan_submissions
-from kairos.live.bus.memory import MemoryBus
+from kairos.live.bus.memory_bus import MemoryBus
 from kairos.live.kafka.cluster import parse_bus
 from kairos.live.kafka.tail import Tail
-from kairos.live.kafka.topics import ensure
-from kairos.live.llm.http import HttpLLM
+from kairos.live.kafka.topic_setup import ensure
+from kairos.live.llm.http_llm import HttpLLM
 from kairos.standin.batch import INSTANT
 from kairos.standin.script import Script, load, load_lengths
 from kairos.standin.server import StandInSettings, serve

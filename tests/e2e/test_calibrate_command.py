@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 
 from kairos.cli.main import app
 from kairos.errors import SetupError
-from kairos.live.proxy.engine import Upstream
+from kairos.live.proxy.engine_client import Upstream
 from kairos.sim.engine.profiles import profile
 from kairos.standin import server as standins
 from kairos.standin.batch import INSTANT, Timing

@@ -8,7 +8,7 @@ import pytest
 from aiohttp import web
 
 from kairos.events import Arrived, Cancelled, Dispatch, Failed, Finished, FirstToken, Refuse
-from kairos.live.proxy.engine import HttpEngine
+from kairos.live.proxy.calls_in_flight import CallsInFlight
 from kairos.live.request import bodies
 from tests.support.waiting import Told
 
@@ -195,23 +195,23 @@ async def test_the_standin_counts_the_call_of_a_client_that_left_as_aborted(kair
 
 
 async def test_a_call_is_told_its_turn_once_and_gives_up_when_it_must():
-    engine, call = HttpEngine([]), Told()
-    engine.expect("a", call)
-    engine.dispatch(Dispatch("a", "somewhere"))
-    engine.dispatch(Dispatch("a", "elsewhere"))
-    engine.refuse(Refuse("a", None))
+    calls, call = CallsInFlight(), Told()
+    calls.expect("a", call)
+    calls.dispatch(Dispatch("a", "somewhere"))
+    calls.dispatch(Dispatch("a", "elsewhere"))
+    calls.refuse(Refuse("a", None))
     assert call.said == ["somewhere"]
-    assert (engine.running("somewhere"), engine.running("elsewhere")) == (1, 0)
-    engine.refuse(Refuse("a", None, "cancelled"))
+    assert (calls.running("somewhere"), calls.running("elsewhere")) == (1, 0)
+    calls.refuse(Refuse("a", None, "cancelled"))
     assert call.said == ["somewhere", ("workflow_cancelled", True)]
-    engine.forget("a")
+    calls.forget("a")
 
-    engine.expect("b", refused := Told())
-    engine.refuse(Refuse("b", None))
-    engine.refuse(Refuse("b", None, "cancelled"))
-    engine.dispatch(Dispatch("b", "somewhere"))
+    calls.expect("b", refused := Told())
+    calls.refuse(Refuse("b", None))
+    calls.refuse(Refuse("b", None, "cancelled"))
+    calls.dispatch(Dispatch("b", "somewhere"))
     assert refused.said == [("no_instance", False)]
-    assert engine.running("somewhere") == 0
+    assert calls.running("somewhere") == 0
 
 
 async def test_many_that_leave_at_once_leave_nothing_behind(kairos, engine):

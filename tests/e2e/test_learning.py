@@ -11,9 +11,9 @@ from kairos.config import Settings
 from kairos.engine_settings import EngineSettings
 from kairos.events import Arrived, ProfilesLearnt, WorkflowEnded
 from kairos.live import service
-from kairos.live.bus.memory import MemoryBus
+from kairos.live.bus.memory_bus import MemoryBus
 from kairos.live.control import learning
-from kairos.live.llm.http import HttpLLM
+from kairos.live.llm.http_llm import HttpLLM
 from kairos.standin import server as standins
 from kairos.standin.batch import Timing
 from kairos.standin.script import Rule, Script

@@ -17,11 +17,11 @@ from kairos.demo.options import Options
 from kairos.demo.plan import plan_submissions
 from kairos.envelope import read_envelope
 from kairos.events import Arrived, Record
-from kairos.live.bus.memory import MemoryBus
-from kairos.live.kafka.bus import KafkaBus
+from kairos.live.bus.memory_bus import MemoryBus
 from kairos.live.kafka.cluster import parse_bus
+from kairos.live.kafka.kafka_bus import KafkaBus
 from kairos.live.kafka.subscription import CaughtUp, ReceivedMessage, Subscription
-from kairos.live.llm.http import HttpLLM
+from kairos.live.llm.http_llm import HttpLLM
 from kairos.live.pool.messages import CALL, EPOCH, TAKEOVER, TOLD, TYPE, Told
 from kairos.model import SECOND
 from kairos.orchestrator.orchestrator import Orchestrator

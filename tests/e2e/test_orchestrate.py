@@ -19,9 +19,9 @@ from kairos.learner import Learner
 from kairos.live.frontend.views import snapshot, workflow_view
 from kairos.live.kafka.cluster import parse_bus
 from kairos.live.kafka.producer import Producer
-from kairos.live.kafka.profiles import follow
+from kairos.live.kafka.profiles_topic import follow
 from kairos.live.kafka.subscription import ReceivedMessage, Subscription
-from kairos.live.kafka.topics import ensure
+from kairos.live.kafka.topic_setup import ensure
 from kairos.live.orchestrate.follower import SAVE_S
 from kairos.live.orchestrate.service import TOPICS
 from kairos.live.pool.messages import EPOCH, POOL, TAKEOVER, TOLD, TYPE, Told

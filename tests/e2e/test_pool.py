@@ -17,7 +17,7 @@ from kairos.engine_settings import EngineSettings
 from kairos.live.kafka.cluster import parse_bus
 from kairos.live.kafka.producer import Producer
 from kairos.live.kafka.subscription import ReceivedMessage, Subscription
-from kairos.live.kafka.topics import ensure
+from kairos.live.kafka.topic_setup import ensure
 from kairos.live.pool.messages import CALL, TYPE
 from kairos.live.service import running
 from kairos.topics import DEAD_LETTERS, REQUESTS

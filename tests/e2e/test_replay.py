@@ -12,7 +12,7 @@ from aiohttp import web
 
 from kairos.errors import InvalidRequest, KairosError, SetupError, Unavailable
 from kairos.events import Arrived, Finished, WorkflowEnded
-from kairos.live.llm.http import ANSWER_BYTES
+from kairos.live.llm.http_llm import ANSWER_BYTES
 from kairos.model import IDENTIFIER, Request
 from kairos.tools import replay_client
 from kairos.tools.replay import Replay

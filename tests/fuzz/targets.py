@@ -16,12 +16,12 @@ from kairos.live.proxy.sse import SseReader, usage_of
 from kairos.live.request.access import Access, Caller
 from kairos.live.request.body import Body, read_body
 from kairos.live.request.deadlines import deadline_of
+from kairos.live.request.identity.agent_urls import NamedRoutes, route_of
 from kairos.live.request.identity.aliases import Aliases
 from kairos.live.request.identity.conversation import conversation, prompt_of
 from kairos.live.request.identity.engine_reply import reply_of
 from kairos.live.request.identity.identity import identifier_of
 from kairos.live.request.identity.resolve import identity_of
-from kairos.live.request.identity.routes import NamedRoutes, route_of
 from kairos.model import PARENTS_LIMIT
 from kairos.ports import Message
 

@@ -585,7 +585,7 @@ class BalancerMachine(RuleBasedStateMachine):
         assert set(self.balancer.faults.circuits._circuits) <= set(self.fleet)
         assert set(self.balancer.faults._keys) <= set(here)
         for queue in self.balancer._queues.by_model.values():
-            assert set(queue._returned) == set(queue._waiting) & set(self.tried)
+            assert set(queue._bounced) == set(queue._waiting) & set(self.tried)
         assert set(self.estimates._standings) == set(here)
         assert set(self.estimates._together) == workflows
         assert set(self.estimates.positions._calls) == set(here)

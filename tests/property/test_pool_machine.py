@@ -340,7 +340,7 @@ class PoolMachine(RuleBasedStateMachine):
         assert world.committed[0] > len(world.logs[REQUESTS]) - 3 * len(world.live)
         for process in world.live:
             assert process.performer._asked_at == {}
-            assert process.engine._expected == {}
+            assert process.engine.calls._expected == {}
             assert process.calls._calls == {}
             assert process.calls._held_bytes == 0
         lives, states, _ = life(world.records())

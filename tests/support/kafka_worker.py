@@ -9,8 +9,8 @@ import random
 import signal
 import sys
 
-from kairos.live.kafka.bus import KafkaBus
 from kairos.live.kafka.cluster import parse_bus
+from kairos.live.kafka.kafka_bus import KafkaBus
 from kairos.ports import Message
 
 

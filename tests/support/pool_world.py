@@ -39,8 +39,9 @@ from kairos.live.pool.messages import (
 from kairos.live.pool.performer import Performer
 from kairos.live.proxy.asked import Asked
 from kairos.live.proxy.call import Call
-from kairos.live.proxy.engine import HttpEngine, Upstream
+from kairos.live.proxy.engine import HttpEngine
 from kairos.live.proxy.engine_answer import EngineAnswer, EngineRefused, Limit
+from kairos.live.proxy.engine_client import EngineClient, Upstream
 from kairos.live.request.body import Body
 from kairos.live.request.client_response import ClientResponse
 from kairos.live.request.tokenizer import Tokenizers
@@ -188,7 +189,7 @@ class Answer:
         self.headers = [(b"content-type", kind.encode())]
 
 
-class Engine(HttpEngine):
+class Engines(EngineClient):
     """Where calls of one process go; they run until the test answers them."""
 
     def __init__(self, process):
@@ -330,9 +331,9 @@ class Process:
         self.group = None
         self.clients = []
         self.outbox = Outbox(self)
-        self.engine = Engine(self)
+        self.engine = HttpEngine(Engines(self))
         self.performer = Performer(
-            self, POOL, self.outbox, self.engine, world.clock, max_wait_s=world.gives_up_s
+            self, POOL, self.outbox, self.engine.calls, world.clock, max_wait_s=world.gives_up_s
         )
         self.performer.id = f"p{number}"
         self.calls = BusCalls(

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from kairos.agent import Application, Result, Task, read_result, run, submit
 from kairos.envelope import Envelope, read_envelope, read_value, write_message
 from kairos.errors import InvalidRequest, SetupError, Unavailable, UpstreamFailed
-from kairos.live.bus.memory import MemoryBus
-from kairos.live.llm.http import HttpLLM
+from kairos.live.bus.memory_bus import MemoryBus
+from kairos.live.llm.http_llm import HttpLLM
 from kairos.live.llm.patience import Patience
 from kairos.ports import Message
 from kairos.topics import DEAD_LETTERS, RESULTS

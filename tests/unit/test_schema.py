@@ -9,7 +9,7 @@ import pytest
 from kairos import envelope
 from kairos.agent import Application, run, submit
 from kairos.envelope import Envelope
-from kairos.live.bus.memory import MemoryBus
+from kairos.live.bus.memory_bus import MemoryBus
 from kairos.live.pool.messages import CallHeaders
 from kairos.topics import DEAD_LETTERS, RESULTS
 from tests.support.schema import SCHEMA, as_object, problems

@@ -15,7 +15,7 @@ from kairos.events import InstanceStatus
 from kairos.live.engines.engine_limits import EngineLimits, model_limits
 from kairos.live.engines.engine_status import KvCache, Metrics, read_metrics
 from kairos.live.engines.kinds import LLAMA, SGLANG, EngineKind
-from kairos.live.proxy.engine import Upstream
+from kairos.live.proxy.engine_client import Upstream
 from kairos.model import Instance
 
 SCRAPE_S = 2.0  # for an answer of /metrics that still tells how things are

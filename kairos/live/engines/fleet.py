@@ -11,7 +11,7 @@ import asyncio
 import logging
 import os
 from collections.abc import Callable, Iterable, Sequence
-from typing import Literal, Protocol
+from typing import Literal
 
 import msgspec
 
@@ -20,8 +20,9 @@ from kairos.config import MAX_ENGINES, MAX_NUM_SEQS
 from kairos.engine_settings import EngineSettings
 from kairos.errors import InvalidRequest
 from kairos.live.engines.engine_probe import Target
+from kairos.live.engines.kinds import VLLM
 from kairos.live.engines.monitor import Monitor
-from kairos.live.proxy.engine import Upstream
+from kairos.live.proxy.engine_client import Upstream
 
 logger = logging.getLogger(__name__)
 
@@ -76,30 +77,24 @@ class InstanceView(msgspec.Struct, frozen=True):
     named: bool  # by the settings
 
 
-class Upstreams(Protocol):
-    """Whatever sends calls to the instances."""
-
-    upstreams: dict[str, Upstream]
-
-    def running(self, instance_id: str) -> int:
-        """Calls of this process that were told to go there, and have not ended."""
-
-
 class Fleet:
     """Owns which instances there are; the monitor says of each how it is."""
 
     def __init__(
         self,
         monitor: Monitor,
-        engine: Upstreams,
+        upstreams: dict[str, Upstream],
+        running: Callable[[str], int],
         balancer: Callable[[], Balancer],
         on_change: Callable[[tuple[EngineSettings, ...], tuple[str, ...]], None] = lambda *_: None,
     ) -> None:
-        """`balancer` gives the one that decides now, as far as that is here. `on_change` hears
-        which instances there are, and which of them drain, before anybody is sent there."""
+        """`upstreams`: where this process may send calls, by id, which is changed here; `running`:
+        how many calls of this process were told to go to an instance, and have not ended.
+        `balancer` gives the one that decides now, as far as that is here. `on_change` hears which
+        instances there are, and which of them drain, before anybody is sent there."""
         self._on_change = on_change
         self._monitor = monitor
-        self._engine = engine
+        self._upstreams, self._calls_running = upstreams, running
         self._balancer = balancer
         self._engines: dict[str, EngineSettings] = {}
         self._named: dict[str, EngineSettings] = {}  # by the settings, when read last
@@ -180,7 +175,7 @@ class Fleet:
         target = _target(engine)
         self._engines[engine.id] = engine
         self._draining.discard(engine.id)
-        self._engine.upstreams[engine.id] = target.upstream
+        self._upstreams[engine.id] = target.upstream
         self._changed()
         self._monitor.watch(target)
 
@@ -188,7 +183,7 @@ class Fleet:
         logger.info("instance %s is gone", instance_id)
         self._draining.remove(instance_id)
         del self._engines[instance_id]
-        del self._engine.upstreams[instance_id]
+        del self._upstreams[instance_id]
         self._changed()
 
     def _changed(self) -> None:
@@ -197,7 +192,7 @@ class Fleet:
     def _running(self, instance_id: str) -> int:
         """On standby nothing is booked here, but calls may run through this process."""
         booked = self._balancer().ledger.running(instance_id)
-        return booked or self._engine.running(instance_id)
+        return booked or self._calls_running(instance_id)
 
     def _view(self, instance_id: str) -> InstanceView:
         problem = self._monitor.problems.get(instance_id)
@@ -215,7 +210,8 @@ class Fleet:
 def upstream_of(engine: EngineSettings) -> Upstream:
     key = os.environ[engine.api_key_env] if engine.api_key_env else None
     base_url = engine.url.rstrip("/").removesuffix("/v1")
-    return Upstream(engine.id, base_url, key)
+    # The settings' `priority` is vLLM's: of the others none takes it from a header.
+    return Upstream(engine.id, base_url, key, priority_header=VLLM.priority_header)
 
 
 def _target(engine: EngineSettings) -> Target:

@@ -1,4 +1,5 @@
-"""What differs between engines: the names of their metrics, where and how they tell their limits.
+"""What differs between engines: the names of their metrics, where and how they tell their limits,
+and how a call tells them its place.
 
 A kind is an adapter: all else of Kairos speaks OpenAI's API. vLLM and llama.cpp are tested for
 real; SGLang's names and answers are from its documentation ("Production Metrics" and "Native APIs"
@@ -42,6 +43,8 @@ class EngineKind(msgspec.Struct, frozen=True, kw_only=True):
     limits_query: str = ""
     limits: Callable[[bytes, int], EngineLimits]  # of that answer, and of how many engines it is
     is_slow_to_tell: bool = False  # the first time: no answer in time is no answer yet
+    # By it the engine orders what waits inside it, lower first; it wins over the body's `priority`.
+    priority_header: str | None = None  # None: calls carry no priority for it
 
 
 VLLM = EngineKind(
@@ -65,6 +68,7 @@ VLLM = EngineKind(
     limits_query="config_format=json",
     limits=vllm_limits,
     is_slow_to_tell=True,
+    priority_header="X-Vllm-Priority",
 )
 SGLANG = EngineKind(
     name="sglang",

@@ -30,7 +30,7 @@ class _Watch:
     """One instance that is looked at again and again."""
 
     def __init__(self, target: Target) -> None:
-        self.inquiry = EngineProbe(target)
+        self.probe = EngineProbe(target)
         self.look = asyncio.Event()  # now, not at the next turn
         self.task: asyncio.Task[None] | None = None  # None: the monitor does not run
 
@@ -109,7 +109,7 @@ class Monitor:
             return
         if trouble.refused:
             self._left(trouble.instance_id, str(trouble))
-        watch.inquiry.forget()
+        watch.probe.forget()
         watch.look.set()
 
     def _stop(self, instance_id: str) -> None:
@@ -118,13 +118,13 @@ class Monitor:
             watch.task.cancel()
 
     async def _watch(self, session: aiohttp.ClientSession, instance_id: str, watch: _Watch) -> None:
-        inquiry, look = watch.inquiry, watch.look
+        probe, look = watch.probe, watch.look
         slow_probes = 0
         while True:
             look.clear()  # trouble met from now on is not known to this look
             due_at = asyncio.get_running_loop().time() + INTERVAL_S
             try:
-                seen = await inquiry.look(session)
+                seen = await probe.look(session)
             except (TimeoutError, aiohttp.ServerTimeoutError):
                 slow_probes += 1
                 if slow_probes > SLOW_PROBES_ALLOWED:
@@ -163,7 +163,7 @@ class Monitor:
         if self.problems.get(instance_id) != problem:
             logger.warning("instance %s is not in use: %s", instance_id, problem)
         self.problems[instance_id] = problem
-        self._watches[instance_id].inquiry.forget()
+        self._watches[instance_id].probe.forget()
         if self._joined.pop(instance_id, None) is not None:
             self._feed(InstanceLeft(instance_id))
 

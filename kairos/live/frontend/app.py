@@ -21,7 +21,7 @@ from kairos.live.frontend.openapi import description
 from kairos.live.frontend.passed import PASSED
 from kairos.live.request.access import Access, authorization
 from kairos.live.request.client_response import Receive, Scope, Send
-from kairos.live.request.identity.routes import NamedRoutes
+from kairos.live.request.identity.agent_urls import NamedRoutes
 
 
 def build_app(

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from functools import partial
 
 from kairos.errors import KairosError, RequestInFlight
-from kairos.header_names import ATTEMPT, RAW
+from kairos.header_names import ATTEMPT, RAW, REQUEST_ID
 from kairos.live.frontend.exchange import Exchange
 from kairos.live.frontend.openai_errors import HOT_ROUTES, INTERNAL, new_id
 from kairos.live.frontend.passed import check_passes
@@ -26,11 +26,11 @@ from kairos.live.request.client_response import (
     Send,
 )
 from kairos.live.request.deadlines import deadline_of
+from kairos.live.request.identity.agent_urls import Route, route_of
 from kairos.live.request.identity.aliases import Aliases
 from kairos.live.request.identity.identity import Identity, identifier
 from kairos.live.request.identity.inference import Inference, UnnamedCall
 from kairos.live.request.identity.resolve import identity_of
-from kairos.live.request.identity.routes import Route, route_of
 from kairos.live.request.tokens import Estimate, PromptTokens
 from kairos.model import Request, Sources
 
@@ -39,7 +39,7 @@ logger = logging.getLogger(__name__)
 
 _CHAT = "/v1/chat/completions"
 _STREAM_OPTIONS_ROUTES = {_CHAT, "/v1/completions"}
-_ATTEMPT = RAW[ATTEMPT]
+_ATTEMPT, _REQUEST_ID = RAW[ATTEMPT], RAW[REQUEST_ID]
 _NO_NAMES: Route = {}  # in a path
 
 
@@ -50,7 +50,7 @@ class Gateway:
 
     def __init__(
         self,
-        desk: FactSink,
+        sink: FactSink,
         engine: HttpEngine,
         access: Access,
         prompts: PromptTokens,
@@ -63,7 +63,7 @@ class Gateway:
         bodies: Bodies,
     ) -> None:
         self.served_models = served_models
-        self.desk, self.engine, self.access, self.prompts = desk, engine, access, prompts
+        self.sink, self.engine, self.access, self.prompts = sink, engine, access, prompts
         self.aliases, self.inference = aliases, inference
         self.on_trouble, self.on_error, self.bodies = on_trouble, on_error, bodies
         self.pace = engine.pace
@@ -133,7 +133,7 @@ class GatewayCall:
         self._on_end = on_end
         self._is_over = False
         self._counting: asyncio.Task[Estimate] | None = None
-        request_id = identifier(asked.headers.get(b"x-request-id")) or new_id()
+        request_id = identifier(asked.headers.get(_REQUEST_ID)) or new_id()
         self._response = ClientResponse(request_id, exchange)
         self._caller: Caller | None = None
         self._upload: Upload | None = None
@@ -189,7 +189,7 @@ class GatewayCall:
         """Raises KairosError: it is refused."""
         gateway, asked, response = self._gateway, self._asked, self._response
         self._prompt = prompt
-        if gateway.engine.expects(response.request_id):  # another call of that name is in flight
+        if gateway.engine.calls.expects(response.request_id):  # another of that name is in flight
             response.request_id = _other_id(response.request_id, asked.headers)
         request = self._request(body, identity, prompt.tokens)
         call = Call(
@@ -197,7 +197,7 @@ class GatewayCall:
             asked,
             body,
             response,
-            gateway.desk,
+            gateway.sink,
             gateway.engine,
             self,
             gateway.on_trouble,
@@ -208,7 +208,7 @@ class GatewayCall:
         call.begin(request.deadline_at)
 
     def _request(self, body: Body, identity: Identity, prompt_tokens: int) -> Request:
-        now, headers = self._gateway.desk.now(), self._asked.headers
+        now, headers = self._gateway.sink.now(), self._asked.headers
         request_id = self._response.request_id
         assert self._caller is not None
         return Request(

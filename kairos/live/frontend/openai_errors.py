@@ -14,6 +14,7 @@ from kairos.errors import (
     InvalidRequest,
     KairosError,
 )
+from kairos.header_names import RAW, REQUEST_ID
 from kairos.live.proxy.asked import STREAMING_ROUTES
 from kairos.live.request.client_response import (
     Receive,
@@ -24,6 +25,7 @@ from kairos.live.request.client_response import (
 )
 
 INTERNAL = KairosError("internal error; the server's log has more")
+_REQUEST_ID = RAW[REQUEST_ID]
 HOT_ROUTES = STREAMING_ROUTES | {"/v1/embeddings"}
 
 
@@ -45,7 +47,7 @@ def answer_errors_as_openai_does(app: FastAPI) -> None:
         if not isinstance(error, KairosError):
             error = INTERNAL
         headers = {name.decode(): value.decode() for name, value in error_headers(error)}
-        headers["x-request-id"] = new_id()  # an unexpected error is answered outside RequestIds
+        headers[REQUEST_ID] = new_id()  # an unexpected error is answered outside RequestIds
         return JSONResponse(error_body(error), error.status, headers)
 
     async def no_route(request: HttpRequest, error: Exception) -> JSONResponse:
@@ -70,8 +72,8 @@ class RequestIds:
         async def send_named(message: MutableMapping[str, Any]) -> None:
             if message["type"] == "http.response.start":
                 headers = message["headers"]
-                if not any(name == b"x-request-id" for name, _ in headers):
-                    headers.append((b"x-request-id", new_id().encode()))
+                if not any(name == _REQUEST_ID for name, _ in headers):
+                    headers.append((_REQUEST_ID, new_id().encode()))
             await send(message)
 
         hot = scope["type"] != "http" or scope["path"] in HOT_ROUTES

@@ -173,7 +173,7 @@ _HEADERS = [
         "counts how often the call was made",
         {"type": "integer", "minimum": 1, "maximum": ATTEMPT_LIMIT},
     ),
-    _header("X-Request-Id", "the call's name; taken or odd ones are replaced", _TEXT),
+    _header(header_names.REQUEST_ID, "the call's name; taken or odd ones are replaced", _TEXT),
 ]
 _MODEL: Json = {
     "type": "object",

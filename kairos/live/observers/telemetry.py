@@ -55,7 +55,7 @@ class Telemetry(Collector):
         self._answers = self._count(
             "kairos_completion_tokens", "Generated tokens, as engines report them"
         )
-        self._returned = Counter(
+        self._bounced = Counter(
             "kairos_calls_returned",
             "Calls that an instance failed, and that went on to wait for another",
             ["instance"],
@@ -68,7 +68,7 @@ class Telemetry(Collector):
         if type(event) is InstanceStatus:
             self._told[event.instance_id] = record.at, event
         elif type(event) is Bounced:
-            self._note_return(event)
+            self._note_bounce(event)
         elif type(event) is InstanceLeft:
             self._told.pop(event.instance_id, None)
         for row in self._tracker.observe(record):
@@ -86,10 +86,10 @@ class Telemetry(Collector):
         if row.first_token_at is not None:
             self._first.see((row.first_token_at - arrived_at) / SECOND)
 
-    def _note_return(self, returned: Bounced) -> None:
-        row = self._tracker.row(returned.request_id)
+    def _note_bounce(self, bounced: Bounced) -> None:
+        row = self._tracker.row(bounced.request_id)
         if row is not None and row.instance_id is not None:
-            self._returned.labels(row.instance_id).inc()
+            self._bounced.labels(row.instance_id).inc()
 
     def count_error(self, error: KairosError) -> None:
         """Refusals at arrival are no facts, so they are counted here."""

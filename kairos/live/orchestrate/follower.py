@@ -12,11 +12,11 @@ from kairos.live.control.learning import LEARN_S, learn_once
 from kairos.live.kafka.cluster import KafkaCluster
 from kairos.live.kafka.items import Assigned, CaughtUp, Item, Passed, ReceivedMessage, Revoked
 from kairos.live.kafka.producer import Producer
-from kairos.live.kafka.profiles import follow, publish
+from kairos.live.kafka.profiles_topic import follow, publish
 from kairos.live.kafka.subscription import Subscription
+from kairos.live.orchestrate.committed_progress import CommittedProgress, read_progress
 from kairos.live.orchestrate.ends import Ends
 from kairos.live.orchestrate.following import Following
-from kairos.live.orchestrate.progress import CommittedProgress, read_progress
 from kairos.live.process.clock import WallClock
 from kairos.model import SECOND
 from kairos.orchestrator.orchestrator import Orchestrator

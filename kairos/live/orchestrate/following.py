@@ -7,7 +7,7 @@ from collections import OrderedDict
 from kairos.events import Arrived, ProfilesLearnt
 from kairos.learner import Learner
 from kairos.live.kafka.items import ReceivedMessage
-from kairos.live.orchestrate.progress import CommittedProgress
+from kairos.live.orchestrate.committed_progress import CommittedProgress
 from kairos.live.orchestrate.records import Records
 from kairos.orchestrator.orchestrator import Orchestrator
 from kairos.orchestrator.workflow import OpenedWorkflow

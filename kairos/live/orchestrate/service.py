@@ -13,10 +13,10 @@ from kairos.live.frontend.health import add_health
 from kairos.live.frontend.http import listen, server_of, serving, url_of
 from kairos.live.frontend.insight import add_insight
 from kairos.live.frontend.openai_errors import answer_errors_as_openai_does
-from kairos.live.kafka.bus import KafkaBus
 from kairos.live.kafka.cluster import connection
+from kairos.live.kafka.kafka_bus import KafkaBus
 from kairos.live.kafka.producer import Producer
-from kairos.live.kafka.topics import ensure
+from kairos.live.kafka.topic_setup import ensure
 from kairos.live.orchestrate.ends import Ends
 from kairos.live.orchestrate.follower import Follower
 from kairos.live.orchestrate.metrics import OrchestratorMetrics

@@ -28,7 +28,6 @@ from kairos.events import (
     InstanceStatus,
     Progressed,
     Record,
-    Refuse,
     Tick,
     WorkflowEnded,
 )
@@ -37,7 +36,8 @@ from kairos.live.pool.admitting import Admitting
 from kairos.live.pool.bus_call import read_call
 from kairos.live.pool.bus_calls import BusCalls
 from kairos.live.pool.bus_calls_here import BusCallsHere
-from kairos.live.pool.decision_publisher import DecisionPublisher
+from kairos.live.pool.decision_publisher import DecisionPublisher, FactContext
+from kairos.live.pool.decisions import Decisions
 from kairos.live.pool.liveness import LOST_S, Liveness
 from kairos.live.pool.messages import (
     ALIVE,
@@ -51,10 +51,10 @@ from kairos.live.pool.messages import (
     Told,
     check_counts,
 )
-from kairos.live.pool.pending_calls import Open, PoolCalls
+from kairos.live.pool.pool_calls import Open, PoolCalls
 from kairos.model import SECOND
 from kairos.ports import Clock
-from kairos.runtime import Observer, Runtime
+from kairos.runtime import Observer
 
 logger = logging.getLogger(__name__)
 
@@ -93,8 +93,8 @@ class ActiveBalancer:
         self._opened = opened
         self._calls = calls
         self._clock = clock
-        self._runtime = Runtime(balancer, _AfterRecord(), clock, (publisher, *observers))
-        self._admitting = Admitting(self._runtime, publisher, opened, clock)
+        self._decisions = Decisions(balancer, publisher, clock, observers)
+        self._admitting = Admitting(self._decisions, publisher, opened, clock)
         self._bus_calls = BusCallsHere(ourselves, calls, self._admitting, publisher, opened, clock)
         self._recorded: set[int] = set()  # offsets of messages whose facts were decided on before
         self._liveness = Liveness(ourselves, (), clock.now())
@@ -192,8 +192,7 @@ class ActiveBalancer:
 
     def feed(self, event: Event) -> None:
         """A fact of this process's own: of instances, of what was learnt, of time."""
-        self._publisher.about()
-        self._runtime.feed(event)
+        self._decisions.feed(event)
 
     async def watch(self) -> None:
         """Give up on what waits too long, and on the calls of performers that are no more."""
@@ -220,8 +219,8 @@ class ActiveBalancer:
             case Progressed(completion_tokens=counts):
                 self._hear_of_progress(counts, told.performer, offset)
             case WorkflowEnded():
-                self._publisher.about(event.workflow_id, offset=offset)
-                self._runtime.feed(event)
+                context = FactContext(workflow_id=event.workflow_id, cause=offset)
+                self._decisions.feed(event, context)
             case _:
                 raise InvalidRequest(f"{type(event).__name__} is not a performer's to tell")
 
@@ -238,8 +237,9 @@ class ActiveBalancer:
             turn = told.turn if isinstance(event, Bounced) else None
             if turn is not None:
                 opened.turn = turn
-            self._publisher.about(opened.request.workflow_id, offset=offset, turn=turn)
-            self._runtime.feed(event)
+            workflow_id = opened.request.workflow_id
+            context = FactContext(workflow_id=workflow_id, cause=offset, turn=turn)
+            self._decisions.feed(event, context)
             return
         if isinstance(event, Cancelled):
             self._calls.leave(event.request_id, teller)
@@ -252,8 +252,7 @@ class ActiveBalancer:
             self._publisher.offsets.done(offset)
             return
         self._liveness.hear(teller, self._clock.now())
-        self._publisher.about(offset=offset)
-        self._runtime.feed(Progressed(theirs))
+        self._decisions.feed(Progressed(theirs), FactContext(cause=offset))
 
     def _runs_at(self, request_id: str, performer: str) -> bool:
         opened = self._opened.get(request_id)
@@ -271,8 +270,8 @@ class ActiveBalancer:
     def _give_up(self, opened: Open) -> None:
         """Whoever performed the call is no more."""
         request = opened.request
-        self._publisher.about(request.workflow_id, redo=opened.call is not None)
-        self._runtime.feed(Cancelled(request.id))
+        context = FactContext(workflow_id=request.workflow_id, redo=opened.call is not None)
+        self._decisions.feed(Cancelled(request.id), context)
         if opened.call is not None:
             self._bus_calls.redo(opened)
         else:  # in case it was only cut off for a while
@@ -288,13 +287,3 @@ def _read_told(value: bytes) -> Told:
     told = _told.decode(value)
     check_counts(told.event)
     return told
-
-
-class _AfterRecord:
-    """The port `Engine`: `DecisionPublisher` acts on commands once their record is safe."""
-
-    def dispatch(self, command: Dispatch) -> None:
-        pass
-
-    def refuse(self, command: Refuse) -> None:
-        pass

@@ -7,25 +7,25 @@ from kairos.events import (
     Arrived,
 )
 from kairos.live.pool.bus_call import BusCall
-from kairos.live.pool.decision_publisher import DecisionPublisher
+from kairos.live.pool.decision_publisher import DecisionPublisher, FactContext
+from kairos.live.pool.decisions import Decisions
 from kairos.live.pool.messages import (
     Declined,
     Told,
     check_request,
 )
-from kairos.live.pool.pending_calls import Open, PoolCalls
+from kairos.live.pool.pool_calls import Open, PoolCalls
 from kairos.model import Request
 from kairos.ports import Clock
-from kairos.runtime import Runtime
 
 
 class Admitting:
     """Hands what arrives to the balancer, and remembers who performs it."""
 
     def __init__(
-        self, runtime: Runtime, publisher: DecisionPublisher, opened: PoolCalls, clock: Clock
+        self, decisions: Decisions, publisher: DecisionPublisher, opened: PoolCalls, clock: Clock
     ) -> None:
-        self._runtime = runtime
+        self._decisions = decisions
         self._publisher = publisher
         self._opened = opened
         self._clock = clock
@@ -57,9 +57,11 @@ class Admitting:
             workflow_started_at=min(request.workflow_started_at, now),
         )
         self._opened.add(Open(request, performer, offset, now, call=call, turn=turn))
-        self._publisher.about(request.workflow_id, performer, offset, turn=turn)
+        context = FactContext(
+            workflow_id=request.workflow_id, performer=performer, cause=offset, turn=turn
+        )
         try:
-            self._runtime.feed(Arrived(request))
+            self._decisions.feed(Arrived(request), context)
         except KairosError:
             self._opened.remove(request.id)
             raise

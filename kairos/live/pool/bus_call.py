@@ -8,6 +8,7 @@ import msgspec
 from kairos.errors import (
     InvalidRequest,
 )
+from kairos.header_names import ON_BUS, TRACE_PARENT
 from kairos.live.kafka.subscription import ReceivedMessage
 from kairos.live.pool.messages import CallHeaders, read_call_headers
 from kairos.live.request.body import Body, read_body
@@ -63,6 +64,6 @@ def read_call(message: ReceivedMessage, now: int) -> BusCall:
         prefix=body.prefix,
         prefix_units=body.prefix_units,
     )
-    traceparent = message.headers.get("traceparent", "")
+    traceparent = message.headers.get(ON_BUS[TRACE_PARENT], "")
     is_trace = re.fullmatch(TRACEPARENT, traceparent) is not None
     return BusCall(headers, traceparent if is_trace else None, body, request, {headers.reply_to})

@@ -19,6 +19,7 @@ from kairos.errors import (
     UpstreamFailed,
 )
 from kairos.events import Event
+from kairos.header_names import ON_BUS, RAW, REQUEST_ID, TRACE_PARENT
 from kairos.live.frontend.openai_errors import INTERNAL
 from kairos.live.kafka.producer import Producer
 from kairos.live.pool.bus_answer import BusAnswer, BusFactSink
@@ -140,16 +141,16 @@ class BusCalls:
         self._held_bytes += size
         sink = BusFactSink(self._performer, call, arrive)
         answer = BusAnswer()
-        exchange = ClientResponse(call.request.id, answer)
+        response = ClientResponse(call.request.id, answer)
         try:
-            await self._run(call, sink, exchange, answer)
-            if call.left.is_set() and not exchange.started and not call.abandoned:
-                exchange.fail(DeadlinePassed())
+            await self._run(call, sink, response, answer)
+            if call.left.is_set() and not response.started and not call.abandoned:
+                response.fail(DeadlinePassed())
         except KairosError as error:
             self._on_error(error)
             answer = _failed(call, error)
         except Exception:  # the last resort, as in the gateway
-            logger.exception("call %s met an error of Kairos's own", exchange.request_id)
+            logger.exception("call %s met an error of Kairos's own", response.request_id)
             answer = _failed(call, INTERNAL)
         finally:
             self._held_bytes -= size
@@ -162,26 +163,26 @@ class BusCalls:
                 del self._calls[call.request.id]
 
     async def _run(
-        self, call: BusCall, sink: "BusFactSink", exchange: ClientResponse, answer: "BusAnswer"
+        self, call: BusCall, sink: "BusFactSink", response: ClientResponse, answer: "BusAnswer"
     ) -> None:
         if call.left.is_set():
             return
         asked = call.request
         prompt = await self._prompts.estimate(call.body, asked.tenant, asked.app, asked.agent)
         call.request = msgspec.structs.replace(asked, prompt_tokens=prompt.tokens)
-        if self._engine.expects(call.request.id):  # of a client over HTTP
+        if self._engine.calls.expects(call.request.id):  # of a client over HTTP
             raise RequestInFlight(call.request.id)
         if self._held_bytes > self._max_held_bytes:
             raise TooMuchHeld(self._max_held_bytes)
         headers = {b"content-type": b"application/json"}
         if call.traceparent is not None:
-            headers[b"traceparent"] = call.traceparent.encode()
+            headers[RAW[TRACE_PARENT]] = call.traceparent.encode()
         owner = _Owner(self._prompts, prompt)
         performed = Call(
             call.request,
             Asked("POST", _PATH, b"", headers),
             call.body,
-            exchange,
+            response,
             sink,
             self._engine,
             owner,
@@ -214,7 +215,7 @@ class BusCalls:
     def _send(self, call: BusCall, topic: str, payload: bytes) -> asyncio.Future[int]:
         request_id = call.request.id
         key = call.request.workflow_id
-        send = partial(self._producer.send, topic, key, headers={"kairos-request-id": request_id})
+        send = partial(self._producer.send, topic, key, headers={ON_BUS[REQUEST_ID]: request_id})
         try:
             return send(value=payload)
         except MessageTooLarge as error:

@@ -13,12 +13,12 @@ from kairos.live.kafka.subscription import ReceivedMessage
 from kairos.live.pool.admitting import Admitting
 from kairos.live.pool.bus_call import BusCall, read_call
 from kairos.live.pool.bus_calls import BusCalls
-from kairos.live.pool.decision_publisher import DecisionPublisher
+from kairos.live.pool.decision_publisher import DecisionPublisher, FactContext
 from kairos.live.pool.messages import (
     CALL,
     TYPE,
 )
-from kairos.live.pool.pending_calls import Open, PoolCalls
+from kairos.live.pool.pool_calls import Open, PoolCalls
 from kairos.ports import Clock
 
 
@@ -86,8 +86,11 @@ class BusCallsHere:
     def _perform_here(self, opened: Open, call: BusCall, offset: int) -> None:
         """A call that waits. Its arrival is recorded again, with who performs it from here on."""
         opened.performer, opened.turn = self._ourselves, 0
-        self._publisher.about(opened.request.workflow_id, self._ourselves, offset)
-        self._publisher(Record(self._clock.now(), Arrived(opened.request)))
+        request = opened.request
+        context = FactContext(
+            workflow_id=request.workflow_id, performer=self._ourselves, cause=offset
+        )
+        self._publisher.publish(Record(self._clock.now(), Arrived(request)), context)
         if self._calls.performing(call.request.id) is None:
             call.admitted = True
             self._calls.start(call, lambda _: None)

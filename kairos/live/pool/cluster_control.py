@@ -18,12 +18,13 @@ from kairos.live.engines.monitor import Monitor
 from kairos.live.frontend.http import GRACE_S
 from kairos.live.kafka.cluster import KafkaCluster
 from kairos.live.kafka.producer import Producer
-from kairos.live.kafka.topics import ensure
+from kairos.live.kafka.topic_setup import ensure
 from kairos.live.observers.telemetry import Telemetry
 from kairos.live.pool.bus_calls import BusCalls
 from kairos.live.pool.member import PoolMember
 from kairos.live.pool.performer import Performer
 from kairos.live.process.clock import WallClock
+from kairos.live.proxy.calls_in_flight import CallsInFlight
 from kairos.live.proxy.engine import HttpEngine
 from kairos.live.proxy.progress import tell_progress
 from kairos.live.request.access import Access, authorization
@@ -51,8 +52,8 @@ class AskTheOrchestrator(InvalidRequest):
 class ClusterControl:
     """What `LocalControl` is for one process. Workflows are followed by `kairos orchestrate`."""
 
-    def __init__(self, engine: HttpEngine, performer: Performer, member: PoolMember) -> None:
-        self._engine = engine
+    def __init__(self, calls: CallsInFlight, performer: Performer, member: PoolMember) -> None:
+        self._calls = calls
         self.performer = performer
         self.member = member
 
@@ -74,7 +75,7 @@ class ClusterControl:
             self.performer.feed(event)
 
     def background(self) -> list[Coroutine[None, None, None]]:
-        return [self.member.run(), tell_progress(self._engine, self.performer.feed)]
+        return [self.member.run(), tell_progress(self._calls, self.performer.feed)]
 
     def add_insight(self, app: FastAPI, access: Access) -> None:
         """Workflows are elsewhere; but that one has ended can be said here."""
@@ -122,7 +123,7 @@ async def pooled(
     async with (
         Producer(connection) as producer,
         Performer(
-            connection, pool, producer, engine, clock, max_wait_s=settings.max_wait_s
+            connection, pool, producer, engine.calls, clock, max_wait_s=settings.max_wait_s
         ) as performer,
         asyncio.TaskGroup() as tasks,
     ):
@@ -140,7 +141,7 @@ async def pooled(
             connection, pool, producer, performer, calls, clock, new_balancer, observers
         )
         try:
-            yield ClusterControl(engine, performer, member)
+            yield ClusterControl(engine.calls, performer, member)
             await calls.finish(GRACE_S)
         finally:
             performing.cancel()

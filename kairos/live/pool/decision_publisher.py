@@ -24,8 +24,8 @@ from kairos.live.kafka.producer import Producer, message_bytes
 from kairos.live.kafka.subscription import ReceivedMessage
 from kairos.live.pool.messages import CAUSE, EPOCH, PERFORMER, POOL, REDO, TURN, Declined, Orders
 from kairos.live.pool.offsets import Offsets
-from kairos.live.pool.pending_calls import PoolCalls
 from kairos.live.pool.performer import Performer
+from kairos.live.pool.pool_calls import PoolCalls
 from kairos.topics import DEAD_LETTERS, DISPATCHES, EVENTS
 
 logger = logging.getLogger(__name__)
@@ -42,8 +42,18 @@ Order = tuple[Dispatch | Refuse | Declined, int]  # with the turn that it is for
 Sent = asyncio.Future[int]
 
 
+class FactContext(msgspec.Struct, frozen=True, kw_only=True):
+    """What goes with the record of a fact."""
+
+    workflow_id: str | None = None
+    performer: str | None = None  # of the call that has arrived, or waits here from then on
+    cause: int | None = None  # the offset of the message that told of it
+    turn: int | None = None  # that the call waits for from then on: see `Told`
+    redo: bool = False  # the call that is cancelled begins anew
+
+
 class DecisionPublisher:
-    """An observer of the runtime: a decision is acted on once its record is safe, not before."""
+    """A decision is acted on once its record is safe, not before."""
 
     def __init__(
         self, pool: str, epoch: int, producer: Producer, performer: Performer, opened: PoolCalls
@@ -56,51 +66,27 @@ class DecisionPublisher:
         self._producer = producer
         self._performer = performer
         self._opened = opened
-        self._key = pool
-        self._headers: dict[str, str] = {}
 
-    def about(
-        self,
-        key: str | None = None,
-        performer: str | None = None,
-        offset: int | None = None,
-        *,
-        turn: int | None = None,
-        redo: bool = False,
-    ) -> None:
-        """What goes with the record of the fact that is fed next: the workflow's id, who performs
-        the call, which message told of it, which turn it waits for from then on, and whether a call
-        that is cancelled begins anew."""
-        said = {
-            POOL: self._pool,
-            EPOCH: self._epoch,
-            PERFORMER: performer,
-            CAUSE: offset,
-            TURN: turn,
-            REDO: 1 if redo else None,
-        }
-        self._key = key or self._pool
-        self._headers = {name: str(text) for name, text in said.items() if text is not None}
-
-    def __call__(self, record: Record) -> None:
-        event, headers = record.event, self._headers
+    def publish(self, record: Record, context: FactContext) -> None:
+        event = record.event
         if isinstance(event, ProfilesLearnt):
             return  # on a topic of its own
         if isinstance(event, _PASSING) and not record.commands:
-            if CAUSE in headers:
-                self.offsets.done(int(headers[CAUSE]))
+            if context.cause is not None:
+                self.offsets.done(context.cause)
             return
-        self._say(msgspec.structs.replace(record, commands=record.commands[:_COMMANDS]), headers)
-        headers = {POOL: self._pool, EPOCH: self._epoch}
+        first = msgspec.structs.replace(record, commands=record.commands[:_COMMANDS])
+        self._say(first, context)
+        rest = FactContext(workflow_id=context.workflow_id)
         for start in range(_COMMANDS, len(record.commands), _COMMANDS):
             more = record.commands[start : start + _COMMANDS]
-            self._say(Record(record.at, Tick(), more), headers)
+            self._say(Record(record.at, Tick(), more), rest)
 
     def fence(self) -> None:
         """From here on performers do not listen to balancers before this one."""
         self.order("", ())
 
-    def _say(self, record: Record, headers: Mapping[str, str]) -> None:
+    def _say(self, record: Record, context: FactContext) -> None:
         if self.is_broken:
             return
         orders: dict[str, list[Order]] = {}
@@ -108,12 +94,24 @@ class DecisionPublisher:
             placed = self._opened.get(command.request_id)
             assert placed is not None
             orders.setdefault(placed.performer, []).append((command, placed.turn))
-        ended = self._opened.follow(record, redo=REDO in headers)
+        ended = self._opened.follow(record, redo=context.redo)
         done = [each.offset for each in ended if each.offset is not None]
-        if CAUSE in headers and PERFORMER not in headers:  # an arrival is done when the call ends
-            done.append(int(headers[CAUSE]))
-        safe = self._send(EVENTS, self._key, _encode(record), headers)
+        if context.cause is not None and context.performer is None:
+            done.append(context.cause)  # but an arrival is done when the call ends
+        key = context.workflow_id or self._pool
+        safe = self._send(EVENTS, key, _encode(record), self._headers(context))
         safe.add_done_callback(partial(self._act, orders, done))
+
+    def _headers(self, context: FactContext) -> dict[str, str]:
+        said = {
+            POOL: self._pool,
+            EPOCH: self._epoch,
+            PERFORMER: context.performer,
+            CAUSE: context.cause,
+            TURN: context.turn,
+            REDO: 1 if context.redo else None,
+        }
+        return {name: str(text) for name, text in said.items() if text is not None}
 
     def order(self, performer: str, orders: Iterable[Order]) -> Sent | None:
         """Tell a performer what to do. None: it is this process, and has been told."""

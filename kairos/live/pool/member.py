@@ -12,7 +12,7 @@ from kairos.events import InstanceJoined, InstanceLeft, InstanceStatus
 from kairos.live.kafka.cluster import KafkaCluster
 from kairos.live.kafka.consumer_commands import Where
 from kairos.live.kafka.producer import Producer
-from kairos.live.kafka.profiles import follow
+from kairos.live.kafka.profiles_topic import follow
 from kairos.live.kafka.subscription import (
     Assigned,
     CaughtUp,
@@ -22,13 +22,13 @@ from kairos.live.kafka.subscription import (
     Start,
     Subscription,
 )
-from kairos.live.kafka.topics import partition_of
+from kairos.live.kafka.topic_setup import partition_of
 from kairos.live.pool.active import ActiveBalancer
 from kairos.live.pool.bus_calls import BusCalls
 from kairos.live.pool.decision_publisher import DecisionPublisher
 from kairos.live.pool.messages import POOL, TAKEOVER
-from kairos.live.pool.pending_calls import PoolCalls
 from kairos.live.pool.performer import Performer
+from kairos.live.pool.pool_calls import PoolCalls
 from kairos.live.pool.recall import Recall
 from kairos.model import SECOND
 from kairos.ports import Clock

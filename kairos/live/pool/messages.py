@@ -17,6 +17,7 @@ import msgspec
 from kairos.envelope import Name
 from kairos.errors import InvalidRequest, KairosError
 from kairos.events import Dispatch, Event, Finished, Progressed, Refuse
+from kairos.header_names import OF_FIELDS
 from kairos.live.request.budgets import MAX_BUDGET
 from kairos.model import IDENTIFIER, PREFIX_MARKS, Budget, Request
 from kairos.topics import REPLIES
@@ -92,21 +93,7 @@ class CallHeaders(
     msgspec.Struct,
     frozen=True,
     kw_only=True,
-    rename={
-        "request_id": "kairos-request-id",
-        "reply_to": "kairos-reply-to",
-        "workflow_id": "kairos-msg-id",
-        "app": "kairos-app",
-        "agent": "kairos-agent",
-        "upstream": "kairos-upstream",
-        "started_at": "kairos-started-at",
-        "parent": "kairos-parent",
-        "attempt": "kairos-attempt",
-        "deadline": "kairos-deadline",
-        "budget_calls": "kairos-budget-calls",
-        "budget_tokens": "kairos-budget-tokens",
-        "budget_ms": "kairos-budget-ms",
-    },
+    rename=OF_FIELDS,
 ):
     """Who makes a call that comes over the bus, and where its answer goes."""
 

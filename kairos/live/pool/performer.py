@@ -28,7 +28,7 @@ from kairos.events import (
 from kairos.live.kafka.cluster import KafkaCluster
 from kairos.live.kafka.producer import Producer
 from kairos.live.kafka.subscription import CaughtUp, ReceivedMessage, Subscription
-from kairos.live.kafka.topics import partition_of
+from kairos.live.kafka.topic_setup import partition_of
 from kairos.live.pool.messages import (
     ALIVE,
     EPOCH,
@@ -43,7 +43,7 @@ from kairos.live.pool.messages import (
     Told,
 )
 from kairos.live.pool.orders import obey
-from kairos.live.proxy.engine import HttpEngine
+from kairos.live.proxy.calls_in_flight import CallsInFlight
 from kairos.ports import Clock
 from kairos.topics import DISPATCHES, REQUESTS
 
@@ -58,7 +58,7 @@ _orders = msgspec.json.Decoder(Orders)
 
 class Performer:
     """Stands for the runtime where a process performs calls: what happens to them is told to the
-    pool's active balancer, wherever that is, and what it decides reaches the engine adapter.
+    pool's active balancer, wherever that is, and what it decides reaches the calls.
 
     An async context manager; once it is entered no order is missed.
     """
@@ -68,7 +68,7 @@ class Performer:
         connection: KafkaCluster,
         pool: str,
         producer: Producer,
-        engine: HttpEngine,
+        calls: CallsInFlight,
         clock: Clock,
         *,
         max_wait_s: float,
@@ -77,7 +77,7 @@ class Performer:
         self._orders = Subscription(connection, [DISPATCHES], start="end")
         self._pool = pool
         self._producer = producer
-        self._engine = engine
+        self._calls = calls
         self._clock = clock
         self._max_wait_us = int((max_wait_s + _PATIENCE_S) * 1e6)
         self._asked_at: dict[str, int] = {}  # calls without an order, in order of arrival
@@ -129,7 +129,7 @@ class Performer:
         """Do what was decided, on the turn that is given. What is about calls that have ended, or
         on an earlier turn, or said again, does nothing."""
         for command, turn in orders:
-            if obey(self._engine, command, turn):
+            if obey(self._calls, command, turn):
                 self._asked_at.pop(command.request_id, None)
 
     async def run(self) -> None:
@@ -161,9 +161,9 @@ class Performer:
     def _turn(self, event: Event) -> int:
         match event:
             case Arrived():
-                return self._engine.turn(event.request.id)
+                return self._calls.turn(event.request.id)
             case Bounced():
-                return self._engine.turn(event.request_id)
+                return self._calls.turn(event.request_id)
         return 0
 
     def _tell_progress(self, progressed: Progressed) -> None:

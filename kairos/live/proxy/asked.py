@@ -4,13 +4,15 @@ from collections.abc import Sequence
 
 import msgspec
 
+from kairos.header_names import BAGGAGE, RAW, REQUEST_ID, TRACE_PARENT
+
 STREAMING_ROUTES = {"/v1/chat/completions", "/v1/completions", "/v1/responses"}
 
-# By it vLLM orders what waits inside it, lower first. It wins over the body's `priority`.
-_PRIORITY = b"X-Vllm-Priority"
-# Of the client's headers only these go on: credentials, and headers by which vLLM can be steered
-# past the queue (`X-Vllm-Priority`), do not.
-_FORWARDED = (b"content-type", b"accept", b"traceparent", b"tracestate", b"baggage", b"user-agent")
+# Of the client's headers only these go on: credentials, and headers by which an engine can be
+# steered past the queue (vLLM's of priority), do not.
+_TRACE = (RAW[TRACE_PARENT], b"tracestate", RAW[BAGGAGE])
+_FORWARDED = (b"content-type", b"accept", *_TRACE, b"user-agent")
+_REQUEST_ID = REQUEST_ID.encode() + b": "
 _BODILESS = ("GET", "DELETE")  # unless they bring a body
 
 
@@ -24,22 +26,22 @@ class Asked(msgspec.Struct):
 
 
 def request_head(
-    beginning: bytes, asked: Asked, request_id: bytes, priority: int | None, size: int
+    beginning: bytes, asked: Asked, request_id: bytes, priority_line: bytes | None, size: int
 ) -> bytes:
-    """What goes to the engine before a body of that size. `beginning`: its first lines. None of the
-    headers can end its line early.
+    """What goes to the engine before a body of that size. `beginning`: its first lines;
+    `priority_line`: see `Upstream`. None of the headers can end its line early.
 
     Raises:
         ValueError: one would.
     """
-    lines = [b"X-Request-Id: " + request_id]
+    lines = [_REQUEST_ID + request_id]
     headers = asked.headers
     for name in _FORWARDED:
         value = headers.get(name)
         if value is not None:
             lines.append(b"%b: %b" % (name, value))
-    if priority is not None:
-        lines.append(b"%b: %d" % (_PRIORITY, priority))
+    if priority_line is not None:
+        lines.append(priority_line)
     if size or asked.method not in _BODILESS:
         lines.append(b"Content-Length: %d" % size)
     return beginning + header_lines(lines) + b"\r\n"

@@ -2,8 +2,6 @@
 
 import asyncio
 
-from msgspec.structs import replace
-
 from kairos.errors import (
     DeadlinePassed,
     KairosError,
@@ -46,7 +44,7 @@ class Call:
         asked: Asked,
         body: Body,
         response: ClientResponse,
-        desk: FactSink,
+        sink: FactSink,
         engine: HttpEngine,
         owner: Owner,
         on_trouble: OnTrouble,
@@ -61,7 +59,7 @@ class Call:
         self._asked = asked
         self._body = body
         self._response = response
-        self._desk = desk
+        self._sink = sink
         self._engine = engine
         self._owner = owner
         self._on_trouble = on_trouble
@@ -86,18 +84,17 @@ class Call:
         """
         remaining_s = None
         if deadline is not None:
-            remaining_s = (deadline - self._desk.now()) / SECOND
+            remaining_s = (deadline - self._sink.now()) / SECOND
             if remaining_s <= 0:
                 raise DeadlinePassed
         request_id = self._request.id
-        self._engine.expect(request_id, self)
+        self._engine.calls.expect(request_id, self)
         try:
-            body = self._engine.failed_bodies.known(self._body.content, self._desk.now())
-            self._desk.feed(Arrived(self._request, body))
+            self._tell(Arrived(self._request))
         except BaseException:
             self._is_over = True
             self._drop_answer()
-            self._engine.forget(request_id)
+            self._engine.calls.forget(request_id)
             raise
         self._response.client.answering = self
         if remaining_s is not None:
@@ -148,7 +145,7 @@ class Call:
     def _send(self, dispatch: Dispatch) -> None:
         """Raises UpstreamFailed: the instance is not known."""
         instance_id, asked = dispatch.instance_id, self._asked
-        upstream = self._engine.upstreams.get(instance_id)
+        upstream = self._engine.client.upstreams.get(instance_id)
         if upstream is None:  # another process of the pool decided
             raise UpstreamFailed(
                 f"instance {instance_id} was chosen, which this process does not know: all "
@@ -156,8 +153,9 @@ class Call:
             )
         method, body, name = asked.method, self._body.content, self._request.id.encode()
         beginning = upstream.head(method, asked.path, asked.query)
-        head = request_head(beginning, asked, name, dispatch.priority, len(body))
-        self._answer = self._engine.send(
+        place = upstream.priority_line(dispatch.priority)
+        head = request_head(beginning, asked, name, place, len(body))
+        self._answer = self._engine.client.send(
             instance_id, head, body, self, streams=self._body.stream, method=method
         )
 
@@ -173,9 +171,9 @@ class Call:
                 answer,
                 self._response,
                 self._body,
-                self._desk.feed,
+                self._sink.feed,
                 self._owner,
-                self._engine.streams,
+                self._engine.calls.streams,
                 reads_stream=self._reads_stream,
                 tries_again=self._tries_again,
             )
@@ -214,15 +212,12 @@ class Call:
             return
         instance_id, cause = self._instance_id, type(error).__name__
         assert instance_id is not None
-        if self._response.started:
-            said = UpstreamFailed(f"instance {instance_id} broke off its answer ({cause})")
-            said.__cause__ = error
-            self._fail(said)
-            return
-        refused = isinstance(error, EngineRefused)
-        unreachable = UpstreamUnreachable(instance_id, cause, refused=refused)
-        unreachable.__cause__ = error
-        self._fail(unreachable)
+        failure: KairosError = UpstreamFailed(f"instance {instance_id} broke off ({cause})")
+        if not self._response.started:
+            refused = isinstance(error, EngineRefused)
+            failure = UpstreamUnreachable(instance_id, cause, refused=refused)
+        failure.__cause__ = error
+        self._fail(failure)
 
     def client_drained(self) -> None:
         """See `Answering`."""
@@ -251,10 +246,9 @@ class Call:
         if isinstance(error, UpstreamUnreachable):
             self._on_trouble(error)
         self._failure, self._instance_id = error, None
-        self._engine.forget(request_id)
-        self._engine.expect(request_id, self)
-        body = self._failed_body()
-        self._desk.feed(Bounced(request_id, error.code, body, about_itself=error.about_itself))
+        self._engine.calls.forget(request_id)
+        self._engine.calls.expect(request_id, self)
+        self._tell(Bounced(request_id, error.code, about_itself=error.about_itself))
         if self._instance_id is None:
             self._comment_later()
 
@@ -264,13 +258,10 @@ class Call:
         if not isinstance(error, KairosError):
             self._end(Cancelled(self._request.id), error)
             return
-        by_instance = isinstance(error, _BY_INSTANCE)
         if isinstance(error, UpstreamUnreachable) and error is not self._failure:
             self._on_trouble(error)
+        by_instance = isinstance(error, _BY_INSTANCE)
         self._end(Failed(self._request.id, error.code, by_instance=by_instance), error)
-
-    def _failed_body(self) -> int:
-        return self._engine.failed_bodies.failed(self._body.content, self._desk.now())
 
     def _expire(self) -> None:
         """Nobody waits any more: no fault of the instance."""
@@ -296,12 +287,14 @@ class Call:
                 timer.cancel()
         request = self._request
         self._response.client.answering = None
-        self._engine.forget(request.id)
-        if type(outcome) is Failed and outcome.by_instance:
-            outcome = replace(outcome, body=self._failed_body())
+        self._engine.calls.forget(request.id)
         try:
-            self._desk.feed(outcome)
+            self._tell(outcome)
             if self._ends_workflow:
-                self._desk.feed(WorkflowEnded(request.tenant, request.workflow_id))
+                self._sink.feed(WorkflowEnded(request.tenant, request.workflow_id))
         finally:
             self._owner.ended(error)
+
+    def _tell(self, event: Event) -> None:
+        bodies, content = self._engine.failed_bodies, self._body.content
+        self._sink.feed(bodies.named(event, content, self._sink.now()))

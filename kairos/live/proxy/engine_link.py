@@ -18,19 +18,19 @@ Origin = tuple[str, str, int]  # scheme, host, port
 _JOINED_BYTES = 1 << 16  # a larger request body is not copied behind its headers
 
 
-class Connections(Protocol):
+class LinkPool(Protocol):
     """Where connections are kept between calls."""
 
     loop: asyncio.AbstractEventLoop
     now: Callable[[], float]  # on the loop's clock
 
-    def keep(self, connection: "EngineLink", key: Origin) -> None:
+    def keep(self, connection: "EngineLink", origin: Origin) -> None:
         """It waits for its next call."""
 
-    def lost(self, connection: "EngineLink", key: Origin) -> None:
+    def lost(self, connection: "EngineLink", origin: Origin) -> None:
         """It is gone."""
 
-    def send_again(self, answer: EngineAnswer, key: Origin) -> None:
+    def send_again(self, answer: EngineAnswer, origin: Origin) -> None:
         """It was sent on a connection that was being closed."""
 
 
@@ -41,8 +41,8 @@ class EngineLink(asyncio.Protocol):
 
     _transport: asyncio.Transport  # once it is made
 
-    def __init__(self, pool: Connections, key: Origin) -> None:
-        self._pool, self._key = pool, key
+    def __init__(self, pool: LinkPool, origin: Origin) -> None:
+        self._pool, self._origin = pool, origin
         self._parser = httptools.HttpResponseParser(self)
         self._answer: EngineAnswer | None = None
         self._pieces: list[bytes] = []  # of its body, not handed on yet
@@ -111,7 +111,7 @@ class EngineLink(asyncio.Protocol):
 
     def connection_lost(self, error: Exception | None) -> None:
         self._can_stay = False
-        self._pool.lost(self, self._key)
+        self._pool.lost(self, self._origin)
         del self._parser  # which names this connection
         if self._watch is not None:
             self._watch.cancel()
@@ -120,7 +120,7 @@ class EngineLink(asyncio.Protocol):
         if answer is None:
             return
         if self._is_used and answer.is_repeatable and not answer.has_begun and answer.taker:
-            self._pool.send_again(answer, self._key)
+            self._pool.send_again(answer, self._origin)
             return
         answer.fail(ConnectionBroke(str(error) if error else "closed"))
 
@@ -137,7 +137,7 @@ class EngineLink(asyncio.Protocol):
             self._answer, self._is_used = None, True
             if self.is_open:
                 self._resume()
-                self._pool.keep(self, self._key)
+                self._pool.keep(self, self._origin)
             else:
                 self.abort()
         answer.end()

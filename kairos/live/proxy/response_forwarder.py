@@ -4,6 +4,7 @@ from collections.abc import Callable
 
 from kairos.errors import UpstreamFailed
 from kairos.events import Event, Failed, Finished
+from kairos.header_names import RAW, REQUEST_ID
 from kairos.live.proxy.engine_answer import EngineAnswer
 from kairos.live.proxy.sse import Usage, usage_of
 from kairos.live.proxy.told import Owner
@@ -21,7 +22,7 @@ _HOP_BY_HOP = {
     b"transfer-encoding",
     b"upgrade",
     b"content-length",
-    b"x-request-id",
+    RAW[REQUEST_ID],
     b"server",
     b"set-cookie",
 }

@@ -5,7 +5,7 @@ from collections.abc import Awaitable, Callable, Iterable, MutableMapping
 from typing import Any, Protocol
 
 from kairos.errors import KairosError
-from kairos.header_names import RAW, REASON
+from kairos.header_names import RAW, REASON, REQUEST_ID
 
 Scope = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
@@ -17,7 +17,7 @@ _WAITING = b": waiting for an instance\n\n"  # which readers of streams pass ove
 
 CLIENT = "kairos.client"  # in a scope: the `Client` that asked
 
-_REASON = RAW[REASON]
+_REASON, _REQUEST_ID = RAW[REASON], RAW[REQUEST_ID]
 
 
 class Answering(Protocol):
@@ -96,7 +96,7 @@ class ClientResponse:
         return self.client.write(data, more=more)
 
     def _start(self, status: int, headers: list[tuple[bytes, bytes]]) -> None:
-        headers.append((b"x-request-id", self.request_id.encode()))
+        headers.append((_REQUEST_ID, self.request_id.encode()))
         self.client.start(status, headers)
 
     def fail(self, error: KairosError) -> None:

@@ -8,6 +8,9 @@ import os
 from collections import OrderedDict
 from hashlib import blake2b
 
+import msgspec
+
+from kairos.events import Arrived, Bounced, Event, Failed
 from kairos.faults.attribution import REMEMBERED_US
 
 _KEY_BYTES = 16
@@ -22,8 +25,17 @@ class FailedBodies:
         self._key = os.urandom(_KEY_BYTES)
         self._failed_at: OrderedDict[int, int] = OrderedDict()  # by length; the oldest first
 
-    def failed(self, content: bytes, at: int) -> int:
-        """An engine failed at it. Returns its hash."""
+    def named(self, event: Event, content: bytes, at: int) -> Event:
+        """A fact of a call with this body: with its hash, where an instance failed at it, or where
+        it arrives and one of its length is remembered."""
+        if type(event) is Arrived:
+            body = self._known(content, at) if self._failed_at else None
+            return event if body is None else msgspec.structs.replace(event, body=body)
+        if type(event) is Bounced or (type(event) is Failed and event.by_instance):
+            return msgspec.structs.replace(event, body=self._failed(content, at))
+        return event
+
+    def _failed(self, content: bytes, at: int) -> int:
         length = len(content)
         self._failed_at[length] = at
         self._failed_at.move_to_end(length)
@@ -31,10 +43,7 @@ class FailedBodies:
             self._failed_at.popitem(last=False)
         return self._hash(content)
 
-    def known(self, content: bytes, at: int) -> int | None:
-        """Its hash, if one of its length failed and is remembered."""
-        if not self._failed_at:
-            return None
+    def _known(self, content: bytes, at: int) -> int | None:
         failed_at = self._failed_at.get(len(content))
         if failed_at is None or at - failed_at > REMEMBERED_US:
             return None

@@ -42,7 +42,7 @@ from kairos.live.workers.messages import (
     QuestionAnswered,
     Trouble,
 )
-from kairos.live.workers.pending_calls import Entry, OpenCall, WorkerCalls
+from kairos.live.workers.worker_calls import Entry, OpenCall, WorkerCalls
 from kairos.model import SECOND
 from kairos.ports import Clock
 

@@ -25,12 +25,10 @@ from kairos.live.frontend.openai_errors import answer_errors_as_openai_does
 from kairos.live.observers.fact_log import flushing, open_log
 from kairos.live.observers.telemetry import Telemetry
 from kairos.live.process.clock import WallClock
-from kairos.live.proxy.engine import Upstream
 from kairos.live.request.access import Access
 from kairos.live.workers.decider import Decider
 from kairos.live.workers.journal import Journal
 from kairos.live.workers.messages import Engines
-from kairos.live.workers.pending_calls import WorkerCalls
 from kairos.live.workers.setup import Setup
 from kairos.live.workers.working import Change
 from kairos.model import SECOND
@@ -42,13 +40,6 @@ logger = logging.getLogger(__name__)
 
 class Elsewhere:
     """The engine where nothing is sent: the decider passes commands on, as an observer."""
-
-    def __init__(self, opened: WorkerCalls) -> None:
-        self.upstreams: dict[str, Upstream] = {}
-        self._opened = opened
-
-    def running(self, instance_id: str) -> int:
-        return self._opened.running(instance_id)
 
     def dispatch(self, command: Dispatch) -> None:
         pass
@@ -73,9 +64,8 @@ async def deciding(setup: Setup) -> AsyncIterator[Change]:
     telemetry = Telemetry(lambda: balancer, orchestrator, clock.now)
     with open_log(settings.log_dir) as log, contextlib.ExitStack() as stack:
         watching: tuple[Observer, ...] = (decider, telemetry, *([log] if log is not None else []))
-        elsewhere = Elsewhere(decider.opened)
         alone = LocalControl(
-            settings, elsewhere, balancer, Learner(orchestrator), watching, decided
+            settings, Elsewhere(), balancer, Learner(orchestrator), watching, decided
         )
         monitor = Monitor(alone.feed)
         decider.begin(alone.feed, monitor.hear_of, telemetry.count_errors)
@@ -83,7 +73,7 @@ async def deciding(setup: Setup) -> AsyncIterator[Change]:
         def tell(all_of_them: tuple[EngineSettings, ...], draining: tuple[str, ...]) -> None:
             decider.use(Engines(all_of_them, draining))
 
-        fleet = Fleet(monitor, elsewhere, lambda: balancer, tell)
+        fleet = Fleet(monitor, {}, decider.opened.running, lambda: balancer, tell)
         fleet.follow(settings.engine)
         if engines.all:
             fleet.restore(engines.all, engines.draining)

@@ -112,7 +112,7 @@ class RemoteFactSink:
                     raise Unavailable("nobody decides at the moment; try again")
             else:
                 request_id = event.request_id
-            turn = self._turns[request_id] = self._engine.turn(request_id)
+            turn = self._turns[request_id] = self._engine.calls.turn(request_id)
             self._asked_at[request_id] = self.now()
             return turn
         if isinstance(event, Finished | Failed | Cancelled):
@@ -166,12 +166,12 @@ class RemoteFactSink:
         if orders.engines is not None:
             self._use(orders.engines)
         for command, turn in zip(orders.commands, orders.turns, strict=True):
-            if obey(self._engine, command, turn):
+            if obey(self._engine.calls, command, turn):
                 self._asked_at.pop(command.request_id, None)
 
     def _use(self, engines: Engines) -> None:
         """Calls that run on one that is gone go on as they began."""
-        self._engine.upstreams = {each.id: upstream_of(each) for each in engines.all}
+        self._engine.client.upstreams = {each.id: upstream_of(each) for each in engines.all}
 
     async def _beat(self) -> None:
         while True:
@@ -191,7 +191,7 @@ class RemoteFactSink:
             if asked_at + self._max_wait_us > self.now():
                 return
             del self._asked_at[request_id]
-            obey(self._engine, Refuse(request_id, None, "waited_too_long"), 0)
+            obey(self._engine.calls, Refuse(request_id, None, "waited_too_long"), 0)
 
 
 def _same(link: FrameLink) -> FrameLink:

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 import msgspec
 
 from kairos.live.workers.link import BrokenFrame, Frames, framed
-from kairos.live.workers.pending_calls import Entry
+from kairos.live.workers.worker_calls import Entry
 
 SEGMENT_BYTES = 4 << 20  # some 3,000 calls: replaying them takes a second or two
 _NUMBER_BYTES = 8

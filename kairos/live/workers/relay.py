@@ -12,6 +12,7 @@ from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
 
 from kairos.errors import Unavailable
+from kairos.header_names import REQUEST_ID
 from kairos.live.request.client_response import error_body, error_headers
 
 TIMEOUT_S = 15.0  # in which a decider that died is started again
@@ -23,7 +24,7 @@ PATHS = (
     "/v1/workflows/{rest:path}",
     "/v1/agents",
 )
-_FORWARDED = ("authorization", "accept", "x-request-id")
+_FORWARDED = ("authorization", "accept", REQUEST_ID)
 _DROPPED = {"content-length", "transfer-encoding", "connection", "date", "server"}
 
 

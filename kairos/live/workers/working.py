@@ -12,6 +12,7 @@ from kairos.live.frontend.gateway import Gateway
 from kairos.live.frontend.http import server_of, serving
 from kairos.live.process.clock import WallClock
 from kairos.live.proxy.engine import HttpEngine
+from kairos.live.proxy.engine_client import EngineClient
 from kairos.live.proxy.progress import tell_progress
 from kairos.live.request.access import Access
 from kairos.live.request.bodies import Bodies
@@ -35,23 +36,24 @@ async def working(setup: Setup) -> AsyncIterator[Change]:
     sock = socket.socket(fileno=setup.sockets["clients"])
     with contextlib.closing(sock), contextlib.closing(Tokenizers(settings.tokenizer)) as tokenizers:
         async with (
-            HttpEngine(stall_s=settings.stall_s, answer_s=settings.answer_s) as engine,
+            EngineClient(stall_s=settings.stall_s, answer_s=settings.answer_s) as client,
             Relay(setup.path(ASKED)) as relay,
         ):
+            engine = HttpEngine(client)
             name = f"{setup.name} {secrets.token_hex(8)}"
-            desk = RemoteFactSink(
+            sink = RemoteFactSink(
                 setup.path(FACTS), name, engine, WallClock(), max_wait_s=settings.max_wait_s
             )
             gateway = Gateway(
-                desk,
+                sink,
                 engine,
                 access,
                 PromptTokens(tokenizers),
                 Aliases(settings.identity),
                 Inference() if settings.infer else None,
                 served_models=list,
-                on_trouble=desk.hear_of,
-                on_error=desk.count_error,
+                on_trouble=sink.hear_of,
+                on_error=sink.count_error,
                 bodies=bodies,
             )
             app = build_app(gateway, access, bytes, relay.add_routes)
@@ -61,13 +63,13 @@ async def working(setup: Setup) -> AsyncIterator[Change]:
                 bodies.max_bytes = settings.max_body_bytes
                 bodies.max_held_bytes = _share(settings)
 
-            # Calls that finish after the end of serving need the desk still.
-            telling = asyncio.create_task(desk.run())
+            # Calls that finish after the end of serving need the sink still.
+            telling = asyncio.create_task(sink.run())
             try:
-                telling_progress = tell_progress(engine, desk.feed)
+                telling_progress = tell_progress(engine.calls, sink.feed)
                 async with serving({sock: server_of(app, gateway)}, [telling_progress]):
                     yield change
-                await desk.finish()
+                await sink.finish()
             finally:
                 telling.cancel()
 

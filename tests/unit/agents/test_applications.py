@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from agents import cg, qa, rg
 from agents.inputs import load
 from kairos.agent import Application, read_result, run, submit
-from kairos.live.bus.memory import MemoryBus
+from kairos.live.bus.memory_bus import MemoryBus
 from kairos.ports import Message
 from kairos.topics import RESULTS
 

@@ -5,6 +5,7 @@ import math
 import msgspec
 import pytest
 
+from bench import code
 from experiments import e22_anywhere, rates, runs
 from experiments import page as pages
 from experiments.baselines import AyoPublished, Misjudging, true_lengths, true_remaining_us
@@ -384,7 +385,8 @@ def test_rows_of_other_code_stay_until_they_are_run_again(path):
 
 
 def test_the_code_s_hash_changes_with_what_decides_and_with_nothing_else(tmp_path, monkeypatch):
-    monkeypatch.setattr(runs, "ROOT", tmp_path)
+    for module in (runs, code):
+        monkeypatch.setattr(module, "ROOT", tmp_path)
     here = tmp_path / "experiments"
     monkeypatch.setattr(runs, "__file__", str(here / "runs.py"))
     names = [

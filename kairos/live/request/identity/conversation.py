@@ -10,7 +10,7 @@ from itertools import accumulate, chain
 
 import msgspec
 
-from kairos.live.request.identity.decoding import Part, decoded
+from kairos.live.request.identity.lenient_json import Part, decoded
 
 _MAX_PROMPT_BYTES = 4 << 20  # of a longer one, and of more messages, nothing is inferred
 _MAX_MESSAGES = 4096

@@ -14,6 +14,7 @@ from collections.abc import Iterable, Sequence, Set
 
 import msgspec
 
+from kairos.live.request.identity.answered_calls import AnsweredCall, Replied, Replies
 from kairos.live.request.identity.conversation import (
     Conversation,
     Prompt,
@@ -24,7 +25,6 @@ from kairos.live.request.identity.engine_reply import MAX_ANSWER_BYTES, Reply, r
 from kairos.live.request.identity.fingerprint import Fingerprints
 from kairos.live.request.identity.identity import Identity
 from kairos.live.request.identity.parts import Parts
-from kairos.live.request.identity.replies import AnsweredCall, Replied, Replies
 from kairos.model import PARENTS_LIMIT
 
 _MAX_CLUES = 131_072

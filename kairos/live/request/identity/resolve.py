@@ -9,10 +9,10 @@ from collections.abc import Mapping
 import msgspec
 
 from kairos.live.request.access import Caller
+from kairos.live.request.identity.agent_urls import Route
 from kairos.live.request.identity.aliases import Aliases
 from kairos.live.request.identity.declared import declared
 from kairos.live.request.identity.identity import Headers, Identity
-from kairos.live.request.identity.routes import Route
 from kairos.live.request.identity.tracing import add_traced
 
 

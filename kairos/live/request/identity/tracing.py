@@ -5,10 +5,12 @@ for us alone, so a value that is no identifier is ignored."""
 import re
 from urllib.parse import unquote
 
+from kairos.header_names import BAGGAGE, RAW, TRACE_PARENT
 from kairos.live.request.identity.identity import Field, Headers, Identity, identifier_of
 from kairos.model import TRACEPARENT
 
-_TRACEPARENT = re.compile(TRACEPARENT)
+_BAGGAGE, _TRACE_PARENT = RAW[BAGGAGE], RAW[TRACE_PARENT]
+_IN_TRACE_PARENT = re.compile(TRACEPARENT)
 _BAGGAGE_LIMIT = 8192  # bytes, the least that the W3C asks a platform to carry
 _BAGGAGE_FIELDS: dict[str, Field] = {  # highest first
     "kairos.workflow_id": "workflow_id",
@@ -21,11 +23,11 @@ _BAGGAGE_FIELDS: dict[str, Field] = {  # highest first
 
 
 def add_traced(identity: Identity, headers: Headers) -> None:
-    baggage = headers.get(b"baggage")
+    baggage = headers.get(_BAGGAGE)
     if baggage is not None:
         _add_baggage(identity, baggage)
-    if b"traceparent" in headers and identity.workflow_id is None:
-        trace = _TRACEPARENT.match(headers[b"traceparent"].decode("latin-1"))
+    if _TRACE_PARENT in headers and identity.workflow_id is None:
+        trace = _IN_TRACE_PARENT.match(headers[_TRACE_PARENT].decode("latin-1"))
         identity.learn("workflow_id", trace and trace[1], "trace")
 
 

@@ -12,6 +12,7 @@ from kairos.live.engines.fleet import Fleet
 from kairos.live.engines.monitor import Monitor
 from kairos.live.frontend.admin import build_admin
 from kairos.live.proxy.engine import HttpEngine
+from kairos.live.proxy.engine_client import EngineClient
 from tests.support import build
 from tests.support.waiting import Told
 
@@ -20,7 +21,7 @@ HERE, THERE = EngineSettings(url="http://here:1"), EngineSettings(url="http://th
 
 @pytest.fixture
 def engine():
-    return HttpEngine()
+    return HttpEngine(EngineClient())
 
 
 @pytest.fixture
@@ -28,7 +29,9 @@ async def standby(engine, monkeypatch):
     """The instances of a process through which calls go on which others decide."""
     monkeypatch.setattr(fleet, "LOOK_S", 0.001)
     balancer = build.balancer()
-    made = Fleet(Monitor(lambda _: None), engine, lambda: balancer)
+    made = Fleet(
+        Monitor(lambda _: None), engine.client.upstreams, engine.calls.running, lambda: balancer
+    )
     made.follow([HERE, THERE])
     task = asyncio.create_task(made.run())
     yield made
@@ -47,19 +50,19 @@ async def test_where_others_decide_the_calls_that_go_through_this_process_are_wa
 ):
     going, waiting, refused = calls = [Told() for _ in range(3)]
     for name, call in zip(("going", "waiting", "refused"), calls, strict=True):
-        engine.expect(name, call)
-    engine.dispatch(Dispatch("going", "here:1"))
-    engine.refuse(Refuse("refused", None, "waited_too_long"))
+        engine.calls.expect(name, call)
+    engine.calls.dispatch(Dispatch("going", "here:1"))
+    engine.calls.refuse(Refuse("refused", None, "waited_too_long"))
     assert standby.drain("here:1").running == 1
     assert standby.drain("there:2").running == 0
     await until(lambda: [each.id for each in standby.views()] == ["here:1"])
-    assert list(engine.upstreams) == ["here:1"]
+    assert list(engine.client.upstreams) == ["here:1"]
     await asyncio.sleep(0.01)
     assert standby.draining() == {"here:1": 1}
 
-    engine.forget("going")
+    engine.calls.forget("going")
     await until(lambda: standby.views() == [])
-    assert engine.upstreams == {}
+    assert engine.client.upstreams == {}
     assert (going.said, waiting.said) == (["here:1"], [])
     assert refused.said == [("waited_too_long", False)]
 
@@ -90,7 +93,13 @@ async def test_a_process_goes_on_with_the_instances_that_one_before_it_had(stand
 
 async def test_whoever_listens_hears_which_instances_there_are_and_which_drain(engine):
     heard = []
-    made = Fleet(Monitor(lambda _: None), engine, build.balancer, lambda *each: heard.append(each))
+    made = Fleet(
+        Monitor(lambda _: None),
+        engine.client.upstreams,
+        engine.calls.running,
+        build.balancer,
+        lambda *each: heard.append(each),
+    )
     made.follow([HERE, THERE])
     made.drain("here:1")
     assert heard == [((HERE,), ()), ((HERE, THERE), ()), ((HERE, THERE), ("here:1",))]

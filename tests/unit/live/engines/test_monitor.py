@@ -15,7 +15,8 @@ from kairos.live.engines import engine_probe, monitor
 from kairos.live.engines.engine_probe import LOOKS_BETWEEN, EngineProbe, NotReady, Target
 from kairos.live.engines.monitor import Monitor
 from kairos.live.process.clock import WallClock
-from kairos.live.proxy.engine import HttpEngine, Upstream
+from kairos.live.proxy.calls_in_flight import CallsInFlight
+from kairos.live.proxy.engine_client import Upstream
 from kairos.model import Instance
 from kairos.runtime import Runtime
 from kairos.scheduler.policies import Fcfs
@@ -73,7 +74,7 @@ class Engine:
         return asked
 
 
-def inquiry_of(**given):
+def probe_of(**given):
     limits = {"max_num_seqs": 8, "kv_tokens": 900} | given
     return EngineProbe(Target(Upstream("i", "http://i"), **limits))
 
@@ -84,7 +85,7 @@ async def looks(asking, engine, number):
 
 async def test_what_vllm_tells_wins_and_the_operator_says_the_rest():
     engine = Engine(**{"/metrics": CACHE + RUNNING})
-    seen = await inquiry_of(priority=True, token_us=250.5).look(engine)
+    seen = await probe_of(priority=True, token_us=250.5).look(engine)
     assert seen.instance == Instance(
         id="i",
         models=("m",),
@@ -102,14 +103,14 @@ async def test_what_vllm_tells_wins_and_the_operator_says_the_rest():
 async def test_what_vllm_says_of_its_scheduling_wins(policy):
     told = server_info(policy=policy, max_num_seqs=24, max_num_batched_tokens=512)
     engine = Engine(**{"/metrics": CACHE, SERVER_INFO: told})
-    instance = (await inquiry_of(priority=policy == "fcfs").look(engine)).instance
+    instance = (await probe_of(priority=policy == "fcfs").look(engine)).instance
     assert instance.priority == (policy == "priority")
     assert (instance.max_num_seqs, instance.max_num_batched_tokens) == (24, 512)
 
 
 async def test_llama_tells_its_slots_and_has_no_priorities():
     engine = Engine(**{"/metrics": b"llamacpp:requests_deferred 2", "/props": PROPS})
-    seen = await inquiry_of(priority=True).look(engine)
+    seen = await probe_of(priority=True).look(engine)
     assert (seen.instance.max_num_seqs, seen.instance.kv_tokens) == (4, 2048)
     assert not seen.instance.priority
     assert seen.status == InstanceStatus("i", waiting=2)
@@ -122,7 +123,7 @@ SGLANG = b"""{"max_total_num_tokens":20480,"page_size":1,"disable_radix_cache":f
 @pytest.mark.parametrize("metrics", [b"sglang:num_queue_reqs 2", 404])
 async def test_sglang_tells_its_limits_whether_it_shows_metrics_or_not(metrics):
     engine = Engine(**{"/metrics": metrics, "/get_server_info": SGLANG})
-    seen = await inquiry_of(priority=True).look(engine)
+    seen = await probe_of(priority=True).look(engine)
     assert (seen.instance.max_num_seqs, seen.instance.kv_tokens) == (128, 20480)
     assert seen.instance.block_size == 1
     assert not seen.instance.priority
@@ -130,13 +131,13 @@ async def test_sglang_tells_its_limits_whether_it_shows_metrics_or_not(metrics):
 
 
 async def test_an_engine_that_tells_nothing_is_as_the_operator_says():
-    seen = await inquiry_of().look(Engine())
+    seen = await probe_of().look(Engine())
     assert seen.instance == Instance(id="i", models=("m",), max_num_seqs=8, kv_tokens=900)
     assert seen.status is None
 
 
 async def test_what_does_not_change_while_it_runs_is_asked_every_tenth_time():
-    engine, asking = Engine(**{"/metrics": CACHE}), inquiry_of()
+    engine, asking = Engine(**{"/metrics": CACHE}), probe_of()
     always, seldom = ["/health", "/metrics"], ["/v1/models", SERVER_INFO]
     await looks(asking, engine, 1)
     assert engine.asked_since() == always + seldom
@@ -147,7 +148,7 @@ async def test_what_does_not_change_while_it_runs_is_asked_every_tenth_time():
 
 
 async def test_an_engine_that_was_gone_is_asked_all_anew():
-    engine, asking = Engine(**{"/metrics": b"", "/props": PROPS}), inquiry_of()
+    engine, asking = Engine(**{"/metrics": b"", "/props": PROPS}), probe_of()
     await looks(asking, engine, 2)
     engine.answers["/props"] = 404
     asking.forget()
@@ -167,7 +168,7 @@ async def test_an_engine_that_was_gone_is_asked_all_anew():
 )
 async def test_another_process_at_the_same_place_is_asked_all_anew_at_once(before, after):
     told = server_info(policy="priority")
-    engine, asking = Engine(**{"/metrics": before, SERVER_INFO: told}), inquiry_of()
+    engine, asking = Engine(**{"/metrics": before, SERVER_INFO: told}), probe_of()
     [*_, seen] = await looks(asking, engine, 3)
     assert seen.instance.priority
     engine.answers |= {"/metrics": after, SERVER_INFO: 404}
@@ -181,7 +182,7 @@ async def test_another_process_at_the_same_place_is_asked_all_anew_at_once(befor
 )
 async def test_a_scrape_that_fails_tells_nothing_and_takes_nothing_back(monkeypatch, trouble):
     monkeypatch.setattr(engine_probe, "SCRAPE_S", 0.01)
-    engine, asking = Engine(**{"/metrics": CACHE + RUNNING}), inquiry_of()
+    engine, asking = Engine(**{"/metrics": CACHE + RUNNING}), probe_of()
     [before] = await looks(asking, engine, 1)
     engine.answers["/metrics"] = trouble
     for seen in await looks(asking, engine, 2 * LOOKS_BETWEEN):
@@ -194,19 +195,19 @@ async def test_a_scrape_that_fails_tells_nothing_and_takes_nothing_back(monkeypa
 async def test_a_text_that_is_cut_off_at_its_bound_tells_nothing(monkeypatch):
     monkeypatch.setattr(engine_probe, "_ANSWER_LIMIT_BYTES", 60)
     engine = Engine(**{"/metrics": RUNNING * 2})
-    assert (await inquiry_of().look(engine)).status == InstanceStatus("i", running=6)
+    assert (await probe_of().look(engine)).status == InstanceStatus("i", running=6)
     engine.answers["/metrics"] = RUNNING * 3
-    assert (await inquiry_of().look(engine)).status is None
+    assert (await probe_of().look(engine)).status is None
 
 
 async def test_an_engine_that_is_new_is_not_used_before_its_metrics_have_come():
     with pytest.raises(TimeoutError):
-        await inquiry_of().look(Engine(**{"/metrics": TimeoutError()}))
+        await probe_of().look(Engine(**{"/metrics": TimeoutError()}))
 
 
 async def test_what_vllm_takes_long_to_say_of_itself_is_asked_again_and_kept(monkeypatch):
     monkeypatch.setattr(engine_probe, "SCRAPE_S", 0.01)
-    engine, asking = Engine(**{"/metrics": CACHE, SERVER_INFO: None}), inquiry_of()
+    engine, asking = Engine(**{"/metrics": CACHE, SERVER_INFO: None}), probe_of()
     [seen] = await looks(asking, engine, 1)
     assert not seen.instance.priority
     engine.answers[SERVER_INFO] = server_info(policy="priority")
@@ -226,7 +227,7 @@ async def test_what_vllm_takes_long_to_say_of_itself_is_asked_again_and_kept(mon
 )
 async def test_an_engine_that_cannot_serve_is_not_ready(path, answer, problem):
     with pytest.raises(NotReady, match=problem):
-        await inquiry_of().look(Engine(**{path: answer}))
+        await probe_of().look(Engine(**{path: answer}))
 
 
 class Watched:
@@ -381,7 +382,7 @@ async def test_what_a_look_does_not_show_is_not_told_again(watched):
 async def test_a_suspicion_at_the_moment_of_the_end_does_not_keep_the_monitor_alive(steps):
     upstream = Upstream("nowhere", "http://127.0.0.1:9")
     balancer = Balancer(Fcfs, PLACEMENTS["least-kv"])
-    runtime = Runtime(balancer, HttpEngine([upstream]), WallClock())
+    runtime = Runtime(balancer, CallsInFlight(), WallClock())
     monitor = Monitor(runtime.feed, [Target(upstream, 1, None)])
     running = asyncio.create_task(monitor.run())
     while monitor.problems["nowhere"] == "not probed yet":

@@ -11,8 +11,12 @@ from hypothesis import strategies as st
 from kairos.events import Arrived, Dispatch, Finished, ProfilesLearnt, Record, WorkflowEnded
 from kairos.live.frontend.views import snapshot, workflow_view
 from kairos.live.kafka.items import ReceivedMessage
+from kairos.live.orchestrate.committed_progress import (
+    METADATA_BYTES,
+    CommittedProgress,
+    read_progress,
+)
 from kairos.live.orchestrate.following import Following
-from kairos.live.orchestrate.progress import METADATA_BYTES, CommittedProgress, read_progress
 from kairos.live.orchestrate.records import Records
 from kairos.live.pool.messages import EPOCH, POOL, TAKEOVER
 from kairos.model import SECOND

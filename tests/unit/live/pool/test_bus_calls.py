@@ -44,7 +44,7 @@ def is_done(world, process):
     assert list(process.active._publisher.offsets._undone) == []
     assert process.calls._calls == {}
     assert process.calls._held_bytes == 0
-    assert process.engine._expected == {}
+    assert process.engine.calls._expected == {}
     return True
 
 

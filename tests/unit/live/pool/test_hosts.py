@@ -121,13 +121,13 @@ def timers(world):
 def test_only_a_traceparent_reaches_the_engine_as_one(world, said, passed_on):
     process = world.process()
     seen = []
-    send = process.engine.send
+    send = process.engine.client.send
 
     def listen(instance_id, head, body, taker, **how):
         seen.append(re.findall(rb"traceparent: (.*)\r", head))
         return send(instance_id, head, body, taker, **how)
 
-    process.engine.send = listen
+    process.engine.client.send = listen
     world.assign(process)
     world.flow()
     world.ask("a", traceparent=said)
@@ -137,7 +137,7 @@ def test_only_a_traceparent_reaches_the_engine_as_one(world, said, passed_on):
 
 def test_an_instance_that_only_other_processes_name_is_said_to_the_client(world):
     decides, performs = world.process(), world.process()
-    performs.engine.upstreams.clear()
+    performs.engine.client.upstreams.clear()
     world.assign(decides)
     world.flow()
     client = world.call(performs, "a")

@@ -204,7 +204,7 @@ def test_a_call_that_comes_while_too_much_waits_is_refused(world, process):
     client = world.call(process, "a")
     world.settle()
     assert isinstance(client.error, Unavailable)
-    assert not process.engine.expects("a")
+    assert not process.engine.calls.expects("a")
     assert process.performer._asked_at == {}
 
 

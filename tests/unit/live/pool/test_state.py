@@ -6,7 +6,7 @@ from kairos.events import Arrived, Cancelled, Dispatch, Failed, Finished, FirstT
 from kairos.live.pool.liveness import LOST_S, Liveness
 from kairos.live.pool.messages import CAUSE, PERFORMER, REDO
 from kairos.live.pool.offsets import Offsets
-from kairos.live.pool.pending_calls import Open, PoolCalls
+from kairos.live.pool.pool_calls import Open, PoolCalls
 from kairos.model import SECOND
 from tests.support import build
 

@@ -9,6 +9,7 @@ from kairos.events import Arrived, Bounced, Dispatch, Failed, Refuse
 from kairos.live.proxy.asked import Asked
 from kairos.live.proxy.call import Call
 from kairos.live.proxy.engine import HttpEngine
+from kairos.live.proxy.engine_client import EngineClient
 from kairos.live.request.body import Body
 from kairos.live.request.client_response import ClientResponse
 from tests.support import build
@@ -38,11 +39,11 @@ class Client:
         self.ends.append(error)
 
 
-class Desk:
+class Sink:
     """Answers each fact with the commands that a test says; sees facts told within each other."""
 
-    def __init__(self, engine, commands):
-        self.engine, self.commands, self.facts, self.depth = engine, commands, [], 0
+    def __init__(self, calls, commands):
+        self.calls, self.commands, self.facts, self.depth = calls, commands, [], 0
 
     def now(self):
         return 0
@@ -52,7 +53,7 @@ class Desk:
         assert self.depth == 1, "a fact within another"
         self.facts.append(type(event))
         for command in self.commands.get(type(event), ()):
-            (self.engine.dispatch if isinstance(command, Dispatch) else self.engine.refuse)(command)
+            (self.calls.dispatch if isinstance(command, Dispatch) else self.calls.refuse)(command)
         self.depth -= 1
 
 
@@ -76,19 +77,19 @@ class Desk:
 async def test_what_is_told_while_a_fact_is_told_tells_none_before_the_next_turn(
     commands, facts, error
 ):
-    engine, client = HttpEngine([]), Client()
-    desk = Desk(engine, commands)
+    engine, client = HttpEngine(EngineClient()), Client()
+    sink = Sink(engine.calls, commands)
     asked = Asked("POST", "/v1/chat/completions", b"", {})
     response = ClientResponse("r", client)
     request = build.request("r")
     call = Call(
-        request, asked, Body(b"{}"), response, desk, engine, client, print, tries_again=True
+        request, asked, Body(b"{}"), response, sink, engine, client, print, tries_again=True
     )
     call.begin()
-    assert desk.facts == [Arrived]
+    assert sink.facts == [Arrived]
     for _ in facts[1:]:
         await asyncio.sleep(0)
-    assert desk.facts == facts
+    assert sink.facts == facts
     assert [type(each) for each in client.ends] == ([] if error is None else [error])
 
 

@@ -7,7 +7,7 @@ import pytest
 from kairos.events import Progressed
 from kairos.live.pool.cluster_control import ClusterControl
 from kairos.live.proxy import progress as module
-from kairos.live.proxy.engine import HttpEngine
+from kairos.live.proxy.calls_in_flight import CallsInFlight
 from kairos.live.proxy.progress import progress, tell_progress
 from kairos.live.proxy.sse import SseReader
 
@@ -20,42 +20,42 @@ def stream(tokens):
 
 
 @pytest.fixture
-def engine():
-    engine = HttpEngine([])
-    engine.streams = {f"r{tokens}": stream(tokens) for tokens in (3, 0, 5)}
-    return engine
+def calls():
+    calls = CallsInFlight()
+    calls.streams = {f"r{tokens}": stream(tokens) for tokens in (3, 0, 5)}
+    return calls
 
 
-def test_answers_that_have_begun_are_told_in_one_fact(engine):
-    assert progress(engine) == Progressed({"r3": 3, "r5": 5})
+def test_answers_that_have_begun_are_told_in_one_fact(calls):
+    assert progress(calls) == Progressed({"r3": 3, "r5": 5})
 
 
 def test_where_none_has_begun_nothing_is_told():
-    engine = HttpEngine([])
-    assert progress(engine) is None
-    engine.streams["r"] = stream(0)
-    assert progress(engine) is None
+    calls = CallsInFlight()
+    assert progress(calls) is None
+    calls.streams["r"] = stream(0)
+    assert progress(calls) is None
 
 
-def test_no_more_than_a_bound_is_told(engine, monkeypatch):
+def test_no_more_than_a_bound_is_told(calls, monkeypatch):
     monkeypatch.setattr(module, "CALLS_TOLD", 1)
 
-    assert progress(engine) == Progressed({"r3": 3})
+    assert progress(calls) == Progressed({"r3": 3})
 
 
-def test_what_has_ended_is_not_told_of(engine):
-    engine.forget("r3")
+def test_what_has_ended_is_not_told_of(calls):
+    calls.forget("r3")
 
-    assert progress(engine) == Progressed({"r5": 5})
+    assert progress(calls) == Progressed({"r5": 5})
 
 
-async def test_it_is_told_again_and_again(engine, monkeypatch):
+async def test_it_is_told_again_and_again(calls, monkeypatch):
     monkeypatch.setattr(module, "INTERVAL_S", 0)
     told = asyncio.Queue()
-    telling = asyncio.create_task(tell_progress(engine, told.put_nowait))
+    telling = asyncio.create_task(tell_progress(calls, told.put_nowait))
 
     assert await told.get() == Progressed({"r3": 3, "r5": 5})
-    engine.streams["r5"].feed(b'data: {"choices":[{"delta":{"content":"x"}}]}\n\n')
+    calls.streams["r5"].feed(b'data: {"choices":[{"delta":{"content":"x"}}]}\n\n')
     while (fact := await told.get()).completion_tokens["r5"] == 5:
         pass
     assert fact == Progressed({"r3": 3, "r5": 6})
@@ -74,11 +74,11 @@ class InAPool:
         await asyncio.Event().wait()
 
 
-async def test_a_process_of_a_pool_tells_it_to_whoever_decides(engine, monkeypatch):
+async def test_a_process_of_a_pool_tells_it_to_whoever_decides(calls, monkeypatch):
     monkeypatch.setattr(module, "INTERVAL_S", 0)
     process = InAPool()
     running = [
-        asyncio.create_task(each) for each in ClusterControl(engine, process, process).background()
+        asyncio.create_task(each) for each in ClusterControl(calls, process, process).background()
     ]
 
     async with asyncio.timeout(5):

@@ -1,4 +1,4 @@
-"""The decider and a worker's desk, without sockets: what one says is handed to the other."""
+"""The decider and a worker's sink, without sockets: what one says is handed to the other."""
 
 import asyncio
 import os
@@ -11,7 +11,8 @@ from kairos.dispatcher.placements import PLACEMENTS
 from kairos.errors import KairosError, UpstreamUnreachable
 from kairos.events import Arrived, Bounced, Cancelled, Failed, Finished, InstanceJoined
 from kairos.live.proxy.engine import HttpEngine
-from kairos.live.workers import fact_sink as desks
+from kairos.live.proxy.engine_client import EngineClient
+from kairos.live.workers import fact_sink
 from kairos.live.workers import journal as journals
 from kairos.live.workers.decider import LOST_S, Decider
 from kairos.live.workers.deciding import Elsewhere
@@ -55,7 +56,7 @@ class Deciding:
             self.balancer.replay(record)
         self.facts, self.troubles = [], []
         runtime = Runtime(
-            self.balancer, Elsewhere(self.decider.opened), clock,
+            self.balancer, Elsewhere(), clock,
             (self.decider, lambda record: self.facts.append(record.event)),
         )  # fmt: skip
         self.feed = runtime.feed
@@ -205,11 +206,11 @@ async def test_a_call_that_nobody_knows_any_more_is_answered(deciding):
 
 @pytest.fixture
 def engine():
-    return HttpEngine()
+    return HttpEngine(EngineClient())
 
 
 @pytest.fixture
-def desk(engine, clock, tmp_path):
+def sink(engine, clock, tmp_path):
     return RemoteFactSink(tmp_path / "none", "w", engine, clock, max_wait_s=10)
 
 
@@ -220,62 +221,62 @@ async def said(wire):
     return told
 
 
-def acknowledge(desk, number, *commands):
+def acknowledge(sink, number, *commands):
     orders = OrderFrame(number, tuple(c for c, _ in commands), tuple(t for _, t in commands))
-    desk._read(None, msgspec.msgpack.encode(orders))
+    sink._read(None, msgspec.msgpack.encode(orders))
 
 
-async def test_facts_that_are_not_safe_are_told_again_in_order_with_what_is_in_flight(desk, engine):
-    engine.expect("a", Told())
-    desk.feed(Arrived(request("a")))  # nobody is there yet
+async def test_facts_that_are_not_safe_are_told_again_in_order_with_what_is_in_flight(sink, engine):
+    engine.calls.expect("a", Told())
+    sink.feed(Arrived(request("a")))  # nobody is there yet
     wire = Wire()
-    desk._introduce(wire)
+    sink._introduce(wire)
     assert await said(wire) == [
-        Hello("w"), Fact(1, Arrived(request("a")), engine.turn("a")),
-        InFlight({"a": engine.turn("a")}),
+        Hello("w"), Fact(1, Arrived(request("a")), engine.calls.turn("a")),
+        InFlight({"a": engine.calls.turn("a")}),
     ]  # fmt: skip
-    acknowledge(desk, 1)
-    engine.forget("a")
-    desk.feed(Finished("a"))
+    acknowledge(sink, 1)
+    engine.calls.forget("a")
+    sink.feed(Finished("a"))
     assert await said(wire) == [Fact(2, Finished("a"))]
-    desk._gone(wire)
-    desk._introduce(wire)
+    sink._gone(wire)
+    sink._introduce(wire)
     assert await said(wire) == [Hello("w"), Fact(2, Finished("a")), InFlight({})]
 
 
-async def test_trouble_is_told_before_the_fact_about_the_call(desk):
+async def test_trouble_is_told_before_the_fact_about_the_call(sink):
     wire = Wire()
-    desk._introduce(wire)
+    sink._introduce(wire)
     await said(wire)
-    desk.hear_of(UpstreamUnreachable("i", "ClientError", refused=True))
-    desk.feed(Failed("a", "upstream_unreachable"))
+    sink.hear_of(UpstreamUnreachable("i", "ClientError", refused=True))
+    sink.feed(Failed("a", "upstream_unreachable"))
     assert [type(each).__name__ for each in await said(wire)] == ["Trouble", "Fact"]
 
 
-async def test_what_is_told_in_one_turn_of_the_loop_is_one_frame(desk):
+async def test_what_is_told_in_one_turn_of_the_loop_is_one_frame(sink):
     wire = Wire()
-    desk._introduce(wire)
+    sink._introduce(wire)
     await said(wire)
     for name in "abc":
-        desk.feed(Finished(name))
+        sink.feed(Finished(name))
     await asyncio.sleep(0)
     assert len(wire.sent) == 1
 
 
-async def test_while_nobody_decides_a_bounded_number_of_facts_is_kept(desk, engine, monkeypatch):
-    monkeypatch.setattr(desks, "MAX_UNSAFE", 2)
+async def test_while_nobody_decides_a_bounded_number_of_facts_is_kept(sink, engine, monkeypatch):
+    monkeypatch.setattr(fact_sink, "MAX_UNSAFE", 2)
     for name in "ab":
-        engine.expect(name, Told())
-        desk.feed(Arrived(request(name)))
-    engine.expect("c", Told())
+        engine.calls.expect(name, Told())
+        sink.feed(Arrived(request(name)))
+    engine.calls.expect("c", Told())
     with pytest.raises(KairosError):
-        desk.feed(Arrived(request("c")))
-    desk.feed(Failed("a", "client"))  # that one has ended is never lost
+        sink.feed(Arrived(request("c")))
+    sink.feed(Failed("a", "client"))  # that one has ended is never lost
 
 
-async def test_a_call_that_nobody_decides_on_ends_at_last(desk, engine, clock):
-    engine.expect("a", call := Told())
-    desk.feed(Arrived(request("a")))
+async def test_a_call_that_nobody_decides_on_ends_at_last(sink, engine, clock):
+    engine.calls.expect("a", call := Told())
+    sink.feed(Arrived(request("a")))
     clock.at += 41 * SECOND
-    desk._give_up()
+    sink._give_up()
     assert call.said == [("waited_too_long", False)]

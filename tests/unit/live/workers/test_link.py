@@ -11,7 +11,7 @@ from kairos.live.workers import journal as journals
 from kairos.live.workers.journal import Journal
 from kairos.live.workers.link import FRAME_BYTES, BrokenFrame, Frames, framed
 from kairos.live.workers.messages import Engines
-from kairos.live.workers.pending_calls import Entry, WorkerCalls
+from kairos.live.workers.worker_calls import Entry, WorkerCalls
 from kairos.model import Request
 
 

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kairos.live.request.identity import fingerprint, inference, replies
+from kairos.live.request.identity import answered_calls, fingerprint, inference
 from kairos.live.request.identity.conversation import conversation, prompt_of
 from kairos.live.request.identity.engine_reply import reply_of
 from kairos.live.request.identity.identity import Identity
@@ -487,7 +487,7 @@ def test_completions_hand_on_replies_too(wire, random):
 
 
 def test_what_is_remembered_is_bounded(wire, random, monkeypatch):
-    monkeypatch.setattr(replies, "_MAX_REPLIES", 3)
+    monkeypatch.setattr(answered_calls, "_MAX_REPLIES", 3)
     monkeypatch.setattr(inference, "_MAX_CLUES", 5)
     for n in range(10):
         wire.ask([said("user", f"{n}")]).answer(words(random), calls=[f"call-{n}"])

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from kairos.live.request.identity import conversation, engine_reply, parts, passages, replies
+from kairos.live.request.identity import answered_calls, conversation, engine_reply, parts, passages
 from kairos.live.request.identity.conversation import prompt_of
 from kairos.live.request.identity.engine_reply import reply_of
 from kairos.live.request.identity.identity import Identity
@@ -81,10 +81,10 @@ def test_an_answer_whose_workflow_is_said_is_read_when_a_call_comes_that_needs_i
     first = wire.ask([said("user", "Plan.")], **named)
     first.answer(text)
     [replied] = wire.inference._replies._by_number.values()
-    assert isinstance(replied.said, replies.AnsweredCall)
+    assert isinstance(replied.said, answered_calls.AnsweredCall)
 
     wire.ask([said("user", f"Do: {text}")], **named)
-    assert isinstance(replied.said, replies.AnsweredCall), "that call said who led to it"
+    assert isinstance(replied.said, answered_calls.AnsweredCall), "that call said who led to it"
 
     later = wire.ask([said("user", f"Do: {text}")], workflow_id="wf")
     assert (later.identity.parent_ids, later.identity.upstream) == ((first.id,), "planner")
@@ -106,7 +106,7 @@ def test_part_of_a_reply_that_nobody_read_yet_leads_to_the_call_that_comes_right
 
 
 def test_answers_that_nobody_read_are_bounded_and_the_oldest_forgotten(monkeypatch):
-    monkeypatch.setattr(replies, "_MAX_UNREAD_BYTES", 3_000)
+    monkeypatch.setattr(answered_calls, "_MAX_UNREAD_BYTES", 3_000)
     wire, random = Wire(), Random(7)
     texts = [words(random, 100) for _ in range(20)]
     named = {"workflow_id": "wf", "agent": "a", "upstream": "user"}
@@ -115,7 +115,9 @@ def test_answers_that_nobody_read_are_bounded_and_the_oldest_forgotten(monkeypat
         call.answer(text)
 
     kept = wire.inference._replies
-    unread = [r for r in kept._by_number.values() if isinstance(r.said, replies.AnsweredCall)]
+    unread = [
+        r for r in kept._by_number.values() if isinstance(r.said, answered_calls.AnsweredCall)
+    ]
     assert 0 < sum(len(r.said.content) for r in unread) <= kept._unread_bytes <= 3_000
     assert len(kept) == 20
     oldest, newest = (

@@ -6,9 +6,9 @@ import socket
 
 import pytest
 
-from kairos.live.proxy import upstream
+from kairos.live.proxy import connections as module
 from kairos.live.proxy.asked import Asked, header_lines, request_head
-from kairos.live.proxy.engine import Upstream
+from kairos.live.proxy.connections import Connections
 from kairos.live.proxy.engine_answer import (
     ConnectionBroke,
     EngineAnswer,
@@ -16,7 +16,7 @@ from kairos.live.proxy.engine_answer import (
     Limit,
     NothingCame,
 )
-from kairos.live.proxy.upstream import Connections
+from kairos.live.proxy.engine_client import Upstream
 
 WHOLE = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: 4\r\n\r\n{}\r\n"
 CHUNKED = (
@@ -307,7 +307,7 @@ async def test_whoever_stops_waiting_for_a_connection_makes_none():
 
 
 async def test_what_waits_too_long_for_its_next_call_is_closed(monkeypatch):
-    monkeypatch.setattr(upstream, "KEEPALIVE_S", 0.05)
+    monkeypatch.setattr(module, "KEEPALIVE_S", 0.05)
     async with before([WHOLE], [WHOLE]) as (engine, connections, url):
         await all_of(await send(connections, url))
         while not engine.closed:

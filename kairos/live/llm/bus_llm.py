@@ -1,6 +1,6 @@
 """LLM calls over Kafka: a request on the pool's topic, a reply on one of the caller's own.
 
-What is the same over HTTP is shared with `llm.py`: the body, who calls, errors, patience.
+What is the same over HTTP is shared with `http_llm.py`: the body, who calls, errors, patience.
 """
 
 import asyncio
@@ -15,38 +15,21 @@ from typing import Annotated, Any, Self
 
 import msgspec
 
-from kairos import header_names
 from kairos.errors import KairosError, Unavailable, UpstreamFailed
 from kairos.events import Cancelled
-from kairos.header_names import ATTEMPT, DEADLINE
+from kairos.header_names import ON_BUS, REPLY_TO, REQUEST_ID
 from kairos.live.kafka.cluster import KafkaCluster
 from kairos.live.kafka.producer import Producer
 from kairos.live.kafka.tail import Tail
-from kairos.live.llm.http import ANSWER_BYTES, read_answer
+from kairos.live.llm.http_llm import ANSWER_BYTES, read_answer
 from kairos.live.llm.patience import Patience
 from kairos.live.pool.messages import CALL, TOLD, TYPE, Told
 from kairos.ports import Message
 from kairos.topics import REPLIES, REQUESTS
 
-REQUEST_ID = "kairos-request-id"
-REPLY_TO = "kairos-reply-to"
 _RESTART_S = 1.0
 _QUIET_S = 30.0  # without any reply from a pool, after which that is said
 _NAME_LENGTH = 200  # of a reply topic's last part
-_HEADERS = {  # of a call over HTTP, and what they are called on the bus
-    header_names.WORKFLOW_ID: "kairos-msg-id",
-    header_names.APP: "kairos-app",
-    header_names.AGENT: "kairos-agent",
-    header_names.UPSTREAM: "kairos-upstream",
-    header_names.PARENT_ID: "kairos-parent",
-    header_names.STARTED_AT: "kairos-started-at",
-    ATTEMPT: "kairos-attempt",
-    DEADLINE: "kairos-deadline",
-    header_names.BUDGET_CALLS: "kairos-budget-calls",
-    header_names.BUDGET_TOKENS: "kairos-budget-tokens",
-    header_names.BUDGET_MS: "kairos-budget-ms",
-    "traceparent": "traceparent",
-}
 
 log = logging.getLogger(__name__)
 
@@ -112,7 +95,7 @@ class BusLLM:
         await self._stack.aclose()
 
     async def complete(self, body: dict[str, Any], headers: Mapping[str, str]) -> dict[str, Any]:
-        request_id = headers.get("X-Request-Id") or secrets.token_hex(16)
+        request_id = headers.get(REQUEST_ID) or secrets.token_hex(16)
         data = msgspec.json.encode({**self._model, **body})
         return await self._patience.until_answered(partial(self._ask, request_id, data), headers)
 
@@ -121,8 +104,8 @@ class BusLLM:
     ) -> dict[str, Any]:
         """Raises Unavailable where trying again makes sense, another KairosError where not."""
         await self._listens.wait()
-        said = {ours: headers[theirs] for theirs, ours in _HEADERS.items() if theirs in headers}
-        named = {TYPE: CALL, REQUEST_ID: request_id, REPLY_TO: self.replies}
+        said = {ours: headers[theirs] for theirs, ours in ON_BUS.items() if theirs in headers}
+        named = {TYPE: CALL, ON_BUS[REQUEST_ID]: request_id, REPLY_TO: self.replies}
         try:
             with self._expecting(request_id) as expected:
                 async with asyncio.timeout(self._timeout_s):
@@ -197,7 +180,7 @@ class BusLLM:
             await asyncio.sleep(_RESTART_S)
 
     def _take(self, reply: Message) -> None:
-        expected = self._waiting.get(reply.headers.get(REQUEST_ID, ""))
+        expected = self._waiting.get(reply.headers.get(ON_BUS[REQUEST_ID], ""))
         if expected is None or expected.done():
             return  # another process's, or said again
         self._is_doubted = False

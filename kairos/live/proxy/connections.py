@@ -37,21 +37,21 @@ class Connections:
             connection.abort()
         self._idle.clear()
 
-    def send(self, answer: EngineAnswer, key: Origin) -> None:
+    def send(self, answer: EngineAnswer, origin: Origin) -> None:
         """Send what it says. Whoever takes the answer is told of it, and of every failure, later:
         `AnswerTaker`. Nothing listens there: EngineRefused; no connection in time: TimeoutError."""
-        connection = self._take(key)
+        connection = self._take(origin)
         if connection is not None:
             connection.send(answer)
         else:
-            answer.connecting = self.loop.create_task(self._connect_for(answer, key))
+            answer.connecting = self.loop.create_task(self._connect_for(answer, origin))
 
     # An engine may close what waits just as it is used.
     send_again = send
 
-    async def _connect_for(self, answer: EngineAnswer, key: Origin) -> None:
+    async def _connect_for(self, answer: EngineAnswer, origin: Origin) -> None:
         try:
-            connection = await self._connect(key)
+            connection = await self._connect(origin)
         except Exception as error:  # noqa: BLE001 - whoever takes it hears of it
             answer.connecting = None
             answer.fail(error)
@@ -59,16 +59,16 @@ class Connections:
             answer.connecting = None
             connection.send(answer)
 
-    def _take(self, key: Origin) -> EngineLink | None:
-        idle = self._idle.get(key)
+    def _take(self, origin: Origin) -> EngineLink | None:
+        idle = self._idle.get(origin)
         while idle:
             connection = idle.pop()  # the latest: those that are too many grow old
             if connection.is_open:
                 return connection
         return None
 
-    async def _connect(self, key: Origin) -> EngineLink:
-        scheme, host, port = key
+    async def _connect(self, origin: Origin) -> EngineLink:
+        scheme, host, port = origin
         tls = self._context() if scheme == "https" else None
         async with asyncio.timeout(CONNECT_S):
             found = await self.loop.getaddrinfo(host, port, type=socket.SOCK_STREAM)
@@ -76,7 +76,7 @@ class Connections:
             for family, _, _, _, address in found:
                 try:
                     _, connection = await self.loop.create_connection(
-                        lambda: EngineLink(self, key),
+                        lambda: EngineLink(self, origin),
                         str(address[0]),
                         int(address[1]),
                         family=family,
@@ -96,30 +96,30 @@ class Connections:
             self._tls = ssl.create_default_context()
         return self._tls
 
-    def keep(self, connection: EngineLink, key: Origin) -> None:
+    def keep(self, connection: EngineLink, origin: Origin) -> None:
         """It waits for its next call."""
         connection.idle_since = self.now()
-        idle = self._idle.get(key)
+        idle = self._idle.get(origin)
         if idle is None:
-            idle = self._idle[key] = []
+            idle = self._idle[origin] = []
         idle.append(connection)
         if self._sweep is None:
             self._sweep = self.loop.call_later(KEEPALIVE_S, self._close_idle)
 
-    def lost(self, connection: EngineLink, key: Origin) -> None:
-        idle = self._idle.get(key, [])
+    def lost(self, connection: EngineLink, origin: Origin) -> None:
+        idle = self._idle.get(origin, [])
         if connection in idle:
             idle.remove(connection)
 
     def _close_idle(self) -> None:
         self._sweep = None
         oldest = now = self.loop.time()
-        for key, idle in list(self._idle.items()):
+        for origin, idle in list(self._idle.items()):
             for connection in [each for each in idle if now - each.idle_since >= KEEPALIVE_S]:
                 idle.remove(connection)
                 connection.abort()
             oldest = min(oldest, *(each.idle_since for each in idle)) if idle else oldest
             if not idle:
-                del self._idle[key]
+                del self._idle[origin]
         if self._idle:
             self._sweep = self.loop.call_at(oldest + KEEPALIVE_S, self._close_idle)

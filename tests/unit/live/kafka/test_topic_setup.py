@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from kairos import topics
 from kairos.live.kafka import topic_settings
 from kairos.live.kafka.cluster import KafkaCluster
-from kairos.live.kafka.topics import partition_of
+from kairos.live.kafka.topic_setup import partition_of
 
 DOCUMENT = Path(__file__).parents[4] / "deploy" / "topics.md"
 COMMAND = "python -m kairos.live.kafka.topic_settings > deploy/topics.md"

@@ -1,0 +1,84 @@
+"""The calls of this process that have begun and not ended, by request id: what is decided on each
+reaches it here."""
+
+from itertools import count
+from typing import Protocol
+
+from kairos.errors import KairosError
+from kairos.events import Dispatch, Refuse
+from kairos.live.proxy.sse import SseReader
+from kairos.refusals import REFUSALS
+
+
+class WaitingCall(Protocol):
+    """A call that has said that it waits. What it is told comes while facts are told: it tells
+    none itself before the loop's next turn."""
+
+    def go(self, dispatch: Dispatch) -> None:
+        """It is its turn."""
+
+    def give_up(self, error: KairosError, *, runs: bool) -> None:
+        """It ends, wherever it is; `runs`: it had its turn."""
+
+
+class _Turn:
+    __slots__ = ("call", "instance_id", "is_over", "number")
+
+    def __init__(self, number: int, call: WaitingCall) -> None:
+        self.number, self.call = number, call
+        self.is_over = False  # it was told what it waits for
+        self.instance_id: str | None = None
+
+
+class CallsInFlight:
+    """Tells each waiting call where to go, and each call that it ends. What `kairos.ports.Engine`
+    is to whoever decides."""
+
+    def __init__(self) -> None:
+        self.streams: dict[str, SseReader] = {}  # answers under way
+        self._expected: dict[str, _Turn] = {}
+        self._turns = count(1)
+
+    def expect(self, request_id: str, call: WaitingCall) -> None:
+        """It waits for the command that says which instance will serve the request."""
+        assert request_id not in self._expected
+        self._expected[request_id] = _Turn(next(self._turns), call)
+
+    def turn(self, request_id: str) -> int:
+        """Of a call that waits, or has waited: which of this process's turns it is. What was
+        decided on an earlier one, of the same call or of another that went by its id, is void."""
+        return self._expected[request_id].number
+
+    def expects(self, request_id: str) -> bool:
+        """Whether a call of this id is in flight."""
+        return request_id in self._expected
+
+    def running(self, instance_id: str) -> int:
+        """Calls of this process that were told to go to the instance, and have not ended."""
+        return sum(each.instance_id == instance_id for each in self._expected.values())
+
+    def forget(self, request_id: str) -> None:
+        self._expected.pop(request_id, None)
+        self.streams.pop(request_id, None)
+
+    def dispatch(self, command: Dispatch) -> None:
+        turn = self._expected[command.request_id]
+        if not turn.is_over:
+            turn.is_over, turn.instance_id = True, command.instance_id
+            turn.call.go(command)
+
+    def refuse(self, command: Refuse) -> None:
+        turn = self._expected[command.request_id]
+        meaning = REFUSALS[command.reason]
+        if not turn.is_over:
+            turn.is_over = True
+            turn.call.give_up(meaning.error(command), runs=False)
+        elif meaning.wherever and turn.instance_id is not None:
+            turn.call.give_up(meaning.error(command), runs=True)
+
+    def decline(self, request_id: str, error: KairosError) -> None:
+        """What `refuse` does, for a reason that was told from elsewhere."""
+        turn = self._expected[request_id]
+        if not turn.is_over:
+            turn.is_over = True
+            turn.call.give_up(error, runs=False)

@@ -1,0 +1,109 @@
+"""Sends calls to OpenAI-compatible engines over kept-alive connections."""
+
+from collections.abc import Iterable
+from typing import Self
+
+from yarl import URL
+
+from kairos.config import ANSWER_S, STALL_S
+from kairos.live.proxy.asked import header_lines
+from kairos.live.proxy.connections import Connections
+from kairos.live.proxy.engine_answer import AnswerTaker, EngineAnswer, Limit
+from kairos.live.proxy.engine_link import Origin
+
+_HEADS = 64  # kept of an instance
+
+
+class Upstream:
+    """Where one instance is, and the key that it asks for. The key goes nowhere else."""
+
+    def __init__(
+        self,
+        instance_id: str,
+        base_url: str,
+        api_key: str | None = None,
+        *,
+        priority_header: str | None = None,
+    ) -> None:
+        """`priority_header`: in which it is told a call's place among those that wait inside it."""
+        self.id = instance_id
+        self._priority = priority_header.encode("ascii") if priority_header is not None else None
+        self._base_url = base_url.rstrip("/")
+        url = URL(self._base_url, encoded=True)
+        self.origin: Origin = url.scheme, url.raw_host or "", url.port or 0
+        self._host = url.raw_authority.rpartition("@")[2].encode("ascii")
+        self._path = url.raw_path.rstrip("/").encode("ascii")
+        self.headers = {"Authorization": f"Bearer {api_key}"} if api_key else {}
+        self._heads: dict[tuple[str, str], bytes] = {}  # by method and path, without a query
+
+    def url(self, path: str, query: str = "") -> URL:
+        return URL(
+            f"{self._base_url}{path}?{query}" if query else self._base_url + path, encoded=True
+        )
+
+    def head(self, method: str, path: str, query: bytes) -> bytes:
+        """The beginning of a request: its first line, and the headers that all have."""
+        if query:
+            return self._head(method, path, query)
+        head = self._heads.get((method, path))
+        if head is None:
+            head = self._head(method, path, query)
+            if len(self._heads) < _HEADS:  # paths are the client's to choose: bounded
+                self._heads[method, path] = head
+        return head
+
+    def priority_line(self, priority: int | None) -> bytes | None:
+        """None: the call has no place there but by its arrival."""
+        if priority is None or self._priority is None:
+            return None
+        return b"%b: %d" % (self._priority, priority)
+
+    def _head(self, method: str, path: str, query: bytes) -> bytes:
+        target = self._path + path.encode("ascii") + (b"?" + query if query else b"")
+        lines = [b"%b %b HTTP/1.1" % (method.encode("ascii"), target), b"Host: " + self._host]
+        lines += [f"{name}: {value}".encode() for name, value in self.headers.items()]
+        return header_lines(lines)
+
+
+class EngineClient:
+    """An async context manager. The sending is done by whoever holds the client's connection, so
+    bytes take no detour."""
+
+    def __init__(
+        self,
+        upstreams: Iterable[Upstream] = (),
+        *,
+        stall_s: float = STALL_S,
+        answer_s: float = ANSWER_S,
+    ) -> None:
+        """`stall_s`: so long a stream may bring no event, its beginning included; `answer_s`: so
+        long an answer that comes whole may take."""
+        self.upstreams = {upstream.id: upstream for upstream in upstreams}
+        self._streamed, self._whole = Limit(stall_s), Limit(answer_s, answer_s)
+        self._connections: Connections | None = None
+
+    async def __aenter__(self) -> Self:
+        self._connections = Connections()
+        return self
+
+    async def __aexit__(self, *_raised: object) -> None:
+        if self._connections is not None:
+            self._connections.close()
+
+    def send(
+        self,
+        instance_id: str,
+        head: bytes,
+        body: bytes,
+        taker: AnswerTaker,
+        *,
+        streams: bool,
+        method: str,
+    ) -> EngineAnswer:
+        """Send a call; `taker` is told of its answer, and of every failure, but not before this
+        returns. `head`: see `asked.request_head`."""
+        assert self._connections is not None, "used outside of `async with`"
+        limit = self._streamed if streams else self._whole
+        answer = EngineAnswer(taker, head, body, limit, method)
+        self._connections.send(answer, self.upstreams[instance_id].origin)
+        return answer
