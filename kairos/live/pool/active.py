@@ -213,7 +213,7 @@ class ActiveBalancer:
         match event:
             case Arrived():
                 self._liveness.hear(told.performer, self._clock.now())
-                self._admitting.arrive(event.request, told, offset)
+                self._admitting.arrive(event, told, offset)
             case FirstToken() | Finished() | Failed() | Cancelled() | Bounced():
                 self._hear_of_call(event, told, offset)
             case Progressed(completion_tokens=counts):

@@ -15,7 +15,6 @@ from kairos.live.pool.messages import (
     check_request,
 )
 from kairos.live.pool.pool_calls import Open, PoolCalls
-from kairos.model import Request
 from kairos.ports import Clock
 
 
@@ -30,17 +29,18 @@ class Admitting:
         self._opened = opened
         self._clock = clock
 
-    def arrive(self, request: Request, told: Told, offset: int) -> None:
+    def arrive(self, arrived: Arrived, told: Told, offset: int) -> None:
+        request = arrived.request
         try:
             check_request(request)
-            self.admit(request, told.performer, offset, turn=told.turn)
+            self.admit(arrived, told.performer, offset, turn=told.turn)
         except KairosError as error:
             declined = Declined.of(request.id, error)
             self._publisher.refuse(told.performer, declined, told.turn, offset)
 
     def admit(
         self,
-        request: Request,
+        arrived: Arrived,
         performer: str,
         offset: int,
         *,
@@ -48,6 +48,7 @@ class Admitting:
         turn: int = 0,
     ) -> None:
         """Raises KairosError: the balancer refuses the request."""
+        request = arrived.request
         if request.id in self._opened:
             raise RequestInFlight(request.id)
         now = self._clock.now()
@@ -61,7 +62,7 @@ class Admitting:
             workflow_id=request.workflow_id, performer=performer, cause=offset, turn=turn
         )
         try:
-            self._decisions.feed(Arrived(request), context)
+            self._decisions.feed(Arrived(request, arrived.body), context)
         except KairosError:
             self._opened.remove(request.id)
             raise

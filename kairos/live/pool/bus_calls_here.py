@@ -57,8 +57,9 @@ class BusCallsHere:
             self._start(call, offset)
 
     def _start(self, call: BusCall, offset: int) -> None:
-        def arrive(_: Event) -> None:
-            self._admitting.admit(call.request, self._ourselves, offset, call=call)
+        def arrive(event: Event) -> None:
+            assert isinstance(event, Arrived)
+            self._admitting.admit(event, self._ourselves, offset, call=call)
             call.admitted = True
 
         def ended(_: asyncio.Task[None]) -> None:

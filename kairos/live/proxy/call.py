@@ -13,6 +13,7 @@ from kairos.events import Arrived, Bounced, Cancelled, Dispatch, Event, Failed, 
 from kairos.live.proxy.asked import STREAMING_ROUTES, Asked, request_head
 from kairos.live.proxy.engine import HttpEngine
 from kairos.live.proxy.engine_answer import EngineAnswer, EngineRefused
+from kairos.live.proxy.engine_client import InstanceNotKnown
 from kairos.live.proxy.forwarders import forwarder
 from kairos.live.proxy.response_forwarder import EngineError, ResponseForwarder, answer_error
 from kairos.live.proxy.told import FactSink, OnTrouble, Owner
@@ -143,14 +144,11 @@ class Call:
         self._comment_later()
 
     def _send(self, dispatch: Dispatch) -> None:
-        """Raises UpstreamFailed: the instance is not known."""
+        """Raises InstanceNotKnown."""
         instance_id, asked = dispatch.instance_id, self._asked
         upstream = self._engine.client.upstreams.get(instance_id)
         if upstream is None:  # another process of the pool decided
-            raise UpstreamFailed(
-                f"instance {instance_id} was chosen, which this process does not know: all "
-                "processes of a pool must name the same engines"
-            )
+            raise InstanceNotKnown(instance_id)
         method, body, name = asked.method, self._body.content, self._request.id.encode()
         beginning = upstream.head(method, asked.path, asked.query)
         place = upstream.priority_line(dispatch.priority)

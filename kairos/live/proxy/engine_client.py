@@ -6,12 +6,25 @@ from typing import Self
 from yarl import URL
 
 from kairos.config import ANSWER_S, STALL_S
+from kairos.errors import UpstreamFailed
 from kairos.live.proxy.asked import header_lines
 from kairos.live.proxy.connections import Connections
 from kairos.live.proxy.engine_answer import AnswerTaker, EngineAnswer, Limit
 from kairos.live.proxy.engine_link import Origin
 
 _HEADS = 64  # kept of an instance
+
+
+class InstanceNotKnown(UpstreamFailed):
+    """The chosen instance is not among those that this process knows."""
+
+    about_itself = True
+
+    def __init__(self, instance_id: str) -> None:
+        super().__init__(
+            f"instance {instance_id} was chosen, which this process does not know: all processes "
+            "of a pool must name the same engines"
+        )
 
 
 class Upstream:

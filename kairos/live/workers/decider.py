@@ -238,7 +238,7 @@ class Decider:
         try:
             if request.id in self.opened:
                 raise RequestInFlight(request.id)
-            self._feed(Arrived(request))
+            self._feed(Arrived(request, arrived.body))
         except KairosError as error:
             self._order(worker, Declined.of(request.id, error), turn)
 

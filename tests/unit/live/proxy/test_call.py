@@ -9,7 +9,7 @@ from kairos.events import Arrived, Bounced, Dispatch, Failed, Refuse
 from kairos.live.proxy.asked import Asked
 from kairos.live.proxy.call import Call
 from kairos.live.proxy.engine import HttpEngine
-from kairos.live.proxy.engine_client import EngineClient
+from kairos.live.proxy.engine_client import EngineClient, InstanceNotKnown
 from kairos.live.request.body import Body
 from kairos.live.request.client_response import ClientResponse
 from tests.support import build
@@ -68,7 +68,7 @@ class Sink:
         (
             {Arrived: [Dispatch("r", "nowhere")], Bounced: [Refuse("r", None, "no_other")]},
             [Arrived, Bounced, Failed],
-            UpstreamFailed,
+            InstanceNotKnown,
         ),
         ({Arrived: [Refuse("r", None, "waited_too_long")]}, [Arrived, Failed], WaitedTooLong),
     ],
