@@ -6,6 +6,7 @@ import weakref
 
 import pytest
 from aiohttp import web
+from msgspec.structs import replace
 
 from kairos.events import Arrived, Cancelled, Dispatch, Failed, Finished, FirstToken, Refuse
 from kairos.live.proxy.calls_in_flight import CallsInFlight
@@ -119,7 +120,7 @@ async def test_a_call_that_the_client_leaves_at_the_engines_error_has_failed(kai
     wire.leave()
 
     failed = Failed("failed", "engine reported an error in its stream", by_instance=True)
-    assert await served.facts.seen(Failed) == failed
+    assert replace(await served.facts.seen(Failed), body=None) == failed
     assert served.facts.all(Cancelled) == []
     await engine.until(lambda: engine.lost == 1)
 

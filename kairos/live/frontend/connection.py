@@ -108,6 +108,10 @@ class Connection(asyncio.Protocol):
         self._leave()
         del self._parser  # which names this connection
 
+    def in_turn(self, step: Callable[[], None]) -> None:
+        """See `Wire`."""
+        self._pace.begin(step)
+
     def _leave(self) -> None:
         """The client has gone, or will get nothing more."""
         exchange, self._exchange, self._coming = self._exchange, None, None

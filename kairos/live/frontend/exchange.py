@@ -1,7 +1,7 @@
 """One HTTP request of a client, and the answer to it, on the connection that they share."""
 
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Protocol
 
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE
@@ -35,6 +35,9 @@ class Wire(Protocol):
 
     def answered(self) -> None:
         """All of the answer was written."""
+
+    def in_turn(self, step: Callable[[], None]) -> None:
+        """Take the step at the loop's pace."""
 
 
 class Exchange:
@@ -198,6 +201,10 @@ class Exchange:
     def leave(self) -> None:
         """The client has gone."""
         self.has_left = True
+        if self.answering is not None:  # thousands may leave at once
+            self._wire.in_turn(self._tell_answering)
+
+    def _tell_answering(self) -> None:
         answering, self.answering = self.answering, None
         if answering is not None:
             answering.client_left()

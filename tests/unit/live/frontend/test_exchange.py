@@ -1,0 +1,50 @@
+"""What an exchange tells whoever answers it."""
+
+from kairos.live.frontend.exchange import Exchange
+
+
+class SlowWire:
+    """Takes no step before it is told to."""
+
+    def __init__(self):
+        self.steps = []
+
+    def in_turn(self, step):
+        self.steps.append(step)
+
+
+class Answering:
+    def __init__(self):
+        self.told = 0
+
+    def client_left(self):
+        self.told += 1
+
+
+def left(wire):
+    exchange = Exchange(wire, "POST", [])
+    exchange.answering = Answering()
+    exchange.leave()
+    return exchange, exchange.answering
+
+
+def test_that_a_client_left_is_told_at_the_loops_pace():
+    """Thousands may leave at once: others' requests are not to wait for all that follows."""
+    wire = SlowWire()
+    exchange, answering = left(wire)
+    assert exchange.has_left
+    assert answering.told == 0
+
+    for step in wire.steps:
+        step()
+    assert answering.told == 1
+    assert exchange.answering is None
+
+
+def test_whoever_has_ended_meanwhile_is_told_nothing():
+    wire = SlowWire()
+    exchange, answering = left(wire)
+    exchange.answering = None
+    for step in wire.steps:
+        step()
+    assert answering.told == 0
