@@ -210,7 +210,8 @@ class Call:
             return
         instance_id, cause = self._instance_id, type(error).__name__
         assert instance_id is not None
-        failure: KairosError = UpstreamFailed(f"instance {instance_id} broke off ({cause})")
+        told = f"instance {instance_id} broke off its answer ({cause})"
+        failure: KairosError = UpstreamFailed(told)
         if not self._response.started:
             refused = isinstance(error, EngineRefused)
             failure = UpstreamUnreachable(instance_id, cause, refused=refused)
