@@ -301,6 +301,16 @@ async def test_a_web_page_whose_name_leads_here_reads_nothing(kairos, engine):
     assert (await served.ask("GET", "/health", headers={"Host": "any.example"})).status == 200
 
 
+async def test_the_operators_port_takes_no_more_headers_than_the_clients(kairos, engine):
+    served = await kairos(engine.url)
+    for url in (served.url, served.service.admin_url):
+        for path in ("/health", "/admin/status"):
+            wire = await served.connect(url)
+            head = f"GET {path} HTTP/1.1\r\nHost: localhost\r\n"
+            await wire.send(head.encode() + b"A: b\r\n" * 30_000 + b"\r\n")
+            assert (await wire.head())[0] == 431
+
+
 async def test_clients_cannot_reach_the_routes_of_operators(kairos, engine):
     served = await kairos(engine.url)
     for method, path in (("GET", ""), ("POST", ""), ("DELETE", f"/{name(engine)}")):
