@@ -9,10 +9,13 @@ from kairos.errors import InvalidRequest
 from kairos.live.request.identity.aliases import BODY_FIELDS
 from kairos.live.request.identity.conversation import Prompt
 from kairos.live.request.parameters import (
+    AllowedTokens,
+    Biases,
     Choices,
     Logprobs,
     Seed,
     Stop,
+    StopTokens,
     Tokens,
     beginning,
     told,
@@ -76,6 +79,9 @@ class _Call(_Body, frozen=True):
     frequency_penalty: float | None = None
     seed: Seed = None
     stop: Stop = None
+    stop_token_ids: StopTokens = None
+    allowed_token_ids: AllowedTokens = None
+    logit_bias: Biases = None
 
 
 class Body(msgspec.Struct):

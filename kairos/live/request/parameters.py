@@ -1,8 +1,8 @@
 """What the parameters of a call must be, whichever engine gets it, and how a wrong one is told.
 
-Only what every engine and OpenAI's API agree on is checked; parameters that are not named here pass
-untouched. The limits are beyond what any client of today asks for, and keep calls away that could
-harm an engine. Ours.
+Only what every engine and OpenAI's API agree on is checked, and what kills engines of today;
+parameters that are not named here pass untouched. The limits are beyond what any client of today
+asks for, and keep calls away that could harm an engine. Ours.
 """
 
 import re
@@ -18,16 +18,20 @@ MAX_TOKENS = 2**31 - 1
 NO_LIMIT = -1
 # Answers to one prompt: OpenAI has 128, and measures of code models ask for 200.
 MAX_CHOICES = 1_024
-# Answers of one call, to all its prompts. OpenAI embeds at most 2,048 texts at once; vLLM's own
-# limit of `n` is as high. The engine has a sequence for each.
+# Answers of one call, to all its prompts: the engine has a sequence for each. vLLM's own limit of
+# `n`; of prompts it takes 1,024 unless told otherwise, and before 2026 any number (CVE-2026-73559).
 MAX_SEQUENCES = 16_384
 # Of a token: no vocabulary is larger. OpenAI has 20, vLLM what its operator says.
 MAX_LOGPROBS = 1 << 20
-# OpenAI has 4, vLLM no limit. Each is searched for after each token.
+# OpenAI has 4, vLLM, too, unless told otherwise. Each is searched for after each token.
 MAX_STOPS = 256
-# OpenAI has 2,048. Templates go through all of them, some for each.
+# Tokens that end an answer: a model has a few. Of more vLLM dies (pull request 55164).
+MAX_STOP_TOKENS = 128
+# Of more vLLM dies (the same).
+MAX_BIASES = 1_024
+# Conversations of today have some thousands. Templates go through all of them, some for each.
 MAX_MESSAGES = 16_384
-# Of all messages: images, sounds, texts. vLLM takes 999 images, OpenAI 1,500.
+# Of all messages: images, sounds, texts. vLLM takes 999 images, OpenAI 500.
 MAX_PARTS, MAX_MEDIA = 16_384, 2_048
 # OpenAI has 128; those who pass on what several MCP servers offer have hundreds.
 MAX_TOOLS = 2_048
@@ -42,7 +46,13 @@ Choices = Annotated[int, msgspec.Meta(ge=1, le=MAX_CHOICES)] | None
 Logprobs = Annotated[int, msgspec.Meta(ge=NO_LIMIT, le=MAX_LOGPROBS)] | None
 Stop = str | Annotated[list[str], msgspec.Meta(max_length=MAX_STOPS)] | None
 Seed = Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)] | None
+# Negative ones have killed vLLM (pull requests 36947, 54196). How many there are, the engine knows.
 TokenId = Annotated[int, msgspec.Meta(ge=0, le=2**31 - 1)]
+StopTokens = Annotated[list[TokenId], msgspec.Meta(max_length=MAX_STOP_TOKENS)] | None
+AllowedTokens = Annotated[list[TokenId], msgspec.Meta(max_length=MAX_LOGPROBS)] | None
+_AtMost = msgspec.Meta(max_length=MAX_BIASES)
+# llama.cpp takes pairs, too, and `false`.
+Biases = Annotated[dict[str, msgspec.Raw], _AtMost] | Annotated[list[msgspec.Raw], _AtMost] | None
 
 _LIMIT = f"a whole number up to {MAX_TOKENS}, or null"
 _CHOICES = f"a whole number from 1 to {MAX_CHOICES}, or null"
@@ -67,6 +77,11 @@ RIGHT = {
     "seed": "a whole number of 64 bits, or null",
     "stop": f"a string, a list of at most {MAX_STOPS} strings, or null",
     "stop[]": "a string",
+    "stop_token_ids": f"a list of at most {MAX_STOP_TOKENS} token ids, or null",
+    "stop_token_ids[]": "a token id",
+    "allowed_token_ids": f"a list of at most {MAX_LOGPROBS} token ids, or null",
+    "allowed_token_ids[]": "a token id",
+    "logit_bias": f"an object of at most {MAX_BIASES} token ids, or null",
     "messages": f"a list of at most {MAX_MESSAGES} objects",
     "messages[]": "an object",
     "messages[].role": "a string",
@@ -95,7 +110,7 @@ _WAS = {
 }
 _BEGINNINGS = {'"': "str", "[": "array", "{": "object", "t": "bool", "f": "bool", "n": "null"}
 _OUTSIDE = "a number that is too large or too small"
-_TOO_LONG = "a longer list"
+_TOO_LONG = "longer"
 _AT = re.compile(r" - at `\$(.*)`\Z")
 _GOT = re.compile(r", got `(\w+)`")
 _MISSING = re.compile(r"missing required field `(\w+)`")

@@ -69,6 +69,9 @@ WRONG = {
     "frequency_penalty": [{}, True],
     "seed": ["1", 1.5, 2**63, -(2**63) - 1, True],
     "stop": [5, {}, True, ["a"] * (MAX_STOPS + 1)],
+    "stop_token_ids": [5, "5", {}, [5] * 129],
+    "allowed_token_ids": [5, "5", {}, [5] * (MAX_LOGPROBS + 1)],
+    "logit_bias": [5, "a", True, dict.fromkeys(map(str, range(1025)), 1), [[5, 1]] * 1025],
     "messages": [None, "Hello", {}, 5, HELLO * (MAX_MESSAGES + 1)],
     "tools": ["f", {}, True, 0, [TOOL] * (MAX_TOOLS + 1)],
 }
@@ -99,6 +102,9 @@ INSIDE = [
     (chat(tools=[5]), "tools[0]", "a number"),
     (chat(tools=[[]]), "tools[0]", "a list"),
     (chat(stop=["a", 5]), "stop[1]", "a number"),
+    (chat(stop_token_ids=[5, -1]), "stop_token_ids[1]", "a number that is too large or too small"),
+    (chat(stop_token_ids=[2.5]), "stop_token_ids[0]", "a number with a fraction"),
+    (chat(allowed_token_ids=[True]), "allowed_token_ids[0]", "true or false"),
 ]
 
 
@@ -169,7 +175,8 @@ AS_FAR_AS_ALLOWED = [
     chat(n=MAX_CHOICES, best_of=MAX_CHOICES, max_tokens=MAX_TOKENS, logprobs=MAX_LOGPROBS),
     chat(stop=["a"] * MAX_STOPS, top_logprobs=MAX_LOGPROBS, seed=2**63 - 1),
     chat(seed=-(2**63), n=1, max_tokens=-1, top_logprobs=-1),
-    chat(tools=[TOOL] * MAX_TOOLS),
+    chat(tools=[TOOL] * MAX_TOOLS, stop_token_ids=[5] * 128, allowed_token_ids=[5] * 100_000),
+    chat(logit_bias=dict.fromkeys(map(str, range(1024)), -100)),
     chat(messages=HELLO * MAX_MESSAGES),
     chat(temperature=1e300, top_p=0, presence_penalty=-2, frequency_penalty=2),
 ]
@@ -204,6 +211,8 @@ CLIENTS = {
             cache_salt="a",
         ),
     ),
+    "llama.cpp's biases": ("chat", chat(logit_bias=[[15043, False], ["Hello", -0.5]])),
+    "vLLM's biases": ("chat", chat(logit_bias={"15043": -100, "7": 0.5})),
     "whole numbers with a point": ("chat", chat(max_tokens=100.0)),
     "rollouts": ("completions", {"prompt": [[1, 2, 3], [4]], "n": 64, "logprobs": 1}),
     "an evaluation": (
