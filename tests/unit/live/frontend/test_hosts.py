@@ -22,6 +22,7 @@ async def status(*hosts, names=NAMES):
     headers = [(b"accept", b"*/*"), *((b"host", host) for host in hosts)]
     await KnownHosts(app, names)({"type": "http", "headers": headers}, None, send)
     body = sent[1]["body"] if len(sent) > 1 else b"{}"
+    assert [each["type"] for each in sent].count("http.response.start") == 1
     return sent[0]["status"], json.loads(body).get("error", {})
 
 

@@ -96,6 +96,8 @@ INSIDE = [
     ({"messages": [{"role": "user", "content": 5}]}, "messages[0].content", "a number"),
     ({"messages": [{"role": "user", "content": {}}]}, "messages[0].content", "an object"),
     ({"messages": [{"role": "user", "content": True}]}, "messages[0].content", "true or false"),
+    ({"messages": [{"role": "a", "content": ["b", []]}]}, "messages[0].content[1]", "a list"),
+    ({"messages": [{"role": "a", "content": [None]}]}, "messages[0].content[0]", "null"),
     ({"messages": [{"content": -1, "role": "a"}]}, "messages[0].content", "a number"),
     ({"messages": [*HELLO, {"role": "a", "role\n": 5, "x": {}}, 5]}, "messages[2]", "a number"),
     (chat(tools=[TOOL, "f"]), "tools[1]", "a string"),

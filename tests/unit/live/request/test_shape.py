@@ -68,6 +68,9 @@ CHECKS = [shape.check_messages, shape.check_tools, shape.check_input]
 @example(b'[{"role":"a"},{"content":[]}]')
 @example(b'[{"role":"a","content":"\\\\"},5]')
 @example(b'[{"r\\u006fle":"a","c\\u006fntent":5}]')
+@example(b'[{"role":"a","content":[[]]}]')
+@example(b'[{"role":"a","content":[5]}]')
+@example(b'[{"role":"a","content":[{"x":[5,[]]},"b"]}]')
 @example(b"[]")
 def test_where_c_is_sure_msgspec_finds_the_same(check, reading, items):
     assert refusal(check, items, reading) == refusal(check, items, None)
