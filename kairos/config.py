@@ -26,6 +26,7 @@ MAX_NUM_SEQS = 256
 MAX_ENGINES = 1_000  # each is asked once a second how it is
 MAX_WORKERS = 64  # processes that perform calls on one host
 _BODY_FIELD = re.compile(r"user|prompt_cache_key|metadata(\.[A-Za-z0-9_-]{1,64}){1,4}")
+_HOST_NAME = re.compile(r"[A-Za-z0-9_]([A-Za-z0-9_.-]{0,251}[A-Za-z0-9_.])?")
 _SECRET = re.compile(r"password|secret|passphrase|key\.pem|oauthbearer\.config")
 
 
@@ -45,6 +46,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     port: int = 8000  # 0: any free one
     admin_host: str = "127.0.0.1"  # address of the operators' routes, which ask for no key
     admin_port: int = 8001  # of the operators' routes; 0: any free one
+    # Names by which the operators' routes may be asked, beside localhost and any address.
+    admin_hosts: tuple[str, ...] = ()
     workers: int = 0  # processes that perform calls; one more decides. 0: one process does both
     policy: str = "kairos"  # the order of the queue
     placement: str = "kairos"  # the choice of the instance
@@ -81,6 +84,11 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         return msgspec.Struct.__repr__(shown)
 
     @property
+    def admin_names(self) -> tuple[str, ...]:
+        """By which the operators' routes may be asked."""
+        return (*self.admin_hosts, self.admin_host)
+
+    @property
     def budget(self) -> Budget:
         """The most that a workflow may use."""
         wall_us = None if self.budget_s is None else self.budget_s * SECOND
@@ -111,7 +119,7 @@ def load(path: Path | None, environ: Mapping[str, str], arguments: Mapping[str, 
         if field.name not in ("engine", "key", "identity", "tokenizer", "kafka"):
             value = environ.get(f"KAIROS_{field.name.upper()}")
             if value:
-                given[field.name] = value
+                given[field.name] = listed(value) if field.name == "admin_hosts" else value
     given.update({name: value for name, value in arguments.items() if value is not None})
     try:
         settings = msgspec.convert(given, Settings, strict=False)
@@ -119,6 +127,11 @@ def load(path: Path | None, environ: Mapping[str, str], arguments: Mapping[str, 
         raise SetupError(f"settings: {error}") from None
     _check(settings, environ)
     return settings
+
+
+def listed(told: str) -> list[str]:
+    """Of a list with commas, as the environment and the command line have it."""
+    return [name for each in told.split(",") if (name := each.strip())]
 
 
 def _read_file(path: Path) -> dict[str, Any]:
@@ -164,9 +177,7 @@ def _check(settings: Settings, environ: Mapping[str, str]) -> None:
     _check_known("placement", settings.placement, PLACEMENTS)
     if not re.match(NAME, settings.pool):
         raise SetupError(f"'{settings.pool}' is no pool name (letters, digits, _ -, at most 64)")
-    for name in ("port", "admin_port"):
-        if not 0 <= getattr(settings, name) <= 65535:
-            raise SetupError(f"{name} {getattr(settings, name)} is no port (0 to 65535)")
+    _check_places(settings)
     for name in (
         "max_waiting",
         "max_wait_s",
@@ -195,6 +206,15 @@ def _check(settings: Settings, environ: Mapping[str, str]) -> None:
             raise SetupError(
                 f"identity.{name}: '{path}' is none of user, prompt_cache_key and metadata.NAME"
             )
+
+
+def _check_places(settings: Settings) -> None:
+    for name in ("port", "admin_port"):
+        if not 0 <= getattr(settings, name) <= 65535:
+            raise SetupError(f"{name} {getattr(settings, name)} is no port (0 to 65535)")
+    for name in settings.admin_hosts:
+        if not _HOST_NAME.fullmatch(name):
+            raise SetupError(f"admin_hosts: '{name}' is no host's name (without scheme and port)")
 
 
 def _check_engines(engines: tuple[EngineSettings, ...], environ: Mapping[str, str]) -> None:

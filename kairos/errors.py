@@ -35,12 +35,13 @@ class KairosError(Exception):
     """Base of all expected failures.
 
     `status` is the HTTP status the gateway answers with, `code` the machine-readable reason in the
-    body, `retry_after_s` the Retry-After header where trying again makes sense: decided here, so
-    that no layer maps errors twice.
+    body, `param` the field of the request that is wrong, `retry_after_s` the Retry-After header
+    where trying again makes sense: decided here, so that no layer maps errors twice.
     """
 
     status = 500
     code = "internal_error"
+    param: str | None = None
     retry_after_s: int | None = None
 
 
@@ -49,6 +50,10 @@ class InvalidRequest(KairosError):
 
     status = 400
     code = "invalid_request"
+
+    def __init__(self, message: str, param: str | None = None) -> None:
+        super().__init__(message)
+        self.param = param
 
 
 class Unauthorized(InvalidRequest):

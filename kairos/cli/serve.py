@@ -51,6 +51,13 @@ def serve(
             f"loopback [{SERVE.admin_port}]."
         ),
     ] = None,
+    admin_hosts: Annotated[
+        str | None,
+        typer.Option(
+            help="NAME[,NAME]: host names by which the operators' routes may be asked, beside "
+            "localhost and any address."
+        ),
+    ] = None,
     workers: Annotated[
         int | None,
         typer.Option(
@@ -88,6 +95,7 @@ def serve(
         "host": host,
         "port": port,
         "admin_port": admin_port,
+        "admin_hosts": config.listed(admin_hosts) if admin_hosts else None,
         "workers": workers,
         "log_dir": str(log) if log else None,
         "learnt_path": str(learnt) if learnt else None,

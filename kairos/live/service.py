@@ -115,7 +115,9 @@ async def running(
             insight = partial(brain.add_insight, access=access)
             servers = {
                 sock: server_of(build_app(gateway, access, telemetry.render, insight), gateway),
-                admin_sock: server_of(build_admin(brain, monitor, parts.fleet)),
+                admin_sock: server_of(
+                    build_admin(brain, monitor, parts.fleet, names=settings.admin_names)
+                ),
             }
             reload = Reload(settings, _changes(parts.fleet, access, bodies, settings))
             async with serving(servers, parts.background):
@@ -131,7 +133,13 @@ async def balancing(settings: Settings) -> AsyncIterator[Service]:
     """
     with listen(settings.host, settings.port) as sock:
         async with _put_together(settings, ()) as parts:
-            app = build_admin(parts.brain, parts.monitor, parts.fleet, parts.telemetry.render)
+            app = build_admin(
+                parts.brain,
+                parts.monitor,
+                parts.fleet,
+                parts.telemetry.render,
+                names=(*settings.admin_names, settings.host),
+            )
             changes = dict.fromkeys(_OF_GATEWAYS, _nothing) | {"engine": _engines(parts.fleet)}
             reload = Reload(settings, changes)
             async with serving({sock: server_of(app)}, parts.background):

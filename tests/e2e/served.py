@@ -68,8 +68,9 @@ class Kairos:
         body = {"model": "tiny", "messages": [{"role": "user", "content": "Hello"}]} | fields
         return await self.ask("POST", "/v1/chat/completions", json=body, headers=headers)
 
-    async def connect(self):
-        address = urlsplit(self.url)
+    async def connect(self, url=None):
+        """To OpenAI's API, or another port of it."""
+        address = urlsplit(url or self.url)
         self._wires.append(Wire(*await asyncio.open_connection(address.hostname, address.port)))
         return self._wires[-1]
 

@@ -3,6 +3,7 @@
 import asyncio
 import gzip
 import json
+import math
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -12,6 +13,7 @@ from kairos.events import Arrived
 
 CHAT = "/v1/chat/completions"
 GOOD = b'{"model":"tiny","messages":[]}'
+JSON = {"Content-Type": "application/json"}
 
 UNREADABLE = {
     "nothing": b"",
@@ -24,15 +26,40 @@ UNREADABLE = {
     "no UTF-8": b'{"messages":[],"model":"\xff"}',
     "UTF-16": GOOD.decode().encode("utf-16"),
     "half a surrogate pair": b'{"messages":[],"model":"\\ud800"}',
+    "no UTF-8 in a message": b'{"messages":[{"role":"user","content":"\xff"}]}',
+    "no UTF-8 in a field that nobody knows": b'{"messages":[],"a":{"\xff":1}}',
+    "half a surrogate pair in a message": b'{"messages":[{"role":"user","content":"\\udc00"}]}',
     "nested deeply": b'{"messages":[],"a":' + b"[" * 200_000 + b"]" * 200_000 + b"}",
-    "no messages": b'{"model":"tiny"}',
-    "messages is text": b'{"messages":"Hello"}',
-    "messages is null": b'{"messages":null}',
-    "model is a number": b'{"messages":[],"model":5}',
-    "stream is text": b'{"messages":[],"stream":"yes"}',
-    "max_tokens is text": b'{"messages":[],"max_tokens":"many"}',
-    "max_tokens is huge": b'{"messages":[],"max_tokens":1' + b"0" * 5000 + b"}",
+    "nested deeper than any schema": b'{"messages":[],"a":' + b"[" * 128 + b"]" * 128 + b"}",
 }
+COMPLETIONS, RESPONSES, EMBEDDINGS = "/v1/completions", "/v1/responses", "/v1/embeddings"
+WRONG = [
+    (CHAT, b'{"model":"tiny"}', "messages"),
+    (CHAT, b'{"messages":"Hello"}', "messages"),
+    (CHAT, b'{"messages":null}', "messages"),
+    (CHAT, b'{"messages":[5]}', "messages[0]"),
+    (CHAT, b'{"messages":[{"content":"Hello"}]}', "messages[0].role"),
+    (CHAT, b'{"messages":[{"role":"user","content":5}]}', "messages[0].content"),
+    (CHAT, b'{"messages":[],"model":5}', "model"),
+    (CHAT, b'{"messages":[],"stream":"yes"}', "stream"),
+    (CHAT, b'{"messages":[],"stream":true,"stream_options":[]}', "stream_options"),
+    (CHAT, b'{"messages":[],"max_tokens":"many"}', "max_tokens"),
+    (CHAT, b'{"messages":[],"max_tokens":-2}', "max_tokens"),
+    (CHAT, b'{"messages":[],"max_tokens":1' + b"0" * 5000 + b"}", "max_tokens"),
+    (CHAT, b'{"messages":[],"max_completion_tokens":1.5}', "max_completion_tokens"),
+    (CHAT, b'{"messages":[],"n":0}', "n"),
+    (CHAT, b'{"messages":[],"n":100000000}', "n"),
+    (CHAT, b'{"messages":[],"temperature":1e999}', "temperature"),
+    (CHAT, b'{"messages":[],"tools":{}}', "tools"),
+    (CHAT, b'{"messages":[],"stop":[5]}', "stop[0]"),
+    (COMPLETIONS, b'{"prompt":{}}', "prompt"),
+    (COMPLETIONS, b'{"prompt":[-1]}', "prompt[0]"),
+    (COMPLETIONS, b'{"prompt":"a","best_of":-1}', "best_of"),
+    (COMPLETIONS, b'{"prompt":"a","logprobs":1e9}', "logprobs"),
+    (RESPONSES, b'{"input":5}', "input"),
+    (RESPONSES, b'{"input":"a","max_output_tokens":"5"}', "max_output_tokens"),
+    (EMBEDDINGS, b'{"input":[[1,-2]]}', "input[0][1]"),
+]
 
 
 @pytest.fixture
@@ -60,8 +87,25 @@ async def test_a_body_that_cannot_be_read_is_a_bad_request(refused):
         status, error = await refused(body)
         assert (status, error["code"]) == (400, "invalid_request"), what
         assert error["type"] == "invalid_request_error"
-        assert "body cannot be read" in error["message"] or "'messages'" in error["message"]
+        assert error["message"].startswith("the body cannot be read: "), what
         assert len(error["message"]) < 300
+
+
+async def test_a_field_that_cannot_be_right_is_named_and_no_engine_sees_the_body(refused, engine):
+    for path, body, field in WRONG:
+        status, error = await refused(body, path)
+        assert (status, error["code"], error["param"]) == (400, "invalid_request", field), body
+        assert error["type"] == "invalid_request_error"
+        assert error["message"].startswith(f"'{field}' must be ")
+        assert len(error["message"]) < 300
+    assert engine.calls == []
+
+
+async def test_on_other_routes_a_body_is_the_engines_to_judge_but_for_what_is_read(served, engine):
+    body = b'{"model":"tiny","messages":[5],"n":"all","tools":{}}'
+    answer = await served.ask("POST", "/tokenize", data=body, headers=JSON)
+
+    assert (answer.status, engine.calls[0].body) == (200, body)
 
 
 async def test_the_other_hot_routes_read_their_bodies_too(refused):
@@ -71,7 +115,7 @@ async def test_the_other_hot_routes_read_their_bodies_too(refused):
 
 
 async def test_other_routes_read_a_body_that_says_it_is_json(refused):
-    assert (await refused(b"{", "/tokenize", {"Content-Type": "application/json"}))[0] == 400
+    assert (await refused(b"{", "/tokenize", JSON))[0] == 400
 
 
 async def test_an_unknown_model_is_not_found_and_its_name_not_repeated_at_length(refused):
@@ -302,11 +346,46 @@ _json = st.recursive(
     max_leaves=8,
 )
 _fields = st.sampled_from(
-    ["model", "messages", "stream", "stream_options", "max_tokens", "max_completion_tokens"]
+    [
+        *("model", "messages", "prompt", "input", "tools", "stream", "stream_options", "stop"),
+        *("max_tokens", "max_completion_tokens", "n", "best_of", "logprobs", "top_logprobs"),
+        *("temperature", "top_p", "presence_penalty", "frequency_penalty", "seed"),
+    ]
 )
-_bodies = st.binary(max_size=300) | st.dictionaries(_fields | st.text(), _json).map(
-    lambda body: json.dumps(body).encode()
-)
+_message = st.fixed_dictionaries({}, optional={"role": st.just("user"), "content": _json})
+_objects = st.dictionaries(_fields | st.text(), _json)
+_chats = st.builds(lambda rest, said: rest | {"messages": said}, _objects, st.lists(_message))
+_bodies = st.binary(max_size=300) | (_objects | _chats).map(lambda body: json.dumps(body).encode())
+_NUMBERS = {"temperature", "top_p", "presence_penalty", "frequency_penalty"}
+_COUNTS = {"max_tokens", "max_completion_tokens", "n", "best_of", "top_logprobs", "seed"}
+
+
+def check_fits(path, content):
+    """What any engine may take for granted of a body that it is sent, found in another way."""
+    body = json.loads(content.decode())
+    json.dumps(body, ensure_ascii=False).encode()  # without half a surrogate pair in it
+    given = {name: value for name, value in body.items() if value is not None}
+    assert isinstance(given.get("model", ""), str)
+    assert isinstance(given.get("stream", True), bool)
+    assert isinstance(given.get("stream_options", {}), dict)
+    assert all(isinstance(each, dict) for each in given.get("tools", []))
+    stop = given.get("stop", "")
+    assert isinstance(stop, str) or all(isinstance(each, str) for each in stop)
+    for name in given.keys() & (_NUMBERS | _COUNTS):
+        value = given[name]
+        assert type(value) in (int, float)
+        assert math.isfinite(value)
+        assert name in _NUMBERS or value == int(value)
+    for name in given.keys() & {"n", "best_of"}:
+        assert 1 <= given[name] <= 1024
+    if path == CHAT:
+        for message in body["messages"]:
+            assert isinstance(message["role"], str)
+            assert isinstance(message.get("content"), str | list | None)
+    if path == COMPLETIONS:
+        assert isinstance(given.get("prompt", ""), str | list)
+    if path in (RESPONSES, EMBEDDINGS):
+        assert isinstance(given.get("input", ""), str | list)
 
 
 @settings(
@@ -317,7 +396,10 @@ _bodies = st.binary(max_size=300) | st.dictionaries(_fields | st.text(), _json).
     headers=st.dictionaries(_names, _text, max_size=4),
     path=st.sampled_from([CHAT, "/v1/completions", "/v1/responses", "/v1/embeddings", "/tokenize"]),
 )
-async def test_random_bodies_and_headers_are_answered_or_refused(served, body, headers, path):
+async def test_random_bodies_and_headers_are_answered_or_refused(
+    served, engine, body, headers, path
+):
+    engine.calls.clear()
     wire = await served.connect()
     await wire.post(path, body, *(f"{name}: {value}" for name, value in headers.items()))
     answer = await wire.answer()
@@ -328,6 +410,9 @@ async def test_random_bodies_and_headers_are_answered_or_refused(served, body, h
     assert answer.status in (200, 400, 404, 413, 415)
     if answer.status != 200:
         answer.error()
+    if path != "/tokenize":
+        for call in engine.calls:
+            check_fits(path, call.body)
 
 
 async def test_many_bad_requests_at_once_do_not_disturb_the_good_ones(served):

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+from urllib.parse import urlsplit
 
 import pytest
 
@@ -283,6 +284,31 @@ async def test_a_web_page_can_change_nothing(kairos, engine):
     ):
         assert (answer.status, answer.error()["code"]) == (403, "not_for_pages")
     assert (await instances(served))[name(engine)]["state"] == "in_use"
+
+
+async def test_a_web_page_whose_name_leads_here_reads_nothing(kairos, engine):
+    served = await kairos(engine.url, admin_hosts=("kairos.internal",))
+    port = urlsplit(served.service.admin_url).port
+    for path in ("status", "instances", "nothing"):
+        page = await served.operate("GET", path, headers={"Host": f"evil.example:{port}"})
+        assert (page.status, page.error()["code"]) == (421, "unknown_host")
+        assert "admin_hosts" in page.error()["message"]
+    for host in ("kairos.internal", f"localhost:{port}", f"127.0.0.1:{port}", "10.1.2.3"):
+        assert (await served.operate("GET", "status", headers={"Host": host})).status == 200
+    body = {"url": "http://h:1"}
+    added = await served.operate("POST", "instances", json=body, headers={"Host": "evil.example"})
+    assert added.status == 421
+    assert (await served.ask("GET", "/health", headers={"Host": "any.example"})).status == 200
+
+
+async def test_the_operators_port_takes_no_more_headers_than_the_clients(kairos, engine):
+    served = await kairos(engine.url)
+    for url in (served.url, served.service.admin_url):
+        for path in ("/health", "/admin/status"):
+            wire = await served.connect(url)
+            head = f"GET {path} HTTP/1.1\r\nHost: localhost\r\n"
+            await wire.send(head.encode() + b"A: b\r\n" * 30_000 + b"\r\n")
+            assert (await wire.head())[0] == 431
 
 
 async def test_clients_cannot_reach_the_routes_of_operators(kairos, engine):

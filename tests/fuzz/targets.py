@@ -2,7 +2,10 @@
 word. The only errors that a parser may raise are the documented ones, and those end here.
 """
 
+import json
+from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 
 import msgspec
 
@@ -22,6 +25,8 @@ from kairos.live.request.identity.conversation import conversation, prompt_of
 from kairos.live.request.identity.engine_reply import reply_of
 from kairos.live.request.identity.identity import identifier_of
 from kairos.live.request.identity.resolve import identity_of
+from kairos.live.request.native import READING, Reading
+from kairos.live.request.shape import check_input, check_messages, check_prompt, check_tools
 from kairos.model import PARENTS_LIMIT
 from kairos.ports import Message
 
@@ -65,6 +70,7 @@ def body(data: bytes) -> None:
     for chat, streams_usage in ((True, True), (False, True), (False, False)):
         with suppress(InvalidRequest):
             read = read_body(data, chat=chat, streams_usage=streams_usage)
+            _check_engine_can_read(data)
             assert read.prompt_tokens >= 1
             assert read.completion_tokens >= 1
             assert read.usage_added or read.content is data
@@ -122,6 +128,31 @@ TARGETS = {each.__name__: each for each in (headers, body, stream, message)}
 
 def _routing(read: Body) -> tuple[object, ...]:
     return read.model, read.stream, read.prefix, read.prefix_units, read.told
+
+
+def _check_engine_can_read(content: bytes) -> None:
+    """Any engine: it is JSON, in text that has UTF-8."""
+    read = json.loads(content.decode(), parse_int=str)
+    assert isinstance(read, dict)
+    json.dumps(read, ensure_ascii=False).encode()
+    prompt = prompt_of(content)
+    for check, part in (
+        (check_messages, prompt.messages),
+        (check_tools, prompt.tools),
+        (check_input, prompt.input),
+        (partial(check_prompt, choices=1), prompt.prompt),
+    ):
+        if part:
+            sure, judged = (_refusal(check, bytes(part), c) for c in (READING, None))
+            assert sure == judged, "C is sure of what msgspec is not"
+
+
+def _refusal(check: Callable[..., None], part: bytes, compiled: Reading | None) -> str | None:
+    try:
+        check(part, compiled=compiled)
+    except InvalidRequest as refused:
+        return str(refused)
+    return None
 
 
 def _told(value: bytes) -> None:

@@ -56,6 +56,7 @@ def test_a_file_can_say_everything(file):
         port = 1
         admin_host = "::1"
         admin_port = 2
+        admin_hosts = ["kairos.internal", "gpu1"]
         policy = "fcfs"
         placement = "round-robin"
         max_waiting = 3
@@ -82,6 +83,7 @@ def test_a_file_can_say_everything(file):
         port=1,
         admin_host="::1",
         admin_port=2,
+        admin_hosts=("kairos.internal", "gpu1"),
         policy="fcfs",
         placement="round-robin",
         max_waiting=3,
@@ -228,6 +230,22 @@ def test_what_is_not_understood_behind_a_url_is_answered_with_the_syntax(limits)
 )
 def test_a_value_out_of_its_range_is_named_with_what_it_may_be(arguments, message):
     assert problem(**arguments) == message
+
+
+@pytest.mark.parametrize("name", ["http://a", "a:8001", "a b", "*", "*.a", "-a", "é", "a" * 300])
+def test_a_host_that_cannot_be_one_is_named(name):
+    assert problem(admin_hosts=["fine.example", name]) == (
+        f"admin_hosts: '{name}' is no host's name (without scheme and port)"
+    )
+
+
+def test_hosts_are_listed_with_commas_where_there_are_no_lists(file):
+    path = file('admin_hosts = ["a"]')
+    environ = {"KAIROS_ADMIN_HOSTS": "b, gpu1.internal,"}
+
+    assert load(path, environ, {"admin_hosts": None}).admin_hosts == ("b", "gpu1.internal")
+    assert load(path, environ, {"admin_hosts": ["c"]}).admin_hosts == ("c",)
+    assert load(path, {}, {}).admin_names == ("a", "127.0.0.1")
 
 
 @pytest.mark.parametrize("port", [0, 65535])

@@ -1,6 +1,6 @@
 """Operators' routes, on a port of their own."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, Protocol
 
 from fastapi import FastAPI
@@ -10,6 +10,7 @@ from kairos.balancer import Balancer
 from kairos.live.engines.fleet import Fleet
 from kairos.live.engines.monitor import Monitor
 from kairos.live.frontend.health import add_health
+from kairos.live.frontend.hosts import KnownHosts
 from kairos.live.frontend.instances import add_changes, add_views
 from kairos.live.frontend.openai_errors import answer_errors_as_openai_does
 
@@ -28,10 +29,16 @@ class Brain(Protocol):
 
 
 def build_admin(
-    brain: Brain, monitor: Monitor, fleet: Fleet, metrics: Callable[[], bytes] | None = None
+    brain: Brain,
+    monitor: Monitor,
+    fleet: Fleet,
+    metrics: Callable[[], bytes] | None = None,
+    *,
+    names: Iterable[str],
 ) -> FastAPI:
-    """`metrics`: also what a process without clients is asked, /health and /metrics. Whoever asks
-    for these reaches its other routes too, so instances cannot be changed by them there."""
+    """`names`: by which it may be asked, beside any address (`hosts.py`). `metrics`: also what a
+    process without clients is asked, /health and /metrics. Whoever asks for these reaches its other
+    routes too, so instances cannot be changed by them there."""
     app = FastAPI(title="Kairos for operators", version=__version__)
 
     @app.get("/admin/status")
@@ -61,5 +68,6 @@ def build_admin(
         add_changes(app, fleet)
     else:
         add_health(app, lambda: bool(monitor.models()), metrics)
+    app.add_middleware(KnownHosts, names=names)
     answer_errors_as_openai_does(app)
     return app

@@ -22,7 +22,9 @@ from kairos.live.process.pace import LoopPace
 logger = logging.getLogger(__name__)
 
 IDLE_S = 75.0  # between two requests
-_MAX_HEAD_BYTES = 1 << 16  # of one request: target, names and values of headers
+# Of one request: target, names and values of headers and trailers. So much may also come between
+# two steps of a request that is not a part of any, such as a header without end.
+_MAX_HEAD_BYTES = 1 << 16
 
 _NO_HTTP = b"Invalid HTTP request received."
 _TOO_LARGE = b"The request's headers are too large."
@@ -66,6 +68,8 @@ class Connection(asyncio.Protocol):
         self._url, self._head_bytes = b"", 0
         self._headers: list[tuple[bytes, bytes]] = []
         self._expects_continue = False
+        self._stood_still = False  # the request that comes, while what came was parsed
+        self._stray_bytes = 0  # that came since it made a step
         self._is_held = False  # reading
         self.is_full = False
         self._idle_since = 0.0
@@ -79,6 +83,7 @@ class Connection(asyncio.Protocol):
         self.write = self._transport.write
 
     def data_received(self, data: bytes) -> None:
+        self._stood_still = True
         try:
             self._parser.feed_data(data)
         except httptools.HttpParserUpgrade:
@@ -87,6 +92,12 @@ class Connection(asyncio.Protocol):
             too_large = isinstance(error.__context__, HeadTooLarge)
             self._refuse(*((431, _TOO_LARGE) if too_large else (400, _NO_HTTP)))
             return
+        if self._stood_still:
+            self._stray_bytes += len(data)
+            if self._stray_bytes > _MAX_HEAD_BYTES:
+                self._refuse(431, _TOO_LARGE)
+        else:
+            self._stray_bytes = 0
         if self._is_new:
             self._begin()
 
@@ -142,8 +153,10 @@ class Connection(asyncio.Protocol):
             self._expects_continue = True
 
     def on_headers_complete(self) -> None:
+        self._stood_still = False
         parser = self._parser
         exchange = Exchange(self, parser.get_method().decode("ascii"), self._headers)
+        self._headers = []  # for trailers, of which nobody takes any
         self._find(exchange)
         exchange.http_version = parser.get_http_version()
         exchange.is_kept = exchange.http_version != "1.0" and parser.should_keep_alive()
@@ -167,10 +180,12 @@ class Connection(asyncio.Protocol):
         exchange.path = urllib.parse.unquote(path) if "%" in path else path
 
     def on_body(self, data: bytes) -> None:
+        self._stood_still = False
         if self._coming is not None:
             self._coming.body_came(data)
 
     def on_message_complete(self) -> None:
+        self._stood_still = False
         exchange, self._coming = self._coming, None
         if exchange is not None:
             exchange.body_ended()

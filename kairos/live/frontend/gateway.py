@@ -279,7 +279,8 @@ def _read(path: str, headers: dict[bytes, bytes], content: bytes) -> Body:
     if known or headers.get(b"content-type", b"").startswith(b"application/json"):
         if not content and not known:
             return Body(content)
-        return read_body(content, chat=path == _CHAT, streams_usage=path in _STREAM_OPTIONS_ROUTES)
+        streams_usage = path in _STREAM_OPTIONS_ROUTES
+        return read_body(content, chat=path == _CHAT, streams_usage=streams_usage, generates=known)
     return Body(content, prompt_tokens=max(1, len(content) // 4))
 
 

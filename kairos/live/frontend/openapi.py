@@ -15,6 +15,16 @@ from kairos.live.frontend.views import AgentsView, WorkflowView
 from kairos.live.request.budgets import MAX_BUDGET
 from kairos.live.request.deadlines import MAX_MS
 from kairos.live.request.identity.declared import ATTEMPT_LIMIT
+from kairos.live.request.parameters import (
+    MAX_CHOICES,
+    MAX_LOGPROBS,
+    MAX_MESSAGES,
+    MAX_SEQUENCES,
+    MAX_STOPS,
+    MAX_TOKENS,
+    MAX_TOOLS,
+    NO_LIMIT,
+)
 from kairos.model import IDENTIFIER, PARENTS_LIMIT
 from kairos.orchestrator.workflow import MAX_CALLS
 
@@ -25,7 +35,15 @@ _IDENTIFIER: Json = {"type": "string", "pattern": f"^{_ID}$"}
 _INSTANT: Json = {"type": "integer", "minimum": 0, "exclusiveMaximum": 10**18}
 _MILLISECONDS: Json = {"type": "integer", "minimum": 1, "maximum": MAX_MS}
 _BUDGET: Json = {"type": "integer", "minimum": 1, "maximum": MAX_BUDGET}
-_TOKENS: Json = {"type": ["integer", "null"], "description": "the most that are wanted"}
+_TOKENS: Json = {
+    "type": ["integer", "null"],
+    "minimum": NO_LIMIT,
+    "maximum": MAX_TOKENS,
+    "description": "the most that are wanted; -1: no limit",
+}
+_CHOICES: Json = {"type": ["integer", "null"], "minimum": 1, "maximum": MAX_CHOICES}
+_LOGPROBS: Json = {"type": ["integer", "null"], "minimum": NO_LIMIT, "maximum": MAX_LOGPROBS}
+_NUMBER: Json = {"type": ["number", "null"]}
 _TEXT: Json = {"type": "string"}
 _PARTS: Json = {
     "type": "array",
@@ -33,9 +51,27 @@ _PARTS: Json = {
 }
 _CONTENT: Json = {"anyOf": [_TEXT, _PARTS, {"type": "null"}]}
 _MESSAGE: Json = {"type": "object", "properties": {"role": _TEXT, "content": _CONTENT}}
-_MESSAGES: Json = {"type": "array", "items": _MESSAGE | {"required": ["role"]}}
-_INPUT: Json = {"anyOf": [_TEXT, {"type": "array", "items": _MESSAGE}]}
-_TEXTS: Json = {"anyOf": [_TEXT, {"type": "array"}], "description": "text, texts or token ids"}
+_MESSAGES: Json = {
+    "type": "array",
+    "items": _MESSAGE | {"required": ["role"]},
+    "maxItems": MAX_MESSAGES,
+}
+_INPUT: Json = {"anyOf": [_TEXT, {"type": "array", "items": _MESSAGE, "maxItems": MAX_MESSAGES}]}
+_IDS: Json = {"type": "array", "items": {"type": "integer", "minimum": 0, "maximum": 2**31 - 1}}
+_TEXTS: Json = {
+    "anyOf": [
+        _TEXT,
+        _IDS,
+        *({"type": "array", "items": each, "maxItems": MAX_SEQUENCES} for each in (_TEXT, _IDS)),
+    ],
+    "description": "text, texts or token ids",
+}
+_STOP: Json = {
+    "anyOf": [
+        {"type": ["string", "null"]},
+        {"type": "array", "items": _TEXT, "maxItems": MAX_STOPS},
+    ]
+}
 
 
 @cache
@@ -150,7 +186,17 @@ _FIELDS: Json = {
     "max_tokens": _TOKENS,
     "max_completion_tokens": _TOKENS,
     "max_output_tokens": _TOKENS,
-    "tools": {"type": ["array", "null"], "items": {"type": "object"}},
+    "n": _CHOICES,
+    "best_of": _CHOICES,
+    "logprobs": {"anyOf": [{"type": "boolean"}, _LOGPROBS]},
+    "top_logprobs": _LOGPROBS,
+    "temperature": _NUMBER,
+    "top_p": _NUMBER,
+    "presence_penalty": _NUMBER,
+    "frequency_penalty": _NUMBER,
+    "seed": {"type": ["integer", "null"], "minimum": -(2**63), "maximum": 2**63 - 1},
+    "stop": _STOP,
+    "tools": {"type": ["array", "null"], "items": {"type": "object"}, "maxItems": MAX_TOOLS},
 }
 _PARENTS: Json = {
     "type": "string",

@@ -1,13 +1,36 @@
 """What Kairos must know of a request's body, and the one change that it ever makes to one."""
 
 import re
+from typing import Any
 
 import msgspec
 
 from kairos.errors import InvalidRequest
 from kairos.live.request.identity.aliases import BODY_FIELDS
 from kairos.live.request.identity.conversation import Prompt
+from kairos.live.request.parameters import (
+    AllowedTokens,
+    Biases,
+    Choices,
+    Logprobs,
+    Seed,
+    Stop,
+    StopTokens,
+    Tokens,
+    beginning,
+    told,
+    wrong,
+)
 from kairos.live.request.prefix import UNIT_BYTES, may_have_media, read_prompt
+from kairos.live.request.shape import (
+    check_input,
+    check_messages,
+    check_prompt,
+    check_text,
+    check_tools,
+    not_utf8,
+    too_deep,
+)
 from kairos.model import EXPECTED_COMPLETION_TOKENS
 
 BYTES_PER_TOKEN = 4  # of English text under a 32k-128k vocabulary, on average; the engine counts
@@ -26,6 +49,8 @@ _MAX_SPACE = 64  # before a closing bracket
 
 
 class _Body(Prompt, frozen=True):
+    """What is read on any route."""
+
     model: str | None = None
     stream: bool | None = None
     stream_options: msgspec.Raw = msgspec.Raw()
@@ -36,6 +61,27 @@ class _Body(Prompt, frozen=True):
     user: msgspec.Raw = msgspec.Raw()
     prompt_cache_key: msgspec.Raw = msgspec.Raw()
     metadata: msgspec.Raw = msgspec.Raw()
+
+
+class _Call(_Body, frozen=True):
+    """The same where an engine generates; and what is checked there."""
+
+    max_tokens: Tokens = None
+    max_completion_tokens: Tokens = None
+    max_output_tokens: Tokens = None
+    n: Choices = None
+    best_of: Choices = None
+    logprobs: bool | Logprobs = None
+    top_logprobs: Logprobs = None
+    temperature: float | None = None
+    top_p: float | None = None
+    presence_penalty: float | None = None
+    frequency_penalty: float | None = None
+    seed: Seed = None
+    stop: Stop = None
+    stop_token_ids: StopTokens = None
+    allowed_token_ids: AllowedTokens = None
+    logit_bias: Biases = None
 
 
 class Body(msgspec.Struct):
@@ -55,29 +101,30 @@ class Body(msgspec.Struct):
     prompt: Prompt = Prompt()
 
 
-_decoder = msgspec.json.Decoder(_Body)
+_any_route = msgspec.json.Decoder(_Body)
+_call = msgspec.json.Decoder(_Call)
 _stream_options = msgspec.json.Decoder(dict[str, msgspec.Raw] | None)
 
 
-def read_body(content: bytes, *, chat: bool, streams_usage: bool) -> Body:
+def read_body(content: bytes, *, chat: bool, streams_usage: bool, generates: bool = True) -> Body:
     """Read what routing needs, in one pass that skips everything else.
 
     Args:
         chat: `messages` must be there.
         streams_usage: the route tells usage at the end of a stream when `stream_options` asks.
+        generates: an engine generates there, so that parameters are checked that no engine takes.
 
     Raises:
-        InvalidRequest: not JSON, or a field of the wrong type.
+        InvalidRequest: not JSON, or a field that cannot be right.
     """
-    try:
-        body = _decoder.decode(content)
-    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
-        raise InvalidRequest(f"the body cannot be read: {error}") from None
-    except RecursionError:
-        raise InvalidRequest("the body cannot be read: it is nested too deeply") from None
+    body = _decoded(content, _call if generates else _any_route)
     messages = bytes(body.messages)
-    if chat and messages[:1] != b"[":
-        raise InvalidRequest("'messages' must be a list of messages")
+    if chat:
+        if messages[:1] != b"[":
+            raise wrong("messages", beginning(messages) if messages else "missing")
+        check_messages(messages)
+    if isinstance(body, _Call):
+        _check(body, chat=chat, completes=streams_usage and not chat)
     limit = _limit(body)
     prompt = _prompt(body, messages)
     prefix, has_media = read_prompt(prompt, _apart(body))
@@ -101,6 +148,36 @@ def read_body(content: bytes, *, chat: bool, streams_usage: bool) -> Body:
         if spliced is not None:
             read.content, read.usage_added = spliced, True
     return read
+
+
+def _decoded(content: bytes, decoder: msgspec.json.Decoder[Any]) -> _Body:
+    """Raises InvalidRequest."""
+    try:
+        body: _Body = decoder.decode(content)
+    except msgspec.ValidationError as error:
+        raise told(error) from None
+    except msgspec.DecodeError as error:
+        raise InvalidRequest(f"the body cannot be read: {error}") from None
+    except UnicodeDecodeError as error:
+        raise not_utf8(error) from None
+    except RecursionError:
+        raise too_deep() from None
+    check_text(content)  # of which the decoder skips most
+    return body
+
+
+def _check(body: _Call, *, chat: bool, completes: bool) -> None:
+    """What the decoder leaves as it is. Raises InvalidRequest."""
+    if (tools := _told(body.tools)) and tools[:1] != b"[":
+        raise wrong("tools", beginning(tools))
+    if tools:
+        check_tools(tools)
+    if (options := _told(body.stream_options)) and options[:1] != b"{":
+        raise wrong("stream_options", beginning(options))
+    if completes and (prompt := _told(body.prompt)):
+        check_prompt(prompt, max(body.n or 1, body.best_of or 1))
+    if not chat and not completes and (given := _told(body.input)):
+        check_input(given)
 
 
 def _limit(body: _Body) -> float:

@@ -139,4 +139,5 @@ def error_headers(error: KairosError) -> list[tuple[bytes, bytes]]:
 
 def error_body(error: KairosError) -> dict[str, Any]:
     kind = "invalid_request_error" if error.status < 500 else "server_error"
-    return {"error": {"message": str(error), "type": kind, "param": None, "code": error.code}}
+    told = {"message": str(error), "type": kind, "param": error.param, "code": error.code}
+    return {"error": told}

@@ -1,6 +1,7 @@
-/* What is read of every call's prompt and of every answer: hashes of a prompt's beginnings
-   (`prefix.py`), whether it holds media (`body.py`), the passages of texts (`passages.py`), and what
-   stays the same of an agent's prompt (`fingerprint.py`).
+/* What is read of every call's body and of every answer: whether it is formed as it must be
+   (`shape.py`), hashes of a prompt's beginnings (`prefix.py`), whether it holds media (`body.py`),
+   the passages of texts (`passages.py`), and what stays the same of an agent's prompt
+   (`fingerprint.py`).
 
    Plain C without Python's headers, so that any C compiler will do; `native.py` loads it, and Python
    and numpy find the same where it is missing. Sizes are checked by the caller. No memory is
@@ -27,6 +28,176 @@ static int may_have_media(const uint8_t *text, int64_t size)
             return 1;
     }
     return 0;
+}
+
+/* What is below reads JSON of which a parser has found that it is well formed (`shape.py`). */
+
+/* The place behind the quote that ends a string, of which the first one is before `at`. */
+static int64_t string_end(const uint8_t *text, int64_t size, int64_t at)
+{
+    const int64_t start = at;
+    while (at < size) {
+        const uint8_t *quote = memchr(text + at, '"', (size_t)(size - at));
+        if (!quote)
+            break;
+        const int64_t end = quote - text;
+        int64_t slashes = 0;
+        while (end - slashes > start && text[end - slashes - 1] == '\\')
+            slashes++;
+        at = end + 1;
+        if (slashes % 2 == 0)
+            return at;
+    }
+    return size;
+}
+
+static int is_json_space(uint8_t each)
+{
+    return each == ' ' || (each >= '\t' && each <= '\n') || each == '\r';
+}
+
+/* How many lists and objects are within each other, at most. */
+int64_t kairos_depth(const uint8_t *text, int64_t size)
+{
+    static const uint8_t STANDS_OUT[256] = {['"'] = 1, ['['] = 1, ['{'] = 1, [']'] = 1, ['}'] = 1};
+    int64_t depth = 0, deepest = 0;
+    for (int64_t at = 0; at < size;) {
+        const uint8_t each = text[at++];
+        if (!STANDS_OUT[each])
+            continue;
+        if (each == '"')
+            at = string_end(text, size, at);
+        else if (each == ']' || each == '}')
+            depth--;
+        else if (++depth > deepest)
+            deepest = depth;
+    }
+    return deepest;
+}
+
+/* Whether it is UTF-8: without surrogates, and no character is longer than it must be. */
+int64_t kairos_is_utf8(const uint8_t *text, int64_t size)
+{
+    for (int64_t at = 0; at < size;) {
+        uint64_t eight;
+        if (size - at >= (int64_t)sizeof eight) {
+            memcpy(&eight, text + at, sizeof eight);
+            if (!(eight & 0x8080808080808080u)) {
+                at += (int64_t)sizeof eight;
+                continue;
+            }
+        }
+        const uint8_t first = text[at++];
+        if (first < 0x80)
+            continue;
+        const int more = first < 0xE0 ? 1 : first < 0xF0 ? 2 : 3;
+        if (first < 0xC2 || first > 0xF4 || size - at < more)
+            return 0;
+        const uint8_t second = text[at];
+        const uint8_t least = first == 0xE0 ? 0xA0 : first == 0xF0 ? 0x90 : 0x80;
+        const uint8_t most = first == 0xED ? 0x9F : first == 0xF4 ? 0x8F : 0xBF;
+        if (second < least || second > most)
+            return 0;
+        for (int each = 1; each < more; each++)
+            if ((text[at + each] & 0xC0) != 0x80)
+                return 0;
+        at += more;
+    }
+    return 1;
+}
+
+enum { LIST = 1, ITEM = 2, PARTS = 3 }; /* how deep in a list of messages, or of tools */
+enum { TEXTS_TOO = 1, NEEDS_ROLE = 2 };
+
+static int is_key(const uint8_t *key, int64_t size, const char *name)
+{
+    return size == (int64_t)strlen(name) && memcmp(key, name, (size_t)size) == 0;
+}
+
+/* Whether this is surely a list of objects, or, with TEXTS_TOO, of texts as well; of at most so
+   many, and with at most so many parts. In each a `content` is a text, null or a list of parts,
+   which are texts or objects; and a `role` is a text, which with NEEDS_ROLE is there. */
+int64_t kairos_is_list_of_items(const uint8_t *text, int64_t size, int64_t rules, int64_t most,
+                                int64_t most_parts)
+{
+    int64_t depth = 0, items = 0, parts = 0, at = 0;
+    int expects_key = 0, has_role = 0, in_content = 0;
+    if (size == 0 || text[0] != '[')
+        return 0;
+    while (at < size) {
+        const int64_t start = at;
+        const uint8_t each = text[at++];
+        if (each == '"') {
+            at = string_end(text, size, at);
+            if (depth == LIST && !(rules & TEXTS_TOO))
+                return 0;
+            items += depth == LIST;
+            if (depth != ITEM || !expects_key)
+                continue;
+            const uint8_t *key = text + start + 1;
+            const int64_t length = at - start - 2;
+            while (at < size && (is_json_space(text[at]) || text[at] == ':'))
+                at++;
+            if (at == size || memchr(key, '\\', (size_t)length))
+                return 0;
+            expects_key = 0;
+            in_content = is_key(key, length, "content");
+            const int is_role = is_key(key, length, "role");
+            if (text[at] == '"' ? 0 : is_role || (in_content && text[at] != '[' && text[at] != 'n'))
+                return 0;
+            has_role |= is_role;
+        } else if (each == '{') {
+            if (depth == LIST) {
+                items++;
+                expects_key = 1;
+                has_role = 0;
+            }
+            depth++;
+        } else if (each == '[') {
+            if (depth == LIST || (depth == PARTS && in_content))
+                return 0;
+            parts += depth == ITEM && in_content;
+            depth++;
+        } else if (each == '}' || each == ']') {
+            depth--;
+            if (depth == LIST && !has_role && (rules & NEEDS_ROLE))
+                return 0;
+        } else if (each == ',') {
+            expects_key |= depth == ITEM;
+            parts += depth == PARTS && in_content;
+        } else if ((depth == LIST || (depth == PARTS && in_content)) && !is_json_space(each)) {
+            return 0;
+        }
+    }
+    return items <= most && parts <= most_parts;
+}
+
+/* Whether this is surely a list of token ids, each of at most nine digits, or a list of at most so
+   many of them. Where a number ends is chance, so that is found without a branch. */
+int64_t kairos_is_token_ids(const uint8_t *text, int64_t size, int64_t most)
+{
+    enum { OTHER, BETWEEN, DIGIT, OPENS, CLOSES };
+    static const uint8_t KINDS[256] = {
+        ['0'] = DIGIT,    ['1'] = DIGIT,   ['2'] = DIGIT,   ['3'] = DIGIT,    ['4'] = DIGIT,
+        ['5'] = DIGIT,    ['6'] = DIGIT,   ['7'] = DIGIT,   ['8'] = DIGIT,    ['9'] = DIGIT,
+        [','] = BETWEEN,  [' '] = BETWEEN, ['\t'] = BETWEEN, ['\n'] = BETWEEN, ['\r'] = BETWEEN,
+        ['['] = OPENS,    [']'] = CLOSES};
+    enum { LONGEST = 9, DEPTH = 2 };
+    int64_t depth = 0, lists = 0, digits = 0;
+    int has_ids = 0, is_wrong = 0;
+    for (int64_t at = 0; at < size; at++) {
+        const uint8_t kind = KINDS[text[at]];
+        digits = (digits + 1) & -(int64_t)(kind == DIGIT);
+        is_wrong |= (digits > LONGEST) | (kind == OTHER) | (depth > DEPTH);
+        has_ids |= (kind == DIGIT) & (depth == LIST);
+        if (kind >= OPENS) {
+            depth += kind == OPENS ? 1 : -1;
+            lists += kind == OPENS && depth == DEPTH;
+        }
+    }
+    if (is_wrong)
+        return 0;
+    return has_ids ? lists == 0 && most >= 1 : lists <= most;
 }
 
 /* SHA-256 (FIPS 180-4), where the processor has instructions for it; elsewhere Python's is as fast

@@ -87,7 +87,9 @@ async def deciding(setup: Setup) -> AsyncIterator[Change]:
         app = _asked(alone, access, monitor, telemetry)
         servers = {
             sockets["asked"]: server_of(app),
-            sockets["operators"]: server_of(build_admin(alone, monitor, fleet)),
+            sockets["operators"]: server_of(
+                build_admin(alone, monitor, fleet, names=settings.admin_names)
+            ),
         }
 
         def change(settings: Settings) -> None:

@@ -307,6 +307,47 @@ async def test_a_head_without_end_is_refused():
     assert (await send(b"a\r\n")).startswith(b"HTTP/1.1 400 ")
 
 
+CHUNKED = b"POST /call HTTP/1.1\r\nhost: a\r\ntransfer-encoding: chunked\r\n\r\n"
+WITHOUT_END = {
+    "a target": b"GET /",
+    "a header's name": b"GET / HTTP/1.1\r\n",
+    "a header": b"GET / HTTP/1.1\r\na: ",
+    "an extension of a chunk": CHUNKED + b"5;",
+    "an extension's value": CHUNKED + b'1\r\nx\r\n5;a="',
+    "a trailer": CHUNKED + b"1\r\nx\r\n0\r\na: ",
+}
+
+
+@pytest.mark.parametrize("what", WITHOUT_END)
+async def test_what_never_ends_is_refused_and_not_kept(what):
+    async with talking_to(answering(), Calls()) as (reader, writer):
+        writer.write(WITHOUT_END[what])
+        answer, sent = asyncio.create_task(reader.readuntil(b"\r\n")), 0
+        while not answer.done() and sent < 1 << 20:
+            writer.write(b"x" * 1024)
+            sent += 1024
+            await asyncio.sleep(0.002)
+        assert (await answer).startswith(b"HTTP/1.1 431 ")
+        assert sent < 100 << 10
+
+
+async def test_trailers_are_bounded_and_are_no_headers():
+    calls = Calls()
+    async with talking_to(answering(), calls) as (reader, writer):
+        writer.write(CHUNKED + b"1\r\nx\r\n0\r\nauthorization: Bearer a\r\nhost: b\r\n\r\n")
+        assert await reader.readuntil(b"\r\n\r\nx") == HEAD % (1, b"x")
+        assert calls.taken[0].headers == [(b"host", b"a"), (b"transfer-encoding", b"chunked")]
+        writer.write(CHUNKED + b"1\r\nx\r\n0\r\n" + b"abcd: efgh\r\n" * 9_000 + b"\r\n")
+        assert b"HTTP/1.1 431 " in await reader.read()
+
+
+async def test_a_large_body_in_the_smallest_chunks_is_read():
+    async with talking_to(answering(), Calls()) as (reader, writer):
+        writer.write(CHUNKED + b"1;a=b\r\nx\r\n" * 20_000 + b"0\r\n\r\n")
+        answer = HEAD % (20_000, b"x" * 20_000)
+        assert await reader.readexactly(len(answer)) == answer
+
+
 async def test_what_is_no_http_amid_an_answer_ends_the_connection_without_a_second_one():
     told = asyncio.Queue()
 

@@ -341,7 +341,7 @@ def test_a_call_that_was_abandoned_is_not_taken_for_one_that_will_be_answered(wo
 
 
 def test_calls_hold_a_bounded_number_of_bytes(world, process):
-    value = b'{"messages":["' + b"x" * 50 + b'"]}'
+    value = b'{"messages":[{"role":"user","content":"%b"}]}' % (b"x" * 20)
     for name in "abc":
         world.ask(name, value=value)
     world.flow()
@@ -477,6 +477,9 @@ def test_a_process_that_ends_while_the_bus_is_away_ends(world, process):
     [
         {"value": b"{}"},
         {"value": b'{"messages":[],"stream":true}'},
+        {"value": b'{"messages":[{"content":"Hello"}]}'},
+        {"value": b'{"messages":[],"n":0}'},
+        {"value": b'{"messages":[],"tools":["\xff"]}'},
         {"kairos-attempt": "0"},
         {"reply_to": "kairos.events"},
     ],

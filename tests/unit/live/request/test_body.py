@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from kairos.errors import InvalidRequest
 from kairos.live.request.body import Body, read_body
 from kairos.live.request.identity.conversation import Prompt
+from kairos.live.request.parameters import RIGHT
 from kairos.model import EXPECTED_COMPLETION_TOKENS
 
 ASKED = b'{"include_usage":true}'
@@ -38,15 +39,7 @@ def json_values(keys):
     )
 
 
-KNOWN = {
-    "messages",
-    "model",
-    "stream",
-    "stream_options",
-    "max_tokens",
-    "max_completion_tokens",
-    "max_output_tokens",
-}
+KNOWN = {name for name in RIGHT if name.isidentifier()}
 values = json_values(texts)
 fields = st.dictionaries(texts.filter(lambda name: name not in KNOWN), values, max_size=5)
 
@@ -143,11 +136,8 @@ def test_a_body_that_asks_for_usage_itself_or_does_not_stream_is_untouched(data,
         b'{"stream":true,"stream_options":{"a":1},"extra":{"stream_options":{"a":1}}}',
         b'{"stream":true,"stream\\u005foptions":{"a":1}}',
         b'{"stream":true,"stream\\u005foptions":{"a":1},"extra":{"stream_options":{"b":22}}}',
-        b'{"stream":true,"stream_options":[1]}',
-        b'{"stream":true,"stream_options":"no"}',
-        b'{"stream":true,"stream_options":{"\xff":1}}',
     ],
-    ids=["twice", "nested too", "escaped", "escaped and nested", "a list", "a string", "no UTF-8"],
+    ids=["twice", "nested too", "escaped", "escaped and nested"],
 )
 def test_stream_options_that_cannot_be_changed_safely_are_left_to_the_engine(content):
     assert without_prompt(read(content)) == Body(
@@ -185,9 +175,9 @@ def test_the_last_of_repeated_keys_counts_as_it_does_for_the_engine():
         ({"max_output_tokens": 7}, 7),
         ({"max_completion_tokens": 5, "max_tokens": 7}, 5),
         ({"max_completion_tokens": None, "max_tokens": 7}, 7),
-        ({"max_tokens": 10**30}, EXPECTED_COMPLETION_TOKENS),
+        ({"max_tokens": 2**31 - 1}, EXPECTED_COMPLETION_TOKENS),
         ({"max_tokens": 0}, 1),
-        ({"max_tokens": -5}, 1),
+        ({"max_tokens": -1}, 1),
     ],
 )
 def test_the_expected_length_is_the_clients_limit_up_to_the_usual_length(limits, expected):
@@ -199,12 +189,12 @@ def test_the_expected_length_is_the_clients_limit_up_to_the_usual_length(limits,
     [
         ({}, None),
         ({"max_tokens": 7}, 7),
-        ({"max_tokens": 7.9}, 7),
+        ({"max_tokens": 7.0}, 7),
         ({"max_completion_tokens": 5000, "max_tokens": 7}, 5000),
         ({"max_completion_tokens": None, "max_output_tokens": 7}, 7),
         ({"max_tokens": 10**9 - 1}, 10**9 - 1),
         ({"max_tokens": 10**9}, None),
-        ({"max_tokens": 1e300}, None),
+        ({"max_tokens": 2e9}, None),
         ({"max_tokens": 0}, None),
         ({"max_tokens": -1}, None),  # llama.cpp: without end
     ],
@@ -224,7 +214,7 @@ def test_the_prompt_is_estimated_at_four_bytes_a_token(length):
     ("body", "text"),
     [
         ({"messages": ["hello there"]}, '["hello there"'),
-        ({"messages": ["hello"], "tools": [1, 2]}, '[1, 2]["hello"'),
+        ({"messages": ["hello"], "tools": [{}, {}]}, '[{}, {}]["hello"'),
         ({"input": "hello there", "instructions": "Be brief."}, '"Be brief.""hello there'),
         ({"input": "hello", "instructions": None, "tools": None}, '"hello'),
         ({"input": ["hello", "there"]}, '["hello", "there"'),
@@ -253,7 +243,7 @@ def test_tokens_that_come_as_such_are_counted(field, prompt, tokens):
     assert (body.prompt_tokens, body.prompt_is_counted) == (tokens, True)
 
 
-@pytest.mark.parametrize("prompt", ['"1, 2"', '["1, 2", "3"]', "[]", "[-1]", "5", "null"])
+@pytest.mark.parametrize("prompt", ['"1, 2"', '["1, 2", "3"]', "[]", "null"])
 def test_other_prompts_are_not_taken_for_tokens(prompt):
     assert not read(f'{{"prompt":{prompt}}}'.encode()).prompt_is_counted
 
@@ -294,34 +284,35 @@ def test_a_prompt_is_never_estimated_at_nothing():
 @pytest.mark.parametrize(
     ("content", "named"),
     [
-        (b'{"model":5}', "$.model"),
-        (b'{"stream":"true"}', "$.stream"),
-        (b'{"max_tokens":"5"}', "$.max_tokens"),
-        (b'{"max_tokens":true}', "$.max_tokens"),
-        (b'{"max_tokens":1e400}', "$.max_tokens"),
-        (b'{"max_completion_tokens":[]}', "$.max_completion_tokens"),
-        (b'{"max_output_tokens":{}}', "$.max_output_tokens"),
-        (b"[]", "Expected `object`, got `array`"),
+        (b"[]", "it must be an object, but is a list"),
+        (b"null", "it must be an object, but is null"),
         (b"", "truncated"),
         (b'{"model":"a"', "truncated"),
         (b"{'model':1}", "malformed"),
         (b'{"model":"a"} x', "trailing characters"),
-        (b'{"model":"\xff"}', "utf-8"),
+        (b'{"model":"\xff"}', "it is not UTF-8"),
     ],
 )
-def test_what_is_wrong_with_a_body_is_named(content, named):
+def test_what_is_wrong_with_a_whole_body_is_told(content, named):
     with pytest.raises(InvalidRequest) as refused:
         read(content)
 
     assert str(refused.value).startswith("the body cannot be read: ")
     assert named in str(refused.value)
+    assert refused.value.param is None
 
 
 @pytest.mark.parametrize(
-    "content", [b"{}", b'{"messages":{}}', b'{"messages":null}', b'{"messages":"hi"}']
+    ("content", "was"),
+    [
+        (b"{}", "missing"),
+        (b'{"messages":{}}', "an object"),
+        (b'{"messages":null}', "null"),
+        (b'{"messages":"hi"}', "a string"),
+    ],
 )
-def test_a_chat_needs_a_list_of_messages(content):
-    with pytest.raises(InvalidRequest, match="'messages' must be a list of messages"):
+def test_a_chat_needs_a_list_of_messages(content, was):
+    with pytest.raises(InvalidRequest, match=f"'messages' must be a list of .*; it is {was}"):
         read(content, chat=True)
 
 
@@ -352,4 +343,4 @@ def test_no_bytes_do_worse_than_be_refused(content):
     try:
         read(content)
     except InvalidRequest as refused:
-        assert str(refused).startswith("the body cannot be read: ")  # noqa: PT017 - both may be
+        assert refused.param or str(refused).startswith("the body cannot be read: ")  # noqa: PT017

@@ -1,0 +1,188 @@
+"""Whether a body is formed as every engine needs it: text, depth, messages, tools, prompts.
+
+Engines fail in ways of their own at what is not, so that it is found here. What `reading.c` says is
+surely right, is; msgspec, which takes some times as long, decides about the rest, and says what is
+wrong. Ours.
+"""
+
+import re
+from typing import Annotated, Any
+
+import msgspec
+
+from kairos.errors import InvalidRequest
+from kairos.live.request import parameters
+from kairos.live.request.native import READING, Reading
+from kairos.live.request.parameters import (
+    MAX_DEPTH,
+    MAX_MEDIA,
+    MAX_MESSAGES,
+    MAX_PARTS,
+    MAX_SEQUENCES,
+    MAX_TOOLS,
+    TokenId,
+    beginning,
+    wrong,
+)
+
+_TEXTS_TOO, _NEEDS_ROLE = 1, 2  # as `reading.c` has them
+_OF_IDS = re.compile(rb"\[\s*[^\s\"{]")
+_BRACKETS = re.compile(rb'"(?:[^"\\]|\\.)*"|[\[{]|[\]}]', re.DOTALL)
+_TEXTS = {
+    b'"text"',
+    b'"input_text"',
+    b'"output_text"',
+    b'"refusal"',
+    b'"reasoning_text"',
+    b'"summary_text"',
+}
+
+
+class _Part(msgspec.Struct):
+    type: msgspec.Raw = msgspec.Raw()
+
+
+class _Item(msgspec.Struct):
+    """Of the responses API, which has some without a role."""
+
+    role: str | None = None
+    content: str | list[str | _Part] | None = None
+
+
+class _Message(msgspec.Struct):
+    role: str
+    content: str | list[str | _Part] | None = None
+
+
+class _Tool(msgspec.Struct):
+    pass
+
+
+_messages = msgspec.json.Decoder(Annotated[list[_Message], msgspec.Meta(max_length=MAX_MESSAGES)])
+_tools = msgspec.json.Decoder(Annotated[list[_Tool], msgspec.Meta(max_length=MAX_TOOLS)])
+_items = msgspec.json.Decoder(Annotated[list[str | _Item], msgspec.Meta(max_length=MAX_MESSAGES)])
+_prompts = msgspec.json.Decoder(list[str | TokenId | list[TokenId]])
+
+
+def check_text(content: bytes, compiled: Reading | None = READING) -> None:
+    """Of what is well formed else. Raises InvalidRequest: it is no UTF-8, or nested too deeply."""
+    is_text = content.isascii() or (
+        compiled is not None and compiled.is_utf8(content, len(content))
+    )
+    if not is_text:
+        try:
+            content.decode()
+        except UnicodeDecodeError as error:
+            raise not_utf8(error) from None
+    if depth(content, compiled) > MAX_DEPTH:
+        raise too_deep()
+
+
+def not_utf8(error: UnicodeDecodeError) -> InvalidRequest:
+    return InvalidRequest(f"the body cannot be read: it is not UTF-8 ({error.reason})")
+
+
+def too_deep() -> InvalidRequest:
+    return InvalidRequest(
+        "the body cannot be read: it is nested too deeply: at most "
+        f"{MAX_DEPTH} lists and objects may be within each other"
+    )
+
+
+def depth(content: bytes, compiled: Reading | None = READING) -> int:
+    """How many lists and objects are within each other, at most."""
+    if compiled is not None:
+        return int(compiled.depth(content, len(content)))
+    if content.count(b"[") + content.count(b"{") <= MAX_DEPTH:
+        return 0  # it is not worth it to look
+    now = deepest = 0
+    for found in _BRACKETS.finditer(content):
+        first = content[found.start()]
+        if first != ord('"'):
+            now += 1 if first in b"[{" else -1
+            deepest = max(deepest, now)
+    return deepest
+
+
+def check_messages(messages: bytes, compiled: Reading | None = READING) -> None:
+    """Raises InvalidRequest."""
+    if not _is_list_of_items(messages, _NEEDS_ROLE, MAX_MESSAGES, compiled):
+        _check_parts(_decoded(_messages, messages, "messages"), "messages")
+
+
+def check_tools(tools: bytes, compiled: Reading | None = READING) -> None:
+    """Raises InvalidRequest."""
+    if not _is_list_of_items(tools, 0, MAX_TOOLS, compiled):
+        _decoded(_tools, tools, "tools")
+
+
+def check_input(content: bytes, compiled: Reading | None = READING) -> None:
+    """A text, items of a response, or what is to be embedded. Raises InvalidRequest."""
+    if content[:1] != b"[":
+        if content[:1] != b'"':
+            raise wrong("input", beginning(content))
+    elif _OF_IDS.match(content):
+        _check_prompts(content, "input", 1, compiled)
+    elif not _is_list_of_items(content, _TEXTS_TOO, MAX_MESSAGES, compiled):
+        _check_parts(_decoded(_items, content, "input"), "input")
+
+
+def check_prompt(prompt: bytes, choices: int, compiled: Reading | None = READING) -> None:
+    """Of a completion, to which there will be so many answers. Raises InvalidRequest."""
+    if prompt[:1] != b"[":
+        if prompt[:1] != b'"':
+            raise wrong("prompt", beginning(prompt))
+    else:
+        _check_prompts(prompt, "prompt", choices, compiled)
+
+
+def _is_list_of_items(value: bytes, rules: int, most: int, compiled: Reading | None) -> bool:
+    """Whether it surely is one; in doubt, no."""
+    if compiled is None:
+        return False
+    return bool(compiled.is_list_of_items(value, len(value), rules, most, MAX_MEDIA))
+
+
+def _decoded(decoder: msgspec.json.Decoder[Any], value: bytes, name: str) -> Any:
+    try:
+        return decoder.decode(value)
+    except msgspec.ValidationError as error:
+        raise parameters.told(error, name) from None
+
+
+def _check_parts(items: list[str | _Item] | list[_Message], name: str) -> None:
+    parts = media = 0
+    for item in items:
+        if isinstance(item, str) or not isinstance(item.content, list):
+            continue
+        parts += len(item.content)
+        kinds = (bytes(each.type) for each in item.content if isinstance(each, _Part))
+        media += sum(kind not in _TEXTS for kind in kinds)
+    if parts > MAX_PARTS:
+        raise InvalidRequest(f"'{name}' has {parts} parts; at most {MAX_PARTS} are allowed", name)
+    if media > MAX_MEDIA:
+        raise InvalidRequest(
+            f"'{name}' has {media} images and other media; at most {MAX_MEDIA} are allowed", name
+        )
+
+
+def _is_token_ids(prompt: bytes, most: int, compiled: Reading | None) -> bool:
+    """Whether these surely are token ids, of at most so many prompts; in doubt, no."""
+    return compiled is not None and bool(compiled.is_token_ids(prompt, len(prompt), most))
+
+
+def _check_prompts(prompt: bytes, name: str, choices: int, compiled: Reading | None) -> None:
+    if _is_token_ids(prompt, MAX_SEQUENCES // choices, compiled):
+        return
+    prompts = _decoded(_prompts, prompt, name)
+    if len({type(each) for each in prompts}) > 1:
+        raise InvalidRequest(
+            f"'{name}' must have strings alone, or token ids, or lists of them", name
+        )
+    count = sum(not isinstance(each, int) for each in prompts)
+    if count * choices > MAX_SEQUENCES:
+        raise InvalidRequest(
+            f"'{name}' has {count} prompts, and with {choices} answers to each the call would be "
+            f"more than {MAX_SEQUENCES}",
+            name,
+        )
