@@ -130,11 +130,16 @@ class ModelledEngine:
         else:
             self._aborted.append(sequence)
 
-    def generated(self, call_id: str, at: int) -> int:
-        """Tokens of its answer so far; 0 if there is no such call here."""
+    def generated(self, at: int) -> dict[str, int]:
+        """How many tokens of its answer each call has had so far that has had any, and has not
+        ended; in the order in which they were told."""
         self._run(at * PS_PER_US)
-        sequence = self._calls.get(call_id)
-        return 0 if sequence is None else self._scheduler.generated(sequence)
+        generated = self._scheduler.generated
+        return {
+            call_id: tokens
+            for call_id, sequence in self._calls.items()
+            if (tokens := generated(sequence))
+        }
 
     def slow_down(self, factor: float, at: int) -> None:
         """From the next step on, steps take `factor` times as long as the profile says.
