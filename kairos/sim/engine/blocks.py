@@ -57,10 +57,12 @@ def part_of(contents: Contents, first: int, end: int) -> Contents:
     """Those of the blocks from number `first` up to `end`, as far as they go."""
     part: Contents = []
     for each in contents:
-        if first < len(each) and end > 0:
-            part.append(each[max(first, 0) : end])
-        first -= len(each)
-        end -= len(each)
+        number = len(each)
+        begin, stop = max(first, 0), min(end, number)
+        if begin < stop:
+            part.append(each[begin:stop])
+        first -= number
+        end -= number
     return part
 
 
@@ -196,11 +198,11 @@ class BlockPool:
     def release(self, names: Iterable[range], others: int) -> None:
         """A sequence uses these no more, in its order, nor so many that cannot be found."""
         self._blank += others
-        for each in reversed([run for each in names for run in self._runs_of(each)]):
-            each.users -= 1
-            if not each.users:
-                self._idle[each] = None
-                self._idle_blocks += each.end - each.first
+        for run in reversed([run for each in names for run in self._runs_of(each)]):
+            run.users -= 1
+            if not run.users:
+                self._idle[run] = None
+                self._idle_blocks += run.end - run.first
 
     def _runs_of(self, names: range) -> Iterable[_Run]:
         """Those blocks were one run when a sequence got them; others may have shared a part."""

@@ -62,7 +62,7 @@ class Sequence:
 
     def contents_of(self, first: int, end: int) -> Contents:
         """What is in its blocks from number `first` up to `end`; they must be full."""
-        if self.contents is None or first >= end:
+        if self.contents is None:
             return []
         if end <= self.prompt_blocks:
             return part_of(self.contents, first, end)
