@@ -6,10 +6,11 @@ takes: one of 19,366 is longer than 8,192 tokens. First the engines alone, told 
 turns; then all of what `kairos simulate` does, with the balancer, the policy and learning. The
 trace comes from the directory that KAIROS_DATA names, or from shared/data beside the checkout.
 
-What limits the engines: each call's blocks, which are found, stored, idle and taken one by one (a
-third of the time on four instances), and some five decisions a call of about 10 µs each (arrivals,
-chunks, ends). Tokens that are decoded between two decisions cost nothing, so longer answers are
-simulated faster, and prompts cost by their length.
+What limits the engines: some three steps a call that are decided by themselves (arrivals, chunks,
+ends). Tokens that are decoded between two of these cost nothing, nor do a prompt's blocks, which
+are found, stored, given back and taken together; so longer answers and prompts are simulated
+faster. What limits the whole: five facts a call, each of which the balancer decides and observers
+follow, and two facts of each instance a second; the engines are a fifth of it.
 
 `--quick`: one round of the trace's first 2,000 requests, to see that it works. Adds its figures to
 bench/results.json, unless quick; takes two minutes.

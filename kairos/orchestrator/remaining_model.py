@@ -72,8 +72,9 @@ def fit(
     if still_open is not None:
         rows = np.concatenate((rows, still_open))
     worth = 0 if prior is None else min(max(1, prior.samples), QUANTILES)
-    prior = _blank(rows) if prior is None else prior
     features = rows[:, :FEATURES]
+    lowest, highest = features.min(axis=0, initial=np.inf), features.max(axis=0, initial=-np.inf)
+    prior = _blank(lowest, highest) if prior is None else prior
     numbers, group = _numbered(rows[:, GROUP].astype(int))
     known = np.array([prior.agents.get(names.get(int(n), POOLED), 0.0) for n in numbers])
     design = np.column_stack((np.ones(len(rows)), features))
@@ -94,8 +95,8 @@ def fit(
         samples=ended + worth,
         intercept=prior.intercept + float(change[0]),
         weights=tuple((np.array(prior.weights) + change[1:]).tolist()),
-        lowest=tuple(np.vstack((features, prior.lowest)).min(axis=0).tolist()),
-        highest=tuple(np.vstack((features, prior.highest)).max(axis=0).tolist()),
+        lowest=tuple(np.minimum(lowest, prior.lowest).tolist()),
+        highest=tuple(np.maximum(highest, prior.highest).tolist()),
         agents={
             name: found.get(number, prior.agents.get(name, 0.0)) for number, name in names.items()
         },
@@ -154,16 +155,15 @@ def _numbered(values: Ints) -> tuple[Ints, Ints]:
     return found + lowest, number[from_lowest]
 
 
-def _blank(rows: Floats) -> RemainingModel:
-    features = rows[:, :FEATURES]
+def _blank(lowest: Floats, highest: Floats) -> RemainingModel:
     return RemainingModel(
         tenant="",
         app="",
         samples=0,
         intercept=0.0,
         weights=(0.0,) * FEATURES,
-        lowest=tuple(features.min(axis=0).tolist()),
-        highest=tuple(features.max(axis=0).tolist()),
+        lowest=tuple(lowest.tolist()),
+        highest=tuple(highest.tolist()),
         agents={},
         residuals=(),
     )

@@ -6,6 +6,7 @@ names neither threshold nor unit), and the test of change.
 """
 
 import math
+from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -194,11 +195,26 @@ def has_changed(older: Floats, newer: Floats, tolerance: float) -> bool:
     """
     n, m = len(older), len(newer)
     older, newer = np.sort(older), np.sort(newer)
-    both = np.concatenate((older, newer))
-    share_older = np.searchsorted(older, both, side="right") / n
-    share_newer = np.searchsorted(newer, both, side="right") / m
-    difference = float(np.abs(share_older - share_newer).max())
+    difference = kolmogorov_smirnov(older, newer)
     if 2 * math.exp(-2 * difference**2 * n * m / (n + m)) >= _CHANGE_P:
         return False
     moved = np.abs(parts(newer) - parts(older)).mean()
     return bool(moved > tolerance * max(1.0, float(older.mean())))
+
+
+def kolmogorov_smirnov(older: Floats, newer: Floats) -> float:
+    """How far the shares of both, ascending, that are no more than a number differ at most.
+
+    From one of the newer to the next only the share of the older ones grows. So it is most at one
+    of the newer, with it or without it, and these are fewer.
+    """
+    sides: tuple[Literal["right", "left"], ...] = ("right", "left")
+    return max(
+        float(
+            np.abs(
+                older.searchsorted(newer, side) / len(older)
+                - newer.searchsorted(newer, side) / len(newer)
+            ).max()
+        )
+        for side in sides
+    )

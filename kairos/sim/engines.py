@@ -45,7 +45,8 @@ class SimulatedEngines:
             return {}
         now = self._clock.now()
         self._advance(running, now)
-        return {call_id: running.engine.generated(call_id, now) for call_id in running.calls}
+        generated = running.engine.generated(now)
+        return {call_id: generated.get(call_id, 0) for call_id in running.calls}
 
     def slow_down(self, instance_id: str, factor: float) -> None:
         running = self._running.get(instance_id)
@@ -63,12 +64,10 @@ class SimulatedEngines:
     def progress(self) -> dict[str, int]:
         """How many tokens of its answer each call has had that has had any."""
         now = self._clock.now()
-        return {
-            call_id: generated
-            for running in self._running.values()
-            for call_id in running.calls
-            if (generated := running.engine.generated(call_id, now))
-        }
+        generated: dict[str, int] = {}
+        for running in self._running.values():
+            generated |= running.engine.generated(now)
+        return generated
 
     def statuses(self) -> list[InstanceStatus]:
         """What each engine says of itself."""

@@ -89,9 +89,10 @@ class Users:
 
     def identified(self, record: Record) -> Record:
         """With the request as it would be if it had said whose it is."""
-        if not isinstance(record.event, Arrived) or record.event.request.agent is not None:
+        event = record.event
+        if type(event) is not Arrived or event.request.agent is not None:
             return record
-        request_id = record.event.request.id
+        request_id = event.request.id
         request = self._request(request_id, self._asked[request_id], known=True)
         return replace(record, event=Arrived(request))
 
@@ -130,9 +131,9 @@ class Users:
         if task.failed:
             return
         task.under_way += 1
-        asked = _Asked(task, position)
-        self._asked[_request_id(task, position)] = asked
-        self._ask(_request_id(task, position), asked)
+        request_id = _request_id(task, position)
+        asked = self._asked[request_id] = _Asked(task, position)
+        self._ask(request_id, asked)
 
     def _ask(self, request_id: str, asked: _Asked) -> None:
         try:

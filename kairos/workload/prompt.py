@@ -2,7 +2,8 @@
 
 from bisect import bisect_right
 from collections.abc import Sequence
-from hashlib import blake2b
+from hashlib import blake2b, shake_128
+from struct import unpack
 from typing import NamedTuple
 
 from kairos.model import PREFIX_MARKS
@@ -70,16 +71,17 @@ def cut(prompt: Prompt, tokens: int) -> Prompt:
 
 def prefix_hashes(prompt: Prompt) -> tuple[int, ...]:
     """Of what the prompt begins with, up to each of `PREFIX_MARKS` tokens that it has: see
-    `Request.prefix`. A chain, with a link for each piece, and in it the number of tokens."""
-    hashes: list[int] = []
+    `Request.prefix`. A chain, with a link for each piece, and in it the number of tokens. What is
+    within a piece follows from its link: its first mark has the first four bytes, and so on."""
+    hashes: tuple[int, ...] = ()
     chain, tokens = "", 0
     for piece in prompt:
         chain = blake2b(f"{chain} {tokens} {piece.name}".encode(), digest_size=8).hexdigest()
         tokens += piece.tokens
-        for mark in PREFIX_MARKS[len(hashes) : bisect_right(PREFIX_MARKS, tokens)]:
-            digest = blake2b(f"{chain} {mark}".encode(), digest_size=4).digest()
-            hashes.append(int.from_bytes(digest, "big"))
-    return tuple(hashes)
+        marks = bisect_right(PREFIX_MARKS, tokens) - len(hashes)
+        if marks:
+            hashes += unpack(f">{marks}I", shake_128(chain.encode()).digest(4 * marks))
+    return hashes
 
 
 def shared_name(app: str, agent: str) -> str:

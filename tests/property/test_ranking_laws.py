@@ -4,8 +4,9 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from scipy.stats import kendalltau
 
-from kairos.scheduler.ranking import Ranking
+from kairos.scheduler.ranking import Ranking, kendall_tau_b
 from tests.support.learnt import profile
 
 values = st.lists(st.integers(0, 10**9), min_size=1, max_size=8)
@@ -75,3 +76,17 @@ def test_another_unit_of_time_changes_no_order(agents, factor):
 
     assert [each.agent for each in after] == [each.agent for each in before]
     assert np.allclose([each.rank for each in after], [factor * each.rank for each in before])
+
+
+@few
+@given(
+    pairs=st.lists(
+        st.tuples(st.one_of(st.integers(0, 3), st.floats(-2, 2)), st.sampled_from([0, 0.5, 1, 7])),
+        min_size=2,
+        max_size=40,
+    )
+)
+def test_how_far_two_orders_agree_is_scipys_figure_to_the_digit(pairs):
+    xs, ys = zip(*pairs, strict=True)
+    if len(set(xs)) > 1 and len(set(ys)) > 1:
+        assert kendall_tau_b(xs, ys) == kendalltau(xs, ys).statistic

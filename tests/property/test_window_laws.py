@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from scipy.stats import wasserstein_distance
 
 from kairos.learnt import QUANTILES, distribution, parts
-from kairos.orchestrator.window import Ring
+from kairos.orchestrator.window import Ring, kolmogorov_smirnov
 
 values = st.lists(st.integers(0, 10**10), min_size=1, max_size=200).map(np.array)
 few = settings(max_examples=100, deadline=None)
@@ -41,6 +41,17 @@ def test_a_distribution_cut_again_is_the_same(values):
 
     assert again.quantiles == pytest.approx(once.quantiles, abs=1e-3)
     assert len(once.quantiles) == QUANTILES
+
+
+@few
+@given(a=values, b=st.one_of(values, st.lists(st.integers(0, 3), min_size=1).map(np.array)))
+def test_the_shares_of_two_samples_differ_most_where_they_do_of_all_their_values(a, b):
+    shares = [
+        np.searchsorted(np.sort(each), np.concatenate((a, b)), side="right") / len(each)
+        for each in (a, b)
+    ]
+
+    assert kolmogorov_smirnov(np.sort(a), np.sort(b)) == np.abs(shares[0] - shares[1]).max()
 
 
 @few

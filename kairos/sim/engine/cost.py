@@ -96,6 +96,8 @@ class Stretch(NamedTuple):
 
     def ended_within(self, time: int) -> int:
         """How many have ended after this time."""
+        if time < self.first:
+            return 0
         if time >= self.lasts(self.steps):
             return self.steps
         if not self.growth:
@@ -108,7 +110,7 @@ class Stretch(NamedTuple):
     def begun_before(self, time: int) -> "Stretch":
         """Only those steps that begin before so much time has passed."""
         begun = self.ended_within(time - 1) + 1 if time > 0 else 0
-        return self._replace(steps=min(begun, self.steps))
+        return Stretch(min(begun, self.steps), self.first, self.growth)
 
     def after(self, steps: int) -> "Stretch":
         """What is left of it when so many have ended."""

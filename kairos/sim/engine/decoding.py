@@ -75,8 +75,10 @@ class Decoding:
 
     def new_blocks(self, step: int, steps: int) -> int:
         """That they need together in so many steps from `step` on."""
-        whole, rest = divmod(steps, self._block_size)
         begin = step % self._block_size
+        if steps == 1:
+            return self._crossing[begin]
+        whole, rest = divmod(steps, self._block_size)
         end = begin + rest
         crossing = self._crossing
         partly = sum(crossing[begin:end])

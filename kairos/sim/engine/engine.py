@@ -64,6 +64,7 @@ class ModelledEngine:
         # steps, when the last one ended at `_now`.
         self._stretch: Stretch | None = None
         self._now = 0  # ps
+        self._ends_at = 0  # ps, the stretch
         self._aborted: list[Sequence] = []  # during the step in progress
         self._seen: list[CallProgress] = []
 
@@ -130,11 +131,16 @@ class ModelledEngine:
         else:
             self._aborted.append(sequence)
 
-    def generated(self, call_id: str, at: int) -> int:
-        """Tokens of its answer so far; 0 if there is no such call here."""
+    def generated(self, at: int) -> dict[str, int]:
+        """How many tokens of its answer each call has had so far that has had any, and has not
+        ended; in the order in which they were told."""
         self._run(at * PS_PER_US)
-        sequence = self._calls.get(call_id)
-        return 0 if sequence is None else self._scheduler.generated(sequence)
+        generated = self._scheduler.generated
+        return {
+            call_id: tokens
+            for call_id, sequence in self._calls.items()
+            if (tokens := generated(sequence))
+        }
 
     def slow_down(self, factor: float, at: int) -> None:
         """From the next step on, steps take `factor` times as long as the profile says.
@@ -149,7 +155,7 @@ class ModelledEngine:
         if self._seen:
             return self._told_to // PS_PER_US
         if self._stretch is not None:
-            return _us(self._now + self._stretch.lasts(self._stretch.steps))
+            return _us(self._ends_at)
         begins_at = self._begins_at()
         # Decided once nothing more can be told of that instant.
         return None if begins_at is None else begins_at // PS_PER_US + 1
@@ -179,7 +185,7 @@ class ModelledEngine:
         self._now = begins_at
         while self._arriving and self._arriving[0][0] <= begins_at:
             self._scheduler.waiting.push(self._arriving.popleft()[1])
-        self._stretch = self._cost.stretch(self._scheduler.begin())
+        self._go_on_with(self._cost.stretch(self._scheduler.begin()))
         if self._arriving:
             self._decide_anew_at(self._arriving[0][0])
         return True
@@ -187,20 +193,30 @@ class ModelledEngine:
     def _decide_anew_at(self, at: int) -> None:
         """No step that begins at that instant or later is decided yet."""
         if self._stretch is not None:
-            left = self._stretch.begun_before(at - self._now)
-            self._stretch = left if left.steps else None
+            self._go_on_with(self._stretch.begun_before(at - self._now))
+
+    def _go_on_with(self, stretch: Stretch) -> None:
+        self._stretch = stretch if stretch.steps else None
+        self._ends_at = self._now + stretch.lasts(stretch.steps)
 
     def _pass_steps(self, to: int) -> bool:
         """Returns whether none is in progress any more."""
-        assert self._stretch is not None
-        ended = self._stretch.ended_within(to - self._now)
-        if ended:
-            self._now += self._stretch.lasts(ended)
+        stretch = self._stretch
+        assert stretch is not None
+        if to >= self._ends_at:
+            self._now = self._ends_at
+            self._scheduler.pass_steps(stretch.steps)
+            self._stretch = None
+            self._end()
+            return True
+        if ended := stretch.ended_within(to - self._now):
+            self._now += stretch.lasts(ended)
             self._scheduler.pass_steps(ended)
-            left = self._stretch.after(ended)
-            self._stretch = left if left.steps else None
-        if self._stretch is not None:
-            return False
+            self._stretch = stretch.after(ended)
+        return False
+
+    def _end(self) -> None:
+        """The last step of a stretch has ended."""
         aborted, self._aborted = self._aborted, []
         at = _us(self._now)
         for what, sequence in self._scheduler.end(aborted):
@@ -208,7 +224,6 @@ class ModelledEngine:
                 del self._calls[sequence.call.id]
             counts = sequence.cached_tokens, sequence.preemptions, sequence.recomputed_tokens
             self._seen.append(CallProgress(at, what, sequence.call.id, *counts))
-        return True
 
 
 def _us(ps: int) -> int:

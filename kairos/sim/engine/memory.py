@@ -1,6 +1,6 @@
 """The blocks of sequences: what vLLM's KV cache manager does."""
 
-from kairos.sim.engine.blocks import BlockPool
+from kairos.sim.engine.blocks import BlockPool, number_of
 from kairos.sim.engine.sequence import Sequence
 
 
@@ -25,10 +25,10 @@ class Memory:
         self.pool.take(self.missing(sequence, tokens))
         sequence.computed += tokens
         if sequence.contents:
-            self._store(sequence, min(sequence.computed // self.block_size, len(sequence.contents)))
+            self._store(sequence, min(sequence.computed // self.block_size, sequence.prompt_blocks))
 
     def _store(self, sequence: Sequence, full: int) -> None:
-        first = len(sequence.names)
+        first = number_of(sequence.names)
         if full > first:
             sequence.names += self.pool.store(sequence.contents_of(first, full))
 
@@ -39,12 +39,13 @@ class Memory:
         as it is computed. The last token is never found: it has to be computed for the next one.
         """
         names = self.pool.find(sequence.contents_of(0, (sequence.tokens - 1) // self.block_size))
-        missing = self.blocks(sequence.tokens) - len(names)
+        found = number_of(names)
+        missing = self.blocks(sequence.tokens) - found
         if missing + self.pool.idle_among(names) > self.pool.free:
             return False
         self.pool.share(names)
         sequence.names = names
-        sequence.computed = len(names) * self.block_size
+        sequence.computed = found * self.block_size
         return True
 
     def release(self, sequence: Sequence) -> None:
@@ -55,6 +56,6 @@ class Memory:
         """
         if sequence.contents is not None:
             self._store(sequence, sequence.computed // self.block_size)
-        others = self.blocks(sequence.computed) - len(sequence.names)
+        others = self.blocks(sequence.computed) - number_of(sequence.names)
         self.pool.release(sequence.names, others)
         sequence.names = []

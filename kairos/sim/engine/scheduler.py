@@ -173,14 +173,16 @@ class Scheduler:
     def pass_steps(self, steps: int) -> None:
         """So many of the current one's repetitions have ended, and the next one has begun."""
         already = int(self._allocated)
-        new_blocks = self._decoding.new_blocks(self._number + already, steps - already)
-        self.memory.pool.take(new_blocks)
+        if steps > already:
+            new_blocks = self._decoding.new_blocks(self._number + already, steps - already)
+            self.memory.pool.take(new_blocks)
         self._allocated = False
         self._number += steps
         self._decoding.pass_steps(steps)
-        self._stats.steps += steps
-        self._stats.decode_tokens += steps * self._step.decoding
-        self._stats.prefill_tokens += steps * self._step.prefill_tokens
+        stats, step = self._stats, self._step
+        stats.steps += steps
+        stats.decode_tokens += steps * step.decoding
+        stats.prefill_tokens += steps * step.prefill_tokens
 
     def end(self, aborted: list[Sequence]) -> list[tuple[What, Sequence]]:
         """After the last repetition. Returns what clients see of it, in order.

@@ -1,6 +1,6 @@
 """A call inside an engine."""
 
-from kairos.sim.engine.blocks import answer_contents
+from kairos.sim.engine.blocks import Contents, answer_contents, number_of, part_of
 from kairos.sim.engine.engine_calls import EngineCall
 
 
@@ -22,22 +22,24 @@ class Sequence:
         "names",
         "number",
         "preemptions",
+        "prompt_blocks",
         "prompt_tokens",
         "recomputed_tokens",
         "turn",
     )
 
     def __init__(
-        self, call: EngineCall, number: int, prompt_tokens: int, contents: list[int] | None
+        self, call: EngineCall, number: int, prompt_tokens: int, contents: Contents | None
     ) -> None:
         self.call = call
         self.number = number  # of the call, among all that the engine was told of
         self.prompt_tokens = prompt_tokens
         self.contents = contents  # of the prompt's full blocks; None: nothing can be found
+        self.prompt_blocks = number_of(contents or [])  # that have these
         self.generated = 0
         self.computed = 0  # tokens in KV memory, or on their way there in the current step
         self.ever_computed = 0  # before the last preemption
-        self.names: list[int] = []  # of its blocks that can be found: its first ones
+        self.names: list[range] = []  # of its blocks that can be found: its first ones
         self.turn: int | None = None  # its place among those that run; None: it does not
         self.ends_in_step: int | None = None  # while it decodes
         self.cached_tokens = 0
@@ -58,12 +60,11 @@ class Sequence:
         """All that it lacks is the newest token of its answer."""
         return self.generated > 0 and self.prompt_tokens + self.generated - self.computed == 1
 
-    def contents_of(self, first: int, end: int) -> list[int]:
+    def contents_of(self, first: int, end: int) -> Contents:
         """What is in its blocks from number `first` up to `end`; they must be full."""
         if self.contents is None:
             return []
-        of_prompt = len(self.contents)
-        if end <= of_prompt:
-            return self.contents[first:end]
-        answer = answer_contents(self.number, max(first, of_prompt), end)
-        return self.contents[first:] + list(answer)
+        if end <= self.prompt_blocks:
+            return part_of(self.contents, first, end)
+        answer = answer_contents(self.number, max(first, self.prompt_blocks), end)
+        return [*part_of(self.contents, first, self.prompt_blocks), answer]
