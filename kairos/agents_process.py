@@ -34,7 +34,7 @@ class SubmissionPlan(msgspec.Struct, frozen=True, kw_only=True):
 
     applications: tuple[Application, ...]
     inboxes: tuple[str, ...]  # of the agents to run
-    connection: KafkaCluster
+    cluster: KafkaCluster
     concurrency: int
     url: str | None  # of the LLM's server; None: calls go over the bus
     api_key: str | None = None
@@ -95,9 +95,9 @@ async def run_agents(plan: SubmissionPlan, say: Say) -> None:
     # All inboxes, not only those of agents that run here: these agents may write to the others.
     inboxes = [app.inbox(name) for app in plan.applications for name in app.agents]
     over_bus = [REQUESTS, reply_topic(plan.replies)] if plan.url is None else []
-    await ensure(plan.connection, [*inboxes, RESULTS, DEAD_LETTERS, *over_bus])
+    await ensure(plan.cluster, [*inboxes, RESULTS, DEAD_LETTERS, *over_bus])
     async with AsyncExitStack() as stack:
-        bus = await stack.enter_async_context(KafkaBus(plan.connection))
+        bus = await stack.enter_async_context(KafkaBus(plan.cluster))
         llm = await _llm(plan, stack, say)
         names = ", ".join(inbox.split(".", 2)[2] for inbox in plan.inboxes)
         say(f"ready: running {names}; up to {plan.concurrency} workflows each")
@@ -110,7 +110,7 @@ async def _llm(plan: SubmissionPlan, stack: AsyncExitStack, say: Say) -> LLM:
     patience = Patience(PATIENCE_S)
     if plan.url is None:
         over_bus = BusLLM(
-            plan.connection,
+            plan.cluster,
             pool=plan.pool,
             name=plan.replies,
             model=plan.model,
@@ -152,7 +152,7 @@ class AgentTask(msgspec.Struct, frozen=True, kw_only=True):
 
     application: Application
     values: tuple[Value, ...]
-    connection: KafkaCluster
+    cluster: KafkaCluster
     msg_id: str | None = None  # of the only task
     deadline_s: float | None = None  # from now on
     wait_s: float = 0  # for the results
@@ -165,13 +165,13 @@ async def submit_tasks(submission: AgentTask, show: Callable[[agent.Result], Non
         SetupError: Kafka cannot be used.
         KairosError: a task is too large, or the msg_id is none.
     """
-    app, connection = submission.application, submission.connection
-    await ensure(connection, [app.inbox(app.entry), RESULTS])
+    app, cluster = submission.application, submission.cluster
+    await ensure(cluster, [app.inbox(app.entry), RESULTS])
     async with AsyncExitStack() as stack:
-        bus = await stack.enter_async_context(KafkaBus(connection))
+        bus = await stack.enter_async_context(KafkaBus(cluster))
         results = None
         if submission.wait_s > 0:
-            results = await stack.enter_async_context(Tail(connection, RESULTS))
+            results = await stack.enter_async_context(Tail(cluster, RESULTS))
         missing: dict[str, None] = {}
         for value in submission.values:
             missing[await _submit(bus, submission, value)] = None

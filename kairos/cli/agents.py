@@ -99,7 +99,7 @@ def run(
         raise SetupError("--llm bus sends LLM calls over Kafka: leave out --url and --api-key-env")
     api_key = config.api_key(api_key_env, os.environ)
     settings = config.load(config_file, os.environ, {"bus": bus, "pool": pool})
-    connection = _connection(settings)
+    cluster = _cluster(settings)
     _log()
     from kairos import agents_process as process
 
@@ -108,7 +108,7 @@ def run(
     plan = process.SubmissionPlan(
         applications=applications,
         inboxes=process.choose(applications, agent or ()),
-        connection=connection,
+        cluster=cluster,
         concurrency=concurrency,
         url=None if llm == "bus" else url or GATEWAY,
         api_key=api_key,
@@ -163,14 +163,14 @@ def submit(
     if msg_id is not None and len(values) > 1:
         raise SetupError(f"--msg-id names one workflow, and these are {len(values)} tasks")
     settings = config.load(config_file, os.environ, {"bus": bus})
-    connection = _connection(settings)
+    cluster = _cluster(settings)
     from kairos import agents_process as process
 
     _import_from_here()
     submission = process.AgentTask(
         application=process.load_application(module),
         values=values,
-        connection=connection,
+        cluster=cluster,
         msg_id=msg_id,
         deadline_s=deadline,
         wait_s=wait,
@@ -232,10 +232,10 @@ def _object(raw: bytes) -> dict[str, Any]:
     return msgspec.json.decode(raw, type=dict[str, Any])
 
 
-def _connection(settings: config.Settings) -> "KafkaCluster":
-    from kairos.live.kafka.cluster import connection
+def _cluster(settings: config.Settings) -> "KafkaCluster":
+    from kairos.live.kafka.cluster import cluster_of
 
-    found = connection(settings, os.environ)
+    found = cluster_of(settings, os.environ)
     if found is None:
         raise SetupError(
             "processes meet on Kafka: name it by --bus kafka://HOST:PORT, or KAIROS_BUS "

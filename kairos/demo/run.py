@@ -20,7 +20,7 @@ from kairos.engine_settings import EngineSettings
 from kairos.errors import SetupError
 from kairos.events import WorkflowEnded
 from kairos.live.bus.memory_bus import MemoryBus
-from kairos.live.kafka.cluster import KafkaCluster, connection
+from kairos.live.kafka.cluster import KafkaCluster, cluster_of
 from kairos.live.kafka.kafka_bus import KafkaBus
 from kairos.live.kafka.tail import Tail
 from kairos.live.kafka.topic_setup import ensure
@@ -58,14 +58,14 @@ class Run:
     """A demo under way, to be looked into while it goes on."""
 
     def __init__(
-        self, service: Service, metrics: RunMetrics, run_id: str, connection: KafkaCluster | None
+        self, service: Service, metrics: RunMetrics, run_id: str, cluster: KafkaCluster | None
     ) -> None:
         """`run_id` tells workflows from those of other runs that left messages on the bus: that of
-        `connection`, or one in memory."""
+        `cluster`, or one in memory."""
         self.service = service
         self.metrics = metrics
         self._id = run_id
-        self._connection = connection
+        self._cluster = cluster
         self.outcomes: dict[str, Outcome] = {}
         self.started_at = service.brain.now()
 
@@ -90,7 +90,7 @@ class Run:
         model = self.service.monitor.models()[0]
         async with (
             HttpLLM(f"{self.service.url}/v1", model=model) as llm,
-            _bus(self._connection, apps) as (bus, take_results),
+            _bus(self._cluster, apps) as (bus, take_results),
             asyncio.TaskGroup() as tasks,
         ):
             background = [
@@ -135,17 +135,17 @@ TakeResults = Callable[[Callable[[Message], Awaitable[None]]], Coroutine[None, N
 
 @asynccontextmanager
 async def _bus(
-    connection: KafkaCluster | None, apps: Iterable[Application]
+    cluster: KafkaCluster | None, apps: Iterable[Application]
 ) -> AsyncIterator[tuple[Bus, TakeResults]]:
     """What the agents' messages travel on, and what hands over the results that come from now on,
     until cancelled."""
-    if connection is None:
+    if cluster is None:
         memory = MemoryBus()
         yield memory, partial(memory.consume, RESULTS, "demo")
         return
-    await ensure(connection, [app.inbox(name) for app in apps for name in app.agents])
-    await ensure(connection, [RESULTS, DEAD_LETTERS])
-    async with KafkaBus(connection) as kafka, Tail(connection, RESULTS) as results:
+    await ensure(cluster, [app.inbox(name) for app in apps for name in app.agents])
+    await ensure(cluster, [RESULTS, DEAD_LETTERS])
+    async with KafkaBus(cluster) as kafka, Tail(cluster, RESULTS) as results:
 
         async def take_results(take: Callable[[Message], Awaitable[None]]) -> None:
             while True:
@@ -189,7 +189,7 @@ async def started(
             problems = "; ".join(f"{k}: {v}" for k, v in service.monitor.problems.items())
             raise SetupError(f"not all engines can be used: {problems}") from None
         on_progress(f"Kairos serves on {service.url}/v1")
-        yield Run(service, metrics, run_id, connection(settings, os.environ))
+        yield Run(service, metrics, run_id, cluster_of(settings, os.environ))
 
 
 def write_record(run: Run, path: Path) -> None:

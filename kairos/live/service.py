@@ -21,7 +21,7 @@ from kairos.live.frontend.admin import build_admin
 from kairos.live.frontend.app import build_app
 from kairos.live.frontend.gateway import Gateway
 from kairos.live.frontend.http import listen, server_of, serving, url_of
-from kairos.live.kafka.cluster import connection
+from kairos.live.kafka.cluster import cluster_of
 from kairos.live.observers.fact_log import flushing, open_log
 from kairos.live.observers.telemetry import Telemetry
 from kairos.live.pool.cluster_control import ClusterControl, pooled
@@ -181,8 +181,10 @@ def _changes(
 async def _put_together(
     settings: Settings, observers: tuple[Observer, ...]
 ) -> AsyncIterator[_Parts]:
-    bus = connection(settings, os.environ)
-    orchestrator = Orchestrator(idle_us=settings.workflow_idle_s * SECOND) if bus is None else None
+    cluster = cluster_of(settings, os.environ)
+    orchestrator = (
+        Orchestrator(idle_us=settings.workflow_idle_s * SECOND) if cluster is None else None
+    )
     brain: Brain
     port = BrainPort()
     monitor = Monitor(port.feed)
@@ -210,10 +212,10 @@ async def _put_together(
                 telling = tell_progress(engine.calls, brain.feed)
                 background = [*brain.background(), telling, *beside]
                 yield _Parts(engine, brain, monitor, fleet, telemetry, prompts, background)
-            elif bus is not None:
+            elif cluster is not None:
                 joined = pooled(
                     settings,
-                    bus,
+                    cluster,
                     engine,
                     monitor,
                     telemetry,

@@ -9,7 +9,7 @@ import pytest
 
 from agents import cg, qa, rg
 from kairos import config, topics
-from kairos.live.kafka.cluster import connection
+from kairos.live.kafka.cluster import cluster_of
 from kairos.live.kafka.topic_settings import describe
 from tests.deploy.files import (
     EXAMPLES,
@@ -182,7 +182,7 @@ def test_the_settings_are_understood_and_reach_the_client(tmp_path):
     path.write_text(text.replace(authority, certifi.where()))
     environ = {"KAFKA_USERNAME": "somebody", "KAFKA_PASSWORD": "a secret"}
     settings = config.load(path, environ, {})
-    client = connection(settings, environ).client()
+    client = cluster_of(settings, environ).client()
     assert len(settings.engine) == 2
     assert client["sasl.username"] == "somebody"
     assert client["sasl.password"] == "a secret"

@@ -6,6 +6,7 @@ import pytest
 
 from kairos.config import KeySettings
 from kairos.events import Arrived, WorkflowEnded
+from kairos.live.frontend.gateway import Gateway
 
 CHAT = "/v1/chat/completions"
 
@@ -58,7 +59,8 @@ async def test_requests_that_say_nothing_are_workflows_of_their_own(kairos, engi
     assert first.workflow_started_at == first.arrived_at
 
 
-async def test_a_base_url_names_workflow_app_and_agent(kairos, engine):
+async def test_a_base_url_names_workflow_app_and_agent(kairos, engine, monkeypatch):
+    monkeypatch.setattr(Gateway, "__call__", None)  # such a call has no task of its own either
     served = await kairos(engine.url)
     body = {"model": "tiny", "messages": [{"role": "user", "content": "Hello"}]}
     for base in ("/wf/w-1/agent/writer", "/app/qa/agent/router", "/agent/a/app/b/wf/c"):
@@ -72,6 +74,15 @@ async def test_a_base_url_names_workflow_app_and_agent(kairos, engine):
         ("c", "b", "a"),
     ]
     assert {call.path for call in engine.calls} == {CHAT}
+
+
+async def test_a_base_url_names_them_for_rarer_routes_too(kairos, engine):
+    served = await kairos(engine.url)
+
+    assert (await served.ask("POST", "/app/qa/tokenize", json={"prompt": "a"})).status == 200
+
+    assert [fact.request.app for fact in served.facts.all(Arrived)] == ["qa"]
+    assert [call.path for call in engine.calls] == ["/tokenize"]
 
 
 @pytest.mark.parametrize(

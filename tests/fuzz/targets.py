@@ -19,7 +19,7 @@ from kairos.live.proxy.sse import SseReader, usage_of
 from kairos.live.request.access import Access, Caller
 from kairos.live.request.body import Body, read_body
 from kairos.live.request.deadlines import deadline_of
-from kairos.live.request.identity.agent_urls import NamedRoutes, route_of
+from kairos.live.request.identity.agent_urls import names_in
 from kairos.live.request.identity.aliases import Aliases
 from kairos.live.request.identity.conversation import conversation, prompt_of
 from kairos.live.request.identity.engine_reply import reply_of
@@ -41,7 +41,7 @@ def headers(data: bytes) -> None:
     lines, content = _head(data)
     path, _, lines = lines.partition(b"\n")
     said = {name.lower(): value for name, value in _pairs(lines)}
-    scope = {"type": "http", "path": path.decode("latin-1")}
+    names, _ = names_in(path.decode("latin-1"), path.decode("latin-1").encode())
     with suppress(InvalidRequest):
         _ACCESS.caller(said.get(b"authorization"))
     with suppress(InvalidRequest):
@@ -49,7 +49,7 @@ def headers(data: bytes) -> None:
         aliases = Aliases(_FIELDS)
         # Said twice, as what an earlier session was may change what a later one is.
         for _ in range(2):
-            identity = identity_of(said, told, _routed(scope), _CALLER, aliases)
+            identity = identity_of(said, told, names, _CALLER, aliases)
         known = {field: getattr(identity, field) for field in identity.sources}
         for name in (*known.values(), *identity.parent_ids):
             assert identifier_of(name) == name
@@ -177,18 +177,6 @@ def _pairs(lines: bytes) -> list[tuple[bytes, bytes]]:
 
 def _text(value: bytes) -> str:
     return value.decode(errors="replace")
-
-
-def _routed(scope: dict[str, str]) -> dict[str, str]:
-    """What the path names, as the gateway behind `NamedRoutes` sees it."""
-    seen = []
-
-    async def gateway(scope, receive, send):
-        seen.append(route_of(scope))
-
-    with suppress(StopIteration):
-        NamedRoutes(gateway)(scope, None, None).send(None)
-    return seen[0]
 
 
 def _pieces(whole: bytes, sizes: bytes) -> list[bytes]:

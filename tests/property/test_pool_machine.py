@@ -317,7 +317,7 @@ class PoolMachine(RuleBasedStateMachine):
     def is_calm(self):
         """With what is still to be noticed about those that are gone."""
         active = self.world.holder and self.world.holder.active
-        opened = active is None or active._opened.all()
+        opened = active is None or active._pool_calls.all()
         return not (opened or self.world.running or self.clients() or self.unanswered())
 
     def unanswered(self):
@@ -334,7 +334,7 @@ class PoolMachine(RuleBasedStateMachine):
         self.no_instance_is_overfull()
         assert self.clients() == []
         assert self.unanswered() == []
-        assert active._opened.all() == []
+        assert active._pool_calls.all() == []
         assert len(active.balancer.ledger) == active.balancer.waiting == 0
         assert list(active._publisher.offsets._undone) == []
         assert world.committed[0] > len(world.logs[REQUESTS]) - 3 * len(world.live)

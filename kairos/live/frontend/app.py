@@ -1,8 +1,9 @@
-"""The application that clients reach.
+"""The application that clients reach with all but calls.
 
-Requests for calls go straight to the gateway: FastAPI's own request and response objects cost more
-than everything that Kairos does with a call, and its streaming response does not notice a client
-that leaves before the first byte.
+Those go straight to the gateway (`connection.py`): FastAPI's own request and response objects cost
+more than everything that Kairos does with a call, and its streaming response does not notice a
+client that leaves before the first byte. Only rarer ones that pass through to an engine come this
+way.
 """
 
 from collections.abc import Callable
@@ -16,11 +17,10 @@ from kairos import __version__
 from kairos.errors import ModelNotFound
 from kairos.live.frontend.gateway import Gateway
 from kairos.live.frontend.health import add_health
-from kairos.live.frontend.openai_errors import HOT_ROUTES, answer_errors_as_openai_does
+from kairos.live.frontend.openai_errors import answer_errors_as_openai_does
 from kairos.live.frontend.openapi import description
 from kairos.live.frontend.passed import PASSED
 from kairos.live.request.access import Access, authorization
-from kairos.live.request.client_response import Receive, Scope, Send
 from kairos.live.request.identity.agent_urls import NamedRoutes
 
 
@@ -43,18 +43,7 @@ def build_app(
     for path in ("/v1/{rest:path}", *sorted(PASSED)):
         app.router.routes.append(Route(path, gateway, methods=["GET", "POST", "DELETE"]))
     answer_errors_as_openai_does(app)
-    return NamedRoutes(HotRoutes(gateway, app))
-
-
-class HotRoutes:
-    """Calls go straight to the gateway; all else to the application, through its middleware."""
-
-    def __init__(self, gateway: Gateway, app: ASGIApp) -> None:
-        self._gateway, self._app = gateway, app
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        is_hot = scope["type"] == "http" and scope["path"] in HOT_ROUTES
-        await (self._gateway if is_hot else self._app)(scope, receive, send)
+    return NamedRoutes(app)
 
 
 def add_models(app: FastAPI, access: Access, served_models: Callable[[], list[str]]) -> None:

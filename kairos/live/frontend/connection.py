@@ -36,7 +36,7 @@ class CallTaker(Protocol):
     pace: LoopPace
     targets: Mapping[bytes, str]  # as they are sent, of paths that it takes
 
-    def takes(self, path: str) -> bool: ...
+    def takes(self, exchange: Exchange) -> bool: ...
 
     def take(self, exchange: Exchange) -> None:
         """Answer it, in time. Never raises."""
@@ -197,7 +197,7 @@ class Connection(asyncio.Protocol):
         exchange = self._exchange
         if exchange is None:
             return
-        if self._calls is not None and self._calls.takes(exchange.path):
+        if self._calls is not None and self._calls.takes(exchange):
             self._pace.begin(self._calls.take, exchange)
         elif exchange.method == "GET":  # short: see `LoopPace`
             self._answer(exchange)

@@ -26,7 +26,7 @@ from kairos.live.request.client_response import (
     Send,
 )
 from kairos.live.request.deadlines import deadline_of
-from kairos.live.request.identity.agent_urls import Route, route_of
+from kairos.live.request.identity.agent_urls import Route, names_in, route_of
 from kairos.live.request.identity.aliases import Aliases
 from kairos.live.request.identity.identity import Identity, identifier
 from kairos.live.request.identity.inference import Inference, UnnamedCall
@@ -68,15 +68,19 @@ class Gateway:
         self.on_trouble, self.on_error, self.bodies = on_trouble, on_error, bodies
         self.pace = engine.pace
 
-    def takes(self, path: str) -> bool:
+    def takes(self, exchange: Exchange) -> bool:
         """See `CallTaker`: the other requests for calls come by way of the application."""
-        return path in HOT_ROUTES
+        path = exchange.path
+        return path in HOT_ROUTES or names_in(path, exchange.raw_path)[1] in HOT_ROUTES
 
     def take(self, exchange: Exchange) -> None:
         """See `CallTaker`."""
-        path = exchange.path
+        path, raw_path, names = exchange.path, exchange.raw_path, _NO_NAMES
+        if path not in HOT_ROUTES:
+            names, path = names_in(path, raw_path)
+            raw_path = path.encode()
         asked = Asked(exchange.method, path, exchange.query, dict(exchange.headers))
-        GatewayCall(self, exchange, asked, exchange.raw_path, _NO_NAMES).begin()
+        GatewayCall(self, exchange, asked, raw_path, names).begin()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:  # noqa: ARG002
         """Serve one call as an ASGI application, but for the body and the answer, which the

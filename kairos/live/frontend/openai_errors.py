@@ -63,7 +63,7 @@ def answer_errors_as_openai_does(app: FastAPI) -> None:
 
 
 class RequestIds:
-    """Gives every response that has none yet an `x-request-id`; the hot routes set their own."""
+    """Gives every response that has none yet an `x-request-id`; calls set their own."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
@@ -76,5 +76,4 @@ class RequestIds:
                     headers.append((_REQUEST_ID, new_id().encode()))
             await send(message)
 
-        hot = scope["type"] != "http" or scope["path"] in HOT_ROUTES
-        await self._app(scope, receive, send if hot else send_named)
+        await self._app(scope, receive, send_named)

@@ -85,7 +85,7 @@ class KafkaCluster(msgspec.Struct, frozen=True, kw_only=True):
         return f"Connection(servers={self.servers!r}, options={sorted(self.options)})"
 
 
-def connection(settings: Settings, environ: Mapping[str, str]) -> KafkaCluster | None:
+def cluster_of(settings: Settings, environ: Mapping[str, str]) -> KafkaCluster | None:
     """The cluster of the settings; None: the bus is in memory.
 
     Raises:

@@ -20,7 +20,7 @@ _AGAIN_S = 0.05
 class KafkaBus:
     """The port `Bus`, on Kafka. An async context manager; consumers must have ended before it.
 
-    Topics must be there (`topics.ensure`), the dead letters' among them. While the cluster cannot
+    Topics must be there (`topic_setup.py`), the dead letters' among them. While the cluster cannot
     be reached, everything waits. Handlers run at least once; what they return goes out once,
     together with "this message is done". After a crash in the middle of that, readers of what was
     going out wait until the cluster gives the transaction up, some ten to twenty seconds.
@@ -28,10 +28,10 @@ class KafkaBus:
     Of a message whose consumer crashed the attempts count from one again.
     """
 
-    def __init__(self, connection: KafkaCluster) -> None:
-        self._connection = connection
-        self._reach = Connectivity(connection.servers)
-        self._producer = Producer(connection, reach=self._reach)
+    def __init__(self, cluster: KafkaCluster) -> None:
+        self._cluster = cluster
+        self._reach = Connectivity(cluster.servers)
+        self._producer = Producer(cluster, reach=self._reach)
 
     async def __aenter__(self) -> Self:
         await self._producer.__aenter__()
@@ -68,16 +68,16 @@ class KafkaBus:
             return outgoing
 
         async with (
-            Transactions(self._connection) as transactions,
+            Transactions(self._cluster) as transactions,
             Subscription(
-                self._connection, [topic], group, tells_ends=True, reach=self._reach
+                self._cluster, [topic], group, tells_ends=True, reach=self._reach
             ) as subscription,
         ):
             await Consumption(subscription, transactions, group, checked, concurrency).run()
 
     async def _check(self, outgoing: Sequence[Outgoing]) -> None:
         """A transaction is refused as a whole: what can be known before is said to the handler."""
-        limit = self._connection.message_bytes
+        limit = self._cluster.message_bytes
         for topic, message in outgoing:
             size = message_bytes(message.key, message.value, message.headers)
             if size > limit:

@@ -33,10 +33,10 @@ class Producer:
     `send` within a partition. Messages that wait are bounded by librdkafka (100,000, 1 GiB).
     """
 
-    def __init__(self, connection: KafkaCluster, *, reach: Connectivity | None = None) -> None:
-        self._limit = connection.message_bytes
-        self._contact = Contact(reach or Connectivity(connection.servers))
-        self._settings = connection.client(
+    def __init__(self, cluster: KafkaCluster, *, reach: Connectivity | None = None) -> None:
+        self._limit = cluster.message_bytes
+        self._contact = Contact(reach or Connectivity(cluster.servers))
+        self._settings = cluster.client(
             enable_idempotence=True,
             acks="all",
             linger_ms=0,
@@ -68,7 +68,7 @@ class Producer:
         The future fails with TopicMissing, or Unavailable where the cluster does not want it.
 
         Raises:
-            MessageTooLarge: it is over the connection's limit.
+            MessageTooLarge: it is over the cluster's limit.
             Unavailable: so much waits to be sent that no more is taken.
         """
         size = message_bytes(key, value, headers)

@@ -50,7 +50,7 @@ async def publish(producer: Producer, learnt: ProfilesLearnt) -> None:
 
 
 async def follow(
-    connection: KafkaCluster, *, limit_bytes: int = LIMIT_BYTES
+    cluster: KafkaCluster, *, limit_bytes: int = LIMIT_BYTES
 ) -> AsyncGenerator[ProfilesLearnt, None]:
     """All there is as one fact, which may be empty; then what is new, for ever.
 
@@ -59,7 +59,7 @@ async def follow(
     Raises:
         Unavailable: the topic cannot be read, and trying again would not help.
     """
-    async with Subscription(connection, [PROFILES]) as topic:
+    async with Subscription(cluster, [PROFILES]) as topic:
         news, is_caught_up = _News(limit_bytes), False
         while True:
             for item in await topic.batch():

@@ -39,7 +39,7 @@ class Subscription:
 
     def __init__(
         self,
-        connection: KafkaCluster,
+        cluster: KafkaCluster,
         topics: Sequence[str],
         group: str | None = None,
         *,
@@ -49,8 +49,8 @@ class Subscription:
         reach: Connectivity | None = None,
     ) -> None:
         """`tells_ends`: there is a `Passed` whenever a partition has been read to its end."""
-        contact = Contact(reach or Connectivity(connection.servers))
-        settings = connection.client(
+        contact = Contact(reach or Connectivity(cluster.servers))
+        settings = cluster.client(
             group_id=group or "kairos.readers",  # unused: without a group nothing is committed
             enable_auto_commit=False,
             enable_partition_eof=True,

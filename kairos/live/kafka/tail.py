@@ -14,14 +14,14 @@ class Tail:
     """An async context manager: once it is entered, whatever is sent to the topic is read here,
     beside what anybody else reads."""
 
-    def __init__(self, connection: KafkaCluster, topic: str) -> None:
-        self._connection = connection
+    def __init__(self, cluster: KafkaCluster, topic: str) -> None:
+        self._cluster = cluster
         self._topic = topic
-        self._subscription = Subscription(connection, [topic], start="end")
+        self._subscription = Subscription(cluster, [topic], start="end")
         self._early: list[Message] = []  # came while we were finding our place
 
     async def __aenter__(self) -> Self:
-        async with Producer(self._connection) as asking:
+        async with Producer(self._cluster) as asking:
             partitions = await asking.partitions(self._topic)
         async with AsyncExitStack() as stack:
             await stack.enter_async_context(self._subscription)

@@ -30,7 +30,7 @@ class Topic(msgspec.Struct, frozen=True, kw_only=True):
     others: Mapping[str, str] = {}
     why: str
 
-    def settings(self, connection: KafkaCluster) -> dict[str, str]:
+    def settings(self, cluster: KafkaCluster) -> dict[str, str]:
         kept = {"cleanup.policy": "compact"}
         if self.retention_ms is not None:
             kept = {
@@ -38,7 +38,7 @@ class Topic(msgspec.Struct, frozen=True, kw_only=True):
                 "retention.ms": str(self.retention_ms),
                 "retention.bytes": "-1",
             }
-        limit = {"max.message.bytes": str(connection.batch_bytes)}
+        limit = {"max.message.bytes": str(cluster.batch_bytes)}
         return kept | limit | {"message.timestamp.type": self.timestamps} | dict(self.others)
 
 

@@ -30,7 +30,7 @@ _REFUSALS = {
 }
 
 
-async def ensure(connection: KafkaCluster, names: Iterable[str]) -> None:
+async def ensure(cluster: KafkaCluster, names: Iterable[str]) -> None:
     """Create the topics that are missing, and check those that are there.
 
     Processes that start at once may all do this. A cluster that cannot be reached is tried again
@@ -47,32 +47,32 @@ async def ensure(connection: KafkaCluster, names: Iterable[str]) -> None:
         if error.code() != kafka.KafkaError._ALL_BROKERS_DOWN:  # which says nothing of why
             said.append(error.str())
 
-    options: Any = connection.client(error_cb=hear, log_level=0)
+    options: Any = cluster.client(error_cb=hear, log_level=0)
     client = AdminClient(options)
     until = time.monotonic() + PATIENCE_S
     is_told = False
     while True:
         try:
-            problems = await _ensure(client, connection, wanted)
+            problems = await _ensure(client, cluster, wanted)
             break
         except (kafka.KafkaException, TimeoutError) as error:
             client.poll(0)
             why = said[-1] if said else _reason(error)
             said.clear()
             if time.monotonic() > until:
-                raise SetupError(f"Kafka at {connection.servers} cannot be used: {why}") from None
+                raise SetupError(f"Kafka at {cluster.servers} cannot be used: {why}") from None
             if not is_told:
-                logger.warning("Kafka at %s cannot be used yet: %s", connection.servers, why)
+                logger.warning("Kafka at %s cannot be used yet: %s", cluster.servers, why)
             is_told = True
             await asyncio.sleep(_AGAIN_S)
     if problems:
         raise SetupError("\n".join(["Kafka does not keep these topics as it must:", *problems]))
 
 
-async def _ensure(client: Any, connection: KafkaCluster, names: list[str]) -> list[str]:
+async def _ensure(client: Any, cluster: KafkaCluster, names: list[str]) -> list[str]:
     """What stands in the way and will not pass. What may pass is raised."""
     there = await _listed(client)
-    refused = await _create(client, connection, [name for name in names if name not in there])
+    refused = await _create(client, cluster, [name for name in names if name not in there])
     if refused:
         return refused
     async with asyncio.timeout(_ANSWER_S):
@@ -84,7 +84,7 @@ async def _ensure(client: Any, connection: KafkaCluster, names: list[str]) -> li
     for resource, answer in client.describe_configs(resources, request_timeout=_ANSWER_S).items():
         settings = {entry.name: entry.value for entry in (await _settled(answer)).values()}
         partitions = len(there[resource.name].partitions)
-        problems += _problems(connection, resource.name, partitions, settings)
+        problems += _problems(cluster, resource.name, partitions, settings)
     return problems
 
 
@@ -99,13 +99,13 @@ def _is_led(topic: Any) -> bool:
     return topic is not None and all(each.leader >= 0 for each in topic.partitions.values())
 
 
-async def _create(client: Any, connection: KafkaCluster, names: list[str]) -> list[str]:
+async def _create(client: Any, cluster: KafkaCluster, names: list[str]) -> list[str]:
     if not names:
         return []
     new = []
     for name in names:
         topic = describe(name)
-        new.append(NewTopic(name, topic.partitions, config=topic.settings(connection)))
+        new.append(NewTopic(name, topic.partitions, config=topic.settings(cluster)))
     refused = []
     for name, answer in client.create_topics(new, operation_timeout=_ANSWER_S).items():
         try:
@@ -113,7 +113,7 @@ async def _create(client: Any, connection: KafkaCluster, names: list[str]) -> li
             logger.info("the topic %s has been created", name)
         except kafka.KafkaException as error:
             if (code := error.args[0].code()) in _REFUSALS:
-                command = _creation(connection, name)
+                command = _creation(cluster, name)
                 refused.append(f"{name} is missing: {_reason(error)}. Create it: {command}")
             elif code != kafka.KafkaError.TOPIC_ALREADY_EXISTS:
                 raise
@@ -125,19 +125,19 @@ async def _settled(answer: Any) -> Any:
 
 
 def _problems(
-    connection: KafkaCluster, name: str, partitions: int, settings: Mapping[str, str]
+    cluster: KafkaCluster, name: str, partitions: int, settings: Mapping[str, str]
 ) -> list[str]:
     topic = describe(name)
     problems = []
     if topic.is_single and partitions != 1:
-        command = f"kafka-topics.sh --bootstrap-server {connection.servers} --delete --topic {name}"
+        command = f"kafka-topics.sh --bootstrap-server {cluster.servers} --delete --topic {name}"
         problems.append(
             f"{name}: {partitions} partitions, must be 1. Delete it, with what it holds, and start "
             f"again: {command}"
         )
     wrong = {
         setting: (settings.get(setting), wanted)
-        for setting, wanted in topic.settings(connection).items()
+        for setting, wanted in topic.settings(cluster).items()
         if not _is_kept(setting, settings.get(setting), wanted)
     }
     if wrong:
@@ -147,7 +147,7 @@ def _problems(
         )
         change = ",".join(f"{setting}={wanted}" for setting, (_, wanted) in wrong.items())
         problems.append(
-            f"{name}: {found}. Change it: kafka-configs.sh --bootstrap-server {connection.servers} "
+            f"{name}: {found}. Change it: kafka-configs.sh --bootstrap-server {cluster.servers} "
             f"--alter --entity-type topics --entity-name {name} --add-config {change}"
         )
     return problems
@@ -166,11 +166,11 @@ def _must_be(setting: str, wanted: str) -> str:
     return bound + wanted
 
 
-def _creation(connection: KafkaCluster, name: str) -> str:
+def _creation(cluster: KafkaCluster, name: str) -> str:
     topic = describe(name)
-    settings = topic.settings(connection).items()
+    settings = topic.settings(cluster).items()
     return (
-        f"kafka-topics.sh --bootstrap-server {connection.servers} --create --topic {name} "
+        f"kafka-topics.sh --bootstrap-server {cluster.servers} --create --topic {name} "
         f"--partitions {topic.partitions}"
         + "".join(f" --config {setting}={wanted}" for setting, wanted in settings)
     )

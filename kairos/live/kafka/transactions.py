@@ -49,8 +49,8 @@ class Transactions:
     Leaving it does not wait for a transaction that is under way: that one is given up.
     """
 
-    def __init__(self, connection: KafkaCluster) -> None:
-        self._settings = connection.client(
+    def __init__(self, cluster: KafkaCluster) -> None:
+        self._settings = cluster.client(
             transactional_id=f"kairos.{secrets.token_hex(16)}",
             transaction_timeout_ms=_OPEN_MS,
             linger_ms=0,

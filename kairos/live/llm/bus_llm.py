@@ -61,7 +61,7 @@ class BusLLM:
 
     def __init__(
         self,
-        connection: KafkaCluster,
+        cluster: KafkaCluster,
         *,
         pool: str = "default",
         name: str | None = None,
@@ -74,7 +74,7 @@ class BusLLM:
         in case it was lost; a call that still waits or runs is not made twice by that.
         `timeout_s`: after that the attempt has failed."""
         self.replies = reply_topic(name)
-        self._connection = connection
+        self._cluster = cluster
         self._pool = pool
         self._model = {"model": model} if model is not None else {}
         self._timeout_s, self._again_s = timeout_s, again_s
@@ -85,7 +85,7 @@ class BusLLM:
 
     async def __aenter__(self) -> Self:
         async with AsyncExitStack() as stack:
-            self._producer = await stack.enter_async_context(Producer(self._connection))
+            self._producer = await stack.enter_async_context(Producer(self._cluster))
             await stack.enter_async_context(_in_background(self._read_replies()))
             await self._listens.wait()
             self._stack = stack.pop_all()
@@ -165,7 +165,7 @@ class BusLLM:
         problem = ""
         while True:
             try:
-                async with Tail(self._connection, self.replies) as replies:
+                async with Tail(self._cluster, self.replies) as replies:
                     self._listens.set()
                     while True:
                         for reply in await replies.batch():

@@ -40,12 +40,12 @@ class Follower:
     """
 
     def __init__(
-        self, connection: KafkaCluster, producer: Producer, ends: Ends, *, idle_us: int
+        self, cluster: KafkaCluster, producer: Producer, ends: Ends, *, idle_us: int
     ) -> None:
         self.following: Following | None = None  # None: on standby
         self.is_rebuilding = False
         self.published = 0  # facts
-        self._connection = connection
+        self._cluster = cluster
         self._producer = producer
         self._ends = ends
         self._idle_us = idle_us
@@ -82,7 +82,7 @@ class Follower:
         return self.following
 
     async def run(self) -> None:
-        async with Subscription(self._connection, [EVENTS], GROUP, tells_ends=True) as events:
+        async with Subscription(self._cluster, [EVENTS], GROUP, tells_ends=True) as events:
             try:
                 await self._go_on(events)
             finally:
@@ -127,7 +127,7 @@ class Follower:
 
     async def _rebuild(self, assigned: Assigned) -> None:
         self.is_rebuilding, self.following = True, None
-        async with aclosing(follow(self._connection)) as published:
+        async with aclosing(follow(self._cluster)) as published:
             known = await anext(published)
         since = read_progress(assigned.metadata)
         self.following = Following(known, assigned.offset, since, idle_us=self._idle_us)

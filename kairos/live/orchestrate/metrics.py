@@ -15,8 +15,8 @@ from kairos.model import SECOND
 class OrchestratorMetrics(Collector):
     """`render` is what /metrics answers."""
 
-    def __init__(self, member: Follower, ends: Ends) -> None:
-        self._member = member
+    def __init__(self, follower: Follower, ends: Ends) -> None:
+        self._follower = follower
         self._ends = ends
         self._registry = CollectorRegistry()
         self._registry.register(self)
@@ -25,7 +25,7 @@ class OrchestratorMetrics(Collector):
         return generate_latest(self._registry)
 
     def collect(self) -> Iterator[Metric]:
-        member, following = self._member, self._member.following
+        follower, following = self._follower, self._follower.following
         yield GaugeMetricFamily(
             "kairos_orchestrator_active",
             "1 where workflows are followed, 0 on standby",
@@ -34,10 +34,10 @@ class OrchestratorMetrics(Collector):
         yield GaugeMetricFamily(
             "kairos_orchestrator_behind_seconds",
             "Age of the newest event that was read, while there are more",
-            value=member.behind_us / SECOND,
+            value=follower.behind_us / SECOND,
         )
         yield CounterMetricFamily(
-            "kairos_orchestrator_published", "Facts on what was learnt", value=member.published
+            "kairos_orchestrator_published", "Facts on what was learnt", value=follower.published
         )
         yield CounterMetricFamily(
             "kairos_orchestrator_ends", "Ends of workflows that were told on", value=self._ends.told

@@ -13,7 +13,7 @@ from kairos.live.frontend.health import add_health
 from kairos.live.frontend.http import listen, server_of, serving, url_of
 from kairos.live.frontend.insight import add_insight
 from kairos.live.frontend.openai_errors import answer_errors_as_openai_does
-from kairos.live.kafka.cluster import connection
+from kairos.live.kafka.cluster import cluster_of
 from kairos.live.kafka.kafka_bus import KafkaBus
 from kairos.live.kafka.producer import Producer
 from kairos.live.kafka.topic_setup import ensure
@@ -30,8 +30,8 @@ TOPICS = (EVENTS, PROFILES, REQUESTS, RESULTS, DEAD_LETTERS)
 class Orchestration:
     """A running orchestrator."""
 
-    def __init__(self, member: Follower, url: str) -> None:
-        self.member = member
+    def __init__(self, follower: Follower, url: str) -> None:
+        self.follower = follower
         self.url = url
 
 
@@ -42,22 +42,22 @@ async def orchestrating(settings: Settings) -> AsyncIterator[Orchestration]:
     Raises:
         SetupError: the port is taken, or the bus is of no use.
     """
-    reached = connection(settings, os.environ)
-    if reached is None:
+    cluster = cluster_of(settings, os.environ)
+    if cluster is None:
         raise SetupError("name the bus: kairos orchestrate --bus kafka://HOST:PORT")
     access = Access(settings.key)
     with listen(settings.host, settings.port) as sock:
-        await ensure(reached, TOPICS)
-        async with KafkaBus(reached) as bus, Producer(reached) as producer:
+        await ensure(cluster, TOPICS)
+        async with KafkaBus(cluster) as bus, Producer(cluster) as producer:
             ends = Ends(bus, settings.pool)
             idle_us = settings.workflow_idle_s * SECOND
-            member = Follower(reached, producer, ends, idle_us=idle_us)
-            server = server_of(_app(member, access, OrchestratorMetrics(member, ends)))
-            async with serving({sock: server}, [member.run(), ends.run()]):
-                yield Orchestration(member, url_of(sock))
+            follower = Follower(cluster, producer, ends, idle_us=idle_us)
+            server = server_of(_app(follower, access, OrchestratorMetrics(follower, ends)))
+            async with serving({sock: server}, [follower.run(), ends.run()]):
+                yield Orchestration(follower, url_of(sock))
 
 
-def _app(member: Follower, access: Access, figures: OrchestratorMetrics) -> FastAPI:
+def _app(follower: Follower, access: Access, figures: OrchestratorMetrics) -> FastAPI:
     app = FastAPI(
         title="Kairos's orchestrator",
         version=__version__,
@@ -66,7 +66,7 @@ def _app(member: Follower, access: Access, figures: OrchestratorMetrics) -> Fast
         redirect_slashes=False,
     )
     # Also on standby: it can take over.
-    add_health(app, lambda: not member.is_rebuilding, figures.render)
-    add_insight(app, access, member)
+    add_health(app, lambda: not follower.is_rebuilding, figures.render)
+    add_insight(app, access, follower)
     answer_errors_as_openai_does(app)
     return app

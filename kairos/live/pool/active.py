@@ -80,7 +80,7 @@ class ActiveBalancer:
         pool: str,
         ourselves: str,
         publisher: DecisionPublisher,
-        opened: PoolCalls,
+        pool_calls: PoolCalls,
         calls: BusCalls,
         clock: Clock,
         observers: tuple[Observer, ...],
@@ -90,12 +90,14 @@ class ActiveBalancer:
         self._pool = pool
         self._ourselves = ourselves
         self._publisher = publisher
-        self._opened = opened
+        self._pool_calls = pool_calls
         self._calls = calls
         self._clock = clock
         self._decisions = Decisions(balancer, publisher, clock, observers)
-        self._admitting = Admitting(self._decisions, publisher, opened, clock)
-        self._bus_calls = BusCallsHere(ourselves, calls, self._admitting, publisher, opened, clock)
+        self._admitting = Admitting(self._decisions, publisher, pool_calls, clock)
+        self._bus_calls = BusCallsHere(
+            ourselves, calls, self._admitting, publisher, pool_calls, clock
+        )
         self._recorded: set[int] = set()  # offsets of messages whose facts were decided on before
         self._liveness = Liveness(ourselves, (), clock.now())
 
@@ -106,7 +108,7 @@ class ActiveBalancer:
         offset, now = self._publisher.offsets.next, self._clock.now()
         if offset is None:
             return None
-        return offset, self._opened.oldest_at(now) - _RECALL_US
+        return offset, self._pool_calls.oldest_at(now) - _RECALL_US
 
     @property
     def is_broken(self) -> bool:
@@ -131,16 +133,16 @@ class ActiveBalancer:
         if isinstance(record.event, InstanceJoined | InstanceLeft | InstanceStatus):
             # This process sees the instances itself; but what was decided then was decided.
             record = msgspec.structs.replace(record, event=Tick())
-        self._opened.recall(record, headers)
+        self._pool_calls.recall(record, headers)
         self.balancer.replay(record)
 
     def begin(
         self, backlog: Iterable[ReceivedMessage], instances: Mapping[str, InstanceJoined]
     ) -> None:
         """Go on from what was recalled, with the instances that are there by now."""
-        performers = {each.performer for each in self._opened.all()}
+        performers = {each.performer for each in self._pool_calls.all()}
         self._liveness = Liveness(self._ourselves, performers, self._clock.now())
-        opened = {each.offset: each for each in self._opened.all()}
+        opened = {each.offset: each for each in self._pool_calls.all()}
         unknown: list[ReceivedMessage] = []
         for message in backlog:
             self._publisher.offsets.add(message.offset)
@@ -150,9 +152,9 @@ class ActiveBalancer:
                 self._bus_calls.adopt(opened[message.offset], message)
             else:
                 self._publisher.offsets.done(message.offset)
-        for each in self._opened.all():
+        for each in self._pool_calls.all():
             if each.to_redo or each.refused is not None:
-                self._opened.remove(each.request.id)  # its message is done
+                self._pool_calls.remove(each.request.id)  # its message is done
             elif each.instance_id is not None:  # said again: the order may have been lost
                 again = Dispatch(each.request.id, each.instance_id)
                 self._publisher.order(each.performer, [(again, each.turn)])
@@ -205,7 +207,7 @@ class ActiveBalancer:
             lost = self._liveness.take_lost(now)
             for performer in lost:
                 logger.warning("%s has not been heard of for %g s", performer, LOST_S)
-            for each in self._opened.performed_by(lost):
+            for each in self._pool_calls.performed_by(lost):
                 self._give_up(each)
 
     def _hear(self, told: Told, offset: int) -> None:
@@ -231,7 +233,7 @@ class ActiveBalancer:
         offset: int,
     ) -> None:
         teller = told.performer
-        opened = self._opened.get(event.request_id)
+        opened = self._pool_calls.get(event.request_id)
         if opened is not None and teller == opened.performer and not self._is_old(opened, event):
             self._liveness.hear(teller, self._clock.now())
             turn = told.turn if isinstance(event, Bounced) else None
@@ -255,7 +257,7 @@ class ActiveBalancer:
         self._decisions.feed(Progressed(theirs), FactContext(cause=offset))
 
     def _runs_at(self, request_id: str, performer: str) -> bool:
-        opened = self._opened.get(request_id)
+        opened = self._pool_calls.get(request_id)
         if opened is None or opened.instance_id is None:
             return False
         return opened.performer == performer

@@ -22,11 +22,15 @@ class Admitting:
     """Hands what arrives to the balancer, and remembers who performs it."""
 
     def __init__(
-        self, decisions: Decisions, publisher: DecisionPublisher, opened: PoolCalls, clock: Clock
+        self,
+        decisions: Decisions,
+        publisher: DecisionPublisher,
+        pool_calls: PoolCalls,
+        clock: Clock,
     ) -> None:
         self._decisions = decisions
         self._publisher = publisher
-        self._opened = opened
+        self._pool_calls = pool_calls
         self._clock = clock
 
     def arrive(self, arrived: Arrived, told: Told, offset: int) -> None:
@@ -49,7 +53,7 @@ class Admitting:
     ) -> None:
         """Raises KairosError: the balancer refuses the request."""
         request = arrived.request
-        if request.id in self._opened:
+        if request.id in self._pool_calls:
             raise RequestInFlight(request.id)
         now = self._clock.now()
         request = msgspec.structs.replace(
@@ -57,12 +61,12 @@ class Admitting:
             arrived_at=min(request.arrived_at, now),
             workflow_started_at=min(request.workflow_started_at, now),
         )
-        self._opened.add(Open(request, performer, offset, now, call=call, turn=turn))
+        self._pool_calls.add(Open(request, performer, offset, now, call=call, turn=turn))
         context = FactContext(
             workflow_id=request.workflow_id, performer=performer, cause=offset, turn=turn
         )
         try:
             self._decisions.feed(Arrived(request, arrived.body), context)
         except KairosError:
-            self._opened.remove(request.id)
+            self._pool_calls.remove(request.id)
             raise

@@ -31,7 +31,7 @@ class BusCallsHere:
         calls: BusCalls,
         admitting: Admitting,
         publisher: DecisionPublisher,
-        opened: PoolCalls,
+        pool_calls: PoolCalls,
         clock: Clock,
     ) -> None:
         """`ourselves`: the performer of this process."""
@@ -39,11 +39,11 @@ class BusCallsHere:
         self._calls = calls
         self._admitting = admitting
         self._publisher = publisher
-        self._opened = opened
+        self._pool_calls = pool_calls
         self._clock = clock
 
     def take(self, call: BusCall, offset: int) -> None:
-        opened = self._opened.get(call.request.id)
+        opened = self._pool_calls.get(call.request.id)
         goes_on = (
             opened is not None and opened.call is not None and opened.performer != self._ourselves
         )
@@ -73,7 +73,7 @@ class BusCallsHere:
         """A message with which a call arrived that has not ended."""
         if message.headers.get(TYPE) != CALL:
             if opened.refused is not None:  # said again: the order may have been lost
-                self._opened.remove(opened.request.id)
+                self._pool_calls.remove(opened.request.id)
                 self._publisher.refuse(
                     opened.performer, opened.refused, opened.turn, message.offset
                 )
@@ -101,7 +101,7 @@ class BusCallsHere:
         call, offset = opened.call, opened.offset
         assert call is not None
         assert offset is not None
-        self._opened.remove(opened.request.id)
+        self._pool_calls.remove(opened.request.id)
         attempt = opened.request.attempt + 1
         call.request = msgspec.structs.replace(call.request, attempt=attempt)
         self._start(call, offset)

@@ -105,7 +105,7 @@ class ClusterControl:
 @contextlib.asynccontextmanager
 async def pooled(
     settings: Settings,
-    connection: KafkaCluster,
+    cluster: KafkaCluster,
     engine: HttpEngine,
     monitor: Monitor,
     telemetry: Telemetry,
@@ -118,12 +118,12 @@ async def pooled(
     Raises:
         SetupError: the bus cannot be reached, or a topic has wrong settings.
     """
-    await ensure(connection, TOPICS)
+    await ensure(cluster, TOPICS)
     clock, pool = WallClock(), settings.pool
     async with (
-        Producer(connection) as producer,
+        Producer(cluster) as producer,
         Performer(
-            connection, pool, producer, engine.calls, clock, max_wait_s=settings.max_wait_s
+            cluster, pool, producer, engine.calls, clock, max_wait_s=settings.max_wait_s
         ) as performer,
         asyncio.TaskGroup() as tasks,
     ):
@@ -138,7 +138,7 @@ async def pooled(
             max_held_bytes=settings.max_held_bytes,
         )
         member = PoolMember(
-            connection, pool, producer, performer, calls, clock, new_balancer, observers
+            cluster, pool, producer, performer, calls, clock, new_balancer, observers
         )
         try:
             yield ClusterControl(engine.calls, performer, member)

@@ -56,7 +56,7 @@ class DecisionPublisher:
     """A decision is acted on once its record is safe, not before."""
 
     def __init__(
-        self, pool: str, epoch: int, producer: Producer, performer: Performer, opened: PoolCalls
+        self, pool: str, epoch: int, producer: Producer, performer: Performer, pool_calls: PoolCalls
     ) -> None:
         self.offsets = Offsets()
         # A record or an order is missing: nothing that is decided after it may count.
@@ -65,7 +65,7 @@ class DecisionPublisher:
         self._epoch = str(epoch)
         self._producer = producer
         self._performer = performer
-        self._opened = opened
+        self._pool_calls = pool_calls
 
     def publish(self, record: Record, context: FactContext) -> None:
         event = record.event
@@ -91,10 +91,10 @@ class DecisionPublisher:
             return
         orders: dict[str, list[Order]] = {}
         for command in record.commands:
-            placed = self._opened.get(command.request_id)
+            placed = self._pool_calls.get(command.request_id)
             assert placed is not None
             orders.setdefault(placed.performer, []).append((command, placed.turn))
-        ended = self._opened.follow(record, redo=context.redo)
+        ended = self._pool_calls.follow(record, redo=context.redo)
         done = [each.offset for each in ended if each.offset is not None]
         if context.cause is not None and context.performer is None:
             done.append(context.cause)  # but an arrival is done when the call ends

@@ -55,7 +55,7 @@ class PoolMember:
 
     def __init__(
         self,
-        connection: KafkaCluster,
+        cluster: KafkaCluster,
         pool: str,
         producer: Producer,
         performer: Performer,
@@ -66,7 +66,7 @@ class PoolMember:
     ) -> None:
         self.balancer = new_balancer()
         self.active: ActiveBalancer | None = None
-        self._connection = connection
+        self._cluster = cluster
         self._pool = pool
         self._producer = producer
         self._performer = performer
@@ -112,7 +112,7 @@ class PoolMember:
         """
         self._others = {}
         async with (
-            Subscription(self._connection, [REQUESTS], group) as requests,
+            Subscription(self._cluster, [REQUESTS], group) as requests,
             asyncio.TaskGroup() as tasks,
         ):
             tasks.create_task(self._commit(requests))
@@ -169,15 +169,17 @@ class PoolMember:
         self._is_superseded, self._announced_at = False, self._clock.now()
         headers = {TAKEOVER: self._performer.id, POOL: self._pool}
         epoch = self._epoch = await self._producer.send(EVENTS, self._pool, None, headers)
-        balancer, opened = self._new_balancer(), PoolCalls()
-        publisher = DecisionPublisher(self._pool, epoch, self._producer, self._performer, opened)
+        balancer, pool_calls = self._new_balancer(), PoolCalls()
+        publisher = DecisionPublisher(
+            self._pool, epoch, self._producer, self._performer, pool_calls
+        )
         publisher.fence()
         active = ActiveBalancer(
             balancer,
             self._pool,
             self._performer.id,
             publisher,
-            opened,
+            pool_calls,
             self._calls,
             self._clock,
             self._observers,
@@ -193,7 +195,7 @@ class PoolMember:
         # The announcement must be found even if the other host's clock was far ahead of this one's.
         start: Start = "beginning" if since is None else min(since, self._clock.now() - _MARGIN_US)
         while True:
-            async with Subscription(self._connection, [EVENTS], start=start) as events:
+            async with Subscription(self._cluster, [EVENTS], start=start) as events:
                 if await _read_to_the_announcement(events, recall, until):
                     return
             logger.warning("the clocks of this host and of Kafka disagree by more than a minute")
@@ -207,7 +209,7 @@ class PoolMember:
             _Superseded: somebody did.
         """
         start = self._announced_at - _MARGIN_US
-        async with Subscription(self._connection, [EVENTS], start=start) as events:
+        async with Subscription(self._cluster, [EVENTS], start=start) as events:
             while True:
                 for item in await events.batch():
                     if not isinstance(item, ReceivedMessage) or item.offset <= epoch:
@@ -217,7 +219,7 @@ class PoolMember:
                         raise _Superseded("another announced itself later")
 
     async def _learn(self, active: ActiveBalancer) -> None:
-        async for learnt in follow(self._connection):
+        async for learnt in follow(self._cluster):
             active.feed(learnt)
 
     def _stand_down(self) -> None:

@@ -65,7 +65,7 @@ class Performer:
 
     def __init__(
         self,
-        connection: KafkaCluster,
+        cluster: KafkaCluster,
         pool: str,
         producer: Producer,
         calls: CallsInFlight,
@@ -74,7 +74,7 @@ class Performer:
         max_wait_s: float,
     ) -> None:
         self.id = _name()
-        self._orders = Subscription(connection, [DISPATCHES], start="end")
+        self._orders = Subscription(cluster, [DISPATCHES], start="end")
         self._pool = pool
         self._producer = producer
         self._calls = calls

@@ -81,7 +81,7 @@ class Decider:
     """
 
     def __init__(self, journal: Journal, clock: Clock) -> None:
-        self.opened = WorkerCalls()
+        self.worker_calls = WorkerCalls()
         self._journal = journal
         self._clock = clock
         self._peers: dict[str, Peer] = {}  # by worker
@@ -99,12 +99,12 @@ class Decider:
         """What was decided before, to be replayed."""
         now, records = self._clock.now(), []
         for entry in self._journal.read():
-            self.opened.follow(entry)
+            self.worker_calls.follow(entry)
             if (record := entry.record) is not None:
                 records.append(msgspec.structs.replace(record, at=min(record.at, now)))
                 refused = (each for each in record.commands if isinstance(each, Refuse))
                 self._refused.update((each.request_id, each) for each in refused)
-        self._awaited = dict.fromkeys(self.opened.workers(), now)
+        self._awaited = dict.fromkeys(self.worker_calls.workers(), now)
         return records
 
     def begin(
@@ -131,7 +131,7 @@ class Decider:
 
     def use(self, engines: Engines) -> None:
         """Which instances there are from here on; a worker hears of it before any order."""
-        if engines != self.opened.engines:
+        if engines != self.worker_calls.engines:
             self._keep(Entry(engines=engines))
             for peer in self._peers.values():
                 peer.engines = engines
@@ -154,7 +154,7 @@ class Decider:
             self._schedule()
 
     def _keep(self, entry: Entry) -> None:
-        for call, command in self.opened.follow(entry):
+        for call, command in self.worker_calls.follow(entry):
             self._order(call.worker, command, call.turn)
         self._journal.add(entry)
         self._schedule()
@@ -173,7 +173,7 @@ class Decider:
     def _flush(self) -> None:
         """First the journal, then the orders."""
         self._is_flushing = False
-        self._journal.write(self.opened.carried)
+        self._journal.write(self.worker_calls.carried)
         for peer in self._peers.values():
             if peer.orders or peer.engines is not None or peer.handled > peer.acknowledged:
                 _send_orders(peer)
@@ -192,8 +192,8 @@ class Decider:
                 self._hear(peer, message)
 
     def _greet(self, peer: Peer, worker: str) -> None:
-        peer.worker, peer.engines = worker, self.opened.engines
-        peer.handled = self.opened.numbers.get(worker, 0)
+        peer.worker, peer.engines = worker, self.worker_calls.engines
+        peer.handled = self.worker_calls.numbers.get(worker, 0)
         self._peers[worker] = peer
         self._awaited.pop(worker, None)
         self._schedule()
@@ -220,7 +220,7 @@ class Decider:
             if isinstance(event, Arrived):
                 self._arrive(event, worker, fact.turn)
             elif isinstance(event, _OF_CALLS):
-                call = self.opened.get(event.request_id)
+                call = self.worker_calls.get(event.request_id)
                 if call is not None and call.worker == worker:  # or it was given up meanwhile
                     self._feed(event)
             else:
@@ -236,7 +236,7 @@ class Decider:
             workflow_started_at=min(request.workflow_started_at, now),
         )
         try:
-            if request.id in self.opened:
+            if request.id in self.worker_calls:
                 raise RequestInFlight(request.id)
             self._feed(Arrived(request, arrived.body))
         except KairosError as error:
@@ -244,7 +244,7 @@ class Decider:
 
     def _compare(self, worker: str, turns: dict[str, int]) -> None:
         """What was decided on the worker's calls; it may have missed some of it."""
-        opened = self.opened.of(worker)
+        opened = self.worker_calls.of(worker)
         for request_id, turn in turns.items():
             call = opened.pop(request_id, None)
             if call is None:
@@ -265,11 +265,11 @@ class Decider:
         """Its calls end with it, at once: their room is others'."""
         self._peers.pop(worker, None)
         self._awaited.pop(worker, None)
-        calls = self.opened.of(worker)
+        calls = self.worker_calls.of(worker)
         if calls:
             logger.warning("%s is gone, and its %d calls with it", worker, len(calls))
         self._cancel(calls)
-        self.opened.forget(worker)
+        self.worker_calls.forget(worker)
 
     def _cancel(self, calls: dict[str, OpenCall]) -> None:
         for request_id in calls:

@@ -58,7 +58,7 @@ async def deciding(setup: Setup) -> AsyncIterator[Change]:
     assert setup.journal is not None
     settings, clock = _with_learnt_file(setup), WallClock()
     decider = Decider(Journal(setup.journal), clock)
-    decided, engines = decider.recall(), decider.opened.engines
+    decided, engines = decider.recall(), decider.worker_calls.engines
     orchestrator = Orchestrator(idle_us=settings.workflow_idle_s * SECOND)
     balancer = new_balancer(settings)
     telemetry = Telemetry(lambda: balancer, orchestrator, clock.now)
@@ -73,7 +73,7 @@ async def deciding(setup: Setup) -> AsyncIterator[Change]:
         def tell(all_of_them: tuple[EngineSettings, ...], draining: tuple[str, ...]) -> None:
             decider.use(Engines(all_of_them, draining))
 
-        fleet = Fleet(monitor, {}, decider.opened.running, lambda: balancer, tell)
+        fleet = Fleet(monitor, {}, decider.worker_calls.running, lambda: balancer, tell)
         fleet.follow(settings.engine)
         if engines.all:
             fleet.restore(engines.all, engines.draining)
@@ -115,7 +115,7 @@ def _with_learnt_file(setup: Setup) -> Settings:
 def _go_on(alone: LocalControl, decider: Decider, monitor: Monitor, telemetry: Telemetry) -> None:
     """From what was replayed: the calls that are open are counted when they end, and the instances
     are taken to be as they were until they have been asked."""
-    for entry in decider.opened.course():
+    for entry in decider.worker_calls.course():
         if entry.record is not None:
             telemetry(entry.record)
     for instance in list(alone.balancer.ledger.instances.values()):

@@ -182,8 +182,8 @@ class Calls:
     def __init__(self):
         self.pace, self.taken = LoopPace(), []
 
-    def takes(self, path):
-        return path == "/call"
+    def takes(self, exchange):
+        return exchange.path == "/call"
 
     def take(self, exchange):
         self.taken.append(exchange)

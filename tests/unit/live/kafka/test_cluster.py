@@ -4,7 +4,7 @@ import pytest
 
 from kairos.config import Settings, load
 from kairos.errors import SetupError
-from kairos.live.kafka.cluster import OWNED, KafkaCluster, connection, parse_bus
+from kairos.live.kafka.cluster import OWNED, KafkaCluster, cluster_of, parse_bus
 from kairos.live.kafka.producer import Producer
 from kairos.live.kafka.subscription import Subscription
 
@@ -45,7 +45,7 @@ def file(tmp_path):
 
 
 def reach(kafka, environ=None, bus="kafka://h:1"):
-    return connection(Settings(bus=bus, kafka=kafka), environ or {})
+    return cluster_of(Settings(bus=bus, kafka=kafka), environ or {})
 
 
 def problem(kafka, environ=None):
@@ -55,7 +55,7 @@ def problem(kafka, environ=None):
 
 
 def test_a_bus_in_memory_needs_no_cluster():
-    assert connection(Settings(), {}) is None
+    assert cluster_of(Settings(), {}) is None
 
 
 @pytest.mark.parametrize(
@@ -123,7 +123,7 @@ def test_a_pools_name_is_plain_and_short(pool):
 def test_options_for_sasl_over_tls_reach_the_client_with_the_secret_from_the_environment(file):
     settings = load(file(SCRAM), {}, {})
 
-    client = connection(settings, {"KAFKA_PASSWORD": SECRET}).client(group_id="g")
+    client = cluster_of(settings, {"KAFKA_PASSWORD": SECRET}).client(group_id="g")
 
     assert (
         client.items()
@@ -277,7 +277,7 @@ def test_a_secret_that_is_not_in_the_environment_is_named_with_the_variable(file
     settings = load(file(SCRAM), {}, {})
 
     with pytest.raises(SetupError) as refused:
-        connection(settings, environ)
+        cluster_of(settings, environ)
 
     assert str(refused.value) == (
         "[kafka] sasl.password_env: the variable KAFKA_PASSWORD is not set"
