@@ -394,3 +394,25 @@ async def test_a_stream_that_brings_bytes_and_no_progress_is_given_up():
         answer = await send(connections, url, limit=Limit(0.2), taken=NoProgress())
         with pytest.raises(NothingCame):
             await answer.until(lambda: False)
+
+
+async def test_a_stream_that_gets_on_may_take_longer_than_it_may_stand_still():
+    class Slow(Engine):
+        async def serve(self, reader, writer):
+            await reader.readuntil(b"{}")
+            writer.write(STARTED)
+            for _ in range(8):
+                writer.write(b"1\r\na\r\n")
+                await asyncio.sleep(0.1)
+            writer.write(b"0\r\n\r\n")
+            await reader.read()
+
+    engine = Slow()
+    async with await asyncio.start_server(engine.serve, "127.0.0.1", 0) as server:
+        port = server.sockets[0].getsockname()[1]
+        connections = Connections()
+        answer = await send(
+            connections, Upstream("e", f"http://127.0.0.1:{port}"), limit=Limit(0.5)
+        )
+        assert await all_of(answer) == b"first" + b"a" * 8
+        connections.close()
