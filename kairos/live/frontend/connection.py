@@ -23,6 +23,9 @@ logger = logging.getLogger(__name__)
 
 IDLE_S = 75.0  # between two requests
 _MAX_HEAD_BYTES = 1 << 16  # of one request: target, names and values of headers
+# In which the parser finds no end of anything: a header, or what else it holds back, has no end. A
+# head of many short headers has up to four times what is counted of it.
+_MAX_ENDLESS_BYTES = 4 * _MAX_HEAD_BYTES
 
 _NO_HTTP = b"Invalid HTTP request received."
 _TOO_LARGE = b"The request's headers are too large."
@@ -66,6 +69,8 @@ class Connection(asyncio.Protocol):
         self._url, self._head_bytes = b"", 0
         self._headers: list[tuple[bytes, bytes]] = []
         self._expects_continue = False
+        self._has_found = False  # a head, a part of a body, or its end, in what came last
+        self._endless_bytes = 0  # since it did
         self._is_held = False  # reading
         self.is_full = False
         self._idle_since = 0.0
@@ -79,8 +84,13 @@ class Connection(asyncio.Protocol):
         self.write = self._transport.write
 
     def data_received(self, data: bytes) -> None:
+        self._has_found = False
         try:
             self._parser.feed_data(data)
+            self._count_endless(len(data))
+        except HeadTooLarge:
+            self._refuse(431, _TOO_LARGE)
+            return
         except httptools.HttpParserUpgrade:
             pass  # to no other protocol: it is answered as it is
         except httptools.HttpParserError as error:
@@ -89,6 +99,12 @@ class Connection(asyncio.Protocol):
             return
         if self._is_new:
             self._begin()
+
+    def _count_endless(self, size_bytes: int) -> None:
+        """Raises HeadTooLarge. The parser joins what it holds back anew with each read."""
+        self._endless_bytes = 0 if self._has_found else self._endless_bytes + size_bytes
+        if self._endless_bytes > _MAX_ENDLESS_BYTES:
+            raise HeadTooLarge
 
     def _refuse(self, status: int, reason: bytes) -> None:
         """What comes is no HTTP, so nothing that follows can be."""
@@ -138,6 +154,7 @@ class Connection(asyncio.Protocol):
             self._expects_continue = True
 
     def on_headers_complete(self) -> None:
+        self._has_found = True
         parser = self._parser
         exchange = Exchange(self, parser.get_method().decode("ascii"), self._headers)
         self._find(exchange)
@@ -163,10 +180,12 @@ class Connection(asyncio.Protocol):
         exchange.path = urllib.parse.unquote(path) if "%" in path else path
 
     def on_body(self, data: bytes) -> None:
+        self._has_found = True
         if self._coming is not None:
             self._coming.body_came(data)
 
     def on_message_complete(self) -> None:
+        self._has_found = True
         exchange, self._coming = self._coming, None
         if exchange is not None:
             exchange.body_ended()

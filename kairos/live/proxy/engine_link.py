@@ -16,6 +16,9 @@ from kairos.live.proxy.engine_answer import (
 Origin = tuple[str, str, int]  # scheme, host, port
 
 _JOINED_BYTES = 1 << 16  # a larger request body is not copied behind its headers
+# In which the parser finds no end of anything: see `MAX_HEADER_BYTES`, of which a head of many
+# short headers has up to four times.
+_MAX_ENDLESS_BYTES = 4 * MAX_HEADER_BYTES
 
 
 class Connections(Protocol):
@@ -49,6 +52,7 @@ class EngineLink(asyncio.Protocol):
         self._answer: EngineAnswer | None = None
         self._has_headers = self._is_new = False  # and it has not been told of them yet
         self._is_framed = False  # the answer says where it ends
+        self._endless_bytes = 0  # since the parser found anything
         self._can_stay = True
         self._is_paused = False
         self._is_used = False  # by an earlier call
@@ -63,6 +67,7 @@ class EngineLink(asyncio.Protocol):
     def send(self, answer: EngineAnswer) -> None:
         self._answer, answer.source = answer, self
         self._has_headers = self._is_framed = False
+        self._endless_bytes = 0
         self._expect(answer.limit.whole_s or answer.limit.stall_s)
         if len(answer.body) <= _JOINED_BYTES:
             self._transport.write(answer.head + answer.body)
@@ -81,16 +86,17 @@ class EngineLink(asyncio.Protocol):
         error: Exception | None = None
         try:
             self._parser.feed_data(data)
-        except (httptools.HttpParserError, httptools.HttpParserUpgrade) as said:
+            if not self._pieces:
+                self._count_endless(answer, len(data))
+        except (httptools.HttpParserError, httptools.HttpParserUpgrade, ConnectionBroke) as said:
             error = _cause(said)
         # What the parser found. Whoever takes it may have had enough after each.
         if self._is_new:
-            self._is_new = False
-            if answer.taker is not None:
-                answer.taker.begun(answer)
+            self._begin(answer)
         if pieces := self._pieces:
             data = pieces[0] if len(pieces) == 1 else b"".join(pieces)
             pieces.clear()
+            self._endless_bytes = 0
             if answer.taker is not None:
                 answer.taker.came(data)
         if answer.has_progressed and answer.limit.whole_s is None:
@@ -100,6 +106,18 @@ class EngineLink(asyncio.Protocol):
             self._break(error)
         if answer.is_whole:
             self._end(answer)
+
+    def _begin(self, answer: EngineAnswer) -> None:
+        self._is_new = False
+        if answer.taker is not None:
+            answer.taker.begun(answer)
+
+    def _count_endless(self, answer: EngineAnswer, size_bytes: int) -> None:
+        """Raises ConnectionBroke. The parser joins what it holds back anew with each read."""
+        has_found = self._is_new or answer.is_whole
+        self._endless_bytes = 0 if has_found else self._endless_bytes + size_bytes
+        if self._endless_bytes > _MAX_ENDLESS_BYTES:
+            raise ConnectionBroke("the answer's headers are too large")
 
     def eof_received(self) -> None:
         answer = self._answer

@@ -416,3 +416,17 @@ async def test_a_stream_that_gets_on_may_take_longer_than_it_may_stand_still():
         )
         assert await all_of(answer) == b"first" + b"a" * 8
         connections.close()
+
+
+@pytest.mark.parametrize("begin", [b"HTTP/1.1 200 OK\r\nendless: ", CHUNKED[:-2] + b"endless: "])
+async def test_a_header_that_never_ends_is_not_held(begin):
+    async with before([begin, *[b"x" * (1 << 16)] * 64]) as (_, connections, url):
+        with pytest.raises(ConnectionBroke, match="too large"):
+            await all_of(await send(connections, url))
+
+
+async def test_a_head_of_many_short_headers_is_as_large_as_it_may_be():
+    head = b"HTTP/1.1 200 OK\r\n" + b"a:\r\n" * 60_000
+    pieces = [head[at : at + 5_000] for at in range(0, len(head), 5_000)]
+    async with before([*pieces, b"content-length: 1\r\n\r\n", b"x"]) as (_, connections, url):
+        assert await all_of(await send(connections, url)) == b"x"
