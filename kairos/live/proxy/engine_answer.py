@@ -47,8 +47,6 @@ class AnswerTaker(Protocol):
 class AnswerSource(Protocol):
     """What an answer comes from."""
 
-    def progressed(self) -> None: ...
-
     def pause(self) -> None: ...
 
     def resume(self) -> None: ...
@@ -63,6 +61,7 @@ class EngineAnswer:
         "body",
         "connecting",
         "has_begun",
+        "has_progressed",
         "head",
         "header_bytes",
         "headers",
@@ -87,6 +86,7 @@ class EngineAnswer:
         self.headers: list[tuple[bytes, bytes]] = []  # names in lower case
         self.header_bytes = 0
         self.has_begun = False  # a byte of it has come
+        self.has_progressed = False  # since its source looked last
         self.is_whole = False  # with what comes next, or has come
         self.source: AnswerSource | None = None
         self.connecting: asyncio.Task[None] | None = None  # until there is a source
@@ -100,9 +100,8 @@ class EngineAnswer:
         return b""
 
     def progressed(self) -> None:
-        """What is waited for came: the time without it begins anew."""
-        if self.source is not None:
-            self.source.progressed()
+        """What is waited for is in what has just come: the time without it begins anew."""
+        self.has_progressed = True
 
     def pause(self) -> None:
         """Who takes it is full: the engine has to wait."""

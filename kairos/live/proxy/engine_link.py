@@ -16,6 +16,9 @@ from kairos.live.proxy.engine_answer import (
 Origin = tuple[str, str, int]  # scheme, host, port
 
 _JOINED_BYTES = 1 << 16  # a larger request body is not copied behind its headers
+# In which the parser finds no end of anything: see `MAX_HEADER_BYTES`, of which a head of many
+# short headers has up to four times.
+_MAX_ENDLESS_BYTES = 4 * MAX_HEADER_BYTES
 
 
 class LinkPool(Protocol):
@@ -43,12 +46,13 @@ class EngineLink(asyncio.Protocol):
 
     def __init__(self, pool: LinkPool, origin: Origin) -> None:
         self._pool, self._origin = pool, origin
+        self._pieces: list[bytes] = []  # of a body, not handed on yet
+        self.on_body = self._pieces.append  # for the parser: a frame of Python less for each chunk
         self._parser = httptools.HttpResponseParser(self)
         self._answer: EngineAnswer | None = None
-        self._pieces: list[bytes] = []  # of its body, not handed on yet
         self._has_headers = self._is_new = False  # and it has not been told of them yet
         self._is_framed = False  # the answer says where it ends
-        self._is_whole = False
+        self._endless_bytes = 0  # since the parser found anything
         self._can_stay = True
         self._is_paused = False
         self._is_used = False  # by an earlier call
@@ -62,7 +66,8 @@ class EngineLink(asyncio.Protocol):
 
     def send(self, answer: EngineAnswer) -> None:
         self._answer, answer.source = answer, self
-        self._has_headers = self._is_framed = self._is_whole = False
+        self._has_headers = self._is_framed = False
+        self._endless_bytes = 0
         self._expect(answer.limit.whole_s or answer.limit.stall_s)
         if len(answer.body) <= _JOINED_BYTES:
             self._transport.write(answer.head + answer.body)
@@ -81,28 +86,38 @@ class EngineLink(asyncio.Protocol):
         error: Exception | None = None
         try:
             self._parser.feed_data(data)
-        except httptools.HttpParserCallbackError as wrapped:
-            context = wrapped.__context__
-            error = context if isinstance(context, Exception) else wrapped
-        except (httptools.HttpParserError, httptools.HttpParserUpgrade) as said:
-            error = said
-        self._hand_on(answer)
+            if not self._pieces:
+                self._count_endless(answer, len(data))
+        except (httptools.HttpParserError, httptools.HttpParserUpgrade, ConnectionBroke) as said:
+            error = _cause(said)
+        # What the parser found. Whoever takes it may have had enough after each.
+        if self._is_new:
+            self._begin(answer)
+        if pieces := self._pieces:
+            data = pieces[0] if len(pieces) == 1 else b"".join(pieces)
+            pieces.clear()
+            self._endless_bytes = 0
+            if answer.taker is not None:
+                answer.taker.came(data)
+        if answer.has_progressed and answer.limit.whole_s is None:
+            answer.has_progressed = False
+            self._due_at = self._pool.now() + answer.limit.stall_s
         if error is not None:
             self._break(error)
-        if self._is_whole:
+        if answer.is_whole:
             self._end(answer)
 
-    def _hand_on(self, answer: EngineAnswer) -> None:
-        """What the parser found. Whoever takes it may have had enough after each."""
-        answer.is_whole = self._is_whole
-        if self._is_new:
-            self._is_new = False
-            if answer.taker is not None:
-                answer.taker.begun(answer)
-        if pieces := self._pieces:
-            self._pieces = []
-            if answer.taker is not None:
-                answer.taker.came(pieces[0] if len(pieces) == 1 else b"".join(pieces))
+    def _begin(self, answer: EngineAnswer) -> None:
+        self._is_new = False
+        if answer.taker is not None:
+            answer.taker.begun(answer)
+
+    def _count_endless(self, answer: EngineAnswer, size_bytes: int) -> None:
+        """Raises ConnectionBroke. The parser joins what it holds back anew with each read."""
+        has_found = self._is_new or answer.is_whole
+        self._endless_bytes = 0 if has_found else self._endless_bytes + size_bytes
+        if self._endless_bytes > _MAX_ENDLESS_BYTES:
+            raise ConnectionBroke("the answer's headers are too large")
 
     def eof_received(self) -> None:
         answer = self._answer
@@ -127,7 +142,7 @@ class EngineLink(asyncio.Protocol):
     def _break(self, error: Exception) -> None:
         answer = self._answer
         self.abort()
-        if answer is not None and not self._is_whole:
+        if answer is not None and not answer.is_whole:
             broke = error if isinstance(error, ConnectionBroke) else ConnectionBroke(str(error))
             answer.fail(broke)
 
@@ -143,7 +158,7 @@ class EngineLink(asyncio.Protocol):
         answer.end()
 
     def on_message_begin(self) -> None:
-        if self._answer is None or self._is_whole:
+        if self._answer is None or self._answer.is_whole:
             raise ConnectionBroke("the engine answers what nobody asked")
 
     def on_header(self, name: bytes, value: bytes) -> None:
@@ -173,14 +188,11 @@ class EngineLink(asyncio.Protocol):
         answer.status = status
         self._has_headers = self._is_new = True
         if answer.is_bodiless:  # the parser waits for the body, so it is of no use any more
-            self._is_whole, self._can_stay = True, False
-
-    def on_body(self, data: bytes) -> None:
-        self._pieces.append(data)
+            answer.is_whole, self._can_stay = True, False
 
     def on_message_complete(self) -> None:
-        if self._has_headers:
-            self._is_whole = True
+        if self._has_headers and self._answer is not None:
+            self._answer.is_whole = True
 
     def pause(self) -> None:
         if not self._is_paused:
@@ -189,19 +201,16 @@ class EngineLink(asyncio.Protocol):
 
     def resume(self) -> None:
         self._resume()
-        self.progressed()
-        if self._watch is None:
+        answer = self._answer
+        if answer is not None and answer.limit.whole_s is None:
+            self._expect(answer.limit.stall_s)
+        elif self._watch is None:
             self._set_watch()
 
     def _resume(self) -> None:
         if self._is_paused:
             self._is_paused = False
             self._transport.resume_reading()
-
-    def progressed(self) -> None:
-        answer = self._answer
-        if answer is not None and answer.limit.whole_s is None:
-            self._due_at = self._pool.now() + answer.limit.stall_s
 
     def _expect(self, within_s: float) -> None:
         """Progress within that time. One timer serves all answers of a connection: when it ends, it
@@ -232,3 +241,11 @@ class EngineLink(asyncio.Protocol):
         """What it brings from here on is nobody's."""
         self._can_stay, self._answer = False, None
         self._transport.abort()
+
+
+def _cause(error: Exception) -> Exception:
+    """What a callback of the parser raised, if that is why it stopped."""
+    cause = error.__context__
+    if isinstance(error, httptools.HttpParserCallbackError) and isinstance(cause, Exception):
+        return cause
+    return error

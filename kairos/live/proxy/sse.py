@@ -81,6 +81,7 @@ class SseReader:
         """`keep_bytes`: of the stream, at most."""
         self._drop_usage_chunk = drop_usage_chunk
         self._pending = b""
+        self._around = b"", b""  # what is before and after the text of the last event with text
         self._keep_bytes = keep_bytes
         self.kept = bytearray()  # of the stream; nothing, where it is longer
         self.usage: Usage | None = None
@@ -98,10 +99,19 @@ class SseReader:
     def feed(self, data: bytes) -> bytes:
         """Take bytes as they came; return those to forward now: all events that are whole."""
         if self._keep_bytes:
-            self._keep(data)
+            self.kept += data
+            if len(self.kept) > self._keep_bytes:
+                self.kept.clear()
+                self._keep_bytes = 0
         if self._pending:
             return self._feed(data)
-        if _is_text(data):
+        begin, end = self._around
+        if (
+            data.startswith(begin)
+            and data.endswith(end)
+            and data.find(b'"', len(begin)) == len(data) - len(end) > len(begin)
+            and data.find(b"\n", len(begin)) == len(data) - 2
+        ) or self._is_text(data):
             self.events += 1
             self._chunks += 1
             return data
@@ -109,6 +119,24 @@ class SseReader:
         if plain == len(data):
             return data
         return data[:plain] + self._feed(data[plain:]) if plain else self._feed(data)
+
+    def _is_text(self, data: bytes) -> bool:
+        """Whether it is one event, of one line, with text and nothing else of interest: so are
+        nearly all that come alone. The next of them differs in nothing but its text, mostly."""
+        begin = data.find(_TEXT) + len(_TEXT)
+        is_text = (
+            begin > len(_TEXT)
+            and data.endswith(b"\n\n")
+            and data[begin] != _QUOTE  # there is a byte: it does not end so
+            and data.count(b"\n") == 2
+            and data.startswith(b"data:")
+            and b'"usage"' not in data
+            and b'"error"' not in data
+            and b'"response.' not in data
+        )
+        if is_text:
+            self._around = data[:begin], data[data.find(b'"', begin) :]
+        return is_text
 
     def _pass_over(self, data: bytes) -> int:
         """Count what is at the beginning of whole events that are of no interest, which is nearly
@@ -156,12 +184,6 @@ class SseReader:
             self._pending = b""
         return forward[0] if len(forward) == 1 else b"".join(forward)
 
-    def _keep(self, data: bytes) -> None:
-        self.kept += data
-        if len(self.kept) > self._keep_bytes:
-            self.kept.clear()
-            self._keep_bytes = 0
-
     def rest(self) -> bytes:
         """What there is of an event that never ended, as the last of some streams. The stream is
         over, so it is read."""
@@ -191,22 +213,6 @@ class SseReader:
             self.done = True
         is_usage_chunk = parsed.usage is not None and _is_empty_list(bytes(parsed.choices))
         return not is_usage_chunk
-
-
-def _is_text(data: bytes) -> bool:
-    """Whether it is one event, of one line, with text and nothing else of interest: so are nearly
-    all that come alone."""
-    at = data.find(_TEXT)
-    return (
-        at > 0
-        and data.endswith(b"\n\n")
-        and data[at + len(_TEXT)] != _QUOTE  # there is a byte: it does not end so
-        and data.count(b"\n") == 2
-        and data.startswith(b"data:")
-        and b'"usage"' not in data
-        and b'"error"' not in data
-        and b'"response.' not in data
-    )
 
 
 def _has_content(event: bytes) -> bool:

@@ -68,8 +68,8 @@ class StreamAnswer(ResponseForwarder):
     def _send(self, data: bytes) -> None:
         if self._answer.is_whole:
             self._last = data
-        else:
-            self._write(data)
+        elif not self._response.write(data, more=True):
+            self._answer.pause()
 
     def _refuse(self) -> None:
         said = self._first[:ERROR_BYTES]

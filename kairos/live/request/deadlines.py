@@ -12,6 +12,7 @@ MAX_MS = 86_400_000
 _DEADLINE, _DEADLINE_MS = RAW[DEADLINE], RAW[DEADLINE_MS]
 # How long the OpenAI SDKs wait for bytes, in seconds: where an answer comes whole, for all of it.
 _READ_TIMEOUT = b"x-stainless-read-timeout"
+_NAMES = frozenset([_DEADLINE, _DEADLINE_MS, _READ_TIMEOUT])
 _SECONDS = re.compile(rb"[0-9]{1,6}(\.[0-9]{1,9})?")
 
 
@@ -22,6 +23,8 @@ def deadline_of(headers: Headers, now: int, *, streams: bool) -> int | None:
         InvalidRequest: a header of ours is not what it must be. What an SDK says of itself is left
             out where it cannot be read.
     """
+    if _NAMES.isdisjoint(headers):
+        return None
     named = [instant(headers, _DEADLINE), _in_ms(headers, now)]
     if not streams and _SECONDS.fullmatch(read_timeout := headers.get(_READ_TIMEOUT, b"")):
         named.append(now + int(float(read_timeout) * SECOND))

@@ -23,7 +23,7 @@ class AnsweredCall(msgspec.Struct, frozen=True):
     streamed: bool
 
 
-class Replied(msgspec.Struct, kw_only=True):
+class Replied(msgspec.Struct, kw_only=True, gc=False):
     """A call that was answered."""
 
     number: int  # in order of the answers
@@ -91,9 +91,10 @@ class Replies:
         if isinstance(said, AnsweredCall):
             self._keep_unread(replied, len(said.content))
         self._by_number[replied.number] = self._by_id[request_id] = replied
-        of_workflow = self._of_workflow.get((tenant, workflow_id))
+        key = tenant, workflow_id
+        of_workflow = self._of_workflow.get(key)
         if of_workflow is None:
-            of_workflow = self._of_workflow[tenant, workflow_id] = deque(maxlen=_MAX_OF_WORKFLOW)
+            of_workflow = self._of_workflow[key] = deque(maxlen=_MAX_OF_WORKFLOW)
         of_workflow.append(replied)
         if len(self._by_number) > _MAX_REPLIES:
             self._forget(self._by_number.popitem(last=False)[1])

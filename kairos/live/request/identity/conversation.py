@@ -119,17 +119,21 @@ class Conversation:
         of the last of them, until each make half of `_PROMPT_BYTES`, as they were spelt."""
         if self._parts is not None:
             return self._parts
-        sizes = [*map(len, self.raw)] or [len(self._said_once)]
-        every: Iterable[int] = range(len(sizes))
-        if sum(sizes) > _PROMPT_BYTES:
-            from_begin, from_end = list(accumulate(sizes)), list(accumulate(reversed(sizes)))
-            first = bisect_left(from_begin, _PROMPT_BYTES // 2) + 1
-            last = len(sizes) - bisect_left(from_end, _PROMPT_BYTES // 2) - 1
-            every = chain(range(min(first, last)), range(last, len(sizes)))
-        self._parts = self.parts_at(every)
+        is_short = self.size_bytes <= _PROMPT_BYTES  # with all that is beside the messages
+        self._parts = self.parts_at(range(len(self.raw) or 1) if is_short else self._ends())
         if self._system_contents or self._prompt.instructions:
             self._parts[self._system_key] = _SYSTEM
         return self._parts
+
+    def _ends(self) -> Iterable[int]:
+        """Places of the messages that are looked at."""
+        sizes = [*map(len, self.raw)] or [len(self._said_once)]
+        if sum(sizes) <= _PROMPT_BYTES:
+            return range(len(sizes))
+        from_begin, from_end = list(accumulate(sizes)), list(accumulate(reversed(sizes)))
+        first = bisect_left(from_begin, _PROMPT_BYTES // 2) + 1
+        last = len(sizes) - bisect_left(from_end, _PROMPT_BYTES // 2) - 1
+        return chain(range(min(first, last)), range(last, len(sizes)))
 
     def text_at(self, place: int) -> str:
         if place == _SYSTEM:

@@ -348,6 +348,23 @@ async def test_a_large_body_in_the_smallest_chunks_is_read():
         assert await reader.readexactly(len(answer)) == answer
 
 
+@pytest.mark.parametrize(
+    "begin",
+    [
+        b"GET / HTTP/1.1\r\nendless: ",
+        b"POST / HTTP/1.1\r\ntransfer-encoding: chunked\r\n\r\n0\r\nendless: ",
+        b"POST / HTTP/1.1\r\ntransfer-encoding: chunked\r\n\r\n1;",
+    ],
+    ids=["head", "trailer", "extension"],
+)
+async def test_what_never_ends_is_not_held(begin):
+    async with talking_to(answering()) as (reader, writer), asyncio.timeout(10):
+        with contextlib.suppress(ConnectionError):
+            writer.write(begin + b"x" * (4 << 20))
+            await writer.drain()
+            await reader.read()
+
+
 async def test_what_is_no_http_amid_an_answer_ends_the_connection_without_a_second_one():
     told = asyncio.Queue()
 

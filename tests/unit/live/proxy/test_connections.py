@@ -394,3 +394,39 @@ async def test_a_stream_that_brings_bytes_and_no_progress_is_given_up():
         answer = await send(connections, url, limit=Limit(0.2), taken=NoProgress())
         with pytest.raises(NothingCame):
             await answer.until(lambda: False)
+
+
+async def test_a_stream_that_gets_on_may_take_longer_than_it_may_stand_still():
+    class Slow(Engine):
+        async def serve(self, reader, writer):
+            await reader.readuntil(b"{}")
+            writer.write(STARTED)
+            for _ in range(8):
+                writer.write(b"1\r\na\r\n")
+                await asyncio.sleep(0.1)
+            writer.write(b"0\r\n\r\n")
+            await reader.read()
+
+    engine = Slow()
+    async with await asyncio.start_server(engine.serve, "127.0.0.1", 0) as server:
+        port = server.sockets[0].getsockname()[1]
+        connections = Connections()
+        answer = await send(
+            connections, Upstream("e", f"http://127.0.0.1:{port}"), limit=Limit(0.5)
+        )
+        assert await all_of(answer) == b"first" + b"a" * 8
+        connections.close()
+
+
+@pytest.mark.parametrize("begin", [b"HTTP/1.1 200 OK\r\nendless: ", CHUNKED[:-2] + b"endless: "])
+async def test_a_header_that_never_ends_is_not_held(begin):
+    async with before([begin, *[b"x" * (1 << 16)] * 64]) as (_, connections, url):
+        with pytest.raises(ConnectionBroke, match="too large"):
+            await all_of(await send(connections, url))
+
+
+async def test_a_head_of_many_short_headers_is_as_large_as_it_may_be():
+    head = b"HTTP/1.1 200 OK\r\n" + b"a:\r\n" * 60_000
+    pieces = [head[at : at + 5_000] for at in range(0, len(head), 5_000)]
+    async with before([*pieces, b"content-length: 1\r\n\r\n", b"x"]) as (_, connections, url):
+        assert await all_of(await send(connections, url)) == b"x"

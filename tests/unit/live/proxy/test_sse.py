@@ -405,3 +405,23 @@ def test_a_count_that_comes_with_a_chunk_is_better_than_chunks():
         assert reader.completion_tokens == tokens
     reader.feed(data({"usage": {"prompt_tokens": 9, "completion_tokens": 1}}) + b"\n\n")
     assert reader.completion_tokens == 2  # never fewer than there were chunks
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "a", 'said \\"so\\"', "\\\\", 'x"}}],"usage":{"completion_tokens":7', "usage", "error",
+     "response.", "[DONE]", "two\n\ndata: {}", 'x"}}],"error":"broken'],
+)  # fmt: skip
+def test_an_event_is_read_alike_after_others_that_differ_in_their_text_alone(text):
+    event = b'data: {"choices":[{"delta":{"content":"%b"},"finish_reason":null}]}\n\n'
+    after, alone = (SseReader(drop_usage_chunk=True) for _ in range(2))
+    told = [after.feed(event % b"word") for _ in range(2)]
+    assert b"".join(told) == event % b"word" * 2
+    events, chunks = after.events, after.completion_tokens
+
+    assert after.feed(event % text.encode()) == alone.feed(event % text.encode())
+
+    assert (after.usage, after.error, after.done) == (alone.usage, alone.error, alone.done)
+    assert after.events - events == alone.events
+    if alone.usage is None:
+        assert after.completion_tokens - chunks == alone.completion_tokens

@@ -220,6 +220,15 @@ def test_of_a_long_prompt_the_first_and_the_last_messages_are_read():
     assert 32_768 <= sum(map(len, texts)) <= 32_768 + 3 * 2_100
 
 
+@pytest.mark.parametrize("tools_bytes", [0, 20_000, 40_000])
+def test_of_a_short_prompt_all_messages_are_read_whatever_comes_beside_it(tools_bytes):
+    messages = [said("user", f"{n} " + "x" * 2_000) for n in range(3)]
+    tools = [{"type": "function", "function": {"name": "t", "description": "y" * tools_bytes}}]
+    body = json.dumps({"messages": messages, "tools": tools}).encode()
+    talk = conversation.conversation(prompt_of(body))
+    assert [*talk.parts().values()] == [0, 1, 2]
+
+
 def test_a_conversation_is_gone_when_nobody_holds_it():
     """Not only when garbage is collected: it holds its body."""
     talk = conversation.conversation(prompt_of(json.dumps({"prompt": "Hello."}).encode()))
