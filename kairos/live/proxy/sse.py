@@ -159,7 +159,7 @@ class SseReader:
     def _learn(self, event: bytes) -> None:
         """What is around the text of an event in which nothing else is of interest."""
         begin = event.find(_TEXT) + len(_TEXT)
-        if begin > len(_TEXT) and event.startswith(b"data:") and event.count(b"\n") == 2:
+        if begin > len(_TEXT) and event.startswith(b"data:"):
             text_end = event.find(b'"', begin)
             if text_end > begin:
                 around = event[:begin], event[text_end:]

@@ -432,3 +432,19 @@ def test_events_are_read_alike_after_others_that_differ_in_their_text_alone(text
     assert (after.usage, after.error, after.done) == (alone.usage, alone.error, alone.done)
     assert (after.events - events, after._chunks - chunks) == (alone.events, alone._chunks)
     assert after.rest() == alone.rest()
+
+
+def test_an_event_that_ends_as_one_with_text_does_may_be_an_error():
+    reader = SseReader(drop_usage_chunk=True)
+    reader.feed(event_with("word"))
+    before, _, after = event_with("").partition(b'""')
+    reader.feed(b'data: {"error":"' + b"a" * len(before) + b'"' + after)
+    assert reader.events == 2
+    assert reader._chunks == 1
+
+
+def test_comments_are_no_events_whatever_they_say():
+    reader = SseReader(drop_usage_chunk=True)
+    for _ in range(2):
+        reader.feed(b': {"content":"word"}\n\n')
+    assert reader.events == 0
