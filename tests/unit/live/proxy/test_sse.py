@@ -407,21 +407,44 @@ def test_a_count_that_comes_with_a_chunk_is_better_than_chunks():
     assert reader.completion_tokens == 2  # never fewer than there were chunks
 
 
-@pytest.mark.parametrize(
-    "text",
-    ["", "a", 'said \\"so\\"', "\\\\", 'x"}}],"usage":{"completion_tokens":7', "usage", "error",
-     "response.", "[DONE]", "two\n\ndata: {}", 'x"}}],"error":"broken'],
-)  # fmt: skip
-def test_an_event_is_read_alike_after_others_that_differ_in_their_text_alone(text):
-    event = b'data: {"choices":[{"delta":{"content":"%b"},"finish_reason":null}]}\n\n'
-    after, alone = (SseReader(drop_usage_chunk=True) for _ in range(2))
-    told = [after.feed(event % b"word") for _ in range(2)]
-    assert b"".join(told) == event % b"word" * 2
-    events, chunks = after.events, after.completion_tokens
+TEXTS = ["", "a", 'said \\"so\\"', "\\\\", 'x"}}],"usage":{"completion_tokens":7', "usage", "error"]
+TEXTS += ["response.", "[DONE]", "two\n\ndata: {}", 'x"}}],"error":"broken', "\n"]
 
-    assert after.feed(event % text.encode()) == alone.feed(event % text.encode())
+
+def event_with(text):
+    event = '{"choices":[{"delta":{"content":"%s"},"finish_reason":null}]}'
+    return b"data: %b\n\n" % (event % text).encode()
+
+
+@pytest.mark.parametrize("text", TEXTS)
+@pytest.mark.parametrize("others", [[], ["b"], ["b", "c"]])
+@pytest.mark.parametrize("rest", [b"", DONE + b"\n\n", b"data: {"])
+def test_events_are_read_alike_after_others_that_differ_in_their_text_alone(text, others, rest):
+    whole = b"".join(event_with(each) for each in (*others, text, *others)) + rest
+    after, alone = (SseReader(drop_usage_chunk=True) for _ in range(2))
+    assert after.feed(event_with("word")) == event_with("word")
+    events, chunks = after.events, after._chunks
+
+    # By itself, as what comes is read while an event is not whole.
+    alone._pending = b"d"
+    assert after.feed(whole) == alone.feed(whole[1:])
 
     assert (after.usage, after.error, after.done) == (alone.usage, alone.error, alone.done)
-    assert after.events - events == alone.events
-    if alone.usage is None:
-        assert after.completion_tokens - chunks == alone.completion_tokens
+    assert (after.events - events, after._chunks - chunks) == (alone.events, alone._chunks)
+    assert after.rest() == alone.rest()
+
+
+def test_an_event_that_ends_as_one_with_text_does_may_be_an_error():
+    reader = SseReader(drop_usage_chunk=True)
+    reader.feed(event_with("word"))
+    before, _, after = event_with("").partition(b'""')
+    reader.feed(b'data: {"error":"' + b"a" * len(before) + b'"' + after)
+    assert reader.events == 2
+    assert reader._chunks == 1
+
+
+def test_comments_are_no_events_whatever_they_say():
+    reader = SseReader(drop_usage_chunk=True)
+    for _ in range(2):
+        reader.feed(b': {"content":"word"}\n\n')
+    assert reader.events == 0
