@@ -104,7 +104,7 @@ _FACTS = {
     "Finished": END,
     "Failed": END,
     "Cancelled": END,
-    "Returned": END,
+    "Bounced": END,
 }
 _HANDLER = ("kairos.balancer", "handle")
 # From here outward there is nothing but what runs the loop.

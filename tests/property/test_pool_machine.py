@@ -354,7 +354,7 @@ class PoolMachine(RuleBasedStateMachine):
                 if client.status == 200:
                     begin, *returns, end = " ".join(lives[client.request.id]).split(" Dispatch ")
                     assert begin == "Arrived"
-                    assert set(returns) <= {"Returned"}
+                    assert set(returns) <= {"Bounced"}
                     assert end == "Finished"
 
 
@@ -385,4 +385,15 @@ def test_a_call_that_was_asked_for_again_ends_with_what_was_told_of_it_before():
     machine.all_flows()
     machine.crash(number=17, is_holder=False, arrives=(0, 0, 2, 2, 1), takes_over=False)
     machine.time_passes(seconds=40)
+    machine.teardown()
+
+
+def test_a_call_whose_instance_fails_while_its_workflow_is_cancelled_ends():
+    """The cancellation was of the turn before: found by the machine."""
+    machine = PoolMachine()
+    machine.start(policy="fcfs", flows=False)
+    machine.call(number=0, times=1, workflow="x")
+    machine.all_flows()
+    machine.engine_answers(how="gone", number=0)
+    machine.workflow_is_cancelled()
     machine.teardown()

@@ -622,7 +622,7 @@ def life(records):
                 lives[name].append(kind)
                 states[name] = cause
             performers[name] = headers[PERFORMER]
-        elif kind == "Returned":
+        elif kind == "Bounced":
             name = event.request_id
             if name in states:
                 assert states[name][1] == "runs", name

@@ -243,6 +243,10 @@ class ActiveBalancer:
             context = FactContext(workflow_id=workflow_id, cause=offset, turn=turn)
             self._decisions.feed(event, context)
             return
+        if opened is None and isinstance(event, Bounced):  # what gave it up knew of an earlier turn
+            gone = Unavailable("the call was given up while the instance that had it failed")
+            self._publisher.refuse(teller, Declined.of(event.request_id, gone), told.turn, offset)
+            return
         if isinstance(event, Cancelled):
             self._calls.leave(event.request_id, teller)
         self._publisher.offsets.done(offset)  # it was given up meanwhile, or is not the teller's

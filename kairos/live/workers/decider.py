@@ -221,8 +221,10 @@ class Decider:
                 self._arrive(event, worker, fact.turn)
             elif isinstance(event, _OF_CALLS):
                 call = self.worker_calls.get(event.request_id)
-                if call is not None and call.worker == worker:  # or it was given up meanwhile
+                if call is not None and call.worker == worker:
                     self._feed(event)
+                elif call is None and isinstance(event, Bounced):  # given up on an earlier turn
+                    self._decline(worker, event.request_id, fact.turn)
             else:
                 self._feed(event)
         finally:
@@ -248,11 +250,15 @@ class Decider:
         for request_id, turn in turns.items():
             call = opened.pop(request_id, None)
             if call is None:
-                lost = Declined.of(request_id, Unavailable("the call is not known any more"))
-                self._order(worker, self._refused.get(request_id, lost), turn)
+                self._decline(worker, request_id, turn)
             elif call.dispatch is not None:
                 self._order(worker, call.dispatch, call.turn)
         self._cancel(opened)
+
+    def _decline(self, worker: str, request_id: str, turn: int) -> None:
+        """The call is not here: it was refused, or is lost."""
+        lost = Declined.of(request_id, Unavailable("the call is not known any more"))
+        self._order(worker, self._refused.get(request_id, lost), turn)
 
     def _gone(self, link: FrameLink) -> None:
         peer = self._links.pop(link)

@@ -9,7 +9,15 @@ import pytest
 from kairos.balancer import Balancer
 from kairos.dispatcher.placements import PLACEMENTS
 from kairos.errors import KairosError, UpstreamUnreachable
-from kairos.events import Arrived, Bounced, Cancelled, Failed, Finished, InstanceJoined
+from kairos.events import (
+    Arrived,
+    Bounced,
+    Cancelled,
+    Failed,
+    Finished,
+    InstanceJoined,
+    WorkflowEnded,
+)
 from kairos.live.proxy.engine import HttpEngine
 from kairos.live.proxy.engine_client import EngineClient
 from kairos.live.workers import fact_sink
@@ -147,6 +155,17 @@ async def test_a_call_that_waits_again_has_a_new_turn(deciding):
     await ordered(wire)
     say(deciding, link, Fact(2, Bounced("a", "broke"), 2))
     assert await ordered(wire) == ([("Dispatch", "a", 2)], 2)
+
+
+async def test_a_call_that_was_given_up_while_its_instance_failed_it_ends(deciding):
+    """Its worker knows it on a later turn than the one that the refusal was of."""
+    link, wire = deciding.open()
+    say(deciding, link, Hello("w"), Fact(1, Arrived(request("a")), 1))
+    workflow = request("a").workflow_id
+    deciding.feed(WorkflowEnded("default", workflow, cancelled=True))
+    await ordered(wire)
+    say(deciding, link, Fact(2, Bounced("a", "broke"), 2))
+    assert await ordered(wire) == ([("Declined", "a", 2)], 2)
 
 
 async def test_whoever_has_no_name_is_not_heard(deciding):
