@@ -397,8 +397,8 @@ async def test_a_stream_that_brings_bytes_and_no_progress_is_given_up():
 
 
 async def test_a_stream_that_gets_on_may_take_longer_than_it_may_stand_still():
-    class Slow(Engine):
-        async def serve(self, reader, writer):
+    async def serve(reader, writer):
+        with contextlib.closing(writer):
             await reader.readuntil(b"{}")
             writer.write(STARTED)
             for _ in range(8):
@@ -406,16 +406,16 @@ async def test_a_stream_that_gets_on_may_take_longer_than_it_may_stand_still():
                 await asyncio.sleep(0.1)
             writer.write(b"0\r\n\r\n")
             await reader.read()
+        left.set()
 
-    engine = Slow()
-    async with await asyncio.start_server(engine.serve, "127.0.0.1", 0) as server:
-        port = server.sockets[0].getsockname()[1]
+    left = asyncio.Event()
+    async with await asyncio.start_server(serve, "127.0.0.1", 0) as server:
+        url = Upstream("e", f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}")
         connections = Connections()
-        answer = await send(
-            connections, Upstream("e", f"http://127.0.0.1:{port}"), limit=Limit(0.5)
-        )
+        answer = await send(connections, url, limit=Limit(0.5))
         assert await all_of(answer) == b"first" + b"a" * 8
         connections.close()
+        await left.wait()
 
 
 @pytest.mark.parametrize("begin", [b"HTTP/1.1 200 OK\r\nendless: ", CHUNKED[:-2] + b"endless: "])
