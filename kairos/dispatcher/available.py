@@ -51,7 +51,9 @@ class AvailableInstances:
             if self._may_fit(each):
                 worth.append(each)
                 places.append(place)
-        refused = self._placement.refused(worth, self.instances, self._at) if worth else 0
+        refused: int | None = 0
+        if worth:
+            refused = self._placement.refused(worth, self.instances, self._busy, self._at)
         if refused is None:
             self._one_by_one, refused = True, 0
         return places[refused] if refused < len(worth) else known

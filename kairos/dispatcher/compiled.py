@@ -1,17 +1,17 @@
 """What `SurvivalPacking` does by numpy, by the kernel: the same, to a rounding. Ours."""
 
 from array import array
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import msgspec
 
 from kairos.dispatcher.compiled_table import CompiledTable, Margins
 from kairos.dispatcher.ledger import Ledger
 from kairos.dispatcher.native import (
-    ANSWER,
-    ANSWER_PLACE,
     ASKED,
     COMPUTING_UNKNOWN,
+    FOUND,
+    FOUND_PLACE,
     NOWHERE,
     RESERVED_PLACE,
     WARM,
@@ -45,9 +45,8 @@ class CompiledChoice:
         self._ledger, self._kernel = ledger, kernel
         self._table = CompiledTable(ledger, kernel, margins)
         self._wanted = WantedRequests(ledger, self._table)
-        self._asked = Block(ANSWER_PLACE + ANSWER.size)
+        self._asked = Block(FOUND_PLACE + FOUND.size)
         self._reserved_row = NOWHERE
-        self._times_us = array("d", [0.0, 0.0])
 
     def headroom(self, instances: Sequence[Instance], at: int) -> float:
         """The most that is free now on any of them."""
@@ -70,31 +69,44 @@ class CompiledChoice:
         self._ask(instances, busy if request.prefix else (), at)
         alone = len(instances) == 1 and not busy
         where = *self._where(request, waited_us, at, alone=alone), self._asked.at
-        place = self._kernel.choose(*where)
-        if place == COMPUTING_UNKNOWN:
-            self._table.write_computing(self._table.places(self._answer()[1]), at)
-            place = self._kernel.choose(*where)
-        if place < 0:
-            return NO_CHOICE if place == NOWHERE else Choice(warm=instances[WARM - place])
-        if request.prefix and busy:
-            warm = self._worth_a_wait(busy, where, waited_us, at)
-            if warm is not None:
-                return Choice(warm=warm)
-        return Choice(instances[place])
+        while (place := self._kernel.choose(*where)) == COMPUTING_UNKNOWN:
+            self._write_computing(at)
+        if place >= 0:
+            return Choice(instances[place])
+        if place == NOWHERE:
+            return NO_CHOICE
+        place = WARM - place
+        there = len(instances)
+        return Choice(warm=instances[place] if place < there else busy[place - there])
 
-    def refused(self, requests: Sequence[Request], instances: Sequence[Instance], at: int) -> int:
-        """How many of the requests, from the first on, have room nowhere."""
-        self._ask(instances, (), at)
-        places = array("q")
-        for each in requests:
+    def refused(
+        self,
+        requests: Iterable[tuple[Request, int]],
+        instances: Sequence[Instance],
+        busy: Sequence[Instance],
+        at: int,
+    ) -> "array[int]":
+        """Of the requests that go nowhere, from the first on, whether each waits for a warm
+        instance; the first after them may go nowhere either. With each, for how long it has waited
+        for one by now."""
+        self._ask(instances, busy, at)
+        wanted = array("q")
+        for request, waited_us in requests:
             # A curve is drawn when it is the request's turn: it is of calls in flight, too.
-            if places and self._wanted.draws(each):
+            place = self._wanted.at(request, waited_us, at, draws=not wanted)
+            if not place:
                 break
-            places.append(self._where(each, 0, at)[1])
-        found: int = self._kernel.refused(
-            self._table.pool_at, places.buffer_info()[0], len(places), self._asked.at
-        )
-        return found
+            wanted.append(place)
+        self._table.renew_curves()
+        count, waits = 0, array("q", bytes(wanted.itemsize * len(wanted)))
+        while True:
+            places = [each.buffer_info()[0] + count * wanted.itemsize for each in (wanted, waits)]
+            left = len(wanted) - count
+            count += self._kernel.refused(
+                self._table.pool_at, places[0], left, self._asked.at, places[1]
+            )
+            if count == len(wanted) or not self._write_computing(at):
+                return waits[:count]
 
     def reserve(self, request: Request, instances: Sequence[Instance], at: int) -> None:
         """See `SlotPlacement.reserve`."""
@@ -125,22 +137,9 @@ class CompiledChoice:
         self._table.renew_curves()
         return self._table.pool_at, wanted_at
 
-    def _answer(self) -> tuple[float, int]:
-        """The least cost, and how many places were found."""
-        least_us, found = ANSWER.unpack_from(self._asked.bytes, ANSWER_PLACE)
-        return least_us, found
-
-    def _worth_a_wait(
-        self, busy: Sequence[Instance], where: tuple[int, int, int], waited_us: int, at: int
-    ) -> Instance | None:
-        """The first of those that the kernel found that will take the request so soon that it
-        pays."""
-        least_us, found = self._answer()
-        for place in self._table.places(found):
-            row = self._table.row(busy[place].id)
-            self._kernel.wait(*where, row, self._times_us.buffer_info()[0])
-            cost_us, room_us = self._times_us
-            wait_us = max(room_us, self._ledger.takes_more_in_us(busy[place], at))
-            if waited_us + wait_us + cost_us < least_us:
-                return busy[place]
-        return None
+    def _write_computing(self, at: int) -> int:
+        """Of the instances of which the kernel must know it; how many these are."""
+        found: int = FOUND.unpack_from(self._asked.bytes, FOUND_PLACE)[0]
+        if found:
+            self._table.write_computing(self._table.places(found), at)
+        return found

@@ -24,6 +24,7 @@ typedef struct {
     double kv_tokens; /* `inf`: not known */
     double times;     /* as slow as its kind */
     double unfilled;  /* tokens that a call leaves free of its last block, on average */
+    double max_num_seqs;
     int64_t kind;     /* place in the lines */
     int64_t version;  /* of what is said here */
     /* Its calls in flight: which table of them, how often that has changed, tokens of all prompts,
@@ -36,7 +37,8 @@ typedef struct {
     const double *kept;    /* of contexts, `kept_stride`: tokens; until when, 0 where there is none */
     int64_t kept_stride;
 
-    double computing; /* the share of a step that prompts under way take */
+    double computing_tokens; /* of prompts under way */
+    double computing;        /* the share of a step that they take */
     double computing_until;
 
     double unseen; /* KV memory that is not seen */
@@ -71,6 +73,7 @@ typedef struct {
     double free;         /* the share of the memory that is kept free for a second */
     int64_t renewed_us;  /* forecasts are derived anew when they are so old */
     int64_t few;         /* changes to less than one in so many calls are small */
+    double half_answer;  /* tokens that are left of an answer, if nothing is known of it */
 } Pool;
 
 /* What some of the instances know of a prompt: their rows (-1: not here), and tokens. */
@@ -101,8 +104,7 @@ typedef struct {
     const int64_t *busy;
     int64_t reserved_row; /* where room is kept for another request, or -1 */
     double reserved[SLOTS];
-    double least_us; /* what the request costs where it costs least of those that have room */
-    int64_t found;   /* of `places` */
+    int64_t found; /* of `places` */
 } Asked;
 
 enum { NOWHERE = -1, WARM = -2 };
@@ -550,12 +552,17 @@ static int are_alike(const Pool *pool, const Wanted *wanted, const Asked *asked)
     return 1;
 }
 
+static inline int is_computing_known(const Instance *here, const Asked *asked)
+{
+    return here->computing_until > asked->at;
+}
+
 /* Those of which it must be found out again what prompts under way take, by row, in `places`. */
 static int64_t unknown_computing(const Pool *pool, const Asked *asked)
 {
     int64_t found = 0;
     for (int64_t i = 0; i < asked->count; i++)
-        if (pool->instances[asked->rows[i]].computing_until <= asked->at)
+        if (!is_computing_known(pool->instances + asked->rows[i], asked))
             pool->places[found++] = asked->rows[i];
     return found;
 }
@@ -586,24 +593,24 @@ static int64_t least_taken(const Pool *pool, const Wanted *wanted, const Asked *
     return best;
 }
 
-/* Where the request goes, as a place among those asked of; or, WARM less that, for which it waits,
-   since more of its prompt is cached there; NOWHERE: none has room. It may wait for one of those
-   busy ones of which `places` lists the places, too: that is for the caller to say.
-   COMPUTING_UNKNOWN: `places` lists rows of which `computing` is to be written first. */
-int64_t kairos_choose(const Pool *pool, const Wanted *wanted, Asked *asked)
+/* How long it is likely to be until a busy instance takes more: `Ledger.takes_more_in_us`. */
+static double takes_more_in_us(const Pool *pool, const Instance *here)
 {
-    renew_all(pool, asked);
-    note_known(pool, wanted, asked);
-    asked->found = 0;
-    double least = asked->least_us = least_cost(pool, wanted, asked);
-    if (least == INFINITY)
-        return NOWHERE;
-    if (asked->count > 1 && (asked->found = unknown_computing(pool, asked)))
-        return COMPUTING_UNKNOWN;
-    double margin = are_alike(pool, wanted, asked) ? pool->alike_but_for_load : pool->alike;
-    int64_t best = least_taken(pool, wanted, asked, least * (1 + margin));
-    if (best < 0 || !wanted->cached.count)
-        return best;
+    const double *prompt = prompt_line(pool, here);
+    double longer_us = on_line(prompt, here->computing_tokens) - on_line(prompt, 0.0);
+    double wait_us = here->times * greater(0.0, longer_us);
+    if (here->running >= here->max_num_seqs) { /* answers end one after the other */
+        double token_us = here->times * on_line(token_line(pool, here), here->running);
+        wait_us = greater(wait_us, pool->half_answer * greater(1.0, token_us) / here->running);
+    }
+    return wait_us;
+}
+
+/* The first of those asked of where more of the prompt is cached than on the `best`, and which will
+   have room so soon that the wait pays; as a place among them. The `least` costs without. */
+static int64_t warm_one(const Pool *pool, const Wanted *wanted, const Asked *asked, int64_t best,
+                        double least)
+{
     double cached = pool->instances[asked->rows[best]].cached;
     for (int64_t i = 0; i < asked->count; i++) {
         Instance *there = pool->instances + asked->rows[i];
@@ -612,38 +619,83 @@ int64_t kairos_choose(const Pool *pool, const Wanted *wanted, Asked *asked)
         if (has_room(pool, wanted, asked, there))
             continue;
         if (wanted->waited_us + room_in_us(pool, wanted, there) + there->cost < least)
-            return WARM - i;
+            return i;
     }
-    for (int64_t i = 0; i < asked->busy_count; i++)
-        if (pool->instances[asked->busy[i]].cached > cached)
-            pool->places[asked->found++] = i;
-    return best;
+    return NOWHERE;
 }
 
-/* How many of the requests, from the first on, have room on none of those asked of. */
-int64_t kairos_refused(const Pool *pool, const Wanted *const *requests, int64_t count,
-                       const Asked *asked)
+/* The same of the busy ones. COMPUTING_UNKNOWN: see `kairos_choose`. */
+static int64_t warm_busy_one(const Pool *pool, const Wanted *wanted, Asked *asked, int64_t best,
+                             double least)
 {
-    int64_t refused = 0;
+    double cached = pool->instances[asked->rows[best]].cached;
+    for (int64_t i = 0; i < asked->busy_count; i++) {
+        const Instance *there = pool->instances + asked->busy[i];
+        if (there->cached > cached && !is_computing_known(there, asked))
+            pool->places[asked->found++] = asked->busy[i];
+    }
+    if (asked->found)
+        return COMPUTING_UNKNOWN;
+    for (int64_t i = 0; i < asked->busy_count; i++) {
+        Instance *there = pool->instances + asked->busy[i];
+        if (!(there->cached > cached))
+            continue;
+        renew(pool, there, asked->at);
+        double wait_us = room_in_us(pool, wanted, there);
+        wait_us = greater(wait_us, takes_more_in_us(pool, there));
+        if (wanted->waited_us + wait_us + cost_us(pool, wanted, there) < least)
+            return i;
+    }
+    return NOWHERE;
+}
+
+/* As `kairos_choose`, when all forecasts are renewed. */
+static int64_t choose(const Pool *pool, const Wanted *wanted, Asked *asked)
+{
+    note_known(pool, wanted, asked);
+    asked->found = 0;
+    double least = least_cost(pool, wanted, asked);
+    if (least == INFINITY)
+        return NOWHERE;
+    if (asked->count > 1 && (asked->found = unknown_computing(pool, asked)))
+        return COMPUTING_UNKNOWN;
+    double margin = are_alike(pool, wanted, asked) ? pool->alike_but_for_load : pool->alike;
+    int64_t best = least_taken(pool, wanted, asked, least * (1 + margin));
+    if (best < 0 || !wanted->cached.count)
+        return best;
+    int64_t warm = warm_one(pool, wanted, asked, best, least);
+    if (warm != NOWHERE)
+        return WARM - warm;
+    warm = warm_busy_one(pool, wanted, asked, best, least);
+    if (warm == COMPUTING_UNKNOWN)
+        return COMPUTING_UNKNOWN;
+    return warm == NOWHERE ? best : WARM - asked->count - warm;
+}
+
+/* Where the request goes, as a place among those asked of; or, WARM less that, for which it waits,
+   since more of its prompt is cached there: the busy ones come after the others. NOWHERE: none has
+   room. COMPUTING_UNKNOWN: `places` lists rows of which it is to be written first what prompts
+   under way take. */
+int64_t kairos_choose(const Pool *pool, const Wanted *wanted, Asked *asked)
+{
     renew_all(pool, asked);
-    while (refused < count) {
-        note_known(pool, requests[refused], asked);
-        if (least_cost(pool, requests[refused], asked) < INFINITY)
-            break;
-        refused++;
-    }
-    return refused;
+    return choose(pool, wanted, asked);
 }
 
-/* After `kairos_choose`, of a busy instance: what the request costs there, and how long until there
-   is room for it. */
-void kairos_wait(const Pool *pool, const Wanted *wanted, const Asked *asked, int64_t row,
-                 double *found)
+/* How many of the requests, from the first on, go nowhere now; `waits`: of each of these, whether
+   there is room, and it waits for an instance all the same. Where `places` are found, as for
+   `kairos_choose`, it ends before the request of which it must know. */
+int64_t kairos_refused(const Pool *pool, const Wanted *const *requests, int64_t count,
+                       Asked *asked, int64_t *waits)
 {
-    Instance *here = pool->instances + row;
-    renew(pool, here, asked->at);
-    found[0] = cost_us(pool, wanted, here);
-    found[1] = room_in_us(pool, wanted, here);
+    renew_all(pool, asked);
+    for (int64_t n = 0; n < count; n++) {
+        int64_t place = choose(pool, requests[n], asked);
+        if (place >= 0 || place == COMPUTING_UNKNOWN)
+            return n;
+        waits[n] = place <= WARM;
+    }
+    return count;
 }
 
 /* Room for the request on the instance that is expected to have it soonest, from then on: writes

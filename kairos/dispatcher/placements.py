@@ -23,10 +23,14 @@ class Placement(Protocol):
         which they joined; None: it is to wait, maybe for one that is `busy` now."""
 
     def refused(
-        self, requests: Sequence[Request], instances: Sequence[Instance], at: int
+        self,
+        requests: Sequence[Request],
+        instances: Sequence[Instance],
+        busy: Sequence[Instance],
+        at: int,
     ) -> int | None:
-        """How many of the requests, from the first on, are known to have room on none of the
-        instances, which could hold them; None: it looks at one at a time."""
+        """Of how many of the requests, from the first on, it is known that `choose` finds no
+        instance; None: it looks at one at a time."""
 
     def headroom(self, instances: Sequence[Instance], at: int) -> float:
         """No request fits of which more tokens would have to be held at once than this."""
@@ -64,6 +68,7 @@ class _Now:
         self,
         requests: Sequence[Request],  # noqa: ARG002
         instances: Sequence[Instance],  # noqa: ARG002
+        busy: Sequence[Instance],  # noqa: ARG002
         at: int,  # noqa: ARG002
     ) -> int | None:
         return None

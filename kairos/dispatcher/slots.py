@@ -56,6 +56,7 @@ class SlotPlacement:
         self,
         requests: Sequence[Request],  # noqa: ARG002
         instances: Sequence[Instance],  # noqa: ARG002
+        busy: Sequence[Instance],  # noqa: ARG002
         at: int,  # noqa: ARG002
     ) -> int | None:
         return None

@@ -66,7 +66,8 @@ class SurvivalPacking(SlotPlacement):
         self._warm = None
         choice = self._choice(request, instances, busy, at)
         if choice.warm is not None:
-            self._wait_for(choice.warm, request.id, at)
+            self._warm = request.id, choice.warm
+            self._note_wait(request.id, at)
         elif choice.instance is not None:
             self._waits_since.pop(request.id, None)
         return choice.instance
@@ -96,12 +97,22 @@ class SurvivalPacking(SlotPlacement):
         return Choice(best.instance)
 
     def refused(
-        self, requests: Sequence[Request], instances: Sequence[Instance], at: int
+        self,
+        requests: Sequence[Request],
+        instances: Sequence[Instance],
+        busy: Sequence[Instance],
+        at: int,
     ) -> int | None:
         if self._compiled is None:
             return None
-        self._warm = None
-        return self._compiled.refused(requests, instances, at)
+        self._warm, since = None, self._waits_since.get
+        waited = ((each, at - since(each.id, at)) for each in requests)
+        waits = self._compiled.refused(waited, instances, busy, at)
+        if any(waits):
+            for request, does in zip(requests, waits, strict=False):
+                if does:
+                    self._note_wait(request.id, at)
+        return len(waits)
 
     def headroom(self, instances: Sequence[Instance], at: int) -> float:
         if self._compiled is None:
@@ -129,8 +140,8 @@ class SurvivalPacking(SlotPlacement):
     def expected_back(self, at: int) -> Iterator[str]:
         return self._ledger.retention.waiting(at)
 
-    def _wait_for(self, warm: Instance, request_id: str, at: int) -> None:
-        self._warm = request_id, warm
+    def _note_wait(self, request_id: str, at: int) -> None:
+        """It waits for a warm instance."""
         self._waits_since.setdefault(request_id, at)
         if len(self._waits_since) > _MAX_WAITS:  # of those that were cancelled meanwhile, the first
             del self._waits_since[next(iter(self._waits_since))]

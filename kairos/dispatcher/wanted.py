@@ -53,22 +53,36 @@ class WantedRequests:
         self._ledger, self._table = ledger, table
         self._wanted: dict[str, _Wanted] = {}
 
-    def at(self, request: Request, waited_us: int, at: int, *, alone: bool = False) -> int:
+    def at(
+        self,
+        request: Request,
+        waited_us: int,
+        at: int,
+        *,
+        alone: bool = False,
+        draws: bool = True,
+    ) -> int:
         """Where the kernel finds what there is to know now, after `CompiledTable.renew`. `alone`:
-        of one instance, so that nobody asks what is cached."""
-        wanted = self._wanted.get(request.id)
+        of one instance, so that nobody asks what is cached. `draws`: whether a curve may be drawn
+        for it; 0: it would have to be."""
+        ledger, wanted = self._ledger, self._wanted.get(request.id)
+        answer = ledger.lengths.completion_tokens(request)
         if wanted is None or wanted.request is not request:
+            if not draws:
+                return 0
             if len(self._wanted) >= _MAX_KEPT:
                 del self._wanted[next(iter(self._wanted))]
             wanted = self._wanted[request.id] = _Wanted(request)
-        ledger, is_new = self._ledger, wanted.waited_us < 0
+        is_new = wanted.waited_us < 0
+        is_drawn = answer is wanted.answer and wanted.curve[1] == ledger.curves.forgotten
+        if not (is_drawn or draws):
+            return 0
         if request.prefix:
             changes = self._table.arranged, ledger.prefixes.changes
             prompt = wanted.prompt
             if is_new or prompt.changes != changes or prompt.alone > alone:
                 is_new |= self._look_up(request, wanted, changes, alone=alone)
-        answer = ledger.lengths.completion_tokens(request)
-        if is_new or answer is not wanted.answer or wanted.curve[1] != ledger.curves.forgotten:
+        if is_new or not is_drawn:
             row = ledger.curves.row(ledger.lengths.kind(request), request, answer)
             wanted.answer, wanted.curve, is_new = answer, (row, ledger.curves.forgotten), True
         kept = ledger.retention.kept_for(request, at)
@@ -79,14 +93,6 @@ class WantedRequests:
             wanted.waited_us = waited_us
             WAITED.pack_into(wanted.block.bytes, WAITED_PLACE, waited_us)
         return wanted.block.at
-
-    def draws(self, request: Request) -> bool:
-        """Whether to ask for the request may draw a curve."""
-        wanted = self._wanted.get(request.id)
-        if wanted is None or wanted.request is not request:
-            return True
-        answer = self._ledger.lengths.completion_tokens(request)
-        return answer is not wanted.answer or wanted.curve[1] != self._ledger.curves.forgotten
 
     def _look_up(
         self, request: Request, wanted: _Wanted, changes: tuple[int, int], *, alone: bool
