@@ -71,8 +71,8 @@ class Pool:
         if able:
             rooms = [way.headroom(able, self.at) for way in self.ways]
             assert rooms[0] == pytest.approx(rooms[1], rel=1e-9, abs=1e-6)
-            self.look_at_many(number, able)
             others = [each for each in here if each.id in busy]
+            self.look_at_many(number, able, others)
             numpys, kernels = [way.choose(request, able, others, self.at) for way in self.ways]
             assert numpys == kernels
             assert self.ways[0]._warm == self.ways[1]._warm
@@ -84,19 +84,25 @@ class Pool:
             way.forget_reservation()
         self.go_on()
 
-    def look_at_many(self, number: int, able: list[Instance]) -> None:
-        """Those that the kernel refuses together have no room by numpy either. The first that it
-        does not refuse is one for which it had to draw a curve, or has room."""
+    def look_at_many(self, number: int, able: list[Instance], busy: list[Instance]) -> None:
+        """Those that the kernel refuses together go nowhere by numpy either, and the same of them
+        wait. The first that it does not refuse is one for which it had to draw a curve, or goes."""
         numpys, kernels = self.ways
         requests = [self.request(1_000 * number + n) for n in range(4)]
-        has_room = [bool(numpys._with_room(each, able, self.at)[0]) for each in requests]
+        goes = [numpys.choose(each, able, busy, self.at) is not None for each in requests]
         for _ in requests:  # each time one more may be drawn
-            refused = kernels.refused(requests, able, self.at)
-            assert not any(has_room[:refused])
-        drawn = [not kernels._compiled._wanted.draws(each) for each in requests]
-        if all(drawn):
-            assert refused == [*has_room, True].index(True)
+            refused = kernels.refused(requests, able, busy, self.at)
+            assert not any(goes[:refused])
+        waits = [
+            [each.id for each in requests[:refused] if each.id in way._waits_since]
+            for way in self.ways
+        ]
+        assert waits[0] == waits[1]
+        wanted = kernels._compiled._wanted
+        if all(wanted.at(each, 0, self.at, draws=False) for each in requests):
+            assert refused == [*goes, True].index(True)
         self.refused += refused
+        self.waits += len(waits[0])
 
     def go_on(self) -> None:
         draw = self.random
