@@ -23,11 +23,7 @@ class AvailableInstances:
         at: int,
         tried: Tried = _NOWHERE,
     ) -> None:
-        busy = ledger.busy(at)
-        self.instances, self._busy = instances, list[Instance]()
-        if busy:
-            self.instances = [each for each in instances if each.id not in busy]
-            self._busy = [each for each in instances if each.id in busy]
+        self.instances, self._busy = ledger.busy.split(instances, at)
         self._ledger, self._placement, self._at, self._tried = ledger, placement, at, tried
         self._headroom: float | None = None  # not looked at yet
         self._chosen: tuple[str, Instance] | None = None

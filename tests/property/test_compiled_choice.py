@@ -62,7 +62,7 @@ class Pool:
         self.at += self.random.randrange(1, SECOND)
         request = self.request(number)
         here = list(self.ledger.instances.values())
-        busy = self.ledger.busy(self.at)
+        busy = self.ledger.busy.ids(self.at)
         able = [each for each in here if each.id not in busy]
         if self.random.random() < 0.5:
             other = self.request(-number - 1)
