@@ -171,10 +171,10 @@ class InstanceTable:
 
     def _write_computing(self, row: int, at: int) -> None:
         instance = self._ledger.instances.get(self._ids[row])
-        share = 0.0, np.inf
+        share, until = 0.0, np.inf
         if instance is not None:
-            _, *share = computing(self._ledger, instance, at)
-        self._values[6:, row] = share
+            _, share, until = computing(self._ledger, instance, at)
+        self._values[6:, row] = share, until
 
     def renew_health(self, at: int) -> None:
         """What instances say of themselves grows stale by itself."""

@@ -45,23 +45,22 @@ class Held(msgspec.Struct):
 class PrefixRun:
     """Marks that follow each other in all prompts that have the first of them and go on."""
 
-    __slots__ = ("before", "behind", "first", "held", "in_use", "names", "version")
+    __slots__ = ("before", "behind", "first", "held", "in_use", "latest", "names", "version")
 
-    def __init__(
-        self, names: tuple[int, ...], first: int, before: "PrefixRun | None", version: int
-    ) -> None:
+    def __init__(self, names: tuple[int, ...], first: int, before: "PrefixRun | None") -> None:
         self.names = names  # hashes of all that lies before each mark
         self.first = first  # the number of its first mark
         self.before = before
         self.behind: dict[int, PrefixRun] = {}  # by their first mark
         self.held: dict[str, Held] = {}  # by id of the instance; of a run in the tree, anywhere
         self.in_use: dict[str, Held] = {}  # of these, by calls in flight
-        self.version = version  # another one after each change
+        self.version = 0  # another one after each change
+        self.latest = 0  # of all runs of the tree, if it is the first
 
-    def split(self, marks: int, version: int) -> "PrefixRun":
+    def split(self, marks: int) -> "PrefixRun":
         """Makes the first marks, so many, a run of their own; this one is what is left, so who
         knows it as the last of a prompt still does. There may be nobody who holds it then."""
-        upper = PrefixRun(self.names[:marks], self.first, self.before, version)
+        upper = PrefixRun(self.names[:marks], self.first, self.before)
         self.names, self.first, self.before = self.names[marks:], self.first + marks, upper
         upper.behind[self.names[0]] = self
         for instance_id, held in [*self.held.items()]:
@@ -85,9 +84,17 @@ class PrefixRuns:
         self.first: dict[int, PrefixRun] = {}  # by their first mark, those that prompts begin with
         self.changes = 0
 
-    def next_version(self) -> int:
+    def has_changed(self, run: PrefixRun) -> None:
         self.changes += 1
-        return self.changes
+        run.version = version = self.changes
+        while run.before is not None:
+            run = run.before
+        run.latest = version
+
+    def first_of(self, prefix: tuple[int, ...]) -> PrefixRun | None:
+        """That the prompt begins with. While it is the same, and its `latest`, all that the prompt
+        begins with is as it was."""
+        return self.first.get(prefix[0]) if prefix else None
 
     def last(self, prefix: tuple[int, ...]) -> PrefixRun | None:
         """The run that the prompt ends with, made as far as it is not there; None: no marks."""
@@ -97,7 +104,8 @@ class PrefixRuns:
             behind = self._behind(before)
             run = behind.get(prefix[at])
             if run is None:
-                run = behind[prefix[at]] = PrefixRun(prefix[at:], at, before, self.next_version())
+                run = behind[prefix[at]] = PrefixRun(prefix[at:], at, before)
+                self.has_changed(run)
                 return run
             same = _same_names(run.names, prefix, at)
             before = run if same == len(run.names) else self._split(run, same)
@@ -122,7 +130,8 @@ class PrefixRuns:
     def _split(self, run: PrefixRun, marks: int) -> PrefixRun:
         """Prompts differ behind so many of its marks. Returns the part before these."""
         behind = self._behind(run.before)
-        upper = run.split(marks, self.next_version())
+        upper = run.split(marks)
+        self.has_changed(upper)
         behind[upper.names[0]] = upper
         if not run.held:
             self.remove(run)

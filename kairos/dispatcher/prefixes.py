@@ -113,6 +113,11 @@ class PrefixIndex:
         """While these stay the same, so does what `match` and `in_use` say of the request."""
         return [run.version for run, _ in self._runs.down(request.prefix)]
 
+    def of_beginning(self, request: Request) -> tuple[PrefixRun | None, int]:
+        """While this stays the same, so do the versions: of all prompts that begin alike."""
+        first = self._runs.first_of(request.prefix)
+        return first, 0 if first is None else first.latest
+
     @property
     def changes(self) -> int:
         """While this stays the same, so do the versions of all requests."""
@@ -125,7 +130,7 @@ class PrefixIndex:
 
     def is_in_use(self, request: Request) -> bool:
         """Whether any call in flight has a prompt that begins alike."""
-        first = self._runs.first.get(request.prefix[0]) if request.prefix else None
+        first = self._runs.first_of(request.prefix)
         return first is not None and bool(first.in_use)
 
     def begin(self, request: Request, instance_id: str, at: int) -> int:
@@ -197,7 +202,7 @@ class PrefixIndex:
                 had = held.tokens
                 held.ends += ends_of(request, run, held)
                 cache.tokens += held.tokens - had
-                run.version = self._runs.next_version()
+                self._runs.has_changed(run)
             end = held.ends[-1]
         return use
 
@@ -207,7 +212,7 @@ class PrefixIndex:
         held.users += 1
         if held.users == 1:
             run.in_use[cache.id] = held
-            run.version = self._runs.next_version()
+            self._runs.has_changed(run)
         else:
             cache.shared_tokens += held.tokens
 
@@ -218,7 +223,7 @@ class PrefixIndex:
             cache.shared_tokens -= held.tokens
         else:
             del run.in_use[cache.id]
-            run.version = self._runs.next_version()
+            self._runs.has_changed(run)
 
     def _make_room(self, cache: _Cache) -> None:
         """What calls in flight use stays, whatever its age."""
@@ -258,7 +263,7 @@ class PrefixIndex:
             end = held.ends.pop()
             cache.tokens -= end - held.end
         if held.ends:
-            run.version = self._runs.next_version()
+            self._runs.has_changed(run)
         else:
             held.use.runs -= 1
             self._drop(run, cache.id)
@@ -279,7 +284,7 @@ class PrefixIndex:
         """It is not there any more."""
         del run.held[instance_id]
         run.in_use.pop(instance_id, None)
-        run.version = self._runs.next_version()
+        self._runs.has_changed(run)
         if not run.held:
             self._runs.remove(run)
 

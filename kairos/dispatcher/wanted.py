@@ -9,6 +9,7 @@ from kairos.dispatcher.compiled_table import CompiledTable
 from kairos.dispatcher.demand import limit_of
 from kairos.dispatcher.ledger import Ledger
 from kairos.dispatcher.native import NOWHERE, WAITED, WAITED_PLACE, WANTED, Block
+from kairos.dispatcher.prefix_runs import PrefixRun
 from kairos.learnt import Distribution
 from kairos.model import Request
 
@@ -22,6 +23,7 @@ class _Prompt(msgspec.Struct):
 
     alone: bool  # of one instance: nobody asks what is cached
     changes: tuple[int, int]  # of the table and of the prefix index, when it was looked at
+    beginning: tuple[PrefixRun | None, int]  # see `PrefixIndex.of_beginning`
     versions: list[int] | None  # of its stretches; None: not asked for
     in_use: _Column
     cached: _Column
@@ -29,7 +31,13 @@ class _Prompt(msgspec.Struct):
 
 
 _NO_PROMPT = _Prompt(
-    alone=False, changes=(0, 0), versions=None, in_use=_NOTHING, cached=_NOTHING, arrays=()
+    alone=False,
+    changes=(0, 0),
+    beginning=(None, 0),
+    versions=None,
+    in_use=_NOTHING,
+    cached=_NOTHING,
+    arrays=(),
 )
 
 
@@ -98,15 +106,22 @@ class WantedRequests:
         self, request: Request, wanted: _Wanted, changes: tuple[int, int], *, alone: bool
     ) -> bool:
         """What is known of the prompt; whether that has changed."""
-        prefixes, before = self._ledger.prefixes, wanted.prompt
-        versions = None if before is _NO_PROMPT else prefixes.versions(request)
-        is_same = versions is not None and versions == before.versions
-        if is_same and before.changes[0] == changes[0] and before.alone <= alone:
-            before.changes = changes
-            return False
+        prefixes, before, versions = self._ledger.prefixes, wanted.prompt, None
+        beginning = prefixes.of_beginning(request)
+        if before is not _NO_PROMPT and before.changes[0] == changes[0] and before.alone <= alone:
+            is_same = beginning == before.beginning
+            if not is_same:
+                versions = prefixes.versions(request)
+                is_same = versions == before.versions
+            if is_same:
+                before.changes, before.beginning = changes, beginning
+                return False
         in_use, held = self._column(prefixes.in_use(request))
         cached, found = self._column({} if alone else prefixes.match(request))
-        wanted.prompt = _Prompt(alone, changes, versions, in_use, cached, (*held, *found))
+        if versions is None:
+            versions = prefixes.versions(request)
+        arrays = *held, *found
+        wanted.prompt = _Prompt(alone, changes, beginning, versions, in_use, cached, arrays)
         return True
 
     def _column(
