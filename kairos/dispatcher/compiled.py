@@ -1,7 +1,7 @@
 """What `SurvivalPacking` does by numpy, by the kernel: the same, to a rounding. Ours."""
 
 from array import array
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 import msgspec
 
@@ -19,6 +19,7 @@ from kairos.dispatcher.native import (
     Kernel,
 )
 from kairos.dispatcher.wanted import WantedRequests
+from kairos.dispatcher.warm_waits import WarmWaits
 from kairos.model import Instance, Request
 
 
@@ -41,10 +42,12 @@ def expected_tokens(ledger: Ledger, request: Request) -> float:
 class CompiledChoice:
     """Each answer is one call of the kernel, for all instances at once."""
 
-    def __init__(self, ledger: Ledger, kernel: Kernel, margins: Margins) -> None:
+    def __init__(
+        self, ledger: Ledger, kernel: Kernel, margins: Margins, waits: WarmWaits
+    ) -> None:
         self._ledger, self._kernel = ledger, kernel
         self._table = CompiledTable(ledger, kernel, margins)
-        self._wanted = WantedRequests(ledger, self._table)
+        self._wanted = WantedRequests(ledger, self._table, waits)
         self._asked = Block(FOUND_PLACE + FOUND.size)
         self._reserved_row = NOWHERE
 
@@ -59,16 +62,14 @@ class CompiledChoice:
         request: Request,
         instances: Sequence[Instance],
         busy: Sequence[Instance],
-        waited_us: int,
         at: int,
     ) -> Choice:
-        """`busy`: instances that take nothing now; `waited_us`: for how long the request has waited
-        for an instance by now."""
+        """`busy`: instances that take nothing now."""
         if not instances:
             return NO_CHOICE
         self._ask(instances, busy if request.prefix else (), at)
         alone = len(instances) == 1 and not busy
-        where = *self._where(request, waited_us, at, alone=alone), self._asked.at
+        where = *self._where(request, at, alone=alone), self._asked.at
         while (place := self._kernel.choose(*where)) == COMPUTING_UNKNOWN:
             self._write_computing(at)
         if place >= 0:
@@ -81,22 +82,15 @@ class CompiledChoice:
 
     def refused(
         self,
-        requests: Iterable[tuple[Request, int]],
+        requests: Sequence[Request],
         instances: Sequence[Instance],
         busy: Sequence[Instance],
         at: int,
     ) -> "array[int]":
         """Of the requests that go nowhere, from the first on, whether each waits for a warm
-        instance; the first after them may go nowhere either. With each, for how long it has waited
-        for one by now."""
+        instance; the first after them may go nowhere either."""
         self._ask(instances, busy, at)
-        wanted = array("q")
-        for request, waited_us in requests:
-            # A curve is drawn when it is the request's turn: it is of calls in flight, too.
-            place = self._wanted.at(request, waited_us, at, draws=not wanted)
-            if not place:
-                break
-            wanted.append(place)
+        wanted = self._wanted.places(requests, at)
         self._table.renew_curves()
         count, waits = 0, array("q", bytes(wanted.itemsize * len(wanted)))
         while True:
@@ -111,7 +105,7 @@ class CompiledChoice:
     def reserve(self, request: Request, instances: Sequence[Instance], at: int) -> None:
         """See `SlotPlacement.reserve`."""
         self._ask(instances, (), at)
-        where = *self._where(request, 0, at, alone=True), self._asked.at
+        where = *self._where(request, at, alone=True), self._asked.at
         row = self._kernel.reserve(*where, self._asked.at + RESERVED_PLACE)
         if row != NOWHERE:
             self._reserved_row = row
@@ -129,11 +123,9 @@ class CompiledChoice:
             others = found.count, found.at
         ASKED.pack_into(self._asked.bytes, 0, at, rows.count, rows.at, *others, self._reserved_row)
 
-    def _where(
-        self, request: Request, waited_us: int, at: int, *, alone: bool = False
-    ) -> tuple[int, int]:
+    def _where(self, request: Request, at: int, *, alone: bool = False) -> tuple[int, int]:
         """Of the pool and of the request, for the kernel. After `_ask`."""
-        wanted_at = self._wanted.at(request, waited_us, at, alone=alone)
+        wanted_at = self._wanted.at(request, at, alone=alone)
         self._table.renew_curves()
         return self._table.pool_at, wanted_at
 

@@ -54,13 +54,17 @@ typedef struct {
     double forecast[PLANES][SLOTS];
     double top;    /* the most that it is expected to hold without any call more */
     int64_t tight; /* the point at which a request had no room here last */
+    int64_t high;  /* the point at which what it would hold with one was most, last */
     /* Of the request that is looked at. */
     double in_use, cached; /* tokens of its prompt: that calls here hold, that are in the cache */
     double cost, peak;
-    int64_t verdict;
+    int64_t verdict, peak_known;
 } Instance;
 
 enum { NOT_LOOKED_AT, HAS_NO_ROOM, HAS_ROOM };
+
+/* Tokens by which a sum of such numbers is never wrong. */
+static const double ROUNDING = 1e-3;
 
 typedef struct {
     Instance *instances;
@@ -92,7 +96,7 @@ typedef struct {
     Known in_use, cached;
     int64_t kept_row; /* where memory is kept for it, or -1 */
     double kept_tokens;
-    double waited_us; /* that it has waited for an instance where more of it is cached */
+    int64_t waits_since; /* for an instance where more of it is cached; NEVER: it does not */
 } Wanted;
 
 /* What is asked: of which instances, by row, and when; `busy` ones take nothing now. */
@@ -108,7 +112,7 @@ typedef struct {
 } Asked;
 
 enum { NOWHERE = -1, WARM = -2 };
-static const int64_t COMPUTING_UNKNOWN = INT64_MIN;
+static const int64_t COMPUTING_UNKNOWN = INT64_MIN, NEVER = INT64_MIN;
 
 static inline double greater(double a, double b)
 {
@@ -460,20 +464,63 @@ static double peak_of(const Instance *here, const double *reserved, const double
     return peak;
 }
 
+static inline int is_reserved(const Pool *pool, const Asked *asked, const Instance *here)
+{
+    return asked->reserved_row >= 0 && here == pool->instances + asked->reserved_row;
+}
+
+/* What it would hold at one point, if nothing is reserved there. */
+static double load_at(const Pool *pool, const Wanted *wanted, const Instance *here, int point)
+{
+    Growth growth = growth_there(pool, wanted, here);
+    double own[PLANES];
+    own_at(&growth, here, point, own);
+    return load_with(pool, here, WORKED_OUT[point], own[MEAN], own[VARIANCE], own[MOST]);
+}
+
+/* Whether there surely is room, as told without looking at any slot: with the request it holds at
+   most as much more as it would if it did not end. */
+static int surely_has_room(const Pool *pool, const Wanted *wanted, const Instance *here)
+{
+    Growth growth = growth_there(pool, wanted, here);
+    double own[PLANES];
+    own_at(&growth, here, POINTS - 1, own);
+    return growth.held >= 0.0 && here->top + own[MOST] + ROUNDING <= capacity(here);
+}
+
+/* Works out the peak, of which it says whether there is room for it. */
+static int fits_at_peak(const Pool *pool, const Wanted *wanted, const Asked *asked, Instance *here)
+{
+    double loads[SLOTS], room = capacity(here);
+    int reserved = is_reserved(pool, asked, here);
+    here->peak_known = 1;
+    if (!loads_with(pool, wanted, here, reserved ? INFINITY : room, loads))
+        return 0;
+    here->peak = peak_of(here, reserved ? asked->reserved : NULL, loads);
+    for (int p = 0; p < POINTS; p++)
+        if (loads[WORKED_OUT[p]] > loads[WORKED_OUT[here->high]])
+            here->high = p;
+    return here->peak <= room;
+}
+
 static int has_room(const Pool *pool, const Wanted *wanted, const Asked *asked, Instance *here)
 {
     if (here->verdict == NOT_LOOKED_AT) {
-        double loads[SLOTS], room = capacity(here);
-        int is_reserved = asked->reserved_row >= 0 &&
-                          here == pool->instances + asked->reserved_row;
-        here->verdict = HAS_NO_ROOM;
-        if (!here->suspended && loads_with(pool, wanted, here, is_reserved ? INFINITY : room, loads)) {
-            here->peak = peak_of(here, is_reserved ? asked->reserved : NULL, loads);
-            if (here->peak <= room)
-                here->verdict = HAS_ROOM;
-        }
+        here->peak_known = 0;
+        int fits = !here->suspended &&
+                   ((!is_reserved(pool, asked, here) && surely_has_room(pool, wanted, here)) ||
+                    fits_at_peak(pool, wanted, asked, here));
+        here->verdict = fits ? HAS_ROOM : HAS_NO_ROOM;
     }
     return here->verdict == HAS_ROOM;
+}
+
+/* Of one that has room. */
+static double peak_there(const Pool *pool, const Wanted *wanted, const Asked *asked, Instance *here)
+{
+    if (!here->peak_known)
+        fits_at_peak(pool, wanted, asked, here);
+    return here->peak;
 }
 
 /* The slot from which on an instance has room for the request. */
@@ -567,9 +614,20 @@ static int64_t unknown_computing(const Pool *pool, const Asked *asked)
     return found;
 }
 
+/* Whether it takes at least so much, its peak not being worked out: by what it holds without the
+   request, or by what it would hold at one point. */
+static int takes_at_least(const Pool *pool, const Wanted *wanted, const Asked *asked,
+                          const Instance *here, double size, double least)
+{
+    if (growth_there(pool, wanted, here).held >= 0.0 && here->top / size + here->computing >= least)
+        return 1;
+    if (is_reserved(pool, asked, here))
+        return 0;
+    return load_at(pool, wanted, here, (int)here->high) / size + here->computing >= least;
+}
+
 /* The place among those asked of of the one that costs no more than `bound` and of which least is
-   taken: at its peak, and of a step. No peak is worked out of one that holds too much without the
-   request. */
+   taken: at its peak, and of a step. No peak is worked out that need not be. */
 static int64_t least_taken(const Pool *pool, const Wanted *wanted, const Asked *asked, double bound)
 {
     double lowest = INFINITY;
@@ -579,12 +637,11 @@ static int64_t least_taken(const Pool *pool, const Wanted *wanted, const Asked *
         double size = here->kv_tokens < INFINITY ? here->kv_tokens : 1.0;
         if (!(here->cost <= bound))
             continue;
-        int is_more = growth_there(pool, wanted, here).held >= 0.0;
-        if (best >= 0 && is_more && here->top / size + here->computing >= lowest)
+        if (best >= 0 && takes_at_least(pool, wanted, asked, here, size, lowest))
             continue;
         if (!has_room(pool, wanted, asked, here))
             continue;
-        double taken = here->peak / size + here->computing;
+        double taken = peak_there(pool, wanted, asked, here) / size + here->computing;
         if (best < 0 || taken < lowest) {
             best = i;
             lowest = taken;
@@ -606,19 +663,26 @@ static double takes_more_in_us(const Pool *pool, const Instance *here)
     return wait_us;
 }
 
+/* For how long it has waited for a warm instance by now. */
+static inline double waited_us(const Wanted *wanted, const Asked *asked)
+{
+    return wanted->waits_since == NEVER ? 0.0 : (double)(asked->at - wanted->waits_since);
+}
+
 /* The first of those asked of where more of the prompt is cached than on the `best`, and which will
    have room so soon that the wait pays; as a place among them. The `least` costs without. */
 static int64_t warm_one(const Pool *pool, const Wanted *wanted, const Asked *asked, int64_t best,
                         double least)
 {
     double cached = pool->instances[asked->rows[best]].cached;
+    double waited = waited_us(wanted, asked);
     for (int64_t i = 0; i < asked->count; i++) {
         Instance *there = pool->instances + asked->rows[i];
-        if (!(there->cached > cached) || !(wanted->waited_us + there->cost < least))
+        if (!(there->cached > cached) || !(waited + there->cost < least))
             continue; /* whenever there is room */
         if (has_room(pool, wanted, asked, there))
             continue;
-        if (wanted->waited_us + room_in_us(pool, wanted, there) + there->cost < least)
+        if (waited + room_in_us(pool, wanted, there) + there->cost < least)
             return i;
     }
     return NOWHERE;
@@ -643,7 +707,7 @@ static int64_t warm_busy_one(const Pool *pool, const Wanted *wanted, Asked *aske
         renew(pool, there, asked->at);
         double wait_us = room_in_us(pool, wanted, there);
         wait_us = greater(wait_us, takes_more_in_us(pool, there));
-        if (wanted->waited_us + wait_us + cost_us(pool, wanted, there) < least)
+        if (waited_us(wanted, asked) + wait_us + cost_us(pool, wanted, there) < least)
             return i;
     }
     return NOWHERE;

@@ -24,15 +24,15 @@ KIND_PLACE = 5 * 8
 COMPUTING_PLACE, HEALTH_PLACE = FACTS.size - COMPUTING.size, FACTS.size
 LINES = Struct("6d")  # of a kind
 POOL = Struct("6q4d2qd")
-WANTED = Struct("3dq3q3qq2d")
-WAITED, WAITED_PLACE = Struct("d"), WANTED.size - 8
+WANTED = Struct("3dq3q3qqdq")
+WAITS, WAITS_PLACE = Struct("q"), WANTED.size - 8
 ASKED = Struct("6q")
 SLOTS = 48
 RESERVED_PLACE = ASKED.size
 FOUND, FOUND_PLACE = Struct("q"), RESERVED_PLACE + 8 * SLOTS
 
 NOWHERE, WARM = -1, -2
-COMPUTING_UNKNOWN = -(1 << 63)
+COMPUTING_UNKNOWN = NEVER = -(1 << 63)
 
 
 class Kernel:

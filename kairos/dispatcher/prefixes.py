@@ -114,14 +114,13 @@ class PrefixIndex:
         return [run.version for run, _ in self._runs.down(request.prefix)]
 
     def of_beginning(self, request: Request) -> tuple[PrefixRun | None, int]:
-        """While this stays the same, so do the versions: of all prompts that begin alike."""
+        """While this stays the same, so do the versions of all prompts that begin alike."""
         first = self._runs.first_of(request.prefix)
-        return first, 0 if first is None else first.latest
+        return first, first.latest if first is not None else 0
 
     @property
     def changes(self) -> int:
-        """While this stays the same, so do the versions of all requests."""
-        return self._runs.changes
+        return self._runs.changes  # while it stays the same, so do the versions of all requests
 
     def shared_tokens(self, instance_id: str) -> int:
         """Of the prompts of calls in flight there: what several have in common, all but once."""

@@ -20,6 +20,7 @@ from kairos.dispatcher.occupancy import (
     of_request,
 )
 from kairos.dispatcher.slots import SlotPlacement
+from kairos.dispatcher.warm_waits import WarmWaits
 from kairos.model import Instance, Request
 
 SPREAD = 2.0  # standard deviations of what is expected that are kept free: `kairos`
@@ -27,7 +28,6 @@ SPREAD = 2.0  # standard deviations of what is expected that are kept free: `kai
 # the prompt cached, so that the load differs, or how quick they are.
 ALIKE, ALIKE_BUT_FOR_LOAD = 0.01, 0.2
 
-_MAX_WAITS = 10_000  # requests that wait for a warm instance
 _AT_ONCE = 1024  # kinds x instances that are looked at together
 
 
@@ -53,12 +53,12 @@ class SurvivalPacking(SlotPlacement):
     def __init__(self, ledger: Ledger, kernel: Kernel | None = KERNEL) -> None:
         """`kernel`: None, numpy does its work."""
         super().__init__(ledger, Occupancy(ledger, BySurvival()))
+        self._waits = WarmWaits()
         self._compiled: CompiledChoice | None = None
         if kernel is not None:
             margins = Margins(SPREAD, ALIKE, ALIKE_BUT_FOR_LOAD, FREE, RENEWED_US, FEW)
-            self._compiled = CompiledChoice(ledger, kernel, margins)
+            self._compiled = CompiledChoice(ledger, kernel, margins, self._waits)
         self._warm: tuple[str, Instance] | None = None  # who waits for which instance
-        self._waits_since: dict[str, int] = {}  # by request id: no wait is longer than it saves
 
     def choose(
         self, request: Request, instances: Sequence[Instance], busy: Sequence[Instance], at: int
@@ -67,17 +67,17 @@ class SurvivalPacking(SlotPlacement):
         choice = self._choice(request, instances, busy, at)
         if choice.warm is not None:
             self._warm = request.id, choice.warm
-            self._note_wait(request.id, at)
+            self._waits.note(request.id, at)
         elif choice.instance is not None:
-            self._waits_since.pop(request.id, None)
+            self._waits.went(request.id)
         return choice.instance
 
     def _choice(
         self, request: Request, instances: Sequence[Instance], busy: Sequence[Instance], at: int
     ) -> Choice:
-        waited_us = at - self._waits_since.get(request.id, at)
         if self._compiled is not None:
-            return self._compiled.choose(request, instances, busy, waited_us, at)
+            return self._compiled.choose(request, instances, busy, at)
+        waited_us = self._waits.us(request.id, at)
         cached = self._ledger.prefixes.match(request) if request.prefix else {}
         best = self._best(request, instances, cached, at)
         if best is None:
@@ -105,13 +105,12 @@ class SurvivalPacking(SlotPlacement):
     ) -> int | None:
         if self._compiled is None:
             return None
-        self._warm, since = None, self._waits_since.get
-        waited = ((each, at - since(each.id, at)) for each in requests)
-        waits = self._compiled.refused(waited, instances, busy, at)
-        if any(waits):
+        self._warm = None
+        waits = self._compiled.refused(requests, instances, busy, at)
+        if 1 in waits:
             for request, does in zip(requests, waits, strict=False):
                 if does:
-                    self._note_wait(request.id, at)
+                    self._waits.note(request.id, at)
         return len(waits)
 
     def headroom(self, instances: Sequence[Instance], at: int) -> float:
@@ -139,12 +138,6 @@ class SurvivalPacking(SlotPlacement):
 
     def expected_back(self, at: int) -> Iterator[str]:
         return self._ledger.retention.waiting(at)
-
-    def _note_wait(self, request_id: str, at: int) -> None:
-        """It waits for a warm instance."""
-        self._waits_since.setdefault(request_id, at)
-        if len(self._waits_since) > _MAX_WAITS:  # of those that were cancelled meanwhile, the first
-            del self._waits_since[next(iter(self._waits_since))]
 
     def _wait_us(self, request: Request, instance: Instance, at: int) -> float:
         """Until it is likely to take the request."""

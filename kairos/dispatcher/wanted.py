@@ -1,19 +1,21 @@
 """What the kernel needs to know of requests, kept while they wait. Ours."""
 
 from array import array
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import msgspec
 
 from kairos.dispatcher.compiled_table import CompiledTable
 from kairos.dispatcher.demand import limit_of
 from kairos.dispatcher.ledger import Ledger
-from kairos.dispatcher.native import NOWHERE, WAITED, WAITED_PLACE, WANTED, Block
+from kairos.dispatcher.native import NEVER, NOWHERE, WAITS, WAITS_PLACE, WANTED, Block
 from kairos.dispatcher.prefix_runs import PrefixRun
+from kairos.dispatcher.warm_waits import WarmWaits
 from kairos.learnt import Distribution
 from kairos.model import Request
 
 _MAX_KEPT = 256  # requests
+_NEW = -1  # no instant
 _Column = tuple[int, int, int]  # for the kernel: how many, and where the rows and the tokens are
 _NOTHING: _Column = 0, 0, 0
 
@@ -51,20 +53,52 @@ class _Wanted:
         self.answer: Distribution | None = None  # its length, as far as it was learnt
         self.curve = -1, -1  # its row, and how many rows had been others' by then
         self.kept: tuple[str, int] | None = None
-        self.waited_us = -1
+        self.waits_since = _NEW
+
+
+class _Together(msgspec.Struct, frozen=True):
+    """Requests that were asked for together; without any of which a curve was to be drawn."""
+
+    requests: Sequence[Request]
+    state: tuple[int, ...]  # of all that is known of them, but for their answers
+    wanted: Sequence[_Wanted]
+    places: "array[int]"
 
 
 class WantedRequests:
     """By id, longest known first."""
 
-    def __init__(self, ledger: Ledger, table: CompiledTable) -> None:
-        self._ledger, self._table = ledger, table
+    def __init__(self, ledger: Ledger, table: CompiledTable, waits: WarmWaits) -> None:
+        self._ledger, self._table, self._waits = ledger, table, waits
         self._wanted: dict[str, _Wanted] = {}
+        self._together = _Together((), (), (), array("q"))
+
+    def places(self, requests: Sequence[Request], at: int) -> "array[int]":
+        """Of the requests, from the first on, as `at`; up to the first for which a curve would have
+        to be drawn, but for the first of all. A curve is drawn when it is the request's turn: it is
+        of calls in flight, too."""
+        ledger = self._ledger
+        changes = self._table.arranged, ledger.prefixes.changes, ledger.curves.forgotten
+        state = *changes, self._waits.changes
+        known, answer = self._together, ledger.lengths.completion_tokens
+        if known.requests is requests and known.state == state:
+            if all(answer(each.request) is each.answer for each in known.wanted):
+                return known.places
+        places = array("q")
+        for each in requests:
+            place = self.at(each, at, draws=not places)
+            if not place:
+                return places
+            places.append(place)
+        wanted = [self._wanted[each.id] for each in requests]
+        # What is kept for a request ends by itself.
+        if all(each.kept is None for each in wanted) and ledger.curves.forgotten == changes[2]:
+            self._together = _Together(requests, state, wanted, places)
+        return places
 
     def at(
         self,
         request: Request,
-        waited_us: int,
         at: int,
         *,
         alone: bool = False,
@@ -81,7 +115,7 @@ class WantedRequests:
             if len(self._wanted) >= _MAX_KEPT:
                 del self._wanted[next(iter(self._wanted))]
             wanted = self._wanted[request.id] = _Wanted(request)
-        is_new = wanted.waited_us < 0
+        is_new = wanted.waits_since == _NEW
         is_drawn = answer is wanted.answer and wanted.curve[1] == ledger.curves.forgotten
         if not (is_drawn or draws):
             return 0
@@ -93,13 +127,15 @@ class WantedRequests:
         if is_new or not is_drawn:
             row = ledger.curves.row(ledger.lengths.kind(request), request, answer)
             wanted.answer, wanted.curve, is_new = answer, (row, ledger.curves.forgotten), True
-        kept = ledger.retention.kept_for(request, at)
+        kept, since = ledger.retention.kept_for(request, at), self._waits.since(request.id)
+        if since is None:
+            since = NEVER
         if is_new or kept != wanted.kept:
-            wanted.kept, wanted.waited_us = kept, waited_us
+            wanted.kept, wanted.waits_since = kept, since
             self._write(request, wanted)
-        elif waited_us != wanted.waited_us:
-            wanted.waited_us = waited_us
-            WAITED.pack_into(wanted.block.bytes, WAITED_PLACE, waited_us)
+        elif since != wanted.waits_since:
+            wanted.waits_since = since
+            WAITS.pack_into(wanted.block.bytes, WAITS_PLACE, since)
         return wanted.block.at
 
     def _look_up(
@@ -145,5 +181,5 @@ class WantedRequests:
             *prompt.cached,
             NOWHERE if kept is None else self._table.row(kept[0]),
             0 if kept is None else kept[1],
-            wanted.waited_us,
+            wanted.waits_since,
         )

@@ -94,12 +94,12 @@ class Pool:
             refused = kernels.refused(requests, able, busy, self.at)
             assert not any(goes[:refused])
         waits = [
-            [each.id for each in requests[:refused] if each.id in way._waits_since]
+            [each.id for each in requests[:refused] if each.id in way._waits]
             for way in self.ways
         ]
         assert waits[0] == waits[1]
         wanted = kernels._compiled._wanted
-        if all(wanted.at(each, 0, self.at, draws=False) for each in requests):
+        if all(wanted.at(each, self.at, draws=False) for each in requests):
             assert refused == [*goes, True].index(True)
         self.refused += refused
         self.waits += len(waits[0])
