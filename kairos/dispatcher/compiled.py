@@ -42,9 +42,7 @@ def expected_tokens(ledger: Ledger, request: Request) -> float:
 class CompiledChoice:
     """Each answer is one call of the kernel, for all instances at once."""
 
-    def __init__(
-        self, ledger: Ledger, kernel: Kernel, margins: Margins, waits: WarmWaits
-    ) -> None:
+    def __init__(self, ledger: Ledger, kernel: Kernel, margins: Margins, waits: WarmWaits) -> None:
         self._ledger, self._kernel = ledger, kernel
         self._table = CompiledTable(ledger, kernel, margins)
         self._wanted = WantedRequests(ledger, self._table, waits)

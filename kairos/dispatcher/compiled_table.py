@@ -1,8 +1,8 @@
 """What the kernel needs to know of instances, written where it finds it. Ours."""
 
 from array import array
-from collections.abc import Mapping, Sequence
-from itertools import count, repeat
+from collections.abc import Sequence
+from itertools import count
 
 import msgspec
 
@@ -115,9 +115,10 @@ class CompiledTable:
         """-1: it is not here."""
         return self._row_of.get(instance_id, -1)
 
-    def rows_of(self, known: Mapping[str, int]) -> "array[int]":
-        """Of those of which something is known."""
-        return array("q", map(self._row_of.get, known, repeat(-1)))
+    @property
+    def count(self) -> int:
+        """Of rows."""
+        return len(self._columns)
 
     def places(self, found: int) -> list[int]:
         """That the kernel has found."""

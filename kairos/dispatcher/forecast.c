@@ -44,21 +44,23 @@ typedef struct {
     double unseen; /* KV memory that is not seen */
     double suspended;
 
-    /* From here on it is ours. The speeds with one call more; the calls as they were when all were
-       looked at last, and what was expected then; the forecast, of which version, and when. */
+    /* From here on it is ours. The speeds with one call more; of the request that is looked at,
+       tokens of its prompt that calls here hold, and that are in the cache, and what was found. */
     double token_us, token_slope_us, begins_us;
+    double in_use, cached;
+    double cost, peak;
+    int64_t verdict, peak_known;
+    /* The forecast: of which version, when, and the most in it. What is looked at of each instance
+       for each request comes before this, in few lines of the processor's cache. */
+    int64_t forecast_of, forecast_at;
+    double top;
+    int64_t tight; /* the point at which a request had no room here last */
+    int64_t high;  /* the point at which what it would hold with one was most, last */
+    double forecast[PLANES][SLOTS];
+    /* The calls as they were when all were looked at last, and what was expected then. */
     int64_t derived_of, derived_at, changes_then, calls_then;
     double prompt_tokens_then, ended_tokens_then, share, unfilled_then, tokens_per_us;
     double held[PLANES][SLOTS];
-    int64_t forecast_of, forecast_at;
-    double forecast[PLANES][SLOTS];
-    double top;    /* the most that it is expected to hold without any call more */
-    int64_t tight; /* the point at which a request had no room here last */
-    int64_t high;  /* the point at which what it would hold with one was most, last */
-    /* Of the request that is looked at. */
-    double in_use, cached; /* tokens of its prompt: that calls here hold, that are in the cache */
-    double cost, peak;
-    int64_t verdict, peak_known;
 } Instance;
 
 enum { NOT_LOOKED_AT, HAS_NO_ROOM, HAS_ROOM };
@@ -80,20 +82,14 @@ typedef struct {
     double half_answer;  /* tokens that are left of an answer, if nothing is known of it */
 } Pool;
 
-/* What some of the instances know of a prompt: their rows (-1: not here), and tokens. */
-typedef struct {
-    int64_t count;
-    const int64_t *rows;
-    const double *tokens;
-} Known;
-
 /* A request that is to be placed. */
 typedef struct {
     double prompt_tokens;
     double answer_tokens; /* expected */
     double limit;         /* of its answer */
     int64_t curve;        /* of its answer's length */
-    Known in_use, cached;
+    /* Tokens of its prompt that calls hold, and that are in the cache, by row; NULL: nowhere. */
+    const double *in_use, *cached;
     int64_t kept_row; /* where memory is kept for it, or -1 */
     double kept_tokens;
     int64_t waits_since; /* for an instance where more of it is cached; NEVER: it does not */
@@ -560,15 +556,10 @@ static void note_known(const Pool *pool, const Wanted *wanted, const Asked *aske
     for (int64_t i = 0; i < asked->count + asked->busy_count; i++) {
         int64_t row = i < asked->count ? asked->rows[i] : asked->busy[i - asked->count];
         Instance *here = pool->instances + row;
-        here->in_use = here->cached = 0.0;
+        here->in_use = wanted->in_use ? wanted->in_use[row] : 0.0;
+        here->cached = wanted->cached ? wanted->cached[row] : 0.0;
         here->verdict = NOT_LOOKED_AT;
     }
-    for (int64_t k = 0; k < wanted->in_use.count; k++)
-        if (wanted->in_use.rows[k] >= 0)
-            pool->instances[wanted->in_use.rows[k]].in_use = wanted->in_use.tokens[k];
-    for (int64_t k = 0; k < wanted->cached.count; k++)
-        if (wanted->cached.rows[k] >= 0)
-            pool->instances[wanted->cached.rows[k]].cached = wanted->cached.tokens[k];
 }
 
 /* What the request costs where it costs least of those that have room; `inf`: none has. */
@@ -588,7 +579,7 @@ static double least_cost(const Pool *pool, const Wanted *wanted, const Asked *as
 static int are_alike(const Pool *pool, const Wanted *wanted, const Asked *asked)
 {
     const Instance *first = NULL;
-    for (int64_t i = 0; i < asked->count && wanted->cached.count; i++) {
+    for (int64_t i = 0; i < asked->count && wanted->cached; i++) {
         Instance *here = pool->instances + asked->rows[i];
         if ((first && here->cached == first->cached) || !has_room(pool, wanted, asked, here))
             continue;
@@ -725,7 +716,7 @@ static int64_t choose(const Pool *pool, const Wanted *wanted, Asked *asked)
         return COMPUTING_UNKNOWN;
     double margin = are_alike(pool, wanted, asked) ? pool->alike_but_for_load : pool->alike;
     int64_t best = least_taken(pool, wanted, asked, least * (1 + margin));
-    if (best < 0 || !wanted->cached.count)
+    if (best < 0 || !wanted->cached)
         return best;
     int64_t warm = warm_one(pool, wanted, asked, best, least);
     if (warm != NOWHERE)

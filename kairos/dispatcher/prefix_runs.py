@@ -45,7 +45,7 @@ class Held(msgspec.Struct):
 class PrefixRun:
     """Marks that follow each other in all prompts that have the first of them and go on."""
 
-    __slots__ = ("before", "behind", "first", "held", "in_use", "latest", "names", "version")
+    __slots__ = ("before", "behind", "first", "held", "in_use", "latest", "names")
 
     def __init__(self, names: tuple[int, ...], first: int, before: "PrefixRun | None") -> None:
         self.names = names  # hashes of all that lies before each mark
@@ -54,8 +54,7 @@ class PrefixRun:
         self.behind: dict[int, PrefixRun] = {}  # by their first mark
         self.held: dict[str, Held] = {}  # by id of the instance; of a run in the tree, anywhere
         self.in_use: dict[str, Held] = {}  # of these, by calls in flight
-        self.version = 0  # another one after each change
-        self.latest = 0  # of all runs of the tree, if it is the first
+        self.latest = 0  # number of the latest change to all behind it, if it is the first
 
     def split(self, marks: int) -> "PrefixRun":
         """Makes the first marks, so many, a run of their own; this one is what is left, so who
@@ -83,18 +82,34 @@ class PrefixRuns:
     def __init__(self) -> None:
         self.first: dict[int, PrefixRun] = {}  # by their first mark, those that prompts begin with
         self.changes = 0
+        # Instance id -> number of the latest change to what it holds; the latest is the last.
+        self._changed: dict[str, int] = {}
 
-    def has_changed(self, run: PrefixRun) -> None:
+    def has_changed(self, run: PrefixRun, instance_id: str) -> None:
+        """What the instance holds of it, or whether calls use that."""
         self.changes += 1
-        run.version = version = self.changes
         while run.before is not None:
             run = run.before
-        run.latest = version
+        run.latest = self.changes
+        self._changed.pop(instance_id, None)
+        self._changed[instance_id] = self.changes
 
-    def first_of(self, prefix: tuple[int, ...]) -> PrefixRun | None:
-        """That the prompt begins with. While it is the same, and its `latest`, all that the prompt
-        begins with is as it was."""
-        return self.first.get(prefix[0]) if prefix else None
+    def changed_since(self, changes: int) -> Iterator[str]:
+        """Ids of the instances with a later change."""
+        for instance_id, latest in reversed(self._changed.items()):
+            if latest <= changes:
+                return
+            yield instance_id
+
+    def forget(self, instance_id: str) -> None:
+        """It holds nothing any more."""
+        self._changed.pop(instance_id, None)
+
+    def beginning(self, prefix: tuple[int, ...]) -> tuple[PrefixRun | None, int]:
+        """The first run of the prompt, and its `latest`. While both are the same, all that the
+        prompt begins with is held as it was."""
+        first = self.first.get(prefix[0]) if prefix else None
+        return first, 0 if first is None else first.latest
 
     def last(self, prefix: tuple[int, ...]) -> PrefixRun | None:
         """The run that the prompt ends with, made as far as it is not there; None: no marks."""
@@ -105,7 +120,6 @@ class PrefixRuns:
             run = behind.get(prefix[at])
             if run is None:
                 run = behind[prefix[at]] = PrefixRun(prefix[at:], at, before)
-                self.has_changed(run)
                 return run
             same = _same_names(run.names, prefix, at)
             before = run if same == len(run.names) else self._split(run, same)
@@ -131,7 +145,6 @@ class PrefixRuns:
         """Prompts differ behind so many of its marks. Returns the part before these."""
         behind = self._behind(run.before)
         upper = run.split(marks)
-        self.has_changed(upper)
         behind[upper.names[0]] = upper
         if not run.held:
             self.remove(run)
@@ -177,3 +190,9 @@ def add_ends(found: dict[str, int], there: Mapping[str, Held], marks: int) -> No
         if instance_id not in found:
             ends = held.ends
             found[instance_id] = ends[-1] if len(ends) <= marks else ends[marks - 1]
+
+
+def at_most(most: int, ends: Mapping[str, int]) -> Mapping[str, int]:
+    if not ends or max(ends.values()) <= most:
+        return ends
+    return {each: min(end, most) for each, end in ends.items()}

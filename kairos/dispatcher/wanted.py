@@ -2,6 +2,7 @@
 
 from array import array
 from collections.abc import Mapping, Sequence
+from itertools import islice
 
 import msgspec
 
@@ -16,30 +17,23 @@ from kairos.model import Request
 
 _MAX_KEPT = 256  # requests
 _NEW = -1  # no instant
-_Column = tuple[int, int, int]  # for the kernel: how many, and where the rows and the tokens are
-_NOTHING: _Column = 0, 0, 0
+_AT_ONCE = 16  # instances of which it is looked up one by one what they know of a prompt
 
 
 class _Prompt(msgspec.Struct):
-    """How much of it calls hold on each instance, and is in the cache there."""
+    """How much of it calls hold on each instance, and is in the cache there: tokens by row."""
 
     alone: bool  # of one instance: nobody asks what is cached
-    changes: tuple[int, int]  # of the table and of the prefix index, when it was looked at
-    beginning: tuple[PrefixRun | None, int]  # see `PrefixIndex.of_beginning`
-    versions: list[int] | None  # of its stretches; None: not asked for
-    in_use: _Column
-    cached: _Column
-    arrays: "tuple[array[int] | array[float], ...]"
+    # When it was looked at: how instances and rows were arranged, changes of the prefix index.
+    arranged: tuple[int, int]
+    changes: int
+    beginning: tuple[PrefixRun | None, int]  # see `PrefixRuns`
+    in_use: "array[float] | None"  # None: nowhere
+    cached: "array[float] | None"
 
 
 _NO_PROMPT = _Prompt(
-    alone=False,
-    changes=(0, 0),
-    beginning=(None, 0),
-    versions=None,
-    in_use=_NOTHING,
-    cached=_NOTHING,
-    arrays=(),
+    alone=False, arranged=(-1, -1), changes=-1, beginning=(None, 0), in_use=None, cached=None
 )
 
 
@@ -78,8 +72,8 @@ class WantedRequests:
         to be drawn, but for the first of all. A curve is drawn when it is the request's turn: it is
         of calls in flight, too."""
         ledger = self._ledger
-        changes = self._table.arranged, ledger.prefixes.changes, ledger.curves.forgotten
-        state = *changes, self._waits.changes
+        forgotten = ledger.curves.forgotten
+        state = *self._arranged(), ledger.prefixes.runs.changes, forgotten, self._waits.changes
         known, answer = self._together, ledger.lengths.completion_tokens
         if known.requests is requests and known.state == state:
             if all(answer(each.request) is each.answer for each in known.wanted):
@@ -92,7 +86,7 @@ class WantedRequests:
             places.append(place)
         wanted = [self._wanted[each.id] for each in requests]
         # What is kept for a request ends by itself.
-        if all(each.kept is None for each in wanted) and ledger.curves.forgotten == changes[2]:
+        if all(each.kept is None for each in wanted) and ledger.curves.forgotten == forgotten:
             self._together = _Together(requests, state, wanted, places)
         return places
 
@@ -120,10 +114,10 @@ class WantedRequests:
         if not (is_drawn or draws):
             return 0
         if request.prefix:
-            changes = self._table.arranged, ledger.prefixes.changes
-            prompt = wanted.prompt
-            if is_new or prompt.changes != changes or prompt.alone > alone:
-                is_new |= self._look_up(request, wanted, changes, alone=alone)
+            prompt, changes = wanted.prompt, ledger.prefixes.runs.changes
+            is_known = prompt.changes == changes and prompt.arranged == self._arranged()
+            if not is_known or prompt.alone > alone:
+                is_new |= self._look_up(request, wanted, alone=alone)
         if is_new or not is_drawn:
             row = ledger.curves.row(ledger.lengths.kind(request), request, answer)
             wanted.answer, wanted.curve, is_new = answer, (row, ledger.curves.forgotten), True
@@ -138,35 +132,52 @@ class WantedRequests:
             WAITS.pack_into(wanted.block.bytes, WAITS_PLACE, since)
         return wanted.block.at
 
-    def _look_up(
-        self, request: Request, wanted: _Wanted, changes: tuple[int, int], *, alone: bool
-    ) -> bool:
-        """What is known of the prompt; whether that has changed."""
-        prefixes, before, versions = self._ledger.prefixes, wanted.prompt, None
-        beginning = prefixes.of_beginning(request)
-        if before is not _NO_PROMPT and before.changes[0] == changes[0] and before.alone <= alone:
-            is_same = beginning == before.beginning
-            if not is_same:
-                versions = prefixes.versions(request)
-                is_same = versions == before.versions
-            if is_same:
-                before.changes, before.beginning = changes, beginning
+    def _look_up(self, request: Request, wanted: _Wanted, *, alone: bool) -> bool:
+        """What is known of the prompt; whether the kernel finds it elsewhere now."""
+        prefixes, prompt = self._ledger.prefixes, wanted.prompt
+        arranged, beginning = self._arranged(), prefixes.runs.beginning(request.prefix)
+        if prompt.arranged == arranged and prompt.alone <= alone:
+            if prompt.beginning == beginning:
+                prompt.changes = prefixes.runs.changes
                 return False
-        in_use, held = self._column(prefixes.in_use(request))
-        cached, found = self._column({} if alone else prefixes.match(request))
-        if versions is None:
-            versions = prefixes.versions(request)
-        arrays = *held, *found
-        wanted.prompt = _Prompt(alone, changes, beginning, versions, in_use, cached, arrays)
+            changed = [*islice(prefixes.runs.changed_since(prompt.changes), _AT_ONCE)]
+            if len(changed) < _AT_ONCE:
+                prompt.changes, prompt.beginning = prefixes.runs.changes, beginning
+                return self._look_up_some(request, prompt, changed)
+        held, found = prefixes.in_use(request), {} if alone else prefixes.match(request)
+        in_use = self._column(held) if held else None
+        cached = self._column(found) if found else None
+        wanted.prompt = _Prompt(alone, arranged, prefixes.runs.changes, beginning, in_use, cached)
         return True
 
-    def _column(
-        self, tokens: Mapping[str, int]
-    ) -> "tuple[_Column, tuple[array[int] | array[float], ...]]":
-        if not tokens:
-            return _NOTHING, ()
-        rows, counts = self._table.rows_of(tokens), array("d", tokens.values())
-        return (len(rows), rows.buffer_info()[0], counts.buffer_info()[0]), (rows, counts)
+    def _look_up_some(self, request: Request, prompt: _Prompt, changed: Sequence[str]) -> bool:
+        """Of these instances anew."""
+        is_new = False
+        for instance_id in changed:
+            row = self._table.row(instance_id)
+            in_use, cached = self._ledger.prefixes.of_one(request, instance_id)
+            if row < 0:
+                continue
+            if in_use and prompt.in_use is None:
+                prompt.in_use, is_new = self._column({}), True
+            if prompt.in_use is not None:
+                prompt.in_use[row] = in_use
+            if cached and prompt.cached is None and not prompt.alone:
+                prompt.cached, is_new = self._column({}), True
+            if prompt.cached is not None:
+                prompt.cached[row] = cached
+        return is_new
+
+    def _arranged(self) -> tuple[int, int]:
+        return self._table.arranged, self._ledger.prefixes.left
+
+    def _column(self, tokens: Mapping[str, int]) -> "array[float]":
+        column = array("d", bytes(8 * self._table.count))
+        for instance_id, number in tokens.items():
+            row = self._table.row(instance_id)
+            if row >= 0:
+                column[row] = number
+        return column
 
     def _write(self, request: Request, wanted: _Wanted) -> None:
         answer, kept, prompt = wanted.answer, wanted.kept, wanted.prompt
@@ -177,8 +188,8 @@ class WantedRequests:
             request.completion_tokens if answer is None else answer.mean,
             limit_of(request),
             wanted.curve[0],
-            *prompt.in_use,
-            *prompt.cached,
+            0 if prompt.in_use is None else prompt.in_use.buffer_info()[0],
+            0 if prompt.cached is None else prompt.cached.buffer_info()[0],
             NOWHERE if kept is None else self._table.row(kept[0]),
             0 if kept is None else kept[1],
             wanted.waits_since,

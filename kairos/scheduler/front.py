@@ -61,9 +61,7 @@ class FirstFew:
         self._requests: list[Request] = []
         self._behind_first: list[Request] = []
 
-    def of(
-        self, entries: list[KeyEntry], waiting: Mapping[str, WaitingRequest]
-    ) -> list[Request]:
+    def of(self, entries: list[KeyEntry], waiting: Mapping[str, WaitingRequest]) -> list[Request]:
         if entries != self._entries:
             self._entries = entries
             self._requests = [waiting[request_id].request for *_, request_id in entries]

@@ -94,8 +94,7 @@ class Pool:
             refused = kernels.refused(requests, able, busy, self.at)
             assert not any(goes[:refused])
         waits = [
-            [each.id for each in requests[:refused] if each.id in way._waits]
-            for way in self.ways
+            [each.id for each in requests[:refused] if each.id in way._waits] for way in self.ways
         ]
         assert waits[0] == waits[1]
         wanted = kernels._compiled._wanted
