@@ -75,19 +75,20 @@ class WantedRequests:
         forgotten = ledger.curves.forgotten
         state = *self._arranged(), ledger.prefixes.runs.changes, forgotten, self._waits.changes
         known, answer = self._together, ledger.lengths.completion_tokens
-        if known.requests is requests and known.state == state:
-            if all(answer(each.request) is each.answer for each in known.wanted):
-                return known.places
-        places = array("q")
+        is_known = known.requests is requests and known.state == state
+        if is_known and all(answer(each.request) is each.answer for each in known.wanted):
+            return known.places
+        places, wanted = array("q"), list[_Wanted]()
         for each in requests:
             place = self.at(each, at, draws=not places)
             if not place:
-                return places
+                break
             places.append(place)
-        wanted = [self._wanted[each.id] for each in requests]
-        # What is kept for a request ends by itself.
-        if all(each.kept is None for each in wanted) and ledger.curves.forgotten == forgotten:
-            self._together = _Together(requests, state, wanted, places)
+            wanted.append(self._wanted[each.id])
+        # What is kept for a request ends by itself; and where not all are here, others follow.
+        is_whole = len(wanted) == len(requests) and all(each.kept is None for each in wanted)
+        stays = is_whole and ledger.curves.forgotten == forgotten
+        self._together = _Together(requests if stays else (), state, wanted, places)
         return places
 
     def at(
@@ -101,15 +102,8 @@ class WantedRequests:
         """Where the kernel finds what there is to know now, after `CompiledTable.renew`. `alone`:
         of one instance, so that nobody asks what is cached. `draws`: whether a curve may be drawn
         for it; 0: it would have to be."""
-        ledger, wanted = self._ledger, self._wanted.get(request.id)
-        answer = ledger.lengths.completion_tokens(request)
-        if wanted is None or wanted.request is not request:
-            if not draws:
-                return 0
-            if len(self._wanted) >= _MAX_KEPT:
-                del self._wanted[next(iter(self._wanted))]
-            wanted = self._wanted[request.id] = _Wanted(request)
-        is_new = wanted.waits_since == _NEW
+        ledger, wanted = self._ledger, self._known(request)
+        answer, is_new = ledger.lengths.completion_tokens(request), wanted.waits_since == _NEW
         is_drawn = answer is wanted.answer and wanted.curve[1] == ledger.curves.forgotten
         if not (is_drawn or draws):
             return 0
@@ -122,8 +116,7 @@ class WantedRequests:
             row = ledger.curves.row(ledger.lengths.kind(request), request, answer)
             wanted.answer, wanted.curve, is_new = answer, (row, ledger.curves.forgotten), True
         kept, since = ledger.retention.kept_for(request, at), self._waits.since(request.id)
-        if since is None:
-            since = NEVER
+        since = NEVER if since is None else since
         if is_new or kept != wanted.kept:
             wanted.kept, wanted.waits_since = kept, since
             self._write(request, wanted)
@@ -131,6 +124,14 @@ class WantedRequests:
             wanted.waits_since = since
             WAITS.pack_into(wanted.block.bytes, WAITS_PLACE, since)
         return wanted.block.at
+
+    def _known(self, request: Request) -> _Wanted:
+        wanted = self._wanted.get(request.id)
+        if wanted is None or wanted.request is not request:
+            if len(self._wanted) >= _MAX_KEPT:
+                del self._wanted[next(iter(self._wanted))]
+            wanted = self._wanted[request.id] = _Wanted(request)
+        return wanted
 
     def _look_up(self, request: Request, wanted: _Wanted, *, alone: bool) -> bool:
         """What is known of the prompt; whether the kernel finds it elsewhere now."""

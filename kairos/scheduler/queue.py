@@ -193,7 +193,7 @@ class WaitQueue:
             self._by_key.move(_RENEWED_AT_ONCE)
 
     def first(self, room: InstanceRoom, at: int) -> Turn | None:
-        """Whose turn it is; None when nothing fits that may go. Who is overdue by that, stays so."""
+        """Whose turn it is; None: nothing fits that may go. Who is overdue by that, stays so."""
         self.note_time(at)
         passed_over = 0  # of the first by policy
         while True:
