@@ -66,6 +66,7 @@ class WantedRequests:
         self._ledger, self._table, self._waits = ledger, table, waits
         self._wanted: dict[str, _Wanted] = {}
         self._together = _Together((), (), (), array("q"))
+        self._changed: tuple[tuple[int, int], list[str]] = (0, 0), []
 
     def places(self, requests: Sequence[Request], at: int) -> "array[int]":
         """Of the requests, from the first on, as `at`; up to the first for which a curve would have
@@ -108,10 +109,10 @@ class WantedRequests:
         if not (is_drawn or draws):
             return 0
         if request.prefix:
-            prompt, changes = wanted.prompt, ledger.prefixes.runs.changes
-            is_known = prompt.changes == changes and prompt.arranged == self._arranged()
-            if not is_known or prompt.alone > alone:
-                is_new |= self._look_up(request, wanted, alone=alone)
+            prompt, arranged = wanted.prompt, self._arranged()
+            is_known = prompt.arranged == arranged and prompt.alone <= alone
+            if not is_known or prompt.changes != ledger.prefixes.runs.changes:
+                is_new |= self._look_up(request, wanted, arranged, alone=alone)
         if is_new or not is_drawn:
             row = ledger.curves.row(ledger.lengths.kind(request), request, answer)
             wanted.answer, wanted.curve, is_new = answer, (row, ledger.curves.forgotten), True
@@ -133,15 +134,17 @@ class WantedRequests:
             wanted = self._wanted[request.id] = _Wanted(request)
         return wanted
 
-    def _look_up(self, request: Request, wanted: _Wanted, *, alone: bool) -> bool:
+    def _look_up(
+        self, request: Request, wanted: _Wanted, arranged: tuple[int, int], *, alone: bool
+    ) -> bool:
         """What is known of the prompt; whether the kernel finds it elsewhere now."""
         prefixes, prompt = self._ledger.prefixes, wanted.prompt
-        arranged, beginning = self._arranged(), prefixes.runs.beginning(request.prefix)
+        beginning = prefixes.runs.beginning(request.prefix)
         if prompt.arranged == arranged and prompt.alone <= alone:
             if prompt.beginning == beginning:
                 prompt.changes = prefixes.runs.changes
                 return False
-            changed = [*islice(prefixes.runs.changed_since(prompt.changes), _AT_ONCE)]
+            changed = self._changed_since(prompt.changes)
             if len(changed) < _AT_ONCE:
                 prompt.changes, prompt.beginning = prefixes.runs.changes, beginning
                 return self._look_up_some(request, prompt, changed)
@@ -150,6 +153,14 @@ class WantedRequests:
         cached = self._column(found) if found else None
         wanted.prompt = _Prompt(alone, arranged, prefixes.runs.changes, beginning, in_use, cached)
         return True
+
+    def _changed_since(self, changes: int) -> list[str]:
+        """Ids of instances, at most `_AT_ONCE`; most requests ask since the same."""
+        runs = self._ledger.prefixes.runs
+        asked = changes, runs.changes
+        if asked != self._changed[0]:
+            self._changed = asked, [*islice(runs.changed_since(changes), _AT_ONCE)]
+        return self._changed[1]
 
     def _look_up_some(self, request: Request, prompt: _Prompt, changed: Sequence[str]) -> bool:
         """Of these instances anew."""
