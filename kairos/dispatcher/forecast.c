@@ -49,7 +49,7 @@ typedef struct {
     double token_us, token_slope_us, begins_us;
     double in_use, cached;
     double cost, peak;
-    int64_t verdict, peak_known;
+    int64_t verdict;
     /* The forecast: of which version, when, and the most in it. What is looked at of each instance
        for each request comes before this, in few lines of the processor's cache. */
     int64_t forecast_of, forecast_at;
@@ -64,9 +64,6 @@ typedef struct {
 } Instance;
 
 enum { NOT_LOOKED_AT, HAS_NO_ROOM, HAS_ROOM };
-
-/* Tokens by which a sum of such numbers is never wrong. */
-static const double ROUNDING = 1e-3;
 
 typedef struct {
     Instance *instances;
@@ -474,22 +471,11 @@ static double load_at(const Pool *pool, const Wanted *wanted, const Instance *he
     return load_with(pool, here, WORKED_OUT[point], own[MEAN], own[VARIANCE], own[MOST]);
 }
 
-/* Whether there surely is room, as told without looking at any slot: with the request it holds at
-   most as much more as it would if it did not end. */
-static int surely_has_room(const Pool *pool, const Wanted *wanted, const Instance *here)
-{
-    Growth growth = growth_there(pool, wanted, here);
-    double own[PLANES];
-    own_at(&growth, here, POINTS - 1, own);
-    return growth.held >= 0.0 && here->top + own[MOST] + ROUNDING <= capacity(here);
-}
-
 /* Works out the peak, of which it says whether there is room for it. */
 static int fits_at_peak(const Pool *pool, const Wanted *wanted, const Asked *asked, Instance *here)
 {
     double loads[SLOTS], room = capacity(here);
     int reserved = is_reserved(pool, asked, here);
-    here->peak_known = 1;
     if (!loads_with(pool, wanted, here, reserved ? INFINITY : room, loads))
         return 0;
     here->peak = peak_of(here, reserved ? asked->reserved : NULL, loads);
@@ -502,21 +488,10 @@ static int fits_at_peak(const Pool *pool, const Wanted *wanted, const Asked *ask
 static int has_room(const Pool *pool, const Wanted *wanted, const Asked *asked, Instance *here)
 {
     if (here->verdict == NOT_LOOKED_AT) {
-        here->peak_known = 0;
-        int fits = !here->suspended &&
-                   ((!is_reserved(pool, asked, here) && surely_has_room(pool, wanted, here)) ||
-                    fits_at_peak(pool, wanted, asked, here));
+        int fits = !here->suspended && fits_at_peak(pool, wanted, asked, here);
         here->verdict = fits ? HAS_ROOM : HAS_NO_ROOM;
     }
     return here->verdict == HAS_ROOM;
-}
-
-/* Of one that has room. */
-static double peak_there(const Pool *pool, const Wanted *wanted, const Asked *asked, Instance *here)
-{
-    if (!here->peak_known)
-        fits_at_peak(pool, wanted, asked, here);
-    return here->peak;
 }
 
 /* The slot from which on an instance has room for the request. */
@@ -632,7 +607,7 @@ static int64_t least_taken(const Pool *pool, const Wanted *wanted, const Asked *
             continue;
         if (!has_room(pool, wanted, asked, here))
             continue;
-        double taken = peak_there(pool, wanted, asked, here) / size + here->computing;
+        double taken = here->peak / size + here->computing;
         if (best < 0 || taken < lowest) {
             best = i;
             lowest = taken;

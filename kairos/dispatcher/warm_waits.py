@@ -9,7 +9,7 @@ class WarmWaits:
 
     def __init__(self) -> None:
         self._since: dict[str, int] = {}
-        self.changes = 0  # but for waits that ended as their requests went
+        self.changes = 0
 
     def __contains__(self, request_id: str) -> bool:
         return request_id in self._since
@@ -34,4 +34,5 @@ class WarmWaits:
             del self._since[next(iter(self._since))]
 
     def went(self, request_id: str) -> None:
-        self._since.pop(request_id, None)
+        if self._since.pop(request_id, None) is not None:
+            self.changes += 1
