@@ -23,11 +23,7 @@ class AvailableInstances:
         at: int,
         tried: Tried = _NOWHERE,
     ) -> None:
-        busy = ledger.busy(at)
-        self.instances, self._busy = instances, list[Instance]()
-        if busy:
-            self.instances = [each for each in instances if each.id not in busy]
-            self._busy = [each for each in instances if each.id in busy]
+        self.instances, self._busy = ledger.busy.split(instances, at)
         self._ledger, self._placement, self._at, self._tried = ledger, placement, at, tried
         self._headroom: float | None = None  # not looked at yet
         self._chosen: tuple[str, Instance] | None = None
@@ -40,6 +36,9 @@ class AvailableInstances:
         """How many of these, from the first on, are known to fit nowhere."""
         if self._one_by_one:
             return 0
+        longest = max((each.prompt_tokens for each in requests), default=0)
+        if not self._tried and longest <= min(self._known_headroom(), self._ledger.served.smallest):
+            return self._refused(requests)  # most often
         smallest, tried = self._ledger.served.smallest, self._tried
         known = len(requests)
         worth: list[Request] = []  # looking closer
@@ -51,10 +50,15 @@ class AvailableInstances:
             if self._may_fit(each):
                 worth.append(each)
                 places.append(place)
-        refused = self._placement.refused(worth, self.instances, self._at) if worth else 0
-        if refused is None:
-            self._one_by_one, refused = True, 0
+        refused = self._refused(worth)
         return places[refused] if refused < len(worth) else known
+
+    def _refused(self, requests: Sequence[Request]) -> int:
+        if not requests:
+            return 0
+        refused = self._placement.refused(requests, self.instances, self._busy, self._at)
+        self._one_by_one = refused is None
+        return refused or 0
 
     def choose(self, request: Request) -> Instance | None:
         """Where the request would go now; None: nowhere. Asked again for the same, it remembers."""
@@ -78,14 +82,17 @@ class AvailableInstances:
 
     def _may_fit(self, request: Request) -> bool:
         """Whether it is worth the work of looking closer."""
-        if self._headroom is None:
-            self._headroom = self._placement.headroom(self.instances, self._at)
-        if request.prompt_tokens <= self._headroom:
+        if request.prompt_tokens <= self._known_headroom():
             return True
         return (
             self._ledger.prefixes.is_in_use(request)
             or self._ledger.retention.kept_for(request, self._at) is not None
         )
+
+    def _known_headroom(self) -> float:
+        if self._headroom is None:
+            self._headroom = self._placement.headroom(self.instances, self._at)
+        return self._headroom
 
     def expected_back(self) -> Iterator[str]:
         return self._placement.expected_back(self._at)

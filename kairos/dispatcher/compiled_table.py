@@ -1,13 +1,13 @@
 """What the kernel needs to know of instances, written where it finds it. Ours."""
 
 from array import array
-from collections.abc import Mapping, Sequence
-from itertools import count, repeat
+from collections.abc import Sequence
+from itertools import count
 
 import msgspec
 
 from kairos.dispatcher.in_flight import InFlightTable
-from kairos.dispatcher.instance_table import computing_share, line_numbers
+from kairos.dispatcher.instance_table import computing, line_numbers
 from kairos.dispatcher.kept_contexts import KeptContexts
 from kairos.dispatcher.ledger import Ledger
 from kairos.dispatcher.native import (
@@ -24,7 +24,7 @@ from kairos.dispatcher.native import (
     Kernel,
 )
 from kairos.dispatcher.speed import StepPace
-from kairos.model import Instance
+from kairos.model import EXPECTED_COMPLETION_TOKENS, Instance
 
 _INF = float("inf")
 
@@ -115,9 +115,10 @@ class CompiledTable:
         """-1: it is not here."""
         return self._row_of.get(instance_id, -1)
 
-    def rows_of(self, known: Mapping[str, int]) -> "array[int]":
-        """Of those of which something is known."""
-        return array("q", map(self._row_of.get, known, repeat(-1)))
+    @property
+    def count(self) -> int:
+        """Of rows."""
+        return len(self._columns)
 
     def places(self, found: int) -> list[int]:
         """That the kernel has found."""
@@ -128,11 +129,11 @@ class CompiledTable:
         of_row = {row: instance_id for instance_id, row in self._row_of.items()}
         for row in rows:
             instance = self._ledger.instances.get(of_row[row])
-            share = 0.0, _INF
+            found = 0.0, 0.0, _INF
             if instance is not None:
-                share = computing_share(self._ledger, instance, at)
+                found = computing(self._ledger, instance, at)
             place = row * self._kernel.instance_bytes + COMPUTING_PLACE
-            COMPUTING.pack_into(self._block.bytes, place, *share)
+            COMPUTING.pack_into(self._block.bytes, place, *found)
 
     def _write(self, instance: Instance, at: int) -> None:
         row = self._row_of.get(instance.id)
@@ -151,6 +152,7 @@ class CompiledTable:
             _INF if instance.kv_tokens is None else instance.kv_tokens,
             speed.times,
             ledger.unfilled_tokens(instance.id),
+            instance.max_num_seqs,
             self._kind(speed.pace),
             ledger.version(instance.id),
             columns.number,
@@ -160,7 +162,7 @@ class CompiledTable:
             ledger.prefixes.shared_tokens(instance.id),
             *flight.columns,
             *columns.kept.columns,
-            *computing_share(ledger, instance, at),
+            *computing(ledger, instance, at),
         )
 
     def _columns_of(self, instance_id: str, row: int) -> _Columns:
@@ -235,6 +237,7 @@ class CompiledTable:
             self._lines.at,
             self._places.buffer_info()[0],
             *msgspec.structs.astuple(self._margins),
+            EXPECTED_COMPLETION_TOKENS / 2,
         )
 
 

@@ -24,6 +24,7 @@ typedef struct {
     double kv_tokens; /* `inf`: not known */
     double times;     /* as slow as its kind */
     double unfilled;  /* tokens that a call leaves free of its last block, on average */
+    double max_num_seqs;
     int64_t kind;     /* place in the lines */
     int64_t version;  /* of what is said here */
     /* Its calls in flight: which table of them, how often that has changed, tokens of all prompts,
@@ -36,26 +37,30 @@ typedef struct {
     const double *kept;    /* of contexts, `kept_stride`: tokens; until when, 0 where there is none */
     int64_t kept_stride;
 
-    double computing; /* the share of a step that prompts under way take */
+    double computing_tokens; /* of prompts under way */
+    double computing;        /* the share of a step that they take */
     double computing_until;
 
     double unseen; /* KV memory that is not seen */
     double suspended;
 
-    /* From here on it is ours. The speeds with one call more; the calls as they were when all were
-       looked at last, and what was expected then; the forecast, of which version, and when. */
+    /* From here on it is ours. The speeds with one call more; of the request that is looked at,
+       tokens of its prompt that calls here hold, and that are in the cache, and what was found. */
     double token_us, token_slope_us, begins_us;
+    double in_use, cached;
+    double cost, peak;
+    int64_t verdict;
+    /* The forecast: of which version, when, and the most in it. What is looked at of each instance
+       for each request comes before this, in few lines of the processor's cache. */
+    int64_t forecast_of, forecast_at;
+    double top;
+    int64_t tight; /* the point at which a request had no room here last */
+    int64_t high;  /* the point at which what it would hold with one was most, last */
+    double forecast[PLANES][SLOTS];
+    /* The calls as they were when all were looked at last, and what was expected then. */
     int64_t derived_of, derived_at, changes_then, calls_then;
     double prompt_tokens_then, ended_tokens_then, share, unfilled_then, tokens_per_us;
     double held[PLANES][SLOTS];
-    int64_t forecast_of, forecast_at;
-    double forecast[PLANES][SLOTS];
-    double top;    /* the most that it is expected to hold without any call more */
-    int64_t tight; /* the point at which a request had no room here last */
-    /* Of the request that is looked at. */
-    double in_use, cached; /* tokens of its prompt: that calls here hold, that are in the cache */
-    double cost, peak;
-    int64_t verdict;
 } Instance;
 
 enum { NOT_LOOKED_AT, HAS_NO_ROOM, HAS_ROOM };
@@ -71,14 +76,8 @@ typedef struct {
     double free;         /* the share of the memory that is kept free for a second */
     int64_t renewed_us;  /* forecasts are derived anew when they are so old */
     int64_t few;         /* changes to less than one in so many calls are small */
+    double half_answer;  /* tokens that are left of an answer, if nothing is known of it */
 } Pool;
-
-/* What some of the instances know of a prompt: their rows (-1: not here), and tokens. */
-typedef struct {
-    int64_t count;
-    const int64_t *rows;
-    const double *tokens;
-} Known;
 
 /* A request that is to be placed. */
 typedef struct {
@@ -86,10 +85,11 @@ typedef struct {
     double answer_tokens; /* expected */
     double limit;         /* of its answer */
     int64_t curve;        /* of its answer's length */
-    Known in_use, cached;
+    /* Tokens of its prompt that calls hold, and that are in the cache, by row; NULL: nowhere. */
+    const double *in_use, *cached;
     int64_t kept_row; /* where memory is kept for it, or -1 */
     double kept_tokens;
-    double waited_us; /* that it has waited for an instance where more of it is cached */
+    int64_t waits_since; /* for an instance where more of it is cached; NEVER: it does not */
 } Wanted;
 
 /* What is asked: of which instances, by row, and when; `busy` ones take nothing now. */
@@ -101,12 +101,11 @@ typedef struct {
     const int64_t *busy;
     int64_t reserved_row; /* where room is kept for another request, or -1 */
     double reserved[SLOTS];
-    double least_us; /* what the request costs where it costs least of those that have room */
-    int64_t found;   /* of `places` */
+    int64_t found; /* of `places` */
 } Asked;
 
 enum { NOWHERE = -1, WARM = -2 };
-static const int64_t COMPUTING_UNKNOWN = INT64_MIN;
+static const int64_t COMPUTING_UNKNOWN = INT64_MIN, NEVER = INT64_MIN;
 
 static inline double greater(double a, double b)
 {
@@ -458,18 +457,39 @@ static double peak_of(const Instance *here, const double *reserved, const double
     return peak;
 }
 
+static inline int is_reserved(const Pool *pool, const Asked *asked, const Instance *here)
+{
+    return asked->reserved_row >= 0 && here == pool->instances + asked->reserved_row;
+}
+
+/* What it would hold at one point, if nothing is reserved there. */
+static double load_at(const Pool *pool, const Wanted *wanted, const Instance *here, int point)
+{
+    Growth growth = growth_there(pool, wanted, here);
+    double own[PLANES];
+    own_at(&growth, here, point, own);
+    return load_with(pool, here, WORKED_OUT[point], own[MEAN], own[VARIANCE], own[MOST]);
+}
+
+/* Works out the peak, of which it says whether there is room for it. */
+static int fits_at_peak(const Pool *pool, const Wanted *wanted, const Asked *asked, Instance *here)
+{
+    double loads[SLOTS], room = capacity(here);
+    int reserved = is_reserved(pool, asked, here);
+    if (!loads_with(pool, wanted, here, reserved ? INFINITY : room, loads))
+        return 0;
+    here->peak = peak_of(here, reserved ? asked->reserved : NULL, loads);
+    for (int p = 0; p < POINTS; p++)
+        if (loads[WORKED_OUT[p]] > loads[WORKED_OUT[here->high]])
+            here->high = p;
+    return here->peak <= room;
+}
+
 static int has_room(const Pool *pool, const Wanted *wanted, const Asked *asked, Instance *here)
 {
     if (here->verdict == NOT_LOOKED_AT) {
-        double loads[SLOTS], room = capacity(here);
-        int is_reserved = asked->reserved_row >= 0 &&
-                          here == pool->instances + asked->reserved_row;
-        here->verdict = HAS_NO_ROOM;
-        if (!here->suspended && loads_with(pool, wanted, here, is_reserved ? INFINITY : room, loads)) {
-            here->peak = peak_of(here, is_reserved ? asked->reserved : NULL, loads);
-            if (here->peak <= room)
-                here->verdict = HAS_ROOM;
-        }
+        int fits = !here->suspended && fits_at_peak(pool, wanted, asked, here);
+        here->verdict = fits ? HAS_ROOM : HAS_NO_ROOM;
     }
     return here->verdict == HAS_ROOM;
 }
@@ -511,15 +531,10 @@ static void note_known(const Pool *pool, const Wanted *wanted, const Asked *aske
     for (int64_t i = 0; i < asked->count + asked->busy_count; i++) {
         int64_t row = i < asked->count ? asked->rows[i] : asked->busy[i - asked->count];
         Instance *here = pool->instances + row;
-        here->in_use = here->cached = 0.0;
+        here->in_use = wanted->in_use ? wanted->in_use[row] : 0.0;
+        here->cached = wanted->cached ? wanted->cached[row] : 0.0;
         here->verdict = NOT_LOOKED_AT;
     }
-    for (int64_t k = 0; k < wanted->in_use.count; k++)
-        if (wanted->in_use.rows[k] >= 0)
-            pool->instances[wanted->in_use.rows[k]].in_use = wanted->in_use.tokens[k];
-    for (int64_t k = 0; k < wanted->cached.count; k++)
-        if (wanted->cached.rows[k] >= 0)
-            pool->instances[wanted->cached.rows[k]].cached = wanted->cached.tokens[k];
 }
 
 /* What the request costs where it costs least of those that have room; `inf`: none has. */
@@ -539,7 +554,7 @@ static double least_cost(const Pool *pool, const Wanted *wanted, const Asked *as
 static int are_alike(const Pool *pool, const Wanted *wanted, const Asked *asked)
 {
     const Instance *first = NULL;
-    for (int64_t i = 0; i < asked->count && wanted->cached.count; i++) {
+    for (int64_t i = 0; i < asked->count && wanted->cached; i++) {
         Instance *here = pool->instances + asked->rows[i];
         if ((first && here->cached == first->cached) || !has_room(pool, wanted, asked, here))
             continue;
@@ -550,19 +565,35 @@ static int are_alike(const Pool *pool, const Wanted *wanted, const Asked *asked)
     return 1;
 }
 
+static inline int is_computing_known(const Instance *here, const Asked *asked)
+{
+    return here->computing_until > asked->at;
+}
+
 /* Those of which it must be found out again what prompts under way take, by row, in `places`. */
 static int64_t unknown_computing(const Pool *pool, const Asked *asked)
 {
     int64_t found = 0;
     for (int64_t i = 0; i < asked->count; i++)
-        if (pool->instances[asked->rows[i]].computing_until <= asked->at)
+        if (!is_computing_known(pool->instances + asked->rows[i], asked))
             pool->places[found++] = asked->rows[i];
     return found;
 }
 
+/* Whether it takes at least so much, its peak not being worked out: by what it holds without the
+   request, or by what it would hold at one point. */
+static int takes_at_least(const Pool *pool, const Wanted *wanted, const Asked *asked,
+                          const Instance *here, double size, double least)
+{
+    if (growth_there(pool, wanted, here).held >= 0.0 && here->top / size + here->computing >= least)
+        return 1;
+    if (is_reserved(pool, asked, here))
+        return 0;
+    return load_at(pool, wanted, here, (int)here->high) / size + here->computing >= least;
+}
+
 /* The place among those asked of of the one that costs no more than `bound` and of which least is
-   taken: at its peak, and of a step. No peak is worked out of one that holds too much without the
-   request. */
+   taken: at its peak, and of a step. No peak is worked out that need not be. */
 static int64_t least_taken(const Pool *pool, const Wanted *wanted, const Asked *asked, double bound)
 {
     double lowest = INFINITY;
@@ -572,8 +603,7 @@ static int64_t least_taken(const Pool *pool, const Wanted *wanted, const Asked *
         double size = here->kv_tokens < INFINITY ? here->kv_tokens : 1.0;
         if (!(here->cost <= bound))
             continue;
-        int is_more = growth_there(pool, wanted, here).held >= 0.0;
-        if (best >= 0 && is_more && here->top / size + here->computing >= lowest)
+        if (best >= 0 && takes_at_least(pool, wanted, asked, here, size, lowest))
             continue;
         if (!has_room(pool, wanted, asked, here))
             continue;
@@ -586,64 +616,116 @@ static int64_t least_taken(const Pool *pool, const Wanted *wanted, const Asked *
     return best;
 }
 
-/* Where the request goes, as a place among those asked of; or, WARM less that, for which it waits,
-   since more of its prompt is cached there; NOWHERE: none has room. It may wait for one of those
-   busy ones of which `places` lists the places, too: that is for the caller to say.
-   COMPUTING_UNKNOWN: `places` lists rows of which `computing` is to be written first. */
-int64_t kairos_choose(const Pool *pool, const Wanted *wanted, Asked *asked)
+/* How long it is likely to be until a busy instance takes more: `Ledger.takes_more_in_us`. */
+static double takes_more_in_us(const Pool *pool, const Instance *here)
 {
-    renew_all(pool, asked);
+    const double *prompt = prompt_line(pool, here);
+    double longer_us = on_line(prompt, here->computing_tokens) - on_line(prompt, 0.0);
+    double wait_us = here->times * greater(0.0, longer_us);
+    if (here->running >= here->max_num_seqs) { /* answers end one after the other */
+        double token_us = here->times * on_line(token_line(pool, here), here->running);
+        wait_us = greater(wait_us, pool->half_answer * greater(1.0, token_us) / here->running);
+    }
+    return wait_us;
+}
+
+/* For how long it has waited for a warm instance by now. */
+static inline double waited_us(const Wanted *wanted, const Asked *asked)
+{
+    return wanted->waits_since == NEVER ? 0.0 : (double)(asked->at - wanted->waits_since);
+}
+
+/* The first of those asked of where more of the prompt is cached than on the `best`, and which will
+   have room so soon that the wait pays; as a place among them. The `least` costs without. */
+static int64_t warm_one(const Pool *pool, const Wanted *wanted, const Asked *asked, int64_t best,
+                        double least)
+{
+    double cached = pool->instances[asked->rows[best]].cached;
+    double waited = waited_us(wanted, asked);
+    for (int64_t i = 0; i < asked->count; i++) {
+        Instance *there = pool->instances + asked->rows[i];
+        if (!(there->cached > cached) || !(waited + there->cost < least))
+            continue; /* whenever there is room */
+        if (has_room(pool, wanted, asked, there))
+            continue;
+        if (waited + room_in_us(pool, wanted, there) + there->cost < least)
+            return i;
+    }
+    return NOWHERE;
+}
+
+/* The same of the busy ones. COMPUTING_UNKNOWN: see `kairos_choose`. */
+static int64_t warm_busy_one(const Pool *pool, const Wanted *wanted, Asked *asked, int64_t best,
+                             double least)
+{
+    double cached = pool->instances[asked->rows[best]].cached;
+    for (int64_t i = 0; i < asked->busy_count; i++) {
+        const Instance *there = pool->instances + asked->busy[i];
+        if (there->cached > cached && !is_computing_known(there, asked))
+            pool->places[asked->found++] = asked->busy[i];
+    }
+    if (asked->found)
+        return COMPUTING_UNKNOWN;
+    for (int64_t i = 0; i < asked->busy_count; i++) {
+        Instance *there = pool->instances + asked->busy[i];
+        if (!(there->cached > cached))
+            continue;
+        renew(pool, there, asked->at);
+        double wait_us = room_in_us(pool, wanted, there);
+        wait_us = greater(wait_us, takes_more_in_us(pool, there));
+        if (waited_us(wanted, asked) + wait_us + cost_us(pool, wanted, there) < least)
+            return i;
+    }
+    return NOWHERE;
+}
+
+/* As `kairos_choose`, when all forecasts are renewed. */
+static int64_t choose(const Pool *pool, const Wanted *wanted, Asked *asked)
+{
     note_known(pool, wanted, asked);
     asked->found = 0;
-    double least = asked->least_us = least_cost(pool, wanted, asked);
+    double least = least_cost(pool, wanted, asked);
     if (least == INFINITY)
         return NOWHERE;
     if (asked->count > 1 && (asked->found = unknown_computing(pool, asked)))
         return COMPUTING_UNKNOWN;
     double margin = are_alike(pool, wanted, asked) ? pool->alike_but_for_load : pool->alike;
     int64_t best = least_taken(pool, wanted, asked, least * (1 + margin));
-    if (best < 0 || !wanted->cached.count)
+    if (best < 0 || !wanted->cached)
         return best;
-    double cached = pool->instances[asked->rows[best]].cached;
-    for (int64_t i = 0; i < asked->count; i++) {
-        Instance *there = pool->instances + asked->rows[i];
-        if (!(there->cached > cached) || !(wanted->waited_us + there->cost < least))
-            continue; /* whenever there is room */
-        if (has_room(pool, wanted, asked, there))
-            continue;
-        if (wanted->waited_us + room_in_us(pool, wanted, there) + there->cost < least)
-            return WARM - i;
-    }
-    for (int64_t i = 0; i < asked->busy_count; i++)
-        if (pool->instances[asked->busy[i]].cached > cached)
-            pool->places[asked->found++] = i;
-    return best;
+    int64_t warm = warm_one(pool, wanted, asked, best, least);
+    if (warm != NOWHERE)
+        return WARM - warm;
+    warm = warm_busy_one(pool, wanted, asked, best, least);
+    if (warm == COMPUTING_UNKNOWN)
+        return COMPUTING_UNKNOWN;
+    return warm == NOWHERE ? best : WARM - asked->count - warm;
 }
 
-/* How many of the requests, from the first on, have room on none of those asked of. */
-int64_t kairos_refused(const Pool *pool, const Wanted *const *requests, int64_t count,
-                       const Asked *asked)
+/* Where the request goes, as a place among those asked of; or, WARM less that, for which it waits,
+   since more of its prompt is cached there: the busy ones come after the others. NOWHERE: none has
+   room. COMPUTING_UNKNOWN: `places` lists rows of which it is to be written first what prompts
+   under way take. */
+int64_t kairos_choose(const Pool *pool, const Wanted *wanted, Asked *asked)
 {
-    int64_t refused = 0;
     renew_all(pool, asked);
-    while (refused < count) {
-        note_known(pool, requests[refused], asked);
-        if (least_cost(pool, requests[refused], asked) < INFINITY)
-            break;
-        refused++;
-    }
-    return refused;
+    return choose(pool, wanted, asked);
 }
 
-/* After `kairos_choose`, of a busy instance: what the request costs there, and how long until there
-   is room for it. */
-void kairos_wait(const Pool *pool, const Wanted *wanted, const Asked *asked, int64_t row,
-                 double *found)
+/* How many of the requests, from the first on, go nowhere now; `waits`: of each of these, whether
+   there is room, and it waits for an instance all the same. Where `places` are found, as for
+   `kairos_choose`, it ends before the request of which it must know. */
+int64_t kairos_refused(const Pool *pool, const Wanted *const *requests, int64_t count,
+                       Asked *asked, int64_t *waits)
 {
-    Instance *here = pool->instances + row;
-    renew(pool, here, asked->at);
-    found[0] = cost_us(pool, wanted, here);
-    found[1] = room_in_us(pool, wanted, here);
+    renew_all(pool, asked);
+    for (int64_t n = 0; n < count; n++) {
+        int64_t place = choose(pool, requests[n], asked);
+        if (place >= 0 || place == COMPUTING_UNKNOWN)
+            return n;
+        waits[n] = place <= WARM;
+    }
+    return count;
 }
 
 /* Room for the request on the instance that is expected to have it soonest, from then on: writes

@@ -171,10 +171,10 @@ class InstanceTable:
 
     def _write_computing(self, row: int, at: int) -> None:
         instance = self._ledger.instances.get(self._ids[row])
-        share = 0.0, np.inf
+        share, until = 0.0, np.inf
         if instance is not None:
-            share = computing_share(self._ledger, instance, at)
-        self._values[6:, row] = share
+            _, share, until = computing(self._ledger, instance, at)
+        self._values[6:, row] = share, until
 
     def renew_health(self, at: int) -> None:
         """What instances say of themselves grows stale by itself."""
@@ -217,10 +217,10 @@ class InstanceTable:
         return len(self._paces) - 1
 
 
-def computing_share(ledger: Ledger, instance: Instance, at: int) -> tuple[float, float]:
-    """Of a step's budget, what prompts under way take, and until when."""
+def computing(ledger: Ledger, instance: Instance, at: int) -> tuple[float, float, float]:
+    """Tokens of prompts under way, the share of a step's budget that they take, and until when."""
     tokens, until = ledger.prompts.computing(instance.id, at)
-    return tokens / (instance.max_num_batched_tokens or _BUDGET), until
+    return tokens, tokens / (instance.max_num_batched_tokens or _BUDGET), until
 
 
 def line_numbers(line: FittedLine) -> tuple[float, float, float]:

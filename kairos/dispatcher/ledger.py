@@ -5,6 +5,7 @@ from itertools import count
 from statistics import median
 
 from kairos.dispatcher.booking import Booking, learn_speed
+from kairos.dispatcher.busy import BusyInstances
 from kairos.dispatcher.demand import Curves, Lengths, limit_of
 from kairos.dispatcher.in_flight import InFlightTable
 from kairos.dispatcher.instance_health import InstanceHealth
@@ -37,9 +38,7 @@ class Ledger:
         self._held: dict[str, tuple[int, int, float]] = {}
         self._booking_of: dict[str, Booking] = {}
         self._speeds = self.served.speeds
-        # Ids of instances without a free sequence, or whose prompts under way take a step's budget.
-        self._strained: set[str] = set()
-        self._full: set[str] = set()  # of these, those without a free sequence
+        self.busy = BusyInstances(self.prompts)
         self.changes = 0
         # Instance id -> number of its latest change; the latest is the last.
         self._versions: dict[str, int] = {}
@@ -69,8 +68,7 @@ class Ledger:
         self.retention.leave(instance_id)
         self.health.forget(instance_id)
         self._held.pop(instance_id, None)
-        self._strained.discard(instance_id)
-        self._full.discard(instance_id)
+        self.busy.forget(instance_id)
         self._forget_if_empty(instance_id)
 
     def instance_of(self, request_id: str) -> str | None:
@@ -105,21 +103,10 @@ class Ledger:
         flight = self._flights.get(instance_id)
         return len(flight) if flight is not None else 0
 
-    def busy(self, at: int) -> set[str]:
-        """Ids of the instances that do not take more."""
-        if len(self._full) == len(self._strained):
-            return self._full
-        computing = (self.instances[each] for each in self._strained - self._full)
-        return self._full.union(each.id for each in computing if not self.takes_more(each, at))
-
     def takes_more(self, instance: Instance, at: int) -> bool:
-        """Whether a sequence is free, and a step's budget (`max_num_batched_tokens`) not spent on
-        prompts under way: a call more would only wait inside the engine, where nothing can go
-        before it any more."""
-        if self.running(instance.id) >= instance.max_num_seqs:
-            return False
-        budget = instance.max_num_batched_tokens
-        return budget is None or self.prompts.computing(instance.id, at)[0] < budget
+        """Whether it is not busy."""
+        is_full = self.running(instance.id) >= instance.max_num_seqs
+        return not is_full and not self.busy.is_spent(instance, at)
 
     def takes_more_in_us(self, instance: Instance, at: int) -> float:
         """How long it is likely to be until `takes_more`; 0: it does."""
@@ -275,19 +262,9 @@ class Ledger:
         self.changes += 1
         self._versions.pop(instance_id, None)
         self._versions[instance_id] = self.changes
-        self._full.discard(instance_id)
-        self._strained.discard(instance_id)
         instance = self.instances.get(instance_id)
-        if instance is not None and self.running(instance_id) >= instance.max_num_seqs:
-            self._full.add(instance_id)
-            self._strained.add(instance_id)
-        elif instance is not None and self._is_strained(instance):
-            self._strained.add(instance_id)
-
-    def _is_strained(self, instance: Instance) -> bool:
-        """Prompts under way take the budget of a step."""
-        budget = instance.max_num_batched_tokens
-        return budget is not None and self.prompts.tokens(instance.id) >= budget
+        if instance is not None:
+            self.busy.changed(instance, self.running(instance_id))
 
     def _forget_if_empty(self, instance_id: str) -> None:
         if instance_id not in self.instances and not self.running(instance_id):

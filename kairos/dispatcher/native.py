@@ -18,21 +18,21 @@ _INT, _FLOAT, _ADDRESS = ctypes.c_int64, ctypes.c_double, ctypes.c_void_p
 
 # The structures of `forecast.c`, where they are written from here: numbers of 64 bits each.
 # An instance: what its facts say, and what prompts under way take, at the first place; its health.
-FACTS, HEALTH = Struct("4d4q3d5q2d"), Struct("2d")
-COMPUTING, KIND = Struct("2d"), Struct("q")
-KIND_PLACE = 4 * 8
+FACTS, HEALTH = Struct("5d4q3d5q3d"), Struct("2d")
+COMPUTING, KIND = Struct("3d"), Struct("q")
+KIND_PLACE = 5 * 8
 COMPUTING_PLACE, HEALTH_PLACE = FACTS.size - COMPUTING.size, FACTS.size
 LINES = Struct("6d")  # of a kind
-POOL = Struct("6q4d2q")
-WANTED = Struct("3dq3q3qq2d")
-WAITED, WAITED_PLACE = Struct("d"), WANTED.size - 8
+POOL = Struct("6q4d2qd")
+WANTED = Struct("3dq2qqdq")
+WAITS, WAITS_PLACE = Struct("q"), WANTED.size - 8
 ASKED = Struct("6q")
 SLOTS = 48
 RESERVED_PLACE = ASKED.size
-ANSWER, ANSWER_PLACE = Struct("dq"), RESERVED_PLACE + 8 * SLOTS  # the least cost; how many places
+FOUND, FOUND_PLACE = Struct("q"), RESERVED_PLACE + 8 * SLOTS
 
 NOWHERE, WARM = -1, -2
-COMPUTING_UNKNOWN = -(1 << 63)
+COMPUTING_UNKNOWN = NEVER = -(1 << 63)
 
 
 class Kernel:
@@ -47,8 +47,7 @@ class Kernel:
         self.headroom = function("kairos_headroom", _FLOAT, _ADDRESS, _ADDRESS)
         self.forecast = function("kairos_forecast", _ADDRESS, _ADDRESS, _INT, _INT)
         self.choose = function("kairos_choose", _INT, *[_ADDRESS] * 3)
-        self.refused = function("kairos_refused", _INT, *[_ADDRESS] * 2, _INT, _ADDRESS)
-        self.wait = function("kairos_wait", None, *[_ADDRESS] * 3, _INT, _ADDRESS)
+        self.refused = function("kairos_refused", _INT, *[_ADDRESS] * 2, _INT, *[_ADDRESS] * 2)
         self.reserve = function("kairos_reserve", _INT, *[_ADDRESS] * 4)
 
 

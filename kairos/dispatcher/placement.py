@@ -22,10 +22,11 @@ class Placement(Protocol):
         self,
         requests: Sequence[Request],  # noqa: ARG002
         instances: Sequence[Instance],  # noqa: ARG002
+        busy: Sequence[Instance],  # noqa: ARG002
         at: int,  # noqa: ARG002
     ) -> int | None:
-        """How many of the requests, from the first on, are known to have room on none of the
-        instances, which could hold them; None: it looks at one at a time."""
+        """Of how many of the requests, from the first on, it is known that `choose` finds no
+        instance; None: it looks at one at a time."""
         return None
 
     @abstractmethod

@@ -45,23 +45,21 @@ class Held(msgspec.Struct):
 class PrefixRun:
     """Marks that follow each other in all prompts that have the first of them and go on."""
 
-    __slots__ = ("before", "behind", "first", "held", "in_use", "names", "version")
+    __slots__ = ("before", "behind", "first", "held", "in_use", "latest", "names")
 
-    def __init__(
-        self, names: tuple[int, ...], first: int, before: "PrefixRun | None", version: int
-    ) -> None:
+    def __init__(self, names: tuple[int, ...], first: int, before: "PrefixRun | None") -> None:
         self.names = names  # hashes of all that lies before each mark
         self.first = first  # the number of its first mark
         self.before = before
         self.behind: dict[int, PrefixRun] = {}  # by their first mark
         self.held: dict[str, Held] = {}  # by id of the instance; of a run in the tree, anywhere
         self.in_use: dict[str, Held] = {}  # of these, by calls in flight
-        self.version = version  # another one after each change
+        self.latest = 0  # number of the latest change to all behind it, if it is the first
 
-    def split(self, marks: int, version: int) -> "PrefixRun":
+    def split(self, marks: int) -> "PrefixRun":
         """Makes the first marks, so many, a run of their own; this one is what is left, so who
         knows it as the last of a prompt still does. There may be nobody who holds it then."""
-        upper = PrefixRun(self.names[:marks], self.first, self.before, version)
+        upper = PrefixRun(self.names[:marks], self.first, self.before)
         self.names, self.first, self.before = self.names[marks:], self.first + marks, upper
         upper.behind[self.names[0]] = self
         for instance_id, held in [*self.held.items()]:
@@ -84,10 +82,34 @@ class PrefixRuns:
     def __init__(self) -> None:
         self.first: dict[int, PrefixRun] = {}  # by their first mark, those that prompts begin with
         self.changes = 0
+        # Instance id -> number of the latest change to what it holds; the latest is the last.
+        self._changed: dict[str, int] = {}
 
-    def next_version(self) -> int:
+    def has_changed(self, run: PrefixRun, instance_id: str) -> None:
+        """What the instance holds of it, or whether calls use that."""
         self.changes += 1
-        return self.changes
+        while run.before is not None:
+            run = run.before
+        run.latest = self.changes
+        self._changed.pop(instance_id, None)
+        self._changed[instance_id] = self.changes
+
+    def changed_since(self, changes: int) -> Iterator[str]:
+        """Ids of the instances with a later change."""
+        for instance_id, latest in reversed(self._changed.items()):
+            if latest <= changes:
+                return
+            yield instance_id
+
+    def forget(self, instance_id: str) -> None:
+        """It holds nothing any more."""
+        self._changed.pop(instance_id, None)
+
+    def beginning(self, prefix: tuple[int, ...]) -> tuple[PrefixRun | None, int]:
+        """The first run of the prompt, and its `latest`. While both are the same, all that the
+        prompt begins with is held as it was."""
+        first = self.first.get(prefix[0]) if prefix else None
+        return first, 0 if first is None else first.latest
 
     def last(self, prefix: tuple[int, ...]) -> PrefixRun | None:
         """The run that the prompt ends with, made as far as it is not there; None: no marks."""
@@ -97,7 +119,7 @@ class PrefixRuns:
             behind = self._behind(before)
             run = behind.get(prefix[at])
             if run is None:
-                run = behind[prefix[at]] = PrefixRun(prefix[at:], at, before, self.next_version())
+                run = behind[prefix[at]] = PrefixRun(prefix[at:], at, before)
                 return run
             same = _same_names(run.names, prefix, at)
             before = run if same == len(run.names) else self._split(run, same)
@@ -122,7 +144,7 @@ class PrefixRuns:
     def _split(self, run: PrefixRun, marks: int) -> PrefixRun:
         """Prompts differ behind so many of its marks. Returns the part before these."""
         behind = self._behind(run.before)
-        upper = run.split(marks, self.next_version())
+        upper = run.split(marks)
         behind[upper.names[0]] = upper
         if not run.held:
             self.remove(run)
@@ -168,3 +190,9 @@ def add_ends(found: dict[str, int], there: Mapping[str, Held], marks: int) -> No
         if instance_id not in found:
             ends = held.ends
             found[instance_id] = ends[-1] if len(ends) <= marks else ends[marks - 1]
+
+
+def at_most(most: int, ends: Mapping[str, int]) -> Mapping[str, int]:
+    if not ends or max(ends.values()) <= most:
+        return ends
+    return {each: min(end, most) for each, end in ends.items()}

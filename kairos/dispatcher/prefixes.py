@@ -25,6 +25,7 @@ from kairos.dispatcher.prefix_runs import (
     PrefixRuns,
     Use,
     add_ends,
+    at_most,
     ends_of,
     up_from,
 )
@@ -61,7 +62,8 @@ class PrefixIndex:
 
     def __init__(self) -> None:
         self._caches: dict[str, _Cache] = {}
-        self._runs = PrefixRuns()
+        self.runs = PrefixRuns()  # what is said here changes with them alone
+        self.left = 0  # how often an instance did
 
     def join(self, instance: Instance) -> None:
         """Said again, its limits are replaced. Without a prefix cache it holds nothing."""
@@ -80,43 +82,41 @@ class PrefixIndex:
             for run in up_from(use.last):
                 if instance_id in run.held:
                     self._drop(run, instance_id)
+        self.runs.forget(instance_id)
+        self.left += 1
 
     def match(self, request: Request) -> Mapping[str, int]:
         """How many tokens of the prompt each instance has that has any, by id."""
         found: dict[str, int] = {}
-        for run, marks in reversed(self._runs.down(request.prefix)):
+        for run, marks in reversed(self.runs.down(request.prefix)):
             add_ends(found, run.held, marks)
             if len(found) == len(self._caches):
                 break
         # Something of a prompt is always computed, if only its last token.
-        return _at_most(request.prompt_tokens - 1, found)
+        return at_most(request.prompt_tokens - 1, found)
 
     def cached_tokens(self, request: Request, instance_id: str) -> int:
         """What `match` says of one instance."""
-        for run, marks in reversed(self._runs.down(request.prefix)):
-            held = run.held.get(instance_id)
-            if held is not None:
-                return min(held.ends[min(marks, len(held.ends)) - 1], request.prompt_tokens - 1)
-        return 0
+        return self.of_one(request, instance_id)[1]
+
+    def of_one(self, request: Request, instance_id: str) -> tuple[int, int]:
+        """What `in_use` and `match` say of one instance."""
+        in_use = cached = 0
+        for run, marks in self.runs.down(request.prefix):
+            if (held := run.held.get(instance_id)) is not None:
+                cached = held.ends[min(marks, len(held.ends)) - 1]
+                in_use = cached if instance_id in run.in_use else in_use
+        return min(in_use, request.prompt_tokens), min(cached, request.prompt_tokens - 1)
 
     def in_use(self, request: Request) -> Mapping[str, int]:
         """How many tokens of the prompt calls in flight hold already, by id of the instance."""
         found: dict[str, int] = {}
-        for run, marks in reversed(self._runs.down(request.prefix)):
+        for run, marks in reversed(self.runs.down(request.prefix)):
             add_ends(found, run.in_use, marks)
             if len(found) == len(self._caches):
                 break
         # A stretch is as long as the first prompt with it said.
-        return _at_most(request.prompt_tokens, found)
-
-    def versions(self, request: Request) -> list[int]:
-        """While these stay the same, so does what `match` and `in_use` say of the request."""
-        return [run.version for run, _ in self._runs.down(request.prefix)]
-
-    @property
-    def changes(self) -> int:
-        """While this stays the same, so do the versions of all requests."""
-        return self._runs.changes
+        return at_most(request.prompt_tokens, found)
 
     def shared_tokens(self, instance_id: str) -> int:
         """Of the prompts of calls in flight there: what several have in common, all but once."""
@@ -125,7 +125,7 @@ class PrefixIndex:
 
     def is_in_use(self, request: Request) -> bool:
         """Whether any call in flight has a prompt that begins alike."""
-        first = self._runs.first.get(request.prefix[0]) if request.prefix else None
+        first, _ = self.runs.beginning(request.prefix)
         return first is not None and bool(first.in_use)
 
     def begin(self, request: Request, instance_id: str, at: int) -> int:
@@ -133,7 +133,7 @@ class PrefixIndex:
         cache = self._caches.get(instance_id)
         if cache is None:
             return 0
-        last = self._runs.last(request.prefix)
+        last = self.runs.last(request.prefix)
         cached, in_use, used_at = 0, 0, at
         way = [*up_from(last)]
         for run in reversed(way):
@@ -162,7 +162,7 @@ class PrefixIndex:
             return
         # None: it began before the instance joined, and is no user of what is known since.
         begun = cache.begun.pop(request.id, None)
-        last = self._runs.last(request.prefix) if begun is None else begun.last
+        last = self.runs.last(request.prefix) if begun is None else begun.last
         way = [*up_from(last)]
         use = self._hold(request, way, cache, at)
         if begun is not None:
@@ -197,7 +197,7 @@ class PrefixIndex:
                 had = held.tokens
                 held.ends += ends_of(request, run, held)
                 cache.tokens += held.tokens - had
-                run.version = self._runs.next_version()
+                self.runs.has_changed(run, cache.id)
             end = held.ends[-1]
         return use
 
@@ -207,7 +207,7 @@ class PrefixIndex:
         held.users += 1
         if held.users == 1:
             run.in_use[cache.id] = held
-            run.version = self._runs.next_version()
+            self.runs.has_changed(run, cache.id)
         else:
             cache.shared_tokens += held.tokens
 
@@ -218,7 +218,7 @@ class PrefixIndex:
             cache.shared_tokens -= held.tokens
         else:
             del run.in_use[cache.id]
-            run.version = self._runs.next_version()
+            self.runs.has_changed(run, cache.id)
 
     def _make_room(self, cache: _Cache) -> None:
         """What calls in flight use stays, whatever its age."""
@@ -258,7 +258,7 @@ class PrefixIndex:
             end = held.ends.pop()
             cache.tokens -= end - held.end
         if held.ends:
-            run.version = self._runs.next_version()
+            self.runs.has_changed(run, cache.id)
         else:
             held.use.runs -= 1
             self._drop(run, cache.id)
@@ -279,15 +279,9 @@ class PrefixIndex:
         """It is not there any more."""
         del run.held[instance_id]
         run.in_use.pop(instance_id, None)
-        run.version = self._runs.next_version()
+        self.runs.has_changed(run, instance_id)
         if not run.held:
-            self._runs.remove(run)
-
-
-def _at_most(most: int, ends: Mapping[str, int]) -> Mapping[str, int]:
-    if not ends or max(ends.values()) <= most:
-        return ends
-    return {each: min(end, most) for each, end in ends.items()}
+            self.runs.remove(run)
 
 
 def _was_evicted(begun: _Begun, cached: int) -> bool:

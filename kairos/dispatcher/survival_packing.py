@@ -20,6 +20,7 @@ from kairos.dispatcher.occupancy import (
     of_request,
 )
 from kairos.dispatcher.slots import SlotPlacement
+from kairos.dispatcher.warm_waits import WarmWaits
 from kairos.model import Instance, Request
 
 SPREAD = 2.0  # standard deviations of what is expected that are kept free: `kairos`
@@ -27,7 +28,6 @@ SPREAD = 2.0  # standard deviations of what is expected that are kept free: `kai
 # the prompt cached, so that the load differs, or how quick they are.
 ALIKE, ALIKE_BUT_FOR_LOAD = 0.01, 0.2
 
-_MAX_WAITS = 10_000  # requests that wait for a warm instance
 _AT_ONCE = 1024  # kinds x instances that are looked at together
 
 
@@ -53,12 +53,12 @@ class SurvivalPacking(SlotPlacement):
     def __init__(self, ledger: Ledger, kernel: Kernel | None = KERNEL) -> None:
         """`kernel`: None, numpy does its work."""
         super().__init__(ledger, Occupancy(ledger, BySurvival()))
+        self._waits = WarmWaits()
         self._compiled: CompiledChoice | None = None
         if kernel is not None:
             margins = Margins(SPREAD, ALIKE, ALIKE_BUT_FOR_LOAD, FREE, RENEWED_US, FEW)
-            self._compiled = CompiledChoice(ledger, kernel, margins)
+            self._compiled = CompiledChoice(ledger, kernel, margins, self._waits)
         self._warm: tuple[str, Instance] | None = None  # who waits for which instance
-        self._waits_since: dict[str, int] = {}  # by request id: no wait is longer than it saves
 
     def choose(
         self, request: Request, instances: Sequence[Instance], busy: Sequence[Instance], at: int
@@ -66,17 +66,18 @@ class SurvivalPacking(SlotPlacement):
         self._warm = None
         choice = self._choice(request, instances, busy, at)
         if choice.warm is not None:
-            self._wait_for(choice.warm, request.id, at)
+            self._warm = request.id, choice.warm
+            self._waits.note(request.id, at)
         elif choice.instance is not None:
-            self._waits_since.pop(request.id, None)
+            self._waits.went(request.id)
         return choice.instance
 
     def _choice(
         self, request: Request, instances: Sequence[Instance], busy: Sequence[Instance], at: int
     ) -> Choice:
-        waited_us = at - self._waits_since.get(request.id, at)
         if self._compiled is not None:
-            return self._compiled.choose(request, instances, busy, waited_us, at)
+            return self._compiled.choose(request, instances, busy, at)
+        waited_us = self._waits.us(request.id, at)
         cached = self._ledger.prefixes.match(request) if request.prefix else {}
         best = self._best(request, instances, cached, at)
         if best is None:
@@ -96,12 +97,21 @@ class SurvivalPacking(SlotPlacement):
         return Choice(best.instance)
 
     def refused(
-        self, requests: Sequence[Request], instances: Sequence[Instance], at: int
+        self,
+        requests: Sequence[Request],
+        instances: Sequence[Instance],
+        busy: Sequence[Instance],
+        at: int,
     ) -> int | None:
         if self._compiled is None:
             return None
         self._warm = None
-        return self._compiled.refused(requests, instances, at)
+        waits = self._compiled.refused(requests, instances, busy, at)
+        if 1 in waits:
+            for request, does in zip(requests, waits, strict=False):
+                if does:
+                    self._waits.note(request.id, at)
+        return len(waits)
 
     def headroom(self, instances: Sequence[Instance], at: int) -> float:
         if self._compiled is None:
@@ -128,12 +138,6 @@ class SurvivalPacking(SlotPlacement):
 
     def expected_back(self, at: int) -> Iterator[str]:
         return self._ledger.retention.waiting(at)
-
-    def _wait_for(self, warm: Instance, request_id: str, at: int) -> None:
-        self._warm = request_id, warm
-        self._waits_since.setdefault(request_id, at)
-        if len(self._waits_since) > _MAX_WAITS:  # of those that were cancelled meanwhile, the first
-            del self._waits_since[next(iter(self._waits_since))]
 
     def _wait_us(self, request: Request, instance: Instance, at: int) -> float:
         """Until it is likely to take the request."""

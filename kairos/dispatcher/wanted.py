@@ -1,35 +1,39 @@
 """What the kernel needs to know of requests, kept while they wait. Ours."""
 
 from array import array
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from itertools import islice
 
 import msgspec
 
 from kairos.dispatcher.compiled_table import CompiledTable
 from kairos.dispatcher.demand import limit_of
 from kairos.dispatcher.ledger import Ledger
-from kairos.dispatcher.native import NOWHERE, WAITED, WAITED_PLACE, WANTED, Block
+from kairos.dispatcher.native import NEVER, NOWHERE, WAITS, WAITS_PLACE, WANTED, Block
+from kairos.dispatcher.prefix_runs import PrefixRun
+from kairos.dispatcher.warm_waits import WarmWaits
 from kairos.learnt import Distribution
 from kairos.model import Request
 
 _MAX_KEPT = 256  # requests
-_Column = tuple[int, int, int]  # for the kernel: how many, and where the rows and the tokens are
-_NOTHING: _Column = 0, 0, 0
+_NEW = -1  # no instant
+_AT_ONCE = 16  # instances of which it is looked up one by one what they know of a prompt
 
 
 class _Prompt(msgspec.Struct):
-    """How much of it calls hold on each instance, and is in the cache there."""
+    """How much of it calls hold on each instance, and is in the cache there: tokens by row."""
 
     alone: bool  # of one instance: nobody asks what is cached
-    changes: tuple[int, int]  # of the table and of the prefix index, when it was looked at
-    versions: list[int] | None  # of its stretches; None: not asked for
-    in_use: _Column
-    cached: _Column
-    arrays: "tuple[array[int] | array[float], ...]"
+    # When it was looked at: how instances and rows were arranged, changes of the prefix index.
+    arranged: tuple[int, int]
+    changes: int
+    beginning: tuple[PrefixRun | None, int]  # see `PrefixRuns`
+    in_use: "array[float] | None"  # None: nowhere
+    cached: "array[float] | None"
 
 
 _NO_PROMPT = _Prompt(
-    alone=False, changes=(0, 0), versions=None, in_use=_NOTHING, cached=_NOTHING, arrays=()
+    alone=False, arranged=(-1, -1), changes=-1, beginning=(None, 0), in_use=None, cached=None
 )
 
 
@@ -43,73 +47,149 @@ class _Wanted:
         self.answer: Distribution | None = None  # its length, as far as it was learnt
         self.curve = -1, -1  # its row, and how many rows had been others' by then
         self.kept: tuple[str, int] | None = None
-        self.waited_us = -1
+        self.waits_since = _NEW
+
+
+class _Together(msgspec.Struct, frozen=True):
+    """Requests that were asked for together; without any of which a curve was to be drawn."""
+
+    requests: Sequence[Request]
+    state: tuple[int, ...]  # of all that is known of them, but for their answers
+    wanted: Sequence[_Wanted]
+    places: "array[int]"
 
 
 class WantedRequests:
     """By id, longest known first."""
 
-    def __init__(self, ledger: Ledger, table: CompiledTable) -> None:
-        self._ledger, self._table = ledger, table
+    def __init__(self, ledger: Ledger, table: CompiledTable, waits: WarmWaits) -> None:
+        self._ledger, self._table, self._waits = ledger, table, waits
         self._wanted: dict[str, _Wanted] = {}
+        self._together = _Together((), (), (), array("q"))
+        self._changed: tuple[tuple[int, int], list[str]] = (0, 0), []
 
-    def at(self, request: Request, waited_us: int, at: int, *, alone: bool = False) -> int:
+    def places(self, requests: Sequence[Request], at: int) -> "array[int]":
+        """Of the requests, from the first on, as `at`; up to the first for which a curve would have
+        to be drawn, but for the first of all. A curve is drawn when it is the request's turn: it is
+        of calls in flight, too."""
+        ledger = self._ledger
+        forgotten = ledger.curves.forgotten
+        state = *self._arranged(), ledger.prefixes.runs.changes, forgotten, self._waits.changes
+        known, answer = self._together, ledger.lengths.completion_tokens
+        is_known = known.requests is requests and known.state == state
+        if is_known and all(answer(each.request) is each.answer for each in known.wanted):
+            return known.places
+        places, wanted = array("q"), list[_Wanted]()
+        for each in requests:
+            place = self.at(each, at, draws=not places)
+            if not place:
+                break
+            places.append(place)
+            wanted.append(self._wanted[each.id])
+        # What is kept for a request ends by itself; and where not all are here, others follow.
+        is_whole = len(wanted) == len(requests) and all(each.kept is None for each in wanted)
+        stays = is_whole and ledger.curves.forgotten == forgotten
+        self._together = _Together(requests if stays else (), state, wanted, places)
+        return places
+
+    def at(
+        self,
+        request: Request,
+        at: int,
+        *,
+        alone: bool = False,
+        draws: bool = True,
+    ) -> int:
         """Where the kernel finds what there is to know now, after `CompiledTable.renew`. `alone`:
-        of one instance, so that nobody asks what is cached."""
+        of one instance, so that nobody asks what is cached. `draws`: whether a curve may be drawn
+        for it; 0: it would have to be."""
+        ledger, wanted = self._ledger, self._known(request)
+        answer, is_new = ledger.lengths.completion_tokens(request), wanted.waits_since == _NEW
+        is_drawn = answer is wanted.answer and wanted.curve[1] == ledger.curves.forgotten
+        if not (is_drawn or draws):
+            return 0
+        if request.prefix:
+            prompt, arranged = wanted.prompt, self._arranged()
+            is_known = prompt.arranged == arranged and prompt.alone <= alone
+            if not is_known or prompt.changes != ledger.prefixes.runs.changes:
+                is_new |= self._look_up(request, wanted, arranged, alone=alone)
+        if is_new or not is_drawn:
+            row = ledger.curves.row(ledger.lengths.kind(request), request, answer)
+            wanted.answer, wanted.curve, is_new = answer, (row, ledger.curves.forgotten), True
+        kept, since = ledger.retention.kept_for(request, at), self._waits.since(request.id)
+        since = NEVER if since is None else since
+        if is_new or kept != wanted.kept:
+            wanted.kept, wanted.waits_since = kept, since
+            self._write(request, wanted)
+        elif since != wanted.waits_since:
+            wanted.waits_since = since
+            WAITS.pack_into(wanted.block.bytes, WAITS_PLACE, since)
+        return wanted.block.at
+
+    def _known(self, request: Request) -> _Wanted:
         wanted = self._wanted.get(request.id)
         if wanted is None or wanted.request is not request:
             if len(self._wanted) >= _MAX_KEPT:
                 del self._wanted[next(iter(self._wanted))]
             wanted = self._wanted[request.id] = _Wanted(request)
-        ledger, is_new = self._ledger, wanted.waited_us < 0
-        if request.prefix:
-            changes = self._table.arranged, ledger.prefixes.changes
-            prompt = wanted.prompt
-            if is_new or prompt.changes != changes or prompt.alone > alone:
-                is_new |= self._look_up(request, wanted, changes, alone=alone)
-        answer = ledger.lengths.completion_tokens(request)
-        if is_new or answer is not wanted.answer or wanted.curve[1] != ledger.curves.forgotten:
-            row = ledger.curves.row(ledger.lengths.kind(request), request, answer)
-            wanted.answer, wanted.curve, is_new = answer, (row, ledger.curves.forgotten), True
-        kept = ledger.retention.kept_for(request, at)
-        if is_new or kept != wanted.kept:
-            wanted.kept, wanted.waited_us = kept, waited_us
-            self._write(request, wanted)
-        elif waited_us != wanted.waited_us:
-            wanted.waited_us = waited_us
-            WAITED.pack_into(wanted.block.bytes, WAITED_PLACE, waited_us)
-        return wanted.block.at
-
-    def draws(self, request: Request) -> bool:
-        """Whether to ask for the request may draw a curve."""
-        wanted = self._wanted.get(request.id)
-        if wanted is None or wanted.request is not request:
-            return True
-        answer = self._ledger.lengths.completion_tokens(request)
-        return answer is not wanted.answer or wanted.curve[1] != self._ledger.curves.forgotten
+        return wanted
 
     def _look_up(
-        self, request: Request, wanted: _Wanted, changes: tuple[int, int], *, alone: bool
+        self, request: Request, wanted: _Wanted, arranged: tuple[int, int], *, alone: bool
     ) -> bool:
-        """What is known of the prompt; whether that has changed."""
-        prefixes, before = self._ledger.prefixes, wanted.prompt
-        versions = None if before is _NO_PROMPT else prefixes.versions(request)
-        is_same = versions is not None and versions == before.versions
-        if is_same and before.changes[0] == changes[0] and before.alone <= alone:
-            before.changes = changes
-            return False
-        in_use, held = self._column(prefixes.in_use(request))
-        cached, found = self._column({} if alone else prefixes.match(request))
-        wanted.prompt = _Prompt(alone, changes, versions, in_use, cached, (*held, *found))
+        """What is known of the prompt; whether the kernel finds it elsewhere now."""
+        prefixes, prompt = self._ledger.prefixes, wanted.prompt
+        beginning = prefixes.runs.beginning(request.prefix)
+        if prompt.arranged == arranged and prompt.alone <= alone:
+            if prompt.beginning == beginning:
+                prompt.changes = prefixes.runs.changes
+                return False
+            changed = self._changed_since(prompt.changes)
+            if len(changed) < _AT_ONCE:
+                prompt.changes, prompt.beginning = prefixes.runs.changes, beginning
+                return self._look_up_some(request, prompt, changed)
+        held, found = prefixes.in_use(request), {} if alone else prefixes.match(request)
+        in_use = self._column(held) if held else None
+        cached = self._column(found) if found else None
+        wanted.prompt = _Prompt(alone, arranged, prefixes.runs.changes, beginning, in_use, cached)
         return True
 
-    def _column(
-        self, tokens: Mapping[str, int]
-    ) -> "tuple[_Column, tuple[array[int] | array[float], ...]]":
-        if not tokens:
-            return _NOTHING, ()
-        rows, counts = self._table.rows_of(tokens), array("d", tokens.values())
-        return (len(rows), rows.buffer_info()[0], counts.buffer_info()[0]), (rows, counts)
+    def _changed_since(self, changes: int) -> list[str]:
+        """Ids of instances, at most `_AT_ONCE`; most requests ask since the same."""
+        runs = self._ledger.prefixes.runs
+        asked = changes, runs.changes
+        if asked != self._changed[0]:
+            self._changed = asked, [*islice(runs.changed_since(changes), _AT_ONCE)]
+        return self._changed[1]
+
+    def _look_up_some(self, request: Request, prompt: _Prompt, changed: Sequence[str]) -> bool:
+        """Of these instances anew."""
+        is_new = False
+        for instance_id in changed:
+            row = self._table.row(instance_id)
+            in_use, cached = self._ledger.prefixes.of_one(request, instance_id)
+            if row < 0:
+                continue
+            if in_use and prompt.in_use is None:
+                prompt.in_use, is_new = self._column({}), True
+            if prompt.in_use is not None:
+                prompt.in_use[row] = in_use
+            if cached and prompt.cached is None and not prompt.alone:
+                prompt.cached, is_new = self._column({}), True
+            if prompt.cached is not None:
+                prompt.cached[row] = cached
+        return is_new
+
+    def _arranged(self) -> tuple[int, int]:
+        return self._table.arranged, self._ledger.prefixes.left
+
+    def _column(self, tokens: Mapping[str, int]) -> "array[float]":
+        column = array("d", bytes(8 * self._table.count))
+        for instance_id, number in tokens.items():
+            row = self._table.row(instance_id)
+            if row >= 0:
+                column[row] = number
+        return column
 
     def _write(self, request: Request, wanted: _Wanted) -> None:
         answer, kept, prompt = wanted.answer, wanted.kept, wanted.prompt
@@ -120,9 +200,9 @@ class WantedRequests:
             request.completion_tokens if answer is None else answer.mean,
             limit_of(request),
             wanted.curve[0],
-            *prompt.in_use,
-            *prompt.cached,
+            0 if prompt.in_use is None else prompt.in_use.buffer_info()[0],
+            0 if prompt.cached is None else prompt.cached.buffer_info()[0],
             NOWHERE if kept is None else self._table.row(kept[0]),
             0 if kept is None else kept[1],
-            wanted.waited_us,
+            wanted.waits_since,
         )

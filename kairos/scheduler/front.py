@@ -2,10 +2,12 @@
 a full pool are looked at after each fact. Ours."""
 
 from bisect import insort
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Generic
 
+from kairos.model import Request
 from kairos.scheduler.heap import Entry, LazyHeap
+from kairos.scheduler.waiting import KeyEntry, WaitingRequest
 
 
 class Front(Generic[Entry]):
@@ -48,3 +50,24 @@ class Front(Generic[Entry]):
             elif renewed is not None:
                 self._heap.put_back(renewed)
         return kept
+
+
+class FirstFew:
+    """The requests of the first few entries. While these stay, so do the very lists: what is known
+    of their requests need not be looked for again."""
+
+    def __init__(self) -> None:
+        self._entries: list[KeyEntry] = []
+        self._requests: list[Request] = []
+        self._behind_first: list[Request] = []
+
+    def of(self, entries: list[KeyEntry], waiting: Mapping[str, WaitingRequest]) -> list[Request]:
+        if entries != self._entries:
+            self._entries = entries
+            self._requests = [waiting[request_id].request for *_, request_id in entries]
+            self._behind_first = self._requests[1:]
+        return self._requests
+
+    def behind(self, count: int) -> list[Request]:
+        """Those behind so many of them."""
+        return self._behind_first if count == 1 else self._requests[count:]

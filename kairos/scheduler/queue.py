@@ -21,7 +21,7 @@ from collections.abc import Iterator
 from itertools import islice
 
 from kairos.model import SECOND, Request
-from kairos.scheduler.front import Front
+from kairos.scheduler.front import FirstFew, Front
 from kairos.scheduler.heap import LazyHeap
 from kairos.scheduler.policies import Key, Policy
 from kairos.scheduler.turn import InstanceRoom, Turn
@@ -69,6 +69,7 @@ class WaitQueue:
         self._dispatched_us = 0  # predicted work of all that ever left for an instance
         self._by_key: LazyHeap[KeyEntry] = LazyHeap(self._renew_key)
         self._front = Front(self._by_key, self._renew_key, backfill + 1)
+        self._few = FirstFew()
         self._by_due_work: LazyHeap[NumberEntry] = LazyHeap(self._if_not_overdue)
         self._by_due_at: LazyHeap[NumberEntry] = LazyHeap(self._if_not_overdue)
         self._overdue: LazyHeap[NumberEntry] = LazyHeap(self._if_here)  # by number of arrival
@@ -153,7 +154,7 @@ class WaitQueue:
         return head[0], head[1]
 
     def rekey(self, request: Request) -> bool:
-        """A fact about the request's workflow may have changed its key. Returns whether it did."""
+        """A fact about its workflow may have changed its key. Returns whether it did."""
         waiting = self._waiting[request.id]
         state = self._policy.state(request)
         if state == waiting.state:
@@ -192,8 +193,7 @@ class WaitQueue:
             self._by_key.move(_RENEWED_AT_ONCE)
 
     def first(self, room: InstanceRoom, at: int) -> Turn | None:
-        """Whose turn it is; None when nothing fits that may go. Who is overdue by that is, from
-        now on."""
+        """Whose turn it is; None: nothing fits that may go. Who is overdue by that, stays so."""
         self.note_time(at)
         passed_over = 0  # of the first by policy
         while True:
@@ -218,8 +218,9 @@ class WaitQueue:
                 return Turn(overdue, "overdue"), passed_over
             if not room.keep_for(overdue):
                 return None, passed_over
-        turn = self._expected_back(room)
-        return (turn, passed_over) if turn is not None else self._by_policy(room, passed_over, at)
+        if (turn := self._expected_back(room)) is not None:
+            return turn, passed_over
+        return self._by_policy(room, passed_over, at)
 
     def _expected_back(self, room: InstanceRoom) -> Turn | None:
         here = (self._waiting[each] for each in room.expected_back() if each in self._waiting)
@@ -239,10 +240,9 @@ class WaitQueue:
                 if self._has_been_passed_over(first, at):
                     room.reserve(first.request)
                 passed_over = 1
-        found = self._front.entries(self._backfill + 1)
-        requests = [waiting[entry[2]].request for entry in found]
+        requests = self._few.of(self._front.entries(self._backfill + 1), waiting)
         while passed_over < len(requests):
-            passed_over += room.refused(requests[passed_over:])
+            passed_over += room.refused(self._few.behind(passed_over))
             if passed_over < len(requests):
                 if room.fits(requests[passed_over]):
                     return Turn(requests[passed_over], "backfill"), passed_over

@@ -68,7 +68,7 @@ class Weighing(SurvivalPacking):
     def _out(self, request: Request, instance: Instance, is_over: bool, at: int) -> str | None:
         if not can_hold(instance, request):
             return "its memory could never hold the call"
-        if instance.id in self._ledger.busy(at):
+        if instance.id in self._ledger.busy.ids(at):
             return "its sequences, or the tokens of a step, were taken"
         if self._ledger.health.is_suspended(instance.id, at):
             return "it said that it was short of memory"

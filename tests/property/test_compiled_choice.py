@@ -31,6 +31,7 @@ class Pool:
         self.ways = SurvivalPacking(self.ledger, None), SurvivalPacking(self.ledger, KERNEL)
         self.running: list[tuple[str, str]] = []
         self.waits = self.refused = 0
+        self.asked = []  # requests that are looked at together, again and again
         for number in range(instances):
             self.ledger.join(self.instance(number))
 
@@ -62,7 +63,7 @@ class Pool:
         self.at += self.random.randrange(1, SECOND)
         request = self.request(number)
         here = list(self.ledger.instances.values())
-        busy = self.ledger.busy(self.at)
+        busy = self.ledger.busy.ids(self.at)
         able = [each for each in here if each.id not in busy]
         if self.random.random() < 0.5:
             other = self.request(-number - 1)
@@ -71,8 +72,8 @@ class Pool:
         if able:
             rooms = [way.headroom(able, self.at) for way in self.ways]
             assert rooms[0] == pytest.approx(rooms[1], rel=1e-9, abs=1e-6)
-            self.look_at_many(number, able)
             others = [each for each in here if each.id in busy]
+            self.look_at_many(number, able, others)
             numpys, kernels = [way.choose(request, able, others, self.at) for way in self.ways]
             assert numpys == kernels
             assert self.ways[0]._warm == self.ways[1]._warm
@@ -84,19 +85,26 @@ class Pool:
             way.forget_reservation()
         self.go_on()
 
-    def look_at_many(self, number: int, able: list[Instance]) -> None:
-        """Those that the kernel refuses together have no room by numpy either. The first that it
-        does not refuse is one for which it had to draw a curve, or has room."""
+    def look_at_many(self, number: int, able: list[Instance], busy: list[Instance]) -> None:
+        """Those that the kernel refuses together go nowhere by numpy either, and the same of them
+        wait. The first that it does not refuse is one for which it had to draw a curve, or goes."""
         numpys, kernels = self.ways
-        requests = [self.request(1_000 * number + n) for n in range(4)]
-        has_room = [bool(numpys._with_room(each, able, self.at)[0]) for each in requests]
+        if number % 4 == 0:
+            self.asked = [self.request(1_000 * number + n) for n in range(1, 5)]
+        requests = self.asked
+        goes = [numpys.choose(each, able, busy, self.at) is not None for each in requests]
         for _ in requests:  # each time one more may be drawn
-            refused = kernels.refused(requests, able, self.at)
-            assert not any(has_room[:refused])
-        drawn = [not kernels._compiled._wanted.draws(each) for each in requests]
-        if all(drawn):
-            assert refused == [*has_room, True].index(True)
+            refused = kernels.refused(requests, able, busy, self.at)
+            assert not any(goes[:refused])
+        wanted = kernels._compiled._wanted
+        if all(wanted.at(each, self.at, draws=False) for each in requests):
+            assert refused == [*goes, True].index(True)
+        rest = [kernels.choose(each, able, busy, self.at) for each in requests[refused:]]
+        assert [each is not None for each in rest] == goes[refused:]
+        waits = [[each.id for each in requests if each.id in way._waits] for way in self.ways]
+        assert waits[0] == waits[1]
         self.refused += refused
+        self.waits += len(waits[0])
 
     def go_on(self) -> None:
         draw = self.random

@@ -277,7 +277,7 @@ class LedgerMachine(RuleBasedStateMachine):
         for cache in ledger.prefixes._caches.values():
             assert cache.shared_tokens == 0
             assert cache.begun == {}
-        assert not any(run.in_use for run in ledger.prefixes._runs.first.values())
+        assert not any(run.in_use for run in ledger.prefixes.runs.first.values())
         assert not any(row.users for row in ledger.curves._rows.values())
         assert ledger.curves._of_call == {}
 

@@ -43,7 +43,7 @@ def stretches(cache):
 
 def runs(index):
     """All of the tree."""
-    found = [*index._runs.first.values()]
+    found = [*index.runs.first.values()]
     for run in found:
         found += run.behind.values()
     return found
@@ -114,7 +114,7 @@ class PrefixMachine(RuleBasedStateMachine):
     @initialize()
     def start(self):
         self.index, self.slow, self.flying, self.at, self.n = PrefixIndex(), {}, {}, 0, 0
-        self.said = {}  # of a prompt, by versions
+        self.said = {}  # of a prompt, when it was asked last
         for name, size in SIZES.items():
             self.join(name, size, caching=True)
 
@@ -171,10 +171,23 @@ class PrefixMachine(RuleBasedStateMachine):
         in_use = {name: slow.in_use(one) for name, slow in self.slow.items()}
         assert self.index.in_use(one) == {name: n for name, n in in_use.items() if n}
         assert self.index.is_in_use(one) == any(in_use.values())
-        # The same versions say that both are the same.
-        asked = (one.prefix, one.prompt_tokens, *self.index.versions(one))
-        said = self.index.match(one), self.index.in_use(one)
-        assert self.said.setdefault(asked, said) == said
+        said = {name: (in_use.get(name, 0), slow.match(one)) for name, slow in self.slow.items()}
+        assert {name: self.index.of_one(one, name) for name in said} == said
+        self.nothing_else_has_changed(one, said)
+
+    def nothing_else_has_changed(self, one, said):
+        """Since it was asked last, but of instances that are said to have changed: and only if the
+        beginning has."""
+        index = self.index
+        asked = one.prefix, one.prompt_tokens
+        if asked in self.said:
+            before, left, changes, beginning = self.said[asked]
+            changed = set(index.runs.changed_since(changes))
+            if beginning == index.runs.beginning(one.prefix):
+                changed.clear()
+            for name in said if left == index.left else ():
+                assert name in changed or said[name] == before.get(name, (0, 0))
+        self.said[asked] = said, index.left, index.runs.changes, index.runs.beginning(one.prefix)
 
     @invariant()
     def both_hold_the_same_in_the_same_order(self):

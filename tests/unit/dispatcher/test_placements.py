@@ -549,15 +549,15 @@ def test_ours_waits_for_a_warm_instance_no_longer_than_that_saves():
 
 
 def test_of_those_who_waited_for_a_warm_instance_nothing_is_kept_for_ever(monkeypatch):
-    monkeypatch.setattr("kairos.dispatcher.survival_packing._MAX_WAITS", 5)
+    monkeypatch.setattr("kairos.dispatcher.warm_waits._MAX_WAITS", 5)
     warm = Warm()
     for n in range(40):
         assert warm.asks(f"r{n}", 11) == []
         warm.balancer.handle(Cancelled(f"r{n}"), 11 * SECOND)
-    assert len(warm.balancer._dispatching._placement._waits_since) <= 5
+    assert len(warm.balancer._dispatching._placement._waits) <= 5
     assert warm.asks("again", 12) == []
     warm.balancer.handle(Finished("busy0"), 12 * SECOND)
-    assert "again" not in warm.balancer._dispatching._placement._waits_since
+    assert "again" not in warm.balancer._dispatching._placement._waits
 
 
 def test_an_instance_that_is_kept_for_one_is_not_given_to_another_that_had_been_looked_at():

@@ -188,7 +188,7 @@ def test_an_instance_that_left_has_nothing_and_comes_back_with_nothing():
     assert found.match(prompt(("x", 256))) == {}
     found.leave("a")
     found.leave("nobody")
-    assert found._runs.first == {}
+    assert found.runs.first == {}
     found.join(build.instance("a", kv=10_000))
     assert found.match(prompt(("x", 256))) == {}
 
@@ -222,7 +222,7 @@ def test_an_instance_without_a_prefix_cache_holds_nothing():
     assert found.match(prompt(("x", 256))) == {"a": 255}
     found.join(off)
     assert found.match(prompt(("x", 256))) == {}
-    assert found._runs.first == {}
+    assert found.runs.first == {}
 
 
 def test_an_instance_that_is_said_to_be_smaller_holds_less():
@@ -244,7 +244,7 @@ def test_of_an_instance_that_does_not_tell_its_size_something_is_assumed():
 def test_a_call_on_an_instance_that_is_not_here_changes_nothing():
     found = index(a=1000)
     ran(found, prompt(("x", 256)), "elsewhere", answer=9, cached=0)
-    assert found._runs.first == {}
+    assert found.runs.first == {}
     assert found.match(prompt(("x", 256))) == {}
 
 
@@ -285,12 +285,21 @@ def test_of_one_instance_the_same_is_said_as_of_all():
         assert [found.cached_tokens(asked, each) for each in "ab"] == [said.get("a", 0), 0]
 
 
-def test_another_version_says_that_calls_have_it_or_have_it_no_more():
-    found = index(a=10_000)
-    one = prompt(("system", 256), name="one")
+def test_it_says_of_a_beginning_and_an_instance_that_calls_have_it_or_have_it_no_more():
+    found = index(a=10_000, b=10_000)
+    one, other = prompt(("system", 256), name="one"), prompt(("other", 256), name="other")
     ran(found, one)
-    before = found.versions(one)
-    found.begin(one, "a", 1)
-    during = found.versions(one)
-    found.end(one, "a", 0, None, 2)
-    assert len({(*before,), (*during,), (*found.versions(one),)}) == 3
+    ran(found, other, "b")
+    seen, before = [found.runs.beginning(one.prefix)], found.runs.beginning(other.prefix)
+    for change in (
+        lambda: found.begin(one, "a", 1),
+        lambda: found.end(one, "a", 0, None, 2),
+        lambda: found.leave("a"),
+    ):
+        changes = found.runs.changes
+        change()
+        assert set(found.runs.changed_since(changes)) <= {"a"}
+        assert "a" in found.runs.changed_since(changes) or found.left
+        seen.append(found.runs.beginning(one.prefix))
+    assert len(set(seen)) == 4
+    assert found.runs.beginning(other.prefix) == before

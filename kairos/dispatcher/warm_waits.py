@@ -1,0 +1,38 @@
+"""Since when requests wait for an instance where more of their prompt is cached: no wait is longer
+than it saves. Ours."""
+
+_MAX_WAITS = 10_000  # requests
+
+
+class WarmWaits:
+    """By request id. Of those that were cancelled meanwhile, the first are forgotten."""
+
+    def __init__(self) -> None:
+        self._since: dict[str, int] = {}
+        self.changes = 0
+
+    def __contains__(self, request_id: str) -> bool:
+        return request_id in self._since
+
+    def __len__(self) -> int:
+        return len(self._since)
+
+    def since(self, request_id: str) -> int | None:
+        return self._since.get(request_id)
+
+    def us(self, request_id: str, at: int) -> int:
+        """For how long it has waited by now."""
+        return at - self._since.get(request_id, at)
+
+    def note(self, request_id: str, at: int) -> None:
+        """It waits now."""
+        if request_id in self._since:
+            return
+        self._since[request_id] = at
+        self.changes += 1
+        if len(self._since) > _MAX_WAITS:
+            del self._since[next(iter(self._since))]
+
+    def went(self, request_id: str) -> None:
+        if self._since.pop(request_id, None) is not None:
+            self.changes += 1
