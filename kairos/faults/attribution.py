@@ -90,7 +90,7 @@ class _Outcomes(msgspec.Struct):
     late: _Memory = msgspec.field(default_factory=lambda: _Memory(MEMORY))
     long: _Memory = msgspec.field(default_factory=lambda: _Memory(LONG_MEMORY))
     count: int = 0
-    served_at: int = 0
+    served_at: int = -1  # the last; -1: nothing
     open: OrderedDict[AgentKey, _Open] = msgspec.field(default_factory=OrderedDict)
 
     def add(self, served: float, failed: float) -> None:
@@ -127,6 +127,7 @@ class _Suspect(msgspec.Struct):
 
     odds: float  # poisonous : sound
     caller: AgentKey
+    first_at: int
     failed_at: int
     failures: int = 0
     charged: dict[str, float] = msgspec.field(default_factory=dict)  # to instances, by id
@@ -210,11 +211,15 @@ class FaultAttribution:
         return instances
 
     def is_poisonous(self, key: int | str, at: int) -> bool:
-        """It failed twice, and more likely by its own fault. One failure condemns no call."""
+        """It failed twice, and more likely by its own fault. One failure condemns no call; nor do
+        any where no other call was served, on a single instance since the first of them."""
         suspect = self._suspects.get(key)
         if suspect is None or suspect.failures < 2 or at - suspect.failed_at > REMEMBERED_US:
             return False
-        return _probability(suspect.odds) >= POISONOUS
+        since = suspect.first_at if len(suspect.failed_on) == 1 else -1
+        outcomes = (self._outcomes.get(each) for each in suspect.failed_on)
+        serves = any(each is not None and each.served_at > since for each in outcomes)
+        return serves and _probability(suspect.odds) >= POISONOUS
 
     def is_doubtful(self, key: int | str) -> bool:
         """No instance that failed at it has served another call since: the fault may have been
@@ -246,7 +251,7 @@ class FaultAttribution:
         """Returns the probability that the call is sound, after this failure."""
         suspect = self._suspects.pop(key, None)
         if suspect is None or at - suspect.failed_at > REMEMBERED_US:
-            suspect = _Suspect(_odds(self._prior(caller, at)), caller, at)
+            suspect = _Suspect(_odds(self._prior(caller, at)), caller, at, at)
         self._suspects[key] = suspect
         _forget_oldest(self._suspects)
         suspect.failed_at = at

@@ -54,6 +54,21 @@ def test_a_call_that_two_well_instances_failed_is_poisonous(attribution):
     assert not attribution.is_poisonous(8, 0)
 
 
+def test_where_nothing_was_ever_served_nobody_knows_whose_fault_it_is(attribution):
+    for name in "abc":
+        attribution.failed(BODY, CALLER, name, 0)
+    assert not attribution.is_poisonous(BODY, 0)
+
+
+def test_a_single_instance_may_have_broken_as_long_as_it_serves_nothing_else(attribution):
+    well(attribution, "a", at=0)
+    for at in (1, 2, 3):
+        attribution.failed(BODY, CALLER, "a", at)
+    assert not attribution.is_poisonous(BODY, 3)
+    attribution.served("a", 4)
+    assert attribution.is_poisonous(BODY, 4)
+
+
 def test_one_failure_condemns_no_call_whoever_made_it(attribution):
     well(attribution, "a", "b", "c")
     for number in range(100, 150):
