@@ -40,13 +40,13 @@ def answering(*headers, status=200, parts=(b"whole",)):
     return app
 
 
-async def told(app, request=GET % b""):
-    """All that is sent, until the server is silent or closes."""
+async def told(app, request=GET % b"", silent_s=0.3):
+    """All that is sent, until the server closes, or so much time has passed."""
     found = b""
     async with talking_to(app) as (reader, writer):
         writer.write(request)
         with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(0.3):
+            async with asyncio.timeout(silent_s):
                 while data := await reader.read(1 << 16):
                     found += data
                 return found, True
@@ -298,7 +298,8 @@ async def test_a_body_that_nobody_takes_waits_at_the_client():
 
 async def test_a_head_without_end_is_refused():
     async def send(lines):
-        found, closed = await told(answering(), b"GET / HTTP/1.1\r\n" + lines + b"\r\n")
+        request = b"GET / HTTP/1.1\r\n" + lines + b"\r\n"
+        found, closed = await told(answering(), request, silent_s=10)
         assert closed
         return found
 
