@@ -176,8 +176,10 @@ class FaultAttribution:
         """A call came to nothing there. `about_itself`: for a reason that is none of the call's, as
         the instance says. Returns the instance's share in that, from 0 to 1."""
         outcomes = self._of(instance_id)
-        rate = outcomes.rate_for(caller, at)
-        share = 1.0 if about_itself else self._suspected(key, caller, instance_id, rate, at)
+        share = 1.0
+        if not about_itself:
+            rate = outcomes.rate_for(caller, at)
+            share = self._suspected(key, caller, instance_id, rate, at)
         outcomes.late.served *= outcomes.worth(at)
         outcomes.add(0.0, share)
         if not about_itself:
@@ -188,10 +190,7 @@ class FaultAttribution:
         """The call was served: where it failed, the instance failed it."""
         suspect = self._suspects.pop(key, None)
         if suspect is not None:
-            for instance_id, charged in suspect.charged.items():
-                if (outcomes := self._outcomes.get(instance_id)) is not None:
-                    outcomes.charge(1.0 - charged)
-                    outcomes.open_of(suspect.caller).add(-charged)
+            self._settle(suspect, 1.0)
 
     def condemned(self, key: int | str, at: int) -> list[str]:
         """The call is found poisonous: it counts against its caller, and not against the instances
@@ -202,10 +201,7 @@ class FaultAttribution:
         _forget_oldest(self.callers)
         caller.poisonous += 1
         caller.last_at = at
-        for instance_id, charged in suspect.charged.items():
-            if (outcomes := self._outcomes.get(instance_id)) is not None:
-                outcomes.charge(-charged)
-                outcomes.open_of(suspect.caller).add(-charged)
+        self._settle(suspect, 0.0)
         instances = list(suspect.charged)
         suspect.charged.clear()
         return instances
@@ -244,6 +240,13 @@ class FaultAttribution:
         if outcomes is None:
             outcomes = self._outcomes[instance_id] = _Outcomes()
         return outcomes
+
+    def _settle(self, suspect: _Suspect, share: float) -> None:
+        """The instances' share in its failures is known now."""
+        for instance_id, charged in suspect.charged.items():
+            if (outcomes := self._outcomes.get(instance_id)) is not None:
+                outcomes.charge(share - charged)
+                outcomes.open_of(suspect.caller).add(-charged)
 
     def _suspected(
         self, key: int | str, caller: AgentKey, instance_id: str, rate: float, at: int

@@ -296,4 +296,4 @@ class Call:
 
     def _tell(self, event: Event) -> None:
         bodies, content = self._engine.failed_bodies, self._body.content
-        self._sink.feed(bodies.named(event, content, self._sink.now()))
+        self._sink.feed(bodies.named(event, content, self._sink.now))

@@ -6,6 +6,7 @@ where they failed, and where one of the same length did a while ago: of all othe
 
 import os
 from collections import OrderedDict
+from collections.abc import Callable
 from hashlib import blake2b
 
 import msgspec
@@ -25,14 +26,15 @@ class FailedBodies:
         self._key = os.urandom(_KEY_BYTES)
         self._failed_at: OrderedDict[int, int] = OrderedDict()  # by length; the oldest first
 
-    def named(self, event: Event, content: bytes, at: int) -> Event:
+    def named(self, event: Event, content: bytes, now: Callable[[], int]) -> Event:
         """A fact of a call with this body: with its hash, where an instance failed at it, or where
-        it arrives and one of its length is remembered."""
+        it arrives and one of its length is remembered. Of most calls nobody asks what time it
+        is."""
         if type(event) is Arrived:
-            body = self._known(content, at) if self._failed_at else None
+            body = self._known(content, now()) if self._failed_at else None
             return event if body is None else msgspec.structs.replace(event, body=body)
         if type(event) is Bounced or (type(event) is Failed and event.by_instance):
-            return msgspec.structs.replace(event, body=self._failed(content, at))
+            return msgspec.structs.replace(event, body=self._failed(content, now()))
         return event
 
     def _failed(self, content: bytes, at: int) -> int:

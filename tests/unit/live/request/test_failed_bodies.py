@@ -8,16 +8,20 @@ from tests.support import build
 BODY, ALIKE, OTHER = b'{"a": 1}', b'{"a": 2}', b"{}"
 
 
+def named(bodies, event, content, at):
+    return bodies.named(event, content, lambda: at)
+
+
 def known(bodies, content, at):
     """What is told of one that arrives."""
-    return bodies.named(Arrived(build.request("r")), content, at).body
+    return named(bodies, Arrived(build.request("r")), content, at).body
 
 
 def test_a_body_that_failed_is_known_again_and_no_other():
     bodies = FailedBodies()
     assert known(bodies, BODY, 0) is None
 
-    bounced = bodies.named(Bounced("r", "broke"), BODY, 0)
+    bounced = named(bodies, Bounced("r", "broke"), BODY, 0)
 
     assert bounced.body == known(bodies, BODY, 1)
     assert known(bodies, ALIKE, 1) not in (None, bounced.body)
@@ -27,20 +31,20 @@ def test_a_body_that_failed_is_known_again_and_no_other():
 def test_what_is_no_fault_of_an_instance_is_not_named():
     bodies = FailedBodies()
     for end in (Finished("r"), Cancelled("r"), Failed("r", "engine answered 400")):
-        assert bodies.named(end, BODY, 0) is end
+        assert named(bodies, end, BODY, 0) is end
     assert known(bodies, BODY, 0) is None
-    assert bodies.named(Failed("r", "broke", by_instance=True), BODY, 0).body is not None
+    assert named(bodies, Failed("r", "broke", by_instance=True), BODY, 0).body is not None
 
 
 def test_it_is_forgotten_after_a_while():
     bodies = FailedBodies()
-    bodies.named(Bounced("r", "broke"), BODY, 0)
+    named(bodies, Bounced("r", "broke"), BODY, 0)
     assert known(bodies, BODY, REMEMBERED_US) is not None
     assert known(bodies, BODY, REMEMBERED_US + 1) is None
 
 
 def test_the_hash_is_of_a_key_of_the_process():
-    ends = [FailedBodies().named(Bounced("r", "broke"), BODY, 0) for _ in range(2)]
+    ends = [named(FailedBodies(), Bounced("r", "broke"), BODY, 0) for _ in range(2)]
     assert ends[0].body != ends[1].body
     assert max(end.body for end in ends) < 1 << 53
 
@@ -48,6 +52,6 @@ def test_the_hash_is_of_a_key_of_the_process():
 def test_lengths_without_end_take_bounded_room():
     bodies = FailedBodies()
     for length in range(_MOST_LENGTHS + 9):
-        bodies.named(Bounced("r", "broke"), b" " * length, 0)
+        named(bodies, Bounced("r", "broke"), b" " * length, 0)
     assert known(bodies, b"", 0) is None
     assert known(bodies, b" " * (_MOST_LENGTHS + 8), 0) is not None
