@@ -10,11 +10,10 @@ import ipaddress
 from collections.abc import Iterable
 
 from starlette.datastructures import Headers
-from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from kairos.errors import InvalidRequest
-from kairos.live.request.client_response import error_body, error_headers
+from kairos.live.frontend.openai_errors import error_response
 
 _SHOWN = 100  # characters
 
@@ -43,10 +42,7 @@ class KnownHosts:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         for host in Headers(scope=scope).getlist("host"):
             if not self._is_known(_name_of(host)):
-                error = UnknownHost(host)
-                headers = {name.decode(): value.decode() for name, value in error_headers(error)}
-                answer = JSONResponse(error_body(error), error.status, headers)
-                await answer(scope, receive, send)
+                await error_response(UnknownHost(host))(scope, receive, send)
                 return
         await self._app(scope, receive, send)
 

@@ -42,13 +42,19 @@ def new_id() -> str:
     return f"req-{os.urandom(16).hex()}"
 
 
+def error_response(error: KairosError) -> JSONResponse:
+    """In OpenAI's format."""
+    headers = {name.decode(): value.decode() for name, value in error_headers(error)}
+    return JSONResponse(error_body(error), error.status, headers)
+
+
 def answer_errors_as_openai_does(app: FastAPI) -> None:
     async def answer(_: HttpRequest, error: Exception) -> JSONResponse:
         if not isinstance(error, KairosError):
             error = INTERNAL
-        headers = {name.decode(): value.decode() for name, value in error_headers(error)}
-        headers[REQUEST_ID] = new_id()  # an unexpected error is answered outside RequestIds
-        return JSONResponse(error_body(error), error.status, headers)
+        response = error_response(error)
+        response.headers[REQUEST_ID] = new_id()  # an unexpected error never reaches RequestIds
+        return response
 
     async def no_route(request: HttpRequest, error: Exception) -> JSONResponse:
         assert isinstance(error, HTTPException)

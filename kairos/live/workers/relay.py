@@ -4,7 +4,6 @@ from pathlib import Path
 from typing import Self
 
 import aiohttp
-import msgspec
 from fastapi import FastAPI
 from starlette.requests import Request
 from starlette.responses import Response
@@ -13,7 +12,7 @@ from starlette.types import Receive, Scope, Send
 
 from kairos.errors import Unavailable
 from kairos.header_names import REQUEST_ID
-from kairos.live.request.client_response import error_body, error_headers
+from kairos.live.frontend.openai_errors import error_response
 
 TIMEOUT_S = 15.0  # in which a decider that died is started again
 PATHS = (
@@ -25,6 +24,7 @@ PATHS = (
     "/v1/agents",
 )
 _FORWARDED = ("authorization", "accept", REQUEST_ID)
+_RESTARTED = "whoever knows is being started again; try again"
 _DROPPED = {"content-length", "transfer-encoding", "connection", "date", "server"}
 
 
@@ -62,14 +62,7 @@ class Relay:
                 request.method, str(url), headers=headers, allow_redirects=False
             ) as answer:
                 kept = {n: v for n, v in answer.headers.items() if n.lower() not in _DROPPED}
-                response = Response(await answer.read(), answer.status, kept)
+                response: Response = Response(await answer.read(), answer.status, kept)
         except (aiohttp.ClientError, TimeoutError, OSError):
-            response = _unavailable()
+            response = error_response(Unavailable(_RESTARTED))
         await response(scope, receive, send)
-
-
-def _unavailable() -> Response:
-    error = Unavailable("whoever knows is being started again; try again")
-    headers = {name.decode(): value.decode() for name, value in error_headers(error)}
-    content = msgspec.json.encode(error_body(error))
-    return Response(content, error.status, headers, "application/json")
