@@ -291,8 +291,9 @@ class WaitQueue:
         return renewed, seq, request_id
 
     def _if_here(self, entry: NumberEntry) -> NumberEntry | None:
-        waiting = self._waiting.get(entry[2])  # an id may have left and come back
-        return entry if waiting is not None and waiting.seq == entry[1] else None
+        waiting = self._waiting.get(entry[2])  # it may have left and come back
+        is_meant = waiting is not None and waiting.seq == entry[1] and not waiting.aside
+        return entry if is_meant else None
 
     def _if_not_overdue(self, entry: NumberEntry) -> NumberEntry | None:
         waiting = self._waiting.get(entry[2])
