@@ -95,11 +95,10 @@ class WaitQueue:
         """Those that came so early."""
         early = [each.request for each in self._bounced.values() if each.request.arrived_at <= at]
         for waiting in self._waiting.values():
-            if waiting.request.id in self._bounced:
-                continue
-            if waiting.request.arrived_at > at:
-                break
-            early.append(waiting.request)
+            if waiting.request.id not in self._bounced:
+                if waiting.request.arrived_at > at:
+                    break
+                early.append(waiting.request)
         return early
 
     def push(self, request: Request, at: int) -> None:
@@ -195,7 +194,7 @@ class WaitQueue:
     def first(self, room: InstanceRoom, at: int) -> Turn | None:
         """Whose turn it is; None: nothing fits that may go. Who is overdue by that, stays so."""
         self.note_time(at)
-        passed_over = 0  # of the first by policy
+        passed_over = 0
         while True:
             turn, passed_over = self._turn(room, passed_over, at)
             if turn is None or not self._overtakes_too_much(turn.request.id):
@@ -266,8 +265,8 @@ class WaitQueue:
         after_us = self._dispatched_us + self._waiting[request_id].work_us
         found = False
         while (entry := self._by_due_work.top()) is not None and entry[0] < after_us:
-            self._make_overdue(entry)
             found = True
+            self._make_overdue(entry)
         return found
 
     def _make_overdue(self, entry: NumberEntry) -> None:
