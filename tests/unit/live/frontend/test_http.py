@@ -185,6 +185,9 @@ class Calls:
     def takes(self, exchange):
         return exchange.path == "/call"
 
+    def caller_of(self, exchange):
+        return exchange.caller
+
     def take(self, exchange):
         self.taken.append(exchange)
         exchange.read_body_by(Body(exchange))
