@@ -110,3 +110,46 @@ def test_a_stretch_that_is_over_ends_with_a_look_whatever_else_the_loop_did():
 
     in_time(run)
     assert turns == [MOST]
+
+
+def test_thousands_of_one_caller_do_not_delay_anothers():
+    begun = []
+
+    async def run(pace, step):
+        for _ in range(50 * MOST):
+            pace.begin("crowd", step(begun.append), "crowd")
+        pace.begin("other", step(begun.append), "other")
+        while len(begun) <= 50 * MOST:
+            await asyncio.sleep(0)
+
+    in_time(run)
+    assert begun.index("other") <= 2 * MOST
+    assert begun.count("crowd") == 50 * MOST
+
+
+def test_callers_have_the_same_time_however_long_their_steps():
+    """A turn is a time: many short steps, or one long."""
+    begun = []
+
+    async def run(pace, step):
+        clock = module.time
+
+        def short():
+            begun.append("short")
+            clock.now_s += STRETCH_S / 100
+
+        def long():
+            begun.append("long")
+            clock.now_s += STRETCH_S / 4
+
+        pace.begin("first", step(begun.append), "first")
+        for _ in range(6 * MOST):
+            pace.begin("long", long)
+        for _ in range(100):
+            pace.begin("short", short)
+        while len(begun) < 101 + 6 * MOST:
+            await asyncio.sleep(0)
+
+    in_time(run)
+    last_short = max(n for n, each in enumerate(begun) if each == "short")
+    assert begun[last_short:].count("long") >= 2 * MOST
