@@ -18,6 +18,8 @@ from uvicorn.protocols.http.httptools_impl import STATUS_LINE
 from kairos.config import Settings
 from kairos.errors import KairosError, ShareUsed
 from kairos.fair_share import ALONE, is_within_share
+from kairos.header_names import RAW, REQUEST_ID
+from kairos.live.frontend.openai_errors import new_id
 from kairos.live.process.tuning import most_files
 from kairos.live.request.client_response import error_body, error_headers
 
@@ -195,8 +197,8 @@ def limits_of(settings: Settings, on_refused: Callable[[KairosError], None]) -> 
 def refusal(error: KairosError) -> bytes:
     """A whole answer, after which the connection ends."""
     body = json.dumps(error_body(error)).encode()
-    length = (b"content-length", b"%d" % len(body))
-    lines = [b"%b: %b\r\n" % each for each in (*error_headers(error), length)]
+    more = (b"content-length", b"%d" % len(body)), (RAW[REQUEST_ID], new_id().encode())
+    lines = [b"%b: %b\r\n" % each for each in (*error_headers(error), *more)]
     return STATUS_LINE[error.status] + b"".join(lines) + b"connection: close\r\n\r\n" + body
 
 

@@ -193,6 +193,14 @@ class Calls:
         exchange.read_body_by(Body(exchange))
 
 
+class NoTime(LoopPace):
+    """Takes no step at once."""
+
+    def may_begin(self):
+        super().may_begin()
+        return False
+
+
 class Body:
     def __init__(self, exchange):
         self.exchange, self.parts = exchange, []
@@ -239,6 +247,30 @@ async def test_calls_and_other_requests_sent_ahead_are_answered_in_order():
         writer.write(sent)
         expected = HEAD % (1, b"1") + HEAD % (5, b"whole") + HEAD % (1, b"2") + HEAD % (1, b"3")
         assert await reader.readexactly(len(expected)) == expected
+
+
+async def test_what_comes_where_there_is_no_time_is_read_later_and_in_order():
+    calls, body = Calls(), bytes(range(256)) * 4096
+    calls.pace = NoTime()
+    call = POST + b"content-length: %d\r\n\r\n%b"
+    async with talking_to(answering((b"content-length", b"5")), calls) as (reader, writer):
+        writer.write(call % (len(body), body) + GET % b"other" + call % (1, b"2"))
+        expected = HEAD % (len(body), body) + HEAD % (5, b"whole") + HEAD % (1, b"2")
+        assert await reader.readexactly(len(expected)) == expected
+
+
+async def test_whoever_leaves_before_that_is_forgotten():
+    calls, later = Calls(), []
+    calls.pace = NoTime()
+    calls.pace.wait = lambda _, step, *arguments: later.append(functools.partial(step, *arguments))
+    async with talking_to(answering(), calls) as (_, writer):
+        writer.write(POST + b"content-length: 1\r\n\r\nx")
+        await asyncio.sleep(0.05)
+        writer.close()
+        await asyncio.sleep(0.05)
+        assert len(later) == 1
+        later[0]()
+    assert calls.taken == []
 
 
 async def test_many_calls_sent_ahead_are_answered_one_after_the_other():
