@@ -64,10 +64,11 @@ class Balancer:
         backfill: int = BACKFILL,
         passed_over: float = PASSED_OVER,
         budget: Budget = UNLIMITED,
+        tenant_share: float = 1,
     ) -> None:
         """`max_wait_us` in the queue a request is given up; after `idle_us` without any fact about
         it a workflow is forgotten. `overtaken`, `backfill`, `passed_over`: see
-        `scheduler/queue.py`. `budget`: the most that a workflow may use."""
+        `scheduler/queue.py`. `budget`, `tenant_share`: see `admission.py`."""
         self.estimates = WorkEstimates(idle_us=idle_us)
         self.ledger = Ledger(self.estimates)
         self._queues = WaitQueues(
@@ -92,6 +93,7 @@ class Balancer:
             max_waiting=max_waiting,
             max_wait_us=max_wait_us,
             budget=budget,
+            tenant_share=tenant_share,
         )
         self._dispatching = Dispatching(
             self.estimates,
@@ -147,8 +149,8 @@ class Balancer:
         backwards from one fact to the next.
 
         Raises:
-            NoInstance, ModelNotFound, NeverFits, BudgetExceeded, QueueFull, WorkflowCancelled,
-                CallBreaksEngines: the request that arrived is refused; the state is as before.
+            NoInstance, ModelNotFound, NeverFits, BudgetExceeded, QueueFull, ShareUsed,
+            WorkflowCancelled, CallBreaksEngines: it is refused; the state is as before.
         """
         assert at >= self.at, f"{at} is before {self.at}"
         kind = type(event)

@@ -13,7 +13,7 @@ KairosError
  ├─ QueueFull 429
  │   └─ GaveWay 429
  ├─ TooMuchHeld 429
- ├─ ShareUsed 429             one caller uses as much as one may of what all share
+ ├─ ShareUsed 429             of what all share one caller uses its part (`fair_share.py`)
  ├─ DeadlinePassed 504
  │   └─ DeadlineTooNear 504
  ├─ UpstreamFailed 502        the engine answered, but not with an answer
@@ -178,18 +178,6 @@ class TooMuchHeld(KairosError):
 
     def __init__(self, limit_bytes: int) -> None:
         super().__init__(f"calls in flight hold {limit_bytes} bytes, which is the limit; try later")
-
-
-class ShareUsed(KairosError):
-    """The caller has as many connections, bytes in flight or waiting calls as one caller may have
-    beside all others (`caller_share`)."""
-
-    status = 429
-    code = "caller_share"
-    retry_after_s = 1
-
-    def __init__(self, what: str) -> None:
-        super().__init__(f"the caller {what} already, as much as one may have; try later")
 
 
 class DeadlinePassed(KairosError):

@@ -8,6 +8,8 @@ length thresholds for shared-memory packet switches", IEEE/ACM Transactions on N
 1998.
 """
 
+from kairos.errors import KairosError
+
 ALONE = 0.9  # of all, if nobody else uses any
 
 
@@ -15,3 +17,15 @@ def is_within_share(used: float, free: float, alone: float = ALONE) -> bool:
     """Whether a caller may use so much, where so much is free with that. `alone`: from 0 to 1; with
     1 it may use all that is free."""
     return free >= 0 and used * (1 - alone) <= free * alone
+
+
+class ShareUsed(KairosError):
+    """The caller has as many connections, bytes in flight or waiting calls as one may have beside
+    all others (`caller_share`)."""
+
+    status = 429
+    code = "caller_share"
+
+    def __init__(self, what: str, retry_after_s: int = 1) -> None:
+        super().__init__(f"the caller {what} already, as much as one may have; try later")
+        self.retry_after_s = retry_after_s

@@ -50,14 +50,14 @@ async def test_a_key_whose_calls_hold_its_share_is_refused_while_another_is_serv
     engine.answer = engine.when_released
     async with calling_from(served, ONE) as ask:
 
-        def call(tenant, content="x" * BODY):
+        def call(tenant):
             headers = {"authorization": f"Bearer {tenant}"}
-            return asyncio.create_task(ask(content, headers=headers))
+            return asyncio.create_task(ask("x" * BODY, headers=headers))
 
         held = [call("greedy") for _ in range(8)]
         await served.facts.seen(Arrived, 8)
         assert_is_refused(await call("greedy"), "bodies in flight")
-        others = call("other", "Hello")
+        others = call("other")
         await served.facts.seen(Arrived, 9)
         engine.release(9)
         assert [(await each).status for each in (*held, others)] == [200] * 9
@@ -72,7 +72,7 @@ async def test_without_keys_a_caller_is_an_address(kairos, engine):
         held = [asyncio.create_task(ask("x" * BODY)) for _ in range(8)]
         await served.facts.seen(Arrived, 8)
         assert_is_refused(await ask("x" * BODY), "bodies in flight")
-        others = asyncio.create_task(ask_other())
+        others = asyncio.create_task(ask_other("x" * BODY))
         await served.facts.seen(Arrived, 9)
         engine.release(9)
         assert [(await each).status for each in (*held, others)] == [200] * 9
@@ -94,3 +94,24 @@ async def test_an_address_at_its_bound_of_connections_is_refused_while_another_i
         engine.answer = served_at_once
         async with calling_from(served, ONE) as ask_anew:  # those that idle now make room
             assert [(await ask_anew()).status for _ in range(3)] == [200] * 3
+
+
+async def test_a_key_whose_calls_wait_in_its_share_of_places_is_refused_and_another_waits(
+    kairos, engine
+):
+    keys = tuple(map(key_of, ("greedy", "other")))
+    served = await kairos(engine.url, key=keys, max_num_seqs=1, max_waiting=20)
+    engine.answer = engine.when_released
+    async with calling_from(served, ONE) as ask:
+
+        def call(tenant):
+            headers = {"authorization": f"Bearer {tenant}"}
+            return asyncio.create_task(ask(headers=headers))
+
+        held = [call("greedy") for _ in range(19)]  # of which one runs
+        await served.facts.seen(Arrived, 19)
+        assert_is_refused(await call("greedy"), "has 18 requests that wait")
+        others = call("other")
+        await served.facts.seen(Arrived, 20)
+        engine.release(20)
+        assert [(await each).status for each in (*held, others)] == [200] * 20

@@ -16,8 +16,8 @@ from typing import Any, Protocol, cast
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE
 
 from kairos.config import Settings
-from kairos.errors import KairosError, ShareUsed
-from kairos.fair_share import ALONE, is_within_share
+from kairos.errors import KairosError
+from kairos.fair_share import ALONE, ShareUsed, is_within_share
 from kairos.header_names import RAW, REQUEST_ID
 from kairos.live.frontend.openai_errors import new_id
 from kairos.live.process.tuning import most_files

@@ -10,10 +10,9 @@ from kairos.errors import (
     BodyTooSlow,
     InvalidRequest,
     KairosError,
-    ShareUsed,
     TooMuchHeld,
 )
-from kairos.fair_share import ALONE, is_within_share
+from kairos.fair_share import ALONE, ShareUsed, is_within_share
 from kairos.live.request.client_response import ClientResponse
 from kairos.live.request.identity.identity import Headers
 

@@ -5,7 +5,8 @@ import gzip
 
 import pytest
 
-from kairos.errors import KairosError, ShareUsed, TooMuchHeld
+from kairos.errors import KairosError, TooMuchHeld
+from kairos.fair_share import ShareUsed
 from kairos.live.request.bodies import Bodies
 from kairos.live.request.client_response import ClientResponse
 
