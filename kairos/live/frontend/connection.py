@@ -89,7 +89,7 @@ class Connection(asyncio.Protocol):
             self._unread.append(data)
             self.hold()
         elif self._pace.may_begin():
-            self._read(data)
+            self._read(data, at_once=True)
         else:  # thousands may ask at once
             self._unread.append(data)
             self._pace.wait((self.caller, "reads"), self._read_on)
@@ -100,7 +100,8 @@ class Connection(asyncio.Protocol):
             self.read_on()
             self._read(b"".join(unread))
 
-    def _read(self, data: bytes) -> None:
+    def _read(self, data: bytes, *, at_once: bool = False) -> None:
+        """`at_once`: there is time for what follows of it, too."""
         reader = self._reader
         try:
             reader.feed(data)
@@ -114,7 +115,7 @@ class Connection(asyncio.Protocol):
             self._awaits_head = True
             self._limits.awaits_head(self, self._peer)
         if self._is_new:
-            self._begin()
+            self._begin(at_once=at_once)
 
     def head_is_late(self) -> None:
         """See `Limited`."""
@@ -182,14 +183,14 @@ class Connection(asyncio.Protocol):
 
     # What is answered
 
-    def _begin(self) -> None:
+    def _begin(self, *, at_once: bool = False) -> None:
         self._is_new = False
         exchange = self._exchange
         if exchange is None:
             return
         calls = self._calls
         if calls is not None and calls.takes(exchange):
-            if self._pace.may_begin():
+            if at_once or self._pace.may_begin():
                 calls.take(exchange)
             else:
                 self._pace.wait(calls.caller_of(exchange), calls.take, exchange)

@@ -19,14 +19,21 @@ GET = b"GET /%b HTTP/1.1\r\nhost: a\r\n\r\n"
 
 
 @contextlib.asynccontextmanager
-async def talking_to(app, calls=None):
+async def listening(app, calls=None):
+    """Gives host and port."""
     with listen("127.0.0.1", 0) as sock:
         async with serving({sock: server_of(app, calls)}, []):
-            reader, writer = await asyncio.open_connection(*sock.getsockname())
-            try:
-                yield reader, writer
-            finally:
-                writer.close()
+            yield sock.getsockname()
+
+
+@contextlib.asynccontextmanager
+async def talking_to(app, calls=None):
+    async with listening(app, calls) as address:
+        reader, writer = await asyncio.open_connection(*address)
+        try:
+            yield reader, writer
+        finally:
+            writer.close()
 
 
 def answering(*headers, status=200, parts=(b"whole",)):
