@@ -11,7 +11,7 @@ import json
 import statistics
 import tempfile
 import time
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack, closing, suppress
 from functools import partial
 from pathlib import Path
 
@@ -55,12 +55,13 @@ class Meanwhile:
 
     async def _ask(self, request, times):
         reader, writer = await asyncio.open_connection(HOST, self._port)
-        while True:
-            began, took = time.perf_counter(), self._took
-            writer.write(request)
-            took.failed += await _status(reader) != 200
-            times(took).append(1e3 * (time.perf_counter() - began))
-            await asyncio.sleep(PAUSE_S)
+        with closing(writer):
+            while True:
+                began, took = time.perf_counter(), self._took
+                writer.write(request)
+                took.failed += await _status(reader) != 200
+                times(took).append(1e3 * (time.perf_counter() - began))
+                await asyncio.sleep(PAUSE_S)
 
     async def during(self, phase):
         self._took = took = Took()

@@ -204,6 +204,7 @@ class NoTime(LoopPace):
     """Takes no step at once."""
 
     def may_begin(self):
+        self._ends_s = 0.0
         super().may_begin()
         return False
 
