@@ -13,7 +13,7 @@ from uvicorn.protocols.http.httptools_impl import STATUS_LINE
 from uvicorn.server import ServerState
 
 from kairos.live.frontend.asgi import AsgiAnswer
-from kairos.live.frontend.connection_limits import ConnectionLimits, Peer
+from kairos.live.frontend.connection_limits import ClientAddress, ConnectionLimits
 from kairos.live.frontend.exchange import Exchange
 from kairos.live.frontend.request_reader import HeadTooLarge, NoHttp, RequestReader
 from kairos.live.process.pace import LoopPace
@@ -47,7 +47,7 @@ class Connection(asyncio.Protocol):
     """Of a client. A `Wire`, a `RequestTaker`, `Limited`."""
 
     _transport: asyncio.Transport  # once it is made
-    _peer: Peer  # once it may stay
+    _peer: ClientAddress  # once it may stay
 
     write: Callable[[bytes], None]
 

@@ -47,7 +47,7 @@ class Limited(Protocol):
         """It ends."""
 
 
-class Peer:
+class ClientAddress:
     """The connections from one address."""
 
     __slots__ = ("connections", "name", "unfinished")
@@ -69,15 +69,15 @@ class ConnectionLimits:
     ) -> None:
         """`share`: see `fair_share.py`."""
         self._max_connections, self._share, self._on_refused = max_connections, share, on_refused
-        self._peers: dict[str, Peer] = {}
+        self._peers: dict[str, ClientAddress] = {}
         self._connections = self._unfinished = self._lingering = 0
         self._looks = False
         self._closing: deque[asyncio.Transport] = deque()
 
-    def came(self, connection: Limited, transport: asyncio.Transport) -> Peer | None:
+    def came(self, connection: Limited, transport: asyncio.Transport) -> ClientAddress | None:
         """A connection is made. None: it may not stay, and is told why."""
         name = _address(transport.get_extra_info("peername"))
-        peer = self._peers.get(name) or Peer(name)
+        peer = self._peers.get(name) or ClientAddress(name)
         if not self._has_room(peer) and not self._close_idle(peer):
             self._turn_away(transport, len(peer.connections))
             return None
@@ -87,11 +87,11 @@ class ConnectionLimits:
         self.awaits_head(connection, peer)
         return peer
 
-    def _has_room(self, peer: Peer) -> bool:
+    def _has_room(self, peer: ClientAddress) -> bool:
         free = self._max_connections - self._connections - 1
         return is_within_share(len(peer.connections) + 1, free, self._share)
 
-    def _close_idle(self, peer: Peer) -> bool:
+    def _close_idle(self, peer: ClientAddress) -> bool:
         """One of those looked at longest ago, so that however many are busy a look is short."""
         for each in list(islice(peer.connections, _LOOKED_AT)):
             if each.is_idle:
@@ -102,7 +102,7 @@ class ConnectionLimits:
             peer.connections[each] = None
         return False
 
-    def left(self, connection: Limited, peer: Peer) -> None:
+    def left(self, connection: Limited, peer: ClientAddress) -> None:
         """It is no more; told again, nothing."""
         if connection not in peer.connections:
             return
@@ -126,7 +126,7 @@ class ConnectionLimits:
         if closing:
             asyncio.get_running_loop().call_soon(self._close_some)
 
-    def awaits_head(self, connection: Limited, peer: Peer) -> None:
+    def awaits_head(self, connection: Limited, peer: ClientAddress) -> None:
         """From now on a head must come, and end in time."""
         loop = asyncio.get_running_loop()
         now_s = loop.time()
@@ -139,11 +139,11 @@ class ConnectionLimits:
         if not is_within_share(len(peer.unfinished), free, self._share):
             self._end_oldest(peer, now_s)
 
-    def has_head(self, connection: Limited, peer: Peer) -> None:
+    def has_head(self, connection: Limited, peer: ClientAddress) -> None:
         if peer.unfinished.pop(connection, None) is not None:
             self._unfinished -= 1
 
-    def _end_oldest(self, peer: Peer, now_s: float) -> None:
+    def _end_oldest(self, peer: ClientAddress, now_s: float) -> None:
         oldest, since_s = next(iter(peer.unfinished.items()))
         if now_s - since_s > _YOUNG_S:
             self.has_head(oldest, peer)
