@@ -25,6 +25,7 @@ from kairos.events import (
     Tick,
     WorkflowEnded,
 )
+from kairos.fair_share import ShareUsed, is_within_share
 from kairos.faults.faults import Faults
 from kairos.learnt import agent_key
 from kairos.model import Budget, Instance, Request
@@ -53,12 +54,14 @@ class Admission:
         max_waiting: int,
         max_wait_us: int,
         budget: Budget,
+        tenant_share: float,
     ) -> None:
         """`max_waiting` requests in all queues; `max_wait_us`: in a queue, of each. `budget`: the
-        most that a workflow may use."""
+        most that a workflow may use. `tenant_share` of the places, as `fair_share.py` has it."""
         self._estimates, self._ledger, self._queues = estimates, ledger, queues
         self._faults = faults
         self._max_waiting, self._max_wait_us = max_waiting, max_wait_us
+        self._tenant_share = tenant_share
         self._budgets = Budgets(estimates.positions, budget)
         self._newcomers = Newcomers()
         self._cancelled: OrderedDict[WorkflowKey, None] = OrderedDict()  # the latest of them
@@ -77,8 +80,8 @@ class Admission:
         """One that arrives, before anything is told of it.
 
         Raises:
-            NoInstance, ModelNotFound, NeverFits, BudgetExceeded, QueueFull, WorkflowCancelled,
-            CallBreaksEngines.
+            NoInstance, ModelNotFound, NeverFits, BudgetExceeded, QueueFull, ShareUsed,
+            WorkflowCancelled, CallBreaksEngines.
         """
         request = arrived.request
         if workflow_key(request) in self._cancelled:
@@ -86,14 +89,28 @@ class Admission:
         self._faults.check(arrived.body, at)
         check_servable(request, self._ledger, self._models)
         self._budgets.check(request, at)
-        if len(self._queues) >= self._max_waiting and not self._may_take_a_place(request, at):
-            raise QueueFull(len(self._queues), self._queues.retry_after_s(at))
+        if self._is_full(request, 1) and not self._may_take_a_place(request, at):
+            retry_after_s = self._queues.retry_after_s(at)
+            if len(self._queues) >= self._max_waiting:
+                raise QueueFull(len(self._queues), retry_after_s)
+            waiting = self._queues.of_tenant(request.tenant)
+            raise ShareUsed(f"has {waiting} requests that wait", retry_after_s)
+
+    def _is_full(self, request: Request, more: int) -> bool:
+        """Whether with so many more of its tenant there would be too many of that, or of all."""
+        free = self._max_waiting - len(self._queues) - more
+        waiting = self._queues.of_tenant(request.tenant) + more
+        return not is_within_share(waiting, free, self._tenant_share)
 
     def _may_take_a_place(self, request: Request, at: int) -> bool:
         """In a queue that is full: another's."""
         positions, workflow = self._estimates.positions, workflow_key(request)
         has_begun = positions.has_begun(workflow) and not positions.is_idle(workflow, at)
-        return has_begun and len(self._newcomers) > 0
+        return has_begun and self._gives_way_to(request) is not None
+
+    def _gives_way_to(self, request: Request) -> Request | None:
+        """Where tenants have shares, one of its own."""
+        return self._newcomers.newest(None if self._tenant_share == 1 else request.tenant)
 
     def let_in(self, request: Request) -> None:
         """It waits, and the knowledge was told of it."""
@@ -156,9 +173,9 @@ class Admission:
         """By one that has arrived: itself, where it would be too late, or whose place it took."""
         if needs_us := self._needs_too_long(request, at):
             return [Refuse(request.id, request.model, "too_late", needs_us=needs_us)]
-        if len(self._queues) <= self._max_waiting:
+        if not self._is_full(request, 0):
             return []
-        newest = self._newcomers.newest()
+        newest = self._gives_way_to(request)
         assert newest is not None, "or it would not have been let in"
         retry_after_s = self._queues.retry_after_s(at)
         return [Refuse(newest.id, newest.model, "queue_full", retry_after_s)]

@@ -64,10 +64,11 @@ class Balancer:
         backfill: int = BACKFILL,
         passed_over: float = PASSED_OVER,
         budget: Budget = UNLIMITED,
+        tenant_share: float = 1,
     ) -> None:
         """`max_wait_us` in the queue a request is given up; after `idle_us` without any fact about
         it a workflow is forgotten. `overtaken`, `backfill`, `passed_over`: see
-        `scheduler/queue.py`. `budget`: the most that a workflow may use."""
+        `scheduler/queue.py`. `budget`, `tenant_share`: see `admission.py`."""
         self.estimates = WorkEstimates(idle_us=idle_us)
         self.ledger = Ledger(self.estimates)
         self._queues = WaitQueues(
@@ -92,6 +93,7 @@ class Balancer:
             max_waiting=max_waiting,
             max_wait_us=max_wait_us,
             budget=budget,
+            tenant_share=tenant_share,
         )
         self._dispatching = Dispatching(
             self.estimates,
@@ -147,8 +149,8 @@ class Balancer:
         backwards from one fact to the next.
 
         Raises:
-            NoInstance, ModelNotFound, NeverFits, BudgetExceeded, QueueFull, WorkflowCancelled,
-                CallBreaksEngines: the request that arrived is refused; the state is as before.
+            NoInstance, ModelNotFound, NeverFits, BudgetExceeded, QueueFull, ShareUsed,
+            WorkflowCancelled, CallBreaksEngines: it is refused; the state is as before.
         """
         assert at >= self.at, f"{at} is before {self.at}"
         kind = type(event)
@@ -160,8 +162,7 @@ class Balancer:
             self._admission.check(event, at)
         self._begin(at)
         self._taken[kind](event, at)
-        if self.faults.quarantine and kind not in _FREES_NO_ROOM:
-            self._let_back(event, at)
+        self._let_back(event, at)
         if kind in GIVES_UP and (given_up := self._admission.given_up(event, at)):
             return self._refuse(given_up, at) + self._dispatching.drain(at)
         return [] if kind in _FREES_NO_ROOM else self._dispatching.drain(at)
@@ -179,8 +180,7 @@ class Balancer:
         if type(event) is Arrived and event.request.id in self._workflow_of:
             return
         self._taken[type(event)](event, at)
-        if self.faults.quarantine and type(event) not in _FREES_NO_ROOM:
-            self._let_back(event, at)
+        self._let_back(event, at)
         here = [each for each in record.commands if each.request_id in self._workflow_of]
         refused = self._refuse([each for each in here if isinstance(each, Refuse)], at)
         dispatched = {
@@ -208,6 +208,8 @@ class Balancer:
 
     def _let_back(self, event: Event, at: int) -> None:
         """Out of quarantine, by what the fact says."""
+        if not self.faults.quarantine or type(event) in _FREES_NO_ROOM:
+            return
         for request_id in self.faults.heard(event, at):
             request = self.estimates.request(request_id)
             assert request is not None

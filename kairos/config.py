@@ -14,6 +14,7 @@ from kairos.dispatcher.placements import PLACEMENTS
 from kairos.engine_settings import EngineSettings, check_engine
 from kairos.envelope import NAME
 from kairos.errors import SetupError
+from kairos.fair_share import ALONE
 from kairos.model import IDENTIFIER, SECOND, Budget
 from kairos.scheduler.policies import POLICIES
 from kairos.scheduler.queue import MAX_WAIT_US
@@ -62,6 +63,11 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     workflow_idle_s: int = IDLE_US // SECOND  # after so much silence a workflow has ended
     max_body_bytes: int = 32 << 20  # the largest body of a request
     max_held_bytes: int = 1 << 30  # the most of all bodies in flight together
+    # Connections of clients, of each process; at most three quarters of the files it may have open.
+    max_connections: int = 16_384
+    # Of connections, bytes of bodies and waiting requests: what one caller may have if nobody else
+    # has any. A caller is a tenant, and before its key is known an address. 1: all.
+    caller_share: float = ALONE
     log_dir: str | None = None  # directory of the log: facts and decisions, no bodies
     bus: str = "memory"  # or kafka://HOST:PORT[,HOST:PORT]: several processes share the work
     pool: str = "default"  # on a bus: the engines for which decisions are made in one place
@@ -186,6 +192,7 @@ def _check(settings: Settings, environ: Mapping[str, str]) -> None:
         "workflow_idle_s",
         "max_body_bytes",
         "max_held_bytes",
+        "max_connections",
         "budget_calls",
         "budget_tokens",
         "budget_s",
@@ -193,6 +200,8 @@ def _check(settings: Settings, environ: Mapping[str, str]) -> None:
         value = getattr(settings, name)
         if value is not None and value < 1:
             raise SetupError(f"{name} must be at least 1")
+    if not 0 < settings.caller_share <= 1:
+        raise SetupError("caller_share must be above 0, and 1 at most")
     if not 0 <= settings.workers <= MAX_WORKERS:
         raise SetupError(f"workers {settings.workers} is out of range (0 to {MAX_WORKERS})")
     if settings.workers and settings.bus != "memory":

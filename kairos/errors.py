@@ -13,6 +13,7 @@ KairosError
  ├─ QueueFull 429
  │   └─ GaveWay 429
  ├─ TooMuchHeld 429
+ ├─ ShareUsed 429             of what all share one caller uses its part (`fair_share.py`)
  ├─ DeadlinePassed 504
  │   └─ DeadlineTooNear 504
  ├─ UpstreamFailed 502        the engine answered, but not with an answer

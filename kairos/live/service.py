@@ -19,6 +19,7 @@ from kairos.live.engines.fleet import Fleet
 from kairos.live.engines.monitor import Monitor
 from kairos.live.frontend.admin import build_admin
 from kairos.live.frontend.app import build_app
+from kairos.live.frontend.connection_limits import limits_of
 from kairos.live.frontend.gateway import Gateway
 from kairos.live.frontend.http import listen, server_of, serving, url_of
 from kairos.live.kafka.cluster import cluster_of
@@ -99,7 +100,9 @@ async def running(
     ):
         async with _put_together(settings, observers) as parts:
             brain, monitor, telemetry = parts.brain, parts.monitor, parts.telemetry
-            bodies = Bodies(settings.max_body_bytes, settings.max_held_bytes)
+            share = settings.caller_share
+            bodies = Bodies(settings.max_body_bytes, settings.max_held_bytes, share)
+            limits = limits_of(settings, telemetry.count_error)
             gateway = Gateway(
                 brain,
                 parts.engine,
@@ -114,7 +117,9 @@ async def running(
             )
             insight = partial(brain.add_insight, access=access)
             servers = {
-                sock: server_of(build_app(gateway, access, telemetry.render, insight), gateway),
+                sock: server_of(
+                    build_app(gateway, access, telemetry.render, insight), gateway, limits
+                ),
                 admin_sock: server_of(
                     build_admin(brain, monitor, parts.fleet, names=settings.admin_names)
                 ),
@@ -147,7 +152,15 @@ async def balancing(settings: Settings) -> AsyncIterator[Service]:
 
 
 # What a process does not read that only decides; the file may be shared with those that do.
-_OF_GATEWAYS = ("admin_host", "admin_port", "identity", "infer", "key", "max_body_bytes")
+_OF_GATEWAYS = (
+    "admin_host",
+    "admin_port",
+    "identity",
+    "infer",
+    "key",
+    "max_body_bytes",
+    "max_connections",
+)
 
 
 def _nothing(_: Settings) -> None:

@@ -39,6 +39,7 @@ class Newcomers:
         for request in requests:
             self.remove(request.id)
 
-    def newest(self) -> Request | None:
-        """The one that came last."""
-        return next(reversed(self._waiting.values()), None)
+    def newest(self, tenant: str | None = None) -> Request | None:
+        """The one that came last: of all, or of a tenant, in O(n)."""
+        newest_first = reversed(self._waiting.values())
+        return next((each for each in newest_first if tenant in (None, each.tenant)), None)

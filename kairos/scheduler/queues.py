@@ -19,9 +19,13 @@ class WaitQueues:
         self._drains: dict[str | None, DrainRate] = {}  # of the same models
         self._open: dict[str | None, WaitQueue] = {}  # of these, those in which anything waits
         self._waiting = 0
+        self._of_tenant: dict[str, int] = {}  # where anything of theirs waits
 
     def __len__(self) -> int:
         return self._waiting
+
+    def of_tenant(self, tenant: str) -> int:
+        return self._of_tenant.get(tenant, 0)
 
     def __contains__(self, request: Request) -> bool:
         return request.model in self.by_model and request.id in self.by_model[request.model]
@@ -41,12 +45,12 @@ class WaitQueues:
     def push(self, request: Request, at: int) -> None:
         """One that arrives."""
         self._queue_of(request).push(request, at)
-        self._came(request.model, at)
+        self._came(request, at)
 
     def push_back(self, request: Request, at: int, *, aside: bool = False) -> None:
         """One that was taken, and waits once more. `aside`: it has no turn for now."""
         self._queue_of(request).push_back(request, aside=aside)
-        self._came(request.model, at)
+        self._came(request, at)
 
     def bring_back(self, request: Request) -> None:
         """One that was aside has its turn, as any that was bounced."""
@@ -61,8 +65,10 @@ class WaitQueues:
             self._drains[request.model] = DrainRate()
         return queue
 
-    def _came(self, model: str | None, at: int) -> None:
+    def _came(self, request: Request, at: int) -> None:
+        model, tenant = request.model, request.tenant
         self._waiting += 1
+        self._of_tenant[tenant] = self._of_tenant.get(tenant, 0) + 1
         self._open[model] = self.by_model[model]
         self._drains[model].waits(at)
 
@@ -79,6 +85,9 @@ class WaitQueues:
 
     def _left(self, request: Request, at: int, *, counts: bool) -> None:
         self._waiting -= 1
+        left = self._of_tenant.pop(request.tenant) - 1
+        if left:
+            self._of_tenant[request.tenant] = left
         is_empty = not self.by_model[request.model]
         if is_empty:
             del self._open[request.model]

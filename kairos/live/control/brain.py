@@ -15,4 +15,6 @@ def new_balancer(settings: Settings) -> Balancer:
         max_wait_us=settings.max_wait_s * SECOND,
         idle_us=settings.workflow_idle_s * SECOND,
         budget=settings.budget,
+        # Without keys all are one tenant.
+        tenant_share=settings.caller_share if settings.key else 1,
     )

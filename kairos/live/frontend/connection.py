@@ -1,33 +1,28 @@
-"""A client's connection: what comes on it as HTTP/1.1, and the answers, in order.
+"""A client's connection: its requests, and the answers, in order.
 
 Requests for calls go straight to whoever takes them, without ASGI and without a task; all others to
 the ASGI application.
 """
 
 import asyncio
-import logging
-import urllib.parse
 from collections.abc import Callable, Mapping
 from typing import Any, Protocol, cast
 
-import httptools
 from starlette.types import ASGIApp
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE
 from uvicorn.server import ServerState
 
 from kairos.live.frontend.asgi import AsgiAnswer
+from kairos.live.frontend.connection_limits import ClientAddress, ConnectionLimits
 from kairos.live.frontend.exchange import Exchange
+from kairos.live.frontend.request_reader import HeadTooLarge, NoHttp, RequestReader
 from kairos.live.process.pace import LoopPace
 
-logger = logging.getLogger(__name__)
-
 IDLE_S = 75.0  # between two requests
-# Of one request: target, names and values of headers and trailers. So much may also come between
-# two steps of a request that is not a part of any, such as a header without end.
-_MAX_HEAD_BYTES = 1 << 16
 
 _NO_HTTP = b"Invalid HTTP request received."
 _TOO_LARGE = b"The request's headers are too large."
+_TOO_SLOW = b"The request's headers did not come in time."
 
 
 class CallTaker(Protocol):
@@ -38,38 +33,41 @@ class CallTaker(Protocol):
 
     def takes(self, exchange: Exchange) -> bool: ...
 
+    def caller_of(self, exchange: Exchange) -> str:
+        """See `Access.known_as`."""
+
     def take(self, exchange: Exchange) -> None:
         """Answer it, in time. Never raises."""
 
 
-class HeadTooLarge(Exception):
-    """Of a request."""
+_NO_TARGETS: Mapping[bytes, str] = {}
 
 
 class Connection(asyncio.Protocol):
-    """`data_received`, and the callbacks of the parser."""
+    """Of a client. A `Wire`, a `RequestTaker`, `Limited`."""
 
     _transport: asyncio.Transport  # once it is made
+    _peer: ClientAddress  # once it may stay
 
     write: Callable[[bytes], None]
 
     def __init__(
-        self, app: ASGIApp, calls: CallTaker | None, pace: LoopPace, state: ServerState
+        self,
+        app: ASGIApp,
+        calls: CallTaker | None,
+        pace: LoopPace,
+        limits: ConnectionLimits,
+        state: ServerState,
     ) -> None:
         self._app, self._calls, self._pace, self._state = app, calls, pace, state
+        self._limits = limits
         self._loop = asyncio.get_running_loop()
-        self._parser = httptools.HttpRequestParser(self)
-        # The first of two requests that came together may have said that it is the last.
-        self._parser.set_dangerous_leniencies(lenient_data_after_close=True)
+        self._reader = RequestReader(self, _NO_TARGETS if calls is None else calls.targets)
+        self._unread: list[bytes] = []  # what came where there was no time to read it
+        self._awaits_head = True  # and the limits know it
         self._exchange: Exchange | None = None  # that is answered, or is to be
         self._ahead: list[Exchange] = []  # sent before that was answered
-        self._coming: Exchange | None = None  # whose body comes
         self._is_new = False  # the exchange that is to be answered has not begun
-        self._url, self._head_bytes = b"", 0
-        self._headers: list[tuple[bytes, bytes]] = []
-        self._expects_continue = False
-        self._stood_still = False  # the request that comes, while what came was parsed
-        self._stray_bytes = 0  # that came since it made a step
         self._is_held = False  # reading
         self.is_full = False
         self._idle_since = 0.0
@@ -79,27 +77,57 @@ class Connection(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
+        peer = self._limits.came(self, self._transport)
+        if peer is None:  # it is this one's no more
+            return
+        self._peer, self.caller = peer, peer.name
         self._state.connections.add(self)  # type: ignore[arg-type]  # uvicorn's own protocols
         self.write = self._transport.write
 
     def data_received(self, data: bytes) -> None:
-        self._stood_still = True
+        if self._unread:
+            self._unread.append(data)
+            self.hold()
+        elif self._pace.may_begin():
+            self._read(data, at_once=True)
+        else:  # thousands may ask at once
+            self._unread.append(data)
+            self._pace.wait((self.caller, "reads"), self._read_on)
+
+    def _read_on(self) -> None:
+        unread, self._unread = self._unread, []
+        if unread:
+            self.read_on()
+            self._read(b"".join(unread))
+
+    def _read(self, data: bytes, *, at_once: bool = False) -> None:
+        """`at_once`: there is time for what follows of it, too."""
+        reader = self._reader
         try:
-            self._parser.feed_data(data)
-        except httptools.HttpParserUpgrade:
-            pass  # to no other protocol: it is answered as it is
-        except httptools.HttpParserError as error:
-            too_large = isinstance(error.__context__, HeadTooLarge)
-            self._refuse(*((431, _TOO_LARGE) if too_large else (400, _NO_HTTP)))
+            reader.feed(data)
+        except HeadTooLarge:
+            self._refuse(431, _TOO_LARGE)
             return
-        if self._stood_still:
-            self._stray_bytes += len(data)
-            if self._stray_bytes > _MAX_HEAD_BYTES:
-                self._refuse(431, _TOO_LARGE)
-        else:
-            self._stray_bytes = 0
+        except NoHttp:
+            self._refuse(400, _NO_HTTP)
+            return
+        if reader.is_in_head and not self._awaits_head:
+            self._awaits_head = True
+            self._limits.awaits_head(self, self._peer)
         if self._is_new:
-            self._begin()
+            self._begin(at_once=at_once)
+
+    def head_is_late(self) -> None:
+        """See `Limited`."""
+        if self._reader.is_in_head:
+            self._refuse(408, _TOO_SLOW)
+        else:
+            self._transport.close()
+
+    @property
+    def is_idle(self) -> bool:
+        """See `Limited`."""
+        return self._exchange is None and not self._awaits_head and not self._unread
 
     def _refuse(self, status: int, reason: bytes) -> None:
         """What comes is no HTTP, so nothing that follows can be."""
@@ -112,97 +140,64 @@ class Connection(asyncio.Protocol):
         self._leave()
         self._transport.close()
 
+    def eof_received(self) -> bool:
+        """The client leaves."""
+        self._limits.close_soon(self._transport)
+        return True
+
     def connection_lost(self, error: Exception | None) -> None:  # noqa: ARG002
         self._state.connections.discard(self)
+        self._limits.left(self, self._peer)
         if self._idle is not None:
             self._idle.cancel()
         self._leave()
-        del self._parser  # which names this connection
+        self._unread.clear()
+        self._reader.end()
+        del self._reader  # which names this connection
 
-    def in_turn(self, step: Callable[[], None]) -> None:
-        """See `Wire`."""
-        self._pace.begin(step)
+    def in_turn(self, caller: str, step: Callable[[], None]) -> None:
+        """See `Wire`. Calls of the same caller are not to wait for all that leave."""
+        self._pace.begin((caller, "leaves"), step)
 
     def _leave(self) -> None:
         """The client has gone, or will get nothing more."""
-        exchange, self._exchange, self._coming = self._exchange, None, None
+        exchange, self._exchange = self._exchange, None
         ahead, self._ahead = self._ahead, []
         self._is_new = False
+        self._reader.drop()
         if exchange is not None:
             exchange.leave()
         for each in ahead:
             each.leave()
 
-    def on_message_begin(self) -> None:
-        self._url, self._head_bytes = b"", 0
-        self._headers, self._expects_continue = [], False
-
-    def on_url(self, url: bytes) -> None:
-        self._url += url
-        self._head_bytes += len(url)
-        if self._head_bytes > _MAX_HEAD_BYTES:
-            raise HeadTooLarge
-
-    def on_header(self, name: bytes, value: bytes) -> None:
-        self._head_bytes += len(name) + len(value)
-        if self._head_bytes > _MAX_HEAD_BYTES:
-            raise HeadTooLarge
-        name = name.lower()
-        self._headers.append((name, value))
-        if name == b"expect" and value.lower() == b"100-continue":
-            self._expects_continue = True
-
-    def on_headers_complete(self) -> None:
-        self._stood_still = False
-        parser = self._parser
-        exchange = Exchange(self, parser.get_method().decode("ascii"), self._headers)
-        self._headers = []  # for trailers, of which nobody takes any
-        self._find(exchange)
-        exchange.http_version = parser.get_http_version()
-        exchange.is_kept = exchange.http_version != "1.0" and parser.should_keep_alive()
-        if self._expects_continue:
-            exchange.expect_continue()
-        self._coming = exchange
+    def head_came(self, exchange: Exchange) -> None:
+        """See `RequestTaker`."""
+        if self._awaits_head:
+            self._awaits_head = False
+            self._limits.has_head(self, self._peer)
         if self._exchange is None:
             self._exchange, self._is_new = exchange, True
         else:
             self._ahead.append(exchange)
             self.hold()
 
-    def _find(self, exchange: Exchange) -> None:
-        path = None if self._calls is None else self._calls.targets.get(self._url)
-        if path is not None:
-            exchange.path, exchange.raw_path = path, self._url
-            return
-        url = httptools.parse_url(self._url)
-        exchange.raw_path, exchange.query = url.path, url.query or b""
-        path = url.path.decode("ascii")
-        exchange.path = urllib.parse.unquote(path) if "%" in path else path
-
-    def on_body(self, data: bytes) -> None:
-        self._stood_still = False
-        if self._coming is not None:
-            self._coming.body_came(data)
-
-    def on_message_complete(self) -> None:
-        self._stood_still = False
-        exchange, self._coming = self._coming, None
-        if exchange is not None:
-            exchange.body_ended()
-
     # What is answered
 
-    def _begin(self) -> None:
+    def _begin(self, *, at_once: bool = False) -> None:
         self._is_new = False
         exchange = self._exchange
         if exchange is None:
             return
-        if self._calls is not None and self._calls.takes(exchange):
-            self._pace.begin(self._calls.take, exchange)
+        calls = self._calls
+        if calls is not None and calls.takes(exchange):
+            if at_once or self._pace.may_begin():
+                calls.take(exchange)
+            else:
+                self._pace.wait(calls.caller_of(exchange), calls.take, exchange)
         elif exchange.method == "GET":  # short: see `LoopPace`
             self._answer(exchange)
         else:
-            self._pace.begin(self._answer, exchange)
+            self._pace.begin(exchange.caller, self._answer, exchange)
 
     def _answer(self, exchange: Exchange) -> None:
         """By the application."""

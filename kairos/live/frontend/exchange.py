@@ -35,8 +35,8 @@ class Wire(Protocol):
     def answered(self) -> None:
         """All of the answer was written."""
 
-    def in_turn(self, step: Callable[[], None]) -> None:
-        """Take the step at the loop's pace."""
+    def in_turn(self, caller: str, step: Callable[[], None]) -> None:
+        """Take the step of a caller who has left at the loop's pace."""
 
 
 class Exchange:
@@ -55,6 +55,7 @@ class Exchange:
         "_reader",
         "_wire",
         "answering",
+        "caller",
         "has_left",
         "headers",
         "http_version",
@@ -68,9 +69,12 @@ class Exchange:
         "raw_path",
     )
 
-    def __init__(self, wire: Wire, method: str, headers: list[tuple[bytes, bytes]]) -> None:
-        """`headers`: names in lower case."""
-        self._wire = wire
+    def __init__(
+        self, wire: Wire, method: str, headers: list[tuple[bytes, bytes]], caller: str
+    ) -> None:
+        """`headers`: names in lower case. `caller`: see `Access.known_as`; the address, until it
+        has shown its key."""
+        self._wire, self.caller = wire, caller
         self.method, self.headers = method, headers
         self.path, self.raw_path, self.query = "", b"", b""  # the first unquoted
         self.http_version = "1.1"
@@ -201,7 +205,7 @@ class Exchange:
         """The client has gone."""
         self.has_left = True
         if self.answering is not None:  # thousands may leave at once
-            self._wire.in_turn(self._tell_answering)
+            self._wire.in_turn(self.caller, self._tell_answering)
 
     def _tell_answering(self) -> None:
         answering, self.answering = self.answering, None

@@ -18,13 +18,7 @@ from kairos.live.request.access import Access, Caller
 from kairos.live.request.bodies import Bodies, Upload
 from kairos.live.request.body import Body, read_body
 from kairos.live.request.budgets import budget_of
-from kairos.live.request.client_response import (
-    CLIENT,
-    ClientResponse,
-    Receive,
-    Scope,
-    Send,
-)
+from kairos.live.request.client_response import CLIENT, ClientResponse, Receive, Scope, Send
 from kairos.live.request.deadlines import deadline_of
 from kairos.live.request.identity.agent_urls import Route, names_in, route_of
 from kairos.live.request.identity.aliases import Aliases
@@ -35,7 +29,6 @@ from kairos.live.request.tokens import Estimate, PromptTokens
 from kairos.model import Request, Sources
 
 logger = logging.getLogger(__name__)
-
 
 _CHAT = "/v1/chat/completions"
 _STREAM_OPTIONS_ROUTES = {_CHAT, "/v1/completions"}
@@ -72,6 +65,11 @@ class Gateway:
         """See `CallTaker`: the other requests for calls come by way of the application."""
         path = exchange.path
         return path in HOT_ROUTES or names_in(path, exchange.raw_path)[1] in HOT_ROUTES
+
+    def caller_of(self, exchange: Exchange) -> str:
+        """See `CallTaker`."""
+        headers = dict(exchange.headers)
+        return self.access.known_as(headers.get(b"authorization"), exchange.caller)
 
     def take(self, exchange: Exchange) -> None:
         """See `CallTaker`."""
@@ -138,7 +136,7 @@ class GatewayCall:
         self._is_over = False
         self._counting: asyncio.Task[Estimate] | None = None
         request_id = identifier(asked.headers.get(_REQUEST_ID)) or new_id()
-        self._response = ClientResponse(request_id, exchange)
+        self._response = ClientResponse(request_id, exchange, exchange.caller)
         self._caller: Caller | None = None
         self._upload: Upload | None = None
         self._prompt: Estimate | None = None
@@ -152,7 +150,9 @@ class GatewayCall:
             return
         exchange.answering = self
         try:
-            self._caller = gateway.access.caller(asked.headers.get(b"authorization"))
+            self._caller = caller = gateway.access.caller(asked.headers.get(b"authorization"))
+            if not gateway.access.is_open:
+                exchange.caller = self._response.caller = caller.tenant
             check_passes(asked, self._raw_path)
             self._upload = gateway.bodies.read(asked.headers, exchange, self._response, self)
         except Exception as error:  # noqa: BLE001 - it is answered, and logged where it is Kairos's

@@ -12,6 +12,7 @@ from uvicorn.server import ServerState
 
 from kairos.errors import SetupError
 from kairos.live.frontend.connection import CallTaker, Connection
+from kairos.live.frontend.connection_limits import ConnectionLimits
 from kairos.live.process.pace import LoopPace
 
 GRACE_S = 10  # for running calls, once told to stop
@@ -71,12 +72,15 @@ async def serving(
         raise
 
 
-def server_of(app: ASGIApp, calls: CallTaker | None = None) -> Server:
+def server_of(
+    app: ASGIApp, calls: CallTaker | None = None, limits: ConnectionLimits | None = None
+) -> Server:
     """`calls`: who takes the requests that are calls; `app` has all others."""
     pace = LoopPace() if calls is None else calls.pace
+    within = ConnectionLimits() if limits is None else limits
 
     def connection(*, server_state: ServerState, **_: Any) -> Connection:
-        return Connection(app, calls, pace, server_state)
+        return Connection(app, calls, pace, within, server_state)
 
     return Server(
         uvicorn.Config(

@@ -56,5 +56,10 @@ def switch_threads_often() -> None:
 def allow_many_connections() -> None:
     """Each call holds two, and the soft limit on open files, often 1,024, is there for programs
     that cannot handle more."""
-    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    hard = most_files()
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+
+
+def most_files() -> int:
+    """That this process may have open."""
+    return resource.getrlimit(resource.RLIMIT_NOFILE)[1]

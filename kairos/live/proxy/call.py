@@ -191,7 +191,7 @@ class Call:
     def ended(self) -> None:
         """See `AnswerTaker`. What follows is the longest step."""
         self._answer = None
-        self._engine.pace.begin(self._finish)
+        self._engine.pace.begin(self._response.caller, self._finish)
 
     def _finish(self) -> None:
         if self._is_over or self._forwarder is None:

@@ -1,5 +1,6 @@
 """Who may call: API keys, each of a tenant, and perhaps of one of its apps."""
 
+import contextlib
 import hashlib
 from collections.abc import Iterable
 
@@ -32,6 +33,19 @@ class Access:
     def change(self, keys: Iterable[KeySettings]) -> None:
         """From the next call on these count. Without any key everybody is let in, as one tenant."""
         self._callers = {key.sha256: Caller(key.tenant, key.app) for key in keys}
+
+    @property
+    def is_open(self) -> bool:
+        """Without keys, to anybody."""
+        return not self._callers
+
+    def known_as(self, authorization: bytes | None, address: str) -> str:
+        """Who calls, where each caller has a share: its tenant, if it has shown a key; else its
+        address."""
+        if self._callers:
+            with contextlib.suppress(Unauthorized):
+                return self.tenant(authorization)
+        return address
 
     def tenant(self, authorization: bytes | None) -> str:
         """Raises Unauthorized, as `caller` does."""

@@ -5,7 +5,14 @@ import asyncio
 import zlib
 from typing import Protocol
 
-from kairos.errors import BodyTooLarge, BodyTooSlow, InvalidRequest, KairosError, TooMuchHeld
+from kairos.errors import (
+    BodyTooLarge,
+    BodyTooSlow,
+    InvalidRequest,
+    KairosError,
+    TooMuchHeld,
+)
+from kairos.fair_share import ALONE, ShareUsed, is_within_share
 from kairos.live.request.client_response import ClientResponse
 from kairos.live.request.identity.identity import Headers
 
@@ -40,16 +47,19 @@ class BodyTaker(Protocol):
         """It is here, as it is meant."""
 
     def refused(self, error: KairosError) -> None:
-        """BodyTooLarge, BodyTooSlow, TooMuchHeld; EncodingNotSupported, InvalidRequest: it cannot
-        be unpacked."""
+        """BodyTooLarge, BodyTooSlow, TooMuchHeld, ShareUsed; EncodingNotSupported, InvalidRequest:
+        it cannot be unpacked."""
 
 
 class Bodies:
-    """Counts what calls in flight hold, until they are told to have ended."""
+    """Counts what calls in flight hold, until they are told to have ended: of all callers, and of
+    each."""
 
-    def __init__(self, max_bytes: int, max_held_bytes: int) -> None:
-        self.max_bytes, self.max_held_bytes = max_bytes, max_held_bytes
+    def __init__(self, max_bytes: int, max_held_bytes: int, share: float = ALONE) -> None:
+        """`share`: see `fair_share.py`."""
+        self.max_bytes, self.max_held_bytes, self._share = max_bytes, max_held_bytes, share
         self._held_bytes = 0
+        self._held_by: dict[str, int] = {}  # caller
 
     def read(
         self, headers: Headers, source: BodySource, response: ClientResponse, taker: BodyTaker
@@ -76,24 +86,31 @@ class Bodies:
         return Upload(self, source, response, taker, content, unpacks=encoding != b"identity")
 
     def hold(self, size: int, response: ClientResponse) -> None:
-        """Raises BodyTooLarge, TooMuchHeld."""
-        response.held_bytes += size
-        self._held_bytes += size
-        if self._held_bytes > self.max_held_bytes:
-            raise TooMuchHeld(self.max_held_bytes)
+        """Raises BodyTooLarge, TooMuchHeld, ShareUsed."""
+        self.hold_unpacked(size, response)
         if response.held_bytes > self.max_bytes:
             raise BodyTooLarge(self.max_bytes)
 
     def hold_unpacked(self, size: int, response: ClientResponse) -> None:
-        """Beside what it was unpacked from. Raises TooMuchHeld."""
+        """Beside what it was unpacked from. Raises TooMuchHeld, ShareUsed."""
         response.held_bytes += size
         self._held_bytes += size
-        if self._held_bytes > self.max_held_bytes:
+        callers = self._held_by.get(response.caller, 0) + size
+        self._held_by[response.caller] = callers
+        free = self.max_held_bytes - self._held_bytes
+        if free < 0:
             raise TooMuchHeld(self.max_held_bytes)
+        # Of its other calls: one that is alone may be as large as there is room.
+        if not is_within_share(callers - response.held_bytes, free, self._share):
+            raise ShareUsed(f"has {callers >> 20} MiB of bodies in flight")
 
     def end(self, response: ClientResponse) -> None:
-        self._held_bytes -= response.held_bytes
-        response.held_bytes = 0
+        """More than once does no harm."""
+        held, response.held_bytes = response.held_bytes, 0
+        self._held_bytes -= held
+        left = self._held_by.pop(response.caller, 0) - held
+        if left:
+            self._held_by[response.caller] = left
 
 
 class Upload:

@@ -53,6 +53,7 @@ class ClientResponse:
         "_event",
         "_is_kept_alive",
         "_latest",
+        "caller",
         "client",
         "held_bytes",
         "request_id",
@@ -60,9 +61,10 @@ class ClientResponse:
         "streams",
     )
 
-    def __init__(self, request_id: str, client: Client) -> None:
+    def __init__(self, request_id: str, client: Client, caller: str = "") -> None:
+        """`caller`: who has a share of its own of what all callers use."""
         self.request_id = request_id
-        self.client = client
+        self.client, self.caller = client, caller
         self.started = False  # it has the beginning of an answer, or of an error
         self.streams = False
         self.held_bytes = 0  # of the client's body

@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator, Callable
 
 from kairos.config import Settings
 from kairos.live.frontend.app import build_app
+from kairos.live.frontend.connection_limits import limits_of
 from kairos.live.frontend.gateway import Gateway
 from kairos.live.frontend.http import server_of, serving
 from kairos.live.process.clock import WallClock
@@ -32,7 +33,7 @@ async def working(setup: Setup) -> AsyncIterator[Change]:
     """Serve until the block ends; then finish running calls. Gives what takes other settings."""
     settings = setup.settings
     access = Access(settings.key)
-    bodies = Bodies(settings.max_body_bytes, _share(settings))
+    bodies = Bodies(settings.max_body_bytes, _share(settings), settings.caller_share)
     sock = socket.socket(fileno=setup.sockets["clients"])
     with contextlib.closing(sock), contextlib.closing(Tokenizers(settings.tokenizer)) as tokenizers:
         async with (
@@ -67,7 +68,9 @@ async def working(setup: Setup) -> AsyncIterator[Change]:
             telling = asyncio.create_task(sink.run())
             try:
                 telling_progress = tell_progress(engine.calls, sink.feed)
-                async with serving({sock: server_of(app, gateway)}, [telling_progress]):
+                limits = limits_of(settings, sink.count_error)
+                server = server_of(app, gateway, limits)
+                async with serving({sock: server}, [telling_progress]):
                     yield change
                 await sink.finish()
             finally:

@@ -9,7 +9,7 @@ class SlowWire:
     def __init__(self):
         self.steps = []
 
-    def in_turn(self, step):
+    def in_turn(self, caller, step):
         self.steps.append(step)
 
 
@@ -22,7 +22,7 @@ class Answering:
 
 
 def left(wire):
-    exchange = Exchange(wire, "POST", [])
+    exchange = Exchange(wire, "POST", [], "someone")
     exchange.answering = Answering()
     exchange.leave()
     return exchange, exchange.answering

@@ -19,14 +19,21 @@ GET = b"GET /%b HTTP/1.1\r\nhost: a\r\n\r\n"
 
 
 @contextlib.asynccontextmanager
-async def talking_to(app, calls=None):
+async def listening(app, calls=None):
+    """Gives host and port."""
     with listen("127.0.0.1", 0) as sock:
         async with serving({sock: server_of(app, calls)}, []):
-            reader, writer = await asyncio.open_connection(*sock.getsockname())
-            try:
-                yield reader, writer
-            finally:
-                writer.close()
+            yield sock.getsockname()
+
+
+@contextlib.asynccontextmanager
+async def talking_to(app, calls=None):
+    async with listening(app, calls) as address:
+        reader, writer = await asyncio.open_connection(*address)
+        try:
+            yield reader, writer
+        finally:
+            writer.close()
 
 
 def answering(*headers, status=200, parts=(b"whole",)):
@@ -185,9 +192,21 @@ class Calls:
     def takes(self, exchange):
         return exchange.path == "/call"
 
+    def caller_of(self, exchange):
+        return exchange.caller
+
     def take(self, exchange):
         self.taken.append(exchange)
         exchange.read_body_by(Body(exchange))
+
+
+class NoTime(LoopPace):
+    """Takes no step at once."""
+
+    def may_begin(self):
+        self._ends_s = 0.0
+        super().may_begin()
+        return False
 
 
 class Body:
@@ -236,6 +255,30 @@ async def test_calls_and_other_requests_sent_ahead_are_answered_in_order():
         writer.write(sent)
         expected = HEAD % (1, b"1") + HEAD % (5, b"whole") + HEAD % (1, b"2") + HEAD % (1, b"3")
         assert await reader.readexactly(len(expected)) == expected
+
+
+async def test_what_comes_where_there_is_no_time_is_read_later_and_in_order():
+    calls, body = Calls(), bytes(range(256)) * 4096
+    calls.pace = NoTime()
+    call = POST + b"content-length: %d\r\n\r\n%b"
+    async with talking_to(answering((b"content-length", b"5")), calls) as (reader, writer):
+        writer.write(call % (len(body), body) + GET % b"other" + call % (1, b"2"))
+        expected = HEAD % (len(body), body) + HEAD % (5, b"whole") + HEAD % (1, b"2")
+        assert await reader.readexactly(len(expected)) == expected
+
+
+async def test_whoever_leaves_before_that_is_forgotten():
+    calls, later = Calls(), []
+    calls.pace = NoTime()
+    calls.pace.wait = lambda _, step, *arguments: later.append(functools.partial(step, *arguments))
+    async with talking_to(answering(), calls) as (_, writer):
+        writer.write(POST + b"content-length: 1\r\n\r\nx")
+        await asyncio.sleep(0.05)
+        writer.close()
+        await asyncio.sleep(0.05)
+        assert len(later) == 1
+        later[0]()
+    assert calls.taken == []
 
 
 async def test_many_calls_sent_ahead_are_answered_one_after_the_other():

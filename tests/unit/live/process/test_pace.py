@@ -37,7 +37,7 @@ def in_time(run):
 
 async def test_a_step_that_is_alone_begins_at_once():
     begun = []
-    LoopPace().begin(begun.append, 1)
+    LoopPace().begin("a", begun.append, 1)
     assert begun == [1]
 
 
@@ -46,7 +46,7 @@ def test_others_are_served_between_many_steps():
 
     async def run(pace, step):
         for number in range(10 * MOST):
-            pace.begin(step(said.append), number)
+            pace.begin("a", step(said.append), number)
         asyncio.get_running_loop().call_soon(said.append, "a question")
         while len(said) <= 10 * MOST:
             await asyncio.sleep(0)
@@ -62,7 +62,7 @@ def test_in_each_turn_a_few_begin_in_order_and_none_is_lost(arrivals):
         turns, begun, number = [], [], 0
         for count in arrivals:
             for _ in range(count):
-                pace.begin(step(begun.append), number)
+                pace.begin("a", step(begun.append), number)
                 number += 1
             await asyncio.sleep(0)
             turns.append(len(begun))
@@ -85,9 +85,9 @@ def test_a_step_may_begin_another():
         def another():
             begun.append(1)
             if len(begun) < 5 * MOST:
-                pace.begin(step(another))
+                pace.begin("a", step(another))
 
-        pace.begin(step(another))
+        pace.begin("a", step(another))
         while len(begun) < 5 * MOST:
             await asyncio.sleep(0)
 
@@ -101,7 +101,7 @@ def test_a_stretch_that_is_over_ends_with_a_look_whatever_else_the_loop_did():
     async def run(pace, step):
         def burst():
             for number in range(3 * MOST):
-                pace.begin(step(begun.append), number)
+                pace.begin("a", step(begun.append), number)
             turns.append(len(begun))
 
         asyncio.get_running_loop().call_soon(burst)
@@ -110,3 +110,46 @@ def test_a_stretch_that_is_over_ends_with_a_look_whatever_else_the_loop_did():
 
     in_time(run)
     assert turns == [MOST]
+
+
+def test_thousands_of_one_caller_do_not_delay_anothers():
+    begun = []
+
+    async def run(pace, step):
+        for _ in range(50 * MOST):
+            pace.begin("crowd", step(begun.append), "crowd")
+        pace.begin("other", step(begun.append), "other")
+        while len(begun) <= 50 * MOST:
+            await asyncio.sleep(0)
+
+    in_time(run)
+    assert begun.index("other") <= 2 * MOST
+    assert begun.count("crowd") == 50 * MOST
+
+
+def test_callers_have_the_same_time_however_long_their_steps():
+    """A turn is a time: many short steps, or one long."""
+    begun = []
+
+    async def run(pace, step):
+        clock = module.time
+
+        def short():
+            begun.append("short")
+            clock.now_s += STRETCH_S / 100
+
+        def long():
+            begun.append("long")
+            clock.now_s += STRETCH_S / 4
+
+        pace.begin("first", step(begun.append), "first")
+        for _ in range(6 * MOST):
+            pace.begin("long", long)
+        for _ in range(100):
+            pace.begin("short", short)
+        while len(begun) < 101 + 6 * MOST:
+            await asyncio.sleep(0)
+
+    in_time(run)
+    last_short = max(n for n, each in enumerate(begun) if each == "short")
+    assert begun[last_short:].count("long") >= 2 * MOST

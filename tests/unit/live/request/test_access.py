@@ -84,3 +84,18 @@ def test_keys_can_be_changed_and_only_the_new_ones_count():
     assert access.tenant(b"Bearer two") == "acme"
     with pytest.raises(Unauthorized):
         access.tenant(b"Bearer one")
+
+
+@pytest.mark.parametrize(
+    ("access", "authorization", "name"),
+    [
+        (ACCESS, b"Bearer kai-8b1f0c", "acme"),
+        (ACCESS, b"Bearer wrong", "at 10.0.0.1"),
+        (ACCESS, None, "at 10.0.0.1"),
+        (Access([]), b"Bearer kai-8b1f0c", "at 10.0.0.1"),
+    ],
+)
+def test_a_caller_is_its_tenant_once_it_shows_a_key_and_its_address_else(
+    access, authorization, name
+):
+    assert access.known_as(authorization, "at 10.0.0.1") == name

@@ -5,7 +5,8 @@ import gzip
 
 import pytest
 
-from kairos.errors import KairosError
+from kairos.errors import KairosError, TooMuchHeld
+from kairos.fair_share import ShareUsed
 from kairos.live.request.bodies import Bodies
 from kairos.live.request.client_response import ClientResponse
 
@@ -57,3 +58,42 @@ async def test_what_unpacks_to_more_than_may_be_held_is_refused():
     )
     with pytest.raises(KairosError, match="hold"):
         await taker.end
+
+
+def holding(bodies, caller, size):
+    """A call of theirs that has so long a body."""
+    response = ClientResponse("r", None, caller)
+    bodies.hold(size, response)
+    return response
+
+
+def test_of_one_caller_is_held_its_share_and_others_have_room():
+    bodies = Bodies(100, 1_000)
+    calls = [holding(bodies, "greedy", 100) for _ in range(9)]
+    refused = ClientResponse("r", None, "greedy")
+    with pytest.raises(ShareUsed, match="bodies in flight"):
+        bodies.hold(50, refused)
+    bodies.end(refused)
+    others = holding(bodies, "other", 50)
+
+    for each in [*calls, others]:
+        bodies.end(each)
+        bodies.end(each)  # told again
+    assert (bodies._held_bytes, bodies._held_by) == (0, {})
+
+
+def test_a_callers_only_body_may_be_as_large_as_there_is_room():
+    bodies = Bodies(1_000, 1_000)
+    bodies.end(holding(bodies, "alone", 1_000))
+    holding(bodies, "other", 100)
+    holding(bodies, "alone", 900)
+    with pytest.raises(TooMuchHeld):
+        holding(bodies, "third", 1)
+
+
+def test_a_body_that_grows_counts_for_its_caller():
+    bodies = Bodies(1_000, 1_000)
+    holding(bodies, "greedy", 500)
+    second = holding(bodies, "greedy", 10)
+    with pytest.raises(ShareUsed):
+        bodies.hold(435, second)
