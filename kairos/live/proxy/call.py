@@ -6,10 +6,12 @@ from kairos.errors import (
     DeadlinePassed,
     KairosError,
     NoInstance,
+    Stalled,
     UpstreamFailed,
     UpstreamUnreachable,
 )
 from kairos.events import Arrived, Bounced, Cancelled, Dispatch, Event, Failed, WorkflowEnded
+from kairos.faults.stalls import InFlight
 from kairos.live.proxy.asked import STREAMING_ROUTES, Asked, request_head
 from kairos.live.proxy.engine import HttpEngine
 from kairos.live.proxy.engine_answer import EngineAnswer, EngineRefused
@@ -67,7 +69,7 @@ class Call:
         self._ends_workflow = ends_workflow
         self._tries_again = tries_again
         self._reads_stream = asked.path in STREAMING_ROUTES
-        self._answer: EngineAnswer | None = None
+        self.answer: EngineAnswer | None = None  # see `WaitingCall`
         self._forwarder: ResponseForwarder | None = None
         self._instance_id: str | None = None  # where it is its turn; None: it waits
         self._failure: UpstreamFailed | UpstreamUnreachable | None = None  # of the last instance
@@ -153,7 +155,7 @@ class Call:
         beginning = upstream.head(method, asked.path, asked.query)
         place = upstream.priority_line(dispatch.priority)
         head = request_head(beginning, asked, name, place, len(body))
-        self._answer = self._engine.client.send(
+        self.answer = self._engine.client.send(
             instance_id, head, body, self, streams=self._body.stream, method=method
         )
 
@@ -189,7 +191,7 @@ class Call:
 
     def ended(self) -> None:
         """See `AnswerTaker`. What follows is the longest step."""
-        self._answer = None
+        self.answer = None
         self._engine.pace.begin(self._finish)
 
     def _finish(self) -> None:
@@ -204,7 +206,7 @@ class Call:
 
     def broke(self, error: Exception) -> None:
         """See `AnswerTaker`."""
-        self._answer = None
+        self.answer = None
         if not isinstance(error, OSError):
             self._fail(error)
             return
@@ -218,10 +220,32 @@ class Call:
         failure.__cause__ = error
         self._fail(failure)
 
+    def in_flight(self, key: int) -> InFlight | None:
+        """See `WaitingCall`."""
+        answer, instance_id = self.answer, self._instance_id
+        since = None if answer is None else answer.silent_since
+        if answer is None or instance_id is None or since is None:
+            return None
+        return InFlight(
+            key,
+            instance_id,
+            self._request.model,
+            self._request.prompt_tokens,
+            int(since * SECOND),
+            self._body.stream,
+            self._response.started,
+            answer.is_paused,
+        )
+
+    def stalled(self) -> None:
+        """See `WaitingCall`."""
+        if self._tries_again and self._instance_id is not None and not self._response.started:
+            self._fail(Stalled(self._instance_id))
+
     def client_drained(self) -> None:
         """See `Answering`."""
-        if self._answer is not None:
-            self._answer.resume()
+        if self.answer is not None:
+            self.answer.resume()
 
     # Its end
 
@@ -272,7 +296,7 @@ class Call:
         self._end(settled or Cancelled(self._request.id))
 
     def _drop_answer(self) -> None:
-        answer, self._answer, self._forwarder = self._answer, None, None
+        answer, self.answer, self._forwarder = self.answer, None, None
         if answer is not None:
             answer.close()
 

@@ -6,6 +6,8 @@ from typing import Protocol
 
 from kairos.errors import KairosError
 from kairos.events import Dispatch, Refuse
+from kairos.faults.stalls import InFlight
+from kairos.live.proxy.engine_answer import EngineAnswer
 from kairos.live.proxy.sse import SseReader
 from kairos.refusals import REFUSALS
 
@@ -14,11 +16,19 @@ class WaitingCall(Protocol):
     """A call that has said that it waits. What it is told comes while facts are told: it tells
     none itself before the loop's next turn."""
 
+    answer: EngineAnswer | None  # that is awaited from an instance
+
     def go(self, dispatch: Dispatch) -> None:
         """It is its turn."""
 
     def give_up(self, error: KairosError, *, runs: bool) -> None:
         """It ends, wherever it is; `runs`: it had its turn."""
+
+    def in_flight(self, key: int) -> InFlight | None:
+        """As it is seen at its instance, under that key; None: it waits, or is not there yet."""
+
+    def stalled(self) -> None:
+        """Its instance has forgotten it."""
 
 
 class _Turn:
@@ -56,6 +66,10 @@ class CallsInFlight:
     def running(self, instance_id: str) -> int:
         """Calls of this process that were told to go to the instance, and have not ended."""
         return sum(each.instance_id == instance_id for each in self._expected.values())
+
+    def calls(self) -> dict[int, WaitingCall]:
+        """All of them, by number of the turn."""
+        return {turn.number: turn.call for turn in self._expected.values()}
 
     def forget(self, request_id: str) -> None:
         self._expected.pop(request_id, None)

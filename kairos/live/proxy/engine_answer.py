@@ -47,6 +47,9 @@ class AnswerTaker(Protocol):
 class AnswerSource(Protocol):
     """What an answer comes from."""
 
+    is_paused: bool  # whoever takes it is full
+    due_at: float  # on the loop's clock: by then there must be progress
+
     def pause(self) -> None: ...
 
     def resume(self) -> None: ...
@@ -98,6 +101,18 @@ class EngineAnswer:
             if name == b"content-type":
                 return value.split(b";", 1)[0].strip().lower()
         return b""
+
+    @property
+    def silent_since(self) -> float | None:
+        """When it was asked, or when the last progress of its stream came, or whoever takes it kept
+        up again, on the loop's clock; None: there is no connection yet, or no more."""
+        if self.source is None:
+            return None
+        return self.source.due_at - (self.limit.whole_s or self.limit.stall_s)
+
+    @property
+    def is_paused(self) -> bool:
+        return self.source is not None and self.source.is_paused
 
     def progressed(self) -> None:
         """What is waited for is in what has just come: the time without it begins anew."""
