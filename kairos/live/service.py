@@ -1,6 +1,5 @@
 """Puts a live Kairos together and runs it inside the caller's event loop."""
 
-import asyncio
 import contextlib
 import logging
 import os
@@ -205,10 +204,10 @@ async def _put_together(
         )
         async with EngineClient(stall_s=settings.stall_s, answer_s=settings.answer_s) as client:
             engine = HttpEngine(client)
-            port.stall_watch = StallWatch(engine.calls, asyncio.get_running_loop().time)
+            port.stall_watch = engine.stall_watch
             fleet = Fleet(monitor, client.upstreams, engine.calls.running, port.balancer)
             fleet.follow(settings.engine)
-            beside = [monitor.run(), fleet.run(), port.stall_watch.run(), *flushing(log)]
+            beside = [monitor.run(), fleet.run(), engine.stall_watch.run(), *flushing(log)]
             if orchestrator is not None:
                 brain = LocalControl(
                     settings, engine.calls, new_balancer(settings), Learner(orchestrator), watching

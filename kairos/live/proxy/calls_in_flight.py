@@ -6,9 +6,11 @@ from typing import Protocol
 
 from kairos.errors import KairosError
 from kairos.events import Dispatch, Refuse
-from kairos.faults.stalls import InFlight
 from kairos.live.proxy.engine_answer import EngineAnswer
 from kairos.live.proxy.sse import SseReader
+from kairos.live.request.body import Body
+from kairos.live.request.client_response import ClientResponse
+from kairos.model import Request
 from kairos.refusals import REFUSALS
 
 
@@ -16,16 +18,17 @@ class WaitingCall(Protocol):
     """A call that has said that it waits. What it is told comes while facts are told: it tells
     none itself before the loop's next turn."""
 
-    answer: EngineAnswer | None  # that is awaited from an instance
+    request: Request
+    body: Body
+    response: ClientResponse
+    instance_id: str | None  # where it is its turn
+    answer: EngineAnswer | None  # that is awaited from there
 
     def go(self, dispatch: Dispatch) -> None:
         """It is its turn."""
 
     def give_up(self, error: KairosError, *, runs: bool) -> None:
         """It ends, wherever it is; `runs`: it had its turn."""
-
-    def in_flight(self, key: int) -> InFlight | None:
-        """As it is seen at its instance, under that key; None: it waits, or is not there yet."""
 
     def stalled(self) -> None:
         """Its instance has forgotten it."""

@@ -5,6 +5,8 @@ from typing import Protocol
 
 import msgspec
 
+from kairos.errors import KairosError, UpstreamFailed, UpstreamUnreachable
+
 MAX_HEADER_BYTES = 1 << 16  # of one answer, names and values
 
 
@@ -18,6 +20,17 @@ class EngineRefused(ConnectionRefusedError):
 
 class NothingCame(TimeoutError):
     """No byte came within the time that was given."""
+
+
+def failure_of(error: OSError, instance_id: str, *, begun: bool) -> KairosError:
+    """What `AnswerTaker.broke` is told, in Kairos's terms. `begun`: the client has a part of it."""
+    cause = type(error).__name__
+    failure: KairosError = UpstreamFailed(f"instance {instance_id} broke off its answer ({cause})")
+    if not begun:
+        refused = isinstance(error, EngineRefused)
+        failure = UpstreamUnreachable(instance_id, cause, refused=refused)
+    failure.__cause__ = error
+    return failure
 
 
 class Limit(msgspec.Struct, frozen=True):

@@ -3,11 +3,10 @@ forgotten (`kairos/faults/stalls.py`). A call that begins and ends between two l
 """
 
 import asyncio
-from collections.abc import Callable
 
 from kairos.events import Event, InstanceJoined, InstanceLeft, InstanceStatus
 from kairos.faults.stalls import SEEN_US, InFlight, Stalls
-from kairos.live.proxy.calls_in_flight import CallsInFlight
+from kairos.live.proxy.calls_in_flight import CallsInFlight, WaitingCall
 from kairos.live.proxy.engine_answer import EngineAnswer
 from kairos.model import SECOND
 
@@ -17,10 +16,8 @@ INTERVAL_S = SEEN_US / SECOND
 class StallWatch:
     """Of the calls of one process. `run` until cancelled, and `hear` of instances beside."""
 
-    def __init__(self, calls: CallsInFlight, now_s: Callable[[], float]) -> None:
-        """`now_s`: the clock of the event loop."""
+    def __init__(self, calls: CallsInFlight) -> None:
         self._calls = calls
-        self._now_s = now_s
         self._stalls = Stalls()
         self._answers: dict[int, EngineAnswer] = {}  # that were awaited at the last look
 
@@ -28,7 +25,7 @@ class StallWatch:
         """What is said of instances; nothing else is of interest."""
         match event:
             case InstanceStatus(instance_id=instance_id):
-                self._stalls.told(event, self._calls.running(instance_id), self._now())
+                self._stalls.told(event, self._calls.running(instance_id), _now())
             case InstanceJoined(instance=instance):
                 self._stalls.joined(instance)
             case InstanceLeft(instance_id=instance_id):
@@ -40,11 +37,11 @@ class StallWatch:
             self.look()
 
     def look(self) -> None:
-        now, calls = self._now(), self._calls.calls()
+        now, calls = _now(), self._calls.calls()
         answers: dict[int, EngineAnswer] = {}
         seen: list[InFlight] = []
         for key, call in calls.items():
-            in_flight = call.in_flight(key)
+            in_flight = _in_flight(key, call)
             if in_flight is not None and call.answer is not None:
                 answers[key] = call.answer
                 seen.append(in_flight)
@@ -55,5 +52,24 @@ class StallWatch:
         for key in self._stalls.look(seen, now):
             calls[key].stalled()
 
-    def _now(self) -> int:
-        return int(self._now_s() * SECOND)
+
+def _in_flight(key: int, call: WaitingCall) -> InFlight | None:
+    """As it is seen at its instance; None: it waits, or is not there yet."""
+    answer, instance_id = call.answer, call.instance_id
+    since = None if answer is None else answer.silent_since
+    if answer is None or instance_id is None or since is None:
+        return None
+    return InFlight(
+        key,
+        instance_id,
+        call.request.model,
+        call.request.prompt_tokens,
+        int(since * SECOND),
+        call.body.stream,
+        call.response.started,
+        answer.is_paused,
+    )
+
+
+def _now() -> int:
+    return int(asyncio.get_running_loop().time() * SECOND)

@@ -66,8 +66,8 @@ async def working(setup: Setup) -> AsyncIterator[Change]:
             # Calls that finish after the end of serving need the sink still.
             telling = asyncio.create_task(sink.run())
             try:
-                telling_progress = tell_progress(engine.calls, sink.feed)
-                async with serving({sock: server_of(app, gateway)}, [telling_progress]):
+                beside = [tell_progress(engine.calls, sink.feed), engine.stall_watch.run()]
+                async with serving({sock: server_of(app, gateway)}, beside):
                     yield change
                 await sink.finish()
             finally:
