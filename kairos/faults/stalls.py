@@ -52,18 +52,17 @@ class InFlight(NamedTuple):
     is_paused: bool  # it is its client that does not keep up
 
 
-class _Watch(msgspec.Struct):
+class _Watch(msgspec.Struct, eq=False):
     """A call that has not begun."""
 
+    call: InFlight
     place: "_Place"
-    since: int
-    streams: bool
     tokens: int = 0  # the most that were to be computed before it begins
     silence: float = 0.0  # owed, in the unit in which it is compared
     owed_us: int = 0
 
 
-class _Place(msgspec.Struct):
+class _Place(msgspec.Struct, eq=False):
     """An instance."""
 
     models: tuple[str, ...] = ()
@@ -85,12 +84,11 @@ class _Place(msgspec.Struct):
     tokens: int = 0  # of prompts under way
     streams: int = 0  # that have begun, and are read
     latest: int = 0  # the last event of any of them
-    begun: list[_Watch] = msgspec.field(default_factory=list)
-    unbegun: list[tuple[InFlight, _Watch]] = msgspec.field(default_factory=list)
+    unbegun: list[_Watch] = msgspec.field(default_factory=list)
 
-    def ends(self, watch: _Watch) -> Silences:
-        """How long calls such as this waited for what ends their silence."""
-        return self.waits if watch.streams else self.wholes
+    def waited(self, watch: _Watch) -> Silences:
+        """How long calls such as this took before anything came of them."""
+        return self.waits if watch.call.streams else self.wholes
 
 
 class Stalls:
@@ -132,10 +130,10 @@ class Stalls:
         watch = self._watches.pop(key, None)
         if watch is None:
             return
-        if watch.streams:
+        if watch.call.streams:
             _begun(watch.place, watch, at)
         else:
-            watch.place.wholes.add(max(SEEN_US, at - watch.since))
+            watch.place.wholes.add(max(SEEN_US, at - watch.call.since))
 
     def look(self, calls: Iterable[InFlight], at: int) -> list[int]:
         """At all calls that are in flight. Returns the keys of those that should go elsewhere."""
@@ -145,12 +143,8 @@ class Stalls:
         self._see(calls)
         for place in self._places.values():
             self._look_at(place, at)
-        return [
-            call.key
-            for place in self._places.values()
-            for call, watch in self._suspects(place, at)
-            if self._has_elsewhere(call)
-        ]
+        suspects = [each for place in self._places.values() for each in self._suspects(place, at)]
+        return [each.call.key for each in suspects if self._has_elsewhere(each.call)]
 
     def _see(self, calls: Iterable[InFlight]) -> None:
         watches: dict[int, _Watch] = {}
@@ -167,10 +161,9 @@ class Stalls:
                     begun.add(call.key)
                     self._see_stream(place, call)
                 continue
-            watch = self._watches.get(call.key) or _Watch(place, call.since, call.streams)
-            watches[call.key] = watch
+            watches[call.key] = watch = self._watches.get(call.key) or _Watch(call, place)
             place.tokens += call.prompt_tokens
-            place.unbegun.append((call, watch))
+            place.unbegun.append(watch)
         self._watches, self._begun = watches, begun
 
     def _see_stream(self, place: _Place, call: InFlight) -> None:
@@ -197,40 +190,31 @@ class Stalls:
         is_told = place.has_joined and status is not None and status.waiting is not None
         until = place.told_at if is_told else at
         excused_at = max(place.excused_at, self._seeing_since)
-        for _, watch in place.unbegun:
-            if watch.streams:
+        for watch in place.unbegun:
+            if watch.call.streams:
                 watch.tokens = max(watch.tokens, work)
-                watch.owed_us = max(0, until - max(watch.since, excused_at))
+                watch.owed_us = max(0, until - max(watch.call.since, excused_at))
                 watch.silence = max(watch.silence, watch.owed_us / watch.tokens)
 
-    def _suspects(self, place: _Place, at: int) -> list[tuple[InFlight, _Watch]]:
-        long_since = at - SHORTEST_US
-        silent = [each for each in place.unbegun if each[1].since <= long_since]
+    def _suspects(self, place: _Place, at: int) -> list[_Watch]:
+        silent = [each for each in place.unbegun if at - each.call.since >= SHORTEST_US]
         if place.is_silent:
             return silent
-        streams = [
-            (call, watch)
-            for call, watch in silent
-            if watch.streams
-            and watch.owed_us >= SHORTEST_US
-            and place.begins.level(watch.owed_us / watch.tokens) >= SUSPECTED
-        ]
-        return streams + self._lost(place, silent, at)
+        late = [each for each in silent if _is_late(each)]
+        return late + self._lost(place, [each for each in silent if each not in late], at)
 
-    def _lost(
-        self, place: _Place, silent: list[tuple[InFlight, _Watch]], at: int
-    ) -> list[tuple[InFlight, _Watch]]:
+    def _lost(self, place: _Place, silent: list[_Watch], at: int) -> list[_Watch]:
         """No more than the engine lacks, those first that take longest."""
         if place.missing <= 0:
             return []
         complete_at = max(place.complete_at, self._seeing_since)
         missed = [
-            (call, watch)
-            for call, watch in silent
-            if place.told_at - max(watch.since, complete_at) >= SHORTEST_US
-            and place.ends(watch).level(at - watch.since) >= LOST
+            each
+            for each in silent
+            if place.told_at - max(each.call.since, complete_at) >= SHORTEST_US
+            and place.waited(each).level(at - each.call.since) >= LOST
         ]
-        missed.sort(key=lambda each: each[1].since)
+        missed.sort(key=lambda each: each.call.since)
         return missed[: place.missing]
 
     def _has_elsewhere(self, call: InFlight) -> bool:
@@ -249,8 +233,15 @@ class Stalls:
         return place
 
 
+def _is_late(watch: _Watch) -> bool:
+    """A stream that has not begun, for all that is known of those that have."""
+    if not watch.call.streams or watch.owed_us < SHORTEST_US:
+        return False
+    return watch.place.begins.level(watch.owed_us / watch.tokens) >= SUSPECTED
+
+
 def _begun(place: _Place, watch: _Watch | None, at: int) -> None:
     """A stream; None: nobody looked before it had begun."""
     shortest = SEEN_US / STEP_TOKENS
     place.begins.add(shortest if watch is None else max(shortest, watch.silence))
-    place.waits.add(SEEN_US if watch is None else max(SEEN_US, at - watch.since))
+    place.waits.add(SEEN_US if watch is None else max(SEEN_US, at - watch.call.since))
