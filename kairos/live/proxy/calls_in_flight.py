@@ -50,6 +50,7 @@ class CallsInFlight:
     def __init__(self) -> None:
         self.streams: dict[str, SseReader] = {}  # answers under way
         self._expected: dict[str, _Turn] = {}
+        self._running: dict[str, int] = {}  # calls, by instance
         self._turns = count(1)
 
     def expect(self, request_id: str, call: WaitingCall) -> None:
@@ -68,20 +69,26 @@ class CallsInFlight:
 
     def running(self, instance_id: str) -> int:
         """Calls of this process that were told to go to the instance, and have not ended."""
-        return sum(each.instance_id == instance_id for each in self._expected.values())
+        return self._running.get(instance_id, 0)
 
     def calls(self) -> dict[int, WaitingCall]:
         """All of them, by number of the turn."""
         return {turn.number: turn.call for turn in self._expected.values()}
 
     def forget(self, request_id: str) -> None:
-        self._expected.pop(request_id, None)
+        turn = self._expected.pop(request_id, None)
         self.streams.pop(request_id, None)
+        if turn is None or (instance_id := turn.instance_id) is None:
+            return
+        self._running[instance_id] -= 1
+        if not self._running[instance_id]:
+            del self._running[instance_id]
 
     def dispatch(self, command: Dispatch) -> None:
         turn = self._expected[command.request_id]
         if not turn.is_over:
             turn.is_over, turn.instance_id = True, command.instance_id
+            self._running[command.instance_id] = self.running(command.instance_id) + 1
             turn.call.go(command)
 
     def refuse(self, command: Refuse) -> None:
