@@ -16,7 +16,6 @@ KairosError
  ├─ DeadlinePassed 504
  │   └─ DeadlineTooNear 504
  ├─ UpstreamFailed 502        the engine answered, but not with an answer
- │   └─ Stalled 502           nothing came of it, and it goes on with others
  ├─ CallBreaksEngines 502     engines fail at the call, and serve others
  ├─ Unavailable 503
  │   ├─ NoInstance 503
@@ -207,18 +206,6 @@ class UpstreamFailed(KairosError):
     status = 502
     code = "upstream_failed"
     about_itself = False
-
-
-class Stalled(UpstreamFailed):
-    """Nothing has come of the call for far too long, by what came of others."""
-
-    code = "stalled"
-
-    def __init__(self, instance_id: str) -> None:
-        super().__init__(
-            f"instance {instance_id} was silent for longer than it ever was: the call is taken for "
-            "lost there"
-        )
 
 
 class CallBreaksEngines(KairosError):

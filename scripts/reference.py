@@ -226,9 +226,10 @@ def _sentence(route: Mapping[str, Any]) -> str:
 def _errors() -> str:
     """Codes of errors, their status, and what they say."""
     from kairos import errors
+    from kairos.live.proxy.engine_answer import Stalled
 
     rows = []
-    for each in vars(errors).values():
+    for each in (*vars(errors).values(), Stalled):
         if isinstance(each, type) and issubclass(each, errors.KairosError):
             status = getattr(each, "status", None)
             if status and (status != 500 or each is errors.KairosError):

@@ -39,7 +39,7 @@ STEP_TOKENS = 2500
 GAP_TOKENS = 8192  # of the prompts under way, that an engine computes before its streams go on
 
 
-class InFlight(NamedTuple):
+class SeenCall(NamedTuple):
     """A call at an instance, as it is seen now."""
 
     key: int  # of this call at this instance
@@ -55,7 +55,7 @@ class InFlight(NamedTuple):
 class _Watch(msgspec.Struct, eq=False):
     """A call that has not begun."""
 
-    call: InFlight
+    call: SeenCall
     place: "_Place"
     tokens: int = 0  # the most that were to be computed before it begins
     silence: float = 0.0  # owed, in the unit in which it is compared
@@ -135,7 +135,7 @@ class Stalls:
         else:
             watch.place.wholes.add(max(SEEN_US, at - watch.call.since))
 
-    def look(self, calls: Iterable[InFlight], at: int) -> list[int]:
+    def look(self, calls: Iterable[SeenCall], at: int) -> list[int]:
         """At all calls that are in flight. Returns the keys of those that should go elsewhere."""
         if at - self._looked_at > BLIND_US:
             self._seeing_since = at
@@ -146,7 +146,7 @@ class Stalls:
         suspects = [each for place in self._places.values() for each in self._suspects(place, at)]
         return [each.call.key for each in suspects if self._has_elsewhere(each.call)]
 
-    def _see(self, calls: Iterable[InFlight]) -> None:
+    def _see(self, calls: Iterable[SeenCall]) -> None:
         watches: dict[int, _Watch] = {}
         begun = set[int]()
         for instance_id, place in list(self._places.items()):
@@ -166,7 +166,7 @@ class Stalls:
             place.unbegun.append(watch)
         self._watches, self._begun = watches, begun
 
-    def _see_stream(self, place: _Place, call: InFlight) -> None:
+    def _see_stream(self, place: _Place, call: SeenCall) -> None:
         """One that has begun."""
         if call.key not in self._begun:
             _begun(place, self._watches.get(call.key), call.since)
@@ -217,7 +217,7 @@ class Stalls:
         missed.sort(key=lambda each: each.call.since)
         return missed[: place.missing]
 
-    def _has_elsewhere(self, call: InFlight) -> bool:
+    def _has_elsewhere(self, call: SeenCall) -> bool:
         return any(
             place.has_joined
             and not place.is_silent

@@ -20,7 +20,7 @@ from random import Random
 import msgspec
 
 from kairos.events import InstanceStatus
-from kairos.faults.stalls import InFlight, Stalls
+from kairos.faults.stalls import SeenCall, Stalls
 from kairos.model import SECOND, Instance
 from kairos.sim.engine.engine import ModelledEngine
 from kairos.sim.engine.engine_calls import EngineCall
@@ -206,9 +206,9 @@ class Course:
                 self.tally.alarms += 1
             self.suspected.add(key)
 
-    def in_flight(self) -> Iterator[InFlight]:
+    def in_flight(self) -> Iterator[SeenCall]:
         for each in self.calls.values():
-            yield InFlight(
+            yield SeenCall(
                 each.key,
                 str(each.place),
                 "m",

@@ -6,14 +6,13 @@ from kairos.errors import (
     DeadlinePassed,
     KairosError,
     NoInstance,
-    Stalled,
     UpstreamFailed,
     UpstreamUnreachable,
 )
 from kairos.events import Arrived, Bounced, Cancelled, Dispatch, Event, Failed, WorkflowEnded
 from kairos.live.proxy.asked import STREAMING_ROUTES, Asked, request_head
 from kairos.live.proxy.engine import HttpEngine
-from kairos.live.proxy.engine_answer import EngineAnswer, failure_of
+from kairos.live.proxy.engine_answer import EngineAnswer, Stalled, failure_of
 from kairos.live.proxy.engine_client import InstanceNotKnown
 from kairos.live.proxy.forwarders import forwarder
 from kairos.live.proxy.response_forwarder import EngineError, ResponseForwarder, answer_error

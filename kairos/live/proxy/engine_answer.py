@@ -22,6 +22,18 @@ class NothingCame(TimeoutError):
     """No byte came within the time that was given."""
 
 
+class Stalled(UpstreamFailed):
+    """Nothing has come of the call for far too long, by what came of others."""
+
+    code = "stalled"
+
+    def __init__(self, instance_id: str) -> None:
+        super().__init__(
+            f"instance {instance_id} was silent for longer than it ever was: the call is taken for "
+            "lost there"
+        )
+
+
 def failure_of(error: OSError, instance_id: str, *, begun: bool) -> KairosError:
     """What `AnswerTaker.broke` is told, in Kairos's terms. `begun`: the client has a part of it."""
     cause = type(error).__name__

@@ -5,7 +5,7 @@ forgotten (`kairos/faults/stalls.py`). A call that begins and ends between two l
 import asyncio
 
 from kairos.events import Event, InstanceJoined, InstanceLeft, InstanceStatus
-from kairos.faults.stalls import SEEN_US, InFlight, Stalls
+from kairos.faults.stalls import SEEN_US, SeenCall, Stalls
 from kairos.live.proxy.calls_in_flight import CallsInFlight, WaitingCall
 from kairos.live.proxy.engine_answer import EngineAnswer
 from kairos.model import SECOND
@@ -39,9 +39,9 @@ class StallWatch:
     def look(self) -> None:
         now, calls = _now(), self._calls.calls()
         answers: dict[int, EngineAnswer] = {}
-        seen: list[InFlight] = []
+        seen: list[SeenCall] = []
         for key, call in calls.items():
-            in_flight = _in_flight(key, call)
+            in_flight = _seen(key, call)
             if in_flight is not None and call.answer is not None:
                 answers[key] = call.answer
                 seen.append(in_flight)
@@ -53,13 +53,13 @@ class StallWatch:
             calls[key].stalled()
 
 
-def _in_flight(key: int, call: WaitingCall) -> InFlight | None:
+def _seen(key: int, call: WaitingCall) -> SeenCall | None:
     """As it is seen at its instance; None: it waits, or is not there yet."""
     answer, instance_id = call.answer, call.instance_id
     since = None if answer is None else answer.silent_since
     if answer is None or instance_id is None or since is None:
         return None
-    return InFlight(
+    return SeenCall(
         key,
         instance_id,
         call.request.model,

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kairos.events import InstanceStatus
-from kairos.faults.stalls import InFlight, Stalls
+from kairos.faults.stalls import SeenCall, Stalls
 from kairos.model import SECOND
 from tests.support import build
 
@@ -31,7 +31,7 @@ class Pool:
 
     def send(self, instance="a", *, tokens=100, streams=True, model="m"):
         key = next(self.keys)
-        self.calls[key] = InFlight(key, instance, model, tokens, self.at, streams, False, False)
+        self.calls[key] = SeenCall(key, instance, model, tokens, self.at, streams, False, False)
         return key
 
     def begin(self, key):
