@@ -24,8 +24,8 @@ from tests.e2e.served import serving
 from tests.support import vllm
 
 LONGEST = 7700  # tokens of a prompt; with the answer, the engine takes 8,192
-LONG, SHORT = 0.1, 1500  # share of prompts beyond half of the longest; the others are up to that
-OPTIONS = ("--max-model-len", "8192", "--num-gpu-blocks-override", "768", "--max-num-seqs", "32")
+LONG, SHORT = 0.08, 1000  # share of prompts beyond half of the longest; the others are up to that
+OPTIONS = ("--max-model-len", "8192", "--num-gpu-blocks-override", "352", "--max-num-seqs", "32")
 CALLERS, SLOW = 32, 3  # of the callers so many read slowly
 SHOW_S = 30.0
 
@@ -51,7 +51,7 @@ class Caller:
         dice = self._dice
         is_long = dice.random() < LONG
         size = dice.randrange(LONGEST // 2, LONGEST) if is_long else dice.randrange(20, SHORT)
-        tokens = 400 if self._is_slow else dice.randrange(10, 300)
+        tokens = 300 if self._is_slow else dice.randrange(10, 200)
         return {
             "model": "tiny",
             "prompt": dice.choices(range(100, 250), k=size),  # ids of tokens

@@ -1,15 +1,19 @@
 """A call that its instance has forgotten goes elsewhere long before `stall_s`."""
 
 import asyncio
+import re
 import time
 from contextlib import AsyncExitStack, asynccontextmanager
 
+import aiohttp
 import pytest
 
 from kairos.events import Bounced
 from kairos.standin import server as standins
 from kairos.standin.batch import Timing
+from tests.e2e.client import Answer
 from tests.e2e.served import serving
+from tests.e2e.test_serve_command import spawn
 from tests.faults.faults import Delay, Stall
 from tests.faults.proxy import Proxy
 
@@ -18,15 +22,24 @@ TOKENS = 10
 
 
 @asynccontextmanager
-async def pool(*, engines=2, step_s=0.005):
-    """A Kairos before so many engines, and the proxies before these."""
+async def engines(number=2, step_s=0.005):
+    """The proxies before so many."""
     timing = Timing(step_s=step_s, step_per_seq_s=0.0)
     settings = standins.StandInSettings(model="tiny", max_num_seqs=16, timing=timing)
     async with AsyncExitStack() as stack:
         enter = stack.enter_async_context
-        served = [await enter(standins.serve(settings)) for _ in range(engines)]
-        proxies = [await enter(Proxy(each.url)) for each in served]
-        yield await enter(serving(*(each.url for each in proxies), max_num_seqs=16)), proxies
+        served = [await enter(standins.serve(settings)) for _ in range(number)]
+        yield [await enter(Proxy(each.url)) for each in served]
+
+
+@asynccontextmanager
+async def pool(number=2, step_s=0.005):
+    """A Kairos before so many engines, and the proxies before these."""
+    async with (
+        engines(number, step_s) as proxies,
+        serving(*(each.url for each in proxies), max_num_seqs=16) as served,
+    ):
+        yield served, proxies
 
 
 async def call(served, *, stream, tokens=TOKENS):
@@ -89,7 +102,7 @@ async def test_slow_and_steady_engines_keep_their_calls(stream):
 
 
 async def test_where_there_is_no_other_instance_a_call_waits_on():
-    async with pool(engines=1) as (served, proxies):
+    async with pool(1) as (served, proxies):
         await play(served, seconds=4, stream=True)
         proxies[0].hurt(Stall(), times=1)
         waiting = asyncio.create_task(call(served, stream=True))
@@ -99,3 +112,40 @@ async def test_where_there_is_no_other_instance_a_call_waits_on():
         assert served.facts.all(Bounced) == []
         waiting.cancel()
         await asyncio.wait({waiting})
+
+
+class Workers:
+    """`kairos serve --workers 2`, asked as `served.Kairos` is."""
+
+    def __init__(self, url, session):
+        self._url, self._session = url, session
+
+    async def chat(self, **fields):
+        body = {"model": "tiny", "messages": [{"role": "user", "content": "Hello"}]} | fields
+        url = f"{self._url}/v1/chat/completions"
+        async with asyncio.timeout(60), self._session.post(url, json=body) as response:
+            return Answer(response.status, response.headers, await response.read())
+
+
+async def test_a_process_that_only_performs_calls_notices_it_too():
+    async with engines() as proxies, AsyncExitStack() as stack:
+        names = [f"--engine={each.url},max_num_seqs=16" for each in proxies]
+        ports = "--port", "0", "--admin-port", "0"
+        process = await spawn(*ports, "--workers", "2", *names)
+        stack.push_async_callback(process.communicate)
+        stack.callback(process.terminate)
+        said = (await process.stdout.readline()).decode()
+        url = re.search(r"http://[0-9.]+:[0-9]+", said)[0]
+        connector = aiohttp.TCPConnector(limit=0, force_close=True)
+        session = await stack.enter_async_context(aiohttp.ClientSession(connector=connector))
+        served = Workers(url, session)
+        async with asyncio.timeout(60):
+            while (await served.chat()).status != 200:
+                await asyncio.sleep(0.1)
+        await play(served, seconds=5, stream=True)
+        proxies[0].hurt(Stall(), times=2)
+        made = await play(served, seconds=2, stream=True)
+
+        assert proxies[0].hurts["Stall"] == 2
+        assert {status for status, _ in made} == {200}
+        assert max(took for _, took in made) < 2 * SOON_S
