@@ -62,9 +62,26 @@ class _Watch(msgspec.Struct, eq=False):
     owed_us: int = 0
 
 
+class _Pace(msgspec.Struct):
+    """How long calls took before anything came of them: at one instance, or at all."""
+
+    begins: Silences = msgspec.field(default_factory=Silences)  # owed, in a unit of prompt tokens
+    waits: Silences = msgspec.field(default_factory=Silences)  # of the same streams, µs
+    wholes: Silences = msgspec.field(default_factory=Silences)  # µs
+
+    def part(self) -> "_Pace":
+        """That of one, of all."""
+        return _Pace(Silences(self.begins), Silences(self.waits), Silences(self.wholes))
+
+    def waited(self, call: SeenCall) -> Silences:
+        """Of calls such as this."""
+        return self.waits if call.streams else self.wholes
+
+
 class _Place(msgspec.Struct, eq=False):
     """An instance."""
 
+    pace: _Pace
     models: tuple[str, ...] = ()
     has_joined: bool = False
     status: InstanceStatus | None = None  # the last
@@ -74,9 +91,6 @@ class _Place(msgspec.Struct, eq=False):
     complete_at: int = 0  # the engine had all calls that it was sent, or did not say
     missing: int = 0  # calls that it did not have, by its last status
     progressed_at: int = 0  # an event of a stream came
-    begins: Silences = msgspec.field(default_factory=Silences)
-    waits: Silences = msgspec.field(default_factory=Silences)
-    wholes: Silences = msgspec.field(default_factory=Silences)
     gaps: Silences = msgspec.field(default_factory=Silences)
     gap: float = 0.0  # that goes on
     is_silent: bool = False  # beyond suspicion
@@ -86,15 +100,12 @@ class _Place(msgspec.Struct, eq=False):
     latest: int = 0  # the last event of any of them
     unbegun: list[_Watch] = msgspec.field(default_factory=list)
 
-    def waited(self, watch: _Watch) -> Silences:
-        """How long calls such as this took before anything came of them."""
-        return self.waits if watch.call.streams else self.wholes
-
 
 class Stalls:
     """Of the calls that one process performs. Instants are in µs, and never go back."""
 
     def __init__(self) -> None:
+        self._pace = _Pace()  # of all instances
         self._places: dict[str, _Place] = {}
         self._watches: dict[int, _Watch] = {}
         self._begun = set[int]()  # streams, at the last look
@@ -104,7 +115,7 @@ class Stalls:
         """It takes calls; said again, its models are replaced. One that comes back is another."""
         place = self._place(instance.id)
         if not place.has_joined:
-            place = self._places[instance.id] = _Place()
+            place = self._places[instance.id] = _Place(self._pace.part())
         place.models, place.has_joined = instance.models, True
 
     def left(self, instance_id: str) -> None:
@@ -133,7 +144,7 @@ class Stalls:
         if watch.call.streams:
             _begun(watch.place, watch, at)
         else:
-            watch.place.wholes.add(max(SEEN_US, at - watch.call.since))
+            watch.place.pace.wholes.add(max(SEEN_US, at - watch.call.since))
 
     def look(self, calls: Iterable[SeenCall], at: int) -> list[int]:
         """At all calls that are in flight. Returns the keys of those that should go elsewhere."""
@@ -212,7 +223,7 @@ class Stalls:
             each
             for each in silent
             if place.told_at - max(each.call.since, complete_at) >= SHORTEST_US
-            and place.waited(each).level(at - each.call.since) >= LOST
+            and place.pace.waited(each.call).level(at - each.call.since) >= LOST
         ]
         missed.sort(key=lambda each: each.call.since)
         return missed[: place.missing]
@@ -229,7 +240,7 @@ class Stalls:
     def _place(self, instance_id: str) -> _Place:
         place = self._places.get(instance_id)
         if place is None:
-            place = self._places[instance_id] = _Place()
+            place = self._places[instance_id] = _Place(self._pace.part())
         return place
 
 
@@ -237,11 +248,11 @@ def _is_late(watch: _Watch) -> bool:
     """A stream that has not begun, for all that is known of those that have."""
     if not watch.call.streams or watch.owed_us < SHORTEST_US:
         return False
-    return watch.place.begins.level(watch.owed_us / watch.tokens) >= SUSPECTED
+    return watch.place.pace.begins.level(watch.owed_us / watch.tokens) >= SUSPECTED
 
 
 def _begun(place: _Place, watch: _Watch | None, at: int) -> None:
     """A stream; None: nobody looked before it had begun."""
     shortest = SEEN_US / STEP_TOKENS
-    place.begins.add(shortest if watch is None else max(shortest, watch.silence))
-    place.waits.add(SEEN_US if watch is None else max(SEEN_US, at - watch.call.since))
+    place.pace.begins.add(shortest if watch is None else max(shortest, watch.silence))
+    place.pace.waits.add(SEEN_US if watch is None else max(SEEN_US, at - watch.call.since))

@@ -16,19 +16,25 @@ import math
 
 TAIL = 3.0
 REMEMBERED = 1000  # silences, at least; of twice as many at most
+# As long as fewer are known of one, it is judged by all, as if it might be that much slower.
+FEW, SLOWER = 20, 3.0
 
 
 class Silences:
     """The latest silences, as numbers, in a unit that makes them comparable. O(1)."""
 
-    __slots__ = ("_count", "_earlier", "_earlier_count", "_longest")
+    __slots__ = ("_all", "_count", "_earlier", "_earlier_count", "_longest")
 
-    def __init__(self) -> None:
+    def __init__(self, of_all: "Silences | None" = None) -> None:
+        """`of_all`: of which these are some."""
+        self._all = of_all
         self._count = self._earlier_count = 0
         self._longest = self._earlier = 0.0
 
     def add(self, silence: float) -> None:
         """One that ended well; above 0."""
+        if self._all is not None:
+            self._all.add(silence)
         if self._count >= REMEMBERED:
             self._earlier, self._earlier_count = self._longest, self._count
             self._longest, self._count = 0.0, 0
@@ -39,6 +45,8 @@ class Silences:
         """How suspicious one is that goes on: phi. 0: none was seen yet, or it was as long before.
         The longer, the more suspicious."""
         longest, count = max(self._longest, self._earlier), self._count + self._earlier_count
+        if count < FEW and self._all is not None:
+            return self._all.level(silence / SLOWER)
         if not count or silence <= longest:
             return 0.0
         return math.log10(count + 1) + TAIL * math.log10(silence / longest)

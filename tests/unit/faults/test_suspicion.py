@@ -5,7 +5,7 @@ from random import Random
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kairos.faults.suspicion import REMEMBERED, Silences
+from kairos.faults.suspicion import FEW, REMEMBERED, SLOWER, Silences
 
 silences = st.floats(min_value=1e-3, max_value=1e9)
 
@@ -45,6 +45,16 @@ def test_the_same_silence_is_the_more_suspicious_the_more_others_were_short():
     levels = [after(*[1.0] * count).level(10.0) for count in (1, 10, 100, 1000)]
     assert levels == sorted(levels)
     assert levels[0] > 3.0
+
+
+def test_one_of_which_little_is_known_is_judged_by_all_as_if_it_were_slower():
+    known = after(*[1.0] * 100)
+    one = Silences(known)
+    assert one.level(10.0) == known.level(10.0 / SLOWER)
+    for _ in range(FEW):
+        one.add(5.0)
+    assert one.level(5.0) == 0.0
+    assert known.level(5.0) == 0.0, "it is one of all"
 
 
 def test_what_was_long_ago_is_forgotten():
