@@ -1,16 +1,18 @@
 """Which calls were forgotten by their instances, told from who makes progress and who does not.
+Ours.
 
 Somebody looks at all calls in flight, again and again, and says of each how long nothing has come
 of it. That alone says little. A prompt of 8,000 tokens keeps all streams of an instance silent for
 seconds; a call whose memory the engine took away is silent until there is memory again, while all
-others go on. So a silence counts only as far as nothing excuses it (`owed`), it is measured by the
-prompts that the instance has to compute first, and it is compared with those of the instance's
+others go on. So a silence counts only as far as nothing excuses it (`owed_us`), it is measured by
+the prompts that the instance has to compute first, and it is compared with those of the instance's
 other calls (`suspicion.py`). There are three cases:
 
 - A stream has not begun: only the time counts for which the engine says that nothing waits inside
   it, and that it preempted nothing. Engines that do not say are judged by the time alone.
-- An answer that comes whole: nothing is seen of it before its end. It is suspected where it takes
-  far longer than others, and the engine says all the time that it has fewer calls than it was sent.
+- The engine says all the time that it has fewer calls than it was sent: then as many as it lacks,
+  of those that have waited for longer than nearly all before. Of an answer that comes whole,
+  nothing else is seen before its end.
 - Nothing comes of an instance, though streams have begun there, and what it says of itself does not
   change either: then all calls there that have not begun are suspected, whatever is said to wait.
 
