@@ -58,7 +58,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     budget_calls: int | None = None  # most calls of a workflow; a client can ask for fewer
     budget_tokens: int | None = None  # most tokens of a workflow: prompts and answers
     budget_s: int | None = None  # so long after a workflow's first call its calls end
-    stall_s: int = STALL_S  # timeout between two events of a stream
+    stall_s: int = STALL_S  # longest silence of a stream; mostly noticed sooner
     answer_s: int = ANSWER_S  # timeout for non-streaming answers
     workflow_idle_s: int = IDLE_US // SECOND  # after so much silence a workflow has ended
     max_body_bytes: int = 32 << 20  # the largest body of a request

@@ -227,9 +227,10 @@ def _errors() -> str:
     """Codes of errors, their status, and what they say."""
     from kairos import errors
     from kairos.fair_share import ShareUsed
+    from kairos.live.proxy.engine_answer import Stalled
 
     rows = []
-    for each in (*vars(errors).values(), ShareUsed):
+    for each in (*vars(errors).values(), ShareUsed, Stalled):
         if isinstance(each, type) and issubclass(each, errors.KairosError):
             status = getattr(each, "status", None)
             if status and (status != 500 or each is errors.KairosError):

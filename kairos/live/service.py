@@ -30,6 +30,7 @@ from kairos.live.process.clock import WallClock
 from kairos.live.proxy.engine import HttpEngine
 from kairos.live.proxy.engine_client import EngineClient
 from kairos.live.proxy.progress import tell_progress
+from kairos.live.proxy.stall_watch import StallWatch
 from kairos.live.request.access import Access
 from kairos.live.request.bodies import Bodies
 from kairos.live.request.identity.aliases import Aliases
@@ -64,8 +65,10 @@ class BrainPort:
     monitor, to which the calls that come over a bus tell their troubles, and these it needs."""
 
     decides: Brain  # from when it is built on; nobody asks before
+    stall_watch: StallWatch
 
     def feed(self, event: Event) -> None:
+        self.stall_watch.hear(event)
         self.decides.feed(event)
 
     def balancer(self) -> Balancer:
@@ -214,9 +217,10 @@ async def _put_together(
         )
         async with EngineClient(stall_s=settings.stall_s, answer_s=settings.answer_s) as client:
             engine = HttpEngine(client)
+            port.stall_watch = engine.stall_watch
             fleet = Fleet(monitor, client.upstreams, engine.calls.running, port.balancer)
             fleet.follow(settings.engine)
-            beside = [monitor.run(), fleet.run(), *flushing(log)]
+            beside = [monitor.run(), fleet.run(), engine.stall_watch.run(), *flushing(log)]
             if orchestrator is not None:
                 brain = LocalControl(
                     settings, engine.calls, new_balancer(settings), Learner(orchestrator), watching

@@ -106,7 +106,8 @@ deadline. Where no other instance is left, the client gets the last one's own er
 
 {table()}
 The wait for a stream's next event ends after `stall_s`, that for an answer that comes whole after
-`answer_s`. Clients have whole events only, so an error event can always follow.
+`answer_s`; for a call that has not begun mostly far sooner, by the pace of the instance's other
+calls. Clients have whole events only, so an error event can always follow.
 """
 
 

@@ -26,10 +26,10 @@ def needs_vllm():
 
 
 @contextmanager
-def running(directory):
-    """The URLs of instances that end with this process, however that ends."""
+def running(directory, *more):
+    """The URLs of instances that end with this process, however that ends. `more`: options."""
     needs_vllm()
-    options = ("--count", COUNT, "--port", 0, "--scheduling-policy", "priority")
+    options = ("--count", COUNT, "--port", 0, "--scheduling-policy", "priority", *more)
     # In which vLLM tells how it was started.
     environ = {"VLLM_SERVER_DEV_MODE": "1"}
     with Process(

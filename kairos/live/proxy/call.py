@@ -12,7 +12,7 @@ from kairos.errors import (
 from kairos.events import Arrived, Bounced, Cancelled, Dispatch, Event, Failed, WorkflowEnded
 from kairos.live.proxy.asked import STREAMING_ROUTES, Asked, request_head
 from kairos.live.proxy.engine import HttpEngine
-from kairos.live.proxy.engine_answer import EngineAnswer, EngineRefused
+from kairos.live.proxy.engine_answer import EngineAnswer, Stalled, failure_of
 from kairos.live.proxy.engine_client import InstanceNotKnown
 from kairos.live.proxy.forwarders import forwarder
 from kairos.live.proxy.response_forwarder import EngineError, ResponseForwarder, answer_error
@@ -57,10 +57,10 @@ class Call:
         it is looked at at once, and where nothing listens no other call goes there.
         `ends_workflow`: nothing of it comes after the call. `tries_again`: on other instances, as
         the balancer allows."""
-        self._request = request
+        self.request = request
         self._asked = asked
-        self._body = body
-        self._response = response
+        self.body = body
+        self.response = response
         self._sink = sink
         self._engine = engine
         self._owner = owner
@@ -68,9 +68,9 @@ class Call:
         self._ends_workflow = ends_workflow
         self._tries_again = tries_again
         self._reads_stream = asked.path in STREAMING_ROUTES
-        self._answer: EngineAnswer | None = None
+        self.answer: EngineAnswer | None = None  # see `WaitingCall`
         self._forwarder: ResponseForwarder | None = None
-        self._instance_id: str | None = None  # where it is its turn; None: it waits
+        self.instance_id: str | None = None  # where it is its turn; None: it waits
         self._failure: UpstreamFailed | UpstreamUnreachable | None = None  # of the last instance
         self._is_over = False
         self._loop = asyncio.get_running_loop()
@@ -89,28 +89,28 @@ class Call:
             remaining_s = (deadline - self._sink.now()) / SECOND
             if remaining_s <= 0:
                 raise DeadlinePassed
-        request_id = self._request.id
+        request_id = self.request.id
         self._engine.calls.expect(request_id, self)
         try:
-            self._tell(Arrived(self._request))
+            self._tell(Arrived(self.request))
         except BaseException:
             self._is_over = True
             self._drop_answer()
             self._engine.calls.forget(request_id)
             raise
-        self._response.client.answering = self
+        self.response.client.answering = self
         if remaining_s is not None:
             self._deadline = self._loop.call_later(remaining_s, self._expire)
-        if self._instance_id is None:
+        if self.instance_id is None:
             self._comment_later()
-        if self._response.client.has_left:
+        if self.response.client.has_left:
             self.client_left()
 
     # Its turn
 
     def go(self, dispatch: Dispatch) -> None:
         """See `WaitingCall`."""
-        self._instance_id = dispatch.instance_id
+        self.instance_id = dispatch.instance_id
         if self._comments is not None:
             self._comments.cancel()
             self._comments = None
@@ -122,7 +122,7 @@ class Call:
     def give_up(self, error: KairosError, *, runs: bool) -> None:
         """See `WaitingCall`."""
         if runs:
-            self._loop.call_soon(self._end, Cancelled(self._request.id), error)
+            self._loop.call_soon(self._end, Cancelled(self.request.id), error)
         else:
             self._loop.call_soon(self._give_up, error)
 
@@ -131,17 +131,17 @@ class Call:
         if failure is None or not isinstance(error, NoInstance):
             self._failed(error)
         elif isinstance(failure, EngineError):  # there is no other instance
-            self._end(answer_error(failure, self._response))
+            self._end(answer_error(failure, self.response))
         else:
             self._failed(failure)
 
     def _comment_later(self) -> None:
         """A client that reads a stream sees while it waits that it is not forgotten."""
-        if self._reads_stream and self._body.stream:
+        if self._reads_stream and self.body.stream:
             self._comments = self._loop.call_later(KEEP_ALIVE_S, self._comment)
 
     def _comment(self) -> None:
-        self._response.keep_alive()
+        self.response.keep_alive()
         self._comment_later()
 
     def _send(self, dispatch: Dispatch) -> None:
@@ -150,12 +150,12 @@ class Call:
         upstream = self._engine.client.upstreams.get(instance_id)
         if upstream is None:  # another process of the pool decided
             raise InstanceNotKnown(instance_id)
-        method, body, name = asked.method, self._body.content, self._request.id.encode()
+        method, body, name = asked.method, self.body.content, self.request.id.encode()
         beginning = upstream.head(method, asked.path, asked.query)
         place = upstream.priority_line(dispatch.priority)
         head = request_head(beginning, asked, name, place, len(body))
-        self._answer = self._engine.client.send(
-            instance_id, head, body, self, streams=self._body.stream, method=method
+        self.answer = self._engine.client.send(
+            instance_id, head, body, self, streams=self.body.stream, method=method
         )
 
     # Its answer
@@ -163,13 +163,13 @@ class Call:
     def begun(self, answer: EngineAnswer) -> None:
         """See `AnswerTaker`."""
         answer.progressed()
-        assert self._instance_id is not None
+        assert self.instance_id is not None
         try:
             self._forwarder = forwarder(
-                self._instance_id,
+                self.instance_id,
                 answer,
-                self._response,
-                self._body,
+                self.response,
+                self.body,
                 self._sink.feed,
                 self._owner,
                 self._engine.calls.streams,
@@ -190,8 +190,8 @@ class Call:
 
     def ended(self) -> None:
         """See `AnswerTaker`. What follows is the longest step."""
-        self._answer = None
-        self._engine.pace.begin(self._response.caller, self._finish)
+        self.answer = None
+        self._engine.pace.begin(self.response.caller, self._finish)
 
     def _finish(self) -> None:
         if self._is_over or self._forwarder is None:
@@ -205,24 +205,22 @@ class Call:
 
     def broke(self, error: Exception) -> None:
         """See `AnswerTaker`."""
-        self._answer = None
+        self.answer = None
         if not isinstance(error, OSError):
             self._fail(error)
             return
-        instance_id, cause = self._instance_id, type(error).__name__
-        assert instance_id is not None
-        told = f"instance {instance_id} broke off its answer ({cause})"
-        failure: KairosError = UpstreamFailed(told)
-        if not self._response.started:
-            refused = isinstance(error, EngineRefused)
-            failure = UpstreamUnreachable(instance_id, cause, refused=refused)
-        failure.__cause__ = error
-        self._fail(failure)
+        assert self.instance_id is not None
+        self._fail(failure_of(error, self.instance_id, begun=self.response.started))
+
+    def stalled(self) -> None:
+        """See `WaitingCall`."""
+        if self._tries_again and self.instance_id is not None and not self.response.started:
+            self._fail(Stalled(self.instance_id))
 
     def client_drained(self) -> None:
         """See `Answering`."""
-        if self._answer is not None:
-            self._answer.resume()
+        if self.answer is not None:
+            self.answer.resume()
 
     # Its end
 
@@ -231,7 +229,7 @@ class Call:
         if self._is_over:
             return
         self._drop_answer()
-        is_elsewhere_better = self._tries_again and not self._response.started
+        is_elsewhere_better = self._tries_again and not self.response.started
         if is_elsewhere_better and isinstance(error, _BY_INSTANCE):
             try:
                 self._pass_on(error)
@@ -242,38 +240,38 @@ class Call:
 
     def _pass_on(self, error: UpstreamFailed | UpstreamUnreachable) -> None:
         """It waits for another instance."""
-        request_id = self._request.id
-        assert self._instance_id is not None
-        self._on_trouble(trouble(error, self._instance_id))
-        self._failure, self._instance_id = error, None
+        request_id = self.request.id
+        assert self.instance_id is not None
+        self._on_trouble(trouble(error, self.instance_id))
+        self._failure, self.instance_id = error, None
         self._engine.calls.forget(request_id)
         self._engine.calls.expect(request_id, self)
         self._tell(Bounced(request_id, error.code, about_itself=error.about_itself))
-        if self._instance_id is None:
+        if self.instance_id is None:
             self._comment_later()
 
     def _failed(self, error: Exception) -> None:
         if self._is_over:
             return
         if not isinstance(error, KairosError):
-            self._end(Cancelled(self._request.id), error)
+            self._end(Cancelled(self.request.id), error)
             return
         by_instance = isinstance(error, _BY_INSTANCE)
-        if isinstance(error, _BY_INSTANCE) and self._instance_id is not None:
-            self._on_trouble(trouble(error, self._instance_id))
-        self._end(Failed(self._request.id, error.code, by_instance=by_instance), error)
+        if isinstance(error, _BY_INSTANCE) and self.instance_id is not None:
+            self._on_trouble(trouble(error, self.instance_id))
+        self._end(Failed(self.request.id, error.code, by_instance=by_instance), error)
 
     def _expire(self) -> None:
         """Nobody waits any more: no fault of the instance."""
-        self._end(Cancelled(self._request.id), DeadlinePassed())
+        self._end(Cancelled(self.request.id), DeadlinePassed())
 
     def client_left(self) -> None:
         """See `Answering`."""
         settled = None if self._forwarder is None else self._forwarder.settled
-        self._end(settled or Cancelled(self._request.id))
+        self._end(settled or Cancelled(self.request.id))
 
     def _drop_answer(self) -> None:
-        answer, self._answer, self._forwarder = self._answer, None, None
+        answer, self.answer, self._forwarder = self.answer, None, None
         if answer is not None:
             answer.close()
 
@@ -285,8 +283,8 @@ class Call:
         for timer in (self._deadline, self._comments):
             if timer is not None:
                 timer.cancel()
-        request = self._request
-        self._response.client.answering = None
+        request = self.request
+        self.response.client.answering = None
         self._engine.calls.forget(request.id)
         try:
             self._tell(outcome)
@@ -296,5 +294,5 @@ class Call:
             self._owner.ended(error)
 
     def _tell(self, event: Event) -> None:
-        bodies, content = self._engine.failed_bodies, self._body.content
+        bodies, content = self._engine.failed_bodies, self.body.content
         self._sink.feed(bodies.named(event, content, self._sink.now))

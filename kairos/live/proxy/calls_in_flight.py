@@ -6,7 +6,11 @@ from typing import Protocol
 
 from kairos.errors import KairosError
 from kairos.events import Dispatch, Refuse
+from kairos.live.proxy.engine_answer import EngineAnswer
 from kairos.live.proxy.sse import SseReader
+from kairos.live.request.body import Body
+from kairos.live.request.client_response import ClientResponse
+from kairos.model import Request
 from kairos.refusals import REFUSALS
 
 
@@ -14,11 +18,20 @@ class WaitingCall(Protocol):
     """A call that has said that it waits. What it is told comes while facts are told: it tells
     none itself before the loop's next turn."""
 
+    request: Request
+    body: Body
+    response: ClientResponse
+    instance_id: str | None  # where it is its turn
+    answer: EngineAnswer | None  # that is awaited from there
+
     def go(self, dispatch: Dispatch) -> None:
         """It is its turn."""
 
     def give_up(self, error: KairosError, *, runs: bool) -> None:
         """It ends, wherever it is; `runs`: it had its turn."""
+
+    def stalled(self) -> None:
+        """Its instance has forgotten it."""
 
 
 class _Turn:
@@ -37,6 +50,7 @@ class CallsInFlight:
     def __init__(self) -> None:
         self.streams: dict[str, SseReader] = {}  # answers under way
         self._expected: dict[str, _Turn] = {}
+        self._running: dict[str, int] = {}  # calls, by instance
         self._turns = count(1)
 
     def expect(self, request_id: str, call: WaitingCall) -> None:
@@ -55,16 +69,26 @@ class CallsInFlight:
 
     def running(self, instance_id: str) -> int:
         """Calls of this process that were told to go to the instance, and have not ended."""
-        return sum(each.instance_id == instance_id for each in self._expected.values())
+        return self._running.get(instance_id, 0)
+
+    def calls(self) -> dict[int, WaitingCall]:
+        """All of them, by number of the turn."""
+        return {turn.number: turn.call for turn in self._expected.values()}
 
     def forget(self, request_id: str) -> None:
-        self._expected.pop(request_id, None)
+        turn = self._expected.pop(request_id, None)
         self.streams.pop(request_id, None)
+        if turn is None or (instance_id := turn.instance_id) is None:
+            return
+        self._running[instance_id] -= 1
+        if not self._running[instance_id]:
+            del self._running[instance_id]
 
     def dispatch(self, command: Dispatch) -> None:
         turn = self._expected[command.request_id]
         if not turn.is_over:
             turn.is_over, turn.instance_id = True, command.instance_id
+            self._running[command.instance_id] = self.running(command.instance_id) + 1
             turn.call.go(command)
 
     def refuse(self, command: Refuse) -> None:

@@ -3,6 +3,7 @@
 from kairos.live.process.pace import LoopPace
 from kairos.live.proxy.calls_in_flight import CallsInFlight
 from kairos.live.proxy.engine_client import EngineClient
+from kairos.live.proxy.stall_watch import StallWatch
 from kairos.live.request.failed_bodies import FailedBodies
 
 
@@ -10,12 +11,14 @@ class HttpEngine:
     """Its parts, which a call needs together.
 
     A call first says that it waits (`calls`); the command that it gets says where to go, and it is
-    sent there (`client`). The longest of its steps are taken at the loop's `pace`.
+    sent there (`client`). The longest of its steps are taken at the loop's `pace`. One that its
+    instance has forgotten is sent to another (`stall_watch`).
     """
 
     def __init__(self, client: EngineClient) -> None:
         """`client`: once it is entered."""
         self.calls = CallsInFlight()
         self.client = client
+        self.stall_watch = StallWatch(self.calls)
         self.pace = LoopPace()
         self.failed_bodies = FailedBodies()

@@ -5,6 +5,8 @@ from typing import Protocol
 
 import msgspec
 
+from kairos.errors import KairosError, UpstreamFailed, UpstreamUnreachable
+
 MAX_HEADER_BYTES = 1 << 16  # of one answer, names and values
 
 
@@ -18,6 +20,29 @@ class EngineRefused(ConnectionRefusedError):
 
 class NothingCame(TimeoutError):
     """No byte came within the time that was given."""
+
+
+class Stalled(UpstreamFailed):
+    """Nothing has come of the call for far too long, by what came of others."""
+
+    code = "stalled"
+
+    def __init__(self, instance_id: str) -> None:
+        super().__init__(
+            f"instance {instance_id} was silent for longer than it ever was: the call is taken for "
+            "lost there"
+        )
+
+
+def failure_of(error: OSError, instance_id: str, *, begun: bool) -> KairosError:
+    """What `AnswerTaker.broke` is told, in Kairos's terms. `begun`: the client has a part of it."""
+    cause = type(error).__name__
+    failure: KairosError = UpstreamFailed(f"instance {instance_id} broke off its answer ({cause})")
+    if not begun:
+        refused = isinstance(error, EngineRefused)
+        failure = UpstreamUnreachable(instance_id, cause, refused=refused)
+    failure.__cause__ = error
+    return failure
 
 
 class Limit(msgspec.Struct, frozen=True):
@@ -46,6 +71,9 @@ class AnswerTaker(Protocol):
 
 class AnswerSource(Protocol):
     """What an answer comes from."""
+
+    is_paused: bool  # whoever takes it is full
+    due_at: float  # on the loop's clock: by then there must be progress
 
     def pause(self) -> None: ...
 
@@ -98,6 +126,18 @@ class EngineAnswer:
             if name == b"content-type":
                 return value.split(b";", 1)[0].strip().lower()
         return b""
+
+    @property
+    def silent_since(self) -> float | None:
+        """When it was asked, or when the last progress of its stream came, or whoever takes it kept
+        up again, on the loop's clock; None: there is no connection yet, or no more."""
+        if self.source is None:
+            return None
+        return self.source.due_at - (self.limit.whole_s or self.limit.stall_s)
+
+    @property
+    def is_paused(self) -> bool:
+        return self.source is not None and self.source.is_paused
 
     def progressed(self) -> None:
         """What is waited for is in what has just come: the time without it begins anew."""

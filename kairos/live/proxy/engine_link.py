@@ -54,10 +54,10 @@ class EngineLink(asyncio.Protocol):
         self._is_framed = False  # the answer says where it ends
         self._endless_bytes = 0  # since the parser found anything
         self._can_stay = True
-        self._is_paused = False
+        self.is_paused = False
         self._is_used = False  # by an earlier call
         self._watch: asyncio.TimerHandle | None = None
-        self._watch_at = self._due_at = 0.0  # on the loop's clock: by then there must be progress
+        self._watch_at = self.due_at = 0.0
         self.idle_since = 0.0
 
     @property
@@ -101,7 +101,7 @@ class EngineLink(asyncio.Protocol):
                 answer.taker.came(data)
         if answer.has_progressed and answer.limit.whole_s is None:
             answer.has_progressed = False
-            self._due_at = self._pool.now() + answer.limit.stall_s
+            self.due_at = self._pool.now() + answer.limit.stall_s
         if error is not None:
             self._break(error)
         if answer.is_whole:
@@ -195,8 +195,8 @@ class EngineLink(asyncio.Protocol):
             self._answer.is_whole = True
 
     def pause(self) -> None:
-        if not self._is_paused:
-            self._is_paused = True
+        if not self.is_paused:
+            self.is_paused = True
             self._transport.pause_reading()
 
     def resume(self) -> None:
@@ -208,30 +208,30 @@ class EngineLink(asyncio.Protocol):
             self._set_watch()
 
     def _resume(self) -> None:
-        if self._is_paused:
-            self._is_paused = False
+        if self.is_paused:
+            self.is_paused = False
             self._transport.resume_reading()
 
     def _expect(self, within_s: float) -> None:
         """Progress within that time. One timer serves all answers of a connection: when it ends, it
         is looked whether somebody still waits, and for how long."""
-        self._due_at = self._pool.now() + within_s
+        self.due_at = self._pool.now() + within_s
         if self._watch is not None:
-            if self._watch_at <= self._due_at:
+            if self._watch_at <= self.due_at:
                 return
             self._watch.cancel()
         self._set_watch()
 
     def _set_watch(self) -> None:
-        self._watch_at = self._due_at
-        self._watch = self._pool.loop.call_at(self._due_at, self._look)
+        self._watch_at = self.due_at
+        self._watch = self._pool.loop.call_at(self.due_at, self._look)
 
     def _look(self) -> None:
         self._watch = None
         answer = self._answer
-        if answer is None or self._is_paused:
+        if answer is None or self.is_paused:
             return
-        if self._due_at > self._pool.now():
+        if self.due_at > self._pool.now():
             self._set_watch()
             return
         self.abort()

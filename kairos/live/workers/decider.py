@@ -21,6 +21,8 @@ from kairos.events import (
     Failed,
     Finished,
     FirstToken,
+    InstanceJoined,
+    InstanceLeft,
     InstanceStatus,
     ProfilesLearnt,
     Progressed,
@@ -32,16 +34,16 @@ from kairos.live.pool.messages import Declined
 from kairos.live.workers.journal import Journal
 from kairos.live.workers.link import FrameLink
 from kairos.live.workers.messages import (
-    AT_ONCE,
     Engines,
     Fact,
     FromWorker,
     Hello,
     InFlight,
-    OrderFrame,
+    OfInstance,
     QuestionAnswered,
     Trouble,
 )
+from kairos.live.workers.peer import Peer
 from kairos.live.workers.worker_calls import Entry, OpenCall, WorkerCalls
 from kairos.model import SECOND
 from kairos.ports import Clock
@@ -56,22 +58,7 @@ _STALLED_S = 2.5  # in which this process did nothing itself: then nobody's sile
 _PASSING = Tick | InstanceStatus | Progressed | ProfilesLearnt
 _OF_CALLS = FirstToken | Finished | Failed | Cancelled | Bounced
 
-_encode = msgspec.msgpack.Encoder().encode
 _messages = msgspec.msgpack.Decoder(list[FromWorker])
-
-Order = tuple[Dispatch | Refuse | Declined, int]  # with the turn that it is for
-
-
-class Peer:
-    """A worker that is connected."""
-
-    def __init__(self, link: FrameLink, now: int) -> None:
-        self.link = link
-        self.worker = ""  # it has not said its name
-        self.heard_at = now
-        self.handled = self.acknowledged = 0  # numbers of facts
-        self.orders: list[Order] = []
-        self.engines: Engines | None = None  # news
 
 
 class Decider:
@@ -87,6 +74,7 @@ class Decider:
         self._peers: dict[str, Peer] = {}  # by worker
         self._links: dict[FrameLink, Peer] = {}  # those, too, that have not said their name
         self._awaited: dict[str, int] = {}  # workers before a restart, and since when
+        self._joined: dict[str, InstanceJoined] = {}  # instances that have not left
         self._refused: dict[str, Refuse] = {}  # before a restart; they may not know
         self._cause = Entry()  # of what is fed now
         self._is_flushing = False
@@ -101,6 +89,7 @@ class Decider:
         for entry in self._journal.read():
             self.worker_calls.follow(entry)
             if (record := entry.record) is not None:
+                self._follow(record.event)
                 records.append(msgspec.structs.replace(record, at=min(record.at, now)))
                 refused = (each for each in record.commands if isinstance(each, Refuse))
                 self._refused.update((each.request_id, each) for each in refused)
@@ -122,6 +111,7 @@ class Decider:
         return link
 
     def __call__(self, record: Record) -> None:
+        self._follow(record.event)
         if isinstance(record.event, _PASSING):
             if not record.commands:
                 return
@@ -153,6 +143,18 @@ class Decider:
                     self._lose(worker)
             self._schedule()
 
+    def _follow(self, event: Event) -> None:
+        """What becomes of instances: from it workers tell which calls were forgotten."""
+        if not isinstance(event, OfInstance):
+            return
+        if isinstance(event, InstanceJoined):
+            self._joined[event.instance.id] = event
+        elif isinstance(event, InstanceLeft):
+            self._joined.pop(event.instance_id, None)
+        for peer in self._peers.values():
+            peer.news.append(event)
+            self._schedule()
+
     def _keep(self, entry: Entry) -> None:
         for call, command in self.worker_calls.follow(entry):
             self._order(call.worker, command, call.turn)
@@ -175,8 +177,7 @@ class Decider:
         self._is_flushing = False
         self._journal.write(self.worker_calls.carried)
         for peer in self._peers.values():
-            if peer.orders or peer.engines is not None or peer.handled > peer.acknowledged:
-                _send_orders(peer)
+            peer.send()
 
     def _read(self, link: FrameLink, payload: bytes) -> None:
         """Raises ValueError: it is not what a worker says."""
@@ -193,6 +194,7 @@ class Decider:
 
     def _greet(self, peer: Peer, worker: str) -> None:
         peer.worker, peer.engines = worker, self.worker_calls.engines
+        peer.news = [*self._joined.values()]
         peer.handled = self.worker_calls.numbers.get(worker, 0)
         self._peers[worker] = peer
         self._awaited.pop(worker, None)
@@ -280,19 +282,3 @@ class Decider:
     def _cancel(self, calls: dict[str, OpenCall]) -> None:
         for request_id in calls:
             self._feed(Cancelled(request_id))
-
-
-def _send_orders(peer: Peer) -> None:
-    orders, peer.orders = peer.orders, []
-    for start in range(0, max(1, len(orders)), AT_ONCE):
-        some = orders[start : start + AT_ONCE]
-        is_last = start + AT_ONCE >= len(orders)
-        message = OrderFrame(
-            peer.handled if is_last else 0,
-            tuple(command for command, _ in some),
-            tuple(turn for _, turn in some),
-            peer.engines,
-        )
-        peer.engines = None
-        peer.link.send(_encode(message))
-    peer.acknowledged = peer.handled

@@ -11,7 +11,14 @@ what is told is decoded by type, but its numbers are not checked again, as a poo
 import msgspec
 
 from kairos.engine_settings import EngineSettings
-from kairos.events import Dispatch, Event, Refuse
+from kairos.events import (
+    Dispatch,
+    Event,
+    InstanceJoined,
+    InstanceLeft,
+    InstanceStatus,
+    Refuse,
+)
 from kairos.live.pool.messages import Declined
 
 AT_ONCE = 1_000  # facts or orders of one frame
@@ -65,6 +72,9 @@ class Engines(msgspec.Struct, frozen=True):
     draining: tuple[str, ...] = ()
 
 
+OfInstance = InstanceJoined | InstanceLeft | InstanceStatus
+
+
 class OrderFrame(msgspec.Struct, frozen=True, omit_defaults=True):
     """What a worker is to do, in this order."""
 
@@ -72,3 +82,4 @@ class OrderFrame(msgspec.Struct, frozen=True, omit_defaults=True):
     commands: tuple[Dispatch | Refuse | Declined, ...] = ()
     turns: tuple[int, ...] = ()  # of each command: the one that was decided on
     engines: Engines | None = None  # None: as before
+    news: tuple[OfInstance, ...] = ()  # of instances, since the last frame

@@ -67,10 +67,9 @@ async def working(setup: Setup) -> AsyncIterator[Change]:
             # Calls that finish after the end of serving need the sink still.
             telling = asyncio.create_task(sink.run())
             try:
-                telling_progress = tell_progress(engine.calls, sink.feed)
+                beside = [tell_progress(engine.calls, sink.feed), engine.stall_watch.run()]
                 limits = limits_of(settings, sink.count_error)
-                server = server_of(app, gateway, limits)
-                async with serving({sock: server}, [telling_progress]):
+                async with serving({sock: server_of(app, gateway, limits)}, beside):
                     yield change
                 await sink.finish()
             finally:

@@ -16,6 +16,8 @@ from kairos.events import (
     Failed,
     Finished,
     InstanceJoined,
+    InstanceLeft,
+    InstanceStatus,
     WorkflowEnded,
 )
 from kairos.live.proxy.engine import HttpEngine
@@ -126,6 +128,18 @@ async def ordered(wire):
     return commands, max((each.acknowledged for each in orders), default=0)
 
 
+async def heard(wire):
+    """Of instances, since it was asked last."""
+    await asyncio.sleep(0)
+    frames = [msgspec.msgpack.decode(each, type=OrderFrame) for each in wire.sent]
+    wire.sent.clear()
+    return [(type(each).__name__, name_of(each)) for frame in frames for each in frame.news]
+
+
+def name_of(event):
+    return event.instance.id if isinstance(event, InstanceJoined) else event.instance_id
+
+
 async def test_a_call_is_sent_on_its_turn_and_the_fact_is_acknowledged(deciding):
     link, wire = deciding.open()
     say(deciding, link, Hello("w"), InFlight({}), Fact(1, Arrived(request("a")), 7))
@@ -166,6 +180,31 @@ async def test_a_call_that_was_given_up_while_its_instance_failed_it_ends(decidi
     await ordered(wire)
     say(deciding, link, Fact(2, Bounced("a", "broke"), 2))
     assert await ordered(wire) == ([("Declined", "a", 2)], 2)
+
+
+async def test_a_worker_hears_which_instances_there_are_and_what_becomes_of_them(
+    deciding, files, clock
+):
+    link, wire = deciding.open()
+    say(deciding, link, Hello("w"))
+    assert await heard(wire) == [("InstanceJoined", "i")]
+    deciding.feed(InstanceJoined(Instance(id="j", models=("tiny",), max_num_seqs=1)))
+    deciding.feed(InstanceStatus("j", waiting=1))
+    deciding.feed(InstanceLeft("i"))
+    told = [("InstanceJoined", "j"), ("InstanceStatus", "j"), ("InstanceLeft", "i")]
+    assert await heard(wire) == told
+    link, wire = deciding.open()
+    say(deciding, link, Hello("v"))
+    assert await heard(wire) == [("InstanceJoined", "j")]
+
+
+async def test_what_it_hears_of_instances_goes_to_whoever_watches_for_stalls(
+    sink, engine, monkeypatch
+):
+    news = InstanceJoined(Instance(id="j", models=("tiny",), max_num_seqs=1)), InstanceLeft("i")
+    monkeypatch.setattr(engine.stall_watch, "hear", (heard := []).append)
+    sink._read(None, msgspec.msgpack.encode(OrderFrame(news=news)))
+    assert heard == [*news]
 
 
 async def test_whoever_has_no_name_is_not_heard(deciding):

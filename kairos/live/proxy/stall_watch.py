@@ -1,0 +1,75 @@
+"""Looks at all calls in flight twice a second, and sends elsewhere those that their instances have
+forgotten (`kairos/faults/stalls.py`). A call that begins and ends between two looks costs nothing.
+"""
+
+import asyncio
+
+from kairos.events import Event, InstanceJoined, InstanceLeft, InstanceStatus
+from kairos.faults.stalls import SEEN_US, SeenCall, Stalls
+from kairos.live.proxy.calls_in_flight import CallsInFlight, WaitingCall
+from kairos.live.proxy.engine_answer import EngineAnswer
+from kairos.model import SECOND
+
+INTERVAL_S = SEEN_US / SECOND
+
+
+class StallWatch:
+    """Of the calls of one process. `run` until cancelled, and `hear` of instances beside."""
+
+    def __init__(self, calls: CallsInFlight) -> None:
+        self._calls = calls
+        self._stalls = Stalls()
+        self._answers: dict[int, EngineAnswer] = {}  # that were awaited at the last look
+
+    def hear(self, event: Event) -> None:
+        """What is said of instances; nothing else is of interest."""
+        match event:
+            case InstanceStatus(instance_id=instance_id):
+                self._stalls.told(event, self._calls.running(instance_id), _now())
+            case InstanceJoined(instance=instance):
+                self._stalls.joined(instance)
+            case InstanceLeft(instance_id=instance_id):
+                self._stalls.left(instance_id)
+
+    async def run(self) -> None:
+        while True:
+            await asyncio.sleep(INTERVAL_S)
+            self.look()
+
+    def look(self) -> None:
+        now, calls = _now(), self._calls.calls()
+        answers: dict[int, EngineAnswer] = {}
+        seen: list[SeenCall] = []
+        for key, call in calls.items():
+            in_flight = _seen(key, call)
+            if in_flight is not None and call.answer is not None:
+                answers[key] = call.answer
+                seen.append(in_flight)
+        for key in self._answers.keys() - answers.keys():
+            if self._answers[key].is_whole:
+                self._stalls.answered(key, now)
+        self._answers = answers
+        for key in self._stalls.look(seen, now):
+            calls[key].stalled()
+
+
+def _seen(key: int, call: WaitingCall) -> SeenCall | None:
+    """As it is seen at its instance; None: it waits, or is not there yet."""
+    answer, instance_id = call.answer, call.instance_id
+    since = None if answer is None else answer.silent_since
+    if answer is None or instance_id is None or since is None:
+        return None
+    return SeenCall(
+        key,
+        instance_id,
+        call.request.model,
+        call.request.prompt_tokens,
+        int(since * SECOND),
+        call.body.stream,
+        call.response.started,
+        answer.is_paused,
+    )
+
+
+def _now() -> int:
+    return int(asyncio.get_running_loop().time() * SECOND)
