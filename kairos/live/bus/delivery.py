@@ -45,7 +45,9 @@ class Delivery:
                 if _is_being_cancelled():
                     raise
                 reason = _reason(error)
-            except Exception as error:  # whatever the handler raised
+            # Whatever the handler raised. `sys.exit` in it would end the process in order, and so
+            # would whoever gets the message next, for ever.
+            except (Exception, SystemExit) as error:
                 if _is_being_cancelled():  # and the handler makes something else of it
                     raise asyncio.CancelledError from error
                 reason = _reason(error)

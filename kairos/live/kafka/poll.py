@@ -32,6 +32,7 @@ class Membership(msgspec.Struct, frozen=True):
 
     metadata: Any  # for transactions; None: there is none at the moment
     terms: Terms
+    id: str  # empty: it has none at the moment
 
 
 class PollThread:
@@ -203,7 +204,7 @@ class PollThread:
             metadata = consumer.consumer_group_metadata()
         except RuntimeError:
             metadata = None  # in no group at the moment
-        self._put(Membership(metadata, dict(self.terms)))
+        self._put(Membership(metadata, dict(self.terms), consumer.memberid() or ""))
 
     def _committed(self, partitions: Any, answer_s: float) -> Any:
         known = self._consumer.committed(partitions, answer_s)
