@@ -42,7 +42,7 @@ def no_leave(monkeypatch):
     monkeypatch.setattr(consumption, "_LEAVE_S", 0.005)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(data=st.data(), partitions=clusters(), concurrency=st.integers(1, 9))
 def test_what_kills_is_dead_after_three_deaths_and_all_others_are_done(
     data, partitions, concurrency
@@ -74,7 +74,7 @@ def test_what_kills_is_dead_after_three_deaths_and_all_others_are_done(
         assert killed.total() == cluster.lives - 1 == 3
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(data=st.data(), partitions=clusters(), concurrency=st.integers(1, 9))
 def test_two_deaths_at_any_moment_bury_nothing(data, partitions, concurrency):
     values = values_of(partitions)

@@ -191,12 +191,7 @@ class Consumption:
 
     async def _handle(self, share: Share, received: ReceivedMessage) -> None:
         custody, offset = share.custody, received.offset
-        if custody.convicted == offset:
-            died = (
-                f"ProcessDied: {custody.deaths} in a row that had it in hand, the last nothing else"
-            )
-            self._finish(self._buried(share, received, died))
-        elif offset in custody.suspects:
+        if offset in custody.suspects:
             async with self._trials.trial(share, offset, self._outbox.secure):
                 self._finish(await self._perform(share, received))
         else:
@@ -205,6 +200,10 @@ class Consumption:
             self._finish(await self._perform(share, received))
 
     async def _perform(self, share: Share, received: ReceivedMessage) -> HandledMessage:
+        deaths = share.custody.deaths
+        if share.custody.convicted == received.offset:
+            why = f"ProcessDied: {deaths} in a row that had it in hand, the last nothing else"
+            return self._buried(share, received, why)
         message = Message(key=received.key, value=received.value or b"", headers=received.headers)
         try:
             outgoing = await Delivery(message).perform(self._handler)

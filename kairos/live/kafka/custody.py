@@ -43,11 +43,6 @@ class Custody:
         self.alone: int | None = None  # nothing else is in hand in its process
         self._until = 0  # after one death: each before it may be to blame
 
-    @property
-    def notes(self) -> bool:
-        """Whether anything but the holder is to be remembered."""
-        return self.deaths > 0
-
     def may_be_to_blame(self, offset: int) -> bool:
         """Then it is noted before it begins."""
         return offset in self.suspects or (self.deaths == 1 and offset < self._until)

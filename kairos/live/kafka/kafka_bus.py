@@ -26,8 +26,8 @@ class KafkaBus:
     together with "this message is done". After a crash in the middle of that, readers of what was
     going out wait until the cluster gives the transaction up, some ten to twenty seconds.
 
-    A message that kills the process that handles it, three times, is a dead letter (`custody.py`).
-    Attempts count from one again after a crash.
+    A message that kills the process that handles it is a dead letter after three deaths
+    (`custody.py`). Attempts count from one again after a crash.
     """
 
     def __init__(self, cluster: KafkaCluster) -> None:

@@ -17,7 +17,7 @@ from kairos.live.kafka.share import Share
 logger = logging.getLogger(__name__)
 
 _LIMIT_S = 20.0
-_DOUBLINGS = 5
+_DOUBLINGS = 8
 
 Secure = Callable[[], Awaitable[None]]  # until it is committed what shares say of themselves
 
@@ -65,8 +65,11 @@ class Trials:
         """A suspect may be done, or a share be lost, or a handler have ended."""
         if not self._holding:
             return
-        for share in [each for each in self._holding if each.is_lost or not each.custody.suspects]:
-            del self._holding[share]
+        # What is done, and not safe yet, would be blamed for what the next one does.
+        tried = None if self._tried is None else self._tried[0]
+        for share in list(self._holding):
+            if share is not tried and (share.is_lost or not share.custody.suspects):
+                del self._holding[share]
         self._changed.set()
         if not self._holding:
             self._let_all_begin()
@@ -80,7 +83,8 @@ class Trials:
 
     @asynccontextmanager
     async def trial(self, share: Share, offset: int, secure: Secure) -> AsyncIterator[None]:
-        """In a suspect's handler: it begins when it is its turn, and has been noted."""
+        """In a suspect's handler: it begins when it is its turn, and has been noted. The trial ends
+        when what came of it is safe."""
         self._in_hand -= 1  # until then
         try:
             while self._holding and (self._tried is not None or self._in_hand > 0):
@@ -98,13 +102,12 @@ class Trials:
             if is_alone:
                 logger.warning("%s/%d at %d is tried alone", share.topic, share.partition, offset)
             yield
-            # What has ended must not be taken for the cause of what the next one does.
             share.custody.go_on_beside(offset)
             await secure()
         finally:
             if self._tried is ours:
                 self._tried = None
-                self._changed.set()
+                self.review()
 
     async def _end_after(self, limit_s: float) -> None:
         await asyncio.sleep(limit_s)
