@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kairos.live.kafka import consumption
+from kairos.live.kafka import consumption, trials
 from tests.support.mortal import Cluster, Process
 
 pytestmark = pytest.mark.timeout(300)
@@ -42,6 +42,27 @@ def no_leave(monkeypatch):
     monkeypatch.setattr(consumption, "_LEAVE_S", 0.005)
 
 
+async def survive(partitions, killers, turns, concurrency):
+    """Lives until all is done: the cluster, and how often each killer has killed. `turns`: of the
+    loop, that each value takes."""
+    killed = Counter()
+
+    async def handle(process, value):
+        await wait(turns.get(value, 0))
+        if value in killers:
+            killed[value] += 1
+            process.die()
+            await asyncio.Event().wait()
+
+    cluster = Cluster(partitions)
+    for _ in range(PATIENCE):
+        if not await Process(cluster, handle, concurrency).live():
+            assert set(cluster.dead) == set(killers)
+            assert cluster.sent == Counter(set(values_of(partitions)) - set(killers))
+            return cluster, killed
+    raise AssertionError(f"it dies for ever: {killed}")
+
+
 @settings(max_examples=100, deadline=None)
 @given(data=st.data(), partitions=clusters(), concurrency=st.integers(1, 9))
 def test_what_kills_is_dead_after_three_deaths_and_all_others_are_done(
@@ -50,28 +71,45 @@ def test_what_kills_is_dead_after_three_deaths_and_all_others_are_done(
     values = values_of(partitions)
     killers = data.draw(st.sets(st.sampled_from(values), min_size=1, max_size=3))
     turns = data.draw(st.fixed_dictionaries({each: st.integers(0, 30) for each in values}))
-    killed = Counter()
-
-    async def handle(process, value):
-        await wait(turns[value])
-        if value in killers:
-            killed[value] += 1
-            process.die()
-            await asyncio.Event().wait()
-
-    async def run():
-        cluster = Cluster(partitions)
-        for _ in range(PATIENCE):
-            if not await Process(cluster, handle, concurrency).live():
-                return cluster
-        raise AssertionError(f"it dies for ever: {killed}")
-
-    cluster = asyncio.run(run())
-    assert set(cluster.dead) == killers
-    assert cluster.sent == Counter(set(values) - killers)
+    cluster, killed = asyncio.run(survive(partitions, killers, turns, concurrency))
     assert max(killed.values()) <= 3 + 2 * (len(killers) - 1)
     if len(killers) == 1:
         assert killed.total() == cluster.lives - 1 == 3
+
+
+async def test_what_kills_at_once_after_another_of_its_key_is_found_too():
+    """Though it kills before the dead letter of the first is safe, if it may."""
+    partitions = {("t", 0): [("a", "0"), ("a", "1"), ("b", "2"), ("c", "3")]}
+    _, killed = await survive(partitions, {"0", "1"}, {}, 3)
+    assert killed == {"0": 3, "1": 3}
+
+
+async def test_what_kills_is_found_beside_others_that_take_longer_than_trials_may(monkeypatch):
+    monkeypatch.setattr(trials, "_LIMIT_S", 0.01)
+    partitions = {("t", 0): [(f"{n}", f"{n}") for n in range(6)]}
+    slow = {f"{n}": 3_000 for n in range(5)}
+    _, killed = await survive(partitions, {"5"}, slow, 6)
+    assert 3 <= killed["5"] <= 12
+
+
+async def test_who_hands_a_partition_on_alive_has_not_died_of_what_it_had_in_hand():
+    cluster = Cluster({("t", 0): [("a", "0"), ("b", "1")]})
+    begun = asyncio.Event()
+
+    async def hang(_process, _value):
+        begun.set()
+        await asyncio.Event().wait()
+
+    for _ in range(5):
+        begun.clear()
+        process = Process(cluster, hang, 2)
+        living = asyncio.create_task(process.live())
+        await begun.wait()
+        process.is_cut_off = True  # it says nothing more of this partition
+        living.cancel()
+        await asyncio.gather(living, return_exceptions=True)
+        cluster.alive.add(process.mark)
+    assert "deaths" not in cluster.committed["t", 0][1]
 
 
 @settings(max_examples=100, deadline=None)

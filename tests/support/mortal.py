@@ -41,6 +41,7 @@ class Process:
         self.cluster = cluster
         self.in_hand = set()
         self.died = asyncio.Event()
+        self.is_cut_off = False
         self._handle, self._concurrency = handle, concurrency
 
     def die(self):
@@ -129,7 +130,7 @@ class Member:
 
     async def perform(self, outgoing, offsets, group_metadata):
         await asyncio.sleep(0)
-        if self._process.died.is_set():
+        if self._process.died.is_set() or self._process.is_cut_off:
             await asyncio.Event().wait()
         self._cluster.committed.update(offsets)
         for topic, message in outgoing:
