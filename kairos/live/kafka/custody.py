@@ -7,7 +7,7 @@ that back when it ends in order. Whoever finds the name of one that is no more h
   partition, as it was then, may be to blame. Each of these is noted before it begins.
 - After the second the suspects are those that had begun, to the message. Each gets a trial: it
   begins once nothing else is in hand in the process, and that is noted, too (`trials.py`).
-- Who dies over a trial, at the third death or later, has convicted the message.
+- Who dies over a trial, which is the third death or a later one, has convicted the message.
 
 A suspect that is done is none any more. When the last is, all is as it was before the first death.
 So one death, or two, of which no message is to blame cost a little time and nothing else.
@@ -18,7 +18,6 @@ import hashlib
 from kairos.errors import InvalidRequest
 from kairos.live.kafka.offset_list import read_offsets, write_offsets
 
-CONVICTED_AFTER = 3  # deaths
 BEGUN_LIMIT = 64  # of those that are noted before they begin; in distances of four bytes
 _DIGITS = 19  # of an offset
 
@@ -82,7 +81,7 @@ class Custody:
             self.suspects = set(self.begun)
         elif self.begun:  # else it has died of something else
             self.deaths += 1
-            if self.alone is not None and self.deaths >= CONVICTED_AFTER:
+            if self.alone is not None:
                 self.convicted = self.alone
         self.passed_on()
 

@@ -87,7 +87,7 @@ class Trials:
         when what came of it is safe."""
         self._in_hand -= 1  # until then
         try:
-            while self._holding and (self._tried is not None or self._in_hand > 0):
+            while self._holding and self._in_hand > 0:
                 self._changed.clear()
                 await self._changed.wait()
         finally:
