@@ -32,7 +32,7 @@ class CustodyMachine(RuleBasedStateMachine):
         self.deaths_in_hand = dict.fromkeys(range(12), 0)  # of this message, that were noted
         self.custody.holder = "me"
 
-    @precondition(lambda self: self.undone - self.in_hand)
+    @precondition(lambda self: self.custody.alone is None and self.undone - self.in_hand)
     @rule(data=st.data(), alone=st.booleans())
     def begin(self, data, alone):
         offset = data.draw(st.sampled_from(sorted(self.undone - self.in_hand)))
