@@ -112,6 +112,7 @@ async def test_a_trial_is_over_when_what_came_of_it_is_safe(court):
     court.may_secure.clear()
     end.set()
     await turns()
+    court.trials.review()
     assert not share.custody.suspects
     assert not court.trials.may_begin(share, 1)
     court.may_secure.set()
