@@ -171,6 +171,8 @@ class Consumption:
         if not self._trials.may_begin(share, offset):
             return False
         custody = share.custody
+        if not custody.deaths:
+            return True
         has_room = len(custody.begun) < BEGUN_LIMIT or offset in custody.suspects
         return has_room or not custody.may_be_to_blame(offset)
 
@@ -182,8 +184,9 @@ class Consumption:
             self._blocked[what] = (share, received)
             return
         custody = share.custody
-        if custody.may_be_to_blame(received.offset) and received.offset not in custody.suspects:
-            custody.begin(received.offset)
+        offset = received.offset
+        if custody.may_be_to_blame(offset) and offset not in custody.suspects:
+            custody.begin(offset)
         self._trials.begin()
         handler = asyncio.create_task(self._handle(share, received))
         self._running[what] = handler

@@ -94,7 +94,8 @@ class Share:
     def finish(self, received: ReceivedMessage) -> None:
         """Its consequences go out with the next commit of the watermark's state."""
         self.watermark.finish(received.offset)
-        self.custody.done(received.offset)
+        if self.custody.deaths:
+            self.custody.done(received.offset)
         self.held_bytes -= _weight(received)
 
     def _miss_suspects(self, offset: int) -> None:
