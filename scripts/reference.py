@@ -28,6 +28,7 @@ _LABELS = (
         "`finished`, `failed`, `cancelled` (client left, workflow cancelled), `refused` (queue)",
     ),
     ("`code`", "the error's code, as in the [HTTP API](http.md#errors)"),
+    ("`topic`", "of the bus; all inboxes together, and all topics of replies"),
 )
 _WATCH = (
     ("calls wait, and for how long", "`kairos_requests_waiting`, `kairos_queue_seconds`"),
@@ -49,6 +50,9 @@ _WATCH = (
 )
 # What the metric's own text leaves open.
 _MORE = {
+    "kairos_bus_left_out": "Anybody who may write to a topic can send such. They do nothing.",
+    "kairos_bus_dead_letters": "The reason is on `kairos.dead-letters`. Those of "
+    "agents are in their own logs.",
     "kairos_queue_seconds": "The queue is Kairos's own, before any engine.",
     "kairos_kv_booked_tokens": "As Kairos counts it: prompts, and answers so far.",
     "kairos_instance_trusted": "An instance that failed gets no calls for a pause, then one to "

@@ -4,6 +4,7 @@ per key. A test therefore never relies on the order across keys, nor on a messag
 
 import asyncio
 import secrets
+import sys
 
 import pytest
 
@@ -170,6 +171,17 @@ async def test_after_three_attempts_a_message_is_a_dead_letter_that_says_why(bus
     assert letter.headers["kairos-dead-topic"] == bus.named("t")
     assert letter.headers["kairos-dead-group"] == bus.group("t", "g")
     assert letter.headers["kairos-dead-reason"] == "ValueError: cannot stand poison"
+
+
+async def test_a_handler_that_ends_the_process_by_an_exception_has_failed(bus):
+    async def leave(message: Message) -> None:
+        sys.exit(f"cannot go on with {text(message)}")
+
+    dead = Seen()
+    await publish(bus, "a")
+    async with consuming(bus, leave), consuming(bus, dead, topic=DEAD_LETTERS):
+        await dead.until("a")
+    assert dead.messages[0].headers["kairos-dead-reason"] == "SystemExit: cannot go on with a"
 
 
 async def test_a_dead_message_does_not_hold_up_the_next_of_its_key(bus):

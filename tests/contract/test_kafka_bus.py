@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 import random
 import secrets
-import sys
 import time
 from collections import Counter
 
@@ -15,85 +14,22 @@ import pytest
 from confluent_kafka.admin import AdminClient, OffsetSpec
 
 from kairos.errors import TopicMissing
-from kairos.live.kafka.cluster import parse_bus
 from kairos.live.kafka.items import Assigned
 from kairos.live.kafka.kafka_bus import KafkaBus
-from kairos.live.kafka.subscription import CaughtUp, ReceivedMessage, Revoked, Subscription
-from kairos.live.kafka.topic_setup import ensure
+from kairos.live.kafka.subscription import Revoked, Subscription
 from kairos.live.kafka.transactions import NotSent, Transactions
 from kairos.ports import Message
-from kairos.topics import AGENTS, DEAD_LETTERS
+from kairos.topics import DEAD_LETTERS
 from tests.support.buses import TIMEOUT_S, Seen, consuming, text
 from tests.support.kafka import Broker
+from tests.support.kafka_cluster import Cluster, publish, values_of
 
 pytestmark = pytest.mark.kafka
-
-
-class Cluster:
-    """A cluster, with two topics of this test's own."""
-
-    def __init__(self, url):
-        self.url = url
-        self.connection = parse_bus(url)
-        name = f"{AGENTS}{secrets.token_hex(4)}"
-        self.source, self.sink = f"{name}.in", f"{name}.out"
-
-    async def prepare(self):
-        await ensure(self.connection, [self.source, self.sink, DEAD_LETTERS])
-        return self
-
-    async def sunk(self, values):
-        """What is on the sink once all of the values are, and nothing that is under way."""
-        came = Counter()
-        async with asyncio.timeout(TIMEOUT_S), Subscription(self.connection, [self.sink]) as sink:
-            while not set(values) <= set(came):
-                came.update(_values(await sink.batch()))
-        async with asyncio.timeout(TIMEOUT_S), Subscription(self.connection, [self.sink]) as sink:
-            came, reading = Counter(), 8
-            while reading:
-                items = await sink.batch()
-                came.update(_values(items))
-                reading -= sum(isinstance(item, CaughtUp) for item in items)
-        return came
-
-    async def relay(self, message: Message):
-        await asyncio.sleep(random.uniform(0, 0.01))
-        return [(self.sink, Message(key=message.key, value=message.value))]
-
-    def consuming(self, bus, handler=None):
-        handler = handler or self.relay
-        return consuming(bus, handler, topic=self.source, group=self.source, concurrency=8)
-
-    @contextlib.asynccontextmanager
-    async def worker(self):
-        process = await asyncio.create_subprocess_exec(
-            *(sys.executable, "-m", "tests.support.kafka_worker", self.url, self.source, self.sink),
-            stdout=asyncio.subprocess.PIPE,
-        )
-        try:
-            yield process
-        finally:
-            with contextlib.suppress(ProcessLookupError):
-                process.kill()
-            await process.wait()
-            process._transport.close()
-
-
-def _values(items):
-    return [item.value.decode() for item in items if isinstance(item, ReceivedMessage)]
 
 
 @pytest.fixture
 async def cluster(kafka):
     return await Cluster(kafka).prepare()
-
-
-async def publish(bus, cluster, values, *, pause_s=0.0):
-    for value in values:
-        key = f"k{secrets.randbelow(50)}"
-        await bus.publish(cluster.source, Message(key=key, value=value.encode()))
-        if pause_s:
-            await asyncio.sleep(pause_s)
 
 
 @pytest.mark.timeout(240)
@@ -108,7 +44,7 @@ async def test_consumers_that_are_killed_at_any_moment_have_their_consequences_o
             ):
                 # Something of it is there, and more is under way: now it dies.
                 async with asyncio.timeout(TIMEOUT_S):
-                    while not _values(await sink.batch()):
+                    while not values_of(await sink.batch()):
                         pass
                 await asyncio.sleep(random.uniform(0, 0.3))
         await publishing

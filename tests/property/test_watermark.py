@@ -172,7 +172,7 @@ def test_a_full_watermark_takes_again_what_it_knows():
 
 
 def test_however_much_is_known_as_undone_it_may_come():
-    text = watermark._MARK + base64.b64encode(bytes([1] * UNDONE_LIMIT)).decode()
+    text = watermark.MARK + base64.b64encode(bytes([1] * UNDONE_LIMIT)).decode()
     mark = Watermark(0, text)
     assert len(mark._undone) == UNDONE_LIMIT
     assert not mark.is_full
@@ -210,6 +210,6 @@ def test_texts_that_are_none_of_ours_are_refused(text):
 
 def test_more_undone_messages_than_there_can_be_are_refused():
     steps = [1] * (UNDONE_LIMIT + 2)
-    text = watermark._MARK + base64.b64encode(bytes(steps)).decode()
+    text = watermark.MARK + base64.b64encode(bytes(steps)).decode()
     with pytest.raises(InvalidRequest, match="cannot have been written"):
         Watermark(0, text)

@@ -1,10 +1,13 @@
 """A consumer as a process of its own, to be killed: `python -m tests.support.kafka_worker URL IN
 OUT`.
 
-What comes on IN goes to OUT; a message "hang" is never done with.
+What comes on IN goes to OUT; a message "hang" is never done with, a message "die" ends the process,
+and a message "slow" takes two seconds.
 """
 
 import asyncio
+import logging
+import os
 import random
 import signal
 import sys
@@ -20,6 +23,10 @@ async def main(url: str, source: str, sink: str) -> None:
             print("hanging", flush=True)
             await asyncio.Event().wait()
         await asyncio.sleep(random.uniform(0, 0.01))
+        if message.value.startswith(b"die"):
+            os._exit(9)  # as if by SIGKILL: nothing more is said
+        if message.value.startswith(b"slow"):
+            await asyncio.sleep(2)
         return [(sink, Message(key=message.key, value=message.value))]
 
     async with KafkaBus(parse_bus(url)) as bus:
@@ -29,4 +36,5 @@ async def main(url: str, source: str, sink: str) -> None:
 
 
 if __name__ == "__main__":
+    logging.basicConfig(level=logging.INFO, format="%(relativeCreated)d %(process)d %(message)s")
     asyncio.run(main(*sys.argv[1:]))

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 import msgspec
 
 from kairos.envelope import ATTEMPT, DEAD_GROUP, DEAD_REASON, DEAD_TOPIC
+from kairos.live.bus.left_out import count_buried
 from kairos.ports import Handler, Message, Outgoing
 
 _ATTEMPTS = 3
@@ -45,7 +46,9 @@ class Delivery:
                 if _is_being_cancelled():
                     raise
                 reason = _reason(error)
-            except Exception as error:  # whatever the handler raised
+            # Whatever the handler raised. `sys.exit` in it would end the process in order, and so
+            # would whoever gets the message next, for ever.
+            except (Exception, SystemExit) as error:
                 if _is_being_cancelled():  # and the handler makes something else of it
                     raise asyncio.CancelledError from error
                 reason = _reason(error)
@@ -57,6 +60,7 @@ class Delivery:
 def dead_letter(topic: str, group: str, message: Message, reason: str) -> Message:
     """The message as it is buried: with where it came from, and why."""
     log.warning("%s: a message of %.100r is dead: %s", group, message.key, reason)
+    count_buried(topic)
     why = {DEAD_TOPIC: topic, DEAD_GROUP: group, DEAD_REASON: reason[:_REASON_LIMIT]}
     return msgspec.structs.replace(message, headers={**message.headers, **why})
 

@@ -22,7 +22,7 @@ log = logging.getLogger(__name__)
 
 
 class MemoryBus:
-    """The port `Bus`, in memory. Nothing outlives the process.
+    """The port `Bus`, in memory. Nothing outlives the process: not a message that kills it either.
 
     A key's next message waits while one before it is being redelivered. A message whose handler
     was cancelled goes to the next consumer of its group, with the attempt it had.

@@ -4,13 +4,16 @@ import asyncio
 import logging
 from collections import deque
 
+from kairos.errors import Unavailable
 from kairos.live.bus.delivery import Delivery, Undeliverable, dead_letter
 from kairos.live.kafka.consumer_commands import Where
+from kairos.live.kafka.custody import BEGUN_LIMIT
 from kairos.live.kafka.items import Assigned, Item, Passed, ReceivedMessage, Revoked
 from kairos.live.kafka.outbox import HandledMessage, Outbox
 from kairos.live.kafka.share import Share
 from kairos.live.kafka.subscription import Subscription
 from kairos.live.kafka.transactions import Transactions
+from kairos.live.kafka.trials import Trials
 from kairos.ports import Handler, Message
 from kairos.topics import DEAD_LETTERS
 
@@ -30,14 +33,18 @@ class Consumption:
         group: str,
         handler: Handler,
         concurrency: int,
+        trials: Trials,
     ) -> None:
+        """`trials`: those of the process."""
         self._subscription = subscription
         self._group = group
         self._handler = handler
         self._concurrency = concurrency
+        self._trials = trials
         self._shares: dict[Where, Share] = {}
         self._outbox = Outbox(subscription, transactions, self._shares, self._buried, self._proceed)
         self._ready: deque[tuple[Share, ReceivedMessage]] = deque()
+        self._opening: set[asyncio.Task[None]] = set()
         self._running: dict[tuple[Where, str], asyncio.Task[None]] = {}
         # Their key is in the hands of a handler that began before the last rebalance.
         self._blocked: dict[tuple[Where, str], tuple[Share, ReceivedMessage]] = {}
@@ -47,6 +54,7 @@ class Consumption:
     async def run(self) -> None:
         reading = asyncio.create_task(self._read())
         sending = asyncio.create_task(self._outbox.run())
+        self._trials.listeners.add(self._proceed)
         try:
             first, _ = await asyncio.wait(
                 {reading, sending, self._broken}, return_when=asyncio.FIRST_COMPLETED
@@ -55,12 +63,15 @@ class Consumption:
                 failed.result()
         finally:
             self._is_ending = True
+            self._trials.listeners.discard(self._proceed)
+            for share in self._shares.values():
+                share.leave()
             self._outbox.close()
             await self._end(reading, sending)
 
     async def _end(self, reading: asyncio.Task[None], sending: asyncio.Task[None]) -> None:
         handlers = self._running.values()
-        for task in (reading, *handlers):
+        for task in (reading, *self._opening, *handlers):
             task.cancel()
         _, late = await asyncio.wait({reading, sending, *handlers}, timeout=_LEAVE_S)
         if late:
@@ -70,6 +81,9 @@ class Consumption:
                 len(late),
             )
         sending.cancel()
+        for share in self._shares.values():
+            share.is_lost = True
+        self._trials.review()
 
     async def _read(self) -> None:
         while True:
@@ -82,11 +96,46 @@ class Consumption:
         where = (item.topic, item.partition)
         match item:
             case Assigned():
-                self._shares[where] = Share(item)
+                share = self._shares[where] = Share(item)
+                opening = asyncio.create_task(self._open(share))
+                self._opening.add(opening)
+                opening.add_done_callback(self._opened)
             case Revoked():
                 self._lose(where)
             case ReceivedMessage() | Passed() if where in self._shares:
                 self._shares[where].add(item)
+
+    async def _open(self, share: Share) -> None:
+        """Find out whether its last holder died, and say whose it is now."""
+        self._trials.ask()
+        try:
+            if share.custody.holder:
+                await self._blame(share)
+            share.claim(self._subscription.holder)
+        finally:
+            self._trials.answer(share)
+        await self._outbox.secure()
+        share.is_open = True
+        self._proceed()
+
+    async def _blame(self, share: Share) -> None:
+        """If the last holder died. What cannot be known is no death: nothing is blamed for it."""
+        where = (share.topic, share.partition)
+        try:
+            if await self._subscription.is_alive(share.custody.holder):
+                return
+            share.custody.holder_died(await self._subscription.members.end(where))
+        except Unavailable as error:
+            logger.warning("if a member of %s has died, it does not count: %s", self._group, error)
+            return
+        custody = share.custody
+        told = (*where, custody.deaths, len(custody.suspects))
+        level = logging.WARNING if custody.suspects else logging.INFO
+        logger.log(level, "who had %s/%d died (%d in a row): %d messages are suspects", *told)
+
+    def _opened(self, opening: asyncio.Task[None]) -> None:
+        self._opening.discard(opening)
+        self._break_by(opening)
 
     def _lose(self, where: Where) -> None:
         if (share := self._shares.pop(where, None)) is not None:
@@ -94,6 +143,7 @@ class Consumption:
             for (at, _), handler in self._running.items():
                 if at == where:
                     handler.cancel()
+            self._trials.review()
 
     def _proceed(self) -> None:
         """Start what may be started, and see to what is read."""
@@ -101,12 +151,30 @@ class Consumption:
             return
         for share in self._shares.values():
             self._ready.extend((share, received) for received in share.begin())
+        self._trials.review()
+        postponed: list[tuple[Share, ReceivedMessage]] = []
         while self._ready and len(self._running) < self._concurrency:
-            self._start(*self._ready.popleft())
+            share, received = self._ready.popleft()
+            if self._may_begin(share, received.offset):
+                self._start(share, received)
+            else:
+                postponed.append((share, received))
+        self._ready.extendleft(reversed(postponed))
         held_bytes = self._outbox.held_bytes
         held_bytes += sum(share.held_bytes for share in self._shares.values())
         is_full = any(share.is_full for share in self._shares.values())
         self._subscription.hold(is_full or held_bytes > _HELD_BYTES)
+
+    def _may_begin(self, share: Share, offset: int) -> bool:
+        if share.is_lost:
+            return True  # `_start` drops it
+        if not self._trials.may_begin(share, offset):
+            return False
+        custody = share.custody
+        if not custody.deaths:
+            return True
+        has_room = len(custody.begun) < BEGUN_LIMIT or offset in custody.suspects
+        return has_room or not custody.may_be_to_blame(offset)
 
     def _start(self, share: Share, received: ReceivedMessage) -> None:
         if share.is_lost:
@@ -115,17 +183,39 @@ class Consumption:
         if what in self._running:
             self._blocked[what] = (share, received)
             return
+        custody = share.custody
+        offset = received.offset
+        if custody.may_be_to_blame(offset) and offset not in custody.suspects:
+            custody.begin(offset)
+        self._trials.begin()
         handler = asyncio.create_task(self._handle(share, received))
         self._running[what] = handler
         handler.add_done_callback(lambda task: self._ended(what, task))
 
     async def _handle(self, share: Share, received: ReceivedMessage) -> None:
+        custody, offset = share.custody, received.offset
+        if offset in custody.suspects:
+            async with self._trials.trial(share, offset, self._outbox.secure):
+                self._finish(await self._perform(share, received))
+        else:
+            if offset in custody.begun:
+                await self._outbox.secure()
+            self._finish(await self._perform(share, received))
+
+    async def _perform(self, share: Share, received: ReceivedMessage) -> HandledMessage:
+        deaths = share.custody.deaths
+        if share.custody.convicted == received.offset:
+            why = f"ProcessDied: {deaths} in a row that had it in hand, the last nothing else"
+            return self._buried(share, received, why)
         message = Message(key=received.key, value=received.value or b"", headers=received.headers)
         try:
             outgoing = await Delivery(message).perform(self._handler)
-            finished = HandledMessage(share, received, outgoing)
+            return HandledMessage(share, received, outgoing)
         except Undeliverable as error:
-            finished = self._buried(share, received, str(error))
+            return self._buried(share, received, str(error))
+
+    def _finish(self, finished: HandledMessage) -> None:
+        share, received = finished.share, finished.received
         if not self._is_ending:  # else it was cancelled, and made something else of it
             self._outbox.add(finished)
             if (follower := share.next_of(received.key)) is not None:
@@ -141,10 +231,17 @@ class Consumption:
 
     def _ended(self, what: tuple[Where, str], handler: asyncio.Task[None]) -> None:
         del self._running[what]
-        if not handler.cancelled() and (error := handler.exception()) is not None:
-            if not self._broken.done():
-                self._broken.set_exception(error)
+        self._trials.end()
+        if self._break_by(handler):
             return
         if (blocked := self._blocked.pop(what, None)) is not None:
             self._ready.append(blocked)
         self._proceed()
+
+    def _break_by(self, task: asyncio.Task[None]) -> bool:
+        """End all of it by the error of one of its tasks. Return whether it had any."""
+        if task.cancelled() or (error := task.exception()) is None:
+            return False
+        if not self._broken.done():
+            self._broken.set_exception(error)
+        return True

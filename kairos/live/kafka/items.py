@@ -7,6 +7,8 @@ from typing import Any
 
 import msgspec
 
+from kairos.live.bus.left_out import count_left_out
+
 logger = logging.getLogger(__name__)
 
 # Where a header's name is no text, confluent-kafka 2.16 returns a broken list with an exception
@@ -74,6 +76,7 @@ def received(record: Any) -> ReceivedMessage | None:
     except (UnicodeDecodeError, SystemError) as error:  # the name of a header is no text
         where = (record.topic(), record.partition(), record.offset())
         logger.warning("left out the message %s/%s at %s: %s", *where, error)
+        count_left_out(record.topic())
         return None
     return ReceivedMessage(
         record.topic(),

@@ -11,6 +11,7 @@ from kairos.live.kafka.consumption import Consumption
 from kairos.live.kafka.producer import Producer, message_bytes
 from kairos.live.kafka.subscription import Subscription
 from kairos.live.kafka.transactions import Transactions
+from kairos.live.kafka.trials import Trials
 from kairos.ports import Handler, Message, Outgoing
 from kairos.topics import DEAD_LETTERS
 
@@ -25,13 +26,15 @@ class KafkaBus:
     together with "this message is done". After a crash in the middle of that, readers of what was
     going out wait until the cluster gives the transaction up, some ten to twenty seconds.
 
-    Of a message whose consumer crashed the attempts count from one again.
+    A message that kills the process that handles it is a dead letter after three deaths
+    (`custody.py`). Attempts count from one again after a crash.
     """
 
     def __init__(self, cluster: KafkaCluster) -> None:
         self._cluster = cluster
         self._reach = Connectivity(cluster.servers)
         self._producer = Producer(cluster, reach=self._reach)
+        self._trials = Trials()
 
     async def __aenter__(self) -> Self:
         await self._producer.__aenter__()
@@ -73,7 +76,10 @@ class KafkaBus:
                 self._cluster, [topic], group, tells_ends=True, reach=self._reach
             ) as subscription,
         ):
-            await Consumption(subscription, transactions, group, checked, concurrency).run()
+            consumption = Consumption(
+                subscription, transactions, group, checked, concurrency, self._trials
+            )
+            await consumption.run()
 
     async def _check(self, outgoing: Sequence[Outgoing]) -> None:
         """A transaction is refused as a whole: what can be known before is said to the handler."""

@@ -69,6 +69,9 @@ class Outbox:
         self._bury = bury
         self._on_room = on_room
         self._waiting: deque[HandledMessage] = deque()
+        self._unsafe: deque[asyncio.Future[None]] = deque()  # of `secure`
+        self._securing = 0  # the first of them, that what is being committed makes safe
+        self._again_at = 0.0
         self._is_closing = False
         self._woken = asyncio.Event()
         self._commits_at = 0.0
@@ -82,12 +85,25 @@ class Outbox:
             finished.share.finish(finished.received)
         self._woken.set()
 
+    async def secure(self) -> None:
+        """Return once the state that each share has now is committed, or the share is lost."""
+        safe: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._unsafe.append(safe)
+        self._woken.set()
+        await safe
+
     def close(self) -> None:
         self._is_closing = True
         self._woken.set()
 
     async def run(self) -> None:
         """Raises Unavailable: what must not be lost is refused for good."""
+        try:
+            await self._run()
+        finally:
+            self._secured(len(self._unsafe))  # nobody waits for ever
+
+    async def _run(self) -> None:
         while await self._is_due():
             batch = self._gather()
             if batch:
@@ -108,7 +124,9 @@ class Outbox:
             is_changed = bool(self._changed())
             if self._is_closing:
                 return is_changed
-            wait_s = self._commits_at - asyncio.get_running_loop().time() if is_changed else None
+            due_at = self._again_at if self._unsafe else self._commits_at
+            is_wanted = is_changed or bool(self._unsafe)
+            wait_s = due_at - asyncio.get_running_loop().time() if is_wanted else None
             if wait_s is not None and wait_s <= 0:
                 return True
             try:
@@ -131,7 +149,8 @@ class Outbox:
         return batch
 
     def _changed(self) -> dict[Where, tuple[int, str]]:
-        states = {where: share.watermark.state() for where, share in self._shares.items()}
+        self._securing = len(self._unsafe)
+        states = {where: share.state() for where, share in self._shares.items()}
         return {
             where: state
             for where, state in states.items()
@@ -142,17 +161,29 @@ class Outbox:
         for where, state in states.items():
             if where in self._shares:
                 self._shares[where].committed = state
+        self._secured(self._securing)
         self._commits_at = asyncio.get_running_loop().time() + _COMMIT_S
+
+    def _secured(self, count: int) -> None:
+        for _ in range(count):
+            safe = self._unsafe.popleft()
+            if not safe.done():
+                safe.set_result(None)
+        self._securing = 0
 
     async def _commit(self) -> bool:
         """Commit offsets alone. Return whether that is done with; else it is due again."""
-        if not (states := self._changed()):
-            return True
+        states = self._changed()
         try:
-            await self._subscription.commit(states)
-        except Unavailable as error:
+            if states and self._unsafe:  # the consumer's thread may be waiting for room
+                metadata = self._subscription.group_metadata()
+                await self._transactions.perform((), states, metadata)
+            elif states:
+                await self._subscription.commit(states)
+        except (NotSent, Unavailable) as error:
             logger.info("offsets are committed later: %s", error)
             self._commits_at = asyncio.get_running_loop().time() + _COMMIT_S
+            self._again_at = asyncio.get_running_loop().time() + _AGAIN_S
             return False
         self._note(states)
         return True
@@ -207,7 +238,7 @@ class Outbox:
                 logger.debug("what was committed is asked again: %s", error)
                 await asyncio.sleep(_AGAIN_S)
             else:
-                marks = {where: restored(*state) for where, state in known.items()}
+                marks = {where: restored(*state)[0] for where, state in known.items()}
                 return {
                     finished
                     for finished in batch

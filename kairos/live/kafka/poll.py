@@ -32,6 +32,7 @@ class Membership(msgspec.Struct, frozen=True):
 
     metadata: Any  # for transactions; None: there is none at the moment
     terms: Terms
+    id: str  # empty: it has none at the moment
 
 
 class PollThread:
@@ -61,6 +62,7 @@ class PollThread:
         self.commits = Commits()
         self._reading: set[Where] = set()  # partitions whose end has not been reached
         self._assignments = 0
+        self._id = ""  # in the group
         self._is_paused = False
         self._failure: Exception | None = None
         self.terms: dict[Where, int] = {}
@@ -190,6 +192,8 @@ class PollThread:
         for each in known:
             self._assignments += 1
             self.terms[each.topic, each.partition] = self._assignments
+        if not self._stopping.is_set():  # asked while it closes, a consumer may hang, with the GIL
+            self._id = consumer.memberid() or ""
         self._tell_membership(consumer)  # first: who hears of a partition may commit at once
         for each in known:
             self._reading.add((each.topic, each.partition))
@@ -203,7 +207,7 @@ class PollThread:
             metadata = consumer.consumer_group_metadata()
         except RuntimeError:
             metadata = None  # in no group at the moment
-        self._put(Membership(metadata, dict(self.terms)))
+        self._put(Membership(metadata, dict(self.terms), self._id))
 
     def _committed(self, partitions: Any, answer_s: float) -> Any:
         known = self._consumer.committed(partitions, answer_s)

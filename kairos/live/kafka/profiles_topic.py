@@ -14,6 +14,7 @@ import msgspec
 from kairos.errors import MessageTooLarge
 from kairos.events import ProfilesLearnt
 from kairos.learnt import POOLED
+from kairos.live.bus.left_out import count_left_out
 from kairos.live.kafka.cluster import KafkaCluster
 from kairos.live.kafka.items import CaughtUp, ReceivedMessage
 from kairos.live.kafka.producer import Producer
@@ -99,6 +100,7 @@ class _News:
                 parts.append(_read(name, value))
             except (ValueError, msgspec.MsgspecError, RecursionError) as error:
                 logger.warning("a record of %s is left out: %s", PROFILES, error)
+                count_left_out(PROFILES)
             if n % _DECODED_AT_ONCE == 0:
                 await asyncio.sleep(0)
         return _merged(parts)

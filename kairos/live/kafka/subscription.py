@@ -15,6 +15,8 @@ from kairos.errors import Unavailable
 from kairos.live.kafka.cluster import KafkaCluster
 from kairos.live.kafka.connectivity import Connectivity, Contact
 from kairos.live.kafka.consumer_commands import Offsets, Where
+from kairos.live.kafka.custody import holder_mark
+from kairos.live.kafka.group_members import GroupMembers
 from kairos.live.kafka.items import Assigned, CaughtUp, Item, Passed, ReceivedMessage, Revoked
 from kairos.live.kafka.poll import Membership, PollThread
 
@@ -50,8 +52,10 @@ class Subscription:
     ) -> None:
         """`tells_ends`: there is a `Passed` whenever a partition has been read to its end."""
         contact = Contact(reach or Connectivity(cluster.servers))
+        name = group or "kairos.readers"  # unused: without a group nothing is committed
+        self.members = GroupMembers(cluster, name)
         settings = cluster.client(
-            group_id=group or "kairos.readers",  # unused: without a group nothing is committed
+            group_id=name,
             enable_auto_commit=False,
             enable_partition_eof=True,
             auto_offset_reset="earliest",
@@ -79,7 +83,8 @@ class Subscription:
         self._is_held = False
         self._is_woken = False
         self._ready = asyncio.Event()
-        self._member = Membership(None, {})
+        self._member = Membership(None, {}, "")
+        self._marks: set[str] = set()  # of all that this has been in its group
 
     async def __aenter__(self) -> Self:
         self._loop = asyncio.get_running_loop()
@@ -112,6 +117,7 @@ class Subscription:
                 self._ahead.popleft()
                 if isinstance(item, Membership):
                     self._member = item
+                    self._marks.add(self.holder)
                     continue
                 if isinstance(item, ReceivedMessage):
                     self._bytes_taken += len(item.value or b"")
@@ -149,6 +155,19 @@ class Subscription:
             return await asyncio.wrap_future(self._poll.questions.add(committed))
         except kafka.KafkaException as error:
             raise Unavailable(f"the bus does not say what was committed: {error}") from None
+
+    @property
+    def holder(self) -> str:
+        """The mark of this member (`custody.py`); empty: it is none at the moment."""
+        return holder_mark(self._member.id) if self._member.id else ""
+
+    async def is_alive(self, holder: str) -> bool:
+        """Whether the member of that mark is in the group still.
+
+        Raises:
+            Unavailable: it could not be asked.
+        """
+        return holder in self._marks or await self.members.has(holder)
 
     def group_metadata(self) -> Any:
         """Of this member, for a transaction that commits its offsets: as of the last rebalance

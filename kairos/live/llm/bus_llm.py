@@ -18,6 +18,7 @@ import msgspec
 from kairos.errors import KairosError, Unavailable, UpstreamFailed
 from kairos.events import Cancelled
 from kairos.header_names import ON_BUS, REPLY_TO, REQUEST_ID
+from kairos.live.bus.left_out import count_left_out
 from kairos.live.kafka.cluster import KafkaCluster
 from kairos.live.kafka.producer import Producer
 from kairos.live.kafka.tail import Tail
@@ -180,7 +181,11 @@ class BusLLM:
             await asyncio.sleep(_RESTART_S)
 
     def _take(self, reply: Message) -> None:
-        expected = self._waiting.get(reply.headers.get(ON_BUS[REQUEST_ID], ""))
+        request_id = reply.headers.get(ON_BUS[REQUEST_ID])
+        if request_id is None:
+            count_left_out(self.replies)
+            return
+        expected = self._waiting.get(request_id)
         if expected is None or expected.done():
             return  # another process's, or said again
         self._is_doubted = False

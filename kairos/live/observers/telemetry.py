@@ -14,6 +14,7 @@ from kairos.balancer import Balancer
 from kairos.call_tracker import CallRow, CallTracker
 from kairos.errors import KairosError
 from kairos.events import Bounced, InstanceLeft, InstanceStatus, Record
+from kairos.live.bus.left_out import bus_figures
 from kairos.live.observers.figures import Count, Times
 from kairos.model import SECOND
 from kairos.orchestrator.orchestrator import Orchestrator
@@ -106,6 +107,7 @@ class Telemetry(Collector):
         return self._registry.collect()
 
     def collect(self) -> Iterator[Metric]:
+        yield from bus_figures()
         yield GaugeMetricFamily(
             "kairos_requests_waiting", "Requests in the queue", value=self._balancer().waiting
         )

@@ -10,6 +10,7 @@ import msgspec
 from kairos.envelope import read_envelope
 from kairos.errors import InvalidRequest
 from kairos.events import WorkflowEnded
+from kairos.live.bus.left_out import count_left_out
 from kairos.live.pool.messages import TOLD, TYPE, Told
 from kairos.ports import Bus, Message, Outgoing
 from kairos.topics import REQUESTS, RESULTS
@@ -41,6 +42,7 @@ class Ends:
             envelope = read_envelope(message)
         except InvalidRequest as error:
             logger.warning("a message of %s is left out: %s", RESULTS, error)
+            count_left_out(RESULTS)
             return ()
         return (self._telling(WorkflowEnded(TENANT, envelope.workflow_id)),)
 

@@ -6,6 +6,7 @@ from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
+from kairos.live.bus.left_out import bus_figures
 from kairos.live.observers.telemetry import learning
 from kairos.live.orchestrate.ends import Ends
 from kairos.live.orchestrate.follower import Follower
@@ -26,6 +27,7 @@ class OrchestratorMetrics(Collector):
 
     def collect(self) -> Iterator[Metric]:
         follower, following = self._follower, self._follower.following
+        yield from bus_figures()
         yield GaugeMetricFamily(
             "kairos_orchestrator_active",
             "1 where workflows are followed, 0 on standby",

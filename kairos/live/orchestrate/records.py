@@ -5,6 +5,7 @@ import logging
 import msgspec
 
 from kairos.events import Record
+from kairos.live.bus.left_out import count_left_out
 from kairos.live.kafka.items import ReceivedMessage
 from kairos.live.pool.messages import EPOCH, POOL, TAKEOVER
 from kairos.model import SECOND
@@ -65,3 +66,4 @@ class Records:
 
 def _warn(message: ReceivedMessage, why: str) -> None:
     logger.warning("%s:%d is no record: %s", EVENTS, message.offset, why[:200])
+    count_left_out(EVENTS)

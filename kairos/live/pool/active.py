@@ -192,6 +192,10 @@ class ActiveBalancer:
         except (InvalidRequest, msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
             self._publisher.bury(message, error)
 
+    def leave(self) -> None:
+        """Another process decides from now on."""
+        self._bus_calls.leave()
+
     def feed(self, event: Event) -> None:
         """A fact of this process's own: of instances, of what was learnt, of time."""
         self._decisions.feed(event)

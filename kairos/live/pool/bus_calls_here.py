@@ -4,6 +4,7 @@ import asyncio
 
 import msgspec
 
+from kairos.errors import UpstreamFailed
 from kairos.events import (
     Arrived,
     Event,
@@ -21,9 +22,16 @@ from kairos.live.pool.messages import (
 from kairos.live.pool.pool_calls import Open, PoolCalls
 from kairos.ports import Clock
 
+_ALONE_AFTER = 2  # processes that were lost while they performed a call
+_REFUSED_AFTER = 3
+
 
 class BusCallsHere:
-    """Begins the bus's calls here, adopts those of a predecessor, and begins anew what was lost."""
+    """Begins the bus's calls here, adopts those of a predecessor, and begins anew what was lost.
+
+    A call may be what its process dies of. The log counts the processes that it was lost with: of
+    those that were lost with two, one is performed at a time; with a third it is refused.
+    """
 
     def __init__(
         self,
@@ -41,8 +49,19 @@ class BusCallsHere:
         self._publisher = publisher
         self._pool_calls = pool_calls
         self._clock = clock
+        self._suspects: dict[str, tuple[BusCall, int]] = {}  # with the offset; the first has begun
+        self._is_over = False
+
+    def leave(self) -> None:
+        """Another process decides from now on."""
+        self._is_over = True
 
     def take(self, call: BusCall, offset: int) -> None:
+        suspect, _ = self._suspects.get(call.request.id, (None, 0))
+        if suspect is not None and not suspect.admitted:  # its turn comes
+            suspect.reply_to |= call.reply_to
+            self._publisher.offsets.done(offset)
+            return
         opened = self._pool_calls.get(call.request.id)
         goes_on = (
             opened is not None and opened.call is not None and opened.performer != self._ourselves
@@ -56,9 +75,11 @@ class BusCallsHere:
         else:  # of one that was answered here just now, it waits for the end, says `Admitting`
             self._start(call, offset)
 
-    def _start(self, call: BusCall, offset: int) -> None:
+    def _start(self, call: BusCall, offset: int) -> asyncio.Task[None]:
         def arrive(event: Event) -> None:
             assert isinstance(event, Arrived)
+            if (lost := _lost_with(call)) >= _REFUSED_AFTER:
+                raise UpstreamFailed(f"{lost} processes died in a row that performed this call")
             self._admitting.admit(event, self._ourselves, offset, call=call)
             call.admitted = True
 
@@ -67,7 +88,9 @@ class BusCallsHere:
                 self._publisher.offsets.done(offset)
 
         call.admitted = False
-        self._calls.start(call, arrive).add_done_callback(ended)
+        task = self._calls.start(call, arrive)
+        task.add_done_callback(ended)
+        return task
 
     def adopt(self, opened: Open, message: ReceivedMessage) -> None:
         """A message with which a call arrived that has not ended."""
@@ -104,4 +127,24 @@ class BusCallsHere:
         self._pool_calls.remove(opened.request.id)
         attempt = opened.request.attempt + 1
         call.request = msgspec.structs.replace(call.request, attempt=attempt)
-        self._start(call, offset)
+        call.admitted = False
+        if _lost_with(call) == _ALONE_AFTER:
+            self._suspects[call.request.id] = (call, offset)
+            if len(self._suspects) == 1:
+                self._start_suspect()
+        else:
+            self._start(call, offset)
+
+    def _start_suspect(self) -> None:
+        call, offset = next(iter(self._suspects.values()))
+        self._start(call, offset).add_done_callback(lambda _: self._start_next(call.request.id))
+
+    def _start_next(self, ended: str) -> None:
+        del self._suspects[ended]
+        if self._suspects and not self._is_over:
+            self._start_suspect()
+
+
+def _lost_with(call: BusCall) -> int:
+    """How many processes were lost while they performed it."""
+    return call.request.attempt - call.headers.attempt

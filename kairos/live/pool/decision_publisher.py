@@ -19,6 +19,7 @@ from kairos.events import (
     Refuse,
     Tick,
 )
+from kairos.live.bus.left_out import count_buried
 from kairos.live.kafka.cluster import MESSAGE_BYTES
 from kairos.live.kafka.producer import Producer, message_bytes
 from kairos.live.kafka.subscription import ReceivedMessage
@@ -134,6 +135,7 @@ class DecisionPublisher:
         """A message that makes no sense becomes a dead letter."""
         reason = f"{type(error).__name__}: {error}"[:500]
         logger.warning("%s:%d is a dead letter: %s", message.topic, message.offset, reason)
+        count_buried(message.topic)
         headers = {
             **message.headers,
             DEAD_TOPIC: message.topic,

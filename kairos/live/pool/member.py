@@ -229,6 +229,7 @@ class PoolMember:
         if self.active is not None:
             logger.info("pool %s: decisions are not made here any more", self._pool)
             ledger = self.balancer.ledger
+            self.active.leave()
             self._calls.abandon(lambda request_id: request_id in ledger)
             self.active, self.balancer = None, self._new_balancer()
         self._backlog = None

@@ -25,6 +25,7 @@ from kairos.events import (
     Progressed,
     Refuse,
 )
+from kairos.live.bus.left_out import count_left_out
 from kairos.live.kafka.cluster import KafkaCluster
 from kairos.live.kafka.producer import Producer
 from kairos.live.kafka.subscription import CaughtUp, ReceivedMessage, Subscription
@@ -207,6 +208,7 @@ class Performer:
             orders = _orders.decode(item.value or b"")
         except (ValueError, msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
             logger.warning("an order is left out: %s", error)
+            count_left_out(DISPATCHES)
             return
         if epoch < self._epoch:
             return  # from a balancer that does not know yet that another has taken over

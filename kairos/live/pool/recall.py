@@ -5,6 +5,7 @@ import logging
 import msgspec
 
 from kairos.events import Record
+from kairos.live.bus.left_out import count_left_out
 from kairos.live.kafka.subscription import ReceivedMessage
 from kairos.live.pool.active import ActiveBalancer
 from kairos.live.pool.messages import CAUSE, EPOCH, POOL, TAKEOVER
@@ -40,6 +41,7 @@ class Recall:
             epoch, _ = int(headers.get(EPOCH, "")), int(headers.get(CAUSE, "0"))
         except (ValueError, msgspec.MsgspecError, RecursionError) as error:
             logger.warning("a record of %s is left out: %s", EVENTS, error)
+            count_left_out(EVENTS)
             return True
         if epoch >= self._newest:
             self._newest = epoch

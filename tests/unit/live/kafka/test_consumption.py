@@ -9,6 +9,7 @@ from kairos.live.kafka import consumption as module
 from kairos.live.kafka import share
 from kairos.live.kafka.consumption import Consumption
 from kairos.live.kafka.items import Assigned, Passed, ReceivedMessage, Revoked
+from kairos.live.kafka.trials import Trials
 from kairos.ports import Message
 from kairos.topics import DEAD_LETTERS
 from tests.support.buses import Seen, fail, text
@@ -18,6 +19,8 @@ HERE = ("t", 0)
 
 class Cluster:
     """A subscription and its transactions. `tell` is what comes; `sent` what went out."""
+
+    holder = ""  # the mark of this member
 
     def __init__(self):
         self._coming = asyncio.Queue()
@@ -60,7 +63,7 @@ class Consuming:
     """A consumption that runs; it ends with the block."""
 
     def __init__(self, cluster, handler, concurrency=8):
-        self.consumption = Consumption(cluster, cluster, "g", handler, concurrency)
+        self.consumption = Consumption(cluster, cluster, "g", handler, concurrency, Trials())
 
     async def __aenter__(self):
         self.task = asyncio.create_task(self.consumption.run())
@@ -336,4 +339,4 @@ async def test_whatever_goes_wrong_in_reading_ends_it_with_that_error(cluster):
 
     cluster.batch = break_down
     with pytest.raises(ValueError, match="broken"):
-        await Consumption(cluster, cluster, "g", relay, 1).run()
+        await Consumption(cluster, cluster, "g", relay, 1, Trials()).run()

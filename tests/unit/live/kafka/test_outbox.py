@@ -23,6 +23,7 @@ class World:
         self.shares = {WHERE: Share(Assigned(*WHERE, 0, ""))}
         self.share = self.shares[WHERE]
         self.received = [ReceivedMessage(*WHERE, n, 0, f"{n}", b"", {}) for n in range(10)]
+        self.share.is_open = True
         for each in self.received:
             self.share.add(each)
         assert list(self.share.begin()) == self.received

@@ -571,6 +571,26 @@ def test_a_call_over_the_bus_is_begun_anew_when_its_process_dies(world, process,
     assert life(world.records())[0]["b"] == again
 
 
+def test_a_call_over_the_bus_is_refused_when_three_processes_have_died_of_it(world):
+    """What was in hand beside it is done, one at a time once two have died."""
+    for name in ("kills", "b", "c"):
+        world.ask(name)
+    together = []
+    while not together or "kills" in together[-1]:
+        process = world.process()
+        world.assign(process)
+        world.sleep(8)
+        together.append({each.name for each in world.running})
+        if "kills" in together[-1]:
+            world.kill(process)
+    while world.running:
+        world.running[0].end()
+        world.flow()
+    assert together == [{"kills", "b", "c"}, {"kills", "b", "c"}, {"kills"}, {"b"}]
+    assert [world.replies(name) for name in ("kills", "b", "c")] == [[502], [200], [200]]
+    assert is_done(world, process)
+
+
 # Taking over
 
 

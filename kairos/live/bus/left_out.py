@@ -1,0 +1,50 @@
+"""How many messages of the bus this process could make nothing of, and how many it buried: by
+topic, since it began. Who may write to a topic may be anybody; what is no use there does nothing,
+and is counted. One count per process, as a process has one face to Prometheus.
+"""
+
+from collections import Counter
+from collections.abc import Iterator, Mapping
+
+from prometheus_client.core import CounterMetricFamily, Metric
+
+from kairos.topics import AGENTS, REPLIES
+
+_left_out: Counter[str] = Counter()
+_buried: Counter[str] = Counter()
+
+
+def count_left_out(topic: str) -> None:
+    _left_out[_family(topic)] += 1
+
+
+def count_buried(topic: str) -> None:
+    """A message of that topic has become a dead letter."""
+    _buried[_family(topic)] += 1
+
+
+def left_out() -> Mapping[str, int]:
+    return _left_out
+
+
+def buried() -> Mapping[str, int]:
+    return _buried
+
+
+def bus_figures() -> Iterator[Metric]:
+    for name, counts, documentation in (
+        ("kairos_bus_left_out", _left_out, "Messages of the bus that made no sense"),
+        ("kairos_bus_dead_letters", _buried, "Messages of the bus that became dead letters"),
+    ):
+        family = CounterMetricFamily(name, documentation, labels=["topic"])
+        for topic, count in sorted(counts.items()):
+            family.add_metric([topic], count)
+        yield family
+
+
+def _family(topic: str) -> str:
+    """Of inboxes and of replies there are as many as anybody likes."""
+    for prefix in (AGENTS, REPLIES):
+        if topic.startswith(prefix):
+            return f"{prefix}*"
+    return topic
