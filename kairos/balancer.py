@@ -211,9 +211,7 @@ class Balancer:
         if not self.faults.quarantine or type(event) in _FREES_NO_ROOM:
             return
         for request_id in self.faults.heard(event, at):
-            request = self.estimates.request(request_id)
-            assert request is not None
-            self._queues.bring_back(request)
+            self._queues.bring_back(request_id)
 
     def _end_workflow(self, event: WorkflowEnded, at: int) -> None:  # noqa: ARG002
         workflow = event.tenant, event.workflow_id

@@ -133,10 +133,11 @@ class WaitQueue:
             self._by_key.push((key, seq, request.id), n)
             self._overdue.push((seq, seq, request.id), n)
 
-    def remove(self, request_id: str) -> None:
+    def remove(self, request_id: str) -> Request:
         waiting = self._waiting.pop(request_id)
         self._bounced.pop(request_id, None)
         self._waiting_us -= waiting.work_us
+        return waiting.request
 
     def overdue(self) -> Request | None:
         """The first of the requests that are overdue."""
@@ -202,10 +203,8 @@ class WaitQueue:
 
     def take(self, request_id: str) -> Request:
         """Take out a request that goes to an instance now."""
-        waiting = self._waiting[request_id]
-        self._dispatched_us += waiting.work_us
-        self.remove(request_id)
-        return waiting.request
+        self._dispatched_us += self._waiting[request_id].work_us
+        return self.remove(request_id)
 
     def _turn(self, room: InstanceRoom, passed_over: int, at: int) -> tuple[Turn | None, int]:
         """The first overdue request if it fits; else one that memory is kept for; else the first by

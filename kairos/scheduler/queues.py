@@ -52,11 +52,10 @@ class WaitQueues:
         self._queue_of(request).push_back(request, aside=aside)
         self._came(request, at)
 
-    def bring_back(self, request: Request) -> None:
+    def bring_back(self, request_id: str) -> None:
         """One that was aside has its turn, as any that was bounced."""
-        queue = self.by_model[request.model]
-        queue.remove(request.id)
-        queue.push_back(request)
+        queue = next(each for each in self.by_model.values() if request_id in each)
+        queue.push_back(queue.remove(request_id))
 
     def _queue_of(self, request: Request) -> WaitQueue:
         queue = self.by_model.get(request.model)
