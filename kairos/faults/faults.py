@@ -72,7 +72,7 @@ class Faults:
     ) -> None:
         attribution, circuits = self._attribution, self.circuits
         key = self._keys[request.id] = request.id if body is None else body
-        was_tried = circuits.state(instance_id, at) == "half-open"
+        was_tried = circuits.is_on_trial(instance_id, at)
         share = attribution.failed(
             key, agent_key(request), instance_id, at, about_itself=about_itself
         )
