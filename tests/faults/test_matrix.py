@@ -26,7 +26,8 @@ from tests.faults.matrix import (
     THERE,
     TOLD,
 )
-from tests.faults.villain import POISON, Mortal
+from tests.faults.poison import POISON
+from tests.faults.villain import Mortal
 
 STEP_S = 0.03
 AWAITS = pytest.mark.xfail(strict=False, reason="a call that kills engines does not run alone")

@@ -19,9 +19,9 @@ from kairos.standin import server as standins
 from kairos.standin.batch import Timing
 from tests.e2e.served import serving
 from tests.faults.faults import Cut, Delay
-from tests.faults.proxy import Proxy, is_call
+from tests.faults.poison import POISON, is_poison
+from tests.faults.proxy import Proxy
 
-POISON = "abracadabra"
 CALLERS = 8
 EACH_S = 0.5  # between two poisonous calls
 TOKENS = 10
@@ -35,10 +35,6 @@ class Told(msgspec.Struct):
     failed: list[int] = []  # by their status; 0: no answer
     villains: list[tuple[int, str]] = []  # status, code of the error
     doubted: int = 0  # the most instances that were away or left alone at once
-
-
-def is_poison(request):
-    return is_call(request) and POISON.encode() in request.raw
 
 
 class Mortal(Proxy):

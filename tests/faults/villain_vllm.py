@@ -26,8 +26,9 @@ from tests.acceptance.chats import Chats
 from tests.acceptance.instance import Instance
 from tests.e2e.served import serving
 from tests.faults.faults import Delay
+from tests.faults.poison import is_poison
 from tests.faults.proxy import Proxy
-from tests.faults.villain import EACH_S, always_the_same, each_another, is_poison, states
+from tests.faults.villain import EACH_S, always_the_same, each_another, states
 from tests.soak.client import Outcome, call, session
 from tests.support.vllm import READY_S, descendants, named
 

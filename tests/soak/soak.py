@@ -18,13 +18,16 @@ from tests.soak.asks import Ask, Asks
 from tests.soak.chaos import torment
 from tests.soak.client import Outcome, call, session
 from tests.soak.engine import Engine, EngineKind
+from tests.soak.goodput import Goodput, goodput
 from tests.soak.operator import Operator
 from tests.soak.served import Served
+from tests.soak.turns import Turns
 from tests.soak.verdict import Ending, Sample
 
 SHOW_S = 10.0
+MAX_WAIT_S = 4
 # Bounds that a burst reaches now and then.
-LIMITS = {"KAIROS_MAX_WAITING": "100", "KAIROS_MAX_WAIT_S": "4"}
+LIMITS = {"KAIROS_MAX_WAITING": "100", "KAIROS_MAX_WAIT_S": str(MAX_WAIT_S)}
 
 
 class Soak:
@@ -53,7 +56,8 @@ class Soak:
         ]
         settings = directory / "kairos.toml"
         self._kairos = Served(directory, ["--config", settings], LIMITS)
-        self._operator = Operator(settings, named, self._kairos.process)
+        self._turns = Turns(engines, lambda: self._elapsed_s)
+        self._operator = Operator(settings, named, self._kairos.process, self._turns)
         self._began = time.monotonic()
         self._calling = 0
         self._sent_bytes = 0
@@ -92,10 +96,9 @@ class Soak:
             beside = [group.create_task(self._progress())]
             operates = self._operator.work(random.Random(f"{self._seed} operator"))
             beside.append(group.create_task(operates))
-            beside += [
-                group.create_task(torment(engine, random.Random(f"{self._seed} {n}"), self.blows))
-                for n, engine in enumerate(self._engines)
-            ]
+            blows = random.Random(f"{self._seed} blows")
+            torments = torment(self._engines, self._turns, blows, self.blows)
+            beside.append(group.create_task(torments))
             async with session() as clients, asyncio.TaskGroup() as calls:
                 await self._call(clients, calls)
                 sampling.cancel()  # what is sent afterwards is nothing
@@ -133,6 +136,7 @@ class Soak:
             *verdict.of_ending(ending),
             *verdict.of_settings(self.told, self._operator.unheard, ending.said),
             *verdict.of_memory(self.samples),
+            *verdict.of_goodput(self.goodput),
         ]
 
     def _hurt(self, request: Request, how: str) -> None:
@@ -165,6 +169,11 @@ class Soak:
         """How often the settings were changed, by how."""
         return self._operator.told
 
+    @property
+    def goodput(self) -> Goodput | None:
+        changes, calls_per_s = self._turns.changes, self._kind.calls_per_s
+        return goodput(self.outcomes, changes, calls_per_s=calls_per_s, max_wait_s=MAX_WAIT_S)
+
     def summary(self) -> str:
         ends = Counter(each.end for each in self.outcomes)
         errors = Counter(each.detail for each in self.outcomes if each.end == "error")
@@ -178,6 +187,11 @@ class Soak:
             f"settings    {_counts(self.told)}",
             f"latency     {_latency([e.seconds for e in self.outcomes if e.end == 'answered'])}",
         ]
+        if (seen := self.goodput) is not None:
+            lines.append(
+                f"goodput     {seen.did} calls served in time, of {seen.could} that the engines "
+                f"which were well could have served: {seen.share:.1%}"
+            )
         if self.samples:
             lines.append(f"memory      {self._memory()}")
         return "\n".join(lines)

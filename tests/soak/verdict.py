@@ -19,6 +19,7 @@ from kairos.live.proxy.call import KEEP_ALIVE_S
 from kairos.model import SECOND
 from tests.soak.asks import BURST_EVERY_S
 from tests.soak.client import Outcome
+from tests.soak.goodput import Goodput
 
 _ERRORS = {"error", "error in stream", "cut off"}
 _NEVER = {"no answer", "wrong error", "overdue"}
@@ -34,6 +35,7 @@ _KEPT_KB = 8  # of a call, however short: by what its conversation is known, its
 _WARM_UP_S = 45.0  # in which memory grows by what Kairos needs anyway
 _LAST_WORDS = 2000  # characters
 SAMPLE_S = 1.0  # between two of memory
+LEAST_SERVED = 0.8  # of what engines that were well could have served
 _SHOWN = 5  # of the calls of which the same is said
 
 Hurts = Mapping[str, Collection[str]]
@@ -102,7 +104,12 @@ def _odd(outcome: Outcome, hurt: Collection[str]) -> str | None:
 
 
 def _expected(kind: str) -> tuple[str, ...]:
-    return {"broken": ("400 ",), "stranger": ("404 ", *_REFUSALS)}.get(kind, _REFUSALS)
+    of_kinds = {
+        "broken": ("400 ",),
+        "stranger": ("404 ", *_REFUSALS),
+        "poisonous": ("502 call_breaks_engines", *_REFUSALS),
+    }
+    return of_kinds.get(kind, _REFUSALS)
 
 
 def of_log(records: Iterable[Record], outcomes: Iterable[Outcome], hurts: Hurts) -> Iterator[str]:
@@ -206,6 +213,12 @@ def of_memory(samples: Sequence[Sample]) -> Iterator[str]:
             f"resident memory grows by {seen.resident_mb:.0f} MB/hour where clients send "
             f"{seen.sent_mb:.0f} MB/hour in {seen.calls:.0f} calls"
         )
+
+
+def of_goodput(seen: Goodput | None) -> Iterator[str]:
+    """Of what could have been served, most was."""
+    if seen is not None and seen.share < LEAST_SERVED:
+        yield f"of {seen.could} calls that could have been served {seen.did} were: {seen.share:.1%}"
 
 
 class Growth(msgspec.Struct, frozen=True):
