@@ -7,6 +7,7 @@ is one counted that leaves on purpose. Engines that are hurt may serve calls as 
 so the share can be above one.
 """
 
+import math
 from collections.abc import Iterable, Sequence
 
 import msgspec
@@ -73,18 +74,18 @@ class _Server:
         left = 1.0  # of the call
         while left > 0:
             rate = self._changes[self._now].well * self._calls_per_s
-            ends_at_s = self._free_at_s + left / rate if rate else float("inf")
+            ends_at_s = self._free_at_s + left / rate if rate else math.inf
             until_s = min(ends_at_s, self._next_s)
             left = 0.0 if until_s == ends_at_s else left - rate * (until_s - self._free_at_s)
             self._pass(until_s)
-        return True
+        return self._free_at_s < math.inf
 
     def _pass(self, at_s: float) -> None:
         self._free_at_s = at_s
-        while self._next_s <= at_s:
+        while self._now + 1 < len(self._changes) and self._next_s <= at_s:
             self._now += 1
 
     @property
     def _next_s(self) -> float:
         following = self._now + 1
-        return self._changes[following].at_s if following < len(self._changes) else float("inf")
+        return self._changes[following].at_s if following < len(self._changes) else math.inf

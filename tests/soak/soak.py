@@ -25,6 +25,7 @@ from tests.soak.turns import Turns
 from tests.soak.verdict import Ending, Sample
 
 SHOW_S = 10.0
+MEASURE_S = 6.0  # after as long, in which engines become warm
 MAX_WAIT_S = 4
 # Bounds that a burst reaches now and then.
 LIMITS = {"KAIROS_MAX_WAITING": "100", "KAIROS_MAX_WAIT_S": str(MAX_WAIT_S)}
@@ -64,6 +65,8 @@ class Soak:
         self.made = 0
         self.outcomes: list[Outcome] = []
         self.probes: list[Outcome] = []
+        self.measured: list[Outcome] = []  # before anything was hurt
+        self.calls_per_s = kind.calls_per_s  # of which an engine is capable, on this machine
         self.hurts: dict[str, list[str]] = defaultdict(list)  # what was done to calls, by id
         self.blows = Counter[str]()
         self.samples: list[Sample] = []
@@ -75,6 +78,7 @@ class Soak:
                 stack.push_async_callback(engine.stop)
                 await engine.start()
             await stack.enter_async_context(self._kairos)
+            await self._measure()
             await self._soak()
             for engine in self._engines:
                 await engine.restore()
@@ -88,6 +92,22 @@ class Soak:
                 if self._kairos.process.runs:
                     raise
                 return [verdict.of_crash(self._kairos.process.said)]
+
+    async def _measure(self) -> None:
+        """Of what the engines are capable, when as many calls come as they take at once."""
+        asks = Asks(-1 - self._seed, self._kind, len(self._engines))
+        began, ends = time.monotonic(), []
+
+        async def calls(clients: aiohttp.ClientSession) -> None:
+            while time.monotonic() < began + 2 * MEASURE_S:
+                self.measured.append(await call(clients, self._kairos.url, asks.plain()))
+                ends.append(time.monotonic() - began)
+
+        async with session() as clients:
+            slots = self._kind.slots * len(self._engines)
+            await asyncio.gather(*(calls(clients) for _ in range(slots)))
+        counted = sum(MEASURE_S <= each < 2 * MEASURE_S for each in ends)
+        self.calls_per_s = counted / MEASURE_S / len(self._engines)
 
     async def _soak(self) -> None:
         self._began = time.monotonic()
@@ -128,10 +148,10 @@ class Soak:
             )
 
     def _judge(self, ending: Ending) -> list[str]:
-        seen = [*self.outcomes, *self.probes]
+        seen = [*self.measured, *self.outcomes, *self.probes]
         return [
             *verdict.of_calls(self.made, self.outcomes, self.hurts),
-            *verdict.of_recovery(self.probes),
+            *verdict.of_recovery([*self.measured, *self.probes]),
             *verdict.of_log(read_facts(self._kairos.facts), seen, self.hurts),
             *verdict.of_ending(ending),
             *verdict.of_settings(self.told, self._operator.unheard, ending.said),
@@ -171,8 +191,12 @@ class Soak:
 
     @property
     def goodput(self) -> Goodput | None:
-        changes, calls_per_s = self._turns.changes, self._kind.calls_per_s
-        return goodput(self.outcomes, changes, calls_per_s=calls_per_s, max_wait_s=MAX_WAIT_S)
+        return goodput(
+            self.outcomes,
+            self._turns.changes,
+            calls_per_s=self.calls_per_s,
+            max_wait_s=MAX_WAIT_S,
+        )
 
     def summary(self) -> str:
         ends = Counter(each.end for each in self.outcomes)
@@ -190,7 +214,8 @@ class Soak:
         if (seen := self.goodput) is not None:
             lines.append(
                 f"goodput     {seen.did} calls served in time, of {seen.could} that the engines "
-                f"which were well could have served: {seen.share:.1%}"
+                f"which were well could have served: {seen.share:.1%}; each is capable of "
+                f"{self.calls_per_s:.1f} calls/s"
             )
         if self.samples:
             lines.append(f"memory      {self._memory()}")

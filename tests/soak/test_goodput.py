@@ -52,6 +52,12 @@ def test_it_counts_who_was_well_while_a_call_ran():
     assert seen([called(9.9), called(10.0), called(21.0)], none) == Goodput(2, 3)
 
 
+def test_engines_that_never_serve_could_serve_nothing():
+    assert seen([called(0.0), called(1.0)], calls_per_s=0.0) is None
+    gone = [Change(0.0, 1), Change(0.5, 0)]
+    assert seen([called(0.0), called(1.0)], gone) is None
+
+
 def test_who_leaves_or_asks_for_nonsense_is_not_counted():
     assert seen([called(0.0), called(5.0, leaves=True), called(9.0, kind="broken")]).could == 1
     # But whoever leaves takes an engine's time.

@@ -197,10 +197,10 @@ def _of_status(status: Mapping[str, Any]) -> Iterator[str]:
 
 
 def of_recovery(outcomes: Iterable[Outcome]) -> Iterator[str]:
-    """Calls that were made once everything was well again."""
+    """Calls that were made before anything was hurt, or once everything was well again."""
     for each in outcomes:
         if each.end != "answered":
-            yield f"all is well again, and {each.ask.id} was not answered: {each.end} {each.detail}"
+            yield f"all is well, and {each.ask.id} was not answered: {each.end} {each.detail}"
 
 
 def of_memory(samples: Sequence[Sample]) -> Iterator[str]:
