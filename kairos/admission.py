@@ -18,6 +18,7 @@ from kairos.events import (
     Arrived,
     Bounced,
     Event,
+    Failed,
     InstanceJoined,
     InstanceLeft,
     Refuse,
@@ -35,7 +36,7 @@ from kairos.workflow_tracker import WorkflowKey, workflow_key
 
 RETRIES = 2  # of a call, on instances that have not had it
 # Facts after which some that are here may be given up.
-GIVES_UP = frozenset({Arrived, InstanceJoined, InstanceLeft, Bounced, WorkflowEnded, Tick})
+GIVES_UP = frozenset({Arrived, InstanceJoined, InstanceLeft, Bounced, Failed, WorkflowEnded, Tick})
 _MAX_CANCELLED = 10_000  # workflows of which further calls are refused
 
 
@@ -127,6 +128,12 @@ class Admission:
         """Those that are here and are to be refused now that this was taken in."""
         if type(event) is Arrived:
             return self._displaced(event.request, at)
+        found = self._poisonous()
+        ended = {each.request_id for each in found}
+        return found + [each for each in self._gone(event, at) if each.request_id not in ended]
+
+    def _gone(self, event: Event, at: int) -> list[Refuse]:
+        """Those whose time is up, or that nobody wants, or that can go nowhere."""
         match event:
             case InstanceJoined() | InstanceLeft():
                 return [
@@ -137,7 +144,7 @@ class Admission:
                     )
                 ]
             case Bounced(request_id=request_id):
-                return self._bounced_for_good(request_id, at)
+                return self._bounced_for_good(request_id)
             case WorkflowEnded(cancelled=True):
                 calls = self._estimates.in_flight((event.tenant, event.workflow_id))
                 return [Refuse(each.id, each.model, "cancelled") for each in calls]
@@ -186,18 +193,22 @@ class Admission:
         ]
         return out_of_time + waited
 
-    def _bounced_for_good(self, request_id: str, at: int) -> list[Refuse]:
-        """If it is its own fault, or it has been tried often enough, or wherever it could be."""
+    def _bounced_for_good(self, request_id: str) -> list[Refuse]:
+        """If it has been tried often enough, or wherever it could be."""
         request = self._estimates.request(request_id)
         if request is None or request_id in self._ledger:
             return []
-        if self._faults.is_poisonous(request_id, at):
-            return [Refuse(request_id, request.model, "breaks_engines")]
         serving = self._ledger.served.serving(request.model)
         is_last = len(self.tried.get(request_id, ())) > RETRIES
         if is_last or stranded([request], serving, self.tried):
             return [self._nowhere(request)]
         return []
+
+    def _poisonous(self) -> list[Refuse]:
+        """Those that wait of what was found to be."""
+        names = [each for each in self._faults.take_poisonous() if each not in self._ledger]
+        requests = (self._estimates.request(each) for each in names)
+        return [Refuse(each.id, each.model, "breaks_engines") for each in requests if each]
 
     def _nowhere(self, request: Request) -> Refuse:
         reason: Literal["no_other", "no_instance"] = (

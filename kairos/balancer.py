@@ -99,7 +99,7 @@ class Balancer:
             placement(self.ledger),
             self._queues,
             self._admission,
-            self.faults.circuits,
+            self.faults,
         )
         self.at = 0  # when the last fact was told
         self._taken = self._by_event()
@@ -132,7 +132,7 @@ class Balancer:
         alone may be tried with one, or a workflow's time is up: time for a `Tick`."""
         instants = [self._admission.next_due_at]
         if self._queues:
-            instants.append(self.faults.circuits.next_try_at(self._dispatching.drained_at))
+            instants.append(self.faults.next_at(self._dispatching.drained_at, self.at))
         return min((each for each in instants if each is not None), default=None)
 
     def in_flight(self) -> list[tuple[Request, str | None]]:
@@ -160,6 +160,8 @@ class Balancer:
             self._admission.check(event, at)
         self._begin(at)
         self._taken[kind](event, at)
+        if self.faults.quarantine and kind not in _FREES_NO_ROOM:
+            self._let_back(event, at)
         if kind in GIVES_UP and (given_up := self._admission.given_up(event, at)):
             return self._refuse(given_up, at) + self._dispatching.drain(at)
         return [] if kind in _FREES_NO_ROOM else self._dispatching.drain(at)
@@ -177,6 +179,8 @@ class Balancer:
         if type(event) is Arrived and event.request.id in self._workflow_of:
             return
         self._taken[type(event)](event, at)
+        if self.faults.quarantine and type(event) not in _FREES_NO_ROOM:
+            self._let_back(event, at)
         here = [each for each in record.commands if each.request_id in self._workflow_of]
         refused = self._refuse([each for each in here if isinstance(each, Refuse)], at)
         dispatched = {
@@ -202,6 +206,13 @@ class Balancer:
             self._judge(event, at)
             self._take_back(event.request_id, at)
 
+    def _let_back(self, event: Event, at: int) -> None:
+        """Out of quarantine, by what the fact says."""
+        for request_id in self.faults.heard(event, at):
+            request = self.estimates.request(request_id)
+            assert request is not None
+            self._queues.bring_back(request)
+
     def _end_workflow(self, event: WorkflowEnded, at: int) -> None:  # noqa: ARG002
         workflow = event.tenant, event.workflow_id
         self.estimates.workflow_ended(workflow)
@@ -217,30 +228,33 @@ class Balancer:
     def _join(self, event: InstanceJoined, at: int) -> None:  # noqa: ARG002
         self.ledger.join(event.instance)
         self._queues.forget_pace()
+        self.faults.joined(event.instance.id)
         self._admission.joined(event.instance)
 
-    def _leave(self, event: InstanceLeft, at: int) -> None:  # noqa: ARG002
+    def _leave(self, event: InstanceLeft, at: int) -> None:
         self.ledger.leave(event.instance_id)
-        self.faults.left(event.instance_id)
+        self.faults.left(event.instance_id, at)
 
     def _queue(self, event: Arrived, at: int) -> None:
         request = event.request
         workflow = self._workflow_of[request.id] = workflow_key(request)
         self.estimates.arrived(request, at)
         self.ledger.retention.arrived(request, at)
-        self._queues.push(request, at)
+        self.faults.arrived(request, event.body, at)
+        if self.faults.is_aside(request.id):
+            self._queues.push_back(request, at, aside=True)
+        else:
+            self._queues.push(request, at)
         self._admission.let_in(request)
-        self.faults.arrived(request.id, event.body)
         if not self.estimates.is_alone(workflow):
             self._rekey(workflow)
 
     def _judge(self, event: Finished | Failed | Cancelled | Bounced, at: int) -> None:
         """What the end of a call says of the instance that had it, and of the call."""
-        instance = self.ledger.instances.get(self.ledger.instance_of(event.request_id) or "")
-        if instance is not None:
-            request = self.estimates.request(event.request_id)
-            assert request is not None
-            self.faults.learn(event, request, instance, at)
+        booking = self.ledger.booking(event.request_id)
+        if booking is not None:
+            instance = self.ledger.instances.get(booking.instance_id)
+            self.faults.learn(event, booking, instance, at)
 
     def _take_back(self, request_id: str, at: int) -> None:
         """A request that is booked waits once more."""
@@ -249,7 +263,7 @@ class Balancer:
         self._admission.given_back(request_id, booking.instance_id)
         self.ledger.release(request_id, at)
         self.estimates.bounced(request_id)
-        self._queues.push_back(booking.request, at)
+        self._queues.push_back(booking.request, at, aside=self.faults.is_aside(request_id))
         self._rekey(workflow_key(booking.request))
 
     def _forget(
@@ -259,7 +273,7 @@ class Balancer:
         workflow = self._workflow_of.pop(request_id)
         self._admission.ended(request_id)
         self.faults.ended(request_id)
-        used_tokens = self._used_tokens(request_id, finished)
+        used_tokens = self.ledger.used_tokens(request_id, finished)
         self.ledger.release(request_id, at, finished)
         request = self.estimates.request(request_id)
         assert request is not None
@@ -268,18 +282,6 @@ class Balancer:
         tokens = finished.completion_tokens if finished is not None else None
         self.estimates.ended(request_id, at, tokens, used_tokens)
         return workflow
-
-    def _used_tokens(self, request_id: str, finished: Finished | None) -> int:
-        """Of prompt and answer, by the engine's word, or as far as it is known without that."""
-        booking = self.ledger.booking(request_id)
-        if booking is None:
-            return 0
-        prompt, answer = booking.request.prompt_tokens, booking.generated
-        if finished is not None:
-            told = finished.prompt_tokens, finished.completion_tokens
-            prompt = prompt if told[0] is None else told[0]
-            answer = answer if told[1] is None else told[1]
-        return prompt + answer
 
     def _rekey(self, workflow: WorkflowKey) -> None:
         """Something happened to the workflow."""

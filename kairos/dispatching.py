@@ -16,8 +16,10 @@ from kairos.dispatcher.placement import Placement
 from kairos.events import (
     Command,
     Dispatch,
+    Reason,
 )
-from kairos.faults.circuits import Circuits
+from kairos.faults.faults import Faults
+from kairos.model import Instance, Request
 from kairos.scheduler.priority import priority_of
 from kairos.scheduler.queue import WaitQueue
 from kairos.scheduler.queues import WaitQueues
@@ -47,7 +49,7 @@ class Dispatching:
         placement: Placement,
         queues: WaitQueues,
         admission: Admission,
-        circuits: Circuits,
+        faults: Faults,
     ) -> None:
         self._estimates = estimates
         self._ledger = ledger
@@ -55,7 +57,7 @@ class Dispatching:
         self._queues = queues
         self._admission = admission
         self._tried = admission.tried
-        self._circuits = circuits
+        self._circuits, self._quarantine = faults.circuits, faults.quarantine
         self.drained_at = 0
 
     def drain(self, at: int, logged: deque[Dispatch] | None = None) -> list[Command]:
@@ -65,6 +67,13 @@ class Dispatching:
         commands: list[Command] = []
         if not self._queues and not logged:
             return commands
+        alone = self._alone(at) if self._quarantine else None
+        if logged is not None:
+            alone = logged.popleft() if logged and logged[0].reason == "alone" else None
+        if alone is not None:
+            self._quarantine.begins(alone.request_id, alone.instance_id, at)
+            self._dispatch(alone, at)
+            commands.append(alone)
         kept: set[str] = set()  # ids of instances left alone for requests that are overdue
         open_queues = self._queues.open()
         while open_queues:
@@ -99,6 +108,8 @@ class Dispatching:
         serving = self._ledger.served.serving(model)
         if kept:
             serving = [i for i in serving if i.id not in kept]
+        if self._quarantine:
+            serving = [i for i in serving if i.id != self._quarantine.room]
         if self._circuits:
             running = self._ledger.running
             serving = [i for i in serving if self._circuits.takes(i.id, running(i.id), at)]
@@ -109,16 +120,42 @@ class Dispatching:
         self._placement.forget_reservation()
         if turn is None:
             return None
-        request, instance = turn.request, room.choose(turn.request)
+        instance = room.choose(turn.request)
         assert instance is not None, "it fitted"
+        return self._to(turn.request, instance, turn.reason, len(queue) - 1)
+
+    def _alone(self, at: int) -> Dispatch | None:
+        """A call that is to run alone, once nothing runs any more on an instance that can be spared
+        for it."""
+        quarantine, running = self._quarantine, self._ledger.running
+        for request_id in quarantine.next_to_run(at):
+            request = self._estimates.request(request_id)
+            assert request is not None
+            serving = self._ledger.served.serving(request.model)
+            able = [
+                i
+                for i in serving
+                if could_take(i, request, self._tried) and self._circuits.takes(i.id, 0, at)
+            ]
+            if able and len(serving) > 1:
+                # The one that is left alone already, or else the first to be empty.
+                best = min(able, key=lambda i: (i.id != quarantine.room, running(i.id), i.id))
+                quarantine.room = best.id
+                waiting = len(self._queues.by_model[request.model]) - 1
+                return None if running(best.id) else self._to(request, best, "alone", waiting)
+        if quarantine.alone is None:
+            quarantine.room = None
+        return None
+
+    def _to(self, request: Request, instance: Instance, reason: Reason, waiting: int) -> Dispatch:
         remaining_us = int(self._estimates.remaining_us(request))
         return Dispatch(
             request.id,
             instance.id,
-            turn.reason,
-            len(queue) - 1,
+            reason,
+            waiting,
             remaining_us,
             self._estimates.rank(request),
             self._ledger.prefixes.cached_tokens(request, instance.id),
-            priority_of(remaining_us, turn.reason) if instance.priority else None,
+            priority_of(remaining_us, reason) if instance.priority else None,
         )

@@ -139,8 +139,9 @@ Event = (
 
 
 # first: by the policy; backfill: those before it did not fit; overdue: it had been overtaken, or
-# had waited, as much as is allowed; kept: memory was kept for it, where its context is.
-Reason = Literal["first", "backfill", "overdue", "kept"]
+# had waited, as much as is allowed; kept: memory was kept for it, where its context is; alone: one
+# like it may have killed an instance, so nothing else runs where it goes.
+Reason = Literal["first", "backfill", "overdue", "kept", "alone"]
 
 
 class Dispatch(msgspec.Struct, frozen=True, tag=True, gc=False):

@@ -79,6 +79,18 @@ class Ledger:
     def booking(self, request_id: str) -> Booking | None:
         return self._booking_of.get(request_id)
 
+    def used_tokens(self, request_id: str, finished: Finished | None) -> int:
+        """Of prompt and answer, by the engine's word, or as far as it is known without that."""
+        booking = self._booking_of.get(request_id)
+        if booking is None:
+            return 0
+        prompt, answer = booking.request.prompt_tokens, booking.generated
+        if finished is not None:
+            told = finished.prompt_tokens, finished.completion_tokens
+            prompt = prompt if told[0] is None else told[0]
+            answer = answer if told[1] is None else told[1]
+        return prompt + answer
+
     def flight(self, instance_id: str) -> InFlightTable:
         """What is in flight on an instance that is here."""
         return self._flights[instance_id]

@@ -21,12 +21,13 @@ The verdict's error rates, in worlds of which the truth is known:
 `python -m tests.simulation.faults`.
 """
 
-import math
 from collections import OrderedDict
+from collections.abc import Collection, Mapping
 from typing import Any
 
 import msgspec
 
+from kairos.faults.outcomes import RATE, RATE_CALLS, Outcomes
 from kairos.learnt import AgentKey
 from kairos.model import SECOND
 
@@ -35,110 +36,40 @@ POISONOUS = 0.9  # probability from which on a call that failed twice is refused
 # verdict on a call that two well instances failed. It counts as much as ten calls of the caller.
 PRIOR, PRIOR_CALLS = 1e-3, 10.0
 FAILS_IF_POISONOUS = 0.98
-# At which an instance fails sound calls, as long as nothing is known of it, and how many calls that
-# counts for: in what it did of late, and in what it did before.
-RATE, RATE_CALLS, LONG_RATE_CALLS = 0.01, 1.0, 20.0
-# What is left of earlier outcomes with each that follows: of late are four calls, before, fifty.
-# The former tells that an instance broke, the latter that it fails some calls all the time.
-MEMORY, LONG_MEMORY = 0.75, 0.98
-WELL_US = 10 * SECOND  # after which without a served call an instance's good ones count half
+# That an instance dies by itself while a sound call begins there: a guess, too. What matters is how
+# it compares to the prior: where one call was in flight, the fault is as likely the call's.
+DIES_BY_ITSELF = 1e-3
 REMEMBERED_US = 600 * SECOND  # suspects and callers, since the last failure
+# Of somebody of long standing a call is that much less likely to kill an instance: so little that
+# it is no suspect beside one of somebody new, and so much that it is one alone.
+LEAST_BY_RECORD = 0.02
+MOST_SERVED = 1000  # calls of a caller count for it, of all that it ever made
 MOST_SUSPECTS = 4096  # and callers; the oldest are forgotten
-MOST_OPEN = 64  # callers whose failures on one instance are told apart
-
-
-class _Memory(msgspec.Struct):
-    """An instance's outcomes, the latest of which count most."""
-
-    keeps: float
-    served: float = 0.0
-    failed: float = 0.0
-
-    def add(self, served: float, failed: float) -> None:
-        self.served = self.keeps * self.served + served
-        self.failed = self.keeps * self.failed + failed
-
-    def rate(self, prior_calls: float, worth: float, without: float = 0.0) -> float:
-        """`worth`: of what it served. `without` so many of the failures."""
-        failed = max(0.0, self.failed - without)
-        return (failed + RATE * prior_calls) / (worth * self.served + failed + prior_calls)
-
-
-class _Open(msgspec.Struct):
-    """What one caller's calls that were served nowhere cost an instance, as it was after so many of
-    its outcomes."""
-
-    late: float = 0.0
-    long: float = 0.0
-    outcomes: int = 0
-
-    def at(self, outcomes: int) -> "_Open":
-        passed = outcomes - self.outcomes
-        self.late *= MEMORY**passed
-        self.long *= LONG_MEMORY**passed
-        self.outcomes = outcomes
-        return self
-
-    def add(self, share: float) -> None:
-        self.late = max(0.0, self.late + share)
-        self.long = max(0.0, self.long + share)
-
-
-class _Outcomes(msgspec.Struct):
-    """Of an instance."""
-
-    late: _Memory = msgspec.field(default_factory=lambda: _Memory(MEMORY))
-    long: _Memory = msgspec.field(default_factory=lambda: _Memory(LONG_MEMORY))
-    count: int = 0
-    served_at: int = -1  # the last; -1: nothing
-    open: OrderedDict[AgentKey, _Open] = msgspec.field(default_factory=OrderedDict)
-
-    def add(self, served: float, failed: float) -> None:
-        self.count += 1
-        self.late.add(served, failed)
-        self.long.add(served, failed)
-
-    def charge(self, share: float) -> None:
-        """With more, or less, than it was at first."""
-        for memory in (self.late, self.long):
-            memory.failed = max(0.0, memory.failed + share)
-
-    def worth(self, at: int) -> float:
-        """What it served says the less, the longer ago that is: it may hang since."""
-        return math.pow(0.5, (at - self.served_at) / WELL_US)
-
-    def open_of(self, caller: AgentKey) -> _Open:
-        found = self.open.get(caller)
-        if found is None:
-            found = self.open[caller] = _Open()
-            if len(self.open) > MOST_OPEN:
-                self.open.popitem(last=False)
-        return found.at(self.count)
-
-    def rate_for(self, caller: AgentKey, at: int) -> float:
-        """At which it fails sound calls, of late or all the time, as others' calls tell."""
-        mine = self.open_of(caller)
-        late = self.late.rate(RATE_CALLS, self.worth(at), mine.late)
-        return max(late, self.long.rate(LONG_RATE_CALLS, 1.0, mine.long))
 
 
 class _Suspect(msgspec.Struct):
     """A body that failed somewhere."""
 
     odds: float  # poisonous : sound
+    odds_before: float  # its latest failure
     caller: AgentKey
     first_at: int
     failed_at: int
     failures: int = 0
     charged: dict[str, float] = msgspec.field(default_factory=dict)  # to instances, by id
     failed_on: set[str] = msgspec.field(default_factory=set)
+    is_found: bool = False  # to be poisonous
+    may_kill: bool = False  # an instance died at it, or at one that ran beside it
+    suspected: float = 0.0  # what that counts against its caller
 
 
 class _Caller(msgspec.Struct):
-    """Who made a poisonous call."""
+    """Who makes calls. Poisonous ones, or some that may have killed an instance?"""
 
     poisonous: int = 0
-    served: int = 0  # since
+    killers: int = 0  # of these: instances died at them
+    suspected: float = 0.0  # of those of which it is not known: so many, probably
+    served: int = 0  # calls of theirs, `MOST_SERVED` at most
     last_at: int = 0
 
 
@@ -147,10 +78,10 @@ class FaultAttribution:
     call's id where that is not known. O(1) each."""
 
     def __init__(self) -> None:
-        self._outcomes: dict[str, _Outcomes] = {}
+        self._outcomes: dict[str, Outcomes] = {}
         self._suspects: OrderedDict[int | str, _Suspect] = OrderedDict()
         self.callers: OrderedDict[AgentKey, _Caller] = OrderedDict()
-        """Who made poisonous calls: these are to be told of when they are `well`."""
+        """By who they are; those of late."""
 
     def served(self, instance_id: str, at: int) -> None:
         """A call was served there."""
@@ -161,7 +92,9 @@ class FaultAttribution:
     def well(self, caller: AgentKey) -> None:
         """A call of theirs was served."""
         known = self.callers.get(caller)
-        if known is not None:
+        if known is None:
+            known = self._new_caller(caller)
+        if known.served < MOST_SERVED:
             known.served += 1
 
     def failed(
@@ -191,36 +124,91 @@ class FaultAttribution:
         suspect = self._suspects.pop(key, None)
         if suspect is not None:
             self._settle(suspect, 1.0)
+            if suspect.caller in self.callers:
+                self.callers[suspect.caller].suspected -= suspect.suspected
 
     def condemned(self, key: int | str, at: int) -> list[str]:
         """The call is found poisonous: it counts against its caller, and not against the instances
         where it failed. Returns the ids of these."""
         suspect = self._suspects[key]
-        caller = self.callers.pop(suspect.caller, None) or _Caller()
-        self.callers[suspect.caller] = caller
-        _forget_oldest(self.callers)
+        caller = self._note(suspect.caller, at)
         caller.poisonous += 1
-        caller.last_at = at
+        caller.killers += suspect.may_kill
+        caller.suspected -= suspect.suspected
+        suspect.is_found, suspect.suspected = True, 0.0
         self._settle(suspect, 0.0)
         instances = list(suspect.charged)
         suspect.charged.clear()
         return instances
 
+    def suspect(self, key: int | str, caller: AgentKey, instance_id: str, at: int) -> None:
+        """A call came to nothing on an instance that had left before that was told."""
+        self._suspected(key, caller, instance_id, RATE, at)
+
+    def one_of(
+        self, weights: Mapping[int | str, float], told: Collection[int | str], at: int
+    ) -> None:
+        """One event failed all of these, and at most one of them is its cause: what speaks for one
+        speaks against the others, and that the instance failed one says nothing more of the next.
+        `weights`: what is left of the odds of each. `told`: of which that is news."""
+        suspects = {key: self._suspects[key] for key in weights if key in self._suspects}
+        for key in told:
+            if key in suspects:
+                each = suspects[key]
+                if not each.is_found:
+                    ratio = FAILS_IF_POISONOUS / DIES_BY_ITSELF
+                    each.odds = each.odds_before * ratio * weights[key]
+                    if not each.may_kill:
+                        each.odds *= self._by_record(each.caller)
+                each.may_kill = True
+        together = sum(each.odds for each in suspects.values())
+        for key in told:
+            if key in suspects and not suspects[key].is_found:
+                each = suspects[key]
+                each.odds /= 1.0 + max(0.0, together - each.odds)
+                risk = _probability(each.odds)
+                self._note(each.caller, at).suspected += risk - each.suspected
+                each.suspected = risk
+
+    def caller(self, key: int | str) -> AgentKey:
+        """Of a suspect."""
+        return self._suspects[key].caller
+
+    def may_kill(self, key: int | str) -> float:
+        """The probability that instances die at it."""
+        suspect = self._suspects.get(key)
+        return _probability(suspect.odds) if suspect is not None and suspect.may_kill else 0.0
+
+    def _note(self, caller: AgentKey, at: int) -> _Caller:
+        """Something bad of them."""
+        known = self.callers.get(caller) or self._new_caller(caller)
+        known.last_at = at
+        return known
+
+    def _new_caller(self, caller: AgentKey) -> _Caller:
+        known = self.callers[caller] = _Caller()
+        _forget_oldest(self.callers)
+        return known
+
     def is_poisonous(self, key: int | str, at: int) -> bool:
         """It failed twice, and more likely by its own fault. One failure condemns no call; nor do
-        any where no other call was served, on a single instance since the first of them."""
+        any where no other call was served, on a single instance since the first of them; unless
+        the first instance died of it, maybe."""
         suspect = self._suspects.get(key)
         if suspect is None or suspect.failures < 2 or at - suspect.failed_at > REMEMBERED_US:
             return False
         since = suspect.first_at if len(suspect.failed_on) == 1 else -1
         outcomes = (self._outcomes.get(each) for each in suspect.failed_on)
         serves = any(each is not None and each.served_at > since for each in outcomes)
-        return serves and _probability(suspect.odds) >= POISONOUS
+        is_theirs = not serves and not suspect.may_kill
+        return not is_theirs and _probability(suspect.odds) >= POISONOUS
 
     def is_doubtful(self, key: int | str) -> bool:
         """No instance that failed at it has served another call since: the fault may have been
-        theirs, when all of them failed at once."""
+        theirs, when all of them failed at once. None is where instances died, one after another."""
         suspect = self._suspects[key]
+        if suspect.may_kill:
+            return False
         outcomes = (self._outcomes.get(each) for each in suspect.failed_on)
         return all(each is None or each.served_at <= suspect.failed_at for each in outcomes)
 
@@ -235,10 +223,10 @@ class FaultAttribution:
         """It has left: one that comes back has started anew."""
         self._outcomes.pop(instance_id, None)
 
-    def _of(self, instance_id: str) -> _Outcomes:
+    def _of(self, instance_id: str) -> Outcomes:
         outcomes = self._outcomes.get(instance_id)
         if outcomes is None:
-            outcomes = self._outcomes[instance_id] = _Outcomes()
+            outcomes = self._outcomes[instance_id] = Outcomes()
         return outcomes
 
     def _settle(self, suspect: _Suspect, share: float) -> None:
@@ -254,24 +242,34 @@ class FaultAttribution:
         """Returns the probability that the call is sound, after this failure."""
         suspect = self._suspects.pop(key, None)
         if suspect is None or at - suspect.failed_at > REMEMBERED_US:
-            suspect = _Suspect(_odds(self._prior(caller, at)), caller, at, at)
+            odds = _odds(self.prior(caller, at))
+            suspect = _Suspect(odds, odds, caller, at, at)
         self._suspects[key] = suspect
         _forget_oldest(self._suspects)
         suspect.failed_at = at
         suspect.failures += 1
         suspect.failed_on.add(instance_id)
+        suspect.odds_before = suspect.odds
         suspect.odds *= FAILS_IF_POISONOUS / rate
         share = 1.0 - _probability(suspect.odds)
         suspect.charged[instance_id] = suspect.charged.get(instance_id, 0.0) + share
         return share
 
-    def _prior(self, caller: AgentKey, at: int) -> float:
+    def _by_record(self, caller: AgentKey) -> float:
+        """How much less likely than of somebody new a call of theirs kills an instance: many others
+        did not."""
+        known = self.callers.get(caller)
+        served = 0 if known is None else known.served
+        return max(PRIOR_CALLS / (PRIOR_CALLS + served), LEAST_BY_RECORD)
+
+    def prior(self, caller: AgentKey, at: int) -> float:
         """That a call of theirs is poisonous, before anything is known of it."""
         known = self.callers.get(caller)
         if known is None or at - known.last_at > REMEMBERED_US:
             return PRIOR
-        calls = known.poisonous + known.served + PRIOR_CALLS
-        return (known.poisonous + PRIOR * PRIOR_CALLS) / calls
+        poisonous = known.poisonous + max(0.0, known.suspected)
+        calls = poisonous + known.served + PRIOR_CALLS
+        return max(PRIOR, (poisonous + PRIOR * PRIOR_CALLS) / calls)
 
 
 def _forget_oldest(kept: OrderedDict[Any, Any]) -> None:

@@ -1,9 +1,29 @@
-"""What follows from failures: which instances are left alone, and which calls are refused."""
+"""What follows from failures: which instances are left alone, which calls are refused, and which
+run alone."""
 
+from collections.abc import Collection
+
+from kairos.dispatcher.booking import Booking
 from kairos.errors import CallBreaksEngines
-from kairos.events import Bounced, Cancelled, Failed, Finished
-from kairos.faults.attribution import FaultAttribution
+from kairos.events import (
+    Bounced,
+    Cancelled,
+    Event,
+    Failed,
+    Finished,
+    FirstToken,
+    InstanceStatus,
+)
+from kairos.faults.attribution import POISONOUS, FaultAttribution
 from kairos.faults.circuits import Circuits
+from kairos.faults.quarantine import (
+    KILLER,
+    LIKELY,
+    PATIENCE_US,
+    SUSPECTED,
+    Quarantine,
+    slowed_us,
+)
 from kairos.learnt import agent_key
 from kairos.model import Instance, Request
 
@@ -17,10 +37,12 @@ class Faults:
 
     def __init__(self) -> None:
         self.circuits = Circuits()
+        self.quarantine = Quarantine()
         self._attribution = FaultAttribution()
         # Under what a call here is suspected, by id; of those that are no suspects, nothing.
         self._keys: dict[str, int | str] = {}
         self._opened_by: dict[str, int | str] = {}  # the latest suspect, by instance id
+        self._poisonous: list[str] = []  # calls that were found to be, by id
 
     def check(self, body: int | None, at: int) -> None:
         """One that arrives.
@@ -33,69 +55,154 @@ class Faults:
         if not self._attribution.is_doubtful(body):
             raise CallBreaksEngines
 
-    def arrived(self, request_id: str, body: int | None) -> None:
+    def arrived(self, request: Request, body: int | None, at: int) -> None:
+        """It is to run alone, where one like it may have killed an instance, or where others of its
+        caller's did."""
+        attribution = self._attribution
         if body is not None:
-            self._keys[request_id] = body
+            self._keys[request.id] = body
+            risk = attribution.may_kill(body)
+            if risk >= SUSPECTED:
+                until = None if risk >= LIKELY else at + PATIENCE_US
+                self.quarantine.suspect(request.id, agent_key(request), at, until)
+        if attribution.callers:
+            caller = agent_key(request)
+            known = attribution.callers.get(caller)
+            may_kill = known is not None and known.killers + known.suspected > SUSPECTED
+            if known is not None and may_kill and attribution.prior(caller, at) >= KILLER:
+                not_before = known.last_at + slowed_us(known.killers)
+                self.quarantine.suspect(request.id, caller, not_before, None)
 
     def learn(
         self,
         event: Finished | Failed | Cancelled | Bounced,
-        request: Request,
-        instance: Instance,
+        booking: Booking,
+        instance: Instance | None,
         at: int,
     ) -> None:
-        """How a call ended that the instance had, or that it bounced."""
+        """How a call ended, or that it bounced. `instance`: that had it; None: it has left."""
         if type(event) is Finished:
-            self._served(request, instance, at)
-        elif type(event) is Bounced:
-            self._failed(request, event.body, instance.id, at, about_itself=event.about_itself)
-        elif type(event) is Failed and event.by_instance:
-            self._failed(request, event.body, instance.id, at)
+            if instance is not None:
+                self._served(booking, instance, at)
+        elif type(event) is Bounced or (type(event) is Failed and event.by_instance):
+            self._failed(event, booking, at, is_here=instance is not None)
 
-    def _served(self, request: Request, instance: Instance, at: int) -> None:
-        self._attribution.served(instance.id, at)
-        if self._attribution.callers:
-            self._attribution.well(agent_key(request))
-        if self.circuits:
-            self.circuits.answered(instance.id, at, instance.max_num_seqs)
-        if request.id in self._keys:
-            self._attribution.cleared(self._keys[request.id])
+    def heard(self, event: Event, at: int) -> list[str]:
+        """What a fact that was taken in says of those that are in quarantine. Ids of those that go
+        as any other from now on."""
+        quarantine = self.quarantine
+        if type(event) is InstanceStatus:
+            quarantine.heard_of(event.instance_id, at)
+        elif type(event) is FirstToken:
+            quarantine.is_sound(event.request_id)
+        quarantine.pass_time(at)
+        return quarantine.take_freed()
 
-    def _failed(
-        self,
-        request: Request,
-        body: int | None,
-        instance_id: str,
-        at: int,
-        *,
-        about_itself: bool = False,
-    ) -> None:
-        attribution, circuits = self._attribution, self.circuits
-        key = self._keys[request.id] = request.id if body is None else body
-        was_tried = circuits.is_on_trial(instance_id, at)
-        share = attribution.failed(
-            key, agent_key(request), instance_id, at, about_itself=about_itself
-        )
-        if attribution.is_poisonous(key, at):
-            for each in attribution.condemned(key, at):
-                self._acquit(each, key, at)
-        elif share > 0.5 if was_tried else attribution.rate(instance_id, at) > UNTRUSTED:
-            circuits.open(instance_id, at)
-            self._opened_by[instance_id] = key
+    def is_aside(self, request_id: str) -> bool:
+        """Whether it waits, and not for its turn."""
+        return bool(self.quarantine) and self.quarantine.is_aside(request_id)
 
-    def is_poisonous(self, request_id: str, at: int) -> bool:
-        key = self._keys.get(request_id)
-        return key is not None and self._attribution.is_poisonous(key, at)
+    def next_at(self, drained_at: int, at: int) -> int | None:
+        """When something that waits may go by time alone. `drained_at`: when the queues were."""
+        instants = self.circuits.next_try_at(drained_at), self.quarantine.next_at(at)
+        return min((each for each in instants if each is not None), default=None)
+
+    def take_poisonous(self) -> list[str]:
+        """Ids of those that are here and were found to be just now."""
+        found, self._poisonous = self._poisonous, []
+        return found
 
     def ended(self, request_id: str) -> None:
         """It is here no more."""
         if self._keys:
             self._keys.pop(request_id, None)
+        if request_id in self._poisonous:
+            self._poisonous.remove(request_id)
+        if self.quarantine:
+            self.quarantine.ended(request_id)
 
-    def left(self, instance_id: str) -> None:
+    def joined(self, instance_id: str) -> None:
+        self.quarantine.joined(instance_id)
+
+    def left(self, instance_id: str, at: int) -> None:
         self.circuits.forget(instance_id)
         self._opened_by.pop(instance_id, None)
         self._attribution.forget(instance_id)
+        failed = self.quarantine.left(instance_id, at)
+        if failed:
+            self._decide(instance_id, failed, at)
+
+    def _served(self, booking: Booking, instance: Instance, at: int) -> None:
+        request = booking.request
+        self._attribution.served(instance.id, at)
+        self._attribution.well(agent_key(request))
+        if self.circuits:
+            self.circuits.answered(instance.id, at, instance.max_num_seqs)
+        if request.id in self._keys:
+            self._attribution.cleared(self._keys[request.id])
+        if self.quarantine:
+            self.quarantine.heard_of(instance.id, booking.at)
+
+    def _failed(self, event: Failed | Bounced, booking: Booking, at: int, *, is_here: bool) -> None:
+        request, instance_id = booking.request, booking.instance_id
+        about_itself = type(event) is Bounced and event.about_itself
+        key = self._keys[request.id] = request.id if event.body is None else event.body
+        is_found = False
+        if is_here:
+            is_found = self._charge(request, key, instance_id, at, about_itself=about_itself)
+        elif not about_itself:
+            self._attribution.suspect(key, agent_key(request), instance_id, at)
+        if about_itself:
+            if self.quarantine.alone == request.id:
+                self.quarantine.is_sound(request.id)
+                self.quarantine.suspect(request.id, agent_key(request), at, None)
+            return
+        ended = is_found or type(event) is Failed
+        self.quarantine.failed(key, booking, at, ended=ended)
+        if not is_here:
+            self._decide(instance_id, [key], at)
+
+    def _charge(
+        self, request: Request, key: int | str, instance_id: str, at: int, *, about_itself: bool
+    ) -> bool:
+        """To the instance, and to the call: whether it is found to be poisonous."""
+        attribution, circuits = self._attribution, self.circuits
+        was_tried = circuits.is_on_trial(instance_id, at)
+        share = attribution.failed(
+            key, agent_key(request), instance_id, at, about_itself=about_itself
+        )
+        if attribution.is_poisonous(key, at):
+            self._found(key, at)
+            return True
+        if share > 0.5 if was_tried else attribution.rate(instance_id, at) > UNTRUSTED:
+            circuits.open(instance_id, at)
+            self._opened_by[instance_id] = key
+        return False
+
+    def _decide(self, instance_id: str, keys: Collection[int | str], at: int) -> None:
+        """The instance left: which of the calls that failed there may have killed it? `keys`: of
+        those of which that is news."""
+        attribution, quarantine = self._attribution, self.quarantine
+        attribution.one_of(quarantine.weights(instance_id), keys, at)
+        held = quarantine.held(instance_id)
+        risks = {request_id: attribution.may_kill(key) for request_id, key in held.items()}
+        for request_id in sorted(risks, key=risks.__getitem__):
+            risk, key = risks[request_id], held[request_id]
+            if risk >= POISONOUS and quarantine.was_spared(instance_id):
+                self._found(key, at)
+            elif risk >= SUSPECTED:
+                until = None if risk >= LIKELY else at + PATIENCE_US
+                quarantine.suspect(request_id, attribution.caller(key), at, until)
+        quarantine.free(instance_id)
+
+    def _found(self, key: int | str, at: int) -> None:
+        """To be poisonous."""
+        attribution = self._attribution
+        for each in attribution.condemned(key, at):
+            self._acquit(each, key, at)
+        caller = attribution.caller(key)
+        self.quarantine.slow(caller, at + slowed_us(attribution.callers[caller].killers))
+        self._poisonous += [name for name, other in self._keys.items() if other == key]
 
     def _acquit(self, instance_id: str, key: int | str, at: int) -> None:
         """Of what a poisonous call did there."""

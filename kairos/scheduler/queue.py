@@ -119,20 +119,20 @@ class WaitQueue:
         self._by_due_work.push((due_us, seq, request.id), n)
         self._by_due_at.push((due_at, seq, request.id), n)
 
-    def push_back(self, request: Request) -> None:
+    def push_back(self, request: Request, *, aside: bool = False) -> None:
         """Add a request that was taken, and was bounced: it goes before all that were not, and of
-        those that were, by arrival."""
+        those that were, by arrival. `aside`: it has no turn until it is brought back."""
         assert request.id not in self._waiting
         seq = request.arrived_at - _BOUNCED
         key, state = self._policy.key(request), self._policy.state(request)
         work_us, n = self._estimates.call_us(request), len(self._waiting) + 1
-        waiting = WaitingRequest(
-            request, seq, key, self._estimates.epoch, state, work_us, overdue=True
-        )
+        waiting = WaitingRequest(request, seq, key, self._estimates.epoch, state, work_us)
+        waiting.overdue, waiting.aside = not aside, aside
         self._waiting[request.id] = self._bounced[request.id] = waiting
         self._waiting_us += work_us
-        self._by_key.push((key, seq, request.id), n)
-        self._overdue.push((seq, seq, request.id), n)
+        if not aside:
+            self._by_key.push((key, seq, request.id), n)
+            self._overdue.push((seq, seq, request.id), n)
 
     def remove(self, request_id: str) -> None:
         waiting = self._waiting.pop(request_id)
@@ -150,8 +150,8 @@ class WaitQueue:
         overdue = self._overdue.top()
         if overdue is not None:
             return (float("-inf"),), overdue[1]
-        [head] = self._front.entries(1)
-        return head[0], head[1]
+        first = self._front.entries(1)
+        return first[0][:2] if first else ((float("inf"),), 0)  # all are aside
 
     def rekey(self, request: Request) -> bool:
         """A fact about its workflow may have changed its key. Returns whether it did."""
@@ -162,7 +162,7 @@ class WaitQueue:
         waiting.state = state
         key = self._policy.key(request)
         waiting.epoch = self._estimates.epoch
-        if key != waiting.key:
+        if key != waiting.key and not waiting.aside:
             waiting.key = key  # the entry that stands for the old one is dead now
             self._by_key.push((key, waiting.seq, request.id), len(self._waiting))
         return True
@@ -225,7 +225,7 @@ class WaitQueue:
     def _expected_back(self, room: InstanceRoom) -> Turn | None:
         here = (self._waiting[each] for each in room.expected_back() if each in self._waiting)
         for waiting in islice(here, self._backfill + 1):
-            if room.fits(waiting.request):
+            if not waiting.aside and room.fits(waiting.request):
                 return Turn(waiting.request, "kept")
         return None
 

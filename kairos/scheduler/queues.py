@@ -40,16 +40,26 @@ class WaitQueues:
 
     def push(self, request: Request, at: int) -> None:
         """One that arrives."""
-        if request.model not in self.by_model:
-            self.by_model[request.model] = self._new_queue()
-            self._drains[request.model] = DrainRate()
-        self.by_model[request.model].push(request, at)
+        self._queue_of(request).push(request, at)
         self._came(request.model, at)
 
-    def push_back(self, request: Request, at: int) -> None:
-        """One that was taken, and waits once more."""
-        self.by_model[request.model].push_back(request)
+    def push_back(self, request: Request, at: int, *, aside: bool = False) -> None:
+        """One that was taken, and waits once more. `aside`: it has no turn for now."""
+        self._queue_of(request).push_back(request, aside=aside)
         self._came(request.model, at)
+
+    def bring_back(self, request: Request) -> None:
+        """One that was aside has its turn, as any that was bounced."""
+        queue = self.by_model[request.model]
+        queue.remove(request.id)
+        queue.push_back(request)
+
+    def _queue_of(self, request: Request) -> WaitQueue:
+        queue = self.by_model.get(request.model)
+        if queue is None:
+            queue = self.by_model[request.model] = self._new_queue()
+            self._drains[request.model] = DrainRate()
+        return queue
 
     def _came(self, model: str | None, at: int) -> None:
         self._waiting += 1

@@ -19,4 +19,5 @@ class WaitingRequest(msgspec.Struct, gc=False):
     state: Hashable  # the policy's
     work_us: int  # predicted, of the call alone, when it arrived
     overdue: bool = False
+    aside: bool = False  # it has no turn for now
     passed_over_at: int | None = None  # when it was the first, and did not fit, for the first time

@@ -95,8 +95,11 @@ class BalancerMachine(RuleBasedStateMachine):
         self.at, self.arrivals = 0, 0
         circuits = self.balancer.faults.circuits
         circuits._first_us, circuits._longest_us = 5, 20
+        quarantine = self.balancer.faults.quarantine
+        quarantine._held_us, quarantine._alone_us = 8, 12
         self.fleet, self.tried, self.failed_bodies = {}, {}, set()
         self.is_cancelled, self.generated = False, {}
+        self.suspected = set()  # as they arrived
         self.waiting, self.running, self.waits = {}, {}, {}
         self.begun, self.newcomers = {}, []  # whether each workflow has; who waits of those not
         for name, models, kv in (("a", ("m", "n"), 100), ("b", ("m",), 60)):
@@ -126,7 +129,7 @@ class BalancerMachine(RuleBasedStateMachine):
                     self.begin(request)
                     instance = self.fleet[instance_id]
                     assert instance_id not in self.tried.get(request.id, ())
-                    assert request.model is None or request.model in instance.models
+                    assert not self.is_aside(request.id)
                     self.running[request.id] = (request, instance_id)
                     self.check_room(instance)
                     self.count_work(self.waits.pop(request.id), request.model, instance)
@@ -141,9 +144,8 @@ class BalancerMachine(RuleBasedStateMachine):
                     assert request.arrived_at + MAX_WAIT_US <= self.at
                 case Refuse(reason="breaks_engines"):
                     self.note_end(request.id, ran=False)
-                    assert self.tried.pop(request.id)
-                    assert isinstance(event, Bounced)
-                    assert event.request_id == request.id
+                    self.tried.pop(request.id, None)
+                    assert isinstance(event, Bounced | Failed | InstanceLeft)
                 case Refuse(reason=reason):
                     self.note_end(request.id, ran=False)
                     tried = self.tried.pop(request.id, ())
@@ -264,6 +266,7 @@ class BalancerMachine(RuleBasedStateMachine):
         request = build.request(
             name, at=self.at, workflow_id=workflow, app=app, deadline_at=deadline_at, **fields
         )
+        self.suspected.discard(name)
         work_us = self.estimates.call_us(request)
         beside = [self.waits[r.id] for r in self.waiting.values() if r.model == request.model]
         found_us = sum(wait.work_us for wait in beside) + work_us
@@ -294,6 +297,8 @@ class BalancerMachine(RuleBasedStateMachine):
             self.wake()
         else:
             assert over_budget is None
+            if self.is_aside(name):
+                self.suspected.add(name)
             for wait in beside:
                 wait.largest_us = max(wait.largest_us, work_us)
 
@@ -479,12 +484,24 @@ class BalancerMachine(RuleBasedStateMachine):
     @invariant()
     def nothing_waits_beside_an_instance_with_room_but_for_one_that_is_overdue(self):
         for request in self.waiting.values():
+            if self.is_aside(request.id):
+                continue
             for instance in self.fleet.values():
                 if self.can_ever_hold(instance, request) and self.has_room(instance, request):
                     assert any(
                         self.can_ever_hold(instance, overdue) and self.goes_before(overdue, request)
                         for overdue in self.overdue()
                     ), (request.id, instance.id)
+
+    def is_aside(self, name):
+        return self.balancer.faults.is_aside(name)
+
+    @invariant()
+    def whoever_runs_alone_is_alone(self):
+        quarantine = self.balancer.faults.quarantine
+        if quarantine.alone is not None:
+            here = [n for n, (_, where) in self.running.items() if where == quarantine.room]
+            assert here == [quarantine.alone]
 
     def goes_before(self, overdue, request):
         later = self.waits[overdue.id].seq > self.waits[request.id].seq
@@ -497,6 +514,8 @@ class BalancerMachine(RuleBasedStateMachine):
             return False
         looked_at = self.balancer._dispatching.drained_at
         if not self.balancer.faults.circuits.takes(instance.id, len(here), looked_at):
+            return False
+        if self.balancer.faults.quarantine.room == instance.id:
             return False
         suspended = self.balancer.ledger.health.is_suspended(instance.id, self.at)
         if not here or (instance.kv_tokens is None and not suspended):
@@ -520,8 +539,8 @@ class BalancerMachine(RuleBasedStateMachine):
     def nobody_is_overdue_who_has_not_waited_or_been_overtaken_enough(self):
         for request in self.overdue():
             wait = self.waits[request.id]
-            if request.id in self.tried:
-                continue  # it has had its turn
+            if request.id in self.tried or request.id in self.suspected:
+                continue  # it has had its turn, or may have had
             too_much_us = OVERTAKEN * wait.found_us
             overtaken = wait.dispatched_us + wait.largest_us > too_much_us
             assert overtaken or wait.due_at <= self.at, request.id
@@ -530,7 +549,8 @@ class BalancerMachine(RuleBasedStateMachine):
     def whoever_has_waited_for_half_of_what_it_may_is_overdue(self):
         overdue = [request.id for request in self.overdue()]
         for name, wait in self.waits.items():
-            assert wait.due_at > self.balancer._dispatching.drained_at or name in overdue
+            late = wait.due_at <= self.balancer._dispatching.drained_at
+            assert not late or name in overdue or self.is_aside(name)
 
     @invariant()
     def no_workflow_has_more_than_its_budget(self):
@@ -541,8 +561,9 @@ class BalancerMachine(RuleBasedStateMachine):
 
     @invariant()
     def nobody_is_overtaken_by_more_than_the_bound(self):
-        for wait in self.waits.values():
-            assert wait.overtaken_us <= OVERTAKEN * wait.found_us, wait
+        for name, wait in self.waits.items():
+            if name not in self.suspected:
+                assert wait.overtaken_us <= OVERTAKEN * wait.found_us, wait
 
     @invariant()
     def whoever_waits_stands_in_the_queue_by_what_is_known_now(self):
@@ -550,7 +571,10 @@ class BalancerMachine(RuleBasedStateMachine):
             entries = queue._by_key._heap + queue._by_key._old + queue._front._entries
             for name, waiting in queue._waiting.items():
                 alive = [e for e in entries if e[0] is waiting.key and e[1:] == (waiting.seq, name)]
-                assert len(alive) == 1
+                assert len(alive) == (0 if self.is_aside(name) else 1)
+                assert waiting.aside == self.is_aside(name)
+                if self.is_aside(name):
+                    continue
                 if not queue._by_key.moving:
                     assert waiting.key == self.policy.key(waiting.request)
 
@@ -584,8 +608,14 @@ class BalancerMachine(RuleBasedStateMachine):
         assert list(self.balancer._admission._newcomers._waiting) == self.newcomers
         assert set(self.balancer.faults.circuits._circuits) <= set(self.fleet)
         assert set(self.balancer.faults._keys) <= set(here)
+        quarantine = self.balancer.faults.quarantine
+        held = {name for each in quarantine._unheard.values() for name in each.held}
+        assert held | set(quarantine._suspects) <= set(self.waiting)
+        assert not held & set(quarantine._suspects)
+        assert quarantine.alone is None or quarantine.alone in self.running
+        assert not quarantine._freed
         for queue in self.balancer._queues.by_model.values():
-            assert set(queue._bounced) == set(queue._waiting) & set(self.tried)
+            assert set(queue._bounced) == set(queue._waiting) & (set(self.tried) | self.suspected)
         assert set(self.estimates._standings) == set(here)
         assert set(self.estimates._together) == workflows
         assert set(self.estimates.positions._calls) == set(here)

@@ -9,7 +9,7 @@ from random import Random
 
 import msgspec
 
-from kairos.events import Arrived, Bounced, Dispatch, Finished, Refuse, Tick
+from kairos.events import Arrived, Bounced, Dispatch, Finished, InstanceStatus, Refuse, Tick
 from kairos.model import SECOND
 from tests.support import build
 
@@ -93,6 +93,7 @@ class Callers:
         self.tally.tries += not self.sound[name]
         before = self.open()
         self.take(self.balancer.handle(Bounced(name, "broke", hash(name) >> 11), at))
+        self.take(self.balancer.handle(InstanceStatus(instance_id), at))  # it lives
         well = [each for each in self.open() - before if not self.world.rates[int(each)]]
         self.tally.opened += len(well)
 

@@ -16,7 +16,7 @@ from kairos.live.proxy.engine_answer import EngineAnswer, EngineRefused
 from kairos.live.proxy.engine_client import InstanceNotKnown
 from kairos.live.proxy.forwarders import forwarder
 from kairos.live.proxy.response_forwarder import EngineError, ResponseForwarder, answer_error
-from kairos.live.proxy.told import FactSink, OnTrouble, Owner
+from kairos.live.proxy.told import FactSink, OnTrouble, Owner, trouble
 from kairos.live.request.body import Body
 from kairos.live.request.client_response import ClientResponse
 from kairos.model import SECOND, Request
@@ -53,9 +53,10 @@ class Call:
         ends_workflow: bool = False,
         tries_again: bool = False,
     ) -> None:
-        """`on_trouble` hears of an instance that could not be reached before the balancer hears of
-        the call, so that no other call follows it there. `ends_workflow`: nothing of it comes after
-        the call. `tries_again`: on other instances, as the balancer allows."""
+        """`on_trouble` hears of an instance that failed it before the balancer hears of the call:
+        it is looked at at once, and where nothing listens no other call goes there.
+        `ends_workflow`: nothing of it comes after the call. `tries_again`: on other instances, as
+        the balancer allows."""
         self._request = request
         self._asked = asked
         self._body = body
@@ -242,8 +243,8 @@ class Call:
     def _pass_on(self, error: UpstreamFailed | UpstreamUnreachable) -> None:
         """It waits for another instance."""
         request_id = self._request.id
-        if isinstance(error, UpstreamUnreachable):
-            self._on_trouble(error)
+        assert self._instance_id is not None
+        self._on_trouble(trouble(error, self._instance_id))
         self._failure, self._instance_id = error, None
         self._engine.calls.forget(request_id)
         self._engine.calls.expect(request_id, self)
@@ -257,9 +258,9 @@ class Call:
         if not isinstance(error, KairosError):
             self._end(Cancelled(self._request.id), error)
             return
-        if isinstance(error, UpstreamUnreachable) and error is not self._failure:
-            self._on_trouble(error)
         by_instance = isinstance(error, _BY_INSTANCE)
+        if isinstance(error, _BY_INSTANCE) and self._instance_id is not None:
+            self._on_trouble(trouble(error, self._instance_id))
         self._end(Failed(self._request.id, error.code, by_instance=by_instance), error)
 
     def _expire(self) -> None:

@@ -3,10 +3,17 @@
 from collections.abc import Callable
 from typing import Protocol
 
-from kairos.errors import UpstreamUnreachable
+from kairos.errors import UpstreamFailed, UpstreamUnreachable
 from kairos.events import Event
 
 OnTrouble = Callable[[UpstreamUnreachable], None]
+
+
+def trouble(error: UpstreamFailed | UpstreamUnreachable, instance_id: str) -> UpstreamUnreachable:
+    """What a failure there says of the instance: that it should be looked at."""
+    if isinstance(error, UpstreamUnreachable):
+        return error
+    return UpstreamUnreachable(instance_id, error.code, refused=False)
 
 
 class FactSink(Protocol):

@@ -3,7 +3,7 @@
 import pytest
 
 from kairos.errors import CallBreaksEngines
-from kairos.events import Arrived, Bounced, Failed, Finished, Refuse, Tick
+from kairos.events import Arrived, Bounced, Failed, Finished, InstanceStatus, Refuse, Tick
 from kairos.faults.attribution import REMEMBERED_US
 from kairos.faults.faults import UNTRUSTED
 from kairos.model import SECOND
@@ -37,7 +37,10 @@ def warm(balancer, rounds=8):
 
 
 def bounce(balancer, name, body=None, **fields):
-    return balancer.handle(Bounced(name, "broke", body, **fields), balancer.at)
+    """Off an instance that is heard of right after."""
+    instance_id = balancer.ledger.instance_of(name)
+    commands = balancer.handle(Bounced(name, "broke", body, **fields), balancer.at)
+    return commands + balancer.handle(InstanceStatus(instance_id), balancer.at)
 
 
 def states(balancer):

@@ -65,7 +65,7 @@ class TestCalls:
     def test_one_that_came_to_nothing_on_one_instance_counts_once(self):
         made = balancer(calls=2, instances="ab")
         arrive(made, "one")
-        made.handle(Bounced("one", "why"), 1)
+        made.handle(Bounced("one", "why", about_itself=True), 1)
         made.handle(Finished("one"), 2)
         arrive(made, "two", at=2)
         refused(made, "three", "calls", at=2)

@@ -153,7 +153,7 @@ async def test_a_call_that_waits_again_has_a_new_turn(deciding):
     say(deciding, link, Hello("w"), Fact(1, Arrived(request("a")), 1))
     deciding.feed(InstanceJoined(Instance(id="j", models=("tiny",), max_num_seqs=1)))
     await ordered(wire)
-    say(deciding, link, Fact(2, Bounced("a", "broke"), 2))
+    say(deciding, link, Fact(2, Bounced("a", "busy", about_itself=True), 2))
     assert await ordered(wire) == ([("Dispatch", "a", 2)], 2)
 
 

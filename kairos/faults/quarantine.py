@@ -1,0 +1,216 @@
+"""Which calls wait until it is known what became of their instance, and which run alone; ours.
+
+A call may kill the engine that has it, and then the next one. So a call whose instance gave no
+answer is set aside until the instance is heard of: it is well, and the call waits for another as
+any that bounced; or it has left, and the call is a suspect, with all others that were in flight
+there. All failed by one event, of which at most one of them is the cause
+(`FaultAttribution.one_of`). Whoever is the cause with a probability of `SUSPECTED` at least runs
+alone: on an instance that can be spared, since another serves its model; that is left alone until
+nothing runs there, and for as long as the call may still kill it. So one call kills two engines
+at most, never two at a time, and takes no other call with it the second time.
+
+Whose calls killed engines of late, and make up much of what they ask, are suspects as they arrive;
+and each that kills makes the next wait longer.
+"""
+
+from collections.abc import Collection, Mapping
+
+import msgspec
+
+from kairos.dispatcher.booking import Booking
+from kairos.learnt import AgentKey
+from kairos.model import SECOND
+
+HELD_US = 3 * SECOND // 2  # a call, until its instance is heard of: it is looked at each second
+ALONE_US = 5 * SECOND  # for which a suspect runs alone, where nothing is heard of it before
+PATIENCE_US = 60 * SECOND  # for an instance that can be spared, or that is to come back
+SUSPECTED = 0.01  # probability of being the cause from which on a call runs alone
+LIKELY = 0.5  # from which on it never goes as any other
+# The probability from which on a new call runs alone, of somebody whose calls may have killed
+# engines. How long it waits after the first that is found to have, twice as long after each that
+# follows; and at most.
+KILLER, SLOWED_US, MOST_SLOWED_US = 0.015, 10 * SECOND, 300 * SECOND
+# Most calls that kill an engine do so as it begins with them. So one that ran for longer is less
+# likely the cause; so is one that went there when others had failed already.
+BEGINS_US, LATE = 2 * SECOND, 0.05
+
+
+class _Unheard(msgspec.Struct):
+    """An instance at which calls failed, and which was not heard of since."""
+
+    since: int
+    was_spared: bool = False  # for a call that failed there
+    has_left: bool = False
+    weights: dict[int | str, float] = msgspec.field(default_factory=dict)  # by key of the call
+    held: dict[str, int | str] = msgspec.field(default_factory=dict)  # keys, by id of the call
+
+
+class _Suspect(msgspec.Struct):
+    """Runs alone, or as any other from an instant on; None: only alone."""
+
+    not_before: int
+    until: int | None
+    caller: AgentKey
+
+
+class Quarantine:
+    """Of one balancer. It is asked whenever a fact has been taken in, but in most pools, at most
+    times, it is empty, and false. Calls are meant by id; by key, as in `FaultAttribution`."""
+
+    def __init__(self, *, held_us: int = HELD_US, alone_us: int = ALONE_US) -> None:
+        self._held_us, self._alone_us = held_us, alone_us
+        self._unheard: dict[str, _Unheard] = {}  # by instance id
+        self._suspects: dict[str, _Suspect] = {}  # the first runs first
+        self._freed: list[str] = []
+        self._alone_until = self._mourned_until = 0
+        self._mourned: str | None = None  # the instance that left while one ran alone there
+        self.room: str | None = None
+        """The instance that is left alone for a suspect, by id."""
+        self.alone: str | None = None
+        """The call that runs there."""
+
+    def __bool__(self) -> bool:
+        return bool(self._unheard or self._suspects or self.alone or self._mourned or self._freed)
+
+    def is_aside(self, request_id: str) -> bool:
+        """Whether it waits, and not for its turn."""
+        return request_id in self._suspects or any(
+            request_id in each.held for each in self._unheard.values()
+        )
+
+    def failed(self, key: int | str, booking: Booking, at: int, *, ended: bool) -> None:
+        """A call came to nothing where it was booked, and that may be its fault. `ended`: it is
+        tried nowhere else."""
+        request_id, instance_id = booking.request.id, booking.instance_id
+        unheard = self._unheard.get(instance_id)
+        if unheard is None:
+            unheard = self._unheard[instance_id] = _Unheard(at)
+        began = at - BEGINS_US <= booking.at <= unheard.since
+        unheard.weights[key] = 1.0 if began else LATE
+        unheard.was_spared |= request_id == self.alone
+        self.is_sound(request_id)  # or else it is suspected anew
+        if not ended:
+            unheard.held[request_id] = key
+
+    def heard_of(self, instance_id: str, since: int) -> None:
+        """It was well at that instant: those set aside go as any other."""
+        unheard = self._unheard.get(instance_id)
+        if unheard is not None and not unheard.has_left and since >= unheard.since:
+            self._forget(instance_id)
+
+    def joined(self, instance_id: str) -> None:
+        """It has started anew."""
+        if instance_id == self._mourned:
+            self._mourned = None
+        unheard = self._unheard.get(instance_id)
+        if unheard is not None and unheard.has_left:
+            self._forget(instance_id)
+
+    def left(self, instance_id: str, at: int) -> Collection[int | str]:
+        """Keys of the calls that had just failed there: one of these may have killed it."""
+        if self.room == instance_id and self.alone is None:
+            self.room = None
+        unheard = self._unheard.get(instance_id)
+        if unheard is None:
+            return ()
+        unheard.has_left = True
+        if unheard.was_spared:
+            self._mourned, self._mourned_until = instance_id, at + PATIENCE_US
+        return unheard.weights
+
+    def weights(self, instance_id: str) -> Mapping[int | str, float]:
+        """How likely each of the calls that failed there is the cause, by how long it had run
+        there, by key."""
+        return self._unheard[instance_id].weights
+
+    def held(self, instance_id: str) -> Mapping[str, int | str]:
+        """Keys of those that are set aside for it."""
+        return self._unheard[instance_id].held
+
+    def was_spared(self, instance_id: str) -> bool:
+        """Whether nothing but a suspect ran there."""
+        return self._unheard[instance_id].was_spared
+
+    def free(self, instance_id: str) -> None:
+        """Those that are still set aside for it go as any other."""
+        held = self._unheard[instance_id].held
+        self._freed += held
+        held.clear()
+
+    def suspect(
+        self, request_id: str, caller: AgentKey, not_before: int, until: int | None
+    ) -> None:
+        """It runs alone, one that was set aside as well."""
+        for each in self._unheard.values():
+            each.held.pop(request_id, None)
+        self._suspects[request_id] = _Suspect(not_before, until, caller)
+
+    def slow(self, caller: AgentKey, until: int) -> None:
+        """None of its suspects runs before."""
+        for each in self._suspects.values():
+            if each.caller == caller:
+                each.not_before = max(each.not_before, until)
+
+    def next_to_run(self, at: int) -> list[str]:
+        """Suspects that may run now; none, while one does, or the instance where one did is gone
+        and not back yet."""
+        is_spared = any(each.was_spared for each in self._unheard.values() if not each.has_left)
+        if self.alone is not None or self._mourned is not None or is_spared:
+            return []
+        return [name for name, each in self._suspects.items() if each.not_before <= at]
+
+    def begins(self, request_id: str, instance_id: str, at: int) -> None:
+        """It runs alone there."""
+        self._suspects.pop(request_id, None)
+        self.room, self.alone, self._alone_until = instance_id, request_id, at + self._alone_us
+
+    def is_sound(self, request_id: str) -> None:
+        """It killed nothing where it runs alone, or runs there no more."""
+        if request_id == self.alone:
+            self.alone = self.room = None
+
+    def ended(self, request_id: str) -> None:
+        """It is here no more."""
+        self.is_sound(request_id)
+        self._suspects.pop(request_id, None)
+        for each in self._unheard.values():
+            each.held.pop(request_id, None)
+
+    def pass_time(self, at: int) -> None:
+        """Whose time is up goes as any other."""
+        for instance_id, unheard in list(self._unheard.items()):
+            if at >= unheard.since + self._held_us:
+                self._forget(instance_id)
+        for request_id, suspect in list(self._suspects.items()):
+            if suspect.until is not None and at >= suspect.until:
+                del self._suspects[request_id]
+                self._freed.append(request_id)
+        if at >= self._mourned_until:
+            self._mourned = None
+        if self.alone is not None and at >= self._alone_until:
+            self.is_sound(self.alone)
+
+    def next_at(self, at: int) -> int | None:
+        """When the next time is up."""
+        instants = [each.since + self._held_us for each in self._unheard.values()]
+        for each in self._suspects.values():
+            instants += [each.not_before, each.until or 0]
+        if self.alone is not None:
+            instants.append(self._alone_until)
+        if self._mourned is not None:
+            instants.append(self._mourned_until)
+        return min((each for each in instants if each > at), default=None)
+
+    def take_freed(self) -> list[str]:
+        """Those that go as any other from now on."""
+        freed, self._freed = self._freed, []
+        return freed
+
+    def _forget(self, instance_id: str) -> None:
+        self._freed += self._unheard.pop(instance_id).held
+
+
+def slowed_us(killers: int) -> int:
+    """How long after the latest of so many calls that killed engines the next of their caller
+    waits."""
+    return min(SLOWED_US << min(killers - 1, 10), MOST_SLOWED_US) if killers else 0
