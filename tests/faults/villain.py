@@ -24,7 +24,7 @@ from tests.faults.proxy import Proxy
 
 CALLERS = 8
 EACH_S = 0.5  # between two poisonous calls
-TOKENS = 10
+TOKENS, POISON_TOKENS = 10, 1000  # who dies does so amid a call
 DIES_S, DOWN_S = 0.02, 2.0  # after the poison has come, and until it is started again
 
 
@@ -137,7 +137,7 @@ async def _villain(served, told, until, poison):
 
 async def _poisons(served, told, text):
     try:
-        answer = await _ask(served, text, agent="villain")
+        answer = await _ask(served, text, agent="villain", tokens=POISON_TOKENS)
     except TimeoutError:
         told.villains.append((0, "no answer"))
     else:
@@ -156,10 +156,10 @@ def states(served):
     return [circuits.state(each, balancer.at) for each in balancer.ledger.instances]
 
 
-async def _ask(served, text, *, agent):
+async def _ask(served, text, *, agent, tokens=TOKENS):
     headers = {"x-kairos-agent": agent, "x-kairos-app": "neighbours"}
     messages = [{"role": "user", "content": text}]
-    fields = {"max_tokens": TOKENS, "min_tokens": TOKENS, "messages": messages}
+    fields = {"max_tokens": tokens, "min_tokens": tokens, "messages": messages}
     return await served.chat(headers=headers, **fields)
 
 

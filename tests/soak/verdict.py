@@ -35,8 +35,8 @@ _KEPT_KB = 8  # of a call, however short: by what its conversation is known, its
 _WARM_UP_S = 45.0  # in which memory grows by what Kairos needs anyway
 _LAST_WORDS = 2000  # characters
 SAMPLE_S = 1.0  # between two of memory
-# Of what engines that were well could have served. Stand-ins: 93 to 96 % in runs of 90 s; 89 % where
-# each failure of one that is tried again leaves it alone for twice as long, 83 % where the first
+# Of what well engines could have served. Stand-ins: 93 to 96 % in runs of 90 s; 89 %, when
+# each failure of one that is tried again leaves it alone for twice as long; 83 %, when the first
 # leaves it alone for half a minute.
 LEAST_SERVED = 0.87
 _SHOWN = 5  # of the calls of which the same is said
