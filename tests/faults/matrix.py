@@ -97,9 +97,6 @@ ROWS = (
         (ANSWERED, THERE, THERE, ANSWERED),
         poison=Mortal.break_at_poison,
     ),
-)
-# Not so yet: a call that kills engines does not run alone.
-AWAITED = (
     Row(
         "its process dies of somebody else's call, as any would, and is started again",
         (ANSWERED, ELSEWHERE, ERROR, ANSWERED),

@@ -31,7 +31,6 @@ async def test_a_body_that_is_known_reaches_no_engine_again():
         assert len(bounced) == 2  # each engine had it once
 
 
-@pytest.mark.xfail(strict=True, reason="a call that kills engines does not run alone")
 @pytest.mark.parametrize("poison", [always_the_same, each_another])
 async def test_nobody_else_fails_where_engines_die_of_it(poison):
     async with two_that_die() as (served, proxies):
