@@ -21,7 +21,10 @@ from tests.support.vllm import needs_vllm
 
 @pytest.mark.vllm
 @pytest.mark.timeout(900)
-@pytest.mark.xfail(strict=True, reason="a call that kills engines does not run alone")
+@pytest.mark.xfail(
+    strict=False,
+    reason="who was in flight with the killer may wait for a spare engine longer than its client",
+)
 async def test_nobody_else_notices(tmp_path):
     needs_vllm()
     async with two_that_die(tmp_path) as (served, mortals):
