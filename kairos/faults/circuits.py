@@ -1,9 +1,10 @@
 """Which instances are trusted with calls: a circuit breaker for each; ours.
 
-One that is not trusted is left alone for a while, and twice as long each time that it goes on. Then
-one call goes there to try it; with each answer that comes of it one more may run there (slow
-start), until nothing holds it back any more. So a broken instance that fails quickly, and is
-therefore always idle, does not draw all calls onto itself. When one is not trusted: `faults.py`.
+One that is not trusted is left alone for a while. Then one call goes there to try it: if it fails,
+the instance is left alone for twice as long as before. With each answer that comes one more may run
+there (slow start), until nothing holds it back any more. So a broken instance that fails quickly,
+and is therefore always idle, does not draw all calls onto itself; and one that fails some calls is
+not given up. When one is not trusted: `faults.py`.
 """
 
 from typing import Literal
@@ -39,6 +40,11 @@ class Circuits:
             return "closed"
         return "open" if at < circuit.open_until else "half-open"
 
+    def is_on_trial(self, instance_id: str, at: int) -> bool:
+        """Whether it is tried, and has not answered since it was left alone."""
+        circuit = self._circuits.get(instance_id)
+        return circuit is not None and at >= circuit.open_until and circuit.may_run == 1
+
     def takes(self, instance_id: str, running: int, at: int) -> bool:
         """Whether one more call may go there, beside the `running`."""
         circuit = self._circuits.get(instance_id)
@@ -58,7 +64,9 @@ class Circuits:
         if circuit is None:
             self._circuits[instance_id] = _Circuit(self._first_us, at + self._first_us)
         elif at >= circuit.open_until:
-            circuit.open_us = min(2 * circuit.open_us, self._longest_us)
+            has_answered = circuit.may_run > 1
+            longer_us = min(2 * circuit.open_us, self._longest_us)
+            circuit.open_us = self._first_us if has_answered else longer_us
             circuit.open_until = at + circuit.open_us
             circuit.may_run = 1
 

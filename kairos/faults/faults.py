@@ -167,7 +167,7 @@ class Faults:
     ) -> bool:
         """To the instance, and to the call: whether it is found to be poisonous."""
         attribution, circuits = self._attribution, self.circuits
-        was_tried = circuits.state(instance_id, at) == "half-open"
+        was_tried = circuits.is_on_trial(instance_id, at)
         share = attribution.failed(
             key, agent_key(request), instance_id, at, about_itself=about_itself
         )

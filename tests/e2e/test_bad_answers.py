@@ -133,6 +133,17 @@ async def test_a_stream_that_is_empty_is_an_error(kairos, engine):
     assert (answer.status, answer.error()["code"]) == (502, "upstream_failed")
 
 
+@pytest.mark.parametrize("event", [b"data: {not json\n\n", b"event: \xff\n\ndata: <html>\n\n"])
+async def test_a_stream_that_begins_as_none_is_an_error(kairos, engine, event):
+    served = await kairos(engine.url)
+    engine.answer = engine.stream(event, DONE)
+    engine.release(2)
+    answer = await served.chat(**STREAM)
+
+    assert (answer.status, answer.error()["code"]) == (502, "upstream_failed")
+    assert (await served.facts.seen(Failed)).by_instance
+
+
 async def test_of_an_event_that_breaks_off_the_client_has_nothing_but_the_error(kairos, engine):
     served = await kairos(engine.url)
     engine.answer = engine.stream(CHUNK, CHUNK[:9], then=lambda transport: transport.abort())

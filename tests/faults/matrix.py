@@ -1,7 +1,7 @@
 """`python -m tests.faults.matrix > docs/faults.md`: what becomes of a call when an instance fails.
 
 Each cell is proved by a test (`test_matrix.py`): two instances, of which the one that has the call,
-or is to have it, fails at that moment; the other is well.
+or is to have it, fails at that moment; the other is well, until it gets what broke the first.
 """
 
 from collections.abc import Awaitable, Callable
@@ -20,6 +20,7 @@ from tests.faults.faults import (
     WrongBody,
 )
 from tests.faults.proxy import Proxy
+from tests.faults.villain import Mortal
 
 QUEUED, BEFORE, AMID, IDLE = MOMENTS = (
     "waits in the queue",
@@ -29,6 +30,7 @@ QUEUED, BEFORE, AMID, IDLE = MOMENTS = (
 )
 ELSEWHERE = "answered by another instance"
 THERE = "answered by that instance"
+ANSWERED = "answered"
 ERROR = "the stream ends with an error event"
 TOLD = "404, as the instance said"
 NONE = "(cannot be)"
@@ -38,13 +40,15 @@ Blow = Callable[[Proxy], Awaitable[None]]
 
 class Row(msgspec.Struct, frozen=True):
     """A fault: what is done to the calls that come, or to one amid its stream, or to the instance
-    as a whole; and what becomes of the call at each of `MOMENTS`."""
+    as a whole, or what it does at somebody else's poisonous call; and what becomes of the call at
+    each of `MOMENTS`."""
 
     what: str
     cells: tuple[str, str, str, str]
     call: Fault | None = None
     amid: Fault | None = None
     instance: Blow | None = None
+    poison: Callable[[Mortal], None] | None = None
     whole: bool = False  # of calls whose answers come whole
 
 
@@ -78,6 +82,7 @@ ROWS = (
     Row("it is overloaded: 503", _UNBEGUN, Status(503)),
     Row("it answers what is not HTTP", _UNBEGUN, Noise()),
     Row("it answers what is no JSON", _UNBEGUN, WrongBody(), whole=True),
+    Row("it answers a stream that is none", _UNBEGUN, WrongBody(streamed=True)),
     Row("it does not serve the model: 404", (TOLD, TOLD, NONE, TOLD), Status(404)),
     Row(
         "it sends four bytes a second",
@@ -87,6 +92,16 @@ ROWS = (
     ),
     Row("it takes half a second to accept", (THERE,) * 4, instance=accepts_slowly),
     Row("it closes connections that were kept", (THERE,) * 4, HangUp(), instance=closes_idle),
+    Row(
+        "it breaks the connection of somebody else's call, as any does",
+        (ANSWERED, THERE, THERE, ANSWERED),
+        poison=Mortal.break_at_poison,
+    ),
+    Row(
+        "its process dies of somebody else's call, as any would, and is started again",
+        (ANSWERED, ELSEWHERE, ERROR, ANSWERED),
+        poison=Mortal.die_at_poison,
+    ),
 )
 
 
@@ -105,6 +120,8 @@ deadline. Where no other instance is left, the client gets the last one's own er
 (`upstream_unreachable`).
 
 {table()}
+Whoever made a call at which any instance fails has 502 (`call_breaks_engines`).
+
 The wait for a stream's next event ends after `stall_s`, that for an answer that comes whole after
 `answer_s`; for a call that has not begun mostly far sooner, by the pace of the instance's other
 calls. Clients have whole events only, so an error event can always follow.

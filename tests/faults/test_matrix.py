@@ -12,6 +12,7 @@ from kairos.standin.batch import Timing
 from tests.e2e.served import serving
 from tests.faults.matrix import (
     AMID,
+    ANSWERED,
     BEFORE,
     ELSEWHERE,
     ERROR,
@@ -24,27 +25,40 @@ from tests.faults.matrix import (
     THERE,
     TOLD,
 )
-from tests.faults.proxy import Proxy
+from tests.faults.poison import POISON
+from tests.faults.villain import Mortal
 
 STEP_S = 0.03
-SHORT, LONG = 10, 60  # tokens
+SHORT, MIDDLE, LONG = 10, 30, 60  # tokens
+DOWN_S = 0.5
 PAGE_FILE = Path(__file__).parents[2] / "docs" / "faults.md"
-CELLS = [(row, moment) for row in ROWS for moment in MOMENTS]
+CELLS = [(row, moment) for row in ROWS for moment in MOMENTS if row.poison is None]
+POISON_CELLS = [(row, moment) for row in ROWS for moment in MOMENTS if row.poison is not None]
+SHORT, MIDDLE, LONG = 10, 30, 60  # tokens
+DOWN_S = 0.5
+PAGE_FILE = Path(__file__).parents[2] / "docs" / "faults.md"
+CELLS = [(row, moment) for row in ROWS for moment in MOMENTS if row.poison is None]
 
 
 class Two:
-    """A Kairos before two instances of one call each; `hurt` is the one that has the first."""
+    """A Kairos before two instances; `hurt` is the one that has the first call."""
 
     def __init__(self, served, proxies):
-        self.served = served
+        self.served, self.proxies = served, proxies
         by_name = {each.url.removeprefix("http://"): each for each in proxies}
         self.name = next(iter(served.balancer.ledger.instances))
         self.hurt = by_name[self.name]
 
-    def ask(self, name, *, tokens=SHORT, stream=True, **headers):
+    def ask(self, name, *, tokens=SHORT, stream=True, says="Hello", **headers):
         body = {"max_tokens": tokens, "min_tokens": tokens, "stream": stream}
+        body["messages"] = [{"role": "user", "content": says}]
         said = {"x-request-id": name} | headers
         return asyncio.create_task(self.served.chat(headers=said, **body))
+
+    def poison(self):
+        """Somebody else's call."""
+        who = {"x-kairos-app": "another", "x-kairos-agent": "villain"}
+        return self.ask("villain", says=POISON, **who)
 
     def places(self, name):
         """The instances that had the call."""
@@ -54,15 +68,21 @@ class Two:
 
 
 @pytest.fixture
-async def two():
+def slots():
+    """The calls that one takes at once."""
+    return 1
+
+
+@pytest.fixture
+async def two(slots):
     timing = Timing(step_s=STEP_S, step_per_seq_s=0.0)
-    settings = standins.StandInSettings(model="tiny", max_num_seqs=1, timing=timing)
+    settings = standins.StandInSettings(model="tiny", max_num_seqs=slots, timing=timing)
     async with AsyncExitStack() as stack:
         enter = stack.enter_async_context
         engines = [await enter(standins.serve(settings)) for _ in range(2)]
-        proxies = [await enter(Proxy(each.url)) for each in engines]
+        proxies = [await enter(Mortal(each.url, DOWN_S)) for each in engines]
         urls = [each.url for each in proxies]
-        served = await enter(serving(*urls, max_num_seqs=1, stall_s=1, answer_s=2))
+        served = await enter(serving(*urls, max_num_seqs=slots, stall_s=1, answer_s=2))
         yield Two(served, proxies)
 
 
@@ -76,11 +96,15 @@ async def to_instance(two, row):
         await row.instance(two.hurt)
 
 
-async def queued(two, row, **how):
-    """Both are busy; the one that fails is free first. Both are known to be well, or it would be
-    left alone after one failure."""
+async def warm(two):
+    """Both are known to be well, or they would be left alone after one failure."""
     for n in range(6):
         await two.ask(f"before {n}", tokens=1)
+
+
+async def queued(two, row, **how):
+    """Both are busy; the one that fails is free first."""
+    await warm(two)
     earlier = len(two.served.facts.all(Arrived)), len(two.served.facts.all(FirstToken))
     others = [two.ask("short", tokens=SHORT), two.ask("long", tokens=LONG)]
     await two.served.facts.seen(FirstToken, earlier[1] + 2)
@@ -121,7 +145,7 @@ async def idle(two, row, **how):
 AT = {QUEUED: queued, BEFORE: before, AMID: amid, IDLE: idle}
 
 
-def what_became(two, answer):
+def what_became(two, answer, name="call"):
     if answer.status == 404:
         return TOLD
     assert answer.status == 200, answer.body
@@ -129,7 +153,7 @@ def what_became(two, answer):
         assert answer.body.endswith(b"data: [DONE]\n\n")
         return ERROR
     assert answer.headers["content-type"] == "application/json" or b"[DONE]" in answer.body
-    return THERE if two.places("call")[-1] == two.name else ELSEWHERE
+    return THERE if two.places(name)[-1] == two.name else ELSEWHERE
 
 
 @pytest.mark.parametrize(("row", "moment"), CELLS, ids=lambda each: getattr(each, "what", each))
@@ -143,6 +167,53 @@ async def test_a_call_becomes_what_the_table_says(two, row, moment):
 
     assert what_became(two, await call) == expected
     assert two.places("call")[0] == two.name
+    await two.served.settled()
+
+
+async def beside(two, moment):
+    """A poisonous call, and another's that is where the instance fails at it: their answers, and
+    the other's name."""
+    if moment == QUEUED:
+        busy = [two.ask(f"busy {n}") for n in range(4)]
+        await two.served.facts.seen(FirstToken, len(two.served.facts.all(FirstToken)) + 4)
+        villain = two.poison()
+        call = two.ask("call")
+        await asyncio.gather(*busy)
+        return await villain, await call, "call"
+    if moment == IDLE:
+        villain = await two.poison()
+        return villain, await two.ask("call"), "call"
+    # Three, so that each has one at least, and the poison can go where one is alone.
+    facts, names = two.served.facts, ("call-1", "call-2", "call-3")
+    earlier = len(facts.all(Arrived)), len(facts.all(FirstToken))
+    calls = {each: two.ask(each, tokens=MIDDLE, stream=moment == AMID) for each in names}
+    await facts.seen(Arrived, earlier[0] + 3)
+    if moment == AMID:
+        await facts.seen(FirstToken, earlier[1] + 3)
+    villain = await two.poison()
+    answers = {each: await call for each, call in calls.items()}
+    place = two.places("villain")[0]
+    [name] = [each for each in names if two.places(each)[0] == place]
+    for each in {*names} - {name}:
+        assert what_became(two, answers[each], each) in (THERE, ELSEWHERE)
+    return villain, answers[name], name
+
+
+@pytest.mark.parametrize("slots", [2])
+@pytest.mark.parametrize(
+    ("row", "moment"), POISON_CELLS, ids=lambda each: getattr(each, "what", each)
+)
+async def test_beside_a_poisonous_call_another_becomes_what_the_table_says(two, row, moment):
+    await warm(two)
+    for each in two.proxies:
+        row.poison(each)
+    villain, answer, name = await beside(two, moment)
+
+    assert (villain.status, villain.error()["code"]) == (502, "call_breaks_engines")
+    two.name = two.places("villain")[0]
+    became = what_became(two, answer, name)
+    expected = row.cells[MOMENTS.index(moment)]
+    assert became in (THERE, ELSEWHERE) if expected == ANSWERED else became == expected
     await two.served.settled()
 
 

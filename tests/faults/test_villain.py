@@ -2,14 +2,14 @@
 
 import pytest
 
-from tests.faults.villain import always_the_same, each_another, play, two_that_break
+from tests.faults.villain import always_the_same, each_another, play, two_that_break, two_that_die
 
 SECONDS = 3
 
 
 @pytest.mark.parametrize("poison", [always_the_same, each_another])
 async def test_nobody_else_notices(poison):
-    async with two_that_break() as served:
+    async with two_that_break() as (served, _):
         await play(served, seconds=1)  # the engines are known to be well
         told = await play(served, seconds=SECONDS, poison=poison)
 
@@ -22,10 +22,23 @@ async def test_nobody_else_notices(poison):
 
 
 async def test_a_body_that_is_known_reaches_no_engine_again():
-    async with two_that_break() as served:
+    async with two_that_break() as (served, _):
         await play(served, seconds=1)
         told = await play(served, seconds=SECONDS, poison=always_the_same)
 
         bounced = [each for each in served.facts.records if type(each.event).__name__ == "Bounced"]
         assert len(told.villains) >= 3
         assert len(bounced) == 2  # each engine had it once
+
+
+@pytest.mark.parametrize("poison", [always_the_same, each_another])
+async def test_nobody_else_fails_where_engines_die_of_it(poison):
+    async with two_that_die() as (served, proxies):
+        await play(served, seconds=1)
+        told = await play(served, seconds=8, poison=poison)
+        await served.settled()
+
+    assert sum(each.died for each in proxies) >= 1
+    assert told.failed == []
+    assert told.doubted <= 1
+    assert {status for status, _ in told.villains} <= {0, 502}

@@ -14,6 +14,7 @@ import msgspec
 
 from kairos.standin.bodies import StandInBody, chat_prompt
 from kairos.standin.script import Script, ScriptLimits
+from tests.faults.poison import POISON
 from tests.soak.engine import ENGINE_SEED, EngineKind
 
 USUAL, BURST = 0.5, 3.0  # of the capacity of all
@@ -21,7 +22,10 @@ BURST_EVERY_S, BURST_S = 30.0, 3.0
 NOISE = "as it is"  # an answer that nobody knows before, in a conversation that goes on
 
 # broken: no JSON. stranger: of a model that nobody serves. failing: the engine fails amid it.
-Kind = Literal["well", "broken", "stranger", "failing"]
+# poisonous: all engines break the connection at it; made by one agent, half of them not for the
+# first time.
+Kind = Literal["well", "broken", "stranger", "failing", "poisonous"]
+_POISONS = 5  # of half of them
 _Message = dict[str, str]
 
 
@@ -68,9 +72,11 @@ class Asks:
 
     def _ask(self, at_s: float) -> Ask:
         dice = self._dice
-        kinds: list[Kind] = ["well", "broken", "stranger", "failing"]
-        weights = (96, 1, 1, 2 if self._engine.is_scripted else 0)
+        kinds: list[Kind] = ["well", "broken", "stranger", "failing", "poisonous"]
+        weights = (94, 1, 1, 2 if self._engine.is_scripted else 0, 2)
         kind = dice.choices(kinds, weights)[0]
+        if kind == "poisonous":
+            return self._poison(at_s)
         named = dice.random() < 0.7
         headers, prompt = self._of_workflow() if named else ({}, self._of_nobody())
         manner = dice.choices(("patient", "leaves", "deadline"), (75, 10, 15))[0]
@@ -86,6 +92,15 @@ class Asks:
         if not named:
             self._told = [*self._told[-50:], [*prompt, _said("assistant", ask.says or NOISE)]]
         return ask
+
+    def _poison(self, at_s: float) -> Ask:
+        which = self._dice.choice([self._dice.randrange(_POISONS), self._made])
+        prompt = [_said("user", f"{POISON} {which}")]
+        caller = {"X-Kairos-App": "app-0", "X-Kairos-Agent": "villain"}
+        streamed = self._dice.random() < 0.6
+        return self._worded(
+            prompt, "poisonous", caller, at_s=at_s, streamed=streamed, patience_s=20.0
+        )
 
     def _of_workflow(self) -> tuple[dict[str, str], list[_Message]]:
         dice = self._dice
@@ -124,7 +139,7 @@ class Asks:
         asked: dict[str, Any] = {
             "model": "nobody's" if kind == "stranger" else self._engine.model,
             "messages": messages,
-            "max_tokens": self._dice.randint(10, 50),
+            "max_tokens": 10 if kind == "poisonous" else self._dice.randint(10, 50),
             "stream": more["streamed"],
         }
         if kind == "failing":

@@ -8,6 +8,8 @@ from pathlib import Path
 
 import msgspec
 
+from tests.faults.faults import Cut
+from tests.faults.poison import is_poison
 from tests.faults.proxy import OnHurt, Proxy
 from tests.support.kafka import free_ports
 from tests.support.processes import READY_S, Process
@@ -80,7 +82,7 @@ KINDS = {"standin": STANDIN, "vllm": VLLM}
 
 
 class Engine:
-    """One that can be killed, frozen and hurt."""
+    """One that can be killed, frozen and hurt, and breaks the connection at poisonous calls."""
 
     def __init__(
         self, kind: EngineKind, directory: Path, number: int, *, seed: int, on_hurt: OnHurt
@@ -91,7 +93,11 @@ class Engine:
         self.url = f"http://127.0.0.1:{engine_port}"  # past the proxy
         self.proxy = Proxy(self.url, port=port, seed=seed, on_hurt=on_hurt)
         self._ready_s = kind.ready_s
-        self._frozen = False
+        self.is_frozen = False
+        self._break_at_poison()
+
+    def _break_at_poison(self) -> None:
+        self.proxy.hurt(Cut(), times=None, when=is_poison)
 
     async def start(self) -> None:
         self.process.start()
@@ -106,17 +112,18 @@ class Engine:
     def freeze(self) -> None:
         """Its processes do nothing, not even say that they are well."""
         os.killpg(self.process.pid, signal.SIGSTOP)
-        self._frozen = True
+        self.is_frozen = True
 
     def thaw(self) -> None:
         os.killpg(self.process.pid, signal.SIGCONT)
-        self._frozen = False
+        self.is_frozen = False
 
     async def restore(self) -> None:
         """Make it well, whatever was being done to it. Calls that it has stay as they are."""
         self.proxy.heal()
+        self._break_at_poison()
         self.proxy.accept_delay_s = 0.0
-        if self._frozen:
+        if self.is_frozen:
             self.thaw()
         if not self.process.runs:
             self.process.start()

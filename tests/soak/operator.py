@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
+from tests.soak.turns import Turns
 from tests.support.processes import Process
 
 ANSWERS = ("the settings were read again", "the settings stay as they are")
@@ -19,9 +20,9 @@ _HEARD_S = 30.0  # until Kairos has said what came of it, however slow this mach
 class Operator:
     """Takes an engine out of service and puts it back, writes what is wrong, changes a limit."""
 
-    def __init__(self, file: Path, engines: Sequence[str], kairos: Process) -> None:
+    def __init__(self, file: Path, engines: Sequence[str], kairos: Process, turns: Turns) -> None:
         """`engines`: lines of the settings file, one table each."""
-        self._file, self._engines, self._kairos = file, engines, kairos
+        self._file, self._engines, self._kairos, self._turns = file, engines, kairos, turns
         self.told = Counter[str]()
         self.unheard = 0
         self._write(engines)
@@ -40,12 +41,13 @@ class Operator:
         await self._hang_up("restored")
 
     async def _exchange(self, dice: random.Random) -> None:
-        out = dice.randrange(len(self._engines))
-        self._write([each for n, each in enumerate(self._engines) if n != out])
-        await self._hang_up("an engine less")
-        await asyncio.sleep(dice.uniform(0.1, 5))
-        self._write(self._engines)
-        await self._hang_up("an engine more")
+        out = self._turns.draw(dice)
+        with self._turns.away(out):
+            self._write([each for n, each in enumerate(self._engines) if n != out])
+            await self._hang_up("an engine less")
+            await asyncio.sleep(dice.uniform(0.1, 5))
+            self._write(self._engines)
+            await self._hang_up("an engine more")
 
     async def _err(self, dice: random.Random) -> None:
         self._file.write_bytes(dice.choice(_WRONG))

@@ -18,13 +18,17 @@ from tests.soak.asks import Ask, Asks
 from tests.soak.chaos import torment
 from tests.soak.client import Outcome, call, session
 from tests.soak.engine import Engine, EngineKind
+from tests.soak.goodput import Goodput, goodput
 from tests.soak.operator import Operator
 from tests.soak.served import Served
+from tests.soak.turns import Turns
 from tests.soak.verdict import Ending, Sample
 
 SHOW_S = 10.0
+MEASURE_S = 6.0  # after as long, in which engines become warm
+MAX_WAIT_S = 4
 # Bounds that a burst reaches now and then.
-LIMITS = {"KAIROS_MAX_WAITING": "100", "KAIROS_MAX_WAIT_S": "4"}
+LIMITS = {"KAIROS_MAX_WAITING": "100", "KAIROS_MAX_WAIT_S": str(MAX_WAIT_S)}
 
 
 class Soak:
@@ -53,13 +57,16 @@ class Soak:
         ]
         settings = directory / "kairos.toml"
         self._kairos = Served(directory, ["--config", settings], LIMITS)
-        self._operator = Operator(settings, named, self._kairos.process)
+        self._turns = Turns(engines, lambda: self._elapsed_s)
+        self._operator = Operator(settings, named, self._kairos.process, self._turns)
         self._began = time.monotonic()
         self._calling = 0
         self._sent_bytes = 0
         self.made = 0
         self.outcomes: list[Outcome] = []
         self.probes: list[Outcome] = []
+        self.measured: list[Outcome] = []  # before anything was hurt
+        self.calls_per_s = kind.calls_per_s  # of which an engine is capable, on this machine
         self.hurts: dict[str, list[str]] = defaultdict(list)  # what was done to calls, by id
         self.blows = Counter[str]()
         self.samples: list[Sample] = []
@@ -71,6 +78,7 @@ class Soak:
                 stack.push_async_callback(engine.stop)
                 await engine.start()
             await stack.enter_async_context(self._kairos)
+            await self._measure()
             await self._soak()
             for engine in self._engines:
                 await engine.restore()
@@ -85,6 +93,22 @@ class Soak:
                     raise
                 return [verdict.of_crash(self._kairos.process.said)]
 
+    async def _measure(self) -> None:
+        """Of what the engines are capable, when as many calls come as they take at once."""
+        asks = Asks(-1 - self._seed, self._kind, len(self._engines))
+        began, ends = time.monotonic(), []
+
+        async def calls(clients: aiohttp.ClientSession) -> None:
+            while time.monotonic() < began + 2 * MEASURE_S:
+                self.measured.append(await call(clients, self._kairos.url, asks.plain()))
+                ends.append(time.monotonic() - began)
+
+        async with session() as clients:
+            slots = self._kind.slots * len(self._engines)
+            await asyncio.gather(*(calls(clients) for _ in range(slots)))
+        counted = sum(MEASURE_S <= each < 2 * MEASURE_S for each in ends)
+        self.calls_per_s = counted / MEASURE_S / len(self._engines)
+
     async def _soak(self) -> None:
         self._began = time.monotonic()
         async with asyncio.TaskGroup() as group:
@@ -92,10 +116,9 @@ class Soak:
             beside = [group.create_task(self._progress())]
             operates = self._operator.work(random.Random(f"{self._seed} operator"))
             beside.append(group.create_task(operates))
-            beside += [
-                group.create_task(torment(engine, random.Random(f"{self._seed} {n}"), self.blows))
-                for n, engine in enumerate(self._engines)
-            ]
+            blows = random.Random(f"{self._seed} blows")
+            torments = torment(self._engines, self._turns, blows, self.blows)
+            beside.append(group.create_task(torments))
             async with session() as clients, asyncio.TaskGroup() as calls:
                 await self._call(clients, calls)
                 sampling.cancel()  # what is sent afterwards is nothing
@@ -125,14 +148,15 @@ class Soak:
             )
 
     def _judge(self, ending: Ending) -> list[str]:
-        seen = [*self.outcomes, *self.probes]
+        seen = [*self.measured, *self.outcomes, *self.probes]
         return [
             *verdict.of_calls(self.made, self.outcomes, self.hurts),
-            *verdict.of_recovery(self.probes),
+            *verdict.of_recovery([*self.measured, *self.probes]),
             *verdict.of_log(read_facts(self._kairos.facts), seen, self.hurts),
             *verdict.of_ending(ending),
             *verdict.of_settings(self.told, self._operator.unheard, ending.said),
             *verdict.of_memory(self.samples),
+            *verdict.of_goodput(self.goodput),
         ]
 
     def _hurt(self, request: Request, how: str) -> None:
@@ -165,6 +189,15 @@ class Soak:
         """How often the settings were changed, by how."""
         return self._operator.told
 
+    @property
+    def goodput(self) -> Goodput | None:
+        return goodput(
+            self.outcomes,
+            self._turns.changes,
+            calls_per_s=self.calls_per_s,
+            max_wait_s=MAX_WAIT_S,
+        )
+
     def summary(self) -> str:
         ends = Counter(each.end for each in self.outcomes)
         errors = Counter(each.detail for each in self.outcomes if each.end == "error")
@@ -178,6 +211,12 @@ class Soak:
             f"settings    {_counts(self.told)}",
             f"latency     {_latency([e.seconds for e in self.outcomes if e.end == 'answered'])}",
         ]
+        if (seen := self.goodput) is not None:
+            lines.append(
+                f"goodput     {seen.did} calls served in time, of {seen.could} that the engines "
+                f"which were well could have served: {seen.share:.1%}; each is capable of "
+                f"{self.calls_per_s:.1f} calls/s"
+            )
         if self.samples:
             lines.append(f"memory      {self._memory()}")
         return "\n".join(lines)

@@ -8,6 +8,7 @@ import pytest
 
 from kairos.events import Arrived, Cancelled, Dispatch, Failed, Finished, Record, Refuse
 from kairos.model import SECOND
+from tests.faults.poison import POISON
 from tests.soak import verdict
 from tests.soak.asks import Ask, Asks
 from tests.soak.client import Outcome
@@ -88,7 +89,10 @@ def test_what_makes_no_sense_is_answered_with_an_error_and_nothing_else():
     assert of_call(outcome("error", kind="broken", detail="400 invalid_request")) == []
     assert of_call(outcome("error", kind="stranger", detail="404 model_not_found")) == []
     assert of_call(outcome("error in stream", kind="failing")) == []
-    for kind in ("broken", "stranger", "failing"):
+    refused = {"detail": "502 call_breaks_engines"}
+    assert of_call(outcome("error", kind="poisonous", **refused)) == []
+    assert "nothing was done" in of_call(outcome("error", **refused))[0]
+    for kind in ("broken", "stranger", "failing", "poisonous"):
         assert f"though it was {kind}" in of_call(outcome("answered", kind=kind))[0]
     assert "nothing was done" in of_call(outcome("error", kind="broken", detail="503 x"))[0]
 
@@ -254,14 +258,25 @@ def asked(seed, kind):
 
 def test_the_same_seed_asks_the_same():
     assert asked(1, STANDIN) == asked(1, STANDIN) != asked(2, STANDIN)
-    assert {each.kind for each in asked(1, STANDIN)} == {"well", "broken", "stranger", "failing"}
+    kinds = {"well", "broken", "stranger", "failing", "poisonous"}
+    assert {each.kind for each in asked(1, STANDIN)} == kinds
     assert any(each.leaves for each in asked(1, STANDIN))
     assert len({each.id for each in asked(1, STANDIN)}) == 600
 
 
+def test_one_agent_makes_the_poisonous_calls_some_of_them_again_and_again():
+    poisons = [each for each in asked(1, STANDIN) if each.kind == "poisonous"]
+    contents = [json.loads(each.body)["messages"][0]["content"] for each in poisons]
+    assert all(each.startswith(POISON) for each in contents)
+    assert 2 < len(set(contents)) < len(contents)
+    assert {each.headers["X-Kairos-Agent"] for each in poisons} == {"villain"}
+    others = [each for each in asked(1, STANDIN) if each.kind != "poisonous"]
+    assert not any(POISON.encode() in each.body for each in others)
+
+
 def test_a_real_engine_is_asked_for_what_it_can_do_and_to_full_length():
     asks = asked(1, VLLM)
-    assert {each.kind for each in asks} == {"well", "broken", "stranger"}
+    assert {each.kind for each in asks} == {"well", "broken", "stranger", "poisonous"}
     bodies = [json.loads(each.body) for each in asks if each.kind == "well"]
     assert all(each["ignore_eos"] and "fail" not in each for each in bodies)
     assert all(each.tokens and not each.says for each in asks)

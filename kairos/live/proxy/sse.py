@@ -65,12 +65,21 @@ class _Answer(msgspec.Struct):
 
 
 _decoder = msgspec.json.Decoder(_Answer)
+_json = msgspec.json.Decoder(msgspec.Raw)
 
 
 def usage_of(answer: bytes | bytearray) -> Usage | None:
     """The usage that a whole JSON answer reports, if it is one and does."""
     parsed = _parse(answer)
     return parsed.usage if parsed else None
+
+
+def begin_well(events: bytes) -> bool:
+    """Whether the first of them that has data is JSON, or the stream's end."""
+    for event in _END_OF_EVENT.split(events):
+        if data := b"\n".join(_data_of(event)):
+            return data == b"[DONE]" or _is_json(data)
+    return True
 
 
 class SseReader:
@@ -228,6 +237,14 @@ def _is_empty_list(json: bytes) -> bool:
 def _data_of(event: bytes) -> list[bytes]:
     lines = event.splitlines()
     return [line[5:].strip() for line in lines if line.startswith(b"data:")]
+
+
+def _is_json(data: bytes) -> bool:
+    try:
+        _json.decode(data)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        return False
+    return True
 
 
 def _parse(answer: bytes | bytearray) -> _Answer | None:

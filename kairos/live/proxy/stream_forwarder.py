@@ -9,7 +9,7 @@ from kairos.live.proxy.response_forwarder import (
     PassedAnswer,
     ResponseForwarder,
 )
-from kairos.live.proxy.sse import SseReader
+from kairos.live.proxy.sse import SseReader, begin_well
 
 
 class UnreadStreamAnswer(PassedAnswer):
@@ -57,7 +57,13 @@ class StreamAnswer(ResponseForwarder):
         self._begin(forward)
 
     def _begin(self, forward: bytes) -> None:
-        """Only now: until an engine's first event, a failure can still be a plain error."""
+        """Only now: until an engine's first event, a failure can still be a plain error.
+
+        Raises:
+            UpstreamFailed: that event is none of an answer.
+        """
+        if not begin_well(forward):
+            raise UpstreamFailed(f"instance {self._instance_id} answered what is no stream")
         self._first = b""
         self._response.start(self._answer.status, self._headers())
         self._feed(FirstToken(self._request_id))

@@ -70,3 +70,18 @@ def test_one_that_left_begins_anew(circuits):
     open_at(circuits)
     circuits.forget("i")
     assert circuits.takes("i", 100, 0)
+
+
+def test_one_that_answered_and_then_failed_again_is_left_alone_no_longer_than_at_first(circuits):
+    at = open_at(circuits)
+    assert circuits.is_on_trial("i", at)
+    circuits.open("i", at)  # and twice as long, where it did not
+    at = circuits.next_try_at(at)
+    assert not circuits.is_on_trial("i", at - 1)
+    assert circuits.is_on_trial("i", at)
+
+    circuits.answered("i", at, MOST)
+    assert not circuits.is_on_trial("i", at)
+    circuits.open("i", at)
+    assert circuits.next_try_at(at) == at + FIRST_US
+    assert not circuits.takes("i", 1, at + FIRST_US)

@@ -144,6 +144,26 @@ def test_who_is_tried_again_is_not_blamed_for_a_call_that_others_failed_too(bala
     assert circuits.state(second.instance_id, at) == "half-open"
 
 
+def test_one_that_fails_some_calls_comes_back_while_it_serves_most():
+    balancer = build.balancer(build.instance("a"))
+    circuits = balancer.faults.circuits
+    arrive(balancer, "first")
+    balancer.handle(Failed("first", "500", by_instance=True, body=1), balancer.at)
+    at = balancer.at + SECOND
+    states = []
+    for number, fails in enumerate([False, False, True, False, True]):
+        arrive(balancer, f"call {number}", at=at)
+        name = f"call {number}"
+        failed = Failed(name, "500", by_instance=True, body=2 + number)
+        balancer.handle(failed if fails else Finished(name), at)
+        states.append(circuits.state("a", at))
+    assert states == ["half-open"] * 5
+
+    arrive(balancer, "last", at=at)
+    balancer.handle(Failed("last", "500", by_instance=True, body=9), at)
+    assert circuits.state("a", at) == "open"
+
+
 def test_the_instances_own_words_switch_it_off_and_condemn_no_call(balancer):
     for number in range(9):
         arrive(balancer, f"call {number}")

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kairos.live.proxy.sse import SseReader, Usage, usage_of
+from kairos.live.proxy.sse import SseReader, Usage, begin_well, usage_of
 
 MIB = 1 << 20
 USAGE = {"prompt_tokens": 9, "completion_tokens": 4, "prompt_tokens_details": {"cached_tokens": 8}}
@@ -448,3 +448,20 @@ def test_comments_are_no_events_whatever_they_say():
     for _ in range(2):
         reader.feed(b': {"content":"word"}\n\n')
     assert reader.events == 0
+
+
+@pytest.mark.parametrize(
+    ("events", "well"),
+    [
+        (CHUNK + b"\n\n", True),
+        (b": comment\n\n" + CHUNK + b"\r\n\r\ndata: {no", True),
+        (DONE + b"\n\n", True),
+        (b'data: {"a":\ndata: 1}\n\n', True),
+        (b": comment\n\n", True),
+        (b"", True),
+        (b"data: {not json\n\n" + CHUNK, False),
+        (b"event: \xff\xfe\n\ndata: <html>\n\n", False),
+    ],
+)
+def test_how_a_stream_begins(events, well):
+    assert begin_well(events) is well
