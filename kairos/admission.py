@@ -81,12 +81,12 @@ class Admission:
 
         Raises:
             NoInstance, ModelNotFound, NeverFits, BudgetExceeded, QueueFull, ShareUsed,
-            WorkflowCancelled, CallBreaksEngines.
+            WorkflowCancelled, CallBreaksEngines, CallerBreaksEngines.
         """
         request = arrived.request
         if workflow_key(request) in self._cancelled:
             raise WorkflowCancelled
-        self._faults.check(arrived.body, at)
+        self._faults.check(request, arrived.body, at)
         check_servable(request, self._ledger, self._models)
         self._budgets.check(request, at)
         if self._is_full(request, 1) and not self._may_take_a_place(request, at):

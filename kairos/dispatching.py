@@ -140,11 +140,15 @@ class Dispatching:
             if able and len(serving) > 1:
                 # The one that is left alone already, or else the first to be empty.
                 best = min(able, key=lambda i: (i.id != quarantine.room, running(i.id), i.id))
-                quarantine.room = best.id
+                quarantine.leave_alone(best.id)
+                room = AvailableInstances([best], self._ledger, self._placement, at, self._tried)
+                has_others = running(best.id) and not quarantine.is_empty
+                if has_others or not room.fits(request):
+                    return None
                 waiting = len(self._queues.by_model[request.model]) - 1
-                return None if running(best.id) else self._to(request, best, "alone", waiting)
+                return self._to(request, best, "alone", waiting)
         if quarantine.alone is None:
-            quarantine.room = None
+            quarantine.leave_alone(None)
         return None
 
     def _to(self, request: Request, instance: Instance, reason: Reason, waiting: int) -> Dispatch:

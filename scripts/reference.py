@@ -231,10 +231,11 @@ def _errors() -> str:
     """Codes of errors, their status, and what they say."""
     from kairos import errors
     from kairos.fair_share import ShareUsed
+    from kairos.faults.quarantine import CallerBreaksEngines
     from kairos.live.proxy.engine_answer import Stalled
 
     rows = []
-    for each in (*vars(errors).values(), ShareUsed, Stalled):
+    for each in (*vars(errors).values(), ShareUsed, Stalled, CallerBreaksEngines):
         if isinstance(each, type) and issubclass(each, errors.KairosError):
             status = getattr(each, "status", None)
             if status and (status != 500 or each is errors.KairosError):

@@ -1,6 +1,7 @@
 """What follows from failures: which instances are left alone, which calls are refused, and which
 run alone."""
 
+import math
 from collections.abc import Collection
 
 from kairos.dispatcher.booking import Booking
@@ -21,11 +22,12 @@ from kairos.faults.quarantine import (
     LIKELY,
     PATIENCE_US,
     SUSPECTED,
+    CallerBreaksEngines,
     Quarantine,
     slowed_us,
 )
-from kairos.learnt import agent_key
-from kairos.model import Instance, Request
+from kairos.learnt import AgentKey, agent_key
+from kairos.model import SECOND, Instance, Request
 
 # The rate of failures from which on an instance is left alone. Of one that served its latest calls
 # it takes three calls in a row; of one of which nothing is known, or nothing of late, one.
@@ -44,16 +46,25 @@ class Faults:
         self._opened_by: dict[str, int | str] = {}  # the latest suspect, by instance id
         self._poisonous: list[str] = []  # calls that were found to be, by id
 
-    def check(self, body: int | None, at: int) -> None:
+    def check(self, request: Request, body: int | None, at: int) -> None:
         """One that arrives.
 
         Raises:
             CallBreaksEngines: it is known to.
+            CallerBreaksEngines: its caller's calls killed engines, and one of them waits, or it is
+                too early for the next.
         """
-        if body is None or not self._attribution.is_poisonous(body, at):
-            return
-        if not self._attribution.is_doubtful(body):
+        attribution = self._attribution
+        is_known = body is not None and attribution.is_poisonous(body, at)
+        if body is not None and is_known and not attribution.is_doubtful(body):
             raise CallBreaksEngines
+        caller = agent_key(request)
+        known = attribution.callers.get(caller)
+        if known is None or not known.killers or not self._is_killer(caller, at):
+            return
+        not_before = known.last_at + slowed_us(known.killers)
+        if at < not_before or self.quarantine.has_suspect_of(caller):
+            raise CallerBreaksEngines(max(1, math.ceil((not_before - at) / SECOND)))
 
     def arrived(self, request: Request, body: int | None, at: int) -> None:
         """It is to run alone, where one like it may have killed an instance, or where others of its
@@ -65,13 +76,9 @@ class Faults:
             if risk >= SUSPECTED:
                 until = None if risk >= LIKELY else at + PATIENCE_US
                 self.quarantine.suspect(request.id, agent_key(request), at, until)
-        if attribution.callers:
-            caller = agent_key(request)
-            known = attribution.callers.get(caller)
-            may_kill = known is not None and known.killers + known.suspected > SUSPECTED
-            if known is not None and may_kill and attribution.prior(caller, at) >= KILLER:
-                not_before = known.last_at + slowed_us(known.killers)
-                self.quarantine.suspect(request.id, caller, not_before, None)
+        caller = agent_key(request)
+        if self._is_killer(caller, at):
+            self.quarantine.suspect(request.id, caller, at, None)
 
     def learn(
         self,
@@ -97,6 +104,14 @@ class Faults:
             quarantine.is_sound(event.request_id)
         quarantine.pass_time(at)
         return quarantine.take_freed()
+
+    def _is_killer(self, caller: AgentKey, at: int) -> bool:
+        """Whether a new call of theirs is likely to kill. Of those without a name nothing is
+        thought: they may be many."""
+        known = self._attribution.callers.get(caller)
+        has_killed = known is not None and known.killers + known.suspected > SUSPECTED
+        is_named = caller[1:] != ("", "")
+        return has_killed and is_named and self._attribution.prior(caller, at) >= KILLER
 
     def is_aside(self, request_id: str) -> bool:
         """Whether it waits, and not for its turn."""

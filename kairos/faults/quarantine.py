@@ -18,14 +18,14 @@ from collections.abc import Collection, Mapping
 import msgspec
 
 from kairos.dispatcher.booking import Booking
+from kairos.errors import KairosError
 from kairos.learnt import AgentKey
 from kairos.model import SECOND
 
 HELD_US = 3 * SECOND // 2  # a call, until its instance is heard of: it is looked at each second
-ALONE_US = 5 * SECOND  # for which a suspect runs alone, where nothing is heard of it before
-PATIENCE_US = 60 * SECOND  # for an instance that can be spared, or that is to come back
+PATIENCE_US = 30 * SECOND  # for an instance that can be spared, or that is to come back
 SUSPECTED = 0.01  # probability of being the cause from which on a call runs alone
-LIKELY = 0.5  # from which on it never goes as any other
+LIKELY = 0.3  # from which on it never goes as any other
 # The probability from which on a new call runs alone, of somebody whose calls may have killed
 # engines. How long it waits after the first that is found to have, twice as long after each that
 # follows; and at most.
@@ -33,6 +33,21 @@ KILLER, SLOWED_US, MOST_SLOWED_US = 0.015, 10 * SECOND, 300 * SECOND
 # Most calls that kill an engine do so as it begins with them. So one that ran for longer is less
 # likely the cause; so is one that went there when others had failed already.
 BEGINS_US, LATE = 2 * SECOND, 0.05
+ALONE_US = BEGINS_US  # for which a suspect runs alone, where nothing is heard of it before
+
+
+class CallerBreaksEngines(KairosError):
+    """Engines died at calls of the same agent. Another is let in after a while, and runs alone."""
+
+    status = 429
+    code = "caller_breaks_engines"
+
+    def __init__(self, retry_after_s: int) -> None:
+        super().__init__(
+            "engines died at calls of this agent: its next ones run alone, one at a time; "
+            f"try again in {retry_after_s} s, and change the request"
+        )
+        self.retry_after_s = retry_after_s
 
 
 class _Unheard(msgspec.Struct):
@@ -65,9 +80,11 @@ class Quarantine:
         self._alone_until = self._mourned_until = 0
         self._mourned: str | None = None  # the instance that left while one ran alone there
         self.room: str | None = None
-        """The instance that is left alone for a suspect, by id."""
+        """The instance that is left alone for suspects, by id."""
+        self.is_empty = False
+        """Whether it has been empty since: what runs there now was a suspect."""
         self.alone: str | None = None
-        """The call that runs there."""
+        """The suspect that may still kill it."""
 
     def __bool__(self) -> bool:
         return bool(self._unheard or self._suspects or self.alone or self._mourned or self._freed)
@@ -108,8 +125,8 @@ class Quarantine:
 
     def left(self, instance_id: str, at: int) -> Collection[int | str]:
         """Keys of the calls that had just failed there: one of these may have killed it."""
-        if self.room == instance_id and self.alone is None:
-            self.room = None
+        if self.room == instance_id:
+            self.leave_alone(None)
         unheard = self._unheard.get(instance_id)
         if unheard is None:
             return ()
@@ -145,6 +162,10 @@ class Quarantine:
             each.held.pop(request_id, None)
         self._suspects[request_id] = _Suspect(not_before, until, caller)
 
+    def has_suspect_of(self, caller: AgentKey) -> bool:
+        """One that waits."""
+        return any(each.caller == caller for each in self._suspects.values())
+
     def slow(self, caller: AgentKey, until: int) -> None:
         """None of its suspects runs before."""
         for each in self._suspects.values():
@@ -162,12 +183,18 @@ class Quarantine:
     def begins(self, request_id: str, instance_id: str, at: int) -> None:
         """It runs alone there."""
         self._suspects.pop(request_id, None)
-        self.room, self.alone, self._alone_until = instance_id, request_id, at + self._alone_us
+        self.room, self.is_empty = instance_id, True
+        self.alone, self._alone_until = request_id, at + self._alone_us
+
+    def leave_alone(self, instance_id: str | None) -> None:
+        """Nothing but suspects goes there from now on; None: none is left alone."""
+        if instance_id != self.room:
+            self.room, self.is_empty = instance_id, False
 
     def is_sound(self, request_id: str) -> None:
         """It killed nothing where it runs alone, or runs there no more."""
         if request_id == self.alone:
-            self.alone = self.room = None
+            self.alone = None
 
     def ended(self, request_id: str) -> None:
         """It is here no more."""

@@ -99,7 +99,7 @@ class BalancerMachine(RuleBasedStateMachine):
         quarantine._held_us, quarantine._alone_us = 8, 12
         self.fleet, self.tried, self.failed_bodies = {}, {}, set()
         self.is_cancelled, self.generated = False, {}
-        self.suspected = set()  # as they arrived
+        self.suspected, self.ran_alone = set(), set()  # as they arrived; where they were sent last
         self.waiting, self.running, self.waits = {}, {}, {}
         self.begun, self.newcomers = {}, []  # whether each workflow has; who waits of those not
         for name, models, kv in (("a", ("m", "n"), 100), ("b", ("m",), 60)):
@@ -126,7 +126,7 @@ class BalancerMachine(RuleBasedStateMachine):
                 case Refuse(reason="queue_full"):
                     self.check_place_taken(event, request)
                 case Dispatch(instance_id=instance_id):
-                    self.begin(request)
+                    self.begin(request, is_alone=command.reason == "alone")
                     instance = self.fleet[instance_id]
                     assert instance_id not in self.tried.get(request.id, ())
                     assert not self.is_aside(request.id)
@@ -212,8 +212,11 @@ class BalancerMachine(RuleBasedStateMachine):
         assert len(self.waiting) >= MAX_WAITING
         self.note_end(request.id, ran=False)
 
-    def begin(self, request):
+    def begin(self, request, *, is_alone):
         """It is dispatched: so has its workflow, unless that has ended meanwhile."""
+        self.ran_alone.discard(request.id)
+        if is_alone:
+            self.ran_alone.add(request.id)
         if request.workflow_id in self.begun:
             self.begun[request.workflow_id] = True
         of_it = [r.id for r in self.waiting.values() if r.workflow_id == request.workflow_id]
@@ -500,8 +503,9 @@ class BalancerMachine(RuleBasedStateMachine):
     def whoever_runs_alone_is_alone(self):
         quarantine = self.balancer.faults.quarantine
         if quarantine.alone is not None:
-            here = [n for n, (_, where) in self.running.items() if where == quarantine.room]
-            assert here == [quarantine.alone]
+            where = self.balancer.ledger.instance_of(quarantine.alone)
+            here = {n for n, (_, there) in self.running.items() if there == where}
+            assert here <= self.ran_alone | {quarantine.alone}
 
     def goes_before(self, overdue, request):
         later = self.waits[overdue.id].seq > self.waits[request.id].seq
@@ -515,7 +519,8 @@ class BalancerMachine(RuleBasedStateMachine):
         looked_at = self.balancer._dispatching.drained_at
         if not self.balancer.faults.circuits.takes(instance.id, len(here), looked_at):
             return False
-        if self.balancer.faults.quarantine.room == instance.id:
+        quarantine = self.balancer.faults.quarantine
+        if quarantine and quarantine.room == instance.id:
             return False
         suspended = self.balancer.ledger.health.is_suspended(instance.id, self.at)
         if not here or (instance.kv_tokens is None and not suspended):

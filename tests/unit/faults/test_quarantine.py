@@ -2,7 +2,7 @@
 
 import pytest
 
-from kairos.errors import CallBreaksEngines
+from kairos.errors import KairosError
 from kairos.events import (
     Arrived,
     Bounced,
@@ -42,13 +42,14 @@ class Pool:
 
     def arrive(self, name, *, body=None, agent="good", after_us=0):
         at = self.balancer.at + after_us
-        request = build.request(name, at=at, app="app", agent=agent)
+        app = None if agent is None else "app"
+        request = build.request(name, at=at, app=app, agent=agent)
         self.where[name] = None, None
         try:
             self.tell(Arrived(request, body), after_us)
-        except CallBreaksEngines:
+        except KairosError as error:
             self.where.pop(name)
-            self.refused[name] = "known"
+            self.refused[name] = error.code
 
     def on(self, instance_id):
         return [name for name, (where, _) in self.where.items() if where == instance_id]
@@ -266,10 +267,18 @@ class TestWithoutASpare:
         assert pool.where["killer"] == (other, "alone")
 
     def test_but_who_is_likely_sound_does_not_wait_for_ever(self):
+        pool = Pool("a", "b", served=600)
+        pool.arrive("good")
+        pool.die(pool.where["good"][0])
+        assert pool.where["good"] == (None, None)
+        pool.tell(Tick(), PATIENCE_US)
+        assert pool.where["good"][1] == "overdue"
+
+    def test_who_is_not_does(self):
         pool = Pool("a", "b")
         killing(pool)
-        pool.tell(Tick(), PATIENCE_US)
-        assert pool.where["killer"][1] == "overdue"
+        pool.tell(Tick(), 10 * PATIENCE_US)
+        assert pool.where["killer"] == (None, None)
 
     def test_a_single_instance_has_no_spare(self):
         pool = Pool("a")
@@ -278,22 +287,41 @@ class TestWithoutASpare:
 
 
 class TestCallers:
-    def test_the_next_call_of_whose_call_killed_waits_and_runs_alone(self, three):
+    def test_the_next_call_of_whose_call_killed_comes_later_and_runs_alone(self, three):
         convict(three)
         three.arrive("next", agent="bad")
+        assert three.refused["next"] == "caller_breaks_engines"
         three.arrive("good")
-        assert three.where["next"] == (None, None)
         assert three.where["good"][0] is not None
         three.finish("good")
-        three.tell(Tick(), SLOWED_US)
-        assert three.where["next"][1] == "alone"
+        three.arrive("later", agent="bad", after_us=SLOWED_US)
+        assert three.where["later"][1] == "alone"
+
+    def test_while_one_waits_the_next_is_refused(self, three):
+        convict(three)
+        for name in "ab":
+            three.tell(InstanceLeft(name))
+        three.arrive("waits", agent="bad", after_us=SLOWED_US)
+        assert three.where["waits"] == (None, None)
+        three.arrive("next", agent="bad")
+        assert three.refused["next"] == "caller_breaks_engines"
 
     def test_where_it_kills_too_it_is_tried_nowhere_else(self, three):
         convict(three)
-        three.arrive("next", agent="bad")
-        three.tell(Tick(), SLOWED_US)
+        three.arrive("next", agent="bad", after_us=SLOWED_US)
         three.die(three.where["next"][0])
         assert three.refused["next"] == "breaks_engines"
+
+    def test_whose_calls_have_no_name_are_of_many(self, three):
+        for name in ("one", "two"):
+            three.arrive(name, agent=None)
+            three.die(three.where[name][0])
+            three.die(three.where[name][0])
+            assert three.refused[name] == "breaks_engines"
+            for each in "abc":
+                three.restart(each)
+        three.arrive("three", agent=None)
+        assert three.where["three"][1] == "first"
 
     def test_those_that_wait_with_the_same_body_are_refused_with_it(self, three):
         three.arrive("one", agent="bad")
@@ -308,8 +336,7 @@ class TestCallers:
     def test_whose_other_calls_are_served_is_trusted_again(self, three):
         convict(three)
         for number in range(80):
-            three.arrive(f"sound {number}", agent="bad")
-            three.tell(Tick(), SLOWED_US)
+            three.arrive(f"sound {number}", agent="bad", after_us=SLOWED_US)
             three.finish(f"sound {number}")
         three.arrive("next", agent="bad")
         assert three.where["next"][1] == "first"

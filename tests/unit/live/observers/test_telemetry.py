@@ -65,7 +65,7 @@ def some(samples: dict[str, float], *words: str) -> dict[str, float]:
 
 def plain(samples: dict[str, float]) -> dict[str, float]:
     """What calls alone tell."""
-    others = ("_bucket", "kairos_workflows", "kairos_pooled")
+    others = ("_bucket", "kairos_workflows", "kairos_pooled", "kairos_bus")
     return {name: v for name, v in samples.items() if not any(each in name for each in others)}
 
 
