@@ -16,9 +16,11 @@ other calls (`suspicion.py`). There are three cases:
 - Nothing comes of an instance, though streams have begun there, and what it says of itself does not
   change either: then all calls there that have not begun are suspected, whatever is said to wait.
 
-A call is suspected only where another instance could take it. A stream that has begun never is: its
-client has a part of the answer, and all that could be done is to break it off. While nobody looked
-(the process was stopped, or busy) no silence counts; nor does one while the client is slow.
+A call is suspected only where another instance could take it. A stream that has begun can only be
+broken off, and its silence may well be the engine's way: some hold tokens back until a tool call is
+whole. So it is suspected only where the engine says for `BROKEN_US` that it lacks as many calls as
+are silent there. While nobody looked (the process was stopped, or busy) no silence counts; nor does
+one while the client is slow.
 """
 
 from collections.abc import Iterable
@@ -33,6 +35,7 @@ from kairos.model import SECOND, Instance
 SUSPECTED = 5.0  # level; that is one silence in 100,000
 LOST = 3.0  # where the engine says, too, that it has fewer calls than it was sent
 SHORTEST_US = 2 * SECOND  # silences below that are never suspected
+BROKEN_US = 5 * SECOND  # nor those of streams that have begun below that
 BLIND_US = 2 * SECOND  # between two looks: nobody looked
 SEEN_US = SECOND // 2  # a shorter silence is not told from none
 # What may always be silent for `SEEN_US`, in prompt tokens: so many a slow engine computes in that
@@ -99,8 +102,10 @@ class _Place(msgspec.Struct, eq=False):
     # As it is looked at:
     tokens: int = 0  # of prompts under way
     streams: int = 0  # that have begun, and are read
+    paused: int = 0  # that have begun, and are not: the engine may have ended them
     latest: int = 0  # the last event of any of them
     unbegun: list[_Watch] = msgspec.field(default_factory=list)
+    begun: list[SeenCall] = msgspec.field(default_factory=list)  # the same streams
 
 
 class Stalls:
@@ -149,7 +154,8 @@ class Stalls:
             watch.place.pace.wholes.add(max(SEEN_US, at - watch.call.since))
 
     def look(self, calls: Iterable[SeenCall], at: int) -> list[int]:
-        """At all calls that are in flight. Returns the keys of those that should go elsewhere."""
+        """At all calls that are in flight. Returns the keys of those that should go elsewhere, or,
+        where they have begun, end."""
         if at - self._looked_at > BLIND_US:
             self._seeing_since = at
         self._looked_at = at
@@ -157,7 +163,8 @@ class Stalls:
         for place in self._places.values():
             self._look_at(place, at)
         suspects = [each for place in self._places.values() for each in self._suspects(place, at)]
-        return [each.call.key for each in suspects if self._has_elsewhere(each.call)]
+        found = [each.call.key for each in suspects if self._has_elsewhere(each.call)]
+        return found + [key for place in self._places.values() for key in self._broken(place, at)]
 
     def _see(self, calls: Iterable[SeenCall]) -> None:
         watches: dict[int, _Watch] = {}
@@ -165,8 +172,9 @@ class Stalls:
         for instance_id, place in list(self._places.items()):
             if not (place.has_joined or place.unbegun or place.streams):
                 del self._places[instance_id]
-            place.tokens = place.streams = place.latest = 0
+            place.tokens = place.streams = place.paused = place.latest = 0
             place.unbegun.clear()
+            place.begun.clear()
         for call in calls:
             place = self._place(call.instance_id)
             if call.has_begun:
@@ -183,8 +191,11 @@ class Stalls:
         """One that has begun."""
         if call.key not in self._begun:
             _begun(place, self._watches.get(call.key), call.since)
-        if not call.is_paused:
+        if call.is_paused:
+            place.paused += 1
+        else:
             place.streams += 1
+            place.begun.append(call)
             place.latest = max(place.latest, call.since)
 
     def _look_at(self, place: _Place, at: int) -> None:
@@ -229,6 +240,21 @@ class Stalls:
         ]
         missed.sort(key=lambda each: each.call.since)
         return missed[: place.missing]
+
+    def _broken(self, place: _Place, at: int) -> list[int]:
+        """Streams that had begun and that the engine does not have any more: it lacks as many calls
+        as are silent, so there is no other that it could mean."""
+        if place.missing <= 0:
+            return []
+        complete_at = max(place.complete_at, self._seeing_since)
+        is_long = [
+            each.key
+            for each in place.begun
+            if place.told_at - max(each.since, complete_at) >= BROKEN_US
+        ]
+        silent = place.paused + sum(at - each.since >= SHORTEST_US for each in place.begun)
+        silent += sum(at - each.call.since >= SHORTEST_US for each in place.unbegun)
+        return is_long if silent <= place.missing else []
 
     def _has_elsewhere(self, call: SeenCall) -> bool:
         return any(

@@ -40,8 +40,7 @@ WAYS: Mapping[str, tuple[Fault, ...]] = {
     "garbage": (Noise(), WrongBody(streamed=True)),
     SILENCE: (Stall(), Stall(after_events=4)),
 }
-# What Kairos is to stand up to. Silence costs `stall_s` as long as nothing notices it sooner.
-DEMANDED: frozenset[str] = frozenset(WAYS) - {SILENCE}
+DEMANDED: frozenset[str] = frozenset(WAYS)  # what Kairos is to stand up to
 ANSWERED, SLOWEST_S = 0.9, 15.0
 CLEAN: frozenset[End] = frozenset({"answered", "error", "error in stream"})
 _PATIENCE_S = 900.0  # nobody leaves

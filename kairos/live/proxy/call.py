@@ -214,7 +214,7 @@ class Call:
 
     def stalled(self) -> None:
         """See `WaitingCall`."""
-        if self._tries_again and self.instance_id is not None and not self.response.started:
+        if self.instance_id is not None and (self._tries_again or self.response.started):
             self._fail(Stalled(self.instance_id))
 
     def client_drained(self) -> None:

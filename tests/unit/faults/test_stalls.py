@@ -123,7 +123,35 @@ def test_while_something_waits_in_the_engine_or_is_preempted_no_stream_is_late(p
     assert set(pool.passes(20)) == {key}
 
 
-def test_what_is_begun_is_never_suspected(pool):
+def test_a_stream_that_the_engine_does_not_have_any_more_is_broken_off(pool):
+    key, other = pool.send(), pool.send()
+    pool.begin(key)
+    pool.begin(other)
+    pool.passes(3)
+    pool.streaming.discard(key)
+    pool.lost.add(key)
+    since = pool.at / SECOND
+    found = pool.passes(20)
+    assert list(found) == [key]
+    assert 5 <= found[key] - since <= 7
+
+
+@pytest.mark.parametrize("why", ["slow client", "another silent stream"])
+def test_not_where_the_engine_may_lack_another(pool, why):
+    key, other = pool.send(), pool.send()
+    pool.begin(key)
+    pool.begin(other)
+    pool.passes(3)
+    pool.streaming.discard(key)
+    pool.lost.add(other)  # its end waits here for its client, or was lost
+    if why == "slow client":
+        pool.paused.add(other)
+    else:
+        pool.streaming.discard(other)
+    assert not pool.passes(60)
+
+
+def test_what_is_begun_is_never_suspected_else(pool):
     for streams in (True, False):
         key = pool.send(streams=streams)
         pool.calls[key] = pool.calls[key]._replace(has_begun=True)
