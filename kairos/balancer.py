@@ -233,7 +233,7 @@ class Balancer:
 
     def _leave(self, event: InstanceLeft, at: int) -> None:
         self.ledger.leave(event.instance_id)
-        self.faults.left(event.instance_id, at)
+        self.faults.left(event, at)
 
     def _queue(self, event: Arrived, at: int) -> None:
         request = event.request

@@ -143,7 +143,7 @@ class Dispatching:
                 quarantine.leave_alone(best.id)
                 room = AvailableInstances([best], self._ledger, self._placement, at, self._tried)
                 has_others = running(best.id) and not quarantine.is_empty
-                if has_others or not room.fits(request):
+                if has_others or not room.instances or not room.fits(request):
                     return None
                 waiting = len(self._queues.by_model[request.model]) - 1
                 return self._to(request, best, "alone", waiting)

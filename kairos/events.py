@@ -92,10 +92,11 @@ class InstanceJoined(msgspec.Struct, frozen=True, tag=True):
     instance: Instance
 
 
-class InstanceLeft(msgspec.Struct, frozen=True, tag=True):
+class InstanceLeft(msgspec.Struct, frozen=True, tag=True, omit_defaults=True):
     """An instance takes no more requests. What runs there ends with facts of its own."""
 
     instance_id: str
+    drained: bool = False  # an operator took it out, so whatever it does now, no call is at fault
 
 
 class WorkflowEnded(msgspec.Struct, frozen=True, tag=True, omit_defaults=True):

@@ -231,7 +231,8 @@ class Ledger:
 
     def status(self, status: InstanceStatus, at: int) -> None:
         instance = self.instances.get(status.instance_id)
-        if instance is not None:
+        says_nothing = status == InstanceStatus(status.instance_id)  # but that it is there
+        if instance is not None and not says_nothing:
             booked = self.held_tokens(instance.id, at)
             silent = self.prompts.requests(instance.id)  # nothing was heard of these
             unheard = sum(self._booking_of[each].request.prompt_tokens for each in silent)

@@ -13,6 +13,7 @@ from kairos.events import (
     Failed,
     Finished,
     FirstToken,
+    InstanceLeft,
     InstanceStatus,
 )
 from kairos.faults.attribution import POISONOUS, FaultAttribution
@@ -139,12 +140,14 @@ class Faults:
     def joined(self, instance_id: str) -> None:
         self.quarantine.joined(instance_id)
 
-    def left(self, instance_id: str, at: int) -> None:
+    def left(self, event: InstanceLeft, at: int) -> None:
+        instance_id = event.instance_id
         self.circuits.forget(instance_id)
         self._opened_by.pop(instance_id, None)
         self._attribution.forget(instance_id)
-        failed = self.quarantine.left(instance_id, at)
-        if failed:
+        if event.drained:
+            self.quarantine.drains(instance_id)
+        elif failed := self.quarantine.left(instance_id, at):
             self._decide(instance_id, failed, at)
 
     def _served(self, booking: Booking, instance: Instance, at: int) -> None:
@@ -165,6 +168,8 @@ class Faults:
         is_found = False
         if is_here:
             is_found = self._charge(request, key, instance_id, at, about_itself=about_itself)
+        elif instance_id in self.quarantine.drained:
+            return
         elif not about_itself:
             self._attribution.suspect(key, agent_key(request), instance_id, at)
         if about_itself:

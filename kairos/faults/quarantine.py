@@ -77,6 +77,8 @@ class Quarantine:
         self._unheard: dict[str, _Unheard] = {}  # by instance id
         self._suspects: dict[str, _Suspect] = {}  # the first runs first
         self._freed: list[str] = []
+        self.drained: set[str] = set()
+        """Instances that operators took out, by id: nothing is thought of what fails there."""
         self._alone_until = self._mourned_until = 0
         self._mourned: str | None = None  # the instance that left while one ran alone there
         self.room: str | None = None
@@ -117,6 +119,7 @@ class Quarantine:
 
     def joined(self, instance_id: str) -> None:
         """It has started anew."""
+        self.drained.discard(instance_id)
         if instance_id == self._mourned:
             self._mourned = None
         unheard = self._unheard.get(instance_id)
@@ -134,6 +137,14 @@ class Quarantine:
         if unheard.was_spared:
             self._mourned, self._mourned_until = instance_id, at + PATIENCE_US
         return unheard.weights
+
+    def drains(self, instance_id: str) -> None:
+        """An operator takes it out."""
+        self.drained.add(instance_id)
+        if self.room == instance_id:
+            self.leave_alone(None)
+        if instance_id in self._unheard:
+            self._forget(instance_id)
 
     def weights(self, instance_id: str) -> Mapping[int | str, float]:
         """How likely each of the calls that failed there is the cause, by how long it had run

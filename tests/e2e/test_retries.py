@@ -6,7 +6,16 @@ import json
 import pytest
 from aiohttp import web
 
-from kairos.events import Arrived, Bounced, Cancelled, Dispatch, Failed, Finished, Refuse
+from kairos.events import (
+    Arrived,
+    Bounced,
+    Cancelled,
+    Dispatch,
+    Failed,
+    Finished,
+    InstanceStatus,
+    Refuse,
+)
 from kairos.live.engines import monitor
 from tests.e2e.test_failures import CHUNK, DONE, STREAM
 
@@ -314,6 +323,7 @@ async def test_a_call_that_came_back_goes_before_those_that_wait(kairos, engines
 
     bad.release()
     await served.facts.seen(Bounced)
+    await served.facts.seen(InstanceStatus)  # until then it has no turn
     good.release(10)
     bad.release(10)
 

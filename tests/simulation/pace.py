@@ -198,7 +198,7 @@ class Course:
     def look(self, at: int) -> None:
         for key in self.stalls.look(self.in_flight(), at):
             call = self.calls[key]
-            if self.is_stalled(call, at):
+            if call.is_lost or self.hangs(call.place, at):  # begun or not
                 since = max(call.since, 0 if call.is_lost else self.hangs_at or 0)
                 self.tally.noticed_us.append(at - since)
                 self.end(call, at)

@@ -32,6 +32,7 @@ class _Watch:
     def __init__(self, target: Target) -> None:
         self.probe = EngineProbe(target)
         self.look = asyncio.Event()  # now, not at the next turn
+        self.troubled = False  # a call failed there since it was looked at
         self.task: asyncio.Task[None] | None = None  # None: the monitor does not run
 
 
@@ -82,7 +83,7 @@ class Monitor:
         self._stop(instance_id)
         self.problems.pop(instance_id, None)
         if self._joined.pop(instance_id, None) is not None:
-            self._feed(InstanceLeft(instance_id))
+            self._feed(InstanceLeft(instance_id, drained=True))
 
     async def run(self) -> None:
         timeout = aiohttp.ClientTimeout(total=TIMEOUT_S)
@@ -110,6 +111,7 @@ class Monitor:
         if trouble.refused:
             self._left(trouble.instance_id, str(trouble))
         watch.probe.forget()
+        watch.troubled = True
         watch.look.set()
 
     def _stop(self, instance_id: str) -> None:
@@ -138,6 +140,9 @@ class Monitor:
                 self._is_there(seen.instance)
                 if seen.status is not None:
                     self._feed(seen.status)
+                elif watch.troubled:  # it says nothing of itself, but it is there
+                    self._feed(InstanceStatus(instance_id))
+                watch.troubled = False
             # Not `wait_for`: in Python 3.11 it can swallow a cancellation that comes with `look`.
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout_at(due_at):

@@ -120,7 +120,7 @@ def _go_on(alone: LocalControl, decider: Decider, monitor: Monitor, telemetry: T
             telemetry(entry.record)
     for instance in list(alone.balancer.ledger.instances.values()):
         if not monitor.expect(instance):
-            alone.feed(InstanceLeft(instance.id))
+            alone.feed(InstanceLeft(instance.id, drained=True))
     alone.feed(Tick())
     logger.info("decisions go on: %d calls wait", alone.balancer.waiting)
 

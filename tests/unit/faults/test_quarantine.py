@@ -253,6 +253,19 @@ class TestSuspects:
         three.bounce("one")
         assert three.where["one"][1] == "alone"
 
+    def test_where_an_operator_took_it_out_no_call_is_at_fault(self, three):
+        for name in ("before", "after"):
+            three.arrive(name)
+            there = three.where[name][0]
+            if name == "before":
+                three.bounce(name)
+            three.tell(InstanceLeft(there, drained=True))
+            if name == "after":
+                three.bounce(name)
+            assert three.where[name][1] == "overdue"
+            three.finish(name)
+            three.restart(there)
+
 
 class TestWithoutASpare:
     def test_the_last_instance_is_not_risked(self):

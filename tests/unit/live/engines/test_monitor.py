@@ -320,7 +320,7 @@ async def test_an_instance_can_be_watched_while_it_runs(watched):
 async def test_one_that_is_forgotten_has_left_and_is_not_looked_at(watched):
     await watched.until(lambda told: len(told) >= 2)
     watched.monitor.forget("i")
-    assert watched.told[-1] == InstanceLeft("i")
+    assert watched.told[-1] == InstanceLeft("i", drained=True)
     assert watched.monitor.models() == []
     number = len(watched.told)
     watched.monitor.hear_of(UpstreamUnreachable("i", "a call that still ran", refused=True))
