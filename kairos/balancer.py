@@ -181,6 +181,7 @@ class Balancer:
             return
         self._taken[type(event)](event, at)
         self._let_back(event, at)
+        self.faults.take_poisonous()  # they are refused as the record says
         here = [each for each in record.commands if each.request_id in self._workflow_of]
         refused = self._refuse([each for each in here if isinstance(each, Refuse)], at)
         dispatched = {
@@ -208,10 +209,9 @@ class Balancer:
 
     def _let_back(self, event: Event, at: int) -> None:
         """Out of quarantine, by what the fact says."""
-        if not self.faults.quarantine or type(event) in _FREES_NO_ROOM:
-            return
-        for request_id in self.faults.heard(event, at):
-            self._queues.bring_back(request_id)
+        if self.faults.quarantine and type(event) not in _FREES_NO_ROOM:
+            for request_id in self.faults.heard(event, at):
+                self._queues.bring_back(request_id)
 
     def _end_workflow(self, event: WorkflowEnded, at: int) -> None:  # noqa: ARG002
         workflow = event.tenant, event.workflow_id

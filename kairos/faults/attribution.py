@@ -82,6 +82,8 @@ class FaultAttribution:
         self._suspects: OrderedDict[int | str, _Suspect] = OrderedDict()
         self.callers: OrderedDict[AgentKey, _Caller] = OrderedDict()
         """By who they are; those of late."""
+        self.knows_deaths = False
+        """Whether an instance ever died with calls in flight."""
 
     def served(self, instance_id: str, at: int) -> None:
         """A call was served there."""
@@ -152,6 +154,7 @@ class FaultAttribution:
         speaks against the others, and that the instance failed one says nothing more of the next.
         `weights`: what is left of the odds of each. `told`: of which that is news."""
         suspects = {key: self._suspects[key] for key in weights if key in self._suspects}
+        self.knows_deaths = True
         for key in told:
             if key in suspects:
                 each = suspects[key]

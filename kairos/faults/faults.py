@@ -59,6 +59,8 @@ class Faults:
         is_known = body is not None and attribution.is_poisonous(body, at)
         if body is not None and is_known and not attribution.is_doubtful(body):
             raise CallBreaksEngines
+        if not attribution.knows_deaths:
+            return
         caller = agent_key(request)
         known = attribution.callers.get(caller)
         if known is None or not known.killers or not self._is_killer(caller, at):
@@ -77,8 +79,7 @@ class Faults:
             if risk >= SUSPECTED:
                 until = None if risk >= LIKELY else at + PATIENCE_US
                 self.quarantine.suspect(request.id, agent_key(request), at, until)
-        caller = agent_key(request)
-        if self._is_killer(caller, at):
+        if attribution.knows_deaths and self._is_killer(caller := agent_key(request), at):
             self.quarantine.suspect(request.id, caller, at, None)
 
     def learn(
