@@ -63,7 +63,7 @@ class _Suspect(msgspec.Struct):
     suspected: float = 0.0  # what that counts against its caller
 
 
-class _Caller(msgspec.Struct):
+class Caller(msgspec.Struct):
     """Who makes calls. Poisonous ones, or some that may have killed an instance?"""
 
     poisonous: int = 0
@@ -80,7 +80,7 @@ class FaultAttribution:
     def __init__(self) -> None:
         self._outcomes: dict[str, Outcomes] = {}
         self._suspects: OrderedDict[int | str, _Suspect] = OrderedDict()
-        self.callers: OrderedDict[AgentKey, _Caller] = OrderedDict()
+        self.callers: OrderedDict[AgentKey, Caller] = OrderedDict()
         """By who they are; those of late."""
         self.knows_deaths = False
         """Whether an instance ever died with calls in flight."""
@@ -153,21 +153,17 @@ class FaultAttribution:
         """One event failed all of these, and at most one of them is its cause: what speaks for one
         speaks against the others, and that the instance failed one says nothing more of the next.
         `weights`: what is left of the odds of each. `told`: of which that is news."""
-        suspects = {key: self._suspects[key] for key in weights if key in self._suspects}
         self.knows_deaths = True
-        for key in told:
-            if key in suspects:
-                each = suspects[key]
-                if not each.is_found:
-                    ratio = FAILS_IF_POISONOUS / DIES_BY_ITSELF
-                    each.odds = each.odds_before * ratio * weights[key]
-                    if not each.may_kill:
-                        each.odds *= self._by_record(each.caller)
-                each.may_kill = True
+        suspects = {key: self._suspects[key] for key in weights if key in self._suspects}
+        news = {key: suspects[key] for key in told if key in suspects}
+        for key, each in news.items():
+            if not each.is_found:
+                each.odds = each.odds_before * FAILS_IF_POISONOUS / DIES_BY_ITSELF * weights[key]
+                each.odds *= 1.0 if each.may_kill else self._by_record(each.caller)
+            each.may_kill = True
         together = sum(each.odds for each in suspects.values())
-        for key in told:
-            if key in suspects and not suspects[key].is_found:
-                each = suspects[key]
+        for each in news.values():
+            if not each.is_found:
                 each.odds /= 1.0 + max(0.0, together - each.odds)
                 risk = _probability(each.odds)
                 self._note(each.caller, at).suspected += risk - each.suspected
@@ -182,14 +178,15 @@ class FaultAttribution:
         suspect = self._suspects.get(key)
         return _probability(suspect.odds) if suspect is not None and suspect.may_kill else 0.0
 
-    def _note(self, caller: AgentKey, at: int) -> _Caller:
+    def _note(self, caller: AgentKey, at: int) -> Caller:
         """Something bad of them."""
         known = self.callers.get(caller) or self._new_caller(caller)
+        self.callers.move_to_end(caller)
         known.last_at = at
         return known
 
-    def _new_caller(self, caller: AgentKey) -> _Caller:
-        known = self.callers[caller] = _Caller()
+    def _new_caller(self, caller: AgentKey) -> Caller:
+        known = self.callers[caller] = Caller()
         _forget_oldest(self.callers)
         return known
 

@@ -16,7 +16,7 @@ from kairos.events import (
     InstanceLeft,
     InstanceStatus,
 )
-from kairos.faults.attribution import POISONOUS, FaultAttribution
+from kairos.faults.attribution import POISONOUS, Caller, FaultAttribution
 from kairos.faults.circuits import Circuits
 from kairos.faults.quarantine import (
     KILLER,
@@ -62,8 +62,8 @@ class Faults:
         if not attribution.knows_deaths:
             return
         caller = agent_key(request)
-        known = attribution.callers.get(caller)
-        if known is None or not known.killers or not self._is_killer(caller, at):
+        known = self._killer(caller, at)
+        if known is None or not known.killers:
             return
         not_before = known.last_at + slowed_us(known.killers)
         if at < not_before or self.quarantine.has_suspect_of(caller):
@@ -75,11 +75,8 @@ class Faults:
         attribution = self._attribution
         if body is not None:
             self._keys[request.id] = body
-            risk = attribution.may_kill(body)
-            if risk >= SUSPECTED:
-                until = None if risk >= LIKELY else at + PATIENCE_US
-                self.quarantine.suspect(request.id, agent_key(request), at, until)
-        if attribution.knows_deaths and self._is_killer(caller := agent_key(request), at):
+            self._suspect(request.id, agent_key(request), attribution.may_kill(body), at)
+        if attribution.knows_deaths and self._killer(caller := agent_key(request), at):
             self.quarantine.suspect(request.id, caller, at, None)
 
     def learn(
@@ -107,13 +104,19 @@ class Faults:
         quarantine.pass_time(at)
         return quarantine.take_freed()
 
-    def _is_killer(self, caller: AgentKey, at: int) -> bool:
-        """Whether a new call of theirs is likely to kill. Of those without a name nothing is
-        thought: they may be many."""
+    def _killer(self, caller: AgentKey, at: int) -> Caller | None:
+        """What is known of them, if a new call of theirs is likely to kill. Of those without a name
+        nothing is thought: they may be many."""
         known = self._attribution.callers.get(caller)
-        has_killed = known is not None and known.killers + known.suspected > SUSPECTED
-        is_named = caller[1:] != ("", "")
-        return has_killed and is_named and self._attribution.prior(caller, at) >= KILLER
+        if known is None or known.killers + known.suspected <= SUSPECTED or caller[1:] == ("", ""):
+            return None
+        return known if self._attribution.prior(caller, at) >= KILLER else None
+
+    def _suspect(self, request_id: str, caller: AgentKey, risk: float, at: int) -> None:
+        """It runs alone, if it kills with so high a probability."""
+        if risk >= SUSPECTED:
+            until = None if risk >= LIKELY else at + PATIENCE_US
+            self.quarantine.suspect(request_id, caller, at, until)
 
     def is_aside(self, request_id: str) -> bool:
         """Whether it waits, and not for its turn."""
@@ -211,9 +214,8 @@ class Faults:
             risk, key = risks[request_id], held[request_id]
             if risk >= POISONOUS and quarantine.was_spared(instance_id):
                 self._found(key, at)
-            elif risk >= SUSPECTED:
-                until = None if risk >= LIKELY else at + PATIENCE_US
-                quarantine.suspect(request_id, attribution.caller(key), at, until)
+            else:
+                self._suspect(request_id, attribution.caller(key), risk, at)
         quarantine.free(instance_id)
 
     def _found(self, key: int | str, at: int) -> None:

@@ -72,8 +72,8 @@ class Quarantine:
     """Of one balancer. It is asked whenever a fact has been taken in, but in most pools, at most
     times, it is empty, and false. Calls are meant by id; by key, as in `FaultAttribution`."""
 
-    def __init__(self, *, held_us: int = HELD_US, alone_us: int = ALONE_US) -> None:
-        self._held_us, self._alone_us = held_us, alone_us
+    def __init__(self) -> None:
+        self._held_us, self._alone_us = HELD_US, ALONE_US
         self._unheard: dict[str, _Unheard] = {}  # by instance id
         self._suspects: dict[str, _Suspect] = {}  # the first runs first
         self._freed: list[str] = []

@@ -75,29 +75,27 @@ class Mortal(Proxy):
 @asynccontextmanager
 async def two_that_break():
     """A Kairos before two engines that break off at the poison, and their proxies."""
-    async with _two() as (served, proxies):
-        for each in proxies:
-            each.break_at_poison()
-        yield served, proxies
+    async with _two(Mortal.break_at_poison) as served_and_proxies:
+        yield served_and_proxies
 
 
 @asynccontextmanager
 async def two_that_die():
     """The same of two that die of it."""
-    async with _two() as (served, proxies):
-        for each in proxies:
-            each.die_at_poison()
-        yield served, proxies
+    async with _two(Mortal.die_at_poison) as served_and_proxies:
+        yield served_and_proxies
 
 
 @asynccontextmanager
-async def _two():
+async def _two(suffer):
     timing = Timing(step_s=0.001, step_per_seq_s=0.0)
     settings = standins.StandInSettings(model="tiny", max_num_seqs=16, timing=timing)
     async with AsyncExitStack() as stack:
         enter = stack.enter_async_context
         engines = [await enter(standins.serve(settings)) for _ in range(2)]
         proxies = [await enter(Mortal(each.url)) for each in engines]
+        for each in proxies:
+            suffer(each)
         yield await enter(serving(*(each.url for each in proxies), max_num_seqs=16)), proxies
 
 
