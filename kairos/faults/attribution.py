@@ -63,7 +63,7 @@ class _Suspect(msgspec.Struct):
     suspected: float = 0.0  # what that counts against its caller
 
 
-class Caller(msgspec.Struct):
+class CallerRecord(msgspec.Struct):
     """Who makes calls. Poisonous ones, or some that may have killed an instance?"""
 
     poisonous: int = 0
@@ -80,7 +80,7 @@ class FaultAttribution:
     def __init__(self) -> None:
         self._outcomes: dict[str, Outcomes] = {}
         self._suspects: OrderedDict[int | str, _Suspect] = OrderedDict()
-        self.callers: OrderedDict[AgentKey, Caller] = OrderedDict()
+        self.callers: OrderedDict[AgentKey, CallerRecord] = OrderedDict()
         """By who they are; those of late."""
         self.knows_deaths = False
         """Whether an instance ever died with calls in flight."""
@@ -178,15 +178,15 @@ class FaultAttribution:
         suspect = self._suspects.get(key)
         return _probability(suspect.odds) if suspect is not None and suspect.may_kill else 0.0
 
-    def _note(self, caller: AgentKey, at: int) -> Caller:
+    def _note(self, caller: AgentKey, at: int) -> CallerRecord:
         """Something bad of them."""
         known = self.callers.get(caller) or self._new_caller(caller)
         self.callers.move_to_end(caller)
         known.last_at = at
         return known
 
-    def _new_caller(self, caller: AgentKey) -> Caller:
-        known = self.callers[caller] = Caller()
+    def _new_caller(self, caller: AgentKey) -> CallerRecord:
+        known = self.callers[caller] = CallerRecord()
         _forget_oldest(self.callers)
         return known
 

@@ -16,7 +16,7 @@ from kairos.events import (
     InstanceLeft,
     InstanceStatus,
 )
-from kairos.faults.attribution import POISONOUS, Caller, FaultAttribution
+from kairos.faults.attribution import POISONOUS, CallerRecord, FaultAttribution
 from kairos.faults.circuits import Circuits
 from kairos.faults.quarantine import (
     KILLER,
@@ -45,7 +45,7 @@ class Faults:
         # Under what a call here is suspected, by id; of those that are no suspects, nothing.
         self._keys: dict[str, int | str] = {}
         self._opened_by: dict[str, int | str] = {}  # the latest suspect, by instance id
-        self._poisonous: list[str] = []  # calls that were found to be, by id
+        self._poisonous: dict[str, None] = {}  # calls that were found to be, by id; each once
 
     def check(self, request: Request, body: int | None, at: int) -> None:
         """One that arrives.
@@ -104,7 +104,7 @@ class Faults:
         quarantine.pass_time(at)
         return quarantine.take_freed()
 
-    def _killer(self, caller: AgentKey, at: int) -> Caller | None:
+    def _killer(self, caller: AgentKey, at: int) -> CallerRecord | None:
         """What is known of them, if a new call of theirs is likely to kill. Of those without a name
         nothing is thought: they may be many."""
         known = self._attribution.callers.get(caller)
@@ -129,15 +129,14 @@ class Faults:
 
     def take_poisonous(self) -> list[str]:
         """Ids of those that are here and were found to be just now."""
-        found, self._poisonous = self._poisonous, []
-        return found
+        found, self._poisonous = self._poisonous, {}
+        return list(found)
 
     def ended(self, request_id: str) -> None:
         """It is here no more."""
         if self._keys:
             self._keys.pop(request_id, None)
-        if request_id in self._poisonous:
-            self._poisonous.remove(request_id)
+        self._poisonous.pop(request_id, None)
         if self.quarantine:
             self.quarantine.ended(request_id)
 
@@ -225,7 +224,7 @@ class Faults:
             self._acquit(each, key, at)
         caller = attribution.caller(key)
         self.quarantine.slow(caller, at + slowed_us(attribution.callers[caller].killers))
-        self._poisonous += [name for name, other in self._keys.items() if other == key]
+        self._poisonous |= {name: None for name, other in self._keys.items() if other == key}
 
     def _acquit(self, instance_id: str, key: int | str, at: int) -> None:
         """Of what a poisonous call did there."""

@@ -63,7 +63,7 @@ async def letters(cluster):
                 if isinstance(item, ReceivedMessage):
                     found.append(item)
                 is_read |= isinstance(item, CaughtUp)
-    return [each for each in found if each.headers["kairos-dead-topic"] == cluster.source]
+    return [each for each in found if each.headers.get("kairos-dead-topic") == cluster.source]
 
 
 async def test_two_of_them_in_two_partitions_are_dead_letters_and_nothing_else_is(cluster):

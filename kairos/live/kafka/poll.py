@@ -7,6 +7,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
+from contextlib import suppress
 from typing import Any
 
 import confluent_kafka as kafka
@@ -90,6 +91,8 @@ class PollThread:
             self._end()
 
     def _end(self) -> None:
+        # Asked of itself while it closes, a consumer may hang, and with it all that needs the GIL.
+        self._stopping.set()
         try:
             self._consumer.close()
         except Exception as error:  # noqa: BLE001 - whoever waits for the end must not wait for ever
@@ -192,7 +195,7 @@ class PollThread:
         for each in known:
             self._assignments += 1
             self.terms[each.topic, each.partition] = self._assignments
-        if not self._stopping.is_set():  # asked while it closes, a consumer may hang, with the GIL
+        if not self._stopping.is_set():
             self._id = consumer.memberid() or ""
         self._tell_membership(consumer)  # first: who hears of a partition may commit at once
         for each in known:
@@ -203,10 +206,10 @@ class PollThread:
             consumer.pause(known)
 
     def _tell_membership(self, consumer: Any) -> None:
-        try:
-            metadata = consumer.consumer_group_metadata()
-        except RuntimeError:
-            metadata = None  # in no group at the moment
+        metadata = None
+        if not self._stopping.is_set():
+            with suppress(RuntimeError):  # in no group at the moment
+                metadata = consumer.consumer_group_metadata()
         self._put(Membership(metadata, dict(self.terms), self._id))
 
     def _committed(self, partitions: Any, answer_s: float) -> Any:

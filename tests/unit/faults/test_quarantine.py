@@ -196,6 +196,18 @@ class TestSuspects:
         three.die(there)
         assert three.refused == {"killer": "breaks_engines"}
 
+    def test_two_of_one_body_are_refused_each_once(self, three):
+        for name in ("killer", "same"):
+            three.arrive(name, body=7)
+        dead, there = three.where["killer"][0], three.where["same"][0]
+        three.bounce("same", body=7)  # and it is not known yet whether its instance is well
+        three.bounce("killer", body=8)
+        three.tell(InstanceLeft(dead))
+        assert three.where == {"killer": (there, "alone"), "same": (None, None)}
+        three.bounce("killer", body=7)  # facts may be odd
+        three.tell(InstanceLeft(there))
+        assert three.refused == {"killer": "breaks_engines", "same": "breaks_engines"}
+
     def test_whoever_ran_beside_it_runs_alone_one_after_the_other(self, three):
         three.fill("one", 6)
         dead = three.where["one 0"][0]
