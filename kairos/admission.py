@@ -155,7 +155,7 @@ class Admission:
             case InstanceJoined() | InstanceLeft():
                 return [
                     self._nowhere(request)
-                    for model, queue in self._queues.by_model.items()
+                    for (_, model), queue in self._queues.open().items()
                     for request in stranded(
                         queue.requests(), self._ledger.served.serving(model), self.tried
                     )
@@ -204,7 +204,7 @@ class Admission:
         ended = {each.request_id for each in out_of_time}
         waited = [
             Refuse(each.id, model, "waited_too_long")
-            for model, queue in self._queues.by_model.items()
+            for (_, model), queue in self._queues.open().items()
             for each in queue.arrived_by(at - self._max_wait_us)
             if each.id not in ended
         ]

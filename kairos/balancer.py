@@ -5,7 +5,7 @@ drained (`dispatching.py`).
 """
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from itertools import count
 from typing import Any
@@ -38,6 +38,7 @@ from kairos.faults.faults import Faults
 from kairos.model import Budget, Request
 from kairos.refusals import REFUSALS
 from kairos.scheduler.budgets import UNLIMITED
+from kairos.scheduler.fair_queueing import NO_WEIGHTS, FairQueueing, TenantWeight
 from kairos.scheduler.policies import Policy
 from kairos.scheduler.queue import BACKFILL, MAX_WAIT_US, OVERTAKEN, PASSED_OVER, WaitQueue
 from kairos.scheduler.queues import WaitQueues
@@ -65,10 +66,12 @@ class Balancer:
         passed_over: float = PASSED_OVER,
         budget: Budget = UNLIMITED,
         tenant_share: float = 1,
+        tenants: Mapping[str, TenantWeight] | None = NO_WEIGHTS,
     ) -> None:
         """`max_wait_us` in the queue a request is given up; after `idle_us` without any fact about
         it a workflow is forgotten. `overtaken`, `backfill`, `passed_over`: see
-        `scheduler/queue.py`. `budget`, `tenant_share`: see `admission.py`."""
+        `scheduler/queue.py`. `budget`, `tenant_share`: see `admission.py`;
+        `tenants`: `scheduler/fair_queueing.py`."""
         self.estimates = WorkEstimates(idle_us=idle_us)
         self.ledger = Ledger(self.estimates)
         self._queues = WaitQueues(
@@ -81,15 +84,14 @@ class Balancer:
                 overtaken,
                 backfill,
                 passed_over,
-            )
+            ),
+            FairQueueing(tenants),
         )
         self._workflow_of: dict[str, WorkflowKey] = {}  # of all requests here
         self.faults = Faults()
+        known = self.estimates, self.ledger, self._queues, self.faults
         self._admission = Admission(
-            self.estimates,
-            self.ledger,
-            self._queues,
-            self.faults,
+            *known,
             max_waiting=max_waiting,
             max_wait_us=max_wait_us,
             budget=budget,
@@ -261,10 +263,11 @@ class Balancer:
         booking = self.ledger.booking(request_id)
         assert booking is not None
         self._admission.given_back(request_id, booking.instance_id)
-        self.ledger.release(request_id, at)
+        request, more_us = booking.request, self.ledger.release(request_id, at)
+        self._queues.fairness.correct(request, more_us)
         self.estimates.bounced(request_id)
-        self._queues.push_back(booking.request, at, aside=self.faults.is_aside(request_id))
-        self._rekey(workflow_key(booking.request))
+        self._queues.push_back(request, at, aside=self.faults.is_aside(request_id))
+        self._rekey(workflow_key(request))
 
     def _forget(
         self, request_id: str, at: int, finished: Finished | None = None, *, drains: bool = True
@@ -274,11 +277,10 @@ class Balancer:
         self._admission.ended(request_id)
         self.faults.ended(request_id)
         used_tokens = self.ledger.used_tokens(request_id, finished)
-        self.ledger.release(request_id, at, finished)
+        more_us = self.ledger.release(request_id, at, finished)
         request = self.estimates.request(request_id)
         assert request is not None
-        if request in self._queues:
-            self._queues.remove(request, at, counts=drains)
+        self._queues.ended(request, more_us, at, counts=drains)
         tokens = finished.completion_tokens if finished is not None else None
         self.estimates.ended(request_id, at, tokens, used_tokens)
         return workflow

@@ -20,23 +20,27 @@ from kairos.events import (
 )
 from kairos.faults.faults import Faults
 from kairos.model import Instance, Request
+from kairos.scheduler.fair_queueing import FairQueueing, Share
 from kairos.scheduler.priority import priority_of
 from kairos.scheduler.queue import WaitQueue
-from kairos.scheduler.queues import WaitQueues
+from kairos.scheduler.queues import Place, WaitQueues
 from kairos.scheduler.work_estimates import WorkEstimates
 
 _by_key = itemgetter(0)
 
 
-def _next_queue(queues: dict[str | None, WaitQueue], at: int) -> tuple[str | None, WaitQueue]:
-    """The one whose head goes before those of the others."""
+def _next_queue(
+    queues: dict[Place, WaitQueue], fairness: FairQueueing, at: int
+) -> tuple[Place, WaitQueue]:
+    """Of the share whose turn it is, the one whose head goes before those of the others."""
     if len(queues) == 1:
-        [(model, queue)] = queues.items()
+        [(place, queue)] = queues.items()
         queue.note_time(at)
-        return model, queue
-    heads = [(queue.head_key(at), model) for model, queue in queues.items()]
-    _, model = min(heads, key=_by_key)
-    return model, queues[model]
+        return place, queue
+    share = fairness.first(share for share, _ in queues)
+    heads = [(queue.head_key(at), each) for each, queue in queues.items() if each[0] == share]
+    _, place = min(heads, key=_by_key)
+    return place, queues[place]
 
 
 class Dispatching:
@@ -59,6 +63,7 @@ class Dispatching:
         self._tried = admission.tried
         self._circuits, self._quarantine = faults.circuits, faults.quarantine
         self.drained_at = 0
+        self._reserved_for: Share | None = None
 
     def drain(self, at: int, logged: deque[Dispatch] | None = None) -> list[Command]:
         """Dispatch what fits; or what is `logged`, of requests that wait, and nothing else. Either
@@ -77,18 +82,19 @@ class Dispatching:
         kept: set[str] = set()  # ids of instances left alone for requests that are overdue
         open_queues = self._queues.open()
         while open_queues:
-            model, queue = _next_queue(open_queues, at)
-            dispatch = self._first(model, queue, kept, at)
+            place, queue = _next_queue(open_queues, self._queues.fairness, at)
+            dispatch = self._first(place, queue, kept, at)
             if logged is not None:
                 dispatch = logged.popleft() if logged and logged[0].request_id in queue else None
             if dispatch is not None:
                 self._dispatch(dispatch, at)
                 commands.append(dispatch)
             elif (overdue := queue.overdue()) is not None:
-                serving = self._ledger.served.serving(model)
+                serving = self._ledger.served.serving(place[1])
                 kept.update(each.id for each in serving if could_take(each, overdue, self._tried))
             if dispatch is None or not queue:
-                del open_queues[model]  # room only shrinks while draining: it need not be retried
+                del open_queues[place]  # room only shrinks while draining: it need not be retried
+        self._forget_reservation()
         for dispatch in logged or ():  # not what this balancer would have decided
             self._dispatch(dispatch, at)
         return commands
@@ -96,15 +102,17 @@ class Dispatching:
     def _dispatch(self, dispatch: Dispatch, at: int) -> None:
         request = self._estimates.request(dispatch.request_id)
         assert request is not None
-        self._queues.take(request, at)
-        self._ledger.book(request, dispatch.instance_id, at)
+        cost_us = self._ledger.book(request, dispatch.instance_id, at)
+        self._queues.take(request, at, cost_us)
         self._estimates.dispatched(dispatch.request_id, at)
         self._admission.dispatched(request)
 
-    def _first(
-        self, model: str | None, queue: WaitQueue, kept: set[str], at: int
-    ) -> Dispatch | None:
-        """Whose turn it is in the queue, and where it would go."""
+    def _first(self, place: Place, queue: WaitQueue, kept: set[str], at: int) -> Dispatch | None:
+        """Whose turn it is in the queue, and where it would go. What is reserved stays so for the
+        shares that come after."""
+        share, model = place
+        if share == self._reserved_for:
+            self._forget_reservation()
         serving = self._ledger.served.serving(model)
         if kept:
             serving = [i for i in serving if i.id not in kept]
@@ -116,13 +124,20 @@ class Dispatching:
         room = AvailableInstances(serving, self._ledger, self._placement, at, self._tried)
         if not room.instances:
             return None
+        room.may_reserve = self._reserved_for is None
         turn = queue.first(room, at)
-        self._placement.forget_reservation()
+        if room.has_reserved:
+            self._reserved_for = share
         if turn is None:
             return None
         instance = room.choose(turn.request)
         assert instance is not None, "it fitted"
         return self._to(turn.request, instance, turn.reason, len(queue) - 1)
+
+    def _forget_reservation(self) -> None:
+        if self._reserved_for is not None:
+            self._placement.forget_reservation()
+            self._reserved_for = None
 
     def _alone(self, at: int) -> Dispatch | None:
         """A call that is to run alone, once nothing runs any more on an instance that can be spared
@@ -145,7 +160,7 @@ class Dispatching:
                 has_others = running(best.id) and not quarantine.is_empty
                 if has_others or not room.instances or not room.fits(request):
                     return None
-                waiting = len(self._queues.by_model[request.model]) - 1
+                waiting = len(self._queues.of(request)) - 1
                 return self._to(request, best, "alone", waiting)
         if quarantine.alone is None:
             quarantine.leave_alone(None)

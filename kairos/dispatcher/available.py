@@ -28,6 +28,7 @@ class AvailableInstances:
         self._headroom: float | None = None  # not looked at yet
         self._chosen: tuple[str, Instance] | None = None
         self._one_by_one = False  # is how the placement looks at requests
+        self.may_reserve, self.has_reserved = True, False
 
     def fits(self, request: Request) -> bool:
         return self.choose(request) is not None
@@ -100,7 +101,8 @@ class AvailableInstances:
     def reserve(self, request: Request) -> None:
         """What fits from now on must not delay the request, which does not fit."""
         able = self._able(request)
-        if able:
+        if able and self.may_reserve:
+            self.has_reserved = True
             self._placement.reserve(request, able, self._at)
 
     def keep_for(self, request: Request) -> bool:

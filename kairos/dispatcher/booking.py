@@ -16,6 +16,7 @@ class Booking(msgspec.Struct, gc=False):
     cached_tokens: int  # of its prompt, expected in the instance's prefix cache
     generated: int = 0  # tokens of its answer, when last told
     first_token_at: int | None = None  # None: not told
+    charged_us: float = 0.0  # for its service (`service_cost.py`)
 
 
 def learn_speed(speed: Speed, booking: Booking, finished: Finished, running: int, at: int) -> None:

@@ -13,6 +13,7 @@ from kairos.dispatcher.kv_retention import KvRetention
 from kairos.dispatcher.prefixes import PrefixIndex
 from kairos.dispatcher.prompts_under_way import PromptsUnderWay
 from kairos.dispatcher.served import ServedInstances
+from kairos.dispatcher.service_cost import service_us
 from kairos.dispatcher.typical_latency import TypicalLatencies
 from kairos.events import Finished, InstanceStatus
 from kairos.model import EXPECTED_COMPLETION_TOKENS, Instance, Request
@@ -164,17 +165,23 @@ class Ledger:
         speed = self._speeds.get(instance_id)
         return speed.token_us(self.running(instance_id)) if speed is not None else 1e12
 
-    def book(self, request: Request, instance_id: str, at: int) -> None:
-        """The instance need not have joined (yet): others book too, and their news may be late."""
+    def book(self, request: Request, instance_id: str, at: int) -> float:
+        """The instance need not have joined (yet): others book too, and their news may be late.
+        Returns what the call is expected to cost, in µs of the instance (`service_cost.py`)."""
         assert request.id not in self._booking_of
         self._waits_no_more(request.id)
         cached = self.prefixes.begin(request, instance_id, at)
-        self._booking_of[request.id] = Booking(request, instance_id, at, cached)
+        booking = self._booking_of[request.id] = Booking(request, instance_id, at, cached)
         speed = self._speeds.get(instance_id)
         computed = request.prompt_tokens - cached
         prefill_us = speed.prefill_us(computed) if speed is not None else 0
         until = at + int(_PATIENCE * prefill_us)
         known = self.lengths.completion_tokens(request)
+        instance = self.instances.get(instance_id)
+        if instance is not None and speed is not None:
+            answer = request.completion_tokens if known is None else known.mean
+            took_us = self.lengths.call_us(request)
+            booking.charged_us = service_us(booking, instance, speed, took_us, answer)
         self._flight_there(instance_id).add(
             request.id,
             curve=self.curves.take(self.lengths.kind(request), request, known),
@@ -188,6 +195,7 @@ class Ledger:
         self.prompts.begin(instance_id, request.id, computed, until)
         self._last_booking[instance_id] = next(self._bookings)
         self._changed(instance_id)
+        return booking.charged_us
 
     def _flight_there(self, instance_id: str) -> InFlightTable:
         flight = self._flights.get(instance_id)
@@ -239,24 +247,28 @@ class Ledger:
             held = max(0.0, booked - unheard), booked
             self.health.told(status, instance, held, self.running(instance.id), at)
 
-    def release(self, request_id: str, at: int, finished: Finished | None = None) -> None:
-        """Give the booking back, if there is one: news may be late or repeated."""
+    def release(self, request_id: str, at: int, finished: Finished | None = None) -> float:
+        """Give the booking back, if there is one: news may be late or repeated. Returns by how much
+        the call has cost more than was expected, in µs of the instance."""
         booking = self._booking_of.pop(request_id, None)
         if booking is None:
             self._waits_no_more(request_id)
-            return
+            return 0.0
         instance_id = booking.instance_id
-        speed = self._speeds.get(instance_id)
+        speed, instance = self._speeds.get(instance_id), self.instances.get(instance_id)
         if finished is not None and speed is not None:
             learn_speed(speed, booking, finished, self.running(instance_id), at)
         told = finished.completion_tokens if finished is not None else None
         answer = booking.generated if told is None else told
+        more_us = 0.0
+        if instance is not None and speed is not None:
+            cost_us = service_us(booking, instance, speed, at - booking.at, answer, finished)
+            more_us = cost_us - booking.charged_us
         self._flights[instance_id].remove(request_id, answer)
         self.prompts.end(booking.instance_id, booking.request.id)
         self.curves.give_back(request_id)
         cached = finished.cached_tokens if finished is not None else None
         self.prefixes.end(booking.request, instance_id, answer, cached, at)
-        instance = self.instances.get(instance_id)
         if finished is not None and instance is not None and instance.prefix_caching:
             context = booking.request.prompt_tokens + answer
             fill_us = self._speeds[instance_id].compute_us(instance.kv_tokens or 0)
@@ -265,6 +277,7 @@ class Ledger:
             self.health.nothing_runs(instance_id)
         self._changed(instance_id)
         self._forget_if_empty(instance_id)
+        return more_us
 
     def _waits_no_more(self, request_id: str) -> None:
         instance_id = self.retention.gone(request_id)

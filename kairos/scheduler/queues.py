@@ -1,23 +1,28 @@
-"""The wait queues of all models, and how quickly each drains."""
+"""All wait queues, one for each share of the pool and each model, and how quickly each drains."""
 
 import math
 from collections.abc import Callable, Iterable
 
 from kairos.model import SECOND, Request
 from kairos.scheduler.drain import DrainRate
+from kairos.scheduler.fair_queueing import FairQueueing, Share
 from kairos.scheduler.queue import WaitQueue
 
 _LONGEST_RETRY_S = 60
+_KEPT = 256  # queues; beyond, those in which nothing waits are forgotten
+
+Place = tuple[Share, str | None]  # what waits together: calls of one share, for one model
 
 
 class WaitQueues:
-    """Of every model that something waited for; `len` is of all that waits."""
+    """`len` is of all that waits."""
 
-    def __init__(self, new_queue: Callable[[], WaitQueue]) -> None:
+    def __init__(self, new_queue: Callable[[], WaitQueue], fairness: FairQueueing) -> None:
         self._new_queue = new_queue
-        self.by_model: dict[str | None, WaitQueue] = {}
-        self._drains: dict[str | None, DrainRate] = {}  # of the same models
-        self._open: dict[str | None, WaitQueue] = {}  # of these, those in which anything waits
+        self.fairness = fairness
+        self._queues: dict[Place, WaitQueue] = {}
+        self._drains: dict[Place, DrainRate] = {}  # of the same
+        self._open: dict[Place, WaitQueue] = {}  # of these, those in which anything waits
         self._waiting = 0
         self._of_tenant: dict[str, int] = {}  # where anything of theirs waits
 
@@ -28,14 +33,22 @@ class WaitQueues:
         return self._of_tenant.get(tenant, 0)
 
     def __contains__(self, request: Request) -> bool:
-        return request.model in self.by_model and request.id in self.by_model[request.model]
+        queue = self._queues.get(self._place(request))
+        return queue is not None and request.id in queue
 
-    def open(self) -> dict[str | None, WaitQueue]:
-        """Those in which anything waits, in the order in which their models were first asked for.
-        The caller's to change."""
+    def of(self, request: Request) -> WaitQueue:
+        """The queue in which it waits."""
+        return self._queues[self._place(request)]
+
+    def _place(self, request: Request) -> Place:
+        return self.fairness.share_of(request), request.model
+
+    def open(self) -> dict[Place, WaitQueue]:
+        """Those in which anything waits, in the order in which they were first asked for. The
+        caller's to change."""
         if len(self._open) < 2:
             return self._open.copy()
-        return {model: queue for model, queue in self.by_model.items() if queue}
+        return {place: queue for place, queue in self._queues.items() if queue}
 
     def oldest_at(self) -> int | None:
         """When the first of those that wait arrived."""
@@ -54,58 +67,75 @@ class WaitQueues:
 
     def bring_back(self, request_id: str) -> None:
         """One that was aside has its turn, as any that was bounced."""
-        queue = next(each for each in self.by_model.values() if request_id in each)
+        queue = next(each for each in self._open.values() if request_id in each)
         queue.push_back(queue.remove(request_id))
 
     def _queue_of(self, request: Request) -> WaitQueue:
-        queue = self.by_model.get(request.model)
+        place = self._place(request)
+        queue = self._queues.get(place)
         if queue is None:
-            queue = self.by_model[request.model] = self._new_queue()
-            self._drains[request.model] = DrainRate()
+            if len(self._queues) >= _KEPT:
+                self._queues = self.open()
+                self._drains = {each: self._drains[each] for each in self._queues}
+            queue = self._queues[place] = self._new_queue()
+            self._drains[place] = DrainRate()
         return queue
 
     def _came(self, request: Request, at: int) -> None:
-        model, tenant = request.model, request.tenant
+        place, tenant = self._place(request), request.tenant
         self._waiting += 1
         self._of_tenant[tenant] = self._of_tenant.get(tenant, 0) + 1
-        self._open[model] = self.by_model[model]
-        self._drains[model].waits(at)
+        if place not in self._open:
+            self._open[place] = self._queues[place]
+            self.fairness.came(place[0])
+        self._drains[place].waits(at)
 
-    def take(self, request: Request, at: int) -> None:
-        """It goes to an instance."""
-        self.by_model[request.model].take(request.id)
+    def take(self, request: Request, at: int, cost_us: float) -> None:
+        """It goes to an instance, and is expected to cost so much there."""
+        share, _ = place = self._place(request)
+        self._queues[place].take(request.id)
+        self.fairness.charge(share, cost_us)
         self._left(request, at, counts=True)
 
     def remove(self, request: Request, at: int, *, counts: bool = True) -> None:
         """It waits no more, for nobody waits for it; `counts`: that says how quickly its queue
         drains."""
-        self.by_model[request.model].remove(request.id)
+        self.of(request).remove(request.id)
         self._left(request, at, counts=counts)
+
+    def ended(self, request: Request, more_us: float, at: int, *, counts: bool) -> None:
+        """It is here no more: it waited, or it was served, and that cost so much more than was
+        expected. `counts`: see `remove`."""
+        self.fairness.correct(request, more_us)
+        if request in self:
+            self.remove(request, at, counts=counts)
 
     def _left(self, request: Request, at: int, *, counts: bool) -> None:
         self._waiting -= 1
         left = self._of_tenant.pop(request.tenant) - 1
         if left:
             self._of_tenant[request.tenant] = left
-        is_empty = not self.by_model[request.model]
+        share, _ = place = self._place(request)
+        is_empty = not self._queues[place]
         if is_empty:
-            del self._open[request.model]
-        self._drains[request.model].left(at, is_empty=is_empty, counts=counts)
+            del self._open[place]
+            self.fairness.left(share)
+        self._drains[place].left(at, is_empty=is_empty, counts=counts)
 
     def rekey(self, requests: Iterable[Request]) -> None:
         """Something happened to the workflow of these, which wait, and may say more of them. They
         rest on the same state: where that of one is as it was, so is that of the others."""
         for request in requests:
-            if not self.by_model[request.model].rekey(request):
+            if not self.of(request).rekey(request):
                 return
 
     def start_renewing(self) -> None:
         """What was learnt has changed: all keys are to be found anew, by and by."""
-        for queue in self.by_model.values():
+        for queue in self._queues.values():
             queue.start_renewing()
 
     def renew_some(self) -> None:
-        for queue in self.by_model.values():
+        for queue in self._queues.values():
             queue.renew_some()
 
     def forget_pace(self) -> None:
@@ -116,7 +146,8 @@ class WaitQueues:
     def wait_us(self, request: Request, at: int, *, worth_us: float) -> float:
         """For how long one that waits would go on waiting, by the order as it is and the pace of
         late; 0 where that is not known, or where even the last would wait less than `worth_us`."""
-        queue, drain = self.by_model[request.model], self._drains[request.model]
+        place = self._place(request)
+        queue, drain = self._queues[place], self._drains[place]
         each_us = drain.each_us(at) if drain.is_known else None
         if each_us is None or each_us * len(queue) < worth_us:
             return 0.0
@@ -124,7 +155,7 @@ class WaitQueues:
 
     def retry_after_s(self, at: int) -> int:
         """When a tenth of all that waits will have gone, at the pace of late."""
-        paces = [self._drains[model].each_us(at) for model in self.open()]
+        paces = [self._drains[place].each_us(at) for place in self.open()]
         per_us = sum(1 / each_us for each_us in paces if each_us)
         if not per_us:
             return 1

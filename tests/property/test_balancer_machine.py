@@ -156,7 +156,7 @@ class BalancerMachine(RuleBasedStateMachine):
         self.wake()
         if not isinstance(event, ProfilesLearnt):  # the fact after it renews all the few keys here
             assert not any(
-                queue._by_key.moving for queue in self.balancer._queues.by_model.values()
+                queue._by_key.moving for queue in self.balancer._queues._queues.values()
             )
         self.waits = {name: wait for name, wait in self.waits.items() if name in self.waiting}
 
@@ -478,7 +478,7 @@ class BalancerMachine(RuleBasedStateMachine):
 
     @invariant()
     def nothing_is_lost_or_doubled(self):
-        queued = [r.id for q in self.balancer._queues.by_model.values() for r in q.requests()]
+        queued = [r.id for q in self.balancer._queues._queues.values() for r in q.requests()]
         assert sorted(queued) == sorted(self.waiting)
         assert len(self.balancer.ledger) == len(self.running)
         for name, (_, instance_id) in self.running.items():
@@ -537,7 +537,7 @@ class BalancerMachine(RuleBasedStateMachine):
         return [
             request
             for request in self.waiting.values()
-            if self.balancer._queues.by_model[request.model]._waiting[request.id].overdue
+            if self.balancer._queues.of(request)._waiting[request.id].overdue
         ]
 
     @invariant()
@@ -572,7 +572,7 @@ class BalancerMachine(RuleBasedStateMachine):
 
     @invariant()
     def whoever_waits_stands_in_the_queue_by_what_is_known_now(self):
-        for queue in self.balancer._queues.by_model.values():
+        for queue in self.balancer._queues._queues.values():
             entries = queue._by_key._heap + queue._by_key._old + queue._front._entries
             for name, waiting in queue._waiting.items():
                 alive = [e for e in entries if e[0] is waiting.key and e[1:] == (waiting.seq, name)]
@@ -619,7 +619,7 @@ class BalancerMachine(RuleBasedStateMachine):
         assert not held & set(quarantine._suspects)
         assert quarantine.alone is None or quarantine.alone in self.running
         assert not quarantine._freed
-        for queue in self.balancer._queues.by_model.values():
+        for queue in self.balancer._queues._queues.values():
             assert set(queue._bounced) == set(queue._waiting) & (set(self.tried) | self.suspected)
         assert set(self.estimates._standings) == set(here)
         assert set(self.estimates._together) == workflows

@@ -169,7 +169,7 @@ def seen(balancer):
     """The requests here and where they run, and who is overdue, in the order of the queues."""
     overdue = [
         name
-        for queue in balancer._queues.by_model.values()
+        for queue in balancer._queues._queues.values()
         for name, waiting in queue._waiting.items()
         if waiting.overdue
     ]
@@ -199,7 +199,7 @@ def layout(balancer):
     """How the heaps lie, from which it is told how many go before a request with a deadline."""
     return {
         model: (queue._by_key._heap, queue._by_key._old, queue._front._entries)
-        for model, queue in balancer._queues.by_model.items()
+        for model, queue in balancer._queues._queues.items()
     }
 
 

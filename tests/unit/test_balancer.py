@@ -427,7 +427,7 @@ def test_a_refused_call_leaves_the_balancer_as_it_was():
     for n in range(401):
         balancer.handle(Arrived(build.request(f"r{n}", workflow_id=f"w{n}")), 10)
     balancer.handle(ProfilesLearnt(), 20)
-    [queue] = balancer._queues.by_model.values()
+    [queue] = balancer._queues._queues.values()
     to_renew = list(queue._by_key._old)
     assert to_renew
 
@@ -470,5 +470,5 @@ def test_what_waits_is_counted_as_it_comes_and_goes():
     for at, fact in enumerate([Cancelled("r2"), Finished("r0"), Failed("r3", "x"), Tick()], 10):
         balancer.handle(fact, at)
         queues = balancer._queues
-        assert balancer.waiting == sum(map(len, queues.by_model.values()))
-        assert list(queues.open()) == [m for m, queue in queues.by_model.items() if queue]
+        assert balancer.waiting == sum(map(len, queues._queues.values()))
+        assert list(queues.open()) == [m for m, queue in queues._queues.items() if queue]
