@@ -97,14 +97,7 @@ class Balancer:
             budget=budget,
             tenant_share=tenant_share,
         )
-        self._dispatching = Dispatching(
-            self.estimates,
-            self.ledger,
-            placement(self.ledger),
-            self._queues,
-            self._admission,
-            self.faults,
-        )
+        self._dispatching = Dispatching(*known, placement(self.ledger), self._admission)
         self.at = 0  # when the last fact was told
         self._taken = self._by_event()
 

@@ -15,9 +15,10 @@ from kairos.engine_settings import EngineSettings, check_engine
 from kairos.envelope import NAME
 from kairos.errors import SetupError
 from kairos.fair_share import ALONE
-from kairos.model import IDENTIFIER, SECOND, Budget
+from kairos.model import SECOND, Budget
 from kairos.scheduler.policies import POLICIES
 from kairos.scheduler.queue import MAX_WAIT_US
+from kairos.tenant_settings import KeySettings, TenantSettings, check_keys, check_tenants
 from kairos.workflow_tracker import IDLE_US
 
 STALL_S, ANSWER_S = 120, 600
@@ -31,17 +32,9 @@ _HOST_NAME = re.compile(r"[A-Za-z0-9_]([A-Za-z0-9_.-]{0,251}[A-Za-z0-9_.])?")
 _SECRET = re.compile(r"password|secret|passphrase|key\.pem|oauthbearer\.config")
 
 
-class KeySettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A client's API key, as the SHA-256 digest of it, and the tenant that it stands for; and the
-    app, where a key is for one only."""
-
-    sha256: str  # printf %s "$KEY" | sha256sum
-    tenant: str  # each sees its own workflows only
-    app: str | None = None  # if the key is for one app only
-
-
 class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """All that `kairos serve` can be told. In the file, `[[engine]]` and `[[key]]` are tables."""
+    """All that `kairos serve` can be told. In the file, `[[engine]]`, `[[key]]` and
+    `[[tenant]]` are tables."""
 
     host: str = "127.0.0.1"  # address of OpenAI's API
     port: int = 8000  # 0: any free one
@@ -75,6 +68,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     infer: bool = True  # infer who calls, and what led to it, where a call does not say
     engine: tuple[EngineSettings, ...] = ()  # see below
     key: tuple[KeySettings, ...] = ()  # see below; without any key, everybody may call
+    tenant: tuple[TenantSettings, ...] = ()  # see below; weights of those that keys stand for
     # Fields of a request's body that name workflow_id, app, agent or upstream: `user`,
     # `prompt_cache_key`, or a member of `metadata`, as in `metadata.run`.
     identity: Mapping[Literal["workflow_id", "app", "agent", "upstream"], str] = {}
@@ -112,7 +106,7 @@ def load(path: Path | None, environ: Mapping[str, str], arguments: Mapping[str, 
     """Put the settings together and check them.
 
     Args:
-        environ: `KAIROS_PORT` and so on set the plain settings (not engines and keys).
+        environ: `KAIROS_PORT` and so on set the plain settings (not engines, keys and tenants).
         arguments: from the command line; None means not given.
 
     Raises:
@@ -122,7 +116,7 @@ def load(path: Path | None, environ: Mapping[str, str], arguments: Mapping[str, 
     if path is not None:
         given.update(_read_file(path))
     for field in msgspec.structs.fields(Settings):
-        if field.name not in ("engine", "key", "identity", "tokenizer", "kafka"):
+        if field.name not in ("engine", "key", "tenant", "identity", "tokenizer", "kafka"):
             value = environ.get(f"KAIROS_{field.name.upper()}")
             if value:
                 given[field.name] = listed(value) if field.name == "admin_hosts" else value
@@ -209,7 +203,8 @@ def _check(settings: Settings, environ: Mapping[str, str]) -> None:
             "leave out --workers: with --bus several `kairos serve` of one pool share the work"
         )
     _check_engines(settings.engine, environ)
-    _check_keys(settings.key)
+    check_keys(settings.key)
+    check_tenants(settings.tenant, settings.key)
     for name, path in settings.identity.items():
         if not _BODY_FIELD.fullmatch(path):
             raise SetupError(
@@ -234,24 +229,6 @@ def _check_engines(engines: tuple[EngineSettings, ...], environ: Mapping[str, st
     ids = [engine.id for engine in engines]
     if doubled := {engine_id for engine_id in ids if ids.count(engine_id) > 1}:
         raise SetupError(f"engine {doubled.pop()} is named twice")
-
-
-def _check_keys(keys: tuple[KeySettings, ...]) -> None:
-    tenant_of: dict[str, str] = {}
-    for key in keys:
-        if not re.fullmatch(r"[0-9a-f]{64}", key.sha256):
-            raise SetupError(
-                f"the key of tenant '{key.tenant}' must be 64 hexadecimal digits: the output of "
-                'printf %s "$KEY" | sha256sum'
-            )
-        if not re.fullmatch(r"[A-Za-z0-9_.-]{1,64}", key.tenant):
-            raise SetupError(f"'{key.tenant}' is no tenant name (letters, digits, _ . -)")
-        if key.app is not None and not re.match(IDENTIFIER, key.app):
-            raise SetupError(f"'{key.app}' is no name of an app")
-        if key.sha256 in tenant_of:
-            tenants = f"'{tenant_of[key.sha256]}' and '{key.tenant}'"
-            raise SetupError(f"the same key is given twice, for the tenants {tenants}")
-        tenant_of[key.sha256] = key.tenant
 
 
 def api_key(variable: str | None, environ: Mapping[str, str]) -> str | None:

@@ -9,6 +9,8 @@ is kept.
 from collections import deque
 from operator import itemgetter
 
+import msgspec
+
 from kairos.admission import Admission
 from kairos.dispatcher.available import AvailableInstances, could_take
 from kairos.dispatcher.ledger import Ledger
@@ -43,6 +45,13 @@ def _next_queue(
     return place, queues[place]
 
 
+class _Drain(msgspec.Struct):
+    """What has been found while the queues are drained."""
+
+    kept: set[str] = set()  # ids of instances left alone for requests that are overdue
+    unfit: dict[Place, WaitQueue] = {}  # those of which nothing fits
+
+
 class Dispatching:
     """Drains the queues. It takes requests out of them, and books them."""
 
@@ -50,10 +59,10 @@ class Dispatching:
         self,
         estimates: WorkEstimates,
         ledger: Ledger,
-        placement: Placement,
         queues: WaitQueues,
-        admission: Admission,
         faults: Faults,
+        placement: Placement,
+        admission: Admission,
     ) -> None:
         self._estimates = estimates
         self._ledger = ledger
@@ -79,25 +88,31 @@ class Dispatching:
             self._quarantine.begins(alone.request_id, alone.instance_id, at)
             self._dispatch(alone, at)
             commands.append(alone)
-        kept: set[str] = set()  # ids of instances left alone for requests that are overdue
+        found = _Drain()
         open_queues = self._queues.open()
         while open_queues:
             place, queue = _next_queue(open_queues, self._queues.fairness, at)
-            dispatch = self._first(place, queue, kept, at)
+            dispatch = self._first(place, queue, found, at)
             if logged is not None:
                 dispatch = logged.popleft() if logged and logged[0].request_id in queue else None
             if dispatch is not None:
                 self._dispatch(dispatch, at)
                 commands.append(dispatch)
-            elif (overdue := queue.overdue()) is not None:
-                serving = self._ledger.served.serving(place[1])
-                kept.update(each.id for each in serving if could_take(each, overdue, self._tried))
+            else:
+                self._note_unfit(place, queue, found)
             if dispatch is None or not queue:
                 del open_queues[place]  # room only shrinks while draining: it need not be retried
         self._forget_reservation()
         for dispatch in logged or ():  # not what this balancer would have decided
             self._dispatch(dispatch, at)
         return commands
+
+    def _note_unfit(self, place: Place, queue: WaitQueue, found: _Drain) -> None:
+        _, model = place
+        found.unfit[place] = queue
+        if (overdue := queue.overdue()) is not None:
+            serving = self._ledger.served.serving(model)
+            found.kept.update(each.id for each in serving if could_take(each, overdue, self._tried))
 
     def _dispatch(self, dispatch: Dispatch, at: int) -> None:
         request = self._estimates.request(dispatch.request_id)
@@ -107,15 +122,15 @@ class Dispatching:
         self._estimates.dispatched(dispatch.request_id, at)
         self._admission.dispatched(request)
 
-    def _first(self, place: Place, queue: WaitQueue, kept: set[str], at: int) -> Dispatch | None:
+    def _first(self, place: Place, queue: WaitQueue, found: _Drain, at: int) -> Dispatch | None:
         """Whose turn it is in the queue, and where it would go. What is reserved stays so for the
         shares that come after."""
         share, model = place
         if share == self._reserved_for:
             self._forget_reservation()
         serving = self._ledger.served.serving(model)
-        if kept:
-            serving = [i for i in serving if i.id not in kept]
+        if found.kept:
+            serving = [i for i in serving if i.id not in found.kept]
         if self._quarantine:
             serving = [i for i in serving if i.id != self._quarantine.room]
         if self._circuits:
@@ -132,7 +147,16 @@ class Dispatching:
             return None
         instance = room.choose(turn.request)
         assert instance is not None, "it fitted"
-        return self._to(turn.request, instance, turn.reason, len(queue) - 1)
+        before = self._pass_over(turn.request, share, found) if found.unfit else 0
+        return self._to(turn.request, instance, turn.reason, len(queue) - 1, before)
+
+    def _pass_over(self, request: Request, share: Share, found: _Drain) -> int:
+        """It goes before calls of other shares, whose turn it was. How many tenants these are."""
+        passed = {place: each for place, each in found.unfit.items() if place[0] != share}
+        for (_, model), queue in passed.items():
+            if model == request.model:
+                queue.overtaken_by(self._estimates.call_us(request))
+        return len({tenant for (tenant, _), _ in passed} - {share[0]})
 
     def _forget_reservation(self) -> None:
         if self._reserved_for is not None:
@@ -166,7 +190,9 @@ class Dispatching:
             quarantine.leave_alone(None)
         return None
 
-    def _to(self, request: Request, instance: Instance, reason: Reason, waiting: int) -> Dispatch:
+    def _to(
+        self, request: Request, instance: Instance, reason: Reason, waiting: int, before: int = 0
+    ) -> Dispatch:
         remaining_us = int(self._estimates.remaining_us(request))
         return Dispatch(
             request.id,
@@ -177,4 +203,6 @@ class Dispatching:
             self._estimates.rank(request),
             self._ledger.prefixes.cached_tokens(request, instance.id),
             priority_of(remaining_us, reason) if instance.priority else None,
+            self._queues.fairness.tenants.waiting - 1,
+            before,
         )

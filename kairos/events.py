@@ -156,6 +156,8 @@ class Dispatch(msgspec.Struct, frozen=True, tag=True, gc=False):
     rank: float | None = None  # of its agent at that time; None: nothing was ranked yet
     cached_tokens: int = 0  # of its prompt, expected to be in the instance's prefix cache
     priority: int | None = None  # inside the engine, lower first; None: it goes by arrival
+    tenants: int = 0  # others that waited
+    tenants_before: int = 0  # of these, with less service for their weight; nothing of them fitted
 
 
 Refusal = Literal[

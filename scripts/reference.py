@@ -120,7 +120,8 @@ def settings() -> str:
     )
     for title, path, name in (
         ("`[[engine]]`", "kairos/engine_settings.py", "EngineSettings"),
-        ("`[[key]]`", "kairos/config.py", "KeySettings"),
+        ("`[[key]]`", "kairos/tenant_settings.py", "KeySettings"),
+        ("`[[tenant]]`", "kairos/tenant_settings.py", "TenantSettings"),
     ):
         rows = [(f"`{f}`", f"`{d}`" if d else "required", s) for f, d, s in _fields(path, name)]
         made += f"\n## {title}\n\n{_docstring(path, name)}\n\n"

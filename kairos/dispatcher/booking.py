@@ -18,6 +18,15 @@ class Booking(msgspec.Struct, gc=False):
     first_token_at: int | None = None  # None: not told
     charged_us: float = 0.0  # for its service (`service_cost.py`)
 
+    def used_tokens(self, finished: Finished | None) -> int:
+        """Of prompt and answer, by the engine's word, or as far as it is known without that."""
+        prompt, answer = self.request.prompt_tokens, self.generated
+        if finished is not None:
+            told = finished.prompt_tokens, finished.completion_tokens
+            prompt = prompt if told[0] is None else told[0]
+            answer = answer if told[1] is None else told[1]
+        return prompt + answer
+
 
 def learn_speed(speed: Speed, booking: Booking, finished: Finished, running: int, at: int) -> None:
     """What a call that ended says of how quick its instance is. One whose first token was not told

@@ -81,16 +81,9 @@ class Ledger:
         return self._booking_of.get(request_id)
 
     def used_tokens(self, request_id: str, finished: Finished | None) -> int:
-        """Of prompt and answer, by the engine's word, or as far as it is known without that."""
+        """Of a request in flight; of others none."""
         booking = self._booking_of.get(request_id)
-        if booking is None:
-            return 0
-        prompt, answer = booking.request.prompt_tokens, booking.generated
-        if finished is not None:
-            told = finished.prompt_tokens, finished.completion_tokens
-            prompt = prompt if told[0] is None else told[0]
-            answer = answer if told[1] is None else told[1]
-        return prompt + answer
+        return 0 if booking is None else booking.used_tokens(finished)
 
     def flight(self, instance_id: str) -> InFlightTable:
         """What is in flight on an instance that is here."""
@@ -181,7 +174,9 @@ class Ledger:
         if instance is not None and speed is not None:
             answer = request.completion_tokens if known is None else known.mean
             took_us = self.lengths.call_us(request)
-            booking.charged_us = service_us(booking, instance, speed, took_us, answer)
+            booking.charged_us = service_us(
+                booking, instance, speed, took_us, answer, self.running(instance_id)
+            )
         self._flight_there(instance_id).add(
             request.id,
             curve=self.curves.take(self.lengths.kind(request), request, known),
@@ -262,7 +257,8 @@ class Ledger:
         answer = booking.generated if told is None else told
         more_us = 0.0
         if instance is not None and speed is not None:
-            cost_us = service_us(booking, instance, speed, at - booking.at, answer, finished)
+            took_us, running = at - booking.at, self.running(instance_id)
+            cost_us = service_us(booking, instance, speed, took_us, answer, running, finished)
             more_us = cost_us - booking.charged_us
         self._flights[instance_id].remove(request_id, answer)
         self.prompts.end(booking.instance_id, booking.request.id)

@@ -18,9 +18,10 @@ def service_us(
     speed: Speed,
     took_us: float,
     answer: float,
+    running: int,
     finished: Finished | None = None,
 ) -> float:
-    """Of a call that runs for so long, with so many tokens of an answer at its end."""
+    """Of a call that runs for so long, beside so many others, with so long an answer at its end."""
     prompt, cached = booking.request.prompt_tokens, booking.cached_tokens
     if finished is not None:
         prompt = prompt if finished.prompt_tokens is None else finished.prompt_tokens
@@ -28,5 +29,13 @@ def service_us(
     held = 1 / instance.max_num_seqs
     if instance.kv_tokens:
         held = max(held, (prompt + answer / 2) / instance.kv_tokens)
-    computing_us = min(speed.compute_us(max(0, prompt - cached)), took_us)
+    computing_us = min(_computing_us(speed, max(0, prompt - cached), running), took_us)
     return computing_us + min(held, 1.0) * (took_us - computing_us)
+
+
+def _computing_us(speed: Speed, tokens: int, running: int) -> float:
+    """Of so many tokens of a prompt. Where prompts are all of one length, what a token adds is not
+    known; but a first token takes a step of the engine, and the rest of its time at most is that.
+    """
+    most_us = max(0.0, speed.prefill_us(tokens) - speed.token_us(running))
+    return min(speed.compute_us(tokens), most_us)

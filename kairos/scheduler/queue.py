@@ -18,7 +18,7 @@ backfilling: Lifka, 1995, where it has one at once).
 
 from collections import OrderedDict
 from collections.abc import Iterator
-from itertools import islice
+from itertools import islice, takewhile
 
 from kairos.model import SECOND, Request
 from kairos.scheduler.front import FirstFew, Front
@@ -94,12 +94,9 @@ class WaitQueue:
     def arrived_by(self, at: int) -> list[Request]:
         """Those that came so early."""
         early = [each.request for each in self._bounced.values() if each.request.arrived_at <= at]
-        for waiting in self._waiting.values():
-            if waiting.request.id not in self._bounced:
-                if waiting.request.arrived_at > at:
-                    break
-                early.append(waiting.request)
-        return early
+        fresh = (name for name in self._waiting if name not in self._bounced)
+        requests = (self._waiting[name].request for name in fresh)
+        return early + list(takewhile(lambda each: each.arrived_at <= at, requests))
 
     def push(self, request: Request, at: int) -> None:
         """Add a request that the knowledge has been told of."""
@@ -178,9 +175,7 @@ class WaitQueue:
             if other is not None and other is not me and other.key is key:
                 seen += 1
                 ahead += other.overdue or (key, seq) < (me.key, me.seq)
-        if not seen:
-            return 0.0
-        return max(0.0, ahead / seen * (len(self) - 1) - self._backfill - 1)
+        return max(0.0, ahead / max(1, seen) * (len(self) - 1) - self._backfill - 1)
 
     def start_renewing(self) -> None:
         """What was learnt has changed: all keys are to be found anew, by and by."""
@@ -205,6 +200,11 @@ class WaitQueue:
         """Take out a request that goes to an instance now."""
         self._dispatched_us += self._waiting[request_id].work_us
         return self.remove(request_id)
+
+    def overtaken_by(self, work_us: int) -> None:
+        """So much went while it was the turn of this queue, of which nothing fits."""
+        self._dispatched_us += work_us
+        self._note_overtaken(self._dispatched_us)
 
     def _turn(self, room: InstanceRoom, passed_over: int, at: int) -> tuple[Turn | None, int]:
         """The first overdue request if it fits; else one that memory is kept for; else the first by
@@ -249,9 +249,8 @@ class WaitQueue:
 
     def _has_been_passed_over(self, waiting: WaitingRequest, at: int) -> bool:
         """As long as is allowed. It is the first, and does not fit."""
-        if waiting.passed_over_at is None:
-            waiting.passed_over_at = at
-        return at - waiting.passed_over_at >= self._passed_over * waiting.work_us
+        since = waiting.passed_over_at = waiting.passed_over_at or at
+        return at - since >= self._passed_over * waiting.work_us
 
     def note_time(self, at: int) -> None:
         """Who has waited for so long is overdue."""
@@ -259,9 +258,11 @@ class WaitQueue:
             self._make_overdue(entry)
 
     def _overtakes_too_much(self, request_id: str) -> bool:
-        """Whether dispatching this one would go beyond what another may be overtaken by; the others
-        are overdue then."""
-        after_us = self._dispatched_us + self._waiting[request_id].work_us
+        """Whether dispatching this one would go beyond what another may be overtaken by."""
+        return self._note_overtaken(self._dispatched_us + self._waiting[request_id].work_us)
+
+    def _note_overtaken(self, after_us: float) -> bool:
+        """Whether some are overdue once so much was dispatched."""
         found = False
         while (entry := self._by_due_work.top()) is not None and entry[0] < after_us:
             found = True

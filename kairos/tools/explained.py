@@ -115,7 +115,18 @@ def _reason(dispatch: DispatchView | None) -> str:
         return ""
     rank = f", rank {dispatch.rank:.2f}" if dispatch.rank is not None else ""
     reason = _REASONS.get(dispatch.reason, dispatch.reason)
-    return f"its turn: {reason}; {dispatch.left_waiting} others stayed waiting{rank}"
+    waiting = f"{dispatch.left_waiting} others stayed waiting{rank}"
+    return f"its turn: {reason}; {waiting}{_shares(dispatch)}"
+
+
+def _shares(dispatch: DispatchView) -> str:
+    """Why it was its tenant's turn."""
+    if not dispatch.tenants_waiting:
+        return ""
+    said = f"; of {dispatch.tenants_waiting + 1} tenants that waited, its own had had "
+    if not dispatch.tenants_before:
+        return f"{said}least service for its weight"
+    return f"{said}more than {dispatch.tenants_before} of which nothing fitted"
 
 
 def _outlook(call: CallView) -> str:

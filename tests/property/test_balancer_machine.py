@@ -155,9 +155,7 @@ class BalancerMachine(RuleBasedStateMachine):
                     assert not may_go or len(tried) > RETRIES
         self.wake()
         if not isinstance(event, ProfilesLearnt):  # the fact after it renews all the few keys here
-            assert not any(
-                queue._by_key.moving for queue in self.balancer._queues._queues.values()
-            )
+            assert not any(queue._by_key.moving for queue in self.balancer._queues._queues.values())
         self.waits = {name: wait for name, wait in self.waits.items() if name in self.waiting}
 
     def wake(self):

@@ -4,12 +4,13 @@ from pathlib import Path
 
 import pytest
 
-from kairos.config import KeySettings, Settings, is_loopback, load
+from kairos.config import Settings, is_loopback, load
 from kairos.dispatcher.placements import PLACEMENTS
 from kairos.engine_settings import EngineSettings, parse_engine
 from kairos.errors import SetupError
 from kairos.model import Budget
 from kairos.scheduler.policies import POLICIES
+from kairos.tenant_settings import KeySettings
 
 DIGEST = "0123456789abcdef" * 4
 SECRET = "hunter2"

@@ -5,6 +5,7 @@ from kairos.config import Settings
 from kairos.dispatcher.placements import PLACEMENTS
 from kairos.model import SECOND
 from kairos.scheduler.policies import POLICIES
+from kairos.tenant_settings import weights
 
 
 def new_balancer(settings: Settings) -> Balancer:
@@ -17,4 +18,5 @@ def new_balancer(settings: Settings) -> Balancer:
         budget=settings.budget,
         # Without keys all are one tenant.
         tenant_share=settings.caller_share if settings.key else 1,
+        tenants=weights(settings.tenant),
     )

@@ -30,6 +30,8 @@ class DispatchView(msgspec.Struct, frozen=True, kw_only=True):
     left_waiting: int  # other requests that stayed in its queue
     rank: float | None  # its agent's: how far from having nothing left to do, in seconds
     expected_remaining_s: float | None  # of the workflow's work, from this call on
+    tenants_waiting: int = 0  # others; they have had more service for their weight, but
+    tenants_before: int = 0  # these, and nothing of theirs fitted
 
 
 class CallView(msgspec.Struct, frozen=True, kw_only=True):
@@ -208,6 +210,8 @@ def _dispatch_view(dispatch: Dispatch) -> DispatchView:
         left_waiting=dispatch.waiting,
         rank=_in_seconds(dispatch.rank),
         expected_remaining_s=_in_seconds(dispatch.remaining_us),
+        tenants_waiting=dispatch.tenants,
+        tenants_before=dispatch.tenants_before,
     )
 
 

@@ -7,8 +7,8 @@ from collections.abc import Iterable
 import msgspec
 from fastapi import Request as HttpRequest
 
-from kairos.config import KeySettings
 from kairos.errors import Unauthorized
+from kairos.tenant_settings import KeySettings
 
 
 class Caller(msgspec.Struct, frozen=True):

@@ -4,9 +4,9 @@ from hashlib import sha256
 
 import pytest
 
-from kairos.config import KeySettings
 from kairos.errors import Unauthorized
 from kairos.live.request.access import Access, Caller
+from kairos.tenant_settings import KeySettings
 
 KEY = "kai-8b1f0c"
 ACCESS = Access(

@@ -1,0 +1,385 @@
+"""What tenants get of a pool beside each other, in virtual time: `python -m bench.fairness`, a
+quarter of an hour.
+
+Each tenant asks for workflows of its own kind, of modelled engines (`sim/engine`): so many at once,
+the next as one ends, or so many a second. With shares (fair) beside the order of work left alone
+(unfair). Nothing is measured of this machine: the same seed gives the same figures.
+"""
+
+import statistics
+from collections.abc import Mapping
+from functools import partial
+from random import Random
+from statistics import fmean, quantiles
+
+import msgspec
+from rich.console import Console
+
+from bench.command import Bench
+from bench.report import Figure, Spread
+from kairos.balancer import Balancer
+from kairos.dispatcher.placements import PLACEMENTS
+from kairos.events import (
+    Arrived,
+    Dispatch,
+    Finished,
+    FirstToken,
+    InstanceJoined,
+    Progressed,
+    Refuse,
+    Tick,
+    WorkflowEnded,
+)
+from kairos.learner import Learner
+from kairos.model import EXPECTED_COMPLETION_TOKENS, SECOND, Instance, Request
+from kairos.orchestrator.orchestrator import Orchestrator
+from kairos.runtime import Runtime
+from kairos.scheduler.fair_queueing import NO_WEIGHTS, TenantWeight
+from kairos.scheduler.policies import POLICIES
+from kairos.sim.clock import VirtualClock
+from kairos.sim.engine.engine_calls import CallProgress, EngineCall
+from kairos.sim.engine.profile import EngineProfile, StepCost
+from kairos.sim.engines import SimulatedEngines
+from kairos.workload.prompt import PromptPiece
+
+STEP_US, PROMPT_TOKEN_US = 10_000, 20.0
+Weights = Mapping[str, TenantWeight] | None  # None: the order of work left alone
+
+
+class Tenant(msgspec.Struct, frozen=True, kw_only=True):
+    name: str
+    at_once: int = 0  # workflows; 0: `per_s` come, whatever is under way
+    per_s: float = 0.0
+    calls: int = 1  # of a workflow, one after the other
+    prompt: tuple[int, int] = (50, 50)  # tokens of a call, at least and at most
+    answer: tuple[int, int] = (10, 10)
+
+
+class Under(msgspec.Struct):
+    """A workflow under way."""
+
+    id: str
+    tenant: Tenant
+    began: int
+    left: int  # calls
+    call_began: int = 0
+
+
+class Pool:
+    """Instances that are alike, and tenants that use them for so long."""
+
+    def __init__(
+        self, tenants: list[Tenant], weights: Weights, *, instances: int, engine: EngineProfile
+    ) -> None:
+        self.clock, self.learner = VirtualClock(), Learner(Orchestrator())
+        self.balancer = Balancer(
+            POLICIES["kairos"], PLACEMENTS["kairos"], max_waiting=10**6, tenants=weights
+        )
+        self._runtime = Runtime(
+            self.balancer, self, self.clock, (self.learner.orchestrator.observe,)
+        )
+        self._fleet = SimulatedEngines(self.clock, self._seen)
+        self._tenants, self._engine = tenants, engine
+        self._under_way: dict[str, Under] = {}  # by id of the call
+        self._calls: dict[str, tuple[int, int, int]] = {}  # prompt, answer, when it began to run
+        self._number = 0
+        self.latencies_s: dict[str, list[float]] = {each.name: [] for each in tenants}
+        self.calls_s: dict[str, list[float]] = {each.name: [] for each in tenants}
+        self.service_s: dict[str, float] = dict.fromkeys(self.latencies_s, 0.0)
+        for number in range(instances):
+            self._join(f"i{number}")
+
+    def play(self, seconds: float, seed: int) -> "Pool":
+        self._dice, self._until = Random(seed), int(seconds * SECOND)
+        for tenant in self._tenants:
+            for _ in range(tenant.at_once):
+                self._begin(tenant)
+            if tenant.per_s:
+                self._expect(tenant)
+        self.clock.call_at(SECOND, self._each_second)
+        self.clock.run()
+        return self
+
+    def _expect(self, tenant: Tenant) -> None:
+        after_s = self._dice.expovariate(tenant.per_s)
+        at = self.clock.now() + int(after_s * SECOND)
+        self.clock.call_at(at, partial(self._comes, tenant))
+
+    def _comes(self, tenant: Tenant) -> None:
+        self._begin(tenant)
+        self._expect(tenant)
+
+    def _begin(self, tenant: Tenant) -> None:
+        self._number += 1
+        name = f"{tenant.name}-{self._number}"
+        self._call(Under(name, tenant, self.clock.now(), tenant.calls))
+
+    def _call(self, workflow: Under) -> None:
+        tenant, now = workflow.tenant, self.clock.now()
+        name = f"{workflow.id}/{workflow.left}"
+        workflow.call_began = now
+        self._under_way[name] = workflow
+        prompt = self._dice.randint(*tenant.prompt)
+        self._calls[name] = prompt, self._dice.randint(*tenant.answer), 0
+        request = Request(
+            id=name,
+            tenant=tenant.name,
+            workflow_id=workflow.id,
+            app="app",
+            agent=f"agent {workflow.left}",
+            model="m",
+            workflow_started_at=workflow.began,
+            arrived_at=now,
+            prompt_tokens=prompt,
+            completion_tokens=EXPECTED_COMPLETION_TOKENS,
+        )
+        self._runtime.feed(Arrived(request))
+
+    def dispatch(self, command: Dispatch) -> None:
+        name = command.request_id
+        prompt, answer, _ = self._calls[name]
+        self._calls[name] = prompt, answer, self.clock.now()
+        call = EngineCall(id=name, prompt=(PromptPiece(name, prompt),), completion_tokens=answer)
+        self._fleet.add(command.instance_id, call)
+
+    def refuse(self, command: Refuse) -> None:
+        raise AssertionError(command.reason)
+
+    def _seen(self, progress: CallProgress) -> None:
+        name = progress.call_id
+        if progress.what == "first_token":
+            self._runtime.feed(FirstToken(name))
+            return
+        prompt, answer, ran_at = self._calls.pop(name)
+        workflow, now = self._under_way.pop(name), self.clock.now()
+        tenant = workflow.tenant
+        self.service_s[tenant.name] += self._service_s(prompt, answer, now - ran_at)
+        self.calls_s[tenant.name].append((now - workflow.call_began) / SECOND)
+        self._runtime.feed(Finished(name, prompt_tokens=prompt, completion_tokens=answer))
+        workflow.left -= 1
+        if workflow.left:
+            self._call(workflow)
+            return
+        self._runtime.feed(WorkflowEnded(tenant.name, workflow.id))
+        self.latencies_s[tenant.name].append((now - workflow.began) / SECOND)
+        if tenant.at_once:
+            self._begin(tenant)
+
+    def _service_s(self, prompt: int, answer: int, took_us: int) -> float:
+        """As `dispatcher/service_cost.py` has it, by what is true of the engine."""
+        engine = self._engine
+        memory = (prompt + answer / 2) / engine.kv_tokens
+        held = max(1 / engine.max_num_seqs, memory)
+        computing_us = prompt * engine.step.prefill_token_us
+        return (computing_us + held * (took_us - computing_us)) / SECOND
+
+    def waits_s(self, name: str) -> list[float]:
+        """What a tenant's calls took; of those that have not ended, what they have by now."""
+        now = self.clock.now()
+        unfinished = [
+            (now - each.call_began) / SECOND
+            for each in self._under_way.values()
+            if each.tenant.name == name
+        ]
+        return self.calls_s[name] + unfinished
+
+    def _join(self, instance_id: str) -> None:
+        engine = self._engine
+        self._fleet.start(instance_id, engine)
+        instance = Instance(
+            id=instance_id,
+            models=("m",),
+            max_num_seqs=engine.max_num_seqs,
+            kv_tokens=engine.kv_tokens,
+            block_size=engine.block_size,
+            max_num_batched_tokens=engine.max_num_batched_tokens,
+        )
+        self._runtime.feed(InstanceJoined(instance))
+
+    def _each_second(self) -> None:
+        """As in `sim/world.py`."""
+        now = self.clock.now()
+        if now >= self._until:
+            self.clock.stop()
+            return
+        if progress := self._fleet.progress():
+            self._runtime.feed(Progressed(progress))
+        for status in self._fleet.statuses():
+            self._runtime.feed(status)
+        if (learnt := self.learner.step()) is not None:
+            self._runtime.feed(learnt)
+        tick_at = self.balancer.tick_at
+        if tick_at is not None and tick_at <= now:
+            self._runtime.feed(Tick())
+        self.clock.call_at(now + SECOND, self._each_second)
+
+
+def engine(seqs: int, kv_tokens: int, step_us: float = STEP_US) -> EngineProfile:
+    return EngineProfile(
+        name="bench",
+        source="",
+        measured=False,
+        kv_tokens=kv_tokens,
+        max_num_seqs=seqs,
+        step=StepCost(fixed_us=step_us, prefill_token_us=PROMPT_TOKEN_US, decode_seq_us=10.0),
+    )
+
+
+EIGHT, SMALL = engine(8, 100_000), engine(8, 20_000, 40_000)
+FEW_LONG = Tenant(name="a", at_once=4, answer=(100, 100))  # 1 s each
+MANY_SHORT = Tenant(name="b", at_once=120)
+
+
+def beside(weights: Weights, *tenants: Tenant, seconds: float = 120, seed: int = 0) -> Pool:
+    return Pool(list(tenants), weights, instances=1, engine=EIGHT).play(seconds, seed)
+
+
+def ten(dice: Random) -> list[Tenant]:
+    """Of very different calls, each of which would fill the pool alone."""
+    made = []
+    for number in range(10):
+        answer, prompt = dice.choice((10, 40, 150, 600)), dice.choice((50, 400, 3_000))
+        made.append(
+            Tenant(
+                name=f"t{number}",
+                at_once=dice.choice((30, 60, 120)),
+                calls=dice.choice((1, 2, 5)),
+                prompt=(prompt // 2, prompt),
+                answer=(answer // 2, answer),
+            )
+        )
+    return made
+
+
+def coming(dice: Random) -> list[Tenant]:
+    """Of such, who come at a rate that keeps a tenth of the pool nine tenths busy each."""
+    made = []
+    for each in ten(dice):
+        answer, prompt = sum(each.answer) / 2, sum(each.prompt) / 2
+        held = max(1 / SMALL.max_num_seqs, (prompt + answer / 2) / SMALL.kv_tokens)
+        service_s = (held * answer * SMALL.step.fixed_us + prompt * PROMPT_TOKEN_US) / SECOND
+        per_s = 0.9 / (each.calls * service_s)
+        made.append(msgspec.structs.replace(each, at_once=0, per_s=per_s))
+    return made
+
+
+ORDERS: Mapping[str, Weights] = {"fair": NO_WEIGHTS, "unfair": None}
+
+
+def jain(shares: list[float]) -> float:
+    return sum(shares) ** 2 / (len(shares) * sum(each * each for each in shares))
+
+
+def p99(values: list[float]) -> float:
+    return quantiles(values, n=100)[-1] if len(values) > 1 else values[0]
+
+
+def alone_and_beside() -> list[Figure]:
+    """Few long calls beside many short ones, on one engine of eight sequences."""
+    alone = fmean(beside({}, FEW_LONG).waits_s("a"))
+    unfair = fmean(beside(None, FEW_LONG, MANY_SHORT).waits_s("a"))
+    fair = fmean(beside(NO_WEIGHTS, FEW_LONG, MANY_SHORT).waits_s("a"))
+    return [
+        Figure(
+            name="a tenant's calls of 1 s beside another's 120 short ones at once",
+            value=round(fair, 2),
+            unit="s",
+            target=1.3,
+            detail={
+                name: spread([each], 2)
+                for name, each in (("alone", alone), ("unfair", unfair), ("fair", fair))
+            },
+        )
+    ]
+
+
+def weighted() -> list[Figure]:
+    many = msgspec.structs.replace(FEW_LONG, at_once=60)
+    pool = beside({"a": TenantWeight(3.0)}, many, MANY_SHORT, seconds=300)
+    share = pool.service_s["a"] / sum(pool.service_s.values())
+    return [
+        Figure(
+            name="off the share of weights 3 : 1",
+            value=round(100 * abs(share - 0.75), 2),
+            unit="% of the service",
+            target=5.0,
+        )
+    ]
+
+
+def backlogged(seeds: range, seconds: float) -> list[Figure]:
+    """Ten tenants, each of which could fill the pool alone."""
+    indices: dict[str, list[float]] = {"fair": [], "unfair": []}
+    for seed in seeds:
+        for name, weights in ORDERS.items():
+            pool = Pool(ten(Random(seed)), weights, instances=2, engine=SMALL).play(seconds, seed)
+            indices[name].append(jain(list(pool.service_s.values())))
+    return [
+        Figure(
+            name="Jain's index of ten backlogged tenants of very different calls",
+            value=round(min(indices["fair"]), 4),
+            unit="",
+            better="higher",
+            target=0.98,
+            detail={name: spread(found, 4) for name, found in indices.items()},
+        )
+    ]
+
+
+def spread(values: list[float], digits: int) -> Spread:
+    found = statistics.median(values), min(values), max(values)
+    median, lowest, highest = (round(each, digits) for each in found)
+    return Spread(median, lowest, highest, len(values))
+
+
+def not_overloaded(seeds: range, seconds: float) -> list[Figure]:
+    """Ten tenants on ten instances, nine tenths busy; each alone on one instance, to compare."""
+    slower: list[float] = []
+    tails: list[float] = []
+    for seed in seeds:
+        tenants = coming(Random(seed))
+        fair, unfair = (
+            Pool(tenants, weights, instances=10, engine=SMALL).play(seconds, seed)
+            for weights in (NO_WEIGHTS, None)
+        )
+        means = {
+            pool: fmean(fmean(pool.latencies_s[each.name]) for each in tenants)
+            for pool in (fair, unfair)
+        }
+        slower.append(means[fair] / means[unfair])
+        for each in tenants:
+            own = Pool([each], NO_WEIGHTS, instances=1, engine=SMALL).play(seconds, seed)
+            tails.append(p99(fair.latencies_s[each.name]) / p99(own.latencies_s[each.name]))
+    return [
+        Figure(
+            name="mean latency of workflows, over that of the unfair order",
+            value=round(fmean(slower), 3),
+            unit="times",
+            target=1.05,
+            detail={"seeds": spread(slower, 3)},
+        ),
+        Figure(
+            name="P99 latency of a tenant's workflows, over that with its share of the pool alone",
+            value=round(max(tails), 2),
+            unit="times",
+            target=1.5,
+            detail={"tenants": spread(tails, 2)},
+        ),
+    ]
+
+
+def measure(_: Console, quick: bool) -> list[Figure]:
+    seeds, seconds = (range(1), 300.0) if quick else (range(5), 3600.0)
+    return [
+        *alone_and_beside(),
+        *weighted(),
+        *backlogged(seeds, seconds),
+        *not_overloaded(seeds, seconds),
+    ]
+
+
+if __name__ == "__main__":
+    columns = {"unfair": "unfair", "fair": "fair", "alone": "alone", "seeds": "seeds"}
+    Bench("fairness", __doc__, columns | {"tenants": "tenants"}, "five minutes").on_one_core(
+        measure
+    )

@@ -1,0 +1,85 @@
+"""Settings of whoever may call: keys, and what their tenants have of the pool."""
+
+import re
+from collections.abc import Mapping
+
+import msgspec
+
+from kairos.errors import SetupError
+from kairos.model import IDENTIFIER
+from kairos.scheduler.fair_queueing import TenantWeight
+
+_LEAST_WEIGHT, _MOST_WEIGHT = 0.001, 1_000.0
+
+
+class KeySettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A client's API key, as the SHA-256 digest of it, and the tenant that it stands for; and the
+    app, where a key is for one only."""
+
+    sha256: str  # printf %s "$KEY" | sha256sum
+    tenant: str  # each sees its own workflows only
+    app: str | None = None  # if the key is for one app only
+
+
+class TenantSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What a tenant has of the pool while others wait, too. One that is not named has a weight
+    of 1."""
+
+    name: str  # as keys have it
+    weight: float = 1.0  # with 3 it gets three times as much as with 1
+    # Weights of its apps among each other; of one that is not named: 1. None: apps do not count.
+    apps: Mapping[str, float] = {}
+
+
+def weights(tenants: tuple[TenantSettings, ...]) -> dict[str, TenantWeight]:
+    return {each.name: TenantWeight(each.weight, each.apps) for each in tenants}
+
+
+def check_keys(keys: tuple[KeySettings, ...]) -> None:
+    """Raises SetupError: one is none, or is given twice."""
+    tenant_of: dict[str, str] = {}
+    for key in keys:
+        if not re.fullmatch(r"[0-9a-f]{64}", key.sha256):
+            raise SetupError(
+                f"the key of tenant '{key.tenant}' must be 64 hexadecimal digits: the output of "
+                'printf %s "$KEY" | sha256sum'
+            )
+        _check_tenant(key.tenant)
+        if key.app is not None:
+            _check_app(key.app)
+        if key.sha256 in tenant_of:
+            named = f"'{tenant_of[key.sha256]}' and '{key.tenant}'"
+            raise SetupError(f"the same key is given twice, for the tenants {named}")
+        tenant_of[key.sha256] = key.tenant
+
+
+def check_tenants(tenants: tuple[TenantSettings, ...], keys: tuple[KeySettings, ...]) -> None:
+    """Raises SetupError: a weight is out of range, or a tenant is named twice or has no key."""
+    known = {key.tenant for key in keys}
+    seen: set[str] = set()
+    for tenant in tenants:
+        _check_tenant(tenant.name)
+        if tenant.name in seen:
+            raise SetupError(f"tenant '{tenant.name}' is named twice")
+        seen.add(tenant.name)
+        if tenant.name not in known:
+            raise SetupError(f"tenant '{tenant.name}' has no key, so nobody calls for it")
+        _check_weight(f"tenant '{tenant.name}'", tenant.weight)
+        for app, weight in tenant.apps.items():
+            _check_app(app)
+            _check_weight(f"app '{app}' of tenant '{tenant.name}'", weight)
+
+
+def _check_tenant(name: str) -> None:
+    if not re.fullmatch(r"[A-Za-z0-9_.-]{1,64}", name):
+        raise SetupError(f"'{name}' is no tenant name (letters, digits, _ . -)")
+
+
+def _check_app(name: str) -> None:
+    if not re.match(IDENTIFIER, name):
+        raise SetupError(f"'{name}' is no name of an app")
+
+
+def _check_weight(whose: str, weight: float) -> None:
+    if not _LEAST_WEIGHT <= weight <= _MOST_WEIGHT:
+        raise SetupError(f"{whose}: weight {weight:g} is out of range (0.001 to 1000)")

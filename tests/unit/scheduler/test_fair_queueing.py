@@ -1,0 +1,150 @@
+"""Whose turn it is among tenants, and among the apps of one."""
+
+import pytest
+
+from kairos.events import Arrived, Cancelled, Finished, Tick
+from kairos.model import SECOND
+from kairos.scheduler.fair_queueing import FairQueueing, TenantWeight
+from tests.support import build
+
+
+class Queues:
+    """Tenants of which something waits all the time; each call costs as much as is said."""
+
+    def __init__(self, weights=None, *waiting):
+        self.fairness = FairQueueing(weights or {})
+        self.waiting = list(waiting)
+        for share in waiting:
+            self.fairness.came(share)
+
+    def go(self, *costs_us, times=1):
+        """In which order they have their turn."""
+        cost_of = dict(zip(self.waiting, costs_us, strict=True))
+        order = []
+        for _ in range(times):
+            share = self.fairness.first(self.waiting)
+            self.fairness.charge(share, cost_of[share])
+            order.append(share)
+        return order
+
+
+A, B, C = ("a", None), ("b", None), ("c", None)
+
+
+def test_who_has_had_least_goes_first_and_of_equal_ones_who_asked_first():
+    assert Queues({}, A, B).go(3, 1, times=8) == [A, B, B, B, A, B, B, B]
+
+
+def test_with_three_times_the_weight_it_goes_three_times_as_often():
+    order = Queues({"a": TenantWeight(3.0)}, A, B).go(1, 1, times=400)
+    assert order.count(A) == 300
+
+
+def test_whoever_comes_back_has_saved_nothing_up():
+    queues = Queues({}, A, B)
+    queues.fairness.left(B)
+    queues.waiting.remove(B)
+    queues.go(1, times=100)
+    queues.fairness.came(B)
+    queues.waiting.append(B)
+    assert queues.go(1, 1, times=6).count(B) == 3
+
+
+def test_nor_does_whoever_had_the_pool_alone_owe_anything():
+    """While nobody else waits, what it has had counts for nothing."""
+    fairness = FairQueueing({})
+    for _ in range(100):
+        fairness.came(A)
+        fairness.charge(A, 1)
+        fairness.left(A)
+    fairness.came(A)
+    fairness.came(B)
+    assert fairness.tenants.tag("a") - fairness.tenants.tag("b") <= 1
+
+
+def test_a_charge_that_was_wrong_is_put_right():
+    queues = Queues({}, A, B)
+    queues.go(1, 1, times=2)
+    request = build.request("r", tenant="a")
+    queues.fairness.correct(request, 2)
+    assert queues.go(1, 1, times=3) == [B, B, A]
+
+
+WEIGHTS = {"a": TenantWeight(1.0, {"chat": 3.0})}
+
+
+class TestApps:
+    def share_of(self, app, tenant="a"):
+        request = build.request("r", tenant=tenant, app=app)
+        return FairQueueing(WEIGHTS).share_of(request)
+
+    def test_only_of_who_weighs_them_they_count(self):
+        assert self.share_of("chat") == ("a", "chat")
+        assert self.share_of(None) == ("a", "")
+        assert self.share_of("chat", tenant="b") == B
+
+    def test_they_share_what_their_tenant_has(self):
+        chat, other = self.share_of("chat"), self.share_of("other")
+        order = Queues(WEIGHTS, chat, other, B).go(1, 1, 1, times=800)
+        assert (order.count(chat), order.count(other), order.count(B)) == (300, 100, 400)
+
+
+class TestInABalancer:
+    @pytest.fixture
+    def balancer(self):
+        return build.balancer(build.instance("i", seqs=2))
+
+    def arrive(self, balancer, *names, **fields):
+        for name in names:
+            request = build.request(name, at=balancer.at, tenant=name[0], **fields)
+            balancer.handle(Arrived(request), balancer.at)
+
+    def running(self, balancer):
+        return [each.id for each, where in balancer.in_flight() if where is not None]
+
+    def test_a_flood_of_calls_holds_up_nobody_else(self, balancer):
+        self.arrive(balancer, *(f"b{n}" for n in range(50)), "a0", "a1")
+        balancer.handle(Finished("b0"), SECOND)
+        balancer.handle(Finished("b1"), 2 * SECOND)
+        assert self.running(balancer) == ["a0", "a1"]
+
+    def test_one_order_for_all_is_as_before(self):
+        balancer = build.balancer(build.instance("i", seqs=2), tenants=None)
+        self.arrive(balancer, *(f"b{n}" for n in range(50)), "a0")
+        balancer.handle(Finished("b0"), SECOND)
+        assert self.running(balancer) == ["b1", "b2"]
+
+    def test_where_the_first_tenant_has_nothing_that_fits_the_next_one_goes(self):
+        balancer = build.balancer(build.instance("i", seqs=4, kv=100), placement="least-kv")
+        self.arrive(balancer, "b0", prompt=40)
+        self.arrive(balancer, "a0", prompt=90)
+        self.arrive(balancer, "c0", prompt=10)
+        assert self.running(balancer) == ["b0", "c0"]
+
+    def test_but_not_for_ever(self):
+        """What overtakes a call is bounded, whoever it is of."""
+        balancer = build.balancer(
+            build.instance("i", seqs=40, kv=100), placement="kairos", policy="kairos"
+        )
+        self.arrive(balancer, "b0", prompt=40)
+        self.arrive(balancer, "a0", prompt=90)
+        for n in range(1, 400):
+            balancer.handle(Tick(), balancer.at + SECOND // 4)
+            self.arrive(balancer, f"b{n}", prompt=40)
+            if n > 1:
+                balancer.handle(Finished(f"b{n - 2}"), balancer.at)
+            if "a0" in self.running(balancer):
+                return
+        pytest.fail("it still waits")
+
+    def test_a_call_that_ended_is_charged_for_what_it_took(self, balancer):
+        self.arrive(balancer, "a0", "b0", "a1", "b1")
+        balancer.handle(Finished("a0"), 100 * SECOND)
+        balancer.handle(Cancelled("b1"), 100 * SECOND)
+        tags = balancer._queues.fairness.tenants
+        assert tags.tag("a") - tags.tag("b") > 40 * SECOND
+
+    def test_it_is_said_how_many_tenants_waited(self, balancer):
+        self.arrive(balancer, "b0", "b1", "b2", "a0")
+        [dispatch] = balancer.handle(Finished("b0"), SECOND)
+        assert (dispatch.request_id, dispatch.tenants, dispatch.tenants_before) == ("a0", 1, 0)
