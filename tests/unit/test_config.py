@@ -9,8 +9,9 @@ from kairos.dispatcher.placements import PLACEMENTS
 from kairos.engine_settings import EngineSettings, parse_engine
 from kairos.errors import SetupError
 from kairos.model import Budget
+from kairos.scheduler.fair_queueing import TenantWeight
 from kairos.scheduler.policies import POLICIES
-from kairos.tenant_settings import KeySettings
+from kairos.tenant_settings import KeySettings, TenantSettings, weights
 
 DIGEST = "0123456789abcdef" * 4
 SECRET = "hunter2"
@@ -461,6 +462,45 @@ def test_only_some_fields_of_the_body_may(path):
     assert message == (
         f"identity.workflow_id: '{path}' is none of user, prompt_cache_key and metadata.NAME"
     )
+
+
+KEYS = [KeySettings(sha256=DIGEST, tenant="acme")]
+
+
+@pytest.mark.parametrize(
+    ("tenants", "said"),
+    [
+        ([TenantSettings(name="a b")], "'a b' is no tenant name (letters, digits, _ . -)"),
+        ([TenantSettings(name="acme")] * 2, "tenant 'acme' is named twice"),
+        (
+            [TenantSettings(name="other")],
+            "tenant 'other' has no key, so nobody calls for it",
+        ),
+        (
+            [TenantSettings(name="acme", weight=0)],
+            "tenant 'acme': weight 0 is out of range (0.001 to 1000)",
+        ),
+        (
+            [TenantSettings(name="acme", weight=float("nan"))],
+            "tenant 'acme': weight nan is out of range (0.001 to 1000)",
+        ),
+        (
+            [TenantSettings(name="acme", apps={"chat": -1})],
+            "app 'chat' of tenant 'acme': weight -1 is out of range (0.001 to 1000)",
+        ),
+        ([TenantSettings(name="acme", apps={"a b": 1})], "'a b' is no name of an app"),
+    ],
+)
+def test_what_is_wrong_with_a_tenant_is_said(tenants, said):
+    assert problem(key=KEYS, tenant=tenants) == said
+
+
+def test_tenants_have_weights_and_so_do_their_apps(tmp_path):
+    path = tmp_path / "kairos.toml"
+    key = f'[[key]]\nsha256 = "{DIGEST}"\ntenant = "acme"\n'
+    path.write_text(f'{key}[[tenant]]\nname = "acme"\nweight = 3\n[tenant.apps]\nchat = 2\n')
+    settings = load(path, {}, {})
+    assert weights(settings.tenant) == {"acme": TenantWeight(3.0, {"chat": 2.0})}
 
 
 def test_one_key_cannot_stand_for_two_tenants():

@@ -17,7 +17,7 @@ _WORDS = (b'"error"', b'"response.', b"[DONE]")  # with `"usage"`, all that is o
 # Where a chunk of an answer begins that is not empty. What a model writes cannot look like that: in
 # it quotes are escaped.
 _TEXT = b'"content":"'  # as vLLM spells most of them; looked for first, in a third of the time
-_CONTENT = re.compile(rb'"(?:content|text|arguments|reasoning|reasoning_content)"\s*:\s*"[^"]')
+_CONTENT = re.compile(rb'"(?:content|text|arguments|reasoning|reasoning_content)"\s*:\s*"[^"\r\n]')
 _LAST_EVENTS = {"response.completed", "response.incomplete", "response.failed"}
 _MAX_EVENT_BYTES = 1 << 20  # an unfinished event larger than this is forwarded unread
 
@@ -159,7 +159,7 @@ class SseReader:
             events += event.startswith(b"data:") or b"data:" in event
             at = event.find(_TEXT)
             follows = at + len(_TEXT)
-            chunks += (at >= 0 and event[follows : follows + 1] != b'"') or _has_content(event)
+            chunks += (at >= 0 and event[follows : follows + 1] not in b'"\n') or _has_content(event)
         self.events += events
         self._chunks += chunks
         self._learn(data[data.rfind(b"\n\n", 0, end - 2) + 2 : end] if events > 1 else data[:end])

@@ -3,6 +3,7 @@
 import io
 
 import pytest
+from msgspec.structs import replace
 from rich.console import Console
 
 from kairos.errors import SetupError
@@ -262,6 +263,21 @@ def test_a_chain_is_a_list_and_only_several_calls_go_further_in(log):
     assert "expected work of the workflow from here on: 8.00 s; it was 8.00 s" in lines[4]
     assert "it had waited, or been overtaken, as much as is allowed" in shown(view)
     assert lines[-1] == "5 calls: 0.00 s of waiting, 11.00 s on instances"
+
+
+@pytest.mark.parametrize(
+    ("before", "said"),
+    [
+        (0, "; of 3 tenants that waited, its own had had least service for its weight"),
+        (1, "; of 3 tenants that waited, its own had had more than 1 of which nothing fitted"),
+    ],
+)
+def test_where_several_tenants_wait_it_says_why_it_was_this_ones_turn(log, before, said):
+    command = replace(goes("a-1"), tenants=2, tenants_before=before)
+    view = from_log(log(BEGIN, arrives(1, "a-1", command, agent="a"), ends(2, "a-1")), None, "w")
+    assert said in shown(view)
+    alone = from_log(log(BEGIN, arrives(1, "a-1", goes("a-1")), ends(2, "a-1")), None, "w")
+    assert "tenants" not in shown(alone)
 
 
 def test_calls_that_wait_run_fail_or_have_no_known_parent_say_so(log):
