@@ -52,16 +52,14 @@ class Admission:
         faults: Faults,
         *,
         max_waiting: int,
-        max_wait_us: int,
         budget: Budget,
         tenant_share: float,
     ) -> None:
-        """`max_waiting` requests in all queues; `max_wait_us`: in a queue, of each. `budget`: the
+        """`max_waiting` requests in all queues. `budget`: the
         most that a workflow may use. `tenant_share` of the places, as `fair_share.py` has it."""
         self._estimates, self._ledger, self._queues = estimates, ledger, queues
         self._faults = faults
-        self._max_waiting, self._max_wait_us = max_waiting, max_wait_us
-        self._tenant_share = tenant_share
+        self._max_waiting, self._tenant_share = max_waiting, tenant_share
         self._budgets = Budgets(estimates.positions, budget)
         self._newcomers = Newcomers()
         self._cancelled: OrderedDict[WorkflowKey, None] = OrderedDict()  # the latest of them
@@ -72,9 +70,8 @@ class Admission:
     def next_due_at(self) -> int | None:
         """When the next request will have waited as long as it may, or the time of a workflow is
         up."""
-        oldest_at, end_at = self._queues.oldest_at(), self._budgets.next_end_at
-        due_at = None if oldest_at is None else oldest_at + self._max_wait_us
-        return min((each for each in (due_at, end_at) if each is not None), default=None)
+        instants = self._queues.next_due_at(), self._budgets.next_end_at
+        return min((each for each in instants if each is not None), default=None)
 
     def check(self, arrived: Arrived, at: int) -> None:
         """One that arrives, before anything is told of it.
@@ -205,7 +202,7 @@ class Admission:
         waited = [
             Refuse(each.id, model, "waited_too_long")
             for (_, model), queue in self._queues.open().items()
-            for each in queue.arrived_by(at - self._max_wait_us)
+            for each in queue.arrived_by(at - queue.max_wait_us)
             if each.id not in ended
         ]
         return out_of_time + waited

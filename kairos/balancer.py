@@ -42,6 +42,7 @@ from kairos.scheduler.fair_queueing import NO_WEIGHTS, FairQueueing, TenantWeigh
 from kairos.scheduler.policies import Policy
 from kairos.scheduler.queue import BACKFILL, MAX_WAIT_US, OVERTAKEN, PASSED_OVER, WaitQueue
 from kairos.scheduler.queues import WaitQueues
+from kairos.scheduler.service_classes import CLASSES, ServiceClass
 from kairos.scheduler.work_estimates import WorkEstimates
 from kairos.workflow_tracker import IDLE_US, WorkflowKey, workflow_key
 
@@ -67,11 +68,12 @@ class Balancer:
         budget: Budget = UNLIMITED,
         tenant_share: float = 1,
         tenants: Mapping[str, TenantWeight] | None = NO_WEIGHTS,
+        classes: Mapping[str, ServiceClass] = CLASSES,
     ) -> None:
         """`max_wait_us` in the queue a request is given up; after `idle_us` without any fact about
         it a workflow is forgotten. `overtaken`, `backfill`, `passed_over`: see
         `scheduler/queue.py`. `budget`, `tenant_share`: see `admission.py`;
-        `tenants`: `scheduler/fair_queueing.py`."""
+        `tenants`, `classes`: `scheduler/fair_queueing.py`."""
         self.estimates = WorkEstimates(idle_us=idle_us)
         self.ledger = Ledger(self.estimates)
         self._queues = WaitQueues(
@@ -80,12 +82,12 @@ class Balancer:
                 policy(self.estimates),
                 self.estimates,
                 count(),  # numbers arrivals, whatever their model
-                max_wait_us,
-                overtaken,
-                backfill,
-                passed_over,
+                overtaken=overtaken,
+                backfill=backfill,
+                passed_over=passed_over,
             ),
-            FairQueueing(tenants),
+            FairQueueing(tenants, classes),
+            max_wait_us,
         )
         self._workflow_of: dict[str, WorkflowKey] = {}  # of all requests here
         self.faults = Faults()
@@ -93,7 +95,6 @@ class Balancer:
         self._admission = Admission(
             *known,
             max_waiting=max_waiting,
-            max_wait_us=max_wait_us,
             budget=budget,
             tenant_share=tenant_share,
         )

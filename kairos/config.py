@@ -18,7 +18,14 @@ from kairos.fair_share import ALONE
 from kairos.model import SECOND, Budget
 from kairos.scheduler.policies import POLICIES
 from kairos.scheduler.queue import MAX_WAIT_US
-from kairos.tenant_settings import KeySettings, TenantSettings, check_keys, check_tenants
+from kairos.tenant_settings import (
+    KeySettings,
+    ServiceClassSettings,
+    TenantSettings,
+    check_classes,
+    check_keys,
+    check_tenants,
+)
 from kairos.workflow_tracker import IDLE_US
 
 STALL_S, ANSWER_S = 120, 600
@@ -29,12 +36,13 @@ MAX_ENGINES = 1_000  # each is asked once a second how it is
 MAX_WORKERS = 64  # processes that perform calls on one host
 _BODY_FIELD = re.compile(r"user|prompt_cache_key|metadata(\.[A-Za-z0-9_-]{1,64}){1,4}")
 _HOST_NAME = re.compile(r"[A-Za-z0-9_]([A-Za-z0-9_.-]{0,251}[A-Za-z0-9_.])?")
+_TABLES = {"engine", "key", "tenant", "service_class", "identity", "tokenizer", "kafka"}
 _SECRET = re.compile(r"password|secret|passphrase|key\.pem|oauthbearer\.config")
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """All that `kairos serve` can be told. In the file, `[[engine]]`, `[[key]]` and
-    `[[tenant]]` are tables."""
+    """All that `kairos serve` can be told. In the file, `[[engine]]`, `[[key]]`,
+    `[[tenant]]` and `[[service_class]]` are tables."""
 
     host: str = "127.0.0.1"  # address of OpenAI's API
     port: int = 8000  # 0: any free one
@@ -68,6 +76,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     infer: bool = True  # infer who calls, and what led to it, where a call does not say
     engine: tuple[EngineSettings, ...] = ()  # see below
     key: tuple[KeySettings, ...] = ()  # see below; without any key, everybody may call
+    service_class: tuple[ServiceClassSettings, ...] = ()  # see below; beside those that there are
     tenant: tuple[TenantSettings, ...] = ()  # see below; weights of those that keys stand for
     # Fields of a request's body that name workflow_id, app, agent or upstream: `user`,
     # `prompt_cache_key`, or a member of `metadata`, as in `metadata.run`.
@@ -116,7 +125,7 @@ def load(path: Path | None, environ: Mapping[str, str], arguments: Mapping[str, 
     if path is not None:
         given.update(_read_file(path))
     for field in msgspec.structs.fields(Settings):
-        if field.name not in ("engine", "key", "tenant", "identity", "tokenizer", "kafka"):
+        if field.name not in _TABLES:
             value = environ.get(f"KAIROS_{field.name.upper()}")
             if value:
                 given[field.name] = listed(value) if field.name == "admin_hosts" else value
@@ -204,6 +213,7 @@ def _check(settings: Settings, environ: Mapping[str, str]) -> None:
         )
     _check_engines(settings.engine, environ)
     check_keys(settings.key)
+    check_classes(settings.service_class, settings.key)
     check_tenants(settings.tenant, settings.key)
     for name, path in settings.identity.items():
         if not _BODY_FIELD.fullmatch(path):

@@ -156,7 +156,7 @@ class Dispatching:
         for (_, model), queue in passed.items():
             if model == request.model:
                 queue.overtaken_by(self._estimates.call_us(request))
-        return len({tenant for (tenant, _), _ in passed} - {share[0]})
+        return len({other[1] for other, _ in passed} - {share[1]})
 
     def _forget_reservation(self) -> None:
         if self._reserved_for is not None:
@@ -203,6 +203,6 @@ class Dispatching:
             self._estimates.rank(request),
             self._ledger.prefixes.cached_tokens(request, instance.id),
             priority_of(remaining_us, reason) if instance.priority else None,
-            self._queues.fairness.tenants.waiting - 1,
+            self._queues.fairness.tenants_beside(request),
             before,
         )

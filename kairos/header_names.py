@@ -13,6 +13,7 @@ UPSTREAM = "X-Kairos-Upstream"
 PARENT_ID = "X-Kairos-Parent-Id"
 ATTEMPT = "X-Kairos-Attempt"
 STARTED_AT = "X-Kairos-Started-At"
+CLASS = "X-Kairos-Class"
 DEADLINE = "X-Kairos-Deadline"
 DEADLINE_MS = "X-Kairos-Deadline-Ms"
 BUDGET_CALLS = "X-Kairos-Budget-Calls"
@@ -26,7 +27,7 @@ RAW = {
     name: name.lower().encode()
     for name in (
         *(REQUEST_ID, WORKFLOW_ID, APP, AGENT, UPSTREAM, PARENT_ID, ATTEMPT, STARTED_AT),
-        *(DEADLINE, DEADLINE_MS, BUDGET_CALLS, BUDGET_TOKENS, BUDGET_MS, REASON),
+        *(CLASS, DEADLINE, DEADLINE_MS, BUDGET_CALLS, BUDGET_TOKENS, BUDGET_MS, REASON),
         *(TRACE_PARENT, BAGGAGE),
     )
 }
@@ -40,6 +41,7 @@ ON_BUS = {
     PARENT_ID: "kairos-parent",
     ATTEMPT: "kairos-attempt",
     STARTED_AT: "kairos-started-at",
+    CLASS: "kairos-class",
     DEADLINE: "kairos-deadline",
     BUDGET_CALLS: "kairos-budget-calls",
     BUDGET_TOKENS: "kairos-budget-tokens",
@@ -59,6 +61,7 @@ OF_FIELDS = {  # of a message's envelope, and of a call's
     "started_at": ON_BUS[STARTED_AT],
     "parent": ON_BUS[PARENT_ID],
     "attempt": ON_BUS[ATTEMPT],
+    "service_class": ON_BUS[CLASS],
     "deadline": ON_BUS[DEADLINE],
     "budget_calls": ON_BUS[BUDGET_CALLS],
     "budget_tokens": ON_BUS[BUDGET_TOKENS],

@@ -5,11 +5,15 @@ from collections.abc import Mapping
 
 import msgspec
 
+from kairos.envelope import NAME
 from kairos.errors import SetupError
-from kairos.model import IDENTIFIER
+from kairos.model import IDENTIFIER, SECOND
 from kairos.scheduler.fair_queueing import TenantWeight
+from kairos.scheduler.service_classes import CLASSES, Goes, ServiceClass
 
 _LEAST_WEIGHT, _MOST_WEIGHT = 0.001, 1_000.0
+_MOST_CLASSES = 32
+_LONGEST_S = 365 * 86_400
 
 
 class KeySettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -19,6 +23,9 @@ class KeySettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     sha256: str  # printf %s "$KEY" | sha256sum
     tenant: str  # each sees its own workflows only
     app: str | None = None  # if the key is for one app only
+    # Classes of service that its calls may ask for, by X-Kairos-Class; the first is that of calls
+    # which name none. None at all: any, and `standard`.
+    service_classes: tuple[str, ...] = ()
 
 
 class TenantSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -29,6 +36,55 @@ class TenantSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     weight: float = 1.0  # with 3 it gets three times as much as with 1
     # Weights of its apps among each other; of one that is not named: 1. None: apps do not count.
     apps: Mapping[str, float] = {}
+
+
+class ServiceClassSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A class of service: one of your own, or another meaning of `interactive`, `standard`,
+    `batch`."""
+
+    name: str
+    # first: before all other classes, of every tenant. share: by weight among the classes of its
+    # tenant. spare: once nothing of other classes fits, of any tenant.
+    goes: Goes = "share"
+    weight: float = 1.0  # where several of a tenant go by share
+    max_wait_s: int | None = None  # longest wait in the queue; none: `max_wait_s`
+    deadline_s: float | None = None  # after its arrival a call ends, if it names no deadline itself
+
+
+def classes(given: tuple[ServiceClassSettings, ...]) -> dict[str, ServiceClass]:
+    """All that there are, by name."""
+    return dict(CLASSES) | {
+        each.name: ServiceClass(
+            each.goes,
+            each.weight,
+            None if each.max_wait_s is None else each.max_wait_s * SECOND,
+            None if each.deadline_s is None else int(each.deadline_s * SECOND),
+        )
+        for each in given
+    }
+
+
+def check_classes(given: tuple[ServiceClassSettings, ...], keys: tuple[KeySettings, ...]) -> None:
+    """Raises SetupError: one cannot be, or a key names one that there is not."""
+    names = [each.name for each in given]
+    for each in given:
+        if not re.match(NAME, each.name):
+            raise SetupError(f"'{each.name}' is no name of a class (letters, digits, _ -)")
+        if names.count(each.name) > 1:
+            raise SetupError(f"class '{each.name}' is named twice")
+        _check_weight(f"class '{each.name}'", each.weight)
+        for what in ("max_wait_s", "deadline_s"):
+            value = getattr(each, what)
+            if value is not None and not 0 < value <= _LONGEST_S:
+                raise SetupError(f"class '{each.name}': {what} must be above 0, and at most a year")
+    if len(given) > _MOST_CLASSES:
+        raise SetupError(f"{len(given)} classes are too many: at most {_MOST_CLASSES}")
+    known = classes(given)
+    for key in keys:
+        for name in key.service_classes:
+            if name not in known:
+                named = ", ".join(known)
+                raise SetupError(f"the key of tenant '{key.tenant}': no class '{name}'; {named}")
 
 
 def weights(tenants: tuple[TenantSettings, ...]) -> dict[str, TenantWeight]:

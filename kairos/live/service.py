@@ -35,11 +35,13 @@ from kairos.live.request.access import Access
 from kairos.live.request.bodies import Bodies
 from kairos.live.request.identity.aliases import Aliases
 from kairos.live.request.identity.inference import Inference
+from kairos.live.request.service_class import ServiceClasses
 from kairos.live.request.tokenizer import Tokenizers
 from kairos.live.request.tokens import PromptTokens
 from kairos.model import SECOND
 from kairos.orchestrator.orchestrator import Orchestrator
 from kairos.runtime import Observer
+from kairos.tenant_settings import classes
 
 logger = logging.getLogger(__name__)
 
@@ -117,6 +119,7 @@ async def running(
                 on_trouble=monitor.hear_of,
                 on_error=telemetry.count_error,
                 bodies=bodies,
+                classes=ServiceClasses(classes(settings.service_class)),
             )
             insight = partial(brain.add_insight, access=access)
             servers = {

@@ -25,11 +25,14 @@ from types import MappingProxyType
 import msgspec
 
 from kairos.model import Request
+from kairos.scheduler.service_classes import CLASSES, LEVELS, STANDARD, ServiceClass
 
 _REMEMBERED = 1_024  # names that need not wait; beyond, those are forgotten that nothing follows of
 
-Share = tuple[str, str | None]  # tenant; app, where the tenant weighs its apps
-_ALL: Share = "", None
+# Level of the class of service, tenant, class; app, where the tenant weighs its apps.
+Share = tuple[int, str, str, str | None]
+_SHARED = LEVELS["share"]
+_ALL: Share = _SHARED, "", STANDARD, None
 
 
 class TenantWeight(msgspec.Struct, frozen=True):
@@ -97,54 +100,91 @@ class StartTags:
 
 
 class FairQueueing:
-    """Of all tenants; whoever is not named has a weight of 1."""
+    """Of all tenants; whoever is not named has a weight of 1. Each level of classes has tags of its
+    own, so what is spare counts against nobody's share."""
 
-    def __init__(self, weights: Mapping[str, TenantWeight] | None) -> None:
+    def __init__(
+        self,
+        weights: Mapping[str, TenantWeight] | None,
+        classes: Mapping[str, ServiceClass] = CLASSES,
+    ) -> None:
         """Weights are above 0. None: all calls are of one share."""
         self._is_fair = weights is not None
-        weights = weights or {}
-        self.tenants = StartTags({name: each.weight for name, each in weights.items()})
-        self._apps = {name: StartTags(each.apps) for name, each in weights.items() if each.apps}
+        self._weights = weights or {}
+        self._weighing_apps = {name for name, each in self._weights.items() if each.apps}
+        self._levels = {name: LEVELS[each.goes] for name, each in classes.items()}
+        self._class_weights = {name: each.weight for name, each in classes.items()}
+        self._max_waits_us = {name: each.max_wait_us for name, each in classes.items()}
+        tenants = {name: each.weight for name, each in self._weights.items()}
+        self.tenants = {level: StartTags(tenants) for level in LEVELS.values()}
+        self._classes: dict[tuple[int, str], StartTags] = {}  # by level and tenant
+        self._apps: dict[tuple[int, str, str], StartTags] = {}  # and by class
 
     def share_of(self, request: Request) -> Share:
         """What it waits in, and is charged to."""
         if not self._is_fair:
             return _ALL
-        tenant = request.tenant
-        return (tenant, request.app or "") if tenant in self._apps else (tenant, None)
+        tenant, name = request.tenant, request.service_class
+        level = self._levels.get(name)
+        if level is None:  # of a log that other settings wrote
+            level, name = _SHARED, STANDARD
+        app = (request.app or "") if tenant in self._weighing_apps else None
+        return level, tenant, name, app
+
+    def max_wait_us(self, share: Share) -> int | None:
+        """The longest wait of its class; None: as for all."""
+        return self._max_waits_us.get(share[2])
+
+    def _tags(self, share: Share) -> list[tuple[StartTags, str]]:
+        """From the tenant down."""
+        level, tenant, name, app = share
+        classes = self._classes.get((level, tenant))
+        if classes is None:
+            classes = self._classes[level, tenant] = StartTags(self._class_weights)
+        found = [(self.tenants[level], tenant), (classes, name)]
+        if app is not None:
+            apps = self._apps.get((level, tenant, name))
+            if apps is None:
+                weights = self._weights[tenant].apps
+                apps = self._apps[level, tenant, name] = StartTags(weights)
+            found.append((apps, app))
+        return found
 
     def came(self, share: Share) -> None:
         """In another queue something of it waits."""
-        tenant, app = share
-        self.tenants.came(tenant)
-        if app is not None:
-            self._apps[tenant].came(app)
+        for tags, name in self._tags(share):
+            tags.came(name)
 
     def left(self, share: Share) -> None:
         """In one queue nothing of it waits any more."""
-        tenant, app = share
-        self.tenants.left(tenant)
-        if app is not None:
-            self._apps[tenant].left(app)
+        for tags, name in self._tags(share):
+            tags.left(name)
 
     def first(self, shares: Iterable[Share]) -> Share:
         """Of these, which wait, at least one."""
-        shares = dict.fromkeys(shares)
-        if len(shares) == 1:
-            return next(iter(shares))
-        tenant = self.tenants.first(tenant for tenant, _ in shares)
-        apps = [app for each, app in shares if each == tenant and app is not None]
-        return (tenant, self._apps[tenant].first(apps)) if apps else (tenant, None)
+        left = list(dict.fromkeys(shares))
+        if len(left) == 1:
+            return left[0]
+        level = min(share[0] for share in left)
+        left = [share for share in left if share[0] == level]
+        tenant = self.tenants[level].first(share[1] for share in left)
+        left = [share for share in left if share[1] == tenant]
+        for place in (2, 3):
+            if len(left) > 1:
+                tags, _ = self._tags(left[0])[place - 1]
+                name = tags.first(str(share[place]) for share in left)
+                left = [share for share in left if share[place] == name]
+        return left[0]
+
+    def tenants_beside(self, request: Request) -> int:
+        """How many others wait on its level; it waits, too."""
+        return self.tenants[self.share_of(request)[0]].waiting - 1
 
     def charge(self, share: Share, cost_us: float) -> None:
-        tenant, app = share
-        self.tenants.charge(tenant, cost_us)
-        if app is not None:
-            self._apps[tenant].charge(app, cost_us)
+        for tags, name in self._tags(share):
+            tags.charge(name, cost_us)
 
     def correct(self, request: Request, more_us: float) -> None:
         """What it was charged was so much too little."""
-        tenant, app = self.share_of(request)
-        self.tenants.correct(tenant, more_us)
-        if app is not None:
-            self._apps[tenant].correct(app, more_us)
+        for tags, name in self._tags(self.share_of(request)):
+            tags.correct(name, more_us)

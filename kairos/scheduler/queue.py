@@ -60,7 +60,7 @@ class WaitQueue:
         self._policy = policy
         self._estimates = estimates
         self._arrivals = arrivals
-        self._max_wait_us = max_wait_us
+        self.max_wait_us = max_wait_us
         self._overtaken = overtaken
         self._backfill = backfill
         self._passed_over = passed_over
@@ -108,7 +108,7 @@ class WaitQueue:
         self._waiting[request.id] = waiting
         self._waiting_us += work_us
         n = len(self._waiting)
-        patience_us, longest_us = self._policy.patience_us(request), self._max_wait_us // 2
+        patience_us, longest_us = self._policy.patience_us(request), self.max_wait_us // 2
         due_at = at + (longest_us if patience_us is None else min(patience_us, longest_us))
         due_us = self._dispatched_us + self._overtaken * self._waiting_us
         self._by_key.push((key, seq, request.id), n)

@@ -17,8 +17,12 @@ Place = tuple[Share, str | None]  # what waits together: calls of one share, for
 class WaitQueues:
     """`len` is of all that waits."""
 
-    def __init__(self, new_queue: Callable[[], WaitQueue], fairness: FairQueueing) -> None:
-        self._new_queue = new_queue
+    def __init__(
+        self, new_queue: Callable[[int], WaitQueue], fairness: FairQueueing, max_wait_us: int
+    ) -> None:
+        """`new_queue` takes the longest wait in it; `max_wait_us`: where the class of service has
+        none of its own."""
+        self._new_queue, self._max_wait_us = new_queue, max_wait_us
         self.fairness = fairness
         self._queues: dict[Place, WaitQueue] = {}
         self._drains: dict[Place, DrainRate] = {}  # of the same
@@ -50,10 +54,10 @@ class WaitQueues:
             return self._open.copy()
         return {place: queue for place, queue in self._queues.items() if queue}
 
-    def oldest_at(self) -> int | None:
-        """When the first of those that wait arrived."""
-        oldest = (queue.oldest().arrived_at for queue in self._open.values())
-        return min(oldest, default=None)
+    def next_due_at(self) -> int | None:
+        """When the next of those that wait will have done so for as long as it may."""
+        due = (queue.oldest().arrived_at + queue.max_wait_us for queue in self._open.values())
+        return min(due, default=None)
 
     def push(self, request: Request, at: int) -> None:
         """One that arrives."""
@@ -77,7 +81,9 @@ class WaitQueues:
             if len(self._queues) >= _KEPT:
                 self._queues = self.open()
                 self._drains = {each: self._drains[each] for each in self._queues}
-            queue = self._queues[place] = self._new_queue()
+            queue = self._queues[place] = self._new_queue(
+                self.fairness.max_wait_us(place[0]) or self._max_wait_us
+            )
             self._drains[place] = DrainRate()
         return queue
 

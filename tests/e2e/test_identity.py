@@ -3,6 +3,7 @@
 from hashlib import sha256
 
 import pytest
+from msgspec.structs import replace
 
 from kairos.config import KeySettings
 from kairos.events import Arrived, WorkflowEnded
@@ -150,3 +151,22 @@ async def test_without_a_known_key_nothing_of_v1_is_served(kairos, engine):
 
     assert engine.calls == []
     assert served.facts.all(Arrived) == []
+
+
+async def test_the_class_of_service_is_the_headers_within_what_the_key_may_ask_for(kairos, engine):
+    [acme, bell] = KEYS
+    acme = replace(acme, service_classes=("batch", "standard"))
+    served = await kairos(engine.url, key=(acme, bell))
+
+    async def ask(key, name=None):
+        named = {} if name is None else {"X-Kairos-Class": name}
+        return await served.chat(headers={"Authorization": f"Bearer {key}"} | named)
+
+    for key, name in (("acme", None), ("acme", "standard"), ("bell", None), ("bell", "batch")):
+        assert (await ask(key, name)).status == 200
+    said = [fact.request.service_class for fact in served.facts.all(Arrived)]
+    assert said == ["batch", "standard", "standard", "batch"]
+    refused = await ask("acme", "interactive")
+    assert (refused.status, refused.error()["code"]) == (403, "class_not_allowed")
+    wrong = await ask("bell", "urgent")
+    assert (wrong.status, wrong.error()["code"]) == (400, "invalid_request")

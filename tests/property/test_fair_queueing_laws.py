@@ -69,7 +69,7 @@ class Pool:
         return commands
 
     def tags(self, balancer):
-        tags = balancer._queues.fairness.tenants
+        tags = balancer._queues.fairness.tenants[0]
         return {name: tags.tag(name) for name in NAMES}, tags.virtual_time
 
 

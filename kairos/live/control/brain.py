@@ -5,7 +5,7 @@ from kairos.config import Settings
 from kairos.dispatcher.placements import PLACEMENTS
 from kairos.model import SECOND
 from kairos.scheduler.policies import POLICIES
-from kairos.tenant_settings import weights
+from kairos.tenant_settings import classes, weights
 
 
 def new_balancer(settings: Settings) -> Balancer:
@@ -19,4 +19,5 @@ def new_balancer(settings: Settings) -> Balancer:
         # Without keys all are one tenant.
         tenant_share=settings.caller_share if settings.key else 1,
         tenants=weights(settings.tenant),
+        classes=classes(settings.service_class),
     )

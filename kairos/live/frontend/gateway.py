@@ -25,6 +25,7 @@ from kairos.live.request.identity.aliases import Aliases
 from kairos.live.request.identity.identity import Identity, identifier
 from kairos.live.request.identity.inference import Inference, UnnamedCall
 from kairos.live.request.identity.resolve import identity_of
+from kairos.live.request.service_class import ServiceClasses
 from kairos.live.request.tokens import Estimate, PromptTokens
 from kairos.model import Request, Sources
 
@@ -54,10 +55,11 @@ class Gateway:
         on_trouble: OnTrouble,
         on_error: Callable[[KairosError], None],
         bodies: Bodies,
+        classes: ServiceClasses,
     ) -> None:
         self.served_models = served_models
         self.sink, self.engine, self.access, self.prompts = sink, engine, access, prompts
-        self.aliases, self.inference = aliases, inference
+        self.aliases, self.inference, self.classes = aliases, inference, classes
         self.on_trouble, self.on_error, self.bodies = on_trouble, on_error, bodies
         self.pace = engine.pace
 
@@ -213,19 +215,22 @@ class GatewayCall:
 
     def _request(self, body: Body, identity: Identity, prompt_tokens: int) -> Request:
         now, headers = self._gateway.sink.now(), self._asked.headers
-        request_id = self._response.request_id
-        assert self._caller is not None
+        caller, classes = self._caller, self._gateway.classes
+        assert caller is not None
+        service_class = classes.of(headers, caller)
+        deadline_at = deadline_of(headers, now, streams=body.stream)
         return Request(
-            id=request_id,
-            tenant=self._caller.tenant,
-            workflow_id=identity.workflow_id or request_id,
+            id=self._response.request_id,
+            tenant=caller.tenant,
+            workflow_id=identity.workflow_id or self._response.request_id,
             app=identity.app,
             agent=identity.agent,
             upstream=identity.upstream,
             parent_ids=identity.parent_ids,
             sources=Sources(**identity.sources),
             attempt=identity.attempt,
-            deadline_at=deadline_of(headers, now, streams=body.stream),
+            service_class=service_class,
+            deadline_at=classes.deadline(service_class, deadline_at, now),
             budget=budget_of(headers),
             model=body.model,
             workflow_started_at=min(identity.started_at or now, now),

@@ -27,12 +27,14 @@ from kairos.live.request.parameters import (
 )
 from kairos.model import IDENTIFIER, PARENTS_LIMIT
 from kairos.orchestrator.workflow import MAX_CALLS
+from kairos.scheduler.service_classes import CLASSES
 
 Json = dict[str, Any]
 
 _ID = IDENTIFIER.removeprefix(r"\A").removesuffix(r"\Z")
 _IDENTIFIER: Json = {"type": "string", "pattern": f"^{_ID}$"}
 _INSTANT: Json = {"type": "integer", "minimum": 0, "exclusiveMaximum": 10**18}
+_CLASSES: Json = {"type": "string", "enum": list(CLASSES)}
 _MILLISECONDS: Json = {"type": "integer", "minimum": 1, "maximum": MAX_MS}
 _BUDGET: Json = {"type": "integer", "minimum": 1, "maximum": MAX_BUDGET}
 _TOKENS: Json = {
@@ -209,6 +211,7 @@ _HEADERS = [
     _header(header_names.UPSTREAM, "the agent whose message led to the call", _IDENTIFIER),
     _header(header_names.PARENT_ID, "the requests whose answers led to the call", _PARENTS),
     _header(header_names.STARTED_AT, "when the task began, in µs since the epoch", _INSTANT),
+    _header(header_names.CLASS, "the class of service; operators may add others", _CLASSES),
     _header(header_names.DEADLINE, "after which nobody waits, in µs since the epoch", _INSTANT),
     _header(header_names.DEADLINE_MS, "the same, in ms from now", _MILLISECONDS),
     _header(header_names.BUDGET_CALLS, "that the workflow may make at most", _BUDGET),

@@ -13,6 +13,7 @@ from kairos.live.kafka.subscription import ReceivedMessage
 from kairos.live.pool.messages import CallHeaders, read_call_headers
 from kairos.live.request.body import Body, read_body
 from kairos.model import TRACEPARENT, Request, Source, Sources
+from kairos.scheduler.service_classes import STANDARD
 
 TENANT = "default"  # of whoever calls over the bus
 
@@ -53,6 +54,7 @@ def read_call(message: ReceivedMessage, now: int) -> BusCall:
         parent_ids=(headers.parent,) if headers.parent is not None else (),
         sources=Sources(**said),
         attempt=headers.attempt,
+        service_class=headers.service_class or STANDARD,
         deadline_at=headers.deadline,
         budget=headers.budget,
         model=body.model,

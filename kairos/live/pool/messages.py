@@ -14,7 +14,7 @@ from typing import Annotated
 
 import msgspec
 
-from kairos.envelope import Name
+from kairos.envelope import NAME, Name
 from kairos.errors import InvalidRequest, KairosError
 from kairos.events import Dispatch, Event, Finished, Progressed, Refuse
 from kairos.header_names import OF_FIELDS
@@ -106,6 +106,7 @@ class CallHeaders(
     started_at: Annotated[int, msgspec.Meta(ge=0, lt=10**18)] | None = None
     parent: Identifier | None = None
     attempt: Annotated[int, msgspec.Meta(ge=1, lt=1_000)] = 1
+    service_class: Name | None = None
     deadline: Annotated[int, msgspec.Meta(ge=0, lt=10**18)] | None = None  # µs since the epoch
     budget_calls: AtMost | None = None
     budget_tokens: AtMost | None = None
@@ -123,6 +124,8 @@ def check_request(request: Request) -> None:
     """Raises InvalidRequest: what was told is no request's, and arithmetic would not survive it."""
     if not re.match(IDENTIFIER, request.id):
         raise InvalidRequest("the request's id is no identifier")
+    if not re.match(NAME, request.service_class):
+        raise InvalidRequest("the request's class of service is no name")
     budget = request.budget or Budget()
     numbers = (
         *((each, _BUDGETS) for each in msgspec.structs.astuple(budget) if each is not None),

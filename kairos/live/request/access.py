@@ -8,15 +8,23 @@ import msgspec
 from fastapi import Request as HttpRequest
 
 from kairos.errors import Unauthorized
+from kairos.scheduler.service_classes import STANDARD
 from kairos.tenant_settings import KeySettings
 
 
 class Caller(msgspec.Struct, frozen=True):
     tenant: str
     app: str | None = None  # all that it calls for, where its key says so
+    service_class: str = STANDARD  # of calls that name none
+    service_classes: tuple[str, ...] | None = None  # that it may ask for; None: all
 
 
 _ANYBODY = Caller("default")
+
+
+def _caller(key: KeySettings) -> Caller:
+    allowed = key.service_classes or None
+    return Caller(key.tenant, key.app, allowed[0] if allowed else STANDARD, allowed)
 
 
 class Access:
@@ -32,7 +40,7 @@ class Access:
 
     def change(self, keys: Iterable[KeySettings]) -> None:
         """From the next call on these count. Without any key everybody is let in, as one tenant."""
-        self._callers = {key.sha256: Caller(key.tenant, key.app) for key in keys}
+        self._callers = {key.sha256: _caller(key) for key in keys}
 
     @property
     def is_open(self) -> bool:

@@ -19,11 +19,13 @@ from kairos.live.request.access import Access
 from kairos.live.request.bodies import Bodies
 from kairos.live.request.identity.aliases import Aliases
 from kairos.live.request.identity.inference import Inference
+from kairos.live.request.service_class import ServiceClasses
 from kairos.live.request.tokenizer import Tokenizers
 from kairos.live.request.tokens import PromptTokens
 from kairos.live.workers.fact_sink import RemoteFactSink
 from kairos.live.workers.relay import Relay
 from kairos.live.workers.setup import ASKED, FACTS, Setup
+from kairos.tenant_settings import classes
 
 Change = Callable[[Settings], None]
 
@@ -56,6 +58,7 @@ async def working(setup: Setup) -> AsyncIterator[Change]:
                 on_trouble=sink.hear_of,
                 on_error=sink.count_error,
                 bodies=bodies,
+                classes=ServiceClasses(classes(settings.service_class)),
             )
             app = build_app(gateway, access, bytes, relay.add_routes)
 

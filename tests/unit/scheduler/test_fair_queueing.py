@@ -5,6 +5,7 @@ import pytest
 from kairos.events import Arrived, Cancelled, Finished, Tick
 from kairos.model import SECOND
 from kairos.scheduler.fair_queueing import FairQueueing, TenantWeight
+from kairos.scheduler.service_classes import ServiceClass
 from tests.support import build
 
 
@@ -28,7 +29,7 @@ class Queues:
         return order
 
 
-A, B, C = ("a", None), ("b", None), ("c", None)
+A, B = ((0, tenant, "standard", None) for tenant in "ab")
 
 
 def test_who_has_had_least_goes_first_and_of_equal_ones_who_asked_first():
@@ -59,7 +60,7 @@ def test_nor_does_whoever_had_the_pool_alone_owe_anything():
         fairness.left(A)
     fairness.came(A)
     fairness.came(B)
-    assert fairness.tenants.tag("a") - fairness.tenants.tag("b") <= 1
+    assert fairness.tenants[0].tag("a") - fairness.tenants[0].tag("b") <= 1
 
 
 def test_a_charge_that_was_wrong_is_put_right():
@@ -79,14 +80,45 @@ class TestApps:
         return FairQueueing(WEIGHTS).share_of(request)
 
     def test_only_of_who_weighs_them_they_count(self):
-        assert self.share_of("chat") == ("a", "chat")
-        assert self.share_of(None) == ("a", "")
+        assert self.share_of("chat") == (0, "a", "standard", "chat")
+        assert self.share_of(None) == (0, "a", "standard", "")
         assert self.share_of("chat", tenant="b") == B
 
     def test_they_share_what_their_tenant_has(self):
         chat, other = self.share_of("chat"), self.share_of("other")
         order = Queues(WEIGHTS, chat, other, B).go(1, 1, 1, times=800)
         assert (order.count(chat), order.count(other), order.count(B)) == (300, 100, 400)
+
+
+class TestClasses:
+    def share_of(self, name, tenant="a"):
+        return FairQueueing({}).share_of(build.request("r", tenant=tenant, service_class=name))
+
+    def test_one_that_is_not_known_is_standard(self):
+        assert self.share_of("none") == self.share_of("standard") == A
+
+    def test_those_that_share_do_so_by_weight_within_their_tenant(self):
+        urgent = self.share_of("interactive")
+        order = Queues({}, A, urgent, B).go(1, 1, 1, times=1000)
+        assert (order.count(A), order.count(urgent), order.count(B)) == (100, 400, 500)
+
+    def test_what_is_spare_goes_last_and_counts_against_nobody(self):
+        spare = self.share_of("batch")
+        queues = Queues({}, spare)
+        queues.go(1, times=100)
+        for share in (A, B):
+            queues.fairness.came(share)
+            queues.waiting.append(share)
+        assert queues.go(1, 1, 1, times=100).count(spare) == 0
+        assert queues.go(1, 1, 1, times=100).count(A) == 50
+
+    def test_what_goes_first_does_so_before_all_tenants(self):
+        fairness = FairQueueing({}, {"now": ServiceClass(goes="first")})
+        now = fairness.share_of(build.request("r", tenant="b", service_class="now"))
+        for share in (A, now):
+            fairness.came(share)
+        fairness.charge(now, 100)
+        assert fairness.first([A, now]) == now
 
 
 class TestInABalancer:
@@ -141,8 +173,20 @@ class TestInABalancer:
         self.arrive(balancer, "a0", "b0", "a1", "b1")
         balancer.handle(Finished("a0"), 100 * SECOND)
         balancer.handle(Cancelled("b1"), 100 * SECOND)
-        tags = balancer._queues.fairness.tenants
+        tags = balancer._queues.fairness.tenants[0]
         assert tags.tag("a") - tags.tag("b") > 40 * SECOND
+
+    def test_batches_wait_for_what_is_spare_however_long_that_takes(self):
+        balancer = build.balancer(build.instance("i", seqs=1), max_wait_us=10 * SECOND)
+        self.arrive(balancer, "a0")
+        self.arrive(balancer, "a1", service_class="batch")
+        self.arrive(balancer, "b2", "b3")
+        refused = []
+        for at in range(1, 9):
+            refused += balancer.handle(Tick(), 2 * at * SECOND)
+        assert {each.request_id for each in refused} == {"b2", "b3"}
+        balancer.handle(Finished("a0"), 20 * SECOND)
+        assert self.running(balancer) == ["a1"]
 
     def test_it_is_said_how_many_tenants_waited(self, balancer):
         self.arrive(balancer, "b0", "b1", "b2", "a0")
