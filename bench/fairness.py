@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from functools import partial
 from random import Random
 from statistics import fmean, quantiles
+from typing import Literal, get_args
 
 import msgspec
 from rich.console import Console
@@ -46,6 +47,11 @@ STEP_US, PROMPT_TOKEN_US = 10_000, 20.0
 Weights = Mapping[str, TenantWeight] | None  # None: the order of work left alone
 
 
+# split: each call is a workflow of its own. older: workflows are said to have begun long ago.
+# names: calls bear the name of an agent with which workflows end soon. limits: `max_tokens` of one.
+Cheat = Literal["none", "split", "older", "names", "limits"]
+
+
 class Tenant(msgspec.Struct, frozen=True, kw_only=True):
     name: str
     at_once: int = 0  # workflows; 0: `per_s` come, whatever is under way
@@ -53,6 +59,7 @@ class Tenant(msgspec.Struct, frozen=True, kw_only=True):
     calls: int = 1  # of a workflow, one after the other
     prompt: tuple[int, int] = (50, 50)  # tokens of a call, at least and at most
     answer: tuple[int, int] = (10, 10)
+    cheat: Cheat = "none"
 
 
 class Under(msgspec.Struct):
@@ -124,14 +131,15 @@ class Pool:
         request = Request(
             id=name,
             tenant=tenant.name,
-            workflow_id=workflow.id,
+            workflow_id=name if tenant.cheat == "split" else workflow.id,
             app="app",
-            agent=f"agent {workflow.left}",
+            agent="agent 1" if tenant.cheat == "names" else f"agent {workflow.left}",
             model="m",
-            workflow_started_at=workflow.began,
+            workflow_started_at=0 if tenant.cheat == "older" else workflow.began,
             arrived_at=now,
             prompt_tokens=prompt,
-            completion_tokens=EXPECTED_COMPLETION_TOKENS,
+            completion_tokens=EXPECTED_COMPLETION_TOKENS if tenant.cheat != "limits" else 1,
+            completion_limit=None if tenant.cheat != "limits" else 1,
         )
         self._runtime.feed(Arrived(request))
 
@@ -368,6 +376,31 @@ def not_overloaded(seeds: range, seconds: float) -> list[Figure]:
     ]
 
 
+def cheating(seeds: range, seconds: float) -> list[Figure]:
+    """One of two tenants that want more than there is, whose calls are alike."""
+    gains: dict[str, list[float]] = {}
+    for seed in seeds:
+        served: dict[str, float] = {}
+        for cheat in get_args(Cheat):
+            honest = Tenant(name="a", at_once=40, calls=3, prompt=(100, 400), answer=(20, 200))
+            other = msgspec.structs.replace(honest, name="b", cheat=cheat)
+            pool = Pool([honest, other], NO_WEIGHTS, instances=2, engine=SMALL)
+            served[cheat] = pool.play(seconds, seed).service_s["b"]
+        for cheat, service_s in served.items():
+            gains.setdefault(cheat, []).append(100 * (service_s / served["none"] - 1))
+    return [
+        Figure(
+            name=f"what a tenant gains that cheats: {cheat}",
+            value=round(fmean(found), 2),
+            unit="% of its service",
+            target=5.0,
+            detail={"seeds": spread(found, 2)},
+        )
+        for cheat, found in gains.items()
+        if cheat != "none"
+    ]
+
+
 def measure(_: Console, quick: bool) -> list[Figure]:
     seeds, seconds = (range(1), 300.0) if quick else (range(5), 3600.0)
     return [
@@ -375,6 +408,7 @@ def measure(_: Console, quick: bool) -> list[Figure]:
         *weighted(),
         *backlogged(seeds, seconds),
         *not_overloaded(seeds, seconds),
+        *cheating(seeds, seconds / 3),
     ]
 
 
