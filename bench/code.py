@@ -37,6 +37,7 @@ MEASURED: Mapping[str, tuple[str, ...]] = {
     "brain": (*_BRAIN, *_LEARNING),
     "identity": ("live/request/identity", "../client/kairos_client"),
     "simulation": (*_BRAIN, *_LEARNING, "sim", "workload"),
+    "fairness": (*_BRAIN, *_LEARNING, "sim"),
     "health": (*_BRAIN, *_LEARNING, *_CALL),
     "workers": (*_BRAIN, *_LEARNING, *_CALL, "live/workers"),
 }
