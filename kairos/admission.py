@@ -8,6 +8,7 @@ that could take it. Nothing is refused here: the balancer is told which are to b
 
 import math
 from collections import OrderedDict
+from collections.abc import Sequence
 from typing import Literal
 
 from kairos.dispatcher.available import check_servable, stranded
@@ -32,6 +33,7 @@ from kairos.model import Budget, Instance, Request
 from kairos.scheduler.budgets import Budgets
 from kairos.scheduler.newcomers import Newcomers
 from kairos.scheduler.queues import WaitQueues
+from kairos.scheduler.quotas import Quota, Quotas
 from kairos.scheduler.work_estimates import WorkEstimates
 from kairos.workflow_tracker import WorkflowKey, workflow_key
 
@@ -53,6 +55,7 @@ class Admission:
         *,
         max_waiting: int,
         budget: Budget,
+        quotas: Sequence[Quota],
         tenant_share: float,
     ) -> None:
         """`max_waiting` requests in all queues. `budget`: the
@@ -61,6 +64,7 @@ class Admission:
         self._faults = faults
         self._max_waiting, self._tenant_share = max_waiting, tenant_share
         self._budgets = Budgets(estimates.positions, budget)
+        self._quotas = Quotas(quotas)
         self._newcomers = Newcomers()
         self._cancelled: OrderedDict[WorkflowKey, None] = OrderedDict()  # the latest of them
         self._models: set[str] = set()  # all models that an instance ever served
@@ -77,8 +81,8 @@ class Admission:
         """One that arrives, before anything is told of it.
 
         Raises:
-            NoInstance, ModelNotFound, NeverFits, BudgetExceeded, QueueFull, ShareUsed,
-            WorkflowCancelled, CallBreaksEngines, CallerBreaksEngines.
+            NoInstance, ModelNotFound, NeverFits, BudgetExceeded, QuotaExceeded, QueueFull,
+            ShareUsed, WorkflowCancelled, CallBreaksEngines, CallerBreaksEngines.
         """
         request = arrived.request
         if workflow_key(request) in self._cancelled:
@@ -86,6 +90,8 @@ class Admission:
         self._faults.check(request, arrived.body, at)
         check_servable(request, self._ledger, self._models)
         self._budgets.check(request, at)
+        if self._quotas:
+            self._quotas.check(request, at)
         if self._is_full(request, 1) and not self._may_take_a_place(request, at):
             retry_after_s = self._queues.retry_after_s(at)
             if len(self._queues) >= self._max_waiting:
@@ -109,9 +115,11 @@ class Admission:
         """Where tenants have shares, one of its own."""
         return self._newcomers.newest(None if self._tenant_share == 1 else request.tenant)
 
-    def let_in(self, request: Request) -> None:
+    def let_in(self, request: Request, at: int) -> None:
         """It waits, and the knowledge was told of it."""
         self._budgets.arrived(request)
+        if self._quotas:
+            self._quotas.arrived(request, at)
         if not self._estimates.positions.has_begun(workflow_key(request)):
             self._newcomers.add(request)
 
@@ -123,10 +131,12 @@ class Admission:
         """It waits once more: that instance gave no answer."""
         self.tried.setdefault(request_id, set()).add(instance_id)
 
-    def ended(self, request_id: str) -> None:
-        """It is here no more."""
-        self.tried.pop(request_id, None)
-        self._newcomers.remove(request_id)
+    def ended(self, request: Request, used_tokens: int, at: int) -> None:
+        """It is here no more. `used_tokens`: of its prompt and answer, as far as it ran."""
+        self.tried.pop(request.id, None)
+        self._newcomers.remove(request.id)
+        if self._quotas:
+            self._quotas.ended(request, used_tokens, at)
 
     def cancelled(self, workflow: WorkflowKey) -> None:
         """No call of it is let in from now on."""

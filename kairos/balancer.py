@@ -5,7 +5,7 @@ drained (`dispatching.py`).
 """
 
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from itertools import count
 from typing import Any
@@ -42,6 +42,7 @@ from kairos.scheduler.fair_queueing import NO_WEIGHTS, FairQueueing, TenantWeigh
 from kairos.scheduler.policies import Policy
 from kairos.scheduler.queue import BACKFILL, MAX_WAIT_US, OVERTAKEN, PASSED_OVER, WaitQueue
 from kairos.scheduler.queues import WaitQueues
+from kairos.scheduler.quotas import Quota
 from kairos.scheduler.service_classes import CLASSES, ServiceClass
 from kairos.scheduler.work_estimates import WorkEstimates
 from kairos.workflow_tracker import IDLE_US, WorkflowKey, workflow_key
@@ -69,10 +70,11 @@ class Balancer:
         tenant_share: float = 1,
         tenants: Mapping[str, TenantWeight] | None = NO_WEIGHTS,
         classes: Mapping[str, ServiceClass] = CLASSES,
+        quotas: Sequence[Quota] = (),
     ) -> None:
         """`max_wait_us` in the queue a request is given up; after `idle_us` without any fact about
         it a workflow is forgotten. `overtaken`, `backfill`, `passed_over`: see
-        `scheduler/queue.py`. `budget`, `tenant_share`: see `admission.py`;
+        `scheduler/queue.py`. `budget`, `quotas`, `tenant_share`: `admission.py`;
         `tenants`, `classes`: `scheduler/fair_queueing.py`."""
         self.estimates = WorkEstimates(idle_us=idle_us)
         self.ledger = Ledger(self.estimates)
@@ -96,6 +98,7 @@ class Balancer:
             *known,
             max_waiting=max_waiting,
             budget=budget,
+            quotas=quotas,
             tenant_share=tenant_share,
         )
         self._dispatching = Dispatching(*known, placement(self.ledger), self._admission)
@@ -145,8 +148,8 @@ class Balancer:
         backwards from one fact to the next.
 
         Raises:
-            NoInstance, ModelNotFound, NeverFits, BudgetExceeded, QueueFull, ShareUsed,
-            WorkflowCancelled, CallBreaksEngines: it is refused; the state is as before.
+            NoInstance, ModelNotFound, NeverFits, BudgetExceeded, QuotaExceeded, QueueFull,
+            ShareUsed, WorkflowCancelled, CallBreaksEngines: it is refused; the state is as before.
         """
         assert at >= self.at, f"{at} is before {self.at}"
         kind = type(event)
@@ -241,7 +244,7 @@ class Balancer:
             self._queues.push_back(request, at, aside=True)
         else:
             self._queues.push(request, at)
-        self._admission.let_in(request)
+        self._admission.let_in(request, at)
         if not self.estimates.is_alone(workflow):
             self._rekey(workflow)
 
@@ -268,12 +271,12 @@ class Balancer:
     ) -> WorkflowKey:
         """`drains`: its leaving says how quickly its queue drains."""
         workflow = self._workflow_of.pop(request_id)
-        self._admission.ended(request_id)
-        self.faults.ended(request_id)
-        used_tokens = self.ledger.used_tokens(request_id, finished)
-        more_us = self.ledger.release(request_id, at, finished)
         request = self.estimates.request(request_id)
         assert request is not None
+        used_tokens = self.ledger.used_tokens(request_id, finished)
+        self._admission.ended(request, used_tokens, at)
+        self.faults.ended(request_id)
+        more_us = self.ledger.release(request_id, at, finished)
         self._queues.ended(request, more_us, at, counts=drains)
         tokens = finished.completion_tokens if finished is not None else None
         self.estimates.ended(request_id, at, tokens, used_tokens)

@@ -20,10 +20,12 @@ from kairos.scheduler.policies import POLICIES
 from kairos.scheduler.queue import MAX_WAIT_US
 from kairos.tenant_settings import (
     KeySettings,
+    QuotaSettings,
     ServiceClassSettings,
     TenantSettings,
     check_classes,
     check_keys,
+    check_quotas,
     check_tenants,
 )
 from kairos.workflow_tracker import IDLE_US
@@ -36,13 +38,13 @@ MAX_ENGINES = 1_000  # each is asked once a second how it is
 MAX_WORKERS = 64  # processes that perform calls on one host
 _BODY_FIELD = re.compile(r"user|prompt_cache_key|metadata(\.[A-Za-z0-9_-]{1,64}){1,4}")
 _HOST_NAME = re.compile(r"[A-Za-z0-9_]([A-Za-z0-9_.-]{0,251}[A-Za-z0-9_.])?")
-_TABLES = {"engine", "key", "tenant", "service_class", "identity", "tokenizer", "kafka"}
+_TABLES = {"engine", "key", "tenant", "quota", "service_class", "identity", "tokenizer", "kafka"}
 _SECRET = re.compile(r"password|secret|passphrase|key\.pem|oauthbearer\.config")
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """All that `kairos serve` can be told. In the file, `[[engine]]`, `[[key]]`,
-    `[[tenant]]` and `[[service_class]]` are tables."""
+    `[[tenant]]`, `[[quota]]` and `[[service_class]]` are tables."""
 
     host: str = "127.0.0.1"  # address of OpenAI's API
     port: int = 8000  # 0: any free one
@@ -77,6 +79,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     engine: tuple[EngineSettings, ...] = ()  # see below
     key: tuple[KeySettings, ...] = ()  # see below; without any key, everybody may call
     service_class: tuple[ServiceClassSettings, ...] = ()  # see below; beside those that there are
+    quota: tuple[QuotaSettings, ...] = ()  # see below; what those that keys stand for may use
     tenant: tuple[TenantSettings, ...] = ()  # see below; weights of those that keys stand for
     # Fields of a request's body that name workflow_id, app, agent or upstream: `user`,
     # `prompt_cache_key`, or a member of `metadata`, as in `metadata.run`.
@@ -215,6 +218,7 @@ def _check(settings: Settings, environ: Mapping[str, str]) -> None:
     check_keys(settings.key)
     check_classes(settings.service_class, settings.key)
     check_tenants(settings.tenant, settings.key)
+    check_quotas(settings.quota, settings.key)
     for name, path in settings.identity.items():
         if not _BODY_FIELD.fullmatch(path):
             raise SetupError(

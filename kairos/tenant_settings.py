@@ -9,6 +9,7 @@ from kairos.envelope import NAME
 from kairos.errors import SetupError
 from kairos.model import IDENTIFIER, SECOND
 from kairos.scheduler.fair_queueing import TenantWeight
+from kairos.scheduler.quotas import Quota
 from kairos.scheduler.service_classes import CLASSES, Goes, ServiceClass
 
 _LEAST_WEIGHT, _MOST_WEIGHT = 0.001, 1_000.0
@@ -49,6 +50,33 @@ class ServiceClassSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unk
     weight: float = 1.0  # where several of a tenant go by share
     max_wait_s: int | None = None  # longest wait in the queue; none: `max_wait_s`
     deadline_s: float | None = None  # after its arrival a call ends, if it names no deadline itself
+
+
+class QuotaSettings(Quota, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What a tenant, or one of its apps, may use at most; what is left out it may use as it likes.
+    The next call is refused with 429, and `Retry-After` says when there is more."""
+
+
+def check_quotas(quotas: tuple[QuotaSettings, ...], keys: tuple[KeySettings, ...]) -> None:
+    """Raises SetupError: one is of nobody, or twice of the same, or limits nothing."""
+    known = {key.tenant for key in keys}
+    seen: set[tuple[str, str | None]] = set()
+    for quota in quotas:
+        whose = f"the quota of tenant '{quota.tenant}'"
+        if quota.tenant not in known:
+            raise SetupError(f"{whose}: it has no key, so nobody calls for it")
+        if quota.app is not None:
+            _check_app(quota.app)
+            whose = f"{whose}, app '{quota.app}'"
+        if (quota.tenant, quota.app) in seen:
+            raise SetupError(f"{whose} is given twice")
+        seen.add((quota.tenant, quota.app))
+        limits = (getattr(quota, name) for name in Quota.__struct_fields__[2:])
+        given = [limit for limit in limits if limit is not None]
+        if not given:
+            raise SetupError(f"{whose} limits nothing: give calls_per_minute, for example")
+        if min(given) < 1:
+            raise SetupError(f"{whose}: a limit must be at least 1")
 
 
 def classes(given: tuple[ServiceClassSettings, ...]) -> dict[str, ServiceClass]:

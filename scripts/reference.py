@@ -122,6 +122,7 @@ def settings() -> str:
         ("`[[engine]]`", "kairos/engine_settings.py", "EngineSettings"),
         ("`[[key]]`", "kairos/tenant_settings.py", "KeySettings"),
         ("`[[tenant]]`", "kairos/tenant_settings.py", "TenantSettings"),
+        ("`[[quota]]`", "kairos/scheduler/quotas.py", "Quota"),
         ("`[[service_class]]`", "kairos/tenant_settings.py", "ServiceClassSettings"),
     ):
         rows = [(f"`{f}`", f"`{d}`" if d else "required", s) for f, d, s in _fields(path, name)]
@@ -235,9 +236,18 @@ def _errors() -> str:
     from kairos.fair_share import ShareUsed
     from kairos.faults.quarantine import CallerBreaksEngines
     from kairos.live.proxy.engine_answer import Stalled
+    from kairos.live.request.service_class import ClassNotAllowed
+    from kairos.scheduler.quotas import QuotaExceeded
 
     rows = []
-    for each in (*vars(errors).values(), ShareUsed, Stalled, CallerBreaksEngines):
+    for each in (
+        *vars(errors).values(),
+        ShareUsed,
+        Stalled,
+        CallerBreaksEngines,
+        QuotaExceeded,
+        ClassNotAllowed,
+    ):
         if isinstance(each, type) and issubclass(each, errors.KairosError):
             status = getattr(each, "status", None)
             if status and (status != 500 or each is errors.KairosError):

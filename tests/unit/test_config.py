@@ -11,7 +11,13 @@ from kairos.errors import SetupError
 from kairos.model import Budget
 from kairos.scheduler.fair_queueing import TenantWeight
 from kairos.scheduler.policies import POLICIES
-from kairos.tenant_settings import KeySettings, TenantSettings, weights
+from kairos.tenant_settings import (
+    KeySettings,
+    QuotaSettings,
+    ServiceClassSettings,
+    TenantSettings,
+    weights,
+)
 
 DIGEST = "0123456789abcdef" * 4
 SECRET = "hunter2"
@@ -493,6 +499,49 @@ KEYS = [KeySettings(sha256=DIGEST, tenant="acme")]
 )
 def test_what_is_wrong_with_a_tenant_is_said(tenants, said):
     assert problem(key=KEYS, tenant=tenants) == said
+
+
+@pytest.mark.parametrize(
+    ("quotas", "said"),
+    [
+        ([{"tenant": "other"}], "tenant 'other': it has no key, so nobody calls for it"),
+        ([{"tenant": "acme"}], "tenant 'acme' limits nothing: give calls_per_minute, for example"),
+        ([{"tenant": "acme", "calls_at_once": 0}], "tenant 'acme': a limit must be at least 1"),
+        ([{"tenant": "acme", "calls_at_once": 1}] * 2, "tenant 'acme' is given twice"),
+        (
+            [{"tenant": "acme", "app": "x", "tokens_per_day": -1}],
+            "tenant 'acme', app 'x': a limit must be at least 1",
+        ),
+    ],
+)
+def test_what_is_wrong_with_a_quota_is_said(quotas, said):
+    given = [QuotaSettings(**each) for each in quotas]
+    assert problem(key=KEYS, quota=given) == f"the quota of {said}"
+
+
+@pytest.mark.parametrize(
+    ("classes", "said"),
+    [
+        ([{"name": "a b"}], "'a b' is no name of a class (letters, digits, _ -)"),
+        ([{"name": "x"}] * 2, "class 'x' is named twice"),
+        ([{"name": "x", "weight": 0}], "class 'x': weight 0 is out of range (0.001 to 1000)"),
+        (
+            [{"name": "x", "max_wait_s": 0}],
+            "class 'x': max_wait_s must be above 0, and at most a year",
+        ),
+        ([{"name": f"c{n}"} for n in range(33)], "33 classes are too many: at most 32"),
+    ],
+)
+def test_what_is_wrong_with_a_class_of_service_is_said(classes, said):
+    given = [ServiceClassSettings(**each) for each in classes]
+    assert problem(service_class=given) == said
+
+
+def test_a_key_names_classes_that_there_are():
+    keys = [KeySettings(sha256=DIGEST, tenant="acme", service_classes=("standard", "urgent"))]
+    named = "interactive, standard, batch"
+    assert problem(key=keys) == f"the key of tenant 'acme': no class 'urgent'; {named}"
+    assert load(None, {}, {"key": keys, "service_class": [ServiceClassSettings(name="urgent")]})
 
 
 def test_tenants_have_weights_and_so_do_their_apps(tmp_path):

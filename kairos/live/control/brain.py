@@ -20,4 +20,5 @@ def new_balancer(settings: Settings) -> Balancer:
         tenant_share=settings.caller_share if settings.key else 1,
         tenants=weights(settings.tenant),
         classes=classes(settings.service_class),
+        quotas=settings.quota,
     )
