@@ -213,7 +213,7 @@ class Faults:
             risk, key = risks[request_id], held[request_id]
             if risk >= POISONOUS and quarantine.was_spared(instance_id):
                 self._found(key, at)
-            else:
+            elif risk >= SUSPECTED:  # else one like it may have been served meanwhile
                 self._suspect(request_id, attribution.caller(key), risk, at)
         quarantine.free(instance_id)
 

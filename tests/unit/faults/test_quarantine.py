@@ -196,6 +196,16 @@ class TestSuspects:
         three.die(there)
         assert three.refused == {"killer": "breaks_engines"}
 
+    def test_one_whose_like_was_served_elsewhere_is_none(self, three):
+        for name in ("held", "like"):
+            three.arrive(name, body=7)
+        there = three.where["held"][0]
+        three.bounce("held", body=7)
+        three.tell(Bounced("like", "busy", 7, about_itself=True))
+        three.finish("like")
+        three.tell(InstanceLeft(there))
+        assert three.where["held"][1] == "overdue"
+
     def test_two_of_one_body_are_refused_each_once(self, three):
         for name in ("killer", "same"):
             three.arrive(name, body=7)
