@@ -117,8 +117,10 @@ class UsageMeter:
         row = self._tracker.row(command.request_id)
         if row is None:
             return
-        if command.request_id in self._ledger:  # its try was lost with a process
-            self._give_back(command.request_id, at)
+        lost = self._ledger.booking(command.request_id)
+        if lost is not None:  # with a process; how long it ran, nobody knows
+            self._ledger.release(command.request_id, at)
+            self._tries.setdefault(command.request_id, _Tries()).us += at - lost.at
         self._ledger.book(row.request, command.instance_id, at)
         booking = self._ledger.booking(command.request_id)
         assert booking is not None
