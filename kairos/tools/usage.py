@@ -10,8 +10,9 @@ from pathlib import Path
 import msgspec
 
 from kairos.errors import SetupError
-from kairos.events import Record
+from kairos.events import InstanceJoined, Record
 from kairos.live.observers.fact_log import read_facts
+from kairos.live.observers.instance_limits import read_limits
 from kairos.model import SECOND, Request
 from kairos.tools.metering import CallUse, UsageMeter
 from kairos.tools.prices import Prices
@@ -98,6 +99,8 @@ def usage(
     if since_at is not None and until_at is not None and since_at >= until_at:
         raise SetupError("--since must be before --until")
     meter, groups, begins_at = UsageMeter(), _Groups(by, prices), -1
+    for instance in read_limits(directory):  # they joined in files that are gone
+        meter.observe(Record(0, InstanceJoined(instance)))
     for record in _facts(directory):
         if until_at is not None and max(record.at, meter.at) >= until_at:
             begins_at = record.at if begins_at < 0 else begins_at

@@ -30,6 +30,7 @@ from kairos.events import (
     Record,
     Refuse,
 )
+from kairos.live.observers.fact_log import FactLog
 from kairos.model import SECOND
 from kairos.tools import usage as module
 from kairos.tools.metering import UsageMeter
@@ -235,6 +236,19 @@ def test_a_log_that_begins_in_the_middle_tells_what_it_can(log):  # noqa: F811
     out = text(report)
     assert "calls on instances of which the log does not tell the limits: 1" in out
     assert "the log begins at 50.000 s: what was before is not in it" in out
+
+
+def test_where_the_file_is_gone_in_which_instances_joined_their_calls_are_measured(tmp_path):
+    kept = FactLog(tmp_path, file_bytes=1, max_files=2)
+    for record in (BEGIN, *FOUR):
+        kept(record)
+        kept.flush()
+    kept.close()
+    report = usage(tmp_path, ("app",))
+
+    assert (report.total.calls, report.total.service_s, report.unmeasured) == (1, 2.5, 0)
+    (tmp_path / "instances.json").write_text("damaged")
+    assert usage(tmp_path, ("app",)).unmeasured == 1
 
 
 def test_calls_are_grouped_by_whatever_is_asked_for(log):  # noqa: F811
