@@ -117,6 +117,13 @@ def test_a_prompt_that_is_computed_takes_the_whole_instance(log):  # noqa: F811
     assert figures.service_s == pytest.approx(computing_s + (8 - computing_s) / 4)
 
 
+def test_a_prompt_that_was_taken_to_be_cached_is_not_computed(log):  # noqa: F811
+    arrived = arrives(1, "a", goes("a", cached=1000), prompt=1000)
+    figures = one(usage(log(BEGIN, arrived, told(9, Failed("a", "engine"))), ()))
+
+    assert (figures.service_s, figures.cached_tokens) == (2.0, 0)
+
+
 def test_calls_that_fail_or_are_refused_or_cancelled_are_told_apart(log):  # noqa: F811
     report = usage(
         log(
@@ -322,8 +329,11 @@ def test_periods_that_follow_each_other_add_up(log):  # noqa: F811
 
 
 def test_a_period_that_ends_before_it_begins_is_refused(log):  # noqa: F811
+    directory = log(BEGIN)
     with pytest.raises(SetupError, match="--since must be before --until"):
-        usage(log(BEGIN), ("app",), 5, 5)
+        usage(directory, ("app",), 5, 5)
+    assert not usage(directory, ("app",), 0, 5).is_cut
+    assert usage(directory, ("app",), -1, 5).is_cut
 
 
 def test_service_is_what_the_balancer_charged(monkeypatch):

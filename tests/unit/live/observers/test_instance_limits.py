@@ -43,7 +43,7 @@ def test_once_the_oldest_files_are_gone_the_last_limits_are_kept(tmp_path):
 
 def test_a_restart_keeps_what_the_process_before_it_knew(tmp_path):
     write(tmp_path, joins("a"), *OTHERS)
-    write(tmp_path, joins("b"))
+    write(tmp_path, joins("b"), max_files=16)
     assert [each.id for each in read_limits(tmp_path)] == ["a", "b"]
 
 
