@@ -62,6 +62,9 @@ class CallTracker:
     def __init__(self) -> None:
         self._open: dict[str, CallRow] = {}
 
+    def __len__(self) -> int:
+        return len(self._open)
+
     def row(self, request_id: str) -> CallRow | None:
         """The call as it stands, if it is in flight."""
         return self._open.get(request_id)

@@ -1,4 +1,4 @@
-"""`kairos explain`, `kairos export`: what happened."""
+"""`kairos explain`, `kairos export`, `kairos usage`: what happened."""
 
 import asyncio
 import json
@@ -83,3 +83,43 @@ def export(
     exported = export.export(log, since_at, output)
     figures = {"calls": exported.calls, "workflows": exported.workflows}
     typer.echo(json.dumps(figures) if as_json else f"{output}:{outline(figures, '  ')}")
+
+
+def usage(
+    log_dir: Annotated[Path, typer.Argument(help="The directory of a serve --log.")],
+    since: Annotated[
+        str,
+        typer.Option(help="A duration (30s, 15m, 24h, 7d: so long ago), a date or an instant."),
+    ] = "all",
+    until: Annotated[str, typer.Option(help="The same: before when calls ended.")] = "all",
+    by: Annotated[
+        list[str] | None,
+        typer.Option(
+            help=r"What to group by \[tenant,app]: tenant, app, agent, workflow, model. May be "
+            "given several times."
+        ),
+    ] = None,
+    csv: Annotated[Path | None, typer.Option(help="Also write the figures to this file.")] = None,
+    prices: Annotated[
+        Path | None, typer.Option(help="A file with prices (TOML): then there is a cost, too.")
+    ] = None,
+) -> None:
+    """Show who used how much, from a log: calls, tokens, time in the queue, service, cost.
+
+    A call counts when it ends, with all that it used, so periods that follow each other add up.
+    Service is the time of a whole instance, as for fair shares. Of calls that failed or were
+    refused no tokens are counted; what they had of instances is.
+    """
+    from kairos.live.process.clock import WallClock
+    from kairos.tools import usage, usage_shown
+    from kairos.tools.export import parse_since
+    from kairos.tools.prices import read_prices
+
+    now = WallClock().now()
+    names = usage.parse_by(by or ["tenant,app"])
+    since_at, until_at = parse_since(since, now), parse_since(until, now, "end")
+    priced = read_prices(prices) if prices is not None else None
+    report = usage.usage(log_dir, names, since_at, until_at, priced)
+    if csv is not None:
+        usage_shown.write_csv(csv, report, has_cost=priced is not None)
+    usage_shown.show(report, priced.currency if priced is not None else None)

@@ -28,7 +28,8 @@ def _version(
 
 
 for command in (
-    *(serve.serve, serve.balance, serve.orchestrate, demo.demo, look.explain, look.export),
+    *(serve.serve, serve.balance, serve.orchestrate, demo.demo),
+    *(look.explain, look.export, look.usage),
     *(simulate.simulate, replay.replay, calibrate.calibrate),
 ):
     app.command()(command)

@@ -31,9 +31,9 @@ class Exported(msgspec.Struct, frozen=True):
     workflows: dict[Fate, int]
 
 
-def parse_since(text: str, now_us: int) -> int | None:
+def parse_since(text: str, now_us: int, what: str = "begin") -> int | None:
     """An instant, in µs since the epoch, from `2h`, `2025-06-30` or `2025-06-30T12:00` (local time,
-    where it names no zone); None for `all`.
+    where it names no zone); None for `all`. `what` it is for, should it be none.
 
     Raises:
         SetupError: it is none of these.
@@ -46,7 +46,7 @@ def parse_since(text: str, now_us: int) -> int | None:
         return round(datetime.fromisoformat(text).timestamp() * SECOND)
     except (ValueError, OverflowError):
         raise SetupError(
-            f"'{text}' is no time to begin at: write a duration (30s, 15m, 2h, 7d), a date, an "
+            f"'{text}' is no time to {what} at: write a duration (30s, 15m, 2h, 7d), a date, an "
             "instant (2025-06-30T12:00), or all"
         ) from None
 

@@ -11,7 +11,8 @@ from typing import BinaryIO
 import msgspec
 
 from kairos.errors import InvalidFile, SetupError
-from kairos.events import Record
+from kairos.events import InstanceJoined, Record
+from kairos.live.observers.instance_limits import InstanceLimits
 
 logger = logging.getLogger(__name__)
 
@@ -23,7 +24,8 @@ FLUSH_S = 1.0
 
 
 class FactLog:
-    """Appends every record to `DIR/facts-NNNNNN.jsonl`; the oldest files make room for new ones.
+    """Appends every record to `DIR/facts-NNNNNN.jsonl`; the oldest files make room for new ones,
+    and what they said of instances is kept beside them (`instance_limits.py`).
 
     Lines are written in blocks: call `flush` now and then, so that a quiet log is readable too.
     While the disk takes nothing, serving goes on: up to `_PENDING_LIMIT_BYTES` are kept to be
@@ -36,6 +38,7 @@ class FactLog:
         directory.mkdir(parents=True, exist_ok=True)
         self._directory = directory
         self._file_bytes, self._max_files = file_bytes, max_files
+        self._limits = InstanceLimits(directory)
         self._encoder = msgspec.json.Encoder()
         self._pending = bytearray()
         self.is_failing = False  # what came last is not written
@@ -46,12 +49,15 @@ class FactLog:
         if len(self._pending) >= _PENDING_LIMIT_BYTES:
             self._lost += 1
             return
+        if type(record.event) is InstanceJoined:
+            self._limits.note(record.event.instance)
         self._encoder.encode_into(record, self._pending, -1)
         self._pending += b"\n"
         if len(self._pending) >= _FLUSH_BYTES:
             self.flush()
 
     def flush(self) -> None:
+        self._limits.write()
         try:
             self._write()
         except OSError as error:
@@ -83,6 +89,7 @@ class FactLog:
         number = int(files[-1].stem.removeprefix("facts-")) + 1 if files else 1
         for old in files[: max(0, len(files) + 1 - self._max_files)]:
             old.unlink()
+            self._limits.is_needed = True
         path = self._directory / f"facts-{number:06d}.jsonl"
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
         return os.fdopen(descriptor, "wb", buffering=0), 0
