@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Mapping
+from datetime import UTC, datetime, timedelta
 
 import msgspec
 
@@ -9,6 +10,8 @@ from kairos.errors import SetupError
 from kairos.model import IDENTIFIER
 from kairos.scheduler.fair_queueing import TenantWeight
 
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_YEARS = range(2000, 9999)
 _LEAST_WEIGHT, _MOST_WEIGHT = 0.001, 1_000.0
 
 
@@ -19,6 +22,17 @@ class KeySettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     sha256: str  # printf %s "$KEY" | sha256sum
     tenant: str  # each sees its own workflows only
     app: str | None = None  # if the key is for one app only
+    name: str | None = None  # by which `kairos keys` knows it; no two keys have the same
+    expires: datetime | None = None  # from then on it is refused. A date: from 00:00 UTC on
+    created: datetime | None = None  # when `kairos keys` made it
+
+    @property
+    def expires_at(self) -> int | None:
+        """In microseconds since the Unix epoch; None: never."""
+        if self.expires is None:
+            return None
+        aware = self.expires if self.expires.tzinfo else self.expires.replace(tzinfo=UTC)
+        return (aware - _EPOCH) // timedelta(microseconds=1)
 
 
 class TenantSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -35,26 +49,48 @@ def weights(tenants: tuple[TenantSettings, ...]) -> dict[str, TenantWeight]:
     return {each.name: TenantWeight(each.weight, each.apps) for each in tenants}
 
 
-def check_keys(keys: tuple[KeySettings, ...]) -> None:
-    """Raises SetupError: one is none, or is given twice."""
+def check_keys(keys: tuple[KeySettings, ...], path: str | None = None) -> None:
+    """Raises SetupError: one is none, or is given twice, or its name is. `path`: of their file."""
     tenant_of: dict[str, str] = {}
+    names: set[str] = set()
+    where = f"{path}: " if path is not None else ""
     for key in keys:
         if not re.fullmatch(r"[0-9a-f]{64}", key.sha256):
             raise SetupError(
-                f"the key of tenant '{key.tenant}' must be 64 hexadecimal digits: the output of "
-                'printf %s "$KEY" | sha256sum'
+                f"{where}the key of tenant '{key.tenant}' must be 64 hexadecimal digits: the "
+                'output of printf %s "$KEY" | sha256sum'
             )
-        _check_tenant(key.tenant)
+        _check_tenant(key.tenant, where)
         if key.app is not None:
-            _check_app(key.app)
+            _check_app(key.app, where)
+        if key.name is not None:
+            _check_name(key.name, names, where)
+        for instant in (key.expires, key.created):
+            if instant is not None and instant.year not in _YEARS:
+                raise SetupError(
+                    f"{where}a key of tenant '{key.tenant}' has a date that is none: years are "
+                    f"{_YEARS[0]} to {_YEARS[-1]}"
+                )
         if key.sha256 in tenant_of:
             named = f"'{tenant_of[key.sha256]}' and '{key.tenant}'"
-            raise SetupError(f"the same key is given twice, for the tenants {named}")
+            raise SetupError(f"{where}the same key is given twice, for the tenants {named}")
         tenant_of[key.sha256] = key.tenant
 
 
-def check_tenants(tenants: tuple[TenantSettings, ...], keys: tuple[KeySettings, ...]) -> None:
-    """Raises SetupError: a weight is out of range, or a tenant is named twice or has no key."""
+def _check_name(name: str, names: set[str], where: str) -> None:
+    """`names`: those before it, to which it is added."""
+    if not re.fullmatch(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,63}", name):
+        raise SetupError(f"{where}'{name}' is no name of a key (letters, digits, _ . -)")
+    if name in names:
+        raise SetupError(f"{where}two keys are called '{name}'")
+    names.add(name)
+
+
+def check_tenants(
+    tenants: tuple[TenantSettings, ...], keys: tuple[KeySettings, ...], *, keys_change: bool = False
+) -> None:
+    """Raises SetupError: a weight is out of range, or a tenant is named twice or has no key; which
+    it may, where keys have a file of their own: the last may have been revoked."""
     known = {key.tenant for key in keys}
     seen: set[str] = set()
     for tenant in tenants:
@@ -62,7 +98,7 @@ def check_tenants(tenants: tuple[TenantSettings, ...], keys: tuple[KeySettings, 
         if tenant.name in seen:
             raise SetupError(f"tenant '{tenant.name}' is named twice")
         seen.add(tenant.name)
-        if tenant.name not in known:
+        if tenant.name not in known and not keys_change:
             raise SetupError(f"tenant '{tenant.name}' has no key, so nobody calls for it")
         _check_weight(f"tenant '{tenant.name}'", tenant.weight)
         for app, weight in tenant.apps.items():
@@ -70,14 +106,14 @@ def check_tenants(tenants: tuple[TenantSettings, ...], keys: tuple[KeySettings, 
             _check_weight(f"app '{app}' of tenant '{tenant.name}'", weight)
 
 
-def _check_tenant(name: str) -> None:
+def _check_tenant(name: str, where: str = "") -> None:
     if not re.fullmatch(r"[A-Za-z0-9_.-]{1,64}", name):
-        raise SetupError(f"'{name}' is no tenant name (letters, digits, _ . -)")
+        raise SetupError(f"{where}'{name}' is no tenant name (letters, digits, _ . -)")
 
 
-def _check_app(name: str) -> None:
+def _check_app(name: str, where: str = "") -> None:
     if not re.match(IDENTIFIER, name):
-        raise SetupError(f"'{name}' is no name of an app")
+        raise SetupError(f"{where}'{name}' is no name of an app")
 
 
 def _check_weight(whose: str, weight: float) -> None:

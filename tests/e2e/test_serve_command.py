@@ -438,7 +438,7 @@ async def test_without_a_file_a_hangup_has_nothing_to_read(serve, session, engin
     served = await serve("--engine", engine.url)
     await joined(session, served)
     served.signal(signal.SIGHUP)
-    await served.said("there is nothing to read again: it was started without --config\n")
+    await served.said("there is nothing to read again: it was started without --config and keys_path\n")
     assert (await chat(session, served))[0] == 200
 
 

@@ -159,7 +159,9 @@ class SseReader:
             events += event.startswith(b"data:") or b"data:" in event
             at = event.find(_TEXT)
             follows = at + len(_TEXT)
-            chunks += (at >= 0 and event[follows : follows + 1] not in b'"\n') or _has_content(event)
+            chunks += (at >= 0 and event[follows : follows + 1] not in b'"\n') or _has_content(
+                event
+            )
         self.events += events
         self._chunks += chunks
         self._learn(data[data.rfind(b"\n\n", 0, end - 2) + 2 : end] if events > 1 else data[:end])
