@@ -11,7 +11,7 @@ from kairos.model import IDENTIFIER
 from kairos.scheduler.fair_queueing import TenantWeight
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-_YEARS = range(2000, 9999)
+_MICROSECOND = timedelta(microseconds=1)
 _LEAST_WEIGHT, _MOST_WEIGHT = 0.001, 1_000.0
 
 
@@ -29,10 +29,7 @@ class KeySettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     @property
     def expires_at(self) -> int | None:
         """In microseconds since the Unix epoch; None: never."""
-        if self.expires is None:
-            return None
-        aware = self.expires if self.expires.tzinfo else self.expires.replace(tzinfo=UTC)
-        return (aware - _EPOCH) // timedelta(microseconds=1)
+        return None if self.expires is None else _us(self.expires)
 
 
 class TenantSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -43,6 +40,16 @@ class TenantSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     weight: float = 1.0  # with 3 it gets three times as much as with 1
     # Weights of its apps among each other; of one that is not named: 1. None: apps do not count.
     apps: Mapping[str, float] = {}
+
+
+def _us(instant: datetime) -> int:
+    """Since the Unix epoch. What names no zone is in UTC."""
+    aware = instant if instant.tzinfo is not None else instant.replace(tzinfo=UTC)
+    return (aware - _EPOCH) // _MICROSECOND
+
+
+# Instants that are written in UTC, whatever their zone, and read again everywhere.
+_EARLIEST_US, _LATEST_US = _us(datetime(2000, 1, 1)), _us(datetime(9999, 1, 1))
 
 
 def weights(tenants: tuple[TenantSettings, ...]) -> dict[str, TenantWeight]:
@@ -66,10 +73,10 @@ def check_keys(keys: tuple[KeySettings, ...], path: str | None = None) -> None:
         if key.name is not None:
             _check_name(key.name, names, where)
         for instant in (key.expires, key.created):
-            if instant is not None and instant.year not in _YEARS:
+            if instant is not None and not _EARLIEST_US <= _us(instant) < _LATEST_US:
                 raise SetupError(
                     f"{where}a key of tenant '{key.tenant}' has a date that is none: years are "
-                    f"{_YEARS[0]} to {_YEARS[-1]}"
+                    "2000 to 9998"
                 )
         if key.sha256 in tenant_of:
             named = f"'{tenant_of[key.sha256]}' and '{key.tenant}'"

@@ -18,8 +18,12 @@ tenants = st.text(plain + ".-", min_size=1, max_size=64)
 apps = st.builds(str.__add__, st.sampled_from(plain), st.text(plain + ".:@/+=-", max_size=127))
 names = st.builds(str.__add__, st.sampled_from(plain), st.text(plain + ".-", max_size=63))
 zones = st.integers(-23 * 60, 23 * 60).map(lambda minutes: timezone(timedelta(minutes=minutes)))
-instants = st.datetimes(
-    datetime(2000, 1, 1), datetime(9998, 12, 31), timezones=st.just(UTC) | zones
+instants = st.builds(
+    datetime.astimezone,
+    st.datetimes(
+        datetime(2000, 1, 1), datetime(9998, 12, 31, 23, 59, 59, 999_999), timezones=st.just(UTC)
+    ),
+    st.just(UTC) | zones,
 )
 
 
@@ -36,7 +40,7 @@ def keys(**fields):
 
 @given(keys(tenant=tenants, app=st.none() | apps, name=st.none() | names))
 def test_keys_are_read_as_they_were_written(tmp_path_factory, written):
-    path = tmp_path_factory.mktemp("keys") / "keys.toml"
+    path = tmp_path_factory.getbasetemp() / "keys.toml"
     path.write_text(to_toml(written))
     path.chmod(0o600)
     assert read_keys(path) == written

@@ -178,9 +178,16 @@ def test_what_is_at_its_default_is_not_written():
     assert to_toml([KeySettings(sha256=DIGEST, tenant="acme")]).partition("\n")[2] == f"\n{KEY}"
 
 
+def test_instants_are_written_in_utc_and_the_years_are_those_of_utc(file):
+    (key,) = read_keys(file(f"{KEY}expires = 2027-01-01T01:00:00.5+01:00"))
+    assert "expires = 2027-01-01T00:00:00.500000Z\n" in to_toml([key])
+    assert len(read_keys(file(f"{KEY}created = 1999-12-31T23:00:00-01:00"))) == 1
+    assert "has a date that is none" in refusal(file(f"{KEY}created = 2000-01-01T00:59:00+01:00"))
+
+
 def test_workers_are_told_of_keys_that_expire(file):
     keys = read_keys(
-        file(f"{KEY}expires = 9998-12-31T23:59:59.999999-12:00\ncreated = 2000-01-01\n")
+        file(f"{KEY}expires = 9999-01-01T11:59:59.999999+12:00\ncreated = 2000-01-01\n")
     )
     (told,) = _told.decode(_encode(Changed(Settings(key=keys)))).settings.key
     assert told == keys[0]

@@ -2,6 +2,7 @@
 
 import os
 import re
+import resource
 import signal
 import subprocess
 import sys
@@ -139,6 +140,19 @@ def test_a_key_that_cannot_be_printed_is_not_kept(path):
     assert done.stderr == (
         b"kairos: the key cannot be printed (standard output is closed), so nothing was changed\n"
     )
+    assert path.read_bytes() == before
+
+
+def test_a_key_for_which_there_is_no_room_is_not_printed(path):
+    run("create", "--tenant", "acme", "--name", "ci", "keys.toml")
+    before = path.read_bytes()
+    room = len(before), len(before)
+    done = process(
+        *("create", "--tenant", "acme", "keys.toml"),
+        before=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, room),
+    )
+    assert (done.returncode, done.stdout) == (1, b"")
+    assert b"keys.toml: File too large" in done.stderr
     assert path.read_bytes() == before
 
 
