@@ -15,6 +15,7 @@ from kairos.engine_settings import EngineSettings, check_engine
 from kairos.envelope import NAME
 from kairos.errors import SetupError
 from kairos.fair_share import ALONE
+from kairos.key_file import read_keys, with_instants
 from kairos.model import SECOND, Budget
 from kairos.scheduler.policies import POLICIES
 from kairos.scheduler.queue import MAX_WAIT_US
@@ -80,6 +81,9 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     key: tuple[KeySettings, ...] = ()  # see below; without any key, everybody may call
     service_class: tuple[ServiceClassSettings, ...] = ()  # see below; beside those that there are
     quota: tuple[QuotaSettings, ...] = ()  # see below; what those that keys stand for may use
+    # File of more keys, of which `kairos keys` takes care. With it nobody may call without a key,
+    # even while it has none.
+    keys_path: str | None = None
     tenant: tuple[TenantSettings, ...] = ()  # see below; weights of those that keys stand for
     # Fields of a request's body that name workflow_id, app, agent or upstream: `user`,
     # `prompt_cache_key`, or a member of `metadata`, as in `metadata.run`.
@@ -99,6 +103,11 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     def admin_names(self) -> tuple[str, ...]:
         """By which the operators' routes may be asked."""
         return (*self.admin_hosts, self.admin_host)
+
+    @property
+    def asks_for_keys(self) -> bool:
+        """Whether nobody may call without one."""
+        return bool(self.key) or self.keys_path is not None
 
     @property
     def budget(self) -> Budget:
@@ -137,6 +146,9 @@ def load(path: Path | None, environ: Mapping[str, str], arguments: Mapping[str, 
         settings = msgspec.convert(given, Settings, strict=False)
     except msgspec.ValidationError as error:
         raise SetupError(f"settings: {error}") from None
+    if settings.keys_path is not None:
+        keys = (*settings.key, *read_keys(Path(settings.keys_path)))
+        settings = msgspec.structs.replace(settings, key=keys)
     _check(settings, environ)
     return settings
 
@@ -152,6 +164,8 @@ def _read_file(path: Path) -> dict[str, Any]:
         if isinstance(options := given.get("kafka"), dict):
             given["kafka"] = dict(_flat(options))
             _check_private(path, given["kafka"])
+        if "key" in given:
+            given["key"] = with_instants(given["key"])
         msgspec.convert(given, Settings)
     except OSError as error:
         raise SetupError(f"--config {path}: {error.strerror}") from None
@@ -217,8 +231,9 @@ def _check(settings: Settings, environ: Mapping[str, str]) -> None:
     _check_engines(settings.engine, environ)
     check_keys(settings.key)
     check_classes(settings.service_class, settings.key)
-    check_tenants(settings.tenant, settings.key)
-    check_quotas(settings.quota, settings.key)
+    keys_change = settings.keys_path is not None
+    check_quotas(settings.quota, settings.key, keys_change=keys_change)
+    check_tenants(settings.tenant, settings.key, keys_change=keys_change)
     for name, path in settings.identity.items():
         if not _BODY_FIELD.fullmatch(path):
             raise SetupError(

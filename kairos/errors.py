@@ -58,7 +58,7 @@ class InvalidRequest(KairosError):
 
 
 class Unauthorized(InvalidRequest):
-    """No API key was given, or an unknown one."""
+    """No API key was given, or one that is unknown or has expired."""
 
     status = 401
     code = "invalid_api_key"

@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Mapping
+from datetime import UTC, datetime, timedelta
 
 import msgspec
 
@@ -12,6 +13,8 @@ from kairos.scheduler.fair_queueing import TenantWeight
 from kairos.scheduler.quotas import Quota
 from kairos.scheduler.service_classes import CLASSES, Goes, ServiceClass
 
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_MICROSECOND = timedelta(microseconds=1)
 _LEAST_WEIGHT, _MOST_WEIGHT = 0.001, 1_000.0
 _MOST_CLASSES = 32
 _LONGEST_S = 365 * 86_400
@@ -27,6 +30,14 @@ class KeySettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     # Classes of service that its calls may ask for, by X-Kairos-Class; the first is that of calls
     # which name none. None at all: any, and `standard`.
     service_classes: tuple[str, ...] = ()
+    name: str | None = None  # by which `kairos keys` knows it; no two keys have the same
+    expires: datetime | None = None  # from then on it is refused. A date: from 00:00 UTC on
+    created: datetime | None = None  # when `kairos keys` made it
+
+    @property
+    def expires_at(self) -> int | None:
+        """In microseconds since the Unix epoch; None: never."""
+        return None if self.expires is None else _us(self.expires)
 
 
 class TenantSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -57,13 +68,16 @@ class QuotaSettings(Quota, frozen=True, kw_only=True, forbid_unknown_fields=True
     The next call is refused with 429, and `Retry-After` says when there is more."""
 
 
-def check_quotas(quotas: tuple[QuotaSettings, ...], keys: tuple[KeySettings, ...]) -> None:
-    """Raises SetupError: one is of nobody, or twice of the same, or limits nothing."""
+def check_quotas(
+    quotas: tuple[QuotaSettings, ...], keys: tuple[KeySettings, ...], *, keys_change: bool
+) -> None:
+    """`keys_change`: as in `check_tenants`. Raises SetupError: one is of nobody, or twice of the
+    same, or limits nothing."""
     known = {key.tenant for key in keys}
     seen: set[tuple[str, str | None]] = set()
     for quota in quotas:
         whose = f"the quota of tenant '{quota.tenant}'"
-        if quota.tenant not in known:
+        if quota.tenant not in known and not keys_change:
             raise SetupError(f"{whose}: it has no key, so nobody calls for it")
         if quota.app is not None:
             _check_app(quota.app)
@@ -115,30 +129,62 @@ def check_classes(given: tuple[ServiceClassSettings, ...], keys: tuple[KeySettin
                 raise SetupError(f"the key of tenant '{key.tenant}': no class '{name}'; {named}")
 
 
+def _us(instant: datetime) -> int:
+    """Since the Unix epoch. What names no zone is in UTC."""
+    aware = instant if instant.tzinfo is not None else instant.replace(tzinfo=UTC)
+    return (aware - _EPOCH) // _MICROSECOND
+
+
+# Instants that are written in UTC, whatever their zone, and read again everywhere.
+_EARLIEST_US, _LATEST_US = _us(datetime(2000, 1, 1)), _us(datetime(9999, 1, 1))
+
+
 def weights(tenants: tuple[TenantSettings, ...]) -> dict[str, TenantWeight]:
     return {each.name: TenantWeight(each.weight, each.apps) for each in tenants}
 
 
-def check_keys(keys: tuple[KeySettings, ...]) -> None:
-    """Raises SetupError: one is none, or is given twice."""
+def check_keys(keys: tuple[KeySettings, ...], path: str | None = None) -> None:
+    """Raises SetupError: one is none, or is given twice, or its name is. `path`: of their file."""
     tenant_of: dict[str, str] = {}
+    names: set[str] = set()
+    where = f"{path}: " if path is not None else ""
     for key in keys:
         if not re.fullmatch(r"[0-9a-f]{64}", key.sha256):
             raise SetupError(
-                f"the key of tenant '{key.tenant}' must be 64 hexadecimal digits: the output of "
-                'printf %s "$KEY" | sha256sum'
+                f"{where}the key of tenant '{key.tenant}' must be 64 hexadecimal digits: the "
+                'output of printf %s "$KEY" | sha256sum'
             )
-        _check_tenant(key.tenant)
+        _check_tenant(key.tenant, where)
         if key.app is not None:
-            _check_app(key.app)
+            _check_app(key.app, where)
+        if key.name is not None:
+            _check_name(key.name, names, where)
+        for instant in (key.expires, key.created):
+            if instant is not None and not _EARLIEST_US <= _us(instant) < _LATEST_US:
+                raise SetupError(
+                    f"{where}a key of tenant '{key.tenant}' has a date that is none: years are "
+                    "2000 to 9998"
+                )
         if key.sha256 in tenant_of:
             named = f"'{tenant_of[key.sha256]}' and '{key.tenant}'"
-            raise SetupError(f"the same key is given twice, for the tenants {named}")
+            raise SetupError(f"{where}the same key is given twice, for the tenants {named}")
         tenant_of[key.sha256] = key.tenant
 
 
-def check_tenants(tenants: tuple[TenantSettings, ...], keys: tuple[KeySettings, ...]) -> None:
-    """Raises SetupError: a weight is out of range, or a tenant is named twice or has no key."""
+def _check_name(name: str, names: set[str], where: str) -> None:
+    """`names`: those before it, to which it is added."""
+    if not re.fullmatch(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,63}", name):
+        raise SetupError(f"{where}'{name}' is no name of a key (letters, digits, _ . -)")
+    if name in names:
+        raise SetupError(f"{where}two keys are called '{name}'")
+    names.add(name)
+
+
+def check_tenants(
+    tenants: tuple[TenantSettings, ...], keys: tuple[KeySettings, ...], *, keys_change: bool = False
+) -> None:
+    """Raises SetupError: a weight is out of range, or a tenant is named twice or has no key; which
+    it may, where keys have a file of their own: the last may have been revoked."""
     known = {key.tenant for key in keys}
     seen: set[str] = set()
     for tenant in tenants:
@@ -146,7 +192,7 @@ def check_tenants(tenants: tuple[TenantSettings, ...], keys: tuple[KeySettings, 
         if tenant.name in seen:
             raise SetupError(f"tenant '{tenant.name}' is named twice")
         seen.add(tenant.name)
-        if tenant.name not in known:
+        if tenant.name not in known and not keys_change:
             raise SetupError(f"tenant '{tenant.name}' has no key, so nobody calls for it")
         _check_weight(f"tenant '{tenant.name}'", tenant.weight)
         for app, weight in tenant.apps.items():
@@ -154,14 +200,14 @@ def check_tenants(tenants: tuple[TenantSettings, ...], keys: tuple[KeySettings, 
             _check_weight(f"app '{app}' of tenant '{tenant.name}'", weight)
 
 
-def _check_tenant(name: str) -> None:
+def _check_tenant(name: str, where: str = "") -> None:
     if not re.fullmatch(r"[A-Za-z0-9_.-]{1,64}", name):
-        raise SetupError(f"'{name}' is no tenant name (letters, digits, _ . -)")
+        raise SetupError(f"{where}'{name}' is no tenant name (letters, digits, _ . -)")
 
 
-def _check_app(name: str) -> None:
+def _check_app(name: str, where: str = "") -> None:
     if not re.match(IDENTIFIER, name):
-        raise SetupError(f"'{name}' is no name of an app")
+        raise SetupError(f"{where}'{name}' is no name of an app")
 
 
 def _check_weight(whose: str, weight: float) -> None:

@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from kairos import __version__
-from kairos.cli import agents, calibrate, demo, look, replay, serve, simulate, traces
+from kairos.cli import agents, calibrate, demo, keys, look, replay, serve, simulate, traces
 from kairos.errors import KairosError
 
 app = typer.Typer(
@@ -34,6 +34,7 @@ for command in (
 ):
     app.command()(command)
 app.add_typer(agents.app, name="agents", no_args_is_help=True)
+app.add_typer(keys.app, name="keys", no_args_is_help=True)
 app.add_typer(traces.app, name="traces", no_args_is_help=True)
 
 

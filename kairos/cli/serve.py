@@ -83,7 +83,8 @@ def serve(
 
     Every option can also stand in the file, or in the environment as KAIROS_PORT and so on. The
     command line wins over the environment, and that over the file. On SIGHUP the file is read
-    again: engines, API keys and limits on bodies change at once, the rest when it is restarted.
+    again, and that of `keys_path`: engines, API keys and limits on bodies change at once, the rest
+    when it is restarted.
 
     Example: kairos serve --engine http://gpu1:8000 --engine http://gpu2:8000
     """
@@ -106,7 +107,7 @@ def serve(
     if settings.bus != "memory" and settings.learnt_path is not None:
         raise SetupError("leave out --learnt: with --bus, what is learnt is on kairos.profiles")
     serving = _supervise if settings.workers else _serve
-    run(serving(settings, load if config_file is not None else None))
+    run(serving(settings, load if _has_files(config_file, settings) else None))
 
 
 async def _serve(settings: config.Settings, load: Load | None) -> None:
@@ -137,7 +138,7 @@ async def _until_stopped(
     stop: asyncio.Event,
 ) -> None:
     typer.echo(f"kairos: serving on {service.url}/v1, operators' routes on {service.admin_url}")
-    if not config.is_loopback(settings.host) and not settings.key:
+    if not config.is_loopback(settings.host) and not settings.asks_for_keys:
         typer.echo("kairos: no API keys are configured, so anyone who reaches it may call")
     _on_hangup(partial(_reload, service, load))
     await stop.wait()
@@ -153,6 +154,11 @@ def _engine_settings(
     logging.basicConfig(level=logging.INFO, format="kairos: %(message)s")
     logging.getLogger("uvicorn").setLevel(logging.WARNING)
     return settings
+
+
+def _has_files(config_file: Path | None, settings: config.Settings) -> bool:
+    """Whether there is anything to read again."""
+    return config_file is not None or settings.keys_path is not None
 
 
 def balance(
@@ -197,7 +203,7 @@ def balance(
     settings = load()
     if settings.bus == "memory":
         raise SetupError("name the bus: kairos balance --bus kafka://HOST:PORT")
-    run(_balance(settings, load if config_file is not None else None))
+    run(_balance(settings, load if _has_files(config_file, settings) else None))
 
 
 async def _balance(settings: config.Settings, load: Load | None) -> None:
@@ -264,6 +270,8 @@ def _on_hangup(act: Callable[[], None]) -> None:
 
 def _reload(service: "Service | Supervisor", load: Load | None) -> None:
     if load is None:
-        logger.warning("there is nothing to read again: it was started without --config")
+        logger.warning(
+            "there is nothing to read again: it was started without --config and keys_path"
+        )
     else:
         service.reload(load)

@@ -98,7 +98,7 @@ async def running(
     Raises:
         SetupError: a port is taken, the log cannot be written, or the bus is of no use.
     """
-    access = Access(settings.key)
+    access = Access(settings.key, needed=settings.asks_for_keys)
     with (
         listen(settings.host, settings.port) as sock,
         listen(settings.admin_host, settings.admin_port) as admin_sock,
@@ -164,6 +164,7 @@ _OF_GATEWAYS = (
     "identity",
     "infer",
     "key",
+    "keys_path",
     "max_body_bytes",
     "max_connections",
 )
@@ -187,11 +188,16 @@ def _changes(
         bodies.max_held_bytes = settings.max_held_bytes
 
     def change_keys(settings: Settings) -> None:
-        access.change(settings.key)
-        if not settings.key:
+        access.change(settings.key, needed=settings.asks_for_keys)
+        if not settings.asks_for_keys:
             logger.warning("no API keys are configured any more: anyone who reaches it may call")
 
-    changes = {"engine": _engines(fleet), "key": change_keys, "max_body_bytes": limit_each}
+    changes: dict[str, Change] = {
+        "engine": _engines(fleet),
+        "key": change_keys,
+        "keys_path": change_keys,  # perhaps whether one is needed, where the keys are the same
+        "max_body_bytes": limit_each,
+    }
     # On a bus the calls that come over it are bounded by the same, for good.
     return changes | ({"max_held_bytes": limit_all} if begun_with.bus == "memory" else {})
 

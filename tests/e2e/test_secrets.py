@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+from datetime import UTC, datetime
 from hashlib import sha256
 
 from aiohttp import web
@@ -11,8 +12,16 @@ from tests.e2e.served import serving
 
 CHAT = "/v1/chat/completions"
 CLIENTS_KEY, UNKNOWN_KEY, ENGINES_KEY = "client-7c1d", "unknown-9a2f", "engine-b3e8"
+EXPIRED_KEY = "expired-40cc"
 BODY = "body-5f60"
-KEYS = (KeySettings(sha256=sha256(CLIENTS_KEY.encode()).hexdigest(), tenant="acme"),)
+KEYS = (
+    KeySettings(sha256=sha256(CLIENTS_KEY.encode()).hexdigest(), tenant="acme"),
+    KeySettings(
+        sha256=sha256(EXPIRED_KEY.encode()).hexdigest(),
+        tenant="acme",
+        expires=datetime(2026, 1, 1, tzinfo=UTC),
+    ),
+)
 
 
 async def test_keys_and_bodies_are_in_no_log(engine, tmp_path, monkeypatch, caplog, capfd):
@@ -27,7 +36,7 @@ async def test_keys_and_bodies_are_in_no_log(engine, tmp_path, monkeypatch, capl
         others.append(await ask(served))
         await served.settled()
 
-    assert [answer.status for answer in refused] == [401, 400, 400, 400, 413, 413, 415, 404]
+    assert [answer.status for answer in refused] == [401, 401, 400, 400, 400, 413, 413, 415, 404]
     assert [answer.status for answer in others] == [200, 200, 500, 502, 503, 503]
     facts = "".join(path.read_text() for path in tmp_path.iterdir())
     assert "writer" in facts, "there is something to look into"
@@ -35,7 +44,7 @@ async def test_keys_and_bodies_are_in_no_log(engine, tmp_path, monkeypatch, capl
     assert BODY not in logged
     assert BODY not in "".join(str(answer.error()) for answer in refused)
     told = "".join(f"{answer.headers}{answer.body}" for answer in refused + others)
-    for key in (CLIENTS_KEY, UNKNOWN_KEY, ENGINES_KEY):
+    for key in (CLIENTS_KEY, UNKNOWN_KEY, EXPIRED_KEY, ENGINES_KEY):
         assert key not in logged + told
 
 
@@ -43,6 +52,7 @@ def refusals(served):
     """Calls that no engine sees."""
     half = json.dumps({"messages": [BODY]})[:-1]
     yield ask(served, key=UNKNOWN_KEY)
+    yield ask(served, key=EXPIRED_KEY)
     yield served.ask("POST", CHAT, data=half, headers={"Authorization": f"Bearer {CLIENTS_KEY}"})
     yield ask(served, max_tokens=BODY)
     yield ask(served, headers={"X-Kairos-Agent": f"of {CLIENTS_KEY}"})

@@ -434,11 +434,75 @@ async def test_without_keys_any_more_it_says_that_anybody_may_call(
     assert (await chat(session, served))[0] == 200
 
 
+def keys(*arguments):
+    """What `kairos keys` prints."""
+    command = [sys.executable, "-m", "kairos.cli.main", "keys", *arguments]
+    return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
+
+
+async def test_a_file_of_keys_is_read_again_on_a_hangup(
+    serve, session, engine, configured, tmp_path
+):
+    file = str(tmp_path / "keys.toml")
+    first = keys("create", "--tenant", "acme", "--name", "first", file)
+    served = await serve("--config", configured(f'keys_path = "{file}"', named(engine)))
+    await joined(session, served)
+
+    async def with_key(key):
+        session.headers["Authorization"] = f"Bearer {key}"
+        status, said = await chat(session, served)
+        return status if status == 200 else (status, said.decode())
+
+    assert (await chat(session, served))[0] == 401
+    assert await with_key(first) == 200
+    second = await asyncio.to_thread(keys, "create", "--tenant", "other", "--name", "b", file)
+    third = await asyncio.to_thread(keys, "rotate", "first", "--grace", "0s", file)
+    for key in (second, third):
+        assert (await with_key(key))[0] == 401
+    assert await with_key(first) == 200
+    served.signal(signal.SIGHUP)
+    await served.said("the settings were read again; changed: key\n")
+    assert [await with_key(key) for key in (second, third)] == [200, 200]
+    status, said = await with_key(first)
+    assert status == 401
+    assert "this API key has expired" in said
+
+    whole = (tmp_path / "keys.toml").read_text()
+    (tmp_path / "keys.toml").write_text(whole + "[[key]]\n")
+    served.signal(signal.SIGHUP)
+    await served.said(f"the settings stay as they are: {file}: Object missing required field")
+    assert await with_key(second) == 200
+
+    (tmp_path / "keys.toml").write_text(whole)
+    for name in ("first", "b", sha256(first.encode()).hexdigest()[:8]):
+        await asyncio.to_thread(keys, "revoke", name, file)
+    served.signal(signal.SIGHUP)
+    await served.said("the settings were read again; changed: key\n")
+    for key in (first, second, third):
+        status, said = await with_key(key)
+        assert status == 401
+        assert "this API key is not known here" in said
+
+
+async def test_a_file_of_keys_alone_can_be_read_again_too(serve, session, engine, tmp_path):
+    file = str(tmp_path / "keys.toml")
+    first = keys("create", "--tenant", "acme", "--name", "first", file)
+    served = await serve("--engine", engine.url, KAIROS_KEYS_PATH=file)
+    await joined(session, served)
+    await asyncio.to_thread(keys, "revoke", "first", file)
+    served.signal(signal.SIGHUP)
+    await served.said("the settings were read again; changed: key\n")
+    session.headers["Authorization"] = f"Bearer {first}"
+    assert (await chat(session, served))[0] == 401
+
+
 async def test_without_a_file_a_hangup_has_nothing_to_read(serve, session, engine):
     served = await serve("--engine", engine.url)
     await joined(session, served)
     served.signal(signal.SIGHUP)
-    await served.said("there is nothing to read again: it was started without --config\n")
+    await served.said(
+        "there is nothing to read again: it was started without --config and keys_path\n"
+    )
     assert (await chat(session, served))[0] == 200
 
 

@@ -12,7 +12,7 @@ import aiohttp
 import pytest
 
 from kairos.live.frontend.http import listen
-from tests.e2e.test_serve_command import spawn
+from tests.e2e.test_serve_command import keys, spawn
 
 LIMIT_S = 30.0
 CHAT = "/v1/chat/completions"
@@ -181,6 +181,30 @@ async def test_other_settings_reach_all_processes(serve, engines, tmp_path):
     answers = await asyncio.gather(*(served.ask(body=BODY | {"model": "other"}) for _ in range(20)))
     assert {status for status, _ in answers} == {200}
     assert len(second.calls) == 20
+
+
+async def test_keys_that_are_revoked_are_refused_by_all_processes(serve, engine, tmp_path):
+    (tmp_path / "keys").mkdir()
+    file = str(tmp_path / "keys" / "keys.toml")
+    secret = keys("create", "--tenant", "acme", "--name", "ci", "--expires", "90d", file)
+    served = await serve("--engine", engine.url, KAIROS_KEYS_PATH=file)
+
+    async def statuses(path, method):
+        """Of a call that workers perform, or that they pass on to the decider."""
+        headers = {"authorization": f"Bearer {secret}"}
+        asked = (served.ask(path, method=method, headers=headers) for _ in range(20))
+        return {status for status, _ in await asyncio.gather(*asked)}
+
+    assert await statuses(CHAT, "POST") == {200}
+    assert await statuses("/v1/models", "GET") == {200}
+    await asyncio.to_thread(keys, "revoke", "ci", file)
+    served.process.send_signal(signal.SIGHUP)
+    async with asyncio.timeout(LIMIT_S):
+        while await statuses(CHAT, "POST") | await statuses("/v1/models", "GET") != {401}:
+            await asyncio.sleep(0.05)
+    await served.replaced(served.workers[0])
+    assert await statuses(CHAT, "POST") == {401}
+    assert (await served.ask())[0] == 401
 
 
 async def test_a_worker_that_dies_costs_its_own_calls(serve, engine):

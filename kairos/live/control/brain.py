@@ -17,7 +17,7 @@ def new_balancer(settings: Settings) -> Balancer:
         idle_us=settings.workflow_idle_s * SECOND,
         budget=settings.budget,
         # Without keys all are one tenant.
-        tenant_share=settings.caller_share if settings.key else 1,
+        tenant_share=settings.caller_share if settings.asks_for_keys else 1,
         tenants=weights(settings.tenant),
         classes=classes(settings.service_class),
         quotas=settings.quota,

@@ -45,7 +45,7 @@ async def orchestrating(settings: Settings) -> AsyncIterator[Orchestration]:
     cluster = cluster_of(settings, os.environ)
     if cluster is None:
         raise SetupError("name the bus: kairos orchestrate --bus kafka://HOST:PORT")
-    access = Access(settings.key)
+    access = Access(settings.key, needed=settings.asks_for_keys)
     with listen(settings.host, settings.port) as sock:
         await ensure(cluster, TOPICS)
         async with KafkaBus(cluster) as bus, Producer(cluster) as producer:

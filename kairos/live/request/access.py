@@ -2,12 +2,13 @@
 
 import contextlib
 import hashlib
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 import msgspec
 from fastapi import Request as HttpRequest
 
 from kairos.errors import Unauthorized
+from kairos.live.process.clock import WallClock
 from kairos.scheduler.service_classes import STANDARD
 from kairos.tenant_settings import KeySettings
 
@@ -34,23 +35,34 @@ class Access:
     digests through a dict gives no timing to learn from, as nobody can choose a digest.
     """
 
-    def __init__(self, keys: Iterable[KeySettings]) -> None:
-        self._callers: dict[str, Caller] = {}
-        self.change(keys)
+    def __init__(
+        self,
+        keys: Iterable[KeySettings],
+        *,
+        needed: bool = False,
+        now: Callable[[], int] | None = None,
+    ) -> None:
+        """`needed`, as in `change`. `now`: the clock by which keys expire, in microseconds since
+        the Unix epoch; None: real time."""
+        self._now = now or WallClock().now
+        self._callers: dict[str, tuple[Caller, int | None]] = {}
+        self.change(keys, needed=needed)
 
-    def change(self, keys: Iterable[KeySettings]) -> None:
-        """From the next call on these count. Without any key everybody is let in, as one tenant."""
-        self._callers = {key.sha256: _caller(key) for key in keys}
+    def change(self, keys: Iterable[KeySettings], *, needed: bool = False) -> None:
+        """From the next call on these count. Without any key everybody is let in, as one tenant;
+        or, where one is `needed`, nobody."""
+        self._callers = {key.sha256: (_caller(key), key.expires_at) for key in keys}
+        self._is_open = not self._callers and not needed
 
     @property
     def is_open(self) -> bool:
-        """Without keys, to anybody."""
-        return not self._callers
+        """To anybody, without a key."""
+        return self._is_open
 
     def known_as(self, authorization: bytes | None, address: str) -> str:
         """Who calls, where each caller has a share: its tenant, if it has shown a key; else its
         address."""
-        if self._callers:
+        if not self._is_open:
             with contextlib.suppress(Unauthorized):
                 return self.tenant(authorization)
         return address
@@ -60,15 +72,18 @@ class Access:
         return self.caller(authorization).tenant
 
     def caller(self, authorization: bytes | None) -> Caller:
-        """Raises Unauthorized: keys are configured and this is none of them."""
-        if not self._callers:
+        """Raises Unauthorized: keys are asked for and this is none of them, or has expired."""
+        if self._is_open:
             return _ANYBODY
         scheme, _, key = (authorization or b"").partition(b" ")
         if scheme.lower() != b"bearer" or not key:
             raise Unauthorized("send an API key: 'Authorization: Bearer KEY'")
-        caller = self._callers.get(hashlib.sha256(key.strip()).hexdigest())
-        if caller is None:
+        found = self._callers.get(hashlib.sha256(key.strip()).hexdigest())
+        if found is None:
             raise Unauthorized("this API key is not known here")
+        caller, expires_at = found
+        if expires_at is not None and self._now() >= expires_at:
+            raise Unauthorized("this API key has expired")
         return caller
 
 

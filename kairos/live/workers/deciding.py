@@ -79,7 +79,7 @@ async def deciding(setup: Setup) -> AsyncIterator[Change]:
             fleet.restore(engines.all, engines.draining)
         if decided:
             _go_on(alone, decider, monitor, telemetry)
-        access = Access(settings.key)
+        access = Access(settings.key, needed=settings.asks_for_keys)
         sockets = {
             name: stack.enter_context(contextlib.closing(socket.socket(fileno=file)))
             for name, file in setup.sockets.items()
@@ -93,7 +93,7 @@ async def deciding(setup: Setup) -> AsyncIterator[Change]:
         }
 
         def change(settings: Settings) -> None:
-            access.change(settings.key)
+            access.change(settings.key, needed=settings.asks_for_keys)
             fleet.follow(settings.engine)
 
         loop = asyncio.get_running_loop()

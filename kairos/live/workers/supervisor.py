@@ -34,7 +34,7 @@ _MARGIN_S = 5.0  # beyond GRACE_S, for a child that is told to stop
 _AGAIN_S = 0.5  # times the number of deaths before, when one that died soon is started again
 _BACKLOG = 2048
 # What children take over when the settings are read again; the rest needs a restart.
-_CHANGING = ("engine", "key", "max_body_bytes", "max_held_bytes")
+_CHANGING = ("engine", "key", "keys_path", "max_body_bytes", "max_held_bytes")
 
 _encode = msgspec.msgpack.Encoder().encode
 
@@ -134,7 +134,7 @@ class Supervisor:
         self._settings = msgspec.structs.replace(self._settings, **changed)
         for child in self.children.values():
             child.change(self._settings)
-        if not told.key:
+        if not told.asks_for_keys:
             logger.warning("no API keys are configured: anyone who reaches it may call")
 
 

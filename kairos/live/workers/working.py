@@ -34,7 +34,7 @@ Change = Callable[[Settings], None]
 async def working(setup: Setup) -> AsyncIterator[Change]:
     """Serve until the block ends; then finish running calls. Gives what takes other settings."""
     settings = setup.settings
-    access = Access(settings.key)
+    access = Access(settings.key, needed=settings.asks_for_keys)
     bodies = Bodies(settings.max_body_bytes, _share(settings), settings.caller_share)
     sock = socket.socket(fileno=setup.sockets["clients"])
     with contextlib.closing(sock), contextlib.closing(Tokenizers(settings.tokenizer)) as tokenizers:
@@ -63,7 +63,7 @@ async def working(setup: Setup) -> AsyncIterator[Change]:
             app = build_app(gateway, access, bytes, relay.add_routes)
 
             def change(settings: Settings) -> None:
-                access.change(settings.key)
+                access.change(settings.key, needed=settings.asks_for_keys)
                 bodies.max_bytes = settings.max_body_bytes
                 bodies.max_held_bytes = _share(settings)
 
