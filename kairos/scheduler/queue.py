@@ -165,8 +165,7 @@ class WaitQueue:
         return True
 
     def ahead_of(self, request_id: str) -> float:
-        """About how many would go before a request that waits, by the order as it is; the policy's
-        may change, and what is small may go before its turn."""
+        """About how many would go before a request that waits, by the order as it is now."""
         me = self._waiting[request_id]
         self._front.put_back()
         seen = ahead = 0
@@ -178,7 +177,7 @@ class WaitQueue:
         return max(0.0, ahead / max(1, seen) * (len(self) - 1) - self._backfill - 1)
 
     def start_renewing(self) -> None:
-        """What was learnt has changed: all keys are to be found anew, by and by."""
+        """What was learnt has changed: all keys are found anew, by and by."""
         self._front.put_back()
         self._by_key.start_moving()
 
@@ -249,7 +248,8 @@ class WaitQueue:
 
     def _has_been_passed_over(self, waiting: WaitingRequest, at: int) -> bool:
         """As long as is allowed. It is the first, and does not fit."""
-        since = waiting.passed_over_at = waiting.passed_over_at or at
+        since = waiting.passed_over_at
+        waiting.passed_over_at = since = at if since is None else since
         return at - since >= self._passed_over * waiting.work_us
 
     def note_time(self, at: int) -> None:
@@ -291,8 +291,8 @@ class WaitQueue:
 
     def _if_here(self, entry: NumberEntry) -> NumberEntry | None:
         waiting = self._waiting.get(entry[2])  # it may have left and come back
-        is_meant = waiting is not None and waiting.seq == entry[1] and not waiting.aside
-        return entry if is_meant else None
+        here = waiting is not None and waiting.seq == entry[1] and not waiting.aside
+        return entry if here else None
 
     def _if_not_overdue(self, entry: NumberEntry) -> NumberEntry | None:
         waiting = self._waiting.get(entry[2])

@@ -345,14 +345,16 @@ def test_room_that_is_reserved_is_reserved_for_the_first_alone_and_before_others
     assert told == [("fits", "r0"), ("reserve", "r0"), ("fits", "r1"), ("fits", "r2")]
 
 
-def test_the_first_is_passed_over_for_some_times_what_its_call_is_expected_to_take():
+@pytest.mark.parametrize("began_at", [0, 7])
+def test_the_first_is_passed_over_for_some_times_what_its_call_is_expected_to_take(began_at):
     estimates, queue, push = made(Fcfs)
     push(build.request("large", prompt=50))
-    push(build.request("small", prompt=5), 1)
+    push(build.request("small", prompt=5), 0)
     may_us = int(PASSED_OVER * estimates.call_us(build.request("large", prompt=50)))
 
     reserved = []
-    for at in (7, 7 + may_us - 1, 7 + may_us):  # at 7 it did not fit for the first time
+    for after_us in (0, may_us - 1, may_us):  # from the first time on that it did not fit
+        at = began_at + after_us
         room = Room(20)
         assert queue.first(room, at).request.id == "small"
         reserved.append(room.reserved)
