@@ -48,7 +48,7 @@ class Failed(msgspec.Struct, frozen=True, tag=True, gc=False):
 
 class Bounced(msgspec.Struct, frozen=True, tag="Returned", gc=False):
     """The instance gave no answer, and the client has nothing of one yet. So the call waits for
-    another instance, at the place in the queue that it had."""
+    another instance, before all that were never dispatched."""
 
     request_id: str
     reason: str  # the code of the error

@@ -1,7 +1,8 @@
-"""Who makes a call: a ladder of what says so. Field by field, the highest rung counts.
+"""Who makes a call: a ladder of what says so. Field by field, the highest rung counts; but the
+app of an API key for one app is that one.
 
 declared: `X-Kairos-*` headers; alias: what agents and peers already send; route: a base URL for the
-agent, an API key for the app; trace: W3C trace context.
+agent; trace: W3C trace context.
 """
 
 from collections.abc import Mapping
@@ -37,7 +38,7 @@ def identity_of(
         aliases.add_from_body(identity, told)
     for field, value in route.items():
         identity.learn(field, value, "route")
-    if caller.app is not None:
-        identity.learn("app", caller.app, "route")
+    if caller.app is not None:  # its key is for that one alone, whatever else is said
+        identity.app, identity.sources["app"] = caller.app, "route"
     add_traced(identity, headers)
     return identity

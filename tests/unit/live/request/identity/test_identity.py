@@ -120,13 +120,14 @@ def test_what_nobody_said_has_no_source():
     assert identify({b"x-kairos-app": b"qa"}).sources == {"app": "declared"}
 
 
-def test_a_key_for_one_app_says_the_app_where_nothing_higher_does():
+def test_a_key_for_one_app_says_the_app_whatever_else_does():
     billing = Caller("acme", "billing")
 
     assert identify({}, caller=billing).sources == {"app": "route"}
     assert identify({}, caller=billing).app == "billing"
-    assert identify({b"x-kairos-app": b"qa"}, caller=billing).app == "qa"
-    assert identify({}, caller=billing, route={"app": "sales"}).app == "sales"
+    declared = identify({b"x-kairos-app": b"qa"}, caller=billing)
+    assert (declared.app, declared.sources) == ("billing", {"app": "route"})
+    assert identify({}, caller=billing, route={"app": "sales"}).app == "billing"
     assert identify({b"baggage": b"kairos.app=qa"}, caller=billing).app == "billing"
 
 
