@@ -9,8 +9,6 @@ is kept.
 from collections import deque
 from operator import itemgetter
 
-import msgspec
-
 from kairos.admission import Admission
 from kairos.dispatcher.available import AvailableInstances, could_take
 from kairos.dispatcher.ledger import Ledger
@@ -23,33 +21,64 @@ from kairos.events import (
 from kairos.faults.faults import Faults
 from kairos.model import Instance, Request
 from kairos.scheduler.fair_queueing import FairQueueing, Share
+from kairos.scheduler.policies import Key
 from kairos.scheduler.priority import priority_of
 from kairos.scheduler.queue import WaitQueue
 from kairos.scheduler.queues import Place, WaitQueues
 from kairos.scheduler.work_estimates import WorkEstimates
 
+_SHARES_TRIED = 9  # in one drain, of which nothing fits: so much is looked at, however many wait
+
 _by_key = itemgetter(0)
 
 
-def _next_queue(
-    queues: dict[Place, WaitQueue], fairness: FairQueueing, at: int
-) -> tuple[Place, WaitQueue]:
-    """Of the share whose turn it is, the one whose head goes before those of the others."""
-    if len(queues) == 1:
-        [(place, queue)] = queues.items()
-        queue.note_time(at)
-        return place, queue
-    share = fairness.first(share for share, _ in queues)
-    heads = [(queue.head_key(at), each) for each, queue in queues.items() if each[0] == share]
-    _, place = min(heads, key=_by_key)
-    return place, queues[place]
-
-
-class _Drain(msgspec.Struct):
+class _Drain:
     """What has been found while the queues are drained."""
 
-    kept: set[str] = set()  # ids of instances left alone for requests that are overdue
-    unfit: dict[Place, WaitQueue] = {}  # those of which nothing fits
+    def __init__(self, queues: dict[Place, WaitQueue]) -> None:
+        self.open = queues  # room only shrinks while draining: none need be tried twice
+        self.kept: set[str] = set()  # ids of instances left alone for requests that are overdue
+        self.unfit: dict[Place, WaitQueue] = {}  # those of which nothing fits
+        self._turns: list[list[Place]] = []  # of each share; whose turn it is comes last
+        # What is free for a model, until something goes.
+        self.rooms: dict[str | None, AvailableInstances] = {}
+
+    def next(self, fairness: FairQueueing, at: int) -> tuple[Place, WaitQueue]:
+        """Of the share whose turn it is, the queue whose head goes before those of the others."""
+        if len(self.open) == 1:
+            [(place, queue)] = self.open.items()
+            queue.note_time(at)
+            return place, queue
+        if not self._turns:
+            by_share: dict[Share, list[Place]] = {}
+            for place in self.open:
+                by_share.setdefault(place[0], []).append(place)
+            self._turns = [by_share[each] for each in reversed(fairness.order(by_share))]
+        heads: list[tuple[tuple[Key, int], Place]] = []
+        while not heads:
+            places = [each for each in self._turns.pop() if each in self.open]
+            heads = [(self.open[each].head_key(at), each) for each in places]
+        self._turns.append(places)
+        _, place = min(heads, key=_by_key)
+        return place, self.open[place]
+
+    def goes(self, place: Place) -> None:
+        """Something of it."""
+        self._turns.clear()
+        self.rooms.clear()
+        if not self.open[place]:
+            del self.open[place]
+
+    def does_not_fit(self, place: Place) -> None:
+        """Nothing of it does. Where so many shares have nothing that fits, or there is no instance
+        left, no more is tried for the model."""
+        self.unfit[place] = self.open.pop(place)
+        model = place[1]
+        room = self.rooms.get(model)
+        is_over = room is None or not room.instances
+        if is_over or sum(each == model for _, each in self.unfit) >= _SHARES_TRIED:
+            for each in [each for each in self.open if each[1] == model]:
+                del self.open[each]
 
 
 class Dispatching:
@@ -88,31 +117,39 @@ class Dispatching:
             self._quarantine.begins(alone.request_id, alone.instance_id, at)
             self._dispatch(alone, at)
             commands.append(alone)
-        found = _Drain()
-        open_queues = self._queues.open()
-        while open_queues:
-            place, queue = _next_queue(open_queues, self._queues.fairness, at)
+        found = _Drain(self._queues.open())
+        if len(found.open) > 1:
+            self._stop_if_full(found, at)
+        while found.open:
+            place, queue = found.next(self._queues.fairness, at)
             dispatch = self._first(place, queue, found, at)
             if logged is not None:
                 dispatch = logged.popleft() if logged and logged[0].request_id in queue else None
             if dispatch is not None:
                 self._dispatch(dispatch, at)
                 commands.append(dispatch)
+                found.goes(place)
             else:
-                self._note_unfit(place, queue, found)
-            if dispatch is None or not queue:
-                del open_queues[place]  # room only shrinks while draining: it need not be retried
+                self._keep_for_overdue(place, queue, found)
+                found.does_not_fit(place)
         self._forget_reservation()
         for dispatch in logged or ():  # not what this balancer would have decided
             self._dispatch(dispatch, at)
         return commands
 
-    def _note_unfit(self, place: Place, queue: WaitQueue, found: _Drain) -> None:
-        _, model = place
-        found.unfit[place] = queue
+    def _stop_if_full(self, found: _Drain, at: int) -> None:
+        """Most often, where several tenants wait, there is nothing to share out."""
+        [model, *others] = {model for _, model in found.open}
+        if not others:
+            room = found.rooms[model] = self._room(model, found, at)
+            if not room.instances:
+                found.open.clear()
+
+    def _keep_for_overdue(self, place: Place, queue: WaitQueue, found: _Drain) -> None:
         if (overdue := queue.overdue()) is not None:
-            serving = self._ledger.served.serving(model)
+            serving = self._ledger.served.serving(place[1])
             found.kept.update(each.id for each in serving if could_take(each, overdue, self._tried))
+            found.rooms = {place[1]: found.rooms[place[1]]}  # there it was kept
 
     def _dispatch(self, dispatch: Dispatch, at: int) -> None:
         request = self._estimates.request(dispatch.request_id)
@@ -128,18 +165,12 @@ class Dispatching:
         share, model = place
         if share == self._reserved_for:
             self._forget_reservation()
-        serving = self._ledger.served.serving(model)
-        if found.kept:
-            serving = [i for i in serving if i.id not in found.kept]
-        if self._quarantine:
-            serving = [i for i in serving if i.id != self._quarantine.room]
-        if self._circuits:
-            running = self._ledger.running
-            serving = [i for i in serving if self._circuits.takes(i.id, running(i.id), at)]
-        room = AvailableInstances(serving, self._ledger, self._placement, at, self._tried)
+        room = found.rooms.get(model)
+        if room is None:
+            room = found.rooms[model] = self._room(model, found, at)
         if not room.instances:
             return None
-        room.may_reserve = self._reserved_for is None
+        room.may_reserve, room.has_reserved = self._reserved_for is None, False
         turn = queue.first(room, at)
         if room.has_reserved:
             self._reserved_for = share
@@ -149,6 +180,17 @@ class Dispatching:
         assert instance is not None, "it fitted"
         before = self._pass_over(turn.request, share, found) if found.unfit else 0
         return self._to(turn.request, instance, turn.reason, len(queue) - 1, before)
+
+    def _room(self, model: str | None, found: _Drain, at: int) -> AvailableInstances:
+        serving = self._ledger.served.serving(model)
+        if found.kept:
+            serving = [i for i in serving if i.id not in found.kept]
+        if self._quarantine:
+            serving = [i for i in serving if i.id != self._quarantine.room]
+        if self._circuits:
+            running = self._ledger.running
+            serving = [i for i in serving if self._circuits.takes(i.id, running(i.id), at)]
+        return AvailableInstances(serving, self._ledger, self._placement, at, self._tried)
 
     def _pass_over(self, request: Request, share: Share, found: _Drain) -> int:
         """It goes before calls of other shares, whose turn it was. How many tenants these are."""

@@ -3,8 +3,8 @@
 A tenant's start tag is the service that its calls have had, over its weight. Of the tenants that
 wait, the one with the lowest tag goes first, so while several wait each gets service in proportion
 to its weight, however many calls it sends. Where the first tenant has nothing that fits, the next
-one goes: no room stays empty. What so overtakes the first is bounded as within a tenant
-(`queue.py`). A tenant may weigh its apps against each other, by the same rule.
+one goes, of the first nine: so no room stays empty. What so overtakes the first is bounded as
+within a tenant (`queue.py`). A tenant may weigh its apps against each other, by the same rule.
 
 A call is charged for what it is expected to cost when it goes, and the tag is put right when it
 ends (`dispatcher/service_cost.py`). Who comes back begins at the virtual time: nothing is saved up
@@ -74,10 +74,6 @@ class StartTags:
         waiting = self._waiting.pop(name) - 1
         if waiting:
             self._waiting[name] = waiting
-
-    def first(self, names: Iterable[str]) -> str:
-        """Of these, which wait; of equal ones, the first."""
-        return min(names, key=self.tag)
 
     def charge(self, name: str, cost_us: float) -> None:
         """One of its calls goes, which waited."""
@@ -160,21 +156,18 @@ class FairQueueing:
         for tags, name in self._tags(share):
             tags.left(name)
 
-    def first(self, shares: Iterable[Share]) -> Share:
-        """Of these, which wait, at least one."""
-        left = list(dict.fromkeys(shares))
-        if len(left) == 1:
-            return left[0]
-        level = min(share[0] for share in left)
-        left = [share for share in left if share[0] == level]
-        tenant = self.tenants[level].first(share[1] for share in left)
-        left = [share for share in left if share[1] == tenant]
-        for place in (2, 3):
-            if len(left) > 1:
-                tags, _ = self._tags(left[0])[place - 1]
-                name = tags.first(str(share[place]) for share in left)
-                left = [share for share in left if share[place] == name]
-        return left[0]
+    def order(self, shares: Iterable[Share]) -> list[Share]:
+        """Of these, which wait, whose turn it is first; of equal ones, who is named first."""
+        seen: dict[tuple[str, ...], int] = {}
+
+        def key(share: Share) -> tuple[float, ...]:
+            found: list[float] = [share[0]]
+            for depth, (tags, name) in enumerate(self._tags(share), 2):
+                place = seen.setdefault(share[1:depth], len(seen))  # type: ignore[arg-type]
+                found += tags.tag(name), place
+            return tuple(found)
+
+        return sorted(shares, key=key)
 
     def tenants_beside(self, request: Request) -> int:
         """How many others wait on its level; it waits, too."""

@@ -19,7 +19,7 @@ def test_tags_differ_by_no_more_than_a_call_of_each_and_what_charges_were_wrong_
         tags.came(name)
     largest, wrong = dict.fromkeys(NAMES, 0.0), 0.0
     for cost_us, more_us in calls:
-        first = tags.first(NAMES)
+        first = min(NAMES, key=tags.tag)
         tags.charge(first, cost_us)
         tags.correct(first, max(more_us, -cost_us))
         largest[first] = max(largest[first], cost_us / weights[first])

@@ -23,7 +23,7 @@ class Queues:
         cost_of = dict(zip(self.waiting, costs_us, strict=True))
         order = []
         for _ in range(times):
-            share = self.fairness.first(self.waiting)
+            share = self.fairness.order(self.waiting)[0]
             self.fairness.charge(share, cost_of[share])
             order.append(share)
         return order
@@ -118,7 +118,7 @@ class TestClasses:
         for share in (A, now):
             fairness.came(share)
         fairness.charge(now, 100)
-        assert fairness.first([A, now]) == now
+        assert fairness.order([A, now]) == [now, A]
 
 
 class TestInABalancer:
@@ -152,6 +152,15 @@ class TestInABalancer:
         self.arrive(balancer, "a0", prompt=90)
         self.arrive(balancer, "c0", prompt=10)
         assert self.running(balancer) == ["b0", "c0"]
+
+    @pytest.mark.parametrize(("before", "goes"), [(8, True), (9, False)])
+    def test_so_many_are_looked_at_and_no_more(self, before, goes):
+        balancer = build.balancer(build.instance("i", seqs=4, kv=100), placement="least-kv")
+        self.arrive(balancer, "z0", prompt=40)
+        for tenant in "abcdefghi"[:before]:
+            self.arrive(balancer, f"{tenant}0", prompt=90)
+        self.arrive(balancer, "z1", prompt=10)
+        assert self.running(balancer) == (["z0", "z1"] if goes else ["z0"])
 
     def test_but_not_for_ever(self):
         """What overtakes a call is bounded, whoever it is of."""
