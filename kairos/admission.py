@@ -64,7 +64,7 @@ class Admission:
         self._faults = faults
         self._max_waiting, self._tenant_share = max_waiting, tenant_share
         self._budgets = Budgets(estimates.positions, budget)
-        self._quotas = Quotas(quotas)
+        self._quotas = Quotas(quotas) if quotas else None
         self._newcomers = Newcomers()
         self._cancelled: OrderedDict[WorkflowKey, None] = OrderedDict()  # the latest of them
         self._models: set[str] = set()  # all models that an instance ever served
@@ -90,7 +90,7 @@ class Admission:
         self._faults.check(request, arrived.body, at)
         check_servable(request, self._ledger, self._models)
         self._budgets.check(request, at)
-        if self._quotas:
+        if self._quotas is not None:
             self._quotas.check(request, at)
         if self._is_full(request, 1) and not self._may_take_a_place(request, at):
             retry_after_s = self._queues.retry_after_s(at)
@@ -118,7 +118,7 @@ class Admission:
     def let_in(self, request: Request, at: int) -> None:
         """It waits, and the knowledge was told of it."""
         self._budgets.arrived(request)
-        if self._quotas:
+        if self._quotas is not None:
             self._quotas.arrived(request, at)
         if not self._estimates.positions.has_begun(workflow_key(request)):
             self._newcomers.add(request)
@@ -135,7 +135,7 @@ class Admission:
         """It is here no more. `used_tokens`: of its prompt and answer, as far as it ran."""
         self.tried.pop(request.id, None)
         self._newcomers.remove(request.id)
-        if self._quotas:
+        if self._quotas is not None:
             self._quotas.ended(request, used_tokens, at)
 
     def cancelled(self, workflow: WorkflowKey) -> None:

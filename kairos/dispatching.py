@@ -73,6 +73,8 @@ class _Drain:
         """Nothing of it does. Where so many shares have nothing that fits, or there is no instance
         left, no more is tried for the model."""
         self.unfit[place] = self.open.pop(place)
+        if not self.open:
+            return
         model = place[1]
         room = self.rooms.get(model)
         is_over = room is None or not room.instances
@@ -179,7 +181,7 @@ class Dispatching:
         instance = room.choose(turn.request)
         assert instance is not None, "it fitted"
         before = self._pass_over(turn.request, share, found) if found.unfit else 0
-        return self._to(turn.request, instance, turn.reason, len(queue) - 1, before)
+        return self._to(turn.request, instance, turn.reason, len(queue) - 1, share, before)
 
     def _room(self, model: str | None, found: _Drain, at: int) -> AvailableInstances:
         serving = self._ledger.served.serving(model)
@@ -227,13 +229,20 @@ class Dispatching:
                 if has_others or not room.instances or not room.fits(request):
                     return None
                 waiting = len(self._queues.of(request)) - 1
-                return self._to(request, best, "alone", waiting)
+                share = self._queues.fairness.share_of(request)
+                return self._to(request, best, "alone", waiting, share)
         if quarantine.alone is None:
             quarantine.leave_alone(None)
         return None
 
     def _to(
-        self, request: Request, instance: Instance, reason: Reason, waiting: int, before: int = 0
+        self,
+        request: Request,
+        instance: Instance,
+        reason: Reason,
+        waiting: int,
+        share: Share,
+        before: int = 0,
     ) -> Dispatch:
         remaining_us = int(self._estimates.remaining_us(request))
         return Dispatch(
@@ -245,6 +254,6 @@ class Dispatching:
             self._estimates.rank(request),
             self._ledger.prefixes.cached_tokens(request, instance.id),
             priority_of(remaining_us, reason) if instance.priority else None,
-            self._queues.fairness.tenants_beside(request),
+            self._queues.fairness.tenants[share[0]].waiting - 1,
             before,
         )

@@ -16,6 +16,9 @@ class Booking(msgspec.Struct, gc=False):
     cached_tokens: int  # of its prompt, expected in the instance's prefix cache
     generated: int = 0  # tokens of its answer, when last told
     first_token_at: int | None = None  # None: not told
+    computed: int = 0  # tokens of its prompt, as expected,
+    computing_us: float = 0.0  # and in what time,
+    beside: int = 0  # with so many other calls there
     charged_us: float = 0.0  # for its service (`service_cost.py`)
 
     def used_tokens(self, finished: Finished | None) -> int:

@@ -173,10 +173,10 @@ class Ledger:
         instance = self.instances.get(instance_id)
         if instance is not None and speed is not None:
             answer = request.completion_tokens if known is None else known.mean
+            booking.computed, booking.beside = computed, self.running(instance_id)
+            booking.computing_us = speed.computing_us(prefill_us, booking.beside)
             took_us = self.lengths.call_us(request)
-            booking.charged_us = service_us(
-                booking, instance, speed, took_us, answer, self.running(instance_id)
-            )
+            booking.charged_us = service_us(booking, instance, speed, took_us, answer)
         self._flight_there(instance_id).add(
             request.id,
             curve=self.curves.take(self.lengths.kind(request), request, known),
@@ -257,8 +257,7 @@ class Ledger:
         answer = booking.generated if told is None else told
         more_us = 0.0
         if instance is not None and speed is not None:
-            took_us, running = at - booking.at, self.running(instance_id)
-            cost_us = service_us(booking, instance, speed, took_us, answer, running, finished)
+            cost_us = service_us(booking, instance, speed, at - booking.at, answer, finished)
             more_us = cost_us - booking.charged_us
         self._flights[instance_id].remove(request_id, answer)
         self.prompts.end(booking.instance_id, booking.request.id)

@@ -11,6 +11,8 @@ from kairos.dispatcher.speed import Speed
 from kairos.events import Finished
 from kairos.model import Instance
 
+_ABOUT = 1.25  # times as many tokens, or as few, take as long as was expected
+
 
 def service_us(
     booking: Booking,
@@ -18,24 +20,19 @@ def service_us(
     speed: Speed,
     took_us: float,
     answer: float,
-    running: int,
     finished: Finished | None = None,
 ) -> float:
-    """Of a call that runs for so long, beside so many others, with so long an answer at its end."""
+    """Of a call that runs for so long, with so long an answer at its end."""
     prompt, cached = booking.request.prompt_tokens, booking.cached_tokens
     if finished is not None:
         prompt = prompt if finished.prompt_tokens is None else finished.prompt_tokens
         cached = cached if finished.cached_tokens is None else finished.cached_tokens
+    computing_us, computed = booking.computing_us, prompt - cached
+    if not booking.computed / _ABOUT <= computed <= booking.computed * _ABOUT:
+        prefill_us = speed.prefill_us(max(0, computed))
+        computing_us = speed.computing_us(prefill_us, booking.beside)
     held = 1 / instance.max_num_seqs
     if instance.kv_tokens:
-        held = max(held, (prompt + answer / 2) / instance.kv_tokens)
-    computing_us = min(_computing_us(speed, max(0, prompt - cached), running), took_us)
-    return computing_us + min(held, 1.0) * (took_us - computing_us)
-
-
-def _computing_us(speed: Speed, tokens: int, running: int) -> float:
-    """Of so many tokens of a prompt. Where prompts are all of one length, what a token adds is not
-    known; but a first token takes a step of the engine, and the rest of its time at most is that.
-    """
-    most_us = max(0.0, speed.prefill_us(tokens) - speed.token_us(running))
-    return min(speed.compute_us(tokens), most_us)
+        held = min(1.0, max(held, (prompt + answer / 2) / instance.kv_tokens))
+    computing_us = min(computing_us, took_us)
+    return computing_us + held * (took_us - computing_us)

@@ -88,6 +88,13 @@ class Speed:
         line = self.pace.prompt
         return self.times * max(0.0, line.at(tokens) - line.at(0))
 
+    def computing_us(self, prefill_us: float, running: int) -> float:
+        """The part of `prefill_us` in which a prompt is computed. Where prompts are all of one
+        length, what a token of them adds is not known; but a first token takes a step of the
+        engine, with so many calls beside each other, and the rest of its time at most is that."""
+        pace = self.pace
+        return max(0.0, prefill_us - self.times * max(pace.prompt.at(0), pace.token.at(running)))
+
     def token_took(self, token_us: float, running: int) -> None:
         """A token of each answer, with so many calls beside each other."""
         if token_us <= 0:

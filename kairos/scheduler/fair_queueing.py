@@ -60,6 +60,10 @@ class StartTags:
         """How many wait."""
         return len(self._waiting)
 
+    def queues(self, name: str) -> int:
+        """In how many something of it waits."""
+        return self._waiting.get(name, 0)
+
     def came(self, name: str) -> None:
         """In another queue something of it waits."""
         waiting = self._waiting.get(name, 0)
@@ -113,38 +117,60 @@ class FairQueueing:
         self._max_waits_us = {name: each.max_wait_us for name, each in classes.items()}
         tenants = {name: each.weight for name, each in self._weights.items()}
         self.tenants = {level: StartTags(tenants) for level in LEVELS.values()}
-        self._classes: dict[tuple[int, str], StartTags] = {}  # by level and tenant
-        self._apps: dict[tuple[int, str, str], StartTags] = {}  # and by class
+        self._first_class: dict[tuple[int, str], str] = {}  # by level and tenant
+        self._classes: dict[tuple[int, str], StartTags] = {}  # of those that have had several
+        self._apps: dict[tuple[int, str, str], StartTags] = {}  # by class as well
+        # What was asked for last is asked for several times.
+        self._last: tuple[Request | None, Share] = (None, _ALL)
+        self._found: dict[Share, list[tuple[StartTags, str]]] = {}
 
     def share_of(self, request: Request) -> Share:
         """What it waits in, and is charged to."""
         if not self._is_fair:
             return _ALL
+        if request is self._last[0]:
+            return self._last[1]
         tenant, name = request.tenant, request.service_class
         level = self._levels.get(name)
         if level is None:  # of a log that other settings wrote
             level, name = _SHARED, STANDARD
         app = (request.app or "") if tenant in self._weighing_apps else None
-        return level, tenant, name, app
+        share = level, tenant, name, app
+        self._last = request, share
+        return share
 
     def max_wait_us(self, share: Share) -> int | None:
         """The longest wait of its class; None: as for all."""
         return self._max_waits_us.get(share[2])
 
     def _tags(self, share: Share) -> list[tuple[StartTags, str]]:
-        """From the tenant down."""
+        """From the tenant down: of its classes, and then its apps, where there are several."""
+        known = self._found.get(share)
+        if known is not None:
+            return known
         level, tenant, name, app = share
-        classes = self._classes.get((level, tenant))
-        if classes is None:
-            classes = self._classes[level, tenant] = StartTags(self._class_weights)
-        found = [(self.tenants[level], tenant), (classes, name)]
+        found = [(self.tenants[level], tenant)]
+        if (classes := self._classes_of(level, tenant, name)) is not None:
+            found.append((classes, name))
         if app is not None:
-            apps = self._apps.get((level, tenant, name))
-            if apps is None:
-                weights = self._weights[tenant].apps
-                apps = self._apps[level, tenant, name] = StartTags(weights)
-            found.append((apps, app))
+            key = level, tenant, name
+            if key not in self._apps:
+                self._apps[key] = StartTags(self._weights[tenant].apps)
+            found.append((self._apps[key], app))
+        if len(self._found) >= _REMEMBERED:
+            self._found.clear()
+        self._found[share] = found
         return found
+
+    def _classes_of(self, level: int, tenant: str, name: str) -> StartTags | None:
+        """None, as long as it has had calls of one class alone."""
+        key = level, tenant
+        if self._first_class.setdefault(key, name) != name and key not in self._classes:
+            classes = self._classes[key] = StartTags(self._class_weights)
+            for _ in range(self.tenants[level].queues(tenant)):
+                classes.came(self._first_class[key])
+            self._found.clear()
+        return self._classes.get(key)
 
     def came(self, share: Share) -> None:
         """In another queue something of it waits."""
@@ -168,10 +194,6 @@ class FairQueueing:
             return tuple(found)
 
         return sorted(shares, key=key)
-
-    def tenants_beside(self, request: Request) -> int:
-        """How many others wait on its level; it waits, too."""
-        return self.tenants[self.share_of(request)[0]].waiting - 1
 
     def charge(self, share: Share, cost_us: float) -> None:
         for tags, name in self._tags(share):

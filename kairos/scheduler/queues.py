@@ -61,21 +61,22 @@ class WaitQueues:
 
     def push(self, request: Request, at: int) -> None:
         """One that arrives."""
-        self._queue_of(request).push(request, at)
-        self._came(request, at)
+        place = self._place(request)
+        self._queue_of(place).push(request, at)
+        self._came(place, request.tenant, at)
 
     def push_back(self, request: Request, at: int, *, aside: bool = False) -> None:
         """One that was taken, and waits once more. `aside`: it has no turn for now."""
-        self._queue_of(request).push_back(request, aside=aside)
-        self._came(request, at)
+        place = self._place(request)
+        self._queue_of(place).push_back(request, aside=aside)
+        self._came(place, request.tenant, at)
 
     def bring_back(self, request_id: str) -> None:
         """One that was aside has its turn, as any that was bounced."""
         queue = next(each for each in self._open.values() if request_id in each)
         queue.push_back(queue.remove(request_id))
 
-    def _queue_of(self, request: Request) -> WaitQueue:
-        place = self._place(request)
+    def _queue_of(self, place: Place) -> WaitQueue:
         queue = self._queues.get(place)
         if queue is None:
             if len(self._queues) >= _KEPT:
@@ -87,8 +88,7 @@ class WaitQueues:
             self._drains[place] = DrainRate()
         return queue
 
-    def _came(self, request: Request, at: int) -> None:
-        place, tenant = self._place(request), request.tenant
+    def _came(self, place: Place, tenant: str, at: int) -> None:
         self._waiting += 1
         self._of_tenant[tenant] = self._of_tenant.get(tenant, 0) + 1
         if place not in self._open:
@@ -99,33 +99,31 @@ class WaitQueues:
     def take(self, request: Request, at: int, cost_us: float) -> None:
         """It goes to an instance, and is expected to cost so much there."""
         share, _ = place = self._place(request)
-        self._queues[place].take(request.id)
+        queue = self._queues[place]
+        queue.take(request.id)
         self.fairness.charge(share, cost_us)
-        self._left(request, at, counts=True)
-
-    def remove(self, request: Request, at: int, *, counts: bool = True) -> None:
-        """It waits no more, for nobody waits for it; `counts`: that says how quickly its queue
-        drains."""
-        self.of(request).remove(request.id)
-        self._left(request, at, counts=counts)
+        self._left(place, queue, request.tenant, at, counts=True)
 
     def ended(self, request: Request, more_us: float, at: int, *, counts: bool) -> None:
         """It is here no more: it waited, or it was served, and that cost so much more than was
-        expected. `counts`: see `remove`."""
-        self.fairness.correct(request, more_us)
-        if request in self:
-            self.remove(request, at, counts=counts)
+        expected. `counts`: that it leaves says how quickly its queue drains."""
+        if more_us:
+            self.fairness.correct(request, more_us)
+        place = self._place(request)
+        queue = self._open.get(place)
+        if queue is not None and request.id in queue:
+            queue.remove(request.id)
+            self._left(place, queue, request.tenant, at, counts=counts)
 
-    def _left(self, request: Request, at: int, *, counts: bool) -> None:
+    def _left(self, place: Place, queue: WaitQueue, tenant: str, at: int, *, counts: bool) -> None:
         self._waiting -= 1
-        left = self._of_tenant.pop(request.tenant) - 1
+        left = self._of_tenant.pop(tenant) - 1
         if left:
-            self._of_tenant[request.tenant] = left
-        share, _ = place = self._place(request)
-        is_empty = not self._queues[place]
+            self._of_tenant[tenant] = left
+        is_empty = not queue
         if is_empty:
             del self._open[place]
-            self.fairness.left(share)
+            self.fairness.left(place[0])
         self._drains[place].left(at, is_empty=is_empty, counts=counts)
 
     def rekey(self, requests: Iterable[Request]) -> None:

@@ -121,14 +121,11 @@ def _bucket(per_minute: int | None) -> TokenBucket | None:
 
 
 class Quotas:
-    """All that there are. It is false where there are none."""
+    """All that there are."""
 
     def __init__(self, quotas: Sequence[Quota]) -> None:
         self._meters = {(each.tenant, each.app): Meter(each) for each in quotas}
         self._taken: dict[str, int] = {}  # tokens, by id of the call
-
-    def __bool__(self) -> bool:
-        return bool(self._meters)
 
     def _of(self, request: Request) -> list[Meter]:
         meters, tenant = self._meters, request.tenant

@@ -143,7 +143,6 @@ class UsageMeter:
         instance_id = booking.instance_id
         instance = self._limits.get(instance_id)
         speed = self._ledger.served.speeds.get(instance_id)  # the end of the call is learnt from
-        running = self._ledger.running(instance_id)
         self._ledger.release(request_id, at, finished)
         prompt, answer = _lengths(booking, finished)
         took_us = at - booking.at
@@ -154,9 +153,7 @@ class UsageMeter:
         if instance is None or speed is None:
             tries.is_measured = False
         else:
-            tries.service_us += service_us(
-                booking, instance, speed, took_us, answer, running, finished
-            )
+            tries.service_us += service_us(booking, instance, speed, took_us, answer, finished)
         return booking
 
 

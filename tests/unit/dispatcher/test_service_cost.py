@@ -9,12 +9,16 @@ from kairos.events import Finished
 from kairos.model import SECOND
 from tests.support import build
 
+COMPUTING_US = SECOND / 5
+
 
 def cost_us(*, prompt=0, cached=0, answer=0, seqs=4, kv=None, finished=None):
-    booking = Booking(build.request("r", prompt=prompt), "i", 0, cached)
+    """Of a call that runs for a second; its prompt is computed in a fifth of that, unless it is
+    cached."""
+    booking = Booking(build.request("r", prompt=prompt), "i", 0, cached, computed=prompt - cached)
+    booking.computing_us = COMPUTING_US if prompt > cached else 0.0
     instance = build.instance("i", seqs=seqs, kv=kv)
-    speed = Speed(StepPace())
-    return service_us(booking, instance, speed, SECOND, answer, 1, finished)
+    return service_us(booking, instance, Speed(StepPace()), SECOND, answer, finished)
 
 
 def test_a_sequence_is_its_share_of_the_instance():
@@ -31,10 +35,13 @@ def test_nobody_holds_more_than_all_of_it():
 
 
 def test_while_a_prompt_is_computed_all_of_the_instance_is_held():
-    speed = Speed(StepPace())
-    computing_us = speed.prefill_us(1_000) - speed.token_us(1)
-    expected = computing_us + (SECOND - computing_us) / 4
-    assert cost_us(prompt=1_000) == pytest.approx(expected)
+    assert cost_us(prompt=1_000) == COMPUTING_US + (SECOND - COMPUTING_US) / 4
+
+
+def test_a_call_that_ended_before_its_prompt_was_computed_held_all_of_it_until_then():
+    booking = Booking(build.request("r", prompt=10), "i", 0, 0, computed=10)
+    booking.computing_us = COMPUTING_US
+    assert service_us(booking, build.instance("i"), Speed(StepPace()), 1_000, 0) == 1_000
 
 
 def test_what_is_cached_is_held_and_not_computed():
@@ -43,8 +50,20 @@ def test_what_is_cached_is_held_and_not_computed():
 
 
 def test_the_engines_word_counts():
-    told = Finished("r", prompt_tokens=1_000, cached_tokens=1_000)
-    assert cost_us(prompt=10, finished=told) == SECOND / 4
+    all_cached = Finished("r", prompt_tokens=1_000, cached_tokens=1_000)
+    assert cost_us(prompt=1_000, finished=all_cached) == SECOND / 4
+    about = Finished("r", prompt_tokens=1_100, cached_tokens=0)
+    assert cost_us(prompt=1_000, finished=about) == cost_us(prompt=1_000)
+    more = Finished("r", prompt_tokens=2_000, cached_tokens=0)
+    speed = Speed(StepPace())
+    computing_us = speed.computing_us(speed.prefill_us(2_000), 0)
+    expected = computing_us + (SECOND - computing_us) / 4
+    assert cost_us(prompt=1_000, finished=more) == pytest.approx(expected)
+
+
+def test_what_a_prompt_adds_to_a_first_token_is_what_it_is_computed_in():
+    speed = Speed(StepPace())
+    assert speed.computing_us(speed.prefill_us(1_000), 1) == pytest.approx(175_000)
 
 
 def test_where_all_prompts_are_alike_no_more_is_taken_for_computing_than_there_can_be():
@@ -54,6 +73,4 @@ def test_where_all_prompts_are_alike_no_more_is_taken_for_computing_than_there_c
     for _ in range(400):
         pace.prompt.see(50, 11_000)
         pace.token.see(1, 10_000)
-    booking = Booking(build.request("r", prompt=50), "i", 0, 0)
-    cost = service_us(booking, build.instance("i", seqs=4), speed, SECOND, 0, 1)
-    assert cost == pytest.approx(SECOND / 4, rel=0.01)
+    assert speed.computing_us(speed.prefill_us(50), 1) == pytest.approx(1_000, rel=0.01)

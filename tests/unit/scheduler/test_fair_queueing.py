@@ -102,6 +102,19 @@ class TestClasses:
         order = Queues({}, A, urgent, B).go(1, 1, 1, times=1000)
         assert (order.count(A), order.count(urgent), order.count(B)) == (100, 400, 500)
 
+    def test_they_do_so_too_where_the_second_comes_while_the_first_waits(self):
+        queues = Queues({}, A, B)
+        queues.go(1, 1, times=10)
+        urgent = self.share_of("interactive")
+        queues.fairness.came(urgent)
+        queues.waiting.append(urgent)
+        order = queues.go(1, 1, 1, times=1000)
+        assert (order.count(A), order.count(urgent), order.count(B)) == (100, 400, 500)
+        for share in (A, urgent):
+            queues.fairness.left(share)
+        queues.waiting = [B]
+        assert queues.go(1) == [B]
+
     def test_what_is_spare_goes_last_and_counts_against_nobody(self):
         spare = self.share_of("batch")
         queues = Queues({}, spare)
