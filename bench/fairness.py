@@ -151,7 +151,15 @@ class Pool:
         self._fleet.add(command.instance_id, call)
 
     def refuse(self, command: Refuse) -> None:
-        raise AssertionError(command.reason)
+        """It has waited for as long as it may: its workflow has failed, and the next one comes."""
+        assert command.reason == "waited_too_long", command.reason
+        self._calls.pop(command.request_id)
+        workflow, now = self._under_way.pop(command.request_id), self.clock.now()
+        tenant = workflow.tenant
+        self.calls_s[tenant.name].append((now - workflow.call_began) / SECOND)
+        self.latencies_s[tenant.name].append((now - workflow.began) / SECOND)
+        if tenant.at_once:
+            self.clock.call_at(now, partial(self._begin, tenant))
 
     def _seen(self, progress: CallProgress) -> None:
         name = progress.call_id
