@@ -58,8 +58,8 @@ class Admission:
         quotas: Sequence[Quota],
         tenant_share: float,
     ) -> None:
-        """`max_waiting` requests in all queues. `budget`: the
-        most that a workflow may use. `tenant_share` of the places, as `fair_share.py` has it."""
+        """`max_waiting` requests in all queues. `budget`: the most that a workflow may use;
+        `quotas`: that tenants may. `tenant_share` of the places, as `fair_share.py` has it."""
         self._estimates, self._ledger, self._queues = estimates, ledger, queues
         self._faults = faults
         self._max_waiting, self._tenant_share = max_waiting, tenant_share

@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 
 from kairos.errors import InvalidFile
-from kairos.tenant_settings import KeySettings, check_keys
+from kairos.tenant_settings import KeySettings, check_keys, with_zone
 
 _HEAD = "# `kairos keys` writes this file again with each change: comments in it are lost.\n"
 
@@ -68,9 +68,7 @@ def with_instants(tables: Any) -> Any:
 def _instant(value: Any) -> Any:
     if isinstance(value, date) and not isinstance(value, datetime):
         value = datetime.combine(value, time())
-    if isinstance(value, datetime) and value.tzinfo is None:
-        return value.replace(tzinfo=UTC)
-    return value
+    return with_zone(value) if isinstance(value, datetime) else value
 
 
 def to_toml(keys: Iterable[KeySettings]) -> str:
@@ -102,6 +100,5 @@ def _value(value: Any) -> str:
 
 
 def shown(instant: datetime) -> str:
-    """In UTC, as TOML has it; without a zone it is UTC already."""
-    aware = instant if instant.tzinfo is not None else instant.replace(tzinfo=UTC)
-    return aware.astimezone(UTC).isoformat().replace("+00:00", "Z")
+    """In UTC, as TOML has it."""
+    return with_zone(instant).astimezone(UTC).isoformat().replace("+00:00", "Z")

@@ -129,10 +129,14 @@ def check_classes(given: tuple[ServiceClassSettings, ...], keys: tuple[KeySettin
                 raise SetupError(f"the key of tenant '{key.tenant}': no class '{name}'; {named}")
 
 
+def with_zone(instant: datetime) -> datetime:
+    """What names no zone is in UTC."""
+    return instant if instant.tzinfo is not None else instant.replace(tzinfo=UTC)
+
+
 def _us(instant: datetime) -> int:
-    """Since the Unix epoch. What names no zone is in UTC."""
-    aware = instant if instant.tzinfo is not None else instant.replace(tzinfo=UTC)
-    return (aware - _EPOCH) // _MICROSECOND
+    """Since the Unix epoch."""
+    return (with_zone(instant) - _EPOCH) // _MICROSECOND
 
 
 # Instants that are written in UTC, whatever their zone, and read again everywhere.

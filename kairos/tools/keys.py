@@ -23,7 +23,7 @@ import msgspec
 from kairos.errors import SetupError
 from kairos.key_file import read_keys, shown, to_toml
 from kairos.model import SECOND
-from kairos.tenant_settings import KeySettings, check_keys
+from kairos.tenant_settings import KeySettings, check_keys, with_zone
 from kairos.workload.files import atomic_write
 
 _SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
@@ -183,9 +183,7 @@ def _until(text: str, now: datetime, *, at_once: bool = False) -> datetime:
         if duration := re.fullmatch(r"([0-9]{1,9})([smhd])", text):
             instant = now + timedelta(seconds=int(duration[1]) * _SECONDS[duration[2]])
         else:
-            instant = datetime.fromisoformat(text)
-            aware = instant if instant.tzinfo else instant.replace(tzinfo=UTC)
-            instant = aware.astimezone(UTC)
+            instant = with_zone(datetime.fromisoformat(text)).astimezone(UTC)
     except (ValueError, OverflowError):
         raise SetupError(
             f"'{text}' is no time to expire at: write a duration (30m, 24h, 90d), a date "
