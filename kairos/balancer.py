@@ -273,11 +273,17 @@ class Balancer:
         workflow = self._workflow_of.pop(request_id)
         request = self.estimates.request(request_id)
         assert request is not None
-        used_tokens = self.ledger.used_tokens(request_id, finished)
+        booking, used_tokens = self.ledger.booking(request_id), 0
+        if booking is not None:
+            prompt, _, answer = booking.lengths(finished)
+            used_tokens = prompt + answer
         self._admission.ended(request, used_tokens, at)
         self.faults.ended(request_id)
         more_us = self.ledger.release(request_id, at, finished)
-        self._queues.ended(request, more_us, at, counts=drains)
+        if booking is None:
+            self._queues.remove(request, at, counts=drains)
+        elif more_us:
+            self._queues.fairness.correct(request, more_us)
         tokens = finished.completion_tokens if finished is not None else None
         self.estimates.ended(request_id, at, tokens, used_tokens)
         return workflow

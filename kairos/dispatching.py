@@ -38,7 +38,8 @@ class _Drain:
     def __init__(self, queues: dict[Place, WaitQueue]) -> None:
         self.open = queues  # room only shrinks while draining: none need be tried twice
         self.kept: set[str] = set()  # ids of instances left alone for requests that are overdue
-        self.unfit: dict[Place, WaitQueue] = {}  # those of which nothing fits
+        self.unfit: dict[Place, WaitQueue] = {}  # those of which nothing fits,
+        self._unfit_of: dict[str | None, int] = {}  # and how many of each model
         self._turns: list[list[Place]] = []  # of each share; whose turn it is comes last
         # What is free for a model, until something goes.
         self.rooms: dict[str | None, AvailableInstances] = {}
@@ -46,9 +47,8 @@ class _Drain:
     def next(self, fairness: FairQueueing, at: int) -> tuple[Place, WaitQueue]:
         """Of the share whose turn it is, the queue whose head goes before those of the others."""
         if len(self.open) == 1:
-            [(place, queue)] = self.open.items()
-            queue.note_time(at)
-            return place, queue
+            [only] = self.open.items()
+            return only
         if not self._turns:
             by_share: dict[Share, list[Place]] = {}
             for place in self.open:
@@ -76,9 +76,10 @@ class _Drain:
         if not self.open:
             return
         model = place[1]
+        self._unfit_of[model] = unfit = self._unfit_of.get(model, 0) + 1
         room = self.rooms.get(model)
         is_over = room is None or not room.instances
-        if is_over or sum(each == model for _, each in self.unfit) >= _SHARES_TRIED:
+        if is_over or unfit >= _SHARES_TRIED:
             for each in [each for each in self.open if each[1] == model]:
                 del self.open[each]
 
@@ -171,6 +172,7 @@ class Dispatching:
         if room is None:
             room = found.rooms[model] = self._room(model, found, at)
         if not room.instances:
+            queue.note_time(at)
             return None
         room.may_reserve, room.has_reserved = self._reserved_for is None, False
         turn = queue.first(room, at)
@@ -187,8 +189,8 @@ class Dispatching:
         serving = self._ledger.served.serving(model)
         if found.kept:
             serving = [i for i in serving if i.id not in found.kept]
-        if self._quarantine:
-            serving = [i for i in serving if i.id != self._quarantine.room]
+        if (spared := self._quarantine.room) is not None and self._quarantine:
+            serving = [i for i in serving if i.id != spared]
         if self._circuits:
             running = self._ledger.running
             serving = [i for i in serving if self._circuits.takes(i.id, running(i.id), at)]

@@ -21,14 +21,15 @@ class Booking(msgspec.Struct, gc=False):
     beside: int = 0  # with so many other calls there
     charged_us: float = 0.0  # for its service (`service_cost.py`)
 
-    def used_tokens(self, finished: Finished | None) -> int:
-        """Of prompt and answer, by the engine's word, or as far as it is known without that."""
-        prompt, answer = self.request.prompt_tokens, self.generated
+    def lengths(self, finished: Finished | None) -> tuple[int, int, int]:
+        """Tokens of the prompt, those of it that were cached, and tokens of the answer: by the
+        engine's word, or as far as it is known without that."""
+        prompt, cached, answer = self.request.prompt_tokens, self.cached_tokens, self.generated
         if finished is not None:
-            told = finished.prompt_tokens, finished.completion_tokens
-            prompt = prompt if told[0] is None else told[0]
-            answer = answer if told[1] is None else told[1]
-        return prompt + answer
+            prompt = prompt if finished.prompt_tokens is None else finished.prompt_tokens
+            cached = cached if finished.cached_tokens is None else finished.cached_tokens
+            answer = answer if finished.completion_tokens is None else finished.completion_tokens
+        return prompt, cached, answer
 
 
 def learn_speed(speed: Speed, booking: Booking, finished: Finished, running: int, at: int) -> None:

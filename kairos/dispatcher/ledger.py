@@ -80,11 +80,6 @@ class Ledger:
     def booking(self, request_id: str) -> Booking | None:
         return self._booking_of.get(request_id)
 
-    def used_tokens(self, request_id: str, finished: Finished | None) -> int:
-        """Of a request in flight; of others none."""
-        booking = self._booking_of.get(request_id)
-        return 0 if booking is None else booking.used_tokens(finished)
-
     def flight(self, instance_id: str) -> InFlightTable:
         """What is in flight on an instance that is here."""
         return self._flights[instance_id]
@@ -176,7 +171,8 @@ class Ledger:
             booking.computed, booking.beside = computed, self.running(instance_id)
             booking.computing_us = speed.computing_us(prefill_us, booking.beside)
             took_us = self.lengths.call_us(request)
-            booking.charged_us = service_us(booking, instance, speed, took_us, answer)
+            lengths = request.prompt_tokens, cached, answer
+            booking.charged_us = service_us(booking, instance, speed, took_us, lengths)
         self._flight_there(instance_id).add(
             request.id,
             curve=self.curves.take(self.lengths.kind(request), request, known),
@@ -253,12 +249,11 @@ class Ledger:
         speed, instance = self._speeds.get(instance_id), self.instances.get(instance_id)
         if finished is not None and speed is not None:
             learn_speed(speed, booking, finished, self.running(instance_id), at)
-        told = finished.completion_tokens if finished is not None else None
-        answer = booking.generated if told is None else told
-        more_us = 0.0
+        lengths = booking.lengths(finished)
+        answer, more_us = lengths[2], 0.0
         if instance is not None and speed is not None:
-            cost_us = service_us(booking, instance, speed, at - booking.at, answer, finished)
-            more_us = cost_us - booking.charged_us
+            took_us = at - booking.at
+            more_us = service_us(booking, instance, speed, took_us, lengths) - booking.charged_us
         self._flights[instance_id].remove(request_id, answer)
         self.prompts.end(booking.instance_id, booking.request.id)
         self.curves.give_back(request_id)

@@ -8,7 +8,6 @@ computed, but held.
 
 from kairos.dispatcher.booking import Booking
 from kairos.dispatcher.speed import Speed
-from kairos.events import Finished
 from kairos.model import Instance
 
 _ABOUT = 1.25  # times as many tokens, or as few, take as long as was expected
@@ -19,14 +18,10 @@ def service_us(
     instance: Instance,
     speed: Speed,
     took_us: float,
-    answer: float,
-    finished: Finished | None = None,
+    lengths: tuple[int, int, float],
 ) -> float:
-    """Of a call that runs for so long, with so long an answer at its end."""
-    prompt, cached = booking.request.prompt_tokens, booking.cached_tokens
-    if finished is not None:
-        prompt = prompt if finished.prompt_tokens is None else finished.prompt_tokens
-        cached = cached if finished.cached_tokens is None else finished.cached_tokens
+    """Of a call that runs for so long; `lengths` at its end, as `Booking` has them."""
+    prompt, cached, answer = lengths
     computing_us, computed = booking.computing_us, prompt - cached
     if not booking.computed / _ABOUT <= computed <= booking.computed * _ABOUT:
         prefill_us = speed.prefill_us(max(0, computed))

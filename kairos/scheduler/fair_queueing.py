@@ -32,7 +32,6 @@ _REMEMBERED = 1_024  # names that need not wait; beyond, those are forgotten tha
 # Level of the class of service, tenant, class; app, where the tenant weighs its apps.
 Share = tuple[int, str, str, str | None]
 _SHARED = LEVELS["share"]
-_ALL: Share = _SHARED, "", STANDARD, None
 
 
 class TenantWeight(msgspec.Struct, frozen=True):
@@ -69,8 +68,10 @@ class StartTags:
         waiting = self._waiting.get(name, 0)
         self._waiting[name] = waiting + 1
         if not waiting:
-            self._tags[name] = max(self.tag(name), self.virtual_time)
-            if len(self._tags) > _REMEMBERED:
+            tags, now = self._tags, self.virtual_time
+            if tags.get(name, -1.0) < now:
+                tags[name] = now
+            if len(tags) > _REMEMBERED:
                 self._forget_some()
 
     def left(self, name: str) -> None:
@@ -103,6 +104,9 @@ class FairQueueing:
     """Of all tenants; whoever is not named has a weight of 1. Each level of classes has tags of its
     own, so what is spare counts against nobody's share."""
 
+    ALL: Share = _SHARED, "", STANDARD, None
+    """That of all calls, where nothing is shared out."""
+
     def __init__(
         self,
         weights: Mapping[str, TenantWeight] | None,
@@ -120,24 +124,18 @@ class FairQueueing:
         self._first_class: dict[tuple[int, str], str] = {}  # by level and tenant
         self._classes: dict[tuple[int, str], StartTags] = {}  # of those that have had several
         self._apps: dict[tuple[int, str, str], StartTags] = {}  # by class as well
-        # What was asked for last is asked for several times.
-        self._last: tuple[Request | None, Share] = (None, _ALL)
         self._found: dict[Share, list[tuple[StartTags, str]]] = {}
 
     def share_of(self, request: Request) -> Share:
         """What it waits in, and is charged to."""
         if not self._is_fair:
-            return _ALL
-        if request is self._last[0]:
-            return self._last[1]
+            return self.ALL
         tenant, name = request.tenant, request.service_class
         level = self._levels.get(name)
         if level is None:  # of a log that other settings wrote
             level, name = _SHARED, STANDARD
         app = (request.app or "") if tenant in self._weighing_apps else None
-        share = level, tenant, name, app
-        self._last = request, share
-        return share
+        return level, tenant, name, app
 
     def max_wait_us(self, share: Share) -> int | None:
         """The longest wait of its class; None: as for all."""

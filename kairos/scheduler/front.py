@@ -34,6 +34,11 @@ class Front(Generic[Entry]):
             entries.append(entry)
         return entries[:count]
 
+    def clear(self) -> None:
+        """None of the entries is alive, nor any in the heap."""
+        self._entries = []
+        self._heap.clear()
+
     def put_back(self) -> None:
         """All of them."""
         for entry in self._entries:

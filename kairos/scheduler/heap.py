@@ -82,6 +82,12 @@ class LazyHeap(Generic[Entry]):
         heap = self._top_heap()
         return heapq.heappop(heap) if heap else None
 
+    def clear(self) -> None:
+        """None of the entries is alive."""
+        self._heap.clear()
+        self._old.clear()
+        self._again = False
+
     def put_back(self, entry: Entry) -> None:
         heapq.heappush(self._heap, entry)
 

@@ -102,8 +102,8 @@ class WaitQueue:
         """Add a request that the knowledge has been told of."""
         assert request.id not in self._waiting
         seq = next(self._arrivals)
-        work_us = self._estimates.call_us(request)
         key, state = self._policy.key(request), self._policy.state(request)
+        work_us = self._estimates.call_us(request)
         waiting = WaitingRequest(request, seq, key, self._estimates.epoch, state, work_us)
         self._waiting[request.id] = waiting
         self._waiting_us += work_us
@@ -134,6 +134,9 @@ class WaitQueue:
         waiting = self._waiting.pop(request_id)
         self._bounced.pop(request_id, None)
         self._waiting_us -= waiting.work_us
+        if not self._waiting:  # at once, so that the next that comes need not find all of it dead
+            for entries in (self._front, self._by_due_work, self._by_due_at, self._overdue):
+                entries.clear()
         return waiting.request
 
     def overdue(self) -> Request | None:

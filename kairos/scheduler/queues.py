@@ -29,6 +29,8 @@ class WaitQueues:
         self._open: dict[Place, WaitQueue] = {}  # of these, those in which anything waits
         self._waiting = 0
         self._of_tenant: dict[str, int] = {}  # where anything of theirs waits
+        self._asked: Request | None = None  # what was asked for last is asked for several times
+        self._its_place: Place = self.fairness.ALL, None
 
     def __len__(self) -> int:
         return self._waiting
@@ -36,16 +38,15 @@ class WaitQueues:
     def of_tenant(self, tenant: str) -> int:
         return self._of_tenant.get(tenant, 0)
 
-    def __contains__(self, request: Request) -> bool:
-        queue = self._queues.get(self._place(request))
-        return queue is not None and request.id in queue
-
     def of(self, request: Request) -> WaitQueue:
         """The queue in which it waits."""
         return self._queues[self._place(request)]
 
     def _place(self, request: Request) -> Place:
-        return self.fairness.share_of(request), request.model
+        if request is not self._asked:
+            self._its_place = self.fairness.share_of(request), request.model
+            self._asked = request
+        return self._its_place
 
     def open(self) -> dict[Place, WaitQueue]:
         """Those in which anything waits, in the order in which they were first asked for. The
@@ -104,16 +105,12 @@ class WaitQueues:
         self.fairness.charge(share, cost_us)
         self._left(place, queue, request.tenant, at, counts=True)
 
-    def ended(self, request: Request, more_us: float, at: int, *, counts: bool) -> None:
-        """It is here no more: it waited, or it was served, and that cost so much more than was
-        expected. `counts`: that it leaves says how quickly its queue drains."""
-        if more_us:
-            self.fairness.correct(request, more_us)
+    def remove(self, request: Request, at: int, *, counts: bool) -> None:
+        """One that waits. `counts`: that it leaves says how quickly its queue drains."""
         place = self._place(request)
-        queue = self._open.get(place)
-        if queue is not None and request.id in queue:
-            queue.remove(request.id)
-            self._left(place, queue, request.tenant, at, counts=counts)
+        queue = self._queues[place]
+        queue.remove(request.id)
+        self._left(place, queue, request.tenant, at, counts=counts)
 
     def _left(self, place: Place, queue: WaitQueue, tenant: str, at: int, *, counts: bool) -> None:
         self._waiting -= 1

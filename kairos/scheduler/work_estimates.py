@@ -208,10 +208,10 @@ class WorkEstimates:
 
     def call_us(self, request: Request) -> int:
         """Expected execution latency of the call alone, at least 1."""
-        profile = self.profile(request)
-        if profile is not None:
-            return max(1, int(profile.call_us.mean))
-        return _guess_us(request)
+        standing = self._standings.get(request.id)
+        if standing is not None and standing.epoch == self.epoch and standing.request is request:
+            return standing.call_us
+        return _call_us(request, self.profile(request))
 
     def remaining_us(self, request: Request) -> float:
         """Expected execution latency of the request's workflow from this call on, this included.
@@ -222,12 +222,13 @@ class WorkEstimates:
 
     def _fresh(self, standing: PendingCall) -> PendingCall:
         if standing.epoch != self.epoch:
-            standing.call_us = self.call_us(standing.request)
-            standing.remaining_us = self._estimate(standing)
+            profile = self.profile(standing.request)
+            standing.call_us = _call_us(standing.request, profile)
+            standing.remaining_us = self._estimate(standing, profile)
             standing.epoch = self.epoch
         return standing
 
-    def _estimate(self, standing: PendingCall) -> float:
+    def _estimate(self, standing: PendingCall, profile: AgentProfile | None) -> float:
         request = standing.request
         model = self.model(request)
         if model is not None:
@@ -235,8 +236,7 @@ class WorkEstimates:
                 standing.features = features(standing.position)
             estimate = model.remaining_us(request.agent or "", standing.features)
         else:
-            profile = self.profile(request)
-            estimate = profile.remaining_us.mean if profile is not None else _guess_us(request)
+            estimate = standing.call_us if profile is None else profile.remaining_us.mean
         return max(1.0, estimate, self._attained_us.get((request.tenant, request.app or ""), 0))
 
     def _note_attained(self, request: Request, workflow: WorkflowKey) -> None:
@@ -250,7 +250,9 @@ class WorkEstimates:
             self._attained_us[app] = max(self._attained_us.get(app, 0), served_us)
 
 
-def _guess_us(request: Request) -> int:
+def _call_us(request: Request, profile: AgentProfile | None) -> int:
+    if profile is not None:
+        return max(1, int(profile.call_us.mean))
     return (
         request.completion_tokens * _US_PER_COMPLETION_TOKEN
         + request.prompt_tokens * _US_PER_PROMPT_TOKEN

@@ -144,7 +144,7 @@ class UsageMeter:
         instance = self._limits.get(instance_id)
         speed = self._ledger.served.speeds.get(instance_id)  # the end of the call is learnt from
         self._ledger.release(request_id, at, finished)
-        prompt, answer = _lengths(booking, finished)
+        prompt, _, answer = lengths = booking.lengths(finished)
         took_us = at - booking.at
         tries = self._tries.setdefault(request_id, _Tries())
         tries.has_begun = booking.first_token_at is not None or booking.generated > 0
@@ -153,17 +153,8 @@ class UsageMeter:
         if instance is None or speed is None:
             tries.is_measured = False
         else:
-            tries.service_us += service_us(booking, instance, speed, took_us, answer, finished)
+            tries.service_us += service_us(booking, instance, speed, took_us, lengths)
         return booking
-
-
-def _lengths(booking: Booking, finished: Finished | None) -> tuple[int, int]:
-    """Tokens of prompt and answer, by the engine's word, or as far as it is known without that."""
-    prompt, answer = booking.request.prompt_tokens, booking.generated
-    if finished is not None:
-        prompt = prompt if finished.prompt_tokens is None else finished.prompt_tokens
-        answer = answer if finished.completion_tokens is None else finished.completion_tokens
-    return prompt, answer
 
 
 def _use(row: CallRow, tries: _Tries) -> CallUse:

@@ -18,7 +18,9 @@ def cost_us(*, prompt=0, cached=0, answer=0, seqs=4, kv=None, finished=None):
     booking = Booking(build.request("r", prompt=prompt), "i", 0, cached, computed=prompt - cached)
     booking.computing_us = COMPUTING_US if prompt > cached else 0.0
     instance = build.instance("i", seqs=seqs, kv=kv)
-    return service_us(booking, instance, Speed(StepPace()), SECOND, answer, finished)
+    booking.generated = answer
+    lengths = booking.lengths(finished)
+    return service_us(booking, instance, Speed(StepPace()), SECOND, lengths)
 
 
 def test_a_sequence_is_its_share_of_the_instance():
@@ -41,7 +43,7 @@ def test_while_a_prompt_is_computed_all_of_the_instance_is_held():
 def test_a_call_that_ended_before_its_prompt_was_computed_held_all_of_it_until_then():
     booking = Booking(build.request("r", prompt=10), "i", 0, 0, computed=10)
     booking.computing_us = COMPUTING_US
-    assert service_us(booking, build.instance("i"), Speed(StepPace()), 1_000, 0) == 1_000
+    assert service_us(booking, build.instance("i"), Speed(StepPace()), 1_000, (10, 0, 0)) == 1_000
 
 
 def test_what_is_cached_is_held_and_not_computed():
