@@ -103,7 +103,7 @@ SUBJECTS: Mapping[str, tuple[Constant, ...]] = {
         ),
         Constant(
             name="_RENEWED_AT_ONCE",
-            module="scheduler.queue",
+            module="scheduler.queues",
             unit="keys per fact",
             what="that are renewed after new profiles",
             why="under 2 ms, so that no fact waits long",

@@ -273,10 +273,8 @@ class Balancer:
         workflow = self._workflow_of.pop(request_id)
         request = self.estimates.request(request_id)
         assert request is not None
-        booking, used_tokens = self.ledger.booking(request_id), 0
-        if booking is not None:
-            prompt, _, answer = booking.lengths(finished)
-            used_tokens = prompt + answer
+        booking = self.ledger.booking(request_id)
+        used_tokens = 0 if booking is None else booking.used_tokens(finished)
         self._admission.ended(request, used_tokens, at)
         self.faults.ended(request_id)
         more_us = self.ledger.release(request_id, at, finished)

@@ -21,7 +21,6 @@ from kairos.events import (
 from kairos.faults.faults import Faults
 from kairos.model import Instance, Request
 from kairos.scheduler.fair_queueing import FairQueueing, Share
-from kairos.scheduler.policies import Key
 from kairos.scheduler.priority import priority_of
 from kairos.scheduler.queue import WaitQueue
 from kairos.scheduler.queues import Place, WaitQueues
@@ -49,18 +48,22 @@ class _Drain:
         if len(self.open) == 1:
             [only] = self.open.items()
             return only
-        if not self._turns:
-            by_share: dict[Share, list[Place]] = {}
-            for place in self.open:
-                by_share.setdefault(place[0], []).append(place)
-            self._turns = [by_share[each] for each in reversed(fairness.order(by_share))]
-        heads: list[tuple[tuple[Key, int], Place]] = []
-        while not heads:
+        places: list[Place] = []
+        while not places:
+            if not self._turns:
+                self._turns = self._next_turns(fairness)
             places = [each for each in self._turns.pop() if each in self.open]
-            heads = [(self.open[each].head_key(at), each) for each in places]
         self._turns.append(places)
+        heads = [(self.open[each].head_key(at), each) for each in places]
         _, place = min(heads, key=_by_key)
         return place, self.open[place]
+
+    def _next_turns(self, fairness: FairQueueing) -> list[list[Place]]:
+        by_share: dict[Share, list[Place]] = {}
+        for place in self.open:
+            by_share.setdefault(place[0], []).append(place)
+        order = fairness.order(by_share, _SHARES_TRIED)
+        return [by_share[each] for each in reversed(order)]
 
     def goes(self, place: Place) -> None:
         """Something of it."""

@@ -31,6 +31,11 @@ class Booking(msgspec.Struct, gc=False):
             answer = answer if finished.completion_tokens is None else finished.completion_tokens
         return prompt, cached, answer
 
+    def used_tokens(self, finished: Finished | None) -> int:
+        """Of prompt and answer."""
+        prompt, _, answer = self.lengths(finished)
+        return prompt + answer
+
 
 def learn_speed(speed: Speed, booking: Booking, finished: Finished, running: int, at: int) -> None:
     """What a call that ended says of how quick its instance is. One whose first token was not told

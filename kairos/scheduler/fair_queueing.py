@@ -19,7 +19,8 @@ language models", OSDI 2024. Ours: the virtual time is the lowest tag among thos
 one that goes, because the one that goes need not have the lowest tag.
 """
 
-from collections.abc import Iterable, Mapping
+import heapq
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import MappingProxyType
 
 import msgspec
@@ -180,18 +181,32 @@ class FairQueueing:
         for tags, name in self._tags(share):
             tags.left(name)
 
-    def order(self, shares: Iterable[Share]) -> list[Share]:
-        """Of these, which wait, whose turn it is first; of equal ones, who is named first."""
-        seen: dict[tuple[str, ...], int] = {}
+    def order(self, shares: Iterable[Share], at_most: int) -> list[Share]:
+        """Of these, which wait, so many whose turn it is first; of equal ones, who is named
+        first."""
+        of_tenants: dict[tuple[int, str], list[Share]] = {}
+        for share in shares:
+            of_tenants.setdefault((share[0], share[1]), []).append(share)
+        turns = [
+            (level, self.tenants[level].tag(name), place, own)
+            for place, ((level, name), own) in enumerate(of_tenants.items())
+        ]
+        found: list[Share] = []
+        for *_, own in heapq.nsmallest(at_most, turns):
+            found += own if len(own) == 1 else sorted(own, key=self._turn_within(own))
+            if len(found) >= at_most:
+                break
+        return found[:at_most]
 
-        def key(share: Share) -> tuple[float, ...]:
-            found: list[float] = [share[0]]
-            for depth, (tags, name) in enumerate(self._tags(share), 2):
-                place = seen.setdefault(share[1:depth], len(seen))  # type: ignore[arg-type]
-                found += tags.tag(name), place
-            return tuple(found)
+    def _turn_within(self, shares: Sequence[Share]) -> Callable[[Share], tuple[float, ...]]:
+        """Their tenant: by class, and then by app."""
+        classes = {name: place for place, (_, _, name, _) in reversed([*enumerate(shares)])}
 
-        return sorted(shares, key=key)
+        def turn(share: Share) -> tuple[float, ...]:
+            tags = [tags.tag(name) for tags, name in self._tags(share)[1:]]
+            return (tags[0], classes[share[2]], *tags[1:]) if tags else ()
+
+        return turn
 
     def charge(self, share: Share, cost_us: float) -> None:
         for tags, name in self._tags(share):

@@ -34,7 +34,6 @@ BACKFILL = 8
 MAX_WAIT_US = 600 * SECOND
 _BOUNCED = 1 << 62  # µs; taken off an arrival it comes before the number of any
 _LOOKED_AT = 64  # entries, to tell how many go before a request
-_RENEWED_AT_ONCE = 256  # keys, per fact, after new ranks: under 2 ms (`make bench`)
 
 
 class WaitQueue:
@@ -67,8 +66,8 @@ class WaitQueue:
         self._waiting: OrderedDict[str, WaitingRequest] = OrderedDict()  # in order of arrival
         self._waiting_us = 0  # predicted work of all that wait
         self._dispatched_us = 0  # predicted work of all that ever left for an instance
-        self._by_key: LazyHeap[KeyEntry] = LazyHeap(self._renew_key)
-        self._front = Front(self._by_key, self._renew_key, backfill + 1)
+        self.by_key: LazyHeap[KeyEntry] = LazyHeap(self._renew_key)
+        self._front = Front(self.by_key, self._renew_key, backfill + 1)
         self._few = FirstFew()
         self._by_due_work: LazyHeap[NumberEntry] = LazyHeap(self._if_not_overdue)
         self._by_due_at: LazyHeap[NumberEntry] = LazyHeap(self._if_not_overdue)
@@ -111,7 +110,7 @@ class WaitQueue:
         patience_us, longest_us = self._policy.patience_us(request), self.max_wait_us // 2
         due_at = at + (longest_us if patience_us is None else min(patience_us, longest_us))
         due_us = self._dispatched_us + self._overtaken * self._waiting_us
-        self._by_key.push((key, seq, request.id), n)
+        self.by_key.push((key, seq, request.id), n)
         self._by_due_work.push((due_us, seq, request.id), n)
         self._by_due_at.push((due_at, seq, request.id), n)
 
@@ -127,7 +126,7 @@ class WaitQueue:
         self._waiting[request.id] = self._bounced[request.id] = waiting
         self._waiting_us += work_us
         if not aside:
-            self._by_key.push((key, seq, request.id), n)
+            self.by_key.push((key, seq, request.id), n)
             self._overdue.push((seq, seq, request.id), n)
 
     def remove(self, request_id: str) -> Request:
@@ -164,7 +163,7 @@ class WaitQueue:
         waiting.epoch = self._estimates.epoch
         if key != waiting.key and not waiting.aside:
             waiting.key = key  # the entry that stands for the old one is dead now
-            self._by_key.push((key, waiting.seq, request.id), len(self._waiting))
+            self.by_key.push((key, waiting.seq, request.id), len(self._waiting))
         return True
 
     def ahead_of(self, request_id: str) -> float:
@@ -172,7 +171,7 @@ class WaitQueue:
         me = self._waiting[request_id]
         self._front.put_back()
         seen = ahead = 0
-        for key, seq, other_id in self._by_key.some(_LOOKED_AT):
+        for key, seq, other_id in self.by_key.some(_LOOKED_AT):
             other = self._waiting.get(other_id)
             if other is not None and other is not me and other.key is key:
                 seen += 1
@@ -180,14 +179,10 @@ class WaitQueue:
         return max(0.0, ahead / max(1, seen) * (len(self) - 1) - self._backfill - 1)
 
     def start_renewing(self) -> None:
-        """What was learnt has changed: all keys are found anew, by and by."""
+        """What was learnt has changed: all keys are found anew, by and by, as `by_key` is moved; a
+        request at its top always is up to date."""
         self._front.put_back()
-        self._by_key.start_moving()
-
-    def renew_some(self) -> None:
-        """Renew some keys, if they are being renewed; a request at the top always is up to date."""
-        if self._by_key.moving:
-            self._by_key.move(_RENEWED_AT_ONCE)
+        self.by_key.start_moving()
 
     def first(self, room: InstanceRoom, at: int) -> Turn | None:
         """Whose turn it is; None: nothing fits that may go. Who is overdue by that, stays so."""

@@ -155,7 +155,7 @@ class BalancerMachine(RuleBasedStateMachine):
                     assert not may_go or len(tried) > RETRIES
         self.wake()
         if not isinstance(event, ProfilesLearnt):  # the fact after it renews all the few keys here
-            assert not any(queue._by_key.moving for queue in self.balancer._queues._queues.values())
+            assert not any(queue.by_key.moving for queue in self.balancer._queues._queues.values())
         self.waits = {name: wait for name, wait in self.waits.items() if name in self.waiting}
 
     def wake(self):
@@ -571,14 +571,14 @@ class BalancerMachine(RuleBasedStateMachine):
     @invariant()
     def whoever_waits_stands_in_the_queue_by_what_is_known_now(self):
         for queue in self.balancer._queues._queues.values():
-            entries = queue._by_key._heap + queue._by_key._old + queue._front._entries
+            entries = queue.by_key._heap + queue.by_key._old + queue._front._entries
             for name, waiting in queue._waiting.items():
                 alive = [e for e in entries if e[0] is waiting.key and e[1:] == (waiting.seq, name)]
                 assert len(alive) == (0 if self.is_aside(name) else 1)
                 assert waiting.aside == self.is_aside(name)
                 if self.is_aside(name):
                     continue
-                if not queue._by_key.moving:
+                if not queue.by_key.moving:
                     assert waiting.key == self.policy.key(waiting.request)
 
     @invariant()

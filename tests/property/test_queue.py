@@ -158,7 +158,7 @@ class QueueMachine(RuleBasedStateMachine):
             self.table[request.id] = key
         self.estimates.epoch += 1
         self.queue.start_renewing()
-        self.queue.renew_some()  # more at once than wait here
+        self.queue.by_key.move(256)  # more at once than wait here
 
     @rule(room=st.integers(0, 60), data=st.data())
     def pop_first_that_fits(self, room, data):
@@ -397,13 +397,13 @@ def test_renewing_takes_few_at_a_time_and_ends():
     for _ in range(3):  # news that come before the last are dealt with
         estimates.epoch += 1
         queue.start_renewing()
-        queue.renew_some()
+        queue.by_key.move(256)
         assert len(asked) <= 300
         asked.clear()
     for _ in range(100):
-        queue.renew_some()
+        queue.by_key.move(256)
 
-    assert not queue._by_key.moving
+    assert not queue.by_key.moving
     assert all(w.epoch == estimates.epoch for w in queue._waiting.values())
 
 
@@ -454,7 +454,7 @@ def test_only_a_fact_that_changes_the_state_costs_a_new_key():
         assert queue.rekey(request)
         assert not queue.rekey(request)
     assert len(policy.asked) == 10
-    assert len(queue._by_key) == 1  # the key stayed as it was, and so did its entry
+    assert len(queue.by_key) == 1  # the key stayed as it was, and so did its entry
 
 
 def test_a_heap_that_is_moved_stays_in_order_and_counts_all_of_its_entries():
@@ -481,7 +481,7 @@ def test_a_long_life_of_pushes_and_removals_leaves_no_garbage():
         queue.remove(f"r{n}")
         estimates.ended(f"r{n}", n)
 
-    heaps = (queue._by_key, queue._by_due_work, queue._by_due_at, queue._overdue)
+    heaps = (queue.by_key, queue._by_due_work, queue._by_due_at, queue._overdue)
     assert sum(map(len, heaps)) < 600
     assert len(estimates._standings) == len(estimates._together) == 0
 

@@ -198,7 +198,7 @@ def test_a_balancer_that_replayed_the_whole_log_decides_as_the_first_one(
 def layout(balancer):
     """How the heaps lie, from which it is told how many go before a request with a deadline."""
     return {
-        model: (queue._by_key._heap, queue._by_key._old, queue._front._entries)
+        model: (queue.by_key._heap, queue.by_key._old, queue._front._entries)
         for model, queue in balancer._queues._queues.items()
     }
 

@@ -428,13 +428,13 @@ def test_a_refused_call_leaves_the_balancer_as_it_was():
         balancer.handle(Arrived(build.request(f"r{n}", workflow_id=f"w{n}")), 10)
     balancer.handle(ProfilesLearnt(), 20)
     [queue] = balancer._queues._queues.values()
-    to_renew = list(queue._by_key._old)
+    to_renew = list(queue.by_key._old)
     assert to_renew
 
     with pytest.raises(QueueFull):
         balancer.handle(Arrived(build.request("late")), 30 + IDLE_US)
 
-    assert queue._by_key._old == to_renew
+    assert queue.by_key._old == to_renew
     assert balancer.at == 20
     assert balancer.waiting == 400
     assert len(balancer.estimates.positions) == 401

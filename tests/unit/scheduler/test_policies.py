@@ -337,7 +337,7 @@ def test_a_queue_that_is_told_of_one_request_again_keeps_one_entry():
     estimates.arrived(request, 0)
     queue.push(request, 0)
     queue.rekey(request)
-    assert len(queue._by_key) == 1
+    assert len(queue.by_key) == 1
 
 
 def test_the_order_that_knows_the_future_goes_by_what_truly_remains_then_by_the_older_workflow():
