@@ -95,11 +95,7 @@ class Balancer:
         self.faults = Faults()
         known = self.estimates, self.ledger, self._queues, self.faults
         self._admission = Admission(
-            *known,
-            max_waiting=max_waiting,
-            budget=budget,
-            quotas=quotas,
-            tenant_share=tenant_share,
+            *known, max_waiting=max_waiting, budget=budget, quotas=quotas, tenant_share=tenant_share
         )
         self._dispatching = Dispatching(*known, placement(self.ledger), self._admission)
         self.at = 0  # when the last fact was told
@@ -252,8 +248,7 @@ class Balancer:
         """What the end of a call says of the instance that had it, and of the call."""
         booking = self.ledger.booking(event.request_id)
         if booking is not None:
-            instance = self.ledger.instances.get(booking.instance_id)
-            self.faults.learn(event, booking, instance, at)
+            self.faults.learn(event, booking, self.ledger.instances.get(booking.instance_id), at)
 
     def _take_back(self, request_id: str, at: int) -> None:
         """A request that is booked waits once more."""
