@@ -1,5 +1,5 @@
-"""What tenants get of a pool beside each other, in virtual time: `python -m bench.fairness`, a
-quarter of an hour.
+"""What tenants get of a pool beside each other, in virtual time: `python -m bench.fairness`,
+half an hour.
 
 Each tenant asks for workflows of its own kind, of modelled engines (`sim/engine`): so many at once,
 the next as one ends, or so many a second. With shares (fair) beside the order of work left alone

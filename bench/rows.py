@@ -4,6 +4,8 @@ them (`bench/tables.py`). `bench/results.json` has the same figures for other pr
 kept."""
 
 import os
+import sys
+import time
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
@@ -11,10 +13,11 @@ from pathlib import Path
 import msgspec
 
 from bench import report
-from bench.code import code_of, commit
+from bench.code import code_of, commit, files_of
 from bench.report import Figure, Spread
 
 ROWS = Path(__file__).with_name("results.jsonl")
+_BEGAN_AT = time.time()
 # What measuring itself writes does not make other code of a checkout.
 WRITTEN = (
     "bench/results.jsonl",
@@ -46,7 +49,13 @@ def machine() -> str:
 
 
 def keep(figures: Sequence[Figure], bench: str, path: Path = ROWS) -> None:
-    """In place of the earlier rows of this bench; and in bench/results.json."""
+    """In place of the earlier rows of this bench; and in bench/results.json. Not where code was
+    changed since this process began: whose figures these are could not be said."""
+    if changed := [path.name for path in files_of(bench) if path.stat().st_mtime > _BEGAN_AT]:
+        print(
+            f"bench: nothing is kept, for code has changed meanwhile: {changed[0]}", file=sys.stderr
+        )
+        return
     report.add(list(figures), report.RESULTS)
     now, at, here = datetime.now(UTC).date().isoformat(), commit(written=WRITTEN), machine()
     made = [

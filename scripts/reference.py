@@ -31,22 +31,41 @@ _LABELS = (
     ("`topic`", "of the bus; all inboxes together, and all topics of replies"),
 )
 _WATCH = (
-    ("calls wait, and for how long", "`kairos_requests_waiting`, `kairos_queue_seconds`"),
-    ("Kairos refuses calls, and why", "`kairos_errors_total` by `code`"),
-    ("an engine fails", "`kairos_instance_trusted` below 1, `kairos_calls_returned_total`"),
+    (
+        "calls wait, and for how long",
+        "`kairos_requests_waiting`, `kairos_queue_seconds`",
+        "P99 above a tenth of `max_wait_s` for 10 minutes: the pool is too small",
+    ),
+    (
+        "Kairos refuses calls, and why",
+        "`kairos_errors_total` by `code`",
+        "any `queue_full` or `waited_too_long`; other codes: a client's mistake",
+    ),
+    (
+        "an engine fails",
+        "`kairos_instance_trusted`, `kairos_calls_returned_total`",
+        "below 1 for 2 minutes: it did not recover by itself",
+    ),
     (
         "memory runs out on an engine",
-        "`kairos_engine_preemptions_total`, `kairos_engine_kv_used_ratio` near 1",
+        "`kairos_engine_preemptions_total`, `kairos_engine_kv_used_ratio`",
+        "more than 1 preemption in 100 calls: others use the engine, or its limits are wrong",
     ),
     (
         "the prefix cache helps",
         "`kairos_engine_prefix_cached_tokens_total` over `..._prefix_queried_tokens_total`",
+        "none: it depends on the workflows. A fall by half means that prompts have changed",
     ),
     (
         "workflows are known",
-        "`kairos_workflows_open` above 0; `..._evicted_total`, `..._unlearnt_total` at 0",
+        "`kairos_workflows_open`, `..._evicted_total`, `..._unlearnt_total`",
+        "0 open while calls run; any evicted or unlearnt",
     ),
-    ("learning keeps up, on Kafka", "`kairos_orchestrator_behind_seconds` near 0"),
+    (
+        "learning keeps up, on Kafka",
+        "`kairos_orchestrator_behind_seconds`",
+        "above 60 s for 5 minutes",
+    ),
 )
 # What the metric's own text leaves open.
 _MORE = {
@@ -279,7 +298,7 @@ def metrics() -> str:
         "`kairos_engine_` are what engines say of themselves; an engine that does not tell one "
         "has no such series. A histogram has the series `_bucket`, `_sum` and `_count`; a counter "
         "counts since the process started.\n\n## What to watch\n\n"
-        + _table(("whether", "look at"), list(_WATCH))
+        + _table(("whether", "look at", "ask for help at"), list(_WATCH))
         + "\n## Labels\n\n"
         + _table(("label", "values"), list(_LABELS))
         + "\n## Of `kairos serve` and `kairos balance`\n\n"
