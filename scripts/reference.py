@@ -140,6 +140,7 @@ def settings() -> str:
     for title, path, name in (
         ("`[[engine]]`", "kairos/engine_settings.py", "EngineSettings"),
         ("`[[key]]`", "kairos/tenant_settings.py", "KeySettings"),
+        ("`[oidc]`", "kairos/oidc_settings.py", "OidcSettings"),
         ("`[[tenant]]`", "kairos/tenant_settings.py", "TenantSettings"),
         ("`[[quota]]`", "kairos/scheduler/quotas.py", "Quota"),
         ("`[[service_class]]`", "kairos/tenant_settings.py", "ServiceClassSettings"),
@@ -256,6 +257,7 @@ def _errors() -> str:
     from kairos.faults.quarantine import CallerBreaksEngines
     from kairos.live.proxy.engine_answer import Stalled
     from kairos.live.request.service_class import ClassNotAllowed
+    from kairos.live.request.signed_tokens import InvalidToken, IssuerUnreachable, TokenExpired
     from kairos.scheduler.quotas import QuotaExceeded
 
     rows = []
@@ -266,6 +268,9 @@ def _errors() -> str:
         CallerBreaksEngines,
         QuotaExceeded,
         ClassNotAllowed,
+        InvalidToken,
+        TokenExpired,
+        IssuerUnreachable,
     ):
         if isinstance(each, type) and issubclass(each, errors.KairosError):
             status = getattr(each, "status", None)

@@ -31,7 +31,7 @@ from kairos.live.proxy.engine import HttpEngine
 from kairos.live.proxy.engine_client import EngineClient
 from kairos.live.proxy.progress import tell_progress
 from kairos.live.proxy.stall_watch import StallWatch
-from kairos.live.request.access import Access
+from kairos.live.request.access import Access, access_of
 from kairos.live.request.bodies import Bodies
 from kairos.live.request.identity.aliases import Aliases
 from kairos.live.request.identity.inference import Inference
@@ -98,7 +98,7 @@ async def running(
     Raises:
         SetupError: a port is taken, the log cannot be written, or the bus is of no use.
     """
-    access = Access(settings.key, needed=settings.asks_for_keys)
+    access = access_of(settings)
     with (
         listen(settings.host, settings.port) as sock,
         listen(settings.admin_host, settings.admin_port) as admin_sock,
@@ -131,7 +131,7 @@ async def running(
                 ),
             }
             reload = Reload(settings, _changes(parts.fleet, access, bodies, settings))
-            async with serving(servers, parts.background):
+            async with serving(servers, [*parts.background, *access.background()]):
                 yield Service(brain, monitor, reload, url_of(sock), url_of(admin_sock))
 
 
