@@ -141,7 +141,7 @@ def settings() -> str:
         ("`[[engine]]`", "kairos/engine_settings.py", "EngineSettings"),
         ("`[[key]]`", "kairos/tenant_settings.py", "KeySettings"),
         ("`[[tenant]]`", "kairos/tenant_settings.py", "TenantSettings"),
-        ("`[[quota]]`", "kairos/scheduler/quotas.py", "Quota"),
+        ("`[[quota]]`", "kairos/scheduler/meter.py", "Quota"),
         ("`[[service_class]]`", "kairos/tenant_settings.py", "ServiceClassSettings"),
     ):
         rows = [(f"`{f}`", f"`{d}`" if d else "required", s) for f, d, s in _fields(path, name)]
@@ -256,7 +256,7 @@ def _errors() -> str:
     from kairos.faults.quarantine import CallerBreaksEngines
     from kairos.live.proxy.engine_answer import Stalled
     from kairos.live.request.service_class import ClassNotAllowed
-    from kairos.scheduler.quotas import QuotaExceeded
+    from kairos.scheduler.meter import QuotaExceeded
 
     rows = []
     for each in (
