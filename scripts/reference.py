@@ -254,6 +254,7 @@ def _errors() -> str:
     from kairos import errors
     from kairos.fair_share import ShareUsed
     from kairos.faults.quarantine import CallerBreaksEngines
+    from kairos.live.frontend.tls_transport import HttpsNeeded
     from kairos.live.proxy.engine_answer import Stalled
     from kairos.live.request.service_class import ClassNotAllowed
     from kairos.scheduler.quotas import QuotaExceeded
@@ -266,6 +267,7 @@ def _errors() -> str:
         CallerBreaksEngines,
         QuotaExceeded,
         ClassNotAllowed,
+        HttpsNeeded,
     ):
         if isinstance(each, type) and issubclass(each, errors.KairosError):
             status = getattr(each, "status", None)
