@@ -255,6 +255,7 @@ def _errors() -> str:
     from kairos import errors
     from kairos.fair_share import ShareUsed
     from kairos.faults.quarantine import CallerBreaksEngines
+    from kairos.live.frontend.tls_transport import HttpsNeeded
     from kairos.live.proxy.engine_answer import Stalled
     from kairos.live.request.service_class import ClassNotAllowed
     from kairos.live.request.signed_tokens import InvalidToken, IssuerUnreachable, TokenExpired
@@ -271,6 +272,7 @@ def _errors() -> str:
         InvalidToken,
         TokenExpired,
         IssuerUnreachable,
+        HttpsNeeded,
     ):
         if isinstance(each, type) and issubclass(each, errors.KairosError):
             status = getattr(each, "status", None)
