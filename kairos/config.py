@@ -29,6 +29,7 @@ from kairos.tenant_settings import (
     check_quotas,
     check_tenants,
 )
+from kairos.tls_settings import TlsFiles, check_port_files
 from kairos.workflow_tracker import IDLE_US
 
 STALL_S, ANSWER_S = 120, 600
@@ -63,6 +64,11 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     admin_port: int = 8001  # of the operators' routes; 0: any free one
     # Names by which the operators' routes may be asked, beside localhost and any address.
     admin_hosts: tuple[str, ...] = ()
+    # TLS on both ports, from two files in PEM; both are read again when they change.
+    tls_certificate: str | None = None  # with what leads to its authority behind it
+    tls_key: str | None = None  # the certificate's private key, without a passphrase
+    tls_client_ca: str | None = None  # authorities: who connects must show a certificate of one
+    admin_tls_client_ca: str | None = None  # the same, for the operators' port, in its place
     workers: int = 0  # processes that perform calls; one more decides. 0: one process does both
     policy: str = "kairos"  # the order of the queue
     placement: str = "kairos"  # the choice of the instance
@@ -261,6 +267,8 @@ def _check_places(settings: Settings) -> None:
     for name in settings.admin_hosts:
         if not _HOST_NAME.fullmatch(name):
             raise SetupError(f"admin_hosts: '{name}' is no host's name (without scheme and port)")
+    files = TlsFiles(settings.tls_certificate, settings.tls_key, settings.tls_client_ca)
+    check_port_files(files, settings.admin_tls_client_ca)
 
 
 def _check_engines(engines: tuple[EngineSettings, ...], environ: Mapping[str, str]) -> None:

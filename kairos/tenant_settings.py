@@ -10,7 +10,7 @@ from kairos.envelope import NAME
 from kairos.errors import SetupError
 from kairos.model import IDENTIFIER, SECOND
 from kairos.scheduler.fair_queueing import TenantWeight
-from kairos.scheduler.quotas import Quota
+from kairos.scheduler.meter import Quota
 from kairos.scheduler.service_classes import CLASSES, Goes, ServiceClass
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)

@@ -22,6 +22,7 @@ from kairos.live.frontend.app import add_models
 from kairos.live.frontend.health import add_health
 from kairos.live.frontend.http import server_of, serving
 from kairos.live.frontend.openai_errors import answer_errors_as_openai_does
+from kairos.live.frontend.port_tls import ServiceTls
 from kairos.live.observers.fact_log import flushing, open_log
 from kairos.live.observers.telemetry import Telemetry
 from kairos.live.process.clock import WallClock
@@ -57,6 +58,7 @@ async def deciding(setup: Setup) -> AsyncIterator[Change]:
     """
     assert setup.journal is not None
     settings, clock = _with_learnt_file(setup), WallClock()
+    tls = ServiceTls(settings)
     decider = Decider(Journal(setup.journal), clock)
     decided, engines = decider.recall(), decider.worker_calls.engines
     orchestrator = Orchestrator(idle_us=settings.workflow_idle_s * SECOND)
@@ -88,12 +90,13 @@ async def deciding(setup: Setup) -> AsyncIterator[Change]:
         servers = {
             sockets["asked"]: server_of(app),
             sockets["operators"]: server_of(
-                build_admin(alone, monitor, fleet, names=settings.admin_names)
+                build_admin(alone, monitor, fleet, names=settings.admin_names), tls=tls.operators
             ),
         }
 
         def change(settings: Settings) -> None:
             access.change(settings.key, needed=settings.asks_for_keys)
+            tls.change(settings)
             fleet.follow(settings.engine)
 
         loop = asyncio.get_running_loop()
