@@ -8,7 +8,7 @@ import pytest
 
 from kairos.errors import Unauthorized
 from kairos.live.request.access import Access
-from kairos.live.request.caller import Caller
+from kairos.live.request.caller import Caller, NotAllowed
 from kairos.live.request.jwks import IssuerKeys, signing_keys
 from kairos.live.request.signed_tokens import (
     MAX_BYTES,
@@ -324,3 +324,40 @@ def test_without_any_keys_nobody_is_told_that_its_token_is_wrong():
     with pytest.raises(IssuerUnreachable):
         Tokens(published=Published()).caller(token())
     assert issubclass(InvalidToken, Unauthorized)
+
+
+@pytest.mark.parametrize(
+    ("told", "roles"),
+    [
+        (None, ("caller",)),
+        ("caller", ("caller",)),
+        ("viewer", ("viewer",)),
+        ("admin", ("caller", "viewer", "admin")),
+        (["viewer", "caller", "offline_access"], ("caller", "viewer")),
+        (["offline_access"], ("caller",)),
+        ({"admin": True}, ("caller",)),
+        ([["admin"], 7], ("caller",)),
+    ],
+    ids=str,
+)
+async def test_a_claim_says_which_roles_a_token_has(told, roles):
+    tokens = Tokens(role_claim="realm_access.roles")
+    shown = b"Bearer " + token(realm_access={"roles": told}).encode()
+    found = await tokens.access.operator(shown, roles[-1]) if "viewer" in roles else None
+    assert (found or tokens.access.caller(shown)).roles == roles
+
+
+async def test_roles_may_be_called_otherwise_at_the_issuer():
+    tokens = Tokens(role_claim="groups", roles={"llm-ops": "admin", "sre": "viewer"})
+    admin = await tokens.access.operator(b"Bearer " + token(groups="llm-ops").encode(), "admin")
+    assert "admin" in admin.roles
+    with pytest.raises(NotAllowed, match="needs the role viewer; what was shown has caller"):
+        await tokens.access.operator(b"Bearer " + token(groups=["admin"]).encode(), "viewer")
+    with pytest.raises(NotAllowed, match="needs the role caller; what was shown has viewer"):
+        tokens.caller(token(groups="sre"))
+
+
+async def test_without_a_claim_for_roles_every_token_is_a_callers_and_operators_are_not_asked():
+    tokens = Tokens()
+    assert tokens.caller(token(roles=["admin"])).roles == ("caller",)
+    assert (await tokens.access.operator(None, "admin")).tenant == "default"
