@@ -10,6 +10,7 @@ import msgspec
 from kairos.errors import SetupError
 from kairos.model import SECOND
 
+MAX_ENGINES = 1_000  # each is asked once a second how it is
 MAX_TOKEN_US = 60 * SECOND
 MAX_LIMIT = 10**12  # of an engine's sequences and tokens
 MAX_URL = 1_000  # characters
@@ -86,6 +87,17 @@ def check_engine(engine: EngineSettings, environ: Mapping[str, str]) -> None:
             raise SetupError(f"engine {engine.id}: {name} must be under {MAX_LIMIT}")
     if engine.token_us is not None and not 0 < engine.token_us < MAX_TOKEN_US:
         raise SetupError(f"engine {engine.id}: token_us must be over 0 and under {MAX_TOKEN_US}")
+
+
+def check_engines(engines: tuple[EngineSettings, ...], environ: Mapping[str, str]) -> None:
+    """Raises SetupError: there are too many, or one of them is wrong, or named twice."""
+    if len(engines) > MAX_ENGINES:
+        raise SetupError(f"{len(engines)} engines are too many: at most {MAX_ENGINES}")
+    for engine in engines:
+        check_engine(engine, environ)
+    ids = [engine.id for engine in engines]
+    if doubled := {engine_id for engine_id in ids if ids.count(engine_id) > 1}:
+        raise SetupError(f"engine {doubled.pop()} is named twice")
 
 
 def is_http_url(url: str) -> bool:

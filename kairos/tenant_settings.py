@@ -3,6 +3,7 @@
 import re
 from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
+from typing import Literal
 
 import msgspec
 
@@ -20,6 +21,9 @@ _MOST_CLASSES = 32
 _LONGEST_S = 365 * 86_400
 
 
+Role = Literal["caller", "viewer", "admin"]
+
+
 class KeySettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A client's API key, as the SHA-256 digest of it, and the tenant that it stands for; and the
     app, where a key is for one only."""
@@ -30,6 +34,9 @@ class KeySettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     # Classes of service that its calls may ask for, by X-Kairos-Class; the first is that of calls
     # which name none. None at all: any, and `standard`.
     service_classes: tuple[str, ...] = ()
+    # caller: may call. viewer: may see the operators' routes, and not call. admin: may do both, and
+    # add and remove engines.
+    role: Role = "caller"
     name: str | None = None  # by which `kairos keys` knows it; no two keys have the same
     expires: datetime | None = None  # from then on it is refused. A date: from 00:00 UTC on
     created: datetime | None = None  # when `kairos keys` made it

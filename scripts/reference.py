@@ -257,6 +257,7 @@ def _errors() -> str:
     from kairos.faults.quarantine import CallerBreaksEngines
     from kairos.live.frontend.tls_transport import HttpsNeeded
     from kairos.live.proxy.engine_answer import Stalled
+    from kairos.live.request.caller import NotAllowed
     from kairos.live.request.service_class import ClassNotAllowed
     from kairos.live.request.signed_tokens import InvalidToken, IssuerUnreachable, TokenExpired
     from kairos.scheduler.meter import QuotaExceeded
@@ -269,6 +270,7 @@ def _errors() -> str:
         CallerBreaksEngines,
         QuotaExceeded,
         ClassNotAllowed,
+        NotAllowed,
         InvalidToken,
         TokenExpired,
         IssuerUnreachable,

@@ -117,7 +117,7 @@ def test_budgets_are_what_a_workflow_may_use(file):
 PLAIN = {
     "host": ("10.0.0.1", "10.0.0.2", "10.0.0.3"),
     "port": (1, 2, 3),
-    "admin_host": ("10.0.0.1", "10.0.0.2", "10.0.0.3"),
+    "admin_host": ("127.0.0.1", "127.0.0.2", "::1"),
     "admin_port": (1, 2, 3),
     "max_waiting": (1, 2, 3),
     "max_body_bytes": (1, 2, 3),
@@ -648,6 +648,9 @@ def test_tenants_that_have_tokens_only_may_be_named(file):
         ('algorithms = ["none"]', "Invalid enum value 'none'"),
         ("leeway_s = 301", "oidc.leeway_s 301 is out of range (0 to 300)"),
         ("leeway_s = -1", "oidc.leeway_s -1 is out of range"),
+        ('role_claim = ""', "oidc.role_claim must have 1 to 256 characters"),
+        ('roles = {ops = "admin"}', "oidc.roles needs oidc.role_claim"),
+        ('role_claim = "r"\nroles = {ops = "root"}', "Invalid enum value 'root'"),
         ('tenant_claim = ""', "oidc.tenant_claim must have 1 to 256 characters"),
         ('secret = "hunter2"', "unknown field `secret`"),
     ],
@@ -661,3 +664,24 @@ def test_an_issuer_that_cannot_be_is_refused(file, line, said):
 def test_an_issuer_on_loopback_may_do_without_tls(file):
     text = '[oidc]\nissuer = "http://127.0.0.1:8080/realms/a"\naudience = "kairos"\n'
     assert load(file(text), {}, {}).oidc.issuer == "http://127.0.0.1:8080/realms/a"
+
+
+def key_with(role):
+    return f'[[key]]\nsha256 = "{DIGEST}"\ntenant = "a"\nrole = "{role}"\n'
+
+
+@pytest.mark.parametrize("host", ["0.0.0.0", "10.0.0.1", "::", "kairos.internal"])
+def test_the_operators_port_leaves_loopback_only_where_something_says_who_is_one(file, host):
+    told = problem(file(""), admin_host=host)
+    assert told.startswith(f"admin_host {host} can be reached from elsewhere")
+    assert "kairos keys create --role admin" in told
+    assert problem(file(key_with("caller")), admin_host=host) == told
+    assert problem(file(OIDC), admin_host=host) == told
+    for text in (key_with("viewer"), key_with("admin"), OIDC + 'role_claim = "roles"\n'):
+        settings = load(file(text), {}, {"admin_host": host})
+        assert settings.asks_operators
+        assert settings.admin_host == host
+
+
+def test_a_role_that_there_is_not_is_refused(file):
+    assert "Invalid enum value 'root'" in problem(file(key_with("root")))
