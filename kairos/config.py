@@ -11,7 +11,7 @@ import msgspec
 
 from kairos.balancer import MAX_WAITING
 from kairos.dispatcher.placements import PLACEMENTS
-from kairos.engine_settings import EngineSettings, check_engine
+from kairos.engine_settings import EngineSettings, check_engine, check_engine_files
 from kairos.envelope import NAME
 from kairos.errors import SetupError
 from kairos.fair_share import ALONE
@@ -263,6 +263,7 @@ def _check_engines(engines: tuple[EngineSettings, ...], environ: Mapping[str, st
         raise SetupError(f"{len(engines)} engines are too many: at most {MAX_ENGINES}")
     for engine in engines:
         check_engine(engine, environ)
+        check_engine_files(engine)
     ids = [engine.id for engine in engines]
     if doubled := {engine_id for engine_id in ids if ids.count(engine_id) > 1}:
         raise SetupError(f"engine {doubled.pop()} is named twice")
