@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from kairos import config
+from kairos.addresses import is_loopback
 from kairos.cli.options import (
     BUS_HELP,
     PLACEMENT_HELP,
@@ -154,7 +155,7 @@ async def _until_stopped(
     stop: asyncio.Event,
 ) -> None:
     typer.echo(f"kairos: serving on {service.url}/v1, operators' routes on {service.admin_url}")
-    if not config.is_loopback(settings.host) and not settings.asks_for_keys:
+    if not is_loopback(settings.host) and not settings.asks_for_keys:
         typer.echo("kairos: no API keys are configured, so anyone who reaches it may call")
     _on_hangup(partial(_reload, service, load))
     await stop.wait()

@@ -33,7 +33,7 @@ from kairos.live.proxy.engine_client import EngineClient
 from kairos.live.proxy.engine_tls import EngineContexts
 from kairos.live.proxy.progress import tell_progress
 from kairos.live.proxy.stall_watch import StallWatch
-from kairos.live.request.access import Access
+from kairos.live.request.access import Access, access_of
 from kairos.live.request.bodies import Bodies
 from kairos.live.request.identity.aliases import Aliases
 from kairos.live.request.identity.inference import Inference
@@ -101,7 +101,7 @@ async def running(
         SetupError: a port is taken, the log cannot be written, or the bus or a file is of no use.
     """
     tls = ServiceTls(settings)
-    access = Access(settings.key, needed=settings.asks_for_keys)
+    access = access_of(settings)
     with (
         listen(settings.host, settings.port) as sock,
         listen(settings.admin_host, settings.admin_port) as admin_sock,
@@ -140,7 +140,7 @@ async def running(
             changes = _changes(parts.fleet, access, bodies, settings) | tls.changes()
             reload = Reload(settings, changes)
             urls = (url_of(each, has_tls=tls.is_on) for each in (sock, admin_sock))
-            async with serving(servers, parts.background):
+            async with serving(servers, [*parts.background, *access.background()]):
                 yield Service(brain, monitor, reload, *urls)
 
 

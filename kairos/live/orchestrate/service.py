@@ -21,7 +21,7 @@ from kairos.live.kafka.topic_setup import ensure
 from kairos.live.orchestrate.ends import Ends
 from kairos.live.orchestrate.follower import Follower
 from kairos.live.orchestrate.metrics import OrchestratorMetrics
-from kairos.live.request.access import Access
+from kairos.live.request.access import Access, access_of
 from kairos.model import SECOND
 from kairos.topics import DEAD_LETTERS, EVENTS, PROFILES, REQUESTS, RESULTS
 
@@ -46,7 +46,7 @@ async def orchestrating(settings: Settings) -> AsyncIterator[Orchestration]:
     cluster = cluster_of(settings, os.environ)
     if cluster is None:
         raise SetupError("name the bus: kairos orchestrate --bus kafka://HOST:PORT")
-    access = Access(settings.key, needed=settings.asks_for_keys)
+    access = access_of(settings)
     tls = ServiceTls(settings)
     with listen(settings.host, settings.port) as sock:
         await ensure(cluster, TOPICS)
@@ -56,7 +56,7 @@ async def orchestrating(settings: Settings) -> AsyncIterator[Orchestration]:
             follower = Follower(cluster, producer, ends, idle_us=idle_us)
             app = _app(follower, access, OrchestratorMetrics(follower, ends))
             server = server_of(app, tls=tls.callers)
-            async with serving({sock: server}, [follower.run(), ends.run()]):
+            async with serving({sock: server}, [follower.run(), ends.run(), *access.background()]):
                 yield Orchestration(follower, url_of(sock, has_tls=tls.is_on))
 
 

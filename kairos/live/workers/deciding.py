@@ -26,7 +26,7 @@ from kairos.live.frontend.port_tls import ServiceTls
 from kairos.live.observers.fact_log import flushing, open_log
 from kairos.live.observers.telemetry import Telemetry
 from kairos.live.process.clock import WallClock
-from kairos.live.request.access import Access
+from kairos.live.request.access import Access, access_of
 from kairos.live.workers.decider import Decider
 from kairos.live.workers.journal import Journal
 from kairos.live.workers.messages import Engines
@@ -81,7 +81,7 @@ async def deciding(setup: Setup) -> AsyncIterator[Change]:
             fleet.restore(engines.all, engines.draining)
         if decided:
             _go_on(alone, decider, monitor, telemetry)
-        access = Access(settings.key, needed=settings.asks_for_keys)
+        access = access_of(settings)
         sockets = {
             name: stack.enter_context(contextlib.closing(socket.socket(fileno=file)))
             for name, file in setup.sockets.items()
@@ -101,7 +101,8 @@ async def deciding(setup: Setup) -> AsyncIterator[Change]:
 
         loop = asyncio.get_running_loop()
         background = [*alone.background(), monitor.run(), fleet.run(), *flushing(log)]
-        async with serving(servers, [*background, decider.watch()]):
+        background += [*access.background(), decider.watch()]
+        async with serving(servers, background):
             facts = await loop.create_unix_server(decider.link, sock=sockets["facts"])
             yield change
             facts.close()

@@ -16,7 +16,7 @@ from kairos.live.process.clock import WallClock
 from kairos.live.proxy.engine import HttpEngine
 from kairos.live.proxy.engine_client import EngineClient
 from kairos.live.proxy.progress import tell_progress
-from kairos.live.request.access import Access
+from kairos.live.request.access import access_of
 from kairos.live.request.bodies import Bodies
 from kairos.live.request.identity.aliases import Aliases
 from kairos.live.request.identity.inference import Inference
@@ -36,7 +36,7 @@ async def working(setup: Setup) -> AsyncIterator[Change]:
     """Serve until the block ends; then finish running calls. Gives what takes other settings."""
     settings = setup.settings
     tls = ServiceTls(settings)
-    access = Access(settings.key, needed=settings.asks_for_keys)
+    access = access_of(settings)
     bodies = Bodies(settings.max_body_bytes, _share(settings), settings.caller_share)
     sock = socket.socket(fileno=setup.sockets["clients"])
     with contextlib.closing(sock), contextlib.closing(Tokenizers(settings.tokenizer)) as tokenizers:
@@ -73,7 +73,11 @@ async def working(setup: Setup) -> AsyncIterator[Change]:
             # Calls that finish after the end of serving need the sink still.
             telling = asyncio.create_task(sink.run())
             try:
-                beside = [tell_progress(engine.calls, sink.feed), engine.stall_watch.run()]
+                beside = [
+                    tell_progress(engine.calls, sink.feed),
+                    engine.stall_watch.run(),
+                    *access.background(),
+                ]
                 limits = limits_of(settings, sink.count_error)
                 server = server_of(app, gateway, limits, tls.callers)
                 async with serving({sock: server}, beside):
