@@ -210,6 +210,8 @@ def test_an_engine_is_a_url_and_maybe_what_it_does_not_tell(text, engine):
         "token_us=nan",
         "token_us=.5",
         "token_us=٣",
+        "ca=",
+        "client_key=\0",
         "",
     ],
 )
@@ -219,7 +221,8 @@ def test_what_is_not_understood_behind_a_url_is_answered_with_the_syntax(limits)
 
     assert str(refused.value) == (
         f"--engine http://h:1,{limits}: what stands behind the URL is not understood; write "
-        "URL[,max_num_seqs=N][,kv_tokens=N][,priority=yes|no][,token_us=N]"
+        "URL[,max_num_seqs=N][,kv_tokens=N][,priority=yes|no][,token_us=N][,ca=FILE]"
+        "[,client_certificate=FILE][,client_key=FILE]"
     )
 
 
