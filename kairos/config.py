@@ -12,6 +12,7 @@ import msgspec
 from kairos.balancer import MAX_WAITING
 from kairos.dispatcher.placements import PLACEMENTS
 from kairos.engine_settings import EngineSettings, check_engine
+from kairos.entitlements import Entitlements
 from kairos.envelope import NAME
 from kairos.errors import SetupError
 from kairos.fair_share import ALONE
@@ -28,6 +29,7 @@ from kairos.tenant_settings import (
     check_keys,
     check_quotas,
     check_tenants,
+    entitlements,
 )
 from kairos.workflow_tracker import IDLE_US
 
@@ -114,6 +116,11 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         """The most that a workflow may use."""
         wall_us = None if self.budget_s is None else self.budget_s * SECOND
         return Budget(self.budget_calls, self.budget_tokens, wall_us)
+
+    @property
+    def entitlements(self) -> Entitlements:
+        """Of those that keys stand for."""
+        return entitlements(self.tenant, self.service_class, self.quota)
 
     @property
     def learnt_file(self) -> Path | None:

@@ -141,7 +141,7 @@ def settings() -> str:
         ("`[[engine]]`", "kairos/engine_settings.py", "EngineSettings"),
         ("`[[key]]`", "kairos/tenant_settings.py", "KeySettings"),
         ("`[[tenant]]`", "kairos/tenant_settings.py", "TenantSettings"),
-        ("`[[quota]]`", "kairos/scheduler/meter.py", "Quota"),
+        ("`[[quota]]`", "kairos/entitlements.py", "Quota"),
         ("`[[service_class]]`", "kairos/tenant_settings.py", "ServiceClassSettings"),
     ):
         rows = [(f"`{f}`", f"`{d}`" if d else "required", s) for f, d, s in _fields(path, name)]

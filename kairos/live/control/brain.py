@@ -5,7 +5,6 @@ from kairos.config import Settings
 from kairos.dispatcher.placements import PLACEMENTS
 from kairos.model import SECOND
 from kairos.scheduler.policies import POLICIES
-from kairos.tenant_settings import classes, weights
 
 
 def new_balancer(settings: Settings) -> Balancer:
@@ -18,7 +17,5 @@ def new_balancer(settings: Settings) -> Balancer:
         budget=settings.budget,
         # Without keys all are one tenant.
         tenant_share=settings.caller_share if settings.asks_for_keys else 1,
-        tenants=weights(settings.tenant),
-        classes=classes(settings.service_class),
-        quotas=settings.quota,
+        entitlements=settings.entitlements,
     )

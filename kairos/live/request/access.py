@@ -7,9 +7,9 @@ from collections.abc import Callable, Iterable
 import msgspec
 from fastapi import Request as HttpRequest
 
+from kairos.entitlements import STANDARD
 from kairos.errors import Unauthorized
 from kairos.live.process.clock import WallClock
-from kairos.scheduler.service_classes import STANDARD
 from kairos.tenant_settings import KeySettings
 
 
@@ -18,6 +18,7 @@ class Caller(msgspec.Struct, frozen=True):
     app: str | None = None  # all that it calls for, where its key says so
     service_class: str = STANDARD  # of calls that name none
     service_classes: tuple[str, ...] | None = None  # that it may ask for; None: all
+    key: str | None = None  # the name of its key, if that has one
 
 
 _ANYBODY = Caller("default")
@@ -25,7 +26,8 @@ _ANYBODY = Caller("default")
 
 def _caller(key: KeySettings) -> Caller:
     allowed = key.service_classes or None
-    return Caller(key.tenant, key.app, allowed[0] if allowed else STANDARD, allowed)
+    service_class = allowed[0] if allowed else STANDARD
+    return Caller(key.tenant, key.app, service_class, allowed, key.name)
 
 
 class Access:
