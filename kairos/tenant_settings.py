@@ -215,8 +215,13 @@ def check_tenants(
             _check_weight(f"app '{app}' of tenant '{tenant.name}'", weight)
 
 
+def is_tenant(name: str) -> bool:
+    """Whether a tenant can be called so."""
+    return re.fullmatch(r"[A-Za-z0-9_.-]{1,64}", name) is not None
+
+
 def _check_tenant(name: str, where: str = "") -> None:
-    if not re.fullmatch(r"[A-Za-z0-9_.-]{1,64}", name):
+    if not is_tenant(name):
         raise SetupError(f"{where}'{name}' is no tenant name (letters, digits, _ . -)")
 
 

@@ -231,3 +231,12 @@ def test_a_workflow_that_goes_on_after_its_end_is_open_again():
     pool.finish(first)
     pool.finish(second)
     pool.refused(workflow_id="w2")
+
+
+def test_a_workflow_whose_call_takes_longer_than_silence_may_stays_open():
+    pool = Pool(Quota("a", workflows_at_once=1))
+    pool.finish(pool.ask(workflow_id="w1"))
+    long = pool.ask(workflow_id="w1")
+    pool.refused(2 * IDLE_US / SECOND, workflow_id="w2")
+    pool.finish(long)
+    pool.refused(workflow_id="w2")
