@@ -21,12 +21,12 @@ from joserfc.errors import JoseError
 from joserfc.jwk import Key
 from joserfc.jws import JWSRegistry
 
+from kairos.entitlements import STANDARD
 from kairos.errors import Unauthorized, Unavailable
 from kairos.live.request.caller import RIGHTS, Caller
 from kairos.live.request.jwks import IssuerKeys
 from kairos.model import IDENTIFIER, SECOND
 from kairos.oidc_settings import OidcSettings
-from kairos.scheduler.service_classes import STANDARD
 from kairos.tenant_settings import Role, is_tenant
 
 MAX_BYTES = 16 << 10  # of a token

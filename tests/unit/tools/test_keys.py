@@ -142,9 +142,10 @@ def test_after_a_rotation_the_old_key_is_let_in_until_its_grace_ends(path, made)
     assert (third.name, third.created, third.expires) == (None, NOW, ends)
     for at in (NOW, ends - timedelta(seconds=1)):
         assert {access(path, at).caller(bearer(each)) for each in (old, new)} == {
-            Caller("acme", "qa")
+            Caller("acme", "qa"),
+            Caller("acme", "qa", key="ci"),
         }
-    assert access(path, ends).caller(bearer(new)) == Caller("acme", "qa")
+    assert access(path, ends).caller(bearer(new)) == Caller("acme", "qa", key="ci")
     with pytest.raises(Unauthorized, match="has expired"):
         access(path, ends).caller(bearer(old))
     assert access(path, ends).tenant(bearer(before)) == "other"
