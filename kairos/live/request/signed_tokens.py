@@ -203,7 +203,7 @@ class SignedTokens:
             raise InvalidToken(f"the token's claim '{oidc.app_claim}' is no name of an app")
         allowed = self._allowed(claims)
         default = allowed[0] if allowed else STANDARD
-        return Caller(tenant, app, default, allowed, self._roles(claims))
+        return Caller(tenant, app, default, allowed, roles=self._roles(claims))
 
     def _roles(self, claims: Mapping[str, Any]) -> tuple[Role, ...]:
         """Of names that are no roles here, nothing is said: they may be for others."""
