@@ -128,6 +128,10 @@ class SharedLru(Generic[Key, Value]):
     ) -> Sequence[tuple[Key, Value]]:
         """Keep it as what was used last, in place of what has its key. Returns what gave way."""
         if key in self._values:
+            if self._of[tenant][key] == weight:
+                self._values[key] = value
+                self.touch(tenant, key)
+                return ()
             self.remove(tenant, key)
         out: Sequence[tuple[Key, Value]] = ()
         if self._holdings.total + weight > self._most:
