@@ -14,6 +14,7 @@ from typing import Literal
 from kairos.dispatcher.available import check_servable, stranded
 from kairos.dispatcher.earliest_finish import OPTIMISM, least_us
 from kairos.dispatcher.ledger import Ledger
+from kairos.entitlements import Quota
 from kairos.errors import QueueFull, WorkflowCancelled
 from kairos.events import (
     Arrived,
@@ -30,10 +31,11 @@ from kairos.fair_share import ShareUsed, is_within_share
 from kairos.faults.faults import Faults
 from kairos.learnt import agent_key
 from kairos.model import Budget, Instance, Request
+from kairos.rate_limits import RateLimits
 from kairos.scheduler.budgets import Budgets
 from kairos.scheduler.newcomers import Newcomers
 from kairos.scheduler.queues import WaitQueues
-from kairos.scheduler.quotas import Quota, Quotas
+from kairos.scheduler.quotas import Quotas
 from kairos.scheduler.work_estimates import WorkEstimates
 from kairos.workflow_tracker import WorkflowKey, workflow_key
 
@@ -57,14 +59,16 @@ class Admission:
         budget: Budget,
         quotas: Sequence[Quota],
         tenant_share: float,
+        idle_us: int,
     ) -> None:
         """`max_waiting` requests in all queues. `budget`: the most that a workflow may use;
-        `quotas`: that tenants may. `tenant_share` of the places, as `fair_share.py` has it."""
+        `quotas`: that tenants may. `tenant_share` of the places, as `fair_share.py` has it. After
+        `idle_us` of silence a workflow has ended."""
         self._estimates, self._ledger, self._queues = estimates, ledger, queues
         self._faults = faults
         self._max_waiting, self._tenant_share = max_waiting, tenant_share
         self._budgets = Budgets(estimates.positions, budget)
-        self._quotas = Quotas(quotas) if quotas else None
+        self._quotas = Quotas(quotas, idle_us) if quotas else None
         self._newcomers = Newcomers()
         self._cancelled: OrderedDict[WorkflowKey, None] = OrderedDict()  # the latest of them
         self._models: set[str] = set()  # all models that an instance ever served
@@ -98,6 +102,10 @@ class Admission:
                 raise QueueFull(len(self._queues), retry_after_s)
             waiting = self._queues.of_tenant(request.tenant)
             raise ShareUsed(f"has {waiting} requests that wait", retry_after_s)
+
+    def limits(self, request: Request, at: int) -> RateLimits | None:
+        """What is left of the quotas that hold for it."""
+        return None if self._quotas is None else self._quotas.left(request, at)
 
     def _is_full(self, request: Request, more: int) -> bool:
         """Whether with so many more of its tenant there would be too many of that, or of all."""
@@ -138,8 +146,13 @@ class Admission:
         if self._quotas is not None:
             self._quotas.ended(request, used_tokens, at)
 
-    def cancelled(self, workflow: WorkflowKey) -> None:
-        """No call of it is let in from now on."""
+    def workflow_ended(self, event: WorkflowEnded) -> None:
+        """If it is cancelled, no call of it is let in from now on."""
+        workflow = event.tenant, event.workflow_id
+        if self._quotas is not None:
+            self._quotas.workflow_ended(workflow)
+        if not event.cancelled:
+            return
         self._cancelled[workflow] = None
         self._cancelled.move_to_end(workflow)
         if len(self._cancelled) > _MAX_CANCELLED:

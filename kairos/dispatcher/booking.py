@@ -43,8 +43,7 @@ def learn_speed(speed: Speed, booking: Booking, finished: Finished, running: int
     first_at = booking.first_token_at
     if first_at is None:
         return
-    prompt = finished.prompt_tokens or booking.request.prompt_tokens
-    cached = booking.cached_tokens if finished.cached_tokens is None else finished.cached_tokens
+    prompt, cached, _ = booking.lengths(finished)
     speed.prompt_took(max(0, prompt - cached), first_at - booking.at)
     if finished.completion_tokens is not None and finished.completion_tokens > 1:
         speed.token_took((at - first_at) / (finished.completion_tokens - 1), running)

@@ -102,9 +102,7 @@ class Executor:
         self._out.clear()
         return commands
 
-    def _take(
-        self, fact: RowRead | GroupRead | RowUnreadable | InputEnded | GroupsEnded
-    ) -> None:
+    def _take(self, fact: RowRead | GroupRead | RowUnreadable | InputEnded | GroupsEnded) -> None:
         intake = self._intakes[self._stage]
         if isinstance(fact, InputEnded | GroupsEnded):
             # It may be told again, when another stage goes on.

@@ -22,6 +22,7 @@ from kairos.live.frontend.app import build_app
 from kairos.live.frontend.connection_limits import limits_of
 from kairos.live.frontend.gateway import Gateway
 from kairos.live.frontend.http import listen, server_of, serving, url_of
+from kairos.live.frontend.port_tls import ServiceTls
 from kairos.live.kafka.cluster import cluster_of
 from kairos.live.observers.fact_log import flushing, open_log
 from kairos.live.observers.telemetry import Telemetry
@@ -29,9 +30,10 @@ from kairos.live.pool.cluster_control import ClusterControl, pooled
 from kairos.live.process.clock import WallClock
 from kairos.live.proxy.engine import HttpEngine
 from kairos.live.proxy.engine_client import EngineClient
+from kairos.live.proxy.engine_tls import EngineContexts
 from kairos.live.proxy.progress import tell_progress
 from kairos.live.proxy.stall_watch import StallWatch
-from kairos.live.request.access import Access
+from kairos.live.request.access import Access, access_of
 from kairos.live.request.bodies import Bodies
 from kairos.live.request.identity.aliases import Aliases
 from kairos.live.request.identity.inference import Inference
@@ -96,9 +98,10 @@ async def running(
     """Serve until the block ends; then finish running calls for at most `GRACE_S` (`http.py`).
 
     Raises:
-        SetupError: a port is taken, the log cannot be written, or the bus is of no use.
+        SetupError: a port is taken, the log cannot be written, or the bus or a file is of no use.
     """
-    access = Access(settings.key, needed=settings.asks_for_keys)
+    tls = ServiceTls(settings)
+    access = access_of(settings)
     with (
         listen(settings.host, settings.port) as sock,
         listen(settings.admin_host, settings.admin_port) as admin_sock,
@@ -124,15 +127,28 @@ async def running(
             insight = partial(brain.add_insight, access=access)
             servers = {
                 sock: server_of(
-                    build_app(gateway, access, telemetry.render, insight), gateway, limits
+                    build_app(gateway, access, telemetry.render, insight),
+                    gateway,
+                    limits,
+                    tls.callers,
                 ),
                 admin_sock: server_of(
-                    build_admin(brain, monitor, parts.fleet, names=settings.admin_names)
+                    build_admin(
+                        brain,
+                        monitor,
+                        parts.fleet,
+                        telemetry.render,
+                        access,
+                        names=settings.admin_names,
+                    ),
+                    tls=tls.operators,
                 ),
             }
-            reload = Reload(settings, _changes(parts.fleet, access, bodies, settings))
-            async with serving(servers, parts.background):
-                yield Service(brain, monitor, reload, url_of(sock), url_of(admin_sock))
+            changes = _changes(parts.fleet, access, bodies, settings) | tls.changes()
+            reload = Reload(settings, changes)
+            urls = (url_of(each, has_tls=tls.is_on) for each in (sock, admin_sock))
+            async with serving(servers, [*parts.background, *access.background()]):
+                yield Service(brain, monitor, reload, *urls)
 
 
 @contextlib.asynccontextmanager
@@ -140,8 +156,9 @@ async def balancing(settings: Settings) -> AsyncIterator[Service]:
     """Decide for a pool, or stand by, without serving clients over HTTP.
 
     Raises:
-        SetupError: the port is taken, the log cannot be written, or the bus is of no use.
+        SetupError: the port is taken, the log cannot be written, or the bus or a file is of no use.
     """
+    tls, access = ServiceTls(settings), access_of(settings)
     with listen(settings.host, settings.port) as sock:
         async with _put_together(settings, ()) as parts:
             app = build_admin(
@@ -149,12 +166,17 @@ async def balancing(settings: Settings) -> AsyncIterator[Service]:
                 parts.monitor,
                 parts.fleet,
                 parts.telemetry.render,
+                access,
+                has_changes=False,
                 names=(*settings.admin_names, settings.host),
             )
-            changes = dict.fromkeys(_OF_GATEWAYS, _nothing) | {"engine": _engines(parts.fleet)}
-            reload = Reload(settings, changes)
-            async with serving({sock: server_of(app)}, parts.background):
-                yield Service(parts.brain, parts.monitor, reload, url_of(sock), url_of(sock))
+            changes: dict[str, Change] = dict.fromkeys(_OF_GATEWAYS, _nothing)
+            changes |= {"engine": _engines(parts.fleet), "key": _keys(access)}
+            reload = Reload(settings, changes | tls.changes())
+            url = url_of(sock, has_tls=tls.is_on)
+            background = [*parts.background, *access.background()]
+            async with serving({sock: server_of(app, tls=tls.operators)}, background):
+                yield Service(parts.brain, parts.monitor, reload, url, url)
 
 
 # What a process does not read that only decides; the file may be shared with those that do.
@@ -163,7 +185,6 @@ _OF_GATEWAYS = (
     "admin_port",
     "identity",
     "infer",
-    "key",
     "keys_path",
     "max_body_bytes",
     "max_connections",
@@ -178,6 +199,10 @@ def _engines(fleet: Fleet) -> Change:
     return lambda settings: fleet.follow(settings.engine)
 
 
+def _keys(access: Access) -> Change:
+    return lambda settings: access.change(settings.key, needed=settings.asks_for_keys)
+
+
 def _changes(
     fleet: Fleet, access: Access, bodies: Bodies, begun_with: Settings
 ) -> dict[str, Change]:
@@ -188,7 +213,7 @@ def _changes(
         bodies.max_held_bytes = settings.max_held_bytes
 
     def change_keys(settings: Settings) -> None:
-        access.change(settings.key, needed=settings.asks_for_keys)
+        _keys(access)(settings)
         if not settings.asks_for_keys:
             logger.warning("no API keys are configured any more: anyone who reaches it may call")
 
@@ -212,7 +237,8 @@ async def _put_together(
     )
     brain: Brain
     port = BrainPort()
-    monitor = Monitor(port.feed)
+    contexts = EngineContexts()
+    monitor = Monitor(port.feed, contexts=contexts)
     telemetry = Telemetry(port.balancer, orchestrator, WallClock().now)
     with (
         contextlib.closing(Tokenizers(settings.tokenizer)) as tokenizers,
@@ -224,7 +250,9 @@ async def _put_together(
             *([log] if log is not None else []),
             *observers,
         )
-        async with EngineClient(stall_s=settings.stall_s, answer_s=settings.answer_s) as client:
+        async with EngineClient(
+            stall_s=settings.stall_s, answer_s=settings.answer_s, contexts=contexts
+        ) as client:
             engine = HttpEngine(client)
             port.stall_watch = engine.stall_watch
             fleet = Fleet(monitor, client.upstreams, engine.calls.running, port.balancer)

@@ -74,8 +74,10 @@ class WaitQueues:
 
     def bring_back(self, request_id: str) -> None:
         """One that was aside has its turn, as any that was bounced."""
-        queue = next(each for each in self._open.values() if request_id in each)
+        place = next(place for place, queue in self._open.items() if request_id in queue)
+        queue = self._open[place]
         queue.push_back(queue.remove(request_id))
+        self._note_renewing(place)
 
     def _queue_of(self, place: Place) -> WaitQueue:
         queue = self._queues.get(place)
