@@ -23,7 +23,8 @@ import msgspec
 from kairos.errors import SetupError
 from kairos.planner.hardware import GB, GIB, PRECISIONS, Accelerator, ModelShape
 
-FIXED_S = 1.05e-3  # sampling and the scheduler, a step: as in sim/profiles, assumed for all
+CALL_S = 2e-3  # HTTP, the tokenizer, the way to the engine: as in sim/profiles, assumed for all
+FIXED_S = 1.05e-3  # sampling and the scheduler, a step: likewise
 ALL_REDUCE_S = 10e-6  # latency of one, inside of a chassis: assumed
 HOP_S = 20e-6  # from one stage to the next: assumed
 LINK_REACHED = 0.8  # of a link's peak: assumed
@@ -186,6 +187,7 @@ def derived(
         stages=pipeline,
         kv_tokens=_kv_tokens(device, model, weight_bytes, tensor * pipeline),
         max_num_seqs=MANY_SEQS if device.memory_gb * GB >= LARGE_GIB * GIB else FEW_SEQS,
+        call_s=CALL_S,
         fixed_s=FIXED_S + exchanges_s + (pipeline - 1) * HOP_S,
         weights_s=weight_bytes * (layers + model.embedding) / read,
         prefill_token_s=2 * active / flop,
