@@ -6,7 +6,18 @@ from typing import Annotated
 import typer
 
 from kairos import __version__
-from kairos.cli import agents, calibrate, demo, keys, look, replay, serve, simulate, traces
+from kairos.cli import (
+    agents,
+    calibrate,
+    demo,
+    keys,
+    look,
+    plan,
+    replay,
+    serve,
+    simulate,
+    traces,
+)
 from kairos.cli.plan_hardware import plan_hardware
 from kairos.errors import KairosError
 
@@ -30,6 +41,7 @@ def _version(
 
 for command in (
     *(serve.serve, serve.balance, serve.orchestrate, demo.demo),
+    plan.plan,
     *(look.explain, look.export, look.usage),
     *(simulate.simulate, replay.replay, calibrate.calibrate),
 ):
