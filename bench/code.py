@@ -39,6 +39,7 @@ MEASURED: Mapping[str, tuple[str, ...]] = {
     "simulation": (*_BRAIN, *_LEARNING, "sim", "workload"),
     "fairness": (*_BRAIN, *_LEARNING, "sim"),
     "health": (*_BRAIN, *_LEARNING, *_CALL),
+    "tls": (*_BRAIN, *_LEARNING, *_CALL, "tls_settings.py"),
     "workers": (*_BRAIN, *_LEARNING, *_CALL, "live/workers"),
 }
 # Modules that no call passes through: engines as processes of their own.

@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from kairos import __version__
-from kairos.cli import agents, calibrate, demo, keys, look, replay, serve, simulate, traces
+from kairos.cli import agents, calibrate, demo, health, keys, look, replay, serve, simulate, traces
 from kairos.errors import KairosError
 
 app = typer.Typer(
@@ -29,7 +29,7 @@ def _version(
 
 for command in (
     *(serve.serve, serve.balance, serve.orchestrate, demo.demo),
-    *(look.explain, look.export, look.usage),
+    *(health.health, look.explain, look.export, look.usage),
     *(simulate.simulate, replay.replay, calibrate.calibrate),
 ):
     app.command()(command)
