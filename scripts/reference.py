@@ -142,7 +142,7 @@ def settings() -> str:
         ("`[[key]]`", "kairos/tenant_settings.py", "KeySettings"),
         ("`[oidc]`", "kairos/oidc_settings.py", "OidcSettings"),
         ("`[[tenant]]`", "kairos/tenant_settings.py", "TenantSettings"),
-        ("`[[quota]]`", "kairos/scheduler/meter.py", "Quota"),
+        ("`[[quota]]`", "kairos/entitlements.py", "Quota"),
         ("`[[service_class]]`", "kairos/tenant_settings.py", "ServiceClassSettings"),
     ):
         rows = [(f"`{f}`", f"`{d}`" if d else "required", s) for f, d, s in _fields(path, name)]

@@ -31,6 +31,7 @@ from kairos.live.pool.cluster_control import ClusterControl, pooled
 from kairos.live.process.clock import WallClock
 from kairos.live.proxy.engine import HttpEngine
 from kairos.live.proxy.engine_client import EngineClient
+from kairos.live.proxy.engine_tls import EngineContexts
 from kairos.live.proxy.progress import tell_progress
 from kairos.live.proxy.stall_watch import StallWatch
 from kairos.live.request.access import Access, access_of
@@ -252,7 +253,8 @@ async def _put_together(
     )
     brain: Brain
     port = BrainPort()
-    monitor = Monitor(port.feed)
+    contexts = EngineContexts()
+    monitor = Monitor(port.feed, contexts=contexts)
     telemetry = Telemetry(port.balancer, orchestrator, WallClock().now)
     with (
         contextlib.closing(Tokenizers(settings.tokenizer)) as tokenizers,
@@ -264,7 +266,9 @@ async def _put_together(
             *([log] if log is not None else []),
             *observers,
         )
-        async with EngineClient(stall_s=settings.stall_s, answer_s=settings.answer_s) as client:
+        async with EngineClient(
+            stall_s=settings.stall_s, answer_s=settings.answer_s, contexts=contexts
+        ) as client:
             engine = HttpEngine(client)
             port.stall_watch = engine.stall_watch
             fleet = Fleet(monitor, client.upstreams, engine.calls.running, port.balancer)

@@ -8,17 +8,17 @@ from kairos.addresses import is_loopback
 from kairos.config import Settings, load
 from kairos.dispatcher.placements import PLACEMENTS
 from kairos.engine_settings import EngineSettings, parse_engine
+from kairos.entitlements import TenantWeight
 from kairos.errors import SetupError
+from kairos.live.control.brain import entitlements_of
 from kairos.model import Budget
 from kairos.oidc_settings import OidcSettings
-from kairos.scheduler.fair_queueing import TenantWeight
 from kairos.scheduler.policies import POLICIES
 from kairos.tenant_settings import (
     KeySettings,
     QuotaSettings,
     ServiceClassSettings,
     TenantSettings,
-    weights,
 )
 
 DIGEST = "0123456789abcdef" * 4
@@ -210,6 +210,8 @@ def test_an_engine_is_a_url_and_maybe_what_it_does_not_tell(text, engine):
         "token_us=nan",
         "token_us=.5",
         "token_us=٣",
+        "ca=",
+        "client_key=\0",
         "",
     ],
 )
@@ -219,7 +221,8 @@ def test_what_is_not_understood_behind_a_url_is_answered_with_the_syntax(limits)
 
     assert str(refused.value) == (
         f"--engine http://h:1,{limits}: what stands behind the URL is not understood; write "
-        "URL[,max_num_seqs=N][,kv_tokens=N][,priority=yes|no][,token_us=N]"
+        "URL[,max_num_seqs=N][,kv_tokens=N][,priority=yes|no][,token_us=N][,ca=FILE]"
+        "[,client_certificate=FILE][,client_key=FILE]"
     )
 
 
@@ -514,6 +517,14 @@ def test_what_is_wrong_with_a_tenant_is_said(tenants, said):
             [{"tenant": "acme", "app": "x", "tokens_per_day": -1}],
             "tenant 'acme', app 'x': a limit must be at least 1",
         ),
+        (
+            [{"tenant": "acme", "key": "ci", "calls_at_once": 1}],
+            "tenant 'acme', key 'ci': the tenant has no key of that name",
+        ),
+        (
+            [{"tenant": "acme", "app": "x", "key": "ci", "calls_at_once": 1}],
+            "tenant 'acme', app 'x', key 'ci': it is of an app or of a key; give each a quota",
+        ),
     ],
 )
 def test_what_is_wrong_with_a_quota_is_said(quotas, said):
@@ -551,7 +562,7 @@ def test_tenants_have_weights_and_so_do_their_apps(tmp_path):
     key = f'[[key]]\nsha256 = "{DIGEST}"\ntenant = "acme"\n'
     path.write_text(f'{key}[[tenant]]\nname = "acme"\nweight = 3\n[tenant.apps]\nchat = 2\n')
     settings = load(path, {}, {})
-    assert weights(settings.tenant) == {"acme": TenantWeight(3.0, {"chat": 2.0})}
+    assert entitlements_of(settings).weights == {"acme": TenantWeight(3.0, {"chat": 2.0})}
 
 
 def test_one_key_cannot_stand_for_two_tenants():

@@ -9,12 +9,12 @@ from functools import partial
 from fastapi import Request as HttpRequest
 
 from kairos.config import Settings
+from kairos.entitlements import STANDARD
 from kairos.errors import Unauthorized
 from kairos.live.process.clock import WallClock
 from kairos.live.request.caller import ANYBODY, RIGHTS, Caller
 from kairos.live.request.jwks import IssuerKeys
 from kairos.live.request.signed_tokens import KeysComing, SignedTokens
-from kairos.scheduler.service_classes import STANDARD
 from kairos.tenant_settings import KeySettings, Role, classes
 
 _DOTS = 2  # in a signed token
@@ -24,7 +24,8 @@ _CALLS = RIGHTS["caller"]
 def _caller(key: KeySettings) -> Caller:
     allowed = key.service_classes or None
     default = allowed[0] if allowed else STANDARD
-    return Caller(key.tenant, key.app, default, allowed, RIGHTS[key.role], key.label)
+    roles = RIGHTS[key.role]
+    return Caller(key.tenant, key.app, default, allowed, key.name, roles, key.label)
 
 
 class Access:

@@ -4,8 +4,8 @@ from collections.abc import Mapping
 
 import msgspec
 
+from kairos.entitlements import STANDARD
 from kairos.errors import KairosError
-from kairos.scheduler.service_classes import STANDARD
 from kairos.tenant_settings import Role
 
 # What each may do: what it says, and what the roles behind it may.
@@ -21,8 +21,9 @@ class Caller(msgspec.Struct, frozen=True):
     app: str | None = None  # all that it calls for, where its key or token says so
     service_class: str = STANDARD  # of calls that name none
     service_classes: tuple[str, ...] | None = None  # that it may ask for; None: all
+    key: str | None = None  # the name of its key, if that has one
     roles: tuple[Role, ...] = ("caller",)
-    name: str | None = None  # what its key is called, or its token's subject
+    name: str | None = None  # for people: what its key is called, or its token's subject
 
     def needs(self, role: Role) -> None:
         """Raises NotAllowed: it does not have it."""

@@ -21,12 +21,12 @@ from joserfc.errors import JoseError
 from joserfc.jwk import Key
 from joserfc.jws import JWSRegistry
 
+from kairos.entitlements import STANDARD
 from kairos.errors import Unauthorized, Unavailable
 from kairos.live.request.caller import RIGHTS, Caller
 from kairos.live.request.jwks import IssuerKeys
 from kairos.model import IDENTIFIER, SECOND
 from kairos.oidc_settings import OidcSettings
-from kairos.scheduler.service_classes import STANDARD
 from kairos.tenant_settings import Role, is_tenant
 
 MAX_BYTES = 16 << 10  # of a token
@@ -204,7 +204,8 @@ class SignedTokens:
             raise InvalidToken(f"the token's claim '{oidc.app_claim}' is no name of an app")
         allowed = self._allowed(claims)
         default = allowed[0] if allowed else STANDARD
-        return Caller(tenant, app, default, allowed, self._roles(claims), _subject(claims))
+        roles, name = self._roles(claims), _subject(claims)
+        return Caller(tenant, app, default, allowed, roles=roles, name=name)
 
     def _roles(self, claims: Mapping[str, Any]) -> tuple[Role, ...]:
         """Of names that are no roles here, nothing is said: they may be for others."""

@@ -142,9 +142,9 @@ def test_after_a_rotation_the_old_key_is_let_in_until_its_grace_ends(path, made)
     assert (third.name, third.created, third.expires) == (None, NOW, ends)
     for at in (NOW, ends - timedelta(seconds=1)):
         assert {access(path, at).caller(bearer(each)) for each in (old, new)} == {
-            Caller("acme", "qa", name=each.label) for each in rotated
+            Caller("acme", "qa", key=each.name, name=each.label) for each in rotated
         }
-    assert access(path, ends).caller(bearer(new)) == Caller("acme", "qa", name="ci")
+    assert access(path, ends).caller(bearer(new)) == Caller("acme", "qa", key="ci", name="ci")
     with pytest.raises(Unauthorized, match="has expired"):
         access(path, ends).caller(bearer(old))
     assert access(path, ends).tenant(bearer(before)) == "other"

@@ -7,6 +7,7 @@ import json
 import msgspec
 import pytest
 
+from kairos.entitlements import CLASSES
 from kairos.errors import Unauthorized
 from kairos.live.request.access import Access
 from kairos.live.request.caller import Caller, NotAllowed
@@ -21,7 +22,6 @@ from kairos.live.request.signed_tokens import (
 )
 from kairos.model import SECOND
 from kairos.oidc_settings import OidcSettings
-from kairos.scheduler.service_classes import CLASSES
 from kairos.tenant_settings import KeySettings
 from tests.support.issuer import ALGORITHMS, encoded, new_key, signed
 
