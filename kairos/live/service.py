@@ -38,6 +38,8 @@ from kairos.live.request.identity.inference import Inference
 from kairos.live.request.service_class import ServiceClasses
 from kairos.live.request.tokenizer import Tokenizers
 from kairos.live.request.tokens import PromptTokens
+from kairos.live.ui.now import Now
+from kairos.live.ui.pages import Ui
 from kairos.model import SECOND
 from kairos.orchestrator.orchestrator import Orchestrator
 from kairos.runtime import Observer
@@ -86,6 +88,7 @@ class _Parts(msgspec.Struct):
     fleet: Fleet
     telemetry: Telemetry
     prompts: PromptTokens
+    orchestrator: Orchestrator | None  # None: another process follows the workflows
     background: list[Coroutine[None, None, None]]
 
 
@@ -122,16 +125,23 @@ async def running(
                 classes=ServiceClasses(classes(settings.service_class)),
             )
             insight = partial(brain.add_insight, access=access)
+            ui = Ui(Now(brain, parts.fleet, telemetry, parts.orchestrator))
             servers = {
                 sock: server_of(
                     build_app(gateway, access, telemetry.render, insight), gateway, limits
                 ),
                 admin_sock: server_of(
-                    build_admin(brain, monitor, parts.fleet, names=settings.admin_names)
+                    build_admin(
+                        brain,
+                        monitor,
+                        parts.fleet,
+                        names=settings.admin_names,
+                        add_pages=ui.add_to,
+                    )
                 ),
             }
             reload = Reload(settings, _changes(parts.fleet, access, bodies, settings))
-            async with serving(servers, parts.background):
+            async with serving(servers, [*parts.background, *ui.background()]):
                 yield Service(brain, monitor, reload, url_of(sock), url_of(admin_sock))
 
 
@@ -237,7 +247,9 @@ async def _put_together(
                 port.decides = brain
                 telling = tell_progress(engine.calls, brain.feed)
                 background = [*brain.background(), telling, *beside]
-                yield _Parts(engine, brain, monitor, fleet, telemetry, prompts, background)
+                yield _Parts(
+                    engine, brain, monitor, fleet, telemetry, prompts, orchestrator, background
+                )
             elif cluster is not None:
                 joined = pooled(
                     settings,
@@ -252,4 +264,6 @@ async def _put_together(
                 async with joined as brain:
                     port.decides = brain
                     background = [*brain.background(), *beside]
-                    yield _Parts(engine, brain, monitor, fleet, telemetry, prompts, background)
+                    yield _Parts(
+                        engine, brain, monitor, fleet, telemetry, prompts, orchestrator, background
+                    )

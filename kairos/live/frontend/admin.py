@@ -35,10 +35,11 @@ def build_admin(
     metrics: Callable[[], bytes] | None = None,
     *,
     names: Iterable[str],
+    add_pages: Callable[[FastAPI], None] | None = None,
 ) -> FastAPI:
-    """`names`: by which it may be asked, beside any address (`hosts.py`). `metrics`: also what a
-    process without clients is asked, /health and /metrics. Whoever asks for these reaches its other
-    routes too, so instances cannot be changed by them there."""
+    """`names`: by which it may be asked, beside any address (`hosts.py`). `add_pages` adds the web
+    page. `metrics`: also what a process without clients is asked, /health and /metrics. Whoever
+    asks for these reaches its other routes too, so instances cannot be changed by them there."""
     app = FastAPI(title="Kairos for operators", version=__version__)
 
     @app.get("/admin/status")
@@ -64,6 +65,8 @@ def build_admin(
         }
 
     add_views(app, fleet)
+    if add_pages is not None:
+        add_pages(app)
     if metrics is None:
         add_changes(app, fleet)
     else:

@@ -26,6 +26,8 @@ from kairos.live.observers.fact_log import flushing, open_log
 from kairos.live.observers.telemetry import Telemetry
 from kairos.live.process.clock import WallClock
 from kairos.live.request.access import Access
+from kairos.live.ui.now import Now
+from kairos.live.ui.pages import Ui
 from kairos.live.workers.decider import Decider
 from kairos.live.workers.journal import Journal
 from kairos.live.workers.messages import Engines
@@ -84,11 +86,12 @@ async def deciding(setup: Setup) -> AsyncIterator[Change]:
             name: stack.enter_context(contextlib.closing(socket.socket(fileno=file)))
             for name, file in setup.sockets.items()
         }
+        ui = Ui(Now(alone, fleet, telemetry, orchestrator))
         app = _asked(alone, access, monitor, telemetry)
         servers = {
             sockets["asked"]: server_of(app),
             sockets["operators"]: server_of(
-                build_admin(alone, monitor, fleet, names=settings.admin_names)
+                build_admin(alone, monitor, fleet, names=settings.admin_names, add_pages=ui.add_to)
             ),
         }
 
@@ -98,6 +101,7 @@ async def deciding(setup: Setup) -> AsyncIterator[Change]:
 
         loop = asyncio.get_running_loop()
         background = [*alone.background(), monitor.run(), fleet.run(), *flushing(log)]
+        background += ui.background()
         async with serving(servers, [*background, decider.watch()]):
             facts = await loop.create_unix_server(decider.link, sock=sockets["facts"])
             yield change
