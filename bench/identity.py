@@ -18,7 +18,7 @@ from rich.console import Console
 from bench import report, rows
 from bench.report import Figure
 from kairos.live.process.tuning import collect_less_often
-from kairos.live.request.access import Caller
+from kairos.live.request.caller import Caller
 from kairos.live.request.identity.aliases import Aliases
 from kairos.live.request.identity.conversation import prompt_of
 from kairos.live.request.identity.inference import Inference

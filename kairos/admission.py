@@ -30,10 +30,12 @@ from kairos.fair_share import ShareUsed, is_within_share
 from kairos.faults.faults import Faults
 from kairos.learnt import agent_key
 from kairos.model import Budget, Instance, Request
+from kairos.rate_limits import RateLimits
 from kairos.scheduler.budgets import Budgets
+from kairos.scheduler.meter import Quota
 from kairos.scheduler.newcomers import Newcomers
 from kairos.scheduler.queues import WaitQueues
-from kairos.scheduler.quotas import Quota, Quotas
+from kairos.scheduler.quotas import Quotas
 from kairos.scheduler.work_estimates import WorkEstimates
 from kairos.workflow_tracker import WorkflowKey, workflow_key
 
@@ -98,6 +100,10 @@ class Admission:
                 raise QueueFull(len(self._queues), retry_after_s)
             waiting = self._queues.of_tenant(request.tenant)
             raise ShareUsed(f"has {waiting} requests that wait", retry_after_s)
+
+    def limits(self, request: Request, at: int) -> RateLimits | None:
+        """What is left of the quotas that hold for it."""
+        return None if self._quotas is None else self._quotas.left(request, at)
 
     def _is_full(self, request: Request, more: int) -> bool:
         """Whether with so many more of its tenant there would be too many of that, or of all."""

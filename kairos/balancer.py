@@ -38,10 +38,10 @@ from kairos.model import Budget, Request
 from kairos.refusals import REFUSALS
 from kairos.scheduler.budgets import UNLIMITED
 from kairos.scheduler.fair_queueing import NO_WEIGHTS, FairQueueing, TenantWeight
+from kairos.scheduler.meter import Quota
 from kairos.scheduler.policies import Policy
 from kairos.scheduler.queue import BACKFILL, MAX_WAIT_US, OVERTAKEN, PASSED_OVER, WaitQueue
 from kairos.scheduler.queues import WaitQueues
-from kairos.scheduler.quotas import Quota
 from kairos.scheduler.service_classes import CLASSES, ServiceClass
 from kairos.scheduler.service_order import QueuedCall, service_order
 from kairos.scheduler.work_estimates import WorkEstimates

@@ -1,6 +1,5 @@
 """Settings: defaults, then the file, then the environment, then the command line."""
 
-import ipaddress
 import re
 import tomllib
 from collections.abc import Iterator, Mapping
@@ -17,6 +16,7 @@ from kairos.errors import SetupError
 from kairos.fair_share import ALONE
 from kairos.key_file import read_keys, with_instants
 from kairos.model import SECOND, Budget
+from kairos.oidc_settings import OidcSettings, check_oidc
 from kairos.scheduler.policies import POLICIES
 from kairos.scheduler.queue import MAX_WAIT_US
 from kairos.tenant_settings import (
@@ -29,6 +29,7 @@ from kairos.tenant_settings import (
     check_quotas,
     check_tenants,
 )
+from kairos.tls_settings import TlsFiles, check_port_files
 from kairos.workflow_tracker import IDLE_US
 
 STALL_S, ANSWER_S = 120, 600
@@ -39,7 +40,17 @@ MAX_ENGINES = 1_000  # each is asked once a second how it is
 MAX_WORKERS = 64  # processes that perform calls on one host
 _BODY_FIELD = re.compile(r"user|prompt_cache_key|metadata(\.[A-Za-z0-9_-]{1,64}){1,4}")
 _HOST_NAME = re.compile(r"[A-Za-z0-9_]([A-Za-z0-9_.-]{0,251}[A-Za-z0-9_.])?")
-_TABLES = {"engine", "key", "tenant", "quota", "service_class", "identity", "tokenizer", "kafka"}
+_TABLES = {
+    "engine",
+    "key",
+    "tenant",
+    "quota",
+    "service_class",
+    "identity",
+    "tokenizer",
+    "kafka",
+    "oidc",
+}
 _SECRET = re.compile(r"password|secret|passphrase|key\.pem|oauthbearer\.config")
 
 
@@ -53,6 +64,11 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     admin_port: int = 8001  # of the operators' routes; 0: any free one
     # Names by which the operators' routes may be asked, beside localhost and any address.
     admin_hosts: tuple[str, ...] = ()
+    # TLS on both ports, from two files in PEM; both are read again when they change.
+    tls_certificate: str | None = None  # with what leads to its authority behind it
+    tls_key: str | None = None  # the certificate's private key, without a passphrase
+    tls_client_ca: str | None = None  # authorities: who connects must show a certificate of one
+    admin_tls_client_ca: str | None = None  # the same, for the operators' port, in its place
     workers: int = 0  # processes that perform calls; one more decides. 0: one process does both
     policy: str = "kairos"  # the order of the queue
     placement: str = "kairos"  # the choice of the instance
@@ -84,6 +100,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     # File of more keys, of which `kairos keys` takes care. With it nobody may call without a key,
     # even while it has none.
     keys_path: str | None = None
+    oidc: OidcSettings | None = None  # see below; signed tokens of an identity provider let in, too
     tenant: tuple[TenantSettings, ...] = ()  # see below; weights of those that keys stand for
     # Fields of a request's body that name workflow_id, app, agent or upstream: `user`,
     # `prompt_cache_key`, or a member of `metadata`, as in `metadata.run`.
@@ -106,8 +123,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
     @property
     def asks_for_keys(self) -> bool:
-        """Whether nobody may call without one."""
-        return bool(self.key) or self.keys_path is not None
+        """Whether nobody may call without one, or without a token."""
+        return bool(self.key) or self.keys_path is not None or self.oidc is not None
 
     @property
     def budget(self) -> Budget:
@@ -231,7 +248,9 @@ def _check(settings: Settings, environ: Mapping[str, str]) -> None:
     _check_engines(settings.engine, environ)
     check_keys(settings.key)
     check_classes(settings.service_class, settings.key)
-    keys_change = settings.keys_path is not None
+    if settings.oidc is not None:
+        check_oidc(settings.oidc)
+    keys_change = settings.keys_path is not None or settings.oidc is not None
     check_quotas(settings.quota, settings.key, keys_change=keys_change)
     check_tenants(settings.tenant, settings.key, keys_change=keys_change)
     for name, path in settings.identity.items():
@@ -248,6 +267,8 @@ def _check_places(settings: Settings) -> None:
     for name in settings.admin_hosts:
         if not _HOST_NAME.fullmatch(name):
             raise SetupError(f"admin_hosts: '{name}' is no host's name (without scheme and port)")
+    files = TlsFiles(settings.tls_certificate, settings.tls_key, settings.tls_client_ca)
+    check_port_files(files, settings.admin_tls_client_ca)
 
 
 def _check_engines(engines: tuple[EngineSettings, ...], environ: Mapping[str, str]) -> None:
@@ -276,10 +297,3 @@ def api_key(variable: str | None, environ: Mapping[str, str]) -> str | None:
 def _check_known(what: str, name: str, known: Mapping[str, object]) -> None:
     if name not in known:
         raise SetupError(f"there is no {what} '{name}'; known: {', '.join(sorted(known))}")
-
-
-def is_loopback(host: str) -> bool:
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"

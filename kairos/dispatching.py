@@ -261,4 +261,5 @@ class Dispatching:
             priority_of(remaining_us, reason) if instance.priority else None,
             self._queues.fairness.tenants[share[0]].waiting - 1,
             before,
+            self._admission.limits(request, self.drained_at),
         )

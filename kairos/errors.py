@@ -31,6 +31,8 @@ KairosError
 
 from typing import Literal
 
+from kairos.rate_limits import RateLimits
+
 
 class KairosError(Exception):
     """Base of all expected failures.
@@ -44,6 +46,7 @@ class KairosError(Exception):
     code = "internal_error"
     param: str | None = None
     retry_after_s: int | None = None
+    limits: RateLimits | None = None  # of who asked, where they are known
 
 
 class InvalidRequest(KairosError):

@@ -10,6 +10,7 @@ import msgspec
 
 from kairos.learnt import AgentKey, AgentProfile, AgentRank, RemainingModel
 from kairos.model import Instance, Request
+from kairos.rate_limits import RateLimits
 
 
 class Arrived(msgspec.Struct, frozen=True, tag=True, gc=False, omit_defaults=True):
@@ -158,6 +159,7 @@ class Dispatch(msgspec.Struct, frozen=True, tag=True, gc=False):
     priority: int | None = None  # inside the engine, lower first; None: it goes by arrival
     tenants: int = 0  # others that waited
     tenants_before: int = 0  # of these, with less service for their weight; nothing of them fitted
+    limits: RateLimits | None = None  # what is left of the quotas that hold for it
 
 
 Refusal = Literal[

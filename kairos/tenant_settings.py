@@ -10,7 +10,7 @@ from kairos.envelope import NAME
 from kairos.errors import SetupError
 from kairos.model import IDENTIFIER, SECOND
 from kairos.scheduler.fair_queueing import TenantWeight
-from kairos.scheduler.quotas import Quota
+from kairos.scheduler.meter import Quota
 from kairos.scheduler.service_classes import CLASSES, Goes, ServiceClass
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -204,8 +204,13 @@ def check_tenants(
             _check_weight(f"app '{app}' of tenant '{tenant.name}'", weight)
 
 
+def is_tenant(name: str) -> bool:
+    """Whether a tenant can be called so."""
+    return re.fullmatch(r"[A-Za-z0-9_.-]{1,64}", name) is not None
+
+
 def _check_tenant(name: str, where: str = "") -> None:
-    if not re.fullmatch(r"[A-Za-z0-9_.-]{1,64}", name):
+    if not is_tenant(name):
         raise SetupError(f"{where}'{name}' is no tenant name (letters, digits, _ . -)")
 
 

@@ -5,12 +5,12 @@ its call exactly as the call was described when it had to be placed in the queue
 """
 
 import math
-from collections import OrderedDict
 
 import msgspec
 
 from kairos.learnt import POOLED
 from kairos.model import SECOND, Budget, Request, least
+from kairos.shared_lru import SharedLru
 
 MAX_WORKFLOWS = 100_000
 MAX_NAMES = 256  # of agents, in one workflow; the rest count as one
@@ -114,12 +114,12 @@ class _Call(msgspec.Struct, gc=False):
 
 
 class WorkflowTracker:
-    """Follows the open workflows. Bounded: the longest idle are forgotten, and one that goes on
-    after that is taken for a new one. O(1) per fact, amortised."""
+    """Follows the open workflows. Bounded: of the tenant that has most the longest idle are
+    forgotten, and one that goes on after that is taken for a new one. O(1) per fact, amortised."""
 
     def __init__(self, *, max_workflows: int = MAX_WORKFLOWS, idle_us: int = IDLE_US) -> None:
-        self._max_workflows, self._idle_us = max_workflows, idle_us
-        self._workflows: OrderedDict[WorkflowKey, _Workflow] = OrderedDict()  # longest idle first
+        self._idle_us = idle_us
+        self._workflows: SharedLru[WorkflowKey, _Workflow] = SharedLru(max_workflows)
         self._calls: dict[str, _Call] = {}  # in flight
 
     def __len__(self) -> int:
@@ -131,9 +131,8 @@ class WorkflowTracker:
         key = workflow_key(request)
         workflow = self._workflows.get(key)
         if workflow is None:
-            workflow = self._workflows[key] = _Workflow(request, at)
-            if len(self._workflows) > self._max_workflows:
-                self._workflows.popitem(last=False)
+            workflow = _Workflow(request, at)
+            self._workflows.put(request.tenant, key, workflow)
         self._touch(key, workflow, at)
         agent, visits, prompt_tokens = request.agent, workflow.visits, request.prompt_tokens
         if agent not in visits and len(visits) >= MAX_NAMES:
@@ -221,21 +220,20 @@ class WorkflowTracker:
         return (workflow.served_us, workflow.waited_us) if workflow is not None else (0, 0)
 
     def workflow_ended(self, key: WorkflowKey) -> None:
-        self._workflows.pop(key, None)
+        self._workflows.remove(key[0], key)
 
     def _touch(self, key: WorkflowKey, workflow: _Workflow, at: int) -> None:
         workflow.seen_at = at
-        self._workflows.move_to_end(key)
+        self._workflows.touch(key[0], key)
 
     def forget_idle(self, at: int) -> None:
         """Those of which nothing was heard for too long."""
         since = at - self._idle_us
         while self._workflows:
-            key = next(iter(self._workflows))
-            workflow = self._workflows[key]
+            key, workflow = self._workflows.oldest()
             if workflow.seen_at > since:
                 return
             if workflow.in_flight:
                 self._touch(key, workflow, at)  # a call that takes long is no silence
             else:
-                del self._workflows[key]
+                self._workflows.remove(key[0], key)

@@ -140,8 +140,9 @@ def settings() -> str:
     for title, path, name in (
         ("`[[engine]]`", "kairos/engine_settings.py", "EngineSettings"),
         ("`[[key]]`", "kairos/tenant_settings.py", "KeySettings"),
+        ("`[oidc]`", "kairos/oidc_settings.py", "OidcSettings"),
         ("`[[tenant]]`", "kairos/tenant_settings.py", "TenantSettings"),
-        ("`[[quota]]`", "kairos/scheduler/quotas.py", "Quota"),
+        ("`[[quota]]`", "kairos/scheduler/meter.py", "Quota"),
         ("`[[service_class]]`", "kairos/tenant_settings.py", "ServiceClassSettings"),
     ):
         rows = [(f"`{f}`", f"`{d}`" if d else "required", s) for f, d, s in _fields(path, name)]
@@ -254,9 +255,11 @@ def _errors() -> str:
     from kairos import errors
     from kairos.fair_share import ShareUsed
     from kairos.faults.quarantine import CallerBreaksEngines
+    from kairos.live.frontend.tls_transport import HttpsNeeded
     from kairos.live.proxy.engine_answer import Stalled
     from kairos.live.request.service_class import ClassNotAllowed
-    from kairos.scheduler.quotas import QuotaExceeded
+    from kairos.live.request.signed_tokens import InvalidToken, IssuerUnreachable, TokenExpired
+    from kairos.scheduler.meter import QuotaExceeded
 
     rows = []
     for each in (
@@ -266,6 +269,10 @@ def _errors() -> str:
         CallerBreaksEngines,
         QuotaExceeded,
         ClassNotAllowed,
+        InvalidToken,
+        TokenExpired,
+        IssuerUnreachable,
+        HttpsNeeded,
     ):
         if isinstance(each, type) and issubclass(each, errors.KairosError):
             status = getattr(each, "status", None)

@@ -1,5 +1,10 @@
 """What several commands say of the same options."""
 
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
 from kairos import config
 from kairos.dispatcher.placements import PLACEMENTS
 from kairos.scheduler.policies import POLICIES
@@ -14,3 +19,17 @@ BUS_HELP = (
 )
 POOL_HELP = rf"On a bus: the engines for which decisions are made in one place \[{SERVE.pool}]."
 PLACEMENT_HELP = f"Choice of the instance: {', '.join(sorted(PLACEMENTS))}."
+
+TlsCertificate = Annotated[
+    Path | None,
+    typer.Option(help="Speak TLS on both ports: a certificate, with its chain behind it, in PEM."),
+]
+TlsKey = Annotated[
+    Path | None, typer.Option(help="The certificate's private key, in PEM, without a passphrase.")
+]
+TlsClientCa = Annotated[
+    Path | None,
+    typer.Option(
+        help="Who connects, to either port, must show a certificate of an authority in this file."
+    ),
+]

@@ -12,7 +12,17 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from kairos import config
-from kairos.cli.options import BUS_HELP, PLACEMENT_HELP, POLICY_HELP, POOL_HELP, SERVE
+from kairos.addresses import is_loopback
+from kairos.cli.options import (
+    BUS_HELP,
+    PLACEMENT_HELP,
+    POLICY_HELP,
+    POOL_HELP,
+    SERVE,
+    TlsCertificate,
+    TlsClientCa,
+    TlsKey,
+)
 from kairos.cli.running import run
 from kairos.engine_settings import parse_engine
 from kairos.errors import SetupError
@@ -58,6 +68,9 @@ def serve(
             "localhost and any address."
         ),
     ] = None,
+    tls_certificate: TlsCertificate = None,
+    tls_key: TlsKey = None,
+    tls_client_ca: TlsClientCa = None,
     workers: Annotated[
         int | None,
         typer.Option(
@@ -83,8 +96,8 @@ def serve(
 
     Every option can also stand in the file, or in the environment as KAIROS_PORT and so on. The
     command line wins over the environment, and that over the file. On SIGHUP the file is read
-    again, and that of `keys_path`: engines, API keys and limits on bodies change at once, the rest
-    when it is restarted.
+    again, and those of `keys_path` and TLS: engines, API keys, certificates and limits on bodies
+    change at once, the rest when it is restarted.
 
     Example: kairos serve --engine http://gpu1:8000 --engine http://gpu2:8000
     """
@@ -97,9 +110,12 @@ def serve(
         "port": port,
         "admin_port": admin_port,
         "admin_hosts": config.listed(admin_hosts) if admin_hosts else None,
+        "tls_certificate": _path(tls_certificate),
+        "tls_key": _path(tls_key),
+        "tls_client_ca": _path(tls_client_ca),
         "workers": workers,
-        "log_dir": str(log) if log else None,
-        "learnt_path": str(learnt) if learnt else None,
+        "log_dir": _path(log),
+        "learnt_path": _path(learnt),
         "engine": [parse_engine(text) for text in engine] if engine else None,
     }
     load = partial(_engine_settings, "serve", config_file, arguments)
@@ -138,7 +154,7 @@ async def _until_stopped(
     stop: asyncio.Event,
 ) -> None:
     typer.echo(f"kairos: serving on {service.url}/v1, operators' routes on {service.admin_url}")
-    if not config.is_loopback(settings.host) and not settings.asks_for_keys:
+    if not is_loopback(settings.host) and not settings.asks_for_keys:
         typer.echo("kairos: no API keys are configured, so anyone who reaches it may call")
     _on_hangup(partial(_reload, service, load))
     await stop.wait()
@@ -158,7 +174,12 @@ def _engine_settings(
 
 def _has_files(config_file: Path | None, settings: config.Settings) -> bool:
     """Whether there is anything to read again."""
-    return config_file is not None or settings.keys_path is not None
+    named = (config_file, settings.keys_path, settings.tls_certificate)
+    return any(each is not None for each in named)
+
+
+def _path(told: Path | None) -> str | None:
+    return None if told is None else str(told)
 
 
 def balance(
@@ -197,7 +218,7 @@ def balance(
         "placement": placement,
         "host": host,
         "port": port,
-        "log_dir": str(log) if log else None,
+        "log_dir": _path(log),
     }
     load = partial(_engine_settings, "balance", config_file, arguments)
     settings = load()
@@ -271,7 +292,7 @@ def _on_hangup(act: Callable[[], None]) -> None:
 def _reload(service: "Service | Supervisor", load: Load | None) -> None:
     if load is None:
         logger.warning(
-            "there is nothing to read again: it was started without --config and keys_path"
+            "there is nothing to read again: it was started without --config, keys_path and TLS"
         )
     else:
         service.reload(load)

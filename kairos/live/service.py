@@ -22,6 +22,7 @@ from kairos.live.frontend.app import build_app
 from kairos.live.frontend.connection_limits import limits_of
 from kairos.live.frontend.gateway import Gateway
 from kairos.live.frontend.http import listen, server_of, serving, url_of
+from kairos.live.frontend.port_tls import ServiceTls
 from kairos.live.kafka.cluster import cluster_of
 from kairos.live.observers.fact_log import flushing, open_log
 from kairos.live.observers.telemetry import Telemetry
@@ -31,7 +32,7 @@ from kairos.live.proxy.engine import HttpEngine
 from kairos.live.proxy.engine_client import EngineClient
 from kairos.live.proxy.progress import tell_progress
 from kairos.live.proxy.stall_watch import StallWatch
-from kairos.live.request.access import Access
+from kairos.live.request.access import Access, access_of
 from kairos.live.request.bodies import Bodies
 from kairos.live.request.identity.aliases import Aliases
 from kairos.live.request.identity.inference import Inference
@@ -99,9 +100,10 @@ async def running(
     """Serve until the block ends; then finish running calls for at most `GRACE_S` (`http.py`).
 
     Raises:
-        SetupError: a port is taken, the log cannot be written, or the bus is of no use.
+        SetupError: a port is taken, the log cannot be written, or the bus or a file is of no use.
     """
-    access = Access(settings.key, needed=settings.asks_for_keys)
+    tls = ServiceTls(settings)
+    access = access_of(settings)
     with (
         listen(settings.host, settings.port) as sock,
         listen(settings.admin_host, settings.admin_port) as admin_sock,
@@ -128,7 +130,10 @@ async def running(
             ui = Ui(Now(brain, parts.fleet, telemetry, parts.orchestrator))
             servers = {
                 sock: server_of(
-                    build_app(gateway, access, telemetry.render, insight), gateway, limits
+                    build_app(gateway, access, telemetry.render, insight),
+                    gateway,
+                    limits,
+                    tls.callers,
                 ),
                 admin_sock: server_of(
                     build_admin(
@@ -137,12 +142,16 @@ async def running(
                         parts.fleet,
                         names=settings.admin_names,
                         add_pages=ui.add_to,
-                    )
+                    ),
+                    tls=tls.operators,
                 ),
             }
-            reload = Reload(settings, _changes(parts.fleet, access, bodies, settings))
-            async with serving(servers, [*parts.background, *ui.background()]):
-                yield Service(brain, monitor, reload, url_of(sock), url_of(admin_sock))
+            changes = _changes(parts.fleet, access, bodies, settings) | tls.changes()
+            reload = Reload(settings, changes)
+            urls = (url_of(each, has_tls=tls.is_on) for each in (sock, admin_sock))
+            background = [*parts.background, *access.background(), *ui.background()]
+            async with serving(servers, background):
+                yield Service(brain, monitor, reload, *urls)
 
 
 @contextlib.asynccontextmanager
@@ -150,8 +159,9 @@ async def balancing(settings: Settings) -> AsyncIterator[Service]:
     """Decide for a pool, or stand by, without serving clients over HTTP.
 
     Raises:
-        SetupError: the port is taken, the log cannot be written, or the bus is of no use.
+        SetupError: the port is taken, the log cannot be written, or the bus or a file is of no use.
     """
+    tls = ServiceTls(settings)
     with listen(settings.host, settings.port) as sock:
         async with _put_together(settings, ()) as parts:
             app = build_admin(
@@ -162,9 +172,10 @@ async def balancing(settings: Settings) -> AsyncIterator[Service]:
                 names=(*settings.admin_names, settings.host),
             )
             changes = dict.fromkeys(_OF_GATEWAYS, _nothing) | {"engine": _engines(parts.fleet)}
-            reload = Reload(settings, changes)
-            async with serving({sock: server_of(app)}, parts.background):
-                yield Service(parts.brain, parts.monitor, reload, url_of(sock), url_of(sock))
+            reload = Reload(settings, changes | tls.changes())
+            url = url_of(sock, has_tls=tls.is_on)
+            async with serving({sock: server_of(app, tls=tls.operators)}, parts.background):
+                yield Service(parts.brain, parts.monitor, reload, url, url)
 
 
 # What a process does not read that only decides; the file may be shared with those that do.

@@ -49,7 +49,8 @@ class ModelData(msgspec.Struct, frozen=True):
 
     app: AppKey
     rows: Floats  # [calls, columns of a model]; none only where there is a prior
-    numbers: dict[AgentKey, int]  # in the rows, of the app's agents; of everything: of the apps
+    # In the rows, of the app's agents; of a tenant, or of everything: of the apps.
+    numbers: dict[AgentKey, int]
     prior: RemainingModel | None  # from before a restart
 
     def model(self, still_open: OpenCalls | None = None) -> RemainingModel:
@@ -65,6 +66,12 @@ class ModelData(msgspec.Struct, frozen=True):
             groups = [number_of((key[0], key[1], POOLED), UNTRACKED) for key in keys]
             return dict(enumerate(groups))
         tenant, app = self.app
+        if app == POOLED:
+            return {
+                place: number_of((tenant, key[1], POOLED), UNTRACKED)
+                for place, key in enumerate(keys)
+                if key[0] == tenant
+            }
         return {
             place: number_of(key, UNTRACKED)
             for place, key in enumerate(keys)
@@ -84,7 +91,7 @@ class Learning(msgspec.Struct, frozen=True):
     def learn(self) -> tuple[list[AgentProfile], list[RemainingModel]]:
         """Pure, and slow: 0.2 ms for each profile, some ms for each model (`make bench`)."""
         apps = {each.app for each in self.models}
-        of_all = (POOLED, POOLED) in apps
+        of_all = any(app == POOLED for _, app in apps)
         rows = rows_of(self.still_open, self.known, None if of_all else apps)
         still_open = OpenCalls(rows)
         return (

@@ -7,14 +7,13 @@ the graph says what remained after each call (`remaining.py`), and that is what 
 (`profiles.py`).
 """
 
-from collections import OrderedDict
 from collections.abc import Iterable
-from itertools import islice
 
 from kairos.call_tracker import OF_CALLS, CallRow, CallTracker
 from kairos.events import Arrived, Bounced, Dispatch, Record, WorkflowEnded
 from kairos.learnt import AgentKey
 from kairos.model import Request
+from kairos.orchestrator.kept_workflows import KeptWorkflows, LearningQueue
 from kairos.orchestrator.open_workflows import OPEN_CALLS, OpenWorkflow, WorkflowCall
 from kairos.orchestrator.profiles import CallSample, Profiles
 from kairos.orchestrator.workflow import MAX_CALLS, OpenedWorkflow
@@ -37,8 +36,9 @@ _OF_WORKFLOWS = OF_CALLS | {WorkflowEnded}
 class Orchestrator:
     """Owns the open workflows and what was learnt.
 
-    O(log n) amortised per record. Bounded: beyond `max_workflows` the longest idle is evicted and
-    not learnt from, since its end is not known; nor is one that began before the first record.
+    O(log n) amortised per record. Bounded: beyond `max_workflows` the longest idle of the tenant
+    that has most is evicted and not learnt from, since its end is not known; nor is one that began
+    before the first record.
     """
 
     def __init__(
@@ -57,14 +57,13 @@ class Orchestrator:
         self.expired = 0  # workflows that ended by falling silent
         self.unlearnt = 0  # workflows that ended while too many waited to be learnt from
         self.skew_us = skew_us
-        self._max_workflows, self._idle_us = max_workflows, idle_us
+        self._idle_us = idle_us
         self._tracker = CallTracker()
         self._positions = WorkflowTracker(max_workflows=max_workflows, idle_us=idle_us)
-        self._open: OrderedDict[WorkflowKey, OpenedWorkflow] = OrderedDict()  # longest idle first
-        self._ended: OrderedDict[WorkflowKey, OpenedWorkflow] = OrderedDict()  # oldest first
-        self._open_calls = self._ended_calls = 0
+        self._open = KeptWorkflows(max_workflows, MAX_OPEN_CALLS)
+        self._ended = KeptWorkflows(MAX_ENDED, MAX_ENDED_CALLS)  # as they ended
         self.began_at = began_at
-        self._to_learn: list[OpenedWorkflow] = []
+        self._to_learn = LearningQueue(MAX_TO_LEARN)
 
     def __len__(self) -> int:
         """Open workflows."""
@@ -98,7 +97,7 @@ class Orchestrator:
         """End the workflows of which nothing has been heard for too long."""
         since = at - self._idle_us
         while self._open:
-            workflow = self._open[next(iter(self._open))]
+            workflow = self._open.oldest()
             if workflow.seen_at > since:
                 return
             if workflow.in_flight:
@@ -115,8 +114,7 @@ class Orchestrator:
 
     def take_ended(self) -> list[OpenedWorkflow]:
         """The workflows that have ended since it was last asked, to be learnt from."""
-        ended, self._to_learn = self._to_learn, []
-        return ended
+        return self._to_learn.take()
 
     def learn(self, lessons: Iterable[CallSample | AgentKey]) -> None:
         """Take in what they teach (`OpenedWorkflow.lessons`). 10 µs a call."""
@@ -127,14 +125,12 @@ class Orchestrator:
                 self.profiles.censor(lesson)
 
     def still_open(self) -> list[OpenWorkflow]:
-        """How the open workflows stand, or of too many, each so many of them. 1 µs a call."""
-        step = 1 + self._open_calls // OPEN_CALLS
-        found, calls = [], 0
-        for workflow in islice(self._open.values(), 0, None, step):
-            if workflow.is_whole and calls + len(workflow.calls) <= OPEN_CALLS:
-                calls += len(workflow.calls)
-                found.append(workflow.standing(self._positions.attained(workflow.key)[0]))
-        return found
+        """How the open workflows stand, or of too many of a tenant, each so many of them. 1 µs a
+        call."""
+        return [
+            each.standing(self._positions.attained(each.key)[0])
+            for each in self._open.some(OPEN_CALLS)
+        ]
 
     def open_workflow(self, key: WorkflowKey) -> OpenedWorkflow | None:
         return self._open.get(key)
@@ -154,21 +150,18 @@ class Orchestrator:
         if workflow is None and self._is_of_ended(key, request.id):
             return  # a task that is done once more after its result: its call is known
         if workflow is None:
-            workflow = self._open[key] = OpenedWorkflow(key, at)
+            workflow = OpenedWorkflow(key, at)
             assert self.began_at is not None
             workflow.is_whole = request.workflow_started_at >= self.began_at
+            self.evicted += self._open.put(workflow)
         self._touch(workflow, at)
         workflow.in_flight.add(request.id)
         position = self._positions.arrived(request, at)
         if len(workflow.calls) < MAX_CALLS:
             workflow.calls.append(WorkflowCall(row, position))
-            self._open_calls += 1
+            self.evicted += self._open.called(workflow)
         else:
             workflow.left_out += 1
-        while len(self._open) > self._max_workflows or self._open_calls > MAX_OPEN_CALLS:
-            _, evicted = self._open.popitem(last=False)
-            self._open_calls -= len(evicted.calls)
-            self.evicted += 1
 
     def _is_of_ended(self, key: WorkflowKey, request_id: str) -> bool:
         ended = self._ended.get(key)
@@ -194,19 +187,10 @@ class Orchestrator:
 
     def _touch(self, workflow: OpenedWorkflow, at: int) -> None:
         workflow.seen_at = at
-        self._open.move_to_end(workflow.key)
+        self._open.touch(workflow)
 
     def _close(self, workflow: OpenedWorkflow) -> None:
-        del self._open[workflow.key]
-        self._open_calls -= len(workflow.calls)
+        self._open.remove(workflow.key)
         self._positions.workflow_ended(workflow.key)
-        if len(self._to_learn) < MAX_TO_LEARN:
-            self._to_learn.append(workflow)
-        else:
-            self.unlearnt += 1
-        replaced = self._ended.pop(workflow.key, None)
-        self._ended[workflow.key] = workflow
-        self._ended_calls += len(workflow.calls) - (len(replaced.calls) if replaced else 0)
-        while len(self._ended) > MAX_ENDED or self._ended_calls > MAX_ENDED_CALLS:
-            _, oldest = self._ended.popitem(last=False)
-            self._ended_calls -= len(oldest.calls)
+        self.unlearnt += not self._to_learn.add(workflow)
+        self._ended.put(workflow)

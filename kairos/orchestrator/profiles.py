@@ -1,15 +1,10 @@
 """What the calls of every agent were like, learnt from workflows that ended: kairos paper, 4.3.
 
-Each sample also feeds the pool of its app and the pool of everything: what is expected of agents
-and apps that are not known yet. Ours: the pools, the bounds, the models beside the distributions.
-
-Bounds: `max_agents` names per app, `max_apps` apps, `max_tracked` agents in all. A new name beyond
-them takes the place of the longest unused one, if that was not heard of for so long that its app's
-model has forgotten it too. Otherwise its calls are pooled only, and counted. So a flood of new
-names pushes out no agent that works.
+Each sample also feeds the pool of its app, that of its tenant, and that of everything: what is
+expected of agents and apps that are not known yet. Ours: the pools, their bounds (`pools.py`), the
+models beside the distributions.
 """
 
-from collections import OrderedDict
 from collections.abc import Iterable
 
 import msgspec
@@ -17,21 +12,23 @@ import msgspec
 from kairos.learnt import POOLED, AgentKey, AgentProfile, RemainingModel
 from kairos.orchestrator.agent_status import AgentStatus, status_of
 from kairos.orchestrator.learning_data import AppKey, Learning, ModelData, WindowData
-from kairos.orchestrator.remaining_model import MODEL_CALLS, UNTRACKED, Calls
+from kairos.orchestrator.pools import (
+    EVERYTHING,
+    MAX_AGENTS,
+    MAX_APPS,
+    MAX_TRACKED,
+    CallPool,
+    Pools,
+)
+from kairos.orchestrator.remaining_model import UNTRACKED
 from kairos.orchestrator.window import Window, is_restorable
 from kairos.workflow_tracker import FEATURES, Position, features
 
 WINDOW = 1_024
 CONVERGENCE = 0.1
-MAX_AGENTS = 256
-MAX_APPS = 1_000
-MAX_TRACKED = 5_000  # ranking them takes a second and 200 MB (scheduler/ranking.py)
-_UNUSED_APP = 4 * MODEL_CALLS  # calls of everything since the last of the app
 # An app's model is learnt anew after each fifth more of its calls, and after so many. What it takes
 # for open workflows follows from the model before, so it comes to the point by steps.
 _RENEWED_SHARE, _RENEWED = 5, 256
-
-_EVERYTHING = (POOLED, POOLED)
 
 
 class CallSample(msgspec.Struct, frozen=True):
@@ -43,33 +40,6 @@ class CallSample(msgspec.Struct, frozen=True):
     completion_tokens: int | None  # None: the engine did not tell
     remaining_us: int
     remaining_stages: int
-
-
-class _Agent:
-    __slots__ = ("censored", "number", "used", "window")
-
-    def __init__(self, number: int, window: Window) -> None:
-        self.number = number  # in the app's model
-        self.window = window
-        self.used = 0  # when: calls of the app until then
-        self.censored = 0
-
-
-class _Pool:
-    """The calls of an app's agents together, or of everything."""
-
-    def __init__(self, number: int, window: Window) -> None:
-        self.number = number  # of the app, in the model of everything
-        self.window = window
-        self.calls = Calls()
-        self.added = 0
-        self.renewed_at = 1  # when its model is to be learnt anew: calls by then
-        self.agents: OrderedDict[str, _Agent] = OrderedDict()  # longest unused first
-        self.named = 0  # agents that ever were
-        self.used = 0  # when: calls of everything until then
-        self.censored = 0
-        self.pooled = 0
-        self.prior: RemainingModel | None = None  # from before a restart
 
 
 class Profiles:
@@ -87,16 +57,13 @@ class Profiles:
         """`convergence`: Wasserstein distance between a distribution and the one before, over the
         mean, under which it counts as known."""
         self._window, self._convergence = window, convergence
-        self._max_agents, self._max_apps, self._max_tracked = max_agents, max_apps, max_tracked
-        self._apps: OrderedDict[AppKey, _Pool] = OrderedDict()  # longest unused first
-        self._everything = _Pool(0, self._new_window(testable=False))
-        self._named = 0  # apps that ever were
-        self._tracked = 0  # agents
+        bounds = max_agents, max_apps, max_tracked
+        self._pools = Pools(bounds, self._new_window, self._forget, self._part)
         self.pooled = 0  # calls of agents and of apps that are not tracked, of all tenants
         self._due_windows: dict[AgentKey, Window] = {}
-        self._due_models: dict[AppKey, _Pool] = {}
+        self._due_models: dict[AppKey, CallPool] = {}
         self._not_due_windows: dict[AgentKey, Window] = {}  # that have changed as well
-        self._not_due_models: dict[AppKey, _Pool] = {}
+        self._not_due_models: dict[AppKey, CallPool] = {}
         self._forgotten: dict[AgentKey, None] = {}  # a dict for its order
 
     def add(self, sample: CallSample) -> None:
@@ -110,16 +77,18 @@ class Profiles:
             float(sample.position.visit == 1),
         )
         numbers = features(sample.position)
-        app = sample.key[:2]
-        pool = self._pool(app)
-        self._everything.calls.add(
-            numbers, sample.remaining_us, UNTRACKED if pool is None else pool.number
-        )
-        self._pour(_EVERYTHING, self._everything, row)
+        app, pools = sample.key[:2], self._pools
+        pools.count(app[0])
+        of_tenant, pool = pools.tenant(app[0]), pools.app(app)
+        number = UNTRACKED if pool is None else pool.number
+        for key, each in ((EVERYTHING, pools.everything), ((app[0], POOLED), of_tenant)):
+            if each is not None:
+                each.calls.add(numbers, sample.remaining_us, number)
+                self._pour(key, each, row)
         if pool is None:
             self.pooled += 1
             return
-        agent = self._agent(sample.key, pool)
+        agent = pools.agent(sample.key, pool)
         pool.calls.add(numbers, sample.remaining_us, UNTRACKED if agent is None else agent.number)
         self._pour(app, pool, row)
         if agent is None:
@@ -136,7 +105,7 @@ class Profiles:
 
         Counted with the agent, or, where that is not tracked, with its pool.
         """
-        pool = self._apps.get(key[:2], self._everything)
+        pool = self._pools.get(key[:2]) or self._pools.everything
         (pool.agents.get(key[2]) or pool).censored += 1
 
     def take_changed(self, *, whole: bool = False) -> Learning | None:
@@ -166,16 +135,16 @@ class Profiles:
         from another version of Kairos.
         """
         for profile in profiles:
-            pool = self._restored_pool(profile.key[:2]) if is_restorable(profile) else None
+            pool = self._pools.restored(profile.key[:2]) if is_restorable(profile) else None
             if pool is None:
                 continue
-            known = pool if profile.agent == POOLED else self._agent(profile.key, pool)
+            known = pool if profile.agent == POOLED else self._pools.agent(profile.key, pool)
             if known is not None:
                 known.window.restore(profile)
                 self._note(profile.key, known.window)
         for model in models:
             app = (model.tenant, model.app)
-            pool = self._restored_pool(app) if len(model.weights) == FEATURES else None
+            pool = self._pools.restored(app) if len(model.weights) == FEATURES else None
             if pool is not None:
                 pool.prior = model
                 self._due_models[app] = pool
@@ -183,22 +152,29 @@ class Profiles:
     def status(self, tenant: str) -> list[AgentStatus]:
         """Of the tenant's agents and its apps' pools, by app and name."""
         found = []
-        for (owner, app), pool in self._apps.items():
-            if owner == tenant:
-                found.append(status_of(app, POOLED, pool.window, pool.censored, pool.pooled))
-                found += [
-                    status_of(app, name, each.window, each.censored)
-                    for name, each in pool.agents.items()
-                ]
+        for (_, app), pool in self._pools.apps(tenant):
+            found.append(status_of(app, POOLED, pool.window, pool.censored, pool.pooled))
+            found += [
+                status_of(app, name, each.window, each.censored)
+                for name, each in pool.agents.items()
+            ]
         return sorted(found, key=lambda status: (status.app, status.agent))
 
-    def _model_data(self, app: AppKey, pool: _Pool) -> ModelData:
-        agents = {(*app, name): agent.number for name, agent in pool.agents.items()}
-        apps = {(*each, POOLED): other.number for each, other in self._apps.items()}
-        numbers = apps if pool is self._everything else agents
+    def _part(self, tenant: str, pool: CallPool) -> None:
+        """What was everything's so far is the tenant's, too: to be told."""
+        if pool.added:
+            self._due_windows[tenant, POOLED, POOLED] = pool.window
+            self._due_models[tenant, POOLED] = pool
+
+    def _model_data(self, app: AppKey, pool: CallPool) -> ModelData:
+        if app[1] == POOLED:
+            apps = self._pools.apps(None if app == EVERYTHING else app[0])
+            numbers = {(*each, POOLED): other.number for each, other in apps}
+        else:
+            numbers = {(*app, name): agent.number for name, agent in pool.agents.items()}
         return ModelData(app, pool.calls.rows(), numbers, pool.prior)
 
-    def _pour(self, app: AppKey, pool: _Pool, row: tuple[float, ...]) -> None:
+    def _pour(self, app: AppKey, pool: CallPool, row: tuple[float, ...]) -> None:
         pool.window.add(row)
         self._note((*app, POOLED), pool.window)
         pool.added += 1
@@ -210,6 +186,8 @@ class Profiles:
             self._not_due_models[app] = pool
 
     def _note(self, key: AgentKey, window: Window) -> None:
+        if self._forgotten:
+            self._forgotten.pop(key, None)
         if window.is_due:
             self._due_windows[key] = window
             self._not_due_windows.pop(key, None)
@@ -217,70 +195,13 @@ class Profiles:
         elif key not in self._due_windows:
             self._not_due_windows[key] = window
 
-    def _new_window(self, *, testable: bool) -> Window:
+    def _new_window(self, testable: bool) -> Window:
         return Window(self._window, self._convergence, testable=testable)
-
-    def _restored_pool(self, app: AppKey) -> _Pool | None:
-        return self._everything if app == _EVERYTHING else self._pool(app)
-
-    def _pool(self, app: AppKey) -> _Pool | None:
-        """The app's, made if there is room for it."""
-        pool = self._apps.get(app)
-        if pool is None:
-            if len(self._apps) >= self._max_apps and not self._forget_unused_app():
-                return None
-            pool = self._apps[app] = _Pool(self._named, self._new_window(testable=False))
-            self._named += 1
-            self._forgotten.pop((*app, POOLED), None)
-        self._apps.move_to_end(app)
-        pool.used = self._everything.added
-        return pool
-
-    def _agent(self, key: AgentKey, pool: _Pool) -> _Agent | None:
-        """What is known of the agent, begun if there is room for it."""
-        name = key[2]
-        agent = pool.agents.get(name)
-        if agent is None:
-            if not self._has_room(key[:2], pool):
-                return None
-            agent = pool.agents[name] = _Agent(pool.named, self._new_window(testable=True))
-            pool.named += 1
-            self._tracked += 1
-            self._forgotten.pop(key, None)
-        pool.agents.move_to_end(name)
-        agent.used = pool.added
-        return agent
-
-    def _has_room(self, app: AppKey, pool: _Pool) -> bool:
-        """For one more agent of the app, if need be in the place of one that is not used."""
-        if len(pool.agents) >= self._max_agents:
-            return self._forget_unused_agent(app, pool)
-        if self._tracked >= self._max_tracked and self._forget_unused_app():
-            return self._tracked < self._max_tracked
-        return self._tracked < self._max_tracked or self._forget_unused_agent(app, pool)
-
-    def _forget_unused_agent(self, app: AppKey, pool: _Pool) -> bool:
-        name, agent = next(iter(pool.agents.items()), (None, None))
-        if name is None or agent is None or pool.added - agent.used < MODEL_CALLS:
-            return False
-        del pool.agents[name]
-        self._forget((*app, name))
-        self._tracked -= 1
-        return True
-
-    def _forget_unused_app(self) -> bool:
-        app, pool = next(iter(self._apps.items()))
-        if self._everything.added - pool.used < _UNUSED_APP:
-            return False
-        del self._apps[app]
-        self._due_models.pop(app, None)
-        self._not_due_models.pop(app, None)
-        self._tracked -= len(pool.agents)
-        for name in (POOLED, *pool.agents):
-            self._forget((*app, name))
-        return True
 
     def _forget(self, key: AgentKey) -> None:
         self._due_windows.pop(key, None)
         self._not_due_windows.pop(key, None)
+        if key[2] == POOLED:
+            self._due_models.pop(key[:2], None)
+            self._not_due_models.pop(key[:2], None)
         self._forgotten[key] = None

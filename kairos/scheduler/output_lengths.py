@@ -2,7 +2,7 @@
 wait for workflows to end. A balancer that has seen none yet, because it is new, begins with what
 the profile says. Ours."""
 
-from collections import OrderedDict, deque
+from collections import deque
 from collections.abc import Iterable
 
 import numpy as np
@@ -17,6 +17,7 @@ from kairos.learnt import (
     parts,
 )
 from kairos.model import EXPECTED_COMPLETION_TOKENS, Request
+from kairos.shared_lru import SharedLru
 
 _WINDOW = 256  # answers
 _FEWEST = 4  # of which something is said
@@ -48,14 +49,17 @@ class OutputLengths:
     """By agent. No agent stands for another: those of one app differ by a hundred times."""
 
     def __init__(self) -> None:
-        self._samples: OrderedDict[AgentKey, _Sample] = OrderedDict()  # longest unseen first
+        self._samples: SharedLru[AgentKey, _Sample] = SharedLru(_MAX_AGENTS)
 
     def see(self, request: Request, tokens: int) -> None:
         key = agent_key(request)
-        if key not in self._samples:
-            self._keep(key, _Sample())
-        self._samples.move_to_end(key)
-        self._samples[key].see(tokens)
+        sample = self._samples.get(key)
+        if sample is None:
+            sample = _Sample()
+            self._samples.put(key[0], key, sample)
+        else:
+            self._samples.touch(key[0], key)
+        sample.see(tokens)
 
     def told(self, profile: AgentProfile) -> None:
         """What was seen elsewhere, or before a restart. Of whom enough is known here, this is."""
@@ -64,12 +68,8 @@ class OutputLengths:
             return
         if sample is None or sample.distribution is None:
             before = parts(np.array(known.quantiles), min(profile.samples, _WINDOW)).tolist()
-            self._keep(profile.key, _Sample([*before, *(sample.tokens if sample else ())]))
-
-    def _keep(self, key: AgentKey, sample: _Sample) -> None:
-        self._samples[key] = sample
-        if len(self._samples) > _MAX_AGENTS:
-            self._samples.popitem(last=False)
+            told = _Sample([*before, *(sample.tokens if sample else ())])
+            self._samples.put(profile.tenant, profile.key, told)
 
     def distribution(self, request: Request) -> Distribution | None:
         """In tokens; None: too few were seen."""

@@ -15,6 +15,7 @@ from kairos.learnt import (
 )
 from kairos.model import Request
 from kairos.scheduler.output_lengths import OutputLengths
+from kairos.shared_lru import SharedLru
 from kairos.workflow_tracker import (
     IDLE_US,
     Position,
@@ -62,7 +63,8 @@ class WorkEstimates:
         self._profiles: dict[AgentKey, AgentProfile] = {}
         self._models: dict[tuple[str, str], RemainingModel] = {}
         self._ranks: dict[AgentKey, float] = {}
-        self._attained_us: dict[tuple[str, str], int] = {}  # of an app without a model, the most
+        # Of an app without a model, the most that a workflow was served.
+        self._attained_us: SharedLru[tuple[str, str], int] = SharedLru(_MAX_APPS)
         self._standings: dict[str, PendingCall] = {}
         self._together: dict[WorkflowKey, ActiveCalls] = {}
 
@@ -80,7 +82,7 @@ class WorkEstimates:
             self.kendall_tau = event.kendall_tau
         for model in event.models:
             self._models[model.tenant, model.app] = model
-            self._attained_us.pop((model.tenant, model.app), None)
+            self._attained_us.remove(model.tenant, (model.tenant, model.app))
         self.epoch += 1
 
     def arrived(self, request: Request, at: int) -> None:
@@ -170,28 +172,41 @@ class WorkEstimates:
         return self._profiles.get(key), self._ranks.get(key)
 
     def profile(self, request: Request) -> AgentProfile | None:
-        """What is known of the agent; else of its app; else of all; None while nothing is."""
+        """What is known of the agent; else of its app; else of its tenant; else of all; None while
+        nothing is."""
         tenant, app = request.tenant, request.app or ""
         profiles = self._profiles
         return (
             profiles.get((tenant, app, request.agent or ""))
             or profiles.get((tenant, app, POOLED))
+            or profiles.get((tenant, POOLED, POOLED))
             or profiles.get((POOLED, POOLED, POOLED))
         )
 
     def rank(self, request: Request) -> float | None:
-        """The agent's rank; else that of its app; else of all; None while nothing is ranked."""
+        """The agent's rank; else that of its app; else of its tenant; else of all; None while
+        nothing is ranked."""
         tenant, app, agent = agent_key(request)
-        ranks = self._ranks
-        rank = ranks.get((tenant, app, agent))
-        if rank is None:
-            rank = ranks.get((tenant, app, POOLED))
-        return ranks.get((POOLED, POOLED, POOLED)) if rank is None else rank
+        known = (
+            self._ranks.get(key)
+            for key in (
+                (tenant, app, agent),
+                (tenant, app, POOLED),
+                (tenant, POOLED, POOLED),
+                (POOLED, POOLED, POOLED),
+            )
+        )
+        return next((rank for rank in known if rank is not None), None)
 
     def model(self, request: Request) -> RemainingModel | None:
-        """The model of the request's app; else of all; None while there is none."""
-        model = self._models.get((request.tenant, request.app or ""))
-        return model or self._models.get((POOLED, POOLED))
+        """The model of the request's app; else of its tenant; else of all; None while there is
+        none."""
+        models, tenant = self._models, request.tenant
+        return (
+            models.get((tenant, request.app or ""))
+            or models.get((tenant, POOLED))
+            or models.get((POOLED, POOLED))
+        )
 
     def kind(self, request: Request) -> Hashable:
         """Of calls of one kind the same is known."""
@@ -247,7 +262,8 @@ class WorkEstimates:
             estimate = model.remaining_us(request.agent or "", standing.features)
         else:
             estimate = standing.call_us if profile is None else profile.remaining_us.mean
-        return max(1.0, estimate, self._attained_us.get((request.tenant, request.app or ""), 0))
+        attained_us = self._attained_us.get((request.tenant, request.app or "")) or 0
+        return max(1.0, estimate, attained_us)
 
     def _note_attained(self, request: Request, workflow: WorkflowKey) -> None:
         """While no workflow of an app has ended, what is known of others says too little of it:
@@ -255,9 +271,10 @@ class WorkEstimates:
         app = request.tenant, request.app or ""
         if app in self._models:
             return
-        if app in self._attained_us or len(self._attained_us) < _MAX_APPS:
+        attained = self._attained_us
+        if app in attained or attained.has_room(request.tenant):
             served_us, _ = self.positions.attained(workflow)
-            self._attained_us[app] = max(self._attained_us.get(app, 0), served_us)
+            attained.put(request.tenant, app, max(attained.get(app) or 0, served_us))
 
 
 def _call_us(request: Request, profile: AgentProfile | None) -> int:

@@ -4,7 +4,7 @@ import gzip
 import os
 import stat
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from io import BufferedIOBase, BufferedWriter
 from pathlib import Path
@@ -30,7 +30,7 @@ def read_lines(path: Path) -> Iterator[tuple[int, bytes]]:
     """
     number = 0
     try:
-        with _open_content(path) as file:
+        with open_content(path) as (file, _):
             while line := file.readline(MAX_LINE_BYTES + 1):
                 number += 1
                 if number > MAX_LINES:
@@ -51,7 +51,7 @@ def read_chunks(path: Path) -> Iterator[bytes]:
         InvalidFile: the file cannot be read to its end.
     """
     try:
-        with _open_content(path) as file:
+        with open_content(path) as (file, _):
             while chunk := file.read(CHUNK_BYTES):
                 yield chunk
     except UNREADABLE as error:
@@ -59,14 +59,19 @@ def read_chunks(path: Path) -> Iterator[bytes]:
 
 
 @contextmanager
-def _open_content(path: Path) -> Iterator[BufferedIOBase]:
-    """What is gzip by its first bytes is unpacked; the name says nothing."""
+def open_content(path: Path) -> Iterator[tuple[BufferedIOBase, Callable[[], int]]]:
+    """What the file holds, and how many of its own bytes were read. What is gzip by its first bytes
+    is unpacked; the name says nothing.
+
+    Raises:
+        OSError: it is no regular file, or cannot be opened.
+    """
     # Files are read more than once, which a pipe cannot be; and one that nobody writes to blocks.
     if not stat.S_ISREG(path.stat().st_mode):
         raise OSError("not a regular file, which can be read again")
     with path.open("rb") as file:
         packed = file.peek(2).startswith(b"\x1f\x8b")
-        yield gzip.GzipFile(fileobj=file) if packed else file
+        yield (gzip.GzipFile(fileobj=file) if packed else file), file.tell
 
 
 @contextmanager

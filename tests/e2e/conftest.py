@@ -13,6 +13,7 @@ from kairos.live.frontend import http
 from kairos.standin import server as standins
 from tests.e2e.engine import Engine
 from tests.e2e.served import serving
+from tests.support.issuer import Issuer
 
 
 def pytest_asyncio_loop_factories(config, item):
@@ -80,6 +81,15 @@ async def engine(engines):
 async def standin():
     async with standins.serve(standins.StandInSettings(model="tiny")) as served:
         yield served
+
+
+@pytest.fixture
+async def issuer():
+    """An identity provider."""
+    issuer = Issuer()
+    await issuer.start()
+    yield issuer
+    await issuer.stop()
 
 
 @pytest.fixture

@@ -40,10 +40,10 @@ class Pool:
         self._engine = EngineSettings(url=engine.url, max_num_seqs=max_num_seqs)
         self._directory, self._stack = directory, stack
 
-    async def gateway(self):
+    async def gateway(self, **given):
         """One in this process, once it sees the engine."""
         settings = Settings(
-            bus=self.bus, pool=self.name, engine=(self._engine,), port=0, admin_port=0
+            bus=self.bus, pool=self.name, engine=(self._engine,), port=0, admin_port=0, **given
         )
         service = await self._stack.enter_async_context(running(settings))
         await service.monitor.all_joined.wait()

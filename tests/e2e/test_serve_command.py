@@ -501,7 +501,7 @@ async def test_without_a_file_a_hangup_has_nothing_to_read(serve, session, engin
     await joined(session, served)
     served.signal(signal.SIGHUP)
     await served.said(
-        "there is nothing to read again: it was started without --config and keys_path\n"
+        "there is nothing to read again: it was started without --config, keys_path and TLS\n"
     )
     assert (await chat(session, served))[0] == 200
 

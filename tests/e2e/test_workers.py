@@ -219,6 +219,21 @@ async def test_keys_that_are_revoked_are_refused_by_all_processes(serve, engine,
     assert (await served.ask())[0] == 401
 
 
+async def test_tokens_let_callers_in_at_all_processes(serve, engine, issuer, tmp_path):
+    (tmp_path / "settings").mkdir()
+    file = tmp_path / "settings" / "kairos.toml"
+    file.write_text(f'[oidc]\nissuer = "{issuer.url}"\naudience = "kairos"\n')
+    served = await serve("--engine", engine.url, "--config", str(file))
+    headers = {"authorization": f"Bearer {issuer.token()}"}
+    for path, method in ((CHAT, "POST"), ("/v1/models", "GET"), ("/v1/agents", "GET")):
+        asked = (served.ask(path, method=method, headers=headers) for _ in range(10))
+        assert {status for status, _ in await asyncio.gather(*asked)} == {200}
+        assert (await served.ask(path, method=method))[0] == 401
+    await served.replaced(decider_of(served))
+    assert (await served.ask(headers=headers))[0] == 200
+    assert (await served.ask("/v1/models", method="GET", headers=headers))[0] == 200
+
+
 async def test_a_worker_that_dies_costs_its_own_calls(serve, engine):
     engine.answer = engine.when_released
     served = await serve("--engine", f"{engine.url},max_num_seqs=24")

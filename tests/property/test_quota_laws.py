@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from kairos.events import Arrived, Finished, Record
 from kairos.model import SECOND
-from kairos.scheduler.quotas import Meter, Quota, QuotaExceeded
+from kairos.scheduler.meter import Meter, Quota, QuotaExceeded
 from tests.support import build
 
 LIMIT = 600

@@ -127,7 +127,7 @@ def taught(app):
 
 
 def test_calls_that_were_pooled_stay_counted_when_their_app_is_forgotten(monkeypatch):
-    monkeypatch.setattr("kairos.orchestrator.profiles._UNUSED_APP", 10)
+    monkeypatch.setattr("kairos.orchestrator.pools._UNUSED_APP", 10)
     profiles = Profiles(max_agents=1, max_apps=1)
     for agent in ("first", "second", "third"):
         profiles.add(learnt.sample(agent, app="old"))

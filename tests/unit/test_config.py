@@ -4,11 +4,13 @@ from pathlib import Path
 
 import pytest
 
-from kairos.config import Settings, is_loopback, load
+from kairos.addresses import is_loopback
+from kairos.config import Settings, load
 from kairos.dispatcher.placements import PLACEMENTS
 from kairos.engine_settings import EngineSettings, parse_engine
 from kairos.errors import SetupError
 from kairos.model import Budget
+from kairos.oidc_settings import OidcSettings
 from kairos.scheduler.fair_queueing import TenantWeight
 from kairos.scheduler.policies import POLICIES
 from kairos.tenant_settings import (
@@ -604,3 +606,58 @@ def test_the_file_says_where_the_tokenizers_of_models_are_and_the_environment_do
 
 def test_a_model_with_a_dot_in_its_name_must_be_quoted(file):
     assert "`$.tokenizer[...]`" in problem(file("[tokenizer]\nllama-3.1 = '/models/t.json'\n"))
+
+
+OIDC = '[oidc]\nissuer = "https://login.example"\naudience = "kairos"\n'
+
+
+def test_an_issuer_of_tokens_comes_from_the_file(file):
+    text = OIDC + 'algorithms = ["ES256"]\ntenant_claim = "org"\napp_claim = "azp"\nleeway_s = 5\n'
+    settings = load(file(text), {}, {})
+    assert settings.oidc == OidcSettings(
+        issuer="https://login.example",
+        audience="kairos",
+        algorithms=("ES256",),
+        tenant_claim="org",
+        app_claim="azp",
+        leeway_s=5,
+    )
+    assert settings.asks_for_keys
+
+
+def test_tenants_that_have_tokens_only_may_be_named(file):
+    text = OIDC + '[[tenant]]\nname = "a"\nweight = 2\n[[quota]]\ntenant = "a"\ncalls_at_once = 1\n'
+    assert load(file(text), {}, {}).tenant[0].name == "a"
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ('issuer = "login.example"', "oidc.issuer: 'login.example' is no URL"),
+        ('issuer = "https://"', "oidc.issuer: 'https://' is no URL"),
+        ('issuer = "https://x:0/"', "is no URL"),
+        ('issuer = "https://x:y/"', "is no URL"),
+        ('issuer = "http://login.example"', "must begin with https://"),
+        ('issuer = "http://10.0.0.1"', "must begin with https://"),
+        ('issuer = "https://me:hunter@login.example"', "may have no user"),
+        ('jwks_url = "http://login.example/keys"', "oidc.jwks_url: 'http://login.example/keys'"),
+        ('jwks_url = "file:///etc/passwd"', "is no URL"),
+        ('audience = ""', "oidc.audience is empty"),
+        ("algorithms = []", "oidc.algorithms is empty"),
+        ('algorithms = ["HS256"]', "Invalid enum value 'HS256'"),
+        ('algorithms = ["none"]', "Invalid enum value 'none'"),
+        ("leeway_s = 301", "oidc.leeway_s 301 is out of range (0 to 300)"),
+        ("leeway_s = -1", "oidc.leeway_s -1 is out of range"),
+        ('tenant_claim = ""', "oidc.tenant_claim must have 1 to 256 characters"),
+        ('secret = "hunter2"', "unknown field `secret`"),
+    ],
+)
+def test_an_issuer_that_cannot_be_is_refused(file, line, said):
+    name = line.partition(" ")[0]
+    kept = [each for each in OIDC.splitlines() if not each.startswith(f"{name} ")]
+    assert said in problem(file("\n".join([*kept, line])))
+
+
+def test_an_issuer_on_loopback_may_do_without_tls(file):
+    text = '[oidc]\nissuer = "http://127.0.0.1:8080/realms/a"\naudience = "kairos"\n'
+    assert load(file(text), {}, {}).oidc.issuer == "http://127.0.0.1:8080/realms/a"

@@ -13,6 +13,9 @@ logger = logging.getLogger(__name__)
 
 Change = Callable[[Settings], None]
 
+# What an operator changed meanwhile is put right, and files of the same names are read again.
+_IN_ANY_CASE = ("engine", "tls_certificate")
+
 
 class Reload:
     """What is in force, and how other settings take effect."""
@@ -37,8 +40,8 @@ class Reload:
             if getattr(told, field.name) != getattr(self._in_force, field.name)
         ]
         changed = [name for name in differ if name in self._changes]
-        for name in self._changes:  # what an operator changed meanwhile is put right, too
-            if name in changed or name == "engine":
+        for name in self._changes:
+            if name in changed or name in _IN_ANY_CASE:
                 self._changes[name](told)
         now = {name: getattr(told, name) for name in changed}
         self._in_force = msgspec.structs.replace(self._in_force, **now)

@@ -49,12 +49,12 @@ def build_app(
 def add_models(app: FastAPI, access: Access, served_models: Callable[[], list[str]]) -> None:
     @app.get("/v1/models")
     async def models(request: HttpRequest) -> dict[str, object]:
-        access.tenant(authorization(request))
+        await access.admitted(authorization(request))
         return {"object": "list", "data": [_model(name) for name in served_models()]}
 
     @app.get("/v1/models/{name:path}")
     async def model(request: HttpRequest, name: str) -> dict[str, object]:
-        access.tenant(authorization(request))
+        await access.admitted(authorization(request))
         if name not in served_models():
             raise ModelNotFound(name, served_models())
         return _model(name)

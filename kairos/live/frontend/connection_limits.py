@@ -76,7 +76,7 @@ class ConnectionLimits:
 
     def came(self, connection: Limited, transport: asyncio.Transport) -> ClientAddress | None:
         """A connection is made. None: it may not stay, and is told why."""
-        name = _address(transport.get_extra_info("peername"))
+        name = address_of(transport.get_extra_info("peername"))
         peer = self._peers.get(name) or ClientAddress(name)
         if not self._has_room(peer) and not self._close_idle(peer):
             self._turn_away(transport, len(peer.connections))
@@ -202,7 +202,7 @@ def refusal(error: KairosError) -> bytes:
     return STATUS_LINE[error.status] + b"".join(lines) + b"connection: close\r\n\r\n" + body
 
 
-def _address(told: Any) -> str:
+def address_of(told: Any) -> str:
     """Unlike a tenant's name, since it has spaces."""
     if not isinstance(told, tuple):
         return "this host"  # by a socket that is a file

@@ -7,6 +7,7 @@ from functools import partial
 
 from kairos.errors import KairosError, RequestInFlight
 from kairos.header_names import ATTEMPT, RAW, REQUEST_ID
+from kairos.live.frontend.call_body import body_of
 from kairos.live.frontend.exchange import Exchange
 from kairos.live.frontend.openai_errors import HOT_ROUTES, INTERNAL, new_id
 from kairos.live.frontend.passed import check_passes
@@ -14,10 +15,11 @@ from kairos.live.proxy.asked import STREAMING_ROUTES, Asked
 from kairos.live.proxy.call import Call
 from kairos.live.proxy.engine import HttpEngine
 from kairos.live.proxy.told import FactSink, OnTrouble
-from kairos.live.request.access import Access, Caller
+from kairos.live.request.access import Access
 from kairos.live.request.bodies import Bodies, Upload
-from kairos.live.request.body import Body, read_body
+from kairos.live.request.body import Body
 from kairos.live.request.budgets import budget_of
+from kairos.live.request.caller import Caller
 from kairos.live.request.client_response import CLIENT, ClientResponse, Receive, Scope, Send
 from kairos.live.request.deadlines import deadline_of
 from kairos.live.request.identity.agent_urls import Route, names_in, route_of
@@ -26,13 +28,12 @@ from kairos.live.request.identity.identity import Identity, identifier
 from kairos.live.request.identity.inference import Inference, UnnamedCall
 from kairos.live.request.identity.resolve import identity_of
 from kairos.live.request.service_class import ServiceClasses
+from kairos.live.request.signed_tokens import KeysComing
 from kairos.live.request.tokens import Estimate, PromptTokens
 from kairos.model import Request, Sources
 
 logger = logging.getLogger(__name__)
 
-_CHAT = "/v1/chat/completions"
-_STREAM_OPTIONS_ROUTES = {_CHAT, "/v1/completions"}
 _ATTEMPT, _REQUEST_ID = RAW[ATTEMPT], RAW[REQUEST_ID]
 _NO_NAMES: Route = {}  # in a path
 
@@ -157,8 +158,13 @@ class GatewayCall:
                 exchange.caller = self._response.caller = caller.tenant
             check_passes(asked, self._raw_path)
             self._upload = gateway.bodies.read(asked.headers, exchange, self._response, self)
+        except KeysComing as awaited:  # who calls is known then
+            awaited.coming.add_done_callback(self._begin_again)
         except Exception as error:  # noqa: BLE001 - it is answered, and logged where it is Kairos's
             self.ended(error)
+
+    def _begin_again(self, _: object) -> None:
+        self._gateway.pace.begin(self._exchange.caller, self.begin)
 
     def took(self, content: bytes) -> None:
         """See `BodyTaker`."""
@@ -166,7 +172,7 @@ class GatewayCall:
         gateway, asked, caller = self._gateway, self._asked, self._caller
         assert caller is not None
         try:
-            body = _read(asked.path, asked.headers, content)
+            body = body_of(asked.path, asked.headers, content)
             identity = identity_of(asked.headers, body.told, self._names, caller, gateway.aliases)
             tenant = caller.tenant
             if gateway.inference is not None and asked.path in STREAMING_ROUTES:
@@ -281,16 +287,6 @@ class GatewayCall:
             response.fail(self._gateway.meant(error, response.request_id))
         if self._on_end is not None:
             self._on_end()
-
-
-def _read(path: str, headers: dict[bytes, bytes], content: bytes) -> Body:
-    known = path in HOT_ROUTES
-    if known or headers.get(b"content-type", b"").startswith(b"application/json"):
-        if not content and not known:
-            return Body(content)
-        streams_usage = path in _STREAM_OPTIONS_ROUTES
-        return read_body(content, chat=path == _CHAT, streams_usage=streams_usage, generates=known)
-    return Body(content, prompt_tokens=max(1, len(content) // 4))
 
 
 def _other_id(taken: str, headers: dict[bytes, bytes]) -> str:

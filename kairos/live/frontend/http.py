@@ -13,6 +13,8 @@ from uvicorn.server import ServerState
 from kairos.errors import SetupError
 from kairos.live.frontend.connection import CallTaker, Connection
 from kairos.live.frontend.connection_limits import ConnectionLimits
+from kairos.live.frontend.port_tls import PortTls
+from kairos.live.frontend.tls_transport import TlsTransport
 from kairos.live.process.pace import LoopPace
 
 GRACE_S = 10  # for running calls, once told to stop
@@ -73,14 +75,18 @@ async def serving(
 
 
 def server_of(
-    app: ASGIApp, calls: CallTaker | None = None, limits: ConnectionLimits | None = None
+    app: ASGIApp,
+    calls: CallTaker | None = None,
+    limits: ConnectionLimits | None = None,
+    tls: PortTls | None = None,
 ) -> Server:
     """`calls`: who takes the requests that are calls; `app` has all others."""
     pace = LoopPace() if calls is None else calls.pace
     within = ConnectionLimits() if limits is None else limits
 
-    def connection(*, server_state: ServerState, **_: Any) -> Connection:
-        return Connection(app, calls, pace, within, server_state)
+    def connection(*, server_state: ServerState, **_: Any) -> asyncio.Protocol:
+        made = Connection(app, calls, pace, within, server_state)
+        return made if tls is None else TlsTransport(made, tls.context(), pace, tls.failed)
 
     return Server(
         uvicorn.Config(
@@ -116,6 +122,7 @@ def listen(host: str, port: int, *, shared: bool = False) -> Iterator[socket.soc
         yield sock
 
 
-def url_of(sock: socket.socket) -> str:
+def url_of(sock: socket.socket, *, has_tls: bool = False) -> str:
     host, port = sock.getsockname()[:2]
-    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+    scheme = "https" if has_tls else "http"
+    return f"{scheme}://[{host}]:{port}" if ":" in host else f"{scheme}://{host}:{port}"

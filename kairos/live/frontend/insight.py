@@ -55,7 +55,7 @@ def add_insight(app: FastAPI, access: Access, source: Source) -> None:
         return workflow
 
     async def told_of_end(request: HttpRequest, workflow_id: str, *, cancelled: bool) -> Response:
-        tenant = access.tenant(authorization(request))
+        tenant = (await access.admitted(authorization(request))).tenant
         workflow = find(tenant, workflow_id)
         if workflow.ended_at is None:
             await source.end(WorkflowEnded(tenant, workflow_id, cancelled))
@@ -75,7 +75,7 @@ def add_insight(app: FastAPI, access: Access, source: Source) -> None:
     @app.get("/v1/workflows/{workflow_id:path}")
     async def workflow(request: HttpRequest, workflow_id: str) -> Response:
         """The rebuilt graph and its calls, of an open workflow or one that ended lately."""
-        tenant = access.tenant(authorization(request))
+        tenant = (await access.admitted(authorization(request))).tenant
         offset, limit = _page(request, CALLS, MAX_CALLS)
         seen = snapshot(find(tenant, workflow_id), source.now())
         # In a thread: the graph of 10,000 calls takes 0.1 s and more.
@@ -84,7 +84,7 @@ def add_insight(app: FastAPI, access: Access, source: Source) -> None:
     @app.get("/v1/agents")
     async def agents(request: HttpRequest) -> Response:
         """What was learnt of the tenant's agents, by app and name."""
-        tenant = access.tenant(authorization(request))
+        tenant = (await access.admitted(authorization(request))).tenant
         offset, limit = _page(request, AGENTS, MAX_AGENTS)
         estimates = source.estimates
         statuses = source.orchestrator.profiles.status(tenant)

@@ -13,6 +13,7 @@ from kairos.live.frontend.health import add_health
 from kairos.live.frontend.http import listen, server_of, serving, url_of
 from kairos.live.frontend.insight import add_insight
 from kairos.live.frontend.openai_errors import answer_errors_as_openai_does
+from kairos.live.frontend.port_tls import ServiceTls
 from kairos.live.kafka.cluster import cluster_of
 from kairos.live.kafka.kafka_bus import KafkaBus
 from kairos.live.kafka.producer import Producer
@@ -20,7 +21,7 @@ from kairos.live.kafka.topic_setup import ensure
 from kairos.live.orchestrate.ends import Ends
 from kairos.live.orchestrate.follower import Follower
 from kairos.live.orchestrate.metrics import OrchestratorMetrics
-from kairos.live.request.access import Access
+from kairos.live.request.access import Access, access_of
 from kairos.model import SECOND
 from kairos.topics import DEAD_LETTERS, EVENTS, PROFILES, REQUESTS, RESULTS
 
@@ -45,16 +46,18 @@ async def orchestrating(settings: Settings) -> AsyncIterator[Orchestration]:
     cluster = cluster_of(settings, os.environ)
     if cluster is None:
         raise SetupError("name the bus: kairos orchestrate --bus kafka://HOST:PORT")
-    access = Access(settings.key, needed=settings.asks_for_keys)
+    access = access_of(settings)
+    tls = ServiceTls(settings)
     with listen(settings.host, settings.port) as sock:
         await ensure(cluster, TOPICS)
         async with KafkaBus(cluster) as bus, Producer(cluster) as producer:
             ends = Ends(bus, settings.pool)
             idle_us = settings.workflow_idle_s * SECOND
             follower = Follower(cluster, producer, ends, idle_us=idle_us)
-            server = server_of(_app(follower, access, OrchestratorMetrics(follower, ends)))
-            async with serving({sock: server}, [follower.run(), ends.run()]):
-                yield Orchestration(follower, url_of(sock))
+            app = _app(follower, access, OrchestratorMetrics(follower, ends))
+            server = server_of(app, tls=tls.callers)
+            async with serving({sock: server}, [follower.run(), ends.run(), *access.background()]):
+                yield Orchestration(follower, url_of(sock, has_tls=tls.is_on))
 
 
 def _app(follower: Follower, access: Access, figures: OrchestratorMetrics) -> FastAPI:

@@ -80,8 +80,10 @@ class ClusterControl:
     def add_insight(self, app: FastAPI, access: Access) -> None:
         """Workflows are elsewhere; but that one has ended can be said here."""
 
-        def told_of_end(request: HttpRequest, workflow_id: str, *, cancelled: bool) -> JSONResponse:
-            tenant = access.tenant(authorization(request))
+        async def told_of_end(
+            request: HttpRequest, workflow_id: str, *, cancelled: bool
+        ) -> JSONResponse:
+            tenant = (await access.admitted(authorization(request))).tenant
             if not _IDENTIFIER.match(workflow_id):
                 raise WorkflowNotFound(workflow_id)
             self.performer.feed(WorkflowEnded(tenant, workflow_id, cancelled))
@@ -89,16 +91,16 @@ class ClusterControl:
 
         @app.post("/v1/workflows/{workflow_id:path}/end")
         async def end(request: HttpRequest, workflow_id: str) -> JSONResponse:
-            return told_of_end(request, workflow_id, cancelled=False)
+            return await told_of_end(request, workflow_id, cancelled=False)
 
         @app.delete("/v1/workflows/{workflow_id:path}")
         async def cancel(request: HttpRequest, workflow_id: str) -> JSONResponse:
-            return told_of_end(request, workflow_id, cancelled=True)
+            return await told_of_end(request, workflow_id, cancelled=True)
 
         @app.get("/v1/workflows/{rest:path}")
         @app.get("/v1/agents")
         async def elsewhere(request: HttpRequest) -> None:
-            access.tenant(authorization(request))
+            await access.admitted(authorization(request))
             raise AskTheOrchestrator
 
 

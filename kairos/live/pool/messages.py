@@ -20,6 +20,7 @@ from kairos.events import Dispatch, Event, Finished, Progressed, Refuse
 from kairos.header_names import OF_FIELDS
 from kairos.live.request.budgets import MAX_BUDGET
 from kairos.model import IDENTIFIER, PREFIX_MARKS, Budget, Request
+from kairos.rate_limits import RateLimits
 from kairos.topics import REPLIES
 
 TYPE, TOLD, ALIVE, CALL = "kairos-type", "told", "alive", "call"
@@ -71,14 +72,17 @@ class Declined(msgspec.Struct, frozen=True, tag=True):
     code: str
     message: str
     retry_after_s: Annotated[int, msgspec.Meta(ge=0, le=86_400)] | None = None
+    limits: RateLimits | None = None
 
     @classmethod
     def of(cls, request_id: str, error: KairosError) -> "Declined":
-        return cls(request_id, error.status, error.code, str(error), error.retry_after_s)
+        after_s, limits = error.retry_after_s, error.limits
+        return cls(request_id, error.status, error.code, str(error), after_s, limits)
 
     def error(self) -> KairosError:
         error = KairosError(self.message)
         error.status, error.code, error.retry_after_s = self.status, self.code, self.retry_after_s
+        error.limits = self.limits
         return error
 
 

@@ -110,7 +110,7 @@ class Call:
 
     def go(self, dispatch: Dispatch) -> None:
         """See `WaitingCall`."""
-        self.instance_id = dispatch.instance_id
+        self.instance_id, self.response.limits = dispatch.instance_id, dispatch.limits
         if self._comments is not None:
             self._comments.cancel()
             self._comments = None

@@ -1,26 +1,22 @@
-"""Who may call: API keys, each of a tenant, and perhaps of one of its apps."""
+"""Who may call: API keys, each of a tenant, and perhaps of one of its apps; and signed tokens of an
+identity provider beside them."""
 
-import contextlib
+import asyncio
 import hashlib
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Coroutine, Iterable
 
-import msgspec
 from fastapi import Request as HttpRequest
 
+from kairos.config import Settings
 from kairos.errors import Unauthorized
 from kairos.live.process.clock import WallClock
+from kairos.live.request.caller import ANYBODY, Caller
+from kairos.live.request.jwks import IssuerKeys
+from kairos.live.request.signed_tokens import KeysComing, SignedTokens
 from kairos.scheduler.service_classes import STANDARD
-from kairos.tenant_settings import KeySettings
+from kairos.tenant_settings import KeySettings, classes
 
-
-class Caller(msgspec.Struct, frozen=True):
-    tenant: str
-    app: str | None = None  # all that it calls for, where its key says so
-    service_class: str = STANDARD  # of calls that name none
-    service_classes: tuple[str, ...] | None = None  # that it may ask for; None: all
-
-
-_ANYBODY = Caller("default")
+_DOTS = 2  # in a signed token
 
 
 def _caller(key: KeySettings) -> Caller:
@@ -41,10 +37,12 @@ class Access:
         *,
         needed: bool = False,
         now: Callable[[], int] | None = None,
+        tokens: SignedTokens | None = None,
     ) -> None:
         """`needed`, as in `change`. `now`: the clock by which keys expire, in microseconds since
-        the Unix epoch; None: real time."""
+        the Unix epoch; None: real time. `tokens`: lets in who shows one, too."""
         self._now = now or WallClock().now
+        self._tokens = tokens
         self._callers: dict[str, tuple[Caller, int | None]] = {}
         self.change(keys, needed=needed)
 
@@ -52,7 +50,7 @@ class Access:
         """From the next call on these count. Without any key everybody is let in, as one tenant;
         or, where one is `needed`, nobody."""
         self._callers = {key.sha256: (_caller(key), key.expires_at) for key in keys}
-        self._is_open = not self._callers and not needed
+        self._is_open = not self._callers and not needed and self._tokens is None
 
     @property
     def is_open(self) -> bool:
@@ -61,30 +59,81 @@ class Access:
 
     def known_as(self, authorization: bytes | None, address: str) -> str:
         """Who calls, where each caller has a share: its tenant, if it has shown a key; else its
-        address."""
-        if not self._is_open:
-            with contextlib.suppress(Unauthorized):
-                return self.tenant(authorization)
-        return address
+        address. A token counts once it has been verified, which is not done here."""
+        if self._is_open:
+            return address
+        try:
+            digest = _digest(_shown(authorization))
+            caller = self._of_key(digest)
+        except Unauthorized:
+            return address
+        if caller is None and self._tokens is not None:
+            caller = self._tokens.known(digest)
+        return address if caller is None else caller.tenant
+
+    async def admitted(self, authorization: bytes | None) -> Caller:
+        """As `caller`, but waits for an issuer's keys that are coming."""
+        while True:
+            try:
+                return self.caller(authorization)
+            except KeysComing as awaited:
+                await asyncio.wait([awaited.coming])
 
     def tenant(self, authorization: bytes | None) -> str:
-        """Raises Unauthorized, as `caller` does."""
+        """Raises as `caller` does."""
         return self.caller(authorization).tenant
 
     def caller(self, authorization: bytes | None) -> Caller:
-        """Raises Unauthorized: keys are asked for and this is none of them, or has expired."""
+        """Raises:
+        Unauthorized: keys are asked for and this is none of them, or has expired; or it is a
+            signed token that lets nobody in.
+        IssuerUnreachable, KeysComing: see `SignedTokens.caller`.
+        """
         if self._is_open:
-            return _ANYBODY
-        scheme, _, key = (authorization or b"").partition(b" ")
-        if scheme.lower() != b"bearer" or not key:
-            raise Unauthorized("send an API key: 'Authorization: Bearer KEY'")
-        found = self._callers.get(hashlib.sha256(key.strip()).hexdigest())
+            return ANYBODY
+        key = _shown(authorization)
+        digest = _digest(key)
+        caller = self._of_key(digest)
+        if caller is not None:
+            return caller
+        if self._tokens is not None and key.count(b".") == _DOTS:
+            return self._tokens.caller(key, digest)
+        raise Unauthorized("this API key is not known here")
+
+    def _of_key(self, digest: str) -> Caller | None:
+        """Raises Unauthorized: it has expired."""
+        found = self._callers.get(digest)
         if found is None:
-            raise Unauthorized("this API key is not known here")
+            return None
         caller, expires_at = found
         if expires_at is not None and self._now() >= expires_at:
             raise Unauthorized("this API key has expired")
         return caller
+
+    def background(self) -> list[Coroutine[None, None, None]]:
+        """What is to run beside it."""
+        return [] if self._tokens is None else [self._tokens.keys.run()]
+
+
+def access_of(settings: Settings) -> Access:
+    """As the settings have it."""
+    oidc, tokens, now = settings.oidc, None, WallClock().now
+    if oidc is not None:
+        known = classes(settings.service_class)
+        tokens = SignedTokens(oidc, IssuerKeys(oidc), known, now)
+    return Access(settings.key, needed=settings.asks_for_keys, now=now, tokens=tokens)
+
+
+def _shown(authorization: bytes | None) -> bytes:
+    """Raises Unauthorized: it is no bearer token."""
+    scheme, _, key = (authorization or b"").partition(b" ")
+    if scheme.lower() != b"bearer" or not key:
+        raise Unauthorized("send an API key: 'Authorization: Bearer KEY'")
+    return key.strip()
+
+
+def _digest(key: bytes) -> str:
+    return hashlib.sha256(key).hexdigest()
 
 
 def authorization(request: HttpRequest) -> bytes | None:

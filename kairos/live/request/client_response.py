@@ -6,6 +6,8 @@ from typing import Any, Protocol
 
 from kairos.errors import KairosError
 from kairos.header_names import RAW, REASON, REQUEST_ID
+from kairos.live.request.rate_limit_headers import with_limits
+from kairos.rate_limits import RateLimits
 
 Scope = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
@@ -56,6 +58,7 @@ class ClientResponse:
         "caller",
         "client",
         "held_bytes",
+        "limits",
         "request_id",
         "started",
         "streams",
@@ -68,6 +71,7 @@ class ClientResponse:
         self.started = False  # it has the beginning of an answer, or of an error
         self.streams = False
         self.held_bytes = 0  # of the client's body
+        self.limits: RateLimits | None = None  # what is left of its quotas
         self._is_kept_alive = False
         self._event: bytearray | None = None  # what is answered becomes one, when it is whole
         self._latest = b""  # of what was written
@@ -98,6 +102,8 @@ class ClientResponse:
         return self.client.write(data, more=more)
 
     def _start(self, status: int, headers: list[tuple[bytes, bytes]]) -> None:
+        if self.limits is not None:
+            headers = with_limits(headers, self.limits)
         headers.append((_REQUEST_ID, self.request_id.encode()))
         self.client.start(status, headers)
 
@@ -108,6 +114,8 @@ class ClientResponse:
         amid an event, of which an error that follows would become a part.
         """
         payload = json.dumps(error_body(error)).encode()
+        if error.limits is not None:
+            self.limits = error.limits
         if not self.started:
             length = (b"content-length", b"%d" % len(payload))
             self.start(error.status, [*error_headers(error), length])

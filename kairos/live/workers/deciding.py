@@ -22,10 +22,11 @@ from kairos.live.frontend.app import add_models
 from kairos.live.frontend.health import add_health
 from kairos.live.frontend.http import server_of, serving
 from kairos.live.frontend.openai_errors import answer_errors_as_openai_does
+from kairos.live.frontend.port_tls import ServiceTls
 from kairos.live.observers.fact_log import flushing, open_log
 from kairos.live.observers.telemetry import Telemetry
 from kairos.live.process.clock import WallClock
-from kairos.live.request.access import Access
+from kairos.live.request.access import Access, access_of
 from kairos.live.ui.now import Now
 from kairos.live.ui.pages import Ui
 from kairos.live.workers.decider import Decider
@@ -59,6 +60,7 @@ async def deciding(setup: Setup) -> AsyncIterator[Change]:
     """
     assert setup.journal is not None
     settings, clock = _with_learnt_file(setup), WallClock()
+    tls = ServiceTls(settings)
     decider = Decider(Journal(setup.journal), clock)
     decided, engines = decider.recall(), decider.worker_calls.engines
     orchestrator = Orchestrator(idle_us=settings.workflow_idle_s * SECOND)
@@ -81,7 +83,7 @@ async def deciding(setup: Setup) -> AsyncIterator[Change]:
             fleet.restore(engines.all, engines.draining)
         if decided:
             _go_on(alone, decider, monitor, telemetry)
-        access = Access(settings.key, needed=settings.asks_for_keys)
+        access = access_of(settings)
         sockets = {
             name: stack.enter_context(contextlib.closing(socket.socket(fileno=file)))
             for name, file in setup.sockets.items()
@@ -91,18 +93,20 @@ async def deciding(setup: Setup) -> AsyncIterator[Change]:
         servers = {
             sockets["asked"]: server_of(app),
             sockets["operators"]: server_of(
-                build_admin(alone, monitor, fleet, names=settings.admin_names, add_pages=ui.add_to)
+                build_admin(alone, monitor, fleet, names=settings.admin_names, add_pages=ui.add_to),
+                tls=tls.operators,
             ),
         }
 
         def change(settings: Settings) -> None:
             access.change(settings.key, needed=settings.asks_for_keys)
+            tls.change(settings)
             fleet.follow(settings.engine)
 
         loop = asyncio.get_running_loop()
         background = [*alone.background(), monitor.run(), fleet.run(), *flushing(log)]
-        background += ui.background()
-        async with serving(servers, [*background, decider.watch()]):
+        background += [*access.background(), *ui.background(), decider.watch()]
+        async with serving(servers, background):
             facts = await loop.create_unix_server(decider.link, sock=sockets["facts"])
             yield change
             facts.close()

@@ -21,6 +21,7 @@ from kairos.config import Settings
 from kairos.errors import SetupError
 from kairos.live.control.reload import Reload
 from kairos.live.frontend.http import GRACE_S, listen, url_of
+from kairos.live.frontend.port_tls import TLS_SETTINGS
 from kairos.live.workers import journal
 from kairos.live.workers.link import FrameLink
 from kairos.live.workers.setup import ASKED, FACTS, READY, Changed, Setup
@@ -125,12 +126,13 @@ class Supervisor:
         self.url = url
         self.admin_url = admin_url
         self._settings = settings
+        self._changing = (*_CHANGING, *(TLS_SETTINGS if settings.tls_certificate else ()))
         # All children are told at once, which `Reload` does for `engine` in any case.
-        changes = dict.fromkeys(_CHANGING, lambda _: None)
+        changes = dict.fromkeys(self._changing, lambda _: None)
         self.reload = Reload(settings, changes | {"engine": self._change})
 
     def _change(self, told: Settings) -> None:
-        changed = {name: getattr(told, name) for name in _CHANGING}
+        changed = {name: getattr(told, name) for name in self._changing}
         self._settings = msgspec.structs.replace(self._settings, **changed)
         for child in self.children.values():
             child.change(self._settings)
@@ -160,7 +162,9 @@ async def supervising(settings: Settings) -> AsyncIterator[Supervisor]:
             for number, sock in enumerate(clients, start=1)
         ]
         children = {each.name: each for each in (decider, *workers)}
-        supervisor = Supervisor(settings, children, url_of(clients[0]), url_of(operators))
+        has_tls = settings.tls_certificate is not None
+        urls = (url_of(each, has_tls=has_tls) for each in (clients[0], operators))
+        supervisor = Supervisor(settings, children, *urls)
         async with _kept(decider, workers):
             await _until_ready(children.values())
             try:

@@ -11,11 +11,12 @@ from kairos.live.frontend.app import build_app
 from kairos.live.frontend.connection_limits import limits_of
 from kairos.live.frontend.gateway import Gateway
 from kairos.live.frontend.http import server_of, serving
+from kairos.live.frontend.port_tls import ServiceTls
 from kairos.live.process.clock import WallClock
 from kairos.live.proxy.engine import HttpEngine
 from kairos.live.proxy.engine_client import EngineClient
 from kairos.live.proxy.progress import tell_progress
-from kairos.live.request.access import Access
+from kairos.live.request.access import access_of
 from kairos.live.request.bodies import Bodies
 from kairos.live.request.identity.aliases import Aliases
 from kairos.live.request.identity.inference import Inference
@@ -34,7 +35,8 @@ Change = Callable[[Settings], None]
 async def working(setup: Setup) -> AsyncIterator[Change]:
     """Serve until the block ends; then finish running calls. Gives what takes other settings."""
     settings = setup.settings
-    access = Access(settings.key, needed=settings.asks_for_keys)
+    tls = ServiceTls(settings)
+    access = access_of(settings)
     bodies = Bodies(settings.max_body_bytes, _share(settings), settings.caller_share)
     sock = socket.socket(fileno=setup.sockets["clients"])
     with contextlib.closing(sock), contextlib.closing(Tokenizers(settings.tokenizer)) as tokenizers:
@@ -66,13 +68,19 @@ async def working(setup: Setup) -> AsyncIterator[Change]:
                 access.change(settings.key, needed=settings.asks_for_keys)
                 bodies.max_bytes = settings.max_body_bytes
                 bodies.max_held_bytes = _share(settings)
+                tls.change(settings)
 
             # Calls that finish after the end of serving need the sink still.
             telling = asyncio.create_task(sink.run())
             try:
-                beside = [tell_progress(engine.calls, sink.feed), engine.stall_watch.run()]
+                beside = [
+                    tell_progress(engine.calls, sink.feed),
+                    engine.stall_watch.run(),
+                    *access.background(),
+                ]
                 limits = limits_of(settings, sink.count_error)
-                async with serving({sock: server_of(app, gateway, limits)}, beside):
+                server = server_of(app, gateway, limits, tls.callers)
+                async with serving({sock: server}, beside):
                     yield change
                 await sink.finish()
             finally:

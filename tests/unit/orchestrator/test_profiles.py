@@ -6,7 +6,7 @@ from random import Random
 import pytest
 
 from kairos.learnt import POOLED, QUANTILES
-from kairos.orchestrator import profiles as profiles_module
+from kairos.orchestrator import pools as pools_module
 from kairos.orchestrator.profiles import Profiles
 from kairos.workflow_tracker import FEATURES, Position, features
 from tests.support.learnt import profile, sample, samples
@@ -272,8 +272,8 @@ def test_apps_beyond_the_bound_are_pooled_into_everything():
 @pytest.fixture
 def soon_unused(monkeypatch):
     """20 calls of an app without an agent, or 40 of everything without an app, are long."""
-    monkeypatch.setattr(profiles_module, "MODEL_CALLS", 20)
-    monkeypatch.setattr(profiles_module, "_UNUSED_APP", 40)
+    monkeypatch.setattr(pools_module, "MODEL_CALLS", 20)
+    monkeypatch.setattr(pools_module, "_UNUSED_APP", 40)
 
 
 def names(profiles):

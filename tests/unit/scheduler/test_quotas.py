@@ -6,7 +6,8 @@ import pytest
 
 from kairos.events import Arrived, Cancelled, Finished
 from kairos.model import SECOND
-from kairos.scheduler.quotas import Quota, QuotaExceeded
+from kairos.rate_limits import RateLimit, RateLimits
+from kairos.scheduler.meter import Quota, QuotaExceeded
 from tests.support import build
 
 NOON = int(datetime(2026, 11, 25, 12, tzinfo=UTC).timestamp()) * SECOND
@@ -18,6 +19,8 @@ class Pool:
     def __init__(self, *quotas):
         self.balancer = build.balancer(build.instance("i", seqs=1_000), quotas=quotas)
         self.count = 0
+        self.left = {}  # as its dispatch says, by name
+        self.limits = None  # as the last refusal says
 
     def ask(self, after_s=0.0, *, tenant="a", prompt=10, completion=10, **fields):
         """Returns the call's name; raises QuotaExceeded."""
@@ -27,7 +30,8 @@ class Pool:
         request = build.request(
             name, at=at, tenant=tenant, prompt=prompt, completion=completion, **fields
         )
-        self.balancer.handle(Arrived(request), at)
+        [dispatch] = self.balancer.handle(Arrived(request), at)
+        self.left[name] = dispatch.limits
         return name
 
     def refused(self, *args, **fields):
@@ -35,6 +39,7 @@ class Pool:
         with pytest.raises(QuotaExceeded) as raised:
             self.ask(*args, **fields)
         assert raised.value.status == 429
+        self.limits = raised.value.limits
         return raised.value.retry_after_s, str(raised.value)
 
     def finish(self, name, **tokens):
@@ -118,3 +123,46 @@ def test_one_that_is_refused_takes_nothing():
     for _ in range(10):
         pool.refused()
     pool.ask(60)
+
+
+def test_a_dispatch_says_what_is_left_with_its_call_taken():
+    pool = Pool(Quota("a", calls_per_minute=60, tokens_per_minute=600))
+    name = pool.ask(prompt=100, completion=50)
+    assert pool.left[name] == RateLimits(
+        RateLimit(60, 59, 1 * SECOND), RateLimit(600, 450, 15 * SECOND)
+    )
+    pool.finish(name, prompt_tokens=100, completion_tokens=0)
+    name = pool.ask(0.5, prompt=1, completion=0)
+    assert pool.left[name] == RateLimits(
+        RateLimit(60, 58, SECOND * 3 // 2), RateLimit(600, 504, SECOND * 96 // 10)
+    )
+
+
+def test_of_several_quotas_that_hold_the_scarcest_is_said():
+    pool = Pool(
+        Quota("a", calls_per_minute=60, tokens_per_day=1_000),
+        Quota("a", "chat", calls_per_minute=2, tokens_per_minute=30_000),
+    )
+    half_a_day_us = 12 * 3_600 * SECOND
+    name = pool.ask(app="chat", prompt=10, completion=10)
+    assert pool.left[name] == RateLimits(
+        RateLimit(2, 1, 30 * SECOND), RateLimit(1_000, 980, half_a_day_us)
+    )
+    name = pool.ask()
+    assert pool.left[name].requests == RateLimit(60, 58, 2 * SECOND)
+
+
+def test_who_is_refused_is_told_what_is_left_too_and_nobody_is_told_of_anothers():
+    pool = Pool(Quota("a", calls_per_minute=1))
+    pool.ask()
+    pool.refused()
+    assert pool.limits == RateLimits(RateLimit(1, 0, 60 * SECOND))
+    assert pool.left[pool.ask(tenant="b")] is None
+
+
+def test_what_was_used_beyond_a_limit_leaves_nothing_and_not_less():
+    pool = Pool(Quota("a", tokens_per_minute=600, tokens_per_day=700))
+    name = pool.ask(prompt=100, completion=0)
+    pool.finish(name, prompt_tokens=100, completion_tokens=800)
+    pool.refused(30)
+    assert pool.limits.tokens.remaining == 0

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 
 import msgspec
 
-from kairos.live.request.access import Caller
+from kairos.live.request.caller import Caller
 from kairos.live.request.identity.agent_urls import Route
 from kairos.live.request.identity.aliases import Aliases
 from kairos.live.request.identity.declared import declared

@@ -18,6 +18,7 @@ from kairos.live.pool.messages import (
     read_call_headers,
 )
 from kairos.model import PREFIX_MARKS, SECOND, Budget, Sources
+from kairos.rate_limits import RateLimit, RateLimits
 from tests.support import build
 
 TRACE = f"00-{1:032x}-{1:016x}-01"
@@ -44,16 +45,20 @@ def test_facts_are_read_as_they_were_told(event):
 
 def test_orders_are_read_as_they_were_given():
     declined = Declined.of("r", QueueFull(7))
-    dispatch = Dispatch("r", "e", "overdue", 3, 4, 5.0)
+    limits = RateLimits(tokens=RateLimit(600, 1, 2))
+    dispatch = Dispatch("r", "e", "overdue", 3, 4, 5.0, limits=limits)
     orders = Orders((dispatch, Refuse("r", None), declined), (1, 2, 0))
     assert msgspec.json.decode(as_sent(orders), type=Orders) == orders
 
 
 def test_an_error_is_the_same_on_the_other_side():
-    error = Declined.of("r", QueueFull(7)).error()
+    told = QueueFull(7)
+    told.limits = RateLimits(RateLimit(60, 0, 1_000))
+    error = Declined.of("r", told).error()
     assert (error.status, error.code, error.retry_after_s) == (429, "queue_full", 1)
     assert str(error) == str(QueueFull(7))
-    assert Declined.of("r", error) == Declined.of("r", QueueFull(7))
+    assert error.limits == told.limits
+    assert Declined.of("r", error) == Declined.of("r", told)
     assert (Unavailable.status, Unavailable.code) == (503, "unavailable"), "of the class, unchanged"
 
 

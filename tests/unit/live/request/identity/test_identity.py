@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kairos.errors import InvalidRequest
-from kairos.live.request.access import Caller
+from kairos.live.request.caller import Caller
 from kairos.live.request.identity import aliases as aliases_module
 from kairos.live.request.identity.aliases import Aliases
 from kairos.live.request.identity.identity import Identity, identifier

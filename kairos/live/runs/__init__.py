@@ -1,0 +1,1 @@
+"""Runs of declared workflows: their tables, what outlives a crash, and who drives them."""

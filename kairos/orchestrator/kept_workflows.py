@@ -1,0 +1,109 @@
+"""The workflows that the orchestrator remembers, of all tenants within one bound.
+
+Where there is no room, the tenant that holds most gives way (`kairos/shared_lru.py`).
+"""
+
+from collections.abc import Iterator
+from itertools import count, islice
+
+from kairos.orchestrator.workflow import OpenedWorkflow
+from kairos.shared_lru import Holdings, SharedLru
+from kairos.workflow_tracker import WorkflowKey
+
+
+class KeptWorkflows:
+    """At most so many, with at most so many calls together."""
+
+    def __init__(self, most: int, most_calls: int) -> None:
+        self._most_calls = most_calls
+        self._workflows: SharedLru[WorkflowKey, OpenedWorkflow] = SharedLru(most)
+        self._calls = Holdings()
+        self.get = self._workflows.get
+
+    def __len__(self) -> int:
+        return len(self._workflows)
+
+    def oldest(self) -> OpenedWorkflow:
+        """The one longest untouched. There is one."""
+        return self._workflows.oldest()[1]
+
+    def put(self, workflow: OpenedWorkflow) -> int:
+        """In place of one with its key. Returns how many gave way."""
+        self.remove(workflow.key)
+        tenant, _ = workflow.key
+        gone = self._workflows.put(tenant, workflow.key, workflow)
+        for key, each in gone:
+            self._calls.add(key[0], -len(each.calls))
+        return len(gone) + self.called(workflow, len(workflow.calls))
+
+    def called(self, workflow: OpenedWorkflow, calls: int = 1) -> int:
+        """It has so many calls more. Returns how many gave way; it may be one of them."""
+        tenant, gone = workflow.key[0], 0
+        self._calls.add(tenant, calls)
+        while self._calls.total > self._most_calls:
+            giver = self._calls.gives_way(tenant)
+            _, oldest = self._workflows.pop_oldest(giver)
+            self._calls.add(giver, -len(oldest.calls))
+            gone += 1
+        return gone
+
+    def some(self, most_calls: int) -> Iterator[OpenedWorkflow]:
+        """Of those that are known whole each tenant's, or of one that has more than its part of so
+        many calls, each so many of them."""
+        tenants = sorted(self._calls, key=self._calls.of)
+        for number, tenant in enumerate(tenants):
+            part, taken = most_calls // (len(tenants) - number), 0
+            step = 1 + self._calls.of(tenant) // max(1, part)
+            for key in islice(self._workflows.of(tenant), 0, None, step):
+                workflow = self._workflows.get(key)
+                assert workflow is not None
+                if workflow.is_whole and taken + len(workflow.calls) <= part:
+                    taken += len(workflow.calls)
+                    yield workflow
+            most_calls -= taken
+
+    def touch(self, workflow: OpenedWorkflow) -> None:
+        self._workflows.touch(workflow.key[0], workflow.key)
+
+    def remove(self, key: WorkflowKey) -> None:
+        """If it is here."""
+        workflow = self._workflows.remove(key[0], key)
+        if workflow is not None:
+            self._calls.add(key[0], -len(workflow.calls))
+
+
+class LearningQueue:
+    """Workflows that have ended and wait to be learnt from, in this order. Of too many the newest
+    are dropped: of the tenant that has most, and where nobody has more, the one that comes."""
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._workflows: dict[int, OpenedWorkflow] = {}
+        self._of: dict[str, list[int]] = {}  # by tenant, alike
+        self._holdings = Holdings()
+        self._numbers = count()
+
+    def __len__(self) -> int:
+        return len(self._workflows)
+
+    def add(self, workflow: OpenedWorkflow) -> bool:
+        """Returns whether there was room for it and all others."""
+        tenant = workflow.key[0]
+        has_room = len(self._workflows) < self._most
+        if not has_room:
+            giver = self._holdings.gives_way(tenant)
+            if giver == tenant:
+                return False
+            del self._workflows[self._of[giver].pop()]
+            self._holdings.add(giver, -1)
+        number = next(self._numbers)
+        self._workflows[number] = workflow
+        self._of.setdefault(tenant, []).append(number)
+        self._holdings.add(tenant, 1)
+        return has_room
+
+    def take(self) -> list[OpenedWorkflow]:
+        """All; none waits any more."""
+        taken = [*self._workflows.values()]
+        self._workflows, self._of, self._holdings = {}, {}, Holdings()
+        return taken

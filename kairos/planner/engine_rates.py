@@ -1,0 +1,189 @@
+"""How long an engine's steps take, from a device's data sheet and a model's shapes.
+
+A roofline (Williams, Waterman and Patterson, 2009) in the terms of `sim.engine.profile.StepCost`:
+a step reads the weights or computes, whichever is longer, and reads the KV cache. The arithmetic is
+that of the profiles in `sim/profiles/`, so a device and a model of the catalogue give what those
+have. Beyond them:
+
+Tensor parallelism over t devices divides weights, arithmetic and cache by t, and adds two
+all-reduces a layer: as a ring, each moves 2 (t-1)/t of a token's activations over the link inside
+of the chassis, and takes a latency. Pipeline parallelism over p stages divides memory and lets p
+batches be under way at once; a batch takes as long as before, and p-1 hops more. Data parallelism
+is another instance, so it needs no model here.
+
+A mixture of experts reads those that its batch meets: with k of E experts for each token, and
+tokens that choose independently, the share 1 - (1 - k/E)^b for b tokens.
+"""
+
+import math
+from collections.abc import Iterator
+
+import msgspec
+
+from kairos.errors import SetupError
+from kairos.planner.hardware import GB, GIB, PRECISIONS, Accelerator, ModelShape
+
+FIXED_S = 1.05e-3  # sampling and the scheduler, a step: as in sim/profiles, assumed for all
+ALL_REDUCE_S = 10e-6  # latency of one, inside of a chassis: assumed
+HOP_S = 20e-6  # from one stage to the next: assumed
+LINK_REACHED = 0.8  # of a link's peak: assumed
+MEMORY_SHARE = 0.9  # of a device's memory that the engine takes: vLLM's gpu_memory_utilization
+CHUNK_TOKENS = 8192  # of prompts in a step, at most: vLLM's default on large GPUs
+LARGE_GIB, FEW_SEQS, MANY_SEQS = 70, 256, 1024  # vLLM's defaults of max_num_seqs, by memory
+
+
+class EngineRates(msgspec.Struct, frozen=True, kw_only=True):
+    """What the steps of one instance cost, in seconds; `StepCost` says what each is a factor of."""
+
+    rests_on: str  # where the figures come from
+    measured: bool
+    devices: int = 1
+    stages: int = 1  # batches that are under way at once
+    kv_tokens: float  # of the whole instance
+    max_num_seqs: int = FEW_SEQS  # of the whole instance
+    chunk_tokens: int = CHUNK_TOKENS
+    call_s: float = 0.0  # HTTP and the tokenizer
+    fixed_s: float = 0.0
+    weights_s: float = 0.0
+    prefill_token_s: float = 0.0
+    prefill_seq_s: float = 0.0
+    decode_seq_s: float = 0.0
+    kv_token_s: float = 0.0
+    attention_s: float = 0.0
+    exchange_s: float = 0.0  # between devices, a token of either phase
+    expert_share: float = 0.0  # of the weights' time, that of the experts
+    active_share: float = 1.0  # of the experts, those that one token meets
+
+    def prefill_s(self, new_tokens: float, cached_tokens: float = 0.0) -> float:
+        """From the first step on a prompt to its first token, nothing else being computed."""
+        if new_tokens <= 0:
+            return self.fixed_s + self.weights_read_s(1)
+        chunks = math.ceil(new_tokens / self.chunk_tokens)
+        computing = self.prefill_token_s * new_tokens
+        reading = self.weights_read_s(new_tokens / chunks) * chunks
+        pairs = new_tokens * cached_tokens + new_tokens * (new_tokens + 1) / 2
+        matrices = self.fixed_s * chunks + max(reading, computing) + self.prefill_seq_s
+        return matrices + self.attention_s * pairs + self.exchange_s * new_tokens
+
+    def step_s(self, batch: float, context_tokens: float) -> float:
+        """A step in which so many sequences of one stage's batch get their next token.
+
+        Args:
+            context_tokens: of one sequence, in the mean.
+        """
+        computing = self.decode_seq_s * batch
+        reading = self.kv_token_s * batch * context_tokens
+        matrices = self.fixed_s + max(self.weights_read_s(batch), computing)
+        return matrices + reading + self.exchange_s * batch
+
+    def weights_read_s(self, tokens: float) -> float:
+        met = 1 - (1 - self.active_share) ** tokens if self.active_share < 1 else 1.0
+        return self.weights_s * (1 - self.expert_share * (1 - met))
+
+    def largest_batch(self, context_tokens: float, tpot_s: float = math.inf) -> int:
+        """Sequences that all stages together decode at once, within memory and time per token.
+
+        0: not even one would be in time, or fit.
+        """
+        room = self.kv_tokens / self.stages / context_tokens
+        most = int(min(room, self.max_num_seqs / self.stages))
+        low, high = 0, most
+        while low < high:
+            middle = (low + high + 1) // 2
+            if self.step_s(middle, context_tokens) <= tpot_s:
+                low = middle
+            else:
+                high = middle - 1
+        return low * self.stages
+
+
+def derived(
+    device: Accelerator,
+    model: ModelShape,
+    *,
+    precision: str = "bf16",
+    tensor: int = 1,
+    pipeline: int = 1,
+) -> EngineRates:
+    """The rates of an instance of `tensor` times `pipeline` devices.
+
+    Raises:
+        SetupError: the model does not fit there, or the device has no such arithmetic or links.
+    """
+    tflops = _check(device, precision, tensor, pipeline)
+    weight_bytes = PRECISIONS[precision]
+    read = device.reached.bandwidth * device.bandwidth_gb_s * GB * tensor  # bytes a second
+    flop = device.reached.arithmetic * tflops * 1e12 * tensor
+    attended = device.reached.attention * tflops * 1e12 * tensor
+    layers, active = model.layer_weights(active=False), model.layer_weights(active=True)
+    kv_bytes = model.kv_bytes_per_token()
+    exchange_s, exchanges_s = _exchange(device, model, tensor)
+    return EngineRates(
+        rests_on=f"{device.source}; {model.source}; reached: {device.reached.source}",
+        measured=False,
+        devices=tensor * pipeline,
+        stages=pipeline,
+        kv_tokens=_kv_tokens(device, model, weight_bytes, tensor * pipeline),
+        max_num_seqs=MANY_SEQS if device.memory_gb * GB >= LARGE_GIB * GIB else FEW_SEQS,
+        fixed_s=FIXED_S + exchanges_s + (pipeline - 1) * HOP_S,
+        weights_s=weight_bytes * (layers + model.embedding) / read,
+        prefill_token_s=2 * active / flop,
+        decode_seq_s=2 * (active + model.embedding) / flop,
+        kv_token_s=kv_bytes / read,
+        attention_s=4 * model.layers * model.heads * model.head_size / attended,
+        exchange_s=exchange_s,
+        expert_share=_expert_share(model),
+        active_share=model.active_experts / model.experts,
+    )
+
+
+def _check(device: Accelerator, precision: str, tensor: int, pipeline: int) -> float:
+    """The device's speed. Raises SetupError."""
+    tflops = device.tflops_at(precision)
+    if precision not in PRECISIONS or tflops is None:
+        raise SetupError(f"{device.name} does not compute in {precision}")
+    if tensor > device.scale_up_devices:
+        raise SetupError(
+            f"{device.name} has {device.scale_up_devices} devices in a chassis: {tensor} cannot "
+            "share a layer"
+        )
+    if tensor < 1 or pipeline < 1:
+        raise SetupError("tensor and pipeline parallelism are 1 or more")
+    return tflops
+
+
+def _kv_tokens(device: Accelerator, model: ModelShape, weight_bytes: float, devices: int) -> float:
+    """Raises SetupError: there is no room beside the weights."""
+    per_device = MEMORY_SHARE * device.memory_gb * GB - device.reserved_gib * GIB
+    free = devices * per_device - weight_bytes * model.weights
+    if free <= 0:
+        raise SetupError(f"{model.name} does not fit on {devices} x {device.name}")
+    return float(free / model.kv_bytes_per_token())
+
+
+def _exchange(device: Accelerator, model: ModelShape, tensor: int) -> tuple[float, float]:
+    """Seconds a token, and seconds a step, for the all-reduces of tensor parallelism."""
+    if tensor == 1:
+        return 0.0, 0.0
+    assert device.scale_up_gb_s is not None or device.scale_up_devices == 1
+    link = LINK_REACHED * (device.scale_up_gb_s or math.inf) * GB
+    moved = 2 * (tensor - 1) / tensor * model.hidden * 2  # bytes, in bf16
+    return 2 * model.layers * moved / link, 2 * model.layers * ALL_REDUCE_S
+
+
+def _expert_share(model: ModelShape) -> float:
+    if model.experts == 1:
+        return 0.0
+    experts = 3 * model.layers * model.hidden * model.mlp * model.experts
+    return experts / (model.layer_weights(active=False) + model.embedding)
+
+
+def layouts(device: Accelerator, most_devices: int = 8) -> Iterator[tuple[int, int]]:
+    """Tensor and pipeline parallelism that are worth looking at: powers of two of each."""
+    tensor = 1
+    while tensor <= min(device.scale_up_devices, most_devices):
+        pipeline = 1
+        while tensor * pipeline <= most_devices:
+            yield tensor, pipeline
+            pipeline *= 2
+        tensor *= 2

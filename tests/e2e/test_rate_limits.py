@@ -1,0 +1,106 @@
+"""Clients are told what is left of their quotas, whichever process decides."""
+
+import asyncio
+from hashlib import sha256
+
+import openai
+import pytest
+
+from kairos.config import KeySettings
+from kairos.tenant_settings import QuotaSettings
+from tests.e2e.test_pool import Pool, stack, until  # noqa: F401 - a fixture
+from tests.e2e.test_workers import serve  # noqa: F401 - a fixture
+
+ACME = KeySettings(sha256=sha256(b"acme").hexdigest(), tenant="acme")
+BELL = KeySettings(sha256=sha256(b"bell").hexdigest(), tenant="bell")
+QUOTA = QuotaSettings(tenant="acme", calls_per_minute=2, tokens_per_minute=60_000)
+AUTHORIZATION = {"Authorization": "Bearer acme"}
+FILE = f"""
+[[key]]
+sha256 = "{ACME.sha256}"
+tenant = "acme"
+
+[[quota]]
+tenant = "acme"
+calls_per_minute = 2
+tokens_per_minute = 60_000
+"""
+
+
+def of(headers):
+    return {
+        name.lower().removeprefix("x-ratelimit-"): value
+        for name, value in headers.items()
+        if name.lower().startswith("x-ratelimit-")
+    }
+
+
+async def create(url, key="acme", **fields):
+    """What OpenAI's own client sees of the headers, and of an error."""
+    asked = {"model": "tiny", "messages": [{"role": "user", "content": "Hello"}], "max_tokens": 9}
+    async with openai.AsyncOpenAI(base_url=f"{url}/v1", api_key=key, max_retries=0) as client:
+        try:
+            raw = await client.chat.completions.with_raw_response.create(**asked, **fields)
+        except openai.RateLimitError as error:
+            return of(error.response.headers), error.response.headers["retry-after"]
+        if fields.get("stream"):
+            async for _ in raw.parse():
+                pass
+        return of(raw.headers), None
+
+
+async def check(url):
+    """Two calls, and one too many."""
+    first, _ = await create(url)
+    assert (first["limit-requests"], first["remaining-requests"]) == ("2", "1")
+    assert first["limit-tokens"] == "60000"
+    assert 59_900 < int(first["remaining-tokens"]) < 60_000
+    assert 29 < float(first["reset-requests"].removesuffix("s")) <= 30
+    assert first["reset-tokens"].endswith("ms")
+    await create(url)
+    refused, after_s = await create(url)
+    assert (refused["remaining-requests"], refused["limit-requests"]) == ("0", "2")
+    assert refused["reset-requests"].startswith("5") or refused["reset-requests"] == "1m0s"
+    assert 1 <= int(after_s) <= 30
+
+
+async def test_openais_client_sees_what_is_left_in_answers_and_refusals(kairos, standin):
+    served = await kairos(standin.url, key=(ACME,), quota=(QUOTA,))
+    await check(served.url)
+
+
+async def test_a_stream_says_it_at_its_beginning_and_an_error_of_the_engine_too(kairos, standin):
+    served = await kairos(standin.url, key=(ACME,), quota=(QUOTA,))
+    headers, _ = await create(served.url, stream=True)
+    assert headers["remaining-requests"] == "1"
+    wrong = {"model": "tiny", "messages": [], "max_tokens": 90_000}
+    answer = await served.ask("POST", "/v1/chat/completions", json=wrong, headers=AUTHORIZATION)
+    assert (answer.status, of(answer.headers)["remaining-requests"]) == (400, "0")
+
+
+async def test_who_has_no_quota_is_told_of_none(kairos, standin):
+    served = await kairos(standin.url, key=(ACME, BELL), quota=(QUOTA,))
+    assert await create(served.url, "bell") == ({}, None)
+
+
+async def test_several_processes_on_one_host_count_together(serve, standin, tmp_path):  # noqa: F811
+    (tmp_path / "settings").mkdir()
+    file = tmp_path / "settings" / "kairos.toml"
+    file.write_text(FILE)
+    served = await serve("--engine", standin.url, "--config", str(file))
+    await check(served.url)
+    answers = await asyncio.gather(*(served.ask(headers=AUTHORIZATION) for _ in range(8)))
+    assert {status for status, _ in answers} == {429}
+
+
+@pytest.mark.kafka
+@pytest.mark.timeout(180)
+async def test_the_gateways_of_a_pool_count_together(kafka, standin, tmp_path, stack):  # noqa: F811
+    pool = Pool(kafka, standin, tmp_path, stack)
+    given = {"key": (ACME,), "quota": (QUOTA,)}
+    one, other = await pool.gateway(**given), await pool.gateway(**given)
+    await until(lambda: one.brain.member.active or other.brain.member.active, 30)
+    active, standby = (one, other) if one.brain.member.active else (other, one)
+    await check(standby.url)
+    refused, _ = await create(active.url)
+    assert refused["remaining-requests"] == "0"

@@ -1,0 +1,121 @@
+"""Rates from data sheets: those of the profiles that come with Kairos; what parallelism does."""
+
+import math
+
+import msgspec
+import pytest
+
+from kairos.errors import SetupError
+from kairos.planner.engine_rates import derived, layouts
+from kairos.sim.engine.profiles import profile
+from kairos.tools.hardware_files import catalogue, measured_rates
+
+FOUND = catalogue()
+H100, A40 = FOUND.accelerator_named("h100"), FOUND.accelerator_named("a40")
+SMALL, LARGE = FOUND.model_named("llama-3-8b"), FOUND.model_named("llama-3-70b")
+
+
+@pytest.mark.parametrize(
+    ("device", "model", "name"),
+    [
+        ("a40", "llama-3-8b", "a40-llama3-8b"),
+        ("a40", "llama-2-13b", "a40-llama2-13b"),
+        ("h200", "llama-3-8b", "h200-llama3-8b"),
+    ],
+)
+def test_the_catalogue_gives_what_the_derived_profiles_have(device, model, name):
+    rates = derived(FOUND.accelerator_named(device), FOUND.model_named(model))
+    shipped = measured_rates(profile(name))
+    for field in ("fixed_s", "weights_s", "prefill_token_s", "decode_seq_s", "kv_token_s",
+                  "attention_s"):  # fmt: skip
+        assert getattr(rates, field) == pytest.approx(getattr(shipped, field), rel=1e-3), field
+    assert rates.kv_tokens == pytest.approx(shipped.kv_tokens, rel=2e-3)
+    assert rates.max_num_seqs == shipped.max_num_seqs
+
+
+def test_a_prompt_takes_the_time_of_its_arithmetic_and_attention():
+    rates = derived(H100, SMALL)
+    flop = 0.6 * 989.4e12
+    matrices = 2 * SMALL.layer_weights(active=True) * 2000 / flop
+    pairs = 2000 * 1000 + 2000 * 2001 / 2
+    attention = 4 * 32 * 4096 * pairs / (0.5 * 989.4e12)
+    assert rates.prefill_s(2000, 1000) == pytest.approx(1.05e-3 + matrices + attention)
+
+
+def test_a_short_prompt_takes_the_time_to_read_the_weights():
+    rates = derived(H100, SMALL)
+    assert rates.prefill_s(1) == pytest.approx(1.05e-3 + rates.weights_s, rel=1e-3)
+    assert rates.prefill_s(0, 500) == rates.prefill_s(0)
+
+
+def test_a_step_reads_the_weights_once_and_every_sequences_cache():
+    rates = derived(H100, SMALL)
+    read = 0.8 * 3.35e12
+    weights = 2 * (SMALL.layer_weights(active=True) + SMALL.embedding) / read
+    cache = 32 * 1000 * 128 * 1024 / read
+    assert rates.step_s(32, 1000) == pytest.approx(1.05e-3 + weights + cache)
+
+
+def test_the_batch_is_as_large_as_memory_and_the_time_per_token_allow():
+    rates = derived(H100, SMALL)
+    by_memory = rates.largest_batch(4096)
+    assert by_memory == int(rates.kv_tokens / 4096)
+    in_time = rates.largest_batch(4096, 0.02)
+    assert rates.step_s(in_time, 4096) <= 0.02 < rates.step_s(in_time + 1, 4096)
+    assert rates.largest_batch(4096, 1e-3) == 0
+    assert rates.largest_batch(rates.kv_tokens + 1) == 0
+
+
+def test_tensor_parallelism_divides_and_pays_for_exchanges():
+    one, four = derived(H100, SMALL), derived(H100, SMALL, tensor=4)
+    assert four.weights_s == pytest.approx(one.weights_s / 4)
+    assert four.kv_tokens > 4 * one.kv_tokens
+    assert four.exchange_s == pytest.approx(2 * 32 * 1.5 * 4096 * 2 / (0.8 * 450e9))
+    assert four.fixed_s == pytest.approx(one.fixed_s + 64 * 10e-6)
+    assert one.exchange_s == 0
+
+
+def test_pipeline_parallelism_has_several_batches_under_way_and_none_is_quicker():
+    one, two = derived(H100, SMALL), derived(H100, SMALL, pipeline=2)
+    assert (two.stages, two.devices) == (2, 2)
+    assert two.step_s(8, 1000) == pytest.approx(one.step_s(8, 1000) + 20e-6)
+    assert two.largest_batch(2000) > 2 * one.largest_batch(2000)
+
+
+def test_a_large_batch_reads_all_experts_and_a_single_token_few():
+    mixture = FOUND.model_named("qwen3-30b-a3b")
+    rates = derived(H100, mixture)
+    assert rates.weights_read_s(1) == pytest.approx(
+        2 * (mixture.layer_weights(active=True) + mixture.embedding) / (0.8 * 3.35e12), rel=0.01
+    )
+    assert rates.weights_read_s(1000) == pytest.approx(rates.weights_s, rel=1e-6)
+
+
+def test_what_does_not_fit_or_does_not_exist_is_refused():
+    with pytest.raises(SetupError, match="llama-3-70b does not fit on 1 x h100"):
+        derived(H100, LARGE)
+    assert derived(H100, LARGE, tensor=2).kv_tokens > 0
+    with pytest.raises(SetupError, match="8 devices in a chassis: 16"):
+        derived(H100, LARGE, tensor=16)
+    with pytest.raises(SetupError, match="does not compute in fp4"):
+        derived(H100, SMALL, precision="fp4")
+
+
+def test_weights_in_fp8_take_half_and_compute_as_the_device_can():
+    half = derived(A40, SMALL, precision="fp8")
+    assert half.weights_s == pytest.approx(derived(A40, SMALL).weights_s / 2)
+    assert half.prefill_token_s == derived(A40, SMALL).prefill_token_s  # it has no fp8
+    quick = derived(H100, SMALL, precision="fp8")
+    assert quick.prefill_token_s == pytest.approx(
+        derived(H100, SMALL).prefill_token_s / 2, rel=1e-3
+    )
+
+
+def test_layouts_are_powers_of_two_within_a_chassis():
+    assert list(layouts(H100, 4)) == [(1, 1), (1, 2), (1, 4), (2, 1), (2, 2), (4, 1)]
+    alone = msgspec.structs.replace(H100, scale_up_devices=1)
+    assert list(layouts(alone, 2)) == [(1, 1), (1, 2)]
+
+
+def test_no_time_per_token_is_asked_for_unless_it_is():
+    assert derived(H100, SMALL).largest_batch(100, math.inf) == 1024
