@@ -39,8 +39,7 @@ from kairos.live.request.identity.inference import Inference
 from kairos.live.request.service_class import ServiceClasses
 from kairos.live.request.tokenizer import Tokenizers
 from kairos.live.request.tokens import PromptTokens
-from kairos.live.ui.now import Now
-from kairos.live.ui.pages import Ui
+from kairos.live.ui.pages import ui_of
 from kairos.model import SECOND
 from kairos.orchestrator.orchestrator import Orchestrator
 from kairos.runtime import Observer
@@ -127,7 +126,8 @@ async def running(
                 classes=ServiceClasses(classes(settings.service_class)),
             )
             insight = partial(brain.add_insight, access=access)
-            ui = Ui(Now(brain, parts.fleet, telemetry, parts.orchestrator))
+            ui = ui_of(brain, parts.fleet, telemetry, parts.orchestrator)
+            names = settings.admin_names
             servers = {
                 sock: server_of(
                     build_app(gateway, access, telemetry.render, insight),
@@ -136,13 +136,7 @@ async def running(
                     tls.callers,
                 ),
                 admin_sock: server_of(
-                    build_admin(
-                        brain,
-                        monitor,
-                        parts.fleet,
-                        names=settings.admin_names,
-                        add_pages=ui.add_to,
-                    ),
+                    build_admin(brain, monitor, parts.fleet, names=names, add_pages=ui.add_to),
                     tls=tls.operators,
                 ),
             }

@@ -27,8 +27,7 @@ from kairos.live.observers.fact_log import flushing, open_log
 from kairos.live.observers.telemetry import Telemetry
 from kairos.live.process.clock import WallClock
 from kairos.live.request.access import Access, access_of
-from kairos.live.ui.now import Now
-from kairos.live.ui.pages import Ui
+from kairos.live.ui.pages import ui_of
 from kairos.live.workers.decider import Decider
 from kairos.live.workers.journal import Journal
 from kairos.live.workers.messages import Engines
@@ -88,7 +87,7 @@ async def deciding(setup: Setup) -> AsyncIterator[Change]:
             name: stack.enter_context(contextlib.closing(socket.socket(fileno=file)))
             for name, file in setup.sockets.items()
         }
-        ui = Ui(Now(alone, fleet, telemetry, orchestrator))
+        ui = ui_of(alone, fleet, telemetry, orchestrator)
         app = _asked(alone, access, monitor, telemetry)
         servers = {
             sockets["asked"]: server_of(app),

@@ -25,3 +25,8 @@ export function tokens(number) {
 export function perSecond(rate) {
   return `${rate < 10 ? rate.toFixed(1) : count(rate)} /s`;
 }
+
+/** When something was, by the clock of who looks; µs since the epoch. */
+export function instant(at) {
+  return new Date(at / 1000).toLocaleString();
+}

@@ -1,5 +1,6 @@
 // The page *Now*.
 
+import { workflowLink } from "./ask.js";
 import { Pages, byId, element, follow, say } from "./dom.js";
 import { count, perSecond, seconds } from "./format.js";
 import { live } from "./live.js";
@@ -152,7 +153,7 @@ function makeCall(call) {
     "tr",
     {},
     cell("number"),
-    cell("", call.workflow_id),
+    element("td", {}, element("a", { href: workflowLink(call.tenant, call.workflow_id) }, call.workflow_id)),
     cell("", who || "a call without a name"),
     cell("", `${call.tenant}, ${call.service_class}`),
     cell("number"),
