@@ -18,6 +18,7 @@ from bench import (
     brain,
     bus,
     bus_calls,
+    flows,
     health,
     learning,
     messages,
@@ -80,6 +81,7 @@ TABLES = {
     "simulation": Table({"kairos": "Kairos"}, [name for name, *_ in simulation.FIGURES]),
     "placement": Table(MEAN_P99, placement.shown()),
     "brain": Table(MEAN_P99, brain.shown()),
+    "flows": Table({"kairos": "Kairos"}, flows.shown()),
     "health": Table({"kairos": "Kairos"}, health.shown()),
     "workers": Table({"kairos": "Kairos"}, workers.shown()),
 }

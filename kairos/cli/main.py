@@ -6,7 +6,19 @@ from typing import Annotated
 import typer
 
 from kairos import __version__
-from kairos.cli import agents, calibrate, demo, keys, look, replay, serve, simulate, traces
+from kairos.cli import (
+    agents,
+    calibrate,
+    demo,
+    keys,
+    look,
+    plan,
+    replay,
+    serve,
+    simulate,
+    traces,
+)
+from kairos.cli.plan_hardware import plan_hardware
 from kairos.errors import KairosError
 
 app = typer.Typer(
@@ -29,10 +41,12 @@ def _version(
 
 for command in (
     *(serve.serve, serve.balance, serve.orchestrate, demo.demo),
+    plan.plan,
     *(look.explain, look.export, look.usage),
     *(simulate.simulate, replay.replay, calibrate.calibrate),
 ):
     app.command()(command)
+app.command()(plan_hardware)
 app.add_typer(agents.app, name="agents", no_args_is_help=True)
 app.add_typer(keys.app, name="keys", no_args_is_help=True)
 app.add_typer(traces.app, name="traces", no_args_is_help=True)

@@ -30,6 +30,7 @@ from kairos.live.pool.cluster_control import ClusterControl, pooled
 from kairos.live.process.clock import WallClock
 from kairos.live.proxy.engine import HttpEngine
 from kairos.live.proxy.engine_client import EngineClient
+from kairos.live.proxy.engine_tls import EngineContexts
 from kairos.live.proxy.progress import tell_progress
 from kairos.live.proxy.stall_watch import StallWatch
 from kairos.live.request.access import Access, access_of
@@ -127,7 +128,6 @@ async def running(
             )
             insight = partial(brain.add_insight, access=access)
             ui = ui_of(brain, parts.fleet, telemetry, parts.orchestrator)
-            names = settings.admin_names
             servers = {
                 sock: server_of(
                     build_app(gateway, access, telemetry.render, insight),
@@ -136,7 +136,11 @@ async def running(
                     tls.callers,
                 ),
                 admin_sock: server_of(
-                    build_admin(brain, monitor, parts.fleet, names=names, add_pages=ui.add_to),
+                    build_admin(
+                        *(brain, monitor, parts.fleet, telemetry.render, access),
+                        names=settings.admin_names,
+                        add_pages=ui.add_to,
+                    ),
                     tls=tls.operators,
                 ),
             }
@@ -155,7 +159,7 @@ async def balancing(settings: Settings) -> AsyncIterator[Service]:
     Raises:
         SetupError: the port is taken, the log cannot be written, or the bus or a file is of no use.
     """
-    tls = ServiceTls(settings)
+    tls, access = ServiceTls(settings), access_of(settings)
     with listen(settings.host, settings.port) as sock:
         async with _put_together(settings, ()) as parts:
             app = build_admin(
@@ -163,12 +167,16 @@ async def balancing(settings: Settings) -> AsyncIterator[Service]:
                 parts.monitor,
                 parts.fleet,
                 parts.telemetry.render,
+                access,
+                has_changes=False,
                 names=(*settings.admin_names, settings.host),
             )
-            changes = dict.fromkeys(_OF_GATEWAYS, _nothing) | {"engine": _engines(parts.fleet)}
+            changes: dict[str, Change] = dict.fromkeys(_OF_GATEWAYS, _nothing)
+            changes |= {"engine": _engines(parts.fleet), "key": _keys(access)}
             reload = Reload(settings, changes | tls.changes())
             url = url_of(sock, has_tls=tls.is_on)
-            async with serving({sock: server_of(app, tls=tls.operators)}, parts.background):
+            background = [*parts.background, *access.background()]
+            async with serving({sock: server_of(app, tls=tls.operators)}, background):
                 yield Service(parts.brain, parts.monitor, reload, url, url)
 
 
@@ -178,7 +186,6 @@ _OF_GATEWAYS = (
     "admin_port",
     "identity",
     "infer",
-    "key",
     "keys_path",
     "max_body_bytes",
     "max_connections",
@@ -193,6 +200,10 @@ def _engines(fleet: Fleet) -> Change:
     return lambda settings: fleet.follow(settings.engine)
 
 
+def _keys(access: Access) -> Change:
+    return lambda settings: access.change(settings.key, needed=settings.asks_for_keys)
+
+
 def _changes(
     fleet: Fleet, access: Access, bodies: Bodies, begun_with: Settings
 ) -> dict[str, Change]:
@@ -203,7 +214,7 @@ def _changes(
         bodies.max_held_bytes = settings.max_held_bytes
 
     def change_keys(settings: Settings) -> None:
-        access.change(settings.key, needed=settings.asks_for_keys)
+        _keys(access)(settings)
         if not settings.asks_for_keys:
             logger.warning("no API keys are configured any more: anyone who reaches it may call")
 
@@ -227,7 +238,8 @@ async def _put_together(
     )
     brain: Brain
     port = BrainPort()
-    monitor = Monitor(port.feed)
+    contexts = EngineContexts()
+    monitor = Monitor(port.feed, contexts=contexts)
     telemetry = Telemetry(port.balancer, orchestrator, WallClock().now)
     with (
         contextlib.closing(Tokenizers(settings.tokenizer)) as tokenizers,
@@ -239,7 +251,9 @@ async def _put_together(
             *([log] if log is not None else []),
             *observers,
         )
-        async with EngineClient(stall_s=settings.stall_s, answer_s=settings.answer_s) as client:
+        async with EngineClient(
+            stall_s=settings.stall_s, answer_s=settings.answer_s, contexts=contexts
+        ) as client:
             engine = HttpEngine(client)
             port.stall_watch = engine.stall_watch
             fleet = Fleet(monitor, client.upstreams, engine.calls.running, port.balancer)

@@ -13,6 +13,7 @@ from kairos.standin import server as standins
 from kairos.standin.batch import Timing
 from kairos.standin.routes import StandInSettings
 from tests.e2e.served import serving
+from tests.e2e.test_roles import keys
 from tests.support.browser import browsing
 
 pytestmark = pytest.mark.browser
@@ -307,3 +308,12 @@ async def test_an_open_workflow_is_followed(visit, kairos, engine, expect):
     await asyncio.gather(*calls)
     await served.ask("POST", "/v1/workflows/flow/end")
     await expect(page.locator('#figures [data-key="State"] dd')).to_have_text("ended")
+
+
+async def test_where_operators_need_keys_the_browser_shows_one(visit, kairos, engine, expect):
+    served = await kairos(engine.url, key=keys("caller", "viewer"))
+    shown = {"username": "ann", "password": "viewer"}
+    page = (await visit(served.service.admin_url + "/ui", http_credentials=shown)).page
+    await expect(page.get_by_role("status")).to_have_text("Live")
+    await page.get_by_role("link", name="Workflows").click()
+    await expect(page.get_by_role("status").last).to_have_text("0 of the 0 that are remembered")

@@ -1,5 +1,5 @@
-"""The page's routes, on the operators' port. All are beneath `PREFIX`; all of them read, and none
-changes anything."""
+"""The page's routes, on the operators' port. All are beneath `PAGE` (`operators.py`); all of them
+read, and none changes anything."""
 
 import asyncio
 from collections.abc import AsyncIterator, Coroutine
@@ -11,6 +11,7 @@ from fastapi.responses import Response, StreamingResponse
 from kairos.errors import InvalidRequest
 from kairos.live.engines.fleet import Fleet
 from kairos.live.frontend.insight import number_of
+from kairos.live.frontend.operators import PAGE
 from kairos.live.observers.telemetry import Telemetry
 from kairos.live.ui.assets import HEADERS, read_assets
 from kairos.live.ui.now import QUEUE_PAGE, Now, Watched
@@ -18,11 +19,10 @@ from kairos.live.ui.watch import Watch
 from kairos.live.ui.workflows import WorkflowQuery, Workflows, explain, find
 from kairos.orchestrator.orchestrator import Orchestrator
 
-PREFIX = "/ui"
 MAX_OFFSET = 1_000_000
 # And the file that each is.
 _PAGES = {
-    "/ui": "now.html",
+    PAGE: "now.html",
     "/ui/workflows": "workflows.html",
     "/ui/workflow": "workflow.html",
 }

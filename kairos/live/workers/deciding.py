@@ -88,13 +88,14 @@ async def deciding(setup: Setup) -> AsyncIterator[Change]:
             for name, file in setup.sockets.items()
         }
         ui = ui_of(alone, fleet, telemetry, orchestrator)
-        app = _asked(alone, access, monitor, telemetry)
+        operators = build_admin(
+            *(alone, monitor, fleet, telemetry.render, access),
+            names=settings.admin_names,
+            add_pages=ui.add_to,
+        )
         servers = {
-            sockets["asked"]: server_of(app),
-            sockets["operators"]: server_of(
-                build_admin(alone, monitor, fleet, names=settings.admin_names, add_pages=ui.add_to),
-                tls=tls.operators,
-            ),
+            sockets["asked"]: server_of(_asked(alone, access, monitor, telemetry)),
+            sockets["operators"]: server_of(operators, tls=tls.operators),
         }
 
         def change(settings: Settings) -> None:

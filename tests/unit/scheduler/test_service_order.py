@@ -48,7 +48,7 @@ def test_tenants_take_turns_by_weight():
     calls = [
         build.request(f"{tenant}{n}", at=n, tenant=tenant) for n in range(12) for tenant in "ab"
     ]
-    balancer = waiting(*calls, tenants={"a": TenantWeight(3.0)})
+    balancer = waiting(*calls, weights={"a": TenantWeight(3.0)})
     told = order(balancer)
     assert [name[0] for name in told[:8]].count("a") == 6
     assert sorted(told) == sorted(each.id for each in calls)
@@ -63,7 +63,7 @@ def test_apps_and_classes_of_a_tenant_take_turns_and_spare_ones_come_last():
     calls = [
         build.request(f"{n}-{i}", at=n, **each) for n in range(5) for i, each in enumerate(fields)
     ]
-    balancer = waiting(*calls, tenants={"default": TenantWeight(1.0, {"x": 3.0})})
+    balancer = waiting(*calls, weights={"default": TenantWeight(1.0, {"x": 3.0})})
     told = {name: place for place, name in enumerate(order(balancer))}
     names = {each.id: each for each in calls}
     batch = [told[each] for each in told if names[each].service_class == "batch"]
