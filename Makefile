@@ -104,6 +104,7 @@ bench: $(INSTALLED)  ## what the gateway, learning, ranking, queueing, placing a
 	@$(BIN)/python -m bench.flows
 	@$(BIN)/python -m bench.health
 	@$(BIN)/python -m bench.workers
+	@$(BIN)/python -m bench.tls
 
 bench-hot: $(INSTALLED) install-bench  ## has a call become dearer? ratios to vllm-router against bench/budget.toml: 90 s
 	@$(BIN)/python -m bench.hot
