@@ -41,6 +41,7 @@ from kairos.live.request.identity.inference import Inference
 from kairos.live.request.service_class import ServiceClasses
 from kairos.live.request.tokenizer import Tokenizers
 from kairos.live.request.tokens import PromptTokens
+from kairos.live.ui.pages import ui_of
 from kairos.model import SECOND
 from kairos.orchestrator.orchestrator import Orchestrator
 from kairos.runtime import Observer
@@ -89,6 +90,7 @@ class _Parts(msgspec.Struct):
     fleet: Fleet
     telemetry: Telemetry
     prompts: PromptTokens
+    orchestrator: Orchestrator | None  # None: another process follows the workflows
     background: list[Coroutine[None, None, None]]
 
 
@@ -116,6 +118,7 @@ async def running(
             on_error = counting(telemetry.count_error, audit)
             gateway = _gateway(settings, parts, access, bodies, on_error)
             insight = partial(brain.add_insight, access=access)
+            ui = ui_of(brain, parts.fleet, telemetry, parts.orchestrator)
             servers = {
                 sock: server_of(
                     build_app(gateway, access, telemetry.render, insight, audit),
@@ -125,13 +128,10 @@ async def running(
                 ),
                 admin_sock: server_of(
                     build_admin(
-                        brain,
-                        monitor,
-                        parts.fleet,
-                        telemetry.render,
-                        access,
+                        *(brain, monitor, parts.fleet, telemetry.render, access),
                         names=settings.admin_names,
                         audit=audit,
+                        add_pages=ui.add_to,
                     ),
                     tls=tls.operators,
                 ),
@@ -139,9 +139,9 @@ async def running(
             changes = _changes(parts.fleet, access, bodies, settings) | tls.changes()
             reload = Reload(settings, changes, audit)
             urls = (url_of(each, has_tls=tls.is_on) for each in (sock, admin_sock))
-            async with serving(
-                servers, [*parts.background, *access.background(), *auditing(audit)]
-            ):
+            background = [*parts.background, *access.background()]
+            background += [*auditing(audit), *ui.background()]
+            async with serving(servers, background):
                 yield Service(brain, monitor, reload, *urls)
 
 
@@ -281,7 +281,9 @@ async def _put_together(
                 port.decides = brain
                 telling = tell_progress(engine.calls, brain.feed)
                 background = [*brain.background(), telling, *beside]
-                yield _Parts(engine, brain, monitor, fleet, telemetry, prompts, background)
+                yield _Parts(
+                    engine, brain, monitor, fleet, telemetry, prompts, orchestrator, background
+                )
             elif cluster is not None:
                 joined = pooled(
                     settings,
@@ -296,4 +298,6 @@ async def _put_together(
                 async with joined as brain:
                     port.decides = brain
                     background = [*brain.background(), *beside]
-                    yield _Parts(engine, brain, monitor, fleet, telemetry, prompts, background)
+                    yield _Parts(
+                        engine, brain, monitor, fleet, telemetry, prompts, orchestrator, background
+                    )

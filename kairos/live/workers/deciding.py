@@ -28,6 +28,7 @@ from kairos.live.observers.fact_log import flushing, open_log
 from kairos.live.observers.telemetry import Telemetry
 from kairos.live.process.clock import WallClock
 from kairos.live.request.access import Access, access_of
+from kairos.live.ui.pages import ui_of
 from kairos.live.workers.decider import Decider
 from kairos.live.workers.journal import Journal
 from kairos.live.workers.messages import Engines
@@ -88,10 +89,12 @@ async def deciding(setup: Setup) -> AsyncIterator[Change]:
             for name, file in setup.sockets.items()
         }
         audit = stack.enter_context(open_audit_log(settings.audit_log))
+        ui = ui_of(alone, fleet, telemetry, orchestrator)
         operators = build_admin(
             *(alone, monitor, fleet, telemetry.render, access),
             names=settings.admin_names,
             audit=audit,
+            add_pages=ui.add_to,
         )
         servers = {
             sockets["asked"]: server_of(_asked(alone, access, monitor, telemetry, audit)),
@@ -105,7 +108,7 @@ async def deciding(setup: Setup) -> AsyncIterator[Change]:
 
         loop = asyncio.get_running_loop()
         background = [*alone.background(), monitor.run(), fleet.run(), *flushing(log)]
-        background += [*access.background(), *auditing(audit), decider.watch()]
+        background += [*access.background(), *auditing(audit), *ui.background(), decider.watch()]
         async with serving(servers, background):
             facts = await loop.create_unix_server(decider.link, sock=sockets["facts"])
             yield change
