@@ -5,7 +5,7 @@ drained (`dispatching.py`).
 """
 
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from functools import partial
 from itertools import count
 from typing import Any
@@ -14,6 +14,7 @@ from kairos.admission import GIVES_UP, Admission
 from kairos.dispatcher.ledger import Ledger
 from kairos.dispatcher.placement import Placement
 from kairos.dispatching import Dispatching
+from kairos.entitlements import ALIKE, Entitlements
 from kairos.events import (
     Arrived,
     Bounced,
@@ -38,12 +39,10 @@ from kairos.faults.faults import Faults
 from kairos.model import Budget, Request
 from kairos.refusals import REFUSALS
 from kairos.scheduler.budgets import UNLIMITED
-from kairos.scheduler.fair_queueing import NO_WEIGHTS, FairQueueing, TenantWeight
-from kairos.scheduler.meter import Quota
+from kairos.scheduler.fair_queueing import FairQueueing
 from kairos.scheduler.policies import Policy
 from kairos.scheduler.queue import BACKFILL, MAX_WAIT_US, OVERTAKEN, PASSED_OVER, WaitQueue
 from kairos.scheduler.queues import WaitQueues
-from kairos.scheduler.service_classes import CLASSES, ServiceClass
 from kairos.scheduler.work_estimates import WorkEstimates
 from kairos.workflow_tracker import IDLE_US, WorkflowKey, workflow_key
 
@@ -68,14 +67,11 @@ class Balancer:
         passed_over: float = PASSED_OVER,
         budget: Budget = UNLIMITED,
         tenant_share: float = 1,
-        tenants: Mapping[str, TenantWeight] | None = NO_WEIGHTS,
-        classes: Mapping[str, ServiceClass] = CLASSES,
-        quotas: Sequence[Quota] = (),
+        entitlements: Entitlements = ALIKE,
     ) -> None:
         """`max_wait_us` in the queue a request is given up; after `idle_us` without any fact about
         it a workflow is forgotten. `overtaken`, `backfill`, `passed_over`: see
-        `scheduler/queue.py`. `budget`, `quotas`, `tenant_share`: `admission.py`;
-        `tenants`, `classes`: `scheduler/fair_queueing.py`."""
+        `scheduler/queue.py`. `budget`, `tenant_share`: `admission.py`."""
         self.estimates = WorkEstimates(idle_us=idle_us)
         self.ledger = Ledger(self.estimates)
         self._queues = WaitQueues(
@@ -88,14 +84,19 @@ class Balancer:
                 backfill=backfill,
                 passed_over=passed_over,
             ),
-            FairQueueing(tenants, classes),
+            FairQueueing(entitlements.weights, entitlements.classes),
             max_wait_us,
         )
         self._workflow_of: dict[str, WorkflowKey] = {}  # of all requests here
         self.faults = Faults()
         known = self.estimates, self.ledger, self._queues, self.faults
         self._admission = Admission(
-            *known, max_waiting=max_waiting, budget=budget, quotas=quotas, tenant_share=tenant_share
+            *known,
+            max_waiting=max_waiting,
+            budget=budget,
+            quotas=entitlements.quotas,
+            tenant_share=tenant_share,
+            idle_us=idle_us,
         )
         self._dispatching = Dispatching(*known, placement(self.ledger), self._admission)
         self.at = 0  # when the last fact was told
@@ -211,9 +212,8 @@ class Balancer:
     def _end_workflow(self, event: WorkflowEnded, at: int) -> None:  # noqa: ARG002
         workflow = event.tenant, event.workflow_id
         self.estimates.workflow_ended(workflow)
-        if event.cancelled:
-            self._admission.cancelled(workflow)
-        else:
+        self._admission.workflow_ended(event)
+        if not event.cancelled:
             self._rekey(workflow)
 
     def _learn(self, event: ProfilesLearnt, at: int) -> None:  # noqa: ARG002

@@ -11,6 +11,7 @@ from kairos.errors import SetupError
 from kairos.model import SECOND
 from kairos.tls_settings import TlsFiles, check_pair, client_context
 
+MAX_ENGINES = 1_000  # each is asked once a second how it is
 MAX_TOKEN_US = 60 * SECOND
 MAX_LIMIT = 10**12  # of an engine's sequences and tokens
 MAX_URL = 1_000  # characters
@@ -116,6 +117,18 @@ def check_engine_files(engine: EngineSettings) -> None:
     whoever reaches it could else ask for any file, whether it is there."""
     if engine.tls != TlsFiles():
         client_context(engine.tls)
+
+
+def check_engines(engines: tuple[EngineSettings, ...], environ: Mapping[str, str]) -> None:
+    """Raises SetupError: there are too many, or one of them is wrong, or named twice."""
+    if len(engines) > MAX_ENGINES:
+        raise SetupError(f"{len(engines)} engines are too many: at most {MAX_ENGINES}")
+    for engine in engines:
+        check_engine(engine, environ)
+        check_engine_files(engine)
+    ids = [engine.id for engine in engines]
+    if doubled := {engine_id for engine_id in ids if ids.count(engine_id) > 1}:
+        raise SetupError(f"engine {doubled.pop()} is named twice")
 
 
 def is_http_url(url: str) -> bool:

@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 from kairos.errors import SetupError
+from kairos.tenant_settings import Role
 
 app = typer.Typer(help="API keys in a file of their own, which the setting keys_path names.")
 
@@ -21,6 +22,13 @@ def keys_create(
     app: Annotated[
         str | None, typer.Option(help="If it is for one app only, which one that is.")
     ] = None,
+    role: Annotated[
+        Role,
+        typer.Option(
+            help="What it may do. caller: call. viewer: see the operators' routes. admin: both, "
+            "and add and remove engines."
+        ),
+    ] = "caller",
     name: Annotated[
         str | None,
         typer.Option(help="A short name for it; without one, it is called by its digest."),
@@ -42,7 +50,16 @@ def keys_create(
     from kairos.tools import keys
 
     now_us = WallClock().now()
-    made = keys.create(file, tenant, _print_key, now_us=now_us, app=app, name=name, expires=expires)
+    made = keys.create(
+        file,
+        tenant,
+        _print_key,
+        now_us=now_us,
+        app=app,
+        role=role,
+        name=name,
+        expires=expires,
+    )
     until = "" if made.expires is None else f", until {shown(made.expires)}"
     _explain(f"'{keys.label(made)}' of tenant '{tenant}' is in {file}{until}")
     _explain("keep what was printed: it is stored nowhere")

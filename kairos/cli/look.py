@@ -99,8 +99,8 @@ def usage(
     by: Annotated[
         list[str] | None,
         typer.Option(
-            help=r"What to group by \[tenant,app]: tenant, app, agent, workflow, model. May be "
-            "given several times."
+            help=r"What to group by \[tenant,app]: tenant, app, agent, key, workflow, model. May "
+            "be given several times."
         ),
     ] = None,
     csv: Annotated[Path | None, typer.Option(help="Also write the figures to this file.")] = None,

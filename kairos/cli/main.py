@@ -7,6 +7,7 @@ import typer
 
 from kairos import __version__
 from kairos.cli import agents, calibrate, demo, health, keys, look, replay, serve, simulate, traces
+from kairos.cli.plan_hardware import plan_hardware
 from kairos.errors import KairosError
 
 app = typer.Typer(
@@ -33,6 +34,7 @@ for command in (
     *(simulate.simulate, replay.replay, calibrate.calibrate),
 ):
     app.command()(command)
+app.command()(plan_hardware)
 app.add_typer(agents.app, name="agents", no_args_is_help=True)
 app.add_typer(keys.app, name="keys", no_args_is_help=True)
 app.add_typer(traces.app, name="traces", no_args_is_help=True)

@@ -133,7 +133,14 @@ async def running(
                     tls.callers,
                 ),
                 admin_sock: server_of(
-                    build_admin(brain, monitor, parts.fleet, names=settings.admin_names),
+                    build_admin(
+                        brain,
+                        monitor,
+                        parts.fleet,
+                        telemetry.render,
+                        access,
+                        names=settings.admin_names,
+                    ),
                     tls=tls.operators,
                 ),
             }
@@ -151,7 +158,7 @@ async def balancing(settings: Settings) -> AsyncIterator[Service]:
     Raises:
         SetupError: the port is taken, the log cannot be written, or the bus or a file is of no use.
     """
-    tls = ServiceTls(settings)
+    tls, access = ServiceTls(settings), access_of(settings)
     with listen(settings.host, settings.port) as sock:
         async with _put_together(settings, ()) as parts:
             app = build_admin(
@@ -159,12 +166,16 @@ async def balancing(settings: Settings) -> AsyncIterator[Service]:
                 parts.monitor,
                 parts.fleet,
                 parts.telemetry.render,
+                access,
+                has_changes=False,
                 names=(*settings.admin_names, settings.host),
             )
-            changes = dict.fromkeys(_OF_GATEWAYS, _nothing) | {"engine": _engines(parts.fleet)}
+            changes: dict[str, Change] = dict.fromkeys(_OF_GATEWAYS, _nothing)
+            changes |= {"engine": _engines(parts.fleet), "key": _keys(access)}
             reload = Reload(settings, changes | tls.changes())
             url = url_of(sock, has_tls=tls.is_on)
-            async with serving({sock: server_of(app, tls=tls.operators)}, parts.background):
+            background = [*parts.background, *access.background()]
+            async with serving({sock: server_of(app, tls=tls.operators)}, background):
                 yield Service(parts.brain, parts.monitor, reload, url, url)
 
 
@@ -174,7 +185,6 @@ _OF_GATEWAYS = (
     "admin_port",
     "identity",
     "infer",
-    "key",
     "keys_path",
     "max_body_bytes",
     "max_connections",
@@ -189,6 +199,10 @@ def _engines(fleet: Fleet) -> Change:
     return lambda settings: fleet.follow(settings.engine)
 
 
+def _keys(access: Access) -> Change:
+    return lambda settings: access.change(settings.key, needed=settings.asks_for_keys)
+
+
 def _changes(
     fleet: Fleet, access: Access, bodies: Bodies, begun_with: Settings
 ) -> dict[str, Change]:
@@ -199,7 +213,7 @@ def _changes(
         bodies.max_held_bytes = settings.max_held_bytes
 
     def change_keys(settings: Settings) -> None:
-        access.change(settings.key, needed=settings.asks_for_keys)
+        _keys(access)(settings)
         if not settings.asks_for_keys:
             logger.warning("no API keys are configured any more: anyone who reaches it may call")
 

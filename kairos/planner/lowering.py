@@ -44,16 +44,17 @@ class _Seen:
         self.follows: defaultdict[str, set[int]] = defaultdict(set)  # node -> workflows
 
 
-def lowered(workflows: Iterable[Sequence[ObservedCall]]) -> WorkGraph:
+def lowered(workflows: Iterable[Sequence[ObservedCall]], *, visits: int = VISITS) -> WorkGraph:
     """The graph of an application. `runs` count executions per workflow.
 
     Args:
         workflows: each its calls, in the order in which they were made.
+        visits: of an agent in a workflow that have a node of their own; 1: a node for each agent.
     """
     seen: dict[str, _Seen] = {}
     count = 0
     for number, calls in enumerate(workflows):
-        _add(seen, number, calls)
+        _add(seen, number, calls, visits)
         count += 1
     nodes: list[WorkNode] = []
     edges: list[WorkEdge] = []
@@ -78,12 +79,12 @@ def lowered(workflows: Iterable[Sequence[ObservedCall]]) -> WorkGraph:
     return WorkGraph(nodes=tuple(nodes), edges=tuple(edges))
 
 
-def _add(seen: dict[str, _Seen], number: int, calls: Sequence[ObservedCall]) -> None:
-    visits: defaultdict[str, int] = defaultdict(int)
+def _add(seen: dict[str, _Seen], number: int, calls: Sequence[ObservedCall], visits: int) -> None:
+    made: defaultdict[str, int] = defaultdict(int)
     names: list[str] = []
     for position, call in enumerate(calls):
-        visits[call.agent] += 1
-        name = _name(call.agent, min(visits[call.agent], VISITS))
+        made[call.agent] += 1
+        name = _name(call.agent, min(made[call.agent], visits))
         each = seen.setdefault(name, _Seen())
         each.calls.append(call)
         each.positions.append(position)

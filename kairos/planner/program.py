@@ -15,7 +15,7 @@ from scipy.sparse import coo_array
 
 from kairos.errors import SetupError
 
-GAP = 1e-6  # between the solution and its bound, relative
+EXACT = 1e-9  # gap between the solution and its bound, relative
 OPTIMAL, LIMIT, INFEASIBLE = 0, 1, 2  # what scipy calls `status`
 
 
@@ -45,8 +45,11 @@ class LinearProgram:
         self._low.append(low)
         self._high.append(high)
 
-    def solve(self, limit_s: float = 60.0) -> list[float] | None:
+    def solve(self, *, gap: float = EXACT, limit_s: float = 60.0) -> list[float] | None:
         """The variables' values at the optimum; None: nothing satisfies all rows.
+
+        Args:
+            gap: the solver may stop this close to the optimum, relative.
 
         Raises:
             SetupError: the solver found nothing within its time.
@@ -56,7 +59,7 @@ class LinearProgram:
             integrality=self._whole,
             bounds=Bounds(0, self._most),
             constraints=LinearConstraint(self._matrix(), self._low, self._high),
-            options={"mip_rel_gap": GAP, "time_limit": limit_s},
+            options={"mip_rel_gap": gap, "time_limit": limit_s},
         )
         if found.status == INFEASIBLE:
             return None

@@ -23,24 +23,15 @@ import heapq
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import MappingProxyType
 
-import msgspec
-
+from kairos.entitlements import CLASSES, STANDARD, Goes, ServiceClass, TenantWeight
 from kairos.model import Request
-from kairos.scheduler.service_classes import CLASSES, LEVELS, STANDARD, ServiceClass
 
 _REMEMBERED = 1_024  # names that need not wait; beyond, those are forgotten that nothing follows of
 
 # Level of the class of service, tenant, class; app, where the tenant weighs its apps.
 Share = tuple[int, str, str, str | None]
+LEVELS: Mapping[Goes, int] = MappingProxyType({"first": -1, "share": 0, "spare": 1})
 _SHARED = LEVELS["share"]
-
-
-class TenantWeight(msgspec.Struct, frozen=True):
-    weight: float = 1.0
-    apps: Mapping[str, float] = {}  # of one that is not named: 1; none at all: apps do not count
-
-
-NO_WEIGHTS: Mapping[str, TenantWeight] = MappingProxyType({})
 
 
 class StartTags:

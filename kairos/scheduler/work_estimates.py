@@ -262,9 +262,14 @@ class WorkEstimates:
         if app in self._models:
             return
         attained = self._attained_us
-        if app in attained or attained.has_room(request.tenant):
-            served_us, _ = self.positions.attained(workflow)
-            attained.put(request.tenant, app, max(attained.get(app) or 0, served_us))
+        known_us, (served_us, _) = attained.get(app), self.positions.attained(workflow)
+        if known_us is None:
+            if attained.has_room(request.tenant):
+                attained.put(request.tenant, app, served_us)
+        elif served_us > known_us:
+            attained.put(request.tenant, app, served_us)
+        else:
+            attained.touch(request.tenant, app)
 
 
 def _call_us(request: Request, profile: AgentProfile | None) -> int:

@@ -23,7 +23,7 @@ import msgspec
 from kairos.errors import SetupError
 from kairos.key_file import read_keys, shown, to_toml
 from kairos.model import SECOND
-from kairos.tenant_settings import KeySettings, check_keys, with_zone
+from kairos.tenant_settings import KeySettings, Role, check_keys, with_zone
 from kairos.workload.files import atomic_write
 
 _SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
@@ -52,6 +52,7 @@ def create(
     *,
     now_us: int,
     app: str | None = None,
+    role: Role = "caller",
     name: str | None = None,
     expires: str | None = None,
 ) -> KeySettings:
@@ -69,7 +70,7 @@ def create(
     until = None if expires is None else _until(expires, now)
     secret, key = _random_key()
     key = msgspec.structs.replace(
-        key, tenant=tenant, app=app, name=name, expires=until, created=now
+        key, tenant=tenant, app=app, role=role, name=name, expires=until, created=now
     )
     with _locked(path, may_be_new=True) as file:
         before = read_keys(file) if file.exists() else ()
@@ -133,7 +134,7 @@ def rotate(
 
 def table(keys: Sequence[KeySettings], now_us: int) -> str:
     """Keys for people, one a line, with the first digits of their digests."""
-    heads = ("name", "tenant", "app", "created", "expires", "state", "sha256")
+    heads = ("name", "tenant", "app", "role", "created", "expires", "state", "sha256")
     rows = [heads, *(_row(key, now_us) for key in keys)]
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     return "\n".join(
@@ -147,6 +148,7 @@ def _row(key: KeySettings, now_us: int) -> tuple[str, ...]:
         label(key),
         key.tenant,
         key.app or "any",
+        key.role,
         "-" if key.created is None else shown(key.created),
         "never" if key.expires is None else shown(key.expires),
         "active" if key.expires_at is None or now_us < key.expires_at else "expired",

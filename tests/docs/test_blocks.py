@@ -146,7 +146,8 @@ def test_python_runs(block, tmp_path):
 def test_settings_are_read(block, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     keys = tmp_path / "keys.toml"  # as `keys_path` names it
-    keys.touch(0o600)
+    keys.write_text(f'[[key]]\nsha256 = "{"1" * 64}"\ntenant = "operators"\nrole = "admin"\n')
+    keys.chmod(0o600)
     path = tmp_path / "kairos.toml"
     path.write_text(block.replace('sha256 = "..."', f'sha256 = "{"0" * 64}"'))
     path.chmod(0o600)

@@ -8,8 +8,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kairos.planner.assignment import AssignmentProblem, TaskCost, assign
+from kairos.planner.engine_rates import EngineRates
 from kairos.planner.lowering import ObservedCall, lowered
 from kairos.planner.passes import decomposed, fused
+from kairos.planner.pool import (
+    CallKind,
+    InstanceKind,
+    PoolProblem,
+    latency_s,
+    smallest_pool,
+)
+from kairos.planner.serving import CallShape, Phases, use
 from kairos.planner.unrolling import unrolled
 from kairos.planner.work_graph import (
     TokenCounts,
@@ -214,3 +223,99 @@ def test_brute_force_finds_no_cheaper_assignment(problem):
     else:
         late = found.late_s * problem.usd_per_s_late if found.late_s else 0.0
         assert found.usd + late == pytest.approx(best)
+
+
+POOL_KINDS = st.lists(
+    st.tuples(
+        st.sampled_from(list(Phases)),
+        st.integers(1, 9),  # USD an hour
+        st.integers(1, 4),  # how fast
+        st.sampled_from([1, 3, 50]),  # that can be had
+    ),
+    min_size=1,
+    max_size=5,
+)
+
+
+@st.composite
+def pools(draw):
+    kinds = [
+        InstanceKind(
+            name=f"k{i}",
+            device=f"k{i}",
+            phases=phases,
+            rates=EngineRates(
+                rests_on="drawn",
+                measured=False,
+                kv_tokens=1e6,
+                max_num_seqs=8,
+                fixed_s=0.02 / speed,
+                prefill_token_s=0.0002 / speed,
+                decode_seq_s=0.002 / speed,
+            ),
+            usd_per_hour=float(usd),
+            most=most,
+        )
+        for i, (phases, usd, speed, most) in enumerate(draw(POOL_KINDS))
+    ]
+    calls = [
+        CallKind(
+            name=f"c{i}",
+            shape=CallShape(
+                prompt=float(draw(st.integers(1, 20)) * 50),
+                answer=float(draw(st.integers(1, 20)) * 5),
+            ),
+            per_s=float(draw(st.integers(1, 12))),
+        )
+        for i in range(draw(st.integers(1, 3)))
+    ]
+    return PoolProblem(
+        calls=calls,
+        instances=kinds,
+        workflows_per_s=1.0,
+        utilisation=draw(st.sampled_from([0.5, 0.8, 1.0])),
+        path_s=draw(st.sampled_from([0.7, 2.0, 5.0, math.inf])),
+        kv_bytes_per_token=draw(st.sampled_from([0.0, 1e6])),
+    )
+
+
+def cheapest_by_brute_force(problem):
+    """USD an hour of the cheapest pool; None: there is none."""
+
+    def ways(call):
+        first = [k for k in problem.instances if k.phases in (Phases.BOTH, Phases.PREFILL)]
+        for kind in first:
+            if kind.phases is Phases.BOTH:
+                yield (kind,)
+            else:
+                yield from (
+                    (kind, other) for other in problem.instances if other.phases is Phases.DECODE
+                )
+
+    best = None
+    for chosen in itertools.product(*(list(ways(call)) for call in problem.calls)):
+        busy = dict.fromkeys((kind.name for kind in problem.instances), 0.0)
+        path = 0.0
+        for call, way in zip(problem.calls, chosen, strict=True):
+            for kind in way:
+                used = use(kind.rates, call.shape, kind.phases)
+                busy[kind.name] += call.per_s * used.busy_s
+                path += latency_s(problem, kind, call, used)
+        counts = {name: math.ceil(load / problem.utilisation - 1e-7) for name, load in busy.items()}
+        if path > problem.path_s + 1e-9:
+            continue
+        if any(counts[kind.name] > kind.most for kind in problem.instances):
+            continue
+        usd = sum(kind.usd_per_hour * counts[kind.name] for kind in problem.instances)
+        best = usd if best is None else min(best, usd)
+    return best
+
+
+@settings(max_examples=60, deadline=None)
+@given(pools())
+def test_brute_force_finds_no_cheaper_pool(problem):
+    found, best = smallest_pool(problem), cheapest_by_brute_force(problem)
+    if best is None:
+        assert found is None
+    else:
+        assert found.usd_per_hour == pytest.approx(best)

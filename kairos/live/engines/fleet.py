@@ -16,8 +16,8 @@ from typing import Literal
 import msgspec
 
 from kairos.balancer import Balancer
-from kairos.config import MAX_ENGINES, MAX_NUM_SEQS
-from kairos.engine_settings import EngineSettings
+from kairos.config import MAX_NUM_SEQS
+from kairos.engine_settings import MAX_ENGINES, EngineSettings
 from kairos.errors import InvalidRequest
 from kairos.live.engines.engine_probe import Target
 from kairos.live.engines.kinds import VLLM

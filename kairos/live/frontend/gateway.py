@@ -84,8 +84,7 @@ class Gateway:
         GatewayCall(self, exchange, asked, raw_path, names).begin()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:  # noqa: ARG002
-        """Serve one call as an ASGI application, but for the body and the answer, which the
-        exchange has."""
+        """As an ASGI application, but for the body and the answer, which the exchange has."""
         asked = Asked(scope["method"], scope["path"], scope["query_string"], dict(scope["headers"]))
         ended = asyncio.Event()
         raw_path, names = scope["raw_path"], route_of(scope)
@@ -235,6 +234,7 @@ class GatewayCall:
             parent_ids=identity.parent_ids,
             sources=Sources(**identity.sources),
             attempt=identity.attempt,
+            key=caller.key,
             service_class=service_class,
             deadline_at=classes.deadline(service_class, deadline_at, now),
             budget=budget_of(headers),

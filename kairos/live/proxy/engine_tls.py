@@ -2,7 +2,7 @@
 
 import ssl
 
-from kairos.config import MAX_ENGINES
+from kairos.engine_settings import MAX_ENGINES
 from kairos.errors import SetupError
 from kairos.live.process.fresh_context import FreshContext
 from kairos.tls_settings import TlsFiles, client_context

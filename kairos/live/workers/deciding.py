@@ -86,12 +86,12 @@ async def deciding(setup: Setup) -> AsyncIterator[Change]:
             name: stack.enter_context(contextlib.closing(socket.socket(fileno=file)))
             for name, file in setup.sockets.items()
         }
-        app = _asked(alone, access, monitor, telemetry)
+        operators = build_admin(
+            *(alone, monitor, fleet, telemetry.render, access), names=settings.admin_names
+        )
         servers = {
-            sockets["asked"]: server_of(app),
-            sockets["operators"]: server_of(
-                build_admin(alone, monitor, fleet, names=settings.admin_names), tls=tls.operators
-            ),
+            sockets["asked"]: server_of(_asked(alone, access, monitor, telemetry)),
+            sockets["operators"]: server_of(operators, tls=tls.operators),
         }
 
         def change(settings: Settings) -> None:

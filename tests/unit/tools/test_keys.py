@@ -11,7 +11,8 @@ import pytest
 
 from kairos.errors import SetupError, Unauthorized
 from kairos.key_file import read_keys
-from kairos.live.request.access import Access, Caller
+from kairos.live.request.access import Access
+from kairos.live.request.caller import Caller, NotAllowed
 from kairos.model import SECOND
 from kairos.tools import keys
 
@@ -70,6 +71,16 @@ def test_a_key_that_was_made_is_let_in_until_it_expires(path, made):
     assert access(path, NOW + DAY - timedelta(seconds=1)).tenant(secret) == "acme"
     with pytest.raises(Unauthorized, match=r"^this API key has expired$"):
         access(path, NOW + DAY).caller(secret)
+
+
+def test_a_key_that_was_made_has_its_role(path, made):
+    caller, viewer, admin = (made(role=role) for role in ("caller", "viewer", "admin"))
+    assert [each.role for each in read_keys(path)] == ["caller", "viewer", "admin"]
+    assert path.read_text().count("role = ") == 2  # what is at its default is left out
+    assert access(path).caller(bearer(caller)).roles == ("caller",)
+    assert access(path).caller(bearer(admin)).roles == ("caller", "viewer", "admin")
+    with pytest.raises(NotAllowed, match="needs the role caller; what was shown has viewer"):
+        access(path).caller(bearer(viewer))
 
 
 def test_a_new_file_is_its_owners_alone_and_nothing_is_left_beside_it(path, made):
@@ -131,9 +142,10 @@ def test_after_a_rotation_the_old_key_is_let_in_until_its_grace_ends(path, made)
     assert (third.name, third.created, third.expires) == (None, NOW, ends)
     for at in (NOW, ends - timedelta(seconds=1)):
         assert {access(path, at).caller(bearer(each)) for each in (old, new)} == {
-            Caller("acme", "qa")
+            Caller("acme", "qa"),
+            Caller("acme", "qa", key="ci"),
         }
-    assert access(path, ends).caller(bearer(new)) == Caller("acme", "qa")
+    assert access(path, ends).caller(bearer(new)) == Caller("acme", "qa", key="ci")
     with pytest.raises(Unauthorized, match="has expired"):
         access(path, ends).caller(bearer(old))
     assert access(path, ends).tenant(bearer(before)) == "other"
@@ -346,14 +358,25 @@ def test_many_processes_at_once_lose_nothing(path):
 
 def test_the_table_shows_what_keys_are_and_no_digest_in_full(path, made):
     made("a", name="ci", expires="1h")
-    made("team-b", app="qa")
+    made("team-b", app="qa", role="viewer")
     first, second = read_keys(path)
     at = NOW_US + 3_600 * SECOND
     one, two = first.sha256[:8], second.sha256[:8]
-    assert keys.table(read_keys(path), at).splitlines() == [
-        "name      tenant  app  created               expires               state    sha256",
-        f"ci        a       any  2026-11-25T12:00:00Z  2026-11-25T13:00:00Z  expired  {one}",
-        f"{two}  team-b  qa   2026-11-25T12:00:00Z  never                 active   {two}",
+    made_at, until = "2026-11-25T12:00:00Z", "2026-11-25T13:00:00Z"
+    heads, *rows = keys.table(read_keys(path), at).splitlines()
+    assert heads.split() == [
+        "name",
+        "tenant",
+        "app",
+        "role",
+        "created",
+        "expires",
+        "state",
+        "sha256",
+    ]
+    assert rows == [
+        f"ci        a       any  caller  {made_at}  {until}  expired  {one}",
+        f"{two}  team-b  qa   viewer  {made_at}  never                 active   {two}",
     ]
     assert f"  active  {one}" in keys.table([first], at - 1)
     assert keys.table([], NOW_US).startswith("name  tenant")

@@ -1,0 +1,135 @@
+"""`kairos plan-hardware`: what to buy or rent, what runs where, and how many."""
+
+import json
+from pathlib import Path
+from typing import Annotated, Literal
+
+import typer
+
+from kairos.planner.ownership import Terms
+
+TERMS = Terms()
+
+
+def plan_hardware(
+    export: Annotated[
+        Path, typer.Option(help="A workflow file, such as one that `kairos export` wrote.")
+    ],
+    target: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="p95=30s: 95 of 100 workflows are to take no longer. Of calls: ttft=250ms, "
+            "tpot=20ms. May be given several times."
+        ),
+    ] = None,
+    model: Annotated[
+        str, typer.Option(help="The model, as the catalogue names it.")
+    ] = "llama-3-8b",
+    precision: Annotated[str, typer.Option(help="Of its weights: bf16, fp8.")] = "bf16",
+    hardware: Annotated[
+        str | None,
+        typer.Option(help=r"What may be used, by name: h100,gaudi3 \[all that has a price]."),
+    ] = None,
+    catalogue: Annotated[
+        Path | None,
+        typer.Option(help="A file (TOML) with accelerators, models and prices of your own."),
+    ] = None,
+    profile: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="DEVICE=PROFILE: what `kairos calibrate` measured of the model on one device, in "
+            "place of what its data sheet says. May be given several times."
+        ),
+    ] = None,
+    rate: Annotated[
+        float | None,
+        typer.Option(help=r"Workflows per second \[those of the file's busiest ten minutes]."),
+    ] = None,
+    budget: Annotated[float | None, typer.Option(help="At most, USD an hour.")] = None,
+    late_usd: Annotated[
+        float | None,
+        typer.Option(
+            min=0,
+            help=r"What a workflow's second beyond p95 is worth, USD \[the target is hard].",
+        ),
+    ] = None,
+    prices: Annotated[
+        Literal["bought", "rented"], typer.Option(help="Which prices count.")
+    ] = "bought",
+    years: Annotated[float, typer.Option(help="Until what is bought is paid back.")] = TERMS.years,
+    interest: Annotated[float, typer.Option(help="A year.")] = TERMS.interest,
+    usd_per_kwh: Annotated[float, typer.Option(help="Of power.")] = TERMS.usd_per_kwh,
+    max_devices: Annotated[
+        int, typer.Option(min=1, max=64, help="Of one instance, in parallel.")
+    ] = 8,
+    pairs: Annotated[
+        bool,
+        typer.Option("--pairs/--no-pairs", help="Instances for prefill or decode alone, too."),
+    ] = True,
+    link_gbit: Annotated[
+        float, typer.Option(help="Between the instances of a pair, Gbit/s per device.")
+    ] = 400.0,
+    what_if: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="Plan again with one thing multiplied: load=2, target=0.5, link=2, "
+            "price:h100=0.5. May be given several times."
+        ),
+    ] = None,
+    picture: Annotated[
+        Path | None, typer.Option(help="Write a picture (SVG): cost against time, and places.")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the plan as JSON.")] = False,
+) -> None:
+    """Say which hardware recorded workflows should have: what, how many, and what runs where.
+
+    Steps are computed from data sheets and the model's shapes, or from profiles that were measured;
+    costs from prices in a catalogue. `docs/how-to/plan-hardware.md` says what the figures rest on.
+
+    Examples:
+
+    kairos plan-hardware --export day.jsonl --target p95=30s
+
+    kairos plan-hardware --export day.jsonl --target p95=30s --prices rented --picture plan.svg
+
+    kairos plan-hardware --export day.jsonl --hardware h100,gaudi3 --what-if load=2 --json
+    """
+    from kairos.planner.hardware_plan import plan
+    from kairos.tools import hardware_question, hardware_shown
+    from kairos.tools.hardware_picture import picture as drawn
+    from kairos.workload.files import atomic_write
+
+    asked = hardware_question.question(
+        hardware_question.HardwareOptions(
+            export=export,
+            model=model,
+            targets=target or (),
+            precision=precision,
+            hardware=hardware,
+            catalogue=catalogue,
+            profiles=profile or (),
+            rate=rate,
+            budget=budget,
+            late_usd=late_usd,
+            max_devices=max_devices,
+            pairs=pairs,
+            link_gbit=link_gbit,
+            terms=Terms(prices=prices, years=years, interest=interest, usd_per_kwh=usd_per_kwh),
+        )
+    )
+    changes = {text: hardware_question.changed(asked, text) for text in what_if or ()}
+    with hardware_shown.quiet_solver():
+        found = plan(asked)
+        others = {text: plan(changed) for text, changed in changes.items()}
+    if picture is not None:
+        with atomic_write(picture) as file:
+            file.write(drawn(asked, found).encode())
+    if not as_json:
+        hardware_shown.show(asked, found, others)
+        return
+    figures = hardware_shown.as_figures(asked, found)
+    figures["what_if"] = {
+        text: hardware_shown.as_figures(changes[text], other)["chosen"]
+        for text, other in others.items()
+    }
+    typer.echo(json.dumps(figures))

@@ -1,0 +1,195 @@
+"""What `kairos plan-hardware` is asked: an export, options as text, and what the planner takes."""
+
+import math
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import msgspec
+
+from kairos.errors import SetupError
+from kairos.planner.engine_rates import EngineRates
+from kairos.planner.hardware_plan import HardwareQuestion
+from kairos.planner.instance_kinds import HardwareOffer
+from kairos.planner.kv_transfer import Link
+from kairos.planner.lowering import ObservedCall
+from kairos.planner.ownership import Terms
+from kairos.planner.serving import LatencyTargets
+from kairos.sim.engine.profiles import profile
+from kairos.tools.hardware_files import catalogue, measured_rates
+from kairos.workload.workflow_file import FileCall
+from kairos.workload.workflows import Workflow, load
+
+MAX_AGENTS = 64  # with a place of their own; the calls of those with least tokens are pooled
+OTHERS = "(others)"
+WINDOW_S = 600.0  # the busiest of the file is planned for
+TARGETS = ("p95", "ttft", "tpot")
+_SECONDS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
+
+
+class HardwareOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """As the command line has them."""
+
+    export: Path
+    model: str
+    targets: Sequence[str] = ()  # p95=30s, ttft=250ms, tpot=20ms
+    precision: str = "bf16"
+    hardware: str | None = None  # names; None: all with a price
+    catalogue: Path | None = None
+    profiles: Sequence[str] = ()  # DEVICE=PROFILE
+    rate: float | None = None  # workflows a second
+    budget: float | None = None  # USD an hour
+    late_usd: float | None = None  # for a workflow's second
+    max_devices: int = 8
+    pairs: bool = True
+    link_gbit: float = 400.0
+    terms: Terms = Terms()
+
+
+def question(options: HardwareOptions) -> HardwareQuestion:
+    """Raises SetupError or InvalidFile: what is wrong with an option or a file, and what to do."""
+    known = catalogue(options.catalogue)
+    targets = parse_targets(options.targets)
+    workflows = load(options.export)
+    if options.hardware is None:
+        devices = tuple(each for each in known.accelerator if each.kind == "accelerator")
+    else:
+        names = [name.strip() for name in options.hardware.split(",")]
+        devices = tuple(known.accelerator_named(name) for name in names)
+    measured = dict(_profile(text) for text in options.profiles)
+    if unknown := set(measured) - {each.name for each in devices}:
+        raise SetupError(f"--profile names {min(unknown)}, which is not among the hardware")
+    return HardwareQuestion(
+        workflows=observed(workflows),
+        workflows_per_s=_positive("--rate", options.rate) or busiest_rate(workflows),
+        offer=HardwareOffer(
+            devices=devices,
+            model=known.model_named(options.model),
+            precision=options.precision,
+            terms=options.terms,
+            most_devices=options.max_devices,
+            pairs=options.pairs,
+            measured=measured,
+        ),
+        p95_s=targets.get("p95", math.inf),
+        usd_per_hour=_positive("--budget", options.budget) or math.inf,
+        usd_per_s_late=math.inf if options.late_usd is None else options.late_usd,
+        targets=LatencyTargets(
+            ttft_s=targets.get("ttft", math.inf), tpot_s=targets.get("tpot", math.inf)
+        ),
+        link=Link(gbit_s=_positive("--link-gbit", options.link_gbit) or 400.0),
+    )
+
+
+def parse_targets(texts: Sequence[str]) -> Mapping[str, float]:
+    """Seconds by name, from `p95=30s` and `ttft=250ms`. Raises SetupError."""
+    found: dict[str, float] = {}
+    for text in texts:
+        for each in text.split(","):
+            match = re.fullmatch(r"\s*(\w+)=([0-9]{1,9}(?:\.[0-9]{1,9})?)(ms|s|m|h)\s*", each)
+            if match is None or match[1] not in TARGETS or not float(match[2]):
+                raise SetupError(
+                    f"'{each}' is no target: write p95=30s for whole workflows, ttft=250ms or "
+                    "tpot=20ms for calls"
+                )
+            found[match[1]] = float(match[2]) * _SECONDS[match[3]]
+    return found
+
+
+def _profile(text: str) -> tuple[str, EngineRates]:
+    device, equals, name = text.partition("=")
+    if not (device and equals and name):
+        raise SetupError(f"'{text}': write --profile DEVICE=PROFILE, such as h100=./gpu1.toml")
+    return device, measured_rates(profile(name))
+
+
+def _positive(option: str, value: float | None) -> float | None:
+    if value is not None and not 0 < value < math.inf:
+        raise SetupError(f"{option} is {value:g}; give more than 0")
+    return value
+
+
+def busiest_rate(workflows: Sequence[Workflow]) -> float:
+    """Workflows a second in the file's busiest ten minutes, or over all of a shorter file.
+
+    Raises:
+        SetupError: the file does not tell when workflows began.
+    """
+    begins = sorted(
+        at / 1000 for each in workflows if (at := each.calls[0].workflow_start_ms) is not None
+    )
+    if len(begins) < len(workflows) or begins[-1] <= begins[0]:
+        raise SetupError(
+            "the file does not tell when its workflows began: give --rate, workflows a second"
+        )
+    span = begins[-1] - begins[0]
+    if span <= WINDOW_S:
+        return len(begins) / span
+    first = most = 0
+    for last, begin in enumerate(begins):
+        while begins[first] < begin - WINDOW_S:
+            first += 1
+        most = max(most, last - first + 1)
+    return most / WINDOW_S
+
+
+def observed(workflows: Sequence[Workflow]) -> list[list[ObservedCall]]:
+    """As the planner takes them; agents are named APP/AGENT."""
+    tokens: dict[str, int] = {}
+    for each in workflows:
+        for call in each.calls:
+            name = _agent(call)
+            tokens[name] = tokens.get(name, 0) + call.prompt_tokens + call.completion_tokens
+    named = set(sorted(tokens, key=lambda name: (-tokens[name], name))[:MAX_AGENTS])
+    return [
+        [
+            ObservedCall(
+                agent=name if (name := _agent(call)) in named else OTHERS,
+                prompt_tokens=call.prompt_tokens,
+                answer_tokens=call.completion_tokens,
+                cached_tokens=call.cached_prefix_tokens or 0,
+                gap_s=(call.gap_ms or 0) / 1000,
+                by_person=call.upstream == "user",
+                after=after,
+            )
+            for call, after in zip(each.calls, each.waits_for, strict=True)
+        ]
+        for each in workflows
+    ]
+
+
+def _agent(call: FileCall) -> str:
+    return f"{call.app}/{call.agent}"
+
+
+def changed(asked: HardwareQuestion, text: str) -> HardwareQuestion:
+    """The question with one thing multiplied: `load=2`, `target=0.5`, `price:h100=0.5`, `link=2`.
+
+    Raises:
+        SetupError: that is nothing that can be changed.
+    """
+    match = re.fullmatch(r"(load|target|link|price:([\w.-]+))=([0-9]{1,6}(?:\.[0-9]{1,6})?)", text)
+    if match is None or not float(match[3]):
+        raise SetupError(
+            f"'{text}': write load=2, target=0.5, link=2 or price:DEVICE=0.5, by how much it is "
+            "multiplied"
+        )
+    factor, replace = float(match[3]), msgspec.structs.replace
+    if match[1] == "load":
+        return replace(asked, workflows_per_s=asked.workflows_per_s * factor)
+    if match[1] == "target":
+        return replace(asked, p95_s=asked.p95_s * factor)
+    if match[1] == "link":
+        return replace(asked, link=replace(asked.link, gbit_s=asked.link.gbit_s * factor))
+    devices = [*asked.offer.devices]
+    names = [each.name for each in devices]
+    if match[2] not in names:
+        raise SetupError(f"'{text}': {match[2]} is not among the hardware: {', '.join(names)}")
+    device = devices[at := names.index(match[2])]
+    prices = {
+        name: replace(price, usd=price.usd * factor)
+        for name in ("bought", "rented")
+        if (price := getattr(device, name)) is not None
+    }
+    devices[at] = replace(device, **prices)
+    return replace(asked, offer=replace(asked.offer, devices=tuple(devices)))

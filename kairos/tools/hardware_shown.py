@@ -1,0 +1,177 @@
+"""A hardware plan for a person, as tables, and for a program."""
+
+import os
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+from rich.console import Console, Group
+from rich.table import Table
+from rich.text import Text
+
+from kairos.planner.hardware_plan import HardwarePlan, HardwareQuestion, PlannedPool
+
+_WIDTH = 160  # where there is no terminal
+FEWEST_SHOWN = 12  # of the front
+
+
+def as_figures(asked: HardwareQuestion, plan: HardwarePlan) -> dict[str, Any]:
+    """The plan as JSON has it."""
+    return {
+        "workflows_per_s": round(asked.workflows_per_s, 6),
+        "model": asked.offer.model.name,
+        "precision": asked.offer.precision,
+        "prices": asked.offer.terms.prices,
+        "met": plan.met,
+        "chosen": _pool_figures(plan.chosen),
+        "front": [_pool_figures(each) for each in plan.front],
+        "left_out": dict(plan.left_out),
+    }
+
+
+def _pool_figures(planned: PlannedPool) -> dict[str, Any]:
+    found = planned.prediction
+    return {
+        "usd_per_hour": round(planned.usd_per_hour, 4),
+        "usd_per_workflow": float(f"{planned.usd_per_workflow:.4g}"),
+        "usd_per_million_tokens": float(f"{planned.usd_per_million_tokens:.4g}"),
+        "kwh_per_workflow": float(f"{planned.kwh_per_workflow:.4g}"),
+        "mean_s": round(found.mean_s, 3),
+        "p50_s": round(found.p50_s, 3),
+        "p95_s": round(found.p95_s, 3),
+        "instances": [
+            {
+                "name": kind.name,
+                "device": kind.device,
+                "devices": kind.rates.devices,
+                "phases": str(kind.phases),
+                "count": planned.pool.counts[kind.name],
+                "usd_per_hour": round(kind.usd_per_hour, 4),
+                "utilisation": round(found.instances[kind.name].utilisation, 3),
+                "batch": round(found.instances[kind.name].batch, 1),
+                "kv_tokens": int(kind.rates.kv_tokens),
+                "measured": kind.rates.measured,
+                "rests_on": kind.rates.rests_on,
+            }
+            for kind in planned.kinds
+        ],
+        "routes": {name: dict(where) for name, where in planned.pool.routes.items()},
+    }
+
+
+def show(
+    asked: HardwareQuestion,
+    plan: HardwarePlan,
+    others: Mapping[str, HardwarePlan],
+) -> None:
+    """`others`: plans of changed questions, by what was changed."""
+    console = Console()
+    console.width = console.width if console.is_terminal else _WIDTH
+    console.print(shown(asked, plan, others))
+
+
+def shown(asked: HardwareQuestion, plan: HardwarePlan, others: Mapping[str, HardwarePlan]) -> Group:
+    parts: list[Table | Text] = [
+        Text(
+            f"{asked.offer.model.name} in {asked.offer.precision}, {asked.workflows_per_s:.3g} "
+            f"workflows/s, prices as {asked.offer.terms.prices}"
+        ),
+        _instances(plan.chosen),
+        _routes(plan.chosen),
+        _front(plan),
+    ]
+    if others:
+        parts.append(_others(plan, others))
+    if not plan.met:
+        parts.append(Text("No pool is within target and budget: this is what comes nearest."))
+    parts += [Text(f"left out: {why}") for why in plan.left_out.values()]
+    return Group(*parts)
+
+
+def _instances(planned: PlannedPool) -> Table:
+    table = _table("What to have", "instance", "count", "devices", "busy", "rests on")
+    for kind in planned.kinds:
+        state = planned.prediction.instances[kind.name]
+        count = planned.pool.counts[kind.name]
+        table.add_row(
+            Text(kind.name),
+            f"{count:,}",
+            f"{count * kind.rates.devices:,}",
+            f"{state.utilisation:.0%}",
+            Text("measured" if kind.rates.measured else "derived")
+            + Text(f": {kind.rates.rests_on}"),
+        )
+    return table
+
+
+def _routes(planned: PlannedPool) -> Table:
+    """Agents with the same places are one row."""
+    table = _table("What runs where", "agents", "on")
+    by_place: dict[str, list[str]] = {}
+    for name, where in planned.pool.routes.items():
+        by_place.setdefault(" :: ".join(_in_order(where)), []).append(name)
+    for place, names in by_place.items():
+        table.add_row(Text(", ".join(names)), Text(place))
+    return table
+
+
+def _in_order(where: Mapping[str, float]) -> Sequence[str]:
+    """Prefill before decode."""
+    return sorted(where, key=lambda name: (name.endswith("decode"), name))
+
+
+def _front(plan: HardwarePlan) -> Table:
+    table = _table(
+        "Cost against time; * is chosen",
+        *("", "pool", "USD/h", "USD/workflow", "USD/M tokens", "kWh/workflow", "mean, s", "P95, s"),
+    )
+    for each in plan.front[:FEWEST_SHOWN]:
+        table.add_row("*" if each is plan.chosen else "", *_cells(each))
+    if plan.chosen not in plan.front[:FEWEST_SHOWN]:
+        table.add_row("*", *_cells(plan.chosen))
+    return table
+
+
+def _cells(each: PlannedPool) -> Sequence[Text | str]:
+    return (
+        Text(", ".join(f"{count} x {name}" for name, count in each.pool.counts.items())),
+        f"{each.usd_per_hour:,.2f}",
+        f"{each.usd_per_workflow:.3g}",
+        f"{each.usd_per_million_tokens:.3g}",
+        f"{each.kwh_per_workflow:.3g}",
+        f"{each.prediction.mean_s:,.3g}",
+        f"{each.prediction.p95_s:,.3g}",
+    )
+
+
+def _others(plan: HardwarePlan, others: Mapping[str, HardwarePlan]) -> Table:
+    table = _table(
+        "If it were otherwise",
+        *("", "pool", "USD/h", "USD/workflow", "USD/M tokens", "kWh/workflow", "mean, s", "P95, s"),
+    )
+    table.add_row("as it is", *_cells(plan.chosen))
+    for name, other in others.items():
+        table.add_row(Text(name), *_cells(other.chosen))
+    return table
+
+
+def _table(title: str, *columns: str) -> Table:
+    table = Table(title=title, title_justify="left")
+    for name in columns:
+        left = name in ("", "instance", "agents", "on", "pool", "rests on")
+        table.add_column(Text(name), justify="left" if left else "right", overflow="fold")
+    return table
+
+
+@contextmanager
+def quiet_solver() -> Iterator[None]:
+    """What the solver, which is C++, prints to standard output goes to standard error."""
+    sys.stdout.flush()
+    kept = os.dup(1)
+    try:
+        os.dup2(2, 1)
+        yield
+    finally:
+        os.dup2(kept, 1)
+        os.close(kept)

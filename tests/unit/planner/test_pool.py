@@ -1,0 +1,243 @@
+"""How many of what: sums by hand, predictions in known queues, and the choice."""
+
+import math
+
+import msgspec
+import pytest
+
+from kairos.errors import SetupError
+from kairos.planner.engine_rates import EngineRates
+from kairos.planner.hardware_plan import HardwareQuestion, call_kinds, plan
+from kairos.planner.instance_kinds import HardwareOffer, instance_kinds
+from kairos.planner.kv_transfer import Link
+from kairos.planner.lowering import ObservedCall
+from kairos.planner.ownership import Terms
+from kairos.planner.pool import CallKind, InstanceKind, PoolProblem, smallest_pool
+from kairos.planner.prediction import Traffic, loaded, predicted
+from kairos.planner.serving import CallShape, LatencyTargets, Phases
+from kairos.tools.hardware_files import catalogue
+
+FOUND = catalogue()
+REPLACE = msgspec.structs.replace
+# Prompts take 0.1 s; 10 sequences share a step of 20 ms, one alone has 11 ms.
+RATES = EngineRates(
+    rests_on="a test", measured=True, kv_tokens=1e6, max_num_seqs=10,
+    fixed_s=0.010, prefill_token_s=0.0001, decode_seq_s=0.001,
+)  # fmt: skip
+SHAPE = CallShape(prompt=900, answer=50)
+CALL = CallKind(name="a", shape=SHAPE, per_s=10.0)
+
+
+def kind(name, phases=Phases.BOTH, usd=1.0, rates=RATES, **more):
+    return InstanceKind(
+        name=name, device=name, phases=phases, rates=rates, usd_per_hour=usd, **more
+    )
+
+
+def problem(*instances, calls=(CALL,), **more):
+    link = Link(latency_s=0.0)
+    made = {"workflows_per_s": 10.0, "utilisation": 1.0, "link": link} | more
+    return PoolProblem(calls=calls, instances=instances, **made)
+
+
+def test_there_are_as_many_instances_as_the_busy_time_needs():
+    found = smallest_pool(problem(kind("x")))
+    assert found.counts == {"x": 2}  # 10 a second, 0.1 + 0.1 s each
+    assert found.routes == {"a": {"x": 1.0}}
+    assert found.usd_per_hour == 2.0
+    assert smallest_pool(problem(kind("x"), utilisation=0.5)).counts == {"x": 4}
+    assert smallest_pool(problem(kind("x", most=1))) is None
+
+
+def test_a_pair_is_chosen_where_its_sides_are_cheaper_together():
+    sides = kind("p", Phases.PREFILL, usd=0.5), kind("d", Phases.DECODE, usd=0.5)
+    found = smallest_pool(problem(kind("x"), *sides))
+    assert found.counts == {"p": 1, "d": 1}
+    assert found.routes == {"a": {"p": 1.0, "d": 1.0}}
+    dear = sides[0], kind("d", Phases.DECODE, usd=1.6)
+    assert smallest_pool(problem(kind("x"), *dear)).counts == {"x": 2}
+
+
+def test_one_side_alone_serves_nothing():
+    assert smallest_pool(problem(kind("p", Phases.PREFILL))) is None
+    assert smallest_pool(problem(kind("d", Phases.DECODE))) is None
+
+
+def test_a_bound_on_the_time_buys_quicker_instances():
+    quick = REPLACE(RATES, fixed_s=0.005, prefill_token_s=0.00005, decode_seq_s=0.0005)
+    both = kind("slow"), kind("quick", usd=3.0, rates=quick)
+    assert smallest_pool(problem(*both)).counts == {"slow": 2}
+    found = smallest_pool(problem(*both, path_s=1.5))  # slow: 0.1 + 50 * 40 ms
+    assert found.counts == {"quick": 1}
+    assert smallest_pool(problem(*both, path_s=0.5)) is None
+
+
+def test_g4_a_soft_bound_is_missed_where_that_is_cheaper():
+    quick = REPLACE(RATES, fixed_s=0.005, prefill_token_s=0.00005, decode_seq_s=0.0005)
+    both = kind("slow"), kind("quick", usd=3.0, rates=quick)
+    # 0.6 s late, 36,000 workflows an hour: 1 USD an hour more is worth 4.6e-5 USD a second
+    cheap = smallest_pool(problem(*both, path_s=1.5, usd_per_s_late=4.6e-5))
+    assert cheap.counts == {"slow": 2}
+    assert cheap.late_s == pytest.approx(0.6)
+    dear = smallest_pool(problem(*both, path_s=1.5, usd_per_s_late=4.7e-5))
+    assert dear.counts == {"quick": 1}
+    assert dear.late_s == 0.0
+
+
+def test_g5_calls_that_may_be_split_fill_up_what_is_there():
+    limited = kind("cheap", usd=1.0, most=1), kind("dear", usd=3.0)
+    assert smallest_pool(problem(*limited)).counts == {"dear": 2}
+    found = smallest_pool(problem(*limited, fractions=True))
+    assert found.counts == {"cheap": 1, "dear": 1}
+    assert found.routes["a"] == pytest.approx({"cheap": 0.5, "dear": 0.5}, abs=1e-6)
+
+
+def test_the_cache_of_a_pair_goes_over_the_link():
+    sides = kind("p", Phases.PREFILL), kind("d", Phases.DECODE)
+    slow = problem(*sides, kv_bytes_per_token=1e6, link=Link(gbit_s=8, latency_s=0.0))
+    found = smallest_pool(slow)
+    assert found.path_s == pytest.approx(0.1 + 50 * 0.020 + 0.9)  # 0.9 GB at 1 GB/s
+
+
+def test_a_utilisation_that_makes_no_sense_is_refused():
+    with pytest.raises(SetupError, match=r"utilisation is 1\.5"):
+        smallest_pool(problem(kind("x"), utilisation=1.5))
+
+
+def test_as_many_calls_decode_at_once_as_arrive_meanwhile():
+    state = loaded(kind("d", Phases.DECODE), 1, [Traffic(shape=SHAPE, per_s=5.0)])
+    # b = 5 * 50 * (0.010 + 0.001 b), so b = 2.5 / 0.75
+    assert state.batch == pytest.approx(10 / 3, rel=1e-4)
+    assert state.tpot_s == pytest.approx(0.010 + state.batch * 0.001, rel=1e-4)
+    assert state.utilisation == pytest.approx(5 * 50 * 0.020 / 10)
+
+
+def test_prompts_slow_down_those_that_decode_beside_them():
+    state = loaded(kind("x"), 1, [Traffic(shape=SHAPE, per_s=2.0)])
+    assert state.prefill_share == pytest.approx(0.2)
+    assert state.tpot_s == pytest.approx((0.010 + 0.001 * state.batch) / 0.8, rel=1e-4)
+
+
+def test_too_much_to_do_has_no_steady_state():
+    for phases in Phases:
+        assert loaded(kind("x", phases), 1, [Traffic(shape=SHAPE, per_s=11.0)]) is None
+        assert loaded(kind("x", phases), 4, [Traffic(shape=SHAPE, per_s=11.0)]) is not None
+
+
+def workflow(*calls):
+    return [
+        ObservedCall(agent="a", prompt_tokens=900, answer_tokens=answer, after=after, gap_s=gap)
+        for answer, after, gap in calls
+    ]
+
+
+def test_a_workflow_takes_as_long_as_its_critical_path():
+    asked = problem(kind("x"), calls=(REPLACE(CALL, per_s=1e-9),), workflows_per_s=1e-9)
+    pool = smallest_pool(asked)
+    fork = workflow((10, (), 0.0), (100, (0,), 0.0), (50, (0,), 2.0), (10, (1, 2), 0.0))
+    found = predicted(asked, pool, [fork])
+    # each 0.1 s and 10 ms a token, and half a step before it; the longer way is that with the gap
+    assert found.mean_s == pytest.approx(3 * 0.1 + 0.7 + 2.0 + 3 * 0.005, rel=1e-3)
+    assert found.p95_s == found.p50_s == found.mean_s
+
+
+def test_the_95th_percentile_is_that_of_the_workflows():
+    asked = problem(kind("x"), calls=(REPLACE(CALL, per_s=1e-9),), workflows_per_s=1e-9)
+    pool = smallest_pool(asked)
+    found = predicted(asked, pool, [workflow((n, (), 0.0)) for n in range(100, 10_100, 100)])
+    assert found.p95_s == pytest.approx(9500 * 0.010 + 0.105, rel=1e-3)
+    assert found.p50_s == pytest.approx(5000 * 0.010 + 0.105, rel=1e-3)
+
+
+def question(rate=5.0, names=("h100", "gaudi3"), **more):
+    workflows = [
+        [
+            ObservedCall(agent="plan", prompt_tokens=2000, answer_tokens=100 + i),
+            ObservedCall(agent="write", prompt_tokens=500, answer_tokens=900 + i, after=(0,)),
+        ]
+        for i in range(40)
+    ]
+    offer = HardwareOffer(
+        devices=[FOUND.accelerator_named(name) for name in names],
+        model=FOUND.model_named("llama-3-8b"),
+        most_devices=2,
+        terms=Terms(),
+    )
+    return HardwareQuestion(workflows=workflows, workflows_per_s=rate, offer=offer, **more)
+
+
+def test_the_cheapest_pool_within_the_target_is_chosen():
+    free = plan(question())
+    assert free.met
+    assert free.chosen is free.front[0]
+    costs = [each.usd_per_hour for each in free.front]
+    times = [each.prediction.p95_s for each in free.front]
+    assert costs == sorted(costs)
+    assert times == sorted(times, reverse=True)
+    between = (times[-1] + times[-2]) / 2
+    held = plan(question(p95_s=between))
+    assert held.met
+    assert held.chosen.prediction.p95_s <= between
+    assert held.chosen.usd_per_hour == pytest.approx(costs[-1])
+
+
+def test_a_target_that_nothing_meets_has_the_quickest_and_says_so():
+    found = plan(question(p95_s=0.001))
+    assert not found.met
+    assert found.chosen is found.front[-1]
+    poor = plan(question(p95_s=0.001, usd_per_hour=found.front[0].usd_per_hour))
+    assert poor.chosen is poor.front[0] or poor.chosen.usd_per_hour <= found.front[0].usd_per_hour
+    assert not poor.met
+
+
+def test_a_price_of_lateness_decides_between_cost_and_time():
+    target = plan(question()).front[-1].prediction.p95_s
+    assert plan(question(p95_s=target, usd_per_s_late=0.0)).chosen.usd_per_hour == pytest.approx(
+        plan(question()).front[0].usd_per_hour
+    )
+    assert plan(question(p95_s=target, usd_per_s_late=1e3)).met
+
+
+def test_a_workflow_costs_the_hour_over_the_workflows_of_it():
+    chosen = plan(question(rate=5.0)).chosen
+    assert chosen.usd_per_workflow == pytest.approx(chosen.usd_per_hour / 18_000)
+    tokens = 5.0 * (2000 + 119.5 + 500 + 919.5) * 3600
+    assert chosen.usd_per_million_tokens == pytest.approx(chosen.usd_per_hour / tokens * 1e6)
+
+
+def test_devices_that_cannot_be_used_are_named_with_the_reason():
+    found = plan(question(names=("h100", "l40s", "epyc-9654")))
+    assert set(found.left_out) == {"l40s", "epyc-9654"}
+    assert "no price as bought" in found.left_out["l40s"]
+    with pytest.raises(SetupError, match="nothing can serve llama-3-8b: l40s has no price"):
+        plan(question(names=("l40s",)))
+
+
+def test_what_was_measured_takes_the_place_of_what_is_derived():
+    offer = REPLACE(question().offer, measured={"h100": RATES}, pairs=False)
+    calls = call_kinds(question().workflows, 5.0)
+    kinds = {each.name: each for each in instance_kinds(offer, calls).kinds}
+    assert kinds["h100"].rates.measured
+    assert not kinds["gaudi3"].rates.measured
+    assert all(each.phases is Phases.BOTH for each in kinds.values())
+
+
+def test_calls_count_where_they_are_on_the_critical_path():
+    rates = RATES
+    fork = [
+        ObservedCall(agent="short", prompt_tokens=10, answer_tokens=10),
+        ObservedCall(agent="long", prompt_tokens=10, answer_tokens=1000),
+        ObservedCall(agent="last", prompt_tokens=10, answer_tokens=10, after=(0, 1)),
+    ]
+    found = {each.name: each.on_path for each in call_kinds([fork], 1.0, rates)}
+    assert found == {"short": 0.0, "long": 1.0, "last": 1.0}
+    assert {each.on_path for each in call_kinds([fork], 1.0)} == {1.0}
+
+
+def test_targets_of_calls_hold_for_every_kind_of_instance():
+    asked = question(targets=LatencyTargets(ttft_s=0.05, tpot_s=0.008))
+    found = plan(asked)
+    assert found.chosen.usd_per_hour > plan(question()).chosen.usd_per_hour
+    with pytest.raises(SetupError, match="no pool of this hardware can serve"):
+        plan(question(targets=LatencyTargets(tpot_s=1e-6)))
+    assert math.isfinite(found.chosen.prediction.p95_s)

@@ -1,0 +1,188 @@
+"""`kairos plan-hardware`, from the file to the table, the JSON and the picture."""
+
+import json
+import xml.etree.ElementTree as ElementTree
+
+import pytest
+from typer.testing import CliRunner
+
+from kairos.cli.main import app
+from kairos.errors import InvalidFile, SetupError
+from kairos.tools import hardware_question as module
+from kairos.workload.workflow_file import FileCall, write_workflows
+from kairos.workload.workflows import load
+
+
+def call(workflow, index, agent, prompt, answer, **more):
+    upstream = "user" if index == 0 else "plan"
+    return FileCall(
+        workflow_id=workflow,
+        app="docs",
+        agent=agent,
+        upstream=upstream,
+        call_index=index,
+        prompt_tokens=prompt,
+        completion_tokens=answer,
+        **more,
+    )
+
+
+@pytest.fixture
+def export(tmp_path):
+    """Forty workflows of two calls, ten seconds from each to the next."""
+    path = tmp_path / "day.jsonl"
+    write_workflows(
+        path,
+        (
+            each
+            for i in range(40)
+            for each in (
+                call(f"w{i}", 0, "plan", 2000, 100 + i, workflow_start_ms=i * 10_000),
+                call(f"w{i}", 1, "write", 500, 900, gap_ms=500, workflow_start_ms=i * 10_000,
+                     cached_prefix_tokens=100),
+            )
+        ),
+    )  # fmt: skip
+    return path
+
+
+def run(*words):
+    found = CliRunner().invoke(app, ["plan-hardware", *map(str, words)])
+    if found.exception and not isinstance(found.exception, SystemExit):
+        raise found.exception
+    return found
+
+
+def test_the_plan_as_json_has_what_the_choice_rests_on(export):
+    found = json.loads(
+        run("--export", export, "--hardware", "h100,gaudi3", "--max-devices", 2,
+            "--target", "p95=20s", "--what-if", "load=100", "--json").stdout
+    )  # fmt: skip
+    assert found["met"]
+    assert found["workflows_per_s"] == pytest.approx(40 / 390, rel=1e-4)
+    chosen = found["chosen"]
+    assert chosen in found["front"]
+    assert chosen["p95_s"] <= 20
+    assert chosen["usd_per_hour"] == pytest.approx(
+        sum(each["count"] * each["usd_per_hour"] for each in chosen["instances"])
+    )
+    assert all(each["rests_on"] and not each["measured"] for each in chosen["instances"])
+    assert set(chosen["routes"]) == {"docs/plan", "docs/write"}
+    assert found["what_if"]["load=100"]["usd_per_hour"] > chosen["usd_per_hour"]
+
+
+def test_the_plan_as_tables_says_what_to_have_and_what_runs_where(export):
+    found = run("--export", export, "--hardware", "gaudi3,l40s", "--no-pairs", "--max-devices", 1)
+    assert "What to have" in found.stdout
+    assert "docs/plan, docs/write" in found.stdout
+    assert "derived: Intel, Gaudi 3 at Hot Chips 2024" in found.stdout
+    assert "left out: l40s has no price as bought" in found.stdout
+    assert "No pool is within" not in found.stdout
+    late = run("--export", export, "--hardware", "gaudi3", "--no-pairs", "--max-devices", 1,
+               "--target", "p95=10ms")  # fmt: skip
+    assert "No pool is within target and budget" in late.stdout
+
+
+def test_the_picture_has_the_front_and_a_box_for_each_agent(export, tmp_path):
+    path = tmp_path / "plan.svg"
+    run("--export", export, "--hardware", "h100,gaudi3", "--max-devices", 2, "--picture", path,
+        "--target", "p95=20s", "--json")  # fmt: skip
+    root = ElementTree.parse(path).getroot()
+    texts = [each.text for each in root.iter("{http://www.w3.org/2000/svg}text")]
+    assert "1 x docs/plan" in texts
+    assert "1 x docs/write" in texts
+    assert "waits 0.5 s" in texts
+    assert "target 20 s" in texts
+    circles = list(root.iter("{http://www.w3.org/2000/svg}circle"))
+    assert sum(each.get("r") == "7" for each in circles) == 1
+
+
+def test_a_measured_profile_takes_the_place_of_a_data_sheet(export):
+    found = json.loads(
+        run("--export", export, "--hardware", "a40", "--no-pairs", "--max-devices", 1,
+            "--profile", "a40=cpu-tiny", "--rate", 0.01, "--json").stdout
+    )  # fmt: skip
+    [instance] = found["chosen"]["instances"]
+    assert (instance["measured"], instance["rests_on"]) == (True, "profile cpu-tiny")
+
+
+def test_prices_and_terms_are_inputs(export):
+    def usd(*words):
+        said = run("--export", export, "--hardware", "h100", "--no-pairs", "--max-devices", 1,
+                   "--json", *words).stdout  # fmt: skip
+        return json.loads(said)["chosen"]["usd_per_hour"]
+
+    assert usd() == pytest.approx(1.1161, abs=1e-4)
+    assert usd("--prices", "rented") == 3.99
+    assert usd("--years", 8, "--interest", 0, "--usd-per-kwh", 0) == pytest.approx(
+        25000 / 96 / 730, abs=1e-4
+    )
+
+
+@pytest.mark.parametrize(
+    ("words", "problem"),
+    [
+        (("--target", "p95=fast"), "'p95=fast' is no target: write p95=30s"),
+        (("--target", "p50=3s"), "'p50=3s' is no target"),
+        (("--target", "p95=0s"), "'p95=0s' is no target"),
+        (("--rate", "0"), "--rate is 0; give more than 0"),
+        (("--budget", "-1"), "--budget is -1"),
+        (("--model", "gpt"), "no model 'gpt'; it has"),
+        (("--hardware", "h300"), "no accelerator 'h300'"),
+        (("--profile", "a40"), "write --profile DEVICE=PROFILE"),
+        (("--profile", "b300=cpu-tiny"), "--profile names b300"),
+        (("--profile", "a40=none"), "there is no profile 'none'"),
+        (("--precision", "int3"), "does not compute in int3"),
+        (("--years", "0"), "years must be above 0"),
+        (("--what-if", "moon=2"), "'moon=2': write load=2"),
+        (("--what-if", "price:b300=2"), "b300 is not among the hardware"),
+    ],
+)
+def test_what_makes_no_sense_is_refused_with_what_to_do(export, words, problem):
+    with pytest.raises(SetupError, match=problem):
+        run("--export", export, *words)
+
+
+def test_a_file_that_is_none_is_refused(tmp_path):
+    with pytest.raises(InvalidFile, match="No such file"):
+        run("--export", tmp_path / "none.jsonl")
+
+
+def test_without_times_the_rate_must_be_given(tmp_path):
+    path = tmp_path / "day.jsonl"
+    write_workflows(path, [call("w", 0, "plan", 10, 10)])
+    with pytest.raises(SetupError, match="give --rate"):
+        run("--export", path)
+
+
+def test_the_busiest_ten_minutes_are_planned_for(tmp_path):
+    path = tmp_path / "day.jsonl"
+    starts = [*range(0, 7_200_000, 600_000), *range(3_600_000, 3_700_000, 1000)]
+    write_workflows(
+        path,
+        (call(f"w{i}", 0, "a", 10, 10, workflow_start_ms=at) for i, at in enumerate(starts)),
+    )
+    assert module.busiest_rate(load(path)) == pytest.approx(102 / 600)
+
+
+def test_agents_beyond_the_most_are_pooled(tmp_path, monkeypatch):
+    monkeypatch.setattr(module, "MAX_AGENTS", 1)
+    path = tmp_path / "day.jsonl"
+    write_workflows(
+        path, [call("w", 0, "plan", 10, 10), call("w", 1, "a", 9, 9), call("w", 2, "b", 9, 9)]
+    )
+    [calls] = module.observed(load(path))
+    assert [each.agent for each in calls] == ["docs/plan", "(others)", "(others)"]
+    assert [each.after for each in calls] == [(), (0,), (1,)]
+
+
+def test_one_thing_is_multiplied(export):
+    asked = module.question(
+        module.HardwareOptions(export=export, model="llama-3-8b", targets=["p95=20s,ttft=250ms"])
+    )
+    assert asked.targets.ttft_s == 0.25
+    assert module.changed(asked, "load=2").workflows_per_s == 2 * asked.workflows_per_s
+    assert module.changed(asked, "target=0.5").p95_s == 10
+    assert module.changed(asked, "link=0.25").link.gbit_s == 100
+    dear = module.changed(asked, "price:h100=2").offer.devices
+    assert {each.name: each.bought.usd for each in dear if each.name == "h100"} == {"h100": 50_000}
