@@ -34,6 +34,8 @@ _MODULES = (
     "e30_yesterday",
     "e31_gpu",
     "e32_constants",
+    "e34_hardware_pairs",
+    "e35_hardware_prediction",
 )
 _MADE = {name: import_module(f"experiments.{name}") for name in _MODULES}
 SECTIONS: dict[str, Claim | Study] = {

@@ -76,6 +76,13 @@ def plan_hardware(
             "price:h100=0.5. May be given several times."
         ),
     ] = None,
+    simulate: Annotated[
+        bool,
+        typer.Option(
+            "--simulate",
+            help="Also simulate the pool that is chosen, with Kairos before it. Not with pairs.",
+        ),
+    ] = False,
     picture: Annotated[
         Path | None, typer.Option(help="Write a picture (SVG): cost against time, and places.")
     ] = None,
@@ -93,12 +100,17 @@ def plan_hardware(
     kairos plan-hardware --export day.jsonl --target p95=30s --prices rented --picture plan.svg
 
     kairos plan-hardware --export day.jsonl --hardware h100,gaudi3 --what-if load=2 --json
+
+    kairos plan-hardware --export day.jsonl --target p95=30s --no-pairs --simulate
     """
+    from kairos.errors import SetupError
     from kairos.planner.hardware_plan import plan
-    from kairos.tools import hardware_question, hardware_shown
+    from kairos.tools import hardware_question, hardware_shown, pool_simulation
     from kairos.tools.hardware_picture import picture as drawn
     from kairos.workload.files import atomic_write
 
+    if simulate and pairs:
+        raise SetupError("pairs cannot be simulated yet: give --no-pairs with --simulate")
     asked = hardware_question.question(
         hardware_question.HardwareOptions(
             export=export,
@@ -121,15 +133,18 @@ def plan_hardware(
     with hardware_shown.quiet_solver():
         found = plan(asked)
         others = {text: plan(changed) for text, changed in changes.items()}
+    times = pool_simulation.simulated_export(asked, found, export) if simulate else None
     if picture is not None:
         with atomic_write(picture) as file:
             file.write(drawn(asked, found).encode())
     if not as_json:
-        hardware_shown.show(asked, found, others)
+        hardware_shown.show(asked, found, others, times)
         return
     figures = hardware_shown.as_figures(asked, found)
     figures["what_if"] = {
         text: hardware_shown.as_figures(changes[text], other)["chosen"]
         for text, other in others.items()
     }
+    if times is not None:
+        figures["simulated"] = pool_simulation.as_figures(times)
     typer.echo(json.dumps(figures))

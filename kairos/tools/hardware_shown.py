@@ -11,6 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from kairos.planner.hardware_plan import HardwarePlan, HardwareQuestion, PlannedPool
+from kairos.tools.pool_simulation import SimulatedTimes
 
 _WIDTH = 160  # where there is no terminal
 FEWEST_SHOWN = 12  # of the front
@@ -64,11 +65,24 @@ def show(
     asked: HardwareQuestion,
     plan: HardwarePlan,
     others: Mapping[str, HardwarePlan],
+    times: SimulatedTimes | None = None,
 ) -> None:
-    """`others`: plans of changed questions, by what was changed."""
+    """`others`: plans of changed questions, by what was changed; `times`: of a simulation of what
+    is chosen."""
     console = Console()
     console.width = console.width if console.is_terminal else _WIDTH
     console.print(shown(asked, plan, others))
+    if times is not None:
+        console.print(Text(_simulated(plan, times)))
+
+
+def _simulated(plan: HardwarePlan, times: SimulatedTimes) -> str:
+    planned = plan.chosen.prediction
+    return (
+        f"Simulated with {times.workflows:,} workflows: mean {times.mean_s:.3g} s (planned: "
+        f"{planned.mean_s / times.mean_s - 1:+.0%}), P95 {times.p95_s:.3g} s "
+        f"({planned.p95_s / times.p95_s - 1:+.0%})"
+    )
 
 
 def shown(asked: HardwareQuestion, plan: HardwarePlan, others: Mapping[str, HardwarePlan]) -> Group:

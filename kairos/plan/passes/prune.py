@@ -16,8 +16,9 @@ def prune(declaration: Declaration) -> Declaration:
 
 
 def _pruned(operators: Sequence[Operator], wanted: Iterable[str]) -> tuple[Operator, ...]:
-    kept = ancestors(operators, wanted)
-    return tuple(_inner(each) for each in operators if each.name in kept)
+    inner = [_inner(each) for each in operators]  # first: what only they need goes with them
+    kept = ancestors(inner, wanted)
+    return tuple(each for each in inner if each.name in kept)
 
 
 def _inner(operator: Operator) -> Operator:
