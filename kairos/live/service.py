@@ -112,9 +112,7 @@ async def running(
     ):
         async with _put_together(settings, observers) as parts:
             brain, monitor, telemetry = parts.brain, parts.monitor, parts.telemetry
-            share = settings.caller_share
-            bodies = Bodies(settings.max_body_bytes, settings.max_held_bytes, share)
-            limits = limits_of(settings, telemetry.count_error)
+            bodies = Bodies(settings.max_body_bytes, settings.max_held_bytes, settings.caller_share)
             on_error = counting(telemetry.count_error, audit)
             gateway = _gateway(settings, parts, access, bodies, on_error)
             insight = partial(brain.add_insight, access=access)
@@ -123,7 +121,7 @@ async def running(
                 sock: server_of(
                     build_app(gateway, access, telemetry.render, insight, audit),
                     gateway,
-                    limits,
+                    limits_of(settings, telemetry.count_error),
                     tls.callers,
                 ),
                 admin_sock: server_of(
@@ -139,9 +137,8 @@ async def running(
             changes = _changes(parts.fleet, access, bodies, settings) | tls.changes()
             reload = Reload(settings, changes, audit)
             urls = (url_of(each, has_tls=tls.is_on) for each in (sock, admin_sock))
-            background = [*parts.background, *access.background()]
-            background += [*auditing(audit), *ui.background()]
-            async with serving(servers, background):
+            background = [*access.background(), *auditing(audit), *ui.background()]
+            async with serving(servers, [*parts.background, *background]):
                 yield Service(brain, monitor, reload, *urls)
 
 

@@ -84,10 +84,7 @@ async def deciding(setup: Setup) -> AsyncIterator[Change]:
         if decided:
             _go_on(alone, decider, monitor, telemetry)
         access = access_of(settings)
-        sockets = {
-            name: stack.enter_context(contextlib.closing(socket.socket(fileno=file)))
-            for name, file in setup.sockets.items()
-        }
+        sockets = {name: stack.enter_context(_socket(file)) for name, file in setup.sockets.items()}
         audit = stack.enter_context(open_audit_log(settings.audit_log))
         ui = ui_of(alone, fleet, telemetry, orchestrator)
         operators = build_admin(
@@ -113,6 +110,10 @@ async def deciding(setup: Setup) -> AsyncIterator[Change]:
             facts = await loop.create_unix_server(decider.link, sock=sockets["facts"])
             yield change
             facts.close()
+
+
+def _socket(file: int) -> contextlib.closing[socket.socket]:
+    return contextlib.closing(socket.socket(fileno=file))
 
 
 def _with_learnt_file(setup: Setup) -> Settings:
