@@ -527,6 +527,17 @@ def test_an_operator_follows_those_that_it_is_after():
     assert isinstance(executor.handle(CallAnswered(ran.call, None))[1], IssueCall)
 
 
+def test_where_one_input_is_nothing_and_another_is_missing_there_is_nothing():
+    for first in (True, False):
+        f = flow.Flow("f")
+        row = f.input("row")
+        gone = f.filter("gone", row["q"], "false")
+        missing = row["missing"]
+        bound = {"a": gone, "b": missing} if first else {"a": missing, "b": gone}
+        f.output("text", f.format("text", "{{ a }}{{ b }}", inputs=bound))
+        assert run(f.compile(), [{"q": "a"}]).table()["dropped"] == {(0, 0)}
+
+
 def test_a_key_of_a_group_has_a_bound():
     f = flow.Flow("f")
     row = f.input("row")
