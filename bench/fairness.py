@@ -20,6 +20,7 @@ from bench.command import Bench
 from bench.report import Figure, Spread
 from kairos.balancer import Balancer
 from kairos.dispatcher.placements import PLACEMENTS
+from kairos.entitlements import Entitlements, TenantWeight
 from kairos.events import (
     Arrived,
     Dispatch,
@@ -35,7 +36,6 @@ from kairos.learner import Learner
 from kairos.model import EXPECTED_COMPLETION_TOKENS, SECOND, Instance, Request
 from kairos.orchestrator.orchestrator import Orchestrator
 from kairos.runtime import Runtime
-from kairos.scheduler.fair_queueing import NO_WEIGHTS, TenantWeight
 from kairos.scheduler.policies import POLICIES
 from kairos.sim.clock import VirtualClock
 from kairos.sim.engine.engine_calls import CallProgress, EngineCall
@@ -45,6 +45,7 @@ from kairos.workload.prompt import PromptPiece
 
 STEP_US, PROMPT_TOKEN_US = 10_000, 20.0
 Weights = Mapping[str, TenantWeight] | None  # None: the order of work left alone
+NO_WEIGHTS: Weights = {}
 
 
 # split: each call is a workflow of its own. older: workflows are said to have begun long ago.
@@ -80,7 +81,10 @@ class Pool:
     ) -> None:
         self.clock, self.learner = VirtualClock(), Learner(Orchestrator())
         self.balancer = Balancer(
-            POLICIES["kairos"], PLACEMENTS["kairos"], max_waiting=10**6, tenants=weights
+            POLICIES["kairos"],
+            PLACEMENTS["kairos"],
+            max_waiting=10**6,
+            entitlements=Entitlements(weights),
         )
         self._runtime = Runtime(
             self.balancer, self, self.clock, (self.learner.orchestrator.observe,)

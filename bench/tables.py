@@ -18,19 +18,26 @@ from bench import (
     brain,
     bus,
     bus_calls,
+    flows,
     health,
     learning,
     messages,
     placement,
     scenarios,
     simulation,
+    tls,
     workers,
 )
 from bench.code import ROOT, code_of
 from bench.report import Spread
 from bench.rows import Row, read
 
-DOCUMENTS = ("docs/research/costs.md", "docs/how-to/predict.md", "ARCHITECTURE.md")
+DOCUMENTS = (
+    "docs/research/costs.md",
+    "docs/how-to/predict.md",
+    "docs/how-to/tls.md",
+    "ARCHITECTURE.md",
+)
 _BLOCK = re.compile(r"(<!-- bench:([a-z]+) -->\n)(.*?)(<!-- /bench -->)", re.DOTALL)
 _LARGER = {"us": ("ms", 1_000.0), "ms": ("s", 1_000.0)}
 _UNITS = {"us": "µs", "/s": "per second", "1,000 tokens/s": "thousand"}
@@ -80,8 +87,10 @@ TABLES = {
     "simulation": Table({"kairos": "Kairos"}, [name for name, *_ in simulation.FIGURES]),
     "placement": Table(MEAN_P99, placement.shown()),
     "brain": Table(MEAN_P99, brain.shown()),
+    "flows": Table({"kairos": "Kairos"}, flows.shown()),
     "health": Table({"kairos": "Kairos"}, health.shown()),
     "workers": Table({"kairos": "Kairos"}, workers.shown()),
+    "tls": Table(tls.SYSTEMS, tls.shown()),
 }
 
 

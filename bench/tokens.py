@@ -16,12 +16,12 @@ from joserfc.jws import JWSRegistry
 from rich.console import Console
 from rich.table import Table
 
+from kairos.entitlements import CLASSES
 from kairos.errors import Unauthorized
 from kairos.live.request.access import Access
 from kairos.live.request.jwks import IssuerKeys, signing_keys
 from kairos.live.request.signed_tokens import SignedTokens
 from kairos.oidc_settings import OidcSettings
-from kairos.scheduler.service_classes import CLASSES
 from kairos.tenant_settings import KeySettings
 
 ROUNDS, TIMES = 9, 5_000

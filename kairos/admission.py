@@ -7,13 +7,13 @@ that could take it. Nothing is refused here: the balancer is told which are to b
 """
 
 import math
-from collections import OrderedDict
 from collections.abc import Sequence
 from typing import Literal
 
 from kairos.dispatcher.available import check_servable, stranded
 from kairos.dispatcher.earliest_finish import OPTIMISM, least_us
 from kairos.dispatcher.ledger import Ledger
+from kairos.entitlements import Quota
 from kairos.errors import QueueFull, WorkflowCancelled
 from kairos.events import (
     Arrived,
@@ -32,11 +32,11 @@ from kairos.learnt import agent_key
 from kairos.model import Budget, Instance, Request
 from kairos.rate_limits import RateLimits
 from kairos.scheduler.budgets import Budgets
-from kairos.scheduler.meter import Quota
 from kairos.scheduler.newcomers import Newcomers
 from kairos.scheduler.queues import WaitQueues
 from kairos.scheduler.quotas import Quotas
 from kairos.scheduler.work_estimates import WorkEstimates
+from kairos.shared_lru import SharedLru
 from kairos.workflow_tracker import WorkflowKey, workflow_key
 
 RETRIES = 2  # of a call, on instances that have not had it
@@ -59,16 +59,19 @@ class Admission:
         budget: Budget,
         quotas: Sequence[Quota],
         tenant_share: float,
+        idle_us: int,
     ) -> None:
         """`max_waiting` requests in all queues. `budget`: the most that a workflow may use;
-        `quotas`: that tenants may. `tenant_share` of the places, as `fair_share.py` has it."""
+        `quotas`: that tenants may. `tenant_share` of the places, as `fair_share.py` has it. After
+        `idle_us` of silence a workflow has ended."""
         self._estimates, self._ledger, self._queues = estimates, ledger, queues
         self._faults = faults
         self._max_waiting, self._tenant_share = max_waiting, tenant_share
         self._budgets = Budgets(estimates.positions, budget)
-        self._quotas = Quotas(quotas) if quotas else None
+        self._quotas = Quotas(quotas, idle_us) if quotas else None
         self._newcomers = Newcomers()
-        self._cancelled: OrderedDict[WorkflowKey, None] = OrderedDict()  # the latest of them
+        # The latest of them; of too many, of the tenant that has most.
+        self._cancelled: SharedLru[WorkflowKey, None] = SharedLru(_MAX_CANCELLED)
         self._models: set[str] = set()  # all models that an instance ever served
         self.tried: dict[str, set[str]] = {}  # see `Tried`
 
@@ -144,12 +147,14 @@ class Admission:
         if self._quotas is not None:
             self._quotas.ended(request, used_tokens, at)
 
-    def cancelled(self, workflow: WorkflowKey) -> None:
-        """No call of it is let in from now on."""
-        self._cancelled[workflow] = None
-        self._cancelled.move_to_end(workflow)
-        if len(self._cancelled) > _MAX_CANCELLED:
-            self._cancelled.popitem(last=False)
+    def workflow_ended(self, event: WorkflowEnded) -> None:
+        """If it is cancelled, no call of it is let in from now on."""
+        workflow = event.tenant, event.workflow_id
+        if self._quotas is not None:
+            self._quotas.workflow_ended(workflow)
+        if not event.cancelled:
+            return
+        self._cancelled.put(workflow[0], workflow, None)
 
     def joined(self, instance: Instance) -> None:
         self._models.update(instance.models)

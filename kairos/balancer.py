@@ -1,11 +1,10 @@
 """The brain: facts in, commands out. No clock, no I/O, no dice.
 
-A request waits in the queue of its model. After every fact that could make room, the queues are
-drained (`dispatching.py`).
+A request waits in the queue of its model. What could make room drains them (`dispatching.py`).
 """
 
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from functools import partial
 from itertools import count
 from typing import Any
@@ -14,6 +13,7 @@ from kairos.admission import GIVES_UP, Admission
 from kairos.dispatcher.ledger import Ledger
 from kairos.dispatcher.placement import Placement
 from kairos.dispatching import Dispatching
+from kairos.entitlements import ALIKE, Entitlements
 from kairos.events import (
     Arrived,
     Bounced,
@@ -38,17 +38,15 @@ from kairos.faults.faults import Faults
 from kairos.model import Budget, Request
 from kairos.refusals import REFUSALS
 from kairos.scheduler.budgets import UNLIMITED
-from kairos.scheduler.fair_queueing import NO_WEIGHTS, FairQueueing, TenantWeight
-from kairos.scheduler.meter import Quota
+from kairos.scheduler.fair_queueing import FairQueueing
 from kairos.scheduler.policies import Policy
 from kairos.scheduler.queue import BACKFILL, MAX_WAIT_US, OVERTAKEN, PASSED_OVER, WaitQueue
 from kairos.scheduler.queues import WaitQueues
-from kairos.scheduler.service_classes import CLASSES, ServiceClass
+from kairos.scheduler.service_order import QueuedCall, service_order
 from kairos.scheduler.work_estimates import WorkEstimates
 from kairos.workflow_tracker import IDLE_US, WorkflowKey, workflow_key
 
 MAX_WAITING = 10_000
-
 _FREES_NO_ROOM = frozenset({WorkflowEnded, ProfilesLearnt})
 
 
@@ -68,14 +66,11 @@ class Balancer:
         passed_over: float = PASSED_OVER,
         budget: Budget = UNLIMITED,
         tenant_share: float = 1,
-        tenants: Mapping[str, TenantWeight] | None = NO_WEIGHTS,
-        classes: Mapping[str, ServiceClass] = CLASSES,
-        quotas: Sequence[Quota] = (),
+        entitlements: Entitlements = ALIKE,
     ) -> None:
         """`max_wait_us` in the queue a request is given up; after `idle_us` without any fact about
         it a workflow is forgotten. `overtaken`, `backfill`, `passed_over`: see
-        `scheduler/queue.py`. `budget`, `quotas`, `tenant_share`: `admission.py`;
-        `tenants`, `classes`: `scheduler/fair_queueing.py`."""
+        `scheduler/queue.py`. `budget`, `tenant_share`: `admission.py`."""
         self.estimates = WorkEstimates(idle_us=idle_us)
         self.ledger = Ledger(self.estimates)
         self._queues = WaitQueues(
@@ -88,14 +83,19 @@ class Balancer:
                 backfill=backfill,
                 passed_over=passed_over,
             ),
-            FairQueueing(tenants, classes),
+            FairQueueing(entitlements.weights, entitlements.classes),
             max_wait_us,
         )
         self._workflow_of: dict[str, WorkflowKey] = {}  # of all requests here
         self.faults = Faults()
         known = self.estimates, self.ledger, self._queues, self.faults
         self._admission = Admission(
-            *known, max_waiting=max_waiting, budget=budget, quotas=quotas, tenant_share=tenant_share
+            *known,
+            max_waiting=max_waiting,
+            budget=budget,
+            quotas=entitlements.quotas,
+            tenant_share=tenant_share,
+            idle_us=idle_us,
         )
         self._dispatching = Dispatching(*known, placement(self.ledger), self._admission)
         self.at = 0  # when the last fact was told
@@ -133,9 +133,12 @@ class Balancer:
         return min((each for each in instants if each is not None), default=None)
 
     def in_flight(self) -> list[tuple[Request, str | None]]:
-        """All requests that are here, in order of arrival, with the id of the instance on which
-        each runs; None: it waits."""
+        """All requests that are here, by arrival, and the instance where each runs, if it does."""
         return [(each, self.ledger.instance_of(each.id)) for each in self.estimates.requests()]
+
+    def queued(self, most: int) -> list[QueuedCall]:
+        """The first so many that wait, in the order in which they would go."""
+        return service_order(self._queues, most)
 
     def handle(self, event: Event, at: int) -> list[Command]:
         """Apply one fact; return what to do about it, in order.
@@ -211,9 +214,8 @@ class Balancer:
     def _end_workflow(self, event: WorkflowEnded, at: int) -> None:  # noqa: ARG002
         workflow = event.tenant, event.workflow_id
         self.estimates.workflow_ended(workflow)
-        if event.cancelled:
-            self._admission.cancelled(workflow)
-        else:
+        self._admission.workflow_ended(event)
+        if not event.cancelled:
             self._rekey(workflow)
 
     def _learn(self, event: ProfilesLearnt, at: int) -> None:  # noqa: ARG002

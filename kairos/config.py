@@ -8,9 +8,10 @@ from typing import Any, Literal
 
 import msgspec
 
+from kairos.addresses import is_loopback
 from kairos.balancer import MAX_WAITING
 from kairos.dispatcher.placements import PLACEMENTS
-from kairos.engine_settings import EngineSettings, check_engine
+from kairos.engine_settings import EngineSettings, check_engines
 from kairos.envelope import NAME
 from kairos.errors import SetupError
 from kairos.fair_share import ALONE
@@ -36,21 +37,11 @@ STALL_S, ANSWER_S = 120, 600
 
 # vLLM's own default; an engine tells its KV memory, but not this.
 MAX_NUM_SEQS = 256
-MAX_ENGINES = 1_000  # each is asked once a second how it is
 MAX_WORKERS = 64  # processes that perform calls on one host
 _BODY_FIELD = re.compile(r"user|prompt_cache_key|metadata(\.[A-Za-z0-9_-]{1,64}){1,4}")
 _HOST_NAME = re.compile(r"[A-Za-z0-9_]([A-Za-z0-9_.-]{0,251}[A-Za-z0-9_.])?")
-_TABLES = {
-    "engine",
-    "key",
-    "tenant",
-    "quota",
-    "service_class",
-    "identity",
-    "tokenizer",
-    "kafka",
-    "oidc",
-}
+_LISTS = {"engine", "key", "tenant", "quota", "service_class"}
+_TABLES = _LISTS | {"identity", "tokenizer", "kafka", "oidc"}
 _SECRET = re.compile(r"password|secret|passphrase|key\.pem|oauthbearer\.config")
 
 
@@ -60,7 +51,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
     host: str = "127.0.0.1"  # address of OpenAI's API
     port: int = 8000  # 0: any free one
-    admin_host: str = "127.0.0.1"  # address of the operators' routes, which ask for no key
+    # Address of the operators' routes. Beyond loopback they ask for a key or a token with a role.
+    admin_host: str = "127.0.0.1"
     admin_port: int = 8001  # of the operators' routes; 0: any free one
     # Names by which the operators' routes may be asked, beside localhost and any address.
     admin_hosts: tuple[str, ...] = ()
@@ -89,6 +81,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     # has any. A caller is a tenant, and before its key is known an address. 1: all.
     caller_share: float = ALONE
     log_dir: str | None = None  # directory of the log: facts and decisions, no bodies
+    audit_log: str | None = None  # file: what operators did, and who was refused; bounded
     bus: str = "memory"  # or kafka://HOST:PORT[,HOST:PORT]: several processes share the work
     pool: str = "default"  # on a bus: the engines for which decisions are made in one place
     learnt_path: str | None = None  # file for what was learnt; none: learnt.json beside the log
@@ -125,6 +118,12 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     def asks_for_keys(self) -> bool:
         """Whether nobody may call without one, or without a token."""
         return bool(self.key) or self.keys_path is not None or self.oidc is not None
+
+    @property
+    def asks_operators(self) -> bool:
+        """Whether the operators' routes are for those alone who show that they may."""
+        has_role_claim = self.oidc is not None and self.oidc.role_claim is not None
+        return has_role_claim or any(key.role != "caller" for key in self.key)
 
     @property
     def budget(self) -> Budget:
@@ -245,7 +244,7 @@ def _check(settings: Settings, environ: Mapping[str, str]) -> None:
         raise SetupError(
             "leave out --workers: with --bus several `kairos serve` of one pool share the work"
         )
-    _check_engines(settings.engine, environ)
+    check_engines(settings.engine, environ)
     check_keys(settings.key)
     check_classes(settings.service_class, settings.key)
     if settings.oidc is not None:
@@ -267,18 +266,15 @@ def _check_places(settings: Settings) -> None:
     for name in settings.admin_hosts:
         if not _HOST_NAME.fullmatch(name):
             raise SetupError(f"admin_hosts: '{name}' is no host's name (without scheme and port)")
+    is_guarded = settings.asks_operators or settings.admin_tls_client_ca is not None
+    if not is_loopback(settings.admin_host) and not is_guarded:
+        raise SetupError(
+            f"admin_host {settings.admin_host} can be reached from elsewhere, and nothing says who "
+            "is an operator: give a key the role viewer or admin (kairos keys create --role admin),"
+            " or set role_claim of [oidc], or admin_tls_client_ca; or leave it at 127.0.0.1"
+        )
     files = TlsFiles(settings.tls_certificate, settings.tls_key, settings.tls_client_ca)
     check_port_files(files, settings.admin_tls_client_ca)
-
-
-def _check_engines(engines: tuple[EngineSettings, ...], environ: Mapping[str, str]) -> None:
-    if len(engines) > MAX_ENGINES:
-        raise SetupError(f"{len(engines)} engines are too many: at most {MAX_ENGINES}")
-    for engine in engines:
-        check_engine(engine, environ)
-    ids = [engine.id for engine in engines]
-    if doubled := {engine_id for engine_id in ids if ids.count(engine_id) > 1}:
-        raise SetupError(f"engine {doubled.pop()} is named twice")
 
 
 def api_key(variable: str | None, environ: Mapping[str, str]) -> str | None:

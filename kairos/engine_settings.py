@@ -9,7 +9,9 @@ import msgspec
 
 from kairos.errors import SetupError
 from kairos.model import SECOND
+from kairos.tls_settings import TlsFiles, check_pair, client_context
 
+MAX_ENGINES = 1_000  # each is asked once a second how it is
 MAX_TOKEN_US = 60 * SECOND
 MAX_LIMIT = 10**12  # of an engine's sequences and tokens
 MAX_URL = 1_000  # characters
@@ -20,13 +22,19 @@ _URL = re.compile(
     r"(?::[0-9]{1,5})?(?:/(?:(?![?#])[!-~])*)?",
     re.ASCII | re.IGNORECASE,
 )
-_ENGINE_FORM = "URL[,max_num_seqs=N][,kv_tokens=N][,priority=yes|no][,token_us=N]"
+_ENGINE_FORM = (
+    "URL[,max_num_seqs=N][,kv_tokens=N][,priority=yes|no][,token_us=N][,ca=FILE]"
+    "[,client_certificate=FILE][,client_key=FILE]"
+)
 _ENGINE_OPTION = re.compile(
     r"(?P<whole>max_num_seqs|kv_tokens)=(?P<number>[0-9]{1,12})"
     r"|priority=(?P<is>yes|no)"
-    r"|token_us=(?P<us>[0-9]{1,12}(?:\.[0-9]{1,6})?)",
+    r"|token_us=(?P<us>[0-9]{1,12}(?:\.[0-9]{1,6})?)"
+    r"|(?P<path>ca|client_certificate|client_key)=(?P<file>[^\0]{1,4096})",
     re.ASCII,
 )
+
+_OF_AN_ENGINE = {"certificate": "client_certificate", "key": "client_key"}
 
 
 class EngineSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -38,15 +46,24 @@ class EngineSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     kv_tokens: int | None = None  # tokens that its KV memory holds
     priority: bool = False  # vLLM was started with --scheduling-policy priority
     token_us: float | None = None  # µs per token of an answer, until calls tell
+    # Of an https:// URL, files in PEM, which are read again when they change. `ca`: by whom its
+    # certificate must be signed; none: by an authority of the system.
+    ca: str | None = None
+    client_certificate: str | None = None  # what Kairos shows it (mTLS)
+    client_key: str | None = None  # that certificate's private key, without a passphrase
 
     @property
     def id(self) -> str:
         """`host:port`: how logs, metrics and errors name the instance."""
         return urlsplit(self.url).netloc.rpartition("@")[2]
 
+    @property
+    def tls(self) -> TlsFiles:
+        return TlsFiles(self.client_certificate, self.client_key, self.ca)
+
 
 def parse_engine(text: str) -> EngineSettings:
-    """Read `URL[,max_num_seqs=N][,kv_tokens=N][,priority=yes|no][,token_us=N]`.
+    """Read what `_ENGINE_FORM` describes.
 
     Raises:
         SetupError: it is none.
@@ -64,6 +81,8 @@ def parse_engine(text: str) -> EngineSettings:
             given[read["whole"]] = int(read["number"])
         elif read["is"]:
             given["priority"] = read["is"] == "yes"
+        elif read["path"]:
+            given[read["path"]] = read["file"]
         else:
             given["token_us"] = float(read["us"])
     return EngineSettings(url=url, **given)
@@ -86,6 +105,30 @@ def check_engine(engine: EngineSettings, environ: Mapping[str, str]) -> None:
             raise SetupError(f"engine {engine.id}: {name} must be under {MAX_LIMIT}")
     if engine.token_us is not None and not 0 < engine.token_us < MAX_TOKEN_US:
         raise SetupError(f"engine {engine.id}: token_us must be over 0 and under {MAX_TOKEN_US}")
+    if engine.tls != TlsFiles():
+        if not engine.url.lower().startswith("https://"):
+            said = "need an https:// URL"
+            raise SetupError(f"engine {engine.id}: ca, client_certificate and client_key {said}")
+        check_pair(engine.tls, _OF_AN_ENGINE, f"engine {engine.id}: ")
+
+
+def check_engine_files(engine: EngineSettings) -> None:
+    """Raises SetupError: one cannot be used. Not for engines that come over the operators' port:
+    whoever reaches it could else ask for any file, whether it is there."""
+    if engine.tls != TlsFiles():
+        client_context(engine.tls)
+
+
+def check_engines(engines: tuple[EngineSettings, ...], environ: Mapping[str, str]) -> None:
+    """Raises SetupError: there are too many, or one of them is wrong, or named twice."""
+    if len(engines) > MAX_ENGINES:
+        raise SetupError(f"{len(engines)} engines are too many: at most {MAX_ENGINES}")
+    for engine in engines:
+        check_engine(engine, environ)
+        check_engine_files(engine)
+    ids = [engine.id for engine in engines]
+    if doubled := {engine_id for engine_id in ids if ids.count(engine_id) > 1}:
+        raise SetupError(f"engine {doubled.pop()} is named twice")
 
 
 def is_http_url(url: str) -> bool:

@@ -1,11 +1,13 @@
 """Settings of an identity provider whose signed tokens (JWT) let callers in, beside API keys."""
 
+from collections.abc import Mapping
 from typing import Literal, get_args
 
 import msgspec
 
 from kairos.addresses import problem_of
 from kairos.errors import SetupError
+from kairos.tenant_settings import Role
 
 Algorithm = Literal[
     "RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES384", "ES512", "EdDSA"
@@ -31,6 +33,10 @@ class OidcSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     # Classes of service that its calls may ask for: a name or a list; the first is that of calls
     # which name none. A token without it: any, and `standard`.
     class_claim: str | None = None
+    # Roles: caller, viewer, admin (see `[[key]]`), a name or a list; with several each counts. A
+    # token without any is a caller's. None: so is every token.
+    role_claim: str | None = None
+    roles: Mapping[str, Role] = {}  # what it may have, where that is not the roles' own names
 
 
 def check_oidc(oidc: OidcSettings) -> None:
@@ -44,10 +50,12 @@ def check_oidc(oidc: OidcSettings) -> None:
         raise SetupError(f"oidc.algorithms is empty: name some of {', '.join(_ALL)}")
     if not 0 <= oidc.leeway_s <= _MOST_LEEWAY_S:
         raise SetupError(f"oidc.leeway_s {oidc.leeway_s} is out of range (0 to {_MOST_LEEWAY_S})")
-    for name in ("tenant_claim", "app_claim", "class_claim"):
+    for name in ("tenant_claim", "app_claim", "class_claim", "role_claim"):
         claim = getattr(oidc, name)
         if claim is not None and not 0 < len(claim) <= _LONGEST:
             raise SetupError(f"oidc.{name} must have 1 to {_LONGEST} characters")
+    if oidc.roles and oidc.role_claim is None:
+        raise SetupError("oidc.roles needs oidc.role_claim: name the claim that has them")
 
 
 def _check_url(name: str, url: str) -> None:

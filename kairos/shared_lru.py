@@ -11,7 +11,7 @@ gives way. So what was just added is always there.
 """
 
 from collections import OrderedDict
-from collections.abc import Collection, Hashable, Iterable, Iterator, Sequence
+from collections.abc import Collection, Hashable, Iterable, Iterator, KeysView, Sequence
 from heapq import heappop, heappush, heapreplace
 from typing import Generic, TypeVar
 
@@ -95,9 +95,16 @@ class SharedLru(Generic[Key, Value]):
     def __contains__(self, key: Key) -> bool:
         return key in self._values
 
+    def __getitem__(self, key: Key) -> Value:
+        return self._values[key]
+
     def __iter__(self) -> Iterator[Key]:
         """Longest unused first."""
         return iter(self._values)
+
+    def keys(self) -> KeysView[Key]:
+        """Longest unused first."""
+        return self._values.keys()
 
     def values(self) -> Iterable[Value]:
         """Longest unused first."""
@@ -128,6 +135,10 @@ class SharedLru(Generic[Key, Value]):
     ) -> Sequence[tuple[Key, Value]]:
         """Keep it as what was used last, in place of what has its key. Returns what gave way."""
         if key in self._values:
+            if self._of[tenant][key] == weight:
+                self._values[key] = value
+                self.touch(tenant, key)
+                return ()
             self.remove(tenant, key)
         out: Sequence[tuple[Key, Value]] = ()
         if self._holdings.total + weight > self._most:

@@ -3,21 +3,24 @@
 import re
 from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
+from typing import Literal
 
 import msgspec
 
+from kairos.entitlements import CLASSES, Entitlements, Goes, Quota, ServiceClass, TenantWeight
 from kairos.envelope import NAME
 from kairos.errors import SetupError
 from kairos.model import IDENTIFIER, SECOND
-from kairos.scheduler.fair_queueing import TenantWeight
-from kairos.scheduler.meter import Quota
-from kairos.scheduler.service_classes import CLASSES, Goes, ServiceClass
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND = timedelta(microseconds=1)
 _LEAST_WEIGHT, _MOST_WEIGHT = 0.001, 1_000.0
 _MOST_CLASSES = 32
+_LABEL_DIGITS = 8
 _LONGEST_S = 365 * 86_400
+
+
+Role = Literal["caller", "viewer", "admin"]
 
 
 class KeySettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -30,9 +33,17 @@ class KeySettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     # Classes of service that its calls may ask for, by X-Kairos-Class; the first is that of calls
     # which name none. None at all: any, and `standard`.
     service_classes: tuple[str, ...] = ()
+    # caller: may call. viewer: may see the operators' routes, and not call. admin: may do both, and
+    # add and remove engines.
+    role: Role = "caller"
     name: str | None = None  # by which `kairos keys` knows it; no two keys have the same
     expires: datetime | None = None  # from then on it is refused. A date: from 00:00 UTC on
     created: datetime | None = None  # when `kairos keys` made it
+
+    @property
+    def label(self) -> str:
+        """What it is called: its name; without one, the first digits of its digest."""
+        return self.name or self.sha256[:_LABEL_DIGITS]
 
     @property
     def expires_at(self) -> int | None:
@@ -64,8 +75,8 @@ class ServiceClassSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unk
 
 
 class QuotaSettings(Quota, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What a tenant, or one of its apps, may use at most; what is left out it may use as it likes.
-    The next call is refused with 429, and `Retry-After` says when there is more."""
+    """What a tenant, or one of its apps or keys, may use at most; what is left out it may use as it
+    likes. The next call is refused with 429, and `Retry-After` says when there is more."""
 
 
 def check_quotas(
@@ -74,18 +85,23 @@ def check_quotas(
     """`keys_change`: as in `check_tenants`. Raises SetupError: one is of nobody, or twice of the
     same, or limits nothing."""
     known = {key.tenant for key in keys}
-    seen: set[tuple[str, str | None]] = set()
+    named = {(key.tenant, key.name) for key in keys if key.name is not None}
+    seen: set[str] = set()
     for quota in quotas:
-        whose = f"the quota of tenant '{quota.tenant}'"
+        whose = f"the quota of {quota.whose}"
         if quota.tenant not in known and not keys_change:
             raise SetupError(f"{whose}: it has no key, so nobody calls for it")
         if quota.app is not None:
             _check_app(quota.app)
-            whose = f"{whose}, app '{quota.app}'"
-        if (quota.tenant, quota.app) in seen:
+        if quota.key is not None:
+            if quota.app is not None:
+                raise SetupError(f"{whose}: it is of an app or of a key; give each a quota")
+            if (quota.tenant, quota.key) not in named and not keys_change:
+                raise SetupError(f"{whose}: the tenant has no key of that name")
+        if whose in seen:
             raise SetupError(f"{whose} is given twice")
-        seen.add((quota.tenant, quota.app))
-        limits = (getattr(quota, name) for name in Quota.__struct_fields__[2:])
+        seen.add(whose)
+        limits = (getattr(quota, name) for name in Quota.__struct_fields__[3:])
         given = [limit for limit in limits if limit is not None]
         if not given:
             raise SetupError(f"{whose} limits nothing: give calls_per_minute, for example")
@@ -143,8 +159,16 @@ def _us(instant: datetime) -> int:
 _EARLIEST_US, _LATEST_US = _us(datetime(2000, 1, 1)), _us(datetime(9999, 1, 1))
 
 
-def weights(tenants: tuple[TenantSettings, ...]) -> dict[str, TenantWeight]:
-    return {each.name: TenantWeight(each.weight, each.apps) for each in tenants}
+def entitlements(
+    tenants: tuple[TenantSettings, ...],
+    service_classes: tuple[ServiceClassSettings, ...],
+    quotas: tuple[QuotaSettings, ...],
+) -> Entitlements:
+    return Entitlements(
+        {each.name: TenantWeight(each.weight, each.apps) for each in tenants},
+        classes(service_classes),
+        tuple(Quota(**msgspec.structs.asdict(each)) for each in quotas),
+    )
 
 
 def check_keys(keys: tuple[KeySettings, ...], path: str | None = None) -> None:

@@ -121,6 +121,7 @@ class WorkflowTracker:
         self._idle_us = idle_us
         self._workflows: SharedLru[WorkflowKey, _Workflow] = SharedLru(max_workflows)
         self._calls: dict[str, _Call] = {}  # in flight
+        self._none_idle_before = 0
 
     def __len__(self) -> int:
         return len(self._workflows)
@@ -228,10 +229,14 @@ class WorkflowTracker:
 
     def forget_idle(self, at: int) -> None:
         """Those of which nothing was heard for too long."""
+        if at < self._none_idle_before:
+            return
         since = at - self._idle_us
+        self._none_idle_before = at + self._idle_us
         while self._workflows:
             key, workflow = self._workflows.oldest()
             if workflow.seen_at > since:
+                self._none_idle_before = workflow.seen_at + self._idle_us
                 return
             if workflow.in_flight:
                 self._touch(key, workflow, at)  # a call that takes long is no silence

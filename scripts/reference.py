@@ -142,7 +142,7 @@ def settings() -> str:
         ("`[[key]]`", "kairos/tenant_settings.py", "KeySettings"),
         ("`[oidc]`", "kairos/oidc_settings.py", "OidcSettings"),
         ("`[[tenant]]`", "kairos/tenant_settings.py", "TenantSettings"),
-        ("`[[quota]]`", "kairos/scheduler/meter.py", "Quota"),
+        ("`[[quota]]`", "kairos/entitlements.py", "Quota"),
         ("`[[service_class]]`", "kairos/tenant_settings.py", "ServiceClassSettings"),
     ):
         rows = [(f"`{f}`", f"`{d}`" if d else "required", s) for f, d, s in _fields(path, name)]
@@ -257,6 +257,7 @@ def _errors() -> str:
     from kairos.faults.quarantine import CallerBreaksEngines
     from kairos.live.frontend.tls_transport import HttpsNeeded
     from kairos.live.proxy.engine_answer import Stalled
+    from kairos.live.request.caller import NotAllowed
     from kairos.live.request.service_class import ClassNotAllowed
     from kairos.live.request.signed_tokens import InvalidToken, IssuerUnreachable, TokenExpired
     from kairos.scheduler.meter import QuotaExceeded
@@ -269,6 +270,7 @@ def _errors() -> str:
         CallerBreaksEngines,
         QuotaExceeded,
         ClassNotAllowed,
+        NotAllowed,
         InvalidToken,
         TokenExpired,
         IssuerUnreachable,

@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 from kairos.errors import SetupError
+from kairos.tenant_settings import Role
 
 app = typer.Typer(help="API keys in a file of their own, which the setting keys_path names.")
 
@@ -21,6 +22,13 @@ def keys_create(
     app: Annotated[
         str | None, typer.Option(help="If it is for one app only, which one that is.")
     ] = None,
+    role: Annotated[
+        Role,
+        typer.Option(
+            help="What it may do. caller: call. viewer: see the operators' routes. admin: both, "
+            "and add and remove engines."
+        ),
+    ] = "caller",
     name: Annotated[
         str | None,
         typer.Option(help="A short name for it; without one, it is called by its digest."),
@@ -42,9 +50,18 @@ def keys_create(
     from kairos.tools import keys
 
     now_us = WallClock().now()
-    made = keys.create(file, tenant, _print_key, now_us=now_us, app=app, name=name, expires=expires)
+    made = keys.create(
+        file,
+        tenant,
+        _print_key,
+        now_us=now_us,
+        app=app,
+        role=role,
+        name=name,
+        expires=expires,
+    )
     until = "" if made.expires is None else f", until {shown(made.expires)}"
-    _explain(f"'{keys.label(made)}' of tenant '{tenant}' is in {file}{until}")
+    _explain(f"'{made.label}' of tenant '{tenant}' is in {file}{until}")
     _explain("keep what was printed: it is stored nowhere")
     _say_how_to_put_in_force()
 
@@ -97,8 +114,8 @@ def keys_rotate(
     new, old = keys.rotate(file, name, _print_key, now_us=now_us, grace=grace, expires=expires)
     assert old.expires is not None
     until = "" if new.expires is None else f", until {shown(new.expires)}"
-    _explain(f"'{keys.label(new)}' of tenant '{new.tenant}' is another key now{until}")
-    _explain(f"the old one is called '{keys.label(old)}', and expires {shown(old.expires)}")
+    _explain(f"'{new.label}' of tenant '{new.tenant}' is another key now{until}")
+    _explain(f"the old one is called '{old.label}', and expires {shown(old.expires)}")
     _explain("keep what was printed: it is stored nowhere")
     _say_how_to_put_in_force()
 

@@ -6,7 +6,19 @@ from typing import Annotated
 import typer
 
 from kairos import __version__
-from kairos.cli import agents, calibrate, demo, keys, look, replay, serve, simulate, traces
+from kairos.cli import (
+    agents,
+    calibrate,
+    demo,
+    health,
+    keys,
+    look,
+    plan,
+    replay,
+    serve,
+    simulate,
+    traces,
+)
 from kairos.cli.plan_hardware import plan_hardware
 from kairos.errors import KairosError
 
@@ -30,7 +42,8 @@ def _version(
 
 for command in (
     *(serve.serve, serve.balance, serve.orchestrate, demo.demo),
-    *(look.explain, look.export, look.usage),
+    plan.plan,
+    *(health.health, look.explain, look.export, look.usage),
     *(simulate.simulate, replay.replay, calibrate.calibrate),
 ):
     app.command()(command)

@@ -43,7 +43,8 @@ def serve(
         typer.Option(
             help="An OpenAI-compatible upstream: URL[,max_num_seqs=N][,kv_tokens=N]; repeat for "
             "each. Also [,priority=yes|no], whether vLLM's scheduling policy is priority, and "
-            "[,token_us=N], microseconds per token of an answer. What an engine tells itself wins."
+            "[,token_us=N], microseconds per token of an answer. What an engine tells itself wins. "
+            "For TLS to it: [,ca=FILE][,client_certificate=FILE][,client_key=FILE]."
         ),
     ] = None,
     policy: Annotated[str | None, typer.Option(help=POLICY_HELP)] = None,

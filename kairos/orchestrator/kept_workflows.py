@@ -18,10 +18,14 @@ class KeptWorkflows:
         self._most_calls = most_calls
         self._workflows: SharedLru[WorkflowKey, OpenedWorkflow] = SharedLru(most)
         self._calls = Holdings()
-        self.get = self._workflows.get
+        self.get, self.touch = self._workflows.get, self._workflows.touch
 
     def __len__(self) -> int:
         return len(self._workflows)
+
+    def all(self) -> list[OpenedWorkflow]:
+        """Those longest untouched first."""
+        return [*self._workflows.values()]
 
     def oldest(self) -> OpenedWorkflow:
         """The one longest untouched. There is one."""
@@ -61,9 +65,6 @@ class KeptWorkflows:
                     taken += len(workflow.calls)
                     yield workflow
             most_calls -= taken
-
-    def touch(self, workflow: OpenedWorkflow) -> None:
-        self._workflows.touch(workflow.key[0], workflow.key)
 
     def remove(self, key: WorkflowKey) -> None:
         """If it is here."""

@@ -8,37 +8,26 @@ then as much as flows in (Turner, "New directions in communications", IEEE Commu
 import math
 from collections.abc import Iterator
 
-import msgspec
-
+from kairos.entitlements import Quota
 from kairos.errors import KairosError
 from kairos.model import SECOND
 from kairos.rate_limits import RateLimit, RateLimits, scarcer
+from kairos.scheduler.workflows_at_once import WorkflowsAtOnce
+from kairos.workflow_tracker import WorkflowKey
 
 _MINUTE_US, _DAY_US = 60 * SECOND, 86_400 * SECOND
 
 
-class Quota(msgspec.Struct, frozen=True):
-    """None: as much as it likes."""
-
-    tenant: str
-    app: str | None = None  # None: all that the tenant's calls use together
-    calls_per_minute: int | None = None
-    tokens_per_minute: int | None = None  # of prompts and answers
-    tokens_per_day: int | None = None
-    calls_at_once: int | None = None  # that wait or run
-
-
 class QuotaExceeded(KairosError):
-    """The tenant, or its app, has used what its quota allows. `Retry-After` says when there is more
-    of it."""
+    """The tenant, or its app or key, has used what its quota allows. `Retry-After` says when there
+    is more of it."""
 
     status = 429
     code = "quota_exceeded"
 
     def __init__(self, quota: Quota, what: str, limit: int, retry_after_s: int) -> None:
-        whose = f"tenant '{quota.tenant}'" + (f", app '{quota.app}'" if quota.app else "")
         super().__init__(
-            f"{whose}: the quota of {limit} {what} is used up; try again in {retry_after_s} s"
+            f"{quota.whose}: the quota of {limit} {what} is used up; try again in {retry_after_s} s"
         )
         self.retry_after_s = retry_after_s
 
@@ -71,21 +60,25 @@ class TokenBucket:
 class Meter:
     """Of one quota."""
 
-    def __init__(self, quota: Quota) -> None:
+    def __init__(self, quota: Quota, idle_us: int) -> None:
+        """After `idle_us` of silence a workflow has ended."""
         self.quota = quota
         self._calls = _bucket(quota.calls_per_minute)
         self._tokens = _bucket(quota.tokens_per_minute)
         self._day = self._tokens_on_day = self._at_once = 0
+        self._workflows = WorkflowsAtOnce(idle_us) if quota.workflows_at_once is not None else None
 
-    def check(self, tokens: int, at: int) -> None:
+    def check(self, workflow: WorkflowKey, tokens: int, at: int) -> None:
         """Raises QuotaExceeded: a call with so many tokens would use more than there is; of several
         limits, for the one that lasts longest."""
-        limits = sorted(self._waits(tokens, at))
+        limits = sorted(self._waits(workflow, tokens, at))
         if limits and limits[-1][0] > 0:
             wait_us, what, limit = limits[-1]
             raise QuotaExceeded(self.quota, what, limit, max(1, math.ceil(wait_us / SECOND)))
 
-    def _waits(self, tokens: int, at: int) -> Iterator[tuple[float, str, int]]:
+    def _waits(
+        self, workflow: WorkflowKey, tokens: int, at: int
+    ) -> Iterator[tuple[float, str, int]]:
         quota = self.quota
         if self._calls is not None and quota.calls_per_minute is not None:
             yield self._calls.wait_us(1, at), "calls per minute", quota.calls_per_minute
@@ -97,6 +90,9 @@ class Meter:
             yield _day_left_us(at) if is_over else 0, "tokens per day", limit
         if (limit := quota.calls_at_once) is not None:
             yield SECOND if self._at_once >= limit else 0, "calls at once", limit
+        if (limit := quota.workflows_at_once) is not None and self._workflows is not None:
+            is_full = self._workflows.open(at) >= limit and workflow not in self._workflows
+            yield SECOND if is_full else 0, "workflows at once", limit
 
     def left(self, at: int) -> RateLimits:
         """What could still come now."""
@@ -108,16 +104,24 @@ class Meter:
             tokens = scarcer(tokens, RateLimit(limit, max(0, limit - used), reset_us))
         return RateLimits(requests, tokens)
 
-    def begin(self, tokens: int, at: int) -> None:
+    def begin(self, workflow: WorkflowKey, tokens: int, at: int) -> None:
         self._at_once += 1
+        if self._workflows is not None:
+            self._workflows.arrived(workflow)
         if self._calls is not None:
             self._calls.take(1, at)
         self._take(tokens, at)
 
-    def end(self, more_tokens: int, at: int) -> None:
+    def end(self, workflow: WorkflowKey, more_tokens: int, at: int, *, has_run: bool) -> None:
         """The call used so many more than it took; fewer, where that is negative."""
         self._at_once -= 1
+        if self._workflows is not None:
+            self._workflows.call_ended(workflow, at, has_run=has_run)
         self._take(more_tokens, at)
+
+    def workflow_ended(self, workflow: WorkflowKey) -> None:
+        if self._workflows is not None:
+            self._workflows.ended(workflow)
 
     def _take(self, tokens: int, at: int) -> None:
         if self._tokens is not None:

@@ -235,6 +235,16 @@ class WorkEstimates:
         """
         return self._fresh(self._standings[request.id]).remaining_us
 
+    def looked_at_us(self, request: Request) -> float:
+        """The same, for whoever only looks. Nothing is kept of it: what was found of some app may
+        change between two facts, and decisions must not depend on who looked when."""
+        standing = self._standings[request.id]
+        if standing.epoch == self.epoch:
+            return standing.remaining_us
+        profile = self.profile(request)
+        seen = msgspec.structs.replace(standing, call_us=_call_us(request, profile))
+        return self._estimate(seen, profile)
+
     def _fresh(self, standing: PendingCall) -> PendingCall:
         if standing.epoch != self.epoch:
             profile = self.profile(standing.request)
@@ -262,9 +272,14 @@ class WorkEstimates:
         if app in self._models:
             return
         attained = self._attained_us
-        if app in attained or attained.has_room(request.tenant):
-            served_us, _ = self.positions.attained(workflow)
-            attained.put(request.tenant, app, max(attained.get(app) or 0, served_us))
+        known_us, (served_us, _) = attained.get(app), self.positions.attained(workflow)
+        if known_us is None:
+            if attained.has_room(request.tenant):
+                attained.put(request.tenant, app, served_us)
+        elif served_us > known_us:
+            attained.put(request.tenant, app, served_us)
+        else:
+            attained.touch(request.tenant, app)
 
 
 def _call_us(request: Request, profile: AgentProfile | None) -> int:

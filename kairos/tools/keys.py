@@ -23,12 +23,11 @@ import msgspec
 from kairos.errors import SetupError
 from kairos.key_file import read_keys, shown, to_toml
 from kairos.model import SECOND
-from kairos.tenant_settings import KeySettings, check_keys, with_zone
+from kairos.tenant_settings import KeySettings, Role, check_keys, with_zone
 from kairos.workload.files import atomic_write
 
 _SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 _RANDOM_BYTES = 32
-_LABEL_DIGITS = 8
 
 Show = Callable[[str], None]
 
@@ -40,11 +39,6 @@ class Rotated(NamedTuple):
     old: KeySettings
 
 
-def label(key: KeySettings) -> str:
-    """What commands call a key: its name; without one, the first digits of its digest."""
-    return key.name or key.sha256[:_LABEL_DIGITS]
-
-
 def create(
     path: Path,
     tenant: str,
@@ -52,6 +46,7 @@ def create(
     *,
     now_us: int,
     app: str | None = None,
+    role: Role = "caller",
     name: str | None = None,
     expires: str | None = None,
 ) -> KeySettings:
@@ -69,12 +64,12 @@ def create(
     until = None if expires is None else _until(expires, now)
     secret, key = _random_key()
     key = msgspec.structs.replace(
-        key, tenant=tenant, app=app, name=name, expires=until, created=now
+        key, tenant=tenant, app=app, role=role, name=name, expires=until, created=now
     )
     with _locked(path, may_be_new=True) as file:
         before = read_keys(file) if file.exists() else ()
-        if label(key) in map(label, before):
-            raise SetupError(f"{path}: a key is called '{label(key)}' already; choose another name")
+        if key.label in (each.label for each in before):
+            raise SetupError(f"{path}: a key is called '{key.label}' already; choose another name")
         _write(file, (*before, key), lambda: show(secret))
     return key
 
@@ -133,7 +128,7 @@ def rotate(
 
 def table(keys: Sequence[KeySettings], now_us: int) -> str:
     """Keys for people, one a line, with the first digits of their digests."""
-    heads = ("name", "tenant", "app", "created", "expires", "state", "sha256")
+    heads = ("name", "tenant", "app", "role", "created", "expires", "state", "sha256")
     rows = [heads, *(_row(key, now_us) for key in keys)]
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     return "\n".join(
@@ -144,13 +139,14 @@ def table(keys: Sequence[KeySettings], now_us: int) -> str:
 
 def _row(key: KeySettings, now_us: int) -> tuple[str, ...]:
     return (
-        label(key),
+        key.label,
         key.tenant,
         key.app or "any",
+        key.role,
         "-" if key.created is None else shown(key.created),
         "never" if key.expires is None else shown(key.expires),
         "active" if key.expires_at is None or now_us < key.expires_at else "expired",
-        key.sha256[:_LABEL_DIGITS],
+        key.sha256[:8],
     )
 
 
@@ -161,7 +157,7 @@ def _random_key() -> tuple[str, KeySettings]:
 
 
 def _found(keys: Sequence[KeySettings], called: str, path: Path) -> KeySettings:
-    found = [key for key in keys if label(key) == called]
+    found = [key for key in keys if key.label == called]
     if not found:
         raise SetupError(
             f"{path}: no key is called '{called}'; 'kairos keys list {path}' shows what they are "
@@ -197,7 +193,7 @@ def _until(text: str, now: datetime, *, at_once: bool = False) -> datetime:
 def _same_life(old: KeySettings, now: datetime) -> datetime:
     if old.created is None or old.expires is None or old.expires <= old.created:
         raise SetupError(
-            f"'{label(old)}' expires, and does not say when it was made: say with --expires how "
+            f"'{old.label}' expires, and does not say when it was made: say with --expires how "
             "long the new key is to live"
         )
     return now + (old.expires - old.created)

@@ -24,6 +24,7 @@ BY: Mapping[str, Callable[[Request], str | None]] = {
     "tenant": attrgetter("tenant"),
     "app": attrgetter("app"),
     "agent": attrgetter("agent"),
+    "key": attrgetter("key"),
     "workflow": attrgetter("workflow_id"),
     "model": attrgetter("model"),
 }

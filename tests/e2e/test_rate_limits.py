@@ -7,6 +7,7 @@ import openai
 import pytest
 
 from kairos.config import KeySettings
+from kairos.events import Arrived
 from kairos.tenant_settings import QuotaSettings
 from tests.e2e.test_pool import Pool, stack, until  # noqa: F401 - a fixture
 from tests.e2e.test_workers import serve  # noqa: F401 - a fixture
@@ -81,6 +82,18 @@ async def test_a_stream_says_it_at_its_beginning_and_an_error_of_the_engine_too(
 async def test_who_has_no_quota_is_told_of_none(kairos, standin):
     served = await kairos(standin.url, key=(ACME, BELL), quota=(QUOTA,))
     assert await create(served.url, "bell") == ({}, None)
+
+
+async def test_a_key_that_has_a_name_has_a_quota_of_its_own(kairos, standin):
+    named = KeySettings(sha256=sha256(b"ci").hexdigest(), tenant="acme", name="ci")
+    quota = QuotaSettings(tenant="acme", key="ci", calls_per_minute=1)
+    served = await kairos(standin.url, key=(ACME, named), quota=(quota,))
+    first, _ = await create(served.url, "ci")
+    assert first["remaining-requests"] == "0"
+    _, after_s = await create(served.url, "ci")
+    assert 58 <= int(after_s) <= 60
+    assert await create(served.url) == ({}, None)
+    assert {fact.request.key for fact in served.facts.all(Arrived)} == {"ci", None}
 
 
 async def test_several_processes_on_one_host_count_together(serve, standin, tmp_path):  # noqa: F811

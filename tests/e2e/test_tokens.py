@@ -156,8 +156,11 @@ async def test_what_cannot_be_fetched_leaves_the_keys_as_they_were(
         except ConnectionError:
             return response
 
-    async def elsewhere(_):
-        raise web.HTTPFound(f"{issuer.url}/.well-known/openid-configuration")
+    followed = []
+
+    async def elsewhere(request):
+        followed.extend(request.query)
+        raise web.HTTPFound(f"{issuer.url}/keys?followed")
 
     async def failing(_):
         return web.Response(status=500)
@@ -179,6 +182,7 @@ async def test_what_cannot_be_fetched_leaves_the_keys_as_they_were(
                 unknown = issuer.token(header={"kid": f"k{number}"})
                 assert (await code(served, unknown))[0] == "invalid_token"
         assert (await served.chat(headers=bearer(good))).status == 200
+    assert followed == []
     [told] = [record.message for record in caplog.records if "cannot be had" in record.message]
     assert "those that it had are used on: its document is larger than 65536 bytes" in told
 

@@ -3,9 +3,10 @@
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from kairos.entitlements import TenantWeight
 from kairos.events import Arrived, Cancelled, Finished, Record
 from kairos.model import SECOND
-from kairos.scheduler.fair_queueing import StartTags, TenantWeight
+from kairos.scheduler.fair_queueing import StartTags
 from tests.support import build
 
 NAMES = "abc"
@@ -50,7 +51,7 @@ class Pool:
 
     def fresh(self):
         instances = build.instance("i", seqs=2), build.instance("j", seqs=2)
-        return build.balancer(*instances, placement="least-kv", tenants=self.tenants)
+        return build.balancer(*instances, placement="least-kv", weights=self.tenants)
 
     def tell(self, kind, tenant, number):
         self.at += SECOND // 10

@@ -6,6 +6,7 @@ import numpy as np
 
 from kairos.balancer import Balancer
 from kairos.dispatcher.placements import PLACEMENTS
+from kairos.entitlements import Entitlements
 from kairos.events import (
     Arrived,
     Cancelled,
@@ -27,6 +28,7 @@ from kairos.scheduler.policies import POLICIES
 from kairos.sim.clock import VirtualClock
 
 MS = SECOND // 1000
+_ENTITLED = {"weights", "classes", "quotas"}
 
 
 def request(name, *, at=0, prompt=10, completion=10, model="m", **fields):
@@ -72,6 +74,9 @@ class Lengths:
 
 
 def balancer(*instances, policy="fcfs", placement="round-robin", **limits):
+    """`weights`, `classes`, `quotas`: of its entitlements."""
+    entitled = {name: limits.pop(name) for name in _ENTITLED & limits.keys()}
+    limits |= {"entitlements": Entitlements(**entitled)} if entitled else {}
     made = Balancer(POLICIES[policy], PLACEMENTS[placement], **limits)
     for each in instances:
         assert made.handle(InstanceJoined(each), 0) == []

@@ -8,17 +8,17 @@ from kairos.addresses import is_loopback
 from kairos.config import Settings, load
 from kairos.dispatcher.placements import PLACEMENTS
 from kairos.engine_settings import EngineSettings, parse_engine
+from kairos.entitlements import TenantWeight
 from kairos.errors import SetupError
+from kairos.live.control.brain import entitlements_of
 from kairos.model import Budget
 from kairos.oidc_settings import OidcSettings
-from kairos.scheduler.fair_queueing import TenantWeight
 from kairos.scheduler.policies import POLICIES
 from kairos.tenant_settings import (
     KeySettings,
     QuotaSettings,
     ServiceClassSettings,
     TenantSettings,
-    weights,
 )
 
 DIGEST = "0123456789abcdef" * 4
@@ -117,7 +117,7 @@ def test_budgets_are_what_a_workflow_may_use(file):
 PLAIN = {
     "host": ("10.0.0.1", "10.0.0.2", "10.0.0.3"),
     "port": (1, 2, 3),
-    "admin_host": ("10.0.0.1", "10.0.0.2", "10.0.0.3"),
+    "admin_host": ("127.0.0.1", "127.0.0.2", "::1"),
     "admin_port": (1, 2, 3),
     "max_waiting": (1, 2, 3),
     "max_body_bytes": (1, 2, 3),
@@ -210,6 +210,8 @@ def test_an_engine_is_a_url_and_maybe_what_it_does_not_tell(text, engine):
         "token_us=nan",
         "token_us=.5",
         "token_us=٣",
+        "ca=",
+        "client_key=\0",
         "",
     ],
 )
@@ -219,7 +221,8 @@ def test_what_is_not_understood_behind_a_url_is_answered_with_the_syntax(limits)
 
     assert str(refused.value) == (
         f"--engine http://h:1,{limits}: what stands behind the URL is not understood; write "
-        "URL[,max_num_seqs=N][,kv_tokens=N][,priority=yes|no][,token_us=N]"
+        "URL[,max_num_seqs=N][,kv_tokens=N][,priority=yes|no][,token_us=N][,ca=FILE]"
+        "[,client_certificate=FILE][,client_key=FILE]"
     )
 
 
@@ -514,6 +517,14 @@ def test_what_is_wrong_with_a_tenant_is_said(tenants, said):
             [{"tenant": "acme", "app": "x", "tokens_per_day": -1}],
             "tenant 'acme', app 'x': a limit must be at least 1",
         ),
+        (
+            [{"tenant": "acme", "key": "ci", "calls_at_once": 1}],
+            "tenant 'acme', key 'ci': the tenant has no key of that name",
+        ),
+        (
+            [{"tenant": "acme", "app": "x", "key": "ci", "calls_at_once": 1}],
+            "tenant 'acme', app 'x', key 'ci': it is of an app or of a key; give each a quota",
+        ),
     ],
 )
 def test_what_is_wrong_with_a_quota_is_said(quotas, said):
@@ -551,7 +562,7 @@ def test_tenants_have_weights_and_so_do_their_apps(tmp_path):
     key = f'[[key]]\nsha256 = "{DIGEST}"\ntenant = "acme"\n'
     path.write_text(f'{key}[[tenant]]\nname = "acme"\nweight = 3\n[tenant.apps]\nchat = 2\n')
     settings = load(path, {}, {})
-    assert weights(settings.tenant) == {"acme": TenantWeight(3.0, {"chat": 2.0})}
+    assert entitlements_of(settings).weights == {"acme": TenantWeight(3.0, {"chat": 2.0})}
 
 
 def test_one_key_cannot_stand_for_two_tenants():
@@ -648,6 +659,9 @@ def test_tenants_that_have_tokens_only_may_be_named(file):
         ('algorithms = ["none"]', "Invalid enum value 'none'"),
         ("leeway_s = 301", "oidc.leeway_s 301 is out of range (0 to 300)"),
         ("leeway_s = -1", "oidc.leeway_s -1 is out of range"),
+        ('role_claim = ""', "oidc.role_claim must have 1 to 256 characters"),
+        ('roles = {ops = "admin"}', "oidc.roles needs oidc.role_claim"),
+        ('role_claim = "r"\nroles = {ops = "root"}', "Invalid enum value 'root'"),
         ('tenant_claim = ""', "oidc.tenant_claim must have 1 to 256 characters"),
         ('secret = "hunter2"', "unknown field `secret`"),
     ],
@@ -661,3 +675,24 @@ def test_an_issuer_that_cannot_be_is_refused(file, line, said):
 def test_an_issuer_on_loopback_may_do_without_tls(file):
     text = '[oidc]\nissuer = "http://127.0.0.1:8080/realms/a"\naudience = "kairos"\n'
     assert load(file(text), {}, {}).oidc.issuer == "http://127.0.0.1:8080/realms/a"
+
+
+def key_with(role):
+    return f'[[key]]\nsha256 = "{DIGEST}"\ntenant = "a"\nrole = "{role}"\n'
+
+
+@pytest.mark.parametrize("host", ["0.0.0.0", "10.0.0.1", "::", "kairos.internal"])
+def test_the_operators_port_leaves_loopback_only_where_something_says_who_is_one(file, host):
+    told = problem(file(""), admin_host=host)
+    assert told.startswith(f"admin_host {host} can be reached from elsewhere")
+    assert "kairos keys create --role admin" in told
+    assert problem(file(key_with("caller")), admin_host=host) == told
+    assert problem(file(OIDC), admin_host=host) == told
+    for text in (key_with("viewer"), key_with("admin"), OIDC + 'role_claim = "roles"\n'):
+        settings = load(file(text), {}, {"admin_host": host})
+        assert settings.asks_operators
+        assert settings.admin_host == host
+
+
+def test_a_role_that_there_is_not_is_refused(file):
+    assert "Invalid enum value 'root'" in problem(file(key_with("root")))

@@ -3,9 +3,10 @@
 from kairos.balancer import Balancer
 from kairos.config import Settings
 from kairos.dispatcher.placements import PLACEMENTS
+from kairos.entitlements import Entitlements
 from kairos.model import SECOND
 from kairos.scheduler.policies import POLICIES
-from kairos.tenant_settings import classes, weights
+from kairos.tenant_settings import entitlements
 
 
 def new_balancer(settings: Settings) -> Balancer:
@@ -18,7 +19,10 @@ def new_balancer(settings: Settings) -> Balancer:
         budget=settings.budget,
         # Without keys all are one tenant.
         tenant_share=settings.caller_share if settings.asks_for_keys else 1,
-        tenants=weights(settings.tenant),
-        classes=classes(settings.service_class),
-        quotas=settings.quota,
+        entitlements=entitlements_of(settings),
     )
+
+
+def entitlements_of(settings: Settings) -> Entitlements:
+    """Of those that keys stand for."""
+    return entitlements(settings.tenant, settings.service_class, settings.quota)

@@ -16,6 +16,7 @@ from kairos.live.engines.engine_limits import EngineLimits, model_limits
 from kairos.live.engines.engine_status import KvCache, Metrics, read_metrics
 from kairos.live.engines.kinds import LLAMA, SGLANG, EngineKind
 from kairos.live.proxy.engine_client import Upstream
+from kairos.live.proxy.engine_tls import EngineContexts
 from kairos.model import Instance
 
 SCRAPE_S = 2.0  # for an answer of /metrics that still tells how things are
@@ -50,8 +51,9 @@ class Seen(msgspec.Struct, frozen=True):
 class EngineProbe:
     """One engine, and what it has told so far."""
 
-    def __init__(self, target: Target) -> None:
-        self._target = target
+    def __init__(self, target: Target, contexts: EngineContexts | None = None) -> None:
+        """`contexts`: those of the other probes."""
+        self._target, self._contexts = target, contexts or EngineContexts()
         self._models: tuple[str, ...] = ()
         # None: not asked yet, or they may be others by now.
         self._limits: EngineLimits | None = None
@@ -155,7 +157,10 @@ class EngineProbe:
     ) -> tuple[int, bytes]:
         upstream = self._target.upstream
         async with session.get(
-            upstream.url(path, query), headers=upstream.headers | _PLAIN, allow_redirects=False
+            upstream.url(path, query),
+            headers=upstream.headers | _PLAIN,
+            allow_redirects=False,
+            ssl=True if upstream.tls is None else self._contexts.of(upstream.tls),
         ) as response:
             return response.status, await read_start(response.content)
 

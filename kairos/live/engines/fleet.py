@@ -16,13 +16,14 @@ from typing import Literal
 import msgspec
 
 from kairos.balancer import Balancer
-from kairos.config import MAX_ENGINES, MAX_NUM_SEQS
-from kairos.engine_settings import EngineSettings
+from kairos.config import MAX_NUM_SEQS
+from kairos.engine_settings import MAX_ENGINES, EngineSettings
 from kairos.errors import InvalidRequest
 from kairos.live.engines.engine_probe import Target
 from kairos.live.engines.kinds import VLLM
 from kairos.live.engines.monitor import Monitor
 from kairos.live.proxy.engine_client import Upstream
+from kairos.tls_settings import TlsFiles
 
 logger = logging.getLogger(__name__)
 
@@ -63,6 +64,18 @@ class KeyNotNamed(InvalidRequest):
         super().__init__(
             f"api_key_env: no engine of the settings names the variable '{variable[:200]}'; only "
             "the settings can bring in another key"
+        )
+
+
+class TlsFilesNotNamed(InvalidRequest):
+    """As above: what is shown to a URL of theirs, and who is believed."""
+
+    code = "tls_files_not_named"
+
+    def __init__(self) -> None:
+        super().__init__(
+            "ca, client_certificate, client_key: no engine of the settings names these files; only "
+            "the settings can bring in others"
         )
 
 
@@ -114,15 +127,18 @@ class Fleet:
         """Use one more. One that drains is used again, as it is described now.
 
         Raises:
-            InstanceExists, TooManyInstances, KeyNotNamed: nothing has changed.
+            InstanceExists, TooManyInstances, KeyNotNamed, TlsFilesNotNamed: nothing has changed.
         """
         if engine.id in self._engines and engine.id not in self._draining:
             raise InstanceExists(engine.id)
         if engine.id not in self._engines and len(self._engines) >= MAX_ENGINES:
             raise TooManyInstances
-        keys = {each.api_key_env for each in self._named.values()}
+        named = self._named.values()
+        keys = {each.api_key_env for each in named}
         if engine.api_key_env is not None and engine.api_key_env not in keys:
             raise KeyNotNamed(engine.api_key_env)
+        if engine.tls != TlsFiles() and all(engine.tls != each.tls for each in named):
+            raise TlsFilesNotNamed
         logger.info("instance %s was added", engine.id)
         self._use(engine)
         return self._view(engine.id)
@@ -211,7 +227,7 @@ def upstream_of(engine: EngineSettings) -> Upstream:
     key = os.environ[engine.api_key_env] if engine.api_key_env else None
     base_url = engine.url.rstrip("/").removesuffix("/v1")
     # The settings' `priority` is vLLM's: of the others none takes it from a header.
-    return Upstream(engine.id, base_url, key, priority_header=VLLM.priority_header)
+    return Upstream(engine.id, base_url, key, priority_header=VLLM.priority_header, tls=engine.tls)
 
 
 def _target(engine: EngineSettings) -> Target:

@@ -10,6 +10,7 @@ import asyncio
 import contextlib
 import logging
 import os
+import ssl
 from collections.abc import Callable, Iterable
 
 import aiohttp
@@ -17,6 +18,7 @@ import aiohttp
 from kairos.errors import UpstreamUnreachable
 from kairos.events import InstanceJoined, InstanceLeft, InstanceStatus
 from kairos.live.engines.engine_probe import EngineProbe, NotReady, Target
+from kairos.live.proxy.engine_tls import EngineContexts, why_not
 from kairos.model import Instance
 
 logger = logging.getLogger(__name__)
@@ -29,8 +31,8 @@ SLOW_PROBES_ALLOWED = 3
 class _Watch:
     """One instance that is looked at again and again."""
 
-    def __init__(self, target: Target) -> None:
-        self.probe = EngineProbe(target)
+    def __init__(self, target: Target, contexts: EngineContexts) -> None:
+        self.probe = EngineProbe(target, contexts)
         self.look = asyncio.Event()  # now, not at the next turn
         self.troubled = False  # a call failed there since it was looked at
         self.task: asyncio.Task[None] | None = None  # None: the monitor does not run
@@ -43,9 +45,12 @@ class Monitor:
         self,
         feed: Callable[[InstanceJoined | InstanceLeft | InstanceStatus], None],
         targets: Iterable[Target] = (),
+        contexts: EngineContexts | None = None,
     ) -> None:
+        """`contexts`: those of who sends calls to the same engines."""
         self._feed = feed
         self._watches: dict[str, _Watch] = {}
+        self._contexts = contexts or EngineContexts()
         self._joined: dict[str, Instance] = {}
         self._start: Callable[[str], None] | None = None  # None: it does not run
         self.problems: dict[str, str] = {}
@@ -64,7 +69,7 @@ class Monitor:
         what it told before holds until it has answered."""
         instance_id = target.upstream.id
         self._stop(instance_id)
-        self._watches[instance_id] = _Watch(target)
+        self._watches[instance_id] = _Watch(target, self._contexts)
         if instance_id not in self._joined:
             self.problems[instance_id] = "not probed yet"
         if self._start is not None:
@@ -132,7 +137,7 @@ class Monitor:
                 if slow_probes > SLOW_PROBES_ALLOWED:
                     self._left(instance_id, f"no answer within {TIMEOUT_S:g} s")
             except aiohttp.ClientConnectorError as error:
-                self._left(instance_id, f"nothing answers there ({_cause(error.os_error)})")
+                self._left(instance_id, _cause(error.os_error))
             except (aiohttp.ClientError, OSError, NotReady) as error:
                 self._left(instance_id, str(error) or type(error).__name__)
             else:
@@ -175,4 +180,7 @@ class Monitor:
 
 def _cause(error: OSError) -> str:
     """In the system's words; asyncio's repeat the address. A failed look-up has its own."""
-    return os.strerror(error.errno) if error.errno and error.errno > 0 else str(error.strerror)
+    if isinstance(error, ssl.SSLError):
+        return why_not(error)
+    said = os.strerror(error.errno) if error.errno and error.errno > 0 else str(error.strerror)
+    return f"nothing answers there ({said})"

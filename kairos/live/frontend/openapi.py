@@ -10,6 +10,7 @@ from typing import Any
 import msgspec
 
 from kairos import __version__, header_names
+from kairos.entitlements import CLASSES
 from kairos.live.frontend.insight import AGENTS, CALLS, MAX_AGENTS, MAX_OFFSET, Ended
 from kairos.live.frontend.views import AgentsView, WorkflowView
 from kairos.live.request.budgets import MAX_BUDGET
@@ -27,7 +28,6 @@ from kairos.live.request.parameters import (
 )
 from kairos.model import IDENTIFIER, PARENTS_LIMIT
 from kairos.orchestrator.workflow import MAX_CALLS
-from kairos.scheduler.service_classes import CLASSES
 
 Json = dict[str, Any]
 

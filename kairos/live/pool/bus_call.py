@@ -5,6 +5,7 @@ import re
 
 import msgspec
 
+from kairos.entitlements import STANDARD
 from kairos.errors import (
     InvalidRequest,
 )
@@ -13,7 +14,6 @@ from kairos.live.kafka.subscription import ReceivedMessage
 from kairos.live.pool.messages import CallHeaders, read_call_headers
 from kairos.live.request.body import Body, read_body
 from kairos.model import TRACEPARENT, Request, Source, Sources
-from kairos.scheduler.service_classes import STANDARD
 
 TENANT = "default"  # of whoever calls over the bus
 

@@ -9,10 +9,10 @@ so is what is held of a body that nobody reads.
 
 import asyncio
 import socket
-import ssl
 
 from kairos.live.proxy.engine_answer import EngineAnswer, EngineRefused
 from kairos.live.proxy.engine_link import EngineLink, Origin
+from kairos.live.proxy.engine_tls import EngineContexts
 
 # Below the 5 s after which vLLM's and llama.cpp's servers close an idle connection, so that a call
 # does not meet a connection that is being closed at that moment.
@@ -23,12 +23,12 @@ CONNECT_S = 5.0
 class Connections:
     """To all engines; those that wait for their next call are closed after `KEEPALIVE_S`."""
 
-    def __init__(self) -> None:
+    def __init__(self, contexts: EngineContexts | None = None) -> None:
         self.loop = asyncio.get_running_loop()
         self.now = self.loop.time
         self._idle: dict[Origin, list[EngineLink]] = {}
         self._sweep: asyncio.TimerHandle | None = None
-        self._tls: ssl.SSLContext | None = None
+        self._contexts = contexts or EngineContexts()
 
     def close(self) -> None:
         if self._sweep is not None:
@@ -68,8 +68,8 @@ class Connections:
         return None
 
     async def _connect(self, origin: Origin) -> EngineLink:
-        scheme, host, port = origin
-        tls = self._context() if scheme == "https" else None
+        files, host, port = origin
+        tls = None if files is None else self._contexts.of(files)
         async with asyncio.timeout(CONNECT_S):
             found = await self.loop.getaddrinfo(host, port, type=socket.SOCK_STREAM)
             errors: list[OSError] = []
@@ -90,11 +90,6 @@ class Connections:
         if all(isinstance(each, ConnectionRefusedError) for each in errors):
             raise EngineRefused(f"nothing listens at {host}:{port}")
         raise errors[0]
-
-    def _context(self) -> ssl.SSLContext:
-        if self._tls is None:
-            self._tls = ssl.create_default_context()
-        return self._tls
 
     def keep(self, connection: EngineLink, origin: Origin) -> None:
         """It waits for its next call."""

@@ -1,5 +1,6 @@
 """Sends calls to OpenAI-compatible engines over kept-alive connections."""
 
+import contextlib
 from collections.abc import Iterable
 from typing import Self
 
@@ -11,6 +12,8 @@ from kairos.live.proxy.asked import header_lines
 from kairos.live.proxy.connections import Connections
 from kairos.live.proxy.engine_answer import AnswerTaker, EngineAnswer, Limit
 from kairos.live.proxy.engine_link import Origin
+from kairos.live.proxy.engine_tls import EngineContexts, TlsFilesOfNoUse
+from kairos.tls_settings import TlsFiles
 
 _HEADS = 64  # kept of an instance
 
@@ -37,13 +40,16 @@ class Upstream:
         api_key: str | None = None,
         *,
         priority_header: str | None = None,
+        tls: TlsFiles | None = None,
     ) -> None:
-        """`priority_header`: in which it is told a call's place among those that wait inside it."""
+        """`priority_header`: in which it is told a call's place among those that wait inside it.
+        `tls`: of an https URL; None: what the system trusts is trusted, and nothing is shown."""
         self.id = instance_id
         self._priority = priority_header.encode("ascii") if priority_header is not None else None
         self._base_url = base_url.rstrip("/")
         url = URL(self._base_url, encoded=True)
-        self.origin: Origin = url.scheme, url.raw_host or "", url.port or 0
+        self.tls = (tls or TlsFiles()) if url.scheme == "https" else None
+        self.origin: Origin = self.tls, url.raw_host or "", url.port or 0
         self._host = url.raw_authority.rpartition("@")[2].encode("ascii")
         self._path = url.raw_path.rstrip("/").encode("ascii")
         self.headers = {"Authorization": f"Bearer {api_key}"} if api_key else {}
@@ -88,20 +94,32 @@ class EngineClient:
         *,
         stall_s: float = STALL_S,
         answer_s: float = ANSWER_S,
+        contexts: EngineContexts | None = None,
     ) -> None:
         """`stall_s`: so long a stream may bring no event, its beginning included; `answer_s`: so
-        long an answer that comes whole may take."""
+        long an answer that comes whole may take. `contexts`: those of others, for the same engines.
+        """
+        self._contexts = contexts or EngineContexts()
         self.upstreams = {upstream.id: upstream for upstream in upstreams}
         self._streamed, self._whole = Limit(stall_s), Limit(answer_s, answer_s)
         self._connections: Connections | None = None
 
     async def __aenter__(self) -> Self:
-        self._connections = Connections()
+        self._connections = Connections(self._contexts)
         return self
 
     async def __aexit__(self, *_raised: object) -> None:
         if self._connections is not None:
             self._connections.close()
+
+    def use(self, upstreams: Iterable[Upstream]) -> None:
+        """These in place of those before. Their files are read now, so that one that breaks before
+        the first call does no harm."""
+        self.upstreams = {upstream.id: upstream for upstream in upstreams}
+        for each in self.upstreams.values():
+            if each.tls is not None:
+                with contextlib.suppress(TlsFilesOfNoUse):  # a call that is sent there says so
+                    self._contexts.of(each.tls)
 
     def send(
         self,

@@ -12,8 +12,9 @@ from kairos.live.proxy.engine_answer import (
     EngineAnswer,
     NothingCame,
 )
+from kairos.tls_settings import TlsFiles
 
-Origin = tuple[str, str, int]  # scheme, host, port
+Origin = tuple[TlsFiles | None, str, int]  # with what of TLS, if any; host, port
 
 _JOINED_BYTES = 1 << 16  # a larger request body is not copied behind its headers
 # In which the parser finds no end of anything: see `MAX_HEADER_BYTES`, of which a head of many

@@ -4,24 +4,28 @@ identity provider beside them."""
 import asyncio
 import hashlib
 from collections.abc import Callable, Coroutine, Iterable
+from functools import partial
 
 from fastapi import Request as HttpRequest
 
 from kairos.config import Settings
+from kairos.entitlements import STANDARD
 from kairos.errors import Unauthorized
 from kairos.live.process.clock import WallClock
-from kairos.live.request.caller import ANYBODY, Caller
+from kairos.live.request.caller import ANYBODY, RIGHTS, Caller
 from kairos.live.request.jwks import IssuerKeys
 from kairos.live.request.signed_tokens import KeysComing, SignedTokens
-from kairos.scheduler.service_classes import STANDARD
-from kairos.tenant_settings import KeySettings, classes
+from kairos.tenant_settings import KeySettings, Role, classes
 
 _DOTS = 2  # in a signed token
+_CALLS = RIGHTS["caller"]
 
 
 def _caller(key: KeySettings) -> Caller:
     allowed = key.service_classes or None
-    return Caller(key.tenant, key.app, allowed[0] if allowed else STANDARD, allowed)
+    default = allowed[0] if allowed else STANDARD
+    roles = RIGHTS[key.role]
+    return Caller(key.tenant, key.app, default, allowed, key.name, roles, key.label)
 
 
 class Access:
@@ -44,12 +48,14 @@ class Access:
         self._now = now or WallClock().now
         self._tokens = tokens
         self._callers: dict[str, tuple[Caller, int | None]] = {}
+        self._asks_operators = tokens is not None and tokens.have_roles
         self.change(keys, needed=needed)
 
     def change(self, keys: Iterable[KeySettings], *, needed: bool = False) -> None:
         """From the next call on these count. Without any key everybody is let in, as one tenant;
-        or, where one is `needed`, nobody."""
+        or, where one is `needed`, nobody. Once operators have had keys, theirs alone let in."""
         self._callers = {key.sha256: (_caller(key), key.expires_at) for key in keys}
+        self._asks_operators |= any(caller.roles != _CALLS for caller, _ in self._callers.values())
         self._is_open = not self._callers and not needed and self._tokens is None
 
     @property
@@ -71,26 +77,39 @@ class Access:
             caller = self._tokens.known(digest)
         return address if caller is None else caller.tenant
 
-    async def admitted(self, authorization: bytes | None) -> Caller:
-        """As `caller`, but waits for an issuer's keys that are coming."""
-        while True:
-            try:
-                return self.caller(authorization)
-            except KeysComing as awaited:
-                await asyncio.wait([awaited.coming])
-
     def tenant(self, authorization: bytes | None) -> str:
         """Raises as `caller` does."""
         return self.caller(authorization).tenant
 
     def caller(self, authorization: bytes | None) -> Caller:
-        """Raises:
-        Unauthorized: keys are asked for and this is none of them, or has expired; or it is a
-            signed token that lets nobody in.
-        IssuerUnreachable, KeysComing: see `SignedTokens.caller`.
+        """Who may call.
+
+        Raises:
+            Unauthorized: keys are asked for and this is none of them, or has expired; or it is a
+                signed token that lets nobody in.
+            NotAllowed: it is for the operators' routes alone.
+            IssuerUnreachable, KeysComing: see `SignedTokens.caller`.
         """
         if self._is_open:
             return ANYBODY
+        caller = self._shown_by(authorization)
+        caller.needs("caller")
+        return caller
+
+    async def admitted(self, authorization: bytes | None) -> Caller:
+        """As `caller`, but waits for an issuer's keys that are coming."""
+        return await _once_known(partial(self.caller, authorization))
+
+    async def operator(self, authorization: bytes | None, role: Role) -> Caller:
+        """Who asks for the operators' routes, having shown that it has the role; anybody, where
+        keys and tokens have none. Raises as `caller` does."""
+        if not self._asks_operators:
+            return ANYBODY
+        caller = await _once_known(partial(self._shown_by, authorization))
+        caller.needs(role)
+        return caller
+
+    def _shown_by(self, authorization: bytes | None) -> Caller:
         key = _shown(authorization)
         digest = _digest(key)
         caller = self._of_key(digest)
@@ -122,6 +141,14 @@ def access_of(settings: Settings) -> Access:
         known = classes(settings.service_class)
         tokens = SignedTokens(oidc, IssuerKeys(oidc), known, now)
     return Access(settings.key, needed=settings.asks_for_keys, now=now, tokens=tokens)
+
+
+async def _once_known(find: Callable[[], Caller]) -> Caller:
+    while True:
+        try:
+            return find()
+        except KeysComing as awaited:
+            await asyncio.wait([awaited.coming])
 
 
 def _shown(authorization: bytes | None) -> bytes:

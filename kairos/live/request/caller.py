@@ -1,8 +1,19 @@
 """Who calls."""
 
+from collections.abc import Mapping
+
 import msgspec
 
-from kairos.scheduler.service_classes import STANDARD
+from kairos.entitlements import STANDARD
+from kairos.errors import KairosError
+from kairos.tenant_settings import Role
+
+# What each may do: what it says, and what the roles behind it may.
+RIGHTS: Mapping[Role, tuple[Role, ...]] = {
+    "caller": ("caller",),
+    "viewer": ("viewer",),
+    "admin": ("caller", "viewer", "admin"),
+}
 
 
 class Caller(msgspec.Struct, frozen=True):
@@ -10,6 +21,26 @@ class Caller(msgspec.Struct, frozen=True):
     app: str | None = None  # all that it calls for, where its key or token says so
     service_class: str = STANDARD  # of calls that name none
     service_classes: tuple[str, ...] | None = None  # that it may ask for; None: all
+    key: str | None = None  # the name of its key, if that has one
+    roles: tuple[Role, ...] = ("caller",)
+    name: str | None = None  # for people: what its key is called, or its token's subject
+
+    def needs(self, role: Role) -> None:
+        """Raises NotAllowed: it does not have it."""
+        if role not in self.roles:
+            raise NotAllowed(role, self)
 
 
-ANYBODY = Caller("default")  # where no key is asked for
+class NotAllowed(KairosError):
+    """The key or token is known, and its role does not allow this."""
+
+    status = 403
+    code = "role_not_allowed"
+
+    def __init__(self, needed: Role, by: Caller) -> None:
+        has = ", ".join(by.roles)
+        super().__init__(f"this needs the role {needed}; what was shown has {has}")
+        self.by = by
+
+
+ANYBODY = Caller("default", roles=RIGHTS["admin"])  # where no key is asked for

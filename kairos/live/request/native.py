@@ -23,6 +23,8 @@ class PassageTable(ctypes.Structure):
         ("hashes", _ADDRESS),
         ("owners", _ADDRESS),
         ("waiting", _ADDRESS),
+        ("tenants", _ADDRESS),
+        ("held", _ADDRESS),
     ]
 
 

@@ -395,9 +395,34 @@ static void add(Halves *halves, uint32_t hash)
 typedef struct {
     int64_t slots;
     uint32_t *hashes;
-    int64_t *owners; /* reply and workflow, of each slot */
+    int64_t *owners; /* reply and workflow, of each slot; 0: it is free */
     Halves *waiting; /* those of replies that wait to be remembered */
+    uint16_t *tenants; /* of each slot, by number */
+    int32_t *held; /* slots that each tenant has */
 } Passages;
+
+/* A tenant's number: a part of its scope. Those that have the same are as one in what they hold. */
+static uint16_t tenant_of(uint32_t scope)
+{
+    return (uint16_t)scope;
+}
+
+/* Whether the tenant has the slot from now on: it is free, or its own, or of one that holds no
+   fewer. */
+static int takes(const Passages *known, int64_t slot, uint16_t tenant)
+{
+    const uint16_t owner = known->tenants[slot];
+    if (known->owners[2 * slot]) {
+        if (owner == tenant)
+            return 1;
+        if (known->held[owner] < known->held[tenant])
+            return 0;
+        known->held[owner]--;
+    }
+    known->tenants[slot] = tenant;
+    known->held[tenant]++;
+    return 1;
+}
 
 /* The hashes of a text's passages, in order; returns how many. Which places are chosen is chance,
    so it is found without a branch. */
@@ -501,7 +526,8 @@ static void mark_prompt(const uint32_t *found, int64_t count, const uint32_t *pr
         marks[each] |= is_in[place_of(found[each], sorted, count)] ? IN_PROMPT : 0;
 }
 
-/* Makes what is found in a reply its own, but for what others have as well, or its prompt.
+/* Makes what is found in a reply its own, but for what others have as well, or its prompt, and
+   where a tenant with fewer has the slot.
    `sorted` has room for `count`, `marks` for twice as many. */
 void kairos_remember(const Passages *known, const uint32_t *found, int64_t count, uint32_t scope,
                      int64_t reply, int64_t workflow, const uint32_t *prompt, int64_t prompt_count,
@@ -512,21 +538,23 @@ void kairos_remember(const Passages *known, const uint32_t *found, int64_t count
     for (int64_t each = 0; each < count; each++) {
         const uint32_t hash = found[each] ^ scope;
         const int64_t slot = hash & (known->slots - 1);
-        if (known->hashes[slot] == hash)
+        if (known->hashes[slot] == hash && known->owners[2 * slot])
             marks[each] |= known->owners[2 * slot + 1] == workflow ? KNOWN : KNOWN | ANOTHERS;
     }
     for (int64_t each = 0; each < count; each++) {
         const uint32_t hash = found[each] ^ scope;
         const int64_t slot = hash & (known->slots - 1);
-        if (marks[each] & KNOWN)
+        if (marks[each] & KNOWN || !takes(known, slot, tenant_of(scope)))
             continue;
         known->hashes[slot] = hash;
         known->owners[2 * slot] = reply;
         known->owners[2 * slot + 1] = workflow;
     }
-    for (int64_t each = 0; each < count; each++)
-        if (marks[each] & (IN_PROMPT | ANOTHERS))
-            known->owners[2 * ((found[each] ^ scope) & (known->slots - 1))] = COMMON;
+    for (int64_t each = 0; each < count; each++) {
+        const int64_t slot = (found[each] ^ scope) & (known->slots - 1);
+        if (marks[each] & (IN_PROMPT | ANOTHERS) && known->tenants[slot] == tenant_of(scope))
+            known->owners[2 * slot] = COMMON;
+    }
 }
 
 /* The words of a prompt of ASCII, as `fingerprint.py` masks them. */

@@ -2,11 +2,11 @@
 
 from collections.abc import Mapping
 
+from kairos.entitlements import CLASSES, ServiceClass
 from kairos.errors import InvalidRequest, KairosError
 from kairos.header_names import CLASS, RAW
 from kairos.live.request.caller import Caller
 from kairos.live.request.identity.identity import Headers
-from kairos.scheduler.service_classes import CLASSES, ServiceClass
 
 _CLASS = RAW[CLASS]
 

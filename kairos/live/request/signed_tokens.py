@@ -21,19 +21,22 @@ from joserfc.errors import JoseError
 from joserfc.jwk import Key
 from joserfc.jws import JWSRegistry
 
+from kairos.entitlements import STANDARD
 from kairos.errors import Unauthorized, Unavailable
-from kairos.live.request.caller import Caller
+from kairos.live.request.caller import RIGHTS, Caller
 from kairos.live.request.jwks import IssuerKeys
 from kairos.model import IDENTIFIER, SECOND
 from kairos.oidc_settings import OidcSettings
-from kairos.scheduler.service_classes import STANDARD
-from kairos.tenant_settings import is_tenant
+from kairos.tenant_settings import Role, is_tenant
 
 MAX_BYTES = 16 << 10  # of a token
 MAX_REMEMBERED = 10_000  # tokens
 _HEADER_BYTES = 4 << 10
 _MOST_CLASSES = 32
 _IDENTIFIER = re.compile(IDENTIFIER)
+_SUBJECT = re.compile(r"[ -~]{1,128}")
+_CALLER: tuple[Role, ...] = ("caller",)
+_OWN_NAMES: Mapping[str, Role] = {role: role for role in RIGHTS}
 _ED25519 = {"EdDSA": "Ed25519"}  # the only curve that is taken for it (RFC 9864 names it so)
 
 
@@ -106,6 +109,10 @@ class SignedTokens:
         self._header = msgspec.json.Decoder(_Header)
         self._known: OrderedDict[str, tuple[Caller, int]] = OrderedDict()  # until when, by digest
         self._version = keys.version
+
+    @property
+    def have_roles(self) -> bool:
+        return self._oidc.role_claim is not None
 
     def known(self, digest: str) -> Caller | None:
         """Who calls with a token of this SHA-256 digest, if it was verified and is good still."""
@@ -196,7 +203,19 @@ class SignedTokens:
         if app is not None and not (isinstance(app, str) and _IDENTIFIER.match(app)):
             raise InvalidToken(f"the token's claim '{oidc.app_claim}' is no name of an app")
         allowed = self._allowed(claims)
-        return Caller(tenant, app, allowed[0] if allowed else STANDARD, allowed)
+        default = allowed[0] if allowed else STANDARD
+        roles, name = self._roles(claims), _subject(claims)
+        return Caller(tenant, app, default, allowed, roles=roles, name=name)
+
+    def _roles(self, claims: Mapping[str, Any]) -> tuple[Role, ...]:
+        """Of names that are no roles here, nothing is said: they may be for others."""
+        name, named = self._oidc.role_claim, self._oidc.roles or _OWN_NAMES
+        told = None if name is None else _claim(claims, name)
+        listed = told if isinstance(told, list) else [told]
+        names = [each for each in listed if isinstance(each, str)]
+        roles: list[Role] = [named[each] for each in names if each in named]
+        rights = {right for role in roles or _CALLER for right in RIGHTS[role]}
+        return tuple(right for right in RIGHTS if right in rights)
 
     def _allowed(self, claims: Mapping[str, Any]) -> tuple[str, ...] | None:
         """Classes of service; None: all."""
@@ -222,6 +241,12 @@ def _claim(claims: Mapping[str, Any], name: str) -> Any:
     for part in name.split("."):
         found = found.get(part) if isinstance(found, dict) else None
     return found
+
+
+def _subject(claims: Mapping[str, Any]) -> str | None:
+    """Whom the issuer gave it to, as far as that can be shown in a line."""
+    told = claims.get("sub")
+    return told if isinstance(told, str) and _SUBJECT.fullmatch(told) else None
 
 
 def _instant(claims: Mapping[str, Any], name: str) -> int | None:

@@ -2,19 +2,19 @@
 
 They are expected from its bytes, four a token, or counted by the model's own tokenizer where one is
 configured (`tokenizer.py`). Either is then corrected by what engines counted of earlier prompts: of
-the same agent, whose prompts are alike, or, while there is none, of the same model. Bytes, of which
+the same agent, whose prompts are alike, or, while there is none, of the same tenant's at the same
+model, or of all at that model. Bytes, of which
 a language has more or fewer to a token, are corrected by a ratio: of the sum of what was counted to
 that of what was expected, so that a long prompt says more than a short one. A tokenizer's count
 lacks only what the engine's template adds, so it is corrected by the mean difference. A call weighs
 less and less the more calls there were since. Ours.
 """
 
-from collections import OrderedDict
-
 import msgspec
 
 from kairos.live.request.body import Body
 from kairos.live.request.tokenizer import Tokenizers
+from kairos.shared_lru import SharedLru
 
 AGENTS = 10_000  # whose ratios are kept; those longest unused are forgotten
 MODELS = 1_000
@@ -23,8 +23,8 @@ _KEPT = 0.9  # of what a call weighs, at the next one
 # few, and a template may add a long text of its own.
 _LEAST, _MOST, _ADDED = 1 / 32, 16, 1024
 
-# tenant, model, app, agent, and whether it was a tokenizer that counted; or the model and that
-# alone.
+# tenant, model, app, agent, and whether it was a tokenizer that counted; or tenant, model and that;
+# or the model and that alone.
 Key = tuple[str | bool | None, ...]
 
 
@@ -34,7 +34,7 @@ class Estimate(msgspec.Struct, frozen=True):
 
     tokens: int
     expected: int
-    keys: tuple[Key, Key] | None = None
+    keys: tuple[Key, Key, Key] | None = None
 
 
 class _Sums(msgspec.Struct):
@@ -48,8 +48,9 @@ class PromptTokens:
 
     def __init__(self, tokenizers: Tokenizers) -> None:
         self._tokenizers = tokenizers
-        self._of_agents: OrderedDict[Key, _Sums] = OrderedDict()
-        self._of_models: OrderedDict[Key, _Sums] = OrderedDict()
+        self._of_agents: SharedLru[Key, _Sums] = SharedLru(AGENTS)
+        self._of_tenants: SharedLru[Key, _Sums] = SharedLru(MODELS)
+        self._of_models: SharedLru[Key, _Sums] = SharedLru(MODELS)
 
     async def estimate(
         self, body: Body, tenant: str, app: str | None, agent: str | None
@@ -77,8 +78,17 @@ class PromptTokens:
             return Estimate(body.prompt_tokens, body.prompt_tokens)
         is_counted = counted is not None
         expected = body.prompt_tokens if counted is None else counted
-        keys = (tenant, body.model, app, agent, is_counted), (body.model, is_counted)
-        sums = self._of_agents.get(keys[0]) or self._of_models.get(keys[1])
+        model = body.model
+        keys = (
+            (tenant, model, app, agent, is_counted),
+            (tenant, model, is_counted),
+            (model, is_counted),
+        )
+        sums = (
+            self._of_agents.get(keys[0])
+            or self._of_tenants.get(keys[1])
+            or self._of_models.get(keys[2])
+        )
         tokens = expected if sums is None else _correct(expected, sums, is_counted=is_counted)
         return Estimate(tokens, expected, keys)
 
@@ -88,9 +98,11 @@ class PromptTokens:
             return
         least, most = _bounds(estimate.expected)
         if least <= counted <= most:
-            of_agent, of_model = estimate.keys
-            _add(self._of_agents, of_agent, estimate.expected, counted, AGENTS)
-            _add(self._of_models, of_model, estimate.expected, counted, MODELS)
+            of_agent, of_tenant, of_model = estimate.keys
+            tenant = str(of_tenant[0])
+            _add(self._of_agents, tenant, of_agent, estimate.expected, counted)
+            _add(self._of_tenants, tenant, of_tenant, estimate.expected, counted)
+            _add(self._of_models, "", of_model, estimate.expected, counted)
 
 
 def _correct(expected: int, sums: _Sums, *, is_counted: bool) -> int:
@@ -107,14 +119,12 @@ def _bounds(expected: int) -> tuple[float, float]:
     return least if least > 1 else 1, expected * _MOST + _ADDED
 
 
-def _add(kept: OrderedDict[Key, _Sums], key: Key, expected: int, counted: int, limit: int) -> None:
+def _add(kept: SharedLru[Key, _Sums], tenant: str, key: Key, expected: int, counted: int) -> None:
     sums = kept.get(key)
     if sums is None:
-        kept[key] = _Sums(1.0, expected, counted)
-        if len(kept) > limit:
-            kept.popitem(last=False)
+        kept.put(tenant, key, _Sums(1.0, expected, counted))
         return
     sums.calls = sums.calls * _KEPT + 1
     sums.expected = sums.expected * _KEPT + expected
     sums.counted = sums.counted * _KEPT + counted
-    kept.move_to_end(key)
+    kept.touch(tenant, key)

@@ -73,11 +73,12 @@ class ArrowTable:
 
 def _rows(first: int, batch: Any) -> Iterator[InputRow]:
     are_small = batch.nbytes <= ROW_BYTES
+    mean_bytes = batch.nbytes // max(batch.num_rows, 1)
     for number, values in enumerate(batch.to_pylist(), first):
         if not are_small and len(_encode(values)) > ROW_BYTES:
-            yield InputRow(number, problem=too_large())
+            yield InputRow(number, 0, problem=too_large())
         else:
-            yield InputRow(number, msgspec.to_builtins(values))
+            yield InputRow(number, mean_bytes, msgspec.to_builtins(values))
 
 
 def read_parquet(path: Path) -> ArrowTable:

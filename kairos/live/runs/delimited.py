@@ -53,8 +53,8 @@ class Csv:
         if values is not None and len(values) != len(self.columns):
             problem = f"{len(values)} values for {len(self.columns)} columns"
         if values is None or problem:
-            return InputRow(number, problem=f"line {record.line}: {problem}")
-        return InputRow(number, dict(zip(self.columns, values, strict=True)))
+            return InputRow(number, 0, problem=f"line {record.line}: {problem}")
+        return InputRow(number, sum(map(len, values)), dict(zip(self.columns, values, strict=True)))
 
     def _records(self) -> Iterator[_Record]:
         """Lines are joined while a quote is open: as one within a value is doubled, an even number

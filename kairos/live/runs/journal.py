@@ -15,14 +15,15 @@ import msgspec
 
 from kairos.errors import SetupError
 from kairos.live.runs.group_commit import GroupCommit, connect
+from kairos.live.runs.rows import ROW_BYTES
 
 RowOutcome = Literal["written", "failed", "dropped", "gathered"]
 
 _VERSION = 1
 _SCHEMA = """
-    CREATE TABLE answers (signature BLOB PRIMARY KEY, value BLOB NOT NULL) WITHOUT ROWID;
+    CREATE TABLE answers (signature TEXT PRIMARY KEY, value BLOB NOT NULL) WITHOUT ROWID;
     CREATE TABLE results (
-        stage INTEGER, row INTEGER, node TEXT, signature BLOB NOT NULL, value BLOB,
+        stage INTEGER, row INTEGER, node TEXT, signature TEXT NOT NULL, value BLOB,
         PRIMARY KEY (stage, row, node)
     ) WITHOUT ROWID;
     CREATE TABLE ends (
@@ -54,7 +55,7 @@ _decode = msgspec.json.Decoder().decode
 
 
 class KeptResult(msgspec.Struct, frozen=True):
-    signature: bytes
+    signature: str
     value: Any
 
 
@@ -86,7 +87,7 @@ class RunJournal:
         return self._commit.backlog
 
     def keep(
-        self, stage: int, row: int, node: str, signature: bytes, value: Any, *, shared: bool
+        self, stage: int, row: int, node: str, signature: str, value: Any, *, shared: bool
     ) -> None:
         """A node's result. `shared`: all that have the signature have the value."""
         encoded = _encode(value)
@@ -144,21 +145,24 @@ class RunJournal:
         )
         return dict(found.fetchall())
 
-    def groups(self, rows: int) -> Iterator[tuple[str, list[Any]]]:
+    def groups(self, rows: int) -> Iterator[tuple[str, list[Any] | None]]:
         """What the first so many rows of stage 0 were gathered to: keys in the order of their
-        smallest row, items in that of rows."""
+        smallest row, items in that of rows; None in place of what is larger than a row may be."""
         keys = self._reading.execute(
-            "SELECT key FROM ends WHERE outcome = 'gathered' AND row < ?"
+            "SELECT key, sum(length(value)) FROM ends WHERE outcome = 'gathered' AND row < ?"
             " GROUP BY key ORDER BY min(row)",
             (rows,),
         )
-        for (key,) in keys:
-            items = self._reading.execute(
-                "SELECT value FROM ends WHERE outcome = 'gathered' AND key = ? AND row < ?"
-                " ORDER BY row",
-                (key, rows),
-            )
-            yield key, [_decode(value) for (value,) in items]
+        for key, size in keys:
+            yield key, None if size > ROW_BYTES else self._items(key, rows)
+
+    def _items(self, key: str, rows: int) -> list[Any]:
+        found = self._reading.execute(
+            "SELECT value FROM ends WHERE outcome = 'gathered' AND key = ? AND row < ?"
+            " ORDER BY row",
+            (key, rows),
+        )
+        return [_decode(value) for (value,) in found]
 
     def settle(self) -> None:
         """Return once all is on the disk; blocks, for as long as that is full."""

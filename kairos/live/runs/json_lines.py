@@ -42,11 +42,11 @@ class JsonLines:
 
 def _row(number: int, line: int, raw: bytes | LongLine) -> InputRow:
     if isinstance(raw, LongLine):
-        return InputRow(number, problem=f"line {line}: {too_large()}")
+        return InputRow(number, 0, problem=f"line {line}: {too_large()}")
     try:
-        return InputRow(number, _decode(raw))
+        return InputRow(number, len(raw), _decode(raw))
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        return InputRow(number, problem=f"line {line} is no JSON object: {error}")
+        return InputRow(number, 0, problem=f"line {line} is no JSON object: {error}")
 
 
 def write(file: BinaryIO, rows: Iterable[dict[str, Any]]) -> None:

@@ -21,7 +21,7 @@ _EVICT_EVERY = 64
 _VERSION = 1
 _SCHEMA = """
     CREATE TABLE IF NOT EXISTS results (
-        scope TEXT, signature BLOB, value BLOB NOT NULL, bytes INTEGER NOT NULL,
+        scope TEXT, signature TEXT, value BLOB NOT NULL, bytes INTEGER NOT NULL,
         used INTEGER NOT NULL, PRIMARY KEY (scope, signature)
     ) WITHOUT ROWID;
     CREATE INDEX IF NOT EXISTS by_use ON results (scope, used);
@@ -69,7 +69,7 @@ class ResultCache:
         self._uses = count((last or 0) + 1)
         self._stores = count(1)
 
-    def find(self, signature: bytes) -> CachedValue | None:
+    def find(self, signature: str) -> CachedValue | None:
         """A result, which has been used with this."""
         row = self._reading.execute(
             "SELECT value FROM results WHERE scope = ? AND signature = ?", (self._scope, signature)
@@ -84,7 +84,7 @@ class ResultCache:
         )
         return CachedValue(_decode(row[0]))
 
-    def store(self, signature: bytes, value: Any) -> None:
+    def store(self, signature: str, value: Any) -> None:
         """Found from when it is on the disk. The first value of a signature stays."""
         encoded = _encode(value)
         size = len(encoded) + _OVERHEAD_BYTES

@@ -9,10 +9,12 @@ ROW_BYTES = 10 << 20  # of one row as it is read; a larger one has failed
 
 
 class InputRow(msgspec.Struct, frozen=True):
-    """`number` counts from 0. `values` are JSON's: what has no like there, such as an instant or
-    bytes, is the text that msgspec makes of it. A row that cannot be read has a `problem` alone."""
+    """`number` counts from 0; `size_bytes` is about what it takes. `values` are JSON's: what has no
+    like there, such as an instant or bytes, is the text that msgspec makes of it. A row that cannot
+    be read has a `problem` alone."""
 
     number: int
+    size_bytes: int
     values: dict[str, Any] | None = None
     problem: str | None = None
 

@@ -110,10 +110,11 @@ class MappingTable:
     def rows(self) -> Iterator[InputRow]:
         for number, row in enumerate(self._source):
             values = msgspec.to_builtins(dict(row), str_keys=True)
-            if len(msgspec.json.encode(values)) > ROW_BYTES:
-                yield InputRow(number, problem=too_large())
+            size = len(msgspec.json.encode(values))
+            if size > ROW_BYTES:
+                yield InputRow(number, 0, problem=too_large())
             else:
-                yield InputRow(number, values)
+                yield InputRow(number, size, values)
 
     def expected_rows(self, read: int) -> int | None:  # noqa: ARG002 - others need it
         return len(self._source)

@@ -173,7 +173,7 @@ class RemoteFactSink:
 
     def _use(self, engines: Engines) -> None:
         """Calls that run on one that is gone go on as they began."""
-        self._engine.client.upstreams = {each.id: upstream_of(each) for each in engines.all}
+        self._engine.client.use(upstream_of(each) for each in engines.all)
 
     async def _beat(self) -> None:
         while True:

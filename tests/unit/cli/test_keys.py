@@ -77,7 +77,7 @@ def test_a_list_has_no_digest_in_full_and_no_key(path):
     assert told == ""
     (key,) = read_keys(path)
     assert out.splitlines()[1].split() == [
-        *("ci", "acme", "any", key.created.isoformat().replace("+00:00", "Z")),
+        *("ci", "acme", "any", "caller", key.created.isoformat().replace("+00:00", "Z")),
         *("never", "active", key.sha256[:8]),
     ]
     assert key.sha256[:9] not in out

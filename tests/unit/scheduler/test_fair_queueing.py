@@ -2,10 +2,10 @@
 
 import pytest
 
+from kairos.entitlements import ServiceClass, TenantWeight
 from kairos.events import Arrived, Cancelled, Finished, Tick
 from kairos.model import SECOND
-from kairos.scheduler.fair_queueing import FairQueueing, TenantWeight
-from kairos.scheduler.service_classes import ServiceClass
+from kairos.scheduler.fair_queueing import FairQueueing
 from tests.support import build
 
 
@@ -154,7 +154,7 @@ class TestInABalancer:
         assert self.running(balancer) == ["a0", "a1"]
 
     def test_one_order_for_all_is_as_before(self):
-        balancer = build.balancer(build.instance("i", seqs=2), tenants=None)
+        balancer = build.balancer(build.instance("i", seqs=2), weights=None)
         self.arrive(balancer, *(f"b{n}" for n in range(50)), "a0")
         balancer.handle(Finished("b0"), SECOND)
         assert self.running(balancer) == ["b1", "b2"]

@@ -4,10 +4,12 @@ from datetime import UTC, datetime
 
 import pytest
 
-from kairos.events import Arrived, Cancelled, Finished
+from kairos.entitlements import Quota
+from kairos.events import Arrived, Cancelled, Finished, WorkflowEnded
 from kairos.model import SECOND
 from kairos.rate_limits import RateLimit, RateLimits
-from kairos.scheduler.meter import Quota, QuotaExceeded
+from kairos.scheduler.meter import QuotaExceeded
+from kairos.workflow_tracker import IDLE_US
 from tests.support import build
 
 NOON = int(datetime(2026, 11, 25, 12, tzinfo=UTC).timestamp()) * SECOND
@@ -16,8 +18,8 @@ NOON = int(datetime(2026, 11, 25, 12, tzinfo=UTC).timestamp()) * SECOND
 class Pool:
     """A balancer with room for all."""
 
-    def __init__(self, *quotas):
-        self.balancer = build.balancer(build.instance("i", seqs=1_000), quotas=quotas)
+    def __init__(self, *quotas, seqs=1_000):
+        self.balancer = build.balancer(build.instance("i", seqs=seqs), quotas=quotas)
         self.count = 0
         self.left = {}  # as its dispatch says, by name
         self.limits = None  # as the last refusal says
@@ -30,8 +32,8 @@ class Pool:
         request = build.request(
             name, at=at, tenant=tenant, prompt=prompt, completion=completion, **fields
         )
-        [dispatch] = self.balancer.handle(Arrived(request), at)
-        self.left[name] = dispatch.limits
+        for dispatch in self.balancer.handle(Arrived(request), at):
+            self.left[name] = dispatch.limits
         return name
 
     def refused(self, *args, **fields):
@@ -44,6 +46,9 @@ class Pool:
 
     def finish(self, name, **tokens):
         self.balancer.handle(Finished(name, **tokens), self.balancer.at)
+
+    def end(self, *workflow, **how):
+        self.balancer.handle(WorkflowEnded(*workflow, **how), self.balancer.at)
 
 
 def test_a_minutes_worth_of_calls_may_come_at_once_and_then_as_many_as_flow_in():
@@ -166,3 +171,72 @@ def test_what_was_used_beyond_a_limit_leaves_nothing_and_not_less():
     pool.finish(name, prompt_tokens=100, completion_tokens=800)
     pool.refused(30)
     assert pool.limits.tokens.remaining == 0
+
+
+def test_a_key_has_a_quota_beside_that_of_its_tenant():
+    pool = Pool(Quota("a", calls_per_minute=3), Quota("a", key="ci", calls_per_minute=1))
+    pool.ask(key="ci", app="chat")
+    _, said = pool.refused(key="ci")
+    assert said.startswith("tenant 'a', key 'ci': the quota of 1 calls")
+    pool.ask(key="other")
+    pool.ask()
+    assert pool.refused()[1].startswith("tenant 'a': the quota of 3 calls")
+    pool.ask(tenant="b", key="ci")
+
+
+def test_workflows_at_once_are_those_that_have_begun_and_not_ended():
+    pool = Pool(Quota("a", workflows_at_once=2))
+    first, _ = pool.ask(workflow_id="w1"), pool.ask(workflow_id="w2")
+    after_s, said = pool.refused(workflow_id="w3")
+    assert (after_s, "2 workflows at once" in said) == (1, True)
+    pool.finish(first)
+    pool.refused(workflow_id="w3")  # between two calls a workflow is open still
+    again = pool.ask(workflow_id="w1")
+    pool.end("a", "w1")
+    pool.refused(workflow_id="w3")  # one of its calls runs
+    pool.finish(again)
+    pool.ask(workflow_id="w3")
+    pool.ask(tenant="b", workflow_id="w4")
+
+
+def test_a_workflow_of_which_nothing_is_heard_for_long_makes_room():
+    pool = Pool(Quota("a", workflows_at_once=1))
+    pool.finish(pool.ask(workflow_id="w1"))
+    pool.refused(IDLE_US / SECOND - 1, workflow_id="w2")
+    pool.ask(IDLE_US / SECOND, workflow_id="w2")
+
+
+def test_a_workflow_of_which_no_call_ran_takes_no_place():
+    pool = Pool(Quota("a", workflows_at_once=1), seqs=1)
+    pool.ask(tenant="b")
+    name = pool.ask(workflow_id="w1")  # it waits
+    pool.refused(workflow_id="w2")
+    pool.balancer.handle(Cancelled(name), pool.balancer.at)
+    pool.ask(workflow_id="w2")
+
+
+def test_a_workflow_that_is_cancelled_makes_room_when_its_calls_are_gone():
+    pool = Pool(Quota("a", workflows_at_once=1))
+    name = pool.ask(workflow_id="w1")
+    pool.end("a", "w1", cancelled=True)
+    pool.balancer.handle(Cancelled(name), pool.balancer.at)
+    pool.ask(workflow_id="w2")
+
+
+def test_a_workflow_that_goes_on_after_its_end_is_open_again():
+    pool = Pool(Quota("a", workflows_at_once=1))
+    first = pool.ask(workflow_id="w1")
+    pool.end("a", "w1")
+    second = pool.ask(workflow_id="w1")
+    pool.finish(first)
+    pool.finish(second)
+    pool.refused(workflow_id="w2")
+
+
+def test_a_workflow_whose_call_takes_longer_than_silence_may_stays_open():
+    pool = Pool(Quota("a", workflows_at_once=1))
+    pool.finish(pool.ask(workflow_id="w1"))
+    long = pool.ask(workflow_id="w1")
+    pool.refused(2 * IDLE_US / SECOND, workflow_id="w2")
+    pool.finish(long)
+    pool.refused(workflow_id="w2")

@@ -11,7 +11,8 @@ import pytest
 
 from kairos.errors import SetupError, Unauthorized
 from kairos.key_file import read_keys
-from kairos.live.request.access import Access, Caller
+from kairos.live.request.access import Access
+from kairos.live.request.caller import Caller, NotAllowed
 from kairos.model import SECOND
 from kairos.tools import keys
 
@@ -66,10 +67,20 @@ def test_a_key_is_random_and_its_digest_alone_is_kept(path, made):
 
 def test_a_key_that_was_made_is_let_in_until_it_expires(path, made):
     secret = bearer(made(app="qa", expires="1d"))
-    assert access(path).caller(secret) == Caller("acme", "qa")
+    assert access(path).caller(secret) == Caller("acme", "qa", name=read_keys(path)[0].sha256[:8])
     assert access(path, NOW + DAY - timedelta(seconds=1)).tenant(secret) == "acme"
     with pytest.raises(Unauthorized, match=r"^this API key has expired$"):
         access(path, NOW + DAY).caller(secret)
+
+
+def test_a_key_that_was_made_has_its_role(path, made):
+    caller, viewer, admin = (made(role=role) for role in ("caller", "viewer", "admin"))
+    assert [each.role for each in read_keys(path)] == ["caller", "viewer", "admin"]
+    assert path.read_text().count("role = ") == 2  # what is at its default is left out
+    assert access(path).caller(bearer(caller)).roles == ("caller",)
+    assert access(path).caller(bearer(admin)).roles == ("caller", "viewer", "admin")
+    with pytest.raises(NotAllowed, match="needs the role caller; what was shown has viewer"):
+        access(path).caller(bearer(viewer))
 
 
 def test_a_new_file_is_its_owners_alone_and_nothing_is_left_beside_it(path, made):
@@ -131,9 +142,9 @@ def test_after_a_rotation_the_old_key_is_let_in_until_its_grace_ends(path, made)
     assert (third.name, third.created, third.expires) == (None, NOW, ends)
     for at in (NOW, ends - timedelta(seconds=1)):
         assert {access(path, at).caller(bearer(each)) for each in (old, new)} == {
-            Caller("acme", "qa")
+            Caller("acme", "qa", key=each.name, name=each.label) for each in rotated
         }
-    assert access(path, ends).caller(bearer(new)) == Caller("acme", "qa")
+    assert access(path, ends).caller(bearer(new)) == Caller("acme", "qa", key="ci", name="ci")
     with pytest.raises(Unauthorized, match="has expired"):
         access(path, ends).caller(bearer(old))
     assert access(path, ends).tenant(bearer(before)) == "other"
@@ -196,7 +207,7 @@ def test_a_name_is_given_once(path, made):
 def test_of_two_that_are_called_alike_none_is_taken(path, made):
     made(name="x")
     made()
-    digits = keys.label(read_keys(path)[1])
+    digits = read_keys(path)[1].label
     path.write_text(path.read_text().replace('"x"', f'"{digits}"'))
     assert said(path, lambda: keys.revoke(path, digits)) == (
         f"{path}: 2 keys are called '{digits}'; give each a name there"
@@ -346,14 +357,25 @@ def test_many_processes_at_once_lose_nothing(path):
 
 def test_the_table_shows_what_keys_are_and_no_digest_in_full(path, made):
     made("a", name="ci", expires="1h")
-    made("team-b", app="qa")
+    made("team-b", app="qa", role="viewer")
     first, second = read_keys(path)
     at = NOW_US + 3_600 * SECOND
     one, two = first.sha256[:8], second.sha256[:8]
-    assert keys.table(read_keys(path), at).splitlines() == [
-        "name      tenant  app  created               expires               state    sha256",
-        f"ci        a       any  2026-11-25T12:00:00Z  2026-11-25T13:00:00Z  expired  {one}",
-        f"{two}  team-b  qa   2026-11-25T12:00:00Z  never                 active   {two}",
+    made_at, until = "2026-11-25T12:00:00Z", "2026-11-25T13:00:00Z"
+    heads, *rows = keys.table(read_keys(path), at).splitlines()
+    assert heads.split() == [
+        "name",
+        "tenant",
+        "app",
+        "role",
+        "created",
+        "expires",
+        "state",
+        "sha256",
+    ]
+    assert rows == [
+        f"ci        a       any  caller  {made_at}  {until}  expired  {one}",
+        f"{two}  team-b  qa   viewer  {made_at}  never                 active   {two}",
     ]
     assert f"  active  {one}" in keys.table([first], at - 1)
     assert keys.table([], NOW_US).startswith("name  tenant")

@@ -424,7 +424,7 @@ def test_a_log_that_may_not_be_read_is_said(log, monkeypatch):  # noqa: F811
 def test_what_to_group_by_is_one_of_a_few():
     assert parse_by(["tenant, app", "model", "app"]) == ("tenant", "app", "model")
     for wrong in (["team"], ["tenant,"], [""]):
-        with pytest.raises(SetupError, match=r"known: tenant, app, agent, workflow, model"):
+        with pytest.raises(SetupError, match=r"known: tenant, app, agent, key, workflow, model"):
             parse_by(wrong)
 
 

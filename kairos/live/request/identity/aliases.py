@@ -6,7 +6,6 @@ ignored, since it was not meant for us. Which fields of a body say anything diff
 them (a `prompt_cache_key` may be one for all users), so the settings name them.
 """
 
-from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 
 import msgspec
@@ -18,6 +17,7 @@ from kairos.live.request.identity.identity import (
     identifier,
     identifier_of,
 )
+from kairos.shared_lru import SharedLru
 
 BODY_FIELDS = ("user", "prompt_cache_key", "metadata")
 _MAX_SESSIONS = 65_536  # whose workflow is remembered
@@ -53,7 +53,8 @@ class Aliases:
         self._paths: list[tuple[Field, list[str]]] = [
             (field, path.split(".")) for field, path in body_fields.items()
         ]
-        self._workflows: OrderedDict[tuple[str, str], str] = OrderedDict()  # by tenant and session
+        # By tenant and session.
+        self._workflows: SharedLru[tuple[str, str], str] = SharedLru(_MAX_SESSIONS)
 
     def add(self, identity: Identity, headers: Headers, tenant: str) -> None:
         if _SESSIONS.isdisjoint(headers):
@@ -74,11 +75,10 @@ class Aliases:
         known, key = self._workflows, (tenant, session)
         workflow_id = known.get(key)
         if workflow_id is None:
-            workflow_id = session if parent is None else known.get((tenant, parent), parent)
-            known[key] = workflow_id
-            if len(known) > _MAX_SESSIONS:
-                known.popitem(last=False)
-        known.move_to_end(key)
+            workflow_id = session if parent is None else known.get((tenant, parent)) or parent
+            known.put(tenant, key, workflow_id)
+        else:
+            known.touch(tenant, key)
         return workflow_id
 
     def add_from_body(self, identity: Identity, told: Mapping[str, msgspec.Raw]) -> None:

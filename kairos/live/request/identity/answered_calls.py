@@ -1,12 +1,13 @@
 """The calls that were answered lately, and what their replies can be known by."""
 
-from collections import OrderedDict, deque
+from collections import deque
 from collections.abc import Collection, Sequence
 from itertools import count
 
 import msgspec
 
 from kairos.live.request.identity.engine_reply import Reply, reply_of
+from kairos.shared_lru import SharedLru
 
 _MAX_REPLIES = 32_768
 _MAX_OF_WORKFLOW = 64  # the last
@@ -55,14 +56,15 @@ def _beginning(reply: Reply) -> Reply:
 
 
 class Replies:
+    """Of too many, those of the tenant that has most go first, the oldest before the others."""
+
     def __init__(self) -> None:
-        self._by_number: OrderedDict[int, Replied] = OrderedDict()
-        self._by_id: dict[str, Replied] = {}
+        self._by_number: SharedLru[int, Replied] = SharedLru(_MAX_REPLIES)
+        self._by_id: dict[tuple[str, str], Replied] = {}  # and by tenant, as clients choose ids
         self._of_workflow: dict[tuple[str, str], deque[Replied]] = {}  # by tenant and id
-        # Those whose answers were kept as they came, in order, with their size: what is read
-        # meanwhile is still counted, and so is what was forgotten.
-        self._unread: deque[tuple[Replied, int]] = deque()
-        self._unread_bytes = 0
+        # Those whose answers were kept as they came, with their size: what is read meanwhile is
+        # still counted.
+        self._unread: SharedLru[int, Replied] = SharedLru(_MAX_UNREAD_BYTES)
         self._numbers = count(1)
 
     def __len__(self) -> int:
@@ -90,29 +92,26 @@ class Replies:
         )
         if isinstance(said, AnsweredCall):
             self._keep_unread(replied, len(said.content))
-        self._by_number[replied.number] = self._by_id[request_id] = replied
+        for _, oldest in self._by_number.put(tenant, replied.number, replied):
+            self._forget(oldest)
+        self._by_id[tenant, request_id] = replied
         key = tenant, workflow_id
         of_workflow = self._of_workflow.get(key)
         if of_workflow is None:
             of_workflow = self._of_workflow[key] = deque(maxlen=_MAX_OF_WORKFLOW)
         of_workflow.append(replied)
-        if len(self._by_number) > _MAX_REPLIES:
-            self._forget(self._by_number.popitem(last=False)[1])
         return replied
 
     def _keep_unread(self, replied: Replied, size_bytes: int) -> None:
         """Of the oldest that take too much it is no longer known what they said."""
-        self._unread.append((replied, size_bytes))
-        self._unread_bytes += size_bytes
-        while self._unread_bytes > _MAX_UNREAD_BYTES or len(self._unread) > _MAX_REPLIES:
-            oldest, size_bytes = self._unread.popleft()
-            self._unread_bytes -= size_bytes
+        for _, oldest in self._unread.put(replied.tenant, replied.number, replied, size_bytes):
             if isinstance(oldest.said, AnsweredCall):
                 oldest.said = _NOTHING
 
     def _forget(self, oldest: Replied) -> None:
-        if self._by_id[oldest.request_id] is oldest:
-            del self._by_id[oldest.request_id]
+        self._unread.remove(oldest.tenant, oldest.number)
+        if self._by_id[oldest.tenant, oldest.request_id] is oldest:
+            del self._by_id[oldest.tenant, oldest.request_id]
         of_workflow = self._of_workflow[oldest.tenant, oldest.workflow_id]
         if of_workflow[0] is oldest:
             of_workflow.popleft()
@@ -129,7 +128,7 @@ class Replies:
     def nearest(self, found: Collection[Replied]) -> list[Replied]:
         """Without those that led to others of them, by id or, where that is all that is known, by
         name; the latest first."""
-        before: set[str] = set()
+        before: set[tuple[str, str]] = set()
         ids = {each for replied in found for each in self._parents(replied)}
         for _ in range(_MAX_HOPS):
             if not ids:
@@ -137,14 +136,16 @@ class Replies:
             before |= ids
             known = [self._by_id[each] for each in ids if each in self._by_id]
             ids = {each for replied in known for each in self._parents(replied)} - before
-        nearest = [each for each in found if each.request_id not in before]
+        nearest = [each for each in found if (each.tenant, each.request_id) not in before]
         return sorted(nearest, key=lambda each: -each.number)
 
-    def _parents(self, replied: Replied) -> Sequence[str]:
+    def _parents(self, replied: Replied) -> Sequence[tuple[str, str]]:
+        """Tenant and id."""
+        tenant = replied.tenant
         if replied.parent_ids or replied.upstream is None:
-            return replied.parent_ids
+            return [(tenant, each) for each in replied.parent_ids]
         return [
-            each.request_id
+            (tenant, each.request_id)
             for each in self.of_workflow(replied.tenant, replied.workflow_id)
             if each.agent == replied.upstream and each.number < replied.number
         ]

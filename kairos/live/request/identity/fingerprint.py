@@ -2,12 +2,12 @@
 
 import ctypes
 import re
-from collections import OrderedDict
 from functools import lru_cache
 from hashlib import blake2b
 
 from kairos.live.request.identity.conversation import Conversation
 from kairos.live.request.native import READING, Reading
+from kairos.shared_lru import SharedLru
 
 _READ = 2048  # characters of a system prompt: what changes from call to call stands late in it
 _MAX_KNOWN = 4096  # prompts and tools of which the name is remembered
@@ -26,7 +26,8 @@ Tools = frozenset[str]
 
 
 class Fingerprints:
-    """Remembers those that it saw last. A name says nothing of the prompt that it stands for.
+    """Remembers those that it saw last, of each tenant. A name says nothing of the prompt that it
+    stands for.
 
     An agent may be offered fewer tools than before, or more, and is the same: with none it is to
     speak at last, say. Two with one prompt are told apart where each has tools that the other has
@@ -34,41 +35,44 @@ class Fingerprints:
     """
 
     def __init__(self) -> None:
-        # By hash of what it stands for as the client spelt it, which need not be decoded.
-        self._spelt: OrderedDict[int, str | None] = OrderedDict()
-        self._names: OrderedDict[int, str] = OrderedDict()  # by hash of what it stands for
-        self._alike: OrderedDict[str, list[tuple[Tools, str]]] = OrderedDict()  # by prompt, masked
+        # By tenant and hash of what it stands for, as the client spelt it, which need not be
+        # decoded.
+        self._spelt: SharedLru[tuple[str, int], str | None] = SharedLru(_MAX_KNOWN)
+        # By tenant and hash of what it stands for.
+        self._names: SharedLru[tuple[str, int], str] = SharedLru(_MAX_KNOWN)
+        # By tenant and prompt, masked.
+        self._alike: SharedLru[tuple[str, str], list[tuple[Tools, str]]] = SharedLru(_MAX_KNOWN)
 
-    def name(self, talk: Conversation) -> str | None:
+    def name(self, talk: Conversation, tenant: str) -> str | None:
         """None: there is nothing to know it by."""
-        key = talk.agent_key()
+        key = tenant, talk.agent_key()
         if key in self._spelt:
-            self._spelt.move_to_end(key)
-            return self._spelt[key]
-        name = self._spelt[key] = self._name(talk.system(), talk.tools())
-        if len(self._spelt) > _MAX_KNOWN:
-            self._spelt.popitem(last=False)
+            self._spelt.touch(tenant, key)
+            return self._spelt.get(key)
+        name = self._name(talk.system(), talk.tools(), tenant)
+        self._spelt.put(tenant, key, name)
         return name
 
-    def _name(self, system: str, tools: tuple[str, ...]) -> str | None:
+    def _name(self, system: str, tools: tuple[str, ...], tenant: str) -> str | None:
         seen = system[: 2 * _READ]
         if not (seen.strip() or tools):
             return None
-        key = hash((seen, tools))
+        key = tenant, hash((seen, tools))
         name = self._names.get(key)
         if name is None:
-            name = self._names[key] = self._find(_masked(seen), frozenset(tools))
-            if len(self._names) > _MAX_KNOWN:
-                self._names.popitem(last=False)
+            name = self._find(_masked(seen), frozenset(tools), tenant)
+            self._names.put(tenant, key, name)
         else:
-            self._names.move_to_end(key)
+            self._names.touch(tenant, key)
         return name
 
-    def _find(self, masked: str, tools: Tools) -> str:
-        alike = self._alike.setdefault(masked, [])
-        self._alike.move_to_end(masked)
-        if len(self._alike) > _MAX_KNOWN:
-            self._alike.popitem(last=False)
+    def _find(self, masked: str, tools: Tools, tenant: str) -> str:
+        alike = self._alike.get((tenant, masked))
+        if alike is None:
+            alike = []
+            self._alike.put(tenant, (tenant, masked), alike)
+        else:
+            self._alike.touch(tenant, (tenant, masked))
         for place, (known, name) in enumerate(alike):
             if tools <= known or known <= tools:
                 alike[place] = known | tools, name

@@ -9,7 +9,6 @@ uncertain stays alone. All that is remembered is bounded; what is looked up for 
 with its history, of which each byte is hashed once. Ours.
 """
 
-from collections import OrderedDict
 from collections.abc import Iterable, Sequence, Set
 
 import msgspec
@@ -26,6 +25,7 @@ from kairos.live.request.identity.fingerprint import Fingerprints
 from kairos.live.request.identity.identity import Identity
 from kairos.live.request.identity.parts import Parts
 from kairos.model import PARENTS_LIMIT
+from kairos.shared_lru import SharedLru
 
 _MAX_CLUES = 131_072
 _MIN_TEXT = 16  # characters; a shorter reply is one that many calls have
@@ -51,7 +51,7 @@ class Inference:
         self._replies = Replies()
         self._parts = Parts()
         # By hash of what a reply can be known by: its workflow; None: several have it.
-        self._clues: OrderedDict[int, str | None] = OrderedDict()
+        self._clues: SharedLru[int, str | None] = SharedLru(_MAX_CLUES)
 
     def add(self, identity: Identity, prompt: Prompt, tenant: str) -> UnnamedCall | None:
         """Add to what is known of a call that just came, with that prompt. None: nothing is known
@@ -77,7 +77,7 @@ class Inference:
 
     def _add(self, identity: Identity, talk: Conversation, tenant: str) -> int:
         """Returns the hash of all that was said, where that is to be remembered."""
-        identity.learn("agent", self._fingerprints.name(talk), "inferred")
+        identity.learn("agent", self._fingerprints.name(talk, tenant), "inferred")
         begins = 0
         in_part: Sequence[Replied] = ()
         if identity.workflow_id is None:
@@ -116,18 +116,15 @@ class Inference:
             said or AnsweredCall(bytes(answer), streamed),
         )
         if asked.talk is not None and said is not None:
-            self._remember(_clues(said, asked), replied.workflow_id)
-            workflow, scope = hash(replied.workflow_id) & _NUMBERS, _scope(asked.tenant)
-            self._parts.add(said, asked.talk, replied.number, workflow, scope)
+            self._remember(_clues(said, asked), replied.workflow_id, asked.tenant)
+            workflow = hash(replied.workflow_id) & _NUMBERS
+            self._parts.add(said, asked.talk, replied.number, workflow, asked.tenant)
 
-    def _remember(self, clues: Iterable[int], workflow_id: str) -> None:
+    def _remember(self, clues: Iterable[int], workflow_id: str, tenant: str) -> None:
         known = self._clues
         for clue in clues:
-            is_common = known.get(clue, workflow_id) != workflow_id
-            known[clue] = None if is_common else workflow_id
-            known.move_to_end(clue)
-        while len(known) > _MAX_CLUES:
-            known.popitem(last=False)
+            is_common = clue in known and known.get(clue) != workflow_id
+            known.put(tenant, clue, None if is_common else workflow_id)
 
     def _exact(self, talk: Conversation, before: int, tenant: str) -> set[str]:
         """The workflows for which the strongest evidence speaks of whole replies."""
@@ -143,9 +140,9 @@ class Inference:
 
     def _in_part(self, talk: Conversation, tenant: str) -> list[Replied]:
         """The replies of which it has passages, wherever they stand in it."""
-        passages = self._parts.carried(talk, _scope(tenant))
+        passages = self._parts.carried(talk, tenant)
         found = [self._replies.numbered(n) for n, times in passages.items() if times >= _LEAST]
-        return [each for each in found if each is not None]
+        return [each for each in found if each is not None and each.tenant == tenant]
 
 
 def _carried(talk: Conversation, replies: Sequence[Replied]) -> list[Replied]:
@@ -208,7 +205,3 @@ def _hashes(talk: Conversation) -> tuple[int, int]:
     keys = talk.keys()
     whole = hash(tuple(keys))
     return whole if talk.last is None else hash(tuple(keys[: talk.last.at])), whole
-
-
-def _scope(tenant: str) -> int:
-    return hash(tenant) & 0xFFFFFFFF

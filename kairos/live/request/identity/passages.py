@@ -24,6 +24,7 @@ TEXT_BYTES = 32_768  # of a text that are looked at: half at its beginning, half
 _SLOTS = 1 << 19
 _COMMON = -1  # a passage of several workflows, or of a prompt
 _HASH_BYTES = 4
+_TENANTS = 1 << 16  # numbers; tenants that have the same are as one in what they hold
 _WAITING_WORDS = 2048  # 64 bits each: `Halves` in `reading.c`
 
 _WORD = 8  # bytes, of which a window has four
@@ -41,11 +42,15 @@ _NOBODYS: Mapping[int, int] = {}
 
 
 class Passages:
-    """By hash, in a table of fixed size: a later passage takes the place of an earlier one."""
+    """By hash, in a table of fixed size: a later passage takes the place of an earlier one, unless
+    that is of a tenant that holds fewer (longest queue drop, as `kairos/shared_lru.py` has it).
+    """
 
     def __init__(self) -> None:
         self._hashes = np.zeros(_SLOTS, dtype=np.uint32)
-        self._owners = np.zeros((_SLOTS, 2), dtype=np.int64)  # reply and workflow
+        self._owners = np.zeros((_SLOTS, 2), dtype=np.int64)  # reply and workflow; 0: it is free
+        self._tenants = np.zeros(_SLOTS, dtype=np.uint16)  # by number, a part of their scope
+        self._slots_held = np.zeros(_TENANTS, dtype=np.int32)  # slots, by tenant
         self._waits = False
 
     def of(self, texts: Sequence[bytes]) -> list[Hashes]:
@@ -77,13 +82,41 @@ class Passages:
         that has it."""
         hashes = _within(found, scope)
         slots = _slots(hashes)
-        is_known = self._hashes[slots] == hashes
+        is_known = (self._hashes[slots] == hashes) & (self._owners[slots, 0] != 0)
         is_common = _are_in(_array(prompt), _array(found))
         is_common |= is_known & (self._owners[slots, 1] != workflow)
-        new = slots[~is_known]
-        self._hashes[new] = hashes[~is_known]
+        is_new = ~is_known
+        is_new[is_new] = self._take(slots[is_new], scope % _TENANTS)
+        new = slots[is_new]
+        self._hashes[new] = hashes[is_new]
         self._owners[new] = reply, workflow
-        self._owners[slots[is_common], 0] = _COMMON
+        common = slots[is_common]
+        self._owners[common[self._tenants[common] == scope % _TENANTS], 0] = _COMMON
+
+    def _take(self, slots: npt.NDArray[np.intp], tenant: int) -> npt.NDArray[np.bool_]:
+        """Which of them the tenant has from now on: those that are free, its own, and those of
+        tenants that hold no fewer."""
+        is_free = self._owners[slots, 0] == 0
+        is_anothers = ~is_free & (self._tenants[slots] != tenant)
+        if not is_anothers.any():
+            free = np.unique(slots[is_free])
+            self._tenants[free] = tenant
+            self._slots_held[tenant] += len(free)
+            return np.ones(len(slots), dtype=np.bool_)
+        return np.array([self._takes(slot, tenant) for slot in slots.tolist()], dtype=np.bool_)
+
+    def _takes(self, slot: int, tenant: int) -> bool:
+        owner = int(self._tenants[slot])
+        if self._owners[slot, 0] != 0:
+            if owner == tenant:
+                return True
+            if self._slots_held[owner] < self._slots_held[tenant]:
+                return False
+            self._slots_held[owner] -= 1
+        self._owners[slot, 0] = _COMMON  # until it is said whose it is
+        self._tenants[slot] = tenant
+        self._slots_held[tenant] += 1
+        return True
 
     def carried(self, found: Hashes, scope: int) -> Mapping[int, int] | None:
         """By reply, how many of its passages are among those that were found in texts. None: one
@@ -106,7 +139,8 @@ class CompiledPassages(Passages):
         marks, waiting = (ctypes.c_uint8 * (2 * TEXT_BYTES))(), (ctypes.c_uint64 * _WAITING_WORDS)()
         self._waiting = ctypes.addressof(waiting)
         hashes, owners = self._hashes.ctypes.data, self._owners.ctypes.data
-        table = PassageTable(_SLOTS, hashes, owners, self._waiting)
+        tenants, held = self._tenants.ctypes.data, self._slots_held.ctypes.data
+        table = PassageTable(_SLOTS, hashes, owners, self._waiting, tenants, held)
         self._held = table, found, replies, marks, waiting  # as long as their addresses
         self._table, self._found, self._replies, self._marks, _ = map(ctypes.addressof, self._held)
         # What was found, for the time of a call.

@@ -2,10 +2,10 @@
 
 import pytest
 
+from kairos.entitlements import CLASSES, ServiceClass
 from kairos.errors import InvalidRequest
 from kairos.live.request.access import Caller
 from kairos.live.request.service_class import ClassNotAllowed, ServiceClasses
-from kairos.scheduler.service_classes import CLASSES, ServiceClass
 
 ANYBODY = Caller("default")
 HELD = Caller("acme", None, "standard", ("standard", "batch"))

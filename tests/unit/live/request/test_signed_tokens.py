@@ -4,13 +4,16 @@ import hashlib
 import hmac
 import json
 
+import msgspec
 import pytest
 
+from kairos.entitlements import CLASSES
 from kairos.errors import Unauthorized
 from kairos.live.request.access import Access
-from kairos.live.request.caller import Caller
-from kairos.live.request.jwks import signing_keys
+from kairos.live.request.caller import Caller, NotAllowed
+from kairos.live.request.jwks import IssuerKeys, signing_keys
 from kairos.live.request.signed_tokens import (
+    MAX_BYTES,
     MAX_REMEMBERED,
     InvalidToken,
     IssuerUnreachable,
@@ -19,7 +22,6 @@ from kairos.live.request.signed_tokens import (
 )
 from kairos.model import SECOND
 from kairos.oidc_settings import OidcSettings
-from kairos.scheduler.service_classes import CLASSES
 from kairos.tenant_settings import KeySettings
 from tests.support.issuer import ALGORITHMS, encoded, new_key, signed
 
@@ -29,19 +31,18 @@ ISSUER, NOW_S = "https://login.example", 1_800_000_000
 CLAIMS = {"iss": ISSUER, "aud": "kairos", "exp": NOW_S + 600, "tenant": "acme", "sub": "ann"}
 
 
-class Published:
-    """An issuer's keys, all of which are known."""
+class Published(IssuerKeys):
+    """An issuer's keys, none of which has to be fetched."""
 
     def __init__(self, *keys):
-        self.version, self.are_known = 0, bool(keys)
-        self.keys = ()
+        super().__init__(OidcSettings(issuer=ISSUER, audience="kairos"))
         if keys:
             told = {"keys": [each.as_dict(private=False) for each in keys]}
-            self.keys = signing_keys(json.dumps(told).encode())
+            self._keys = signing_keys(json.dumps(told).encode())
 
-    def key(self, kid, alg):
-        found = [each.key for each in self.keys if each.is_for(kid, alg)]
-        return found[0] if len(found) == 1 else None
+    def withdraw(self, kid):
+        self._keys = tuple(each for each in self._keys if each.kid != kid)
+        self.version += 1
 
     def coming(self):
         return None
@@ -59,7 +60,8 @@ class Tokens:
 
     def caller(self, token):
         told = token if isinstance(token, bytes) else token.encode()
-        return self.access.caller(b"Bearer " + told)
+        caller = self.access.caller(b"Bearer " + told)
+        return msgspec.structs.replace(caller, name=None)
 
 
 def token(alg="RS256", key=None, header=None, **claims):
@@ -203,6 +205,13 @@ def test_what_is_no_token_is_refused_as_one(told):
     assert refused(Tokens(), told).startswith("invalid_token: the token")
 
 
+def test_a_token_has_a_size_at_most():
+    tokens = Tokens()
+    room = MAX_BYTES - len(token(pad=""))
+    assert tokens.caller(token(pad="x" * (room * 3 // 4 - 8))).tenant == "acme"
+    assert "is larger than 16384 bytes" in refused(tokens, token(pad="x" * (room * 3 // 4 + 8)))
+
+
 @pytest.mark.parametrize("payload", [b"", b"[]", b"7", b"\xff", b"[" * 9000, b'{"iss": '])
 def test_claims_that_are_none_let_nobody_in(payload):
     told = signed(payload, RSA)
@@ -256,38 +265,56 @@ def test_an_app_or_a_class_that_cannot_be_lets_nobody_in(told, why):
     assert why in refused(tokens, token(**told))
 
 
-def test_a_token_is_verified_once_and_again_when_the_issuers_keys_change(monkeypatch):
+@pytest.fixture
+def verified(monkeypatch):
+    """Tokens whose signatures are looked at, one after the other."""
+    looked_at, real = [], SignedTokens._verified
+
+    def spied(self, told):
+        looked_at.append(told)
+        return real(self, told)
+
+    monkeypatch.setattr(SignedTokens, "_verified", spied)
+    return looked_at
+
+
+def test_a_token_is_verified_once_and_again_when_the_issuers_keys_change(verified):
     tokens, told = Tokens(), token()
-    tokens.caller(told)
-    verified = []
-    real = tokens.tokens._verified
-    monkeypatch.setattr(tokens.tokens, "_verified", lambda t: verified.append(t) or real(t))
-    tokens.caller(told)
-    assert verified == []
-    tokens.keys.version += 1
     tokens.caller(told)
     tokens.caller(told)
     assert verified == [told.encode()]
+    tokens.keys.version += 1
+    tokens.caller(told)
+    tokens.caller(told)
+    assert verified == [told.encode()] * 2
 
 
 def test_a_token_is_let_in_no_more_once_its_key_is_withdrawn():
     tokens, told = Tokens(), token()
     tokens.caller(told)
-    tokens.keys.keys = tuple(each for each in tokens.keys.keys if each.kid != "RS256")
-    tokens.keys.version += 1
+    tokens.keys.withdraw("RS256")
     assert "does not publish" in refused(tokens, told)
 
 
-def test_so_many_tokens_are_remembered_and_those_in_use_longest(monkeypatch):
+def test_so_many_tokens_are_remembered_and_those_in_use_longest(monkeypatch, verified):
     monkeypatch.setattr("kairos.live.request.signed_tokens.MAX_REMEMBERED", 2)
     tokens = Tokens(KEYS["EdDSA"])
     first, *others = (token("EdDSA", sub=str(n)) for n in range(4))
-    for each in others:
+    for each in (first, *others, others[0]):
         tokens.caller(each)
         tokens.caller(first)
-    known = tokens.tokens._known
-    assert set(known) == {hashlib.sha256(t.encode()).hexdigest() for t in (first, others[-1])}
+    assert verified == [each.encode() for each in (first, *others, others[0])]
+    assert len(tokens.tokens._known) == 2
     assert MAX_REMEMBERED == 10_000
+
+
+@pytest.mark.parametrize(
+    ("subject", "name"),
+    [("auth0|ann", "auth0|ann"), (None, None), (7, None), ("a\nb", None), ("x" * 129, None)],
+)
+def test_a_caller_is_called_what_the_issuer_calls_it(subject, name):
+    told = b"Bearer " + token(sub=subject).encode()
+    assert Tokens().access.caller(told).name == name
 
 
 def test_who_is_refused_is_not_remembered():
@@ -308,3 +335,40 @@ def test_without_any_keys_nobody_is_told_that_its_token_is_wrong():
     with pytest.raises(IssuerUnreachable):
         Tokens(published=Published()).caller(token())
     assert issubclass(InvalidToken, Unauthorized)
+
+
+@pytest.mark.parametrize(
+    ("told", "roles"),
+    [
+        (None, ("caller",)),
+        ("caller", ("caller",)),
+        ("viewer", ("viewer",)),
+        ("admin", ("caller", "viewer", "admin")),
+        (["viewer", "caller", "offline_access"], ("caller", "viewer")),
+        (["offline_access"], ("caller",)),
+        ({"admin": True}, ("caller",)),
+        ([["admin"], 7], ("caller",)),
+    ],
+    ids=str,
+)
+async def test_a_claim_says_which_roles_a_token_has(told, roles):
+    tokens = Tokens(role_claim="realm_access.roles")
+    shown = b"Bearer " + token(realm_access={"roles": told}).encode()
+    found = await tokens.access.operator(shown, roles[-1]) if "viewer" in roles else None
+    assert (found or tokens.access.caller(shown)).roles == roles
+
+
+async def test_roles_may_be_called_otherwise_at_the_issuer():
+    tokens = Tokens(role_claim="groups", roles={"llm-ops": "admin", "sre": "viewer"})
+    admin = await tokens.access.operator(b"Bearer " + token(groups="llm-ops").encode(), "admin")
+    assert "admin" in admin.roles
+    with pytest.raises(NotAllowed, match="needs the role viewer; what was shown has caller"):
+        await tokens.access.operator(b"Bearer " + token(groups=["admin"]).encode(), "viewer")
+    with pytest.raises(NotAllowed, match="needs the role caller; what was shown has viewer"):
+        tokens.caller(token(groups="sre"))
+
+
+async def test_without_a_claim_for_roles_every_token_is_a_callers_and_operators_are_not_asked():
+    tokens = Tokens()
+    assert tokens.caller(token(roles=["admin"])).roles == ("caller",)
+    assert (await tokens.access.operator(None, "admin")).tenant == "default"

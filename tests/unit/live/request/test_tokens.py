@@ -107,9 +107,10 @@ def test_prompts_that_came_as_tokens_are_exact_and_teach_nothing(prompts):
     assert estimate(prompts, 100).tokens == 150
 
 
-def test_what_is_kept_is_bounded_and_what_is_longest_unused_goes_first(prompts, monkeypatch):
+def test_what_is_kept_is_bounded_and_what_is_longest_unused_goes_first(monkeypatch):
     monkeypatch.setattr(tokens, "AGENTS", 2)
     monkeypatch.setattr(tokens, "MODELS", 1)
+    prompts = PromptTokens(Tokenizers({}))
     learn(prompts, 100, 200, agent="one")
     learn(prompts, 100, 300, agent="two")
     learn(prompts, 100, 200, agent="one")
@@ -118,6 +119,26 @@ def test_what_is_kept_is_bounded_and_what_is_longest_unused_goes_first(prompts, 
     assert estimate(prompts, 100, agent="one").tokens == 200
     assert estimate(prompts, 100, agent="three", model="n").tokens == 400
     assert estimate(prompts, 100, agent="two").tokens == 100  # nor is its model known any more
+
+
+def test_a_tenants_prompts_stay_known_beside_very_many_agents_of_another(monkeypatch):
+    monkeypatch.setattr(tokens, "AGENTS", 10)
+    prompts = PromptTokens(Tokenizers({}))
+    learn(prompts, 100, 150, tenant="honest")
+    for n in range(100):
+        learn(prompts, 100, 10, tenant="flood", agent=f"a{n}")
+
+    assert estimate(prompts, 100, tenant="honest").tokens == 150
+
+
+def test_a_new_agents_prompts_go_by_its_tenants_before_those_of_all(prompts):
+    learn(prompts, 100, 150, tenant="honest", agent="one")
+    for n in range(100):
+        learn(prompts, 100, 10, tenant="poison", agent=f"a{n}")
+
+    assert estimate(prompts, 100, tenant="honest", agent="new").tokens == 150
+    assert estimate(prompts, 100, tenant="poison", agent="new").tokens == 10
+    assert estimate(prompts, 100, tenant="stranger", agent="new").tokens < 20
 
 
 class Counting:

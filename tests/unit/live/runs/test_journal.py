@@ -12,7 +12,7 @@ from kairos.live.runs import group_commit
 from kairos.live.runs.group_commit import GroupCommit, connect
 from kairos.live.runs.journal import FailedRow, KeptResult, RunJournal
 
-ONE, TWO = b"signature one", b"signature two"
+ONE, TWO = "signature one", "signature two"
 
 
 def quiet(line):
@@ -112,6 +112,15 @@ def test_groups_come_by_their_smallest_row_and_their_items_by_row(journal):
     assert groups == [("b", [0, 4]), ("c", [1, 2]), ("a", [3])]
 
 
+def test_a_group_that_is_larger_than_a_row_may_be_is_told_apart(journal):
+    for row in range(6):
+        journal.end(0, row, "gathered", b"d", "x" * (2 << 20), key="large")
+    journal.end(0, 7, "gathered", b"d", "x", key="small")
+    journal.settle()
+
+    assert list(journal.groups(9)) == [("large", None), ("small", ["x"])]
+
+
 def test_its_files_are_for_its_owner_alone(journal, tmp_path):
     journal.keep(0, 1, "a", ONE, "secret", shared=False)
     journal.settle()
@@ -139,7 +148,7 @@ from kairos.live.runs.journal import RunJournal
 journal = RunJournal(Path(sys.argv[1]), print)
 row = 0
 while True:
-    journal.keep(0, row, "a", b"s", row, shared=False)
+    journal.keep(0, row, "a", "s", row, shared=False)
     journal.end(0, row, "written", b"d", {"n": row})
     row += 1
     while journal.backlog > 2000:

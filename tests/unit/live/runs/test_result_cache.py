@@ -19,42 +19,42 @@ def opened(tmp_path):
 
 
 def kept(cache, names):
-    return [name for name in names if cache.find(name.encode()) is not None]
+    return [name for name in names if cache.find(name) is not None]
 
 
 def test_a_result_is_found_by_its_signature_and_by_later_processes(opened):
     first = opened()
-    first.store(b"a", {"text": "yes"})
-    first.store(b"a", "another value")
-    first.store(b"null", None)
+    first.store("a", {"text": "yes"})
+    first.store("a", "another value")
+    first.store("null", None)
     first.settle()
 
-    assert first.find(b"a") == CachedValue({"text": "yes"})
-    assert opened().find(b"a") == CachedValue({"text": "yes"})
-    assert opened().find(b"null") == CachedValue(None)
-    assert opened().find(b"b") is None
+    assert first.find("a") == CachedValue({"text": "yes"})
+    assert opened().find("a") == CachedValue({"text": "yes"})
+    assert opened().find("null") == CachedValue(None)
+    assert opened().find("b") is None
 
 
 def test_a_scope_sees_its_own_results_alone(opened):
     ours, theirs = opened("us"), opened("them")
-    ours.store(b"a", "ours")
+    ours.store("a", "ours")
     ours.settle()
 
-    assert theirs.find(b"a") is None
-    theirs.store(b"a", "theirs")
+    assert theirs.find("a") is None
+    theirs.store("a", "theirs")
     theirs.settle()
-    assert ours.find(b"a") == CachedValue("ours")
+    assert ours.find("a") == CachedValue("ours")
 
 
 def test_what_nobody_used_for_longest_goes(opened):
     cache = opened(limit_bytes=10 * 1128)
     names = [f"{n:02}" for n in range(10)]
     for name in names:
-        cache.store(name.encode(), "x" * 998)
+        cache.store(name, "x" * 998)
     cache.settle()
     assert kept(cache, ["00", "03"]) == ["00", "03"]
     for name in ("10", "11", "12"):
-        cache.store(name.encode(), "x" * 998)
+        cache.store(name, "x" * 998)
     cache.settle()
 
     assert cache.size_bytes() == 10 * 1128
@@ -64,13 +64,13 @@ def test_what_nobody_used_for_longest_goes(opened):
 
 def test_one_scope_takes_no_room_from_another(opened):
     ours, theirs = opened("us", limit_bytes=5000), opened("them", limit_bytes=5000)
-    ours.store(b"a", "x" * 1000)
+    ours.store("a", "x" * 1000)
     ours.settle()
     for n in range(500):
-        theirs.store(str(n).encode(), "x" * 1000)
+        theirs.store(str(n), "x" * 1000)
     theirs.settle()
 
-    assert ours.find(b"a") is not None
+    assert ours.find("a") is not None
     assert ours.size_bytes() < 5000
     assert 2000 < theirs.size_bytes() <= 5000
 
@@ -78,7 +78,7 @@ def test_one_scope_takes_no_room_from_another(opened):
 def test_while_much_is_stored_it_stays_near_its_bound(opened):
     cache = opened(limit_bytes=50_000)
     for n in range(2000):
-        cache.store(str(n).encode(), "x" * 100)
+        cache.store(str(n), "x" * 100)
     cache._commit.settle()
 
     assert cache.size_bytes() < 50_000 + 64 * 300
@@ -86,18 +86,18 @@ def test_while_much_is_stored_it_stays_near_its_bound(opened):
 
 def test_a_result_that_fills_the_cache_alone_is_not_kept(opened):
     cache = opened(limit_bytes=5000)
-    cache.store(b"small", "x")
-    cache.store(b"large", "x" * 5000)
+    cache.store("small", "x")
+    cache.store("large", "x" * 5000)
     cache.settle()
 
-    assert cache.find(b"large") is None
-    assert cache.find(b"small") is not None
+    assert cache.find("large") is None
+    assert cache.find("small") is not None
 
 
 def test_a_smaller_bound_holds_from_when_it_is_given(opened):
     cache = opened()
     for n in range(100):
-        cache.store(str(n).encode(), "x" * 1000)
+        cache.store(str(n), "x" * 1000)
     cache.settle()
     smaller = opened(limit_bytes=10_000)
     smaller.settle()
@@ -109,10 +109,10 @@ def test_a_disk_without_room_costs_the_cache_what_came_and_nothing_else(opened):
     cache = opened()
     cache._commit._connection.execute("PRAGMA max_page_count = 20")
     for n in range(500):
-        cache.store(str(n).encode(), "x" * 1000)
+        cache.store(str(n), "x" * 1000)
     cache.settle()
 
-    assert cache.find(b"499") is None
+    assert cache.find("499") is None
 
 
 def test_what_is_no_cache_is_refused(tmp_path):

@@ -159,7 +159,7 @@ def test_a_list_of_mappings_is_a_table():
 
     assert table.columns == ("a", "b")
     first, second = table.rows()
-    assert first == InputRow(0, {"a": 1})
+    assert first == InputRow(0, 7, {"a": 1})
     assert second.problem == "the row is larger than 10 MiB"
 
 

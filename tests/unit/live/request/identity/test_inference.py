@@ -486,9 +486,10 @@ def test_completions_hand_on_replies_too(wire, random):
     assert wire.send({"prompt": f"Do: {text}"}).workflow == first.id
 
 
-def test_what_is_remembered_is_bounded(wire, random, monkeypatch):
+def test_what_is_remembered_is_bounded(random, monkeypatch):
     monkeypatch.setattr(answered_calls, "_MAX_REPLIES", 3)
     monkeypatch.setattr(inference, "_MAX_CLUES", 5)
+    wire = Wire()
     for n in range(10):
         wire.ask([said("user", f"{n}")]).answer(words(random), calls=[f"call-{n}"])
 

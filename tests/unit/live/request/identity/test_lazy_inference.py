@@ -12,8 +12,10 @@ from hypothesis import strategies as st
 from kairos.live.request.identity import answered_calls, conversation, engine_reply, parts, passages
 from kairos.live.request.identity.conversation import prompt_of
 from kairos.live.request.identity.engine_reply import reply_of
+from kairos.live.request.identity.fingerprint import Fingerprints
 from kairos.live.request.identity.identity import Identity
 from kairos.live.request.identity.inference import Inference
+from kairos.shared_lru import Holdings
 from tests.unit.live.request.identity.test_inference import Run, Wire, said, words
 
 
@@ -26,8 +28,8 @@ class Eager(Inference):
             assert replied.reply is not None
         self._parts._settle()
         self._parts._read.clear()
-        self._parts._read_bytes = 0
-        self._fingerprints._spelt.clear()
+        self._parts._read_bytes = Holdings()
+        self._fingerprints = Fingerprints()
 
 
 class NamedRun(Run):
@@ -118,7 +120,7 @@ def test_answers_that_nobody_read_are_bounded_and_the_oldest_forgotten(monkeypat
     unread = [
         r for r in kept._by_number.values() if isinstance(r.said, answered_calls.AnsweredCall)
     ]
-    assert 0 < sum(len(r.said.content) for r in unread) <= kept._unread_bytes <= 3_000
+    assert 0 < sum(len(r.said.content) for r in unread) <= kept._unread.weight <= 3_000
     assert len(kept) == 20
     oldest, newest = (
         wire.ask([said("user", f"Do: {texts[n]}")], workflow_id="wf") for n in (0, -1)
@@ -151,8 +153,8 @@ def test_passages_that_were_read_are_bounded_in_size_and_found_again_where_forgo
         worker = wire.ask([said("user", f"Do: {text[50:500]}")])
         assert worker.workflow == planner.id
         kept = wire.inference._parts
-        sizes = [len(hashes) + parts._ENTRY_BYTES for hashes in kept._read.values()]
-        assert 0 < sum(sizes) == kept._read_bytes <= 4_000
+        sizes = [len(hashes) + parts._ENTRY_BYTES for hashes in kept._read["acme"].values()]
+        assert 0 < sum(sizes) == kept._read_bytes.total <= 4_000
 
 
 pieces = st.text(st.characters(codec="utf-8"), max_size=6) | st.sampled_from(

@@ -1,6 +1,8 @@
 """Passages are found wherever a text stands, and by the compiled functions as by numpy."""
 
 import sys
+from collections import Counter
+from functools import partial
 from random import Random
 
 import pytest
@@ -19,6 +21,13 @@ def read(request):
     if request.param == "numpy":
         return Passages()
     return CompiledPassages(request.getfixturevalue("reading"))
+
+
+@pytest.fixture(scope="module", params=["numpy", "compiled"])
+def read_anew(request):
+    if request.param == "numpy":
+        return Passages
+    return partial(CompiledPassages, request.getfixturevalue("reading"))
 
 
 def numbers(hashes):
@@ -88,8 +97,37 @@ def test_the_compiled_functions_remember_and_find_whose_they_are_as_numpy_does(r
             *whose, prompt = more
             for way in ways:
                 way.remember(packed(found), *whose, packed(prompt))
-            one, other = ((way._hashes.tolist(), way._owners.tolist()) for way in ways)
-            assert one == other
+            one, other = ((way._hashes, way._owners, way._tenants, way._slots_held) for way in ways)
+            assert [each.tolist() for each in one] == [each.tolist() for each in other]
+
+
+@given(steps)
+@ours
+def test_each_tenant_is_said_to_hold_as_many_passages_as_it_does(read_anew, steps):
+    way = read_anew()
+    for found, *more in steps:
+        if len(more) > 1:
+            *whose, prompt = more
+            way.remember(packed(found), *whose, packed(prompt))
+    taken = way._tenants[way._owners[:, 0] != 0].tolist()
+    held = {tenant: count for tenant, count in enumerate(way._slots_held.tolist()) if count}
+    assert held == Counter(taken)
+
+
+def test_a_tenant_with_many_passages_takes_no_place_of_one_with_few(read_anew, monkeypatch):
+    monkeypatch.setattr(passages, "_SLOTS", 1 << 12)
+    way, random = read_anew(), Random(7)
+    mine, later = (packed(random.sample(range(1 << 32), 100)) for _ in range(2))
+    way.remember(mine, 1, 1, 5, b"")
+    before = way.carried(mine, 5)[1]
+    for number in range(2, 20):
+        flood = packed(random.randrange(2**32) for _ in range(4_000))
+        way.remember(flood, number, number, 6, b"")
+
+    assert sum(way._slots_held) == 1 << 12
+    assert way.carried(mine, 5)[1] > before - 5  # while the other had fewer
+    way.remember(later, 99, 99, 5, b"")
+    assert sum(way.carried(later, 5).values()) > 90  # but for those of one slot
 
 
 def packed(numbers):

@@ -1,0 +1,34 @@
+"""What `kairos run`, `plan` and `runs` say of the same options."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from kairos.errors import SetupError
+
+FlowFile = Annotated[
+    Path, typer.Argument(metavar="FLOW", help="A .yaml file, or a .py file with one Flow in it.")
+]
+FunctionsFile = Annotated[
+    Path | None,
+    typer.Option("--functions", help="For YAML: the .py file with the Functions that it calls."),
+]
+Without = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--without", help="Switch a pass off: prune, cse or cached; repeat. Results stay the same."
+    ),
+]
+
+
+def switched_off(without: list[str]) -> dict[str, bool]:
+    """Of passes those that are off, as plans take it.
+
+    Raises:
+        SetupError: there is no such pass.
+    """
+    names = ("prune", "cse", "cached")
+    if unknown := [name for name in without if name not in names]:
+        raise SetupError(f"--without {unknown[0]}: there are {', '.join(names)}")
+    return dict.fromkeys(without, False)

@@ -1,0 +1,200 @@
+"""What operators of each kind do, step by step.
+
+`step` is called with phase 0 first, then again each time that what it asked for has settled, with
+one phase more. It says what it needs now, what it gives, or which call it wants made. Nothing is
+asked for before it is needed, so of a branch only the chosen case is computed, and a loop's next
+round only where its last one did not end it.
+"""
+
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Protocol
+
+import msgspec
+
+from kairos.execution.frames import ABSENT, OpenRow, Slot, ValueFrame
+from kairos.execution.reading import ArgumentReader, Located
+from kairos.plan.invalid import OperatorFailed
+from kairos.plan.templates import Expression, Template
+from kairos.plan.values import as_text, type_name
+
+if TYPE_CHECKING:
+    from kairos.execution.program import CompiledScope
+
+MOST_KEY_CHARACTERS = 1_000
+
+
+class Gives(msgspec.Struct, frozen=True, gc=False):
+    value: object  # or ABSENT
+
+
+class WantsCall(msgspec.Struct, frozen=True):
+    """An LLM call with this body, or one of a function with these arguments."""
+
+    content: Mapping[str, object]
+    signature: str
+
+
+Progress = list[Slot] | Gives | WantsCall
+
+
+class Behaviour(Protocol):
+    def step(self, frame: ValueFrame, phase: int) -> Progress:
+        """Raises OperatorFailed: it has no value for this row."""
+
+
+class GivesOfRow(msgspec.Struct, frozen=True):
+    """What the row was read as, or what is the same for every row."""
+
+    of: Callable[[OpenRow], object]
+
+    def step(self, frame: ValueFrame, phase: int) -> Progress:
+        assert phase == 0
+        return Gives(self.of(frame.row))
+
+
+class Computes(msgspec.Struct, frozen=True):
+    """A value, or a call, from inputs alone."""
+
+    inputs: ArgumentReader
+    after: tuple[Located, ...]
+    compute: Callable[[Mapping[str, object]], Gives | WantsCall]
+
+    def step(self, frame: ValueFrame, phase: int) -> Progress:
+        if phase == 0:
+            return [at.of(frame) for at in (*self.after, *self.inputs.needs)]
+        values = self.inputs.read(frame)
+        if values is ABSENT:
+            return Gives(ABSENT)
+        assert isinstance(values, dict)
+        return self.compute(values)
+
+
+class Chooses(msgspec.Struct, frozen=True):
+    """Filter and branch: which argument an expression chooses; none of them: nothing."""
+
+    inputs: ArgumentReader
+    after: tuple[Located, ...]
+    choose: Callable[[Mapping[str, object]], ArgumentReader | None]
+
+    def step(self, frame: ValueFrame, phase: int) -> Progress:
+        if phase == 0:
+            return [at.of(frame) for at in (*self.after, *self.inputs.needs)]
+        values = self.inputs.read(frame)
+        if values is ABSENT:
+            return Gives(ABSENT)
+        assert isinstance(values, dict)
+        chosen = self.choose(values)
+        if chosen is None:
+            return Gives(ABSENT)
+        if phase == 1:
+            return [at.of(frame) for at in chosen.needs]
+        return Gives(chosen.read(frame))
+
+
+class Loops(msgspec.Struct, frozen=True):
+    """Rounds, each unrolled when the one before has not ended it."""
+
+    slot: int
+    start: ArgumentReader
+    after: tuple[Located, ...]
+    scope: "CompiledScope"
+    result: ArgumentReader
+    until: Expression | None
+    until_inputs: ArgumentReader
+    max_rounds: int
+
+    def step(self, frame: ValueFrame, phase: int) -> Progress:
+        if phase == 0:
+            return [at.of(frame) for at in (*self.after, *self.start.needs)]
+        if phase == 1:
+            state = self.start.read(frame)
+        else:
+            (child,) = frame.children.pop(self.slot)
+            state = self.result.read(child)
+            if state is not ABSENT and self._ends(child, phase - 2):
+                return Gives(state)
+        if state is ABSENT:
+            return Gives(ABSENT)
+        child = self.scope.child(frame, self.slot, phase - 1, state)
+        frame.children[self.slot] = [child]
+        decides = self.until is not None and phase < self.max_rounds
+        needs = (*self.result.needs, *(self.until_inputs.needs if decides else ()))
+        return [at.of(child) for at in needs]
+
+    def _ends(self, child: ValueFrame, number: int) -> bool:
+        if number + 1 == self.max_rounds:
+            return True
+        if self.until is None:
+            return False
+        values = self.until_inputs.read(child)
+        # What it would decide by is not there: as it is, then.
+        return values is ABSENT or bool(self.until.value(values))  # type: ignore[arg-type]
+
+
+class Maps(msgspec.Struct, frozen=True):
+    """All items side by side."""
+
+    slot: int
+    over: ArgumentReader
+    after: tuple[Located, ...]
+    scope: "CompiledScope"
+    result: ArgumentReader
+    max_items: int
+
+    def step(self, frame: ValueFrame, phase: int) -> Progress:
+        if phase == 0:
+            return [at.of(frame) for at in (*self.after, *self.over.needs)]
+        if phase == 2:
+            values = [self.result.read(child) for child in frame.children.pop(self.slot)]
+            return Gives([value for value in values if value is not ABSENT])
+        items = self.over.read(frame)
+        if items is ABSENT:
+            return Gives(ABSENT)
+        if not isinstance(items, list):
+            raise OperatorFailed(f"a map goes over a list, and this is a {type_name(items)}")
+        if len(items) > self.max_items:
+            raise OperatorFailed(f"the list has {len(items)} items, {self.max_items} at most")
+        children = [self.scope.child(frame, self.slot, at, item) for at, item in enumerate(items)]
+        frame.children[self.slot] = children
+        return [at.of(child) for child in children for at in self.result.needs]
+
+
+class Outputs(msgspec.Struct, frozen=True):
+    """What a row comes to: its columns, ABSENT if none of them has a value."""
+
+    columns: tuple[tuple[str, ArgumentReader], ...]
+
+    def step(self, frame: ValueFrame, phase: int) -> Progress:
+        if phase == 0:
+            return [at.of(frame) for _, reader in self.columns for at in reader.needs]
+        values = {column: reader.read(frame) for column, reader in self.columns}
+        if all(value is ABSENT for value in values.values()):
+            return Gives(ABSENT)
+        return Gives({col: None if value is ABSENT else value for col, value in values.items()})
+
+
+class Gathers(msgspec.Struct, frozen=True):
+    """Which group a row belongs to, and with what."""
+
+    by: Expression
+    inputs: ArgumentReader
+    value: ArgumentReader
+    after: tuple[Located, ...]
+
+    def step(self, frame: ValueFrame, phase: int) -> Progress:
+        if phase == 0:
+            needs = (*self.after, *self.inputs.needs, *self.value.needs)
+            return [at.of(frame) for at in needs]
+        inputs, value = self.inputs.read(frame), self.value.read(frame)
+        if inputs is ABSENT or value is ABSENT:
+            return Gives(ABSENT)
+        key = as_text(self.by.value(inputs))  # type: ignore[arg-type]
+        if len(key) > MOST_KEY_CHARACTERS:
+            raise OperatorFailed(
+                f"the key has {len(key)} characters, {MOST_KEY_CHARACTERS} at most"
+            )
+        return Gives((key, value))
+
+
+def fills(template: Template) -> Callable[[Mapping[str, object]], Gives]:
+    return lambda values: Gives(template.render(values))

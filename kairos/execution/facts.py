@@ -1,0 +1,102 @@
+"""What the executor of a flow is told. Values are JSON; rows count from 0.
+
+Stage 0 goes over the rows of the table, stage 1 over the groups that they were gathered in, if the
+flow has a `group`. A *node* is an operator, by its name, or in a body with its rounds and items:
+`refine.2.better`. A result is of a stage, a node and a row.
+"""
+
+from collections.abc import Mapping
+
+import msgspec
+
+
+class Known(msgspec.Struct, frozen=True, gc=False):
+    """A result of an earlier session of the run. It counts where it has the same signature."""
+
+    signature: str
+    value: object
+
+
+class RowRead(msgspec.Struct, frozen=True):
+    """A row of the table that did not end in an earlier session. `known`: its results, by node."""
+
+    row: int
+    values: Mapping[str, object]
+    known: Mapping[str, Known] = {}
+    size_bytes: int = 0  # about what it takes in memory
+
+
+class RowUnreadable(msgspec.Struct, frozen=True):
+    """A row, or a group, that cannot be used: it fails."""
+
+    row: int
+    error: str
+
+
+class InputEnded(msgspec.Struct, frozen=True):
+    """There are no more rows in the table."""
+
+
+class GroupRead(msgspec.Struct, frozen=True):
+    """A group of the rows that were gathered: the values of its rows, in their order."""
+
+    row: int
+    key: str
+    items: list[object]
+    known: Mapping[str, Known] = {}
+    size_bytes: int = 0
+
+
+class GroupsEnded(msgspec.Struct, frozen=True):
+    """There are no more groups."""
+
+
+class CallAnswered(msgspec.Struct, frozen=True, gc=False):
+    """A call has its result: an answer's text, or what a function returned."""
+
+    call: int
+    value: object
+    prompt_tokens: int = 0
+    completion_tokens: int = 0
+    cached_tokens: int = 0  # of the prompt, found in the engine's prefix cache
+    cut: bool = False  # the answer reached `max_tokens`
+
+
+class CallBroke(msgspec.Struct, frozen=True, gc=False):
+    """A call has no result. `retry`: another attempt may have one."""
+
+    call: int
+    error: str
+    retry: bool
+
+
+class CacheAnswered(msgspec.Struct, frozen=True, gc=False):
+    """What the cache has under the signature that was asked for."""
+
+    call: int
+    hit: bool
+    value: object = None
+
+
+class CapacityTold(msgspec.Struct, frozen=True, gc=False):
+    """How many calls the engines can run at once, from now on."""
+
+    calls: int
+
+
+class StopAsked(msgspec.Struct, frozen=True):
+    """Nothing more is to be begun. What is in flight is still waited for."""
+
+
+FlowFact = (
+    RowRead
+    | RowUnreadable
+    | InputEnded
+    | GroupRead
+    | GroupsEnded
+    | CallAnswered
+    | CallBroke
+    | CacheAnswered
+    | CapacityTold
+    | StopAsked
+)

@@ -1,0 +1,62 @@
+"""Where the values of one row are while it is computed.
+
+A row has a frame with a slot for each operator; a round of a loop and an item of a map have one of
+their own, whose parent is the frame around it. A slot is unasked, asked for, absent, or a value.
+"""
+
+from collections.abc import Mapping
+from enum import Enum
+from typing import TYPE_CHECKING
+
+from kairos.execution.facts import Known
+
+if TYPE_CHECKING:
+    from kairos.execution.program import CompiledScope
+
+
+class Mark(Enum):
+    """What a slot has instead of a value."""
+
+    UNASKED = 0
+    ASKED = 1
+    ABSENT = 2  # settled: there is nothing
+
+
+UNASKED, ASKED, ABSENT = Mark.UNASKED, Mark.ASKED, Mark.ABSENT
+
+
+class OpenRow:
+    """A row that is being computed. `given`: what it was read as."""
+
+    __slots__ = ("alive", "given", "known", "row", "size_bytes", "stage")
+
+    def __init__(
+        self, stage: int, row: int, given: object, known: Mapping[str, Known], size_bytes: int
+    ) -> None:
+        self.stage, self.row, self.given = stage, row, given
+        self.known, self.size_bytes = known, size_bytes
+        self.alive = True
+
+
+class ValueFrame:
+    """`path`: what nodes of it are called, before their operators' names."""
+
+    __slots__ = ("children", "parent", "path", "pending", "phases", "row", "scope", "values",
+                 "waiters")  # fmt: skip
+
+    def __init__(
+        self, row: OpenRow, scope: "CompiledScope", parent: "ValueFrame | None", path: str
+    ) -> None:
+        size = len(scope.operators)
+        self.row, self.scope, self.parent, self.path = row, scope, parent, path
+        self.values: list[object] = [UNASKED] * size
+        self.phases = [0] * size
+        self.pending = [0] * size
+        self.waiters: list[list[Slot] | None] = [None] * size
+        self.children: dict[int, list[ValueFrame]] = {}
+
+    def node(self, slot: int) -> str:
+        return self.path + self.scope.operators[slot].name
+
+
+Slot = tuple[ValueFrame, int]

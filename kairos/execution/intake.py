@@ -1,0 +1,54 @@
+"""How many rows are asked for."""
+
+from kairos.execution.limits import FlowLimits
+
+_FIRST = 16  # rows that are asked for before the size of any is known
+_LEAST_BYTES = 256  # that a row is taken for
+
+
+class RowIntake:
+    """Rows of one stage: asked for, open, and whether there are more."""
+
+    def __init__(self, limits: FlowLimits) -> None:
+        self._most_rows, self._most_bytes = limits.max_open_rows, limits.max_open_bytes
+        self._largest = 0
+        self._held = 0
+        self.asked = 0
+        self.open = 0
+        self.ended = False
+
+    @property
+    def done(self) -> bool:
+        return self.ended and not self.open
+
+    def room(self, wanted: int) -> int:
+        """How many of `wanted` rows may be asked for now. However large they are, one may be, where
+        none is open."""
+        if self.ended or wanted <= self.asked:
+            return 0
+        largest = max(self._largest, _LEAST_BYTES)
+        by_size = (self._most_bytes - self._held) // largest - self.asked
+        by_size = max(by_size, not self.open and not self.asked)
+        if not self._largest:
+            by_size = min(by_size, _FIRST - self.asked)
+        return max(0, min(wanted - self.asked, self._most_rows - self.open - self.asked, by_size))
+
+    def arrived(self, size_bytes: int) -> None:
+        self._left()
+        self.open += 1
+        self._held += size_bytes
+        self._largest = max(self._largest, size_bytes, 1)
+
+    def unreadable(self) -> None:
+        self._left()
+
+    def exhausted(self) -> None:
+        self.ended = True
+        self.asked = 0
+
+    def closed(self, size_bytes: int) -> None:
+        self.open -= 1
+        self._held -= size_bytes
+
+    def _left(self) -> None:
+        self.asked = max(0, self.asked - 1)

@@ -1,0 +1,50 @@
+"""How much a run may have under way, and what it did so far."""
+
+import msgspec
+
+from kairos.errors import SetupError
+
+MOST_IN_FLIGHT = 10_000  # what a balancer's queue holds
+
+
+class FlowLimits(msgspec.Struct, frozen=True, kw_only=True):
+    """`capacity`: calls that the engines run at once. Twice as many are released, so that one that
+    ends has its successor at the engine already. None: as many as it likes.
+
+    Raises:
+        SetupError: one is below 1.
+    """
+
+    capacity: int
+    functions: int = 32  # functions that run at once
+    max_open_rows: int = 4_096
+    max_open_bytes: int = 64 * 1024 * 1024  # of rows, as they were read
+    memo_bytes: int = 64 * 1024 * 1024  # of results that other rows may share
+    max_calls: int | None = None
+    max_tokens: int | None = None
+
+    def __post_init__(self) -> None:
+        for name, value in msgspec.structs.asdict(self).items():
+            if value is not None and value < (name != "memo_bytes"):
+                raise SetupError(f"{name} of a run is {value}, and must be at least 1")
+
+
+class FlowFigures(msgspec.Struct):
+    """Counted since this session of the run began; `open` and `in_flight` are of now."""
+
+    read: int = 0  # rows, and groups
+    written: int = 0
+    failed: int = 0
+    dropped: int = 0
+    gathered: int = 0
+    open: int = 0
+    in_flight: int = 0
+    calls: int = 0  # LLM calls that were issued, with those that were made again
+    functions: int = 0
+    retried: int = 0
+    merged: int = 0  # results that an equal call gave
+    fetched: int = 0  # results that the cache had
+    resumed: int = 0  # results that an earlier session had
+    prompt_tokens: int = 0
+    completion_tokens: int = 0
+    cached_tokens: int = 0

@@ -1,0 +1,41 @@
+"""Results that rows to come may share, the least recently used forgotten first."""
+
+from collections import OrderedDict
+
+import msgspec
+
+_OVERHEAD = 200  # bytes, of an entry beside its value
+
+
+class ResultMemo:
+    """At most so many bytes. A result that is forgotten is fetched from the cache, or computed."""
+
+    def __init__(self, most_bytes: int) -> None:
+        self._most = most_bytes
+        self._held = 0
+        self._entries: OrderedDict[str, tuple[object, int]] = OrderedDict()
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    def get(self, signature: str) -> tuple[object] | None:
+        """In a tuple: a result may be null."""
+        entry = self._entries.get(signature)
+        if entry is None:
+            return None
+        self._entries.move_to_end(signature)
+        return (entry[0],)
+
+    def put(self, signature: str, value: object) -> None:
+        size = _OVERHEAD + _size(value)
+        if size > self._most or signature in self._entries:
+            return
+        self._entries[signature] = (value, size)
+        self._held += size
+        while self._held > self._most:
+            _, (_, gone) = self._entries.popitem(last=False)
+            self._held -= gone
+
+
+def _size(value: object) -> int:
+    return len(value) if isinstance(value, str) else len(msgspec.json.encode(value))

@@ -1,0 +1,173 @@
+"""A plan as the executor follows it: every name looked up, every template compiled, once."""
+
+from collections.abc import Callable, Mapping, Sequence
+
+import msgspec
+
+from kairos.execution.behaviours import (
+    Behaviour,
+    Chooses,
+    Computes,
+    Gathers,
+    GivesOfRow,
+    Loops,
+    Maps,
+    Outputs,
+    fills,
+)
+from kairos.execution.frames import OpenRow, ValueFrame
+from kairos.execution.reading import (
+    ArgumentReader,
+    Located,
+    Names,
+    argument_reader,
+    inputs_reader,
+)
+from kairos.execution.requests import function_call, generation
+from kairos.plan.operators import (
+    Branch,
+    Data,
+    Filter,
+    Format,
+    Generation,
+    Group,
+    Input,
+    Loop,
+    MapOver,
+    Operator,
+    Output,
+    RegisteredCall,
+)
+from kairos.plan.pipeline import Plan
+from kairos.plan.references import placeholders
+from kairos.plan.templates import expression, template
+from kairos.plan.values import as_text
+
+ROOT = "the row"  # stands for what a row comes to, where no operator is to be named
+
+
+class CompiledOperator(msgspec.Struct, frozen=True):
+    """`operator`: None of a placeholder, and of what the row comes to."""
+
+    name: str
+    operator: Operator | None
+    behaviour: Behaviour | None
+    fetched: bool = False
+
+
+class CompiledScope:
+    """The slots of one kind of frame. Those of a body begin with its two placeholders."""
+
+    def __init__(self) -> None:
+        self.operators: list[CompiledOperator] = []
+
+    def frame(self, row: OpenRow) -> ValueFrame:
+        return ValueFrame(row, self, None, "")
+
+    def child(self, parent: ValueFrame, slot: int, number: int, value: object) -> ValueFrame:
+        """Of a round with this state, or of an item."""
+        path = f"{parent.node(slot)}.{number}."
+        frame = ValueFrame(parent.row, self, parent, path)
+        frame.values[0], frame.values[1] = value, number
+        return frame
+
+
+def compile_stage(plan: Plan, stage: int) -> CompiledScope:
+    """Its last slot is what a row of the stage comes to."""
+    return _Compiler(plan, stage).scope()
+
+
+class _Compiler:
+    def __init__(self, plan: Plan, stage: int) -> None:
+        self._plan, self._stage = plan, stage
+        self._fetches = {each.operator for each in plan.fetches}
+
+    def scope(self) -> CompiledScope:
+        scope, declared = CompiledScope(), self._plan.declaration
+        names = {op.name: Located(0, at) for at, op in enumerate(declared.operators)}
+        self._compile(scope, declared.operators, names)
+        group = next((e for e in declared.operators if isinstance(e.params, Group)), None)
+        root = (
+            self._gathers(group, names)
+            if group is not None and self._stage == 0
+            else _outputs(declared.outputs, names)
+        )
+        scope.operators.append(CompiledOperator(ROOT, None, root))
+        return scope
+
+    def _compile(self, scope: CompiledScope, operators: Sequence[Operator], names: Names) -> None:
+        for each in operators:
+            behaviour = self._behaviour(each, names)
+            fetched = each.name in self._fetches
+            scope.operators.append(CompiledOperator(each.name, each, behaviour, fetched))
+
+    def _behaviour(self, operator: Operator, names: Names) -> Behaviour:
+        params = operator.params
+        after = tuple(names[name] for name in operator.after)
+        inputs = inputs_reader(operator.inputs, names)
+        match params:
+            case Input() | Group():
+                return GivesOfRow(lambda row: row.given)
+            case Data(value=value):
+                return GivesOfRow(lambda _: value)
+            case Format(template=source):
+                return Computes(inputs, after, fills(template(source)))
+            case Generation():
+                return Computes(inputs, after, generation(params, self._plan.revision))
+            case RegisteredCall():
+                return Computes(inputs, after, function_call(params))
+            case Filter() | Branch():
+                return Chooses(inputs, after, _choice(params, names))
+            case Loop() | MapOver():
+                return self._repeats(operator, params, names, after)
+
+    def _repeats(
+        self, operator: Operator, params: Loop | MapOver, names: Names, after: tuple[Located, ...]
+    ) -> Behaviour:
+        scope = CompiledScope()
+        own = [*placeholders(operator), *(each.name for each in params.body)]
+        inner = {name: Located(at.up + 1, at.slot) for name, at in names.items()}
+        inner |= {name: Located(0, at) for at, name in enumerate(own)}
+        scope.operators += [CompiledOperator(name, None, None) for name in placeholders(operator)]
+        self._compile(scope, params.body, inner)
+        result = argument_reader(params.result, inner)
+        if isinstance(params, MapOver):
+            over = argument_reader(params.over, names)
+            return Maps(names[operator.name].slot, over, after, scope, result, params.max_items)
+        until = None if params.until is None else expression(params.until)
+        return Loops(
+            slot=names[operator.name].slot,
+            start=argument_reader(params.start, names),
+            after=after,
+            scope=scope,
+            result=result,
+            until=until,
+            until_inputs=inputs_reader(params.until_inputs, inner),
+            max_rounds=params.max_rounds,
+        )
+
+    def _gathers(self, operator: Operator, names: Names) -> Gathers:
+        params = operator.params
+        assert isinstance(params, Group)
+        return Gathers(
+            by=expression(params.by),
+            inputs=inputs_reader(operator.inputs, names),
+            value=argument_reader(params.value, names),
+            after=tuple(names[name] for name in operator.after),
+        )
+
+
+def _outputs(outputs: Sequence[Output], names: Names) -> Outputs:
+    return Outputs(tuple((each.column, argument_reader(each.value, names)) for each in outputs))
+
+
+def _choice(
+    params: Filter | Branch, names: Names
+) -> Callable[[Mapping[str, object]], ArgumentReader | None]:
+    if isinstance(params, Filter):
+        where, of = expression(params.where), argument_reader(params.of, names)
+        return lambda values: of if where.value(values) else None
+    on = expression(params.on)
+    cases = {case: argument_reader(value, names) for case, value in params.cases.items()}
+    other = None if params.otherwise is None else argument_reader(params.otherwise, names)
+    return lambda values: cases.get(as_text(on.value(values)), other)

@@ -1,0 +1,75 @@
+"""The requests that operators make of engines and functions, and what their answers say."""
+
+from collections.abc import Callable, Mapping
+
+import msgspec
+
+from kairos.execution.behaviours import WantsCall
+from kairos.plan.invalid import OperatorFailed
+from kairos.plan.json_schema import problem
+from kairos.plan.operators import Generation, RegisteredCall
+from kairos.plan.signatures import of_call, of_request
+from kairos.plan.templates import template
+
+
+def generation(params: Generation, revision: str) -> Callable[[Mapping[str, object]], WantsCall]:
+    """A chat completion, its keys always in the same order."""
+    messages = [(each.role, template(each.template)) for each in params.messages]
+    rest = _sampling(params)
+
+    def compute(values: Mapping[str, object]) -> WantsCall:
+        filled = [{"role": role, "content": text.render(values)} for role, text in messages]
+        body = {"messages": filled, **rest}
+        return WantsCall(body, of_request(params.model, revision, body))
+
+    return compute
+
+
+def function_call(params: RegisteredCall) -> Callable[[Mapping[str, object]], WantsCall]:
+    def compute(values: Mapping[str, object]) -> WantsCall:
+        try:
+            signature = of_call(params.function, params.version, values)
+        except (TypeError, ValueError, OverflowError, RecursionError) as error:
+            raise OperatorFailed(f"an argument is not JSON: {error}") from error
+        return WantsCall(values, signature)
+
+    return compute
+
+
+def value_of(params: Generation | RegisteredCall, answered: object, *, cut: bool) -> object:
+    """What an answer comes to: with a schema the JSON that it says, else what it is.
+
+    Raises:
+        OperatorFailed: it is not JSON, or does not keep to the schema.
+    """
+    if isinstance(params, RegisteredCall):
+        return answered
+    if not isinstance(answered, str):
+        raise OperatorFailed("the answer has no text")
+    if params.schema is None:
+        return answered
+    try:
+        value = msgspec.json.decode(answered)
+    except (msgspec.DecodeError, RecursionError) as error:
+        why = "it was cut off at max_tokens" if cut else str(error)
+        raise OperatorFailed(f"the answer is not JSON: {why}") from error
+    wrong = problem(params.schema, value)
+    if wrong is not None:
+        raise OperatorFailed(f"the answer does not keep to its schema: {wrong}")
+    return value
+
+
+def _sampling(params: Generation) -> dict[str, object]:
+    rest: dict[str, object] = {"temperature": params.temperature}
+    if params.model is not None:
+        rest["model"] = params.model
+    for key in ("max_tokens", "top_p", "seed"):
+        value = getattr(params, key)
+        if value is not None:
+            rest[key] = value
+    if params.stop:
+        rest["stop"] = list(params.stop)
+    if params.schema is not None:
+        schema = {"name": "answer", "schema": params.schema, "strict": True}
+        rest["response_format"] = {"type": "json_schema", "json_schema": schema}
+    return rest

@@ -1,0 +1,137 @@
+"""Which calls are under way: so many that no engine idles, so few that millions of rows wait
+outside.
+
+Twice the engines' capacity is released: a call that ends has its successor at the engine already.
+Earlier rows go first, so rows end, and few are open. Of rows so many are read that as many calls as
+the engines hold stand ready behind those that are released.
+"""
+
+import heapq
+from collections.abc import Callable
+
+from kairos.execution.flights import Flight
+from kairos.execution.limits import MOST_IN_FLIGHT, FlowLimits
+from kairos.model import EXPECTED_COMPLETION_TOKENS
+from kairos.plan.operators import Generation
+
+_BYTES_PER_TOKEN = 4
+
+
+class Lane:
+    """Calls of one sort, engines' or functions'."""
+
+    def __init__(self, limit: int) -> None:
+        self.limit = limit
+        self.in_flight = 0
+        self._ready: list[tuple[int, int, int, Flight]] = []
+
+    def __len__(self) -> int:
+        return len(self._ready)
+
+    @property
+    def free(self) -> int:
+        return max(0, self.limit - self.in_flight)
+
+    def push(self, flight: Flight) -> None:
+        row = flight.leader[0].row
+        heapq.heappush(self._ready, (row.stage, row.row, flight.number, flight))
+
+    def first(self) -> Flight | None:
+        return self._ready[0][3] if self._ready else None
+
+    def pop(self) -> Flight:
+        return heapq.heappop(self._ready)[3]
+
+
+class RunBudget:
+    """What a run may use. Tokens of a call in flight count as if its answer were as long as it may
+    be, until it is known."""
+
+    def __init__(self, limits: FlowLimits) -> None:
+        self._calls, self._tokens = limits.max_calls, limits.max_tokens
+        self._reserved = 0
+
+    def allows(self, flight: Flight) -> bool:
+        if self._calls is not None and self._calls < 1:
+            return False
+        return self._tokens is None or self._reserved + expected_tokens(flight) <= self._tokens
+
+    def reserve(self, flight: Flight) -> None:
+        if self._calls is not None:
+            self._calls -= 1
+        flight.reserved_tokens = expected_tokens(flight)
+        self._reserved += flight.reserved_tokens
+
+    def used(self, flight: Flight, tokens: int) -> None:
+        """It ended, having taken so many."""
+        self._reserved -= flight.reserved_tokens
+        if self._tokens is not None:
+            self._tokens -= tokens
+
+
+def expected_tokens(flight: Flight) -> int:
+    params = flight.operator.params
+    assert isinstance(params, Generation)
+    messages = flight.wants.content["messages"]
+    assert isinstance(messages, list)
+    size = sum(len(each["content"]) for each in messages)
+    return size // _BYTES_PER_TOKEN + (params.max_tokens or EXPECTED_COMPLETION_TOKENS)
+
+
+class CallWindow:
+    """`issue`: makes a call."""
+
+    def __init__(self, limits: FlowLimits, issue: Callable[[Flight], None]) -> None:
+        self._issue = issue
+        self._budget = RunBudget(limits)
+        self._capacity = 0
+        self._calls, self._functions = Lane(0), Lane(limits.functions)
+        self.resize(limits.capacity)
+        self.blocked = False  # a call is ready, and the budget does not allow it
+
+    def resize(self, capacity: int) -> None:
+        self._capacity = max(1, capacity)
+        self._calls.limit = min(2 * self._capacity, MOST_IN_FLIGHT)
+
+    @property
+    def in_flight(self) -> int:
+        return self._calls.in_flight + self._functions.in_flight
+
+    @property
+    def ready(self) -> int:
+        return len(self._calls) + len(self._functions)
+
+    @property
+    def wanting(self) -> int:
+        """Calls that it has room for, those that are to stand ready among them."""
+        return self._calls.free + self._capacity - self.ready
+
+    def push(self, flight: Flight) -> None:
+        self._lane(flight).push(flight)
+
+    def release(self, forget: Callable[[Flight], None]) -> None:
+        """As many as there is room for, of those that are still wanted."""
+        self.blocked = False
+        for lane in (self._calls, self._functions):
+            while lane.free and (flight := lane.first()) is not None:
+                if not flight.wanted:
+                    forget(lane.pop())
+                    continue
+                if lane is self._calls:
+                    if not self._budget.allows(flight):
+                        self.blocked = True
+                        break
+                    self._budget.reserve(flight)
+                lane.pop()
+                lane.in_flight += 1
+                self._issue(flight)
+
+    def ended(self, flight: Flight, tokens: int) -> None:
+        """An attempt has, whatever came of it."""
+        lane = self._lane(flight)
+        lane.in_flight -= 1
+        if lane is self._calls:
+            self._budget.used(flight, tokens)
+
+    def _lane(self, flight: Flight) -> Lane:
+        return self._calls if isinstance(flight.operator.params, Generation) else self._functions

@@ -1,0 +1,300 @@
+"""`Flow`: a workflow declared in Python. Nothing runs, and nothing is read or written."""
+
+from collections.abc import Callable, Mapping, Sequence
+from inspect import Parameter, signature
+
+from kairos.flow.functions import Functions
+from kairos.flow.operand import Operand, argument, json_schema
+from kairos.plan.invalid import InvalidFlow
+from kairos.plan.operators import (
+    Argument,
+    Branch,
+    Constant,
+    Data,
+    Declaration,
+    Filter,
+    Format,
+    Generation,
+    Group,
+    Input,
+    Loop,
+    MapOver,
+    MessageTemplate,
+    OnError,
+    Operator,
+    Output,
+    Params,
+    Purity,
+    Reference,
+    RegisteredCall,
+    Role,
+)
+from kairos.plan.pipeline import Passes, Plan, compile_plan
+
+LLM_RETRIES = 2
+_UNSET = object()
+
+
+class Flow:
+    """A declared workflow. Each method adds an operator, and returns what it will give. Keyword
+    arguments bind the names in templates; `inputs` does so for a name that is a parameter here.
+    `model`, `max_tokens`, `temperature`: of its LLM calls that say nothing else.
+
+    Raises InvalidFlow, from any method: what is said cannot be. More is checked by `compile`.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        *,
+        model: str | None = None,
+        max_tokens: int | None = None,
+        temperature: float = 0.0,
+        functions: Functions | None = None,
+    ) -> None:
+        self.name = name
+        self.functions = functions or Functions()
+        self._model, self._max_tokens, self._temperature = model, max_tokens, temperature
+        self._scopes: list[list[Operator]] = [[]]
+        self._outputs: list[Output] = []
+
+    @property
+    def declaration(self) -> Declaration:
+        assert len(self._scopes) == 1, "within a body"
+        return Declaration(self.name, tuple(self._scopes[0]), tuple(self._outputs))
+
+    def compile(self, passes: Passes | None = None, *, revision: str = "") -> Plan:
+        """Raises InvalidFlow: it cannot be run; says where, and what would be right."""
+        return compile_plan(self.declaration, passes, revision=revision)
+
+    def input(self, name: str, *, columns: Sequence[str] = ()) -> Operand:
+        """The row. `columns`: those that it must have beside those that templates name."""
+        return self._add(name, Input(tuple(columns)))
+
+    def data(self, name: str, value: object) -> Operand:
+        """The same JSON value for every row."""
+        constant = argument(self, name, value)
+        if isinstance(constant, Constant):
+            return self._add(name, Data(constant.value))
+        raise InvalidFlow(name, "data is a constant, not what an operator gives")
+
+    def format(
+        self,
+        name: str,
+        template: str,
+        *,
+        inputs: Mapping[str, object] | None = None,
+        **bound: object,
+    ) -> Operand:
+        """A text made of others."""
+        return self._add(name, Format(template), inputs, bound)
+
+    def llm(
+        self,
+        name: str,
+        prompt: str | Sequence[tuple[Role, str]],
+        *,
+        system: str | None = None,
+        model: str | None = None,
+        max_tokens: int | None = None,
+        temperature: float | None = None,
+        top_p: float | None = None,
+        seed: int | None = None,
+        stop: Sequence[str] = (),
+        schema: object = None,
+        retries: int = LLM_RETRIES,
+        on_error: OnError = "fail",
+        default: object = None,
+        after: Sequence[Operand] = (),
+        inputs: Mapping[str, object] | None = None,
+        **bound: object,
+    ) -> Operand:
+        """A chat completion, of a prompt or of messages (role and template). Its value is a text,
+        or with `schema` (JSON Schema, a Pydantic model, a msgspec or data class) JSON."""
+        messages: list[tuple[Role, str]] = [("system", system)] if system is not None else []
+        messages += [("user", prompt)] if isinstance(prompt, str) else list(prompt)
+        heat = self._temperature if temperature is None else temperature
+        params = Generation(
+            messages=tuple(MessageTemplate(role, text) for role, text in messages),
+            model=model or self._model,
+            max_tokens=max_tokens or self._max_tokens,
+            temperature=heat,
+            top_p=top_p,
+            seed=seed,
+            stop=tuple(stop),
+            schema=json_schema(name, schema),
+        )
+        return self._add(
+            name,
+            params,
+            inputs,
+            bound,
+            after=after,
+            on_error=on_error,
+            default=default,
+            retries=retries,
+        )
+
+    def call(
+        self,
+        name: str,
+        function: Callable[..., object] | str,
+        *,
+        purity: Purity | None = None,
+        version: str = "",
+        retries: int = 0,
+        on_error: OnError = "fail",
+        default: object = None,
+        after: Sequence[Operand] = (),
+        inputs: Mapping[str, object] | None = None,
+        **bound: object,
+    ) -> Operand:
+        """A Python function, with its arguments by name. One that is not registered yet is, with
+        the purity that is said here; none is said: `effect`."""
+        function = self.functions.known_as(function, purity or "effect", version)
+        known = self.functions[function]
+        if purity not in (None, known.purity):
+            raise InvalidFlow(name, f"'{function}' is registered as {known.purity}")
+        params = RegisteredCall(function, known.purity, known.version)
+        return self._add(
+            name,
+            params,
+            inputs,
+            bound,
+            after=after,
+            on_error=on_error,
+            default=default,
+            retries=retries,
+        )
+
+    def filter(
+        self,
+        name: str,
+        of: Operand,
+        where: str,
+        *,
+        inputs: Mapping[str, object] | None = None,
+        **bound: object,
+    ) -> Operand:
+        """`of` where the expression is true. Elsewhere there is nothing: operators that need it
+        have no value either, and a row without any output is left out of the table."""
+        params = Filter(where, argument(self, name, of))
+        return self._add(name, params, inputs, bound)
+
+    def branch(
+        self,
+        name: str,
+        on: str,
+        cases: Mapping[str, object],
+        *,
+        otherwise: object = _UNSET,
+        inputs: Mapping[str, object] | None = None,
+        **bound: object,
+    ) -> Operand:
+        """The case that the expression names; the others are not computed for its sake."""
+        params = Branch(
+            on,
+            {case: argument(self, name, value) for case, value in cases.items()},
+            None if otherwise is _UNSET else argument(self, name, otherwise),
+        )
+        return self._add(name, params, inputs, bound)
+
+    def loop(
+        self,
+        name: str,
+        start: object,
+        body: Callable[..., Operand],
+        *,
+        max_rounds: int,
+        until: str | None = None,
+        **bound: object,
+    ) -> Operand:
+        """`body` of its own result, at first of `start`, until the expression `until` is true of
+        `state`, the latest result; it knows `round` too, from 0 on. So does a `body` that has a
+        second parameter."""
+        number, operators, result = self._body(name, ("state", "round"), body)
+        until_inputs: dict[str, Argument] = {}
+        if until is not None:
+            given = {"state": result, "round": number} | bound
+            until_inputs = {key: argument(self, name, value) for key, value in given.items()}
+        params = Loop(
+            argument(self, name, start),
+            operators,
+            result.reference,
+            max_rounds,
+            until,
+            until_inputs,
+        )
+        return self._add(name, params)
+
+    def map(
+        self,
+        name: str,
+        over: Operand,
+        body: Callable[..., Operand],
+        *,
+        max_items: int = 1_000,
+    ) -> Operand:
+        """`body` of each item of a list (and its position, if it has a second parameter); the
+        results are a list in the same order."""
+        _, operators, result = self._body(name, ("item", "index"), body)
+        params = MapOver(argument(self, name, over), operators, result.reference, max_items)
+        return self._add(name, params)
+
+    def group(
+        self,
+        name: str,
+        by: str,
+        value: Operand,
+        *,
+        inputs: Mapping[str, object] | None = None,
+        **bound: object,
+    ) -> Operand:
+        """Rows with the same key together: `key`, and `items`, their values in order of the rows.
+        What follows from it is computed once a group, after all rows."""
+        params = Group(by, argument(self, name, value))
+        return self._add(name, params, inputs, bound)
+
+    def output(self, column: str, value: object) -> None:
+        """A column of the table that comes out."""
+        self._outputs.append(Output(column, argument(self, f"output {column}", value)))
+
+    def _body(
+        self, name: str, names: tuple[str, str], body: Callable[..., Operand]
+    ) -> tuple[Operand, tuple[Operator, ...], Operand]:
+        first, second = (Operand(self, Reference(f"{name}.{each}")) for each in names)
+        self._scopes.append([])
+        parameters = signature(body).parameters.values()
+        wanted = sum(each.default is Parameter.empty for each in parameters)
+        try:
+            result = body(*(first, second)[:wanted])
+        finally:
+            operators = self._scopes.pop()
+        if not isinstance(result, Operand):
+            raise InvalidFlow(name, "its body returns what one of its operators gives", key="body")
+        return second, tuple(operators), result
+
+    def _add(
+        self,
+        name: str,
+        params: Params,
+        inputs: Mapping[str, object] | None = None,
+        bound: Mapping[str, object] | None = None,
+        *,
+        after: Sequence[Operand] = (),
+        on_error: OnError = "fail",
+        default: object = None,
+        retries: int = 0,
+    ) -> Operand:
+        given = {**(inputs or {}), **(bound or {})}
+        operator = Operator(
+            name=name,
+            params=params,
+            inputs={key: argument(self, name, value) for key, value in given.items()},
+            after=tuple(each.reference.operator for each in after),
+            on_error=on_error,
+            default=default,
+            retries=retries,
+        )
+        self._scopes[-1].append(operator)
+        return Operand(self, Reference(name))

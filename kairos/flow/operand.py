@@ -1,0 +1,99 @@
+"""What an operator will give, as others take it: nothing is computed when one is made."""
+
+from collections.abc import Mapping
+
+import msgspec
+
+from kairos.plan.invalid import InvalidFlow
+from kairos.plan.operators import Argument, Constant, Reference, References
+
+
+class Operand:
+    """What an operator gives. `doc["text"]` is a part of it."""
+
+    __slots__ = ("flow", "reference")
+
+    def __init__(self, flow: object, reference: Reference) -> None:
+        self.flow = flow
+        self.reference = reference
+
+    def __getitem__(self, key: str | int) -> "Operand":
+        if isinstance(key, bool) or not isinstance(key, str | int):
+            raise InvalidFlow(self.reference.operator, f"a part has a name or a number, not {key}")
+        reference = Reference(self.reference.operator, (*self.reference.path, key))
+        return Operand(self.flow, reference)
+
+    def __iter__(self) -> "Operand":
+        raise InvalidFlow(
+            self.reference.operator,
+            "nothing has been computed yet, so there is nothing to go through; use Flow.map",
+        )
+
+    def __bool__(self) -> bool:
+        raise InvalidFlow(
+            self.reference.operator,
+            "nothing has been computed yet, so it is neither true nor false; use Flow.branch or "
+            "Flow.filter",
+        )
+
+    def __str__(self) -> str:
+        raise InvalidFlow(
+            self.reference.operator,
+            "nothing has been computed yet, so it has no text; bind it: name=operand, and write "
+            "{{ name }} in the template",
+        )
+
+    def __format__(self, spec: str) -> str:
+        return str(self)
+
+
+def argument(flow: object, operator: str, value: object) -> Argument:
+    """What a caller gave for an argument: an operand, a list of them, or a constant.
+
+    Raises:
+        InvalidFlow: an operand is of another flow, or a list has operands and constants.
+    """
+    if isinstance(value, Operand):
+        if value.flow is not flow:
+            raise InvalidFlow(
+                operator, f"'{value.reference.operator}' is an operator of another flow"
+            )
+        return value.reference
+    if isinstance(value, list | tuple):
+        operands = [each for each in value if isinstance(each, Operand)]
+        if operands and len(operands) < len(value):
+            raise InvalidFlow(
+                operator,
+                "a list is of operands or of constants; make a constant an operator with Flow.data",
+            )
+        if operands:
+            references = [argument(flow, operator, each) for each in operands]
+            return References(tuple(each for each in references if isinstance(each, Reference)))
+    return Constant(_plain(operator, value))
+
+
+def _plain(operator: str, value: object) -> object:
+    """As JSON has it: tuples are lists."""
+    try:
+        return msgspec.json.decode(msgspec.json.encode(value))
+    except (TypeError, ValueError, OverflowError, RecursionError) as error:
+        raise InvalidFlow(operator, f"a constant is JSON: {error}") from error
+
+
+def json_schema(operator: str, schema: object) -> Mapping[str, object] | None:
+    """A JSON Schema as it is, that of a Pydantic model, or that of a msgspec or data class.
+
+    Raises:
+        InvalidFlow: it is none of these.
+    """
+    if schema is None or isinstance(schema, Mapping):
+        return schema
+    try:
+        made = getattr(schema, "model_json_schema", None)
+        found = made() if callable(made) else msgspec.json.schema(schema)
+    except TypeError as error:
+        raise InvalidFlow(operator, f"it is no schema: {error}", key="schema") from error
+    name = str(found.get("$ref", "")).removeprefix("#/$defs/")
+    within = found.get("$defs", {})
+    # Engines want an object at the top, not a reference to one.
+    return {**within[name], "$defs": within} if name in within else found

@@ -1,0 +1,121 @@
+"""What stands in YAML under an operator, by its kind."""
+
+import msgspec
+
+from kairos.plan.operators import OnError, Purity, Role
+
+NOT_YET = ("embed", "rerank", "chunk", "ingest", "search", "sql")
+
+
+class OperatorEntry(msgspec.Struct, frozen=True, kw_only=True):
+    """What operators of every kind may have. `inputs` binds names in templates to others: to
+    OPERATOR or OPERATOR.FIELD, to a list of such, or to a constant as `{value: ...}`."""
+
+    kind: str
+    inputs: dict[str, object] = {}
+    after: list[str] = []
+
+
+class InputEntry(OperatorEntry, frozen=True, kw_only=True):
+    columns: list[str] = []
+
+
+class DataEntry(OperatorEntry, frozen=True, kw_only=True):
+    value: object
+
+
+class FormatEntry(OperatorEntry, frozen=True, kw_only=True):
+    template: str
+
+
+class Fallible(OperatorEntry, frozen=True, kw_only=True):
+    on_error: OnError = "fail"
+    default: object = None
+    retries: int | None = None
+
+
+class MessageEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    role: Role
+    content: str
+
+
+class LlmEntry(Fallible, frozen=True, kw_only=True):
+    prompt: str | None = None
+    system: str | None = None
+    messages: list[MessageEntry] | None = None
+    model: str | None = None
+    max_tokens: int | None = None
+    temperature: float | None = None
+    top_p: float | None = None
+    seed: int | None = None
+    stop: list[str] = []
+    schema: dict[str, object] | None = None
+
+
+class CallEntry(Fallible, frozen=True, kw_only=True):
+    function: str
+    purity: Purity = "effect"
+    version: str = ""
+
+
+class FilterEntry(OperatorEntry, frozen=True, kw_only=True):
+    of: str
+    where: str
+
+
+class BranchEntry(OperatorEntry, frozen=True, kw_only=True):
+    on: str
+    cases: dict[str, object]
+    otherwise: object = msgspec.UNSET
+
+
+class LoopEntry(OperatorEntry, frozen=True, kw_only=True):
+    start: object
+    body: dict[str, object]
+    result: str
+    max_rounds: int
+    until: str | None = None
+
+
+class MapEntry(OperatorEntry, frozen=True, kw_only=True):
+    over: str
+    body: dict[str, object]
+    result: str
+    max_items: int = 1_000
+
+
+class GroupEntry(OperatorEntry, frozen=True, kw_only=True):
+    by: str
+    value: str
+
+
+class Defaults(msgspec.Struct, frozen=True):
+    """Of LLM calls that say nothing else."""
+
+    model: str | None = None
+    max_tokens: int | None = None
+    temperature: float = 0.0
+    retries: int = 2
+
+
+class FlowEntry(msgspec.Struct, frozen=True, kw_only=True):
+    """The top of a file."""
+
+    flow: str
+    operators: dict[str, object]
+    outputs: dict[str, object]
+    defaults: dict[str, object] = {}
+
+
+KINDS: dict[str, type[OperatorEntry]] = {
+    "input": InputEntry,
+    "data": DataEntry,
+    "format": FormatEntry,
+    "llm": LlmEntry,
+    "call": CallEntry,
+    "filter": FilterEntry,
+    "branch": BranchEntry,
+    "loop": LoopEntry,
+    "map": MapEntry,
+    "group": GroupEntry,
+}

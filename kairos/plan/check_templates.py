@@ -1,0 +1,105 @@
+"""Whether each template and expression of an operator is one, and finds what it needs."""
+
+from collections.abc import Callable, Iterable, Iterator
+
+from kairos.plan.invalid import InvalidFlow
+from kairos.plan.operators import (
+    Arguments,
+    Branch,
+    Filter,
+    Format,
+    Generation,
+    Group,
+    Loop,
+    Operator,
+    RegisteredCall,
+)
+from kairos.plan.template_check import Uses
+from kairos.plan.templates import BadTemplate, Expression, Template, expression, template
+
+
+def templates_of(operator: Operator) -> Iterator[tuple[str, str]]:
+    """Key and source of each."""
+    params = operator.params
+    if isinstance(params, Format):
+        yield "template", params.template
+    elif isinstance(params, Generation):
+        for message in params.messages:
+            yield ("prompt" if message.role == "user" else message.role), message.template
+
+
+def expressions_of(operator: Operator) -> Iterator[tuple[str, str]]:
+    """Those that are evaluated outside its body."""
+    params = operator.params
+    if isinstance(params, Filter):
+        yield "where", params.where
+    elif isinstance(params, Branch):
+        yield "on", params.on
+    elif isinstance(params, Group):
+        yield "by", params.by
+
+
+def uses_of(
+    operator: str, key: str, source: str, language: Callable[[str], Template | Expression]
+) -> Uses:
+    """Raises InvalidFlow: it is not of the language."""
+    try:
+        return language(source).uses
+    except BadTemplate as error:
+        raise InvalidFlow(operator, str(error), key=key, offset=error.line - 1) from error
+
+
+def names_used(operator: Operator) -> set[str]:
+    """In its templates and expressions. Raises InvalidFlow: one is not of the language."""
+    uses = [uses_of(operator.name, *each, template) for each in templates_of(operator)]
+    uses += [uses_of(operator.name, *each, expression) for each in expressions_of(operator)]
+    return {use.name for found in uses for use in found}
+
+
+def check_templates(operator: Operator) -> None:
+    """Raises InvalidFlow: one is not of the language, or needs a name that is not bound, or a name
+    is bound that none needs."""
+    used: set[str] = set()
+    for key, source in templates_of(operator):
+        used |= _names(operator, key, source, template, operator.inputs)
+    for key, source in expressions_of(operator):
+        used |= _names(operator, key, source, expression, operator.inputs)
+    params = operator.params
+    if isinstance(params, Loop) and params.until is not None:
+        _names(operator, "until", params.until, expression, params.until_inputs)
+    unused = [name for name in operator.inputs if name not in used]
+    if unused and not isinstance(params, RegisteredCall):
+        raise InvalidFlow(operator.name, f"'{unused[0]}' is bound, and nothing in it uses it")
+
+
+def _names(
+    operator: Operator,
+    key: str,
+    source: str,
+    language: Callable[[str], Template | Expression],
+    bound: Arguments,
+) -> set[str]:
+    uses = {use.name for use in uses_of(operator.name, key, source, language)}
+    unbound = sorted(uses - set(bound))
+    if unbound:
+        raise InvalidFlow(
+            operator.name,
+            f"it needs '{unbound[0]}', which is not bound to anything; bound: {_listed(bound)}",
+            key=key,
+            offset=_line_of(unbound[0], source),
+        )
+    return uses
+
+
+def _line_of(name: str, source: str) -> int:
+    """Where a name is likely to stand: the first line that has it between braces."""
+    lines = source.splitlines()
+    for marks in ("{", ""):
+        for number, line in enumerate(lines):
+            if name in line and marks in line:
+                return number
+    return 0
+
+
+def _listed(names: Iterable[str]) -> str:
+    return ", ".join(sorted(names)[:20]) or "nothing"

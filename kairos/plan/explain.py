@@ -1,0 +1,117 @@
+"""A plan in words: what was left out and merged, what is fetched, what runs in which order."""
+
+from collections.abc import Iterator, Sequence
+
+import msgspec
+
+from kairos.plan.operators import Generation, Loop, MapOver, Operator, RegisteredCall
+from kairos.plan.pipeline import Plan
+from kairos.plan.prediction import FlowPrediction, OperatorCalls
+from kairos.plan.references import needs
+
+
+class ExplainedOperator(msgspec.Struct, frozen=True):
+    name: str
+    kind: str
+    needs: tuple[str, ...]
+    depth: int  # how many bodies it is in
+    at_most: int  # times that it is computed for a row (or a group)
+    fetched: bool  # looked for among results of earlier runs
+    shared: bool  # equal calls of other rows are made once
+    predicted: OperatorCalls | None
+
+
+class ExplainedPlan(msgspec.Struct, frozen=True):
+    flow: str
+    passes: tuple[str, ...]  # those that are on
+    columns: tuple[str, ...]
+    outputs: tuple[str, ...]
+    pruned: tuple[str, ...]
+    merged: dict[str, str]
+    operators: tuple[ExplainedOperator, ...]
+    calls_per_row: int  # at most
+    prediction: FlowPrediction | None
+
+
+def explain(plan: Plan, prediction: FlowPrediction | None = None) -> ExplainedPlan:
+    """`prediction`: as `predict` made it of rows of the table."""
+    operators = tuple(_operators(plan, plan.declaration.operators, prediction))
+    passes = tuple(name for name, on in msgspec.structs.asdict(plan.passes).items() if on)
+    calls = (each for each in operators if each.kind in ("llm", "call"))
+    return ExplainedPlan(
+        flow=plan.declaration.name,
+        passes=passes,
+        columns=plan.columns,
+        outputs=plan.outputs,
+        pruned=plan.pruned,
+        merged=dict(plan.merged),
+        operators=operators,
+        calls_per_row=sum(each.at_most for each in calls),
+        prediction=prediction,
+    )
+
+
+def lines(explained: ExplainedPlan) -> Iterator[str]:
+    """For a terminal, as they are."""
+    yield f"flow {explained.flow}; passes: {', '.join(explained.passes) or 'none'}"
+    columns = ", ".join(explained.columns) or "none by name"
+    yield f"columns needed: {columns}; columns written: {', '.join(explained.outputs)}"
+    if explained.pruned:
+        yield f"left out, since no output needs it: {', '.join(explained.pruned)}"
+    for gone, stands in explained.merged.items():
+        yield f"merged: {gone} is computed as {stands}"
+    for each in explained.operators:
+        yield "  " * (each.depth + 1) + _line(each)
+    yield f"calls for a row: {explained.calls_per_row} at most"
+    found = explained.prediction
+    if found is not None:
+        merged = sum(each.merged for each in found.by_operator.values())
+        yield (
+            f"for {found.rows} rows: {found.calls} calls and {found.tokens} tokens at most, "
+            f"{merged} calls merged"
+        )
+
+
+def _line(each: ExplainedOperator) -> str:
+    parts = [f"{each.name}: {each.kind}"]
+    if each.needs:
+        parts.append(f"after {', '.join(each.needs)}")
+    if each.kind in ("llm", "call"):
+        if each.at_most != 1:
+            parts.append(f"{each.at_most} times a row at most")
+        parts.append("equal calls made once" if each.shared else "made for each row")
+        if each.fetched:
+            parts.append("fetched if computed before")
+    if each.predicted is not None:
+        parts.append(f"{each.predicted.calls} calls, {each.predicted.merged} merged")
+    return "; ".join(parts)
+
+
+def _operators(
+    plan: Plan,
+    operators: Sequence[Operator],
+    prediction: FlowPrediction | None,
+    depth: int = 0,
+    times: int = 1,
+) -> Iterator[ExplainedOperator]:
+    fetched = {each.operator for each in plan.fetches}
+    by_operator = prediction.by_operator if prediction else {}
+    for each in operators:
+        call = isinstance(each.params, Generation | RegisteredCall)
+        yield ExplainedOperator(
+            name=each.name,
+            kind=each.kind,
+            needs=needs(each),
+            depth=depth,
+            at_most=times,
+            fetched=each.name in fetched,
+            shared=call and each.purity == "pure" and plan.passes.cse,
+            predicted=by_operator.get(each.name),
+        )
+        params = each.params
+        inner = times
+        if isinstance(params, Loop):
+            inner = times * params.max_rounds
+        elif isinstance(params, MapOver):
+            inner = times * params.max_items
+        yield from _operators(plan, each.body, prediction, depth + 1, inner)

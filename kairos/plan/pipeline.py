@@ -1,0 +1,87 @@
+"""From a declared workflow to a plan: it is checked, then each pass that is on does its part."""
+
+from collections.abc import Mapping
+
+import msgspec
+
+from kairos.plan.check import check, every
+from kairos.plan.columns import Columns, columns
+from kairos.plan.graph import in_order
+from kairos.plan.operators import Declaration, Generation, Group, RegisteredCall
+from kairos.plan.passes.cached import CacheFetch, cache_fetches
+from kairos.plan.passes.cse import merge_equal
+from kairos.plan.passes.prune import prune
+
+
+class Passes(msgspec.Struct, frozen=True, kw_only=True):
+    """Which passes are on. Whatever is, the table that comes out is the same."""
+
+    prune: bool = True  # what no output needs is left out
+    cse: bool = True  # what is asked twice is computed once, within a row and across rows
+    cached: bool = True  # results of earlier runs are fetched
+
+
+class Plan(msgspec.Struct, frozen=True, kw_only=True):
+    """What is executed, and what the passes made of what was declared."""
+
+    declaration: Declaration  # operators in an order in which each follows what it needs
+    passes: Passes
+    revision: str  # of the models, as whoever runs it says; other ones mean other results
+    pruned: tuple[str, ...]
+    merged: Mapping[str, str]  # per operator that is gone, the one that stands for it
+    fetches: tuple[CacheFetch, ...]
+    table: Columns
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        return self.table.required
+
+    @property
+    def outputs(self) -> tuple[str, ...]:
+        return tuple(each.column for each in self.declaration.outputs)
+
+    @property
+    def models(self) -> tuple[str | None, ...]:
+        """Those that its calls name, None for one that names none; each once."""
+        params = [each.params for each in every(self.declaration.operators)]
+        return tuple(dict.fromkeys(p.model for p in params if isinstance(p, Generation)))
+
+    @property
+    def functions(self) -> tuple[str, ...]:
+        params = [each.params for each in every(self.declaration.operators)]
+        return tuple(dict.fromkeys(p.function for p in params if isinstance(p, RegisteredCall)))
+
+    @property
+    def group(self) -> str | None:
+        """With one, rows are gathered by it first, and what comes out is a row for each group."""
+        groups = (e.name for e in self.declaration.operators if isinstance(e.params, Group))
+        return next(groups, None)
+
+
+def compile_plan(
+    declaration: Declaration, passes: Passes | None = None, *, revision: str = ""
+) -> Plan:
+    """Raises InvalidFlow: it cannot be run; says where, and what would be right."""
+    check(declaration)
+    passes = passes or Passes()
+    now = msgspec.structs.replace(declaration, operators=in_order(declaration.operators))
+    pruned: tuple[str, ...] = ()
+    merged: Mapping[str, str] = {}
+    if passes.prune:
+        before = now
+        now = prune(before)
+        left = {each.name for each in every(now.operators)}
+        pruned = tuple(each.name for each in every(before.operators) if each.name not in left)
+    table = columns(now)
+    if passes.cse:
+        both = merge_equal(now)
+        now, merged = both.declaration, both.into
+    return Plan(
+        declaration=now,
+        passes=passes,
+        revision=revision,
+        pruned=pruned,
+        merged=merged,
+        fetches=cache_fetches(now.operators) if passes.cached else (),
+        table=table,
+    )

@@ -1,0 +1,166 @@
+"""The part of Jinja that templates and expressions may use.
+
+A flow may come from anyone, so what it says runs in a sandbox narrower than Jinja's own. Values are
+JSON: `a.b` is the key `b` of an object, never an attribute of a Python object, so there is nothing
+to escape to, and a column called `items` is that column. Nothing is called. There is no assignment
+and no multiplication, filters are the ones below, and loops are counted: so what a template can
+take is bounded by its own length and its values' sizes.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping
+
+import msgspec
+from jinja2 import StrictUndefined, Undefined, nodes, pass_context
+from jinja2.exceptions import TemplateError
+from jinja2.runtime import Context, LoopContext
+from jinja2.sandbox import ImmutableSandboxedEnvironment
+
+from kairos.plan.values import Missing, as_text, part, type_name
+
+MOST_SOURCE_BYTES = 256 * 1024
+MOST_OUTPUT_BYTES = 10 * 1024 * 1024
+MOST_LOOP_STEPS = 100_000
+DEEPEST_NESTING, DEEPEST_LOOPS = 60, 3
+
+STEPS = " steps"  # the counter of loops' steps, among variables, and the filter that
+# counts them; no template can name them
+COUNTED = " counted"
+
+ALLOWED_NODES = (
+    nodes.Template, nodes.Output, nodes.TemplateData, nodes.Name, nodes.Const, nodes.Getattr,
+    nodes.Getitem, nodes.Slice, nodes.Filter, nodes.Test, nodes.If, nodes.For, nodes.Compare,
+    nodes.Operand, nodes.And, nodes.Or, nodes.Not, nodes.CondExpr, nodes.List, nodes.Tuple,
+    nodes.Add, nodes.Sub, nodes.Neg, nodes.Keyword,
+)  # fmt: skip
+ALLOWED_TESTS = (
+    "defined", "undefined", "none", "string", "number", "boolean", "mapping", "sequence", "in",
+    "even", "odd", "eq", "ne", "lt", "le", "gt", "ge",
+)  # fmt: skip
+_OF_LOOPS = frozenset({"index", "index0", "revindex", "revindex0", "first", "last", "length"})
+
+
+class StepsCounter:
+    """How many steps the loops of one rendering may still take."""
+
+    def __init__(self) -> None:
+        self.left = MOST_LOOP_STEPS
+
+    def step(self) -> None:
+        self.left -= 1
+        if self.left < 0:
+            raise TemplateError(f"its loops take more than {MOST_LOOP_STEPS} steps")
+
+
+class JsonEnvironment(ImmutableSandboxedEnvironment):
+    """Jinja whose objects are JSON's."""
+
+    def __init__(self) -> None:
+        super().__init__(undefined=StrictUndefined, finalize=_finalize, cache_size=0)
+        self.globals.clear()
+        self.filters = {COUNTED: _counted, **FILTERS}
+        self.tests = {name: self.tests[name] for name in ALLOWED_TESTS}
+
+    def getattr(self, obj: object, attribute: str) -> object:
+        if isinstance(obj, LoopContext) and attribute in _OF_LOOPS:
+            return getattr(obj, attribute)
+        return self.getitem(obj, attribute)
+
+    def getitem(self, obj: object, argument: object) -> object:
+        if isinstance(obj, Undefined):
+            return obj[argument]  # raises, and names what is missing
+        if isinstance(argument, slice) and isinstance(obj, str | list):
+            return obj[argument]
+        if isinstance(argument, str | int):
+            try:
+                return part(obj, (argument,))
+            except Missing as missing:
+                return self.undefined(str(missing), obj=obj, name=str(argument))
+        return self.undefined(f"a {type_name(obj)} has no such part", obj=obj)
+
+
+def _finalize(value: object) -> object:
+    """What an expression gives, as it is written. Undefined raises where Jinja turns it to text."""
+    return value if isinstance(value, str | Undefined) else as_text(value)
+
+
+@pass_context
+def _counted(context: Context, items: object) -> Iterator[object]:
+    counter = context.get(STEPS)
+    assert isinstance(counter, StepsCounter)
+    for item in _items_of(items):
+        counter.step()
+        yield item
+
+
+def _items_of(value: object) -> Iterable[object]:
+    if isinstance(value, Undefined):
+        return iter(value)  # raises, and names what is missing
+    if isinstance(value, list | tuple):
+        return value
+    if isinstance(value, Mapping):
+        return list(value)
+    raise TemplateError(f"a loop goes over a list, and this is a {type_name(value)}")
+
+
+def _join(value: object, separator: str = "", attribute: str | None = None) -> str:
+    parts = list(_items_of(value))
+    if attribute is not None:
+        try:
+            parts = [part(each, (attribute,)) for each in parts]
+        except Missing as missing:
+            raise TemplateError(f"join: {missing}") from missing
+    texts = [as_text(each) for each in parts]
+    if sum(map(len, texts)) + len(separator) * len(texts) > MOST_OUTPUT_BYTES:
+        raise TemplateError(f"it is longer than {MOST_OUTPUT_BYTES} bytes")
+    return separator.join(texts)
+
+
+def _defined(value: object) -> object:
+    if isinstance(value, Undefined):
+        str(value)  # raises, and names what is missing
+    return value
+
+
+def _text(value: object) -> str:
+    return as_text(_defined(value))
+
+
+def _default(value: object, other: object = "") -> object:
+    """`other` for null, too, which is what a table has where a cell is empty."""
+    return other if value is None or isinstance(value, Undefined) else value
+
+
+def _length(value: object) -> int:
+    return len(_defined(value))  # type: ignore[arg-type]
+
+
+def _first(value: object) -> object:
+    return next(iter(_items_of(value)), None)
+
+
+def _last(value: object) -> object:
+    return next(iter(list(_items_of(value))[::-1]), None)
+
+
+def _number(value: object) -> object:
+    """What a text says as a number; a number as it is."""
+    if isinstance(value, int | float):
+        return value
+    text = _text(value).strip()[:64]
+    return int(text) if text.lstrip("+-").isdecimal() else float(text)
+
+
+FILTERS = {
+    "join": _join,
+    "default": _default,
+    "length": _length,
+    "first": _first,
+    "last": _last,
+    "number": _number,
+    "items": lambda value: [list(pair) for pair in value.items()],
+    "upper": lambda value: _text(value).upper(),
+    "lower": lambda value: _text(value).lower(),
+    "trim": lambda value: _text(value).strip(),
+    "lines": lambda value: [line for line in _text(value).splitlines() if line.strip()],
+    "tojson": lambda value: msgspec.json.encode(_defined(value)).decode(),
+}

@@ -1,0 +1,145 @@
+import pytest
+
+from kairos.plan.invalid import OperatorFailed
+from kairos.plan.template_check import NameUse
+from kairos.plan.templates import BadTemplate, Expression, Opaque, Slot, Static, Template
+
+
+def test_a_template_is_static_text_slots_and_what_nothing_is_known_of():
+    template = Template("Sum up:\n{{ doc.text }} in {{ n }}{% for x in v %}, {{ x }}{% endfor %}.")
+    assert template.segments == (
+        Static("Sum up:\n"),
+        Slot("doc", ("text",)),
+        Static(" in "),
+        Slot("n", ()),
+        Opaque(("v",)),
+        Static("."),
+    )
+    assert template.uses == {NameUse("doc", ("text",)), NameUse("n"), NameUse("v")}
+
+
+def test_values_stand_in_prompts_as_texts_and_json():
+    template = Template("{{ v.a }}|{{ v.b }}|{{ v.c }}|{{ v.d }}|{{ v.e }}")
+    value = {"a": "é", "b": None, "c": True, "d": 1.5, "e": {"x": ["y"]}}
+    assert template.render({"v": value}) == 'é||true|1.5|{"x":["y"]}'
+
+
+def test_slots_are_filled_as_jinja_would_fill_them():
+    value = {"a": "é", "b": None, "c": True, "d": [1, {"x": None}], "items": "i"}
+    slots = "{{ v.a }}\n{{ v['b'] }} {{ v.c }}{{ v.d[1] }} {{ v.items }}\n"
+    opaque = slots + "{% if true %}{% endif %}"
+    assert any(isinstance(each, Opaque) for each in Template(opaque).segments)
+    assert Template(opaque).render({"v": value}) == Template(slots).render({"v": value}) + "\n"
+
+
+@pytest.mark.parametrize(
+    ("source", "values", "text"),
+    [
+        ("{{ v | join(', ') }}", {"v": ["a", 1, None, True]}, "a, 1, , true"),
+        ("{{ v | join(', ', 'n') }}", {"v": [{"n": 1}, {"n": "b"}]}, "1, b"),
+        ("{{ v | tojson }}", {"v": {"a": "<é>"}}, '{"a":"<é>"}'),
+        ("{{ v.x | default('none') }}", {"v": {}}, "none"),
+        ("{{ v.x | default('none') }}", {"v": {"x": None}}, "none"),
+        ("{{ v[:3] }}", {"v": "abcdef"}, "abc"),
+        ("{{ v | lines | length }}", {"v": "a\n\nb"}, "2"),
+        ("{{ v | first }}{{ v | last }}", {"v": [1, 2, 3]}, "13"),
+        ("{{ v | trim | upper }}", {"v": " a "}, "A"),
+        ("{% for k, x in v | items %}{{ k }}={{ x }};{% endfor %}", {"v": {"a": 1}}, "a=1;"),
+        ("{% for x in v %}{{ loop.index }}{% if not loop.last %}, {% endif %}{% endfor %}",
+         {"v": ["a", "b"]}, "1, 2"),
+        ("{% if v is none %}no{% else %}yes{% endif %}", {"v": None}, "no"),
+        ("{% raw %}{{ v }}{% endraw %}", {}, "{{ v }}"),
+    ],
+)  # fmt: skip
+def test_what_templates_can_do(source, values, text):
+    assert Template(source).render(values) == text
+
+
+@pytest.mark.parametrize(
+    ("source", "said"),
+    [
+        ("{{ v.x() }}", "functions and methods cannot be called"),
+        ("{% set v = 1 %}", "`set` is not known"),
+        ("{{ v * 9 }}", "`*` is not known"),
+        ("{{ v ~ v }}", "one after the other"),
+        ("{{ v | replace('a', 'b') }}", "no filter 'replace'; there are default"),
+        ("{{ v is divisibleby(3) }}", "no test 'divisibleby'"),
+        ("{% include 'x' %}", "`include` is not known"),
+        ("{% for x in v recursive %}{% endfor %}", "recursive"),
+        ("{{ v", "unexpected end of template"),
+        ("{{ " + "(" * 3000, "nested too deeply"),
+        ("{{ " + "not " * 80 + "v }}", "nested more than 60 deep"),
+        ("{{ " + "9" * 5000 + " }}", "a number beyond any use"),
+        ("x" * 300_000, "longer than"),
+    ],
+)
+def test_what_is_not_of_the_language_is_refused(source, said):
+    with pytest.raises(BadTemplate) as raised:
+        Template(source)
+    assert said in str(raised.value)
+
+
+def test_an_error_in_a_template_has_its_line():
+    with pytest.raises(BadTemplate) as raised:
+        Template("one\ntwo {{ v | nothing }}")
+    assert raised.value.line == 2
+
+
+@pytest.mark.parametrize(
+    ("source", "value"),
+    [
+        ("{{ v.__class__ }}", "text"),
+        ("{{ v['__class__'] }}", {"a": 1}),
+        ("{{ v.keys }}", {"a": 1}),
+        ("{{ v.append }}", [1]),
+        ("{% for x in v.__class__.__mro__ %}{% endfor %}", "text"),
+        ("{{ v.a.b }}", {"a": None}),
+        ("{{ v[7] }}", [1]),
+        ("{% for x in v %}{% endfor %}", 3),
+        ("{{ v + 1 }}", "a"),
+        ("{% if v.missing %}{% endif %}", {}),
+    ],
+)
+def test_only_parts_of_json_can_be_had(source, value):
+    with pytest.raises(OperatorFailed):
+        Template(source).render({"v": value})
+
+
+def test_a_template_takes_no_more_time_and_room_than_its_bounds():
+    around = "{% for a in v %}{% for b in v %}{% for c in v %}"
+    loops = Template(around + "{% endfor %}" * 3)
+    with pytest.raises(OperatorFailed, match="more than 100000 steps"):
+        loops.render({"v": [0] * 1_000})
+    wide = Template("{% for a in v %}{{ t }}{% endfor %}")
+    with pytest.raises(OperatorFailed, match="longer than"):
+        wide.render({"v": [0] * 1_000, "t": "x" * 100_000})
+    with pytest.raises(OperatorFailed, match="longer than"):
+        Template("{{ v | join(t) }}").render({"v": [0] * 1_000, "t": "x" * 100_000})
+
+
+@pytest.mark.parametrize(
+    ("source", "values", "value"),
+    [
+        ("a.b", {"a": {"b": [1]}}, [1]),
+        ("a.b > 3 and 'x' in c", {"a": {"b": 5}, "c": "xyz"}, True),
+        ("a | trim | lower", {"a": " Yes\n"}, "yes"),
+        ("a | number + 1", {"a": " 4 "}, 5),
+        ("[a, 1]", {"a": 2}, [2, 1]),
+        ("(a, 1)", {"a": 2}, [2, 1]),
+        ("'big' if a | length > 2 else 'small'", {"a": "abc"}, "big"),
+    ],
+)
+def test_an_expression_has_a_value(source, values, value):
+    assert Expression(source).value(values) == value
+
+
+@pytest.mark.parametrize("source", ["", "a b", "a }} b", "x = 1", "a()", "{{ a }}", "a *"])
+def test_what_is_no_expression_is_refused(source):
+    with pytest.raises(BadTemplate):
+        Expression(source)
+
+
+def test_an_expression_without_a_value_fails_its_row():
+    for source in ("a.c", "a.b + 1", "a.c | upper"):
+        with pytest.raises(OperatorFailed, match="has no value"):
+            Expression(source).value({"a": {"b": "x"}})
