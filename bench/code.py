@@ -39,6 +39,7 @@ MEASURED: Mapping[str, tuple[str, ...]] = {
     "simulation": (*_BRAIN, *_LEARNING, "sim", "workload"),
     "fairness": (*_BRAIN, *_LEARNING, "sim"),
     "flows": ("flow", "plan", "execution"),
+    "flow_runs": ("flow", "plan", "execution", "live/runs"),
     "health": (*_BRAIN, *_LEARNING, *_CALL),
     "tls": (*_BRAIN, *_LEARNING, *_CALL, "tls_settings.py"),
     "workers": (*_BRAIN, *_LEARNING, *_CALL, "live/workers"),
