@@ -6,7 +6,6 @@ drained (`dispatching.py`).
 
 from collections import deque
 from collections.abc import Callable
-from functools import partial
 from itertools import count
 from typing import Any
 
@@ -21,6 +20,7 @@ from kairos.events import (
     Cancelled,
     Command,
     Dispatch,
+    EntitlementsChanged,
     Event,
     Failed,
     Finished,
@@ -74,16 +74,10 @@ class Balancer:
         `scheduler/queue.py`. `budget`, `tenant_share`: `admission.py`."""
         self.estimates = WorkEstimates(idle_us=idle_us)
         self.ledger = Ledger(self.estimates)
+        # All queues number what arrives together.
+        of_all, limits = (policy(self.estimates), self.estimates, count()), (overtaken, backfill)
         self._queues = WaitQueues(
-            partial(
-                WaitQueue,
-                policy(self.estimates),
-                self.estimates,
-                count(),  # numbers arrivals, whatever their model
-                overtaken=overtaken,
-                backfill=backfill,
-                passed_over=passed_over,
-            ),
+            lambda longest_us: WaitQueue(*of_all, longest_us, *limits, passed_over),
             FairQueueing(entitlements.weights, entitlements.classes),
             max_wait_us,
         )
@@ -94,10 +88,11 @@ class Balancer:
             *known,
             max_waiting=max_waiting,
             budget=budget,
-            quotas=entitlements.quotas,
             tenant_share=tenant_share,
             idle_us=idle_us,
         )
+        self._admission.entitle(entitlements.quotas, 0)
+        self.entitlements = entitlements  # that are in force
         self._dispatching = Dispatching(*known, placement(self.ledger), self._admission)
         self.at = 0  # when the last fact was told
         self._taken = self._by_event()
@@ -117,6 +112,7 @@ class Balancer:
             InstanceLeft: self._leave,
             WorkflowEnded: self._end_workflow,
             ProfilesLearnt: self._learn,
+            EntitlementsChanged: self._entitle,
             Tick: lambda event, at: None,  # noqa: ARG005
         }
 
@@ -219,6 +215,11 @@ class Balancer:
     def _learn(self, event: ProfilesLearnt, at: int) -> None:  # noqa: ARG002
         self.estimates.learn(event)
         self._queues.start_renewing()
+
+    def _entitle(self, event: EntitlementsChanged, at: int) -> None:
+        entitlements = self.entitlements = event.entitlements
+        self._queues.share_out(FairQueueing(entitlements.weights, entitlements.classes), at)
+        self._admission.entitle(entitlements.quotas, at)
 
     def _join(self, event: InstanceJoined, at: int) -> None:  # noqa: ARG002
         self.ledger.join(event.instance)

@@ -12,7 +12,7 @@ from kairos.balancer import Balancer
 from kairos.config import Settings
 from kairos.events import Event
 from kairos.learner import Learner
-from kairos.live.control.brain import new_balancer
+from kairos.live.control.brain import ENTITLING, entitlements_of, new_balancer
 from kairos.live.control.local_control import LocalControl
 from kairos.live.control.reload import Change, Reload
 from kairos.live.engines.fleet import Fleet
@@ -145,6 +145,7 @@ async def running(
                 ),
             }
             changes = _changes(parts.fleet, access, bodies, settings) | tls.changes()
+            changes |= dict.fromkeys(ENTITLING, _entitlements(brain, access, gateway))
             reload = Reload(settings, changes)
             urls = (url_of(each, has_tls=tls.is_on) for each in (sock, admin_sock))
             async with serving(servers, [*parts.background, *access.background()]):
@@ -172,6 +173,7 @@ async def balancing(settings: Settings) -> AsyncIterator[Service]:
             )
             changes: dict[str, Change] = dict.fromkeys(_OF_GATEWAYS, _nothing)
             changes |= {"engine": _engines(parts.fleet), "key": _keys(access)}
+            changes |= dict.fromkeys(ENTITLING, _entitlements(parts.brain, access))
             reload = Reload(settings, changes | tls.changes())
             url = url_of(sock, has_tls=tls.is_on)
             background = [*parts.background, *access.background()]
@@ -201,6 +203,17 @@ def _engines(fleet: Fleet) -> Change:
 
 def _keys(access: Access) -> Change:
     return lambda settings: access.change(settings.key, needed=settings.asks_for_keys)
+
+
+def _entitlements(brain: Brain, access: Access, gateway: Gateway | None = None) -> Change:
+    def change(settings: Settings) -> None:
+        known = classes(settings.service_class)
+        access.know_classes(known)
+        if gateway is not None:
+            gateway.classes = ServiceClasses(known)
+        brain.entitle(entitlements_of(settings))
+
+    return change
 
 
 def _changes(

@@ -60,9 +60,7 @@ class WaitQueue:
         self._estimates = estimates
         self._arrivals = arrivals
         self.max_wait_us = max_wait_us
-        self._overtaken = overtaken
-        self._backfill = backfill
-        self._passed_over = passed_over
+        self._overtaken, self._backfill, self._passed_over = overtaken, backfill, passed_over
         self._waiting: OrderedDict[str, WaitingRequest] = OrderedDict()  # in order of arrival
         self._waiting_us = 0  # predicted work of all that wait
         self._dispatched_us = 0  # predicted work of all that ever left for an instance
@@ -80,8 +78,11 @@ class WaitQueue:
     def __contains__(self, request_id: str) -> bool:
         return request_id in self._waiting
 
+    def waiting(self) -> list[WaitingRequest]:
+        """All that wait, in order of arrival; of those that were bounced, of return."""
+        return list(self._waiting.values())
+
     def requests(self) -> list[Request]:
-        """All waiting requests, in order of arrival; of those that were bounced, of return."""
         return [waiting.request for waiting in self._waiting.values()]
 
     def oldest(self) -> Request:
