@@ -13,7 +13,7 @@ from kairos.config import Settings
 from kairos.engine_settings import EngineSettings
 from kairos.events import Dispatch, InstanceLeft, Refuse, Tick
 from kairos.learner import Learner
-from kairos.live.control.brain import new_balancer
+from kairos.live.control.brain import entitlements_of, new_balancer
 from kairos.live.control.local_control import LocalControl
 from kairos.live.engines.fleet import Fleet
 from kairos.live.engines.monitor import Monitor
@@ -37,6 +37,7 @@ from kairos.live.workers.working import Change
 from kairos.model import SECOND
 from kairos.orchestrator.orchestrator import Orchestrator
 from kairos.runtime import Observer
+from kairos.tenant_settings import classes
 
 logger = logging.getLogger(__name__)
 
@@ -83,6 +84,7 @@ async def deciding(setup: Setup) -> AsyncIterator[Change]:
             fleet.restore(engines.all, engines.draining)
         if decided:
             _go_on(alone, decider, monitor, telemetry)
+            alone.entitle(entitlements_of(settings))  # the journal may end with others
         access = access_of(settings)
         sockets = {name: stack.enter_context(_socket(file)) for name, file in setup.sockets.items()}
         audit = stack.enter_context(open_audit_log(settings.audit_log))
@@ -100,6 +102,8 @@ async def deciding(setup: Setup) -> AsyncIterator[Change]:
 
         def change(settings: Settings) -> None:
             access.change(settings.key, needed=settings.asks_for_keys)
+            access.know_classes(classes(settings.service_class))
+            alone.entitle(entitlements_of(settings))
             tls.change(settings)
             fleet.follow(settings.engine)
 
