@@ -24,6 +24,7 @@ from kairos.live.frontend.gateway import Gateway
 from kairos.live.frontend.http import listen, server_of, serving, url_of
 from kairos.live.frontend.port_tls import ServiceTls
 from kairos.live.kafka.cluster import cluster_of
+from kairos.live.observers.audit_log import OnError, auditing, counting, open_audit_log
 from kairos.live.observers.fact_log import flushing, open_log
 from kairos.live.observers.telemetry import Telemetry
 from kairos.live.pool.cluster_control import ClusterControl, pooled
@@ -105,29 +106,19 @@ async def running(
     with (
         listen(settings.host, settings.port) as sock,
         listen(settings.admin_host, settings.admin_port) as admin_sock,
+        open_audit_log(settings.audit_log) as audit,
     ):
         async with _put_together(settings, observers) as parts:
             brain, monitor, telemetry = parts.brain, parts.monitor, parts.telemetry
             share = settings.caller_share
             bodies = Bodies(settings.max_body_bytes, settings.max_held_bytes, share)
             limits = limits_of(settings, telemetry.count_error)
-            gateway = Gateway(
-                brain,
-                parts.engine,
-                access,
-                parts.prompts,
-                Aliases(settings.identity),
-                Inference() if settings.infer else None,
-                served_models=monitor.models,
-                on_trouble=monitor.hear_of,
-                on_error=telemetry.count_error,
-                bodies=bodies,
-                classes=ServiceClasses(classes(settings.service_class)),
-            )
+            on_error = counting(telemetry.count_error, audit)
+            gateway = _gateway(settings, parts, access, bodies, on_error)
             insight = partial(brain.add_insight, access=access)
             servers = {
                 sock: server_of(
-                    build_app(gateway, access, telemetry.render, insight),
+                    build_app(gateway, access, telemetry.render, insight, audit),
                     gateway,
                     limits,
                     tls.callers,
@@ -140,15 +131,36 @@ async def running(
                         telemetry.render,
                         access,
                         names=settings.admin_names,
+                        audit=audit,
                     ),
                     tls=tls.operators,
                 ),
             }
             changes = _changes(parts.fleet, access, bodies, settings) | tls.changes()
-            reload = Reload(settings, changes)
+            reload = Reload(settings, changes, audit)
             urls = (url_of(each, has_tls=tls.is_on) for each in (sock, admin_sock))
-            async with serving(servers, [*parts.background, *access.background()]):
+            async with serving(
+                servers, [*parts.background, *access.background(), *auditing(audit)]
+            ):
                 yield Service(brain, monitor, reload, *urls)
+
+
+def _gateway(
+    settings: Settings, parts: _Parts, access: Access, bodies: Bodies, on_error: OnError
+) -> Gateway:
+    return Gateway(
+        parts.brain,
+        parts.engine,
+        access,
+        parts.prompts,
+        Aliases(settings.identity),
+        Inference() if settings.infer else None,
+        served_models=parts.monitor.models,
+        on_trouble=parts.monitor.hear_of,
+        on_error=on_error,
+        bodies=bodies,
+        classes=ServiceClasses(classes(settings.service_class)),
+    )
 
 
 @contextlib.asynccontextmanager
@@ -159,7 +171,10 @@ async def balancing(settings: Settings) -> AsyncIterator[Service]:
         SetupError: the port is taken, the log cannot be written, or the bus or a file is of no use.
     """
     tls, access = ServiceTls(settings), access_of(settings)
-    with listen(settings.host, settings.port) as sock:
+    with (
+        listen(settings.host, settings.port) as sock,
+        open_audit_log(settings.audit_log) as audit,
+    ):
         async with _put_together(settings, ()) as parts:
             app = build_admin(
                 parts.brain,
@@ -169,12 +184,13 @@ async def balancing(settings: Settings) -> AsyncIterator[Service]:
                 access,
                 has_changes=False,
                 names=(*settings.admin_names, settings.host),
+                audit=audit,
             )
             changes: dict[str, Change] = dict.fromkeys(_OF_GATEWAYS, _nothing)
             changes |= {"engine": _engines(parts.fleet), "key": _keys(access)}
-            reload = Reload(settings, changes | tls.changes())
+            reload = Reload(settings, changes | tls.changes(), audit)
             url = url_of(sock, has_tls=tls.is_on)
-            background = [*parts.background, *access.background()]
+            background = [*parts.background, *access.background(), *auditing(audit)]
             async with serving({sock: server_of(app, tls=tls.operators)}, background):
                 yield Service(parts.brain, parts.monitor, reload, url, url)
 

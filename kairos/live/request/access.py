@@ -24,7 +24,8 @@ _CALLS = RIGHTS["caller"]
 def _caller(key: KeySettings) -> Caller:
     allowed = key.service_classes or None
     default = allowed[0] if allowed else STANDARD
-    return Caller(key.tenant, key.app, default, allowed, key.name, RIGHTS[key.role])
+    roles = RIGHTS[key.role]
+    return Caller(key.tenant, key.app, default, allowed, key.name, roles, key.label)
 
 
 class Access:

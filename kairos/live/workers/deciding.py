@@ -23,6 +23,7 @@ from kairos.live.frontend.health import add_health
 from kairos.live.frontend.http import server_of, serving
 from kairos.live.frontend.openai_errors import answer_errors_as_openai_does
 from kairos.live.frontend.port_tls import ServiceTls
+from kairos.live.observers.audit_log import AuditLog, auditing, open_audit_log
 from kairos.live.observers.fact_log import flushing, open_log
 from kairos.live.observers.telemetry import Telemetry
 from kairos.live.process.clock import WallClock
@@ -86,11 +87,14 @@ async def deciding(setup: Setup) -> AsyncIterator[Change]:
             name: stack.enter_context(contextlib.closing(socket.socket(fileno=file)))
             for name, file in setup.sockets.items()
         }
+        audit = stack.enter_context(open_audit_log(settings.audit_log))
         operators = build_admin(
-            *(alone, monitor, fleet, telemetry.render, access), names=settings.admin_names
+            *(alone, monitor, fleet, telemetry.render, access),
+            names=settings.admin_names,
+            audit=audit,
         )
         servers = {
-            sockets["asked"]: server_of(_asked(alone, access, monitor, telemetry)),
+            sockets["asked"]: server_of(_asked(alone, access, monitor, telemetry, audit)),
             sockets["operators"]: server_of(operators, tls=tls.operators),
         }
 
@@ -101,7 +105,7 @@ async def deciding(setup: Setup) -> AsyncIterator[Change]:
 
         loop = asyncio.get_running_loop()
         background = [*alone.background(), monitor.run(), fleet.run(), *flushing(log)]
-        background += [*access.background(), decider.watch()]
+        background += [*access.background(), *auditing(audit), decider.watch()]
         async with serving(servers, background):
             facts = await loop.create_unix_server(decider.link, sock=sockets["facts"])
             yield change
@@ -129,11 +133,17 @@ def _go_on(alone: LocalControl, decider: Decider, monitor: Monitor, telemetry: T
     logger.info("decisions go on: %d calls wait", alone.balancer.waiting)
 
 
-def _asked(alone: LocalControl, access: Access, monitor: Monitor, telemetry: Telemetry) -> FastAPI:
+def _asked(
+    alone: LocalControl,
+    access: Access,
+    monitor: Monitor,
+    telemetry: Telemetry,
+    audit: AuditLog | None,
+) -> FastAPI:
     """What workers pass on: see `relay.py`."""
     app = FastAPI(docs_url=None, redoc_url=None, openapi_url=None, redirect_slashes=False)
     add_health(app, lambda: bool(monitor.models()), telemetry.render)
     add_models(app, access, monitor.models)
     alone.add_insight(app, access)
-    answer_errors_as_openai_does(app)
+    answer_errors_as_openai_does(app, audit)
     return app
