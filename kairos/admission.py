@@ -7,7 +7,6 @@ that could take it. Nothing is refused here: the balancer is told which are to b
 """
 
 import math
-from collections import OrderedDict
 from collections.abc import Sequence
 from typing import Literal
 
@@ -37,6 +36,7 @@ from kairos.scheduler.newcomers import Newcomers
 from kairos.scheduler.queues import WaitQueues
 from kairos.scheduler.quotas import Quotas
 from kairos.scheduler.work_estimates import WorkEstimates
+from kairos.shared_lru import SharedLru
 from kairos.workflow_tracker import WorkflowKey, workflow_key
 
 RETRIES = 2  # of a call, on instances that have not had it
@@ -70,7 +70,8 @@ class Admission:
         self._idle_us = idle_us
         self._quotas: Quotas | None = None
         self._newcomers = Newcomers()
-        self._cancelled: OrderedDict[WorkflowKey, None] = OrderedDict()  # the latest of them
+        # The latest of them; of too many, of the tenant that has most.
+        self._cancelled: SharedLru[WorkflowKey, None] = SharedLru(_MAX_CANCELLED)
         self._models: set[str] = set()  # all models that an instance ever served
         self.tried: dict[str, set[str]] = {}  # see `Tried`
 
@@ -159,10 +160,7 @@ class Admission:
             self._quotas.workflow_ended(workflow)
         if not event.cancelled:
             return
-        self._cancelled[workflow] = None
-        self._cancelled.move_to_end(workflow)
-        if len(self._cancelled) > _MAX_CANCELLED:
-            self._cancelled.popitem(last=False)
+        self._cancelled.put(workflow[0], workflow, None)
 
     def joined(self, instance: Instance) -> None:
         self._models.update(instance.models)

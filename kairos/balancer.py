@@ -1,7 +1,6 @@
 """The brain: facts in, commands out. No clock, no I/O, no dice.
 
-A request waits in the queue of its model. After every fact that could make room, the queues are
-drained (`dispatching.py`).
+A request waits in the queue of its model. What could make room drains them (`dispatching.py`).
 """
 
 from collections import deque
@@ -43,11 +42,11 @@ from kairos.scheduler.fair_queueing import FairQueueing
 from kairos.scheduler.policies import Policy
 from kairos.scheduler.queue import BACKFILL, MAX_WAIT_US, OVERTAKEN, PASSED_OVER, WaitQueue
 from kairos.scheduler.queues import WaitQueues
+from kairos.scheduler.service_order import QueuedCall, service_order
 from kairos.scheduler.work_estimates import WorkEstimates
 from kairos.workflow_tracker import IDLE_US, WorkflowKey, workflow_key
 
 MAX_WAITING = 10_000
-
 _FREES_NO_ROOM = frozenset({WorkflowEnded, ProfilesLearnt})
 
 
@@ -74,7 +73,6 @@ class Balancer:
         `scheduler/queue.py`. `budget`, `tenant_share`: `admission.py`."""
         self.estimates = WorkEstimates(idle_us=idle_us)
         self.ledger = Ledger(self.estimates)
-        # All queues number what arrives together.
         of_all, limits = (policy(self.estimates), self.estimates, count()), (overtaken, backfill)
         self._queues = WaitQueues(
             lambda longest_us: WaitQueue(*of_all, longest_us, *limits, passed_over),
@@ -130,9 +128,12 @@ class Balancer:
         return min((each for each in instants if each is not None), default=None)
 
     def in_flight(self) -> list[tuple[Request, str | None]]:
-        """All requests that are here, in order of arrival, with the id of the instance on which
-        each runs; None: it waits."""
+        """All requests that are here, by arrival, and the instance where each runs, if it does."""
         return [(each, self.ledger.instance_of(each.id)) for each in self.estimates.requests()]
+
+    def queued(self, most: int) -> list[QueuedCall]:
+        """The first so many that wait, in the order in which they would go."""
+        return service_order(self._queues, most)
 
     def handle(self, event: Event, at: int) -> list[Command]:
         """Apply one fact; return what to do about it, in order.

@@ -82,6 +82,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     # has any. A caller is a tenant, and before its key is known an address. 1: all.
     caller_share: float = ALONE
     log_dir: str | None = None  # directory of the log: facts and decisions, no bodies
+    audit_log: str | None = None  # file: what operators did, and who was refused; bounded
     bus: str = "memory"  # or kafka://HOST:PORT[,HOST:PORT]: several processes share the work
     pool: str = "default"  # on a bus: the engines for which decisions are made in one place
     learnt_path: str | None = None  # file for what was learnt; none: learnt.json beside the log

@@ -11,7 +11,7 @@ gives way. So what was just added is always there.
 """
 
 from collections import OrderedDict
-from collections.abc import Collection, Hashable, Iterable, Iterator, Sequence
+from collections.abc import Collection, Hashable, Iterable, Iterator, KeysView, Sequence
 from heapq import heappop, heappush, heapreplace
 from typing import Generic, TypeVar
 
@@ -95,9 +95,16 @@ class SharedLru(Generic[Key, Value]):
     def __contains__(self, key: Key) -> bool:
         return key in self._values
 
+    def __getitem__(self, key: Key) -> Value:
+        return self._values[key]
+
     def __iter__(self) -> Iterator[Key]:
         """Longest unused first."""
         return iter(self._values)
+
+    def keys(self) -> KeysView[Key]:
+        """Longest unused first."""
+        return self._values.keys()
 
     def values(self) -> Iterable[Value]:
         """Longest unused first."""

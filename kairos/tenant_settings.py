@@ -17,6 +17,7 @@ _MICROSECOND = timedelta(microseconds=1)
 _LEAST_WEIGHT, _MOST_WEIGHT = 0.001, 1_000.0
 _MOST_CLASSES = 32
 _MOST_BYTES = 512 << 10  # a message on the bus has twice that
+_LABEL_DIGITS = 8
 _LONGEST_S = 365 * 86_400
 
 
@@ -39,6 +40,11 @@ class KeySettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     name: str | None = None  # by which `kairos keys` knows it; no two keys have the same
     expires: datetime | None = None  # from then on it is refused. A date: from 00:00 UTC on
     created: datetime | None = None  # when `kairos keys` made it
+
+    @property
+    def label(self) -> str:
+        """What it is called: its name; without one, the first digits of its digest."""
+        return self.name or self.sha256[:_LABEL_DIGITS]
 
     @property
     def expires_at(self) -> int | None:

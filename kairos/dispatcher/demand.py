@@ -107,8 +107,8 @@ class _Row(msgspec.Struct):
 
 class Curves:
     """Survival curves, a row for each kind of calls: the share of answers that are longer than so
-    many tokens. A kind is what `Lengths` takes for one; where nothing was learnt of it, that and
-    what its calls expect.
+    many tokens. A kind is what `Lengths` takes for one; those of which nothing was learnt are one
+    by what their calls expect, however many there are.
 
     Between the quantiles of a distribution the share falls linearly in the tokens; beyond the last,
     exponentially, by the mean excess of the top eighth. Ours.
@@ -141,7 +141,7 @@ class Curves:
         self._of_call.pop(request_id).users -= 1
 
     def _row(self, kind: Hashable, request: Request, known: Distribution | None) -> _Row:
-        key = kind, request.completion_tokens if known is None else None
+        key = (None, request.completion_tokens) if known is None else (kind, None)
         row = self._rows.get(key)
         distribution = exponential(request.completion_tokens) if known is None else known
         if row is None:

@@ -5,6 +5,9 @@ import numpy as np
 
 from kairos.dispatcher.demand import SLOT_US, SLOTS, Floats
 from kairos.dispatcher.native import address
+from kairos.shared_lru import SharedLru
+
+_NO_BOUND = 1 << 62
 
 
 class KeptContexts:
@@ -12,7 +15,9 @@ class KeptContexts:
 
     def __init__(self) -> None:
         self._names: list[int] = []
-        self._row_of: dict[int, int] = {}  # longest kept first
+        self._row_of: dict[int, int] = {}
+        # By name, whose each is, and how many tokens; longest kept first.
+        self._tenants: SharedLru[int, str] = SharedLru(_NO_BOUND)
         self._values = np.zeros((2, 8))  # tokens; until when
         self._find_columns()
         self.tokens = 0  # of all
@@ -20,13 +25,14 @@ class KeptContexts:
     def __len__(self) -> int:
         return len(self._names)
 
-    def add(self, name: int, tokens: int, until: int) -> None:
+    def add(self, tenant: str, name: int, tokens: int, until: int) -> None:
         row = len(self._names)
         if row == self._values.shape[1]:
             self._values = np.concatenate([self._values, np.zeros_like(self._values)], axis=1)
             self._find_columns()
         self._names.append(name)
         self._row_of[name] = row
+        self._tenants.put(tenant, name, tenant, tokens)
         self._values[:, row] = tokens, until
         self.tokens += tokens
 
@@ -40,6 +46,7 @@ class KeptContexts:
         if row is None:
             return
         self.tokens -= int(self._values[0, row])
+        self._tenants.remove(self._tenants[name], name)
         last = len(self._names) - 1
         moved = self._names.pop()
         if row != last:
@@ -53,9 +60,10 @@ class KeptContexts:
         rows = np.flatnonzero(self._values[1, : len(self)] <= at)
         return [self._names[row] for row in rows.tolist()]
 
-    def first(self) -> int:
-        """The name of the one that is kept longest."""
-        return next(iter(self._row_of))
+    def gives_way(self, tenant: str) -> int:
+        """To something of the tenant's: the name of what is kept longest, of the tenant of which
+        most is kept."""
+        return next(iter(self._tenants.of(self._tenants.gives_way(tenant))))
 
     def by_slot(self, at: int) -> Floats:
         """Tokens kept at the beginning of each slot."""

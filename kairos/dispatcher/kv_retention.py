@@ -12,7 +12,8 @@ compute as many tokens as the memory has, the best time to live is the `t` with 
     P(gap <= t) * LOST * fill_us - E[min(gap, t)],
 
 whatever the size of the context. No more is kept on an instance than its memory holds: what was
-left there first is what its engine drops first. Ours.
+left there first is what its engine drops first; of several tenants, that of which most is kept
+gives way. Ours.
 """
 
 import math
@@ -27,6 +28,7 @@ import msgspec
 from kairos.dispatcher.kept_contexts import KeptContexts
 from kairos.learnt import AgentKey, agent_key
 from kairos.model import Instance, Request
+from kairos.shared_lru import SharedLru
 
 LOST = 0.5  # of the contexts that nobody keeps; the others are found all the same
 _WINDOW = 64  # gaps of an agent
@@ -54,14 +56,14 @@ class KvRetention:
     stretch of the call's prompt, which a prompt that goes on from it has too."""
 
     def __init__(self) -> None:
-        self._left: OrderedDict[int, _Left] = OrderedDict()  # by name, longest ago first
+        self._left: SharedLru[int, _Left] = SharedLru(_MAX_LEFT)  # by name, longest ago first
         self._kept: dict[str, KeptContexts] = {}  # of these, by instance
         self._came_back_for: dict[str, int] = {}  # a name, by request id
         # Of these, in order of arrival, those for which memory was kept as they arrived.
         self._in_time: OrderedDict[str, _Left] = OrderedDict()
         # Until when, the next first; those that are not in time any more are in it, too.
         self._in_time_until: list[tuple[int, str]] = []
-        self._gaps: OrderedDict[AgentKey, deque[float]] = OrderedDict()  # longest unseen first
+        self._gaps: SharedLru[AgentKey, deque[float]] = SharedLru(_MAX_AGENTS)
 
     def ended(
         self, request: Request, instance: Instance, tokens: int, fill_us: float, at: int
@@ -74,22 +76,22 @@ class KvRetention:
         name, agent = request.prefix[-1], agent_key(request)
         self._forget(name)
         worth_us = LOST * fill_us
-        until = at + int(time_to_live(self._gaps.get(agent, ()), worth_us))
-        self._left[name] = _Left(agent, instance.id, tokens, at, until, at + int(worth_us))
+        until = at + int(time_to_live(self._gaps.get(agent) or (), worth_us))
+        left = _Left(agent, instance.id, tokens, at, until, at + int(worth_us))
+        for each, gone in self._left.put(agent[0], name, left):
+            self._let_go(each, gone)
         if until > at:
-            self._keep(name, tokens, until, instance, at)
-        if len(self._left) > _MAX_LEFT:
-            self._forget(next(iter(self._left)))
+            self._keep(name, left, instance, at)
 
-    def _keep(self, name: int, tokens: int, until: int, instance: Instance, at: int) -> None:
-        kept = self._kept.setdefault(instance.id, KeptContexts())
-        kept.add(name, tokens, until)
+    def _keep(self, name: int, left: _Left, instance: Instance, at: int) -> None:
+        kept, tenant = self._kept.setdefault(instance.id, KeptContexts()), left.agent[0]
+        kept.add(tenant, name, left.tokens, left.until)
         most = instance.kv_tokens or 0
         if kept.tokens > most:
             for each in kept.over(at):
                 kept.remove(each)
         while kept.tokens > most:
-            first = kept.first()
+            first = kept.gives_way(tenant)
             kept.remove(first)
             left = self._left[first]
             left.until = at
@@ -97,13 +99,13 @@ class KvRetention:
                 heappush(self._in_time_until, (at, left.request_id))
 
     def arrived(self, request: Request, at: int) -> None:
-        """The first that goes on from a context comes back for it."""
+        """The first that goes on from a context of its tenant comes back for it."""
         self._give_up(at)
         if self._left.keys().isdisjoint(request.prefix):
             return
         name = next(each for each in reversed(request.prefix) if each in self._left)
         left = self._left[name]
-        if left.request_id is not None:
+        if left.request_id is not None or left.agent[0] != request.tenant:
             return
         self._see(left.agent, at - left.at)
         left.request_id = request.id
@@ -124,7 +126,7 @@ class KvRetention:
 
     def leave(self, instance_id: str) -> None:
         self._kept.pop(instance_id, None)
-        for name in [n for n, each in self._left.items() if each.instance_id == instance_id]:
+        for name in [n for n in self._left if self._left[n].instance_id == instance_id]:
             self._forget(name)
 
     def waiting(self, at: int) -> Iterator[str]:
@@ -156,8 +158,7 @@ class KvRetention:
         if len(ends) > 2 * len(self._in_time) + _FEW:
             ends[:] = sorted((left.until, name) for name, left in self._in_time.items())
         while self._left:
-            name = next(iter(self._left))
-            left = self._left[name]
+            name, left = self._left.oldest()
             if left.by > at:
                 return
             if left.request_id is None:
@@ -165,20 +166,25 @@ class KvRetention:
             self._forget(name)
 
     def _forget(self, name: int) -> None:
-        left = self._left.pop(name, None)
+        left = self._left.get(name)
         if left is not None:
-            self.kept(left.instance_id).remove(name)
-            if left.request_id is not None:
-                del self._came_back_for[left.request_id]
-                self._in_time.pop(left.request_id, None)
+            self._left.remove(left.agent[0], name)
+            self._let_go(name, left)
+
+    def _let_go(self, name: int, left: _Left) -> None:
+        """It is not here any more."""
+        self.kept(left.instance_id).remove(name)
+        if left.request_id is not None:
+            del self._came_back_for[left.request_id]
+            self._in_time.pop(left.request_id, None)
 
     def _see(self, agent: AgentKey, gap_us: float) -> None:
         gaps = self._gaps.get(agent)
         if gaps is None:
-            gaps = self._gaps[agent] = deque(maxlen=_WINDOW)
-            if len(self._gaps) > _MAX_AGENTS:
-                self._gaps.popitem(last=False)
-        self._gaps.move_to_end(agent)
+            gaps = deque(maxlen=_WINDOW)
+            self._gaps.put(agent[0], agent, gaps)
+        else:
+            self._gaps.touch(agent[0], agent)
         gaps.append(gap_us)
 
 

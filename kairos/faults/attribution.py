@@ -21,15 +21,14 @@ The verdict's error rates, in worlds of which the truth is known:
 `python -m tests.simulation.faults`.
 """
 
-from collections import OrderedDict
 from collections.abc import Collection, Mapping
-from typing import Any
 
 import msgspec
 
 from kairos.faults.outcomes import RATE, RATE_CALLS, Outcomes
 from kairos.learnt import AgentKey
 from kairos.model import SECOND
+from kairos.shared_lru import SharedLru
 
 POISONOUS = 0.9  # probability from which on a call that failed twice is refused
 # That a call is poisonous, where nothing is known of who made it: a guess. A tenth of it moves no
@@ -44,7 +43,7 @@ REMEMBERED_US = 600 * SECOND  # suspects and callers, since the last failure
 # it is no suspect beside one of somebody new, and so much that it is one alone.
 LEAST_BY_RECORD = 0.02
 MOST_SERVED = 1000  # calls of a caller count for it, of all that it ever made
-MOST_SUSPECTS = 4096  # and callers; the oldest are forgotten
+MOST_SUSPECTS = 4096  # and callers; the oldest of the tenant that has most are forgotten
 
 
 class _Suspect(msgspec.Struct):
@@ -79,8 +78,8 @@ class FaultAttribution:
 
     def __init__(self) -> None:
         self._outcomes: dict[str, Outcomes] = {}
-        self._suspects: OrderedDict[int | str, _Suspect] = OrderedDict()
-        self.callers: OrderedDict[AgentKey, CallerRecord] = OrderedDict()
+        self._suspects: SharedLru[int | str, _Suspect] = SharedLru(MOST_SUSPECTS)
+        self.callers: SharedLru[AgentKey, CallerRecord] = SharedLru(MOST_SUSPECTS)
         """By who they are; those of late."""
         self.knows_deaths = False
         """Whether an instance ever died with calls in flight."""
@@ -123,8 +122,9 @@ class FaultAttribution:
 
     def cleared(self, key: int | str) -> None:
         """The call was served: where it failed, the instance failed it."""
-        suspect = self._suspects.pop(key, None)
+        suspect = self._suspects.get(key)
         if suspect is not None:
+            self._suspects.remove(suspect.caller[0], key)
             self._settle(suspect, 1.0)
             if suspect.caller in self.callers:
                 self.callers[suspect.caller].suspected -= suspect.suspected
@@ -181,13 +181,13 @@ class FaultAttribution:
     def _note(self, caller: AgentKey, at: int) -> CallerRecord:
         """Something bad of them."""
         known = self.callers.get(caller) or self._new_caller(caller)
-        self.callers.move_to_end(caller)
+        self.callers.touch(caller[0], caller)
         known.last_at = at
         return known
 
     def _new_caller(self, caller: AgentKey) -> CallerRecord:
-        known = self.callers[caller] = CallerRecord()
-        _forget_oldest(self.callers)
+        known = CallerRecord()
+        self.callers.put(caller[0], caller, known)
         return known
 
     def is_poisonous(self, key: int | str, at: int) -> bool:
@@ -240,12 +240,13 @@ class FaultAttribution:
         self, key: int | str, caller: AgentKey, instance_id: str, rate: float, at: int
     ) -> float:
         """Returns the probability that the call is sound, after this failure."""
-        suspect = self._suspects.pop(key, None)
+        suspect = self._suspects.get(key)
+        if suspect is not None:
+            self._suspects.remove(suspect.caller[0], key)
         if suspect is None or at - suspect.failed_at > REMEMBERED_US:
             odds = _odds(self.prior(caller, at))
             suspect = _Suspect(odds, odds, caller, at, at)
-        self._suspects[key] = suspect
-        _forget_oldest(self._suspects)
+        self._suspects.put(suspect.caller[0], key, suspect)
         suspect.failed_at = at
         suspect.failures += 1
         suspect.failed_on.add(instance_id)
@@ -270,11 +271,6 @@ class FaultAttribution:
         poisonous = known.poisonous + max(0.0, known.suspected)
         calls = poisonous + known.served + PRIOR_CALLS
         return max(PRIOR, (poisonous + PRIOR * PRIOR_CALLS) / calls)
-
-
-def _forget_oldest(kept: OrderedDict[Any, Any]) -> None:
-    if len(kept) > MOST_SUSPECTS:
-        kept.popitem(last=False)
 
 
 def _odds(probability: float) -> float:

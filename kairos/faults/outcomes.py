@@ -1,12 +1,12 @@
 """What an instance's latest calls tell of it: at which rate it fails sound ones. Ours."""
 
 import math
-from collections import OrderedDict
 
 import msgspec
 
 from kairos.learnt import AgentKey
 from kairos.model import SECOND
+from kairos.shared_lru import SharedLru
 
 # At which an instance fails sound calls, as long as nothing is known of it, and how many calls that
 # counts for: in what it did of late, and in what it did before.
@@ -62,7 +62,7 @@ class Outcomes(msgspec.Struct):
     long: _Memory = msgspec.field(default_factory=lambda: _Memory(LONG_MEMORY))
     count: int = 0
     served_at: int = -1  # the last; -1: nothing
-    open: OrderedDict[AgentKey, _Open] = msgspec.field(default_factory=OrderedDict)
+    open: SharedLru[AgentKey, _Open] = msgspec.field(default_factory=lambda: SharedLru(MOST_OPEN))
 
     def add(self, served: float, failed: float) -> None:
         self.count += 1
@@ -81,9 +81,8 @@ class Outcomes(msgspec.Struct):
     def open_of(self, caller: AgentKey) -> _Open:
         found = self.open.get(caller)
         if found is None:
-            found = self.open[caller] = _Open()
-            if len(self.open) > MOST_OPEN:
-                self.open.popitem(last=False)
+            found = _Open()
+            self.open.put(caller[0], caller, found)
         return found.at(self.count)
 
     def rate_for(self, caller: AgentKey, at: int) -> float:

@@ -23,12 +23,15 @@ import msgspec
 from kairos.errors import SetupError
 from kairos.planner.hardware import GB, GIB, PRECISIONS, Accelerator, ModelShape
 
-FIXED_S = 1.05e-3  # sampling and the scheduler, a step: as in sim/profiles, assumed for all
+CALL_S = 2e-3  # HTTP, the tokenizer, the way to the engine: as in sim/profiles, assumed for all
+FIXED_S = 1.05e-3  # sampling and the scheduler, a step: likewise
 ALL_REDUCE_S = 10e-6  # latency of one, inside of a chassis: assumed
 HOP_S = 20e-6  # from one stage to the next: assumed
 LINK_REACHED = 0.8  # of a link's peak: assumed
 MEMORY_SHARE = 0.9  # of a device's memory that the engine takes: vLLM's gpu_memory_utilization
 CHUNK_TOKENS = 8192  # of prompts in a step, at most: vLLM's default on large GPUs
+MANY_PROMPTS = 50  # to a token: beyond, their number hardly varies
+NEGLIGIBLE = 1e-9  # probability
 LARGE_GIB, FEW_SEQS, MANY_SEQS = 70, 256, 1024  # vLLM's defaults of max_num_seqs, by memory
 
 
@@ -54,16 +57,11 @@ class EngineRates(msgspec.Struct, frozen=True, kw_only=True):
     expert_share: float = 0.0  # of the weights' time, that of the experts
     active_share: float = 1.0  # of the experts, those that one token meets
 
-    def prefill_s(self, new_tokens: float, cached_tokens: float = 0.0) -> float:
-        """From the first step on a prompt to its first token, nothing else being computed."""
-        if new_tokens <= 0:
-            return self.fixed_s + self.weights_read_s(1)
-        chunks = math.ceil(new_tokens / self.chunk_tokens)
-        computing = self.prefill_token_s * new_tokens
-        reading = self.weights_read_s(new_tokens / chunks) * chunks
-        pairs = new_tokens * cached_tokens + new_tokens * (new_tokens + 1) / 2
-        matrices = self.fixed_s * chunks + max(reading, computing) + self.prefill_seq_s
-        return matrices + self.attention_s * pairs + self.exchange_s * new_tokens
+    def prefill_s(self, new_tokens: float, cached_tokens: float = 0.0, prompts: int = 1) -> float:
+        """From the first step on such prompts to their first tokens, with nothing else to do."""
+        pairs = prompts * attended_pairs(new_tokens, cached_tokens)
+        steps = math.ceil(new_tokens * prompts / self.chunk_tokens) or 1
+        return self._steps_s(steps, prompts, new_tokens * prompts, pairs, 0.0, 0.0)
 
     def step_s(self, batch: float, context_tokens: float) -> float:
         """A step in which so many sequences of one stage's batch get their next token.
@@ -71,13 +69,62 @@ class EngineRates(msgspec.Struct, frozen=True, kw_only=True):
         Args:
             context_tokens: of one sequence, in the mean.
         """
-        computing = self.decode_seq_s * batch
-        reading = self.kv_token_s * batch * context_tokens
-        matrices = self.fixed_s + max(self.weights_read_s(batch), computing)
-        return matrices + reading + self.exchange_s * batch
+        return self._steps_s(1.0, 0.0, 0.0, 0.0, batch, context_tokens)
+
+    def mixed_step_s(
+        self,
+        batch: float,
+        context_tokens: float,
+        prompts: float,
+        new_tokens: float,
+        pairs: float,
+    ) -> float:
+        """The same, with prompts computed beside: in the mean so many are begun with each token.
+
+        Arithmetic hides behind the reading of the weights that decoding needs anyway. How much of
+        it depends on how prompts come: most steps have none, some have several. Their number is
+        taken as Poisson; the mean of the times is returned, not the time of the mean. Where prompts
+        are more than a step takes, there are several steps to each token.
+
+        Args:
+            new_tokens: of one prompt.
+            pairs: of one prompt: `attended_pairs`.
+        """
+
+        def with_prompts(count: float) -> float:
+            tokens = count * new_tokens
+            steps = max(1.0, (tokens + batch) / self.chunk_tokens)
+            return self._steps_s(steps, count, tokens, count * pairs, batch, context_tokens)
+
+        if prompts > MANY_PROMPTS or not new_tokens:
+            return with_prompts(prompts)
+        return sum(share * with_prompts(count) for count, share in _poisson(prompts))
+
+    def beside_s(
+        self, batch: float, context_tokens: float, new_tokens: float, pairs: float
+    ) -> float:
+        """The steps that compute one prompt, with others that decode beside."""
+        steps = max(1, math.ceil((new_tokens + batch) / self.chunk_tokens))
+        return self._steps_s(steps, 1.0, new_tokens, pairs, batch * steps, context_tokens)
+
+    def _steps_s(
+        self,
+        steps: float,
+        prompts: float,
+        tokens: float,
+        pairs: float,
+        batch: float,
+        context_tokens: float,
+    ) -> float:
+        computing = self.prefill_token_s * tokens + self.decode_seq_s * batch
+        reading = self.weights_read_s((tokens + batch) / steps) * steps
+        matrices = self.fixed_s * steps + max(reading, computing)
+        caches = self.kv_token_s * batch * context_tokens + self.attention_s * pairs
+        return matrices + caches + self.prefill_seq_s * prompts + self.exchange_s * (tokens + batch)
 
     def weights_read_s(self, tokens: float) -> float:
-        met = 1 - (1 - self.active_share) ** tokens if self.active_share < 1 else 1.0
+        """Of a step on so many tokens, what of the weights these meet."""
+        met = 1 - (1 - self.active_share) ** max(tokens, 1.0) if self.active_share < 1 else 1.0
         return self.weights_s * (1 - self.expert_share * (1 - met))
 
     def largest_batch(self, context_tokens: float, tpot_s: float = math.inf) -> int:
@@ -95,6 +142,21 @@ class EngineRates(msgspec.Struct, frozen=True, kw_only=True):
             else:
                 high = middle - 1
         return low * self.stages
+
+
+def attended_pairs(new_tokens: float, cached_tokens: float = 0.0) -> float:
+    """Of a prompt: pairs of a token that is computed and one that it attends to."""
+    return new_tokens * cached_tokens + new_tokens * (new_tokens + 1) / 2
+
+
+def _poisson(mean: float) -> Iterator[tuple[int, float]]:
+    """Numbers and their probabilities, until what is left does not matter."""
+    share, left, count = math.exp(-mean), 1.0, 0
+    while left > NEGLIGIBLE:
+        yield count, share
+        left -= share
+        count += 1
+        share *= mean / count
 
 
 def derived(
@@ -125,6 +187,7 @@ def derived(
         stages=pipeline,
         kv_tokens=_kv_tokens(device, model, weight_bytes, tensor * pipeline),
         max_num_seqs=MANY_SEQS if device.memory_gb * GB >= LARGE_GIB * GIB else FEW_SEQS,
+        call_s=CALL_S,
         fixed_s=FIXED_S + exchanges_s + (pipeline - 1) * HOP_S,
         weights_s=weight_bytes * (layers + model.embedding) / read,
         prefill_token_s=2 * active / flop,

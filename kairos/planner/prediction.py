@@ -1,10 +1,9 @@
 """How long workflows take on a pool: with its load, its queues, and their own lengths.
 
-Each kind of instance is looked at in its steady state. Of its time, what prompts take (phi) is lost
-to decoding, so a token takes step / (1 - phi). By Little's law as many calls decode at once as
-arrive while one does; the step depends on how many they are, so this is a fixed point. Prompts wait
-for each other as in M/G/c (`queueing.py`), and calls for a place in a batch as in M/M/c, where a
-batch is full.
+Each kind of instance is looked at in its steady state. By Little's law as many calls decode at once
+as arrive while one does, and with each token as many prompts are computed as arrive meanwhile. The
+time of a token depends on both, so it is a fixed point. Calls wait for half a step, and for a place
+in a batch as in M/M/c (`queueing.py`); prompts on instances for prefill alone as in M/G/c.
 
 A workflow's time is its critical path: each call begins when those before it have ended, after
 tools and people. Waiting is put in as a mean, so what chance adds to it in single workflows is not
@@ -12,19 +11,21 @@ in the percentiles.
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from statistics import fmean
 
 import msgspec
 
+from kairos.planner.engine_rates import attended_pairs
 from kairos.planner.kv_transfer import transfer_s
 from kairos.planner.lowering import ObservedCall
 from kairos.planner.pool import CallKind, InstanceKind, Pool, PoolProblem
 from kairos.planner.queueing import mean_wait_s
-from kairos.planner.serving import CallShape, Phases
+from kairos.planner.serving import CallShape, Phases, use
 
-ITERATIONS = 500  # of the fixed point; it grows towards it from below
-CLOSE = 1e-6
+ITERATIONS = 2_000  # of the fixed point; it grows towards it from below
+CLOSE = 1e-6  # to the step before, relative
+LONGEST_S = 60.0  # that a token may take
 
 
 class LoadedInstance(msgspec.Struct, frozen=True, kw_only=True):
@@ -33,8 +34,10 @@ class LoadedInstance(msgspec.Struct, frozen=True, kw_only=True):
     wait_s: float  # of a call, before anything is computed of it
     tpot_s: float
     batch: float  # that decode at once on one instance
-    prefill_share: float  # of time, phi
     utilisation: float  # of what it could do at its largest batch
+
+
+IDLE = LoadedInstance(wait_s=0.0, tpot_s=0.0, batch=0.0, utilisation=0.0)
 
 
 class Traffic(msgspec.Struct, frozen=True, kw_only=True):
@@ -44,68 +47,80 @@ class Traffic(msgspec.Struct, frozen=True, kw_only=True):
     per_s: float
 
 
+class _Mean:
+    """A call of some traffic, in the mean."""
+
+    def __init__(self, traffic: Sequence[Traffic]) -> None:
+        self.per_s = sum(each.per_s for each in traffic)
+
+        def mean(value: Callable[[CallShape], float]) -> float:
+            return sum(each.per_s * value(each.shape) for each in traffic) / self.per_s
+
+        self.new = mean(lambda shape: shape.new)
+        self.cached = mean(lambda shape: shape.cached)
+        self.pairs = mean(lambda shape: attended_pairs(shape.new, shape.cached))
+        self.answer = mean(lambda shape: max(shape.answer, 1.0))
+        # That a step reads of a sequence: those with long answers are there for longer.
+        read = mean(lambda shape: max(shape.answer, 1.0) * shape.context)
+        self.context = read / self.answer
+
+
 def loaded(kind: InstanceKind, count: int, traffic: Sequence[Traffic]) -> LoadedInstance | None:
     """The steady state of so many instances. None: there is none, they have too much to do."""
-    rates = kind.rates
-    per_s = sum(each.per_s for each in traffic)
-    if not per_s or not count:
-        return LoadedInstance(wait_s=0.0, tpot_s=0.0, batch=0.0, prefill_share=0.0, utilisation=0.0)
-    servers = count * rates.stages
-    prompts = [] if kind.phases is Phases.DECODE else _prefills(kind, traffic)
-    phi = sum(s * each.per_s for s, each in zip(prompts, traffic, strict=False)) / servers
-    if phi >= 1:
-        return None
-    wait = _prompt_wait_s(prompts, traffic, servers) if prompts else 0.0
+    if not count or not any(each.per_s for each in traffic):
+        return IDLE
     if kind.phases is Phases.PREFILL:
-        return LoadedInstance(
-            wait_s=wait, tpot_s=0.0, batch=0.0, prefill_share=phi, utilisation=phi
-        )
-    answer = sum(each.shape.answer * each.per_s for each in traffic) / per_s
-    context = _context(traffic)
-    most = rates.largest_batch(context) / rates.stages
-    batch = _batch(kind, per_s / servers * answer / (1 - phi), context, most)
-    if batch is None:
+        return _prefilling(kind, count, traffic)
+    return _decoding(kind, count, _Mean(traffic))
+
+
+def _prefilling(
+    kind: InstanceKind, count: int, traffic: Sequence[Traffic]
+) -> LoadedInstance | None:
+    """Prompts wait for each other as in M/G/c; under load they share steps."""
+    uses = [use(kind.rates, each.shape, Phases.PREFILL) for each in traffic]
+    busy_s = [(each.per_s, used.busy_s) for each, used in zip(traffic, uses, strict=True) if used]
+    per_s = sum(rate for rate, _ in busy_s)
+    mean = sum(rate * s for rate, s in busy_s) / per_s
+    square = sum(rate * s * s for rate, s in busy_s) / per_s
+    wait = mean_wait_s(count, per_s, mean, service_cv2=square / mean**2 - 1)
+    if wait == math.inf:
         return None
-    tpot = rates.step_s(batch, context) / (1 - phi)
-    places = mean_wait_s(int(servers * most), per_s, answer * tpot)
-    step_at_most = rates.step_s(most, context)
+    return LoadedInstance(wait_s=wait, tpot_s=0.0, batch=0.0, utilisation=per_s * mean / count)
+
+
+def _decoding(kind: InstanceKind, count: int, call: _Mean) -> LoadedInstance | None:
+    rates, stages = kind.rates, count * kind.rates.stages
+    most = rates.largest_batch(call.context) / rates.stages
+    prompts = 0.0 if kind.phases is Phases.DECODE else 1.0
+
+    def token_s(batch: float, arrived: float) -> float:
+        """With so many sequences that decode, and calls that arrive, for each token."""
+        return rates.mixed_step_s(batch, call.context, prompts * arrived, call.new, call.pairs)
+
+    per_s = call.per_s / stages
+    tpot = _fixed_point(lambda s: token_s(per_s * call.answer * s, per_s * s))
+    if not most or tpot is None or per_s * call.answer * tpot > most:
+        return None
+    places = mean_wait_s(int(stages * most), call.per_s, call.answer * tpot)
     return LoadedInstance(
-        wait_s=wait + places + tpot / 2,
+        wait_s=places + tpot / 2,
         tpot_s=tpot,
-        batch=batch * rates.stages,
-        prefill_share=phi,
-        utilisation=phi + per_s / servers * answer * step_at_most / most,
+        batch=per_s * call.answer * tpot * rates.stages,
+        utilisation=per_s * call.answer * token_s(most, most / call.answer) / most,
     )
 
 
-def _prefills(kind: InstanceKind, traffic: Sequence[Traffic]) -> list[float]:
-    return [kind.rates.prefill_s(each.shape.new, each.shape.cached) for each in traffic]
-
-
-def _prompt_wait_s(prompts: Sequence[float], traffic: Sequence[Traffic], servers: int) -> float:
-    per_s = sum(each.per_s for each in traffic)
-    mean = sum(s * each.per_s for s, each in zip(prompts, traffic, strict=True)) / per_s
-    square = sum(s * s * each.per_s for s, each in zip(prompts, traffic, strict=True)) / per_s
-    return mean_wait_s(servers, per_s, mean, service_cv2=square / mean**2 - 1)
-
-
-def _context(traffic: Sequence[Traffic]) -> float:
-    """That a step reads of a sequence: those with long answers are there for longer."""
-    steps = sum(each.per_s * each.shape.answer for each in traffic)
-    read = sum(each.per_s * each.shape.answer * each.shape.context for each in traffic)
-    return read / steps if steps else fmean(each.shape.context for each in traffic)
-
-
-def _batch(kind: InstanceKind, tokens_per_s: float, context: float, most: float) -> float | None:
-    """Of one stage: where arrivals, in tokens a second, and steps balance. None: nowhere."""
-    batch = 0.0
+def _fixed_point(function: Callable[[float], float]) -> float | None:
+    """Where a function that grows, more slowly than its argument, equals it. None: it outgrows."""
+    at = function(0.0)
     for _ in range(ITERATIONS):
-        following = tokens_per_s * kind.rates.step_s(batch, context)
-        if following > most:
+        following = function(at)
+        if following > LONGEST_S:
             return None
-        if following - batch <= CLOSE * max(1.0, batch):
+        if following - at <= CLOSE * at:
             return following
-        batch = following
+        at = following
     return None
 
 
@@ -163,6 +178,11 @@ class _Timing:
     ) -> None:
         self._problem, self._pool = problem, pool
         self._kinds, self._states = kinds, states
+        self._contexts = {
+            name: _Mean(traffic).context
+            for name in states
+            if (traffic := _traffic(problem.calls, pool, name))
+        }
 
     def call_s(self, call: ObservedCall) -> float:
         ways = self._pool.routes[call.agent].items()
@@ -173,7 +193,10 @@ class _Timing:
         seconds = state.wait_s
         if kind.phases is not Phases.DECODE:
             new = call.prompt_tokens - call.cached_tokens
-            seconds += rates.call_s + rates.prefill_s(new, call.cached_tokens)
+            pairs = attended_pairs(new, call.cached_tokens)
+            batch = state.batch / rates.stages
+            context = self._contexts[kind.name] if batch else 0.0
+            seconds += rates.call_s + rates.beside_s(batch, context, new, pairs)
         else:
             size = self._problem.kv_bytes_per_token * call.prompt_tokens
             seconds += transfer_s(size, self._problem.link, rates.devices)

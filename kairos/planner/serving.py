@@ -6,11 +6,12 @@ more; so calls a second times busy seconds is how many instances they need at th
 """
 
 import math
+from collections.abc import Callable
 from enum import StrEnum
 
 import msgspec
 
-from kairos.planner.engine_rates import EngineRates
+from kairos.planner.engine_rates import EngineRates, attended_pairs
 
 
 class Phases(StrEnum):
@@ -69,11 +70,21 @@ def use(
 
 
 def _prefill(rates: EngineRates, call: CallShape, targets: LatencyTargets) -> InstanceUse | None:
-    computing = rates.prefill_s(call.new, call.cached)
-    latency = rates.call_s + computing
-    if latency > targets.ttft_s or call.prompt > rates.kv_tokens:
+    """As many prompts share a step as it takes, and as are in time together."""
+
+    def latency_s(prompts: int) -> float:
+        return rates.call_s + rates.prefill_s(call.new, call.cached, prompts)
+
+    if call.prompt > rates.kv_tokens:
         return None
-    return InstanceUse(busy_s=computing / rates.stages, latency_s=latency)
+    most = max(1, min(int(rates.chunk_tokens / max(call.new, 1.0)), rates.max_num_seqs))
+    prompts = _largest(most, lambda count: latency_s(count) <= targets.ttft_s)
+    if not prompts:
+        return None
+    computing = rates.prefill_s(call.new, call.cached, prompts)
+    return InstanceUse(
+        busy_s=computing / prompts / rates.stages, latency_s=latency_s(prompts), batch=prompts
+    )
 
 
 def _decode(rates: EngineRates, call: CallShape, targets: LatencyTargets) -> InstanceUse | None:
@@ -85,33 +96,38 @@ def _decode(rates: EngineRates, call: CallShape, targets: LatencyTargets) -> Ins
 
 
 def _both(rates: EngineRates, call: CallShape, targets: LatencyTargets) -> InstanceUse | None:
-    """Prompts are computed in the steps of those that decode, which waits for them."""
-    computing = _prefill(rates, call, targets)
-    if computing is None:
+    """Prompts are computed in the steps of those that decode.
+
+    Each sequence that ends makes room for a prompt: with each token of a batch, as many prompts are
+    begun as sequences end.
+    """
+    pairs = attended_pairs(call.new, call.cached)
+    answer = max(call.answer, 1.0)
+
+    def token_s(batch: int) -> float:
+        return rates.mixed_step_s(batch, call.context, batch / answer, call.new, pairs)
+
+    def ttft_s(batch: int) -> float:
+        return rates.call_s + rates.beside_s(batch, call.context, call.new, pairs)
+
+    most = rates.largest_batch(call.context) // rates.stages
+    batch = _largest(most, lambda b: token_s(b) <= targets.tpot_s and ttft_s(b) <= targets.ttft_s)
+    if not batch:
         return None
-    low, high = 0, rates.largest_batch(call.context) // rates.stages
-    while low < high:  # of a stage: the largest batch in time
-        middle = (low + high + 1) // 2
-        if token_s(rates, call, middle) <= targets.tpot_s:
-            low = middle
-        else:
-            high = middle - 1
-    if not low:
-        return None
-    step = rates.step_s(low, call.context)
     return InstanceUse(
-        busy_s=computing.busy_s + call.answer * step / (low * rates.stages),
-        latency_s=computing.latency_s + call.answer * token_s(rates, call, low),
-        batch=low * rates.stages,
+        busy_s=answer * token_s(batch) / (batch * rates.stages),
+        latency_s=ttft_s(batch) + call.answer * token_s(batch),
+        batch=batch * rates.stages,
     )
 
 
-def token_s(rates: EngineRates, call: CallShape, stage_batch: int) -> float:
-    """Time per token where both phases share an instance that is never idle.
-
-    Each sequence that ends makes room for one prompt: so of the time that a batch takes for its
-    answers, what one prompt for each sequence takes is added.
-    """
-    step = rates.step_s(stage_batch, call.context)
-    prompts = stage_batch * rates.prefill_s(call.new, call.cached)
-    return step + prompts / max(call.answer, 1.0)
+def _largest(most: int, fits: Callable[[int], bool]) -> int:
+    """The largest number up to `most` that fits, where all below it do; 0: none."""
+    low, high = 0, most
+    while low < high:
+        middle = (low + high + 1) // 2
+        if fits(middle):
+            low = middle
+        else:
+            high = middle - 1
+    return low

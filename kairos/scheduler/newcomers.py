@@ -20,6 +20,7 @@ class Newcomers:
 
     def __init__(self) -> None:
         self._waiting: dict[str, Request] = {}  # in order of arrival
+        self._of: dict[str, dict[str, Request]] = {}  # by tenant, alike
 
     def __len__(self) -> int:
         return len(self._waiting)
@@ -29,10 +30,16 @@ class Newcomers:
 
     def add(self, request: Request) -> None:
         self._waiting[request.id] = request
+        self._of.setdefault(request.tenant, {})[request.id] = request
 
     def remove(self, request_id: str) -> None:
         """It waits no more, or has begun; one that is not here is ignored."""
-        self._waiting.pop(request_id, None)
+        request = self._waiting.pop(request_id, None)
+        if request is not None:
+            of = self._of[request.tenant]
+            del of[request_id]
+            if not of:
+                del self._of[request.tenant]
 
     def begin(self, requests: Iterable[Request]) -> None:
         """Their workflow has begun."""
@@ -40,6 +47,6 @@ class Newcomers:
             self.remove(request.id)
 
     def newest(self, tenant: str | None = None) -> Request | None:
-        """The one that came last: of all, or of a tenant, in O(n)."""
-        newest_first = reversed(self._waiting.values())
-        return next((each for each in newest_first if tenant in (None, each.tenant)), None)
+        """The one that came last: of all, or of a tenant."""
+        waiting = self._waiting if tenant is None else self._of.get(tenant, {})
+        return next(reversed(waiting.values()), None)

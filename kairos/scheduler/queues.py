@@ -178,7 +178,7 @@ class WaitQueues:
 
     def _put_anew(self, at: int) -> None:
         """Those that were bounced last, as in each queue."""
-        waiting = [each for queue in self._open.values() for each in queue.waiting()]
+        waiting = [each for queue in self._open.values() for each in queue.standings()]
         pace = {place: self._drains[place] for place in self._open}
         self._queues, self._drains, self._open, self._renewing = {}, {}, {}, {}
         self._waiting, self._of_tenant = 0, {}

@@ -44,6 +44,8 @@ OTHERS = {
     "ssh",
     "tar",
     "cd",
+    "openssl",
+    "chmod",
 }
 ADMIN = {"/admin/status", "/admin/instances", "/admin/instances/gpu3:8000"}
 
@@ -99,8 +101,8 @@ def check(words):
     elif program == "pytest":
         assert all((ROOT / each).exists() for each in words[1:] if each.startswith("tests/"))
     elif program == "curl":
-        [url] = (each for each in words if re.match(r"(http://)?(127|localhost)", each))
-        path = "/" + url.removeprefix("http://").partition("/")[2]
+        [url] = (each for each in words if re.match(r"(https?://)?(127|localhost)", each))
+        path = "/" + re.sub(r"^https?://", "", url).partition("/")[2]
         known = {re.sub(r"{[^}]*}", "[^/]+", each) for each in description()["paths"]}
         assert path in ADMIN or any(re.fullmatch(each, path) for each in known), url
     else:

@@ -26,7 +26,7 @@ def what_is_kept(draw):
     for name, (tokens, for_us) in enumerate(
         draw(st.lists(st.tuples(st.integers(1, 10**6), UNTIL), max_size=40))
     ):
-        columns.add(name, tokens, AT + for_us)
+        columns.add("t", name, tokens, AT + for_us)
         left[name] = tokens, for_us
         if draw(st.booleans()):
             gone = draw(st.integers(0, name))
@@ -47,7 +47,7 @@ def test_columns_know_what_is_left(made):
     assert columns.tokens == sum(tokens for tokens, _ in left.values())
     assert sorted(columns.over(AT)) == [name for name, (_, us) in left.items() if us <= 0]
     if left:
-        assert columns.first() == next(iter(left))
+        assert columns.gives_way("t") == next(iter(left))
 
 
 @given(what_is_kept())

@@ -2,8 +2,13 @@
 
 import pytest
 
-from kairos.events import Arrived, ProfilesLearnt
-from kairos.learnt import POOLED, AgentRank
+from kairos.dispatcher import kv_retention
+from kairos.dispatcher.demand import Curves
+from kairos.dispatcher.kv_retention import KvRetention
+from kairos.errors import WorkflowCancelled
+from kairos.events import Arrived, ProfilesLearnt, WorkflowEnded
+from kairos.faults.attribution import MOST_SUSPECTS, FaultAttribution
+from kairos.learnt import POOLED, AgentRank, exponential
 from kairos.model import SECOND
 from kairos.orchestrator.orchestrator import MAX_TO_LEARN
 from kairos.orchestrator.profiles import Profiles
@@ -247,3 +252,71 @@ def test_facts_of_one_tenants_workflows_are_not_those_of_anothers_with_the_same_
     facts.tell(0, Arrived(build.request("b", tenant="two", workflow_id="w")))
     facts.end(1, "w", tenant="one")
     assert facts.orchestrator.workflow("two", "w").ended_at is None
+
+
+def test_a_caller_is_known_to_be_of_long_standing_beside_very_many_new_ones():
+    attribution = FaultAttribution()
+    for _ in range(50):
+        attribution.well(("honest", "app", "mine"))
+    attribution.failed("mine", ("honest", "app", "mine"), "a", 0)
+    for n in range(2 * MOST_SUSPECTS):
+        attribution.well(("flood", "app", f"a{n}"))
+        attribution.failed(n, ("flood", "app", f"a{n}"), "a", 0)
+
+    assert attribution.callers["honest", "app", "mine"].served == 50
+    assert attribution.failed("mine", ("honest", "app", "mine"), "b", 0) < 0.5  # the second time
+    assert ("flood", "app", "a0") not in attribution.callers
+
+
+def test_memory_is_kept_for_a_tenant_beside_one_that_leaves_very_many_contexts(monkeypatch):
+    monkeypatch.setattr(kv_retention, "_MAX_LEFT", 50)
+    monkeypatch.setattr(kv_retention, "_MAX_AGENTS", 20)
+    made, instance, fill_us = KvRetention(), build.instance("i", kv=1_000), 20 * SECOND
+
+    def call(tenant, name, agent="a"):
+        fields = {"tenant": tenant, "agent": agent, "prefix": (name,), "prefix_units": 64}
+        return build.request(f"{tenant} {name}", prompt=100, **fields)
+
+    at = 0
+    for n in range(8):  # each comes back after a second
+        for tenant in ("honest", "flood"):
+            made.ended(call(tenant, hash((tenant, n))), instance, 100, fill_us, at)
+            made.arrived(call(tenant, hash((tenant, n))), at + SECOND)
+            made.gone(f"{tenant} {hash((tenant, n))}")
+        at += fill_us
+    made.ended(call("honest", 1), instance, 100, fill_us, at)
+    for n in range(100):
+        made.ended(call("flood", 1_000 + n), instance, 100, fill_us, at)
+    assert made.kept("i").tokens == 1_000
+    for n in range(100):
+        made.ended(call("flood", 2_000 + n, f"a{n}"), instance, 100, fill_us, at)
+
+    made.arrived(call("spy", 1), at)  # that begins alike is nothing to it
+    assert made.kept_for(call("spy", 1), at) is None
+    made.arrived(call("honest", 1), at)
+    assert made.kept_for(call("honest", 1), at) == ("i", 100)
+    assert ("honest", "", "a") in made._gaps
+
+
+def test_a_workflow_that_was_cancelled_stays_so_beside_very_many_of_another(monkeypatch):
+    monkeypatch.setattr("kairos.admission._MAX_CANCELLED", 5)
+    balancer = build.balancer(build.instance("i"))
+    balancer.handle(WorkflowEnded("honest", "w", cancelled=True), 0)
+    for n in range(50):
+        balancer.handle(WorkflowEnded("flood", f"w{n}", cancelled=True), 0)
+
+    with pytest.raises(WorkflowCancelled):
+        balancer.handle(Arrived(build.request("r", tenant="honest", workflow_id="w")), 1)
+    balancer.handle(Arrived(build.request("s", tenant="flood", workflow_id="w0")), 1)
+
+
+def test_agents_of_which_nothing_is_known_have_one_curve_however_many_they_are():
+    curves = Curves(None)
+    rows = {
+        curves.row(("flood", "app", f"a{n}"), build.request("r", completion=256), None)
+        for n in range(100)
+    }
+    assert len(rows) == 1
+    other = curves.row(("flood", "app", "a0"), build.request("r", completion=8), None)
+    known = curves.row(("flood", "app", "a0"), build.request("r"), exponential(256.0))
+    assert len({*rows, other, known}) == 3

@@ -295,4 +295,5 @@ class Call:
 
     def _tell(self, event: Event) -> None:
         bodies, content = self._engine.failed_bodies, self.body.content
-        self._sink.feed(bodies.named(event, content, self._sink.now))
+        tenant = self.request.tenant
+        self._sink.feed(bodies.named(event, tenant, content, self._sink.now))

@@ -3,7 +3,7 @@ identity provider beside them."""
 
 import asyncio
 import hashlib
-from collections.abc import Callable, Collection, Coroutine, Iterable
+from collections.abc import Callable, Coroutine, Iterable
 from functools import partial
 
 from fastapi import Request as HttpRequest
@@ -24,7 +24,8 @@ _CALLS = RIGHTS["caller"]
 def _caller(key: KeySettings) -> Caller:
     allowed = key.service_classes or None
     default = allowed[0] if allowed else STANDARD
-    return Caller(key.tenant, key.app, default, allowed, key.name, RIGHTS[key.role])
+    roles = RIGHTS[key.role]
+    return Caller(key.tenant, key.app, default, allowed, key.name, roles, key.label)
 
 
 class Access:
@@ -57,10 +58,11 @@ class Access:
         self._asks_operators |= any(caller.roles != _CALLS for caller, _ in self._callers.values())
         self._is_open = not self._callers and not needed and self._tokens is None
 
-    def know_classes(self, names: Collection[str]) -> None:
-        """Of service, that there are from now on."""
+    def follow(self, settings: Settings) -> None:
+        """These keys and classes of service there are from now on."""
+        self.change(settings.key, needed=settings.asks_for_keys)
         if self._tokens is not None:
-            self._tokens.know_classes(names)
+            self._tokens.know_classes(classes(settings.service_class))
 
     @property
     def is_open(self) -> bool:

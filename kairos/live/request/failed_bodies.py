@@ -5,7 +5,6 @@ where they failed, and where one of the same length did a while ago: of all othe
 """
 
 import os
-from collections import OrderedDict
 from collections.abc import Callable
 from hashlib import blake2b
 
@@ -13,6 +12,7 @@ import msgspec
 
 from kairos.events import Arrived, Bounced, Event, Failed
 from kairos.faults.attribution import REMEMBERED_US
+from kairos.shared_lru import SharedLru
 
 _KEY_BYTES = 16
 _HASH_BYTES = 7  # as a number it fits what JSON readers can tell apart
@@ -24,30 +24,31 @@ class FailedBodies:
 
     def __init__(self) -> None:
         self._key = os.urandom(_KEY_BYTES)
-        self._failed_at: OrderedDict[int, int] = OrderedDict()  # by length; the oldest first
+        # By length, whose the last was, and when.
+        self._failed: SharedLru[int, tuple[str, int]] = SharedLru(_MOST_LENGTHS)
 
-    def named(self, event: Event, content: bytes, now: Callable[[], int]) -> Event:
-        """A fact of a call with this body: with its hash, where an instance failed at it, or where
-        it arrives and one of its length is remembered. Of most calls nobody asks what time it
-        is."""
+    def named(self, event: Event, tenant: str, content: bytes, now: Callable[[], int]) -> Event:
+        """A fact of a tenant's call with this body: with its hash, where an instance failed at it,
+        or where it arrives and one of its length is remembered. Of most calls nobody asks what time
+        it is."""
         if type(event) is Arrived:
-            body = self._known(content, now()) if self._failed_at else None
+            body = self._known(content, now()) if self._failed else None
             return event if body is None else msgspec.structs.replace(event, body=body)
         if type(event) is Bounced or (type(event) is Failed and event.by_instance):
-            return msgspec.structs.replace(event, body=self._failed(content, now()))
+            return msgspec.structs.replace(event, body=self._note(tenant, content, now()))
         return event
 
-    def _failed(self, content: bytes, at: int) -> int:
+    def _note(self, tenant: str, content: bytes, at: int) -> int:
         length = len(content)
-        self._failed_at[length] = at
-        self._failed_at.move_to_end(length)
-        if len(self._failed_at) > _MOST_LENGTHS:
-            self._failed_at.popitem(last=False)
+        before = self._failed.get(length)
+        if before is not None:
+            self._failed.remove(before[0], length)
+        self._failed.put(tenant, length, (tenant, at))
         return self._hash(content)
 
     def _known(self, content: bytes, at: int) -> int | None:
-        failed_at = self._failed_at.get(len(content))
-        if failed_at is None or at - failed_at > REMEMBERED_US:
+        failed = self._failed.get(len(content))
+        if failed is None or at - failed[1] > REMEMBERED_US:
             return None
         return self._hash(content)
 

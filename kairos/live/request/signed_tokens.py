@@ -34,6 +34,7 @@ MAX_REMEMBERED = 10_000  # tokens
 _HEADER_BYTES = 4 << 10
 _MOST_CLASSES = 32
 _IDENTIFIER = re.compile(IDENTIFIER)
+_SUBJECT = re.compile(r"[ -~]{1,128}")
 _CALLER: tuple[Role, ...] = ("caller",)
 _OWN_NAMES: Mapping[str, Role] = {role: role for role in RIGHTS}
 _ED25519 = {"EdDSA": "Ed25519"}  # the only curve that is taken for it (RFC 9864 names it so)
@@ -208,7 +209,8 @@ class SignedTokens:
             raise InvalidToken(f"the token's claim '{oidc.app_claim}' is no name of an app")
         allowed = self._allowed(claims)
         default = allowed[0] if allowed else STANDARD
-        return Caller(tenant, app, default, allowed, roles=self._roles(claims))
+        roles, name = self._roles(claims), _subject(claims)
+        return Caller(tenant, app, default, allowed, roles=roles, name=name)
 
     def _roles(self, claims: Mapping[str, Any]) -> tuple[Role, ...]:
         """Of names that are no roles here, nothing is said: they may be for others."""
@@ -244,6 +246,12 @@ def _claim(claims: Mapping[str, Any], name: str) -> Any:
     for part in name.split("."):
         found = found.get(part) if isinstance(found, dict) else None
     return found
+
+
+def _subject(claims: Mapping[str, Any]) -> str | None:
+    """Whom the issuer gave it to, as far as that can be shown in a line."""
+    told = claims.get("sub")
+    return told if isinstance(told, str) and _SUBJECT.fullmatch(told) else None
 
 
 def _instant(claims: Mapping[str, Any], name: str) -> int | None:

@@ -26,11 +26,30 @@ SMALL, LARGE = FOUND.model_named("llama-3-8b"), FOUND.model_named("llama-3-70b")
 def test_the_catalogue_gives_what_the_derived_profiles_have(device, model, name):
     rates = derived(FOUND.accelerator_named(device), FOUND.model_named(model))
     shipped = measured_rates(profile(name))
-    for field in ("fixed_s", "weights_s", "prefill_token_s", "decode_seq_s", "kv_token_s",
+    for field in ("call_s", "fixed_s", "weights_s", "prefill_token_s", "decode_seq_s", "kv_token_s",
                   "attention_s"):  # fmt: skip
         assert getattr(rates, field) == pytest.approx(getattr(shipped, field), rel=1e-3), field
     assert rates.kv_tokens == pytest.approx(shipped.kv_tokens, rel=2e-3)
     assert rates.max_num_seqs == shipped.max_num_seqs
+
+
+@pytest.mark.parametrize(
+    ("device", "gb_s", "sequences", "context", "published_ms"),
+    [
+        # John Musgrave, vLLM throughput-latency sweep on NVIDIA A100: 40 GB, vLLM 0.23, 1024 tokens
+        # in, one call at a time has 75 tokens a second
+        ("a100", 1555, 1, 1088, 1000 / 75),
+        # Yobitel, InferenceBench, concurrency sweep: H100 80 GB HBM3, vLLM 0.21, short chats
+        ("h100", 3350, 1, 300, 6.48),
+        ("h100", 3350, 4, 300, 6.59),
+    ],
+)
+def test_published_times_per_token_are_within_30_percent(
+    device, gb_s, sequences, context, published_ms
+):
+    card = msgspec.structs.replace(FOUND.accelerator_named(device), bandwidth_gb_s=gb_s)
+    found = 1000 * derived(card, SMALL).step_s(sequences, context)
+    assert found == pytest.approx(published_ms, rel=0.05)  # and so within 30 %
 
 
 def test_a_prompt_takes_the_time_of_its_arithmetic_and_attention():

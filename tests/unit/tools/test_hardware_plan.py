@@ -8,7 +8,10 @@ from typer.testing import CliRunner
 
 from kairos.cli.main import app
 from kairos.errors import InvalidFile, SetupError
+from kairos.planner.engine_rates import derived
 from kairos.tools import hardware_question as module
+from kairos.tools.hardware_files import catalogue, measured_rates
+from kairos.tools.pool_simulation import engine_profile
 from kairos.workload.workflow_file import FileCall, write_workflows
 from kairos.workload.workflows import load
 
@@ -106,6 +109,14 @@ def test_a_measured_profile_takes_the_place_of_a_data_sheet(export):
     assert (instance["measured"], instance["rests_on"]) == (True, "profile cpu-tiny")
 
 
+def test_a_pool_has_no_more_kinds_of_instance_than_asked_for(export):
+    found = json.loads(
+        run("--export", export, "--hardware", "h100,gaudi3,a40", "--max-devices", 1, "--rate", 20,
+            "--max-kinds", 1, "--json").stdout
+    )  # fmt: skip
+    assert {len(each["instances"]) for each in found["front"]} == {1}
+
+
 def test_prices_and_terms_are_inputs(export):
     def usd(*words):
         said = run("--export", export, "--hardware", "h100", "--no-pairs", "--max-devices", 1,
@@ -186,3 +197,31 @@ def test_one_thing_is_multiplied(export):
     assert module.changed(asked, "link=0.25").link.gbit_s == 100
     dear = module.changed(asked, "price:h100=2").offer.devices
     assert {each.name: each.bought.usd for each in dear if each.name == "h100"} == {"h100": 50_000}
+
+
+def test_the_chosen_pool_is_simulated_on_demand(export):
+    words = ("--export", export, "--hardware", "h100", "--no-pairs", "--max-devices", 1,
+             "--rate", 2, "--simulate")  # fmt: skip
+    found = json.loads(run(*words, "--json").stdout)
+    assert found["simulated"]["workflows"] == 910
+    assert found["chosen"]["mean_s"] == pytest.approx(found["simulated"]["mean_s"], rel=0.1)
+    assert found["chosen"]["p95_s"] == pytest.approx(found["simulated"]["p95_s"], rel=0.2)
+    assert "Simulated with 910 workflows" in run(*words).stdout
+
+
+def test_pairs_and_pipelines_cannot_be_simulated(export):
+    with pytest.raises(SetupError, match="give --no-pairs with --simulate"):
+        run("--export", export, "--simulate")
+    known = catalogue()
+    rates = derived(known.accelerator_named("h100"), known.model_named("llama-3-8b"), pipeline=2)
+    with pytest.raises(SetupError, match="is a pipeline"):
+        engine_profile(rates, "h100-pp2", 4096)
+
+
+def test_a_simulated_engine_has_the_rates_of_the_plan():
+    known = catalogue()
+    rates = derived(known.accelerator_named("a40"), known.model_named("llama-3-8b"))
+    found = measured_rates(engine_profile(rates, "a40", 8192))
+    for field in ("fixed_s", "weights_s", "prefill_token_s", "decode_seq_s", "kv_token_s"):
+        assert getattr(found, field) == pytest.approx(getattr(rates, field))
+    assert found.kv_tokens == int(rates.kv_tokens) // 16 * 16

@@ -8,8 +8,8 @@ from tests.support import build
 BODY, ALIKE, OTHER = b'{"a": 1}', b'{"a": 2}', b"{}"
 
 
-def named(bodies, event, content, at):
-    return bodies.named(event, content, lambda: at)
+def named(bodies, event, content, at, tenant="t"):
+    return bodies.named(event, tenant, content, lambda: at)
 
 
 def known(bodies, content, at):
@@ -55,3 +55,13 @@ def test_lengths_without_end_take_bounded_room():
         named(bodies, Bounced("r", "broke"), b" " * length, 0)
     assert known(bodies, b"", 0) is None
     assert known(bodies, b" " * (_MOST_LENGTHS + 8), 0) is not None
+
+
+def test_a_tenants_failed_body_is_known_again_beside_another_tenants_of_every_length():
+    bodies = FailedBodies()
+    named(bodies, Bounced("r", "broke"), BODY, 0)
+    for length in range(100, 100 + 2 * _MOST_LENGTHS):
+        named(bodies, Bounced("r", "broke"), b" " * length, 0, tenant="flood")
+    assert known(bodies, BODY, 0) is not None
+    named(bodies, Bounced("r", "broke"), BODY, 1, tenant="flood")
+    assert known(bodies, BODY, 2) is not None

@@ -1,0 +1,139 @@
+"""A planned pool in virtual time: what the planner says of it, checked by the model of vLLM.
+
+Each workflow arrives as a Poisson process says, at the planned rate, and Kairos's own policy and
+placement decide. Instances that serve one phase alone are not simulated: the model has no transfer
+of caches between engines yet.
+"""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import msgspec
+
+from kairos.dispatcher.placements import PLACEMENTS
+from kairos.errors import SetupError
+from kairos.planner.engine_rates import EngineRates
+from kairos.planner.hardware_plan import HardwarePlan, HardwareQuestion, PlannedPool
+from kairos.planner.pool import InstanceKind
+from kairos.planner.serving import Phases
+from kairos.scheduler.policies import POLICIES
+from kairos.sim.engine.profile import EngineProfile, StepCost
+from kairos.sim.world import World
+from kairos.workload import arrivals
+from kairos.workload.submissions import submissions
+from kairos.workload.workflows import Workflow, load
+
+_US = 1e6
+POLICY = PLACEMENT = "kairos"
+BLOCK = 16  # tokens: vLLM's default
+STAYS, FEWEST, MOST = 50, 500, 20_000  # workflows: as many as come in 50 times what one takes
+
+
+class SimulatedTimes(msgspec.Struct, frozen=True, kw_only=True):
+    """Of workflows, from being asked for to their end."""
+
+    workflows: int
+    mean_s: float
+    p50_s: float
+    p95_s: float
+
+
+def engine_profile(rates: EngineRates, name: str, max_model_len: int) -> EngineProfile:
+    """An engine of the model that has these rates.
+
+    Stages of a pipeline become one engine with the room of all of them, whose steps are as many
+    times as quick: the throughput is theirs, not the latency. So they are refused.
+
+    Raises:
+        SetupError: the instance has several stages.
+    """
+    if rates.stages > 1:
+        raise SetupError(f"{name} is a pipeline, which cannot be simulated: lower --max-devices")
+    return EngineProfile(
+        name=name,
+        source=rates.rests_on,
+        measured=rates.measured,
+        kv_tokens=int(rates.kv_tokens) // BLOCK * BLOCK,
+        block_size=BLOCK,
+        max_num_seqs=rates.max_num_seqs,
+        max_num_batched_tokens=rates.chunk_tokens,
+        max_model_len=max_model_len,
+        call_us=rates.call_s * _US,
+        step=StepCost(
+            fixed_us=rates.fixed_s * _US,
+            weights_us=rates.weights_s * _US,
+            # Exchanges between devices are no part of what weights hide; here they must be.
+            prefill_token_us=(rates.prefill_token_s + rates.exchange_s) * _US,
+            prefill_seq_us=rates.prefill_seq_s * _US,
+            decode_seq_us=(rates.decode_seq_s + rates.exchange_s) * _US,
+            kv_token_us=rates.kv_token_s * _US,
+            attention_us=rates.attention_s * _US,
+        ),
+    )
+
+
+def simulated_export(asked: HardwareQuestion, plan: HardwarePlan, export: Path) -> SimulatedTimes:
+    """The chosen pool under the workflows of the file that it was planned for.
+
+    Raises:
+        SetupError: the pool has instances that cannot be simulated.
+    """
+    return simulated(plan.chosen, load(export), asked.workflows_per_s)
+
+
+def simulated(
+    planned: PlannedPool, workflows: Sequence[Workflow], per_s: float, seed: int = 1
+) -> SimulatedTimes:
+    """So many workflows that the pool is long in its steady state.
+
+    Raises:
+        SetupError: the pool has instances that cannot be simulated.
+    """
+    stays_s = STAYS * planned.prediction.mean_s
+    count = min(max(round(per_s * stays_s), FEWEST), MOST)
+    return simulated_counts(planned.pool.counts, planned.kinds, workflows, per_s, count, seed)
+
+
+def simulated_counts(
+    counts: Mapping[str, int],
+    kinds: Sequence[InstanceKind],
+    workflows: Sequence[Workflow],
+    per_s: float,
+    count: int,
+    seed: int = 1,
+) -> SimulatedTimes:
+    """So many workflows on so many instances of each kind; where workflows run out they come again.
+
+    Raises:
+        SetupError: one of the kinds cannot be simulated.
+    """
+    at_us = arrivals("poisson", count, per_s, seed)
+    world = World(
+        submissions(workflows, at_us, seed),
+        instances(counts, kinds, workflows),
+        POLICIES[POLICY],
+        PLACEMENTS[PLACEMENT],
+    )
+    world.run()
+    e2e = world.metrics.record()["e2e_s"]
+    return SimulatedTimes(workflows=count, mean_s=e2e["mean"], p50_s=e2e["p50"], p95_s=e2e["p95"])
+
+
+def instances(
+    counts: Mapping[str, int], kinds: Sequence[InstanceKind], workflows: Sequence[Workflow]
+) -> dict[str, EngineProfile]:
+    """By id, as the simulation takes them.
+
+    Raises:
+        SetupError: one of them cannot be simulated.
+    """
+    longest = max(
+        call.prompt_tokens + call.completion_tokens for each in workflows for call in each.calls
+    )
+    found: dict[str, EngineProfile] = {}
+    for kind in kinds:
+        if kind.phases is not Phases.BOTH:
+            raise SetupError(f"{kind.name}: pairs cannot be simulated yet; plan with --no-pairs")
+        profile = engine_profile(kind.rates, kind.name, longest + 1)
+        found |= {f"{kind.name}-{n}": profile for n in range(counts.get(kind.name, 0))}
+    return found
