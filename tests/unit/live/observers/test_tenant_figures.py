@@ -23,7 +23,7 @@ def shown(figures):
 
 
 def test_a_call_counts_for_its_tenant_and_app_with_all_that_it_had():
-    figures, cached = TenantFigures(0.0), {"cached_tokens": 64}
+    figures = TenantFigures(0.0)
     figures.add(
         row(
             app="qa",
