@@ -68,11 +68,11 @@ class Balancer:
         tenant_share: float = 1,
         entitlements: Entitlements = ALIKE,
     ) -> None:
-        """`max_wait_us` in the queue a request is given up; after `idle_us` without any fact about
-        it a workflow is forgotten. `overtaken`, `backfill`, `passed_over`: see
-        `scheduler/queue.py`. `budget`, `tenant_share`: `admission.py`."""
+        """`max_wait_us` in the queue a request is given up; `idle_us` without a fact a workflow is
+        forgotten. `overtaken` to `passed_over`: `scheduler/queue.py`; then: `admission.py`."""
         self.estimates = WorkEstimates(idle_us=idle_us)
         self.ledger = Ledger(self.estimates)
+        # All queues number what arrives together.
         of_all, limits = (policy(self.estimates), self.estimates, count()), (overtaken, backfill)
         self._queues = WaitQueues(
             lambda longest_us: WaitQueue(*of_all, longest_us, *limits, passed_over),

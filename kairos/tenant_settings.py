@@ -16,8 +16,8 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND = timedelta(microseconds=1)
 _LEAST_WEIGHT, _MOST_WEIGHT = 0.001, 1_000.0
 _MOST_CLASSES = 32
-_MOST_BYTES = 512 << 10  # a message on the bus has twice that
 _LABEL_DIGITS = 8
+_MOST_BYTES = 512 << 10  # a message on the bus has twice that
 _LONGEST_S = 365 * 86_400
 
 

@@ -1,7 +1,6 @@
 """Puts a live Kairos together and runs it inside the caller's event loop."""
 
 import contextlib
-import logging
 import os
 from collections.abc import AsyncIterator, Coroutine
 from functools import partial
@@ -12,8 +11,8 @@ from kairos.balancer import Balancer
 from kairos.config import Settings
 from kairos.events import Event
 from kairos.learner import Learner
-from kairos.live.changes import Brain, of_balancer, of_gateway
 from kairos.live.control.brain import new_balancer
+from kairos.live.control.changes import entitling, of_a_balancer, of_a_gateway
 from kairos.live.control.local_control import LocalControl
 from kairos.live.control.reload import Reload
 from kairos.live.engines.fleet import Fleet
@@ -28,7 +27,7 @@ from kairos.live.kafka.cluster import cluster_of
 from kairos.live.observers.audit_log import OnError, auditing, counting, open_audit_log
 from kairos.live.observers.fact_log import flushing, open_log
 from kairos.live.observers.telemetry import Telemetry
-from kairos.live.pool.cluster_control import pooled
+from kairos.live.pool.cluster_control import ClusterControl, pooled
 from kairos.live.process.clock import WallClock
 from kairos.live.proxy.engine import HttpEngine
 from kairos.live.proxy.engine_client import EngineClient
@@ -48,7 +47,7 @@ from kairos.orchestrator.orchestrator import Orchestrator
 from kairos.runtime import Observer
 from kairos.tenant_settings import classes
 
-logger = logging.getLogger(__name__)
+Brain = LocalControl | ClusterControl
 
 
 class Service:
@@ -111,9 +110,7 @@ async def running(
     ):
         async with _put_together(settings, observers) as parts:
             brain, monitor, telemetry = parts.brain, parts.monitor, parts.telemetry
-            share = settings.caller_share
-            bodies = Bodies(settings.max_body_bytes, settings.max_held_bytes, share)
-            limits = limits_of(settings, telemetry.count_error)
+            bodies = Bodies(settings.max_body_bytes, settings.max_held_bytes, settings.caller_share)
             on_error = counting(telemetry.count_error, audit)
             gateway = _gateway(settings, parts, access, bodies, on_error)
             insight = partial(brain.add_insight, access=access)
@@ -122,7 +119,7 @@ async def running(
                 sock: server_of(
                     build_app(gateway, access, telemetry.render, insight, audit),
                     gateway,
-                    limits,
+                    limits_of(settings, telemetry.count_error),
                     tls.callers,
                 ),
                 admin_sock: server_of(
@@ -135,12 +132,12 @@ async def running(
                     tls=tls.operators,
                 ),
             }
-            changes = of_gateway(gateway, brain, parts.fleet, settings) | tls.changes()
+            changes = of_a_gateway(parts.fleet, access, bodies, settings) | tls.changes()
+            changes |= entitling(brain, access, gateway)
             reload = Reload(settings, changes, audit)
             urls = (url_of(each, has_tls=tls.is_on) for each in (sock, admin_sock))
-            background = [*parts.background, *access.background()]
-            background += [*auditing(audit), *ui.background()]
-            async with serving(servers, background):
+            background = [*access.background(), *auditing(audit), *ui.background()]
+            async with serving(servers, [*parts.background, *background]):
                 yield Service(brain, monitor, reload, *urls)
 
 
@@ -185,8 +182,8 @@ async def balancing(settings: Settings) -> AsyncIterator[Service]:
                 names=(*settings.admin_names, settings.host),
                 audit=audit,
             )
-            changes = of_balancer(access, parts.brain, parts.fleet) | tls.changes()
-            reload = Reload(settings, changes, audit)
+            changes = of_a_balancer(parts.fleet, access) | entitling(parts.brain, access)
+            reload = Reload(settings, changes | tls.changes(), audit)
             url = url_of(sock, has_tls=tls.is_on)
             background = [*parts.background, *access.background(), *auditing(audit)]
             async with serving({sock: server_of(app, tls=tls.operators)}, background):
