@@ -28,6 +28,7 @@ from kairos.tenant_settings import (
     check_classes,
     check_keys,
     check_quotas,
+    check_size,
     check_tenants,
 )
 from kairos.tls_settings import TlsFiles, check_port_files
@@ -81,6 +82,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     # has any. A caller is a tenant, and before its key is known an address. 1: all.
     caller_share: float = ALONE
     log_dir: str | None = None  # directory of the log: facts and decisions, no bodies
+    audit_log: str | None = None  # file: what operators did, and who was refused; bounded
     bus: str = "memory"  # or kafka://HOST:PORT[,HOST:PORT]: several processes share the work
     pool: str = "default"  # on a bus: the engines for which decisions are made in one place
     learnt_path: str | None = None  # file for what was learnt; none: learnt.json beside the log
@@ -251,6 +253,7 @@ def _check(settings: Settings, environ: Mapping[str, str]) -> None:
     keys_change = settings.keys_path is not None or settings.oidc is not None
     check_quotas(settings.quota, settings.key, keys_change=keys_change)
     check_tenants(settings.tenant, settings.key, keys_change=keys_change)
+    check_size(settings.tenant, settings.service_class, settings.quota)
     for name, path in settings.identity.items():
         if not _BODY_FIELD.fullmatch(path):
             raise SetupError(

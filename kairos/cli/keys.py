@@ -61,7 +61,7 @@ def keys_create(
         expires=expires,
     )
     until = "" if made.expires is None else f", until {shown(made.expires)}"
-    _explain(f"'{keys.label(made)}' of tenant '{tenant}' is in {file}{until}")
+    _explain(f"'{made.label}' of tenant '{tenant}' is in {file}{until}")
     _explain("keep what was printed: it is stored nowhere")
     _say_how_to_put_in_force()
 
@@ -114,8 +114,8 @@ def keys_rotate(
     new, old = keys.rotate(file, name, _print_key, now_us=now_us, grace=grace, expires=expires)
     assert old.expires is not None
     until = "" if new.expires is None else f", until {shown(new.expires)}"
-    _explain(f"'{keys.label(new)}' of tenant '{new.tenant}' is another key now{until}")
-    _explain(f"the old one is called '{keys.label(old)}', and expires {shown(old.expires)}")
+    _explain(f"'{new.label}' of tenant '{new.tenant}' is another key now{until}")
+    _explain(f"the old one is called '{old.label}', and expires {shown(old.expires)}")
     _explain("keep what was printed: it is stored nowhere")
     _say_how_to_put_in_force()
 

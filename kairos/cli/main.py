@@ -10,10 +10,13 @@ from kairos.cli import (
     agents,
     calibrate,
     demo,
+    health,
     keys,
     look,
     plan,
     replay,
+    run,
+    runs,
     serve,
     simulate,
     traces,
@@ -41,14 +44,15 @@ def _version(
 
 for command in (
     *(serve.serve, serve.balance, serve.orchestrate, demo.demo),
-    plan.plan,
-    *(look.explain, look.export, look.usage),
+    *(run.run, plan.plan),
+    *(health.health, look.explain, look.export, look.usage),
     *(simulate.simulate, replay.replay, calibrate.calibrate),
 ):
     app.command()(command)
 app.command()(plan_hardware)
 app.add_typer(agents.app, name="agents", no_args_is_help=True)
 app.add_typer(keys.app, name="keys", no_args_is_help=True)
+app.add_typer(runs.app, name="runs", no_args_is_help=True)
 app.add_typer(traces.app, name="traces", no_args_is_help=True)
 
 

@@ -28,7 +28,6 @@ from kairos.workload.files import atomic_write
 
 _SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 _RANDOM_BYTES = 32
-_LABEL_DIGITS = 8
 
 Show = Callable[[str], None]
 
@@ -38,11 +37,6 @@ class Rotated(NamedTuple):
 
     new: KeySettings
     old: KeySettings
-
-
-def label(key: KeySettings) -> str:
-    """What commands call a key: its name; without one, the first digits of its digest."""
-    return key.name or key.sha256[:_LABEL_DIGITS]
 
 
 def create(
@@ -74,8 +68,8 @@ def create(
     )
     with _locked(path, may_be_new=True) as file:
         before = read_keys(file) if file.exists() else ()
-        if label(key) in map(label, before):
-            raise SetupError(f"{path}: a key is called '{label(key)}' already; choose another name")
+        if key.label in (each.label for each in before):
+            raise SetupError(f"{path}: a key is called '{key.label}' already; choose another name")
         _write(file, (*before, key), lambda: show(secret))
     return key
 
@@ -145,14 +139,14 @@ def table(keys: Sequence[KeySettings], now_us: int) -> str:
 
 def _row(key: KeySettings, now_us: int) -> tuple[str, ...]:
     return (
-        label(key),
+        key.label,
         key.tenant,
         key.app or "any",
         key.role,
         "-" if key.created is None else shown(key.created),
         "never" if key.expires is None else shown(key.expires),
         "active" if key.expires_at is None or now_us < key.expires_at else "expired",
-        key.sha256[:_LABEL_DIGITS],
+        key.sha256[:8],
     )
 
 
@@ -163,7 +157,7 @@ def _random_key() -> tuple[str, KeySettings]:
 
 
 def _found(keys: Sequence[KeySettings], called: str, path: Path) -> KeySettings:
-    found = [key for key in keys if label(key) == called]
+    found = [key for key in keys if key.label == called]
     if not found:
         raise SetupError(
             f"{path}: no key is called '{called}'; 'kairos keys list {path}' shows what they are "
@@ -199,7 +193,7 @@ def _until(text: str, now: datetime, *, at_once: bool = False) -> datetime:
 def _same_life(old: KeySettings, now: datetime) -> datetime:
     if old.created is None or old.expires is None or old.expires <= old.created:
         raise SetupError(
-            f"'{label(old)}' expires, and does not say when it was made: say with --expires how "
+            f"'{old.label}' expires, and does not say when it was made: say with --expires how "
             "long the new key is to live"
         )
     return now + (old.expires - old.created)

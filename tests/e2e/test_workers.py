@@ -6,6 +6,7 @@ import os
 import re
 import signal
 from contextlib import suppress
+from hashlib import sha256
 from pathlib import Path
 
 import aiohttp
@@ -140,6 +141,18 @@ async def test_calls_refusals_and_what_is_known_of_them_are_whole(serve, engine)
     assert [call["id"] for call in workflow["calls"]] == ["a"]
 
 
+async def test_the_operators_page_shows_what_all_of_them_do(serve, engine):
+    engine.answer = engine.when_released
+    served = await serve("--engine", f"{engine.url},max_num_seqs=2")
+    calls = [asyncio.create_task(served.ask()) for _ in range(6)]
+    await served.waiting(4)
+    told = json.loads((await served.ask("/ui/data/now", method="GET", url=served.admin_url))[1])
+    assert (told["running"], told["queue"]["total"]) == (2, 4)
+    assert [call["place"] for call in told["queue"]["calls"]] == [1, 2, 3, 4]
+    engine.release(6)
+    assert {(await call)[0] for call in calls} == {200}
+
+
 async def test_a_stream_passes_whole(serve, engine):
     part = b'data: {"choices":[{"delta":{"content":"x"}}]}\n\n'
     engine.answer = engine.stream(part, part, b"data: [DONE]\n\n")
@@ -220,6 +233,37 @@ async def test_tokens_let_callers_in_at_all_processes(serve, engine, issuer, tmp
     await served.replaced(decider_of(served))
     assert (await served.ask(headers=headers))[0] == 200
     assert (await served.ask("/v1/models", method="GET", headers=headers))[0] == 200
+
+
+async def test_all_processes_write_one_audit_log(serve, engine, tmp_path):
+    (tmp_path / "settings").mkdir()
+    file, log = (tmp_path / "settings" / name for name in ("kairos.toml", "audit.jsonl"))
+    digest = sha256(b"kai-1").hexdigest()
+    file.write_text(
+        f'audit_log = "{log}"\n[[key]]\nsha256 = "{digest}"\ntenant = "ops"\nrole = "admin"\n'
+    )
+    served = await serve("--engine", engine.url, "--config", str(file))
+    headers = {"authorization": "Bearer kai-1"}
+    assert (await served.ask(headers=headers))[0] == 200
+    assert (await served.ask())[0] == 401
+    assert (await served.ask("/v1/agents", method="GET"))[0] == 401
+    url = "/admin/instances/no:1"
+    assert (await served.ask(url, method="DELETE", url=served.admin_url))[0] == 401
+    assert (await served.ask(url, method="DELETE", url=served.admin_url, headers=headers))[0] == 404
+    served.process.send_signal(signal.SIGHUP)
+
+    def told():
+        lines = map(json.loads, log.read_text().splitlines())
+        return sorted((each["what"], each.get("status", 0), each.get("port", "")) for each in lines)
+
+    expected = [
+        (f"DELETE {url}", 404, "operators"),
+        ("refused", 401, "callers"),  # by a worker
+        ("refused", 401, "callers"),  # by the decider
+        ("refused", 401, "operators"),
+        ("reload", 0, ""),  # by the supervisor
+    ]
+    await until(lambda: told() == expected)
 
 
 async def test_a_worker_that_dies_costs_its_own_calls(serve, engine):

@@ -8,6 +8,7 @@ import msgspec
 
 from kairos.config import Settings
 from kairos.errors import SetupError
+from kairos.live.observers.audit_log import AuditLog
 
 logger = logging.getLogger(__name__)
 
@@ -20,12 +21,14 @@ _IN_ANY_CASE = ("engine", "tls_certificate")
 class Reload:
     """What is in force, and how other settings take effect."""
 
-    def __init__(self, settings: Settings, changes: Mapping[str, Change]) -> None:
+    def __init__(
+        self, settings: Settings, changes: Mapping[str, Change], audit: AuditLog | None = None
+    ) -> None:
         """`changes`, by the name of a setting, put another value of it into force, and cannot fail:
         whatever can be wrong with settings was found when they were read. What has no change needs
-        a restart."""
+        a restart. `audit`: is told of each reading."""
         self._in_force = settings
-        self._changes = changes
+        self._changes, self._audit = changes, audit
 
     def __call__(self, load: Callable[[], Settings]) -> None:
         """Read, check, apply, and say in the log what came of it."""
@@ -33,6 +36,7 @@ class Reload:
             told = load()
         except SetupError as error:
             logger.error("the settings stay as they are: %s", error)  # noqa: TRY400 - it says all
+            self._tell(None, str(error))
             return
         differ = [
             field.name
@@ -46,5 +50,10 @@ class Reload:
         now = {name: getattr(told, name) for name in changed}
         self._in_force = msgspec.structs.replace(self._in_force, **now)
         logger.info("the settings were read again; changed: %s", ", ".join(changed) or "nothing")
+        self._tell(", ".join(changed) or "nothing", None)
         if waiting := [name for name in differ if name not in self._changes]:
             logger.warning("needs a restart, and stays as it was: %s", ", ".join(waiting))
+
+    def _tell(self, changed: str | None, problem: str | None) -> None:
+        if self._audit is not None:
+            self._audit.acted("reload", target=changed, message=problem)

@@ -14,6 +14,7 @@ from kairos.live.frontend.hosts import KnownHosts
 from kairos.live.frontend.instances import add_changes, add_views
 from kairos.live.frontend.openai_errors import answer_errors_as_openai_does
 from kairos.live.frontend.operators import Operators
+from kairos.live.observers.audit_log import AuditLog
 from kairos.live.request.access import Access
 
 
@@ -29,6 +30,9 @@ class Brain(Protocol):
     def now(self) -> int:
         """In µs."""
 
+    def add_tenants(self, app: FastAPI, access: Access) -> None:
+        """Add the routes to look into workflows and agents of any tenant."""
+
 
 def build_admin(
     brain: Brain,
@@ -39,10 +43,13 @@ def build_admin(
     *,
     names: Iterable[str],
     has_changes: bool = True,
+    audit: AuditLog | None = None,
+    add_pages: Callable[[FastAPI], None] | None = None,
 ) -> FastAPI:
     """`names`: by which it may be asked, beside any address (`hosts.py`). `has_changes`: whether
     instances can be changed by them, which they cannot where /health and /metrics are asked for by
-    whoever reaches them, as those of a process without clients are."""
+    whoever reaches them, as those of a process without clients are. `audit`: is told who did what,
+    and who was refused. `add_pages` adds the page."""
     app = FastAPI(title="Kairos for operators", version=__version__)
 
     @app.get("/admin/status")
@@ -68,10 +75,13 @@ def build_admin(
         }
 
     add_views(app, fleet)
+    brain.add_tenants(app, access)
+    if add_pages is not None:
+        add_pages(app)
     add_health(app, lambda: bool(monitor.models()), metrics)
     if has_changes:
         add_changes(app, fleet)
-    app.add_middleware(Operators, access=access)
+    app.add_middleware(Operators, access=access, audit=audit)
     app.add_middleware(KnownHosts, names=names)
     answer_errors_as_openai_does(app)
     return app

@@ -20,6 +20,7 @@ from kairos.live.frontend.health import add_health
 from kairos.live.frontend.openai_errors import answer_errors_as_openai_does
 from kairos.live.frontend.openapi import description
 from kairos.live.frontend.passed import PASSED
+from kairos.live.observers.audit_log import AuditLog
 from kairos.live.request.access import Access, authorization
 from kairos.live.request.identity.agent_urls import NamedRoutes
 
@@ -29,8 +30,10 @@ def build_app(
     access: Access,
     metrics: Callable[[], bytes],
     add_insight: Callable[[FastAPI], None],
+    audit: AuditLog | None = None,
 ) -> ASGIApp:
-    """The application that clients reach. `add_insight` adds the routes to look into workflows."""
+    """The application that clients reach. `add_insight` adds the routes to look into workflows.
+    `audit`: is told who is refused."""
     app = FastAPI(
         title="Kairos", version=__version__, docs_url=None, redoc_url=None, redirect_slashes=False
     )
@@ -42,7 +45,7 @@ def build_app(
     add_insight(app)
     for path in ("/v1/{rest:path}", *sorted(PASSED)):
         app.router.routes.append(Route(path, gateway, methods=["GET", "POST", "DELETE"]))
-    answer_errors_as_openai_does(app)
+    answer_errors_as_openai_does(app, audit)
     return NamedRoutes(app)
 
 

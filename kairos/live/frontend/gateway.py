@@ -11,6 +11,7 @@ from kairos.live.frontend.call_body import body_of
 from kairos.live.frontend.exchange import Exchange
 from kairos.live.frontend.openai_errors import HOT_ROUTES, INTERNAL, new_id
 from kairos.live.frontend.passed import check_passes
+from kairos.live.observers.audit_log import OnError
 from kairos.live.proxy.asked import STREAMING_ROUTES, Asked
 from kairos.live.proxy.call import Call
 from kairos.live.proxy.engine import HttpEngine
@@ -54,7 +55,7 @@ class Gateway:
         *,
         served_models: Callable[[], list[str]],
         on_trouble: OnTrouble,
-        on_error: Callable[[KairosError], None],
+        on_error: OnError,
         bodies: Bodies,
         classes: ServiceClasses,
     ) -> None:
@@ -91,13 +92,15 @@ class Gateway:
         GatewayCall(self, scope[CLIENT], asked, raw_path, names, ended.set).begin()
         await ended.wait()
 
-    def meant(self, error: Exception, request_id: str) -> KairosError:
-        """What the client is told, and the figures."""
+    def meant(
+        self, error: Exception, response: ClientResponse, caller: Caller | None
+    ) -> KairosError:
+        """What the client is told, and who hears of errors."""
         if not isinstance(error, KairosError):  # the last resort
             message = "call %s met an error of Kairos's own"
-            logger.error(message, request_id, exc_info=error)
+            logger.error(message, response.request_id, exc_info=error)
             error = INTERNAL
-        self.on_error(error)
+        self.on_error(error, caller, response.caller)
         return error
 
 
@@ -284,7 +287,7 @@ class GatewayCall:
         self._exchange.answering = None
         self._gateway.bodies.end(response)
         if error is not None:
-            response.fail(self._gateway.meant(error, response.request_id))
+            response.fail(self._gateway.meant(error, response, self._caller))
         if self._on_end is not None:
             self._on_end()
 

@@ -38,7 +38,9 @@ def add_changes(app: FastAPI, fleet: Fleet) -> None:
         """Use one more; the body is what the settings say of an engine, as JSON. One that drains
         is kept."""
         _check_origin(request)
-        return _json(fleet.add(await _read(request)), 201)
+        engine = await _read(request)
+        request.state.changed = engine.id
+        return _json(fleet.add(engine), 201)
 
     @app.delete("/admin/instances/{instance_id}", status_code=202)
     async def drain(request: Request, instance_id: str) -> Response:

@@ -15,6 +15,7 @@ from kairos.errors import (
     KairosError,
 )
 from kairos.header_names import RAW, REQUEST_ID
+from kairos.live.observers.audit_log import AuditLog
 from kairos.live.proxy.asked import STREAMING_ROUTES
 from kairos.live.request.client_response import (
     Receive,
@@ -48,10 +49,14 @@ def error_response(error: KairosError) -> JSONResponse:
     return JSONResponse(error_body(error), error.status, headers)
 
 
-def answer_errors_as_openai_does(app: FastAPI) -> None:
-    async def answer(_: HttpRequest, error: Exception) -> JSONResponse:
+def answer_errors_as_openai_does(app: FastAPI, audit: AuditLog | None = None) -> None:
+    """`audit`: is told who is refused."""
+
+    async def answer(request: HttpRequest, error: Exception) -> JSONResponse:
         if not isinstance(error, KairosError):
             error = INTERNAL
+        if audit is not None:
+            audit.refused(error, None, client_host(request))
         response = error_response(error)
         response.headers[REQUEST_ID] = new_id()  # an unexpected error never reaches RequestIds
         return response
@@ -66,6 +71,10 @@ def answer_errors_as_openai_does(app: FastAPI) -> None:
     app.add_exception_handler(HTTPException, no_route)
     app.add_exception_handler(Exception, answer)
     app.add_middleware(RequestIds)
+
+
+def client_host(request: HttpRequest) -> str | None:
+    return None if request.client is None else request.client.host
 
 
 class RequestIds:

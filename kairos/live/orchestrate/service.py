@@ -18,6 +18,7 @@ from kairos.live.kafka.cluster import cluster_of
 from kairos.live.kafka.kafka_bus import KafkaBus
 from kairos.live.kafka.producer import Producer
 from kairos.live.kafka.topic_setup import ensure
+from kairos.live.observers.audit_log import AuditLog, auditing, open_audit_log
 from kairos.live.orchestrate.ends import Ends
 from kairos.live.orchestrate.follower import Follower
 from kairos.live.orchestrate.metrics import OrchestratorMetrics
@@ -48,19 +49,25 @@ async def orchestrating(settings: Settings) -> AsyncIterator[Orchestration]:
         raise SetupError("name the bus: kairos orchestrate --bus kafka://HOST:PORT")
     access = access_of(settings)
     tls = ServiceTls(settings)
-    with listen(settings.host, settings.port) as sock:
+    with (
+        listen(settings.host, settings.port) as sock,
+        open_audit_log(settings.audit_log) as audit,
+    ):
         await ensure(cluster, TOPICS)
         async with KafkaBus(cluster) as bus, Producer(cluster) as producer:
             ends = Ends(bus, settings.pool)
             idle_us = settings.workflow_idle_s * SECOND
             follower = Follower(cluster, producer, ends, idle_us=idle_us)
-            app = _app(follower, access, OrchestratorMetrics(follower, ends))
+            app = _app(follower, access, OrchestratorMetrics(follower, ends), audit)
             server = server_of(app, tls=tls.callers)
-            async with serving({sock: server}, [follower.run(), ends.run(), *access.background()]):
+            beside = [follower.run(), ends.run(), *access.background(), *auditing(audit)]
+            async with serving({sock: server}, beside):
                 yield Orchestration(follower, url_of(sock, has_tls=tls.is_on))
 
 
-def _app(follower: Follower, access: Access, figures: OrchestratorMetrics) -> FastAPI:
+def _app(
+    follower: Follower, access: Access, figures: OrchestratorMetrics, audit: AuditLog | None
+) -> FastAPI:
     app = FastAPI(
         title="Kairos's orchestrator",
         version=__version__,
@@ -71,5 +78,5 @@ def _app(follower: Follower, access: Access, figures: OrchestratorMetrics) -> Fa
     # Also on standby: it can take over.
     add_health(app, lambda: not follower.is_rebuilding, figures.render)
     add_insight(app, access, follower)
-    answer_errors_as_openai_does(app)
+    answer_errors_as_openai_does(app, audit)
     return app

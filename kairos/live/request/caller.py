@@ -23,11 +23,12 @@ class Caller(msgspec.Struct, frozen=True):
     service_classes: tuple[str, ...] | None = None  # that it may ask for; None: all
     key: str | None = None  # the name of its key, if that has one
     roles: tuple[Role, ...] = ("caller",)
+    name: str | None = None  # for people: what its key is called, or its token's subject
 
     def needs(self, role: Role) -> None:
         """Raises NotAllowed: it does not have it."""
         if role not in self.roles:
-            raise NotAllowed(role, self.roles)
+            raise NotAllowed(role, self)
 
 
 class NotAllowed(KairosError):
@@ -36,8 +37,10 @@ class NotAllowed(KairosError):
     status = 403
     code = "role_not_allowed"
 
-    def __init__(self, needed: Role, roles: tuple[Role, ...]) -> None:
-        super().__init__(f"this needs the role {needed}; what was shown has {', '.join(roles)}")
+    def __init__(self, needed: Role, by: Caller) -> None:
+        has = ", ".join(by.roles)
+        super().__init__(f"this needs the role {needed}; what was shown has {has}")
+        self.by = by
 
 
 ANYBODY = Caller("default", roles=RIGHTS["admin"])  # where no key is asked for

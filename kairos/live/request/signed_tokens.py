@@ -8,7 +8,6 @@ remembered by its digest until it expires, or the issuer's keys change: then it 
 
 import asyncio
 import binascii
-import math
 import re
 from base64 import urlsafe_b64decode
 from collections import OrderedDict
@@ -33,7 +32,9 @@ MAX_BYTES = 16 << 10  # of a token
 MAX_REMEMBERED = 10_000  # tokens
 _HEADER_BYTES = 4 << 10
 _MOST_CLASSES = 32
+_YEAR_10000_S = 253_402_300_800
 _IDENTIFIER = re.compile(IDENTIFIER)
+_SUBJECT = re.compile(r"[ -~]{1,128}")
 _CALLER: tuple[Role, ...] = ("caller",)
 _OWN_NAMES: Mapping[str, Role] = {role: role for role in RIGHTS}
 _ED25519 = {"EdDSA": "Ed25519"}  # the only curve that is taken for it (RFC 9864 names it so)
@@ -112,6 +113,11 @@ class SignedTokens:
     @property
     def have_roles(self) -> bool:
         return self._oidc.role_claim is not None
+
+    def know_classes(self, names: Collection[str]) -> None:
+        """Of service, that there are from now on: tokens are read again."""
+        self._classes = names
+        self._known.clear()
 
     def known(self, digest: str) -> Caller | None:
         """Who calls with a token of this SHA-256 digest, if it was verified and is good still."""
@@ -203,7 +209,8 @@ class SignedTokens:
             raise InvalidToken(f"the token's claim '{oidc.app_claim}' is no name of an app")
         allowed = self._allowed(claims)
         default = allowed[0] if allowed else STANDARD
-        return Caller(tenant, app, default, allowed, roles=self._roles(claims))
+        roles, name = self._roles(claims), _subject(claims)
+        return Caller(tenant, app, default, allowed, roles=roles, name=name)
 
     def _roles(self, claims: Mapping[str, Any]) -> tuple[Role, ...]:
         """Of names that are no roles here, nothing is said: they may be for others."""
@@ -241,11 +248,18 @@ def _claim(claims: Mapping[str, Any], name: str) -> Any:
     return found
 
 
+def _subject(claims: Mapping[str, Any]) -> str | None:
+    """Whom the issuer gave it to, as far as that can be shown in a line."""
+    told = claims.get("sub")
+    return told if isinstance(told, str) and _SUBJECT.fullmatch(told) else None
+
+
 def _instant(claims: Mapping[str, Any], name: str) -> int | None:
     """In microseconds; the claim has seconds, perhaps with a fraction (RFC 7519, section 2)."""
     told = claims.get(name)
     if told is None:
         return None
-    if isinstance(told, bool) or not isinstance(told, int | float) or not math.isfinite(told):
+    is_number = isinstance(told, int | float) and not isinstance(told, bool)
+    if not is_number or not -_YEAR_10000_S < told < _YEAR_10000_S:
         raise InvalidToken(f"the token's claim '{name}' is no instant")
     return int(told * SECOND)

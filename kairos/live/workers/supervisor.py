@@ -19,9 +19,11 @@ import msgspec
 
 from kairos.config import Settings
 from kairos.errors import SetupError
+from kairos.live.control.brain import ENTITLING
 from kairos.live.control.reload import Reload
 from kairos.live.frontend.http import GRACE_S, listen, url_of
 from kairos.live.frontend.port_tls import TLS_SETTINGS
+from kairos.live.observers.audit_log import AuditLog, open_audit_log
 from kairos.live.workers import journal
 from kairos.live.workers.link import FrameLink
 from kairos.live.workers.setup import ASKED, FACTS, READY, Changed, Setup
@@ -35,7 +37,7 @@ _MARGIN_S = 5.0  # beyond GRACE_S, for a child that is told to stop
 _AGAIN_S = 0.5  # times the number of deaths before, when one that died soon is started again
 _BACKLOG = 2048
 # What children take over when the settings are read again; the rest needs a restart.
-_CHANGING = ("engine", "key", "keys_path", "max_body_bytes", "max_held_bytes")
+_CHANGING = ("engine", "key", "keys_path", "max_body_bytes", "max_held_bytes", *ENTITLING)
 
 _encode = msgspec.msgpack.Encoder().encode
 
@@ -120,7 +122,13 @@ class Supervisor:
     """What runs, where it listens, and how it is told of other settings."""
 
     def __init__(
-        self, settings: Settings, children: Mapping[str, Child], url: str, admin_url: str
+        self,
+        settings: Settings,
+        children: Mapping[str, Child],
+        url: str,
+        admin_url: str,
+        *,
+        audit: AuditLog | None,
     ) -> None:
         self.children = children
         self.url = url
@@ -129,7 +137,7 @@ class Supervisor:
         self._changing = (*_CHANGING, *(TLS_SETTINGS if settings.tls_certificate else ()))
         # All children are told at once, which `Reload` does for `engine` in any case.
         changes = dict.fromkeys(self._changing, lambda _: None)
-        self.reload = Reload(settings, changes | {"engine": self._change})
+        self.reload = Reload(settings, changes | {"engine": self._change}, audit)
 
     def _change(self, told: Settings) -> None:
         changed = {name: getattr(told, name) for name in self._changing}
@@ -154,6 +162,7 @@ async def supervising(settings: Settings) -> AsyncIterator[Supervisor]:
         listen(settings.admin_host, settings.admin_port) as operators,
         _local(directory / FACTS) as facts,
         _local(directory / ASKED) as asked,
+        open_audit_log(settings.audit_log) as audit,
     ):
         sockets = {"facts": facts, "asked": asked, "operators": operators}
         decider = Child(_setup("decider", settings, directory, sockets, journal.create()))
@@ -164,7 +173,7 @@ async def supervising(settings: Settings) -> AsyncIterator[Supervisor]:
         children = {each.name: each for each in (decider, *workers)}
         has_tls = settings.tls_certificate is not None
         urls = (url_of(each, has_tls=has_tls) for each in (clients[0], operators))
-        supervisor = Supervisor(settings, children, *urls)
+        supervisor = Supervisor(settings, children, *urls, audit=audit)
         async with _kept(decider, workers):
             await _until_ready(children.values())
             try:

@@ -5,6 +5,7 @@ import contextlib
 import secrets
 import socket
 from collections.abc import AsyncIterator, Callable
+from functools import partial
 
 from kairos.config import Settings
 from kairos.live.frontend.app import build_app
@@ -12,11 +13,12 @@ from kairos.live.frontend.connection_limits import limits_of
 from kairos.live.frontend.gateway import Gateway
 from kairos.live.frontend.http import server_of, serving
 from kairos.live.frontend.port_tls import ServiceTls
+from kairos.live.observers.audit_log import auditing, counting, open_audit_log
 from kairos.live.process.clock import WallClock
 from kairos.live.proxy.engine import HttpEngine
 from kairos.live.proxy.engine_client import EngineClient
 from kairos.live.proxy.progress import tell_progress
-from kairos.live.request.access import access_of
+from kairos.live.request.access import Access, access_of
 from kairos.live.request.bodies import Bodies
 from kairos.live.request.identity.aliases import Aliases
 from kairos.live.request.identity.inference import Inference
@@ -39,7 +41,11 @@ async def working(setup: Setup) -> AsyncIterator[Change]:
     access = access_of(settings)
     bodies = Bodies(settings.max_body_bytes, _share(settings), settings.caller_share)
     sock = socket.socket(fileno=setup.sockets["clients"])
-    with contextlib.closing(sock), contextlib.closing(Tokenizers(settings.tokenizer)) as tokenizers:
+    with (
+        contextlib.closing(sock),
+        contextlib.closing(Tokenizers(settings.tokenizer)) as tokenizers,
+        open_audit_log(settings.audit_log) as audit,
+    ):
         async with (
             EngineClient(stall_s=settings.stall_s, answer_s=settings.answer_s) as client,
             Relay(setup.path(ASKED)) as relay,
@@ -58,18 +64,11 @@ async def working(setup: Setup) -> AsyncIterator[Change]:
                 Inference() if settings.infer else None,
                 served_models=list,
                 on_trouble=sink.hear_of,
-                on_error=sink.count_error,
+                on_error=counting(sink.count_error, audit),
                 bodies=bodies,
                 classes=ServiceClasses(classes(settings.service_class)),
             )
-            app = build_app(gateway, access, bytes, relay.add_routes)
-
-            def change(settings: Settings) -> None:
-                access.change(settings.key, needed=settings.asks_for_keys)
-                bodies.max_bytes = settings.max_body_bytes
-                bodies.max_held_bytes = _share(settings)
-                tls.change(settings)
-
+            app = build_app(gateway, access, bytes, relay.add_routes, audit)
             # Calls that finish after the end of serving need the sink still.
             telling = asyncio.create_task(sink.run())
             try:
@@ -77,14 +76,27 @@ async def working(setup: Setup) -> AsyncIterator[Change]:
                     tell_progress(engine.calls, sink.feed),
                     engine.stall_watch.run(),
                     *access.background(),
+                    *auditing(audit),
                 ]
                 limits = limits_of(settings, sink.count_error)
                 server = server_of(app, gateway, limits, tls.callers)
                 async with serving({sock: server}, beside):
-                    yield change
+                    yield partial(_change, access, gateway, bodies, tls)
                 await sink.finish()
             finally:
                 telling.cancel()
+
+
+def _change(
+    access: Access, gateway: Gateway, bodies: Bodies, tls: ServiceTls, settings: Settings
+) -> None:
+    access.change(settings.key, needed=settings.asks_for_keys)
+    known = classes(settings.service_class)
+    access.know_classes(known)
+    gateway.classes = ServiceClasses(known)
+    bodies.max_bytes = settings.max_body_bytes
+    bodies.max_held_bytes = _share(settings)
+    tls.change(settings)
 
 
 def _share(settings: Settings) -> int:

@@ -1,5 +1,6 @@
 """What becomes of settings that are read again."""
 
+import json
 import logging
 
 import pytest
@@ -8,6 +9,7 @@ from kairos.config import KeySettings, Settings
 from kairos.engine_settings import EngineSettings
 from kairos.errors import SetupError
 from kairos.live.control.reload import Reload
+from kairos.live.observers.audit_log import open_audit_log
 
 ENGINE, OTHER = EngineSettings(url="http://a:1"), EngineSettings(url="http://b:2")
 KEY = KeySettings(sha256="0" * 64, tenant="acme")
@@ -16,13 +18,13 @@ KEY = KeySettings(sha256="0" * 64, tenant="acme")
 class Reloaded:
     """Engines and keys can change; the rest cannot."""
 
-    def __init__(self):
+    def __init__(self, audit=None):
         self.changed = []
         changes = {
             "engine": lambda settings: self.changed.append(settings.engine),
             "key": lambda settings: self.changed.append(settings.key),
         }
-        self._reload = Reload(Settings(engine=(ENGINE,)), changes)
+        self._reload = Reload(Settings(engine=(ENGINE,)), changes, audit)
 
     def read(self, **given):
         """What was changed for these settings."""
@@ -88,3 +90,18 @@ def test_settings_that_are_wrong_change_nothing_and_say_why(reloaded, said):
     assert reloaded.fail("port 70000 is no port") == []
     assert said() == ["the settings stay as they are: port 70000 is no port"]
     assert reloaded.read(key=(KEY,)) == [(ENGINE,), (KEY,)]
+
+
+def test_each_reading_is_in_the_audit_log(tmp_path):
+    path = tmp_path / "audit.jsonl"
+    with open_audit_log(str(path)) as audit:
+        reloaded = Reloaded(audit)
+        reloaded.read(key=(KEY,))
+        reloaded.read(key=(KEY,))
+        reloaded.fail("port 70000 is no port")
+    told = [json.loads(line) for line in path.read_text().splitlines()]
+    assert [(each["what"], each["target"], each.get("message")) for each in told[:2]] == [
+        ("reload", "key", None),
+        ("reload", "nothing", None),
+    ]
+    assert told[2]["message"] == "port 70000 is no port"

@@ -6,7 +6,8 @@ from hashlib import sha256
 import pytest
 
 from kairos.errors import Unauthorized
-from kairos.live.request.access import Access, Caller
+from kairos.live.request.access import Access
+from kairos.live.request.caller import Caller
 from kairos.tenant_settings import KeySettings
 
 KEY = "kai-8b1f0c"
@@ -37,8 +38,9 @@ def test_a_key_lets_its_tenant_in(authorization, tenant):
 
 
 def test_a_key_may_be_for_one_app():
-    assert ACCESS.caller(b"Bearer kai-other") == Caller("umbrella", "billing")
-    assert ACCESS.caller(b"Bearer kai-8b1f0c") == Caller("acme")
+    digests = [sha256(each).hexdigest()[:8] for each in (b"kai-other", KEY.encode())]
+    assert ACCESS.caller(b"Bearer kai-other") == Caller("umbrella", "billing", name=digests[0])
+    assert ACCESS.caller(b"Bearer kai-8b1f0c") == Caller("acme", name=digests[1])
 
 
 @pytest.mark.parametrize(
