@@ -23,6 +23,10 @@ class KeptWorkflows:
     def __len__(self) -> int:
         return len(self._workflows)
 
+    def all(self) -> list[OpenedWorkflow]:
+        """In no order."""
+        return self._workflows.unordered()
+
     def oldest(self) -> OpenedWorkflow:
         """The one longest untouched. There is one."""
         return self._workflows.oldest()[1]

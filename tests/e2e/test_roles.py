@@ -1,11 +1,13 @@
 """Roles: who may call, who may see the operators' routes, and who may change instances by them."""
 
+from base64 import b64encode
 from hashlib import sha256
 
 import pytest
 
 from kairos.config import KeySettings, Settings
 from kairos.engine_settings import EngineSettings
+from kairos.events import Finished
 from kairos.oidc_settings import OidcSettings
 
 ROLES = ("caller", "viewer", "admin")
@@ -92,6 +94,33 @@ async def test_a_viewer_sees_metrics_and_instances(kairos, standin):
     assert list(served.balancer.ledger.instances) == [standin.url.removeprefix("http://")]
 
 
+def basic(password):
+    return {"authorization": f"Basic {b64encode(f'ann:{password}'.encode()).decode()}"}
+
+
+async def test_a_browser_is_asked_for_a_key_and_shows_it_as_a_password_for_the_page_alone(
+    kairos, standin
+):
+    served = await kairos(standin.url, key=keys(*ROLES))
+    url = served.service.admin_url
+    pages = ("/ui", "/ui/static/now.js", "/ui/data/now", "/ui/data/workflows")
+    for path in pages:
+        refused = await served._ask("GET", url + path)
+        assert refused.status == 401
+        assert refused.headers["www-authenticate"].startswith("Basic ")
+        shown = [await served._ask("GET", url + path, headers=basic(each)) for each in ROLES]
+        assert [each.status for each in shown] == [403, 200, 200]
+        assert (await served._ask("GET", url + path, headers=bearer("viewer"))).status == 200
+    assert (await served._ask("POST", url + "/ui", headers=basic("admin"))).status == 401
+    for wrong in ("unknown", ""):
+        assert (await served._ask("GET", url + "/ui", headers=basic(wrong))).status == 401
+    broken = {"authorization": "Basic ???"}
+    assert (await served._ask("GET", url + "/ui", headers=broken)).status == 401
+    assert await statuses(served, basic("admin")) == [401, 401, 401]
+    plain = await served.operate("GET", "status")
+    assert "www-authenticate" not in plain.headers
+
+
 async def test_with_roles_the_port_may_leave_loopback(kairos, standin):
     served = await kairos(standin.url, key=keys("admin"), admin_host="0.0.0.0")
     assert served.service.admin_url.startswith("http://0.0.0.0:")
@@ -113,3 +142,30 @@ async def test_once_operators_had_keys_no_other_is_let_in_even_when_the_last_is_
     assert await statuses(served, bearer("caller")) == [200, 403, 403]
     served.service.reload(lambda: told("viewer"))
     assert await statuses(served, bearer("viewer")) == [403, 200, 403]
+
+
+async def test_a_viewer_sees_workflows_and_agents_of_every_tenant(kairos, standin):
+    acme = KeySettings(sha256=sha256(b"acme").hexdigest(), tenant="acme")
+    served = await kairos(standin.url, key=(acme, *keys("viewer")))
+    headers = bearer("acme") | {"x-kairos-workflow-id": "run/1", "x-kairos-agent": "writer"}
+    assert (await served.chat(headers=headers)).status == 200
+    await served.facts.seen(Finished)
+    theirs = (await served.ask("GET", "/v1/workflows/run/1", headers=bearer("acme"))).json()
+    seen = await served.operate("GET", "tenants/acme/workflows/run/1", headers=bearer("viewer"))
+    assert [each["agent"] for each in seen.json()["calls"]] == ["writer"]
+    assert seen.json()["id"] == theirs["id"] == "run/1"
+    for path in ("tenants/ops/workflows/run/1", "tenants/acme/workflows/run/2"):
+        missing = await served.operate("GET", path, headers=bearer("viewer"))
+        assert (missing.status, missing.error()["code"]) == (404, "workflow_not_found")
+    agents = await served.operate("GET", "tenants/acme/agents", headers=bearer("viewer"))
+    assert agents.status == 200
+    assert (await served.operate("GET", "tenants/acme/agents")).status == 401
+
+
+async def test_without_viewers_nobody_is_shown_workflows_of_tenants_that_have_keys(kairos, standin):
+    served = await kairos(standin.url, key=keys("caller"))
+    for path in ("tenants/ops/workflows/run/1", "tenants/ops/agents"):
+        refused = await served.operate("GET", path)
+        assert (refused.status, refused.error()["code"]) == (403, "viewers_only")
+    without_keys = await kairos(standin.url)
+    assert (await without_keys.operate("GET", "tenants/default/agents")).status == 200
