@@ -11,7 +11,7 @@ KIND := standin
 VLLM_INSTALLED := $(if $(KAIROS_VLLM),,.venv-vllm/.installed)
 
 .DEFAULT_GOAL := help
-.PHONY: help install install-vllm install-frameworks install-bench install-docs docs test-fast demo kafka vllm test test-real test-kafka test-vllm test-frameworks test-soak test-acceptance soak fuzz bench bench-hot profile bench-tables bench-fresh experiments experiments-full lint types contracts check acceptance lock clean
+.PHONY: help install install-vllm install-frameworks install-bench install-docs docs test-fast demo kafka vllm test test-real test-kafka test-vllm test-frameworks test-browser test-soak test-acceptance soak fuzz bench bench-hot profile bench-tables bench-fresh experiments experiments-full lint types contracts check acceptance lock clean
 
 help:  ## this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/ - /' | sort
@@ -52,7 +52,7 @@ vllm: $(INSTALLED) $(VLLM_INSTALLED)  ## vLLM instances on the CPU; N=2 MODEL=ti
 	@$(BIN)/python -m kairos.demo.vllm --count $(N) --model $(MODEL) --port $(PORT) $(OPTIONS)
 
 test: $(INSTALLED)  ## unit, property, contract and simulation tests, and end to end on the stand-in
-	@$(BIN)/pytest -m "not real and not kafka and not vllm and not frameworks and not soak and not acceptance"
+	@$(BIN)/pytest -m "not real and not kafka and not vllm and not frameworks and not soak and not acceptance and not browser"
 
 test-fast: $(INSTALLED)  ## unit tests of the core and of what a call passes through, in under a minute
 	@$(BIN)/pytest -q tests/unit/scheduler tests/unit/dispatcher tests/unit/orchestrator tests/unit/test_balancer.py \
@@ -66,6 +66,10 @@ test-kafka: $(INSTALLED)  ## what needs a real Kafka: its crashes, and those of 
 
 test-vllm: $(INSTALLED) $(VLLM_INSTALLED)  ## end to end on real vLLM, on the CPU
 	@$(BIN)/pytest -m vllm
+
+test-browser: $(INSTALLED)  ## the operators' page in Chromium, which it installs where apt-get can
+	@sh scripts/install-browser.sh
+	@$(BIN)/pytest -m browser
 
 test-frameworks: $(INSTALLED) .venv-frameworks/.installed  ## agents of nine real frameworks, each in its own environment
 	@$(BIN)/pytest -m frameworks
@@ -100,6 +104,7 @@ bench: $(INSTALLED)  ## what the gateway, learning, ranking, queueing, placing a
 	@$(BIN)/python -m bench.flows
 	@$(BIN)/python -m bench.health
 	@$(BIN)/python -m bench.workers
+	@$(BIN)/python -m bench.tls
 
 bench-hot: $(INSTALLED) install-bench  ## has a call become dearer? ratios to vllm-router against bench/budget.toml: 90 s
 	@$(BIN)/python -m bench.hot
@@ -133,7 +138,7 @@ types: $(INSTALLED)  ## mypy --strict, benches and experiments included
 contracts: $(INSTALLED)  ## imports point one way
 	@$(BIN)/lint-imports
 
-acceptance: check test-real test-kafka test-vllm test-frameworks test-acceptance soak bench bench-tables bench-fresh experiments-full  ## all of it: five and a half hours
+acceptance: check test-real test-browser test-kafka test-vllm test-frameworks test-acceptance soak bench bench-tables bench-fresh experiments-full  ## all of it: five and a half hours
 	@$(MAKE) soak KIND=vllm
 
 check: test lint types contracts  ## everything that needs no real engine

@@ -40,6 +40,7 @@ MEASURED: Mapping[str, tuple[str, ...]] = {
     "fairness": (*_BRAIN, *_LEARNING, "sim"),
     "flows": ("flow", "plan", "execution"),
     "health": (*_BRAIN, *_LEARNING, *_CALL),
+    "tls": (*_BRAIN, *_LEARNING, *_CALL, "tls_settings.py"),
     "workers": (*_BRAIN, *_LEARNING, *_CALL, "live/workers"),
 }
 # Modules that no call passes through: engines as processes of their own.

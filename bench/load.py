@@ -3,6 +3,7 @@
 import asyncio
 import random
 import re
+import ssl
 import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
@@ -88,8 +89,9 @@ class Client(asyncio.Protocol):
 
 
 @asynccontextmanager
-async def connected(port: int) -> AsyncIterator[Client]:
-    _, client = await asyncio.get_running_loop().create_connection(Client, HOST, port)
+async def connected(port: int, tls: ssl.SSLContext | None = None) -> AsyncIterator[Client]:
+    loop = asyncio.get_running_loop()
+    _, client = await loop.create_connection(Client, HOST, port, ssl=tls)
     try:
         yield client
     finally:
@@ -97,10 +99,14 @@ async def connected(port: int) -> AsyncIterator[Client]:
 
 
 async def closed_loop(
-    port: int, calls: int, concurrency: int, new_client: NewClient
+    port: int,
+    calls: int,
+    concurrency: int,
+    new_client: NewClient,
+    tls: ssl.SSLContext | None = None,
 ) -> list[float]:
     """Keep this many calls going until all are answered. Returns each one's time in seconds."""
-    return await _keep_going(port, islice(_numbers(), calls), concurrency, new_client)
+    return await _keep_going(port, islice(numbers(), calls), concurrency, new_client, tls)
 
 
 async def for_a_while(
@@ -108,23 +114,27 @@ async def for_a_while(
 ) -> list[float]:
     """The same, until the time is up."""
     ends_at = time.monotonic() + seconds
-    in_time = takewhile(lambda _: time.monotonic() < ends_at, _numbers())
+    in_time = takewhile(lambda _: time.monotonic() < ends_at, numbers())
     return await _keep_going(port, in_time, concurrency, new_client)
 
 
-def _numbers() -> Iterator[int]:
+def numbers() -> Iterator[int]:
     """No other load has calls of the same numbers, so workflows end with the load."""
     return count(random.randrange(10**8) * 10**6)
 
 
 async def _keep_going(
-    port: int, numbers: Iterator[int], concurrency: int, new_client: NewClient
+    port: int,
+    numbers: Iterator[int],
+    concurrency: int,
+    new_client: NewClient,
+    tls: ssl.SSLContext | None = None,
 ) -> list[float]:
     times: list[float] = []
 
     async def work() -> None:
         made = new_client()
-        async with connected(port) as client:
+        async with connected(port, tls) as client:
             for number in numbers:
                 request = made.ask(number)
                 started = time.perf_counter()
@@ -142,13 +152,13 @@ async def chunk_delays(port: int, streams: int, spread_s: float) -> list[int]:
     """Read this many streams at once, begun evenly over a time. Nanoseconds from the engine's
     send to our receipt, of every chunk but each stream's first, which waits for the call itself."""
 
-    numbers = _numbers()
+    numbered = numbers()
 
     async def read(place: int) -> list[int]:
         await asyncio.sleep(spread_s * place / streams)
         async with connected(port) as client:
             client.stamped = True
-            await client.send(chat(next(numbers), stream=True))
+            await client.send(chat(next(numbered), stream=True))
             return client.delays_ns[1:]
 
     async with asyncio.TaskGroup() as group:

@@ -24,6 +24,7 @@ WRITTEN = (
     "docs/profile.md",
     "bench/profile.jsonl",
     "docs/research/costs.md",
+    "docs/how-to/tls.md",
 )
 
 

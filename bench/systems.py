@@ -4,6 +4,7 @@ The system under test has core 0; the engines and the clients share core 1.
 """
 
 import os
+import ssl
 import subprocess
 import sys
 import tempfile
@@ -147,9 +148,9 @@ async def side_by_side(console: Console) -> AsyncIterator[SideBySide]:
             yield made
 
 
-async def warm_up(port: int, control: Control) -> None:
+async def warm_up(port: int, control: Control, tls: ssl.SSLContext | None = None) -> None:
     await control.set(Mode())
-    await load.closed_loop(port, WARM_UP, CONCURRENCY, talk.named())
+    await load.closed_loop(port, WARM_UP, CONCURRENCY, talk.named(), tls)
 
 
 if __name__ == "__main__":  # `make install-bench`

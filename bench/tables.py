@@ -25,13 +25,19 @@ from bench import (
     placement,
     scenarios,
     simulation,
+    tls,
     workers,
 )
 from bench.code import ROOT, code_of
 from bench.report import Spread
 from bench.rows import Row, read
 
-DOCUMENTS = ("docs/research/costs.md", "docs/how-to/predict.md", "ARCHITECTURE.md")
+DOCUMENTS = (
+    "docs/research/costs.md",
+    "docs/how-to/predict.md",
+    "docs/how-to/tls.md",
+    "ARCHITECTURE.md",
+)
 _BLOCK = re.compile(r"(<!-- bench:([a-z]+) -->\n)(.*?)(<!-- /bench -->)", re.DOTALL)
 _LARGER = {"us": ("ms", 1_000.0), "ms": ("s", 1_000.0)}
 _UNITS = {"us": "µs", "/s": "per second", "1,000 tokens/s": "thousand"}
@@ -84,6 +90,7 @@ TABLES = {
     "flows": Table({"kairos": "Kairos"}, flows.shown()),
     "health": Table({"kairos": "Kairos"}, health.shown()),
     "workers": Table({"kairos": "Kairos"}, workers.shown()),
+    "tls": Table(tls.SYSTEMS, tls.shown()),
 }
 
 

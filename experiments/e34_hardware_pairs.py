@@ -8,9 +8,9 @@ H100::Gaudi3 often comes up to B200::B200 or slightly above. Its model was fitte
 that it does not give.
 
 Here: the same, from data sheets and shapes alone (`kairos/planner/pairs.py`), with the paper's
-prices and terms. Shares of the peaks that are reached are assumed, and alike for all vendors. Of
-what follows from that, two things speak for Gaudi 3 more than it may deserve: its 1835 TFLOP/s are
-the same in BF16 and FP8, so in BF16 it prefills nearly as fast as a B200 at a third of the price.
+prices and terms. Shares of the peaks that are reached are assumed, and alike for all vendors. This
+may flatter Gaudi 3: its peak of 1835 TFLOP/s is the same in BF16 and FP8, so in BF16 it prefills
+nearly as fast as a B200 at a third of the price.
 """
 
 from collections.abc import Iterator, Sequence

@@ -36,6 +36,7 @@ _MODULES = (
     "e32_constants",
     "e34_hardware_pairs",
     "e35_hardware_prediction",
+    "e36_hardware_choice",
 )
 _MADE = {name: import_module(f"experiments.{name}") for name in _MODULES}
 SECTIONS: dict[str, Claim | Study] = {

@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from kairos import config
-from kairos.cli.options import SERVE
+from kairos.cli.options import SERVE, OwnCertificate, OwnKey, ServiceCa, own_files
 from kairos.cli.outline import outline
 
 
@@ -21,6 +21,9 @@ def explain(
     api_key_env: Annotated[
         str | None, typer.Option(help="The environment variable that holds your API key.")
     ] = None,
+    tls_ca: ServiceCa = None,
+    tls_certificate: OwnCertificate = None,
+    tls_key: OwnKey = None,
     log: Annotated[
         Path | None, typer.Option(help="Not from a running Kairos, but from its log's directory.")
     ] = None,
@@ -49,7 +52,8 @@ def explain(
         view = explain.from_log(log, tenant, workflow_id)
     else:
         key = config.api_key(api_key_env, os.environ)
-        view = asyncio.run(explain.from_service(url, key, workflow_id))
+        files = own_files(tls_ca, tls_certificate, tls_key)
+        view = asyncio.run(explain.from_service(url, key, workflow_id, files))
     weighed = explain.costs(log, view) if log is not None and costs else None
     if as_json:
         said = view if weighed is None else {**msgspec.structs.asdict(view), "costs": weighed}

@@ -10,6 +10,7 @@ from kairos.cli import (
     agents,
     calibrate,
     demo,
+    health,
     keys,
     look,
     plan,
@@ -42,7 +43,7 @@ def _version(
 for command in (
     *(serve.serve, serve.balance, serve.orchestrate, demo.demo),
     plan.plan,
-    *(look.explain, look.export, look.usage),
+    *(health.health, look.explain, look.export, look.usage),
     *(simulate.simulate, replay.replay, calibrate.calibrate),
 ):
     app.command()(command)

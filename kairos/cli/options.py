@@ -8,6 +8,7 @@ import typer
 from kairos import config
 from kairos.dispatcher.placements import PLACEMENTS
 from kairos.scheduler.policies import POLICIES
+from kairos.tls_settings import TlsFiles
 
 SERVE = config.Settings()  # the defaults
 POLICY_HELP = (
@@ -33,3 +34,28 @@ TlsClientCa = Annotated[
         help="Who connects, to either port, must show a certificate of an authority in this file."
     ),
 ]
+
+# Of commands that connect to a Kairos.
+ServiceCa = Annotated[
+    Path | None,
+    typer.Option(
+        envvar="KAIROS_SERVICE_CA",
+        help="Authorities, in PEM: the service must have a certificate of one "
+        r"\[those of the system].",
+    ),
+]
+OwnCertificate = Annotated[
+    Path | None,
+    typer.Option(
+        envvar="KAIROS_CLIENT_CERTIFICATE",
+        help="What is shown to a service that asks for a certificate, in PEM.",
+    ),
+]
+OwnKey = Annotated[
+    Path | None,
+    typer.Option(envvar="KAIROS_CLIENT_KEY", help="That certificate's private key, in PEM."),
+]
+
+
+def own_files(ca: Path | None, certificate: Path | None, key: Path | None) -> TlsFiles:
+    return TlsFiles(*(None if each is None else str(each) for each in (certificate, key, ca)))

@@ -1,12 +1,16 @@
 """`kairos plan-hardware`: what to buy or rent, what runs where, and how many."""
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
 from kairos.planner.ownership import Terms
+
+if TYPE_CHECKING:
+    from kairos.tools.hardware_question import HardwareOptions
 
 TERMS = Terms()
 
@@ -62,9 +66,18 @@ def plan_hardware(
     max_devices: Annotated[
         int, typer.Option(min=1, max=64, help="Of one instance, in parallel.")
     ] = 8,
+    max_kinds: Annotated[
+        int, typer.Option(min=1, max=64, help="Of instances in one pool; a pair is two.")
+    ] = 3,
     pairs: Annotated[
         bool,
         typer.Option("--pairs/--no-pairs", help="Instances for prefill or decode alone, too."),
+    ] = True,
+    split: Annotated[
+        bool,
+        typer.Option(
+            "--split/--no-split", help="An agent's calls may go to several kinds of instance."
+        ),
     ] = True,
     link_gbit: Annotated[
         float, typer.Option(help="Between the instances of a pair, Gbit/s per device.")
@@ -104,47 +117,54 @@ def plan_hardware(
     kairos plan-hardware --export day.jsonl --target p95=30s --no-pairs --simulate
     """
     from kairos.errors import SetupError
+    from kairos.tools.hardware_question import HardwareOptions
+
+    if simulate and pairs:
+        raise SetupError("pairs cannot be simulated yet: give --no-pairs with --simulate")
+    options = HardwareOptions(
+        export=export,
+        model=model,
+        targets=target or (),
+        precision=precision,
+        hardware=hardware,
+        catalogue=catalogue,
+        profiles=profile or (),
+        rate=rate,
+        budget=budget,
+        late_usd=late_usd,
+        max_devices=max_devices,
+        max_kinds=max_kinds,
+        split=split,
+        pairs=pairs,
+        link_gbit=link_gbit,
+        terms=Terms(prices=prices, years=years, interest=interest, usd_per_kwh=usd_per_kwh),
+    )
+    _answer(options, what_if or (), picture, simulate=simulate, as_json=as_json)
+
+
+def _answer(
+    options: "HardwareOptions",
+    what_if: Sequence[str],
+    picture: Path | None,
+    *,
+    simulate: bool,
+    as_json: bool,
+) -> None:
     from kairos.planner.hardware_plan import plan
     from kairos.tools import hardware_question, hardware_shown, pool_simulation
     from kairos.tools.hardware_picture import picture as drawn
     from kairos.workload.files import atomic_write
 
-    if simulate and pairs:
-        raise SetupError("pairs cannot be simulated yet: give --no-pairs with --simulate")
-    asked = hardware_question.question(
-        hardware_question.HardwareOptions(
-            export=export,
-            model=model,
-            targets=target or (),
-            precision=precision,
-            hardware=hardware,
-            catalogue=catalogue,
-            profiles=profile or (),
-            rate=rate,
-            budget=budget,
-            late_usd=late_usd,
-            max_devices=max_devices,
-            pairs=pairs,
-            link_gbit=link_gbit,
-            terms=Terms(prices=prices, years=years, interest=interest, usd_per_kwh=usd_per_kwh),
-        )
-    )
-    changes = {text: hardware_question.changed(asked, text) for text in what_if or ()}
+    asked = hardware_question.question(options)
+    changes = {text: hardware_question.changed(asked, text) for text in what_if}
     with hardware_shown.quiet_solver():
         found = plan(asked)
         others = {text: plan(changed) for text, changed in changes.items()}
-    times = pool_simulation.simulated_export(asked, found, export) if simulate else None
+    times = pool_simulation.simulated_export(asked, found, options.export) if simulate else None
     if picture is not None:
         with atomic_write(picture) as file:
             file.write(drawn(asked, found).encode())
-    if not as_json:
+    if as_json:
+        typer.echo(json.dumps(hardware_shown.as_figures(asked, found, others, times)))
+    else:
         hardware_shown.show(asked, found, others, times)
-        return
-    figures = hardware_shown.as_figures(asked, found)
-    figures["what_if"] = {
-        text: hardware_shown.as_figures(changes[text], other)["chosen"]
-        for text, other in others.items()
-    }
-    if times is not None:
-        figures["simulated"] = pool_simulation.as_figures(times)
-    typer.echo(json.dumps(figures))

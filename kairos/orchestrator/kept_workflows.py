@@ -23,6 +23,10 @@ class KeptWorkflows:
     def __len__(self) -> int:
         return len(self._workflows)
 
+    def all(self) -> list[OpenedWorkflow]:
+        """Those longest untouched first."""
+        return [*self._workflows.values()]
+
     def oldest(self) -> OpenedWorkflow:
         """The one longest untouched. There is one."""
         return self._workflows.oldest()[1]

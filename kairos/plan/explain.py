@@ -6,7 +6,7 @@ import msgspec
 
 from kairos.plan.operators import Generation, Loop, MapOver, Operator, RegisteredCall
 from kairos.plan.pipeline import Plan
-from kairos.plan.prediction import OperatorCalls, Prediction
+from kairos.plan.prediction import FlowPrediction, OperatorCalls
 from kairos.plan.references import needs
 
 
@@ -30,10 +30,10 @@ class ExplainedPlan(msgspec.Struct, frozen=True):
     merged: dict[str, str]
     operators: tuple[ExplainedOperator, ...]
     calls_per_row: int  # at most
-    prediction: Prediction | None
+    prediction: FlowPrediction | None
 
 
-def explain(plan: Plan, prediction: Prediction | None = None) -> ExplainedPlan:
+def explain(plan: Plan, prediction: FlowPrediction | None = None) -> ExplainedPlan:
     """`prediction`: as `predict` made it of rows of the table."""
     operators = tuple(_operators(plan, plan.declaration.operators, prediction))
     passes = tuple(name for name, on in msgspec.structs.asdict(plan.passes).items() if on)
@@ -90,7 +90,7 @@ def _line(each: ExplainedOperator) -> str:
 def _operators(
     plan: Plan,
     operators: Sequence[Operator],
-    prediction: Prediction | None,
+    prediction: FlowPrediction | None,
     depth: int = 0,
     times: int = 1,
 ) -> Iterator[ExplainedOperator]:

@@ -55,7 +55,7 @@ class OperatorCalls(msgspec.Struct):
     completion_tokens: int = 0
 
 
-class Prediction(msgspec.Struct):
+class FlowPrediction(msgspec.Struct):
     rows: int
     by_operator: dict[str, OperatorCalls]
 
@@ -69,7 +69,7 @@ class Prediction(msgspec.Struct):
         return sum(one.prompt_tokens + one.completion_tokens for one in each)
 
 
-def predict(plan: Plan, rows: Iterable[Mapping[str, object]]) -> Prediction:
+def predict(plan: Plan, rows: Iterable[Mapping[str, object]]) -> FlowPrediction:
     """Keeps 100 bytes for each distinct call. What follows from a group is not counted."""
     return _Symbolic(plan).of(rows)
 
@@ -79,9 +79,9 @@ class _Symbolic:
         self._plan = plan
         self._structures: dict[str, str] = {}
         self._seen: set[str] = set()
-        self._found = Prediction(0, {})
+        self._found = FlowPrediction(0, {})
 
-    def of(self, rows: Iterable[Mapping[str, object]]) -> Prediction:
+    def of(self, rows: Iterable[Mapping[str, object]]) -> FlowPrediction:
         for row in rows:
             self._found.rows += 1
             values: dict[str, object] = {}

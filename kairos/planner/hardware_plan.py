@@ -22,7 +22,7 @@ from kairos.planner.pool import CallKind, InstanceKind, Pool, PoolProblem, small
 from kairos.planner.prediction import Prediction, predicted
 from kairos.planner.serving import NO_TARGETS, CallShape, LatencyTargets
 
-UTILISATIONS = (0.9, 0.8, 0.65, 0.5)
+UTILISATIONS = (0.95, 0.85, 0.75, 0.6, 0.45)
 BOUNDS = (1.0, 0.8, 0.65, 0.5, 0.4, 0.3, 0.2, 0.1)  # of the time of the cheapest pool's path
 GAP = 0.005  # of a pool's cost: proving the rest takes longer than finding it
 
@@ -40,6 +40,8 @@ class HardwareQuestion(msgspec.Struct, frozen=True, kw_only=True):
     usd_per_s_late: float = math.inf  # the price of a workflow's second beyond the target
     targets: LatencyTargets = NO_TARGETS
     link: Link = Link()
+    most_kinds: int | None = None  # of instances in one pool
+    split: bool = True  # an agent's calls may go to several kinds
 
 
 class PlannedPool(msgspec.Struct, frozen=True, kw_only=True):
@@ -81,6 +83,8 @@ def plan(question: HardwareQuestion) -> HardwarePlan:
         targets=question.targets,
         kv_bytes_per_token=question.offer.model.kv_bytes_per_token(),
         link=question.link,
+        most_kinds=question.most_kinds,
+        fractions=question.split,
         gap=GAP,
     )
     front = _front(_candidates(question, problem))

@@ -31,6 +31,7 @@ from kairos.planner.serving import (
 
 MOST_INSTANCES = 100_000  # of a kind
 SPARE = 1e-9  # of an instance: rounding, where a load fits exactly
+NEGLIGIBLE_SHARE = 1e-5  # of calls: ten times the tolerance of the solver
 
 
 class CallKind(msgspec.Struct, frozen=True, kw_only=True):
@@ -65,6 +66,7 @@ class PoolProblem(msgspec.Struct, frozen=True, kw_only=True):
     kv_bytes_per_token: float = 0.0
     link: Link = Link()  # of pairs
     fractions: bool = False  # a kind's calls may be split
+    most_kinds: int | None = None  # of instances in the pool; None: any number
     gap: float = EXACT  # how far from the cheapest the answer may be, relative
 
 
@@ -119,6 +121,7 @@ class _Building:
             self._share_out(call)
         for kind in problem.instances:
             self._enough(kind)
+        self._few_kinds()
         self.late = self._in_time()
 
     def _offer(self, call: CallKind, kind: InstanceKind) -> None:
@@ -156,6 +159,18 @@ class _Building:
             if (variable := self.at.get((call.name, kind.name))) is not None:
                 self.program.row({variable: 1.0, self.count[kind.name]: -1.0}, high=0.0)
 
+    def _few_kinds(self) -> None:
+        """A variable for each kind that says whether it is there at all: its calls need that."""
+        if self.problem.most_kinds is None:
+            return
+        there = {
+            kind.name: self.program.variable(0.0, 1.0, whole=True)
+            for kind in self.problem.instances
+        }
+        for (_, name), variable in self.at.items():
+            self.program.row({variable: 1.0, there[name]: -1.0}, high=0.0)
+        self.program.row(dict.fromkeys(there.values(), 1.0), high=float(self.problem.most_kinds))
+
     def _in_time(self) -> int | None:
         if self.problem.path_s == math.inf:
             return None
@@ -173,13 +188,33 @@ class _Building:
 
     def read(self, values: Sequence[float]) -> Pool:
         counts = {name: int(values[v]) for name, v in self.count.items() if values[v] > 0}
-        routes: dict[str, dict[str, float]] = {call.name: {} for call in self.problem.calls}
-        on_path = {call.name: call.on_path for call in self.problem.calls}
-        path = 0.0
-        for (call, kind), variable in self.at.items():
-            if values[variable] > SPARE:
-                routes[call][kind] = values[variable]
-                path += values[variable] * on_path[call] * self.latency_s[call, kind]
+        routes = {call.name: self._route(call.name, counts, values) for call in self.problem.calls}
+        path = sum(
+            call.on_path * share * self.latency_s[call.name, kind]
+            for call in self.problem.calls
+            for kind, share in routes[call.name].items()
+        )
         usd = sum(kind.usd_per_hour * counts.get(kind.name, 0) for kind in self.problem.instances)
         late = 0.0 if self.late is None else values[self.late]
         return Pool(counts=counts, routes=routes, usd_per_hour=usd, path_s=path, late_s=late)
+
+    def _route(
+        self, call: str, counts: Mapping[str, int], values: Sequence[float]
+    ) -> dict[str, float]:
+        """Without shares that are but the solver's tolerance; the others make a whole again."""
+        seen = {
+            kind.name: share
+            for kind in self.problem.instances
+            if kind.name in counts
+            and (variable := self.at.get((call, kind.name))) is not None
+            and (share := values[variable]) > NEGLIGIBLE_SHARE
+        }
+        decoding = {k.name for k in self.problem.instances if k.phases is Phases.DECODE}
+        prefilling = {k.name for k in self.problem.instances if k.phases is Phases.PREFILL}
+        whole = sum(share for name, share in seen.items() if name not in decoding)
+        decoded = sum(share for name, share in seen.items() if name in decoding)
+        pairs = sum(share for name, share in seen.items() if name in prefilling) / whole
+        return {
+            name: share * pairs / decoded if name in decoding else share / whole
+            for name, share in seen.items()
+        }

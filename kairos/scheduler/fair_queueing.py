@@ -46,6 +46,10 @@ class StartTags:
     def tag(self, name: str) -> float:
         return self._tags.get(name, self.virtual_time)
 
+    def weighed(self, name: str, cost_us: float) -> float:
+        """By how much such a cost moves its tag."""
+        return cost_us / self._weights.get(name, 1.0)
+
     @property
     def waiting(self) -> int:
         """How many wait."""
@@ -79,12 +83,17 @@ class StartTags:
             tags[name] if len(self._waiting) == 1 else min(tags[each] for each in self._waiting)
         )
         self.virtual_time = max(self.virtual_time, lowest)
-        tags[name] += cost_us / self._weights.get(name, 1.0)
+        tags[name] += self.weighed(name, cost_us)
 
     def correct(self, name: str, more_us: float) -> None:
         """What it was charged was so much too little."""
         if name in self._tags:
-            self._tags[name] += more_us / self._weights.get(name, 1.0)
+            self._tags[name] += self.weighed(name, more_us)
+
+    def go_on_from(self, before: "StartTags") -> None:
+        """What they had until now counts; who was not known begins at the virtual time."""
+        now = self.virtual_time = before.virtual_time
+        self._tags = dict.fromkeys(self._waiting, now) | before._tags
 
     def _forget_some(self) -> None:
         """Who comes back begins at the virtual time, so nothing is lost of who is below that."""
@@ -118,6 +127,26 @@ class FairQueueing:
         self._apps: dict[tuple[int, str, str], StartTags] = {}  # by class as well
         self._found: dict[Share, list[tuple[StartTags, str]]] = {}
 
+    def follow(self, before: "FairQueueing") -> None:
+        """Other weights and classes held until now. Nothing waits here yet."""
+        self._first_class = before._first_class.copy()
+        self._classes = {key: StartTags(self._class_weights) for key in before._classes}
+        self._apps = {
+            key: StartTags(self._weights[key[1]].apps)
+            for key in before._apps
+            if key[1] in self._weighing_apps
+        }
+
+    def go_on_from(self, before: "FairQueueing") -> None:
+        """Where it `follow`ed that, and all that waits has come: what was served counts."""
+        for level, tags in self.tenants.items():
+            tags.go_on_from(before.tenants[level])
+        for key, tags in before._classes.items():
+            self._classes[key].go_on_from(tags)
+        for name, tags in before._apps.items():
+            if name in self._apps:
+                self._apps[name].go_on_from(tags)
+
     def share_of(self, request: Request) -> Share:
         """What it waits in, and is charged to."""
         if not self._is_fair:
@@ -133,7 +162,7 @@ class FairQueueing:
         """The longest wait of its class; None: as for all."""
         return self._max_waits_us.get(share[2])
 
-    def _tags(self, share: Share) -> list[tuple[StartTags, str]]:
+    def tags(self, share: Share) -> list[tuple[StartTags, str]]:
         """From the tenant down: of its classes, and then its apps, where there are several."""
         known = self._found.get(share)
         if known is not None:
@@ -164,12 +193,12 @@ class FairQueueing:
 
     def came(self, share: Share) -> None:
         """In another queue something of it waits."""
-        for tags, name in self._tags(share):
+        for tags, name in self.tags(share):
             tags.came(name)
 
     def left(self, share: Share) -> None:
         """In one queue nothing of it waits any more."""
-        for tags, name in self._tags(share):
+        for tags, name in self.tags(share):
             tags.left(name)
 
     def order(self, shares: Iterable[Share], at_most: int) -> list[Share]:
@@ -194,16 +223,16 @@ class FairQueueing:
         classes = {name: place for place, (_, _, name, _) in reversed([*enumerate(shares)])}
 
         def turn(share: Share) -> tuple[float, ...]:
-            tags = [tags.tag(name) for tags, name in self._tags(share)[1:]]
+            tags = [tags.tag(name) for tags, name in self.tags(share)[1:]]
             return (tags[0], classes[share[2]], *tags[1:]) if tags else ()
 
         return turn
 
     def charge(self, share: Share, cost_us: float) -> None:
-        for tags, name in self._tags(share):
+        for tags, name in self.tags(share):
             tags.charge(name, cost_us)
 
     def correct(self, request: Request, more_us: float) -> None:
         """What it was charged was so much too little."""
-        for tags, name in self._tags(self.share_of(request)):
+        for tags, name in self.tags(self.share_of(request)):
             tags.correct(name, more_us)

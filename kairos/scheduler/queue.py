@@ -17,7 +17,7 @@ backfilling: Lifka, 1995, where it has one at once).
 """
 
 from collections import OrderedDict
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from itertools import islice, takewhile
 
 from kairos.model import SECOND, Request
@@ -56,13 +56,10 @@ class WaitQueue:
         `overtaken` infinite: the policy alone decides. `backfill` 0: nobody goes before the first;
         `passed_over` 0: only what does not delay it.
         """
-        self._policy = policy
-        self._estimates = estimates
+        self._policy, self._estimates = policy, estimates
         self._arrivals = arrivals
         self.max_wait_us = max_wait_us
-        self._overtaken = overtaken
-        self._backfill = backfill
-        self._passed_over = passed_over
+        self._overtaken, self._backfill, self._passed_over = overtaken, backfill, passed_over
         self._waiting: OrderedDict[str, WaitingRequest] = OrderedDict()  # in order of arrival
         self._waiting_us = 0  # predicted work of all that wait
         self._dispatched_us = 0  # predicted work of all that ever left for an instance
@@ -83,6 +80,10 @@ class WaitQueue:
     def requests(self) -> list[Request]:
         """All waiting requests, in order of arrival; of those that were bounced, of return."""
         return [waiting.request for waiting in self._waiting.values()]
+
+    def standings(self) -> Collection[WaitingRequest]:
+        """How all stand that wait, in the order of `requests`. Not for the caller to change."""
+        return self._waiting.values()
 
     def oldest(self) -> Request:
         """The request that came first. Queue not empty."""

@@ -235,6 +235,16 @@ class WorkEstimates:
         """
         return self._fresh(self._standings[request.id]).remaining_us
 
+    def looked_at_us(self, request: Request) -> float:
+        """The same, for whoever only looks. Nothing is kept of it: what was found of some app may
+        change between two facts, and decisions must not depend on who looked when."""
+        standing = self._standings[request.id]
+        if standing.epoch == self.epoch:
+            return standing.remaining_us
+        profile = self.profile(request)
+        seen = msgspec.structs.replace(standing, call_us=_call_us(request, profile))
+        return self._estimate(seen, profile)
+
     def _fresh(self, standing: PendingCall) -> PendingCall:
         if standing.epoch != self.epoch:
             profile = self.profile(standing.request)

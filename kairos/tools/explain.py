@@ -12,20 +12,31 @@ from kairos.live.frontend.views import WorkflowView, snapshot, workflow_view
 from kairos.live.observers.fact_log import read_facts
 from kairos.orchestrator.orchestrator import Orchestrator
 from kairos.orchestrator.workflow import MAX_CALLS
+from kairos.tls_settings import TlsFiles
 from kairos.tools.costs import Costs, costs_of
+from kairos.tools.service_connection import context_of
 
 _TIMEOUT_S = 30
 
 
-async def from_service(url: str, key: str | None, workflow_id: str) -> WorkflowView:
-    """Raises SetupError: nobody answers there, or not with the workflow; it says what they said."""
+async def from_service(
+    url: str, key: str | None, workflow_id: str, files: TlsFiles | None = None
+) -> WorkflowView:
+    """`files`: see `context_of`.
+
+    Raises:
+        SetupError: nobody answers there, or not with the workflow; it says what they said.
+    """
     path = f"{url.rstrip('/').removesuffix('/v1')}/v1/workflows/{quote(workflow_id, safe='')}"
     headers = {"Authorization": f"Bearer {key}"} if key is not None else {}
     timeout = aiohttp.ClientTimeout(total=_TIMEOUT_S)
+    tls = (
+        context_of(url, files or TlsFiles()) or True
+    )  # which checks as well, and is not used without TLS
     try:
         async with (
             aiohttp.ClientSession(timeout=timeout, headers=headers) as session,
-            session.get(path, params={"limit": MAX_CALLS}) as response,
+            session.get(path, params={"limit": MAX_CALLS}, ssl=tls) as response,
         ):
             status, content = response.status, await response.read()
     except (aiohttp.ClientError, TimeoutError, ValueError) as error:

@@ -9,6 +9,7 @@ import msgspec
 from kairos.planner.hardware_plan import HardwarePlan, HardwareQuestion, PlannedPool
 from kairos.planner.lowering import ObservedCall, lowered
 from kairos.planner.work_graph import LLM_KINDS, WorkGraph, order, predecessors
+from kairos.tools.hardware_shown import place
 
 MOST_BOXES = 60  # of the graph; those that run most
 LEAST_GAP_S = 0.1
@@ -116,13 +117,12 @@ def _boxes(graph: WorkGraph, chosen: PlannedPool) -> tuple[Sequence[str], int]:
         )
     for node in graph.nodes:
         x, y = places[node.name]
-        route = chosen.pool.routes.get(node.name, {})
-        ways = sorted(route, key=lambda name: (name.endswith("decode"), name))
-        place = " :: ".join(ways) if node.kind in LLM_KINDS else f"waits {node.work.wait_s:.3g} s"
+        calls = node.kind in LLM_KINDS
+        where = place(chosen, node.name) if calls else f"waits {node.work.wait_s:.3g} s"
         shape = f'width="{BOX_WIDTH}" height="{BOX_HEIGHT}" rx="5" fill="white"'
         parts.append(f'<rect x="{x}" y="{y}" {shape} stroke="{_INK}"/>')
         parts.append(_text(x + 8, y + 18, _short(f"{node.runs:.3g} x {node.name}")))
-        parts.append(_text(x + 8, y + 35, _short(place), colour=_MARK))
+        parts.append(_text(x + 8, y + 35, _short(where), colour=_MARK))
     lowest = max((y for _, y in places.values()), default=0)
     return parts, lowest - (TOP + CHART + 70) + BOX_HEIGHT + GAP
 

@@ -43,6 +43,8 @@ class HardwareOptions(msgspec.Struct, frozen=True, kw_only=True):
     max_devices: int = 8
     pairs: bool = True
     link_gbit: float = 400.0
+    max_kinds: int = 3  # of instances in one pool
+    split: bool = True  # an agent's calls
     terms: Terms = Terms()
 
 
@@ -78,6 +80,8 @@ def question(options: HardwareOptions) -> HardwareQuestion:
             ttft_s=targets.get("ttft", math.inf), tpot_s=targets.get("tpot", math.inf)
         ),
         link=Link(gbit_s=_positive("--link-gbit", options.link_gbit) or 400.0),
+        most_kinds=options.max_kinds,
+        split=options.split,
     )
 
 

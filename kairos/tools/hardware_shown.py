@@ -11,15 +11,22 @@ from rich.table import Table
 from rich.text import Text
 
 from kairos.planner.hardware_plan import HardwarePlan, HardwareQuestion, PlannedPool
+from kairos.planner.serving import Phases
 from kairos.tools.pool_simulation import SimulatedTimes
 
 _WIDTH = 160  # where there is no terminal
 FEWEST_SHOWN = 12  # of the front
+WHOLE = 0.995  # a share that is shown as all
 
 
-def as_figures(asked: HardwareQuestion, plan: HardwarePlan) -> dict[str, Any]:
-    """The plan as JSON has it."""
-    return {
+def as_figures(
+    asked: HardwareQuestion,
+    plan: HardwarePlan,
+    others: Mapping[str, HardwarePlan],
+    times: SimulatedTimes | None = None,
+) -> dict[str, Any]:
+    """The plan as JSON has it; the arguments are those of `show`."""
+    figures: dict[str, Any] = {
         "workflows_per_s": round(asked.workflows_per_s, 6),
         "model": asked.offer.model.name,
         "precision": asked.offer.precision,
@@ -28,7 +35,16 @@ def as_figures(asked: HardwareQuestion, plan: HardwarePlan) -> dict[str, Any]:
         "chosen": _pool_figures(plan.chosen),
         "front": [_pool_figures(each) for each in plan.front],
         "left_out": dict(plan.left_out),
+        "what_if": {text: _pool_figures(other.chosen) for text, other in others.items()},
     }
+    if times is not None:
+        figures["simulated"] = {
+            "workflows": times.workflows,
+            "mean_s": round(times.mean_s, 3),
+            "p50_s": round(times.p50_s, 3),
+            "p95_s": round(times.p95_s, 3),
+        }
+    return figures
 
 
 def _pool_figures(planned: PlannedPool) -> dict[str, Any]:
@@ -57,7 +73,10 @@ def _pool_figures(planned: PlannedPool) -> dict[str, Any]:
             }
             for kind in planned.kinds
         ],
-        "routes": {name: dict(where) for name, where in planned.pool.routes.items()},
+        "routes": {
+            name: {kind: round(share, 4) for kind, share in where.items()}
+            for name, where in planned.pool.routes.items()
+        },
     }
 
 
@@ -123,16 +142,26 @@ def _routes(planned: PlannedPool) -> Table:
     """Agents with the same places are one row."""
     table = _table("What runs where", "agents", "on")
     by_place: dict[str, list[str]] = {}
-    for name, where in planned.pool.routes.items():
-        by_place.setdefault(" :: ".join(_in_order(where)), []).append(name)
-    for place, names in by_place.items():
-        table.add_row(Text(", ".join(names)), Text(place))
+    for name in planned.pool.routes:
+        by_place.setdefault(place(planned, name), []).append(name)
+    for where, names in by_place.items():
+        table.add_row(Text(", ".join(names)), Text(where))
     return table
 
 
-def _in_order(where: Mapping[str, float]) -> Sequence[str]:
-    """Prefill before decode."""
-    return sorted(where, key=lambda name: (name.endswith("decode"), name))
+def place(planned: PlannedPool, agent: str) -> str:
+    """Where an agent's calls go: `a :: b` is a pair, shares are of its prompts or answers."""
+    where = planned.pool.routes.get(agent, {})
+    decoding = {kind.name for kind in planned.kinds if kind.phases is Phases.DECODE}
+    sides = (
+        [(name, share) for name, share in where.items() if name not in decoding],
+        [(name, share) for name, share in where.items() if name in decoding],
+    )
+    return " :: ".join(
+        ", ".join(name if share > WHOLE else f"{share:.0%} {name}" for name, share in side)
+        for side in sides
+        if side
+    )
 
 
 def _front(plan: HardwarePlan) -> Table:

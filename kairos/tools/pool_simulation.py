@@ -81,31 +81,36 @@ def simulated_export(asked: HardwareQuestion, plan: HardwarePlan, export: Path) 
     return simulated(plan.chosen, load(export), asked.workflows_per_s)
 
 
-def as_figures(times: SimulatedTimes) -> dict[str, float]:
-    """As JSON has them."""
-    return {
-        "workflows": times.workflows,
-        "mean_s": round(times.mean_s, 3),
-        "p50_s": round(times.p50_s, 3),
-        "p95_s": round(times.p95_s, 3),
-    }
-
-
 def simulated(
     planned: PlannedPool, workflows: Sequence[Workflow], per_s: float, seed: int = 1
 ) -> SimulatedTimes:
-    """So many workflows that the pool is long in its steady state; those of the file come again
-    where they run out.
+    """So many workflows that the pool is long in its steady state.
 
     Raises:
         SetupError: the pool has instances that cannot be simulated.
     """
     stays_s = STAYS * planned.prediction.mean_s
     count = min(max(round(per_s * stays_s), FEWEST), MOST)
+    return simulated_counts(planned.pool.counts, planned.kinds, workflows, per_s, count, seed)
+
+
+def simulated_counts(
+    counts: Mapping[str, int],
+    kinds: Sequence[InstanceKind],
+    workflows: Sequence[Workflow],
+    per_s: float,
+    count: int,
+    seed: int = 1,
+) -> SimulatedTimes:
+    """So many workflows on so many instances of each kind; where workflows run out they come again.
+
+    Raises:
+        SetupError: one of the kinds cannot be simulated.
+    """
     at_us = arrivals("poisson", count, per_s, seed)
     world = World(
         submissions(workflows, at_us, seed),
-        instances(planned.pool.counts, planned.kinds, workflows),
+        instances(counts, kinds, workflows),
         POLICIES[POLICY],
         PLACEMENTS[PLACEMENT],
     )

@@ -13,7 +13,9 @@ import typer.main
 
 from kairos import config
 from kairos.cli.main import app
+from kairos.flow.yaml_file import read_yaml
 from kairos.live.frontend.openapi import description
+from kairos.plan.pipeline import compile_plan
 
 ROOT = Path(__file__).parents[2]
 PAGES = [
@@ -44,6 +46,8 @@ OTHERS = {
     "ssh",
     "tar",
     "cd",
+    "openssl",
+    "chmod",
 }
 ADMIN = {"/admin/status", "/admin/instances", "/admin/instances/gpu3:8000"}
 
@@ -99,8 +103,8 @@ def check(words):
     elif program == "pytest":
         assert all((ROOT / each).exists() for each in words[1:] if each.startswith("tests/"))
     elif program == "curl":
-        [url] = (each for each in words if re.match(r"(http://)?(127|localhost)", each))
-        path = "/" + url.removeprefix("http://").partition("/")[2]
+        [url] = (each for each in words if re.match(r"(https?://)?(127|localhost)", each))
+        path = "/" + re.sub(r"^https?://", "", url).partition("/")[2]
         known = {re.sub(r"{[^}]*}", "[^/]+", each) for each in description()["paths"]}
         assert path in ADMIN or any(re.fullmatch(each, path) for each in known), url
     else:
@@ -110,7 +114,7 @@ def check(words):
 def test_every_block_says_what_it_is():
     for page in PAGES:
         kinds = {found[1] for found in BLOCK.finditer(page.read_text())}
-        assert kinds <= {"sh", "python", "toml"} | PLAIN, page
+        assert kinds <= {"sh", "python", "toml", "yaml"} | PLAIN, page
 
 
 @pytest.mark.parametrize("block", blocks("sh"))
@@ -138,6 +142,11 @@ def test_python_runs(block, tmp_path):
         check=False,
     )
     assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize("block", blocks("yaml"))
+def test_flows_can_be_run(block):
+    assert compile_plan(read_yaml(block)).outputs
 
 
 @pytest.mark.parametrize("block", blocks("toml"))

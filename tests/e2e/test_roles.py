@@ -1,5 +1,6 @@
 """Roles: who may call, who may see the operators' routes, and who may change instances by them."""
 
+from base64 import b64encode
 from hashlib import sha256
 
 import pytest
@@ -91,6 +92,33 @@ async def test_a_viewer_sees_metrics_and_instances(kairos, standin):
     added = await served.operate("POST", "instances", json=body, headers=bearer("viewer"))
     assert added.status == 403
     assert list(served.balancer.ledger.instances) == [standin.url.removeprefix("http://")]
+
+
+def basic(password):
+    return {"authorization": f"Basic {b64encode(f'ann:{password}'.encode()).decode()}"}
+
+
+async def test_a_browser_is_asked_for_a_key_and_shows_it_as_a_password_for_the_page_alone(
+    kairos, standin
+):
+    served = await kairos(standin.url, key=keys(*ROLES))
+    url = served.service.admin_url
+    pages = ("/ui", "/ui/static/now.js", "/ui/data/now", "/ui/data/workflows")
+    for path in pages:
+        refused = await served._ask("GET", url + path)
+        assert refused.status == 401
+        assert refused.headers["www-authenticate"].startswith("Basic ")
+        shown = [await served._ask("GET", url + path, headers=basic(each)) for each in ROLES]
+        assert [each.status for each in shown] == [403, 200, 200]
+        assert (await served._ask("GET", url + path, headers=bearer("viewer"))).status == 200
+    assert (await served._ask("POST", url + "/ui", headers=basic("admin"))).status == 401
+    for wrong in ("unknown", ""):
+        assert (await served._ask("GET", url + "/ui", headers=basic(wrong))).status == 401
+    broken = {"authorization": "Basic ???"}
+    assert (await served._ask("GET", url + "/ui", headers=broken)).status == 401
+    assert await statuses(served, basic("admin")) == [401, 401, 401]
+    plain = await served.operate("GET", "status")
+    assert "www-authenticate" not in plain.headers
 
 
 async def test_with_roles_the_port_may_leave_loopback(kairos, standin):

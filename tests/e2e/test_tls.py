@@ -9,6 +9,7 @@ import re
 import signal
 import socket
 import ssl
+import subprocess
 import sys
 from pathlib import Path
 
@@ -66,6 +67,35 @@ async def test_calls_are_answered_whole_and_streamed(kairos, standin, authority,
             chunks = [chunk.choices[0].delta.content or "" async for chunk in stream]
             assert len("".join(chunks).split()) == 5
         assert [model.id async for model in await client.models.list()] == ["tiny"]
+
+
+BY_OPENAI = """
+import sys, openai
+client = openai.OpenAI(base_url=sys.argv[1], api_key="any", max_retries=0)
+print([model.id for model in client.models.list()])
+"""
+BY_KAIROS = """
+import asyncio, sys
+from kairos.live.llm.http_llm import HttpLLM
+
+async def ask():
+    async with HttpLLM(sys.argv[1]) as llm:
+        print(await llm.models())
+
+asyncio.run(ask())
+"""
+
+
+@pytest.mark.parametrize("program", [BY_OPENAI, BY_KAIROS])
+async def test_clients_heed_the_authority_in_the_environment(kairos, standin, authority, program):
+    served = await kairos(standin.url, **pair(authority.issue()))
+    command = [sys.executable, "-c", program, f"{served.url}/v1"]
+    for more, says in (({}, ""), ({"SSL_CERT_FILE": authority.ca}, "['tiny']\n")):
+        done = await asyncio.to_thread(
+            subprocess.run, command, env=os.environ | more, capture_output=True, text=True
+        )
+        assert done.stdout == says, done.stderr
+        assert (done.returncode == 0) == bool(says)
 
 
 async def test_bodies_of_megabytes_pass_both_ways(kairos, engine, authority, trusting):

@@ -141,6 +141,18 @@ async def test_calls_refusals_and_what_is_known_of_them_are_whole(serve, engine)
     assert [call["id"] for call in workflow["calls"]] == ["a"]
 
 
+async def test_the_operators_page_shows_what_all_of_them_do(serve, engine):
+    engine.answer = engine.when_released
+    served = await serve("--engine", f"{engine.url},max_num_seqs=2")
+    calls = [asyncio.create_task(served.ask()) for _ in range(6)]
+    await served.waiting(4)
+    told = json.loads((await served.ask("/ui/data/now", method="GET", url=served.admin_url))[1])
+    assert (told["running"], told["queue"]["total"]) == (2, 4)
+    assert [call["place"] for call in told["queue"]["calls"]] == [1, 2, 3, 4]
+    engine.release(6)
+    assert {(await call)[0] for call in calls} == {200}
+
+
 async def test_a_stream_passes_whole(serve, engine):
     part = b'data: {"choices":[{"delta":{"content":"x"}}]}\n\n'
     engine.answer = engine.stream(part, part, b"data: [DONE]\n\n")

@@ -276,6 +276,7 @@ def pools(draw):
         utilisation=draw(st.sampled_from([0.5, 0.8, 1.0])),
         path_s=draw(st.sampled_from([0.7, 2.0, 5.0, math.inf])),
         kv_bytes_per_token=draw(st.sampled_from([0.0, 1e6])),
+        most_kinds=draw(st.sampled_from([None, 1, 2])),
     )
 
 
@@ -305,6 +306,8 @@ def cheapest_by_brute_force(problem):
         if path > problem.path_s + 1e-9:
             continue
         if any(counts[kind.name] > kind.most for kind in problem.instances):
+            continue
+        if problem.most_kinds is not None and problem.most_kinds < sum(map(bool, busy.values())):
             continue
         usd = sum(kind.usd_per_hour * counts[kind.name] for kind in problem.instances)
         best = usd if best is None else min(best, usd)

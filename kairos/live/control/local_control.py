@@ -7,7 +7,8 @@ from fastapi import FastAPI
 
 from kairos.balancer import Balancer
 from kairos.config import Settings
-from kairos.events import Event, Record, Tick, WorkflowEnded
+from kairos.entitlements import Entitlements
+from kairos.events import EntitlementsChanged, Event, Record, Tick, WorkflowEnded
 from kairos.learner import Learner
 from kairos.live.control.learning import learn, recall, replay
 from kairos.live.frontend.insight import add_insight, add_tenants
@@ -63,6 +64,11 @@ class LocalControl:
 
     def feed(self, event: Event) -> None:
         self.runtime.feed(event)
+
+    def entitle(self, entitlements: Entitlements) -> None:
+        """To these from now on, unless they are in force already."""
+        if entitlements != self.balancer.entitlements:
+            self.feed(EntitlementsChanged(entitlements))
 
     def background(self) -> list[Coroutine[None, None, None]]:
         storing = [] if self._store is None else [self._store.run()]

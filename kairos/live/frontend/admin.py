@@ -44,11 +44,12 @@ def build_admin(
     names: Iterable[str],
     has_changes: bool = True,
     audit: AuditLog | None = None,
+    add_pages: Callable[[FastAPI], None] | None = None,
 ) -> FastAPI:
     """`names`: by which it may be asked, beside any address (`hosts.py`). `has_changes`: whether
     instances can be changed by them, which they cannot where /health and /metrics are asked for by
     whoever reaches them, as those of a process without clients are. `audit`: is told who did what,
-    and who was refused."""
+    and who was refused. `add_pages` adds the page."""
     app = FastAPI(title="Kairos for operators", version=__version__)
 
     @app.get("/admin/status")
@@ -75,6 +76,8 @@ def build_admin(
 
     add_views(app, fleet)
     brain.add_tenants(app, access)
+    if add_pages is not None:
+        add_pages(app)
     add_health(app, lambda: bool(monitor.models()), metrics)
     if has_changes:
         add_changes(app, fleet)

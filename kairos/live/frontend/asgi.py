@@ -18,7 +18,7 @@ _FAILED = b"Internal Server Error"
 class AsgiAnswer:
     """Gives an application the request, and takes its answer."""
 
-    def __init__(self, exchange: Exchange, server: Any, client: Any) -> None:
+    def __init__(self, exchange: Exchange, server: Any, client: Any, scheme: str = "http") -> None:
         """`server`, `client`: host and port."""
         self._exchange = exchange
         self._changed = asyncio.Event()
@@ -29,7 +29,7 @@ class AsgiAnswer:
             "http_version": exchange.http_version,
             "server": server,
             "client": client,
-            "scheme": "http",
+            "scheme": scheme,
             "root_path": "",
             "method": exchange.method,
             "path": exchange.path,

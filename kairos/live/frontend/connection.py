@@ -202,7 +202,9 @@ class Connection(asyncio.Protocol):
     def _answer(self, exchange: Exchange) -> None:
         """By the application."""
         info = self._transport.get_extra_info
-        answer = AsgiAnswer(exchange, _address(info("sockname")), _address(info("peername")))
+        ends = _address(info("sockname")), _address(info("peername"))
+        scheme = "http" if info("ssl_object") is None else "https"
+        answer = AsgiAnswer(exchange, *ends, scheme)
         task = self._loop.create_task(answer.run(self._app))
         self._state.tasks.add(task)
         task.add_done_callback(self._state.tasks.discard)

@@ -146,10 +146,12 @@ async def _agents(source: Source, tenant: str, request: HttpRequest) -> Response
 
 def _page(request: HttpRequest, usual: int, most: int) -> tuple[int, int]:
     """The query's `offset` and `limit`."""
-    return _number(request, "offset", 0, 0, MAX_OFFSET), _number(request, "limit", usual, 1, most)
+    offset = number_of(request, "offset", 0, 0, MAX_OFFSET)
+    return offset, number_of(request, "limit", usual, 1, most)
 
 
-def _number(request: HttpRequest, name: str, usual: int, least: int, most: int) -> int:
+def number_of(request: HttpRequest, name: str, usual: int, least: int, most: int) -> int:
+    """Of the query. Raises InvalidRequest."""
     text = request.query_params.get(name, str(usual))
     number = int(text) if text.isascii() and text.isdigit() and len(text) <= 10 else -1
     if not least <= number <= most:

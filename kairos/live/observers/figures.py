@@ -5,7 +5,7 @@ are plain numbers until /metrics is asked for.
 """
 
 from bisect import bisect_left
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from prometheus_client.core import CounterMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
@@ -28,6 +28,10 @@ class Count(Collector):
 
     def add(self, amount: float = 1, value: str = "") -> None:
         self._counts[value] += amount
+
+    def counts(self) -> Mapping[str, float]:
+        """By the values of the label."""
+        return self._counts
 
     def collect(self) -> Iterator[Metric]:
         family = CounterMetricFamily(self._name, self._documentation, labels=self._labels)

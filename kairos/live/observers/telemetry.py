@@ -42,7 +42,7 @@ class Telemetry(Collector):
         self._told: dict[str, tuple[int, InstanceStatus]] = {}  # by instance, the last and when
         self._tracker = CallTracker()
         self._registry = CollectorRegistry()
-        self._calls = self._count("kairos_calls", "LLM calls that ended", "outcome", _OUTCOMES)
+        self.calls = self._count("kairos_calls", "LLM calls that ended", "outcome", _OUTCOMES)
         self._errors = Counter(
             "kairos_errors",
             "Errors that Kairos answered calls with",
@@ -74,7 +74,7 @@ class Telemetry(Collector):
             self._told.pop(event.instance_id, None)
         for row in self._tracker.observe(record):
             assert row.outcome is not None
-            self._calls.add(1, row.outcome)
+            self.calls.add(1, row.outcome)
             if row.outcome == "finished" and row.ended_at is not None:
                 self._note_times(row, row.ended_at)
                 self._prompts.add(row.prompt_tokens or 0)
@@ -98,6 +98,12 @@ class Telemetry(Collector):
 
     def count_errors(self, code: str, count: int) -> None:
         self._errors.labels(code).inc(count)
+
+    def errors(self) -> dict[str, int]:
+        """How often each was answered, by its code."""
+        [family] = self._errors.collect()
+        samples = [each for each in family.samples if each.name.endswith("_total")]
+        return {each.labels["code"]: int(each.value) for each in samples}
 
     def render(self) -> bytes:
         return generate_latest(self._registry)

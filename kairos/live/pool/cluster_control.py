@@ -12,6 +12,7 @@ from fastapi.responses import JSONResponse
 
 from kairos.balancer import Balancer
 from kairos.config import Settings
+from kairos.entitlements import Entitlements
 from kairos.errors import InvalidRequest, WorkflowNotFound
 from kairos.events import Event, InstanceJoined, InstanceLeft, InstanceStatus, WorkflowEnded
 from kairos.live.engines.monitor import Monitor
@@ -73,6 +74,10 @@ class ClusterControl:
             self.member.feed(event)
         else:
             self.performer.feed(event)
+
+    def entitle(self, entitlements: Entitlements) -> None:
+        """To these, wherever this process decides from now on."""
+        self.member.entitle(entitlements)
 
     def background(self) -> list[Coroutine[None, None, None]]:
         return [self.member.run(), tell_progress(self._calls, self.performer.feed)]

@@ -3,7 +3,7 @@ identity provider beside them."""
 
 import asyncio
 import hashlib
-from collections.abc import Callable, Coroutine, Iterable
+from collections.abc import Callable, Collection, Coroutine, Iterable
 from functools import partial
 
 from fastapi import Request as HttpRequest
@@ -57,6 +57,11 @@ class Access:
         self._callers = {key.sha256: (_caller(key), key.expires_at) for key in keys}
         self._asks_operators |= any(caller.roles != _CALLS for caller, _ in self._callers.values())
         self._is_open = not self._callers and not needed and self._tokens is None
+
+    def know_classes(self, names: Collection[str]) -> None:
+        """Of service, that there are from now on."""
+        if self._tokens is not None:
+            self._tokens.know_classes(names)
 
     @property
     def is_open(self) -> bool:

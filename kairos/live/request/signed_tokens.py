@@ -114,6 +114,11 @@ class SignedTokens:
     def have_roles(self) -> bool:
         return self._oidc.role_claim is not None
 
+    def know_classes(self, names: Collection[str]) -> None:
+        """Of service, that there are from now on: tokens are read again."""
+        self._classes = names
+        self._known.clear()
+
     def known(self, digest: str) -> Caller | None:
         """Who calls with a token of this SHA-256 digest, if it was verified and is good still."""
         if self._version != self.keys.version:

@@ -13,7 +13,7 @@ from kairos.config import Settings
 from kairos.engine_settings import EngineSettings
 from kairos.events import Dispatch, InstanceLeft, Refuse, Tick
 from kairos.learner import Learner
-from kairos.live.control.brain import new_balancer
+from kairos.live.control.brain import entitlements_of, new_balancer
 from kairos.live.control.local_control import LocalControl
 from kairos.live.engines.fleet import Fleet
 from kairos.live.engines.monitor import Monitor
@@ -28,6 +28,7 @@ from kairos.live.observers.fact_log import flushing, open_log
 from kairos.live.observers.telemetry import Telemetry
 from kairos.live.process.clock import WallClock
 from kairos.live.request.access import Access, access_of
+from kairos.live.ui.pages import ui_of
 from kairos.live.workers.decider import Decider
 from kairos.live.workers.journal import Journal
 from kairos.live.workers.messages import Engines
@@ -36,6 +37,7 @@ from kairos.live.workers.working import Change
 from kairos.model import SECOND
 from kairos.orchestrator.orchestrator import Orchestrator
 from kairos.runtime import Observer
+from kairos.tenant_settings import classes
 
 logger = logging.getLogger(__name__)
 
@@ -82,16 +84,16 @@ async def deciding(setup: Setup) -> AsyncIterator[Change]:
             fleet.restore(engines.all, engines.draining)
         if decided:
             _go_on(alone, decider, monitor, telemetry)
+            alone.entitle(entitlements_of(settings))  # the journal may end with others
         access = access_of(settings)
-        sockets = {
-            name: stack.enter_context(contextlib.closing(socket.socket(fileno=file)))
-            for name, file in setup.sockets.items()
-        }
+        sockets = {name: stack.enter_context(_socket(file)) for name, file in setup.sockets.items()}
         audit = stack.enter_context(open_audit_log(settings.audit_log))
+        ui = ui_of(alone, fleet, telemetry, orchestrator)
         operators = build_admin(
             *(alone, monitor, fleet, telemetry.render, access),
             names=settings.admin_names,
             audit=audit,
+            add_pages=ui.add_to,
         )
         servers = {
             sockets["asked"]: server_of(_asked(alone, access, monitor, telemetry, audit)),
@@ -100,16 +102,22 @@ async def deciding(setup: Setup) -> AsyncIterator[Change]:
 
         def change(settings: Settings) -> None:
             access.change(settings.key, needed=settings.asks_for_keys)
+            access.know_classes(classes(settings.service_class))
+            alone.entitle(entitlements_of(settings))
             tls.change(settings)
             fleet.follow(settings.engine)
 
         loop = asyncio.get_running_loop()
         background = [*alone.background(), monitor.run(), fleet.run(), *flushing(log)]
-        background += [*access.background(), *auditing(audit), decider.watch()]
+        background += [*access.background(), *auditing(audit), *ui.background(), decider.watch()]
         async with serving(servers, background):
             facts = await loop.create_unix_server(decider.link, sock=sockets["facts"])
             yield change
             facts.close()
+
+
+def _socket(file: int) -> contextlib.closing[socket.socket]:
+    return contextlib.closing(socket.socket(fileno=file))
 
 
 def _with_learnt_file(setup: Setup) -> Settings:

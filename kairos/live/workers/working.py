@@ -71,6 +71,9 @@ async def working(setup: Setup) -> AsyncIterator[Change]:
 
             def change(settings: Settings) -> None:
                 access.change(settings.key, needed=settings.asks_for_keys)
+                known = classes(settings.service_class)
+                access.know_classes(known)
+                gateway.classes = ServiceClasses(known)
                 bodies.max_bytes = settings.max_body_bytes
                 bodies.max_held_bytes = _share(settings)
                 tls.change(settings)

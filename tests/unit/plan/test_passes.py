@@ -66,6 +66,7 @@ def test_e3_sampled_calls_are_never_merged():
 def test_operators_that_differ_in_anything_that_counts_are_not_merged():
     f = flow.Flow("f")
     doc = f.input("doc")
+    first = f.format("first", "x")
     ways = [
         {},
         {"max_tokens": 5},
@@ -74,6 +75,7 @@ def test_operators_that_differ_in_anything_that_counts_are_not_merged():
         {"stop": ["x"]},
         {"on_error": "skip"},
         {"retries": 5},
+        {"after": [first]},
         {"system": "Be brief."},
         {"schema": {"type": "object", "properties": {"a": {}, "b": {}}}},
         {"schema": {"type": "object", "properties": {"b": {}, "a": {}}}},
@@ -100,6 +102,20 @@ def test_equal_loops_are_merged_whatever_their_operators_are_called():
         )
         f.output(name, text)
     assert f.compile().merged == {"b": "a"}
+
+
+def test_loops_that_sample_are_not_merged():
+    f = flow.Flow("f", temperature=1.0)
+    doc = f.input("doc")
+    for name in ("a", "b"):
+        text = f.loop(
+            name,
+            doc["text"],
+            lambda state, name=name: f.llm(f"{name}1", "{{ s }}", s=state),
+            max_rounds=2,
+        )
+        f.output(name, text)
+    assert f.compile().merged == {}
 
 
 def test_passes_are_idempotent():

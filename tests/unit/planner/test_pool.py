@@ -92,6 +92,12 @@ def test_g5_calls_that_may_be_split_fill_up_what_is_there():
     assert found.routes["a"] == pytest.approx({"cheap": 1 / 1.9, "dear": 0.9 / 1.9}, abs=1e-6)
 
 
+def test_a_pool_has_no_more_kinds_than_it_may():
+    sides = kind("p", Phases.PREFILL, usd=0.5), kind("d", Phases.DECODE, usd=0.5)
+    assert smallest_pool(problem(kind("x"), *sides, most_kinds=2)).counts == {"p": 1, "d": 1}
+    assert smallest_pool(problem(kind("x"), *sides, most_kinds=1)).counts == {"x": 2}
+
+
 def test_the_cache_of_a_pair_goes_over_the_link():
     sides = kind("p", Phases.PREFILL), kind("d", Phases.DECODE)
     slow = problem(*sides, kv_bytes_per_token=1e6, link=Link(gbit_s=8, latency_s=0.0))

@@ -109,6 +109,14 @@ def test_a_measured_profile_takes_the_place_of_a_data_sheet(export):
     assert (instance["measured"], instance["rests_on"]) == (True, "profile cpu-tiny")
 
 
+def test_a_pool_has_no_more_kinds_of_instance_than_asked_for(export):
+    found = json.loads(
+        run("--export", export, "--hardware", "h100,gaudi3,a40", "--max-devices", 1, "--rate", 20,
+            "--max-kinds", 1, "--json").stdout
+    )  # fmt: skip
+    assert {len(each["instances"]) for each in found["front"]} == {1}
+
+
 def test_prices_and_terms_are_inputs(export):
     def usd(*words):
         said = run("--export", export, "--hardware", "h100", "--no-pairs", "--max-devices", 1,

@@ -100,6 +100,19 @@ async def test_requests_on_one_connection_are_answered_in_turn(serve, trusting):
         assert told.selected_alpn_protocol() == "http/1.1"
 
 
+async def test_an_application_is_told_of_the_scheme(serve, trusting):
+    told = []
+
+    async def app(scope, receive, send):
+        told.append(scope["scheme"])
+        await ANSWERED(scope, receive, send)
+
+    async with connected(await serve(app), trusting) as (reader, writer):
+        writer.write(GET % b"")
+        await reader.readuntil(b"whole")
+    assert told == ["https"]
+
+
 async def test_bodies_of_many_records_come_and_go_whole(serve, trusting):
     address = await serve(echoing)
     async with connected(address, trusting) as (reader, writer):
