@@ -1,7 +1,6 @@
 """Puts a live Kairos together and runs it inside the caller's event loop."""
 
 import contextlib
-import logging
 import os
 from collections.abc import AsyncIterator, Coroutine
 from functools import partial
@@ -47,8 +46,6 @@ from kairos.model import SECOND
 from kairos.orchestrator.orchestrator import Orchestrator
 from kairos.runtime import Observer
 from kairos.tenant_settings import classes
-
-logger = logging.getLogger(__name__)
 
 Brain = LocalControl | ClusterControl
 

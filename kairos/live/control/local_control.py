@@ -11,7 +11,7 @@ from kairos.entitlements import Entitlements
 from kairos.events import EntitlementsChanged, Event, Record, Tick, WorkflowEnded
 from kairos.learner import Learner
 from kairos.live.control.learning import learn, recall, replay
-from kairos.live.frontend.insight import add_insight
+from kairos.live.frontend.insight import add_insight, add_tenants
 from kairos.live.observers.store import LearntStore
 from kairos.live.process.clock import WallClock
 from kairos.live.request.access import Access
@@ -76,6 +76,9 @@ class LocalControl:
 
     def add_insight(self, app: FastAPI, access: Access) -> None:
         add_insight(app, access, self)
+
+    def add_tenants(self, app: FastAPI, access: Access) -> None:
+        add_tenants(app, access, self)
 
     @property
     def orchestrator(self) -> Orchestrator:

@@ -108,6 +108,13 @@ class ClusterControl:
             await access.admitted(authorization(request))
             raise AskTheOrchestrator
 
+    def add_tenants(self, app: FastAPI, access: Access) -> None:  # noqa: ARG002
+        """Workflows are elsewhere, for operators, too."""
+
+        @app.get("/admin/tenants/{rest:path}")
+        async def elsewhere() -> None:
+            raise AskTheOrchestrator
+
 
 @contextlib.asynccontextmanager
 async def pooled(

@@ -9,6 +9,7 @@ from collections.abc import AsyncIterator
 import msgspec
 from fastapi import FastAPI
 
+from kairos.balancer import Balancer
 from kairos.config import Settings
 from kairos.engine_settings import EngineSettings
 from kairos.events import Dispatch, InstanceLeft, Refuse, Tick
@@ -74,14 +75,7 @@ async def deciding(setup: Setup) -> AsyncIterator[Change]:
         )
         monitor = Monitor(alone.feed)
         decider.begin(alone.feed, monitor.hear_of, telemetry.count_errors)
-
-        def tell(all_of_them: tuple[EngineSettings, ...], draining: tuple[str, ...]) -> None:
-            decider.use(Engines(all_of_them, draining))
-
-        fleet = Fleet(monitor, {}, decider.worker_calls.running, lambda: balancer, tell)
-        fleet.follow(settings.engine)
-        if engines.all:
-            fleet.restore(engines.all, engines.draining)
+        fleet = _fleet(settings, decider, monitor, balancer, engines)
         if decided:
             _go_on(alone, decider, monitor, telemetry)
             alone.entitle(entitlements_of(settings))  # the journal may end with others
@@ -114,6 +108,21 @@ async def deciding(setup: Setup) -> AsyncIterator[Change]:
             facts = await loop.create_unix_server(decider.link, sock=sockets["facts"])
             yield change
             facts.close()
+
+
+def _fleet(
+    settings: Settings, decider: Decider, monitor: Monitor, balancer: Balancer, known: Engines
+) -> Fleet:
+    """Those of the settings, and those that an earlier decider knew."""
+
+    def tell(all_of_them: tuple[EngineSettings, ...], draining: tuple[str, ...]) -> None:
+        decider.use(Engines(all_of_them, draining))
+
+    fleet = Fleet(monitor, {}, decider.worker_calls.running, lambda: balancer, tell)
+    fleet.follow(settings.engine)
+    if known.all:
+        fleet.restore(known.all, known.draining)
+    return fleet
 
 
 def _socket(file: int) -> contextlib.closing[socket.socket]:
