@@ -1,5 +1,5 @@
-"""Declared workflows on two real vLLM: a thousand documents, a process that is killed ten times,
-and what it gains that rows share a summary."""
+"""Declared workflows on two real vLLM: a thousand documents, a process that is killed up to ten
+times, and what it gains that rows share a summary."""
 
 import asyncio
 import json
@@ -21,17 +21,18 @@ SHARED_ROWS, CONTEXTS = 600, 100
 GAIN = 1.4
 SLOTS = 16
 WORDS = ["growth", "of", "revenue", "against", "cost", "in", "a", "year", "and", "trade"]
+# The model is of random weights and says the same of much: ids keep calls apart.
 SIX = """
 flow: six
 defaults: {max_tokens: 8}
 operators:
   row: {kind: input}
   summary: {kind: llm, prompt: "{{ row.text }} Sum up.", max_tokens: 16}
-  bull: {kind: llm, prompt: "{{ summary }} What is good?"}
-  bear: {kind: llm, prompt: "{{ summary }} What is bad?"}
-  risk: {kind: llm, prompt: "{{ summary }} What may happen?"}
-  both: {kind: llm, prompt: "For {{ bull }} against {{ bear }}"}
-  verdict: {kind: llm, prompt: "{{ both }} at {{ risk }}: decide"}
+  bull: {kind: llm, prompt: "{{ row.id }} {{ summary }} What is good?"}
+  bear: {kind: llm, prompt: "{{ row.id }} {{ summary }} What is bad?"}
+  risk: {kind: llm, prompt: "{{ row.id }} {{ summary }} What may happen?"}
+  both: {kind: llm, prompt: "{{ row.id }} For {{ bull }} against {{ bear }}"}
+  verdict: {kind: llm, prompt: "{{ row.id }} {{ both }} at {{ risk }}: decide"}
 outputs: {id: row.id, summary: summary, verdict: verdict}
 """
 SHARED = """
@@ -95,7 +96,7 @@ async def killed_run(place, urls, seed):
         async with command(place, *words) as started:
             ending = asyncio.create_task(started.end())
             if kills < KILLS:
-                await asyncio.wait([ending], timeout=draw.uniform(5, 20))
+                await asyncio.wait([ending], timeout=draw.uniform(3, 5))
                 if not ending.done():
                     started.kill()
                     kills += 1
@@ -118,6 +119,7 @@ async def test_a_thousand_documents_come_out_as_one_call_after_the_other_gives(v
     again = made - 6 * DOCUMENTS
     print(f"\n{DOCUMENTS} documents, {kills} kills: {made:.0f} calls, {again:.0f} of them again")
     assert [row["row"] for row in out] == list(range(DOCUMENTS))
+    assert again >= 0
     assert again <= kills * (2 * SLOTS * len(vllm) + 256)
 
     expected = await asyncio.to_thread(naive, SIX, rows, vllm[0])
