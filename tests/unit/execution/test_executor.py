@@ -579,6 +579,15 @@ def test_a_group_waits_for_all_rows_and_gives_a_row_for_each_group():
     assert world.executor.figures.gathered == 5
 
 
+def test_a_group_that_no_output_needs_changes_nothing():
+    f = ask()
+    row = f.input("again")
+    f.group("g", "row.k", row["q"], row=row)
+    for passes in (flow.Passes(), flow.Passes(prune=False)):
+        world = run(f.compile(passes), [{"q": "x", "k": 1}])
+        assert world.table()["written"] == {(0, 0): {"answer": "re: x"}}
+
+
 def test_a_filter_drops_rows_and_what_follows_is_not_computed():
     f = flow.Flow("f")
     row = f.input("row")
