@@ -78,7 +78,8 @@ def trading(operators: int, number_of_round: int) -> flow.Flow:
     row = f.input("row")
     made = [row["news"]]
     for number in range(operators - 1):
-        text = f"You are number {number}.{number_of_round}. {WORDS * 16}{{{{ row.symbol }}}}: {{{{ v | join }}}}"
+        who = f"You are number {number}.{number_of_round}. {WORDS * 16}"
+        text = f"{who}{{{{ row.symbol }}}}: {{{{ v | join }}}}"
         made.append(f.llm(f"analyst{number}", text, row=row, v=made[-4:] if number else [row]))
     f.output("decision", made[-1])
     return f
