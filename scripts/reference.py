@@ -28,6 +28,10 @@ _LABELS = (
         "`finished`, `failed`, `cancelled` (client left, workflow cancelled), `refused` (queue)",
     ),
     ("`code`", "the error's code, as in the [HTTP API](http.md#errors)"),
+    (
+        "`tenant`, `app`",
+        "on the operators' port alone: 200 tenants, and 16 apps of each; the rest is `other`",
+    ),
     ("`topic`", "of the bus; all inboxes together, and all topics of replies"),
 )
 _WATCH = (

@@ -126,6 +126,10 @@ def usage(
         ),
     ] = None,
     csv: Annotated[Path | None, typer.Option(help="Also write the figures to this file.")] = None,
+    parquet: Annotated[
+        Path | None,
+        typer.Option(help="The same as a Parquet file, with the period; needs kairos\\[data]."),
+    ] = None,
     prices: Annotated[
         Path | None, typer.Option(help="A file with prices (TOML): then there is a cost, too.")
     ] = None,
@@ -137,7 +141,7 @@ def usage(
     refused no tokens are counted; what they had of instances is.
     """
     from kairos.live.process.clock import WallClock
-    from kairos.tools import usage, usage_shown
+    from kairos.tools import usage, usage_parquet, usage_shown
     from kairos.tools.export import parse_since
     from kairos.tools.prices import read_prices
 
@@ -148,4 +152,7 @@ def usage(
     report = usage.usage(log_dir, names, since_at, until_at, priced)
     if csv is not None:
         usage_shown.write_csv(csv, report, has_cost=priced is not None)
-    usage_shown.show(report, priced.currency if priced is not None else None)
+    currency = priced.currency if priced is not None else None
+    if parquet is not None:
+        usage_parquet.write_parquet(parquet, report, currency)
+    usage_shown.show(report, currency)

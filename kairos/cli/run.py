@@ -63,10 +63,12 @@ def run(
         ),
     ] = None,
     max_calls: Annotated[
-        int | None, typer.Option(min=1, help="Stop after so many calls; it can be resumed.")
+        int | None,
+        typer.Option(min=1, help="Stop after so many calls; resumed, it may make as many again."),
     ] = None,
     max_tokens: Annotated[
-        int | None, typer.Option(min=1, help="Stop after so many tokens; it can be resumed.")
+        int | None,
+        typer.Option(min=1, help="Stop after so many tokens; resumed, it may use as many again."),
     ] = None,
     service_class: Annotated[
         str, typer.Option("--class", help="Class of service of the calls; batch: what is spare.")

@@ -124,7 +124,7 @@ async def running(
                 ),
                 admin_sock: server_of(
                     build_admin(
-                        *(brain, monitor, parts.fleet, telemetry.render, access),
+                        *(brain, monitor, parts.fleet, telemetry.render_for_operators, access),
                         names=settings.admin_names,
                         audit=audit,
                         add_pages=ui.add_to,
@@ -176,7 +176,7 @@ async def balancing(settings: Settings) -> AsyncIterator[Service]:
                 parts.brain,
                 parts.monitor,
                 parts.fleet,
-                parts.telemetry.render,
+                parts.telemetry.render_for_operators,
                 access,
                 has_changes=False,
                 names=(*settings.admin_names, settings.host),

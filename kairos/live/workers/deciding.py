@@ -84,7 +84,7 @@ async def deciding(setup: Setup) -> AsyncIterator[Change]:
         audit = stack.enter_context(open_audit_log(settings.audit_log))
         ui = ui_of(alone, fleet, telemetry, orchestrator)
         operators = build_admin(
-            *(alone, monitor, fleet, telemetry.render, access),
+            *(alone, monitor, fleet, telemetry.render_for_operators, access),
             names=settings.admin_names,
             audit=audit,
             add_pages=ui.add_to,
