@@ -11,7 +11,7 @@ KIND := standin
 VLLM_INSTALLED := $(if $(KAIROS_VLLM),,.venv-vllm/.installed)
 
 .DEFAULT_GOAL := help
-.PHONY: help install install-vllm install-frameworks install-bench install-docs docs test-fast demo kafka vllm test test-real test-kafka test-vllm test-frameworks test-browser test-soak test-acceptance soak fuzz bench bench-hot profile bench-tables bench-fresh experiments experiments-full lint types contracts check acceptance lock clean
+.PHONY: help install install-vllm install-frameworks install-bench install-docs docs test-fast demo flow-demo kafka vllm test test-real test-kafka test-vllm test-frameworks test-browser test-soak test-acceptance soak fuzz bench bench-hot profile bench-tables bench-fresh experiments experiments-full lint types contracts check acceptance lock clean
 
 help:  ## this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/ - /' | sort
@@ -42,6 +42,9 @@ docs: $(INSTALLED) .venv-docs/.installed  ## the documentation site, into site/;
 
 demo: $(INSTALLED)  ## what Kairos gains: the same tasks on two real model servers under two orders, under three minutes
 	@$(BIN)/kairos demo --versus fcfs --workflows 24
+
+flow-demo: $(INSTALLED)  ## five declared workflows over real data, on two real model servers, in some minutes; ROWS=8
+	@$(BIN)/python -m examples.demo --rows $(or $(ROWS),8)
 
 kafka: PORT := 9092
 kafka:  ## one Kafka node on loopback, for development; PORT=9092 DATA=.kafka
@@ -101,6 +104,7 @@ bench: $(INSTALLED)  ## what the gateway, learning, ranking, queueing, placing a
 	@$(BIN)/python -m bench.ranks
 	@$(BIN)/python -m bench.simulation
 	@$(BIN)/python -m bench.fairness
+	@$(BIN)/python -m bench.flow_runs
 	@$(BIN)/python -m bench.poisoned
 	@$(BIN)/python -m bench.flows
 	@$(BIN)/python -m bench.health

@@ -40,6 +40,7 @@ MEASURED: Mapping[str, tuple[str, ...]] = {
     "fairness": (*_BRAIN, *_LEARNING, "sim"),
     "poisoned": (*_BRAIN, *_LEARNING, *_CALL, "faults", "sim"),
     "flows": ("flow", "plan", "execution"),
+    "flow_runs": ("flow", "plan", "execution", "live/runs"),
     "health": (*_BRAIN, *_LEARNING, *_CALL),
     "tls": (*_BRAIN, *_LEARNING, *_CALL, "tls_settings.py"),
     "workers": (*_BRAIN, *_LEARNING, *_CALL, "live/workers"),

@@ -128,6 +128,7 @@ def run_flow(
     api_key_env: str | None = None,
     model: str | None = None,
     root: Path | None = None,
+    resume: str | None = None,
     on_note: Note = lambda _: None,
     **fields: Any,
 ) -> RunRecord:
@@ -139,6 +140,7 @@ def run_flow(
         out: the file to write; its suffix says in which format.
         engines, url, model, api_key_env: as `kairos run` takes them.
         root: where the run is kept; None: where `kairos run` keeps them.
+        resume: the id of a run of this flow over this table, to go on with.
         fields: others of `RunRecord`, such as `revision`, `concurrency`, `max_calls`.
 
     Raises:
@@ -156,5 +158,17 @@ def run_flow(
         model=model,
         **fields,
     )
+    directory = None
+    if resume is not None:
+        directory = store.find(resume)
+        before = directory.read()
+        record = msgspec.structs.replace(
+            record,
+            id=before.id,
+            created_at=before.created_at,
+            figures=before.figures,
+            written=before.written,
+        )
     task = check_task(record, flow.declaration, flow.functions, table)
-    return asyncio.run(run_task(task, store, on_note, lambda _: None))
+    running = run_task(task, store, on_note, lambda _: None, directory=directory)
+    return asyncio.run(running)

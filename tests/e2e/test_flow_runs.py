@@ -11,10 +11,12 @@ from aiohttp import web
 
 from kairos.errors import SetupError
 from kairos.events import Arrived
+from kairos.flow import Flow
 from kairos.flow.yaml_file import read_yaml
 from kairos.live.runs import driver
 from kairos.live.runs.journal import RunJournal
 from kairos.live.runs.rows import ROW_BYTES
+from kairos.tools.flow_run import run_flow
 from tests.e2e.flow_runs import Runs, answer_to, answering, completion, read_rows
 from tests.support.naive import Naive
 
@@ -392,6 +394,25 @@ async def test_rows_may_come_from_any_table_and_go_to_any(runs):
             assert [row["said"] for row in read_rows(runs.directory / out)] == [
                 row["said"] for row in naive(ECHO, rows)
             ]
+
+
+async def test_a_program_runs_a_flow_that_it_declares_and_goes_on_with_it(runs):
+    declared = Flow("echo")
+    row = declared.input("row")
+    declared.output("said", declared.llm("said", "{{ row.text }}", row=row))
+
+    def run(**fields):
+        out, root = runs.directory / "out.jsonl", runs.directory / "kairos"
+        engines = [runs.engine.url]
+        return run_flow(declared, texts(20), out, engines=engines, root=root, **fields)
+
+    record = await asyncio.to_thread(run, max_calls=5)
+    assert (record.state, len(runs.prompts())) == ("stopped", 5)
+    record = await asyncio.to_thread(run, resume=record.id)
+
+    assert (record.state, len(runs.prompts())) == ("done", 15)
+    assert record.figures["calls"] == 20
+    assert runs.out() == naive(ECHO, texts(20))
 
 
 @pytest.mark.parametrize(
