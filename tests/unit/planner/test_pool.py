@@ -14,6 +14,7 @@ from kairos.planner.lowering import ObservedCall
 from kairos.planner.ownership import Terms
 from kairos.planner.pool import CallKind, InstanceKind, PoolProblem, smallest_pool
 from kairos.planner.prediction import Traffic, loaded, predicted
+from kairos.planner.program import NotSolvedInTime
 from kairos.planner.serving import CallShape, LatencyTargets, Phases
 from kairos.tools.hardware_files import catalogue
 
@@ -257,3 +258,10 @@ def test_targets_of_calls_hold_for_every_kind_of_instance():
     with pytest.raises(SetupError, match="no pool of this hardware can serve"):
         plan(question(targets=LatencyTargets(tpot_s=1e-6)))
     assert math.isfinite(found.chosen.prediction.p95_s)
+
+
+def test_a_solver_without_time_says_so():
+    many = [kind(f"k{i}", usd=1.0 + i / 7) for i in range(40)]
+    calls = [CallKind(name=f"c{i}", shape=SHAPE, per_s=3.0 + i / 3) for i in range(20)]
+    with pytest.raises(NotSolvedInTime, match="no plan within 0 s: allow fewer kinds"):
+        smallest_pool(problem(*many, calls=calls, most_kinds=2, limit_s=0.0))
