@@ -101,6 +101,7 @@ bench: $(INSTALLED)  ## what the gateway, learning, ranking, queueing, placing a
 	@$(BIN)/python -m bench.ranks
 	@$(BIN)/python -m bench.simulation
 	@$(BIN)/python -m bench.fairness
+	@$(BIN)/python -m bench.poisoned
 	@$(BIN)/python -m bench.flows
 	@$(BIN)/python -m bench.health
 	@$(BIN)/python -m bench.workers

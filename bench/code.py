@@ -19,7 +19,7 @@ _BRAIN = (
         "learnt.py",
         "model.py",
     ),
-    *("refusals.py", "workflow_tracker.py", "dispatcher", "scheduler"),
+    *("refusals.py", "shared_lru.py", "workflow_tracker.py", "dispatcher", "scheduler"),
 )
 _LEARNING = ("learner.py", "orchestrator")
 # What a call passes through in the live service.
@@ -38,6 +38,7 @@ MEASURED: Mapping[str, tuple[str, ...]] = {
     "identity": ("live/request/identity", "../client/kairos_client"),
     "simulation": (*_BRAIN, *_LEARNING, "sim", "workload"),
     "fairness": (*_BRAIN, *_LEARNING, "sim"),
+    "poisoned": (*_BRAIN, *_LEARNING, *_CALL, "faults", "sim"),
     "flows": ("flow", "plan", "execution"),
     "health": (*_BRAIN, *_LEARNING, *_CALL),
     "tls": (*_BRAIN, *_LEARNING, *_CALL, "tls_settings.py"),

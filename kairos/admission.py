@@ -57,23 +57,29 @@ class Admission:
         *,
         max_waiting: int,
         budget: Budget,
-        quotas: Sequence[Quota],
         tenant_share: float,
         idle_us: int,
     ) -> None:
         """`max_waiting` requests in all queues. `budget`: the most that a workflow may use;
-        `quotas`: that tenants may. `tenant_share` of the places, as `fair_share.py` has it. After
-        `idle_us` of silence a workflow has ended."""
+        `tenant_share` of the places, as `fair_share.py` has it. After `idle_us` of silence a
+        workflow has ended. There are no quotas yet."""
         self._estimates, self._ledger, self._queues = estimates, ledger, queues
         self._faults = faults
         self._max_waiting, self._tenant_share = max_waiting, tenant_share
         self._budgets = Budgets(estimates.positions, budget)
-        self._quotas = Quotas(quotas, idle_us) if quotas else None
+        self._idle_us = idle_us
+        self._quotas: Quotas | None = None
         self._newcomers = Newcomers()
         # The latest of them; of too many, of the tenant that has most.
         self._cancelled: SharedLru[WorkflowKey, None] = SharedLru(_MAX_CANCELLED)
         self._models: set[str] = set()  # all models that an instance ever served
         self.tried: dict[str, set[str]] = {}  # see `Tried`
+
+    def entitle(self, quotas: Sequence[Quota], at: int) -> None:
+        """To these from now on."""
+        if quotas or self._quotas is not None:
+            self._quotas = self._quotas or Quotas(self._idle_us)
+            self._quotas.change(quotas, [*self._estimates.requests()], at)
 
     @property
     def next_due_at(self) -> int | None:

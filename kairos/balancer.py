@@ -5,7 +5,6 @@ A request waits in the queue of its model. What could make room drains them (`di
 
 from collections import deque
 from collections.abc import Callable
-from functools import partial
 from itertools import count
 from typing import Any
 
@@ -20,6 +19,7 @@ from kairos.events import (
     Cancelled,
     Command,
     Dispatch,
+    EntitlementsChanged,
     Event,
     Failed,
     Finished,
@@ -68,21 +68,14 @@ class Balancer:
         tenant_share: float = 1,
         entitlements: Entitlements = ALIKE,
     ) -> None:
-        """`max_wait_us` in the queue a request is given up; after `idle_us` without any fact about
-        it a workflow is forgotten. `overtaken`, `backfill`, `passed_over`: see
-        `scheduler/queue.py`. `budget`, `tenant_share`: `admission.py`."""
+        """`max_wait_us` in the queue a request is given up; `idle_us` without a fact a workflow is
+        forgotten. `overtaken` to `passed_over`: `scheduler/queue.py`; then: `admission.py`."""
         self.estimates = WorkEstimates(idle_us=idle_us)
         self.ledger = Ledger(self.estimates)
+        # All queues number what arrives together.
+        of_all, limits = (policy(self.estimates), self.estimates, count()), (overtaken, backfill)
         self._queues = WaitQueues(
-            partial(
-                WaitQueue,
-                policy(self.estimates),
-                self.estimates,
-                count(),  # numbers arrivals, whatever their model
-                overtaken=overtaken,
-                backfill=backfill,
-                passed_over=passed_over,
-            ),
+            lambda longest_us: WaitQueue(*of_all, longest_us, *limits, passed_over),
             FairQueueing(entitlements.weights, entitlements.classes),
             max_wait_us,
         )
@@ -93,10 +86,11 @@ class Balancer:
             *known,
             max_waiting=max_waiting,
             budget=budget,
-            quotas=entitlements.quotas,
             tenant_share=tenant_share,
             idle_us=idle_us,
         )
+        self._admission.entitle(entitlements.quotas, 0)
+        self.entitlements = entitlements  # that are in force
         self._dispatching = Dispatching(*known, placement(self.ledger), self._admission)
         self.at = 0  # when the last fact was told
         self._taken = self._by_event()
@@ -116,6 +110,7 @@ class Balancer:
             InstanceLeft: self._leave,
             WorkflowEnded: self._end_workflow,
             ProfilesLearnt: self._learn,
+            EntitlementsChanged: self._entitle,
             Tick: lambda event, at: None,  # noqa: ARG005
         }
 
@@ -221,6 +216,11 @@ class Balancer:
     def _learn(self, event: ProfilesLearnt, at: int) -> None:  # noqa: ARG002
         self.estimates.learn(event)
         self._queues.start_renewing()
+
+    def _entitle(self, event: EntitlementsChanged, at: int) -> None:
+        entitlements = self.entitlements = event.entitlements
+        self._queues.share_out(FairQueueing(entitlements.weights, entitlements.classes), at)
+        self._admission.entitle(entitlements.quotas, at)
 
     def _join(self, event: InstanceJoined, at: int) -> None:  # noqa: ARG002
         self.ledger.join(event.instance)

@@ -28,6 +28,7 @@ from kairos.tenant_settings import (
     check_classes,
     check_keys,
     check_quotas,
+    check_size,
     check_tenants,
 )
 from kairos.tls_settings import TlsFiles, check_port_files
@@ -252,6 +253,7 @@ def _check(settings: Settings, environ: Mapping[str, str]) -> None:
     keys_change = settings.keys_path is not None or settings.oidc is not None
     check_quotas(settings.quota, settings.key, keys_change=keys_change)
     check_tenants(settings.tenant, settings.key, keys_change=keys_change)
+    check_size(settings.tenant, settings.service_class, settings.quota)
     for name, path in settings.identity.items():
         if not _BODY_FIELD.fullmatch(path):
             raise SetupError(

@@ -8,6 +8,7 @@ from typing import Literal
 
 import msgspec
 
+from kairos.entitlements import Entitlements
 from kairos.learnt import AgentKey, AgentProfile, AgentRank, RemainingModel
 from kairos.model import Instance, Request
 from kairos.rate_limits import RateLimits
@@ -119,6 +120,13 @@ class ProfilesLearnt(msgspec.Struct, frozen=True, tag=True):
     kendall_tau: float | None = None  # of the ranks, against the order of mean remaining work
 
 
+class EntitlementsChanged(msgspec.Struct, frozen=True, tag=True):
+    """The operator gave tenants other weights, classes of service or quotas, which hold from now
+    on: these are all of them."""
+
+    entitlements: Entitlements
+
+
 class Tick(msgspec.Struct, frozen=True, tag=True):
     """Time has passed, and some request has waited too long, or its workflow's time is up."""
 
@@ -136,6 +144,7 @@ Event = (
     | InstanceLeft
     | WorkflowEnded
     | ProfilesLearnt
+    | EntitlementsChanged
     | Tick
 )
 

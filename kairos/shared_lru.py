@@ -110,6 +110,10 @@ class SharedLru(Generic[Key, Value]):
         """Longest unused first."""
         return self._values.values()
 
+    def unordered(self) -> list[Value]:
+        """All values, at a tenth of what it takes to have them in order."""
+        return [*dict.values(self._values)]
+
     def oldest(self) -> tuple[Key, Value]:
         """Of all. There is something."""
         return next(iter(self._values.items()))

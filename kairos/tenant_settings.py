@@ -17,6 +17,7 @@ _MICROSECOND = timedelta(microseconds=1)
 _LEAST_WEIGHT, _MOST_WEIGHT = 0.001, 1_000.0
 _MOST_CLASSES = 32
 _LABEL_DIGITS = 8
+_MOST_BYTES = 512 << 10  # a message on the bus has twice that
 _LONGEST_S = 365 * 86_400
 
 
@@ -120,6 +121,20 @@ def classes(given: tuple[ServiceClassSettings, ...]) -> dict[str, ServiceClass]:
         )
         for each in given
     }
+
+
+def check_size(
+    tenants: tuple[TenantSettings, ...],
+    service_classes: tuple[ServiceClassSettings, ...],
+    quotas: tuple[QuotaSettings, ...],
+) -> None:
+    """Raises SetupError: as one fact of the log they would not fit a bus."""
+    size = len(msgspec.json.encode(entitlements(tenants, service_classes, quotas)))
+    if size > _MOST_BYTES:
+        raise SetupError(
+            f"tenants, service classes and quotas are {size} bytes in the log, at most "
+            f"{_MOST_BYTES} fit: leave out tenants of weight 1"
+        )
 
 
 def check_classes(given: tuple[ServiceClassSettings, ...], keys: tuple[KeySettings, ...]) -> None:

@@ -28,6 +28,10 @@ _LABELS = (
         "`finished`, `failed`, `cancelled` (client left, workflow cancelled), `refused` (queue)",
     ),
     ("`code`", "the error's code, as in the [HTTP API](http.md#errors)"),
+    (
+        "`tenant`, `app`",
+        "on the operators' port alone: 200 tenants, and 16 apps of each; the rest is `other`",
+    ),
     ("`topic`", "of the bus; all inboxes together, and all topics of replies"),
 )
 _WATCH = (
@@ -255,6 +259,7 @@ def _errors() -> str:
     from kairos import errors
     from kairos.fair_share import ShareUsed
     from kairos.faults.quarantine import CallerBreaksEngines
+    from kairos.live.frontend.insight import ViewersOnly
     from kairos.live.frontend.tls_transport import HttpsNeeded
     from kairos.live.proxy.engine_answer import Stalled
     from kairos.live.request.caller import NotAllowed
@@ -271,6 +276,7 @@ def _errors() -> str:
         QuotaExceeded,
         ClassNotAllowed,
         NotAllowed,
+        ViewersOnly,
         InvalidToken,
         TokenExpired,
         IssuerUnreachable,

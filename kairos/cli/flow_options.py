@@ -20,6 +20,14 @@ Without = Annotated[
         "--without", help="Switch a pass off: prune, cse or cached; repeat. Results stay the same."
     ),
 ]
+Directory = Annotated[
+    Path | None,
+    typer.Option(
+        "--dir",
+        envvar="KAIROS_RUNS",
+        help=r"Where runs and the cache are kept, for you alone \[~/.local/state/kairos].",
+    ),
+]
 
 
 def switched_off(without: list[str]) -> dict[str, bool]:

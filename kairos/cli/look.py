@@ -39,12 +39,18 @@ def explain(
         ),
     ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="The same, for a program.")] = False,
+    perfetto: Annotated[
+        Path | None,
+        typer.Option(help="Not shown, but written to this file, for ui.perfetto.dev to open."),
+    ] = None,
 ) -> None:
     """Show a workflow's calls: what led to each, and why it went when and where it did."""
     import msgspec
 
     from kairos.errors import SetupError
+    from kairos.live.process.clock import WallClock
     from kairos.tools import explain, explained
+    from kairos.tools.perfetto import write_trace
 
     if costs and log is None:
         raise SetupError("--costs are told from the log alone: name its directory with --log")
@@ -54,6 +60,10 @@ def explain(
         key = config.api_key(api_key_env, os.environ)
         files = own_files(tls_ca, tls_certificate, tls_key)
         view = asyncio.run(explain.from_service(url, key, workflow_id, files))
+    if perfetto is not None:
+        calls = write_trace(perfetto, [view], WallClock().now() if log is None else None)
+        typer.echo(f"{perfetto}: {calls} calls")
+        return
     weighed = explain.costs(log, view) if log is not None and costs else None
     if as_json:
         said = view if weighed is None else {**msgspec.structs.asdict(view), "costs": weighed}
@@ -73,6 +83,13 @@ def export(
         Path, typer.Option(help="The file to write; as gzip, if its name ends in .gz.")
     ] = Path("workflows.jsonl"),
     as_json: Annotated[bool, typer.Option("--json", help="Print the figures as JSON.")] = False,
+    perfetto: Annotated[
+        Path | None,
+        typer.Option(
+            help="In place of a workflow file, write a trace to this file, for ui.perfetto.dev to "
+            "open: of each workflow that began then, the calls that ended."
+        ),
+    ] = None,
 ) -> None:
     """Turn the log of a Kairos into a workflow file, for replay and simulation.
 
@@ -82,8 +99,13 @@ def export(
     """
     from kairos.live.process.clock import WallClock
     from kairos.tools import export
+    from kairos.tools.perfetto import write_trace_of_log
 
     since_at = export.parse_since(since, WallClock().now())
+    if perfetto is not None:
+        calls = write_trace_of_log(perfetto, log, since_at)
+        typer.echo(json.dumps({"calls": calls}) if as_json else f"{perfetto}: {calls} calls")
+        return
     exported = export.export(log, since_at, output)
     figures = {"calls": exported.calls, "workflows": exported.workflows}
     typer.echo(json.dumps(figures) if as_json else f"{output}:{outline(figures, '  ')}")
@@ -104,6 +126,10 @@ def usage(
         ),
     ] = None,
     csv: Annotated[Path | None, typer.Option(help="Also write the figures to this file.")] = None,
+    parquet: Annotated[
+        Path | None,
+        typer.Option(help="The same as a Parquet file, with the period; needs kairos\\[data]."),
+    ] = None,
     prices: Annotated[
         Path | None, typer.Option(help="A file with prices (TOML): then there is a cost, too.")
     ] = None,
@@ -115,7 +141,7 @@ def usage(
     refused no tokens are counted; what they had of instances is.
     """
     from kairos.live.process.clock import WallClock
-    from kairos.tools import usage, usage_shown
+    from kairos.tools import usage, usage_parquet, usage_shown
     from kairos.tools.export import parse_since
     from kairos.tools.prices import read_prices
 
@@ -126,4 +152,7 @@ def usage(
     report = usage.usage(log_dir, names, since_at, until_at, priced)
     if csv is not None:
         usage_shown.write_csv(csv, report, has_cost=priced is not None)
-    usage_shown.show(report, priced.currency if priced is not None else None)
+    currency = priced.currency if priced is not None else None
+    if parquet is not None:
+        usage_parquet.write_parquet(parquet, report, currency)
+    usage_shown.show(report, currency)

@@ -15,6 +15,8 @@ from kairos.cli import (
     look,
     plan,
     replay,
+    run,
+    runs,
     serve,
     simulate,
     traces,
@@ -42,7 +44,7 @@ def _version(
 
 for command in (
     *(serve.serve, serve.balance, serve.orchestrate, demo.demo),
-    plan.plan,
+    *(run.run, plan.plan),
     *(health.health, look.explain, look.export, look.usage),
     *(simulate.simulate, replay.replay, calibrate.calibrate),
 ):
@@ -50,6 +52,7 @@ for command in (
 app.command()(plan_hardware)
 app.add_typer(agents.app, name="agents", no_args_is_help=True)
 app.add_typer(keys.app, name="keys", no_args_is_help=True)
+app.add_typer(runs.app, name="runs", no_args_is_help=True)
 app.add_typer(traces.app, name="traces", no_args_is_help=True)
 
 

@@ -12,6 +12,7 @@ import typer
 
 from kairos import config
 from kairos.cli import load_options
+from kairos.cli.flow_options import FunctionsFile, Without, switched_off
 from kairos.dispatcher.placements import PLACEMENTS
 from kairos.errors import SetupError
 from kairos.model import SECOND
@@ -19,6 +20,7 @@ from kairos.scheduler.policies import POLICIES
 
 if TYPE_CHECKING:
     from kairos.live.observers.fact_log import FactLog
+    from kairos.sim.options import SimulationOptions
     from kairos.sim.simulation import Simulation
 
 DEFAULTS = config.Settings()
@@ -32,6 +34,12 @@ def simulate(
         Path | None,
         typer.Option(help="A scenario file: applications, arrivals, instances and their failures."),
     ] = None,
+    flow: Annotated[
+        Path | None, typer.Option(help="A declared workflow, over the rows of --inputs.")
+    ] = None,
+    inputs: Annotated[Path | None, typer.Option(help="With --flow: the table of rows.")] = None,
+    functions: FunctionsFile = None,
+    without: Without = None,
     policy: Annotated[
         str | None, typer.Option(help=rf"Order of the queue \[{DEFAULTS.policy}]: {POLICY_NAMES}.")
     ] = None,
@@ -96,9 +104,16 @@ def simulate(
     kairos simulate --workflows AzureLLMInferenceTrace_conv.csv.gz --instances 2
 
     kairos simulate --scenario traces/scenarios/failure.toml --log facts
+
+    kairos simulate --flow summarise.yaml --inputs docs.jsonl --instances 2 --without cse
     """
-    from kairos.sim.options import SimulationOptions, runs
-    from kairos.sim.simulation import Simulation
+    if flow is not None:
+        if any((workflows, scenario, versus, rate, arrivals, count, log)):
+            raise SetupError("--flow is run alone: --instances, --profile, --policy, --placement")
+        chosen = (instances, profile, policy, placement)
+        _simulate_flow((flow, inputs, functions), without or [], chosen, as_json=as_json)
+        return
+    from kairos.sim.options import SimulationOptions
 
     asked = SimulationOptions(
         workflows=workflows,
@@ -115,6 +130,13 @@ def simulate(
         seeds=seeds,
         max_context=max_context,
     )
+    _simulate(asked, log, as_json=as_json)
+
+
+def _simulate(asked: "SimulationOptions", log: Path | None, *, as_json: bool) -> None:
+    from kairos.sim.options import runs
+    from kairos.sim.simulation import Simulation
+
     to_run = runs(asked)
     with _log(log) as facts, _progress() as on_second:
         simulation = Simulation(
@@ -135,6 +157,31 @@ def simulate(
         raise SetupError(f"the log in {log} is not whole: make room, and simulate it again")
     if simulation.is_interrupted:
         raise typer.Exit(130)
+
+
+def _simulate_flow(
+    files: tuple[Path, Path | None, Path | None],
+    without: list[str],
+    chosen: tuple[int | None, str | None, str | None, str | None],
+    *,
+    as_json: bool,
+) -> None:
+    """`files`: the flow, its table, its functions. `chosen`: of the pool, where that is said."""
+    import msgspec
+
+    from kairos.plan.pipeline import Passes
+    from kairos.sim.plan import INSTANCES, PROFILE
+    from kairos.tools.flow_simulated import pool_options, shown, simulated
+
+    instances, profile, policy, placement = chosen
+    pool = pool_options(
+        instances=instances or INSTANCES,
+        profile_name=profile or PROFILE,
+        policy=policy or DEFAULTS.policy,
+        placement=placement or DEFAULTS.placement,
+    )
+    run = simulated(*files, Passes(**switched_off(without)), pool)
+    typer.echo(msgspec.json.encode(run).decode() if as_json else "\n".join(shown(run)))
 
 
 @contextmanager

@@ -204,7 +204,7 @@ class Executor:
         flight = self._flights[fact.call]
         assert flight is not None, f"call {fact.call} is not in flight"
         self._window.ended(flight, 0)
-        if fact.retry and flight.attempt <= flight.operator.retries and flight.wanted:
+        if fact.retry and flight.attempt <= flight.operator.retries:
             flight.attempt += 1
             self._window.push(flight)
         else:

@@ -112,10 +112,8 @@ class Flights:
         flight = self._by_number[fact.call]
         if fact.hit:
             self._settle(evaluation, flight, fact.value, origin="fetched")
-        elif flight.wanted:
-            self._ready(flight)
         else:
-            self.forget(flight)
+            self._ready(flight)
 
     def answered(self, evaluation: Evaluation, flight: Flight, fact: CallAnswered) -> None:
         params = flight.operator.params

@@ -86,9 +86,9 @@ class _Compiler:
         scope, declared = CompiledScope(), self._plan.declaration
         names = {op.name: Located(0, at) for at, op in enumerate(declared.operators)}
         self._compile(scope, declared.operators, names)
-        group = next((e for e in declared.operators if isinstance(e.params, Group)), None)
+        group = self._plan.group
         root = (
-            self._gathers(group, names)
+            self._gathers(declared.operators[names[group].slot], names)
             if group is not None and self._stage == 0
             else _outputs(declared.outputs, names)
         )

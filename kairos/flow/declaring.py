@@ -4,10 +4,9 @@ from collections.abc import Callable, Mapping, Sequence
 from inspect import Parameter, signature
 
 from kairos.flow.functions import Functions
-from kairos.flow.operand import Operand, argument, json_schema
+from kairos.flow.operand import Operand, argument, json_schema, used_by
 from kairos.plan.invalid import InvalidFlow
 from kairos.plan.operators import (
-    Argument,
     Branch,
     Constant,
     Data,
@@ -210,13 +209,12 @@ class Flow:
         **bound: object,
     ) -> Operand:
         """`body` of its own result, at first of `start`, until the expression `until` is true of
-        `state`, the latest result; it knows `round` too, from 0 on. So does a `body` that has a
-        second parameter."""
+        `state`, the latest result; it knows `round`, from 0 on, and the body's operators by their
+        names. A `body` with a second parameter has the round, too."""
         number, operators, result = self._body(name, ("state", "round"), body)
-        until_inputs: dict[str, Argument] = {}
-        if until is not None:
-            given = {"state": result, "round": number} | bound
-            until_inputs = {key: argument(self, name, value) for key, value in given.items()}
+        within = {each.name: Operand(self, Reference(each.name)) for each in operators}
+        known = {**within, "state": result, "round": number, **bound}
+        until_inputs = used_by(self, name, until, known)
         params = Loop(
             argument(self, name, start),
             operators,

@@ -4,8 +4,10 @@ from collections.abc import Mapping
 
 import msgspec
 
+from kairos.plan.check_templates import uses_of
 from kairos.plan.invalid import InvalidFlow
 from kairos.plan.operators import Argument, Constant, Reference, References
+from kairos.plan.templates import expression
 
 
 class Operand:
@@ -70,6 +72,20 @@ def argument(flow: object, operator: str, value: object) -> Argument:
             references = [argument(flow, operator, each) for each in operands]
             return References(tuple(each for each in references if isinstance(each, Reference)))
     return Constant(_plain(operator, value))
+
+
+def used_by(
+    flow: object, operator: str, until: str | None, known: Mapping[str, object]
+) -> dict[str, Argument]:
+    """What a loop's `until` uses of what it knows.
+
+    Raises:
+        InvalidFlow: it is no expression.
+    """
+    if until is None:
+        return {}
+    names = sorted({use.name for use in uses_of(operator, "until", until, expression)})
+    return {name: argument(flow, operator, known[name]) for name in names if name in known}
 
 
 def _plain(operator: str, value: object) -> object:

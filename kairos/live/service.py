@@ -1,7 +1,6 @@
 """Puts a live Kairos together and runs it inside the caller's event loop."""
 
 import contextlib
-import logging
 import os
 from collections.abc import AsyncIterator, Coroutine
 from functools import partial
@@ -13,8 +12,9 @@ from kairos.config import Settings
 from kairos.events import Event
 from kairos.learner import Learner
 from kairos.live.control.brain import new_balancer
+from kairos.live.control.changes import entitling, of_a_balancer, of_a_gateway
 from kairos.live.control.local_control import LocalControl
-from kairos.live.control.reload import Change, Reload
+from kairos.live.control.reload import Reload
 from kairos.live.engines.fleet import Fleet
 from kairos.live.engines.monitor import Monitor
 from kairos.live.frontend.admin import build_admin
@@ -46,8 +46,6 @@ from kairos.model import SECOND
 from kairos.orchestrator.orchestrator import Orchestrator
 from kairos.runtime import Observer
 from kairos.tenant_settings import classes
-
-logger = logging.getLogger(__name__)
 
 Brain = LocalControl | ClusterControl
 
@@ -112,9 +110,7 @@ async def running(
     ):
         async with _put_together(settings, observers) as parts:
             brain, monitor, telemetry = parts.brain, parts.monitor, parts.telemetry
-            share = settings.caller_share
-            bodies = Bodies(settings.max_body_bytes, settings.max_held_bytes, share)
-            limits = limits_of(settings, telemetry.count_error)
+            bodies = Bodies(settings.max_body_bytes, settings.max_held_bytes, settings.caller_share)
             on_error = counting(telemetry.count_error, audit)
             gateway = _gateway(settings, parts, access, bodies, on_error)
             insight = partial(brain.add_insight, access=access)
@@ -123,12 +119,12 @@ async def running(
                 sock: server_of(
                     build_app(gateway, access, telemetry.render, insight, audit),
                     gateway,
-                    limits,
+                    limits_of(settings, telemetry.count_error),
                     tls.callers,
                 ),
                 admin_sock: server_of(
                     build_admin(
-                        *(brain, monitor, parts.fleet, telemetry.render, access),
+                        *(brain, monitor, parts.fleet, telemetry.render_for_operators, access),
                         names=settings.admin_names,
                         audit=audit,
                         add_pages=ui.add_to,
@@ -136,12 +132,12 @@ async def running(
                     tls=tls.operators,
                 ),
             }
-            changes = _changes(parts.fleet, access, bodies, settings) | tls.changes()
+            changes = of_a_gateway(parts.fleet, access, bodies, settings) | tls.changes()
+            changes |= entitling(brain, access, gateway)
             reload = Reload(settings, changes, audit)
             urls = (url_of(each, has_tls=tls.is_on) for each in (sock, admin_sock))
-            background = [*parts.background, *access.background()]
-            background += [*auditing(audit), *ui.background()]
-            async with serving(servers, background):
+            background = [*access.background(), *auditing(audit), *ui.background()]
+            async with serving(servers, [*parts.background, *background]):
                 yield Service(brain, monitor, reload, *urls)
 
 
@@ -180,67 +176,18 @@ async def balancing(settings: Settings) -> AsyncIterator[Service]:
                 parts.brain,
                 parts.monitor,
                 parts.fleet,
-                parts.telemetry.render,
+                parts.telemetry.render_for_operators,
                 access,
                 has_changes=False,
                 names=(*settings.admin_names, settings.host),
                 audit=audit,
             )
-            changes: dict[str, Change] = dict.fromkeys(_OF_GATEWAYS, _nothing)
-            changes |= {"engine": _engines(parts.fleet), "key": _keys(access)}
+            changes = of_a_balancer(parts.fleet, access) | entitling(parts.brain, access)
             reload = Reload(settings, changes | tls.changes(), audit)
             url = url_of(sock, has_tls=tls.is_on)
             background = [*parts.background, *access.background(), *auditing(audit)]
             async with serving({sock: server_of(app, tls=tls.operators)}, background):
                 yield Service(parts.brain, parts.monitor, reload, url, url)
-
-
-# What a process does not read that only decides; the file may be shared with those that do.
-_OF_GATEWAYS = (
-    "admin_host",
-    "admin_port",
-    "identity",
-    "infer",
-    "keys_path",
-    "max_body_bytes",
-    "max_connections",
-)
-
-
-def _nothing(_: Settings) -> None:
-    pass
-
-
-def _engines(fleet: Fleet) -> Change:
-    return lambda settings: fleet.follow(settings.engine)
-
-
-def _keys(access: Access) -> Change:
-    return lambda settings: access.change(settings.key, needed=settings.asks_for_keys)
-
-
-def _changes(
-    fleet: Fleet, access: Access, bodies: Bodies, begun_with: Settings
-) -> dict[str, Change]:
-    def limit_each(settings: Settings) -> None:
-        bodies.max_bytes = settings.max_body_bytes
-
-    def limit_all(settings: Settings) -> None:
-        bodies.max_held_bytes = settings.max_held_bytes
-
-    def change_keys(settings: Settings) -> None:
-        _keys(access)(settings)
-        if not settings.asks_for_keys:
-            logger.warning("no API keys are configured any more: anyone who reaches it may call")
-
-    changes: dict[str, Change] = {
-        "engine": _engines(fleet),
-        "key": change_keys,
-        "keys_path": change_keys,  # perhaps whether one is needed, where the keys are the same
-        "max_body_bytes": limit_each,
-    }
-    # On a bus the calls that come over it are bounded by the same, for good.
-    return changes | ({"max_held_bytes": limit_all} if begun_with.bus == "memory" else {})
 
 
 @contextlib.asynccontextmanager

@@ -24,8 +24,8 @@ class KeptWorkflows:
         return len(self._workflows)
 
     def all(self) -> list[OpenedWorkflow]:
-        """Those longest untouched first."""
-        return [*self._workflows.values()]
+        """In no order."""
+        return self._workflows.unordered()
 
     def oldest(self) -> OpenedWorkflow:
         """The one longest untouched. There is one."""

@@ -149,6 +149,10 @@ class Profiles:
                 pool.prior = model
                 self._due_models[app] = pool
 
+    def tenants(self) -> list[str]:
+        """Of whose agents anything is known."""
+        return sorted({tenant for (tenant, _), _ in self._pools.apps(None)})
+
     def status(self, tenant: str) -> list[AgentStatus]:
         """Of the tenant's agents and its apps' pools, by app and name."""
         found = []

@@ -125,11 +125,7 @@ def _check_groups(declaration: Declaration) -> None:
         raise InvalidFlow(groups[1], f"a flow has one group, and there is '{groups[0]}' already")
     found = varying(order)
     for each in order:
-        within = varies_by(own_arguments(each), found)
-        if isinstance(each.params, Group):
-            if within == "group":
-                raise InvalidFlow(each.name, "a group is made of rows, not of groups")
-        elif found[each.name] == "both":
+        if not isinstance(each.params, Group) and found[each.name] == "both":
             by_row = [name for name in needs(each) if found.get(name) in ("row", "both")]
             raise InvalidFlow(
                 each.name,

@@ -6,7 +6,7 @@ import msgspec
 
 from kairos.plan.check import check, every
 from kairos.plan.columns import Columns, columns
-from kairos.plan.graph import in_order
+from kairos.plan.graph import ancestors, in_order, outputs_need
 from kairos.plan.operators import Declaration, Generation, Group, RegisteredCall
 from kairos.plan.passes.cached import CacheFetch, cache_fetches
 from kairos.plan.passes.cse import merge_equal
@@ -53,9 +53,12 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def group(self) -> str | None:
-        """With one, rows are gathered by it first, and what comes out is a row for each group."""
-        groups = (e.name for e in self.declaration.operators if isinstance(e.params, Group))
-        return next(groups, None)
+        """With one, rows are gathered by it first, and what comes out is a row for each group. One
+        that no output needs does not count, whether it was pruned or not."""
+        declared = self.declaration
+        needed = ancestors(declared.operators, outputs_need(declared.outputs))
+        groups = (e.name for e in declared.operators if isinstance(e.params, Group))
+        return next((name for name in groups if name in needed), None)
 
 
 def compile_plan(

@@ -90,6 +90,11 @@ class StartTags:
         if name in self._tags:
             self._tags[name] += self.weighed(name, more_us)
 
+    def go_on_from(self, before: "StartTags") -> None:
+        """What they had until now counts; who was not known begins at the virtual time."""
+        now = self.virtual_time = before.virtual_time
+        self._tags = dict.fromkeys(self._waiting, now) | before._tags
+
     def _forget_some(self) -> None:
         """Who comes back begins at the virtual time, so nothing is lost of who is below that."""
         waiting, now = self._waiting, self.virtual_time
@@ -121,6 +126,26 @@ class FairQueueing:
         self._classes: dict[tuple[int, str], StartTags] = {}  # of those that have had several
         self._apps: dict[tuple[int, str, str], StartTags] = {}  # by class as well
         self._found: dict[Share, list[tuple[StartTags, str]]] = {}
+
+    def follow(self, before: "FairQueueing") -> None:
+        """Other weights and classes held until now. Nothing waits here yet."""
+        self._first_class = before._first_class.copy()
+        self._classes = {key: StartTags(self._class_weights) for key in before._classes}
+        self._apps = {
+            key: StartTags(self._weights[key[1]].apps)
+            for key in before._apps
+            if key[1] in self._weighing_apps
+        }
+
+    def go_on_from(self, before: "FairQueueing") -> None:
+        """Where it `follow`ed that, and all that waits has come: what was served counts."""
+        for level, tags in self.tenants.items():
+            tags.go_on_from(before.tenants[level])
+        for key, tags in before._classes.items():
+            self._classes[key].go_on_from(tags)
+        for name, tags in before._apps.items():
+            if name in self._apps:
+                self._apps[name].go_on_from(tags)
 
     def share_of(self, request: Request) -> Share:
         """What it waits in, and is charged to."""

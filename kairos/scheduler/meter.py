@@ -6,7 +6,7 @@ then as much as flows in (Turner, "New directions in communications", IEEE Commu
 """
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from kairos.entitlements import Quota
 from kairos.errors import KairosError
@@ -15,7 +15,8 @@ from kairos.rate_limits import RateLimit, RateLimits, scarcer
 from kairos.scheduler.workflows_at_once import WorkflowsAtOnce
 from kairos.workflow_tracker import WorkflowKey
 
-_MINUTE_US, _DAY_US = 60 * SECOND, 86_400 * SECOND
+_DAY_US = 86_400 * SECOND
+_PARTS = 60 * SECOND  # of one call or token, in a bucket
 
 
 class QuotaExceeded(KairosError):
@@ -33,40 +34,63 @@ class QuotaExceeded(KairosError):
 
 
 class TokenBucket:
-    """Holds a minute's worth."""
+    """Holds a minute's worth. Counted in whole parts of one, of which as many flow in per
+    microsecond as there are of it per minute: so it is the same however often it is looked at."""
 
     def __init__(self, per_minute: int) -> None:
-        self._most, self._level, self._at = per_minute, float(per_minute), 0
+        self._most, self._level, self._at = per_minute, per_minute * _PARTS, 0
 
     def _fill(self, at: int) -> None:
-        self._level = min(self._most, self._level + (at - self._at) * self._most / _MINUTE_US)
+        self._level = min(self._most * _PARTS, self._level + (at - self._at) * self._most)
         self._at = at
 
-    def wait_us(self, amount: float, at: int) -> float:
+    def hold(self, per_minute: int, at: int) -> None:
+        """Another minute's worth from now on. What was used of it is used still."""
+        self._fill(at)
+        self._level += (per_minute - self._most) * _PARTS
+        self._most = per_minute
+
+    def wait_us(self, amount: int, at: int) -> int:
         """Until so much is in it; of more than it holds, until it is full."""
         self._fill(at)
-        return max(0.0, min(amount, self._most) - self._level) * _MINUTE_US / self._most
+        missing = min(amount, self._most) * _PARTS - self._level
+        return max(0, -(-missing // self._most))
 
-    def take(self, amount: float, at: int) -> None:
+    def take(self, amount: int, at: int) -> None:
         """It may go below 0; a negative amount is given back."""
         self._fill(at)
-        self._level = min(self._most, self._level - amount)
+        self._level = min(self._most * _PARTS, self._level - amount * _PARTS)
 
     def left(self, at: int) -> RateLimit:
-        reset_us = math.ceil(self.wait_us(self._most, at))
-        return RateLimit(self._most, max(0, math.floor(self._level)), reset_us)
+        reset_us = self.wait_us(self._most, at)
+        return RateLimit(self._most, max(0, self._level // _PARTS), reset_us)
 
 
 class Meter:
     """Of one quota."""
 
-    def __init__(self, quota: Quota, idle_us: int) -> None:
-        """After `idle_us` of silence a workflow has ended."""
-        self.quota = quota
-        self._calls = _bucket(quota.calls_per_minute)
-        self._tokens = _bucket(quota.tokens_per_minute)
+    def __init__(self, quota: Quota, idle_us: int, here: Sequence[WorkflowKey] = ()) -> None:
+        """After `idle_us` of silence a workflow has ended. `here`: see `change`."""
+        self._idle_us = idle_us
+        self._calls: TokenBucket | None = None
+        self._tokens: TokenBucket | None = None
+        self._workflows: WorkflowsAtOnce | None = None
         self._day = self._tokens_on_day = self._at_once = 0
-        self._workflows = WorkflowsAtOnce(idle_us) if quota.workflows_at_once is not None else None
+        self.change(quota, here, 0)
+
+    def change(self, quota: Quota, here: Sequence[WorkflowKey], at: int) -> None:
+        """Other limits of the same. What has been used counts still; what was not limited before
+        is counted from now on. `here`: the workflows of the calls that are, for each once."""
+        self.quota = quota
+        self._calls = _changed(self._calls, quota.calls_per_minute, at)
+        self._tokens = _changed(self._tokens, quota.tokens_per_minute, at)
+        self._at_once = len(here)
+        if quota.workflows_at_once is None:
+            self._workflows = None
+        elif self._workflows is None:
+            self._workflows = WorkflowsAtOnce(self._idle_us)
+            for workflow in here:
+                self._workflows.arrived(workflow)
 
     def check(self, workflow: WorkflowKey, tokens: int, at: int) -> None:
         """Raises QuotaExceeded: a call with so many tokens would use more than there is; of several
@@ -76,9 +100,7 @@ class Meter:
             wait_us, what, limit = limits[-1]
             raise QuotaExceeded(self.quota, what, limit, max(1, math.ceil(wait_us / SECOND)))
 
-    def _waits(
-        self, workflow: WorkflowKey, tokens: int, at: int
-    ) -> Iterator[tuple[float, str, int]]:
+    def _waits(self, workflow: WorkflowKey, tokens: int, at: int) -> Iterator[tuple[int, str, int]]:
         quota = self.quota
         if self._calls is not None and quota.calls_per_minute is not None:
             yield self._calls.wait_us(1, at), "calls per minute", quota.calls_per_minute
@@ -133,8 +155,13 @@ class Meter:
         return self._tokens_on_day if at // _DAY_US == self._day else 0
 
 
-def _bucket(per_minute: int | None) -> TokenBucket | None:
-    return None if per_minute is None else TokenBucket(per_minute)
+def _changed(bucket: TokenBucket | None, per_minute: int | None, at: int) -> TokenBucket | None:
+    if per_minute is None:
+        return None
+    if bucket is None:
+        return TokenBucket(per_minute)
+    bucket.hold(per_minute, at)
+    return bucket
 
 
 def _day_left_us(at: int) -> int:

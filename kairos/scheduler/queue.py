@@ -59,8 +59,7 @@ class WaitQueue:
         self._policy, self._estimates = policy, estimates
         self._arrivals = arrivals
         self.max_wait_us = max_wait_us
-        self._overtaken = overtaken
-        self._backfill, self._passed_over = backfill, passed_over
+        self._overtaken, self._backfill, self._passed_over = overtaken, backfill, passed_over
         self._waiting: OrderedDict[str, WaitingRequest] = OrderedDict()  # in order of arrival
         self._waiting_us = 0  # predicted work of all that wait
         self._dispatched_us = 0  # predicted work of all that ever left for an instance

@@ -85,9 +85,7 @@ class WaitQueues:
             if len(self._queues) >= _KEPT:
                 self._queues = self.open()
                 self._drains = {each: self._drains[each] for each in self._queues}
-            queue = self._queues[place] = self._new_queue(
-                self.fairness.max_wait_us(place[0]) or self._max_wait_us
-            )
+            queue = self._queues[place] = self._new_queue(self._longest_wait_us(place))
             self._drains[place] = DrainRate()
         return queue
 
@@ -153,6 +151,46 @@ class WaitQueues:
         for queue in self._renewing.values():
             queue.by_key.move(_RENEWED_AT_ONCE)
         self._renewing = {p: queue for p, queue in self._renewing.items() if queue.by_key.moving}
+
+    def share_out(self, fairness: FairQueueing, at: int) -> None:
+        """By other weights and classes from now on. Where a call then waits in another place, or
+        for longer, all are put into queues anew: their order is as it was, but what has overtaken
+        them counts no more. O(n) of those that wait, or O(n log n)."""
+        before, self.fairness, self._asked = self.fairness, fairness, None
+        fairness.follow(before)
+        if any(self._is_misplaced(place, queue) for place, queue in self._open.items()):
+            self._put_anew(at)
+        else:
+            good = [p for p, queue in self._queues.items() if not self._is_misplaced(p, queue)]
+            self._queues = {place: self._queues[place] for place in good}
+            self._drains = {place: self._drains[place] for place in good}
+            for share, _ in self._open:
+                fairness.came(share)
+        fairness.go_on_from(before)
+
+    def _is_misplaced(self, place: Place, queue: WaitQueue) -> bool:
+        if queue.max_wait_us != self._longest_wait_us(place):
+            return True
+        return any(self._place(each) != place for each in queue.requests())
+
+    def _longest_wait_us(self, place: Place) -> int:
+        return self.fairness.max_wait_us(place[0]) or self._max_wait_us
+
+    def _put_anew(self, at: int) -> None:
+        """Those that were bounced last, as in each queue."""
+        waiting = [each for queue in self._open.values() for each in queue.standings()]
+        pace = {place: self._drains[place] for place in self._open}
+        self._queues, self._drains, self._open, self._renewing = {}, {}, {}, {}
+        self._waiting, self._of_tenant = 0, {}
+        for each in sorted(waiting, key=lambda each: (each.is_bounced, each.seq)):
+            request = each.request
+            if each.is_bounced:
+                self.push_back(request, at, aside=each.aside)
+            else:
+                place = self._place(request)
+                self._queue_of(place).push(request, request.arrived_at)
+                self._came(place, request.tenant, at)
+        self._drains |= {place: pace[place] for place in self._queues if place in pace}
 
     def forget_pace(self) -> None:
         """There is more to serve them, so they drain as never before."""

@@ -7,9 +7,8 @@ wrongly, and the next calls wait until that has flowed in. All this is counted w
 decisions are made, so it holds for all its processes together.
 """
 
+from collections import defaultdict
 from collections.abc import Iterator, Sequence
-
-import msgspec
 
 from kairos.entitlements import Quota
 from kairos.model import Request
@@ -17,12 +16,7 @@ from kairos.rate_limits import RateLimits, scarcer
 from kairos.scheduler.meter import Meter, QuotaExceeded
 from kairos.workflow_tracker import IDLE_US, WorkflowKey, workflow_key
 
-
-class _Taken(msgspec.Struct, frozen=True, gc=False):
-    """By a call that is here."""
-
-    tokens: int
-    meters: tuple[Meter, ...]
+Subject = tuple[str, str | None, str | None]  # tenant, app, key
 
 
 class _Meters:
@@ -52,13 +46,46 @@ class _Meters:
 class Quotas:
     """All that there are."""
 
-    def __init__(self, quotas: Sequence[Quota], idle_us: int = IDLE_US) -> None:
-        """After `idle_us` of silence a workflow has ended."""
-        of: dict[str, list[Meter]] = {}
-        for each in quotas:
-            of.setdefault(each.tenant, []).append(Meter(each, idle_us))
-        self._of_tenant = {tenant: _Meters(meters) for tenant, meters in of.items()}
-        self._taken: dict[str, _Taken] = {}  # by id of the call
+    def __init__(self, idle_us: int = IDLE_US) -> None:
+        """After `idle_us` of silence a workflow has ended. There are none yet."""
+        self._idle_us = idle_us
+        self._of_tenant: dict[str, _Meters] = {}
+        self._taken: dict[str, tuple[tuple[Meter, int], ...]] = {}  # tokens, by id of the call
+
+    def change(self, quotas: Sequence[Quota], here: Sequence[Request], at: int) -> None:
+        """Those that there are from now on, where these requests are. What was used of one counts
+        against another of the same tenant, app or key; calls at once are all that are here."""
+        known = {
+            _subject(meter.quota): meter for each in self._of_tenant.values() for meter in each.all
+        }
+        self._of_tenant = self._meters(quotas, known, here, at)
+        taken = {}
+        for request in here:
+            before = dict(self._taken.get(request.id, ()))
+            if meters := self._of(request):
+                taken[request.id] = tuple((meter, before.get(meter, 0)) for meter in meters)
+        self._taken = taken
+
+    def _meters(
+        self,
+        quotas: Sequence[Quota],
+        known: dict[Subject, Meter],
+        here: Sequence[Request],
+        at: int,
+    ) -> dict[str, _Meters]:
+        calls: dict[Subject, list[WorkflowKey]] = defaultdict(list)
+        for request in here:
+            for subject in _subjects(request):
+                calls[subject].append(workflow_key(request))
+        of: dict[str, list[Meter]] = defaultdict(list)
+        for quota in quotas:
+            subject = _subject(quota)
+            if (meter := known.get(subject)) is not None:
+                meter.change(quota, calls[subject], at)
+            else:
+                meter = Meter(quota, self._idle_us, calls[subject])
+            of[quota.tenant].append(meter)
+        return {tenant: _Meters(meters) for tenant, meters in of.items()}
 
     def _of(self, request: Request) -> tuple[Meter, ...]:
         meters = self._of_tenant.get(request.tenant)
@@ -87,17 +114,15 @@ class Quotas:
         """It was let in."""
         if found := self._of(request):
             tokens, workflow = _tokens(request), workflow_key(request)
-            self._taken[request.id] = _Taken(tokens, found)
+            self._taken[request.id] = tuple((meter, tokens) for meter in found)
             for meter in found:
                 meter.begin(workflow, tokens, at)
 
     def ended(self, request: Request, used_tokens: int, at: int) -> None:
         """`used_tokens`: of its prompt and answer, as far as it ran; 0: it never did."""
-        taken = self._taken.pop(request.id, None)
-        if taken is not None:
-            workflow, more_tokens = workflow_key(request), used_tokens - taken.tokens
-            for meter in taken.meters:
-                meter.end(workflow, more_tokens, at, has_run=used_tokens > 0)
+        workflow, has_run = workflow_key(request), used_tokens > 0
+        for meter, tokens in self._taken.pop(request.id, ()):
+            meter.end(workflow, used_tokens - tokens, at, has_run=has_run)
 
     def workflow_ended(self, workflow: WorkflowKey) -> None:
         meters = self._of_tenant.get(workflow[0])
@@ -107,3 +132,13 @@ class Quotas:
 
 def _tokens(request: Request) -> int:
     return request.prompt_tokens + request.completion_tokens
+
+
+def _subject(quota: Quota) -> Subject:
+    return quota.tenant, quota.app, quota.key
+
+
+def _subjects(request: Request) -> set[Subject]:
+    """Of all quotas that may hold for it."""
+    tenant = request.tenant
+    return {(tenant, None, None), (tenant, request.app, None), (tenant, None, request.key)}

@@ -21,3 +21,9 @@ class WaitingRequest(msgspec.Struct, gc=False):
     overdue: bool = False
     aside: bool = False  # it has no turn for now
     passed_over_at: int | None = None  # when it was the first, and did not fit, for the first time
+
+    @property
+    def is_bounced(self) -> bool:
+        """By an instance; or it was found on arrival that it must run alone. Such have numbers
+        below all others'."""
+        return self.seq < 0

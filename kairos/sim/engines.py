@@ -61,6 +61,13 @@ class SimulatedEngines:
         running.calls[call.id] = None
         self._set_wake_up(running)
 
+    def abort(self, instance_id: str, call_id: str) -> None:
+        """Nobody waits for the call any more, which is in the engine."""
+        running = self._running[instance_id]
+        running.engine.abort(call_id, self._clock.now())
+        del running.calls[call_id]
+        self._set_wake_up(running)
+
     def progress(self) -> dict[str, int]:
         """How many tokens of its answer each call has had that has had any."""
         now = self._clock.now()

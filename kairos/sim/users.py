@@ -14,6 +14,7 @@ have ended.
 
 from collections.abc import Callable
 from functools import partial
+from typing import Protocol
 
 import msgspec
 from msgspec.structs import replace
@@ -34,6 +35,25 @@ MODEL = "simulated"
 TENANT = "default"
 
 Feed = Callable[[Arrived | WorkflowEnded], None]
+
+
+class Clients(Protocol):
+    """Whose calls a simulated pool serves. `left`: of what was asked for, how much has not ended;
+    `failed`: of that, what, and why."""
+
+    left: int
+    retries: int
+    failed: dict[str, str]
+
+    def lengths(self, request_id: str) -> tuple[int, int]: ...
+
+    def engine_call(self, request_id: str, priority: int = 0) -> EngineCall: ...
+
+    def identified(self, record: Record) -> Record: ...
+
+    def answered(self, request_id: str) -> None: ...
+
+    def refused(self, request_id: str, error: KairosError) -> None: ...
 
 
 class _Task(msgspec.Struct):
@@ -78,6 +98,11 @@ class Users:
         """A call that was made and has not ended, as it was recorded."""
         asked = self._asked[request_id]
         return asked.task.course.workflow.calls[asked.position]
+
+    def lengths(self, request_id: str) -> tuple[int, int]:
+        """Tokens of its prompt, and of its answer."""
+        call = self.call(request_id)
+        return call.prompt_tokens, call.completion_tokens
 
     def engine_call(self, request_id: str, priority: int = 0) -> EngineCall:
         """The same as an engine gets it."""

@@ -51,7 +51,7 @@ from kairos.sim.clock import VirtualClock
 from kairos.sim.engine.engine_calls import CallProgress
 from kairos.sim.engine.profile import EngineProfile
 from kairos.sim.engines import SimulatedEngines
-from kairos.sim.users import MODEL, Users
+from kairos.sim.users import MODEL, Clients, Feed, Users
 from kairos.workload.workflows import Submission
 
 
@@ -97,11 +97,13 @@ class World:
         tell_lengths: bool = False,
         anonymous: float = 0.0,
         on_second: Callable[["World"], None] = lambda _: None,
+        clients: Callable[[VirtualClock, Feed], Clients] | None = None,
     ) -> None:
         """`instances`: all that there ever are, by id; those to which it happens first that they
         join are not there at the start. `tell_lengths`, `anonymous`: see `Users`; `overtaken`: see
         the queue, in which `max_waiting` wait at most. Metrics are of the workflows as they are,
-        whatever is known of them. `on_second` is called in each second of virtual time."""
+        whatever is known of them. `on_second` is called in each second of virtual time.
+        `clients` are in the place of users that ask for `submissions`."""
         self.metrics = RunMetrics()
         self.clock = VirtualClock()
         self.learner = Learner(Orchestrator())
@@ -109,9 +111,10 @@ class World:
         learn = self.learner.orchestrator.observe
         watching: tuple[Observer, ...] = (self._measure, *observers, learn)
         self._runtime = Runtime(self.balancer, self, self.clock, watching)
-        self.users = Users(
+        users = Users(
             self.clock, self._runtime.feed, tell_lengths=tell_lengths, anonymous=anonymous
         )
+        self.users = users if clients is None else clients(self.clock, self._runtime.feed)
         self.fleet = SimulatedEngines(self.clock, self._seen)
         self._instances, self._on_second = instances, on_second
         in_time = sorted(happenings, key=lambda each: each.at_us)
@@ -122,7 +125,7 @@ class World:
         for each in in_time:
             self.clock.call_at(each.at_us, partial(self._happen, each))
         for submission in submissions:
-            self.users.expect(submission)
+            users.expect(submission)
         self.clock.call_at(SECOND, self._each_second)
 
     def run(self) -> None:
@@ -151,11 +154,11 @@ class World:
         if progress.what == "first_token":
             self._runtime.feed(FirstToken(request_id))
             return
-        call = self.users.call(request_id)
+        prompt_tokens, completion_tokens = self.users.lengths(request_id)
         finished = Finished(
             request_id,
-            prompt_tokens=call.prompt_tokens,
-            completion_tokens=call.completion_tokens,
+            prompt_tokens=prompt_tokens,
+            completion_tokens=completion_tokens,
             cached_tokens=progress.cached_tokens,
             preemptions=progress.preemptions,
             recomputed_tokens=progress.recomputed_tokens,

@@ -62,7 +62,7 @@ def export(directory: Path, since_at: int | None, path: Path) -> Exported:
         SetupError: there is no log, or nothing to export from it; or the file cannot be written.
         InvalidFile: a line of the log is no record.
     """
-    log = _Log(directory)
+    log = LoggedWorkflows(directory)
     begins_at = None if since_at is None else max(since_at, log.begins_at)
     chosen: list[CallRow] = []
     fates: Counter[Fate] = Counter()
@@ -87,8 +87,11 @@ def _fate(rows: list[CallRow], in_flight: int, begins_at: int | None) -> Fate:
     return "exported" if any(map(has_length, rows)) else "without lengths"
 
 
-class _Log:
-    """All workflows of a log, with their calls that ended."""
+class LoggedWorkflows:
+    """All workflows of a log, with their calls that ended.
+
+    Raises SetupError, InvalidFile: see `export`.
+    """
 
     def __init__(self, directory: Path) -> None:
         if not directory.is_dir():

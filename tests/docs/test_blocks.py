@@ -13,7 +13,9 @@ import typer.main
 
 from kairos import config
 from kairos.cli.main import app
+from kairos.flow.yaml_file import read_yaml
 from kairos.live.frontend.openapi import description
+from kairos.plan.pipeline import compile_plan
 
 ROOT = Path(__file__).parents[2]
 PAGES = [
@@ -112,7 +114,7 @@ def check(words):
 def test_every_block_says_what_it_is():
     for page in PAGES:
         kinds = {found[1] for found in BLOCK.finditer(page.read_text())}
-        assert kinds <= {"sh", "python", "toml"} | PLAIN, page
+        assert kinds <= {"sh", "python", "toml", "yaml"} | PLAIN, page
 
 
 @pytest.mark.parametrize("block", blocks("sh"))
@@ -140,6 +142,11 @@ def test_python_runs(block, tmp_path):
         check=False,
     )
     assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize("block", blocks("yaml"))
+def test_flows_can_be_run(block):
+    assert compile_plan(read_yaml(block)).outputs
 
 
 @pytest.mark.parametrize("block", blocks("toml"))

@@ -76,6 +76,29 @@ async def test_a_workflow_is_explained_by_the_service_and_by_its_log_alike(
     assert json.loads(logged) == json.loads(live)
 
 
+async def test_a_trace_tells_of_the_same_calls_from_the_service_and_from_its_log(
+    kairos, standin, tmp_path
+):
+    log, live, logged, whole = (tmp_path / each for each in ("log", "live", "logged", "whole"))
+    served = await kairos(standin.url, log_dir=str(log))
+    await two_calls(served)
+    told, _, status = await run("explain", "w-1", "--url", served.url, "--perfetto", live)
+    await until_logged(served, log)
+    await run("explain", "w-1", "--log", log, "--perfetto", logged)
+    said, _, exported = await run(
+        "export", "--since=1h", "--log", log, "--perfetto", whole, "--json"
+    )
+
+    assert (status, told, exported) == (0, f"{live}: 2 calls\n", 0)
+    assert json.loads(said) == {"calls": 2}
+    events = json.loads(live.read_bytes())["traceEvents"]
+    assert json.loads(logged.read_bytes())["traceEvents"] == events
+    calls = [each for each in events if each["ph"] == "X" and each["cat"] == "call"]
+    assert [each["name"] for each in calls] == ["router", "expert"]
+    for each in json.loads(whole.read_bytes())["traceEvents"]:
+        assert each in events or each.get("cat") in {"workflow", "call", "wait"}
+
+
 async def test_a_key_is_taken_from_the_variable_that_is_named(kairos, standin):
     served = await kairos(standin.url, key=KEYS)
     await two_calls(served, **AS_ACME)

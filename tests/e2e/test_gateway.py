@@ -275,3 +275,15 @@ async def test_metrics_count_calls_by_how_they_ended(kairos, engine):
     assert 'kairos_calls_total{outcome="finished"} 1.0' in metrics
     assert 'kairos_calls_total{outcome="failed"} 1.0' in metrics
     assert "kairos_requests_waiting 0.0" in metrics
+
+
+async def test_operators_alone_see_what_each_tenant_had(kairos, engine):
+    served = await kairos(engine.url)
+    await served.chat(headers={"X-Kairos-App": "qa"})
+    await served.settled()
+    mine = b'kairos_tenant_calls_total{app="qa",outcome="finished",tenant="default"} 1.0\n'
+    theirs = (await served.ask("GET", "/metrics")).body
+    ours = (await served._ask("GET", f"{served.service.admin_url}/metrics")).body
+    assert mine in ours
+    assert b"kairos_tenant" not in theirs
+    assert theirs.splitlines()[0] in ours

@@ -249,7 +249,7 @@ async def test_it_shows_where_the_time_of_a_workflow_went(visit, kairos, expect)
         page = (await visit(served.service.admin_url + "/ui/workflows", **options)).page
         await expect(page.get_by_role("link", name="report-18")).to_be_visible()
         await picture(page, "workflows", 460)
-        await page.get_by_role("link", name="report-17").click()
+        await page.get_by_role("link", name="report-17", exact=True).click()
         said = await page.locator("#split p").inner_text()
         shares = [int(each) for each in re.findall(r"\(([0-9]+) %\)", said)]
         assert len(shares) == 4
@@ -258,6 +258,35 @@ async def test_it_shows_where_the_time_of_a_workflow_went(visit, kairos, expect)
         await page.get_by_role("link", name="writer, finished").last.click()
         await expect(page.locator("#why")).to_contain_text("joins 2 calls")
         await picture(page, "workflow", 1220)
+
+
+async def test_what_was_learnt_of_agents_is_shown(visit, kairos, expect):
+    timing = Timing(step_s=0.002, prefill_tokens_per_s=20_000)
+    async with standins.serve(StandInSettings(model="tiny", timing=timing)) as engine:
+        served = await kairos(engine.url)
+        url = served.service.admin_url + "/ui/agents"
+        page = (await visit(url)).page
+        await expect(page.get_by_text("Nothing is known yet")).to_be_visible()
+        steps = [("plan", "planner", ()), ("write", "writer", ("plan",))]
+        for n in range(20):
+            await run_flow(served, steps, f"report-{n}", max_tokens=10 + 2 * n)
+            await served.ask("POST", f"/v1/workflows/report-{n}/end")
+
+        def samples():
+            profile, _ = served.balancer.estimates.published(("default", "report", "writer"))
+            return 0 if profile is None else profile.samples
+
+        await served.facts.until(lambda: samples() >= 16)
+        page = (await visit(url, viewport={"width": 1280, "height": 700})).page
+        table = page.get_by_role("table", name="What was learnt of agents")
+        await expect(table.get_by_role("row")).to_have_count(4)
+        row = table.get_by_role("row").filter(has_text="writer")
+        await expect(row).to_contain_text("settled")
+        await expect(row).to_contain_text(
+            re.compile("middle .* s, mean .* s, 95 of 100 under .* s")
+        )
+        await expect(page.get_by_label("Tenant")).to_have_value("default")
+        await picture(page, "agents", 570)
 
 
 async def test_workflows_are_found_by_what_is_known_of_them(visit, kairos, engine, expect):

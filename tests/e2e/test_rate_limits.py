@@ -1,16 +1,19 @@
 """Clients are told what is left of their quotas, whichever process decides."""
+# ruff: noqa: F811 - fixtures that are imported
 
 import asyncio
+import signal
 from hashlib import sha256
 
 import openai
 import pytest
+from msgspec.structs import replace
 
 from kairos.config import KeySettings
-from kairos.events import Arrived
-from kairos.tenant_settings import QuotaSettings
+from kairos.events import Arrived, EntitlementsChanged
+from kairos.tenant_settings import QuotaSettings, ServiceClassSettings
 from tests.e2e.test_pool import Pool, stack, until  # noqa: F401 - a fixture
-from tests.e2e.test_workers import serve  # noqa: F401 - a fixture
+from tests.e2e.test_workers import decider_of, serve  # noqa: F401 - a fixture
 
 ACME = KeySettings(sha256=sha256(b"acme").hexdigest(), tenant="acme")
 BELL = KeySettings(sha256=sha256(b"bell").hexdigest(), tenant="bell")
@@ -96,7 +99,7 @@ async def test_a_key_that_has_a_name_has_a_quota_of_its_own(kairos, standin):
     assert {fact.request.key for fact in served.facts.all(Arrived)} == {"ci", None}
 
 
-async def test_several_processes_on_one_host_count_together(serve, standin, tmp_path):  # noqa: F811
+async def test_several_processes_on_one_host_count_together(serve, standin, tmp_path):
     (tmp_path / "settings").mkdir()
     file = tmp_path / "settings" / "kairos.toml"
     file.write_text(FILE)
@@ -108,7 +111,7 @@ async def test_several_processes_on_one_host_count_together(serve, standin, tmp_
 
 @pytest.mark.kafka
 @pytest.mark.timeout(180)
-async def test_the_gateways_of_a_pool_count_together(kafka, standin, tmp_path, stack):  # noqa: F811
+async def test_the_gateways_of_a_pool_count_together(kafka, standin, tmp_path, stack):
     pool = Pool(kafka, standin, tmp_path, stack)
     given = {"key": (ACME,), "quota": (QUOTA,)}
     one, other = await pool.gateway(**given), await pool.gateway(**given)
@@ -117,3 +120,85 @@ async def test_the_gateways_of_a_pool_count_together(kafka, standin, tmp_path, s
     await check(standby.url)
     refused, _ = await create(active.url)
     assert refused["remaining-requests"] == "0"
+
+
+MORE = QuotaSettings(tenant="acme", calls_per_minute=100)
+
+
+async def test_other_quotas_and_classes_hold_as_soon_as_the_settings_are_read_again(
+    kairos, standin
+):
+    served = await kairos(standin.url, key=(ACME,), quota=(QUOTA,))
+    await create(served.url)
+    await create(served.url)
+    _, after_s = await create(served.url)
+    assert after_s is not None
+    urgent = ServiceClassSettings(name="urgent", goes="first")
+    told = replace(served.service.reload._in_force, quota=(MORE,), service_class=(urgent,))
+    served.service.reload(lambda: told)
+    headers, after_s = await create(served.url, extra_headers={"X-Kairos-Class": "urgent"})
+    assert (after_s, headers["limit-requests"], headers["remaining-requests"]) == (
+        None,
+        "100",
+        "97",
+    )
+    assert "limit-tokens" not in headers
+    served.service.reload(lambda: told)
+    assert len(served.facts.all(EntitlementsChanged)) == 1
+
+
+async def test_other_quotas_reach_the_process_that_decides_and_the_one_after_it(
+    serve,
+    standin,
+    tmp_path,
+):
+    (tmp_path / "settings").mkdir()
+    file = tmp_path / "settings" / "kairos.toml"
+    file.write_text(FILE)
+    served = await serve("--engine", standin.url, "--config", str(file))
+    await create(served.url)
+    file.write_text(FILE.replace("calls_per_minute = 2", "calls_per_minute = 3"))
+    served.process.send_signal(signal.SIGHUP)
+    async with asyncio.timeout(20):
+        while (await create(served.url))[0]["limit-requests"] != "3":
+            await asyncio.sleep(0.05)
+    await served.replaced(decider_of(served))
+    await served.joined()
+    headers, _ = await create(served.url)
+    assert headers["limit-requests"] == "3"
+
+
+@pytest.mark.kafka
+@pytest.mark.timeout(180)
+async def test_other_quotas_reach_a_pool(
+    kafka,
+    standin,
+    tmp_path,
+    stack,
+):
+    pool = Pool(kafka, standin, tmp_path, stack)
+    given = {"key": (ACME,), "quota": (QUOTA,)}
+    one, other = await pool.gateway(**given), await pool.gateway(**given)
+    members = one.brain.member, other.brain.member
+    await until(lambda: any(each.active and each._backlog is None for each in members), 30)
+    assert (await create(one.url))[0]["limit-requests"] == "2"
+    told = replace(one.reload._in_force, quota=(MORE,))
+    for each in (one, other):
+        each.reload(lambda: told)
+    assert (await create(one.url))[0]["limit-requests"] == "100"
+    assert (await create(other.url))[0]["remaining-requests"] == "97"
+
+
+@pytest.mark.kafka
+@pytest.mark.timeout(180)
+async def test_whoever_decides_next_does_by_its_own_settings(kafka, standin, tmp_path, stack):
+    pool, file = Pool(kafka, standin, tmp_path, stack), tmp_path / "kairos.toml"
+    file.write_text(FILE)
+    balancer = await pool.process("balance", "--port", "0", "--config", str(file))
+    await balancer.until_it_says("decisions are made here")
+    gateway = await pool.gateway(key=(ACME,), quota=(QUOTA,))
+    gateway.reload(lambda: replace(gateway.reload._in_force, quota=(MORE,)))
+    assert (await create(gateway.url))[0]["limit-requests"] == "2"
+    await asyncio.to_thread(balancer.stop)
+    await until(lambda: gateway.brain.member.active is not None, 30)
+    assert (await create(gateway.url))[0]["limit-requests"] == "100"

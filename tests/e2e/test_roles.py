@@ -7,6 +7,7 @@ import pytest
 
 from kairos.config import KeySettings, Settings
 from kairos.engine_settings import EngineSettings
+from kairos.events import Finished
 from kairos.oidc_settings import OidcSettings
 
 ROLES = ("caller", "viewer", "admin")
@@ -141,3 +142,30 @@ async def test_once_operators_had_keys_no_other_is_let_in_even_when_the_last_is_
     assert await statuses(served, bearer("caller")) == [200, 403, 403]
     served.service.reload(lambda: told("viewer"))
     assert await statuses(served, bearer("viewer")) == [403, 200, 403]
+
+
+async def test_a_viewer_sees_workflows_and_agents_of_every_tenant(kairos, standin):
+    acme = KeySettings(sha256=sha256(b"acme").hexdigest(), tenant="acme")
+    served = await kairos(standin.url, key=(acme, *keys("viewer")))
+    headers = bearer("acme") | {"x-kairos-workflow-id": "run/1", "x-kairos-agent": "writer"}
+    assert (await served.chat(headers=headers)).status == 200
+    await served.facts.seen(Finished)
+    theirs = (await served.ask("GET", "/v1/workflows/run/1", headers=bearer("acme"))).json()
+    seen = await served.operate("GET", "tenants/acme/workflows/run/1", headers=bearer("viewer"))
+    assert [each["agent"] for each in seen.json()["calls"]] == ["writer"]
+    assert seen.json()["id"] == theirs["id"] == "run/1"
+    for path in ("tenants/ops/workflows/run/1", "tenants/acme/workflows/run/2"):
+        missing = await served.operate("GET", path, headers=bearer("viewer"))
+        assert (missing.status, missing.error()["code"]) == (404, "workflow_not_found")
+    agents = await served.operate("GET", "tenants/acme/agents", headers=bearer("viewer"))
+    assert agents.status == 200
+    assert (await served.operate("GET", "tenants/acme/agents")).status == 401
+
+
+async def test_without_viewers_nobody_is_shown_workflows_of_tenants_that_have_keys(kairos, standin):
+    served = await kairos(standin.url, key=keys("caller"))
+    for path in ("tenants/ops/workflows/run/1", "tenants/ops/agents"):
+        refused = await served.operate("GET", path)
+        assert (refused.status, refused.error()["code"]) == (403, "viewers_only")
+    without_keys = await kairos(standin.url)
+    assert (await without_keys.operate("GET", "tenants/default/agents")).status == 200

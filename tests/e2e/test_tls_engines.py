@@ -2,10 +2,12 @@
 
 import asyncio
 import logging
+import re
 import ssl
 from contextlib import AsyncExitStack
 from pathlib import Path
 
+import aiohttp
 import pytest
 from aiohttp import web
 
@@ -18,6 +20,7 @@ from kairos.live.process import fresh_context
 from kairos.tls_settings import TlsFiles, server_context
 from tests.e2e.engine import Engine
 from tests.support.certificates import Authority
+from tests.support.processes import Process
 
 CHUNK = b'data: {"choices":[{"delta":{"content":"x"}}]}\n\n'
 DONE = b"data: [DONE]\n\n"
@@ -176,6 +179,24 @@ async def test_files_that_the_settings_do_not_name_cannot_come_over_the_operator
     async with asyncio.timeout(10):
         while not second.shown:
             await asyncio.sleep(0.05)
+
+
+async def test_workers_show_the_certificate_too(secure, authority, tmp_path):
+    engine, own = await secure(asks=True), authority.issue("kairos")
+    files = f"ca={authority.ca},client_certificate={own.certificate},client_key={own.key}"
+    command = ["serve", "--engine", f"{engine.url},{files}", "--workers", "2"]
+    with Process(tmp_path, "kairos", *command, "--port", "0", "--admin-port", "0") as process:
+        await process.until_it_says("operators' routes on")
+        url = re.search(r"serving on (\S+)/v1", process.said)[1]
+        body = {"model": "tiny", "messages": [{"role": "user", "content": "Hello"}]}
+        async with aiohttp.ClientSession() as session, asyncio.timeout(30):
+            status = None
+            while status != 200:  # until the engine has joined
+                async with session.post(f"{url}/v1/chat/completions", json=body) as response:
+                    status = response.status
+                await asyncio.sleep(0.1)
+        assert process.stop() == 0
+    assert set(engine.shown) == {der(own.certificate)}
 
 
 # Settings

@@ -78,7 +78,7 @@ class FlowWorld:
         self.left = {
             0: [n for n in range(len(rows)) if (0, n) not in self.journal.ended], 1: None
         }  # fmt: skip
-        self.end = None
+        self.end, self.ended = None, set()
         self.log = []
 
     def run(self, crash_after=None):
@@ -111,15 +111,10 @@ class FlowWorld:
         for command in commands:
             self.log.append(command)
             match command:
-                case ReadRows(count=count):
-                    self._read(0, count)
-                case ReadGroups(count=count):
-                    self._read(1, count)
-                case IssueCall():
-                    self.issued.append(command)
-                    self._flies(command)
-                case RunFunction():
-                    self.ran.append(command)
+                case ReadRows(count=count) | ReadGroups(count=count):
+                    self._read(int(isinstance(command, ReadGroups)), count)
+                case IssueCall() | RunFunction():
+                    (self.issued if isinstance(command, IssueCall) else self.ran).append(command)
                     self._flies(command)
                 case FetchCached(call=call, signature=signature):
                     hit = signature in self.journal.cache
@@ -127,12 +122,20 @@ class FlowWorld:
                     self.pending.append(CacheAnswered(call, hit, value))
                 case EndRun():
                     self.end = command.reason
-                case KeepResult() | WriteRow() | FailRow() | DropRow() | GatherRow():
-                    self.written.append(command)
+                case _:
+                    self._keep(command)
         # Group commit: now and then.
         if len(self.written) > 5 and not self.random.randrange(4):
             self.commit(len(self.written))
         self.most_open = max(self.most_open, self.executor.figures.open)
+
+    def _keep(self, command):
+        """A result, or the end of a row."""
+        key = (getattr(command, "stage", 0), command.row)
+        assert key not in self.ended, "nothing comes after the end of a row"
+        if not isinstance(command, KeepResult):
+            self.ended.add(key)
+        self.written.append(command)
 
     def _read(self, stage, count):
         if stage == 1 and self.left[1] is None:

@@ -506,6 +506,11 @@ def test_what_is_wrong_with_a_tenant_is_said(tenants, said):
     assert problem(key=KEYS, tenant=tenants) == said
 
 
+def test_what_would_not_fit_the_log_is_refused():
+    tenants = [TenantSettings(name="acme", apps={f"a{n}": 2.0 for n in range(60_000)})]
+    assert "bytes in the log, at most 524288 fit" in problem(key=KEYS, tenant=tenants)
+
+
 @pytest.mark.parametrize(
     ("quotas", "said"),
     [

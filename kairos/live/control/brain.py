@@ -23,6 +23,9 @@ def new_balancer(settings: Settings) -> Balancer:
     )
 
 
+ENTITLING = ("tenant", "service_class", "quota")  # settings that it comes of
+
+
 def entitlements_of(settings: Settings) -> Entitlements:
     """Of those that keys stand for."""
     return entitlements(settings.tenant, settings.service_class, settings.quota)

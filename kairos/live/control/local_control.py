@@ -7,10 +7,11 @@ from fastapi import FastAPI
 
 from kairos.balancer import Balancer
 from kairos.config import Settings
-from kairos.events import Event, Record, Tick, WorkflowEnded
+from kairos.entitlements import Entitlements
+from kairos.events import EntitlementsChanged, Event, Record, Tick, WorkflowEnded
 from kairos.learner import Learner
 from kairos.live.control.learning import learn, recall, replay
-from kairos.live.frontend.insight import add_insight
+from kairos.live.frontend.insight import add_insight, add_tenants
 from kairos.live.observers.store import LearntStore
 from kairos.live.process.clock import WallClock
 from kairos.live.request.access import Access
@@ -64,12 +65,20 @@ class LocalControl:
     def feed(self, event: Event) -> None:
         self.runtime.feed(event)
 
+    def entitle(self, entitlements: Entitlements) -> None:
+        """To these from now on, unless they are in force already."""
+        if entitlements != self.balancer.entitlements:
+            self.feed(EntitlementsChanged(entitlements))
+
     def background(self) -> list[Coroutine[None, None, None]]:
         storing = [] if self._store is None else [self._store.run()]
         return [learn(self.runtime, self.learner), self._give_up(), *storing]
 
     def add_insight(self, app: FastAPI, access: Access) -> None:
         add_insight(app, access, self)
+
+    def add_tenants(self, app: FastAPI, access: Access) -> None:
+        add_tenants(app, access, self)
 
     @property
     def orchestrator(self) -> Orchestrator:

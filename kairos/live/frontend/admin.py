@@ -30,6 +30,9 @@ class Brain(Protocol):
     def now(self) -> int:
         """In µs."""
 
+    def add_tenants(self, app: FastAPI, access: Access) -> None:
+        """Add the routes to look into workflows and agents of any tenant."""
+
 
 def build_admin(
     brain: Brain,
@@ -72,6 +75,7 @@ def build_admin(
         }
 
     add_views(app, fleet)
+    brain.add_tenants(app, access)
     if add_pages is not None:
         add_pages(app)
     add_health(app, lambda: bool(monitor.models()), metrics)

@@ -10,7 +10,7 @@ from fastapi import FastAPI
 from fastapi import Request as HttpRequest
 from fastapi.responses import Response
 
-from kairos.errors import InvalidRequest, WorkflowNotFound
+from kairos.errors import InvalidRequest, KairosError, WorkflowNotFound
 from kairos.events import WorkflowEnded
 from kairos.live.frontend.views import agents_view, snapshot, workflow_view
 from kairos.live.request.access import Access, authorization
@@ -45,18 +45,26 @@ class Source(Protocol):
     async def end(self, event: WorkflowEnded) -> None: ...
 
 
+class ViewersOnly(KairosError):
+    """Tenants' workflows are for operators who show that they may see them, and no key has the role
+    yet."""
+
+    status = 403
+    code = "viewers_only"
+
+    def __init__(self) -> None:
+        super().__init__(
+            "workflows and agents of tenants are shown to who shows a key or token with the role "
+            "viewer, and none has it yet"
+        )
+
+
 def add_insight(app: FastAPI, access: Access, source: Source) -> None:
     """Add the routes. Ids of workflows may contain slashes."""
 
-    def find(tenant: str, workflow_id: str) -> OpenedWorkflow:
-        workflow = source.orchestrator.workflow(tenant, workflow_id)
-        if workflow is None:
-            raise WorkflowNotFound(workflow_id)
-        return workflow
-
     async def told_of_end(request: HttpRequest, workflow_id: str, *, cancelled: bool) -> Response:
         tenant = (await access.admitted(authorization(request))).tenant
-        workflow = find(tenant, workflow_id)
+        workflow = _find(source, tenant, workflow_id)
         if workflow.ended_at is None:
             await source.end(WorkflowEnded(tenant, workflow_id, cancelled))
         status = 202 if workflow.ended_at is None else 200
@@ -76,25 +84,64 @@ def add_insight(app: FastAPI, access: Access, source: Source) -> None:
     async def workflow(request: HttpRequest, workflow_id: str) -> Response:
         """The rebuilt graph and its calls, of an open workflow or one that ended lately."""
         tenant = (await access.admitted(authorization(request))).tenant
-        offset, limit = _page(request, CALLS, MAX_CALLS)
-        seen = snapshot(find(tenant, workflow_id), source.now())
-        # In a thread: the graph of 10,000 calls takes 0.1 s and more.
-        return await asyncio.to_thread(lambda: _json(workflow_view(seen, offset, limit)))
+        return await _workflow(source, tenant, workflow_id, request)
 
     @app.get("/v1/agents")
     async def agents(request: HttpRequest) -> Response:
         """What was learnt of the tenant's agents, by app and name."""
         tenant = (await access.admitted(authorization(request))).tenant
-        offset, limit = _page(request, AGENTS, MAX_AGENTS)
-        estimates = source.estimates
-        statuses = source.orchestrator.profiles.status(tenant)
-        page = [
-            (each, *estimates.published((tenant, each.app, each.agent)))
-            for each in statuses[offset : offset + limit]
-        ]
-        view = partial(agents_view, page, len(statuses), estimates.kendall_tau)
-        # In a thread: percentiles of 1,000 agents take 15 ms.
-        return await asyncio.to_thread(lambda: _json(view()))
+        return await _agents(source, tenant, request)
+
+
+def add_tenants(app: FastAPI, access: Access, source: Source) -> None:
+    """Add the same for operators, of any tenant."""
+
+    @app.get("/admin/tenants/{tenant}/workflows/{workflow_id:path}")
+    async def workflow(request: HttpRequest, tenant: str, workflow_id: str) -> Response:
+        """As `GET /v1/workflows/{id}` shows it to its tenant."""
+        _check_viewers(access)
+        return await _workflow(source, tenant, workflow_id, request)
+
+    @app.get("/admin/tenants/{tenant}/agents")
+    async def agents(request: HttpRequest, tenant: str) -> Response:
+        """As `GET /v1/agents` shows them to their tenant."""
+        _check_viewers(access)
+        return await _agents(source, tenant, request)
+
+
+def _check_viewers(access: Access) -> None:
+    """Raises ViewersOnly: tenants have keys, and whoever reaches the port need show none."""
+    if not access.is_open and not access.asks_operators:
+        raise ViewersOnly
+
+
+def _find(source: Source, tenant: str, workflow_id: str) -> OpenedWorkflow:
+    workflow = source.orchestrator.workflow(tenant, workflow_id)
+    if workflow is None:
+        raise WorkflowNotFound(workflow_id)
+    return workflow
+
+
+async def _workflow(
+    source: Source, tenant: str, workflow_id: str, request: HttpRequest
+) -> Response:
+    offset, limit = _page(request, CALLS, MAX_CALLS)
+    seen = snapshot(_find(source, tenant, workflow_id), source.now())
+    # In a thread: the graph of 10,000 calls takes 0.1 s and more.
+    return await asyncio.to_thread(lambda: _json(workflow_view(seen, offset, limit)))
+
+
+async def _agents(source: Source, tenant: str, request: HttpRequest) -> Response:
+    offset, limit = _page(request, AGENTS, MAX_AGENTS)
+    estimates = source.estimates
+    statuses = source.orchestrator.profiles.status(tenant)
+    page = [
+        (each, *estimates.published((tenant, each.app, each.agent)))
+        for each in statuses[offset : offset + limit]
+    ]
+    view = partial(agents_view, page, len(statuses), estimates.kendall_tau)
+    # In a thread: percentiles of 1,000 agents take 15 ms.
+    return await asyncio.to_thread(lambda: _json(view()))
 
 
 def _page(request: HttpRequest, usual: int, most: int) -> tuple[int, int]:

@@ -146,7 +146,7 @@ class TlsTransport(asyncio.Transport, asyncio.Protocol):
             self._flush()
             self.abort()
             return
-        if self._outgoing.pending:  # an answer of TLS's own, as to a change of keys
+        if self._outgoing.pending:  # an answer of TLS's own, as to who would renegotiate
             self._flush()
         if pieces and not self._is_ending:
             self._protocol.data_received(pieces[0] if len(pieces) == 1 else b"".join(pieces))

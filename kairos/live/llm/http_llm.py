@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from functools import partial
 from typing import Any, Self
+from urllib.parse import quote
 
 import aiohttp
 import msgspec
@@ -41,6 +42,10 @@ class HttpLLM:
         self._timeout = aiohttp.ClientTimeout(total=timeout_s, sock_connect=_CONNECT_S)
         self._patience = patience or Patience()
 
+    def use_model(self, model: str | None) -> None:
+        """Asked for from now on where a body names none."""
+        self._model = {"model": model} if model else {}
+
     async def __aenter__(self) -> Self:
         self._session = aiohttp.ClientSession(
             # How many calls are under way is the agents' matter: a pool's limit would hide a queue.
@@ -68,6 +73,15 @@ class HttpLLM:
             return [model.id for model in msgspec.convert(listed, _Models).data]
         except msgspec.ValidationError as error:
             raise UpstreamFailed(f"{self._base_url}/models lists no models: {error}") from error
+
+    async def end_workflow(self, workflow_id: str) -> None:
+        """Tell a Kairos that nothing of a workflow follows any more.
+
+        Raises:
+            KairosError: it is none, or cannot be reached.
+        """
+        url = f"{self._base_url}/workflows/{quote(workflow_id, safe='')}/end"
+        await self._request("POST", url, None, {})
 
     async def _post(self, body: dict[str, Any], headers: Mapping[str, str]) -> dict[str, Any]:
         data = msgspec.json.encode({**self._model, **body})
@@ -144,7 +158,7 @@ def read_answer(status: int, raw: bytes, retry_after: str) -> dict[str, Any]:
         Unavailable: trying again makes sense (429, 503).
         KairosError: it does not; the message says what the server said.
     """
-    if status == 200:
+    if status in (200, 202):
         try:
             return msgspec.json.decode(raw, type=dict[str, Any])
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:

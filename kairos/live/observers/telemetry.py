@@ -1,10 +1,12 @@
 """Prometheus figures, from the same facts as everything else.
 
 Labels are instances and outcomes only: agents' and tenants' names are the clients' to choose, so
-they would grow without bound, and tell one tenant of another.
+they would grow without bound, and tell one tenant of another. Operators are told of tenants, too,
+within bounds (`tenant_figures.py`).
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import chain
 
 from prometheus_client import CollectorRegistry, Counter, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
@@ -16,6 +18,7 @@ from kairos.errors import KairosError
 from kairos.events import Bounced, InstanceLeft, InstanceStatus, Record
 from kairos.live.bus.left_out import bus_figures
 from kairos.live.observers.figures import Count, Times
+from kairos.live.observers.tenant_figures import TenantFigures
 from kairos.model import SECOND
 from kairos.orchestrator.orchestrator import Orchestrator
 
@@ -62,6 +65,7 @@ class Telemetry(Collector):
             ["instance"],
             registry=self._registry,
         )
+        self.tenants = TenantFigures(now() / SECOND)
         self._registry.register(self)
 
     def __call__(self, record: Record) -> None:
@@ -75,6 +79,7 @@ class Telemetry(Collector):
         for row in self._tracker.observe(record):
             assert row.outcome is not None
             self.calls.add(1, row.outcome)
+            self.tenants.add(row)
             if row.outcome == "finished" and row.ended_at is not None:
                 self._note_times(row, row.ended_at)
                 self._prompts.add(row.prompt_tokens or 0)
@@ -108,9 +113,13 @@ class Telemetry(Collector):
     def render(self) -> bytes:
         return generate_latest(self._registry)
 
+    def render_for_operators(self) -> bytes:
+        """What /metrics of their port answers: tenants, too."""
+        return self.render() + self.tenants.render()
+
     def collected(self) -> Iterable[Metric]:
         """All families, for documentation."""
-        return self._registry.collect()
+        return chain(self._registry.collect(), self.tenants.collect())
 
     def collect(self) -> Iterator[Metric]:
         yield from bus_figures()

@@ -12,6 +12,7 @@ from fastapi.responses import JSONResponse
 
 from kairos.balancer import Balancer
 from kairos.config import Settings
+from kairos.entitlements import Entitlements
 from kairos.errors import InvalidRequest, WorkflowNotFound
 from kairos.events import Event, InstanceJoined, InstanceLeft, InstanceStatus, WorkflowEnded
 from kairos.live.engines.monitor import Monitor
@@ -74,6 +75,10 @@ class ClusterControl:
         else:
             self.performer.feed(event)
 
+    def entitle(self, entitlements: Entitlements) -> None:
+        """To these, wherever this process decides from now on."""
+        self.member.entitle(entitlements)
+
     def background(self) -> list[Coroutine[None, None, None]]:
         return [self.member.run(), tell_progress(self._calls, self.performer.feed)]
 
@@ -101,6 +106,13 @@ class ClusterControl:
         @app.get("/v1/agents")
         async def elsewhere(request: HttpRequest) -> None:
             await access.admitted(authorization(request))
+            raise AskTheOrchestrator
+
+    def add_tenants(self, app: FastAPI, access: Access) -> None:  # noqa: ARG002
+        """Workflows are elsewhere, for operators, too."""
+
+        @app.get("/admin/tenants/{rest:path}")
+        async def elsewhere() -> None:
             raise AskTheOrchestrator
 
 

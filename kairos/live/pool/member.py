@@ -7,8 +7,15 @@ import logging
 from collections.abc import Callable
 
 from kairos.balancer import Balancer
+from kairos.entitlements import Entitlements
 from kairos.errors import Unavailable
-from kairos.events import InstanceJoined, InstanceLeft, InstanceStatus
+from kairos.events import (
+    EntitlementsChanged,
+    InstanceJoined,
+    InstanceLeft,
+    InstanceStatus,
+    Record,
+)
 from kairos.live.kafka.cluster import KafkaCluster
 from kairos.live.kafka.consumer_commands import Where
 from kairos.live.kafka.producer import Producer
@@ -29,7 +36,7 @@ from kairos.live.pool.decision_publisher import DecisionPublisher
 from kairos.live.pool.messages import POOL, TAKEOVER
 from kairos.live.pool.performer import Performer
 from kairos.live.pool.pool_calls import PoolCalls
-from kairos.live.pool.recall import Recall
+from kairos.live.pool.recall import Recall, read_to_the_announcement
 from kairos.model import SECOND
 from kairos.ports import Clock
 from kairos.runtime import Observer
@@ -65,6 +72,7 @@ class PoolMember:
         observers: tuple[Observer, ...],
     ) -> None:
         self.balancer = new_balancer()
+        self._entitlements = self.balancer.entitlements
         self.active: ActiveBalancer | None = None
         self._cluster = cluster
         self._pool = pool
@@ -94,6 +102,17 @@ class PoolMember:
             self._instances.pop(event.instance_id, None)
         if self.active is not None and self._backlog is None:
             self.active.feed(event)
+
+    def entitle(self, entitlements: Entitlements) -> None:
+        """From now on; where others decide, once it is this process."""
+        self._entitlements = entitlements
+        if self.active is not None and self._backlog is None:
+            self._put_in_force(self.active)
+
+    def _put_in_force(self, active: ActiveBalancer) -> None:
+        """What was recalled may have been decided by others."""
+        if self._entitlements != active.balancer.entitlements:
+            active.feed(EntitlementsChanged(self._entitlements))
 
     async def run(self) -> None:
         self._partition = partition_of(self._pool, await self._producer.partitions(REQUESTS))
@@ -159,6 +178,7 @@ class PoolMember:
             return
         backlog, self._backlog = self._backlog, None
         self.active.begin(backlog, self._instances)
+        self._put_in_force(self.active)
         beside = (self.active.watch(), self._learn(self.active), self._guard(self._epoch))
         self._beside = [tasks.create_task(each) for each in beside]
         logger.info("pool %s: decisions are made here", self._pool)
@@ -184,6 +204,7 @@ class PoolMember:
             self._clock,
             self._observers,
         )
+        balancer.replay(Record(0, EntitlementsChanged(self._entitlements)))
         for joined in self._instances.values():
             active.expect(joined)
         await self._read_back(active, _read_from(assigned.metadata), epoch)
@@ -196,7 +217,7 @@ class PoolMember:
         start: Start = "beginning" if since is None else min(since, self._clock.now() - _MARGIN_US)
         while True:
             async with Subscription(self._cluster, [EVENTS], start=start) as events:
-                if await _read_to_the_announcement(events, recall, until):
+                if await read_to_the_announcement(events, recall, until):
                     return
             logger.warning("the clocks of this host and of Kafka disagree by more than a minute")
             start = "beginning"
@@ -263,19 +284,6 @@ class PoolMember:
             await requests.commit(offsets)
         except Unavailable as error:
             logger.info("%s", error)  # another member's by now, or the bus is away: tried again
-
-
-async def _read_to_the_announcement(events: Subscription, recall: Recall, at: int) -> bool:
-    """False: reading began behind it."""
-    is_first = True
-    while True:
-        for item in await events.batch():
-            if is_first and not (isinstance(item, ReceivedMessage) and item.offset <= at):
-                return False
-            is_first = False
-            if isinstance(item, ReceivedMessage) and not recall.read(item):
-                return True
-        await asyncio.sleep(0)  # batches may come without a pause
 
 
 def _read_from(metadata: str) -> int | None:

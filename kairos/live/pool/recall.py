@@ -1,12 +1,13 @@
 """Reads back from `kairos.events` what was decided for a pool before."""
 
+import asyncio
 import logging
 
 import msgspec
 
 from kairos.events import Record
 from kairos.live.bus.left_out import count_left_out
-from kairos.live.kafka.subscription import ReceivedMessage
+from kairos.live.kafka.subscription import ReceivedMessage, Subscription
 from kairos.live.pool.active import ActiveBalancer
 from kairos.live.pool.messages import CAUSE, EPOCH, POOL, TAKEOVER
 from kairos.topics import EVENTS
@@ -47,3 +48,16 @@ class Recall:
             self._newest = epoch
             self._active.recall(record, headers)
         return True
+
+
+async def read_to_the_announcement(events: Subscription, recall: Recall, at: int) -> bool:
+    """False: reading began behind it."""
+    is_first = True
+    while True:
+        for item in await events.batch():
+            if is_first and not (isinstance(item, ReceivedMessage) and item.offset <= at):
+                return False
+            is_first = False
+            if isinstance(item, ReceivedMessage) and not recall.read(item):
+                return True
+        await asyncio.sleep(0)  # batches may come without a pause

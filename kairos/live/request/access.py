@@ -3,7 +3,7 @@ identity provider beside them."""
 
 import asyncio
 import hashlib
-from collections.abc import Callable, Coroutine, Iterable
+from collections.abc import Callable, Collection, Coroutine, Iterable
 from functools import partial
 
 from fastapi import Request as HttpRequest
@@ -58,10 +58,20 @@ class Access:
         self._asks_operators |= any(caller.roles != _CALLS for caller, _ in self._callers.values())
         self._is_open = not self._callers and not needed and self._tokens is None
 
+    def know_classes(self, names: Collection[str]) -> None:
+        """Of service, that there are from now on."""
+        if self._tokens is not None:
+            self._tokens.know_classes(names)
+
     @property
     def is_open(self) -> bool:
         """To anybody, without a key."""
         return self._is_open
+
+    @property
+    def asks_operators(self) -> bool:
+        """Whether whoever asks for the operators' routes must show that it may."""
+        return self._asks_operators
 
     def known_as(self, authorization: bytes | None, address: str) -> str:
         """Who calls, where each caller has a share: its tenant, if it has shown a key; else its

@@ -8,7 +8,6 @@ remembered by its digest until it expires, or the issuer's keys change: then it 
 
 import asyncio
 import binascii
-import math
 import re
 from base64 import urlsafe_b64decode
 from collections import OrderedDict
@@ -33,6 +32,7 @@ MAX_BYTES = 16 << 10  # of a token
 MAX_REMEMBERED = 10_000  # tokens
 _HEADER_BYTES = 4 << 10
 _MOST_CLASSES = 32
+_YEAR_10000_S = 253_402_300_800
 _IDENTIFIER = re.compile(IDENTIFIER)
 _SUBJECT = re.compile(r"[ -~]{1,128}")
 _CALLER: tuple[Role, ...] = ("caller",)
@@ -113,6 +113,11 @@ class SignedTokens:
     @property
     def have_roles(self) -> bool:
         return self._oidc.role_claim is not None
+
+    def know_classes(self, names: Collection[str]) -> None:
+        """Of service, that there are from now on: tokens are read again."""
+        self._classes = names
+        self._known.clear()
 
     def known(self, digest: str) -> Caller | None:
         """Who calls with a token of this SHA-256 digest, if it was verified and is good still."""
@@ -254,6 +259,7 @@ def _instant(claims: Mapping[str, Any], name: str) -> int | None:
     told = claims.get(name)
     if told is None:
         return None
-    if isinstance(told, bool) or not isinstance(told, int | float) or not math.isfinite(told):
+    is_number = isinstance(told, int | float) and not isinstance(told, bool)
+    if not is_number or not -_YEAR_10000_S < told < _YEAR_10000_S:
         raise InvalidToken(f"the token's claim '{name}' is no instant")
     return int(told * SECOND)

@@ -39,7 +39,8 @@ class LineFile:
                     yield number, _unmarked(line) if number == 1 else line
                 self._share = 1.0
         except UNREADABLE as error:
-            raise InvalidFile(self.path, f"cannot be read: {error}", line=number + 1) from error
+            where = number + 1 if number else None
+            raise InvalidFile(self.path, f"cannot be read: {error}", line=where) from error
 
     def share_read(self) -> float:
         """Of the file's bytes, those that were read when `lines` was left last; 0 to 1."""

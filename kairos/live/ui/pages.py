@@ -13,6 +13,7 @@ from kairos.live.engines.fleet import Fleet
 from kairos.live.frontend.insight import number_of
 from kairos.live.frontend.operators import PAGE
 from kairos.live.observers.telemetry import Telemetry
+from kairos.live.ui.agents import Agents, agents_page
 from kairos.live.ui.assets import HEADERS, read_assets
 from kairos.live.ui.now import QUEUE_PAGE, Now, Watched
 from kairos.live.ui.watch import Watch
@@ -25,6 +26,7 @@ _PAGES = {
     PAGE: "now.html",
     "/ui/workflows": "workflows.html",
     "/ui/workflow": "workflow.html",
+    "/ui/agents": "agents.html",
 }
 _RECONNECT_MS = 1_000
 
@@ -32,8 +34,8 @@ _RECONNECT_MS = 1_000
 class Ui:
     """The page of one process. Its `background` runs beside what serves it."""
 
-    def __init__(self, now: Now, workflows: Workflows) -> None:
-        self._now, self._workflows = now, workflows
+    def __init__(self, now: Now, workflows: Workflows, agents: Agents) -> None:
+        self._now, self._workflows, self._agents = now, workflows, agents
         self._watch = Watch(lambda: msgspec.json.encode(now.view()))
 
     def background(self) -> list[Coroutine[None, None, None]]:
@@ -43,6 +45,7 @@ class Ui:
         _add_files(app)
         self._add_now(app)
         self._add_workflows(app)
+        self._add_agents(app)
 
     def _add_now(self, app: FastAPI) -> None:
         @app.get("/ui/data/now")
@@ -79,6 +82,13 @@ class Ui:
             seen = self._workflows.snapshot(said.get("tenant", ""), said.get("id", ""))
             return await asyncio.to_thread(lambda: _json(explain(seen, offset)))
 
+    def _add_agents(self, app: FastAPI) -> None:
+        @app.get("/ui/data/agents")
+        async def agents(request: Request) -> Response:
+            """A page of a tenant's agents, and whose there are."""
+            seen = self._agents.seen(request.query_params.get("tenant"), _offset(request))
+            return await asyncio.to_thread(lambda: _json(agents_page(seen)))
+
     async def _events(self) -> AsyncIterator[bytes]:
         yield b"retry: %d\n\n" % _RECONNECT_MS
         async for picture in self._watch.pictures():
@@ -89,7 +99,11 @@ def ui_of(
     brain: Watched, fleet: Fleet, telemetry: Telemetry, orchestrator: Orchestrator | None
 ) -> Ui:
     """`orchestrator`: None where another process follows the workflows."""
-    return Ui(Now(brain, fleet, telemetry, orchestrator), Workflows(brain, orchestrator))
+    return Ui(
+        Now(brain, fleet, telemetry, orchestrator),
+        Workflows(brain, orchestrator),
+        Agents(brain, orchestrator),
+    )
 
 
 def _add_files(app: FastAPI) -> None:

@@ -9,11 +9,12 @@ from collections.abc import AsyncIterator
 import msgspec
 from fastapi import FastAPI
 
+from kairos.balancer import Balancer
 from kairos.config import Settings
 from kairos.engine_settings import EngineSettings
 from kairos.events import Dispatch, InstanceLeft, Refuse, Tick
 from kairos.learner import Learner
-from kairos.live.control.brain import new_balancer
+from kairos.live.control.brain import entitlements_of, new_balancer
 from kairos.live.control.local_control import LocalControl
 from kairos.live.engines.fleet import Fleet
 from kairos.live.engines.monitor import Monitor
@@ -37,6 +38,7 @@ from kairos.live.workers.working import Change
 from kairos.model import SECOND
 from kairos.orchestrator.orchestrator import Orchestrator
 from kairos.runtime import Observer
+from kairos.tenant_settings import classes
 
 logger = logging.getLogger(__name__)
 
@@ -73,25 +75,16 @@ async def deciding(setup: Setup) -> AsyncIterator[Change]:
         )
         monitor = Monitor(alone.feed)
         decider.begin(alone.feed, monitor.hear_of, telemetry.count_errors)
-
-        def tell(all_of_them: tuple[EngineSettings, ...], draining: tuple[str, ...]) -> None:
-            decider.use(Engines(all_of_them, draining))
-
-        fleet = Fleet(monitor, {}, decider.worker_calls.running, lambda: balancer, tell)
-        fleet.follow(settings.engine)
-        if engines.all:
-            fleet.restore(engines.all, engines.draining)
+        fleet = _fleet(settings, decider, monitor, balancer, engines)
         if decided:
             _go_on(alone, decider, monitor, telemetry)
+            alone.entitle(entitlements_of(settings))  # the journal may end with others
         access = access_of(settings)
-        sockets = {
-            name: stack.enter_context(contextlib.closing(socket.socket(fileno=file)))
-            for name, file in setup.sockets.items()
-        }
+        sockets = {name: stack.enter_context(_socket(file)) for name, file in setup.sockets.items()}
         audit = stack.enter_context(open_audit_log(settings.audit_log))
         ui = ui_of(alone, fleet, telemetry, orchestrator)
         operators = build_admin(
-            *(alone, monitor, fleet, telemetry.render, access),
+            *(alone, monitor, fleet, telemetry.render_for_operators, access),
             names=settings.admin_names,
             audit=audit,
             add_pages=ui.add_to,
@@ -103,6 +96,8 @@ async def deciding(setup: Setup) -> AsyncIterator[Change]:
 
         def change(settings: Settings) -> None:
             access.change(settings.key, needed=settings.asks_for_keys)
+            access.know_classes(classes(settings.service_class))
+            alone.entitle(entitlements_of(settings))
             tls.change(settings)
             fleet.follow(settings.engine)
 
@@ -113,6 +108,25 @@ async def deciding(setup: Setup) -> AsyncIterator[Change]:
             facts = await loop.create_unix_server(decider.link, sock=sockets["facts"])
             yield change
             facts.close()
+
+
+def _fleet(
+    settings: Settings, decider: Decider, monitor: Monitor, balancer: Balancer, known: Engines
+) -> Fleet:
+    """Those of the settings, and those that an earlier decider knew."""
+
+    def tell(all_of_them: tuple[EngineSettings, ...], draining: tuple[str, ...]) -> None:
+        decider.use(Engines(all_of_them, draining))
+
+    fleet = Fleet(monitor, {}, decider.worker_calls.running, lambda: balancer, tell)
+    fleet.follow(settings.engine)
+    if known.all:
+        fleet.restore(known.all, known.draining)
+    return fleet
+
+
+def _socket(file: int) -> contextlib.closing[socket.socket]:
+    return contextlib.closing(socket.socket(fileno=file))
 
 
 def _with_learnt_file(setup: Setup) -> Settings:

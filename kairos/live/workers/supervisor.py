@@ -19,6 +19,7 @@ import msgspec
 
 from kairos.config import Settings
 from kairos.errors import SetupError
+from kairos.live.control.brain import ENTITLING
 from kairos.live.control.reload import Reload
 from kairos.live.frontend.http import GRACE_S, listen, url_of
 from kairos.live.frontend.port_tls import TLS_SETTINGS
@@ -36,7 +37,7 @@ _MARGIN_S = 5.0  # beyond GRACE_S, for a child that is told to stop
 _AGAIN_S = 0.5  # times the number of deaths before, when one that died soon is started again
 _BACKLOG = 2048
 # What children take over when the settings are read again; the rest needs a restart.
-_CHANGING = ("engine", "key", "keys_path", "max_body_bytes", "max_held_bytes")
+_CHANGING = ("engine", "key", "keys_path", "max_body_bytes", "max_held_bytes", *ENTITLING)
 
 _encode = msgspec.msgpack.Encoder().encode
 

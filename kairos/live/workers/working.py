@@ -5,6 +5,7 @@ import contextlib
 import secrets
 import socket
 from collections.abc import AsyncIterator, Callable
+from functools import partial
 
 from kairos.config import Settings
 from kairos.live.frontend.app import build_app
@@ -17,7 +18,7 @@ from kairos.live.process.clock import WallClock
 from kairos.live.proxy.engine import HttpEngine
 from kairos.live.proxy.engine_client import EngineClient
 from kairos.live.proxy.progress import tell_progress
-from kairos.live.request.access import access_of
+from kairos.live.request.access import Access, access_of
 from kairos.live.request.bodies import Bodies
 from kairos.live.request.identity.aliases import Aliases
 from kairos.live.request.identity.inference import Inference
@@ -68,13 +69,6 @@ async def working(setup: Setup) -> AsyncIterator[Change]:
                 classes=ServiceClasses(classes(settings.service_class)),
             )
             app = build_app(gateway, access, bytes, relay.add_routes, audit)
-
-            def change(settings: Settings) -> None:
-                access.change(settings.key, needed=settings.asks_for_keys)
-                bodies.max_bytes = settings.max_body_bytes
-                bodies.max_held_bytes = _share(settings)
-                tls.change(settings)
-
             # Calls that finish after the end of serving need the sink still.
             telling = asyncio.create_task(sink.run())
             try:
@@ -87,10 +81,22 @@ async def working(setup: Setup) -> AsyncIterator[Change]:
                 limits = limits_of(settings, sink.count_error)
                 server = server_of(app, gateway, limits, tls.callers)
                 async with serving({sock: server}, beside):
-                    yield change
+                    yield partial(_change, access, gateway, bodies, tls)
                 await sink.finish()
             finally:
                 telling.cancel()
+
+
+def _change(
+    access: Access, gateway: Gateway, bodies: Bodies, tls: ServiceTls, settings: Settings
+) -> None:
+    access.change(settings.key, needed=settings.asks_for_keys)
+    known = classes(settings.service_class)
+    access.know_classes(known)
+    gateway.classes = ServiceClasses(known)
+    bodies.max_bytes = settings.max_body_bytes
+    bodies.max_held_bytes = _share(settings)
+    tls.change(settings)
 
 
 def _share(settings: Settings) -> int:

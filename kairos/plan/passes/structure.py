@@ -40,8 +40,7 @@ def template_parts(source: str, inputs: Arguments) -> list[object]:
     parts: list[object] = []
     for segment in template(source).segments:
         if isinstance(segment, Opaque):
-            bound = {name: msgspec.to_builtins(inputs[name]) for name in segment.uses}
-            return [source, bound, _all(inputs)]
+            return [source, _all(inputs)]
         piece: object = segment.text if isinstance(segment, Static) else _slot(segment, inputs)
         if isinstance(piece, str) and parts and isinstance(parts[-1], str):
             parts[-1] += piece

@@ -10,6 +10,7 @@ from kairos.execution.commands import (
     FailRow,
     IssueCall,
     KeepResult,
+    ReadGroups,
     ReadRows,
     RunFunction,
     WriteRow,
@@ -19,6 +20,8 @@ from kairos.execution.facts import (
     CallAnswered,
     CallBroke,
     CapacityTold,
+    GroupRead,
+    GroupsEnded,
     InputEnded,
     Known,
     RowRead,
@@ -228,6 +231,91 @@ def test_large_rows_are_read_a_few_at_a_time():
     assert executor.figures.open == 3
 
 
+def test_as_many_rows_are_read_as_fit_by_the_size_of_the_largest():
+    limits = FlowLimits(capacity=100, max_open_bytes=1_000)
+    executor = Executor(ask().compile(flow.Passes(cached=False)), limits)
+    executor.begin()
+    for row in range(3):
+        executor.handle(RowRead(row, {"q": f"{row}"}, size_bytes=400))
+    executor.handle(CallAnswered(1, "a"))
+    assert ReadRows(1) in executor.handle(CallAnswered(2, "a"))
+    assert ReadRows(1) in executor.handle(CallAnswered(3, "a"))
+    # Those that are larger than all that may be open are read one by one.
+    executor.handle(RowRead(3, {"q": "3"}, size_bytes=50_000))
+    executor.handle(RowRead(4, {"q": "4"}, size_bytes=50_000))
+    assert not [e for e in executor.handle(CallAnswered(4, "a")) if isinstance(e, ReadRows)]
+    assert ReadRows(1) in executor.handle(CallAnswered(5, "a"))
+
+
+def test_the_end_of_the_table_may_be_told_again_while_groups_are_read():
+    f = flow.Flow("f")
+    row = f.input("row")
+    groups = f.group("g", "row.k", row["q"], row=row)
+    f.output("key", groups["key"])
+    executor = Executor(f.compile(), FlowLimits(capacity=1))
+    executor.begin()
+    executor.handle(RowRead(0, {"k": "a", "q": 1}))
+    assert isinstance(executor.handle(InputEnded())[0], ReadGroups)
+    assert executor.handle(InputEnded()) == []
+    assert executor.handle(GroupRead(0, "a", [1]))[0] == WriteRow(1, 0, {"key": "a"})
+    assert executor.handle(GroupsEnded()) == [EndRun("done")]
+
+
+def test_what_a_failed_row_still_wanted_is_not_looked_for_and_its_answers_are_not_kept():
+    f = flow.Flow("f")
+    row = f.input("row")
+    f.output("bad", f.format("bad", "{{ row.missing }}", row=row))
+    f.output("a", f.llm("ask", "{{ row.q }}", row=row))
+    executor = Executor(f.compile(), FlowLimits(capacity=1))
+    executor.begin()
+    assert executor.handle(RowRead(0, {"q": "x"}))[0] == FailRow(
+        0, 0, "bad", "the template cannot be filled: there is no 'missing'"
+    )
+    f = flow.Flow("f")
+    row = f.input("row")
+    for name in ("a", "b"):
+        f.output(name, f.llm(name, "{{ n }} {{ row.q }}", n=name, row=row))
+    executor = Executor(f.compile(flow.Passes(cached=False)), FlowLimits(capacity=1))
+    executor.begin()
+    executor.handle(RowRead(0, {"q": "x"}))
+    executor.handle(CallBroke(1, "no", retry=False))
+    assert [type(each) for each in executor.handle(CallAnswered(2, "late"))] == [ReadRows]
+
+
+def test_a_call_that_no_row_wants_any_more_is_not_tried_again():
+    f = flow.Flow("f")
+    row = f.input("row")
+    for name in ("a", "b"):
+        f.output(name, f.llm(name, "{{ n }} {{ row.q }}", n=name, row=row))
+    executor = Executor(f.compile(flow.Passes(cached=False)), FlowLimits(capacity=1))
+    executor.begin()
+    executor.handle(RowRead(0, {"q": "x"}))
+    executor.handle(CallBroke(1, "no", retry=False))
+    again = executor.handle(CallBroke(2, "busy", retry=True))
+    assert not [each for each in again if isinstance(each, IssueCall)]
+    assert executor.figures.in_flight == 0
+
+
+def test_what_decides_whether_a_loop_goes_on_is_not_asked_in_its_last_round():
+    f = flow.Flow("f")
+    row = f.input("row")
+
+    def body(state):
+        better = f.llm("better", "{{ s }}!", s=state)
+        f.llm("judge", "Good? {{ b }}", b=better)
+        return better
+
+    f.output("text", f.loop("refine", row["q"], body, max_rounds=3, until="judge == 'yes'"))
+    world = run(f.compile(), [{"q": "a"}])
+    assert [each.node for each in world.issued] == [
+        "refine.0.better",
+        "refine.0.judge",
+        "refine.1.better",
+        "refine.1.judge",
+        "refine.2.better",
+    ]
+
+
 def test_earlier_rows_go_first():
     f = flow.Flow("f")
     row = f.input("row")
@@ -413,6 +501,52 @@ def test_a_loop_ends_when_it_is_told_to_and_after_its_rounds():
     assert texts == ["a!!", "b!!!"]
 
 
+def test_a_loop_whose_end_is_decided_by_what_is_not_there_ends():
+    f = flow.Flow("f")
+    row = f.input("row")
+
+    def body(state):
+        better = f.llm("better", "{{ s }}!", s=state)
+        f.filter("long", better, "b | length > 100", b=better)
+        return better
+
+    f.output("text", f.loop("refine", row["q"], body, max_rounds=3, until="long == 'x'"))
+    assert len(run(f.compile(), [{"q": "a"}]).issued) == 1
+
+
+def test_an_operator_follows_those_that_it_is_after():
+    f = flow.Flow("f")
+    row = f.input("row")
+    sent = f.call("send", print, value=row["q"])
+    f.output("a", f.llm("ask", "{{ row.q }}", row=row, after=[sent]))
+    executor = Executor(f.compile(flow.Passes(cached=False)), FlowLimits(capacity=1))
+    executor.begin()
+    commands = executor.handle(RowRead(0, {"q": "x"}))
+    (ran,) = [each for each in commands if not isinstance(each, ReadRows)]
+    assert isinstance(ran, RunFunction)
+    assert isinstance(executor.handle(CallAnswered(ran.call, None))[1], IssueCall)
+
+
+def test_where_one_input_is_nothing_and_another_is_missing_there_is_nothing():
+    for first in (True, False):
+        f = flow.Flow("f")
+        row = f.input("row")
+        gone = f.filter("gone", row["q"], "false")
+        missing = row["missing"]
+        bound = {"a": gone, "b": missing} if first else {"a": missing, "b": gone}
+        f.output("text", f.format("text", "{{ a }}{{ b }}", inputs=bound))
+        assert run(f.compile(), [{"q": "a"}]).table()["dropped"] == {(0, 0)}
+
+
+def test_a_key_of_a_group_has_a_bound():
+    f = flow.Flow("f")
+    row = f.input("row")
+    f.output("key", f.group("g", "row.k", row["k"], row=row)["key"])
+    world = run(f.compile(), [{"k": "x" * 1_001}, {"k": "y" * 1_000}])
+    assert world.table()["failed"] == {(0, 0)}
+    assert world.table()["written"] == {(1, 0): {"key": "y" * 1_000}}
+
+
 def test_a_map_goes_over_a_list_that_is_known_at_run_time_in_order():
     f = flow.Flow("f")
     row = f.input("row")
@@ -443,6 +577,15 @@ def test_a_group_waits_for_all_rows_and_gives_a_row_for_each_group():
     stages = [each.stage for each in world.issued]
     assert stages == sorted(stages)
     assert world.executor.figures.gathered == 5
+
+
+def test_a_group_that_no_output_needs_changes_nothing():
+    f = ask()
+    row = f.input("again")
+    f.group("g", "row.k", row["q"], row=row)
+    for passes in (flow.Passes(), flow.Passes(prune=False)):
+        world = run(f.compile(passes), [{"q": "x", "k": 1}])
+        assert world.table()["written"] == {(0, 0): {"answer": "re: x"}}
 
 
 def test_a_filter_drops_rows_and_what_follows_is_not_computed():

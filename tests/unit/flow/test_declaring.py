@@ -166,6 +166,30 @@ def test_what_differs_by_row_and_by_group_does_not_mix():
         f.compile()
 
 
+def test_groups_are_made_of_rows_and_a_flow_has_one():
+    f = flow.Flow("f")
+    doc = f.input("doc")
+    first = f.group("first", "doc.topic", doc["text"], doc=doc)
+    f.output("key", f.group("second", "doc.lang", doc["text"], doc=doc)["key"])
+    f.output("other", first["key"])
+    with pytest.raises(InvalidFlow, match="a flow has one group, and there is 'first' already"):
+        f.compile()
+
+
+def test_an_effect_in_a_body_that_its_result_does_not_need_is_refused():
+    f = flow.Flow("f")
+    doc = f.input("doc")
+
+    def body(item):
+        f.call("send", print, value=item)
+        return f.format("one", "{{ i }}", i=item)
+
+    f.output("x", f.map("each", doc["list"], body))
+    with pytest.raises(InvalidFlow, match="it would never run") as raised:
+        f.compile()
+    assert raised.value.operator == "send"
+
+
 def test_an_effect_that_nothing_needs_is_refused_instead_of_left_out():
     f = flow.Flow("f")
     doc = f.input("doc")

@@ -66,6 +66,7 @@ def test_e3_sampled_calls_are_never_merged():
 def test_operators_that_differ_in_anything_that_counts_are_not_merged():
     f = flow.Flow("f")
     doc = f.input("doc")
+    first = f.format("first", "x")
     ways = [
         {},
         {"max_tokens": 5},
@@ -74,6 +75,7 @@ def test_operators_that_differ_in_anything_that_counts_are_not_merged():
         {"stop": ["x"]},
         {"on_error": "skip"},
         {"retries": 5},
+        {"after": [first]},
         {"system": "Be brief."},
         {"schema": {"type": "object", "properties": {"a": {}, "b": {}}}},
         {"schema": {"type": "object", "properties": {"b": {}, "a": {}}}},
@@ -82,6 +84,8 @@ def test_operators_that_differ_in_anything_that_counts_are_not_merged():
     made.append(f.llm("title", "{{ doc.title }}", doc=doc))
     made.append(f.llm("list", "{% for x in doc.text %}{{ x }}{% endfor %}", doc=doc))
     made.append(f.llm("list2", "{% for y in doc.text %}{{ y }}{% endfor %}", doc=doc))
+    made.append(f.llm("list3", "{% for x in v %}{{ x }}{% endfor %}", v=doc["text"]))
+    made.append(f.llm("list4", "{% for x in v %}{{ x }}{% endfor %}", v=doc["title"]))
     for at, each in enumerate(made):
         f.output(f"c{at}", each)
     assert f.compile().merged == {}
@@ -100,6 +104,20 @@ def test_equal_loops_are_merged_whatever_their_operators_are_called():
         )
         f.output(name, text)
     assert f.compile().merged == {"b": "a"}
+
+
+def test_loops_that_sample_are_not_merged():
+    f = flow.Flow("f", temperature=1.0)
+    doc = f.input("doc")
+    for name in ("a", "b"):
+        text = f.loop(
+            name,
+            doc["text"],
+            lambda state, name=name: f.llm(f"{name}1", "{{ s }}", s=state),
+            max_rounds=2,
+        )
+        f.output(name, text)
+    assert f.compile().merged == {}
 
 
 def test_passes_are_idempotent():
@@ -142,6 +160,14 @@ def test_e3_merging_across_rows_is_predicted():
     assert (found.by_operator["context"].calls, found.by_operator["context"].merged) == (100, 500)
     assert (found.by_operator["ask"].calls, found.by_operator["ask"].merged) == (600, 0)
     assert found.by_operator["context"].completion_tokens == 5_000
+    # "Sum up: " and a context of 8 or 12 characters, in tokens of four bytes.
+    assert found.by_operator["context"].prompt_tokens == sum(
+        (8 + len(each["context"])) // 4 for each in rows[:100]
+    )
+    # An answer of 50 tokens at most, a space and a question.
+    assert found.by_operator["ask"].prompt_tokens == sum(
+        50 + (1 + len(each["question"])) // 4 for each in rows
+    )
     assert found.calls == 700
     assert predict(f.compile(flow.Passes(cse=False)), rows).calls == 1_200
 

@@ -98,6 +98,8 @@ def test_an_error_in_a_template_has_its_line():
         ("{% for x in v %}{% endfor %}", 3),
         ("{{ v + 1 }}", "a"),
         ("{% if v.missing %}{% endif %}", {}),
+        ("{{ range }}", 1),
+        ("{{ lipsum }}", 1),
     ],
 )
 def test_only_parts_of_json_can_be_had(source, value):

@@ -4,8 +4,8 @@ from datetime import UTC, datetime
 
 import pytest
 
-from kairos.entitlements import Quota
-from kairos.events import Arrived, Cancelled, Finished, WorkflowEnded
+from kairos.entitlements import Entitlements, Quota
+from kairos.events import Arrived, Cancelled, EntitlementsChanged, Finished, WorkflowEnded
 from kairos.model import SECOND
 from kairos.rate_limits import RateLimit, RateLimits
 from kairos.scheduler.meter import QuotaExceeded
@@ -46,6 +46,10 @@ class Pool:
 
     def finish(self, name, **tokens):
         self.balancer.handle(Finished(name, **tokens), self.balancer.at)
+
+    def entitle(self, *quotas):
+        changed = EntitlementsChanged(Entitlements(quotas=quotas))
+        self.balancer.handle(changed, self.balancer.at)
 
     def end(self, *workflow, **how):
         self.balancer.handle(WorkflowEnded(*workflow, **how), self.balancer.at)
@@ -240,3 +244,39 @@ def test_a_workflow_whose_call_takes_longer_than_silence_may_stays_open():
     pool.refused(2 * IDLE_US / SECOND, workflow_id="w2")
     pool.finish(long)
     pool.refused(workflow_id="w2")
+
+
+def test_other_limits_of_the_same_go_on_from_what_was_used():
+    pool = Pool(Quota("a", calls_per_minute=10, tokens_per_day=100))
+    for _ in range(4):
+        pool.ask()
+    pool.entitle(Quota("a", calls_per_minute=5, tokens_per_day=1_000))
+    pool.ask()
+    assert pool.refused()[0] == 12
+    pool.entitle(Quota("a", calls_per_minute=6, tokens_per_day=120))
+    pool.ask()
+    assert "tokens per day" in pool.refused()[1]
+
+
+def test_a_quota_that_is_new_counts_the_calls_that_are_here_but_not_what_they_took():
+    pool = Pool()
+    first, _ = pool.ask(workflow_id="w1"), pool.ask(workflow_id="w2")
+    pool.entitle(Quota("a", calls_at_once=2, calls_per_minute=1))
+    assert "calls at once" in pool.refused()[1]
+    pool.finish(first, prompt_tokens=5, completion_tokens=5)
+    pool.ask()
+    pool.entitle(Quota("a", workflows_at_once=2))
+    pool.refused(workflow_id="w3")
+    pool.entitle()
+    pool.ask(workflow_id="w3")
+
+
+def test_a_quota_that_is_gone_holds_no_more_and_begins_anew_when_it_is_back():
+    pool = Pool(Quota("a", calls_per_minute=1))
+    call = pool.ask()
+    pool.entitle(Quota("b", calls_per_minute=1))
+    pool.ask()
+    pool.finish(call)
+    pool.entitle(Quota("a", calls_per_minute=1))
+    pool.ask()
+    pool.refused()

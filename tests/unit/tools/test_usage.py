@@ -6,9 +6,11 @@ second there is a quarter of a second of service.
 
 import csv
 import io
-from datetime import datetime
+import sys
+from datetime import UTC, datetime
 
 import pytest
+from pyarrow import parquet
 from rich.console import Console
 from typer.testing import CliRunner
 
@@ -33,6 +35,7 @@ from kairos.events import (
 from kairos.live.observers.fact_log import FactLog
 from kairos.model import SECOND
 from kairos.tools import usage as module
+from kairos.tools import usage_parquet
 from kairos.tools.metering import UsageMeter
 from kairos.tools.prices import ModelPrices, Prices, read_prices
 from kairos.tools.usage import parse_by, usage
@@ -500,6 +503,46 @@ def test_a_file_that_cannot_be_written_is_said(log, tmp_path):  # noqa: F811
     report = usage(log(BEGIN, *FOUR), ("app",))
     with pytest.raises(SetupError, match=r"cannot write .*no/out\.csv"):
         write_csv(tmp_path / "no" / "out.csv", report, has_cost=False)
+
+
+def test_a_parquet_file_has_every_group_with_types_and_the_period(
+    log,  # noqa: F811
+    tmp_path,
+    monkeypatch,
+):
+    monkeypatch.setattr(usage_parquet, "_AT_ONCE", 2)
+    facts = [f for n in range(5) for f in call(f"c{n}", n, 1, model=f"m{n}", key="ci")]
+    directory = log(BEGIN, *facts, *call("d", 9, 2, model=None))
+    report = usage(directory, ("model", "key"), 0, 60 * SECOND)
+    usage_parquet.write_parquet(tmp_path / "out.parquet", report, None)
+    table = parquet.read_table(tmp_path / "out.parquet")
+
+    first = table.to_pylist()[0]
+    assert (first["model"], first["key"], first["calls"], first["service_s"]) == (
+        None,
+        None,
+        1,
+        0.5,
+    )
+    assert first["period_ends"] == datetime(1970, 1, 1, 0, 1, tzinfo=UTC)
+    assert "cost" not in first
+    assert [str(table.schema.field(name).type) for name in ("model", "calls", "queue_s")] == [
+        "string", "int64", "double",
+    ]  # fmt: skip
+    assert table.column("model").to_pylist()[1:] == [f"m{n}" for n in range(5)]
+    assert set(table.column("key").to_pylist()[1:]) == {"ci"}
+
+    usage_parquet.write_parquet(tmp_path / "priced.parquet", report, "EUR")
+    assert parquet.read_table(tmp_path / "priced.parquet").to_pylist()[0]["currency"] == "EUR"
+
+
+def test_without_pyarrow_it_is_said_how_to_get_it(log, tmp_path, monkeypatch):  # noqa: F811
+    monkeypatch.setitem(sys.modules, "pyarrow", None)
+    options = ["usage", str(log(BEGIN, *FOUR)), "--parquet", str(tmp_path / "out.parquet")]
+    ended = CliRunner().invoke(app, options)
+    assert isinstance(ended.exception, SetupError)
+    assert "pip install 'kairos[data]'" in str(ended.exception)
+    assert not (tmp_path / "out.parquet").exists()
 
 
 PRICES = """

@@ -86,6 +86,12 @@ def test_what_cannot_change_is_named_each_time_and_the_rest_is_applied(reloaded,
         ]
 
 
+def test_files_of_tls_are_read_again_under_the_same_names():
+    settings, told = Settings(tls_certificate="a.crt", tls_key="a.key"), []
+    Reload(settings, {"tls_certificate": told.append, "tls_key": told.append})(lambda: settings)
+    assert told == [settings]
+
+
 def test_settings_that_are_wrong_change_nothing_and_say_why(reloaded, said):
     assert reloaded.fail("port 70000 is no port") == []
     assert said() == ["the settings stay as they are: port 70000 is no port"]

@@ -79,7 +79,10 @@ def routes(app):
 
 
 async def test_where_metrics_are_asked_for_instances_can_be_seen_but_not_changed(standby):
-    brain, monitor = SimpleNamespace(decides=True), Monitor(lambda _: None)
+    brain, monitor = (
+        SimpleNamespace(decides=True, add_tenants=lambda *_: None),
+        Monitor(lambda _: None),
+    )
     seen = {("GET", "/admin/instances")}
     changed = {("POST", "/admin/instances"), ("DELETE", "/admin/instances/{instance_id}")}
     made = partial(build_admin, brain, monitor, standby, bytes, Access([]), names=())

@@ -123,6 +123,40 @@ async def test_bodies_of_many_records_come_and_go_whole(serve, trusting):
             assert await reader.readexactly(len(LARGE)) == LARGE
 
 
+async def test_what_openssl_takes_in_pieces_is_sent_whole(serve, trusting, monkeypatch):
+    class Short(ssl.SSLObject):
+        def write(self, data):
+            return super().write(data[:1000])
+
+    monkeypatch.setattr(ssl.SSLContext, "sslobject_class", Short)
+    address = await serve(answering((b"content-length", b"%d" % len(LARGE)), parts=(LARGE,)))
+    async with connected(address, trusting) as (reader, writer):
+        writer.write(GET % b"")
+        await reader.readuntil(b"\r\n\r\n")
+        assert await reader.readexactly(len(LARGE)) == LARGE
+
+
+async def test_a_client_that_wants_to_renegotiate_is_told_no(serve, authority):
+    host, port = await serve()
+    client = await asyncio.create_subprocess_exec(
+        *("openssl", "s_client", "-connect", f"{host}:{port}", "-CAfile", authority.ca, "-msg"),
+        "-tls1_2",
+        stdin=asyncio.subprocess.PIPE,
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.DEVNULL,
+    )
+    async with asyncio.timeout(20):
+        while b"Verify return code: 0" not in await client.stdout.readline():
+            pass
+        client.stdin.write(b"R\n")
+        told = b""
+        while not (told.startswith(b"<<<") and b"no_renegotiation" in told):
+            told = await client.stdout.readline()
+            assert told
+        client.kill()
+        await client.communicate()
+
+
 async def test_parts_of_an_answer_come_when_they_are_made(serve, trusting):
     release = asyncio.Event()
 
@@ -220,8 +254,14 @@ async def test_the_server_says_goodbye_before_it_closes(serve, trusting):
 
 
 @pytest.mark.parametrize("how", ["goodbye", "cut", "garbage"])
-async def test_a_client_that_leaves_in_a_call_has_left(serve, trusting, how):
-    asked, left = asyncio.Event(), asyncio.Event()
+async def test_a_client_that_leaves_in_a_call_has_left(serve, trusting, how, monkeypatch):
+    asked, left, soon = asyncio.Event(), asyncio.Event(), []
+    close_soon = ConnectionLimits.close_soon
+    monkeypatch.setattr(
+        ConnectionLimits,
+        "close_soon",
+        lambda self, transport: (soon.append(transport), close_soon(self, transport)),
+    )
 
     async def app(scope, receive, send):
         asked.set()
@@ -245,6 +285,7 @@ async def test_a_client_that_leaves_in_a_call_has_left(serve, trusting, how):
         else:
             writer.write(b"\x17\x03\x03\x00\x20" + b"x" * 32)
         await left.wait()
+    assert bool(soon) == (how != "garbage")  # thousands may leave at once
 
 
 @pytest.mark.parametrize("method", ["GET", "DELETE", "OPTIONS"])
@@ -276,7 +317,7 @@ async def test_an_old_version_is_refused(serve, trusting, failures):
         trusting.maximum_version = ssl.TLSVersion.TLSv1_1
     trusting.set_ciphers("ALL:@SECLEVEL=0")
     address = await serve()
-    with pytest.raises((ssl.SSLError, ConnectionError)):
+    with pytest.raises(ssl.SSLError, match="ALERT_PROTOCOL_VERSION"):  # it is told why
         async with connected(address, trusting):
             pass
     assert failures == [("UNSUPPORTED_PROTOCOL", "at 127.0.0.1")]
@@ -323,7 +364,10 @@ async def test_half_open_handshakes_count_and_are_ended_in_time(serve, trusting,
             assert b"HTTP" not in await whole(reader)
 
 
-async def test_an_address_with_half_open_handshakes_has_its_share_of_connections(serve, trusting):
+async def test_an_address_with_half_open_handshakes_has_its_share_of_connections(
+    serve, trusting, monkeypatch
+):
+    monkeypatch.setattr(connection_limits, "_LINGER_S", 60.0)  # the client need not wait so long
     limits = ConnectionLimits(20)
     address = await serve(limits=limits)
     async with contextlib.AsyncExitStack() as stack:
@@ -362,14 +406,18 @@ async def test_handshakes_wait_where_there_is_no_time_and_those_of_others_take_t
             if steps:
                 caller, step = steps.pop(0)
                 assert caller == ("at 127.0.0.3", "shakes hands")
+                raw = step.__self__._raw
+                assert not raw.is_reading()
                 step()
+                assert raw.is_reading()
             await asyncio.sleep(0.01)
         _, writer = await connecting
     writer.transport.abort()
 
 
 async def test_who_leaves_while_its_handshake_waits_is_forgotten(serve, monkeypatch):
-    steps, limits = [], ConnectionLimits(20)
+    steps, stepped, limits = [], mock.Mock(), ConnectionLimits(20)
+    monkeypatch.setattr(TlsTransport, "_step", stepped)
     monkeypatch.setattr(LoopPace, "may_begin", lambda self: False)
     monkeypatch.setattr(LoopPace, "wait", lambda self, caller, step: steps.append(step))
     address = await serve(limits=limits)
@@ -384,6 +432,7 @@ async def test_who_leaves_while_its_handshake_waits_is_forgotten(serve, monkeypa
         while limits._connections:
             await asyncio.sleep(0.01)
     steps[0]()
+    stepped.assert_not_called()
 
 
 async def test_a_connection_leaves_nothing_to_the_garbage_collector(serve, trusting):

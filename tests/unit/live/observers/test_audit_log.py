@@ -1,9 +1,11 @@
 """The audit log: what is written, how much at most, and what several processes do to one file."""
 
+import fcntl
 import json
 import os
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -150,6 +152,36 @@ def test_a_file_that_another_program_renamed_is_begun_anew(logged):
     logged.path.rename(logged.path.with_name("old"))
     logged.log.acted("two")
     assert [each["what"] for each in logged.lines()] == ["two"]
+
+
+def test_who_finds_that_another_has_put_the_file_aside_does_not_do_it_again(tmp_path):
+    path = tmp_path / "audit.jsonl"
+    one, other = RotatedFile(path), RotatedFile(path)
+    one.append(b"first\n")
+    for each in (one, other):  # both found it full
+        each._rotate()
+    other.append(b"second\n")
+    assert {each.name: each.read_text() for each in tmp_path.iterdir()} == {
+        "audit.jsonl": "second\n",
+        "audit.jsonl.1": "first\n",
+    }
+    for each in (one, other):
+        each.close()
+
+
+def test_only_one_puts_the_file_aside_at_a_time(tmp_path):
+    path = tmp_path / "audit.jsonl"
+    file = RotatedFile(path)
+    with path.open() as another, ThreadPoolExecutor() as threads:
+        fcntl.flock(another, fcntl.LOCK_EX)
+        rotating = threads.submit(file._rotate)
+        with pytest.raises(TimeoutError):
+            rotating.result(0.1)
+        assert not path.with_name("audit.jsonl.1").exists()
+        fcntl.flock(another, fcntl.LOCK_UN)
+        rotating.result(10)
+    assert path.with_name("audit.jsonl.1").exists()
+    file.close()
 
 
 def test_several_processes_lose_no_line_and_tear_none(tmp_path):

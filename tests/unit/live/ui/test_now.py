@@ -106,6 +106,20 @@ def test_every_page_of_the_queue_is_of_one_order():
     assert [call.id for call in told] == [each.request.id for each in pool.balancer.queued(999)]
 
 
+def test_of_a_page_that_was_found_a_while_ago_what_has_left_since_is_left_out():
+    pool = Pool(build.instance("a", seqs=1))
+    for n in range(200):
+        pool.tell(Arrived(build.request(str(n), at=n)), n)
+    assert [call.id for call in pool.page.queue(150, 49).calls] == [*map(str, range(151, 200))]
+    for n in range(160):
+        pool.tell(Finished(str(n)))
+    seen = pool.page.queue(150, 49)
+    assert (seen.total, [call.id for call in seen.calls]) == (39, [*map(str, range(161, 200))])
+    assert [call.place for call in pool.page.queue(0, 50).calls] == [*range(1, 40)]
+    pool.at += 2 * SECOND
+    assert pool.page.queue(150, 49).calls == []
+
+
 def test_it_counts_what_ended_and_what_calls_were_answered():
     pool = Pool(build.instance("a"))
     for n in range(3):

@@ -62,6 +62,16 @@ def test_nor_where_it_names_the_other_tenants_workflow(random, way):
     assert (spy.parent_ids, spy.upstream) == ((), None)
 
 
+@pytest.mark.parametrize("way", ["whole text", "passages", "conversation"])
+def test_words_that_another_tenant_was_answered_too_still_tell_whose_they_are(random, way):
+    wire = Wire()
+    call, text, talk = planned(wire, random)
+    for _ in range(3):  # of as many workflows
+        wire.ask(talk[:-1], tenant="spy").answer(text)
+
+    assert wire.send(FOLLOW[way](text, talk), **MINE).workflow == call.id
+
+
 def flood(wire, random, calls=200):
     """Of another tenant, which is let make up what it likes."""
     for number in range(calls):
@@ -109,8 +119,8 @@ def test_a_request_id_that_another_tenant_has_as_well_leads_to_none_of_its_calls
     first.answer(texts[0])
     second = wire.ask([said("user", "2")], **MINE, **named, parent_ids=(first.id,))
     second.answer(texts[1])
-    spy = wire.ask([said("user", "3")], tenant="spy", **named, parent_ids=("z",))
-    spy.id = second.id
+    spy = wire.ask([said("user", "3")], tenant="spy", **named, parent_ids=(second.id,))
+    spy.id = first.id
     spy.answer(texts[2])
 
     joined = wire.ask([said("user", "\n".join(texts[:2]))], **MINE, workflow_id="wf")

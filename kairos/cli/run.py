@@ -1,0 +1,126 @@
+"""`kairos run`: declared workflows over tables."""
+
+import os
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from kairos.cli.flow_options import (
+    Directory,
+    FlowFile,
+    FunctionsFile,
+    Without,
+    switched_off,
+)
+from kairos.cli.run_follow import follow
+from kairos.cli.running import run as run_loop
+from kairos.errors import SetupError
+
+
+def run(
+    flow: FlowFile,
+    inputs: Annotated[
+        Path,
+        typer.Option(
+            help="The table of rows: .jsonl, .csv (both also .gz), .parquet, .arrow, .feather."
+        ),
+    ],
+    out: Annotated[
+        Path,
+        typer.Option(
+            help="The table to write: .jsonl, .csv, .parquet, .arrow. It must not be there yet."
+        ),
+    ],
+    engine: Annotated[
+        list[str] | None,
+        typer.Option(help="An engine, as `kairos serve` takes it; repeat for each."),
+    ] = None,
+    url: Annotated[
+        str | None, typer.Option(help="Instead of engines: a Kairos that runs, http://HOST:PORT.")
+    ] = None,
+    api_key_env: Annotated[
+        str | None,
+        typer.Option(help="With --url: the environment variable that holds your API key."),
+    ] = None,
+    model: Annotated[
+        str | None,
+        typer.Option(help=r"Of calls for which the flow names none \[the only one served]."),
+    ] = None,
+    functions: FunctionsFile = None,
+    without: Without = None,
+    revision: Annotated[
+        str,
+        typer.Option(help="Of the models: with another one, nothing that is known counts."),
+    ] = "",
+    no_cache: Annotated[
+        bool, typer.Option("--no-cache", help="Results of earlier runs do not count.")
+    ] = False,
+    concurrency: Annotated[
+        int | None,
+        typer.Option(
+            min=1, max=5000, help=r"Calls that run at once \[what the engines say; with --url 64]."
+        ),
+    ] = None,
+    max_calls: Annotated[
+        int | None,
+        typer.Option(min=1, help="Stop after so many calls; resumed, it may make as many again."),
+    ] = None,
+    max_tokens: Annotated[
+        int | None,
+        typer.Option(min=1, help="Stop after so many tokens; resumed, it may use as many again."),
+    ] = None,
+    service_class: Annotated[
+        str, typer.Option("--class", help="Class of service of the calls; batch: what is spare.")
+    ] = "batch",
+    log: Annotated[
+        Path | None,
+        typer.Option(help="With --engine: keep facts and decisions here, for `kairos explain`."),
+    ] = None,
+    directory: Directory = None,
+) -> None:
+    """Run a declared workflow over a table: one row in, one row out, each exactly once.
+
+    Everything is checked before anything is spent. Ctrl-C, a crash and a full disk lose nothing:
+    `kairos runs resume` goes on. Results of calls are kept, so a second run over the same rows
+    makes none, and an edited flow makes only those that changed. Rows that failed are in a table of
+    their own (OUT.errors), and the exit status is 3.
+
+    Examples:
+
+    kairos run summarise.yaml --inputs docs.parquet --out out.parquet --engine http://gpu1:8000
+
+    kairos run review.py --inputs tickets.csv --out review.jsonl --url http://kairos:8000
+    """
+    from kairos.live.runs.run_store import RunStore
+    from kairos.tools.flow_file import load_flow
+    from kairos.tools.flow_run import check_task, new_record, runs_root
+
+    if bool(engine) == (url is not None):
+        raise SetupError(
+            "name who performs the calls: --engine http://HOST:PORT (repeat for each), or --url "
+            "of a Kairos that runs"
+        )
+    loaded = load_flow(flow, functions)
+    store = RunStore(directory or runs_root(os.environ))
+    record = new_record(
+        store,
+        loaded.declaration,
+        flow_path=str(flow.absolute()),
+        functions_path=str(functions.absolute()) if functions else None,
+        inputs=str(inputs.absolute()),
+        out=str(out.absolute()),
+        engines=tuple(engine or ()),
+        url=url,
+        api_key_env=api_key_env,
+        model=model,
+        revision=revision,
+        service_class=service_class,
+        concurrency=concurrency,
+        passes=switched_off(without or []),
+        uses_cache=not no_cache,
+        max_calls=max_calls,
+        max_tokens=max_tokens,
+    )
+    task = check_task(record, loaded.declaration, loaded.functions, inputs)
+    run_loop(follow(task, store, log_dir=str(log) if log else None))

@@ -1,0 +1,84 @@
+"""Runs a flow in the terminal: shows how far it is, and lets Ctrl-C stop it so that it can be
+resumed."""
+
+import asyncio
+import os
+import signal
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+import typer
+
+if TYPE_CHECKING:
+    from kairos.live.runs.run_store import RunDirectory, RunStore
+    from kairos.live.runs.service import FlowRun
+    from kairos.tools.flow_run import FlowTask
+
+FAILED_ROWS = 3  # the exit status
+STOPPED = 130
+
+
+async def follow(
+    task: "FlowTask",
+    store: "RunStore",
+    *,
+    directory: "RunDirectory | None" = None,
+    log_dir: str | None = None,
+) -> None:
+    """Raises typer.Exit: rows failed, or it was stopped."""
+    from rich.console import Console
+
+    from kairos.demo.progress import show_progress
+    from kairos.tools.flow_run import run_task
+    from kairos.tools.run_shown import progress_line, show_end
+
+    console = Console(stderr=True)
+    shown: list[asyncio.Task[None]] = []
+
+    def watch(run: "FlowRun") -> None:
+        told = show_progress(console, lambda: progress_line(run.record.id, run.progress()))
+        shown.append(asyncio.create_task(told))
+        _stop_on_signals(run, asyncio.current_task())
+
+    def note(line: str) -> None:
+        console.print(f"kairos: {line}", soft_wrap=True, markup=False, highlight=False)
+
+    try:
+        record = await run_task(task, store, note, watch, directory=directory, log_dir=log_dir)
+    except asyncio.CancelledError:
+        note(f"left at once: kairos runs resume {task.record.id} goes on from here")
+        raise typer.Exit(STOPPED) from None
+    finally:
+        for each in shown:
+            each.cancel()
+            with suppress(asyncio.CancelledError):
+                await each
+    show_end(console, record)
+    if record.state != "done":
+        raise typer.Exit(STOPPED)
+    if record.has_failures:
+        raise typer.Exit(FAILED_ROWS)
+
+
+def _stop_on_signals(run: "FlowRun", task: "asyncio.Task[None] | None") -> None:
+    """Once: what is in flight ends. Twice: it is left. Three times: a function that never returns
+    is left, too."""
+    told = 0
+
+    def stop() -> None:
+        nonlocal told
+        told += 1
+        if told == 1:
+            in_flight = run.progress().figures.get("in_flight", 0)
+            typer.echo(
+                f"kairos: {in_flight} calls in flight may finish; Ctrl-C again leaves them",
+                err=True,
+            )
+            run.stop()
+        elif told == 2 and task is not None:
+            task.cancel()
+        else:
+            os._exit(STOPPED)
+
+    for number in (signal.SIGINT, signal.SIGTERM):
+        asyncio.get_running_loop().add_signal_handler(number, stop)

@@ -1,0 +1,151 @@
+"""Drives an executor: facts to it, its commands to whoever performs them, until it ends the run."""
+
+import asyncio
+from collections import deque
+from collections.abc import Callable
+
+from kairos.execution.commands import (
+    DropRow,
+    EndRun,
+    FailRow,
+    FetchCached,
+    FlowCommand,
+    GatherRow,
+    IssueCall,
+    KeepResult,
+    ReadGroups,
+    ReadRows,
+    RunFunction,
+    WriteRow,
+)
+from kairos.execution.executor import Executor
+from kairos.execution.facts import CacheAnswered, FlowFact, StopAsked
+from kairos.live.runs.calls import RunCalls
+from kairos.live.runs.intake import TableIntake
+from kairos.live.runs.journal import RunJournal
+from kairos.live.runs.result_cache import ResultCache
+
+BACKLOG = 10_000  # changes that the journal may be behind, until the executor waits for the disk
+_WAIT_S = 0.05
+_FACTS_AT_ONCE = 32  # then others have their turn
+
+
+class RunDriver:
+    """Facts come in by `tell`, from the loop's thread; the executor sees them one after the other.
+
+    While the disk is full no fact reaches the executor, so it asks for nothing more; what is in
+    flight ends, and waits here.
+    """
+
+    def __init__(
+        self,
+        executor: Executor,
+        journal: RunJournal,
+        cache: ResultCache | None,
+        on_workflow_end: Callable[[str], None],
+    ) -> None:
+        """`on_workflow_end` is told the workflow of each row that has ended, if it made a call."""
+        self.executor, self._journal, self._cache = executor, journal, cache
+        self._on_workflow_end = on_workflow_end
+        self._facts: deque[FlowFact] = deque()
+        self._has_facts = asyncio.Event()
+        self._end: EndRun | None = None
+
+    def tell(self, fact: FlowFact) -> None:
+        self._facts.append(fact)
+        self._has_facts.set()
+
+    def stop(self) -> None:
+        """Nothing new is begun; what is in flight ends."""
+        self.tell(StopAsked())
+
+    async def drive(self, intake: TableIntake, calls: RunCalls) -> EndRun:
+        """Until the run ends.
+
+        Raises:
+            InvalidFile: the table cannot be read to its end.
+        """
+        reading = asyncio.create_task(intake.run())
+        reading.add_done_callback(lambda _: self._has_facts.set())
+        try:
+            self._perform(self.executor.begin(), intake, calls)
+            while self._end is None:
+                await self._next_facts(reading)
+                for _ in range(min(len(self._facts), _FACTS_AT_ONCE)):
+                    commands = self.executor.handle(self._facts.popleft())
+                    self._perform(commands, intake, calls)
+                await asyncio.sleep(0)
+        finally:
+            reading.cancel()
+        return self._end
+
+    async def _next_facts(self, reading: asyncio.Task[None]) -> None:
+        while not self._facts or self._journal.backlog > BACKLOG:
+            if reading.done() and reading.exception() is not None:
+                await reading
+            if self._facts:
+                await asyncio.sleep(_WAIT_S)
+                continue
+            self._has_facts.clear()
+            await self._has_facts.wait()
+
+    def _perform(self, commands: list[FlowCommand], intake: TableIntake, calls: RunCalls) -> None:
+        for command in commands:
+            match command:
+                case IssueCall():
+                    calls.issue(command)
+                case RunFunction():
+                    calls.run(command)
+                case FetchCached():
+                    self._fetch(command)
+                case KeepResult():
+                    self._keep(command)
+                case ReadRows(count):
+                    intake.want(0, count)
+                case ReadGroups(count):
+                    intake.want(1, count)
+                case EndRun():
+                    self._end = command
+                case _:
+                    self._end_row(command, intake, calls)
+
+    def _fetch(self, command: FetchCached) -> None:
+        found = None if self._cache is None else self._cache.find(command.signature)
+        if found is None:
+            self.tell(CacheAnswered(command.call, False))
+        else:
+            self.tell(CacheAnswered(command.call, True, found.value))
+
+    def _keep(self, command: KeepResult) -> None:
+        self._journal.keep(
+            command.stage,
+            command.row,
+            command.node,
+            command.signature,
+            command.value,
+            shared=command.store or command.origin != "called",
+        )
+        if command.store and self._cache is not None:
+            self._cache.store(command.signature, command.value)
+
+    def _end_row(
+        self,
+        command: WriteRow | FailRow | DropRow | GatherRow,
+        intake: TableIntake,
+        calls: RunCalls,
+    ) -> None:
+        match command:
+            case WriteRow(stage=stage, row=row):
+                digest = intake.digest_of(stage, row)
+                self._journal.end(stage, row, "written", digest, command.values)
+            case FailRow(stage=stage, row=row):
+                digest = intake.digest_of(stage, row)
+                self._journal.end(stage, row, "failed", digest, command.error, node=command.node)
+            case DropRow(stage=stage, row=row):
+                digest = intake.digest_of(stage, row)
+                self._journal.end(stage, row, "dropped", digest, None)
+            case GatherRow(row=row):
+                stage, digest = 0, intake.digest_of(0, row)
+                self._journal.end(0, row, "gathered", digest, command.value, key=command.key)
+        if (workflow := calls.end_of(stage, row)) is not None:
+            self._on_workflow_end(workflow)

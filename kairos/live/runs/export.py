@@ -1,0 +1,99 @@
+"""Writes what a run has found out as tables, in the order of rows: what came out, what failed."""
+
+import asyncio
+import errno
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+from kairos.live.runs.journal import RunJournal
+from kairos.live.runs.output_file import check_new
+from kairos.live.runs.tables import write_table
+
+ROW = "row"  # the column that says which row it is of, unless the flow has one of this name
+_ERROR_COLUMNS = (ROW, "operator", "error")
+_RETRY_S = 5.0
+
+Stat = tuple[int, int]  # bytes, and ns of the last change
+
+
+def errors_path(out: Path) -> Path:
+    return out.with_name(f"{out.stem}.errors{out.suffix}")
+
+
+def check_outputs(out: Path, written: dict[str, Stat]) -> None:
+    """Whether the tables can be written there. `written`: files that the run itself has written.
+
+    Raises:
+        SetupError: they cannot; nothing was changed.
+    """
+    for path in (out, errors_path(out)):
+        if not _is_own(path, written):
+            check_new(path)
+
+
+class Tables:
+    """Of a run that has come to its end. `of`: how many rows of which stages."""
+
+    def __init__(
+        self, journal: RunJournal, out: Path, outputs: tuple[str, ...], stage: int, rows: list[int]
+    ) -> None:
+        self._journal, self._out, self._outputs = journal, out, outputs
+        self._stage, self._rows = stage, rows
+
+    async def write(
+        self, run_id: str, written: dict[str, Stat], on_trouble: Callable[[str | None], None]
+    ) -> dict[str, Stat]:
+        """The files that were written. Waits while the disk is full, which is told.
+
+        Raises:
+            SetupError: a file came to be there that the run has not written.
+            OSError: a file cannot be written.
+        """
+        is_told = False
+        while True:
+            try:
+                done = await asyncio.to_thread(self._write, run_id, written)
+            except OSError as error:
+                if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+                    raise
+                if not is_told:
+                    on_trouble(str(error))
+                is_told = True
+                await asyncio.sleep(_RETRY_S)
+            else:
+                if is_told:
+                    on_trouble(None)
+                return done
+
+    def _write(self, run_id: str, written: dict[str, Stat]) -> dict[str, Stat]:
+        own = () if ROW in self._outputs else (ROW,)
+        tables = [(self._out, (*own, *self._outputs), self._written)]
+        if next(self._failed(), None) is not None:
+            tables.append((errors_path(self._out), _ERROR_COLUMNS, self._failed))
+        for path in (self._out, errors_path(self._out)):
+            if _is_own(path, written):
+                path.unlink()
+        for path, columns, rows in tables:
+            write_table(path, columns, rows, part_of=run_id)
+        return {str(path): _stat(path) for path, _, _ in tables}
+
+    def _written(self) -> Iterator[dict[str, Any]]:
+        for row, values in self._journal.written(self._stage, self._rows[self._stage]):
+            yield {ROW: row, **values}
+
+    def _failed(self) -> Iterator[dict[str, Any]]:
+        """Of rows, then of groups, which are numbered apart."""
+        for stage, rows in enumerate(self._rows):
+            for each in self._journal.failed(stage, rows):
+                yield {ROW: each.row, "operator": each.node, "error": each.error}
+
+
+def _is_own(path: Path, written: dict[str, Stat]) -> bool:
+    """Whether it is as the run has written it."""
+    return path.is_file() and written.get(str(path)) == _stat(path)
+
+
+def _stat(path: Path) -> Stat:
+    found = path.stat()
+    return found.st_size, found.st_mtime_ns

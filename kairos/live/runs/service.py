@@ -1,0 +1,187 @@
+"""A run of a declared workflow from its first row to its tables, or until it is stopped."""
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from hashlib import blake2b
+from pathlib import Path
+
+import msgspec
+
+from kairos.errors import SetupError
+from kairos.execution.commands import EndRun
+from kairos.execution.executor import Executor
+from kairos.execution.facts import CapacityTold
+from kairos.execution.limits import FlowLimits
+from kairos.flow.functions import Functions
+from kairos.live.llm.http_llm import HttpLLM
+from kairos.live.runs.calls import RunCalls
+from kairos.live.runs.driver import RunDriver
+from kairos.live.runs.export import Tables
+from kairos.live.runs.intake import TableIntake
+from kairos.live.runs.journal import RunJournal
+from kairos.live.runs.result_cache import ResultCache
+from kairos.live.runs.rows import InputTable
+from kairos.live.runs.run_store import RunDirectory, RunRecord
+from kairos.live.runs.session import RunProgress, RunSession
+from kairos.plan.pipeline import Plan
+from kairos.plan.signatures import of_structure
+
+_WHY = {"done": "", "stopped": "", "budget": "it has used what it may (--max-calls, --max-tokens)"}
+_CAPACITY_EVERY_S = 1.0
+_RECORD_EVERY_S = 2.0
+FUNCTIONS = 32  # that run at once
+
+Note = Callable[[str], None]
+
+
+class FlowJob(msgspec.Struct, frozen=True):
+    """What is run. All of it has been checked."""
+
+    plan: Plan
+    functions: Functions
+    table: InputTable
+    cache_path: Path | None  # None: results of other runs do not count
+    cache_scope: str = "default"
+
+    @property
+    def digest(self) -> bytes:
+        """What rows that have ended depend on, beside the row."""
+        plan = f"{of_structure(self.plan.declaration)} {self.plan.revision}"
+        return blake2b(plan.encode(), digest_size=16).digest()
+
+
+class RunPool(msgspec.Struct, frozen=True):
+    """Who performs the calls."""
+
+    llm: HttpLLM
+    capacity: Callable[[], int]  # calls that it runs at once, by now
+    on_workflow_end: Callable[[str], None]
+
+
+class FlowRun:
+    """One session of a run, in a directory that nobody else drives."""
+
+    def __init__(self, directory: RunDirectory, record: RunRecord, on_note: Note) -> None:
+        self._directory, self.record, self._on_note = directory, record, on_note
+        self._began_s = time.monotonic()
+        self._before = record.figures
+        self._session: RunSession | None = None
+        self._is_stopping = False
+
+    def stop(self) -> None:
+        """What is in flight ends, then the run; it can be resumed."""
+        self._is_stopping = True
+        if self._session is not None:
+            self._session.driver.stop()
+
+    def progress(self) -> RunProgress:
+        if self._session is None:
+            return RunProgress()
+        return self._session.progress(time.monotonic() - self._began_s)
+
+    async def to_the_end(self, job: FlowJob, pool: RunPool) -> RunRecord:
+        """What became of it: `done`, with its tables written, or `stopped`.
+
+        Raises:
+            SetupError: the journal cannot be used, or a file came to be where a table goes.
+            InvalidFile: the table cannot be read to its end.
+            OSError: a table cannot be written.
+        """
+        async with self._opened(job) as (journal, cache):
+            limits = FlowLimits(
+                capacity=pool.capacity(),
+                functions=FUNCTIONS,
+                max_calls=self.record.max_calls,
+                max_tokens=self.record.max_tokens,
+            )
+            driver = RunDriver(Executor(job.plan, limits), journal, cache, pool.on_workflow_end)
+            intake = TableIntake(job.table, journal, job.digest, driver.tell)
+            self._session = session = RunSession(driver, intake, journal, job.table)
+            if self._is_stopping:
+                driver.stop()
+            end = await self._drive(session, job, pool)
+            await asyncio.to_thread(journal.settle)
+            is_done, written = end.reason == "done", self.record.written
+            if is_done:
+                stage = 0 if job.plan.group is None else 1
+                out = Path(self.record.out)
+                tables = Tables(journal, out, job.plan.outputs, stage, intake.read)
+                written = await tables.write(self.record.id, written, self._on_trouble)
+            self._change(
+                state="done" if is_done else "stopped",
+                detail=_WHY[end.reason],
+                written=written,
+                figures=await asyncio.to_thread(session.final_figures, self._before),
+            )
+        return self.record
+
+    async def _drive(self, session: RunSession, job: FlowJob, pool: RunPool) -> EndRun:
+        driver = session.driver
+        calls = RunCalls(
+            self.record.id,
+            self.record.flow,
+            pool.llm,
+            job.functions,
+            driver.tell,
+            service_class=self.record.service_class,
+            threads=FUNCTIONS,
+        )
+        beside = [
+            asyncio.create_task(_tell_capacity(driver, pool.capacity)),
+            asyncio.create_task(self._keep_record(session)),
+        ]
+        try:
+            return await driver.drive(session.intake, calls)
+        finally:
+            for task in beside:
+                task.cancel()
+            await calls.abandon()
+
+    @asynccontextmanager
+    async def _opened(self, job: FlowJob) -> AsyncIterator[tuple[RunJournal, ResultCache | None]]:
+        loop = asyncio.get_running_loop()
+
+        def on_trouble(line: str | None) -> None:  # in the writer's thread
+            loop.call_soon_threadsafe(self._on_trouble, line)
+
+        journal = RunJournal(self._directory.journal, on_trouble)
+        cache = None
+        try:
+            if job.cache_path is not None:
+                cache = ResultCache(job.cache_path, job.cache_scope)
+            self._change(state="running", detail="")
+            yield journal, cache
+        finally:
+            await asyncio.to_thread(journal.close, give_up=True)
+            if cache is not None:
+                await asyncio.to_thread(cache.close)
+
+    async def _keep_record(self, session: RunSession) -> None:
+        while True:
+            await asyncio.sleep(_RECORD_EVERY_S)
+            self._change(figures=session.figures(self._before))
+
+    def _on_trouble(self, line: str | None) -> None:
+        if line is None:
+            self._on_note("there is room on the disk again: going on")
+        else:
+            self._on_note(f"waiting: {line}; free some space, and the run goes on by itself")
+
+    def _change(self, **fields: object) -> None:
+        now = time.time_ns() // 1000
+        self.record = msgspec.structs.replace(self.record, changed_at=now, **fields)
+        try:
+            self._directory.write(self.record)
+        except SetupError as error:
+            self._on_note(f"what is known of the run is not kept for now: {error}")
+
+
+async def _tell_capacity(driver: RunDriver, capacity: Callable[[], int]) -> None:
+    told = capacity()
+    while True:
+        await asyncio.sleep(_CAPACITY_EVERY_S)
+        if (now := capacity()) != told and now > 0:
+            told = now
+            driver.tell(CapacityTold(now))

@@ -1,0 +1,72 @@
+"""How far a run is: in this session, and with those before it."""
+
+from collections.abc import Mapping
+
+import msgspec
+
+from kairos.live.runs.driver import RunDriver
+from kairos.live.runs.intake import TableIntake
+from kairos.live.runs.journal import RunJournal
+from kairos.live.runs.rows import InputTable
+
+# Of an executor's figures, what the sessions of a run have made together.
+_ADDED = (
+    "calls",
+    "functions",
+    "retried",
+    "merged",
+    "fetched",
+    "prompt_tokens",
+    "completion_tokens",
+    "cached_tokens",
+)
+_ALL = 1 << 62  # rows
+_ENDED = ("written", "failed", "dropped", "gathered")
+
+
+class RunProgress(msgspec.Struct, frozen=True):
+    """Of this session: how many rows are expected, and how many need nothing more."""
+
+    rows: int | None = None
+    ended: int = 0
+    ended_before: int = 0
+    elapsed_s: float = 0.0
+    figures: dict[str, int] = {}
+
+
+class RunSession:
+    def __init__(
+        self, driver: RunDriver, intake: TableIntake, journal: RunJournal, table: InputTable
+    ) -> None:
+        self.driver, self.intake = driver, intake
+        self._journal, self._table = journal, table
+        self._ended_before = journal.outcomes(0, _ALL)
+
+    def progress(self, elapsed_s: float) -> RunProgress:
+        figures, read = self._now(), self.intake.read[0]
+        rows = read if self.intake.is_at_end else self._table.expected_rows(read)
+        before = self.intake.ended_before
+        ended = before + sum(figures.get(name, 0) for name in _ENDED)
+        return RunProgress(rows, ended, before, elapsed_s, figures)
+
+    def figures(self, before: Mapping[str, int]) -> dict[str, int]:
+        """What all sessions have spent and saved together, and how the rows have ended, as far as
+        is known without counting them all."""
+        now, ended = self._now(), {**self._ended_before, "failed": 0}
+        rows = {name: ended.get(name, 0) + now.get(name, 0) for name in _ENDED}
+        return {"rows": self.intake.read[0], **rows, **self._spent(before)}
+
+    def final_figures(self, before: Mapping[str, int]) -> dict[str, int]:
+        """The same, counted: a second for some million rows."""
+        ends = [self._journal.outcomes(stage, rows) for stage, rows in enumerate(self.intake.read)]
+        rows = {name: sum(each.get(name, 0) for each in ends) for name in _ENDED}
+        return {"rows": self.intake.read[0], **rows, **self._spent(before)}
+
+    def _spent(self, before: Mapping[str, int]) -> dict[str, int]:
+        now = self._now()
+        spent = {name: before.get(name, 0) + now.get(name, 0) for name in _ADDED}
+        return {name: value for name, value in spent.items() if value}
+
+    def _now(self) -> dict[str, int]:
+        figures = msgspec.structs.asdict(self.driver.executor.figures)
+        return {name: value for name, value in figures.items() if value}

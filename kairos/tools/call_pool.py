@@ -1,0 +1,167 @@
+"""Who performs the calls of a run: engines behind a Kairos of its own, or a Kairos that runs."""
+
+import asyncio
+import hashlib
+import secrets
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager
+
+from kairos import config
+from kairos.engine_settings import parse_engine
+from kairos.errors import KairosError, SetupError
+from kairos.events import WorkflowEnded
+from kairos.live.llm.http_llm import HttpLLM
+from kairos.live.llm.patience import Patience
+from kairos.live.runs.run_store import RunRecord
+from kairos.live.runs.service import RunPool
+from kairos.live.service import Service, running
+from kairos.tenant_settings import KeySettings
+
+PATIENCE_S = 3600.0  # with a pool that takes no calls for now
+JOIN_S = 30.0
+_ANSWER_S = 3600  # for an answer that is not streamed
+_QUEUE_S = 90_000  # longer than a batch call may wait in the queue
+_CONCURRENCY = 64  # calls that a Kairos elsewhere is taken to run at once
+_ENDS_AT_ONCE, _TRIES = 64, 8
+TENANT = "default"
+
+
+@asynccontextmanager
+async def call_pool(
+    record: RunRecord, environ: Mapping[str, str], log_dir: str | None = None
+) -> AsyncIterator[RunPool]:
+    """The pool that a record names, ready to be called.
+
+    Raises:
+        SetupError: no engine can be used, or none is named.
+    """
+    if record.url is not None:
+        async with _elsewhere(record, record.url, environ) as pool:
+            yield pool
+    elif record.engines:
+        async with _embedded(record, log_dir) as pool:
+            yield pool
+    else:
+        raise SetupError(
+            "name who performs the calls: --engine http://HOST:PORT (repeat for each), or --url "
+            "of a Kairos that runs"
+        )
+
+
+@asynccontextmanager
+async def _elsewhere(
+    record: RunRecord, url: str, environ: Mapping[str, str]
+) -> AsyncIterator[RunPool]:
+    base_url = url.rstrip("/").removesuffix("/v1") + "/v1"
+    key = config.api_key(record.api_key_env, environ)
+    async with _llm(record, base_url, key) as llm, _Ends(llm) as ends:
+        capacity = record.concurrency or _CONCURRENCY
+        yield RunPool(llm, lambda: capacity, ends.tell)
+
+
+@asynccontextmanager
+async def _embedded(record: RunRecord, log_dir: str | None) -> AsyncIterator[RunPool]:
+    """A Kairos on ports that are free, which lets nobody else in."""
+    key = secrets.token_urlsafe(32)
+    digest = hashlib.sha256(key.encode()).hexdigest()
+    settings = config.load(
+        None,
+        {},
+        {
+            "port": 0,
+            "admin_port": 0,
+            "engine": [parse_engine(text) for text in record.engines],
+            "key": [KeySettings(sha256=digest, tenant=TENANT)],
+            "answer_s": _ANSWER_S,
+            "log_dir": log_dir,
+        },
+    )
+    async with running(settings) as service:
+        await _joined(service)
+        async with _llm(record, f"{service.url}/v1", key) as llm:
+
+            def end(workflow_id: str) -> None:
+                service.brain.feed(WorkflowEnded(TENANT, workflow_id))
+
+            yield RunPool(llm, _capacity(service, record.concurrency), end)
+
+
+async def _joined(service: Service) -> None:
+    """At least one engine is there; the others may come later."""
+    until = asyncio.get_running_loop().time() + JOIN_S
+    while not service.monitor.models():
+        if asyncio.get_running_loop().time() > until:
+            problems = "; ".join(f"{k}: {v}" for k, v in service.monitor.problems.items())
+            raise SetupError(f"no engine can be used: {problems}")
+        await asyncio.sleep(0.02)
+
+
+def _capacity(service: Service, given: int | None) -> Callable[[], int]:
+    def capacity() -> int:
+        instances = service.brain.balancer.ledger.instances.values()
+        return given or sum(each.max_num_seqs for each in instances)
+
+    return capacity
+
+
+def _llm(record: RunRecord, base_url: str, key: str | None) -> HttpLLM:
+    patience = Patience(PATIENCE_S)
+    return HttpLLM(base_url, key, model=record.model, timeout_s=_QUEUE_S, patience=patience)
+
+
+async def default_model(llm: HttpLLM, named: str | None, models: tuple[str | None, ...]) -> str:
+    """The model of calls that name none, after all that are named were found to be served.
+
+    Raises:
+        SetupError: one is not served, or none is named and there is more than one.
+    """
+    try:
+        served = await llm.models()
+    except KairosError as error:
+        raise SetupError(f"what models are served cannot be found out: {error}") from None
+    wanted = [each for each in (*models, named) if each is not None]
+    if missing := [each for each in wanted if each not in served]:
+        raise SetupError(
+            f"no engine serves the model '{missing[0]}'; served: {', '.join(served) or 'none'}"
+        )
+    if named is not None or None not in models:
+        return named or ""
+    if len(served) != 1:
+        raise SetupError(
+            f"the flow names no model, and there are {', '.join(served) or 'none'}: choose one "
+            "with --model"
+        )
+    return served[0]
+
+
+class _Ends:
+    """Tells a Kairos elsewhere that workflows are over, a few at a time; if it has never understood
+    that, it is told no more."""
+
+    def __init__(self, llm: HttpLLM) -> None:
+        self._llm = llm
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._is_understood, self._failures = False, 0
+
+    async def __aenter__(self) -> "_Ends":
+        return self
+
+    async def __aexit__(self, *_raised: object) -> None:
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    def tell(self, workflow_id: str) -> None:
+        """What it is not told, it finds out by silence."""
+        is_worth_it = self._is_understood or self._failures < _TRIES
+        if is_worth_it and len(self._tasks) < _ENDS_AT_ONCE:
+            task = asyncio.create_task(self._tell(workflow_id))
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+
+    async def _tell(self, workflow_id: str) -> None:
+        try:
+            await self._llm.end_workflow(workflow_id)
+            self._is_understood = True
+        except KairosError:
+            self._failures += 1
