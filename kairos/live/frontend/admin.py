@@ -50,7 +50,8 @@ def build_admin(
     instances can be changed by them, which they cannot where /health and /metrics are asked for by
     whoever reaches them, as those of a process without clients are. `audit`: is told who did what,
     and who was refused. `add_pages` adds the page."""
-    app = FastAPI(title="Kairos for operators", version=__version__)
+    # No /docs: that page has the browser ask other hosts.
+    app = FastAPI(title="Kairos for operators", version=__version__, docs_url=None, redoc_url=None)
 
     @app.get("/admin/status")
     async def status() -> dict[str, Any]:
