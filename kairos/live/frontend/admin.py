@@ -30,7 +30,7 @@ class Brain(Protocol):
     def now(self) -> int:
         """In µs."""
 
-    def add_tenants(self, app: FastAPI, access: Access) -> None:
+    def add_tenants(self, app: FastAPI) -> None:
         """Add the routes to look into workflows and agents of any tenant."""
 
 
@@ -76,7 +76,7 @@ def build_admin(
         }
 
     add_views(app, fleet)
-    brain.add_tenants(app, access)
+    brain.add_tenants(app)
     if add_pages is not None:
         add_pages(app)
     add_health(app, lambda: bool(monitor.models()), metrics)
