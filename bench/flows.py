@@ -72,13 +72,14 @@ def reports() -> flow.Flow:
     return f
 
 
-def trading(operators: int) -> flow.Flow:
-    """Each with a template of its own, of 1 KB, and up to four inputs."""
+def trading(operators: int, number_of_round: int) -> flow.Flow:
+    """Each with a template of its own, of 1 KB, that no other round has, and up to four inputs."""
     f = flow.Flow("trading", max_tokens=64)
     row = f.input("row")
     made = [row["news"]]
     for number in range(operators - 1):
-        text = f"You are number {number}. {WORDS * 16}{{{{ row.symbol }}}}: {{{{ v | join }}}}"
+        who = f"You are number {number}.{number_of_round}. {WORDS * 16}"
+        text = f"{who}{{{{ row.symbol }}}}: {{{{ v | join }}}}"
         made.append(f.llm(f"analyst{number}", text, row=row, v=made[-4:] if number else [row]))
     f.output("decision", made[-1])
     return f
@@ -157,12 +158,12 @@ def call_us(count: int) -> float:
 
 
 def plan_ms(number: int) -> float:
-    """`number` differs by round: templates are compiled anew."""
-    declared = trading(OPERATORS + number)
+    """`number`: of the round."""
+    declared = trading(OPERATORS, number)
     gc.collect()
     began = time.process_time()
     declared.compile()
-    return (time.process_time() - began) * 1e3 * OPERATORS / (OPERATORS + number)
+    return (time.process_time() - began) * 1e3
 
 
 def growth_mib(count: int) -> float:

@@ -8,6 +8,7 @@ that could take it. Nothing is refused here: the balancer is told which are to b
 
 import math
 from collections.abc import Sequence
+from collections.abc import Set as AbstractSet
 from typing import Literal
 
 from kairos.dispatcher.available import check_servable, stranded
@@ -32,6 +33,7 @@ from kairos.learnt import agent_key
 from kairos.model import Budget, Instance, Request
 from kairos.rate_limits import RateLimits
 from kairos.scheduler.budgets import Budgets
+from kairos.scheduler.kv_shares import KvShares
 from kairos.scheduler.newcomers import Newcomers
 from kairos.scheduler.queues import WaitQueues
 from kairos.scheduler.quotas import Quotas
@@ -42,6 +44,7 @@ from kairos.workflow_tracker import WorkflowKey, workflow_key
 RETRIES = 2  # of a call, on instances that have not had it
 # Facts after which some that are here may be given up.
 GIVES_UP = frozenset({Arrived, InstanceJoined, InstanceLeft, Bounced, Failed, WorkflowEnded, Tick})
+_NOBODY: frozenset[str] = frozenset()
 _MAX_CANCELLED = 10_000  # workflows of which further calls are refused
 
 
@@ -69,6 +72,7 @@ class Admission:
         self._budgets = Budgets(estimates.positions, budget)
         self._idle_us = idle_us
         self._quotas: Quotas | None = None
+        self._kv_shares: KvShares | None = None
         self._newcomers = Newcomers()
         # The latest of them; of too many, of the tenant that has most.
         self._cancelled: SharedLru[WorkflowKey, None] = SharedLru(_MAX_CANCELLED)
@@ -77,6 +81,9 @@ class Admission:
 
     def entitle(self, quotas: Sequence[Quota], at: int) -> None:
         """To these from now on."""
+        shares = {each.tenant: each.kv_share for each in quotas if each.kv_share is not None}
+        running = (each for each in self._estimates.requests() if each.id in self._ledger)
+        self._kv_shares = KvShares(shares, running) if shares else None
         if quotas or self._quotas is not None:
             self._quotas = self._quotas or Quotas(self._idle_us)
             self._quotas.change(quotas, [*self._estimates.requests()], at)
@@ -138,17 +145,29 @@ class Admission:
         if not self._estimates.positions.has_begun(workflow_key(request)):
             self._newcomers.add(request)
 
+    def at_kv_share(self) -> AbstractSet[str]:
+        """Tenants that may hold no more KV memory now."""
+        if self._kv_shares is None:
+            return _NOBODY
+        return self._kv_shares.used_up(self._ledger.instances.values())
+
     def dispatched(self, request: Request) -> None:
+        if self._kv_shares is not None:
+            self._kv_shares.dispatched(request)
         if request.id in self._newcomers:
             self._newcomers.begin(self._estimates.in_flight(workflow_key(request)))
 
     def given_back(self, request_id: str, instance_id: str) -> None:
         """It waits once more: that instance gave no answer."""
         self.tried.setdefault(request_id, set()).add(instance_id)
+        if self._kv_shares is not None:
+            self._kv_shares.released(request_id)
 
     def ended(self, request: Request, used_tokens: int, at: int) -> None:
         """It is here no more. `used_tokens`: of its prompt and answer, as far as it ran."""
         self.tried.pop(request.id, None)
+        if self._kv_shares is not None:
+            self._kv_shares.released(request.id)
         self._newcomers.remove(request.id)
         if self._quotas is not None:
             self._quotas.ended(request, used_tokens, at)

@@ -7,6 +7,7 @@ is kept.
 """
 
 from collections import deque
+from collections.abc import Set as AbstractSet
 from operator import itemgetter
 
 from kairos.admission import Admission
@@ -64,6 +65,12 @@ class _Drain:
             by_share.setdefault(place[0], []).append(place)
         order = fairness.order(by_share, _SHARES_TRIED)
         return [by_share[each] for each in reversed(order)]
+
+    def leave_out(self, tenants: AbstractSet[str]) -> None:
+        """They get no turn, whatever fits, so nothing overtakes their calls."""
+        if tenants:
+            for place in [each for each in self.open if each[0][1] in tenants]:
+                del self.open[place]
 
     def goes(self, place: Place) -> None:
         """Something of it."""
@@ -124,6 +131,7 @@ class Dispatching:
             self._dispatch(alone, at)
             commands.append(alone)
         found = _Drain(self._queues.open())
+        found.leave_out(self._admission.at_kv_share())
         if len(found.open) > 1:
             self._stop_if_full(found, at)
         while found.open:
@@ -135,6 +143,7 @@ class Dispatching:
                 self._dispatch(dispatch, at)
                 commands.append(dispatch)
                 found.goes(place)
+                found.leave_out(self._admission.at_kv_share())
             else:
                 self._keep_for_overdue(place, queue, found)
                 found.does_not_fit(place)

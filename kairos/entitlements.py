@@ -50,6 +50,9 @@ class Quota(msgspec.Struct, frozen=True, omit_defaults=True):
     # Workflows that have begun and not ended; after `workflow_idle_s` without a call one has. Their
     # further calls are let in.
     workflows_at_once: int | None = None
+    # Of the pool's KV memory, that its running calls hold at most; of a whole tenant alone. Calls
+    # beyond it wait, and are not refused.
+    kv_share: float | None = None
 
     @property
     def whose(self) -> str:

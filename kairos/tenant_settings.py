@@ -106,8 +106,18 @@ def check_quotas(
         given = [limit for limit in limits if limit is not None]
         if not given:
             raise SetupError(f"{whose} limits nothing: give calls_per_minute, for example")
-        if min(given) < 1:
+        _check_kv_share(quota, whose)
+        if any(limit < 1 for limit in given if limit != quota.kv_share):
             raise SetupError(f"{whose}: a limit must be at least 1")
+
+
+def _check_kv_share(quota: Quota, whose: str) -> None:
+    if quota.kv_share is None:
+        return
+    if quota.app is not None or quota.key is not None:
+        raise SetupError(f"{whose}: kv_share is of a whole tenant")
+    if not 0 < quota.kv_share <= 1:
+        raise SetupError(f"{whose}: kv_share must be above 0, and at most 1")
 
 
 def classes(given: tuple[ServiceClassSettings, ...]) -> dict[str, ServiceClass]:

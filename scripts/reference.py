@@ -259,7 +259,6 @@ def _errors() -> str:
     from kairos import errors
     from kairos.fair_share import ShareUsed
     from kairos.faults.quarantine import CallerBreaksEngines
-    from kairos.live.frontend.insight import ViewersOnly
     from kairos.live.frontend.tls_transport import HttpsNeeded
     from kairos.live.proxy.engine_answer import Stalled
     from kairos.live.request.caller import NotAllowed
@@ -276,7 +275,6 @@ def _errors() -> str:
         QuotaExceeded,
         ClassNotAllowed,
         NotAllowed,
-        ViewersOnly,
         InvalidToken,
         TokenExpired,
         IssuerUnreachable,

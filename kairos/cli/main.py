@@ -19,6 +19,7 @@ from kairos.cli import (
     runs,
     serve,
     simulate,
+    top,
     traces,
 )
 from kairos.cli.plan_hardware import plan_hardware
@@ -45,7 +46,7 @@ def _version(
 for command in (
     *(serve.serve, serve.balance, serve.orchestrate, demo.demo),
     *(run.run, plan.plan),
-    *(health.health, look.explain, look.export, look.usage),
+    *(health.health, top.top, look.explain, look.export, look.usage),
     *(simulate.simulate, replay.replay, calibrate.calibrate),
 ):
     app.command()(command)

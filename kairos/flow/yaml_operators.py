@@ -18,7 +18,7 @@ from kairos.flow.yaml_entries import (
     MapEntry,
     OperatorEntry,
 )
-from kairos.plan.check_templates import names_used, uses_of
+from kairos.plan.check_templates import names_used, unknown_name, uses_of
 from kairos.plan.invalid import InvalidFlow
 from kairos.plan.operators import (
     Argument,
@@ -52,6 +52,10 @@ class Scope:
         inner = ("item", "index") if isinstance(entry, MapEntry) else ("state", "round")
         around = self._meanings | {each: f"{name}.{each}" for each in inner}
         return Scope(body, around)
+
+    @property
+    def names(self) -> Iterable[str]:
+        return self._meanings
 
     def get(self, name: str) -> Reference | None:
         return Reference(self._meanings[name]) if name in self._meanings else None
@@ -88,7 +92,12 @@ def bind(name: str, entry: OperatorEntry, params: Params, scope: Scope) -> dict[
     given = {
         key: argument_of(name, f"inputs.{key}", value, scope) for key, value in entry.inputs.items()
     }
-    return given | _by_name(names_used(Operator(name=name, params=params)), given, scope)
+    operator = Operator(name=name, params=params)
+    names = names_used(operator) - set(given)
+    for each in sorted(names):
+        if scope.get(each) is None:
+            raise unknown_name(operator, each, {*given, *scope.names})
+    return given | _by_name(names, given, scope)
 
 
 def _by_name(

@@ -1,6 +1,7 @@
 """Whether each template and expression of an operator is one, and finds what it needs."""
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
+from difflib import get_close_matches
 
 from kairos.plan.invalid import InvalidFlow
 from kairos.plan.operators import (
@@ -54,6 +55,20 @@ def names_used(operator: Operator) -> set[str]:
     uses = [uses_of(operator.name, *each, template) for each in templates_of(operator)]
     uses += [uses_of(operator.name, *each, expression) for each in expressions_of(operator)]
     return {use.name for found in uses for use in found}
+
+
+def unknown_name(operator: Operator, name: str, known: Collection[str]) -> InvalidFlow:
+    """One that its templates or expressions need, and that means nothing; `known`: what does."""
+    written = (*templates_of(operator), *expressions_of(operator))
+    key, source = next((key, source) for key, source in written if name in source)
+    near = get_close_matches(name, known, n=1)
+    hint = f"did you mean '{near[0]}'?" if near else f"there are {_listed(known)}"
+    return InvalidFlow(
+        operator.name,
+        f"it needs '{name}', and there is no operator of this name; {hint}",
+        key=key,
+        offset=_line_of(name, source),
+    )
 
 
 def check_templates(operator: Operator) -> None:

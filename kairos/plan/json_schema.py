@@ -133,5 +133,9 @@ def _is(value: object, name: object) -> bool:
 
 
 def _same(value: object, other: object) -> bool:
-    """As JSON: true is not 1."""
+    """As JSON: true is not 1, however deep."""
+    if isinstance(value, list) and isinstance(other, list):
+        return len(value) == len(other) and all(map(_same, value, other))
+    if isinstance(value, Mapping) and isinstance(other, Mapping):
+        return value.keys() == other.keys() and all(_same(value[key], other[key]) for key in value)
     return value == other and isinstance(value, bool) == isinstance(other, bool)

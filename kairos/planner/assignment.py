@@ -67,7 +67,7 @@ def assign(problem: AssignmentProblem) -> TaskAssignment | None:
     """The cheapest assignment. None: nothing is within capacity and hard targets.
 
     Raises:
-        SetupError: the solver found nothing in time.
+        NotSolvedInTime: the solver found nothing in time.
     """
     building = _Building(problem)
     values = building.program.solve()

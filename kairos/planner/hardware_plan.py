@@ -20,11 +20,13 @@ from kairos.planner.lowering import ObservedCall
 from kairos.planner.ownership import per_million_tokens, per_workflow
 from kairos.planner.pool import CallKind, InstanceKind, Pool, PoolProblem, smallest_pool
 from kairos.planner.prediction import Prediction, predicted
+from kairos.planner.program import NotSolvedInTime
 from kairos.planner.serving import NO_TARGETS, CallShape, LatencyTargets
 
 UTILISATIONS = (0.95, 0.85, 0.75, 0.6, 0.45)
 BOUNDS = (1.0, 0.8, 0.65, 0.5, 0.4, 0.3, 0.2, 0.1)  # of the time of the cheapest pool's path
 GAP = 0.005  # of a pool's cost: proving the rest takes longer than finding it
+LIMIT_S = 4.0  # of the solver, for each pool: all of them take minutes at most
 
 Workflows = Sequence[Sequence[ObservedCall]]
 
@@ -86,6 +88,7 @@ def plan(question: HardwareQuestion) -> HardwarePlan:
         most_kinds=question.most_kinds,
         fractions=question.split,
         gap=GAP,
+        limit_s=LIMIT_S,
     )
     front = _front(_candidates(question, problem))
     if not front:
@@ -145,9 +148,7 @@ def _candidates(question: HardwareQuestion, problem: PoolProblem) -> list[Planne
         cheapest = math.inf
         for bound in BOUNDS:
             path_s = bound * cheapest if cheapest < math.inf else math.inf
-            pool = smallest_pool(
-                msgspec.structs.replace(problem, utilisation=utilisation, path_s=path_s)
-            )
+            pool = _pool(msgspec.structs.replace(problem, utilisation=utilisation, path_s=path_s))
             if pool is None:
                 break
             cheapest = min(cheapest, pool.path_s) if cheapest == math.inf else cheapest
@@ -156,6 +157,14 @@ def _candidates(question: HardwareQuestion, problem: PoolProblem) -> list[Planne
                 seen.add(key)
                 found += _planned(question, problem, pool)
     return found
+
+
+def _pool(problem: PoolProblem) -> Pool | None:
+    """None: there is none, or none was found in time."""
+    try:
+        return smallest_pool(problem)
+    except NotSolvedInTime:
+        return None
 
 
 def _planned(question: HardwareQuestion, problem: PoolProblem, pool: Pool) -> Sequence[PlannedPool]:

@@ -68,6 +68,7 @@ class PoolProblem(msgspec.Struct, frozen=True, kw_only=True):
     fractions: bool = False  # a kind's calls may be split
     most_kinds: int | None = None  # of instances in the pool; None: any number
     gap: float = EXACT  # how far from the cheapest the answer may be, relative
+    limit_s: float = 60.0  # of the solver; then the best that it has found is the answer
 
 
 class Pool(msgspec.Struct, frozen=True, kw_only=True):
@@ -85,12 +86,13 @@ def smallest_pool(problem: PoolProblem) -> Pool | None:
     """The cheapest pool. None: none is within the limits.
 
     Raises:
-        SetupError: the problem makes no sense, or the solver found nothing in time.
+        SetupError: the problem makes no sense.
+        NotSolvedInTime: the solver found nothing in time.
     """
     if not 0 < problem.utilisation <= 1:
         raise SetupError(f"utilisation is {problem.utilisation}; give more than 0, up to 1")
     building = _Building(problem)
-    values = building.program.solve(gap=problem.gap)
+    values = building.program.solve(gap=problem.gap, limit_s=problem.limit_s)
     return None if values is None else building.read(values)
 
 

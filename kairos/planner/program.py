@@ -19,6 +19,15 @@ EXACT = 1e-9  # gap between the solution and its bound, relative
 OPTIMAL, LIMIT, INFEASIBLE = 0, 1, 2  # what scipy calls `status`
 
 
+class NotSolvedInTime(SetupError):
+    """The solver found nothing within its time, which says nothing about whether there is any."""
+
+    def __init__(self, limit_s: float) -> None:
+        super().__init__(
+            f"the solver found no plan within {limit_s:g} s: allow fewer kinds of hardware"
+        )
+
+
 class LinearProgram:
     """Minimises a sum of costs. Variables are known by the number that `variable` gives."""
 
@@ -52,7 +61,7 @@ class LinearProgram:
             gap: the solver may stop this close to the optimum, relative.
 
         Raises:
-            SetupError: the solver found nothing within its time.
+            NotSolvedInTime: nothing was found within the limit.
         """
         found: Any = milp(
             self._costs,
@@ -64,9 +73,7 @@ class LinearProgram:
         if found.status == INFEASIBLE:
             return None
         if found.x is None:
-            raise SetupError(
-                f"the solver found no plan within {limit_s:g} s: allow fewer kinds of hardware"
-            )
+            raise NotSolvedInTime(limit_s)
         return [
             float(round(value)) if whole else float(value)
             for value, whole in zip(found.x, self._whole, strict=True)

@@ -1,11 +1,17 @@
 """Prometheus scrapes what runs, and the dashboard asks for what is there."""
 
 import json
+import os
 import re
+import shutil
+import subprocess
+from pathlib import Path
 from types import SimpleNamespace
 
+import pytest
 import yaml
 
+from kairos.errors import KairosError
 from kairos.events import ProfilesLearnt
 from kairos.live.observers.telemetry import Telemetry
 from kairos.live.orchestrate.metrics import OrchestratorMetrics
@@ -15,12 +21,19 @@ from tests.support import build
 
 SERVICES = compose()["services"]
 PROMETHEUS = yaml.safe_load((DEPLOY / "prometheus.yml").read_text())
+RULE_FILE = yaml.safe_load((DEPLOY / "prometheus-rules.yml").read_text())
 DASHBOARD = json.loads((DEPLOY / "grafana" / "kairos.json").read_text())
 
 
+RULES = [each for group in RULE_FILE["groups"] for each in group["rules"]]
+ALERTS = [each for each in RULES if "alert" in each]
+RUNBOOK = (DEPLOY.parent / "docs" / "operations" / "alerts.md").read_text()
+
+
 def asked_for():
-    """The names of all series in the dashboard."""
+    """The names of all series in the dashboard, and in rules."""
     expressions = [each["expr"] for panel in DASHBOARD["panels"] for each in panel["targets"]]
+    expressions += [each["expr"] for each in RULES]
     return {name for each in expressions for name in re.findall(r"\bkairos_\w+", each)}
 
 
@@ -33,7 +46,7 @@ def exported(text):
     return names
 
 
-def test_the_dashboard_asks_for_what_services_export():
+def test_the_dashboard_and_the_rules_ask_for_what_services_export():
     balancer = build.balancer()
     balancer.handle(ProfilesLearnt(kendall_tau=1.0), at=0)
     gateway = Telemetry(lambda: balancer, None, lambda: 0)
@@ -43,6 +56,43 @@ def test_the_dashboard_asks_for_what_services_export():
     orchestrator = OrchestratorMetrics(member, SimpleNamespace(told=0))
     text = "\n".join(each.render().decode() for each in (gateway, orchestrator))
     assert asked_for() <= exported(text)
+
+
+def test_codes_of_errors_in_rules_are_those_that_there_are():
+    codes = {each.code for each in every_error()}
+    asked = re.findall(r'code=~?"([^"]+)"', "\n".join(each["expr"] for each in RULES))
+    assert asked
+    assert {code for each in asked for code in each.split("|")} <= codes
+
+
+def every_error(base=KairosError):
+    yield base
+    for each in base.__subclasses__():
+        yield from every_error(each)
+
+
+def test_each_alert_has_a_section_that_says_what_to_do_and_no_section_is_left_over():
+    sections = re.findall(r"^## (Kairos\w+)$", RUNBOOK, re.M)
+    assert sections == [each["alert"] for each in ALERTS]
+    for each in ALERTS:
+        assert each["annotations"]["runbook"] == (
+            f"docs/operations/alerts.md#{each['alert'].lower()}"
+        )
+        assert each["labels"]["severity"] in {"warning", "critical"}
+    recorded = {each["record"] for each in RULES if "record" in each}
+    assert recorded == set(re.findall(r"`(kairos:[\w:]+)`", RUNBOOK))
+
+
+def test_rules_speak_as_prometheus_judges_them():
+    """By promtool, with series that it makes up: an alert comes when it should, and not before."""
+    promtool = shutil.which("promtool")
+    if promtool is None:
+        assert "CI" not in os.environ, "scripts/install-promtool.sh installs it"
+        pytest.skip("there is no promtool; scripts/install-promtool.sh installs it")
+    tests = Path(__file__).with_name("rules_test.yml")
+    for command in (["check", "rules", DEPLOY / "prometheus-rules.yml"], ["test", "rules", tests]):
+        done = subprocess.run([promtool, *command], capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stdout + done.stderr
 
 
 def test_what_is_scraped_is_a_service_that_listens_there():
@@ -65,6 +115,8 @@ def test_prometheus_and_grafana_find_their_files():
     }
     assert "--config.file=/etc/prometheus/prometheus.yml" in SERVICES["prometheus"]["command"]
     assert "/etc/prometheus/prometheus.yml" in mounted
+    (rules,) = PROMETHEUS["rule_files"]
+    assert f"/etc/prometheus/{rules}" in mounted
     (source,) = yaml.safe_load((DEPLOY / "grafana" / "datasources.yml").read_text())["datasources"]
     (provider,) = yaml.safe_load((DEPLOY / "grafana" / "dashboards.yml").read_text())["providers"]
     assert source["url"] == "http://prometheus:9090"

@@ -11,7 +11,8 @@ import msgspec
 
 from kairos.config import KeySettings
 from kairos.envelope import forward, read_envelope, read_value, write_message
-from kairos.errors import InvalidRequest
+from kairos.errors import InvalidFile, InvalidRequest
+from kairos.flow.yaml_file import read_yaml
 from kairos.live.kafka.items import ReceivedMessage
 from kairos.live.pool.bus_call import read_call
 from kairos.live.pool.messages import Alive, Orders, Told, check_counts, check_request
@@ -28,6 +29,8 @@ from kairos.live.request.identity.resolve import identity_of
 from kairos.live.request.native import READING, Reading
 from kairos.live.request.shape import check_input, check_messages, check_prompt, check_tools
 from kairos.model import PARENTS_LIMIT
+from kairos.plan.pipeline import compile_plan
+from kairos.plan.prediction import predict
 from kairos.ports import Message
 
 NOW = 1_700_000_000_000_000  # µs
@@ -123,7 +126,16 @@ def message(data: bytes) -> None:
             msgspec.json.decode(value, type=kind)
 
 
-TARGETS = {each.__name__: each for each in (headers, body, stream, message)}
+def flow(data: bytes) -> None:
+    """A declared workflow, as YAML: what is read can be planned, and what a plan takes foretold."""
+    with suppress(InvalidFile):
+        plan = compile_plan(read_yaml(data.decode("utf-8", "replace")))
+        assert compile_plan(plan.declaration).declaration == plan.declaration
+        row = {name: ["x", {"text": "y"}] for name in plan.columns}
+        assert predict(plan, [row, row]).rows == 2
+
+
+TARGETS = {each.__name__: each for each in (headers, body, stream, message, flow)}
 
 
 def _routing(read: Body) -> tuple[object, ...]:

@@ -31,6 +31,7 @@ GIVEN = [
     Entitlements(classes=CLASSES | {"interactive": ServiceClass(max_wait_us=2 * SECOND)}),
     Entitlements(classes=CLASSES | {"batch": ServiceClass(weight=0.5)}),
     Entitlements(quotas=(Quota("a", calls_at_once=3), Quota("b", "x", calls_per_minute=9))),
+    Entitlements(quotas=(Quota("a", kv_share=0.3), Quota("b", calls_at_once=4))),
     Entitlements(
         quotas=(
             Quota("a", calls_at_once=5, workflows_at_once=3, tokens_per_minute=400),
@@ -72,7 +73,7 @@ class Story:
         self.here = {}  # tenant by call
 
     def fresh(self):
-        instances = build.instance("i", seqs=2), build.instance("j", seqs=1)
+        instances = build.instance("i", seqs=2, kv=600), build.instance("j", seqs=1, kv=400)
         return build.balancer(
             *instances, policy="kairos", max_wait_us=8 * SECOND, entitlements=self.begun
         )

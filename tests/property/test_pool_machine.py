@@ -348,7 +348,7 @@ class PoolMachine(RuleBasedStateMachine):
         orchestrator = Orchestrator()
         for record, _, _ in world.records():
             orchestrator.observe(record)
-        assert not any(workflow.in_flight for workflow in orchestrator._open.values())
+        assert not any(workflow.in_flight for workflow in orchestrator._open.all())
         if self.is_strict:
             for client in [c for p in world.live for c in p.clients]:
                 if client.status == 200:

@@ -79,6 +79,7 @@ class FlowWorld:
             0: [n for n in range(len(rows)) if (0, n) not in self.journal.ended], 1: None
         }  # fmt: skip
         self.end, self.ended = None, set()
+        self.lost = 0  # results that were not committed
         self.log = []
 
     def run(self, crash_after=None):
@@ -101,6 +102,7 @@ class FlowWorld:
 
     def crash(self):
         self.commit(self.random.randint(0, len(self.written)))
+        self.lost = sum(isinstance(each, KeepResult) for each in self.written)
 
     def commit(self, count):
         for command in self.written[:count]:

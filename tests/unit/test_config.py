@@ -530,6 +530,14 @@ def test_what_would_not_fit_the_log_is_refused():
             [{"tenant": "acme", "app": "x", "key": "ci", "calls_at_once": 1}],
             "tenant 'acme', app 'x', key 'ci': it is of an app or of a key; give each a quota",
         ),
+        (
+            [{"tenant": "acme", "app": "x", "kv_share": 0.5}],
+            "tenant 'acme', app 'x': kv_share is of a whole tenant",
+        ),
+        (
+            [{"tenant": "acme", "kv_share": 1.5}],
+            "tenant 'acme': kv_share must be above 0, and at most 1",
+        ),
     ],
 )
 def test_what_is_wrong_with_a_quota_is_said(quotas, said):

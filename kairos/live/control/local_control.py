@@ -77,8 +77,8 @@ class LocalControl:
     def add_insight(self, app: FastAPI, access: Access) -> None:
         add_insight(app, access, self)
 
-    def add_tenants(self, app: FastAPI, access: Access) -> None:
-        add_tenants(app, access, self)
+    def add_tenants(self, app: FastAPI) -> None:
+        add_tenants(app, self)
 
     @property
     def orchestrator(self) -> Orchestrator:

@@ -30,7 +30,7 @@ class Brain(Protocol):
     def now(self) -> int:
         """In µs."""
 
-    def add_tenants(self, app: FastAPI, access: Access) -> None:
+    def add_tenants(self, app: FastAPI) -> None:
         """Add the routes to look into workflows and agents of any tenant."""
 
 
@@ -50,7 +50,8 @@ def build_admin(
     instances can be changed by them, which they cannot where /health and /metrics are asked for by
     whoever reaches them, as those of a process without clients are. `audit`: is told who did what,
     and who was refused. `add_pages` adds the page."""
-    app = FastAPI(title="Kairos for operators", version=__version__)
+    # No /docs: that page has the browser ask other hosts.
+    app = FastAPI(title="Kairos for operators", version=__version__, docs_url=None, redoc_url=None)
 
     @app.get("/admin/status")
     async def status() -> dict[str, Any]:
@@ -75,7 +76,7 @@ def build_admin(
         }
 
     add_views(app, fleet)
-    brain.add_tenants(app, access)
+    brain.add_tenants(app)
     if add_pages is not None:
         add_pages(app)
     add_health(app, lambda: bool(monitor.models()), metrics)

@@ -108,7 +108,7 @@ class ClusterControl:
             await access.admitted(authorization(request))
             raise AskTheOrchestrator
 
-    def add_tenants(self, app: FastAPI, access: Access) -> None:  # noqa: ARG002
+    def add_tenants(self, app: FastAPI) -> None:
         """Workflows are elsewhere, for operators, too."""
 
         @app.get("/admin/tenants/{rest:path}")

@@ -68,11 +68,6 @@ class Access:
         """To anybody, without a key."""
         return self._is_open
 
-    @property
-    def asks_operators(self) -> bool:
-        """Whether whoever asks for the operators' routes must show that it may."""
-        return self._asks_operators
-
     def known_as(self, authorization: bytes | None, address: str) -> str:
         """Who calls, where each caller has a share: its tenant, if it has shown a key; else its
         address. A token counts once it has been verified, which is not done here."""

@@ -108,7 +108,18 @@ def test_keys_are_texts_as_they_are_written():
 @pytest.mark.parametrize(
     ("old", "new", "line", "said"),
     [
-        ("doc.text }}", "dok.text }}", 9, "operator 'summarise', prompt: it needs 'dok'"),
+        (
+            "doc.text }}",
+            "dok.text }}",
+            9,
+            "prompt: it needs 'dok', and there is no operator of this name; did you mean 'doc'?",
+        ),
+        (
+            "where: summarise |",
+            "where: summary and zzz or summarise |",
+            34,
+            "did you mean 'summarise'?",
+        ),
         ("kind: branch", "kind: brunch", 12, "no kind 'brunch'; did you mean 'branch'?"),
         ("kind: branch", "kind: search", 12, "kind 'search' is not here yet; there are input"),
         ("kind: branch", "kind: output", 12, "stands under `outputs:`"),

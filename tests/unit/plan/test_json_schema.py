@@ -45,6 +45,12 @@ def test_references_within_a_schema_are_followed():
     assert problem(schema, {"left": {"left": 3}}) == "left.left is a number, not a object"
 
 
+def test_true_is_not_one_however_deep():
+    assert problem({"enum": [[0], {"a": 1}]}, [False]) is not None
+    assert problem({"const": {"a": 1}}, {"a": True}) is not None
+    assert problem({"const": {"a": [1]}}, {"a": [1.0]}) is None
+
+
 def test_a_schema_that_refers_to_itself_alone_ends():
     assert "too deeply" in str(problem({"$ref": "#"}, 1))
 

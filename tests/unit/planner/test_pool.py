@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from kairos.errors import SetupError
-from kairos.planner.engine_rates import EngineRates
+from kairos.planner.engine_rates import EngineRates, derived, layouts
 from kairos.planner.hardware_plan import HardwareQuestion, call_kinds, plan
 from kairos.planner.instance_kinds import HardwareOffer, instance_kinds
 from kairos.planner.kv_transfer import Link
@@ -14,7 +14,8 @@ from kairos.planner.lowering import ObservedCall
 from kairos.planner.ownership import Terms
 from kairos.planner.pool import CallKind, InstanceKind, PoolProblem, smallest_pool
 from kairos.planner.prediction import Traffic, loaded, predicted
-from kairos.planner.serving import CallShape, LatencyTargets, Phases
+from kairos.planner.program import NotSolvedInTime
+from kairos.planner.serving import CallShape, LatencyTargets, Phases, use
 from kairos.tools.hardware_files import catalogue
 
 FOUND = catalogue()
@@ -257,3 +258,31 @@ def test_targets_of_calls_hold_for_every_kind_of_instance():
     with pytest.raises(SetupError, match="no pool of this hardware can serve"):
         plan(question(targets=LatencyTargets(tpot_s=1e-6)))
     assert math.isfinite(found.chosen.prediction.p95_s)
+
+
+def test_a_solver_without_time_says_so():
+    many = [kind(f"k{i}", usd=1.0 + i / 7) for i in range(40)]
+    calls = [CallKind(name=f"c{i}", shape=SHAPE, per_s=3.0 + i / 3) for i in range(20)]
+    with pytest.raises(NotSolvedInTime, match="no plan within 0 s: allow fewer kinds"):
+        smallest_pool(problem(*many, calls=calls, most_kinds=2, limit_s=0.0))
+
+
+def test_layouts_that_others_beat_in_cost_and_time_are_left_out():
+    offer = REPLACE(question().offer, most_devices=8, pairs=False)
+    calls = call_kinds(question().workflows, 5.0)
+
+    def cost_and_time(rates):
+        uses = [use(rates, call.shape, Phases.BOTH) for call in calls]
+        busy_s = sum(c.per_s * each.busy_s for c, each in zip(calls, uses, strict=True))
+        return busy_s * rates.devices, sum(each.latency_s for each in uses)
+
+    for device in offer.devices:
+        found = [
+            derived(device, offer.model, tensor=tensor, pipeline=pipeline)
+            for tensor, pipeline in layouts(device)
+        ]
+        kept = [k for k in instance_kinds(offer, calls).kinds if k.device == device.name]
+        assert 1 < len(kept) <= 3
+        for usd, seconds in (cost_and_time(each.rates) for each in kept):
+            others = map(cost_and_time, found)
+            assert not any(u < usd and s < seconds for u, s in others)

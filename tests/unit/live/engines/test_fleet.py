@@ -80,7 +80,7 @@ def routes(app):
 
 async def test_where_metrics_are_asked_for_instances_can_be_seen_but_not_changed(standby):
     brain, monitor = (
-        SimpleNamespace(decides=True, add_tenants=lambda *_: None),
+        SimpleNamespace(decides=True, add_tenants=lambda _: None),
         Monitor(lambda _: None),
     )
     seen = {("GET", "/admin/instances")}

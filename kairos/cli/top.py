@@ -1,0 +1,35 @@
+"""`kairos top`: what goes on, in a terminal."""
+
+import os
+from typing import Annotated
+
+import typer
+
+from kairos import config
+from kairos.cli.options import SERVE, OwnCertificate, OwnKey, ServiceCa, own_files
+
+
+def top(
+    url: Annotated[str, typer.Argument(help="The operators' port of a running Kairos.")] = (
+        f"http://{SERVE.admin_host}:{SERVE.admin_port}"
+    ),
+    api_key_env: Annotated[
+        str | None,
+        typer.Option(help="The environment variable that holds your key: a viewer's or admin's."),
+    ] = None,
+    tls_ca: ServiceCa = None,
+    tls_certificate: OwnCertificate = None,
+    tls_key: OwnKey = None,
+    interval: Annotated[float, typer.Option(min=0.2, max=60, help="Seconds between two looks.")] = (
+        1.0
+    ),
+    once: Annotated[bool, typer.Option("--once", help="Look once, and stop.")] = False,
+) -> None:
+    """Show what goes on: instances, and the queue in the order in which it would go.
+
+    The same as the page at /ui of the operators' port. Without a terminal it looks once.
+    """
+    from kairos.tools.top import watch
+
+    key = config.api_key(api_key_env, os.environ)
+    watch(url, key, own_files(tls_ca, tls_certificate, tls_key), interval, once=once)
