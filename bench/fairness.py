@@ -18,29 +18,19 @@ from rich.console import Console
 
 from bench.command import Bench
 from bench.report import Figure, Spread
-from kairos.balancer import Balancer
-from kairos.dispatcher.placements import PLACEMENTS
-from kairos.entitlements import Entitlements, TenantWeight
+from bench.virtual_pool import VirtualPool
+from kairos.entitlements import TenantWeight
 from kairos.events import (
     Arrived,
     Dispatch,
     Finished,
     FirstToken,
-    InstanceJoined,
-    Progressed,
     Refuse,
-    Tick,
     WorkflowEnded,
 )
-from kairos.learner import Learner
-from kairos.model import EXPECTED_COMPLETION_TOKENS, SECOND, Instance, Request
-from kairos.orchestrator.orchestrator import Orchestrator
-from kairos.runtime import Runtime
-from kairos.scheduler.policies import POLICIES
-from kairos.sim.clock import VirtualClock
+from kairos.model import EXPECTED_COMPLETION_TOKENS, SECOND, Request
 from kairos.sim.engine.engine_calls import CallProgress, EngineCall
 from kairos.sim.engine.profile import EngineProfile, StepCost
-from kairos.sim.engines import SimulatedEngines
 from kairos.workload.prompt import PromptPiece
 
 STEP_US, PROMPT_TOKEN_US = 10_000, 20.0
@@ -73,42 +63,29 @@ class Under(msgspec.Struct):
     call_began: int = 0
 
 
-class Pool:
+class Pool(VirtualPool):
     """Instances that are alike, and tenants that use them for so long."""
 
     def __init__(
         self, tenants: list[Tenant], weights: Weights, *, instances: int, engine: EngineProfile
     ) -> None:
-        self.clock, self.learner = VirtualClock(), Learner(Orchestrator())
-        self.balancer = Balancer(
-            POLICIES["kairos"],
-            PLACEMENTS["kairos"],
-            max_waiting=10**6,
-            entitlements=Entitlements(weights),
-        )
-        self._runtime = Runtime(
-            self.balancer, self, self.clock, (self.learner.orchestrator.observe,)
-        )
-        self._fleet = SimulatedEngines(self.clock, self._seen)
-        self._tenants, self._engine = tenants, engine
+        super().__init__(weights, instances, engine)
+        self._tenants = tenants
         self._under_way: dict[str, Under] = {}  # by id of the call
         self._calls: dict[str, tuple[int, int, int]] = {}  # prompt, answer, when it began to run
         self._number = 0
         self.latencies_s: dict[str, list[float]] = {each.name: [] for each in tenants}
         self.calls_s: dict[str, list[float]] = {each.name: [] for each in tenants}
         self.service_s: dict[str, float] = dict.fromkeys(self.latencies_s, 0.0)
-        for number in range(instances):
-            self._join(f"i{number}")
 
     def play(self, seconds: float, seed: int) -> "Pool":
-        self._dice, self._until = Random(seed), int(seconds * SECOND)
+        self._dice = Random(seed)
         for tenant in self._tenants:
             for _ in range(tenant.at_once):
                 self._begin(tenant)
             if tenant.per_s:
                 self._expect(tenant)
-        self.clock.call_at(SECOND, self._each_second)
-        self.clock.run()
+        self.run(int(seconds * SECOND))
         return self
 
     def _expect(self, tenant: Tenant) -> None:
@@ -145,14 +122,14 @@ class Pool:
             completion_tokens=EXPECTED_COMPLETION_TOKENS if tenant.cheat != "limits" else 1,
             completion_limit=None if tenant.cheat != "limits" else 1,
         )
-        self._runtime.feed(Arrived(request))
+        self.runtime.feed(Arrived(request))
 
     def dispatch(self, command: Dispatch) -> None:
         name = command.request_id
         prompt, answer, _ = self._calls[name]
         self._calls[name] = prompt, answer, self.clock.now()
         call = EngineCall(id=name, prompt=(PromptPiece(name, prompt),), completion_tokens=answer)
-        self._fleet.add(command.instance_id, call)
+        self.fleet.add(command.instance_id, call)
 
     def refuse(self, command: Refuse) -> None:
         """It has waited for as long as it may: its workflow has failed, and the next one comes."""
@@ -165,29 +142,29 @@ class Pool:
         if tenant.at_once:
             self.clock.call_at(now, partial(self._begin, tenant))
 
-    def _seen(self, progress: CallProgress) -> None:
+    def seen(self, progress: CallProgress) -> None:
         name = progress.call_id
         if progress.what == "first_token":
-            self._runtime.feed(FirstToken(name))
+            self.runtime.feed(FirstToken(name))
             return
         prompt, answer, ran_at = self._calls.pop(name)
         workflow, now = self._under_way.pop(name), self.clock.now()
         tenant = workflow.tenant
         self.service_s[tenant.name] += self._service_s(prompt, answer, now - ran_at)
         self.calls_s[tenant.name].append((now - workflow.call_began) / SECOND)
-        self._runtime.feed(Finished(name, prompt_tokens=prompt, completion_tokens=answer))
+        self.runtime.feed(Finished(name, prompt_tokens=prompt, completion_tokens=answer))
         workflow.left -= 1
         if workflow.left:
             self._call(workflow)
             return
-        self._runtime.feed(WorkflowEnded(tenant.name, workflow.id))
+        self.runtime.feed(WorkflowEnded(tenant.name, workflow.id))
         self.latencies_s[tenant.name].append((now - workflow.began) / SECOND)
         if tenant.at_once:
             self._begin(tenant)
 
     def _service_s(self, prompt: int, answer: int, took_us: int) -> float:
         """As `dispatcher/service_cost.py` has it, by what is true of the engine."""
-        engine = self._engine
+        engine = self.engine
         memory = (prompt + answer / 2) / engine.kv_tokens
         held = max(1 / engine.max_num_seqs, memory)
         computing_us = prompt * engine.step.prefill_token_us
@@ -202,36 +179,6 @@ class Pool:
             if each.tenant.name == name
         ]
         return self.calls_s[name] + unfinished
-
-    def _join(self, instance_id: str) -> None:
-        engine = self._engine
-        self._fleet.start(instance_id, engine)
-        instance = Instance(
-            id=instance_id,
-            models=("m",),
-            max_num_seqs=engine.max_num_seqs,
-            kv_tokens=engine.kv_tokens,
-            block_size=engine.block_size,
-            max_num_batched_tokens=engine.max_num_batched_tokens,
-        )
-        self._runtime.feed(InstanceJoined(instance))
-
-    def _each_second(self) -> None:
-        """As in `sim/world.py`."""
-        now = self.clock.now()
-        if now >= self._until:
-            self.clock.stop()
-            return
-        if progress := self._fleet.progress():
-            self._runtime.feed(Progressed(progress))
-        for status in self._fleet.statuses():
-            self._runtime.feed(status)
-        if (learnt := self.learner.step()) is not None:
-            self._runtime.feed(learnt)
-        tick_at = self.balancer.tick_at
-        if tick_at is not None and tick_at <= now:
-            self._runtime.feed(Tick())
-        self.clock.call_at(now + SECOND, self._each_second)
 
 
 def engine(seqs: int, kv_tokens: int, step_us: float = STEP_US) -> EngineProfile:

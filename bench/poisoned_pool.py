@@ -12,29 +12,19 @@ from typing import Literal
 
 import msgspec
 
-from kairos.balancer import Balancer
-from kairos.dispatcher.placements import PLACEMENTS
+from bench.virtual_pool import VirtualPool
 from kairos.events import (
     Arrived,
     Cancelled,
     Dispatch,
     Finished,
     FirstToken,
-    InstanceJoined,
-    Progressed,
     Refuse,
-    Tick,
     WorkflowEnded,
 )
-from kairos.learner import Learner
-from kairos.model import EXPECTED_COMPLETION_TOKENS, SECOND, Instance, Request
-from kairos.orchestrator.orchestrator import Orchestrator
-from kairos.runtime import Runtime
-from kairos.scheduler.policies import POLICIES
-from kairos.sim.clock import VirtualClock
+from kairos.model import EXPECTED_COMPLETION_TOKENS, SECOND, Request
 from kairos.sim.engine.engine_calls import CallProgress, EngineCall
 from kairos.sim.engine.profile import EngineProfile
-from kairos.sim.engines import SimulatedEngines
 from kairos.workload.prompt import PromptPiece
 
 Other = Literal["neighbour", "fans out", "poisoned"]
@@ -69,15 +59,11 @@ class _Call(msgspec.Struct):
     instance_id: str | None = None
 
 
-class SharedPool:
+class SharedPool(VirtualPool):
     """Two tenants, whose calls are drawn apart: the honest one's are the same beside any other."""
 
     def __init__(self, work: Work, engine: EngineProfile, other: Other, seed: int) -> None:
-        self.clock, self.learner = VirtualClock(), Learner(Orchestrator())
-        self.balancer = Balancer(POLICIES["kairos"], PLACEMENTS["kairos"], max_waiting=10**6)
-        observers = (self.learner.orchestrator.observe,)
-        self._runtime = Runtime(self.balancer, self, self.clock, observers)
-        self._fleet = SimulatedEngines(self.clock, self._seen)
+        super().__init__({}, 2, engine)
         self._work = work
         self._fans_out, self._poisoned = other != "neighbour", other == "poisoned"
         self._dice = {each: Random(f"{seed} {each}") for each in (HONEST, OTHER)}
@@ -86,28 +72,24 @@ class SharedPool:
         self.latencies_s: list[float] = []  # of honest workflows, once both are there
         self.calls = dict.fromkeys(self._dice, 0)  # that ended
         self._measured_from = 0
-        for number in range(2):
-            self._join(f"i{number}", engine)
 
     def play(self, seconds: float, names: int) -> "SharedPool":
         """The other tenant comes when something is known of the honest one: with so many names at
         once, if it is poisoned."""
         self._measured_from = int(WARM_S * SECOND)
-        self._until = self._measured_from + int(seconds * SECOND)
         self._expect(HONEST, CALLS)
         self.clock.call_at(self._measured_from, lambda: self._come(names))
-        self.clock.call_at(SECOND, self._each_second)
-        self.clock.run()
+        self.run(self._measured_from + int(seconds * SECOND))
         return self
 
     def _come(self, names: int) -> None:
         if self._poisoned:
             for number in range(names):
                 request = self._request(f"n{number}", OTHER, f"n{number}", f"n{number}", 10)
-                self._runtime.feed(Arrived(request))
-                self._runtime.feed(Cancelled(request.id))
+                self.runtime.feed(Arrived(request))
+                self.runtime.feed(Cancelled(request.id))
                 if number % 8 == 0:
-                    self._runtime.feed(WorkflowEnded(OTHER, request.workflow_id, cancelled=True))
+                    self.runtime.feed(WorkflowEnded(OTHER, request.workflow_id, cancelled=True))
         self._expect(OTHER, FAN_OUT if self._fans_out else CALLS)
 
     def _expect(self, tenant: str, calls: int) -> None:
@@ -144,7 +126,7 @@ class SharedPool:
         is_poison = workflow.tenant == OTHER and self._poisoned
         app, agent = ("app", f"agent {workflow.left}") if not is_poison else (name, name)
         request = self._request(name, workflow.tenant, app, agent, call.prompt, workflow)
-        self._runtime.feed(Arrived(request))
+        self.runtime.feed(Arrived(request))
 
     def _request(
         self,
@@ -177,61 +159,33 @@ class SharedPool:
         name = command.request_id
         prompt = (PromptPiece(name, call.prompt),)
         made = EngineCall(id=name, prompt=prompt, completion_tokens=call.answer)
-        self._fleet.add(command.instance_id, made)
+        self.fleet.add(command.instance_id, made)
 
     def refuse(self, command: Refuse) -> None:
         assert command.reason == "cancelled", command.reason
         call = self._calls.pop(command.request_id)
         if call.instance_id is not None:
-            self._fleet.abort(call.instance_id, command.request_id)
+            self.fleet.abort(call.instance_id, command.request_id)
 
     def _cancel(self, workflow: _Workflow) -> None:
         if workflow.running:
-            self._runtime.feed(WorkflowEnded(workflow.tenant, workflow.id, cancelled=True))
+            self.runtime.feed(WorkflowEnded(workflow.tenant, workflow.id, cancelled=True))
 
-    def _seen(self, progress: CallProgress) -> None:
+    def seen(self, progress: CallProgress) -> None:
         name = progress.call_id
         if progress.what == "first_token":
-            self._runtime.feed(FirstToken(name))
+            self.runtime.feed(FirstToken(name))
             return
         call = self._calls.pop(name)
         workflow, now = call.workflow, self.clock.now()
         ended = Finished(name, prompt_tokens=call.prompt, completion_tokens=call.answer)
-        self._runtime.feed(ended)
+        self.runtime.feed(ended)
         self.calls[workflow.tenant] += now >= self._measured_from
         workflow.running -= 1
         if workflow.left:
             workflow.left -= 1
             self._call(workflow)
         elif not workflow.running:
-            self._runtime.feed(WorkflowEnded(workflow.tenant, workflow.id))
+            self.runtime.feed(WorkflowEnded(workflow.tenant, workflow.id))
             if workflow.tenant == HONEST and workflow.began_at >= self._measured_from:
                 self.latencies_s.append((now - workflow.began_at) / SECOND)
-
-    def _join(self, instance_id: str, engine: EngineProfile) -> None:
-        self._fleet.start(instance_id, engine)
-        instance = Instance(
-            id=instance_id,
-            models=("m",),
-            max_num_seqs=engine.max_num_seqs,
-            kv_tokens=engine.kv_tokens,
-            block_size=engine.block_size,
-            max_num_batched_tokens=engine.max_num_batched_tokens,
-        )
-        self._runtime.feed(InstanceJoined(instance))
-
-    def _each_second(self) -> None:
-        now = self.clock.now()
-        if now >= self._until:
-            self.clock.stop()
-            return
-        if progress := self._fleet.progress():
-            self._runtime.feed(Progressed(progress))
-        for status in self._fleet.statuses():
-            self._runtime.feed(status)
-        if (learnt := self.learner.step()) is not None:
-            self._runtime.feed(learnt)
-        tick_at = self.balancer.tick_at
-        if tick_at is not None and tick_at <= now:
-            self._runtime.feed(Tick())
-        self.clock.call_at(now + SECOND, self._each_second)
