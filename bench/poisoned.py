@@ -28,6 +28,9 @@ LOAD = 0.7  # of all sequences, by both tenants
 PER_S, SECONDS, BEFORE_S, ROUNDS = 150.0, 15.0, 20.0, 5  # over HTTP
 SLOWER = 1.10  # times
 
+WORKFLOWS = "an honest tenant's workflows beside a poisoned one, over beside a neighbour"
+TAIL = "the same at the 99th percentile"
+
 
 def decided(seeds: range, seconds: float, names: int, console: Console) -> list[Figure]:
     """Mean and tail of honest workflows, over those beside a neighbour like itself."""
@@ -45,14 +48,14 @@ def decided(seeds: range, seconds: float, names: int, console: Console) -> list[
         console.print(f"seed {seed}: {means['poisoned'][-1]:.3f} times", style="dim")
     return [
         Figure(
-            name="an honest tenant's workflows beside a poisoned one, over beside a neighbour",
+            name=WORKFLOWS,
             value=round(fmean(means["poisoned"]), 3),
             unit="times",
             target=SLOWER,
             detail={kind: spread(found, 3) for kind, found in means.items()},
         ),
         Figure(
-            name="the same at the 99th percentile",
+            name=TAIL,
             value=round(fmean(tails["poisoned"]), 3),
             unit="times",
             target=None,

@@ -23,6 +23,7 @@ from bench import (
     learning,
     messages,
     placement,
+    poisoned,
     scenarios,
     simulation,
     tls,
@@ -34,6 +35,7 @@ from bench.rows import Row, read
 
 DOCUMENTS = (
     "docs/research/costs.md",
+    "docs/concepts/tenants.md",
     "docs/how-to/predict.md",
     "docs/how-to/tls.md",
     "ARCHITECTURE.md",
@@ -90,6 +92,10 @@ TABLES = {
     "flows": Table({"kairos": "Kairos"}, flows.shown()),
     "health": Table({"kairos": "Kairos"}, health.shown()),
     "workers": Table({"kairos": "Kairos"}, workers.shown()),
+    "poisoned": Table(
+        {"fans out": "an honest neighbour that fans out", "poisoned": "a poisoned one"},
+        [poisoned.WORKFLOWS, poisoned.TAIL],
+    ),
     "tls": Table(tls.SYSTEMS, tls.shown()),
 }
 
