@@ -11,7 +11,6 @@ takes twenty minutes.
 
 import argparse
 import asyncio
-import resource
 import subprocess
 import sys
 import time
@@ -25,6 +24,7 @@ from rich.console import Console
 
 from bench import report, rows
 from bench.flows import questions, shared
+from bench.memory import peak_mib
 from bench.report import Figure
 from kairos.live.llm.http_llm import HttpLLM
 from kairos.live.runs.run_store import RunRecord, RunStore
@@ -75,7 +75,7 @@ def _child(count: int) -> None:
         began = time.process_time()
         asyncio.run(_run(Path(directory), count))
         cpu_us = (time.process_time() - began) / count * 1e6
-    print(cpu_us, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024)
+    print(cpu_us, peak_mib())
 
 
 def measure(console: Console, *, quick: bool) -> list[Figure]:

@@ -14,7 +14,6 @@ takes eight minutes.
 
 import argparse
 import gc
-import resource
 import subprocess
 import sys
 import time
@@ -24,6 +23,7 @@ from collections.abc import Callable, Iterator
 from rich.console import Console
 
 from bench import report, rows
+from bench.memory import peak_mib
 from bench.report import Figure
 from kairos import flow
 from kairos.execution.commands import (
@@ -175,14 +175,14 @@ def growth_mib(count: int) -> float:
 
 def _grown(count: int) -> float:
     """MiB of its peak beyond that of the first thousand rows."""
-    first: list[int] = []
+    first: list[float] = []
 
     def look(written: int) -> None:
         if written == min(1_000, count):
-            first.append(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
+            first.append(peak_mib())
 
     Drive(shared().compile(), questions(count)).run(look)
-    return (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - first[0]) / 1024
+    return peak_mib() - first[0]
 
 
 def measure(console: Console, *, quick: bool) -> list[Figure]:

@@ -152,7 +152,7 @@ class Undisturbed:
 
     def workflows(self):
         orchestrator = self.learner.orchestrator
-        return {name: workflow for (_, name), workflow in orchestrator._open.items()}
+        return {each.key[1]: each for each in orchestrator._open.all()}
 
     def counts(self):
         """Calls learnt, by agent."""

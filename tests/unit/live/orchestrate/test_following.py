@@ -73,8 +73,8 @@ def taught(workflows):
 
 def seen(followed):
     return {
-        key: msgspec.to_builtins(workflow_view(snapshot(each, 10**9), 0, 100))
-        for key, each in followed.orchestrator._open.items()
+        each.key: msgspec.to_builtins(workflow_view(snapshot(each, 10**9), 0, 100))
+        for each in followed.orchestrator._open.all()
     }
 
 
