@@ -19,6 +19,7 @@ from rich.console import Console
 from bench.command import Bench
 from bench.report import Figure, Spread
 from bench.virtual_pool import VirtualPool
+from kairos.engine_profile import EngineProfile, StepCost
 from kairos.entitlements import TenantWeight
 from kairos.events import (
     Arrived,
@@ -30,7 +31,6 @@ from kairos.events import (
 )
 from kairos.model import EXPECTED_COMPLETION_TOKENS, SECOND, Request
 from kairos.sim.engine.engine_calls import CallProgress, EngineCall
-from kairos.sim.engine.profile import EngineProfile, StepCost
 from kairos.workload.prompt import PromptPiece
 
 STEP_US, PROMPT_TOKEN_US = 10_000, 20.0

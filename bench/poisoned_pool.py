@@ -13,6 +13,7 @@ from typing import Literal
 import msgspec
 
 from bench.virtual_pool import VirtualPool
+from kairos.engine_profile import EngineProfile
 from kairos.events import (
     Arrived,
     Cancelled,
@@ -24,7 +25,6 @@ from kairos.events import (
 )
 from kairos.model import EXPECTED_COMPLETION_TOKENS, SECOND, Request
 from kairos.sim.engine.engine_calls import CallProgress, EngineCall
-from kairos.sim.engine.profile import EngineProfile
 from kairos.workload.prompt import PromptPiece
 
 Other = Literal["neighbour", "fans out", "poisoned"]

@@ -29,12 +29,12 @@ from bench import report, rows
 from bench.report import Figure
 from experiments.recordings import data_directory
 from kairos.dispatcher.placements import LeastKv
+from kairos.engine_profile import EngineProfile
 from kairos.errors import KairosError
 from kairos.model import SECOND
 from kairos.scheduler.policies import POLICIES
 from kairos.sim.engine.engine import ModelledEngine
 from kairos.sim.engine.engine_calls import EngineStats
-from kairos.sim.engine.profile import EngineProfile
 from kairos.sim.engine.profiles import profile
 from kairos.sim.users import engine_call
 from kairos.sim.world import World

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 
 from kairos.balancer import Balancer
 from kairos.dispatcher.placements import PLACEMENTS
+from kairos.engine_profile import EngineProfile
 from kairos.entitlements import Entitlements, TenantWeight
 from kairos.events import Dispatch, InstanceJoined, Progressed, Refuse, Tick
 from kairos.learner import Learner
@@ -13,7 +14,6 @@ from kairos.runtime import Runtime
 from kairos.scheduler.policies import POLICIES
 from kairos.sim.clock import VirtualClock
 from kairos.sim.engine.engine_calls import CallProgress
-from kairos.sim.engine.profile import EngineProfile
 from kairos.sim.engines import SimulatedEngines
 
 

@@ -11,10 +11,10 @@ from kairos.dispatcher.ledger import Ledger
 from kairos.dispatcher.placement import Placement
 from kairos.dispatcher.placements import PLACEMENTS
 from kairos.dispatcher.slots import TimeSlot
+from kairos.engine_profile import EngineProfile
 from kairos.model import SECOND, Request
 from kairos.scheduler.policies import POLICIES, Key, LeastWorkLeft, Policy
 from kairos.scheduler.work_estimates import WorkEstimates
-from kairos.sim.engine.profile import EngineProfile
 from kairos.sim.oracle import KnownLengths, Srpt
 from kairos.sim.world import token_us
 from kairos.workflow_tracker import workflow_key

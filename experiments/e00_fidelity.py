@@ -57,7 +57,7 @@ from experiments.fidelity_model import simulate
 from experiments.fidelity_real import play
 from experiments.report import RESULTS, add_figures, commit, write_rows
 from kairos.call_tracker import CallRow
-from kairos.sim.engine.profile import EngineProfile
+from kairos.engine_profile import EngineProfile
 
 SEEDS = 3
 TOLERATED_PERCENT = 25.0

@@ -36,10 +36,10 @@ from experiments.placements_vllm_workload import offered
 from experiments.report import commit, picture
 from kairos.confidence import Interval
 from kairos.dispatcher.placements import PLACEMENTS
+from kairos.engine_profile import EngineProfile
 from kairos.metrics import RunMetrics
 from kairos.model import SECOND
 from kairos.scheduler.policies import POLICIES
-from kairos.sim.engine.profile import EngineProfile
 from kairos.sim.plan import instance_id
 from kairos.sim.world import World
 from kairos.workload.submissions import in_order

@@ -12,9 +12,9 @@ from pathlib import Path
 import msgspec
 
 from kairos.demo.engines import start_engines
+from kairos.engine_profile import EngineProfile
 from kairos.errors import SetupError
 from kairos.live.engines.vllm import has_avx512
-from kairos.sim.engine.profile import EngineProfile
 from kairos.sim.engine.profiles import profile
 
 ENGINES = 2

@@ -5,8 +5,8 @@ from collections.abc import Sequence
 
 from kairos.call_tracker import CallRow
 from kairos.dispatcher.placements import PLACEMENTS
+from kairos.engine_profile import EngineProfile
 from kairos.scheduler.policies import POLICIES
-from kairos.sim.engine.profile import EngineProfile
 from kairos.sim.world import World
 from kairos.workload.workflows import Submission
 

@@ -19,8 +19,8 @@ from experiments.fidelity_real import check, preemptions, serving
 from experiments.placements_vllm_run import learnt_of, replay, serve_options
 from experiments.placements_vllm_workload import offered
 from kairos.demo.engines import start_engines
+from kairos.engine_profile import EngineProfile
 from kairos.model import SECOND
-from kairos.sim.engine.profile import EngineProfile
 from kairos.workload.workflows import Submission
 
 ENGINES = 2

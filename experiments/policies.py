@@ -30,12 +30,12 @@ from experiments.baselines import true_remaining_us
 from experiments.recordings import DEMO, read_apps
 from experiments.report import RESULTS, add_figures, commit, picture, write_rows
 from kairos.dispatcher.placements import PLACEMENTS
+from kairos.engine_profile import EngineProfile, StepCost
 from kairos.metrics import RunMetrics
 from kairos.model import SECOND, Request
 from kairos.scheduler.policies import POLICIES, LeastWorkLeft, Policy
 from kairos.scheduler.queue import OVERTAKEN
 from kairos.scheduler.work_estimates import WorkEstimates
-from kairos.sim.engine.profile import EngineProfile, StepCost
 from kairos.sim.oracle import Srpt
 from kairos.sim.world import World
 from kairos.workload import FileCall, arrivals

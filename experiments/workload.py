@@ -8,7 +8,7 @@ import msgspec
 from msgspec.structs import asdict, replace
 
 from experiments.recordings import data_directory
-from kairos.sim.engine.profile import EngineProfile, StepCost
+from kairos.engine_profile import EngineProfile, StepCost
 from kairos.sim.engine.profiles import profile
 from kairos.sim.plan import instance_id
 from kairos.workload import arrivals

@@ -17,8 +17,8 @@ from kairos import config
 from kairos.errors import SetupError
 
 if TYPE_CHECKING:
+    from kairos.engine_profile import EngineProfile
     from kairos.sim.engine.fitting import Fit
-    from kairos.sim.engine.profile import EngineProfile
     from kairos.tools.calibrate import Measured
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
@@ -129,7 +129,7 @@ def _check_writable(output: Path | None) -> None:
 def _profile(
     name: str, scheduling: Literal["fcfs", "priority"], measured: "Measured", found: "Fit"
 ) -> "EngineProfile":
-    from kairos.sim.engine.profile import EngineProfile
+    from kairos.engine_profile import EngineProfile
 
     room, facts = measured.room, measured.facts
     return EngineProfile(

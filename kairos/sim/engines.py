@@ -3,11 +3,11 @@
 from collections.abc import Callable
 from functools import partial
 
+from kairos.engine_profile import EngineProfile
 from kairos.events import InstanceStatus
 from kairos.sim.clock import VirtualClock
 from kairos.sim.engine.engine import ModelledEngine
 from kairos.sim.engine.engine_calls import CallProgress, EngineCall
-from kairos.sim.engine.profile import EngineProfile
 
 
 class _Running:

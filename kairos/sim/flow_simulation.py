@@ -6,6 +6,7 @@ import msgspec
 
 from kairos.dispatcher.ledger import Ledger
 from kairos.dispatcher.placement import Placement
+from kairos.engine_profile import EngineProfile
 from kairos.errors import InvalidRequest
 from kairos.execution.commands import RunFunction
 from kairos.execution.limits import FlowFigures, FlowLimits
@@ -15,7 +16,6 @@ from kairos.plan.pipeline import Plan
 from kairos.scheduler.policies import Policy
 from kairos.scheduler.work_estimates import WorkEstimates
 from kairos.sim.clock import VirtualClock
-from kairos.sim.engine.profile import EngineProfile
 from kairos.sim.flow_client import FlowClient
 from kairos.sim.users import Feed
 from kairos.sim.world import World

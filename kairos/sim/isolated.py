@@ -5,8 +5,8 @@ from heapq import heappop, heappush
 
 import msgspec
 
+from kairos.engine_profile import EngineProfile
 from kairos.sim.engine.engine import ModelledEngine
-from kairos.sim.engine.profile import EngineProfile
 from kairos.sim.users import engine_call
 from kairos.workload.course import Course
 from kairos.workload.prompt import PromptPiece

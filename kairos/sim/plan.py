@@ -5,9 +5,9 @@ from collections.abc import Callable, Sequence
 import msgspec
 from msgspec.structs import replace
 
+from kairos.engine_profile import EngineProfile
 from kairos.errors import SetupError
 from kairos.model import SECOND
-from kairos.sim.engine.profile import EngineProfile
 from kairos.sim.engine.profiles import profile
 from kairos.sim.world import WorldEvent
 from kairos.workload import time_scale

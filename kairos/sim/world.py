@@ -21,6 +21,7 @@ import msgspec
 from kairos.balancer import MAX_WAITING, Balancer
 from kairos.dispatcher.ledger import Ledger
 from kairos.dispatcher.placement import Placement
+from kairos.engine_profile import EngineProfile
 from kairos.errors import (
     InvalidRequest,
     KairosError,
@@ -49,7 +50,6 @@ from kairos.scheduler.queue import OVERTAKEN
 from kairos.scheduler.work_estimates import WorkEstimates
 from kairos.sim.clock import VirtualClock
 from kairos.sim.engine.engine_calls import CallProgress
-from kairos.sim.engine.profile import EngineProfile
 from kairos.sim.engines import SimulatedEngines
 from kairos.sim.users import MODEL, Clients, Feed, Users
 from kairos.workload.workflows import Submission

@@ -4,10 +4,10 @@ profiles of engines that were measured, which take the place of what is derived.
 from importlib.resources import as_file, files
 from pathlib import Path
 
+from kairos.engine_profile import EngineProfile
 from kairos.errors import InvalidFile
 from kairos.planner.engine_rates import EngineRates
 from kairos.planner.hardware import HardwareCatalogue
-from kairos.sim.engine.profile import EngineProfile
 from kairos.workload.toml_file import read_toml
 
 _US = 1e-6

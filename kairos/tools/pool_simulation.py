@@ -11,13 +11,13 @@ from pathlib import Path
 import msgspec
 
 from kairos.dispatcher.placements import PLACEMENTS
+from kairos.engine_profile import EngineProfile, StepCost
 from kairos.errors import SetupError
 from kairos.planner.engine_rates import EngineRates
 from kairos.planner.hardware_plan import HardwarePlan, HardwareQuestion, PlannedPool
 from kairos.planner.pool import InstanceKind
 from kairos.planner.serving import Phases
 from kairos.scheduler.policies import POLICIES
-from kairos.sim.engine.profile import EngineProfile, StepCost
 from kairos.sim.world import World
 from kairos.workload import arrivals
 from kairos.workload.submissions import submissions

@@ -4,7 +4,7 @@ import msgspec
 
 
 class Steps(msgspec.Struct, frozen=True, kw_only=True):
-    """Some steps of an engine: the letters are those of `kairos.sim.engine.profile.StepCost`."""
+    """Some steps of an engine: the letters are those of `kairos.engine_profile.StepCost`."""
 
     group: str  # observations that were made alike
     took_us: float

@@ -3,9 +3,9 @@
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from kairos.engine_profile import EngineProfile, StepCost
 from kairos.sim.engine.engine import ModelledEngine
 from kairos.sim.engine.engine_calls import EngineCall
-from kairos.sim.engine.profile import EngineProfile, StepCost
 from kairos.workload.prompt import PromptPiece
 from tests.support.reference_engine import ReferenceEngine
 

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from kairos.engine_profile import StepCost
 from kairos.sim.engine.fitting import fit, predicted_us
-from kairos.sim.engine.profile import StepCost
 from kairos.workload.steps import Steps
 
 

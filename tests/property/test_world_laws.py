@@ -5,8 +5,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kairos.dispatcher.placements import PLACEMENTS
+from kairos.engine_profile import StepCost
 from kairos.events import Arrived, Dispatch, Failed, Finished, InstanceJoined, InstanceLeft
-from kairos.sim.engine.profile import StepCost
 from kairos.sim.isolated import alone_us
 from kairos.sim.world import WorldEvent
 from tests.support import build

@@ -8,6 +8,7 @@ from unittest import mock
 from kairos.admission import Admission
 from kairos.balancer import Balancer
 from kairos.dispatcher.placements import PLACEMENTS
+from kairos.engine_profile import StepCost
 from kairos.events import (
     Arrived,
     Cancelled,
@@ -24,7 +25,6 @@ from kairos.orchestrator.orchestrator import Orchestrator
 from kairos.runtime import Runtime
 from kairos.scheduler.policies import POLICIES
 from kairos.sim.clock import VirtualClock
-from kairos.sim.engine.profile import StepCost
 from kairos.sim.engines import SimulatedEngines
 from kairos.sim.users import engine_call
 from tests.support import build, worlds

@@ -6,7 +6,7 @@ from statistics import mean
 from unittest import mock
 
 from kairos.admission import Admission
-from kairos.sim.engine.profile import StepCost
+from kairos.engine_profile import StepCost
 from tests.support import worlds
 
 WORKFLOWS = 150

@@ -3,6 +3,7 @@
 import pytest
 from msgspec.structs import replace
 
+from kairos.engine_profile import StepCost
 from kairos.errors import InvalidRequest, QueueFull
 from kairos.events import (
     Arrived,
@@ -18,7 +19,6 @@ from kairos.events import (
 )
 from kairos.model import SECOND
 from kairos.sim.clock import VirtualClock
-from kairos.sim.engine.profile import StepCost
 from kairos.sim.isolated import alone_us
 from kairos.sim.users import Users
 from kairos.sim.world import WorldEvent

@@ -4,8 +4,8 @@ It follows vLLM's scheduler line by line and shares no code with `kairos.sim.eng
 must do the same.
 """
 
+from kairos.engine_profile import EngineProfile
 from kairos.sim.engine.engine_calls import CallProgress, EngineCall, EngineStats
-from kairos.sim.engine.profile import EngineProfile
 
 PS = 1_000_000  # in a µs
 

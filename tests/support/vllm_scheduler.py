@@ -25,9 +25,9 @@ from vllm.v1.kv_cache_interface import FullAttentionSpec, KVCacheConfig, KVCache
 from vllm.v1.outputs import ModelRunnerOutput
 from vllm.v1.structured_output import StructuredOutputManager
 
+from kairos.engine_profile import EngineProfile, StepCost
 from kairos.sim.engine.engine import ModelledEngine
 from kairos.sim.engine.engine_calls import EngineCall
-from kairos.sim.engine.profile import EngineProfile, StepCost
 from kairos.workload.prompt import PromptPiece
 from tests.support.reference_engine import ReferenceEngine, Request
 

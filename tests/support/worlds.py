@@ -1,9 +1,9 @@
 """Builders of small simulated worlds, on engines whose every step takes a millisecond."""
 
 from kairos.dispatcher.placements import PLACEMENTS
+from kairos.engine_profile import EngineProfile, StepCost
 from kairos.events import Dispatch
 from kairos.scheduler.policies import POLICIES
-from kairos.sim.engine.profile import EngineProfile, StepCost
 from kairos.sim.world import World
 from kairos.workload import FileCall
 from kairos.workload.workflows import Submission, workflow

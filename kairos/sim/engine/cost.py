@@ -3,8 +3,8 @@
 import math
 from typing import NamedTuple
 
+from kairos.engine_profile import StepCost
 from kairos.errors import SetupError
-from kairos.sim.engine.profile import StepCost
 from kairos.sim.engine.sequence import Sequence
 
 PS_PER_US = 1_000_000

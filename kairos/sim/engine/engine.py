@@ -2,11 +2,11 @@
 
 from collections import deque
 
+from kairos.engine_profile import EngineProfile
 from kairos.errors import InvalidRequest, SetupError
 from kairos.sim.engine.blocks import contents_of
 from kairos.sim.engine.cost import PS_PER_US, Cost, Stretch
 from kairos.sim.engine.engine_calls import CallProgress, EngineCall, EngineStats
-from kairos.sim.engine.profile import EngineProfile
 from kairos.sim.engine.scheduler import Scheduler
 from kairos.sim.engine.sequence import Sequence
 from kairos.workload.prompt import length

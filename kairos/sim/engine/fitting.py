@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.optimize import least_squares, nnls
 
-from kairos.sim.engine.profile import StepCost
+from kairos.engine_profile import StepCost
 from kairos.workload.steps import Steps
 
 BAD_RESIDUAL = 0.2

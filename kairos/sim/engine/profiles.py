@@ -12,8 +12,8 @@ from pathlib import Path
 
 import msgspec
 
+from kairos.engine_profile import EngineProfile, StepCost
 from kairos.errors import InvalidFile, SetupError
-from kairos.sim.engine.profile import EngineProfile, StepCost
 from kairos.workload.toml_file import read_toml
 
 _SUFFIX = ".toml"

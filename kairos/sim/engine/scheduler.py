@@ -2,11 +2,11 @@
 
 from itertools import count
 
+from kairos.engine_profile import EngineProfile
 from kairos.sim.engine.cost import Step
 from kairos.sim.engine.decoding import Decoding
 from kairos.sim.engine.engine_calls import EngineStats, What
 from kairos.sim.engine.memory import Memory
-from kairos.sim.engine.profile import EngineProfile
 from kairos.sim.engine.sequence import Sequence
 from kairos.sim.engine.waiting import Waiting
 

@@ -2,8 +2,8 @@
 
 import pytest
 
+from kairos.engine_profile import StepCost
 from kairos.sim.engine.fitting import fit, predicted_us
-from kairos.sim.engine.profile import StepCost
 from kairos.tools import observe
 from kairos.tools.measured_engine import Generated
 

@@ -3,10 +3,10 @@ block has four tokens."""
 
 import pytest
 
+from kairos.engine_profile import EngineProfile, StepCost
 from kairos.errors import InvalidRequest, SetupError
 from kairos.sim.engine.engine import ModelledEngine
 from kairos.sim.engine.engine_calls import EngineCall, EngineStats
-from kairos.sim.engine.profile import EngineProfile, StepCost
 from kairos.workload.prompt import PromptPiece
 
 

@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from kairos.engine_profile import EngineProfile, StepCost
 from kairos.errors import InvalidFile, SetupError
 from kairos.sim.engine import profiles
-from kairos.sim.engine.profile import EngineProfile, StepCost
 
 BYTES = 2  # of a weight, and of a key's or value's number, in bfloat16
 MIB = 1 << 20
