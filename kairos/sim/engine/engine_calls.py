@@ -10,11 +10,17 @@ What = Literal["first_token", "finished"]
 
 
 class EngineCall(msgspec.Struct, frozen=True, kw_only=True):
-    """A call as an engine gets it, with the length that its answer will have."""
+    """A call as an engine gets it, with the length that its answer will have.
+
+    `whole`: the prompt and the answer after it, as one, where it is known what the answer says. A
+    later prompt that goes on with the answer finds it in the prefix cache, then. Of an engine's
+    calls either all have it or none.
+    """
 
     id: str
     prompt: Prompt
     completion_tokens: int
+    whole: Prompt | None = None
     priority: int = 0  # lower goes first, where the engine orders by priority
 
 

@@ -30,7 +30,10 @@ class Memory:
     def _store(self, sequence: Sequence, full: int) -> None:
         first = number_of(sequence.names)
         if full > first:
-            sequence.names += self.pool.store(sequence.contents_of(first, full))
+            known = 0
+            if sequence.is_answer_known:  # others may have been answered so meanwhile
+                known = number_of(self.pool.find(sequence.contents_of(0, full))) - first
+            sequence.names += self.pool.store(sequence.contents_of(first, full), known)
 
     def admit(self, sequence: Sequence) -> bool:
         """Give it the blocks that are found; False where the rest would not fit.
