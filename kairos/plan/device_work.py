@@ -84,7 +84,7 @@ class DevicePlan(msgspec.Struct, frozen=True, kw_only=True):
         return tuple((model, tuple(dict.fromkeys(names))) for model, names in found)
 
 
-class Choice(NamedTuple):
+class DeviceChoice(NamedTuple):
     """One operator, on these devices; several share its calls."""
 
     operator: str
@@ -98,7 +98,7 @@ class DeviceState(NamedTuple):
     context: tuple[str, str | None] | None = None  # of its latest operator, with its model
 
 
-class Timing(NamedTuple):
+class WorkTiming(NamedTuple):
     """Of an operator, on all its devices together."""
 
     begins_at: float
@@ -144,9 +144,9 @@ def when(
     work: OperatorWork,
     state: DeviceState,
     parts: int,
-    needed: Iterable[Timing],
+    needed: Iterable[WorkTiming],
     loads: Mapping[str, ModelLoad],
-) -> Timing:
+) -> WorkTiming:
     """A share of it, next on this device."""
     run = run_us(work, parts, state)
     last = run if work.last_us is None else min(run, work.last_us)
@@ -155,7 +155,7 @@ def when(
     for each in needed:
         begins = max(begins, each.first_at)
         ends = max(ends, each.ends_at)
-    return Timing(begins, begins + last, max(begins + run, ends + last))
+    return WorkTiming(begins, begins + last, max(begins + run, ends + last))
 
 
 def after(work: OperatorWork, state: DeviceState, ends_at: float) -> DeviceState:
@@ -167,17 +167,17 @@ def schedule(
     works: Sequence[OperatorWork],
     loads: Mapping[str, ModelLoad],
     devices: int,
-    choices: Iterable[Choice],
+    choices: Iterable[DeviceChoice],
 ) -> DevicePlan:
     """What comes of choices, in an order in which each follows what it needs."""
     by_name = {each.name: each for each in works}
     states = [DeviceState()] * devices
-    ended: dict[str, Timing] = {}
+    ended: dict[str, WorkTiming] = {}
     phases: list[DevicePhase] = []
     for choice in choices:
         work, parts = by_name[choice.operator], len(choice.devices)
         needed = [ended[name] for name in work.needs if name in by_name]
-        shares: list[Timing] = []
+        shares: list[WorkTiming] = []
         for part, device in enumerate(choice.devices):
             state = states[device]
             timing = when(work, state, parts, needed, loads)
@@ -199,9 +199,9 @@ def schedule(
     return DevicePlan(devices=devices, phases=tuple(phases))
 
 
-def together(shares: Sequence[Timing]) -> Timing:
+def together(shares: Sequence[WorkTiming]) -> WorkTiming:
     """It has ended when its last share has; its first rows are there with its first."""
-    return Timing(
+    return WorkTiming(
         min(each.begins_at for each in shares),
         min(each.first_at for each in shares),
         max(each.ends_at for each in shares),

@@ -26,12 +26,12 @@ from itertools import chain
 from typing import NamedTuple
 
 from kairos.plan.device_work import (
-    Choice,
+    DeviceChoice,
     DevicePlan,
     DeviceState,
     ModelLoad,
     OperatorWork,
-    Timing,
+    WorkTiming,
     after,
     check_work,
     load_us,
@@ -50,12 +50,12 @@ class _Partial(NamedTuple):
 
     placed: int  # a bit for each operator
     states: tuple[DeviceState, ...]
-    ended: tuple[Timing | None, ...]
+    ended: tuple[WorkTiming | None, ...]
     path_us: float  # until what is placed, and what follows from it, has ended
     left_us: float
     left: tuple[int, ...]  # operators of each model that are not placed
     loads: int
-    choices: "tuple[_Partial, Choice] | None"
+    choices: "tuple[_Partial, DeviceChoice] | None"
 
 
 def place(
@@ -95,8 +95,8 @@ def _cost(plan: DevicePlan) -> tuple[float, int]:
     return plan.makespan_us, plan.loads
 
 
-def _choices(partial: _Partial) -> list[Choice]:
-    found: list[Choice] = []
+def _choices(partial: _Partial) -> list[DeviceChoice]:
+    found: list[DeviceChoice] = []
     at = partial.choices
     while at is not None:
         found.append(at[1])
@@ -207,7 +207,7 @@ class _Search:
             left_us=partial.left_us - self._area_us(n),
             left=(*partial.left[:model], partial.left[model] - 1, *partial.left[model + 1 :]),
             loads=loads,
-            choices=(partial, Choice(work.name, devices)),
+            choices=(partial, DeviceChoice(work.name, devices)),
         )
 
     def _area_us(self, n: int) -> float:

@@ -3,14 +3,14 @@ each by a rule. `works`: each after what it needs."""
 
 from collections.abc import Mapping, Sequence
 
-from kairos.plan.device_work import Choice, DevicePlan, ModelLoad, OperatorWork, schedule
+from kairos.plan.device_work import DeviceChoice, DevicePlan, ModelLoad, OperatorWork, schedule
 
 
 def round_robin(
     works: Sequence[OperatorWork], loads: Mapping[str, ModelLoad], devices: int
 ) -> DevicePlan:
     """Operators to devices in turn, each with all its rows."""
-    choices = (Choice(each.name, (n % devices,)) for n, each in enumerate(works))
+    choices = (DeviceChoice(each.name, (n % devices,)) for n, each in enumerate(works))
     return schedule(works, loads, devices, choices)
 
 
@@ -24,7 +24,7 @@ def co_located(
         parents = [of[name] for name in each.needs if name in of]
         of[each.name] = parents[0] if parents else turn % devices
         turn += not parents
-    choices = (Choice(each.name, (of[each.name],)) for each in works)
+    choices = (DeviceChoice(each.name, (of[each.name],)) for each in works)
     return schedule(works, loads, devices, choices)
 
 
@@ -32,5 +32,5 @@ def data_parallel(
     works: Sequence[OperatorWork], loads: Mapping[str, ModelLoad], devices: int
 ) -> DevicePlan:
     """Each on all devices, which share its rows."""
-    choices = (Choice(each.name, tuple(range(devices))) for each in works)
+    choices = (DeviceChoice(each.name, tuple(range(devices))) for each in works)
     return schedule(works, loads, devices, choices)

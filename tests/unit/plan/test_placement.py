@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kairos.errors import SetupError
-from kairos.plan.device_work import Choice, ModelLoad, OperatorWork, schedule, share
+from kairos.plan.device_work import DeviceChoice, ModelLoad, OperatorWork, schedule, share
 from kairos.plan.placement import place
 from kairos.plan.placement_baselines import co_located, data_parallel, round_robin
 
@@ -186,7 +186,7 @@ def test_eighty_eight_operators_on_four_devices_are_placed():
 def test_what_streams_need_not_wait_for_all_rows():
     works = [work("one", "a", 100, last_us=1.0), work("two", "b", 100, ("one",), last_us=1.0)]
     assert place(works, LOADS, 2, replicas=False).makespan_us == 8 + 100
-    one = schedule(works, LOADS, 2, [Choice("one", (0,)), Choice("two", (0,))])
+    one = schedule(works, LOADS, 2, [DeviceChoice("one", (0,)), DeviceChoice("two", (0,))])
     assert one.makespan_us == 5 + 100 + 8 + 100
 
 
