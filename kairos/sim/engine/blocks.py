@@ -178,14 +178,14 @@ class BlockPool:
     def store(self, contents: Contents, known: int = 0) -> list[range]:
         """Blocks that were taken get contents, and can be found; returns their names.
 
-        What could be found of a prompt's contents was, but for its last block. So none of these
-        can be found yet, or there is but one. More only where answers are known, and another call
-        was answered so meanwhile: `known` of the first blocks can be found already.
+        What could be found of a sequence's contents was, but for its last block. So none of these
+        can be found yet, or there is but one; or caches came meanwhile that were fetched, or other
+        calls were answered, of which the first blocks are the same: like all of the same content,
+        these are not merged. `known`: so many blocks can be found, where that was looked up.
         """
         first = contents[0].start
         if not known and (first in self._runs or first in self._copies):
-            assert number_of(contents) == 1, f"{contents} can be found already"
-            known = 1
+            known = number_of(self.find(contents))
         if known:
             again = [self._copy(each) for run in part_of(contents, 0, known) for each in run]
             contents = [*again, *part_of(contents, known, number_of(contents))]
