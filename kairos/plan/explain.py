@@ -8,6 +8,7 @@ from kairos.plan.operators import Generation, Loop, MapOver, Operator, Registere
 from kairos.plan.pipeline import Plan
 from kairos.plan.prediction import FlowPrediction, OperatorCalls
 from kairos.plan.references import needs
+from kairos.plan.tree_text import ExplainedPrefix, explained_prompts, prompt_lines
 
 
 class ExplainedOperator(msgspec.Struct, frozen=True):
@@ -30,6 +31,7 @@ class ExplainedPlan(msgspec.Struct, frozen=True):
     merged: dict[str, str]
     operators: tuple[ExplainedOperator, ...]
     calls_per_row: int  # at most
+    prompts: tuple[ExplainedPrefix, ...]  # what they have in common
     prediction: FlowPrediction | None
 
 
@@ -47,6 +49,7 @@ def explain(plan: Plan, prediction: FlowPrediction | None = None) -> ExplainedPl
         merged=dict(plan.merged),
         operators=operators,
         calls_per_row=sum(each.at_most for each in calls),
+        prompts=explained_prompts(plan.declaration.operators),
         prediction=prediction,
     )
 
@@ -62,6 +65,7 @@ def lines(explained: ExplainedPlan) -> Iterator[str]:
         yield f"merged: {gone} is computed as {stands}"
     for each in explained.operators:
         yield "  " * (each.depth + 1) + _line(each)
+    yield from prompt_lines(explained.prompts)
     yield f"calls for a row: {explained.calls_per_row} at most"
     found = explained.prediction
     if found is not None:
