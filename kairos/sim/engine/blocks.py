@@ -179,12 +179,15 @@ class BlockPool:
         """Blocks that were taken get contents, and can be found; returns their names.
 
         What could be found of a sequence's contents was, but for its last block. So none of these
-        can be found yet, or there is but one.
+        can be found yet, or there is but one; or caches came meanwhile that were fetched, of which
+        the first blocks are the same: like all of the same content, these are not merged.
         """
         first = contents[0].start
         if first in self._runs or first in self._copies:
-            assert number_of(contents) == 1, f"{contents} can be found already"
-            contents = [self._copy(first)]
+            found = number_of(self.find(contents))
+            same = [content for each in part_of(contents, 0, found) for content in each]
+            rest = part_of(contents, found, number_of(contents))
+            contents = [*map(self._copy, same), *rest]
         for each in contents:
             self._runs[each.start] = _Run(each.start, each.stop, 1)
         return contents

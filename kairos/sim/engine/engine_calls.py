@@ -6,7 +6,11 @@ import msgspec
 
 from kairos.workload.prompt import Prompt
 
-What = Literal["first_token", "finished"]
+What = Literal["loading", "first_token", "finished"]
+
+# Whose cache of its prompt a call gets: nobody's, that of another instance (the prefill half of a
+# pair computed it), or what lies in the memory of the engine's host.
+CacheFrom = Literal["nowhere", "instance", "host"]
 
 
 class EngineCall(msgspec.Struct, frozen=True, kw_only=True):
@@ -16,10 +20,15 @@ class EngineCall(msgspec.Struct, frozen=True, kw_only=True):
     prompt: Prompt
     completion_tokens: int
     priority: int = 0  # lower goes first, where the engine orders by priority
+    # The halves of a pair. The first computes the prompt, for an answer of one token, and keeps its
+    # blocks until they were read; the second fetches them instead of computing.
+    keeps_cache: bool = False
+    fetches_cache: bool = False
 
 
 class CallProgress(NamedTuple):
-    """Something that a client sees. The counts are those of the call so far."""
+    """Something that a client sees, or that it waits for a cache (`loading`). The counts are those
+    of the call so far."""
 
     at: int  # µs
     what: What
@@ -27,6 +36,8 @@ class CallProgress(NamedTuple):
     cached_tokens: int  # of the prompt, at its first admission
     preemptions: int
     recomputed_tokens: int
+    loads_tokens: int = 0  # whole blocks of cache that are to come, where it is `loading`
+    loads_from: CacheFrom = "nowhere"
 
 
 class EngineStats(msgspec.Struct):

@@ -19,6 +19,9 @@ class Sequence:
         "ends_in_step",
         "ever_computed",
         "generated",
+        "is_dropped",
+        "is_loaded",
+        "may_fetch",
         "names",
         "number",
         "preemptions",
@@ -42,6 +45,9 @@ class Sequence:
         self.names: list[range] = []  # of its blocks that can be found: its first ones
         self.turn: int | None = None  # its place among those that run; None: it does not
         self.ends_in_step: int | None = None  # while it decodes
+        self.is_loaded = False  # what it fetches is here
+        self.may_fetch = True  # nothing that it fetched was lost
+        self.is_dropped = False  # nobody wants it any more, but what it fetches is under way
         self.cached_tokens = 0
         self.preemptions = 0
         self.recomputed_tokens = 0
