@@ -135,6 +135,7 @@ async def running(
             changes = of_a_gateway(parts.fleet, access, bodies, settings) | tls.changes()
             changes |= entitling(brain, access, gateway)
             reload = Reload(settings, changes, audit)
+            ui.acts.reload = reload.again
             urls = (url_of(each, has_tls=tls.is_on) for each in (sock, admin_sock))
             background = [*access.background(), *auditing(audit), *ui.background()]
             async with serving(servers, [*parts.background, *background]):
