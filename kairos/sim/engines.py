@@ -82,6 +82,13 @@ class SimulatedEngines:
         running = self._running.get(instance_id)
         return 0 if running is None else len(running.calls)
 
+    def stop_if_empty(self, instance_id: str) -> bool:
+        """Whether the engine is gone: it was empty, or there was none."""
+        if self.calls(instance_id):
+            return False
+        self._running.pop(instance_id, None)
+        return True
+
     def slow_down(self, instance_id: str, factor: float) -> None:
         running = self._running.get(instance_id)
         if running is not None:

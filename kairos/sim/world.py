@@ -118,7 +118,7 @@ class World:
         )
         self.users = users if clients is None else clients(self.clock, self._runtime.feed)
         self.fleet = SimulatedEngines(self.clock, self._seen)
-        self._instances, self._on_second = instances, on_second
+        self._instances, self._on_second = dict(instances), on_second
         in_time = sorted(happenings, key=lambda each: each.at_us)
         first = {each.instance_id: each.what for each in reversed(in_time)}
         for instance_id in instances:
@@ -134,6 +134,16 @@ class World:
         """To the end of the last workflow, or until the clock is stopped."""
         if self.users.left:
             self.clock.run()
+
+    def join(self, instance_id: str, profile: EngineProfile) -> None:
+        """One more instance takes requests from now on. Its id is none that was there before."""
+        assert instance_id not in self._instances
+        self._instances[instance_id] = profile
+        self._join(instance_id)
+
+    def leave(self, instance_id: str) -> None:
+        """It takes no more; what runs there goes on to its end."""
+        self._runtime.feed(InstanceLeft(instance_id))
 
     def _measure(self, record: Record) -> None:
         self.metrics(self.users.identified(record))
