@@ -73,10 +73,10 @@ class AyoPublished:
     def __init__(self, estimates: WorkEstimates) -> None:
         self._estimates = estimates
 
-    def key(self, request: Request) -> Key:
+    def key(self, request: Request, state: int, /) -> Key:
         profile = self._estimates.profile(request)
         stages = profile.remaining_stages if profile else 0.0
-        return self.state(request), request.workflow_started_at, -stages, request.arrived_at
+        return state, request.workflow_started_at, -stages, request.arrived_at
 
     def state(self, request: Request) -> int:
         together = self._estimates.in_flight(workflow_key(request))
@@ -94,8 +94,8 @@ class Misjudging(LeastWorkLeft):
         super().__init__(estimates)
         self._levels = math.log(times) / math.log(self.LEVEL)
 
-    def key(self, request: Request) -> Key:
-        level, *rest = super().key(request)
+    def key(self, request: Request, state: int, /) -> Key:
+        level, *rest = super().key(request, state)
         share = (digest(request.workflow_id) + 0.5) / 2**64
         return level + self._levels * NormalDist().inv_cdf(share), *rest
 

@@ -88,7 +88,7 @@ class ProgramOrder:
     def __init__(self, programs: Programs) -> None:
         self._programs = programs
 
-    def key(self, request: Request) -> Key:
+    def key(self, request: Request, _state: Hashable, /) -> Key:
         program = self._programs.of(request)
         if program is None:
             return _NEW, request.arrived_at

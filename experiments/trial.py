@@ -140,7 +140,7 @@ def policy_orders(
             arrived_at=_PENDING_US + random.randrange(_PENDING_US),
         )
         for name, policy in policies.items():
-            keys[name][request.id] = policy.key(asked)
+            keys[name][request.id] = policy.key(asked, policy.state(asked))
 
     now = 0
     for played in tested:

@@ -45,12 +45,11 @@ class Holdings:
     def add(self, tenant: str, amount: int) -> None:
         """It holds so much more, or, negative, less."""
         self.total += amount
-        held = self._held.get(tenant, 0) + amount
+        held = self._held[tenant] = self._held.get(tenant, 0) + amount
         if not held:
-            self._held.pop(tenant, None)
+            del self._held[tenant]
             self._bounds.pop(tenant, None)
             return
-        self._held[tenant] = held
         if held > self._bounds.get(tenant, 0):
             self._bound(tenant, held + held // 8)
 

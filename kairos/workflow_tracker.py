@@ -102,7 +102,7 @@ class _Workflow:
         self.last_completion = 0
         self.served_us = 0
         self.waited_us = 0
-        self.seen_at = 0
+        self.seen_at = at
 
 
 class _Call(msgspec.Struct, gc=False):
@@ -134,7 +134,8 @@ class WorkflowTracker:
         if workflow is None:
             workflow = _Workflow(request, at)
             self._workflows.put(request.tenant, key, workflow)
-        self._touch(key, workflow, at)
+        else:
+            self._touch(key, workflow, at)
         agent, visits, prompt_tokens = request.agent, workflow.visits, request.prompt_tokens
         if agent not in visits and len(visits) >= MAX_NAMES:
             agent = POOLED

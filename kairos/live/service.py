@@ -118,7 +118,7 @@ async def running(
             on_error = counting(telemetry.count_error, audit)
             gateway = _gateway(settings, parts, access, bodies, on_error)
             insight = partial(brain.add_insight, access=access)
-            ui = ui_of(brain, parts.fleet, telemetry, parts.orchestrator)
+            ui = ui_of(brain, parts.fleet, telemetry, parts.orchestrator, settings)
             batches = await stack.enter_async_context(batching(settings.batches, access, gateway))
             servers = {
                 sock: server_of(

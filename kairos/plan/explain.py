@@ -6,6 +6,7 @@ import msgspec
 
 from kairos.plan.operators import Generation, Loop, MapOver, Operator, RegisteredCall
 from kairos.plan.pipeline import Plan
+from kairos.plan.placement_text import ExplainedPlacement, placement_lines
 from kairos.plan.prediction import FlowPrediction, OperatorCalls
 from kairos.plan.references import needs
 
@@ -31,10 +32,16 @@ class ExplainedPlan(msgspec.Struct, frozen=True):
     operators: tuple[ExplainedOperator, ...]
     calls_per_row: int  # at most
     prediction: FlowPrediction | None
+    placement: ExplainedPlacement | None = None
 
 
-def explain(plan: Plan, prediction: FlowPrediction | None = None) -> ExplainedPlan:
-    """`prediction`: as `predict` made it of rows of the table."""
+def explain(
+    plan: Plan,
+    prediction: FlowPrediction | None = None,
+    placement: ExplainedPlacement | None = None,
+) -> ExplainedPlan:
+    """`prediction`: as `predict` made it of rows of the table. `placement`: of these on devices
+    that switch models."""
     operators = tuple(_operators(plan, plan.declaration.operators, prediction))
     passes = tuple(name for name, on in msgspec.structs.asdict(plan.passes).items() if on)
     calls = (each for each in operators if each.kind in ("llm", "call"))
@@ -48,6 +55,7 @@ def explain(plan: Plan, prediction: FlowPrediction | None = None) -> ExplainedPl
         operators=operators,
         calls_per_row=sum(each.at_most for each in calls),
         prediction=prediction,
+        placement=placement,
     )
 
 
@@ -70,6 +78,8 @@ def lines(explained: ExplainedPlan) -> Iterator[str]:
             f"for {found.rows} rows: {found.calls} calls and {found.tokens} tokens at most, "
             f"{merged} calls merged"
         )
+    if explained.placement is not None:
+        yield from placement_lines(explained.placement)
 
 
 def _line(each: ExplainedOperator) -> str:

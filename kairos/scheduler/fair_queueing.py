@@ -78,12 +78,12 @@ class StartTags:
 
     def charge(self, name: str, cost_us: float) -> None:
         """One of its calls goes, which waited."""
-        tags = self._tags
-        lowest = (
-            tags[name] if len(self._waiting) == 1 else min(tags[each] for each in self._waiting)
-        )
-        self.virtual_time = max(self.virtual_time, lowest)
-        tags[name] += self.weighed(name, cost_us)
+        tags, waiting = self._tags, self._waiting
+        tag = tags[name]
+        lowest = tag if len(waiting) == 1 else min(tags[each] for each in waiting)
+        if lowest > self.virtual_time:
+            self.virtual_time = lowest
+        tags[name] = tag + self.weighed(name, cost_us)
 
     def correct(self, name: str, more_us: float) -> None:
         """What it was charged was so much too little."""

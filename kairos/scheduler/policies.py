@@ -7,7 +7,7 @@ None of them can starve a request: the queue bounds how much may overtake it (`s
 import math
 from collections.abc import Callable, Hashable, Sequence
 from itertools import accumulate
-from typing import Protocol
+from typing import Any, Protocol
 
 from kairos.model import SECOND, Request
 from kairos.scheduler.work_estimates import WorkEstimates
@@ -19,12 +19,13 @@ Key = tuple[float, ...]
 class Policy(Protocol):
     """Orders waiting requests, smallest key first."""
 
-    def key(self, request: Request) -> Key:
-        """Pure, and constant while `WorkEstimates.epoch` and the workflow's `state` are."""
-
     def state(self, request: Request) -> Hashable:
         """What the keys of the workflow's requests rest on beside the requests themselves. When a
         fact about one of them changes it, those that wait get new keys."""
+
+    def key(self, request: Request, state: Any, /) -> Key:
+        """In that state, which is the policy's own for the request now. Pure, and constant while it
+        and `WorkEstimates.epoch` are."""
 
     def patience_us(self, request: Request) -> int | None:
         """How long the request may wait before it goes first; None: as long as any other."""
@@ -46,14 +47,14 @@ class _Plain:
 class Fcfs(_Plain):
     """First come, first served, call by call: what vLLM does, and Parrot in the Kairos paper."""
 
-    def key(self, request: Request) -> Key:
+    def key(self, request: Request, _state: Hashable, /) -> Key:
         return (request.arrived_at,)
 
 
 class FcfsApp(_Plain):
     """The oldest workflow first, whatever it still needs. Needs each workflow's start time."""
 
-    def key(self, request: Request) -> Key:
+    def key(self, request: Request, _state: Hashable, /) -> Key:
         return request.workflow_started_at, request.arrived_at
 
 
@@ -62,7 +63,7 @@ class Ayo(_Plain):
     (2.2, 7.1). As published, Ayo is first come, first served between queries, and uses depth within
     one only. Needs each agent's mean remaining stages, which here are learnt, not declared."""
 
-    def key(self, request: Request) -> Key:
+    def key(self, request: Request, _state: Hashable, /) -> Key:
         profile = self._estimates.profile(request)
         return profile.remaining_stages if profile else 0.0, request.arrived_at
 
@@ -71,7 +72,7 @@ class WassersteinMds(_Plain):
     """The Kairos paper (5): agents by their distance from having nothing left to do, then the older
     workflow first. Needs agents' ranks (`scheduler/ranking.py`)."""
 
-    def key(self, request: Request) -> Key:
+    def key(self, request: Request, _state: Hashable, /) -> Key:
         rank = self._estimates.rank(request) or 0.0
         return rank, request.workflow_started_at, request.arrived_at
 
@@ -80,7 +81,7 @@ class Mean(_Plain):
     """Least expected remaining work of the agent first, then the older workflow: what the paper's
     ranking comes to, without its embedding. Needs each agent's mean."""
 
-    def key(self, request: Request) -> Key:
+    def key(self, request: Request, _state: Hashable, /) -> Key:
         profile = self._estimates.profile(request)
         mean_us = profile.remaining_us.mean if profile else 0.0
         return mean_us, request.workflow_started_at, request.arrived_at
@@ -98,7 +99,7 @@ class Gittins(_Plain):
         self._epoch = -1
         self._indices: dict[tuple[str, str], float] = {}  # by app, in that epoch
 
-    def key(self, request: Request) -> Key:
+    def key(self, request: Request, _state: Any, /) -> Key:
         remaining_us = self._index(request) * self._estimates.remaining_us(request)
         return remaining_us, request.workflow_started_at, request.arrived_at
 
@@ -136,19 +137,17 @@ class Las:
     def __init__(self, estimates: WorkEstimates) -> None:
         self._positions = estimates.positions
 
-    def key(self, request: Request) -> Key:
-        return self._level(request), request.arrived_at
+    def state(self, request: Request) -> int:
+        """Its level."""
+        served_us, _ = self._positions.attained(workflow_key(request))
+        return (served_us // self.LEVEL_US).bit_length()
 
-    def state(self, request: Request) -> Hashable:
-        return self._level(request)
+    def key(self, request: Request, state: int, /) -> Key:
+        return state, request.arrived_at
 
     def patience_us(self, request: Request) -> int | None:
         served_us, waited_us = self._positions.attained(workflow_key(request))
         return max(0, self.GUARD * served_us - waited_us) if served_us else None
-
-    def _level(self, request: Request) -> int:
-        served_us, _ = self._positions.attained(workflow_key(request))
-        return (served_us // self.LEVEL_US).bit_length()
 
 
 class LeastWorkLeft(Gittins):
@@ -172,9 +171,9 @@ class LeastWorkLeft(Gittins):
         super().__init__(estimates)
         self._log_level = math.log(self.LEVEL)
 
-    def key(self, request: Request) -> Key:
+    def key(self, request: Request, state: int, /) -> Key:
         remaining_us = self._estimates.remaining_us(request)
-        level = self.state(request) + self._level(self._index(request))
+        level = state + self._level(self._index(request))
         return level, request.workflow_started_at, -remaining_us, request.arrived_at
 
     def state(self, request: Request) -> int:

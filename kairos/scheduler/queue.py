@@ -21,6 +21,7 @@ from collections.abc import Collection, Iterator
 from itertools import islice, takewhile
 
 from kairos.model import SECOND, Request
+from kairos.scheduler.drain import DrainRate
 from kairos.scheduler.front import FirstFew, Front
 from kairos.scheduler.heap import LazyHeap
 from kairos.scheduler.policies import Key, Policy
@@ -56,12 +57,11 @@ class WaitQueue:
         `overtaken` infinite: the policy alone decides. `backfill` 0: nobody goes before the first;
         `passed_over` 0: only what does not delay it.
         """
-        self._policy, self._estimates = policy, estimates
-        self._arrivals = arrivals
-        self.max_wait_us = max_wait_us
+        self._policy, self._estimates, self._arrivals = policy, estimates, arrivals
+        self.max_wait_us, self.drain = max_wait_us, DrainRate()
         self._overtaken, self._backfill, self._passed_over = overtaken, backfill, passed_over
         self._waiting: OrderedDict[str, WaitingRequest] = OrderedDict()  # in order of arrival
-        self._waiting_us = 0  # predicted work of all that wait
+        self.waiting_us = 0  # predicted work of all that wait
         self._dispatched_us = 0  # predicted work of all that ever left for an instance
         self.by_key: LazyHeap[KeyEntry] = LazyHeap(self._renew_key)
         self._front = Front(self.by_key, self._renew_key, backfill + 1)
@@ -101,16 +101,16 @@ class WaitQueue:
     def push(self, request: Request, at: int) -> None:
         """Add a request that the knowledge has been told of."""
         assert request.id not in self._waiting
-        seq = next(self._arrivals)
-        key, state = self._policy.key(request), self._policy.state(request)
-        work_us = self._estimates.call_us(request)
+        seq, work_us = next(self._arrivals), self._estimates.call_us(request)
+        state = self._policy.state(request)
+        key = self._policy.key(request, state)
         waiting = WaitingRequest(request, seq, key, self._estimates.epoch, state, work_us)
         self._waiting[request.id] = waiting
-        self._waiting_us += work_us
+        self.waiting_us += work_us
         n = len(self._waiting)
         patience_us, longest_us = self._policy.patience_us(request), self.max_wait_us // 2
         due_at = at + (longest_us if patience_us is None else min(patience_us, longest_us))
-        due_us = self._dispatched_us + self._overtaken * self._waiting_us
+        due_us = self._dispatched_us + self._overtaken * self.waiting_us
         self.by_key.push((key, seq, request.id), n)
         self._by_due_work.push((due_us, seq, request.id), n)
         self._by_due_at.push((due_at, seq, request.id), n)
@@ -120,12 +120,13 @@ class WaitQueue:
         those that were, by arrival. `aside`: it has no turn until it is brought back."""
         assert request.id not in self._waiting
         seq = request.arrived_at - _BOUNCED
-        key, state = self._policy.key(request), self._policy.state(request)
+        state = self._policy.state(request)
+        key = self._policy.key(request, state)
         work_us, n = self._estimates.call_us(request), len(self._waiting) + 1
         waiting = WaitingRequest(request, seq, key, self._estimates.epoch, state, work_us)
         waiting.overdue, waiting.aside = not aside, aside
         self._waiting[request.id] = self._bounced[request.id] = waiting
-        self._waiting_us += work_us
+        self.waiting_us += work_us
         if not aside:
             self.by_key.push((key, seq, request.id), n)
             self._overdue.push((seq, seq, request.id), n)
@@ -133,7 +134,7 @@ class WaitQueue:
     def remove(self, request_id: str) -> Request:
         waiting = self._waiting.pop(request_id)
         self._bounced.pop(request_id, None)
-        self._waiting_us -= waiting.work_us
+        self.waiting_us -= waiting.work_us
         if not self._waiting:  # at once, so that the next that comes need not find all of it dead
             for entries in (self._front, self._by_due_work, self._by_due_at, self._overdue):
                 entries.clear()
@@ -160,7 +161,7 @@ class WaitQueue:
         if state == waiting.state:
             return False
         waiting.state = state
-        key = self._policy.key(request)
+        key = self._policy.key(request, state)
         waiting.epoch = self._estimates.epoch
         if key != waiting.key and not waiting.aside:
             waiting.key = key  # the entry that stands for the old one is dead now
@@ -281,8 +282,8 @@ class WaitQueue:
         if waiting.epoch == self._estimates.epoch:
             return entry
         waiting.epoch = self._estimates.epoch
-        renewed = self._policy.key(waiting.request)
         waiting.state = self._policy.state(waiting.request)
+        renewed = self._policy.key(waiting.request, waiting.state)
         if renewed == key:
             return entry
         waiting.key = renewed

@@ -4,7 +4,6 @@ import math
 from collections.abc import Callable, Iterable
 
 from kairos.model import SECOND, Request
-from kairos.scheduler.drain import DrainRate
 from kairos.scheduler.fair_queueing import FairQueueing, Share
 from kairos.scheduler.queue import WaitQueue
 
@@ -26,7 +25,6 @@ class WaitQueues:
         self._new_queue, self._max_wait_us = new_queue, max_wait_us
         self.fairness = fairness
         self._queues: dict[Place, WaitQueue] = {}
-        self._drains: dict[Place, DrainRate] = {}  # of the same
         self._open: dict[Place, WaitQueue] = {}  # of these, those in which anything waits
         self._renewing: dict[Place, WaitQueue] = {}  # some of their keys are to be found anew
         self._waiting = 0
@@ -39,6 +37,13 @@ class WaitQueues:
 
     def of_tenant(self, tenant: str) -> int:
         return self._of_tenant.get(tenant, 0)
+
+    def waiting_us(self) -> dict[str | None, int]:
+        """Predicted work of the calls that wait, by model; nothing of those of which none does."""
+        by_model: dict[str | None, int] = {}
+        for (_, model), queue in self._open.items():
+            by_model[model] = by_model.get(model, 0) + queue.waiting_us
+        return by_model
 
     def of(self, request: Request) -> WaitQueue:
         """The queue in which it waits."""
@@ -63,40 +68,40 @@ class WaitQueues:
     def push(self, request: Request, at: int) -> None:
         """One that arrives."""
         place = self._place(request)
-        self._queue_of(place).push(request, at)
-        self._came(place, request.tenant, at)
+        queue = self._queue_of(place)
+        queue.push(request, at)
+        self._came(place, queue, request.tenant, at)
 
     def push_back(self, request: Request, at: int, *, aside: bool = False) -> None:
         """One that was taken, and waits once more. `aside`: it has no turn for now."""
         place = self._place(request)
-        self._queue_of(place).push_back(request, aside=aside)
-        self._came(place, request.tenant, at)
+        queue = self._queue_of(place)
+        queue.push_back(request, aside=aside)
+        self._came(place, queue, request.tenant, at)
 
     def bring_back(self, request_id: str) -> None:
         """One that was aside has its turn, as any that was bounced."""
         place = next(place for place, queue in self._open.items() if request_id in queue)
         queue = self._open[place]
         queue.push_back(queue.remove(request_id))
-        self._note_renewing(place)
+        self._note_renewing(place, queue)
 
     def _queue_of(self, place: Place) -> WaitQueue:
         queue = self._queues.get(place)
         if queue is None:
             if len(self._queues) >= _KEPT:
                 self._queues = self.open()
-                self._drains = {each: self._drains[each] for each in self._queues}
             queue = self._queues[place] = self._new_queue(self._longest_wait_us(place))
-            self._drains[place] = DrainRate()
         return queue
 
-    def _came(self, place: Place, tenant: str, at: int) -> None:
+    def _came(self, place: Place, queue: WaitQueue, tenant: str, at: int) -> None:
         self._waiting += 1
         self._of_tenant[tenant] = self._of_tenant.get(tenant, 0) + 1
-        if place not in self._open:
-            self._open[place] = self._queues[place]
+        if len(queue) == 1:
+            self._open[place] = queue
             self.fairness.came(place[0])
-        self._note_renewing(place)
-        self._drains[place].waits(at)
+        self._note_renewing(place, queue)
+        queue.drain.waits(at)
 
     def take(self, request: Request, at: int, cost_us: float) -> None:
         """It goes to an instance, and is expected to cost so much there."""
@@ -122,20 +127,20 @@ class WaitQueues:
         if is_empty:
             del self._open[place]
             self.fairness.left(place[0])
-        self._drains[place].left(at, is_empty=is_empty, counts=counts)
+        queue.drain.left(at, is_empty=is_empty, counts=counts)
 
     def rekey(self, requests: Iterable[Request]) -> None:
         """Something happened to the workflow of these, which wait, and may say more of them. They
         rest on the same state: where that of one is as it was, so is that of the others."""
         for request in requests:
             place = self._place(request)
-            if not self._queues[place].rekey(request):
+            queue = self._queues[place]
+            if not queue.rekey(request):
                 return
-            self._note_renewing(place)
+            self._note_renewing(place, queue)
 
-    def _note_renewing(self, place: Place) -> None:
+    def _note_renewing(self, place: Place, queue: WaitQueue) -> None:
         """What was pushed may have begun it."""
-        queue = self._queues[place]
         if queue.by_key.moving:
             self._renewing[place] = queue
 
@@ -161,9 +166,8 @@ class WaitQueues:
         if any(self._is_misplaced(place, queue) for place, queue in self._open.items()):
             self._put_anew(at)
         else:
-            good = [p for p, queue in self._queues.items() if not self._is_misplaced(p, queue)]
-            self._queues = {place: self._queues[place] for place in good}
-            self._drains = {place: self._drains[place] for place in good}
+            queues = self._queues.items()
+            self._queues = {p: queue for p, queue in queues if not self._is_misplaced(p, queue)}
             for share, _ in self._open:
                 fairness.came(share)
         fairness.go_on_from(before)
@@ -179,8 +183,8 @@ class WaitQueues:
     def _put_anew(self, at: int) -> None:
         """Those that were bounced last, as in each queue."""
         waiting = [each for queue in self._open.values() for each in queue.standings()]
-        pace = {place: self._drains[place] for place in self._open}
-        self._queues, self._drains, self._open, self._renewing = {}, {}, {}, {}
+        before = self._open
+        self._queues, self._open, self._renewing = {}, {}, {}
         self._waiting, self._of_tenant = 0, {}
         for each in sorted(waiting, key=lambda each: (each.is_bounced, each.seq)):
             request = each.request
@@ -188,28 +192,31 @@ class WaitQueues:
                 self.push_back(request, at, aside=each.aside)
             else:
                 place = self._place(request)
-                self._queue_of(place).push(request, request.arrived_at)
-                self._came(place, request.tenant, at)
-        self._drains |= {place: pace[place] for place in self._queues if place in pace}
+                queue = self._queue_of(place)
+                queue.push(request, request.arrived_at)
+                self._came(place, queue, request.tenant, at)
+        for place, queue in self._queues.items():
+            if place in before:
+                queue.drain = before[place].drain
 
     def forget_pace(self) -> None:
         """There is more to serve them, so they drain as never before."""
-        for drain in self._drains.values():
-            drain.forget()
+        for queue in self._queues.values():
+            queue.drain.forget()
 
     def wait_us(self, request: Request, at: int, *, worth_us: float) -> float:
         """For how long one that waits would go on waiting, by the order as it is and the pace of
         late; 0 where that is not known, or where even the last would wait less than `worth_us`."""
         place = self._place(request)
-        queue, drain = self._queues[place], self._drains[place]
-        each_us = drain.each_us(at) if drain.is_known else None
+        queue = self._queues[place]
+        each_us = queue.drain.each_us(at) if queue.drain.is_known else None
         if each_us is None or each_us * len(queue) < worth_us:
             return 0.0
         return each_us * queue.ahead_of(request.id)
 
     def retry_after_s(self, at: int) -> int:
         """When a tenth of all that waits will have gone, at the pace of late."""
-        paces = [self._drains[place].each_us(at) for place in self.open()]
+        paces = [queue.drain.each_us(at) for queue in self._open.values()]
         per_us = sum(1 / each_us for each_us in paces if each_us)
         if not per_us:
             return 1

@@ -186,17 +186,14 @@ class WorkEstimates:
     def rank(self, request: Request) -> float | None:
         """The agent's rank; else that of its app; else of its tenant; else of all; None while
         nothing is ranked."""
-        tenant, app, agent = agent_key(request)
-        known = (
-            self._ranks.get(key)
-            for key in (
-                (tenant, app, agent),
-                (tenant, app, POOLED),
-                (tenant, POOLED, POOLED),
-                (POOLED, POOLED, POOLED),
-            )
-        )
-        return next((rank for rank in known if rank is not None), None)
+        ranks = self._ranks
+        if not ranks:
+            return None
+        tenant, app, _ = key = agent_key(request)
+        if (rank := ranks.get(key)) is not None:
+            return rank
+        wider = (tenant, app, POOLED), (tenant, POOLED, POOLED), (POOLED, POOLED, POOLED)
+        return next((ranks[each] for each in wider if each in ranks), None)
 
     def model(self, request: Request) -> RemainingModel | None:
         """The model of the request's app; else of its tenant; else of all; None while there is

@@ -16,7 +16,7 @@ class Srpt:
     def __init__(self, remaining_us: Mapping[str, float]) -> None:
         self._remaining_us = remaining_us
 
-    def key(self, request: Request) -> Key:
+    def key(self, request: Request, _state: Hashable, /) -> Key:
         return self._remaining_us[request.id], request.workflow_started_at, request.arrived_at
 
     def state(self, request: Request) -> Hashable:  # noqa: ARG002

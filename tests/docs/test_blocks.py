@@ -16,6 +16,7 @@ from kairos.cli.main import app
 from kairos.flow.yaml_file import read_yaml
 from kairos.live.batches.openapi import with_batches
 from kairos.live.frontend.openapi import description
+from kairos.live.runs.host_file import read_host
 from kairos.plan.pipeline import compile_plan
 
 ROOT = Path(__file__).parents[2]
@@ -50,7 +51,7 @@ OTHERS = {
     "openssl",
     "chmod",
 }
-ADMIN = {"/admin/status", "/admin/instances", "/admin/instances/gpu3:8000"}
+ADMIN = {"/admin/status", "/admin/scaling", "/admin/instances", "/admin/instances/gpu3:8000"}
 
 
 def blocks(kind):
@@ -156,6 +157,11 @@ def test_settings_are_read(block, tmp_path, monkeypatch):
     keys = tmp_path / "keys.toml"  # as `keys_path` names it
     keys.write_text(f'[[key]]\nsha256 = "{"1" * 64}"\ntenant = "operators"\nrole = "admin"\n')
     keys.chmod(0o600)
+    if "[models." in block:
+        path = tmp_path / "host.toml"
+        path.write_text(block)
+        assert read_host(path).models
+        return
     path = tmp_path / "kairos.toml"
     path.write_text(block.replace('sha256 = "..."', f'sha256 = "{"0" * 64}"'))
     path.chmod(0o600)

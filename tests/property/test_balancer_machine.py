@@ -579,7 +579,9 @@ class BalancerMachine(RuleBasedStateMachine):
                 if self.is_aside(name):
                     continue
                 if not queue.by_key.moving:
-                    assert waiting.key == self.policy.key(waiting.request)
+                    assert waiting.key == self.policy.key(
+                        waiting.request, self.policy.state(waiting.request)
+                    )
 
     @invariant()
     def what_is_left_of_a_workflow_is_the_sum_over_its_calls(self):

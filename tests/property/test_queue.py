@@ -57,7 +57,7 @@ class ByTable:
     def __init__(self, table):
         self.table = table
 
-    def key(self, request):
+    def key(self, request, state):
         return (self.table.get(request.id, 0),)
 
     def state(self, request):
@@ -74,9 +74,9 @@ class Counting(ByTable):
         super().__init__(table)
         self.asked, self.states = [], states
 
-    def key(self, request):
+    def key(self, request, state):
         self.asked.append(request.id)
-        return super().key(request)
+        return super().key(request, state)
 
     def state(self, request):
         return self.states.get(request.id, 0)
@@ -411,7 +411,7 @@ def test_a_request_that_comes_back_stands_at_its_new_place_even_with_the_same_ke
     key = (0.0,)
 
     class Always(ByTable):
-        def key(self, request):
+        def key(self, request, state):
             return key
 
     estimates, queue, push = made(lambda _: Always({}))

@@ -163,7 +163,7 @@ def test_gittins_indices_are_those_of_the_models_learnt_last_and_no_others():
         estimates.learn(ProfilesLearnt(models=(model,)))
         request = build.request(f"{app} {spread}", tenant="t", app=app, agent="writer")
         estimates.arrived(request, 0)
-        keys[app, spread] = policy.key(request)[0]
+        keys[app, spread] = policy.key(request, policy.state(request))[0]
 
     assert keys["new", 1.0] == keys["old", 1.0] < keys["new", 0.0]
     assert list(policy._indices) == [("t", "new")]

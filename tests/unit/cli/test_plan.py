@@ -6,7 +6,7 @@ import pytest
 from typer.testing import CliRunner
 
 from kairos.cli.main import app
-from kairos.errors import SetupError
+from kairos.errors import KairosError, SetupError
 
 FLOW = """
 flow: reports
@@ -70,3 +70,63 @@ def test_a_table_without_a_column_that_is_needed_is_refused(planned, tmp_path):
         SetupError, match="no column 'question', which the flow needs; it has 'text'"
     ):
         planned("--inputs", "ROWS")
+
+
+HOST = """
+devices = 2
+[models.small]
+profile = "a40-llama3-8b"
+load_s = 20
+[models.large]
+profile = "a40-llama2-13b"
+load_s = 30
+"""
+
+
+@pytest.fixture
+def host(tmp_path):
+    text = FLOW.replace(
+        'summary: {kind: llm, prompt: "S', 'summary: {kind: llm, model: small, prompt: "S'
+    )
+    text = text.replace("again: {kind: llm,", "again: {kind: llm, model: small,")
+    text = text.replace("answer: {kind: llm,", "answer: {kind: llm, model: large,")
+    text = text.replace("never: {kind: llm,", "never: {kind: llm, model: large,")
+    (tmp_path / "f.yaml").write_text(text)
+    (tmp_path / "host.toml").write_text(HOST)
+    return tmp_path / "host.toml"
+
+
+def test_it_says_what_runs_on_which_device_of_a_host_that_switches_models(planned, host):
+    said = planned("--inputs", "ROWS", "--host", str(host))
+    assert "on 2 devices: " in said
+    assert "load small 20.0 s, then summary" in said
+    assert "load large 30.0 s, then answer" in said
+    assert "beside it: round robin " in said
+    one = json.loads(planned("--inputs", "ROWS", "--host", str(host), "--devices", "1", "--json"))
+    plan = one["placement"]["plan"]
+    assert [(each["operator"], each["device"]) for each in plan["phases"]] == [
+        ("summary", 0),
+        ("answer", 0),
+    ]
+    assert plan["phases"][1]["begins_at"] > 50e6
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (("devices = 2", "devices = 0"), "devices is 0: give 1 to 64"),
+        (("load_s = 30", "load_s = -1"), "load_s of large is -1"),
+        (("load_s = 30", "load = 30"), "known are: engine, options, profile, load_s"),
+        (("large", "other"), "the model 'large', and the host file knows small, other"),
+        (('"a40-llama2-13b"', '"none"'), "there is no profile 'none'"),
+    ],
+)
+def test_a_host_file_that_is_wrong_is_told_so(planned, host, change, said):
+    host.write_text(HOST.replace(*change))
+    with pytest.raises(KairosError, match=said):
+        planned("--inputs", "ROWS", "--host", str(host))
+
+
+def test_a_host_without_rows_is_told_so(planned, host):
+    with pytest.raises(SetupError, match="--inputs FILE"):
+        planned("--host", str(host))

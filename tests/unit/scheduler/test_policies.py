@@ -65,7 +65,10 @@ class Bench:
         self.requests[name] = request
 
     def order(self):
-        return sorted(self.requests, key=lambda name: self.policy.key(self.requests[name]))
+        return sorted(self.requests, key=lambda name: self.key(self.requests[name]))
+
+    def key(self, request):
+        return self.policy.key(request, self.policy.state(request))
 
     def run(self, name, *, dispatched_at, ended_at, tokens=10):
         self.estimates.dispatched(name, dispatched_at)
@@ -349,7 +352,7 @@ def test_the_order_that_knows_the_future_goes_by_what_truly_remains_then_by_the_
         build.request("later call", at=5, workflow_started_at=1),
         build.request("older", at=4, workflow_started_at=1),
     ]
-    order = [request.id for request in sorted(waiting, key=policy.key)]
+    order = [request.id for request in sorted(waiting, key=lambda each: policy.key(each, None))]
     assert order == ["older", "later call", "short", "long"]
 
 

@@ -1,0 +1,64 @@
+"""The file of a host whose devices serve one model at a time: `kairos plan --host`, `run --host`.
+
+devices = 2
+
+[models.small]
+engine = "llama"                   # or "vllm"
+options = ["--context", "4096"]    # of `python -m kairos.live.engines.llama`
+profile = "cpu-tiny"               # for plans: how quick it is, as of kairos simulate
+load_s = 4.0                       # until it serves; measured by a run
+"""
+
+from pathlib import Path
+from typing import Literal
+
+import msgspec
+
+from kairos.errors import InvalidFile
+from kairos.plan.device_work import MOST_DEVICES, ModelLoad
+from kairos.workload.toml_file import read_toml
+
+MOST_MODELS = 64
+_MOST_LOAD_S, _MOST_OPTIONS = 86_400.0, 100
+_S = 1_000_000
+
+
+class HostedModel(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """`load_s`: from the start of its engine until it serves."""
+
+    engine: Literal["llama", "vllm"] = "vllm"
+    options: tuple[str, ...] = ()
+    profile: str = "a40-llama3-8b"
+    load_s: float = 60.0
+
+    @property
+    def load(self) -> ModelLoad:
+        return ModelLoad(load_us=self.load_s * _S)
+
+
+class HostFile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """`models`: by the names that flows call them by."""
+
+    devices: int
+    models: dict[str, HostedModel]
+
+    @property
+    def loads(self) -> dict[str, ModelLoad]:
+        return {name: each.load for name, each in self.models.items()}
+
+
+def read_host(path: Path) -> HostFile:
+    """Raises InvalidFile: it is not such a file; says what is wrong."""
+    found = read_toml(path, HostFile)
+    if not 1 <= found.devices <= MOST_DEVICES:
+        raise InvalidFile(path, f"devices is {found.devices}: give 1 to {MOST_DEVICES}")
+    if not 1 <= len(found.models) <= MOST_MODELS:
+        raise InvalidFile(path, f"{len(found.models)} models: give 1 to {MOST_MODELS}")
+    for name, each in found.models.items():
+        if not 0 < each.load_s <= _MOST_LOAD_S:
+            raise InvalidFile(path, f"load_s of {name} is {each.load_s}: give seconds above 0")
+        if len(each.options) > _MOST_OPTIONS:
+            raise InvalidFile(
+                path, f"{len(each.options)} options of {name}: {_MOST_OPTIONS} at most"
+            )
+    return found

@@ -1,0 +1,28 @@
+"""Where the operators of a flow would run on a host that switches models, as its file says."""
+
+from pathlib import Path
+
+from kairos.errors import SetupError
+from kairos.live.runs.host_file import read_host
+from kairos.plan.flow_work import flow_work
+from kairos.plan.pipeline import Plan
+from kairos.plan.placement_text import ExplainedPlacement, explain_placement
+from kairos.plan.prediction import FlowPrediction
+from kairos.sim.engine.profiles import profile
+
+
+def flow_placement(
+    plan: Plan, prediction: FlowPrediction | None, path: Path, devices: int | None
+) -> ExplainedPlacement:
+    """`devices`: in the place of those of the file.
+
+    Raises:
+        InvalidFile: it is no host's file.
+        SetupError: rows are missing, or a model or a profile.
+    """
+    if prediction is None:
+        raise SetupError("--host places the calls of a table's rows: name it with --inputs FILE")
+    host = read_host(path)
+    profiles = {name: profile(each.profile) for name, each in host.models.items()}
+    number = devices or host.devices
+    return explain_placement(flow_work(plan, prediction, profiles, number), host.loads, number)

@@ -1,0 +1,61 @@
+"""A plan's calls as work for devices."""
+
+import pytest
+
+from kairos import flow
+from kairos.errors import SetupError
+from kairos.plan.costs.fluid import makespan_us
+from kairos.plan.flow_work import flow_work
+from kairos.plan.prediction import predict
+from kairos.planner.serving import CallShape
+from kairos.sim.engine.profiles import profile
+
+PROFILES = {"small": profile("a40-llama3-8b"), "large": profile("a40-llama2-13b")}
+ROWS = [{"text": "word " * 80 + str(n)} for n in range(50)]
+
+
+def review():
+    f = flow.Flow("review", max_tokens=40)
+    doc = f.input("doc")
+    draft = f.llm("draft", "{{ doc.text }}", doc=doc, model="small")
+    framed = f.format("framed", "<{{ draft }}>", draft=draft)
+    better = f.loop(
+        "refine",
+        framed,
+        lambda state: f.llm("better", "{{ s }}", s=state, model="large"),
+        max_rounds=2,
+    )
+    f.output("out", f.llm("last", "{{ b }} {{ doc.text }}", b=better, doc=doc, model="small"))
+    return f.compile()
+
+
+def works(plan, profiles=PROFILES, devices=2):
+    return flow_work(plan, predict(plan, ROWS), profiles, devices)
+
+
+def test_work_is_of_operators_that_call_models_each_after_those_whose_answers_it_needs():
+    found = {each.name: each for each in works(review())}
+    assert {name: (each.model, each.needs, each.calls) for name, each in found.items()} == {
+        "draft": ("small", (), 50),
+        "better": ("large", ("draft",), 100),
+        "last": ("small", ("draft", "better"), 50),
+    }
+
+
+def test_it_takes_as_long_as_the_profile_says_on_one_device_and_shared():
+    draft = works(review())[0]
+    predicted = predict(review(), ROWS).by_operator["draft"]
+    shape = CallShape(prompt=predicted.prompt_tokens / 50, answer=40)
+    one, two = (makespan_us(PROFILES["small"], shape, calls) for calls in (50, 25))
+    assert draft.run_us == (one, two)
+    assert draft.last_us == makespan_us(PROFILES["small"], shape, 1)
+
+
+def test_a_model_of_which_nothing_is_known_is_refused():
+    with pytest.raises(SetupError, match="the model 'large', and the host file knows small"):
+        works(review(), {"small": PROFILES["small"]})
+    f = flow.Flow("f", max_tokens=4)
+    f.output("out", f.llm("ask", "{{ doc.text }}", doc=f.input("doc")))
+    with pytest.raises(SetupError, match="calls that name no model"):
+        works(f.compile())
+    assert works(f.compile(), {"small": PROFILES["small"]})[0].model == "small"

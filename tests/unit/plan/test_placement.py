@@ -1,0 +1,197 @@
+"""H3, H4: where a flow's operators run, where devices switch models."""
+
+import itertools
+import random
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kairos.errors import SetupError
+from kairos.plan.device_work import DeviceChoice, ModelLoad, OperatorWork, schedule, share
+from kairos.plan.placement import place
+from kairos.plan.placement_baselines import co_located, data_parallel, round_robin
+
+LOADS = {
+    "a": ModelLoad(load_us=5),
+    "b": ModelLoad(load_us=8, wake_us=2),
+    "c": ModelLoad(load_us=1),
+}
+
+
+def work(name, model, us, needs=(), **more):
+    return OperatorWork(name=name, model=model, run_us=(float(us),), needs=tuple(needs), **more)
+
+
+def graph(seed, count=6, models="abc"):
+    """Operators that need some of those before them."""
+    dice = random.Random(seed)
+    made = []
+    for n in range(count):
+        needs = [each.name for each in made if dice.random() < 0.3]
+        us = dice.randint(1, 20)
+        streams = {"last_us": 1.0} if seed % 2 else {}
+        shared = {"context": dice.choice("xy"), "reused_us": us / 2} if seed % 3 else {}
+        model = models[n] if n < 2 else dice.choice(models)
+        made.append(work(f"o{n}", model, us, needs, **streams, **shared))
+    return made
+
+
+def brute_force(works, loads, devices):
+    """The shortest of all orders and all devices; times by hand, apart from the search."""
+    best = float("inf")
+    for order in itertools.permutations(range(len(works))):
+        at = {works[n].name: position for position, n in enumerate(order)}
+        if any(at[need] > at[each.name] for each in works for need in each.needs):
+            continue
+        for places in itertools.product(range(devices), repeat=len(works)):
+            if places[0]:
+                break  # devices are alike: the first operator is on the first
+            best = min(best, by_hand([works[n] for n in order], places, loads, devices))
+    return best
+
+
+def by_hand(order, places, loads, devices):
+    free, resident, slept, context = [0.0] * devices, {}, set(), {}
+    first, end = {}, {}
+    for each, device in zip(order, places, strict=True):
+        run = each.run_us[0]
+        if each.context and context.get(device) == (each.model, each.context):
+            run = max(0, run - each.reused_us)
+        last = run if each.last_us is None else min(run, each.last_us)
+        load = loads[each.model]
+        begins = free[device]
+        if resident.get(device) != each.model:
+            wakes = (device, each.model) in slept and load.wake_us is not None
+            begins += load.wake_us if wakes else load.load_us
+        begins = max([begins, *(first[name] for name in each.needs)])
+        first[each.name] = begins + last
+        end[each.name] = max([begins + run, *(end[name] + last for name in each.needs)])
+        free[device], resident[device] = end[each.name], each.model
+        slept.add((device, each.model))
+        context[device] = (each.model, each.context)
+    return max(end.values())
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_h3_beam_equals_brute_force_on_twenty_small_graphs(seed):
+    works, devices = graph(seed, count=5 + seed % 2), 2
+    found = place(works, LOADS, devices, replicas=False)
+    optimum = brute_force(works, LOADS, devices)
+    assert found.makespan_us == pytest.approx(optimum)
+    for baseline in (round_robin, co_located):
+        assert baseline(works, LOADS, devices).makespan_us >= optimum - 1e-9
+
+
+def test_h3_an_unbounded_beam_with_three_devices_equals_brute_force():
+    for seed in range(3):
+        works = graph(seed, count=5)
+        found = place(works, LOADS, 3, replicas=False, width=10**6)
+        assert found.makespan_us == pytest.approx(brute_force(works, LOADS, 3))
+
+
+def test_h3_round_robin_co_located_and_data_parallel_stand_beside_it():
+    # Two analysts of a model each, whose verdict needs both: as in the figure 5 of the paper.
+    works = [
+        work("first", "a", 10),
+        work("second", "b", 10),
+        work("third", "a", 10),
+        work("decide", "b", 12, ("first", "second", "third")),
+    ]
+    assert place(works, LOADS, 2, replicas=False).makespan_us == 5 + 20 + 12
+    assert round_robin(works, LOADS, 2).makespan_us == 25 + 12
+    assert co_located(works, LOADS, 2).makespan_us == 25 + 2 + 8 + 12 - 2
+    # Each loads, as no operator is of the model before it: b sleeps, and wakes in 2.
+    assert data_parallel(works, LOADS, 2).makespan_us == 5 + 10 + 8 + 10 + 5 + 10 + 2 + 12
+
+
+def test_operators_of_a_model_are_put_together_where_a_load_is_dear():
+    works = [work(f"o{n}", "ab"[n % 2], 4) for n in range(6)]
+    found = place(works, LOADS, 1)
+    assert found.loads == 2
+    assert [model for model, _ in found.models(0)] in (["a", "b"], ["b", "a"])
+    assert round_robin(works, LOADS, 1).loads == 6
+
+
+def test_h4_replicas_only_where_ready_operators_are_fewer_than_devices_and_heavy():
+    def shared(us, count):
+        works = [
+            OperatorWork(
+                name=f"o{n}", model="ab"[n % 2], calls=100, run_us=tuple(us / k for k in (1, 2, 3))
+            )
+            for n in range(count)
+        ]
+        return {each.of for each in place(works, LOADS, 3).phases}
+
+    assert shared(90.0, 2) != {1}  # two ready, three devices, and long
+    assert shared(4.0, 2) == {1}  # shorter than a load
+    assert shared(90.0, 3) == {1}  # enough that are ready
+
+
+@given(st.integers(0, 5_000), st.integers(1, 64))
+def test_h4_each_row_is_in_the_share_of_exactly_one_device(calls, parts):
+    shares = [share(calls, part, parts) for part in range(parts)]
+    assert [row for each in shares for row in each] == list(range(calls))
+    assert max(map(len, shares)) - min(map(len, shares)) <= 1
+
+
+def test_h4_of_an_operator_that_is_shared_every_part_is_placed_once():
+    works = [
+        OperatorWork(name="long", model="a", calls=9, run_us=(90.0, 45.0, 30.0)),
+        work("next", "b", 5, ("long",)),
+    ]
+    found = place(works, LOADS, 3)
+    parts = [(each.part, each.of) for each in found.phases if each.operator == "long"]
+    assert parts == [(0, 3), (1, 3), (2, 3)]
+    assert sorted(each.device for each in found.phases if each.operator == "long") == [0, 1, 2]
+
+
+def test_with_one_model_all_operators_are_on_all_devices():
+    works = [work("one", "a", 10), work("two", "a", 10, ("one",))]
+    found = place(works, LOADS, 2)
+    assert found.models(0) == found.models(1) == (("a", ("one", "two")),)
+    assert found.loads == 2
+
+
+@given(st.integers(0, 10_000), st.integers(1, 5))
+def test_every_operator_is_placed_once_and_after_what_it_needs(seed, devices):
+    works = graph(seed, count=12)
+    found = place(works, LOADS, devices, width=4)
+    ended = {}
+    for phase in found.phases:
+        ended[phase.operator] = max(ended.get(phase.operator, 0), phase.ends_at)
+    assert ended.keys() == {each.name for each in works}
+    for each in works:
+        parts = [phase for phase in found.phases if phase.operator == each.name]
+        assert [phase.part for phase in parts] == list(range(len(parts)))
+        assert all(ended[need] <= ended[each.name] for need in each.needs)
+    for device in range(devices):
+        mine = [phase for phase in found.phases if phase.device == device]
+        for before, then in itertools.pairwise(mine):
+            assert before.ends_at + then.load_us <= then.begins_at + 1e-9
+
+
+@given(st.integers(0, 10_000))
+def test_replicas_and_a_wider_beam_never_make_a_plan_longer_than_data_parallel(seed):
+    works = graph(seed, count=8)
+    assert place(works, LOADS, 3).makespan_us <= data_parallel(works, LOADS, 3).makespan_us + 1e-9
+
+
+def test_eighty_eight_operators_on_four_devices_are_placed():
+    works = graph(4, count=88)
+    found = place(works, LOADS, 4)
+    assert {each.operator for each in found.phases} == {each.name for each in works}
+
+
+def test_what_streams_need_not_wait_for_all_rows():
+    works = [work("one", "a", 100, last_us=1.0), work("two", "b", 100, ("one",), last_us=1.0)]
+    assert place(works, LOADS, 2, replicas=False).makespan_us == 8 + 100
+    one = schedule(works, LOADS, 2, [DeviceChoice("one", (0,)), DeviceChoice("two", (0,))])
+    assert one.makespan_us == 5 + 100 + 8 + 100
+
+
+def test_work_that_cannot_be_placed_is_refused():
+    with pytest.raises(SetupError, match="how long model 'other' takes to load"):
+        place([work("one", "other", 1)], LOADS, 2)
+    with pytest.raises(SetupError, match="--devices 0"):
+        place([work("one", "a", 1)], LOADS, 0)
