@@ -135,15 +135,11 @@ class World:
         if self.users.left:
             self.clock.run()
 
-    def join(self, instance_id: str, profile: EngineProfile) -> None:
+    def add(self, instance_id: str, profile: EngineProfile) -> None:
         """One more instance takes requests from now on. Its id is none that was there before."""
         assert instance_id not in self._instances
         self._instances[instance_id] = profile
-        self._join(instance_id)
-
-    def leave(self, instance_id: str) -> None:
-        """It takes no more; what runs there goes on to its end."""
-        self._runtime.feed(InstanceLeft(instance_id))
+        self.join(instance_id)
 
     def _measure(self, record: Record) -> None:
         self.metrics(self.users.identified(record))
