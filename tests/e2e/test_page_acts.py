@@ -194,7 +194,10 @@ async def test_another_policy_is_in_force_once_the_settings_are_read_again(kairo
     assert order() == ["w1", "w2", "w3"]
     again = {
         "engine": (EngineSettings(url=engine.url, max_num_seqs=1),),
-        **{"key": admins, "audit_log": audited.path, "port": 0, "admin_port": 0},
+        "key": admins,
+        "audit_log": audited.path,
+        "port": 0,
+        "admin_port": 0,
     }
     served.service.reload.load = lambda: Settings(**again, policy="kairos")
     assert (await done(served, "reload", {})).json()["changed"] == ["policy"]
