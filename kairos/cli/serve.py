@@ -157,6 +157,7 @@ async def _until_stopped(
     typer.echo(f"kairos: serving on {service.url}/v1, operators' routes on {service.admin_url}")
     if not is_loopback(settings.host) and not settings.asks_for_keys:
         typer.echo("kairos: no API keys are configured, so anyone who reaches it may call")
+    service.reload.load = load
     _on_hangup(partial(_reload, service, load))
     await stop.wait()
     typer.echo("kairos: stopping; running calls may finish")

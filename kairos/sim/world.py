@@ -12,7 +12,7 @@ second, and so often it is looked who has waited too long. What is otherwise tha
 - Users tell at once that a workflow has ended. Live, where nobody tells, it is open for 600 s more.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
 from types import MappingProxyType
 from typing import Literal
@@ -103,13 +103,15 @@ class World:
         clients: Callable[[VirtualClock, Feed], Clients] | None = None,
         phases: Mapping[str, Phase] = NO_PHASES,
         links: KvLinks | None = None,
+        absent: Collection[str] = (),
     ) -> None:
         """`instances`: all that there ever are, by id; those to which it happens first that they
         join are not there at the start. `tell_lengths`, `anonymous`: see `Users`; `overtaken`: see
         the queue, in which `max_waiting` wait at most. Metrics are of the workflows as they are,
         whatever is known of them. `on_second` is called in each second of virtual time.
         `clients` are in the place of users that ask for `submissions`. `phases`: of instances that
-        serve one alone; `links`: over which the caches of their calls go."""
+        serve one alone; `links`: over which the caches of their calls go. `absent`: instances that
+        are not there until `join` is called."""
         self.metrics = RunMetrics()
         self.clock = VirtualClock()
         self.learner = Learner(Orchestrator())
@@ -122,12 +124,12 @@ class World:
         )
         self.users = users if clients is None else clients(self.clock, self._runtime.feed)
         self.fleet = SimulatedEngines(self.clock, self._seen, links)
-        self._instances, self._on_second, self._phases = instances, on_second, phases
+        self._instances, self._on_second, self._phases = dict(instances), on_second, phases
         in_time = sorted(happenings, key=lambda each: each.at_us)
         first = {each.instance_id: each.what for each in reversed(in_time)}
         for instance_id in instances:
-            if first.get(instance_id) != "join":
-                self._join(instance_id)
+            if first.get(instance_id) != "join" and instance_id not in absent:
+                self.join(instance_id)
         for each in in_time:
             self.clock.call_at(each.at_us, partial(self._happen, each))
         for submission in submissions:
@@ -138,6 +140,12 @@ class World:
         """To the end of the last workflow, or until the clock is stopped."""
         if self.users.left:
             self.clock.run()
+
+    def add(self, instance_id: str, profile: EngineProfile) -> None:
+        """One more instance takes requests from now on. Its id is none that was there before."""
+        assert instance_id not in self._instances
+        self._instances[instance_id] = profile
+        self.join(instance_id)
 
     def _measure(self, record: Record) -> None:
         self.metrics(self.users.identified(record))
@@ -183,9 +191,9 @@ class World:
         instance_id = happening.instance_id
         match happening.what:
             case "join":
-                self._join(instance_id)
+                self.join(instance_id)
             case "leave":
-                self._runtime.feed(InstanceLeft(instance_id))
+                self.leave(instance_id)
             case "fail":
                 self._runtime.feed(InstanceLeft(instance_id))
                 error = UpstreamUnreachable(instance_id, "it failed", refused=False)
@@ -194,12 +202,17 @@ class World:
             case "slow":
                 self.fleet.slow_down(instance_id, happening.factor)
 
-    def _join(self, instance_id: str) -> None:
+    def leave(self, instance_id: str) -> None:
+        """It takes no more; what runs there goes on to its end."""
+        self._runtime.feed(InstanceLeft(instance_id))
+
+    def join(self, instance_id: str, models: tuple[str, ...] = (MODEL,)) -> None:
+        """It takes requests for these from now on."""
         profile = self._instances[instance_id]
         self.fleet.start(instance_id, profile)
         instance = Instance(
             id=instance_id,
-            models=(MODEL,),
+            models=models,
             max_num_seqs=profile.max_num_seqs,
             kv_tokens=profile.kv_tokens,
             block_size=profile.block_size,

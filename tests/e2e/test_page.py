@@ -2,6 +2,7 @@
 directory, the pictures of the documentation are taken there."""
 
 import asyncio
+import json
 import os
 import re
 from pathlib import Path
@@ -346,3 +347,103 @@ async def test_where_operators_need_keys_the_browser_shows_one(visit, kairos, en
     await expect(page.get_by_role("status")).to_have_text("Live")
     await page.get_by_role("link", name="Workflows").click()
     await expect(page.get_by_role("status").last).to_have_text("0 of the 0 that are remembered")
+
+
+async def test_what_it_gained_is_found_out_and_shown_with_how_far_it_is_to_be_trusted(
+    visit, kairos, expect, tmp_path
+):
+    timing = Timing(step_s=0.004, prefill_tokens_per_s=20_000)
+    settings = StandInSettings(model="tiny", max_num_seqs=2, timing=timing)
+    async with standins.serve(settings) as engine:
+        served = await kairos(engine.url, max_num_seqs=2, log_dir=str(tmp_path))
+        steps = [("plan", "planner", ()), ("write", "writer", ("plan",))]
+        lengths = [8 + 9 * (n % 4) for n in range(24)]
+        flows = (
+            run_flow(served, steps, f"report-{n}", max_tokens=length)
+            for n, length in enumerate(lengths)
+        )
+        await asyncio.gather(*flows)
+        for n in range(24):
+            await served.ask("POST", f"/v1/workflows/report-{n}/end")
+        options = {"viewport": {"width": 1280, "height": 900}}
+        page = (await visit(served.service.admin_url + "/ui", **options)).page
+        await page.get_by_role("link", name="Gained").click()
+        await page.get_by_role("button", name="Find it out").click()
+        await expect(page.get_by_role("button", name="Stop")).to_be_visible()
+        table = page.get_by_role("table", name="End to end, by policy")
+        await expect(table).to_be_visible(timeout=60_000)
+        rows = table.get_by_role("row")
+        await expect(rows).to_have_count(6)
+        await expect(rows.nth(1)).to_contain_text("As it was")
+        await expect(rows.nth(2)).to_contain_text("kairos, kairos: what served")
+        await expect(rows.nth(3)).to_contain_text("fcfs, round-robin")
+        await expect(page.locator("#trust")).to_contain_text(re.compile("It is .* % off"))
+        await picture(page, "gained", 900)
+        await page.get_by_role("link", name="report-0", exact=True).click()
+        await expect(page.locator("#gain")).to_contain_text("under fcfs, round-robin")
+
+
+async def test_where_no_log_is_kept_the_page_says_what_to_set(visit, kairos, engine, expect):
+    served = await kairos(engine.url)
+    page = (await visit(served.service.admin_url + "/ui/gained")).page
+    await expect(page.get_by_text("kairos serve --log DIR")).to_be_visible()
+    await expect(page.get_by_role("button")).to_have_count(0)
+
+
+async def test_an_admin_operates_from_the_page_and_is_asked_before_anything_is_done(
+    visit, kairos, engine, engines, expect, tmp_path
+):
+    other = await engines()
+    audit = tmp_path / "audit.jsonl"
+    served = await kairos(
+        engine.url, key=keys("caller", "viewer", "admin"), audit_log=str(audit), max_num_seqs=1
+    )
+    engine.answer = engine.when_released
+    said = {"authorization": "Bearer caller", "x-kairos-workflow-id": "flow"}
+    call = asyncio.create_task(served.chat(said))
+    await served.facts.seen(Arrived)
+    shown = {"username": "ann", "password": "admin"}
+    options = {"http_credentials": shown, "viewport": {"width": 1280, "height": 700}}
+    seen = await visit(served.service.admin_url + "/ui", **options)
+    page = seen.page
+    await page.get_by_role("link", name="Operate").click()
+    await expect(page.get_by_text("You are admin.")).to_be_visible()
+    did, table = page.locator("#did"), page.get_by_role("table", name="Engines")
+    await page.get_by_label("URL").fill(other.url)
+    await page.get_by_role("button", name="Add the engine").click()
+    await page.get_by_role("button", name="No").click()
+    await expect(table.get_by_role("row")).to_have_count(2)
+    await page.get_by_role("button", name="Add the engine").click()
+    await expect(page.get_by_role("dialog")).to_contain_text(f"Send calls to {other.url}?")
+    await page.get_by_role("button", name="Yes, do it").click()
+    await expect(table.get_by_role("row")).to_have_count(3)
+    await expect(did).to_have_text(f"{other.url.removeprefix('http://')} is added")
+    await picture(page, "operate", 700)
+    await page.get_by_role("button", name=f"Drain and remove {other.url[7:]}").click()
+    await page.get_by_role("button", name="Yes, do it").click()
+    await expect(table.get_by_role("row")).to_have_count(2)
+    await page.get_by_label("URL").fill("gopher://x")
+    await page.keyboard.press("Enter")
+    await page.get_by_role("button", name="Yes, do it").click()
+    await expect(did).to_have_text(re.compile("gopher"))
+    await page.get_by_role("link", name="Workflows").click()
+    await page.get_by_role("link", name="flow", exact=True).click()
+    await page.get_by_role("button", name="Cancel this workflow").click()
+    await page.keyboard.press("Escape")
+    await page.get_by_role("button", name="Cancel this workflow").click()
+    await page.get_by_role("button", name="Yes, do it").click()
+    await expect(page.get_by_text("It is cancelled")).to_be_visible()
+    assert (await call).error()["code"] == "workflow_cancelled"
+    acts = [json.loads(line) for line in audit.read_text().splitlines()]
+    done = [each["what"].rpartition("/")[2] for each in acts if each.get("name") == "admin"]
+    assert done == ["add", "drain", "add", "cancel"]
+    seen.errors = [each for each in seen.errors if "400" not in each]  # the browser's own
+
+
+async def test_a_viewer_sees_engines_and_why_nothing_can_be_done(visit, kairos, engine, expect):
+    served = await kairos(engine.url, key=keys("viewer", "admin"))
+    shown = {"username": "ann", "password": "viewer"}
+    page = (await visit(served.service.admin_url + "/ui/operate", http_credentials=shown)).page
+    await expect(page.get_by_text("it needs a key of role admin")).to_be_visible()
+    await expect(page.get_by_role("row")).to_have_count(2)
+    await expect(page.get_by_role("button")).to_have_count(0)

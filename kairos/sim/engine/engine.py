@@ -35,9 +35,10 @@ class ModelledEngine:
 
     That much is checked against vLLM's own scheduler (tests/support/vllm_scheduler.py). Its
     deviations: an answer's tokens are nobody else's, so a prompt that goes on with an answer does
-    not find it; a step in which all that had its turn was preempted takes no time; of calls of the
-    same priority and instant, the one told first is the older; `kv_tokens` are without the block
-    that vLLM keeps for itself; an answer ends by its length alone.
+    not find it, unless the call says what they are, and then once it has ended; a step in which
+    all that had its turn was preempted takes no time; of calls of the same priority and instant,
+    the one told first is the older; `kv_tokens` are without the block that vLLM keeps for itself;
+    an answer ends by its length alone.
 
     Not modelled: async scheduling (vLLM's default on GPUs, not on CPUs: a step is scheduled while
     the one before it runs, so what arrives waits for one more), speculative decoding, a threshold
@@ -96,10 +97,12 @@ class ModelledEngine:
         self.check(call)
         self._run(at * PS_PER_US)
         assert call.id not in self._calls, f"{call.id} is in the engine already"
-        caching = self.profile.prefix_caching
-        contents = contents_of(call.prompt, self.profile.block_size) if caching else None
+        size = self.profile.block_size
+        contents = None
+        if self.profile.prefix_caching:
+            contents = contents_of(call.whole or call.prompt, size)
         self._told += 1
-        sequence = Sequence(call, self._told, prompt_tokens, contents)
+        sequence = Sequence(call, self._told, prompt_tokens, prompt_tokens // size, contents)
         self._calls[call.id] = sequence
         visible_at = at * PS_PER_US + self._call_ps
         self._arriving.append((visible_at, sequence))

@@ -14,11 +14,17 @@ CacheFrom = Literal["nowhere", "instance", "host"]
 
 
 class EngineCall(msgspec.Struct, frozen=True, kw_only=True):
-    """A call as an engine gets it, with the length that its answer will have."""
+    """A call as an engine gets it, with the length that its answer will have.
+
+    `whole`: the prompt and the answer after it, as one, where it is known what the answer says. A
+    later prompt that goes on with the answer finds it in the prefix cache, then. Of an engine's
+    calls either all have it or none.
+    """
 
     id: str
     prompt: Prompt
     completion_tokens: int
+    whole: Prompt | None = None
     priority: int = 0  # lower goes first, where the engine orders by priority
     # The halves of a pair. The first computes the prompt, for an answer of one token, and keeps its
     # blocks until they were read; the second fetches them instead of computing.

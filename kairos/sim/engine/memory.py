@@ -43,8 +43,11 @@ class Memory:
     def _store(self, sequence: Sequence, full: int) -> None:
         first = number_of(sequence.names)
         if full > first:
+            known = 0
+            if sequence.is_answer_known:  # others may have been answered so meanwhile
+                known = number_of(self.pool.find(sequence.contents_of(0, full))) - first
             contents = sequence.contents_of(first, full)
-            sequence.names += self.pool.store(contents)
+            sequence.names += self.pool.store(contents, known)
             if self._tier is not None:
                 self._tier.keep(contents)
 

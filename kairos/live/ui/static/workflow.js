@@ -1,5 +1,6 @@
 // One workflow: as a graph, along time, and why each of its calls went when and where it did.
 
+import { actOn } from "./act.js";
 import { ask } from "./ask.js";
 import { Pages, byId, element, follow, say } from "./dom.js";
 import { count, instant, seconds } from "./format.js";
@@ -31,6 +32,7 @@ async function renew() {
   }
   byId("trouble").hidden = true;
   show();
+  offerCancel().catch(() => {});
   if (seen.workflow.ended_at !== null || document.hidden) return;
   timer = setTimeout(renew, Math.max(AGAIN_MS, PATIENCE * (performance.now() - began)));
 }
@@ -47,6 +49,31 @@ function show() {
   showCalls();
   showWhy();
 }
+
+/** What it would have taken under other policies, where that was found out. */
+async function showGain() {
+  const { others, times } = await ask("/ui/data/gained/workflow", who);
+  byId("gain").hidden = times === null;
+  if (times === null) return;
+  const each = others.map((name, i) => `${seconds(times.others_s[i])} under ${name}`);
+  say(
+    byId("gain"),
+    `By simulation of the last hour it would have taken ${each.join(", ")}; the model says ` +
+      `${seconds(times.ran_s)} for what served it, and it took ${seconds(times.actual_s)}.`,
+  );
+}
+
+/** Where it is open, and whoever looks may, it can be cancelled. */
+async function offerCancel() {
+  const { may_act: may } = await ask("/ui/data/me");
+  byId("cancel").hidden = !may || seen === null || seen.workflow.ended_at !== null;
+}
+
+byId("cancel").addEventListener("click", async () => {
+  const words = `Cancel the workflow ${who.id} of ${who.tenant}? Its calls end, and nobody gets its reply.`;
+  await actOn("cancel", who, words, byId("did"), "It is cancelled");
+  renew();
+});
 
 function showFigures() {
   const { workflow, at } = seen;
@@ -135,3 +162,4 @@ document.addEventListener("visibilitychange", () => {
   else if (seen !== null && seen.workflow.ended_at === null) renew();
 });
 renew();
+showGain().catch(() => {});
