@@ -79,6 +79,7 @@ class Balancer:
             FairQueueing(entitlements.weights, entitlements.classes),
             max_wait_us,
         )
+        self.waiting_us = self._queues.waiting_us  # predicted work of what waits, by model
         self._workflow_of: dict[str, WorkflowKey] = {}  # of all requests here
         self.faults = Faults()
         known = self.estimates, self.ledger, self._queues, self.faults
@@ -146,7 +147,6 @@ class Balancer:
             ShareUsed, WorkflowCancelled, CallBreaksEngines: it is refused; the state is as before.
         """
         assert at >= self.at, f"{at} is before {self.at}"
-        kind = type(event)
         if type(event) is Arrived:
             if event.request.id in self._workflow_of:
                 self._begin(at)
@@ -154,11 +154,11 @@ class Balancer:
             # Before anything changes: one that is refused leaves no trace.
             self._admission.check(event, at)
         self._begin(at)
-        self._taken[kind](event, at)
+        self._taken[type(event)](event, at)
         self._let_back(event, at)
-        if kind in GIVES_UP and (given_up := self._admission.given_up(event, at)):
+        if type(event) in GIVES_UP and (given_up := self._admission.given_up(event, at)):
             return self._refuse(given_up, at) + self._dispatching.drain(at)
-        return [] if kind in _FREES_NO_ROOM else self._dispatching.drain(at)
+        return [] if type(event) in _FREES_NO_ROOM else self._dispatching.drain(at)
 
     def replay(self, record: Record) -> None:
         """Apply one fact with what another balancer decided on it, and decide nothing.

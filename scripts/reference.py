@@ -77,6 +77,9 @@ _MORE = {
     "kairos_bus_dead_letters": "The reason is on `kairos.dead-letters`. Those of "
     "agents are in their own logs.",
     "kairos_queue_seconds": "The queue is Kairos's own, before any engine.",
+    "kairos_waiting_work_seconds": "Their predicted work, over the calls that run at once. To "
+    "scale engines by; by model at `/admin/scaling`.",
+    "kairos_pool_busy_ratio": "From 0 to 1; of sequences or of KV memory, the greater.",
     "kairos_kv_booked_tokens": "As Kairos counts it: prompts, and answers so far.",
     "kairos_instance_trusted": "An instance that failed gets no calls for a pause, then one to "
     "try (0.5).",

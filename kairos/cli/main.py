@@ -10,6 +10,7 @@ from kairos.cli import (
     agents,
     calibrate,
     demo,
+    gained,
     health,
     keys,
     look,
@@ -46,7 +47,7 @@ def _version(
 for command in (
     *(serve.serve, serve.balance, serve.orchestrate, demo.demo),
     *(run.run, plan.plan),
-    *(health.health, top.top, look.explain, look.export, look.usage),
+    *(health.health, top.top, look.explain, look.export, look.usage, gained.gained),
     *(simulate.simulate, replay.replay, calibrate.calibrate),
 ):
     app.command()(command)

@@ -114,7 +114,7 @@ async def running(
             on_error = counting(telemetry.count_error, audit)
             gateway = _gateway(settings, parts, access, bodies, on_error)
             insight = partial(brain.add_insight, access=access)
-            ui = ui_of(brain, parts.fleet, telemetry, parts.orchestrator)
+            ui = ui_of(brain, parts.fleet, telemetry, parts.orchestrator, settings)
             servers = {
                 sock: server_of(
                     build_app(gateway, access, telemetry.render, insight, audit),

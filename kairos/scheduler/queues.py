@@ -38,6 +38,13 @@ class WaitQueues:
     def of_tenant(self, tenant: str) -> int:
         return self._of_tenant.get(tenant, 0)
 
+    def waiting_us(self) -> dict[str | None, int]:
+        """Predicted work of the calls that wait, by model; nothing of those of which none does."""
+        by_model: dict[str | None, int] = {}
+        for (_, model), queue in self._open.items():
+            by_model[model] = by_model.get(model, 0) + queue.waiting_us
+        return by_model
+
     def of(self, request: Request) -> WaitQueue:
         """The queue in which it waits."""
         return self._queues[self._place(request)]

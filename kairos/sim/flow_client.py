@@ -5,7 +5,6 @@ since a simulation has no effects."""
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
-from hashlib import blake2b
 
 import msgspec
 
@@ -42,12 +41,11 @@ from kairos.plan.operators import Generation
 from kairos.plan.pipeline import Plan
 from kairos.sim.clock import VirtualClock
 from kairos.sim.engine.engine_calls import EngineCall
-from kairos.sim.flow_answers import BYTES_PER_TOKEN, answer, tokens_of
+from kairos.sim.flow_answers import answer, tokens_of
+from kairos.sim.flow_prompts import answered_prompt, prompt_of
 from kairos.sim.users import MODEL, TENANT
-from kairos.workload.prompt import Prompt, PromptPiece, length, prefix_hashes
+from kairos.workload.prompt import Prompt, length, prefix_hashes
 from kairos.workload.retries import is_tried_again
-
-_PIECE_TOKENS = 16  # as a block of vLLM's
 
 Run = Callable[[RunFunction], object]
 
@@ -109,6 +107,7 @@ class FlowClient:
             id=request_id,
             prompt=made.prompt,
             completion_tokens=tokens_of(made.text),
+            whole=answered_prompt(made.command.body, made.text),
             priority=priority,
         )
 
@@ -217,7 +216,7 @@ class FlowClient:
     def _issue(self, command: IssueCall) -> None:
         request_id = f"{command.stage}.{command.row}/{command.node}/{command.attempt}"
         text = answer(self._generations[command.operator], command.signature)
-        self._made[request_id] = _Made(command, _prompt(command.body), text)
+        self._made[request_id] = _Made(command, prompt_of(command.body), text)
         try:
             self._feed(Arrived(self._request(request_id)))
         except KairosError as error:
@@ -243,16 +242,3 @@ class FlowClient:
             prefix=prefix_hashes(made.prompt),
             prefix_units=tokens,
         )
-
-
-def _prompt(body: Mapping[str, object]) -> Prompt:
-    """By what it says: prompts that begin alike share as many pieces of 16 tokens."""
-    raw = msgspec.json.encode(body["messages"])
-    size = _PIECE_TOKENS * BYTES_PER_TOKEN
-    pieces = []
-    for at in range(0, len(raw), size):
-        part = raw[at : at + size]
-        name = blake2b(part, digest_size=8).hexdigest()
-        tokens = -(-len(part) // BYTES_PER_TOKEN)
-        pieces.append(PromptPiece(f"{name}.{at}", tokens))
-    return tuple(pieces)

@@ -50,7 +50,7 @@ OTHERS = {
     "openssl",
     "chmod",
 }
-ADMIN = {"/admin/status", "/admin/instances", "/admin/instances/gpu3:8000"}
+ADMIN = {"/admin/status", "/admin/scaling", "/admin/instances", "/admin/instances/gpu3:8000"}
 
 
 def blocks(kind):

@@ -346,3 +346,44 @@ async def test_where_operators_need_keys_the_browser_shows_one(visit, kairos, en
     await expect(page.get_by_role("status")).to_have_text("Live")
     await page.get_by_role("link", name="Workflows").click()
     await expect(page.get_by_role("status").last).to_have_text("0 of the 0 that are remembered")
+
+
+async def test_what_it_gained_is_found_out_and_shown_with_how_far_it_is_to_be_trusted(
+    visit, kairos, expect, tmp_path
+):
+    timing = Timing(step_s=0.004, prefill_tokens_per_s=20_000)
+    settings = StandInSettings(model="tiny", max_num_seqs=2, timing=timing)
+    async with standins.serve(settings) as engine:
+        served = await kairos(engine.url, max_num_seqs=2, log_dir=str(tmp_path))
+        steps = [("plan", "planner", ()), ("write", "writer", ("plan",))]
+        lengths = [8 + 9 * (n % 4) for n in range(24)]
+        flows = (
+            run_flow(served, steps, f"report-{n}", max_tokens=length)
+            for n, length in enumerate(lengths)
+        )
+        await asyncio.gather(*flows)
+        for n in range(24):
+            await served.ask("POST", f"/v1/workflows/report-{n}/end")
+        options = {"viewport": {"width": 1280, "height": 900}}
+        page = (await visit(served.service.admin_url + "/ui", **options)).page
+        await page.get_by_role("link", name="Gained").click()
+        await page.get_by_role("button", name="Find it out").click()
+        await expect(page.get_by_role("button", name="Stop")).to_be_visible()
+        table = page.get_by_role("table", name="End to end, by policy")
+        await expect(table).to_be_visible(timeout=60_000)
+        rows = table.get_by_role("row")
+        await expect(rows).to_have_count(6)
+        await expect(rows.nth(1)).to_contain_text("As it was")
+        await expect(rows.nth(2)).to_contain_text("kairos, kairos: what served")
+        await expect(rows.nth(3)).to_contain_text("fcfs, round-robin")
+        await expect(page.locator("#trust")).to_contain_text(re.compile("It is .* % off"))
+        await picture(page, "gained", 900)
+        await page.get_by_role("link", name="report-0", exact=True).click()
+        await expect(page.locator("#gain")).to_contain_text("under fcfs, round-robin")
+
+
+async def test_where_no_log_is_kept_the_page_says_what_to_set(visit, kairos, engine, expect):
+    served = await kairos(engine.url)
+    page = (await visit(served.service.admin_url + "/ui/gained")).page
+    await expect(page.get_by_text("kairos serve --log DIR")).to_be_visible()
+    await expect(page.get_by_role("button")).to_have_count(0)

@@ -41,6 +41,11 @@ prompts = st.lists(
 ).map(tuple)
 calls = st.tuples(prompts, st.integers(1, 25), st.integers(0, 2))
 added = st.tuples(st.just("add"), st.lists(calls, min_size=1, max_size=5), st.integers(0, 20))
+# Where answers are known, prompts begin with what others asked and were answered.
+turns = st.tuples(st.sampled_from("ab"), st.sampled_from([3, 5, 9]))
+chats = st.lists(turns, min_size=1, max_size=3).map(
+    lambda said: tuple(PromptPiece(f"{n}{name}", size) for n, (name, size) in enumerate(said))
+)
 facts = st.one_of(
     added,
     added,
@@ -55,7 +60,8 @@ facts = st.one_of(
 class Pair:
     """Both engines, told the same; the one also asked when it wants to be advanced."""
 
-    def __init__(self, profile):
+    def __init__(self, profile, answers=""):
+        self.answers = answers  # what calls of a priority are answered; nothing: nobody knows
         self.model, self.reference = ModelledEngine(profile), ReferenceEngine(profile)
         self.both = self.model, self.reference
         self.now = self.calls = 0
@@ -77,11 +83,16 @@ class Pair:
         self.compare()
 
     def add(self, prompt, completion_tokens, priority):
+        whole = None
+        if self.answers:
+            answer = PromptPiece(f"{len(prompt)}{self.answers[priority]}", completion_tokens)
+            whole = (*prompt, answer)
         call = EngineCall(
             id=str(self.calls),
             prompt=prompt,
             completion_tokens=completion_tokens,
             priority=priority,
+            whole=whole,
         )
         self.calls += 1
         for engine in self.both:
@@ -122,3 +133,23 @@ def test_the_model_does_what_the_reference_does(profile, told):
     assert pair.model.running == pair.model.waiting == pair.model.used_blocks == 0
     assert pair.reference.next_at() is None
     assert pair.seen == sorted(pair.seen, key=lambda progress: progress.at)
+
+
+chat_calls = st.tuples(chats, st.integers(1, 25), st.integers(0, 2))
+chat_facts = st.one_of(
+    st.tuples(st.just("add"), st.lists(chat_calls, min_size=1, max_size=5), st.integers(0, 20)),
+    facts,
+)
+
+
+@settings(max_examples=300, deadline=None)
+@given(profile=profiles, told=st.lists(chat_facts, min_size=8, max_size=30))
+def test_answers_that_are_known_are_found_as_the_reference_finds_them(profile, told):
+    pair = Pair(profile, answers="aba")
+    for what, argument, after in told:
+        pair.tell(what, argument, after)
+    while pair.wake_up():
+        pair.compare()
+
+    assert pair.model.running == pair.model.waiting == pair.model.used_blocks == 0
+    assert pair.reference.next_at() is None

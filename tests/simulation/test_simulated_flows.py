@@ -78,6 +78,29 @@ def test_more_instances_are_quicker():
     assert two.figures == one.figures
 
 
+SAID = {"type": "object", "properties": {"said": {"const": "x" * 69}}, "required": ["said"]}
+
+
+def dialogue(role):
+    """Two turns; the first is answered with 80 bytes, which the second holds as said by `role`."""
+    f = flow.Flow("dialogue", max_tokens=60)
+    doc = f.input("doc")
+    first = f.llm("first", "{{ doc.text }}", doc=doc, schema=SAID)
+    turns = [("user", "{{ doc.text }}"), (role, "{{ first }}"), ("user", "Are you sure?")]
+    f.output("text", f.llm("second", turns, doc=doc, first=first))
+    return f
+
+
+def test_a_chat_that_goes_on_with_an_answer_finds_it_in_the_prefix_cache():
+    one = msgspec.structs.replace(POOL, instances=1)
+    texts = [{"text": f"doc {n}, " + "eightyz " * 100} for n in range(3)]  # 202 tokens each
+    anew, on = (run(dialogue(role), iter(texts), pool=one) for role in ("user", "assistant"))
+    # What another says after it: the first message, with who speaks and its end.
+    assert anew.prompt_tokens_cached == 3 * ((3 + 202 + 1) // 16 * 16)
+    # What was answered: that, who answers, and 20 tokens, of which the last was never computed.
+    assert on.prompt_tokens_cached == 3 * ((3 + 202 + 1 + 3 + 20 - 1) // 16 * 16)
+
+
 def split(text):
     return text.split()
 

@@ -23,6 +23,9 @@ class Request:
         self.number = number  # of the call, among all
         self.tokens = [(piece.name, n) for piece in call.prompt for n in range(piece.tokens)]
         self.prompt_tokens = len(self.tokens)
+        whole = call.whole or ()
+        self.whole = [(piece.name, n) for piece in whole for n in range(piece.tokens)]
+        self.allocated = 0  # tokens
         self.computed = 0
         self.ever_computed = 0
         self.blocks: list[Block] = []
@@ -260,11 +263,16 @@ class ReferenceEngine:
             return False
         request.blocks += self.pool.get(more)
         if self.pool.caching:
-            size = self.profile.block_size
-            while (request.hashed + 1) * size <= tokens:
-                block, request.hashed = request.blocks[request.hashed], request.hashed + 1
-                self.pool.store(block, tuple(request.tokens[: request.hashed * size]))
+            # The model's deviation: an answer that others may find is stored when its call leaves.
+            self.store(request, min(tokens, request.prompt_tokens) if request.whole else tokens)
+        request.allocated = tokens
         return True
+
+    def store(self, request: Request, tokens: int) -> None:
+        size = self.profile.block_size
+        while (request.hashed + 1) * size <= tokens:
+            block, request.hashed = request.blocks[request.hashed], request.hashed + 1
+            self.pool.store(block, tuple(request.tokens[: request.hashed * size]))
 
     def victim(self) -> Request:
         if self.profile.scheduling == "priority":
@@ -283,6 +291,8 @@ class ReferenceEngine:
             self.waiting_requests.sort(key=lambda r: (r.call.priority, r.number))
 
     def free(self, request: Request) -> None:
+        if self.pool.caching and request.whole and request.blocks:
+            self.store(request, request.allocated)
         self.pool.release(request.blocks[::-1])
         request.blocks, request.hashed = [], 0
 
@@ -329,7 +339,9 @@ class ReferenceEngine:
                     self.stats.recomputed_tokens += 1
             request.computed += new
             if request.lacking == 0:
-                request.tokens.append(("the answer to " + request.call.id, request.generated))
+                own = ("the answer to " + request.call.id, request.generated)
+                known = request.whole
+                request.tokens.append(known[len(request.tokens)] if known else own)
                 answered.append(request)
         aborted = [request for _, request in self.leaving]
         self.leaving = []

@@ -5,6 +5,7 @@ import base64
 import binascii
 from collections.abc import MutableMapping
 from typing import Any
+from urllib.parse import urlsplit
 
 from starlette.requests import Request
 from starlette.responses import Response
@@ -18,9 +19,21 @@ from kairos.live.request.caller import ANYBODY, Caller
 from kairos.tenant_settings import Role
 
 PAGE = "/ui"  # what a browser shows, and all beneath it
+ASK = f"{PAGE}/ask/"  # what whoever looks may have worked out
+ACT = f"{PAGE}/act/"  # what an admin may do by it
 _OPEN = {"/health"}  # a supervisor's probes have no key
 _ASK = 'Basic realm="Kairos: the key of a viewer or admin as password", charset="UTF-8"'
 _SEES = {"GET", "HEAD", "OPTIONS"}
+
+
+class OtherOrigin(KairosError):
+    """Another site's page may have a browser send what its user may."""
+
+    status = 403
+    code = "other_origin"
+
+    def __init__(self) -> None:
+        super().__init__("only Kairos's own page may ask for this: open it, and do it there")
 
 
 class Operators:
@@ -35,12 +48,15 @@ class Operators:
         if request.url.path in _OPEN:
             await self._app(scope, receive, send)
             return
-        role: Role = "viewer" if request.method in _SEES else "admin"
+        role = _needed(request)
         try:
+            if _is_from_page(request):
+                _check_origin(request)
             caller = await self._access.operator(_shown(request), role)
         except KairosError as error:
             await self._refuse(error, request)(scope, receive, send)
             return
+        request.state.caller = caller
         if role == "admin" and self._audit is not None:
             send = self._told(self._audit, request, caller, send)
         await self._app(scope, receive, send)
@@ -71,16 +87,49 @@ class Operators:
         return tell
 
 
+def _needed(request: Request) -> Role:
+    if request.method in _SEES:
+        return "viewer"
+    is_asked = request.method == "POST" and request.url.path.startswith(ASK)
+    return "viewer" if is_asked else "admin"
+
+
 def _is_page(request: Request) -> bool:
     return request.method in _SEES and f"{request.url.path}/".startswith(f"{PAGE}/")
+
+
+def _is_from_page(request: Request) -> bool:
+    """Whether it asks for what the page alone may send."""
+    return request.method == "POST" and request.url.path.startswith((ASK, ACT))
+
+
+def _check_origin(request: Request) -> None:
+    """A browser says which page asks, and no page can say another; what Kairos is asked as, no page
+    can choose (`hosts.py`). A form can send no JSON, and a script of another origin none without
+    asking first, which is not answered here. Behind a proxy that ends TLS, the page's own scheme
+    is https and this request's is not.
+
+    Raises:
+        OtherOrigin: it is another page, or none.
+    """
+    said = request.headers
+    origin = urlsplit(said.get("origin", ""))
+    same_host = said.getlist("host") == [origin.netloc]
+    same_scheme = origin.scheme in ("https", request.url.scheme)
+    same_site = said.get("sec-fetch-site", "same-origin") == "same-origin"
+    is_json = said.get("content-type", "") == "application/json"
+    if not (same_host and same_scheme and same_site and is_json):
+        raise OtherOrigin
 
 
 def _shown(request: Request) -> bytes | None:
     """A browser asks its user for a name, which does not matter, and a password, which is the key;
     and then shows them with all that it asks for, also where another site's page has it ask. So
-    they count for the page alone, which changes nothing, and which no other site can read."""
+    they count for the page alone: for what changes nothing and no other site can read, and for what
+    no other site can have sent."""
     shown = authorization(request)
-    if shown is None or not _is_page(request) or shown[:6].lower() != b"basic ":
+    counts = _is_page(request) or _is_from_page(request)
+    if shown is None or not counts or shown[:6].lower() != b"basic ":
         return shown
     try:
         _, _, key = base64.b64decode(shown[6:].strip(), validate=True).partition(b":")

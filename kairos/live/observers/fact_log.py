@@ -4,7 +4,7 @@ import asyncio
 import contextlib
 import logging
 import os
-from collections.abc import Coroutine, Iterator
+from collections.abc import Coroutine, Iterator, Sequence
 from pathlib import Path
 from typing import BinaryIO
 
@@ -101,16 +101,34 @@ def read_facts(directory: Path) -> Iterator[Record]:
     Raises:
         InvalidFile: another line is no record.
     """
-    decoder = msgspec.json.Decoder(Record)
     for path in _files(directory):
-        with path.open("rb") as lines:
-            for number, line in enumerate(lines, start=1):
-                if line.endswith(b"\n"):
-                    try:
-                        record = decoder.decode(line)
-                    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
-                        raise InvalidFile(path, f"no record: {error}", line=number) from None
-                    yield record
+        yield from _records(path)
+
+
+def read_recent(
+    directory: Path, since_at: int, always: tuple[type[msgspec.Struct], ...]
+) -> Iterator[Record]:
+    """As `read_facts`, but of files that end before `since_at` (µs) only facts of these kinds:
+    their other lines are not decoded, which takes a fiftieth of the time."""
+    marks = [f'"type":"{kind.__struct_config__.tag}"'.encode() for kind in always]
+    files = _files(directory)
+    begins = [next((each.at for each in _records(path)), None) for path in files]
+    for path, next_begins in zip(files, [*begins[1:], None], strict=True):
+        is_old = next_begins is not None and next_begins < since_at
+        yield from _records(path, marks if is_old else ())
+
+
+def _records(path: Path, marks: Sequence[bytes] = ()) -> Iterator[Record]:
+    """`marks`: one of them must be in a line for it to count."""
+    decoder = msgspec.json.Decoder(Record)
+    with path.open("rb") as lines:
+        for number, line in enumerate(lines, start=1):
+            if line.endswith(b"\n") and (not marks or any(mark in line for mark in marks)):
+                try:
+                    record = decoder.decode(line)
+                except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+                    raise InvalidFile(path, f"no record: {error}", line=number) from None
+                yield record
 
 
 def _files(directory: Path) -> list[Path]:

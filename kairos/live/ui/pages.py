@@ -1,5 +1,5 @@
 """The page's routes, on the operators' port. All are beneath `PAGE` (`operators.py`); all of them
-read, and none changes anything."""
+read, and what is beneath `ASK` has something worked out."""
 
 import asyncio
 from collections.abc import AsyncIterator, Coroutine
@@ -8,13 +8,15 @@ import msgspec
 from fastapi import FastAPI, HTTPException, Request
 from fastapi.responses import Response, StreamingResponse
 
+from kairos.config import Settings
 from kairos.errors import InvalidRequest
 from kairos.live.engines.fleet import Fleet
 from kairos.live.frontend.insight import number_of
-from kairos.live.frontend.operators import PAGE
+from kairos.live.frontend.operators import ASK, PAGE
 from kairos.live.observers.telemetry import Telemetry
 from kairos.live.ui.agents import Agents, agents_page
 from kairos.live.ui.assets import HEADERS, read_assets
+from kairos.live.ui.gains import Gains
 from kairos.live.ui.now import QUEUE_PAGE, Now, Watched
 from kairos.live.ui.watch import Watch
 from kairos.live.ui.workflows import WorkflowQuery, Workflows, explain, find
@@ -27,6 +29,7 @@ _PAGES = {
     "/ui/workflows": "workflows.html",
     "/ui/workflow": "workflow.html",
     "/ui/agents": "agents.html",
+    "/ui/gained": "gained.html",
 }
 _RECONNECT_MS = 1_000
 
@@ -34,18 +37,20 @@ _RECONNECT_MS = 1_000
 class Ui:
     """The page of one process. Its `background` runs beside what serves it."""
 
-    def __init__(self, now: Now, workflows: Workflows, agents: Agents) -> None:
+    def __init__(self, now: Now, workflows: Workflows, agents: Agents, gains: Gains) -> None:
         self._now, self._workflows, self._agents = now, workflows, agents
+        self._gains = gains
         self._watch = Watch(lambda: msgspec.json.encode(now.view()))
 
     def background(self) -> list[Coroutine[None, None, None]]:
-        return [self._watch.run()]
+        return [self._watch.run(), self._gains.run()]
 
     def add_to(self, app: FastAPI) -> None:
         _add_files(app)
         self._add_now(app)
         self._add_workflows(app)
         self._add_agents(app)
+        self._add_gained(app)
 
     def _add_now(self, app: FastAPI) -> None:
         @app.get("/ui/data/now")
@@ -89,6 +94,31 @@ class Ui:
             seen = self._agents.seen(request.query_params.get("tenant"), _offset(request))
             return await asyncio.to_thread(lambda: _json(agents_page(seen)))
 
+    def _add_gained(self, app: FastAPI) -> None:
+        gains = self._gains
+
+        @app.get("/ui/data/gained")
+        async def gained() -> Response:
+            """What Kairos gained, as it was found out last, or how far that is."""
+            return _json(gains.view())
+
+        @app.get("/ui/data/gained/workflow")
+        async def workflow(request: Request) -> Response:
+            """The same of one workflow."""
+            said = request.query_params
+            return _json(gains.workflow(said.get("tenant", ""), said.get("id", "")))
+
+        @app.post(f"{ASK}gained")
+        async def start() -> Response:
+            """Find it out, unless that was done a moment ago."""
+            gains.start(self._workflows.now())
+            return _json(gains.view())
+
+        @app.post(f"{ASK}gained/stop")
+        async def stop() -> Response:
+            gains.stop()
+            return _json(gains.view())
+
     async def _events(self) -> AsyncIterator[bytes]:
         yield b"retry: %d\n\n" % _RECONNECT_MS
         async for picture in self._watch.pictures():
@@ -96,13 +126,18 @@ class Ui:
 
 
 def ui_of(
-    brain: Watched, fleet: Fleet, telemetry: Telemetry, orchestrator: Orchestrator | None
+    brain: Watched,
+    fleet: Fleet,
+    telemetry: Telemetry,
+    orchestrator: Orchestrator | None,
+    settings: Settings,
 ) -> Ui:
     """`orchestrator`: None where another process follows the workflows."""
     return Ui(
         Now(brain, fleet, telemetry, orchestrator),
         Workflows(brain, orchestrator),
         Agents(brain, orchestrator),
+        Gains(settings),
     )
 
 

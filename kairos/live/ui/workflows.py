@@ -176,6 +176,10 @@ class Workflows:
         """`orchestrator`: None where another process follows the workflows."""
         self._clock, self._orchestrator = clock, orchestrator
 
+    def now(self) -> int:
+        """In µs."""
+        return self._clock.now()
+
     def _here(self) -> Orchestrator:
         if self._orchestrator is None:
             raise FollowedElsewhere

@@ -82,7 +82,7 @@ async def deciding(setup: Setup) -> AsyncIterator[Change]:
         access = access_of(settings)
         sockets = {name: stack.enter_context(_socket(file)) for name, file in setup.sockets.items()}
         audit = stack.enter_context(open_audit_log(settings.audit_log))
-        ui = ui_of(alone, fleet, telemetry, orchestrator)
+        ui = ui_of(alone, fleet, telemetry, orchestrator, settings)
         operators = build_admin(
             *(alone, monitor, fleet, telemetry.render_for_operators, access),
             names=settings.admin_names,

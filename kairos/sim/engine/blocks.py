@@ -40,9 +40,9 @@ def contents_of(prompt: Prompt, block_size: int) -> Contents:
 
 
 def answer_contents(call_number: int, first: int, end: int) -> range:
-    """What is in these blocks of a call, which end in its answer.
+    """What is in these blocks of a call, which end in its answer, where nobody knows what it says.
 
-    An answer is the call's own: only the call itself can find it, after a preemption.
+    Such an answer is the call's own: only the call itself can find it, after a preemption.
     """
     chain = _ANSWERS + (call_number << _BLOCK_BITS)
     return range(chain + first, chain + end)
@@ -175,16 +175,20 @@ class BlockPool:
         self._runs[at] = run
         return before
 
-    def store(self, contents: Contents) -> list[range]:
+    def store(self, contents: Contents, known: int = 0) -> list[range]:
         """Blocks that were taken get contents, and can be found; returns their names.
 
         What could be found of a sequence's contents was, but for its last block. So none of these
-        can be found yet, or there is but one.
+        can be found yet, or there is but one; or caches came meanwhile that were fetched, or other
+        calls were answered, of which the first blocks are the same: like all of the same content,
+        these are not merged. `known`: so many blocks can be found, where that was looked up.
         """
         first = contents[0].start
-        if first in self._runs or first in self._copies:
-            assert number_of(contents) == 1, f"{contents} can be found already"
-            contents = [self._copy(first)]
+        if not known and (first in self._runs or first in self._copies):
+            known = number_of(self.find(contents))
+        if known:
+            again = [self._copy(each) for run in part_of(contents, 0, known) for each in run]
+            contents = [*again, *part_of(contents, known, number_of(contents))]
         for each in contents:
             self._runs[each.start] = _Run(each.start, each.stop, 1)
         return contents

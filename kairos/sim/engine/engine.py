@@ -7,6 +7,8 @@ from kairos.errors import InvalidRequest, SetupError
 from kairos.sim.engine.blocks import contents_of
 from kairos.sim.engine.cost import PS_PER_US, Cost, Stretch
 from kairos.sim.engine.engine_calls import CallProgress, EngineCall, EngineStats
+from kairos.sim.engine.fetched_caches import Fetch
+from kairos.sim.engine.memory import LowerTier
 from kairos.sim.engine.scheduler import Scheduler
 from kairos.sim.engine.sequence import Sequence
 from kairos.workload.prompt import length
@@ -33,19 +35,23 @@ class ModelledEngine:
 
     That much is checked against vLLM's own scheduler (tests/support/vllm_scheduler.py). Its
     deviations: an answer's tokens are nobody else's, so a prompt that goes on with an answer does
-    not find it; a step in which all that had its turn was preempted takes no time; of calls of the
-    same priority and instant, the one told first is the older; `kv_tokens` are without the block
-    that vLLM keeps for itself; an answer ends by its length alone.
+    not find it, unless the call says what they are, and then once it has ended; a step in which
+    all that had its turn was preempted takes no time; of calls of the same priority and instant,
+    the one told first is the older; `kv_tokens` are without the block that vLLM keeps for itself;
+    an answer ends by its length alone.
 
     Not modelled: async scheduling (vLLM's default on GPUs, not on CPUs: a step is scheduled while
     the one before it runs, so what arrives waits for one more), speculative decoding, a threshold
     for long prompts and a watermark of free blocks (both off by default), models with sliding
-    windows or with state instead of full attention, KV connectors, LoRA, images, and parallelism
-    of data or pipeline.
+    windows or with state instead of full attention, LoRA, images, and parallelism of data or
+    pipeline. Of KV connectors: those of `fetched_caches.py`.
     """
 
-    def __init__(self, profile: EngineProfile) -> None:
-        """Raises SetupError: a step would take no time by this profile, or there are no blocks."""
+    def __init__(self, profile: EngineProfile, tier: LowerTier | None = None) -> None:
+        """`tier`: where its full blocks are copied to, and can be fetched from.
+
+        Raises SetupError: a step would take no time by this profile, or there are no blocks.
+        """
         self.profile = profile
         self.stats = EngineStats()
         self._capacity_tokens = profile.kv_tokens // profile.block_size * profile.block_size
@@ -53,7 +59,7 @@ class ModelledEngine:
             raise SetupError(
                 f"{profile.name}: {profile.kv_tokens} KV tokens are less than one block"
             )
-        self._scheduler = Scheduler(profile, self.stats)
+        self._scheduler = Scheduler(profile, self.stats, tier)
         self._cost = Cost.of(profile.step)
         self._call_ps = round(profile.call_us * PS_PER_US)
         self._calls: dict[str, Sequence] = {}  # that are neither finished nor aborted
@@ -88,19 +94,23 @@ class ModelledEngine:
     def add(self, call: EngineCall, at: int) -> None:
         """Raises InvalidRequest: such a call can never be served (vLLM answers 400)."""
         prompt_tokens = length(call.prompt)
-        self._check(call, prompt_tokens)
+        self.check(call)
         self._run(at * PS_PER_US)
         assert call.id not in self._calls, f"{call.id} is in the engine already"
-        caching = self.profile.prefix_caching
-        contents = contents_of(call.prompt, self.profile.block_size) if caching else None
+        size = self.profile.block_size
+        contents = None
+        if self.profile.prefix_caching:
+            contents = contents_of(call.whole or call.prompt, size)
         self._told += 1
-        sequence = Sequence(call, self._told, prompt_tokens, contents)
+        sequence = Sequence(call, self._told, prompt_tokens, prompt_tokens // size, contents)
         self._calls[call.id] = sequence
         visible_at = at * PS_PER_US + self._call_ps
         self._arriving.append((visible_at, sequence))
         self._decide_anew_at(visible_at)
 
-    def _check(self, call: EngineCall, prompt_tokens: int) -> None:
+    def check(self, call: EngineCall) -> None:
+        """Raises InvalidRequest: see `add`."""
+        prompt_tokens = length(call.prompt)
         tokens = prompt_tokens + call.completion_tokens
         limit = min(self.profile.max_model_len, self._capacity_tokens)
         if min(call.completion_tokens, prompt_tokens, *(p.tokens for p in call.prompt)) < 1:
@@ -122,7 +132,7 @@ class ModelledEngine:
         sequence = self._calls.pop(call_id, None)
         if sequence is None:
             return
-        self._decide_anew_at(at * PS_PER_US)
+        self._go_on_from(at * PS_PER_US)
         arriving = [entry for entry in self._arriving if entry[1] is sequence]
         if arriving:
             self._arriving.remove(arriving[0])
@@ -130,6 +140,17 @@ class ModelledEngine:
             self._scheduler.drop(sequence)
         else:
             self._aborted.append(sequence)
+
+    def fetched(self, call_id: str, at: int, *, came: bool = True) -> None:
+        """What a call that is `loading` waits for is here, or it is lost, and the call computes
+        its prompt itself. Told of each, of those that were aborted, too."""
+        self._go_on_from(at * PS_PER_US)
+        self._scheduler.fetched(call_id, came=came)
+
+    def release_cache(self, call_id: str, at: int) -> None:
+        """What a call kept was read, or nobody will; one that keeps nothing is nothing to do."""
+        self._go_on_from(at * PS_PER_US)
+        self._scheduler.caches.release(call_id)
 
     def generated(self, at: int) -> dict[str, int]:
         """How many tokens of its answer each call has had so far that has had any, and has not
@@ -185,10 +206,30 @@ class ModelledEngine:
         self._now = begins_at
         while self._arriving and self._arriving[0][0] <= begins_at:
             self._scheduler.waiting.push(self._arriving.popleft()[1])
-        self._go_on_with(self._cost.stretch(self._scheduler.begin()))
+        step = self._scheduler.begin()
+        for fetch in self._scheduler.caches.take_begun():
+            self._see_fetch(fetch)
+        if self._scheduler.is_stuck:
+            return True
+        self._go_on_with(self._cost.stretch(step))
         if self._arriving:
             self._decide_anew_at(self._arriving[0][0])
         return True
+
+    def _see_fetch(self, fetch: Fetch) -> None:
+        sequence = fetch.sequence
+        counts = sequence.cached_tokens, sequence.preemptions, sequence.recomputed_tokens
+        at = self._now // PS_PER_US + 1  # when it was decided: see `next_at`
+        coming = fetch.tokens, fetch.source
+        self._seen.append(CallProgress(at, "loading", sequence.call.id, *counts, *coming))
+
+    def _go_on_from(self, at: int) -> None:
+        """Something happens by which more may fit: from then on all is decided anew."""
+        self._run(at)
+        self._decide_anew_at(at)
+        self._scheduler.is_stuck = False
+        if self._stretch is None:
+            self._now = max(self._now, at)
 
     def _decide_anew_at(self, at: int) -> None:
         """No step that begins at that instant or later is decided yet."""

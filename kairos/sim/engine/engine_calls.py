@@ -6,20 +6,35 @@ import msgspec
 
 from kairos.workload.prompt import Prompt
 
-What = Literal["first_token", "finished"]
+What = Literal["loading", "first_token", "finished"]
+
+# Whose cache of its prompt a call gets: nobody's, that of another instance (the prefill half of a
+# pair computed it), or what lies in the memory of the engine's host.
+CacheFrom = Literal["nowhere", "instance", "host"]
 
 
 class EngineCall(msgspec.Struct, frozen=True, kw_only=True):
-    """A call as an engine gets it, with the length that its answer will have."""
+    """A call as an engine gets it, with the length that its answer will have.
+
+    `whole`: the prompt and the answer after it, as one, where it is known what the answer says. A
+    later prompt that goes on with the answer finds it in the prefix cache, then. Of an engine's
+    calls either all have it or none.
+    """
 
     id: str
     prompt: Prompt
     completion_tokens: int
+    whole: Prompt | None = None
     priority: int = 0  # lower goes first, where the engine orders by priority
+    # The halves of a pair. The first computes the prompt, for an answer of one token, and keeps its
+    # blocks until they were read; the second fetches them instead of computing.
+    keeps_cache: bool = False
+    fetches_cache: bool = False
 
 
 class CallProgress(NamedTuple):
-    """Something that a client sees. The counts are those of the call so far."""
+    """Something that a client sees, or that it waits for a cache (`loading`). The counts are those
+    of the call so far."""
 
     at: int  # µs
     what: What
@@ -27,6 +42,8 @@ class CallProgress(NamedTuple):
     cached_tokens: int  # of the prompt, at its first admission
     preemptions: int
     recomputed_tokens: int
+    loads_tokens: int = 0  # whole blocks of cache that are to come, where it is `loading`
+    loads_from: CacheFrom = "nowhere"
 
 
 class EngineStats(msgspec.Struct):

@@ -1,15 +1,28 @@
 """The blocks of sequences: what vLLM's KV cache manager does."""
 
-from kairos.sim.engine.blocks import BlockPool, number_of
+from typing import Protocol
+
+from kairos.sim.engine.blocks import BlockPool, Contents, number_of
 from kairos.sim.engine.sequence import Sequence
+
+
+class LowerTier(Protocol):
+    """Where copies of full blocks lie beside the engine's own memory."""
+
+    def keep(self, contents: Contents) -> None:
+        """These are computed, or were used again."""
+
+    def found(self, contents: Contents) -> int:
+        """How many of the first of them are there."""
 
 
 class Memory:
     """Blocks are given for the tokens of one step at a time, and all taken back together."""
 
-    def __init__(self, blocks: int, block_size: int) -> None:
+    def __init__(self, blocks: int, block_size: int, tier: LowerTier | None = None) -> None:
         self.pool = BlockPool(blocks)
         self.block_size = block_size
+        self._tier = tier
 
     def blocks(self, tokens: int) -> int:
         return -(-tokens // self.block_size)
@@ -30,7 +43,13 @@ class Memory:
     def _store(self, sequence: Sequence, full: int) -> None:
         first = number_of(sequence.names)
         if full > first:
-            sequence.names += self.pool.store(sequence.contents_of(first, full))
+            known = 0
+            if sequence.is_answer_known:  # others may have been answered so meanwhile
+                known = number_of(self.pool.find(sequence.contents_of(0, full))) - first
+            contents = sequence.contents_of(first, full)
+            sequence.names += self.pool.store(contents, known)
+            if self._tier is not None:
+                self._tier.keep(contents)
 
     def admit(self, sequence: Sequence) -> bool:
         """Give it the blocks that are found; False where the rest would not fit.
@@ -47,6 +66,29 @@ class Memory:
         sequence.names = names
         sequence.computed = found * self.block_size
         return True
+
+    def in_lower_tier(self, sequence: Sequence) -> int:
+        """Tokens that lie there, of those behind what was found at its admission: full blocks."""
+        if self._tier is None or sequence.contents is None:
+            return 0
+        first, end = sequence.computed // self.block_size, (sequence.tokens - 1) // self.block_size
+        return self._tier.found(sequence.contents_of(first, end)) * self.block_size
+
+    def reserve(self, sequence: Sequence, tokens: int) -> None:
+        """Blocks for what it fetches. Nobody finds them before they are here (`fetched`)."""
+        self.pool.take(self.missing(sequence, tokens))
+        sequence.computed += tokens
+
+    def fetched(self, sequence: Sequence) -> None:
+        if sequence.contents is not None:
+            self._store(sequence, min(sequence.computed // self.block_size, sequence.prompt_blocks))
+
+    def release_unread(self, sequence: Sequence) -> None:
+        """The blocks of one that fetched them, and has not run. It has computed nothing."""
+        others = self.blocks(sequence.computed) - number_of(sequence.names)
+        self.pool.release(sequence.names, others)
+        sequence.names = []
+        sequence.computed = 0
 
     def release(self, sequence: Sequence) -> None:
         """All of them. `computed` stays what it was.

@@ -6,7 +6,8 @@ from kairos.engine_profile import EngineProfile
 from kairos.sim.engine.cost import Step
 from kairos.sim.engine.decoding import Decoding
 from kairos.sim.engine.engine_calls import EngineStats, What
-from kairos.sim.engine.memory import Memory
+from kairos.sim.engine.fetched_caches import FetchedCaches
+from kairos.sim.engine.memory import LowerTier, Memory
 from kairos.sim.engine.sequence import Sequence
 from kairos.sim.engine.waiting import Waiting
 
@@ -19,8 +20,10 @@ class Scheduler:
     runs gets at least one token of the budget, as long as there are blocks.
     """
 
-    def __init__(self, profile: EngineProfile, stats: EngineStats) -> None:
-        self.memory = Memory(profile.kv_tokens // profile.block_size, profile.block_size)
+    def __init__(
+        self, profile: EngineProfile, stats: EngineStats, tier: LowerTier | None = None
+    ) -> None:
+        self.memory = Memory(profile.kv_tokens // profile.block_size, profile.block_size, tier)
         self.waiting = Waiting(profile.scheduling)
         self.running: dict[Sequence, None] = {}  # in the order of their admission
         self._max_num_seqs = profile.max_num_seqs
@@ -33,10 +36,12 @@ class Scheduler:
         self._number = 0  # of the current step, or of the next one if none is in progress
         self._allocated = False  # what decodes has its blocks for step `_number`
         self._step = Step()  # the current one, or the last
+        self.caches = FetchedCaches(self.memory, stats)
+        self.is_stuck = False  # there was nothing to compute; something must happen first
 
     @property
     def has_work(self) -> bool:
-        return bool(self.running or self.waiting)
+        return bool(self.running or (self.waiting and not self.is_stuck))
 
     def blocks_to_allocate(self) -> int:
         """What decodes has got in the current step, and the pool does not know of yet."""
@@ -48,10 +53,12 @@ class Scheduler:
         """Decide what the next step computes; something must wait or run.
 
         Where it would compute nothing, because all that had its turn was preempted, it takes no
-        time: the one after it is decided at once.
+        time: the one after it is decided at once. Where nothing runs, and what waits cannot, since
+        caches that are fetched or kept have its room, nothing is computed until something happens.
         """
         while not self._begin():
             pass
+        self.is_stuck = not self._step.chunks and not self._step.decoding
         return self._step
 
     def _begin(self) -> bool:
@@ -71,7 +78,7 @@ class Scheduler:
         self._admit(budget - chunk)
         step.decoding += decoding.number
         step.kv_tokens += decoding.kv_tokens
-        if not step.chunks:
+        if not step.chunks and decoding.number:
             # What could not be admitted in the first of them cannot in those that follow: blocks
             # only become fewer, and so does what is found in them.
             step.repeats = decoding.repeats(self._number, self.memory.pool.free)
@@ -86,16 +93,20 @@ class Scheduler:
         """From the front of the queue; who has no room holds back those behind it."""
         while budget > 0 and self.waiting and len(self.running) < self._max_num_seqs:
             sequence = self.waiting.first()
-            if not self.memory.admit(sequence):
+            if not sequence.is_loaded and not self.memory.admit(sequence):
                 break
             self.waiting.pop()
+            if self.caches.begin(sequence):
+                continue
             sequence.turn = next(self._turns)
             self.running[sequence] = None
             if not sequence.preemptions:
                 self._begin_prompt(sequence)
-            tokens = min(sequence.lacking, budget)
+            tokens = min(sequence.lacking or 1, budget)
             budget -= tokens
-            if sequence.can_decode:  # all the rest was found
+            if not sequence.lacking:  # it fetched all; the last token is computed again
+                self._step.add_prefill(sequence, tokens)
+            elif sequence.can_decode:  # all the rest was found
                 self.memory.allocate(sequence, tokens)
                 self._step.add_decode(sequence)
             else:
@@ -103,7 +114,7 @@ class Scheduler:
 
     def _begin_prompt(self, sequence: Sequence) -> None:
         self._step.begun += 1
-        if sequence.contents is not None:
+        if sequence.contents is not None and not sequence.is_loaded:
             sequence.cached_tokens = sequence.computed
             self._stats.cached_tokens += sequence.computed
             self._stats.queried_tokens += sequence.prompt_tokens
@@ -148,6 +159,7 @@ class Scheduler:
     def _preempt(self, sequence: Sequence, given_back: int) -> None:
         """`given_back`: how many of its tokens were to be computed in this step."""
         self._leave(sequence)
+        sequence.is_loaded = False
         sequence.ever_computed = max(sequence.ever_computed, sequence.computed - given_back)
         sequence.computed = 0
         sequence.preemptions += 1
@@ -194,7 +206,7 @@ class Scheduler:
             self.drop(sequence)
         seen: list[tuple[What, Sequence]] = []
         for sequence in self._decoding.take_finished(self._number):
-            self._leave(sequence)
+            self._finish(sequence)
             seen.append(("finished", sequence))
         for sequence in answered:
             if sequence.turn is not None:
@@ -211,7 +223,7 @@ class Scheduler:
         if sequence.generated < sequence.call.completion_tokens:
             self._decoding.add(sequence, self._number)
         else:
-            self._leave(sequence)
+            self._finish(sequence)
             seen.append(("finished", sequence))
 
     def _computed(self, sequence: Sequence, tokens: int) -> bool:
@@ -233,18 +245,37 @@ class Scheduler:
 
     def drop(self, sequence: Sequence) -> None:
         """One that waits, or runs while no step is in progress, and that nobody wants any more."""
-        if sequence.turn is None:
+        if self.caches.is_loading(sequence):
+            sequence.is_dropped = True
+        elif sequence.turn is None:
             self.waiting.remove(sequence)
+            if sequence.is_loaded:
+                self.memory.release_unread(sequence)
         else:
             self._leave(sequence)
         self._stats.aborted_tokens += sequence.generated
 
+    def fetched(self, call_id: str, *, came: bool) -> None:
+        """What a call fetched is here, or lost: then it computes all that it does not find."""
+        if (sequence := self.caches.end(call_id, came=came)) is not None:
+            self.waiting.push(sequence)
+
+    def _finish(self, sequence: Sequence) -> None:
+        if sequence.call.keeps_cache:
+            self._stop(sequence)
+            self.caches.keep(sequence)
+        else:
+            self._leave(sequence)
+
     def _leave(self, sequence: Sequence) -> None:
         """It runs no more, and holds nothing."""
+        self._stop(sequence)
+        self.memory.release(sequence)
+
+    def _stop(self, sequence: Sequence) -> None:
         if sequence.ends_in_step is not None:
             self._decoding.remove(sequence, self._number)
         if sequence is self._prefilling:
             self._prefilling = None
         del self.running[sequence]
         sequence.turn = None
-        self.memory.release(sequence)

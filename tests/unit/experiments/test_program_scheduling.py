@@ -63,7 +63,7 @@ def test_active_programs_go_first_then_the_latest_paused_then_new_ones():
         build.request(f"{name} next", workflow_id=name, at=at + (name == "newer")) for name in names
     ]
 
-    ordered = sorted(waiting, key=order.key)
+    ordered = sorted(waiting, key=lambda each: order.key(each, order.state(each)))
 
     assert [each.workflow_id for each in ordered] == ["active", "late", "long ago", "new", "newer"]
     assert order.patience_us(waiting[0]) == FORCED_US

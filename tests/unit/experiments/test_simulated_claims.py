@@ -319,6 +319,10 @@ def test_the_oracle_knows_the_longest_way_to_the_workflow_s_end():
     assert us["w/0"] == pytest.approx(us["w/2"] + 10 * token, rel=0.05)
 
 
+def key_of(policy, request):
+    return policy.key(request, policy.state(request))
+
+
 def test_ayo_as_published_serves_the_workflow_first_of_which_a_call_came_first():
     estimates = WorkEstimates()
     policy = AyoPublished(estimates)
@@ -330,7 +334,7 @@ def test_ayo_as_published_serves_the_workflow_first_of_which_a_call_came_first()
     for each in requests:
         estimates.arrived(each, each.arrived_at)
 
-    ordered = sorted(requests, key=policy.key)
+    ordered = sorted(requests, key=lambda each: key_of(policy, each))
     assert [each.id for each in ordered] == ["old", "old too", "new"]
 
 
@@ -341,7 +345,7 @@ def test_estimates_are_off_by_the_same_factor_for_all_of_a_workflow():
         estimates.arrived(each, each.arrived_at)
     right, wrong = LeastWorkLeft(estimates), Misjudging(4, estimates)
 
-    levels = [wrong.key(each)[0] - right.key(each)[0] for each in requests]
+    levels = [key_of(wrong, each)[0] - key_of(right, each)[0] for each in requests]
 
     factors = [LeastWorkLeft.LEVEL**level for level in levels]
     assert factors[::2] == factors[1::2]

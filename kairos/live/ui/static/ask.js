@@ -1,10 +1,20 @@
 // What the server is asked for, once.
 
 /** The JSON of a path with this query. Throws an Error that says what the server said. */
-export async function ask(path, query) {
+export function ask(path, query = {}) {
+  return answerOf(`${path}?${new URLSearchParams(query)}`, {});
+}
+
+/** Have the server do something; the same. */
+export function tell(path, said = {}) {
+  const headers = { "Content-Type": "application/json" };
+  return answerOf(path, { method: "POST", headers, body: JSON.stringify(said) });
+}
+
+async function answerOf(url, options) {
   let response;
   try {
-    response = await fetch(`${path}?${new URLSearchParams(query)}`);
+    response = await fetch(url, options);
   } catch {
     throw new Error("Kairos does not answer");
   }

@@ -48,6 +48,19 @@ function show() {
   showWhy();
 }
 
+/** What it would have taken under other policies, where that was found out. */
+async function showGain() {
+  const { others, times } = await ask("/ui/data/gained/workflow", who);
+  byId("gain").hidden = times === null;
+  if (times === null) return;
+  const each = others.map((name, i) => `${seconds(times.others_s[i])} under ${name}`);
+  say(
+    byId("gain"),
+    `By simulation of the last hour it would have taken ${each.join(", ")}; the model says ` +
+      `${seconds(times.ran_s)} for what served it, and it took ${seconds(times.actual_s)}.`,
+  );
+}
+
 function showFigures() {
   const { workflow, at } = seen;
   const ends = { told: "ended", idle: "ended by silence" };
@@ -135,3 +148,4 @@ document.addEventListener("visibilitychange", () => {
   else if (seen !== null && seen.workflow.ended_at === null) renew();
 });
 renew();
+showGain().catch(() => {});

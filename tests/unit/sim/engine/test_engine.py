@@ -1,6 +1,7 @@
 """Cases small enough to be worked out by hand. Where nothing else is said, a step takes 10 µs and a
 block has four tokens."""
 
+import msgspec
 import pytest
 
 from kairos.engine_profile import EngineProfile, StepCost
@@ -420,7 +421,7 @@ class TestPrefixCache:
         """What each finds, where one comes after the other."""
         found = {}
         for number, each in enumerate(calls):
-            add(engine, number * 1000, each)
+            add(engine, 1000 * (number + 1), each)
             found |= {last.call_id: last.cached_tokens for last in seen(engine)}
         return found
 
@@ -515,6 +516,31 @@ class TestPrefixCache:
 
         found = seen(engine)
         assert [each.at for each in found if each.call_id == "c"] == [200, 200]
+
+    def test_an_answer_is_found_by_a_prompt_that_goes_on_with_it_where_it_is_known(self):
+        asked, answered = [("a", 6)], [("a", 6), ("answer", 7)]
+        more = [*answered, ("more", 3)]
+        calls = call("a", asked, 7), call("b", more, 1)
+        assert self.cached(make(), *calls) == {"a": 0, "b": 4}
+
+        # Its 13th token was never computed, so 12 are there.
+        known = [
+            msgspec.structs.replace(each, whole=tuple(PromptPiece(*p) for p in whole))
+            for each, whole in zip(calls, (answered, [*more, ("b", 1)]), strict=True)
+        ]
+        assert self.cached(make(), *known) == {"a": 0, "b": 12}
+
+    def test_of_two_that_are_answered_alike_at_once_one_answer_is_found(self):
+        whole = (PromptPiece("a", 8), PromptPiece("answer", 9))
+        engine = make()
+        for name in "ab":
+            add(engine, 0, msgspec.structs.replace(call(name, [("a", 8)], 9), whole=whole))
+        assert len(seen(engine)) == 4
+        later = (*whole, PromptPiece("more", 3))
+        again = call("c", [*later], 1)
+        again = msgspec.structs.replace(again, whole=(*later, PromptPiece("c", 1)))
+        assert self.cached(engine, again) == {"c": 16}
+        assert engine.used_blocks == 0
 
     def test_without_it_nothing_is_found(self):
         engine = make(prefix_caching=False)
