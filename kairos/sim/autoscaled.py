@@ -95,7 +95,7 @@ class AutoscaledPool:
         if name in self._starting:
             self._starting.remove(name)
             self._serving.append(name)
-            world.join(name, self._profile)
+            world.add(name, self._profile)
 
     def _drain(self, world: World) -> None:
         """One that still starts is given up; the last that serves stays."""
