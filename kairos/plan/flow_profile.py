@@ -26,6 +26,7 @@ class OperatorProfile(msgspec.Struct, frozen=True, kw_only=True):
     prompt_tokens: Interval | None = None
     completion_tokens: Interval | None = None
     completion_deciles: tuple[float, ...] = ()  # from the shortest to the longest
+    text_tokens: float | None = None  # of such prompts, as a plan reckons by their texts alone
 
 
 class FlowProfile(msgspec.Struct, frozen=True, kw_only=True):

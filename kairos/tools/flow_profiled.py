@@ -15,6 +15,7 @@ from kairos.live.runs.rows import InputTable
 from kairos.live.runs.run_store import RunStore
 from kairos.live.runs.service import FlowRun
 from kairos.plan.flow_profile import FORMAT, FlowProfile, learnt
+from kairos.plan.forecast import with_text_tokens
 from kairos.plan.pipeline import Passes, Plan, compile_plan
 from kairos.sim.flow_simulation import PoolOptions, observed_flow
 from kairos.tools.flow_file import LoadedFlow, check_columns
@@ -64,7 +65,7 @@ def simulated_profile(
 ) -> FlowProfile:
     """Of answers that are made up."""
     _, seen = observed_flow(plan, iter(rows), loaded.functions, pool)
-    return _learnt(plan, len(rows), seen)
+    return _learnt(plan, rows, seen)
 
 
 async def measured_profile(
@@ -90,7 +91,7 @@ async def measured_profile(
         raise SetupError(
             f"all {failed} rows failed, so nothing was learnt: kairos run on this table says why"
         )
-    return _learnt(plan, len(rows), runs[0].observation)
+    return _learnt(plan, rows, runs[0].observation)
 
 
 def read_profile(path: Path) -> FlowProfile:
@@ -134,11 +135,12 @@ def shown(profile: FlowProfile) -> list[str]:
     return lines
 
 
-def _learnt(plan: Plan, rows: int, seen: FlowObservation) -> FlowProfile:
+def _learnt(plan: Plan, rows: Sequence[Row], seen: FlowObservation) -> FlowProfile:
     operators = seen.operators.items()
-    return learnt(
+    found = learnt(
         plan,
-        rows,
+        len(rows),
         {name: each.lengths for name, each in operators},
         {name: list(each.times.values()) for name, each in operators},
     )
+    return with_text_tokens(found, plan, rows)
