@@ -11,6 +11,7 @@ from kairos.cli import (
     calibrate,
     demo,
     gained,
+    happened,
     health,
     keys,
     look,
@@ -47,7 +48,8 @@ def _version(
 for command in (
     *(serve.serve, serve.balance, serve.orchestrate, demo.demo),
     *(run.run, plan.plan),
-    *(health.health, top.top, look.explain, look.export, look.usage, gained.gained),
+    *(health.health, top.top, look.explain, look.export, look.usage),
+    *(happened.happened, gained.gained),
     *(simulate.simulate, replay.replay, calibrate.calibrate),
 ):
     app.command()(command)

@@ -128,7 +128,7 @@ class Acts:
         async def cancel(request: Request) -> Response:
             """Nobody wants the workflow's reply any more."""
             self.check(request)
-            named = await _read(request, _Workflow)
+            named = await read_said(request, _Workflow)
             request.state.changed = f"{named.tenant} {named.id}"
             self.cancel(named)
             return _json({"id": named.id})
@@ -159,12 +159,12 @@ class Acts:
         async def drain(request: Request) -> Response:
             """Send it nothing more; it is gone once what runs there has ended."""
             self.check(request)
-            named = await _read(request, _Named)
+            named = await read_said(request, _Named)
             request.state.changed = named.id
             return _json(self._fleet.drain(named.id))
 
 
-async def _read(request: Request, kind: type[T]) -> T:
+async def read_said(request: Request, kind: type[T]) -> T:
     """Raises InvalidRequest: the body is none of these."""
     body = bytearray()
     async for part in request.stream():

@@ -15,11 +15,12 @@ from kairos.live.engines.fleet import Fleet
 from kairos.live.frontend.insight import number_of
 from kairos.live.frontend.operators import ASK, PAGE
 from kairos.live.observers.telemetry import Telemetry
-from kairos.live.ui.acts import Acts, HearsEvents
+from kairos.live.ui.acts import Acts, HearsEvents, read_said
 from kairos.live.ui.agents import Agents, agents_page
 from kairos.live.ui.assets import HEADERS, read_assets
 from kairos.live.ui.gains import Gains
 from kairos.live.ui.now import QUEUE_PAGE, Now, Watched
+from kairos.live.ui.past import Past, PastQuestion
 from kairos.live.ui.watch import Watch
 from kairos.live.ui.workflows import WorkflowQuery, Workflows, explain, find
 from kairos.orchestrator.orchestrator import Orchestrator
@@ -32,6 +33,7 @@ _PAGES = {
     "/ui/workflow": "workflow.html",
     "/ui/agents": "agents.html",
     "/ui/gained": "gained.html",
+    "/ui/past": "past.html",
     "/ui/operate": "operate.html",
 }
 _RECONNECT_MS = 1_000
@@ -41,10 +43,16 @@ class Ui:
     """The page of one process. Its `background` runs beside what serves it."""
 
     def __init__(
-        self, now: Now, workflows: Workflows, agents: Agents, gains: Gains, acts: Acts
+        self,
+        now: Now,
+        workflows: Workflows,
+        agents: Agents,
+        gains: Gains,
+        past: Past,
+        acts: Acts,
     ) -> None:
         self._now, self._workflows, self._agents = now, workflows, agents
-        self.gains, self.acts = gains, acts
+        self.gains, self._past, self.acts = gains, past, acts
         self._watch = Watch(lambda: msgspec.json.encode(now.view()))
 
     def background(self) -> list[Coroutine[None, None, None]]:
@@ -56,6 +64,7 @@ class Ui:
         self._add_workflows(app)
         self._add_agents(app)
         self._add_gained(app)
+        self._add_past(app)
         self.acts.add_to(app)
 
     def _add_now(self, app: FastAPI) -> None:
@@ -125,6 +134,13 @@ class Ui:
             gains.stop()
             return _json(gains.view())
 
+    def _add_past(self, app: FastAPI) -> None:
+        @app.post(f"{ASK}past")
+        async def past(request: Request) -> Response:
+            """What happened at a time that is over."""
+            found = await self._past.happened(await read_said(request, PastQuestion))
+            return Response(found, media_type="application/json", headers=dict(HEADERS))
+
     async def _events(self) -> AsyncIterator[bytes]:
         yield b"retry: %d\n\n" % _RECONNECT_MS
         async for picture in self._watch.pictures():
@@ -148,6 +164,7 @@ def ui_of(
         Workflows(brain, orchestrator),
         Agents(brain, orchestrator),
         Gains(settings),
+        Past(settings.log_dir),
         Acts(fleet, brain, orchestrator, is_audited=settings.audit_log is not None),
     )
 
