@@ -176,6 +176,7 @@ class Dispatch(msgspec.Struct, frozen=True, tag=True, gc=False):
     tenants: int = 0  # others that waited
     tenants_before: int = 0  # of these, with less service for their weight; nothing of them fitted
     limits: RateLimits | None = None  # what is left of the quotas that hold for it
+    prefill_id: str | None = None  # the instance that computes its prompt; None: the same
 
 
 Refusal = Literal[

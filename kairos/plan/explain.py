@@ -9,6 +9,7 @@ from kairos.plan.pipeline import Plan
 from kairos.plan.placement_text import ExplainedPlacement, placement_lines
 from kairos.plan.prediction import FlowPrediction, OperatorCalls
 from kairos.plan.references import needs
+from kairos.plan.tree_text import ExplainedPrefix, explained_prompts, prompt_lines
 
 
 class ExplainedOperator(msgspec.Struct, frozen=True):
@@ -31,6 +32,7 @@ class ExplainedPlan(msgspec.Struct, frozen=True):
     merged: dict[str, str]
     operators: tuple[ExplainedOperator, ...]
     calls_per_row: int  # at most
+    prompts: tuple[ExplainedPrefix, ...]  # what they have in common
     prediction: FlowPrediction | None
     placement: ExplainedPlacement | None = None
 
@@ -54,6 +56,7 @@ def explain(
         merged=dict(plan.merged),
         operators=operators,
         calls_per_row=sum(each.at_most for each in calls),
+        prompts=explained_prompts(plan.declaration.operators),
         prediction=prediction,
         placement=placement,
     )
@@ -70,6 +73,7 @@ def lines(explained: ExplainedPlan) -> Iterator[str]:
         yield f"merged: {gone} is computed as {stands}"
     for each in explained.operators:
         yield "  " * (each.depth + 1) + _line(each)
+    yield from prompt_lines(explained.prompts)
     yield f"calls for a row: {explained.calls_per_row} at most"
     found = explained.prediction
     if found is not None:
