@@ -33,7 +33,7 @@ from kairos.engine_profile import EngineProfile
 from kairos.execution.model_turns import DeviceTurn
 from kairos.flow.functions import Functions
 from kairos.model import SECOND
-from kairos.plan.device_work import DevicePlan, ModelLoad, OperatorWork
+from kairos.plan.device_work import DevicePlan, LoadTime, OperatorWork
 from kairos.plan.flow_work import flow_work
 from kairos.plan.pipeline import Passes, Plan
 from kairos.plan.placement import place
@@ -71,9 +71,9 @@ _STARTS = {"small": 13.0, "large": 22.0, "reasoner": 22.0}
 # From host memory over PCIe 5 at 25 GB/s, and half a second.
 _WAKES = {"small": 0.8, "large": 1.2, "reasoner": 1.2}
 LOADS = {
-    "start": {name: ModelLoad(load_us=s * SECOND) for name, s in _STARTS.items()},
+    "start": {name: LoadTime(load_us=s * SECOND) for name, s in _STARTS.items()},
     "sleep": {
-        name: ModelLoad(load_us=s * SECOND, wake_us=_WAKES[name] * SECOND)
+        name: LoadTime(load_us=s * SECOND, wake_us=_WAKES[name] * SECOND)
         for name, s in _STARTS.items()
     },
 }
@@ -198,7 +198,7 @@ def _profile(known: EngineProfile, asked: SwitchingRun) -> EngineProfile:
 
 
 def _planned(
-    works: Sequence[OperatorWork], loads: Mapping[str, ModelLoad], asked: SwitchingRun
+    works: Sequence[OperatorWork], loads: Mapping[str, LoadTime], asked: SwitchingRun
 ) -> DevicePlan:
     if asked.without == "optimizer":
         return round_robin(works, loads, asked.devices)

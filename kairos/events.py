@@ -127,6 +127,12 @@ class EntitlementsChanged(msgspec.Struct, frozen=True, tag=True):
     entitlements: Entitlements
 
 
+class PolicyChosen(msgspec.Struct, frozen=True, tag=True):
+    """The operator chose another order of the queue, by its name, which holds from now on."""
+
+    policy: str
+
+
 class Tick(msgspec.Struct, frozen=True, tag=True):
     """Time has passed, and some request has waited too long, or its workflow's time is up."""
 
@@ -145,6 +151,7 @@ Event = (
     | WorkflowEnded
     | ProfilesLearnt
     | EntitlementsChanged
+    | PolicyChosen
     | Tick
 )
 

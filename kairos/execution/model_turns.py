@@ -16,7 +16,7 @@ from collections.abc import Mapping, Sequence
 
 import msgspec
 
-from kairos.plan.device_work import ModelLoad, OperatorWork
+from kairos.plan.device_work import LoadTime, OperatorWork
 
 
 class DeviceTurn(msgspec.Struct, frozen=True):
@@ -57,7 +57,7 @@ class ModelTurns:
         self,
         turns: Sequence[Sequence[DeviceTurn]],
         works: Sequence[OperatorWork],
-        loads: Mapping[str, ModelLoad],
+        loads: Mapping[str, LoadTime],
     ) -> None:
         assert any(turns), "a plan places something"
         self._devices = [_Device(each) for each in turns]

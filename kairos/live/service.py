@@ -13,7 +13,7 @@ from kairos.events import Event
 from kairos.learner import Learner
 from kairos.live.batches.service import batching
 from kairos.live.control.brain import new_balancer
-from kairos.live.control.changes import entitling, of_a_balancer, of_a_gateway
+from kairos.live.control.changes import entitling, of_a_balancer, of_a_gateway, ordering
 from kairos.live.control.local_control import LocalControl
 from kairos.live.control.reload import Reload
 from kairos.live.engines.fleet import Fleet
@@ -139,6 +139,8 @@ async def running(
             }
             changes = of_a_gateway(parts.fleet, access, bodies, settings) | tls.changes()
             changes |= entitling(brain, access, gateway)
+            if isinstance(brain, LocalControl):  # a pool's processes must change it together
+                changes |= ordering(brain, ui.gains)
             reload = Reload(settings, changes, audit)
             ui.acts.reload = reload.again
             urls = (url_of(each, has_tls=tls.is_on) for each in (sock, admin_sock))

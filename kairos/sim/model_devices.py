@@ -2,7 +2,7 @@
 before models of engines.
 
 An engine that is left is empty when its model is there again: weights sleep in the host's memory or
-are read anew, as `ModelLoad` says; its KV memory is lost. While a model loads, the device does
+are read anew, as `LoadTime` says; its KV memory is lost. While a model loads, the device does
 nothing. Ten times a second it is looked whether a device should switch.
 """
 
@@ -19,7 +19,7 @@ from kairos.execution.limits import FlowFigures, FlowLimits
 from kairos.execution.model_turns import DeviceTurn, ModelTurns, SwitchModel
 from kairos.flow.functions import Functions
 from kairos.model import SECOND
-from kairos.plan.device_work import DeviceState, ModelLoad, OperatorWork, load_us
+from kairos.plan.device_work import DeviceState, LoadTime, OperatorWork, load_us
 from kairos.plan.pipeline import Plan
 from kairos.scheduler.policies import Policy
 from kairos.scheduler.work_estimates import WorkEstimates
@@ -40,7 +40,7 @@ class HostOptions(msgspec.Struct, frozen=True, kw_only=True):
 
     turns: Sequence[Sequence[DeviceTurn]]
     works: Sequence[OperatorWork]
-    loads: Mapping[str, ModelLoad]
+    loads: Mapping[str, LoadTime]
     profiles: Mapping[str, EngineProfile]
     policy: Callable[[WorkEstimates], Policy]
     placement: Callable[[Ledger], Placement]

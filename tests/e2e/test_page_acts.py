@@ -8,7 +8,7 @@ import pytest
 
 from kairos.config import Settings
 from kairos.engine_settings import EngineSettings
-from kairos.events import Arrived
+from kairos.events import Arrived, PolicyChosen
 from kairos.live.ui.gains import GainsView
 from tests.e2e.test_roles import basic, bearer, keys
 
@@ -174,3 +174,34 @@ async def test_who_looks_is_told_what_may_be_done(kairos, standin, audited):
         False,
         "it needs a key of role admin; yours may look",
     )
+
+
+async def test_another_policy_is_in_force_once_the_settings_are_read_again(kairos, engine, audited):
+    admins = keys("caller", "admin")
+    served = await kairos(
+        engine.url, key=admins, audit_log=audited.path, max_num_seqs=1, policy="fcfs"
+    )
+    engine.answer = engine.when_released
+    calls = []
+    for n, limit in enumerate([9, 400, 200, 10]):
+        said = bearer("caller") | {"x-kairos-workflow-id": f"w{n}", "x-kairos-app": f"app-{n}"}
+        calls.append(asyncio.create_task(served.chat(headers=said, max_tokens=limit)))
+        await served.facts.seen(Arrived, n + 1)
+
+    def order():
+        return [each.request.workflow_id for each in served.balancer.queued(9)]
+
+    assert order() == ["w1", "w2", "w3"]
+    again = {
+        "engine": (EngineSettings(url=engine.url, max_num_seqs=1),),
+        "key": admins,
+        "audit_log": audited.path,
+        "port": 0,
+        "admin_port": 0,
+    }
+    served.service.reload.load = lambda: Settings(**again, policy="kairos")
+    assert (await done(served, "reload", {})).json()["changed"] == ["policy"]
+    assert served.facts.all(PolicyChosen) == [PolicyChosen("kairos")]
+    assert order() == ["w3", "w2", "w1"]
+    engine.release(4)
+    assert {(await call).status for call in calls} == {200}

@@ -9,7 +9,7 @@ from kairos.execution.facts import OperatorsOpened
 from kairos.execution.limits import FlowLimits
 from kairos.execution.model_turns import DeviceTurn
 from kairos.flow.functions import Functions
-from kairos.plan.device_work import ModelLoad
+from kairos.plan.device_work import LoadTime
 from kairos.plan.flow_work import flow_work
 from kairos.plan.placement import place
 from kairos.plan.placement_baselines import round_robin
@@ -55,7 +55,7 @@ def voting(models):
 
 
 def planned(plan, count, devices, load_s):
-    loads = dict.fromkeys(PROFILES, ModelLoad(load_us=load_s * SECONDS))
+    loads = dict.fromkeys(PROFILES, LoadTime(load_us=load_s * SECONDS))
     works = flow_work(plan, predict(plan, rows(count)), PROFILES, devices)
     return works, loads, place(works, loads, devices)
 

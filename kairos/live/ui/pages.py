@@ -44,11 +44,11 @@ class Ui:
         self, now: Now, workflows: Workflows, agents: Agents, gains: Gains, acts: Acts
     ) -> None:
         self._now, self._workflows, self._agents = now, workflows, agents
-        self._gains, self.acts = gains, acts
+        self.gains, self.acts = gains, acts
         self._watch = Watch(lambda: msgspec.json.encode(now.view()))
 
     def background(self) -> list[Coroutine[None, None, None]]:
-        return [self._watch.run(), self._gains.run()]
+        return [self._watch.run(), self.gains.run()]
 
     def add_to(self, app: FastAPI) -> None:
         _add_files(app)
@@ -101,7 +101,7 @@ class Ui:
             return await asyncio.to_thread(lambda: _json(agents_page(seen)))
 
     def _add_gained(self, app: FastAPI) -> None:
-        gains = self._gains
+        gains = self.gains
 
         @app.get("/ui/data/gained")
         async def gained() -> Response:

@@ -3,9 +3,9 @@
 import pytest
 
 from kairos.execution.model_turns import DeviceTurn, ModelTurns, SwitchModel
-from kairos.plan.device_work import ModelLoad, OperatorWork
+from kairos.plan.device_work import LoadTime, OperatorWork
 
-LOADS = {"small": ModelLoad(load_us=10.0), "large": ModelLoad(load_us=10.0)}
+LOADS = {"small": LoadTime(load_us=10.0), "large": LoadTime(load_us=10.0)}
 DRAFT = DeviceTurn("small", ("draft",))
 CHECK = DeviceTurn("large", ("check",))
 WORKS = [
