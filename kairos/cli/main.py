@@ -16,6 +16,7 @@ from kairos.cli import (
     keys,
     look,
     plan,
+    profile,
     replay,
     run,
     runs,
@@ -47,7 +48,7 @@ def _version(
 
 for command in (
     *(serve.serve, serve.balance, serve.orchestrate, demo.demo),
-    *(run.run, plan.plan),
+    *(run.run, plan.plan, profile.profile),
     *(health.health, top.top, look.explain, look.export, look.usage),
     *(happened.happened, gained.gained),
     *(simulate.simulate, replay.replay, calibrate.calibrate),
