@@ -5,7 +5,6 @@ A request waits in the queue of its model. What could make room drains them (`di
 
 from collections import deque
 from collections.abc import Callable
-from itertools import count
 from typing import Any
 
 from kairos.admission import GIVES_UP, Admission
@@ -27,6 +26,7 @@ from kairos.events import (
     InstanceJoined,
     InstanceLeft,
     InstanceStatus,
+    PolicyChosen,
     ProfilesLearnt,
     Progressed,
     Record,
@@ -39,8 +39,9 @@ from kairos.model import Budget, Request
 from kairos.refusals import REFUSALS
 from kairos.scheduler.budgets import UNLIMITED
 from kairos.scheduler.fair_queueing import FairQueueing
+from kairos.scheduler.ordering import Ordering
 from kairos.scheduler.policies import Policy
-from kairos.scheduler.queue import BACKFILL, MAX_WAIT_US, OVERTAKEN, PASSED_OVER, WaitQueue
+from kairos.scheduler.queue import BACKFILL, MAX_WAIT_US, OVERTAKEN, PASSED_OVER
 from kairos.scheduler.queues import WaitQueues
 from kairos.scheduler.service_order import QueuedCall, service_order
 from kairos.scheduler.work_estimates import WorkEstimates
@@ -72,13 +73,12 @@ class Balancer:
         forgotten. `overtaken` to `passed_over`: `scheduler/queue.py`; then: `admission.py`."""
         self.estimates = WorkEstimates(idle_us=idle_us)
         self.ledger = Ledger(self.estimates)
-        # All queues number what arrives together.
-        of_all, limits = (policy(self.estimates), self.estimates, count()), (overtaken, backfill)
         self._queues = WaitQueues(
-            lambda longest_us: WaitQueue(*of_all, longest_us, *limits, passed_over),
+            Ordering(policy, self.estimates, overtaken, backfill, passed_over),
             FairQueueing(entitlements.weights, entitlements.classes),
             max_wait_us,
         )
+        self.waiting_us = self._queues.waiting_us  # predicted work of what waits, by model
         self._workflow_of: dict[str, WorkflowKey] = {}  # of all requests here
         self.faults = Faults()
         known = self.estimates, self.ledger, self._queues, self.faults
@@ -111,6 +111,7 @@ class Balancer:
             WorkflowEnded: self._end_workflow,
             ProfilesLearnt: self._learn,
             EntitlementsChanged: self._entitle,
+            PolicyChosen: lambda event, at: self._queues.choose(event.policy, at),
             Tick: lambda event, at: None,  # noqa: ARG005
         }
 
@@ -146,7 +147,6 @@ class Balancer:
             ShareUsed, WorkflowCancelled, CallBreaksEngines: it is refused; the state is as before.
         """
         assert at >= self.at, f"{at} is before {self.at}"
-        kind = type(event)
         if type(event) is Arrived:
             if event.request.id in self._workflow_of:
                 self._begin(at)
@@ -154,11 +154,11 @@ class Balancer:
             # Before anything changes: one that is refused leaves no trace.
             self._admission.check(event, at)
         self._begin(at)
-        self._taken[kind](event, at)
+        self._taken[type(event)](event, at)
         self._let_back(event, at)
-        if kind in GIVES_UP and (given_up := self._admission.given_up(event, at)):
+        if type(event) in GIVES_UP and (given_up := self._admission.given_up(event, at)):
             return self._refuse(given_up, at) + self._dispatching.drain(at)
-        return [] if kind in _FREES_NO_ROOM else self._dispatching.drain(at)
+        return [] if type(event) in _FREES_NO_ROOM else self._dispatching.drain(at)
 
     def replay(self, record: Record) -> None:
         """Apply one fact with what another balancer decided on it, and decide nothing.

@@ -93,7 +93,7 @@ def plan_hardware(
         bool,
         typer.Option(
             "--simulate",
-            help="Also simulate the pool that is chosen, with Kairos before it. Not with pairs.",
+            help="Also simulate the pool that is chosen, with Kairos before it. Not pipelines.",
         ),
     ] = False,
     picture: Annotated[
@@ -114,13 +114,10 @@ def plan_hardware(
 
     kairos plan-hardware --export day.jsonl --hardware h100,gaudi3 --what-if load=2 --json
 
-    kairos plan-hardware --export day.jsonl --target p95=30s --no-pairs --simulate
+    kairos plan-hardware --export day.jsonl --target p95=30s --max-devices 1 --simulate
     """
-    from kairos.errors import SetupError
     from kairos.tools.hardware_question import HardwareOptions
 
-    if simulate and pairs:
-        raise SetupError("pairs cannot be simulated yet: give --no-pairs with --simulate")
     options = HardwareOptions(
         export=export,
         model=model,

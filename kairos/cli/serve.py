@@ -97,8 +97,8 @@ def serve(
 
     Every option can also stand in the file, or in the environment as KAIROS_PORT and so on. The
     command line wins over the environment, and that over the file. On SIGHUP the file is read
-    again, and those of `keys_path` and TLS: engines, API keys, certificates and limits on bodies
-    change at once, the rest when it is restarted.
+    again, and those of `keys_path` and TLS: engines, API keys, the policy, certificates and limits
+    on bodies change at once, the rest when it is restarted.
 
     Example: kairos serve --engine http://gpu1:8000 --engine http://gpu2:8000
     """
@@ -157,6 +157,7 @@ async def _until_stopped(
     typer.echo(f"kairos: serving on {service.url}/v1, operators' routes on {service.admin_url}")
     if not is_loopback(settings.host) and not settings.asks_for_keys:
         typer.echo("kairos: no API keys are configured, so anyone who reaches it may call")
+    service.reload.load = load
     _on_hangup(partial(_reload, service, load))
     await stop.wait()
     typer.echo("kairos: stopping; running calls may finish")

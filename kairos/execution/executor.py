@@ -28,6 +28,7 @@ from kairos.execution.facts import (
     GroupRead,
     GroupsEnded,
     InputEnded,
+    OperatorsOpened,
     RowRead,
     RowUnreadable,
     StopAsked,
@@ -37,6 +38,7 @@ from kairos.execution.frames import ABSENT, OpenRow, ValueFrame
 from kairos.execution.intake import RowIntake
 from kairos.execution.limits import FlowFigures, FlowLimits
 from kairos.execution.memo import ResultMemo
+from kairos.execution.operator_gate import OperatorGate
 from kairos.execution.program import compile_stage
 from kairos.execution.windows import CallWindow
 from kairos.plan.operators import Generation, RegisteredCall
@@ -67,6 +69,16 @@ class Executor:
             ready=self._window.push,
         )
 
+    @property
+    def gate(self) -> OperatorGate:
+        """How many calls of each operator are wanted: to be read alone."""
+        return self._window.gate
+
+    @property
+    def is_reading(self) -> bool:
+        """Rows were asked for and have not come."""
+        return any(each.asked for each in self._intakes)
+
     def begin(self) -> list[FlowCommand]:
         return self._go_on()
 
@@ -85,6 +97,8 @@ class Executor:
                 self._flights.cache_answered(self._evaluation, fact)
             case CapacityTold(calls=calls):
                 self._window.resize(calls)
+            case OperatorsOpened(operators=operators):
+                self._window.open(operators)
             case StopAsked():
                 self._stopping = True
         return self._go_on()

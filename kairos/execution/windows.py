@@ -9,10 +9,11 @@ than that are between.
 """
 
 import heapq
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 
 from kairos.execution.flights import Flight
 from kairos.execution.limits import MOST_IN_FLIGHT, FlowLimits
+from kairos.execution.operator_gate import OperatorGate
 from kairos.model import EXPECTED_COMPLETION_TOKENS
 from kairos.plan.operators import Generation
 from kairos.plan.passes.order import CallOrder
@@ -43,10 +44,15 @@ class Lane:
         heapq.heappush(self._ready, key)
 
     def first(self) -> Flight | None:
-        return self._ready[0][5] if self._ready else None
+        return self._ready[0][-1] if self._ready else None
 
     def pop(self) -> Flight:
-        return heapq.heappop(self._ready)[5]
+        return heapq.heappop(self._ready)[-1]
+
+    def keep(self, passes: Callable[[Flight], bool]) -> None:
+        """Of what is ready only what passes."""
+        self._ready = [each for each in self._ready if passes(each[-1])]
+        heapq.heapify(self._ready)
 
 
 class RunBudget:
@@ -92,6 +98,7 @@ class CallWindow:
     ) -> None:
         self._issue = issue
         self._budget = RunBudget(limits)
+        self.gate = OperatorGate()
         self._capacity = 0
         self._calls, self._functions = Lane(0, order), Lane(limits.functions, order)
         self.resize(limits.capacity)
@@ -115,7 +122,16 @@ class CallWindow:
         return self._calls.free + self._capacity - self.ready
 
     def push(self, flight: Flight) -> None:
-        self._lane(flight).push(flight)
+        lane = self._lane(flight)
+        if lane is not self._calls or self.gate.pushed(flight):
+            lane.push(flight)
+
+    def open(self, operators: Collection[str] | None) -> None:
+        """Calls of these operators alone are released from now on; None: of all."""
+        released = list(self.gate.open(operators))
+        self._calls.keep(self.gate.passes)
+        for flight in released:
+            self._calls.push(flight)
 
     def release(self, forget: Callable[[Flight], None]) -> None:
         """As many as there is room for, of those that are still wanted."""
@@ -124,12 +140,15 @@ class CallWindow:
             while lane.free and (flight := lane.first()) is not None:
                 if not flight.wanted:
                     forget(lane.pop())
+                    if lane is self._calls:
+                        self.gate.forgotten(flight)
                     continue
                 if lane is self._calls:
                     if not self._budget.allows(flight):
                         self.blocked = True
                         break
                     self._budget.reserve(flight)
+                    self.gate.issued(flight)
                 lane.pop()
                 lane.in_flight += 1
                 self._issue(flight)
@@ -140,6 +159,7 @@ class CallWindow:
         lane.in_flight -= 1
         if lane is self._calls:
             self._budget.used(flight, tokens)
+            self.gate.ended(flight)
 
     def _lane(self, flight: Flight) -> Lane:
         return self._calls if isinstance(flight.operator.params, Generation) else self._functions

@@ -11,8 +11,9 @@ from kairos.balancer import Balancer
 from kairos.config import Settings
 from kairos.events import Event
 from kairos.learner import Learner
+from kairos.live.batches.service import batching
 from kairos.live.control.brain import new_balancer
-from kairos.live.control.changes import entitling, of_a_balancer, of_a_gateway
+from kairos.live.control.changes import entitling, of_a_balancer, of_a_gateway, ordering
 from kairos.live.control.local_control import LocalControl
 from kairos.live.control.reload import Reload
 from kairos.live.engines.fleet import Fleet
@@ -108,16 +109,20 @@ async def running(
         listen(settings.admin_host, settings.admin_port) as admin_sock,
         open_audit_log(settings.audit_log) as audit,
     ):
-        async with _put_together(settings, observers) as parts:
+        async with (
+            _put_together(settings, observers) as parts,
+            contextlib.AsyncExitStack() as stack,
+        ):
             brain, monitor, telemetry = parts.brain, parts.monitor, parts.telemetry
             bodies = Bodies(settings.max_body_bytes, settings.max_held_bytes, settings.caller_share)
             on_error = counting(telemetry.count_error, audit)
             gateway = _gateway(settings, parts, access, bodies, on_error)
             insight = partial(brain.add_insight, access=access)
             ui = ui_of(brain, parts.fleet, telemetry, parts.orchestrator, settings)
+            batches = await stack.enter_async_context(batching(settings.batches, access, gateway))
             servers = {
                 sock: server_of(
-                    build_app(gateway, access, telemetry.render, insight, audit),
+                    build_app(gateway, access, telemetry.render, insight, batches.add_to, audit),
                     gateway,
                     limits_of(settings, telemetry.count_error),
                     tls.callers,
@@ -134,9 +139,13 @@ async def running(
             }
             changes = of_a_gateway(parts.fleet, access, bodies, settings) | tls.changes()
             changes |= entitling(brain, access, gateway)
+            if isinstance(brain, LocalControl):  # a pool's processes must change it together
+                changes |= ordering(brain, ui.gains)
             reload = Reload(settings, changes, audit)
+            ui.acts.reload = reload.again
             urls = (url_of(each, has_tls=tls.is_on) for each in (sock, admin_sock))
             background = [*access.background(), *auditing(audit), *ui.background()]
+            background += batches.background()
             async with serving(servers, [*parts.background, *background]):
                 yield Service(brain, monitor, reload, *urls)
 

@@ -61,7 +61,7 @@ class WaitQueue:
         self.max_wait_us, self.drain = max_wait_us, DrainRate()
         self._overtaken, self._backfill, self._passed_over = overtaken, backfill, passed_over
         self._waiting: OrderedDict[str, WaitingRequest] = OrderedDict()  # in order of arrival
-        self._waiting_us = 0  # predicted work of all that wait
+        self.waiting_us = 0  # predicted work of all that wait
         self._dispatched_us = 0  # predicted work of all that ever left for an instance
         self.by_key: LazyHeap[KeyEntry] = LazyHeap(self._renew_key)
         self._front = Front(self.by_key, self._renew_key, backfill + 1)
@@ -106,11 +106,11 @@ class WaitQueue:
         key = self._policy.key(request, state)
         waiting = WaitingRequest(request, seq, key, self._estimates.epoch, state, work_us)
         self._waiting[request.id] = waiting
-        self._waiting_us += work_us
+        self.waiting_us += work_us
         n = len(self._waiting)
         patience_us, longest_us = self._policy.patience_us(request), self.max_wait_us // 2
         due_at = at + (longest_us if patience_us is None else min(patience_us, longest_us))
-        due_us = self._dispatched_us + self._overtaken * self._waiting_us
+        due_us = self._dispatched_us + self._overtaken * self.waiting_us
         self.by_key.push((key, seq, request.id), n)
         self._by_due_work.push((due_us, seq, request.id), n)
         self._by_due_at.push((due_at, seq, request.id), n)
@@ -126,7 +126,7 @@ class WaitQueue:
         waiting = WaitingRequest(request, seq, key, self._estimates.epoch, state, work_us)
         waiting.overdue, waiting.aside = not aside, aside
         self._waiting[request.id] = self._bounced[request.id] = waiting
-        self._waiting_us += work_us
+        self.waiting_us += work_us
         if not aside:
             self.by_key.push((key, seq, request.id), n)
             self._overdue.push((seq, seq, request.id), n)
@@ -134,7 +134,7 @@ class WaitQueue:
     def remove(self, request_id: str) -> Request:
         waiting = self._waiting.pop(request_id)
         self._bounced.pop(request_id, None)
-        self._waiting_us -= waiting.work_us
+        self.waiting_us -= waiting.work_us
         if not self._waiting:  # at once, so that the next that comes need not find all of it dead
             for entries in (self._front, self._by_due_work, self._by_due_at, self._overdue):
                 entries.clear()

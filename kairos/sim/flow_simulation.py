@@ -48,7 +48,7 @@ def simulate_flow(
     clients: list[FlowClient] = []
 
     def client(clock: VirtualClock, feed: Feed) -> FlowClient:
-        made = FlowClient(plan, limits, table, _runs(functions), clock, feed)
+        made = FlowClient(plan, limits, table, functions_runner(functions), clock, feed)
         clients.append(made)
         return made
 
@@ -67,7 +67,9 @@ def simulate_flow(
     )
 
 
-def _runs(functions: Functions) -> Callable[[RunFunction], object]:
+def functions_runner(functions: Functions) -> Callable[[RunFunction], object]:
+    """Calls those that are pure; the others give null."""
+
     def run(command: RunFunction) -> object:
         known = functions[command.function]
         if known.purity != "pure":

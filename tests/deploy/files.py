@@ -10,6 +10,7 @@ DEPLOY = ROOT / "deploy"
 COMPOSE = DEPLOY / "docker-compose.yml"
 MANIFESTS = sorted(DEPLOY.glob("kubernetes/*.yaml"))
 EXAMPLES = sorted(DEPLOY.glob("kubernetes/examples/*.yaml"))
+KEDA_ENGINES = DEPLOY / "kubernetes" / "optional" / "keda-engines.yaml"
 KEDA = DEPLOY / "kubernetes" / "optional" / "keda.yaml"
 
 OURS = "kairos:"  # how the name of our image begins, whatever registry it is in

@@ -1,19 +1,26 @@
 """The Kubernetes manifests: valid, and what they promise of themselves, without a cluster."""
 
+import asyncio
 import re
+from types import SimpleNamespace
 
 import certifi
 import jsonschema
 import kubernetes_validate
 import pytest
+import yaml
+from fastapi import FastAPI
 
 from agents import cg, qa, rg
 from kairos import config, topics
+from kairos.live.frontend.scaling import add_scaling
 from kairos.live.kafka.cluster import cluster_of
 from kairos.live.kafka.topic_settings import describe
 from tests.deploy.files import (
+    DEPLOY,
     EXAMPLES,
     KEDA,
+    KEDA_ENGINES,
     MANIFESTS,
     OURS,
     compose,
@@ -21,8 +28,15 @@ from tests.deploy.files import (
     documents,
     of_kind,
 )
+from tests.support import build
 
 KUBERNETES = "1.34"
+# What each kind of trigger must be told, by KEDA's documentation.
+TRIGGERS = {
+    "kafka": ["bootstrapServers", "consumerGroup", "topic", "lagThreshold"],
+    "metrics-api": ["url", "valueLocation", "targetValue"],
+    "prometheus": ["serverAddress", "query", "threshold"],
+}
 SCALED_OBJECT = {
     "type": "object",
     "additionalProperties": False,
@@ -40,27 +54,40 @@ SCALED_OBJECT = {
                 "minReplicaCount": {"type": "integer"},
                 "maxReplicaCount": {"type": "integer"},
                 "cooldownPeriod": {"type": "integer"},
+                "pollingInterval": {"type": "integer"},
+                "advanced": {
+                    "type": "object",
+                    "additionalProperties": False,
+                    "properties": {
+                        "horizontalPodAutoscalerConfig": {
+                            "type": "object",
+                            "required": ["behavior"],
+                        }
+                    },
+                },
                 "triggers": {
                     "type": "array",
                     "items": {
                         "type": "object",
                         "additionalProperties": False,
-                        "required": ["type", "metadata", "authenticationRef"],
+                        "required": ["type", "metadata"],
                         "properties": {
-                            "type": {"const": "kafka"},
+                            "type": {"enum": [*TRIGGERS]},
+                            "metricType": {"enum": ["Value", "AverageValue"]},
                             # Of a trigger, KEDA takes strings only.
                             "metadata": {
                                 "type": "object",
                                 "additionalProperties": {"type": "string"},
-                                "required": [
-                                    "bootstrapServers",
-                                    "consumerGroup",
-                                    "topic",
-                                    "lagThreshold",
-                                ],
                             },
                             "authenticationRef": {"type": "object", "required": ["name"]},
                         },
+                        "allOf": [
+                            {
+                                "if": {"properties": {"type": {"const": kind}}},
+                                "then": {"properties": {"metadata": {"required": needed}}},
+                            }
+                            for kind, needed in TRIGGERS.items()
+                        ],
                     },
                 },
             },
@@ -205,11 +232,56 @@ def test_agents_are_scaled_by_the_lag_of_all_their_inboxes(document):
         document["spec"]["scaleTargetRef"]["name"]
     ]
     inboxes = {topics.inbox(app.name, agent) for agent in app.agents}
+    assert all("authenticationRef" in each for each in document["spec"]["triggers"])
     triggers = [each["metadata"] for each in document["spec"]["triggers"]]
     assert {each["topic"] for each in triggers} == inboxes
     assert all(each["consumerGroup"] == each["topic"] for each in triggers)
     (partitions,) = {describe(inbox).partitions for inbox in inboxes}
     assert document["spec"]["maxReplicaCount"] == partitions
+
+
+def scaling_answer():
+    """What the operators' port answers an autoscaler."""
+    app = FastAPI()
+    add_scaling(app, SimpleNamespace(balancer=build.balancer(), decides=True))
+    (route,) = (each for each in app.routes if each.path == "/admin/scaling")
+    return asyncio.run(route.endpoint())
+
+
+def test_engines_are_scaled_by_what_the_operators_port_answers():
+    (document,) = of_kind("ScaledObject", KEDA_ENGINES)
+    jsonschema.validate(document, SCALED_OBJECT)
+    answer = scaling_answer()
+    (authentication,) = of_kind("TriggerAuthentication", KEDA_ENGINES)
+    for trigger in document["spec"]["triggers"]:
+        assert trigger["metadata"]["url"].endswith(":8001/admin/scaling")
+        assert isinstance(answer[trigger["metadata"]["valueLocation"]], float)
+        assert trigger["metricType"] == "Value"  # of the whole pool
+        assert trigger["authenticationRef"]["name"] == authentication["metadata"]["name"]
+    behavior = document["spec"]["advanced"]["horizontalPodAutoscalerConfig"]["behavior"]
+    autoscaler = {
+        "apiVersion": "autoscaling/v2",
+        "kind": "HorizontalPodAutoscaler",
+        "metadata": document["metadata"],
+        "spec": {
+            "scaleTargetRef": document["spec"]["scaleTargetRef"],
+            "minReplicas": document["spec"]["minReplicaCount"],
+            "maxReplicas": document["spec"]["maxReplicaCount"],
+            "behavior": behavior,
+        },
+    }
+    kubernetes_validate.validate(autoscaler, KUBERNETES, strict=True)
+
+
+def test_the_page_on_scaling_asks_prometheus_for_what_rules_record():
+    page = (DEPLOY.parent / "docs" / "operations" / "scale.md").read_text()
+    triggers = yaml.safe_load(re.search(r"```text\n(triggers:.*?)```", page, re.S)[1])["triggers"]
+    (document,) = of_kind("ScaledObject", KEDA_ENGINES)
+    document["spec"]["triggers"] = triggers
+    jsonschema.validate(document, SCALED_OBJECT)
+    groups = yaml.safe_load((DEPLOY / "prometheus-rules.yml").read_text())["groups"]
+    recorded = {rule.get("record") for group in groups for rule in group["rules"]}
+    assert {each["metadata"]["query"] for each in triggers} <= recorded
 
 
 def test_what_is_scaled_is_not_given_a_number_of_replicas():

@@ -14,6 +14,7 @@ import typer.main
 from kairos import config
 from kairos.cli.main import app
 from kairos.flow.yaml_file import read_yaml
+from kairos.live.batches.openapi import with_batches
 from kairos.live.frontend.openapi import description
 from kairos.live.runs.host_file import read_host
 from kairos.plan.pipeline import compile_plan
@@ -50,7 +51,7 @@ OTHERS = {
     "openssl",
     "chmod",
 }
-ADMIN = {"/admin/status", "/admin/instances", "/admin/instances/gpu3:8000"}
+ADMIN = {"/admin/status", "/admin/scaling", "/admin/instances", "/admin/instances/gpu3:8000"}
 
 
 def blocks(kind):
@@ -106,7 +107,7 @@ def check(words):
     elif program == "curl":
         [url] = (each for each in words if re.match(r"(https?://)?(127|localhost)", each))
         path = "/" + re.sub(r"^https?://", "", url).partition("/")[2]
-        known = {re.sub(r"{[^}]*}", "[^/]+", each) for each in description()["paths"]}
+        known = {re.sub(r"{[^}]*}", "[^/]+", each) for each in with_batches(description())["paths"]}
         assert path in ADMIN or any(re.fullmatch(each, path) for each in known), url
     else:
         assert program in OTHERS, f"is {program} a program that a reader has?"

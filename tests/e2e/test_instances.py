@@ -53,6 +53,24 @@ async def asking(served, number=1, **fields):
     return calls
 
 
+async def test_an_autoscaler_is_told_how_much_work_waits(kairos, engines):
+    engine = await engines()
+    served = await kairos(engine.url, max_num_seqs=1)
+    idle = (await served.operate("GET", "scaling")).json()
+    assert (idle["decides"], idle["waiting_work_seconds"], idle["busy_ratio"]) == (True, 0, 0)
+    engine.answer = engine.when_released
+    calls = await asking(served, 3)
+    loaded = (await served.operate("GET", "scaling")).json()
+    assert loaded["waiting_work_seconds"] > 0
+    assert loaded["busy_ratio"] == 1
+    (model,) = loaded["models"].values()
+    assert (model["instances"], model["running"]) == (1, 1)
+    assert model["waiting_work_seconds"] == loaded["waiting_work_seconds"]
+    engine.release(3)
+    for call in calls:
+        assert (await call).status == 200
+
+
 async def test_what_waits_goes_to_an_instance_that_is_added(kairos, engines):
     first, second = await engines(), await engines()
     served = await kairos(first.url, max_num_seqs=1)

@@ -2,6 +2,7 @@
 directory, the pictures of the documentation are taken there."""
 
 import asyncio
+import json
 import os
 import re
 from pathlib import Path
@@ -386,4 +387,63 @@ async def test_where_no_log_is_kept_the_page_says_what_to_set(visit, kairos, eng
     served = await kairos(engine.url)
     page = (await visit(served.service.admin_url + "/ui/gained")).page
     await expect(page.get_by_text("kairos serve --log DIR")).to_be_visible()
+    await expect(page.get_by_role("button")).to_have_count(0)
+
+
+async def test_an_admin_operates_from_the_page_and_is_asked_before_anything_is_done(
+    visit, kairos, engine, engines, expect, tmp_path
+):
+    other = await engines()
+    audit = tmp_path / "audit.jsonl"
+    served = await kairos(
+        engine.url, key=keys("caller", "viewer", "admin"), audit_log=str(audit), max_num_seqs=1
+    )
+    engine.answer = engine.when_released
+    said = {"authorization": "Bearer caller", "x-kairos-workflow-id": "flow"}
+    call = asyncio.create_task(served.chat(said))
+    await served.facts.seen(Arrived)
+    shown = {"username": "ann", "password": "admin"}
+    options = {"http_credentials": shown, "viewport": {"width": 1280, "height": 700}}
+    seen = await visit(served.service.admin_url + "/ui", **options)
+    page = seen.page
+    await page.get_by_role("link", name="Operate").click()
+    await expect(page.get_by_text("You are admin.")).to_be_visible()
+    did, table = page.locator("#did"), page.get_by_role("table", name="Engines")
+    await page.get_by_label("URL").fill(other.url)
+    await page.get_by_role("button", name="Add the engine").click()
+    await page.get_by_role("button", name="No").click()
+    await expect(table.get_by_role("row")).to_have_count(2)
+    await page.get_by_role("button", name="Add the engine").click()
+    await expect(page.get_by_role("dialog")).to_contain_text(f"Send calls to {other.url}?")
+    await page.get_by_role("button", name="Yes, do it").click()
+    await expect(table.get_by_role("row")).to_have_count(3)
+    await expect(did).to_have_text(f"{other.url.removeprefix('http://')} is added")
+    await picture(page, "operate", 700)
+    await page.get_by_role("button", name=f"Drain and remove {other.url[7:]}").click()
+    await page.get_by_role("button", name="Yes, do it").click()
+    await expect(table.get_by_role("row")).to_have_count(2)
+    await page.get_by_label("URL").fill("gopher://x")
+    await page.keyboard.press("Enter")
+    await page.get_by_role("button", name="Yes, do it").click()
+    await expect(did).to_have_text(re.compile("gopher"))
+    await page.get_by_role("link", name="Workflows").click()
+    await page.get_by_role("link", name="flow", exact=True).click()
+    await page.get_by_role("button", name="Cancel this workflow").click()
+    await page.keyboard.press("Escape")
+    await page.get_by_role("button", name="Cancel this workflow").click()
+    await page.get_by_role("button", name="Yes, do it").click()
+    await expect(page.get_by_text("It is cancelled")).to_be_visible()
+    assert (await call).error()["code"] == "workflow_cancelled"
+    acts = [json.loads(line) for line in audit.read_text().splitlines()]
+    done = [each["what"].rpartition("/")[2] for each in acts if each.get("name") == "admin"]
+    assert done == ["add", "drain", "add", "cancel"]
+    seen.errors = [each for each in seen.errors if "400" not in each]  # the browser's own
+
+
+async def test_a_viewer_sees_engines_and_why_nothing_can_be_done(visit, kairos, engine, expect):
+    served = await kairos(engine.url, key=keys("viewer", "admin"))
+    shown = {"username": "ann", "password": "viewer"}
+    page = (await visit(served.service.admin_url + "/ui/operate", http_credentials=shown)).page
+    await expect(page.get_by_text("it needs a key of role admin")).to_be_visible()
+    await expect(page.get_by_role("row")).to_have_count(2)
     await expect(page.get_by_role("button")).to_have_count(0)

@@ -14,6 +14,7 @@ from kairos.live.frontend.hosts import KnownHosts
 from kairos.live.frontend.instances import add_changes, add_views
 from kairos.live.frontend.openai_errors import answer_errors_as_openai_does
 from kairos.live.frontend.operators import Operators
+from kairos.live.frontend.scaling import add_scaling
 from kairos.live.observers.audit_log import AuditLog
 from kairos.live.request.access import Access
 
@@ -75,6 +76,7 @@ def build_admin(
             "draining": fleet.draining(),
         }
 
+    add_scaling(app, brain)
     add_views(app, fleet)
     brain.add_tenants(app)
     if add_pages is not None:

@@ -21,6 +21,7 @@ from kairos.live.observers.figures import Count, Times
 from kairos.live.observers.tenant_figures import TenantFigures
 from kairos.model import SECOND
 from kairos.orchestrator.orchestrator import Orchestrator
+from kairos.pool_load import busiest, most_waiting_s, pool_load
 
 _STALE_US = 3 * SECOND  # what an engine said of itself before that is not how it is now
 _TRUSTED = {"closed": 1.0, "half-open": 0.5, "open": 0.0}
@@ -147,6 +148,7 @@ class Telemetry(Collector):
         yield running
         yield booked
         yield trusted
+        yield from load(balancer)
         yield from engines(self._statuses())
         if self._orchestrator is not None:
             yield from learning(self._orchestrator)
@@ -179,6 +181,21 @@ class Telemetry(Collector):
         made = Times(name, documentation, self._now() / SECOND, _SECONDS)
         self._registry.register(made)
         return made
+
+
+def load(balancer: Balancer) -> Iterator[Metric]:
+    """What the pool is scaled by. Names of models are for operators alone (`/admin/scaling`)."""
+    models = pool_load(balancer)
+    yield GaugeMetricFamily(
+        "kairos_waiting_work_seconds",
+        "Time that the pool would need for the calls that wait, of the model with most",
+        value=most_waiting_s(models),
+    )
+    yield GaugeMetricFamily(
+        "kairos_pool_busy_ratio",
+        "Share of the instances that calls use, of the model with most",
+        value=busiest(models),
+    )
 
 
 def engines(statuses: Iterable[InstanceStatus]) -> Iterator[Metric]:

@@ -55,7 +55,7 @@ class Gains:
 
     def __init__(self, settings: Settings, *, since_s: int = SINCE_S) -> None:
         self._log_dir, self._since_s = settings.log_dir, since_s
-        self._decided = settings.policy, settings.placement
+        self.policy, self._placement = settings.policy, settings.placement  # that serve now
         self._wanted = asyncio.Event()
         self._process: asyncio.subprocess.Process | None = None
         self._done, self._problem = 0.0, ""
@@ -158,11 +158,10 @@ class Gains:
     @contextlib.asynccontextmanager
     async def _child(self) -> AsyncIterator[asyncio.subprocess.Process]:
         assert self._log_dir is not None
-        policy, placement = self._decided
         process = await asyncio.create_subprocess_exec(
             *(sys.executable, "-m", "kairos.cli.main", "gained", "--json", "--progress"),
             *("--log", self._log_dir, "--since", f"{self._since_s}s"),
-            *("--policy", policy, "--placement", placement),
+            *("--policy", self.policy, "--placement", self._placement),
             stdin=asyncio.subprocess.DEVNULL,
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.PIPE,

@@ -1,8 +1,9 @@
-"""The page's routes, on the operators' port. All are beneath `PAGE` (`operators.py`); all of them
-read, and what is beneath `ASK` has something worked out."""
+"""The page's routes, on the operators' port. All are beneath `PAGE` (`operators.py`). These
+read; what is beneath `ASK` has something worked out; what changes anything is in `acts.py`."""
 
 import asyncio
 from collections.abc import AsyncIterator, Coroutine
+from typing import Protocol
 
 import msgspec
 from fastapi import FastAPI, HTTPException, Request
@@ -14,6 +15,7 @@ from kairos.live.engines.fleet import Fleet
 from kairos.live.frontend.insight import number_of
 from kairos.live.frontend.operators import ASK, PAGE
 from kairos.live.observers.telemetry import Telemetry
+from kairos.live.ui.acts import Acts, HearsEvents
 from kairos.live.ui.agents import Agents, agents_page
 from kairos.live.ui.assets import HEADERS, read_assets
 from kairos.live.ui.gains import Gains
@@ -30,6 +32,7 @@ _PAGES = {
     "/ui/workflow": "workflow.html",
     "/ui/agents": "agents.html",
     "/ui/gained": "gained.html",
+    "/ui/operate": "operate.html",
 }
 _RECONNECT_MS = 1_000
 
@@ -37,13 +40,15 @@ _RECONNECT_MS = 1_000
 class Ui:
     """The page of one process. Its `background` runs beside what serves it."""
 
-    def __init__(self, now: Now, workflows: Workflows, agents: Agents, gains: Gains) -> None:
+    def __init__(
+        self, now: Now, workflows: Workflows, agents: Agents, gains: Gains, acts: Acts
+    ) -> None:
         self._now, self._workflows, self._agents = now, workflows, agents
-        self._gains = gains
+        self.gains, self.acts = gains, acts
         self._watch = Watch(lambda: msgspec.json.encode(now.view()))
 
     def background(self) -> list[Coroutine[None, None, None]]:
-        return [self._watch.run(), self._gains.run()]
+        return [self._watch.run(), self.gains.run()]
 
     def add_to(self, app: FastAPI) -> None:
         _add_files(app)
@@ -51,6 +56,7 @@ class Ui:
         self._add_workflows(app)
         self._add_agents(app)
         self._add_gained(app)
+        self.acts.add_to(app)
 
     def _add_now(self, app: FastAPI) -> None:
         @app.get("/ui/data/now")
@@ -95,7 +101,7 @@ class Ui:
             return await asyncio.to_thread(lambda: _json(agents_page(seen)))
 
     def _add_gained(self, app: FastAPI) -> None:
-        gains = self._gains
+        gains = self.gains
 
         @app.get("/ui/data/gained")
         async def gained() -> Response:
@@ -125,8 +131,12 @@ class Ui:
             yield b"data: %b\n\n" % picture
 
 
+class Deciding(Watched, HearsEvents, Protocol):
+    """What decides in this process, and hears of what happened."""
+
+
 def ui_of(
-    brain: Watched,
+    brain: Deciding,
     fleet: Fleet,
     telemetry: Telemetry,
     orchestrator: Orchestrator | None,
@@ -138,6 +148,7 @@ def ui_of(
         Workflows(brain, orchestrator),
         Agents(brain, orchestrator),
         Gains(settings),
+        Acts(fleet, brain, orchestrator, is_audited=settings.audit_log is not None),
     )
 
 

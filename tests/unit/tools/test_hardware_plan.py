@@ -10,6 +10,7 @@ from kairos.cli.main import app
 from kairos.errors import InvalidFile, SetupError
 from kairos.planner.engine_rates import derived
 from kairos.tools import hardware_question as module
+from kairos.tools import pool_simulation
 from kairos.tools.hardware_files import catalogue, measured_rates
 from kairos.tools.pool_simulation import engine_profile
 from kairos.workload.workflow_file import FileCall, write_workflows
@@ -28,6 +29,32 @@ def call(workflow, index, agent, prompt, answer, **more):
         completion_tokens=answer,
         **more,
     )
+
+
+# Arithmetic and bandwidth that are bought apart.
+APART = """
+[[accelerator]]
+name = "thinker"
+vendor = "none"
+memory_gb = 100
+bandwidth_gb_s = 900
+tflops = { bf16 = 2000 }
+watts = 100
+source = "made up"
+date = "2026-01"
+bought = { usd = 10000, source = "made up", date = "2026-01" }
+
+[[accelerator]]
+name = "reader"
+vendor = "none"
+memory_gb = 100
+bandwidth_gb_s = 4000
+tflops = { bf16 = 100 }
+watts = 100
+source = "made up"
+date = "2026-01"
+bought = { usd = 10000, source = "made up", date = "2026-01" }
+"""
 
 
 @pytest.fixture
@@ -209,9 +236,26 @@ def test_the_chosen_pool_is_simulated_on_demand(export):
     assert "Simulated with 910 workflows" in run(*words).stdout
 
 
-def test_pairs_and_pipelines_cannot_be_simulated(export):
-    with pytest.raises(SetupError, match="give --no-pairs with --simulate"):
-        run("--export", export, "--simulate")
+def test_g10_a_chosen_pair_is_simulated_within_20_percent_of_what_is_planned(tmp_path, monkeypatch):
+    monkeypatch.setattr(pool_simulation, "STAYS", 12)
+    calls = [call(f"w{i}", 0, "plan", 3000 + 40 * i, 80 + i) for i in range(40)]
+    write_workflows(tmp_path / "day.jsonl", calls)
+    (tmp_path / "own.toml").write_text(APART)
+    words = ("--export", tmp_path / "day.jsonl", "--catalogue", tmp_path / "own.toml",
+             "--hardware", "thinker,reader", "--max-devices", 1, "--rate", 50,
+             "--simulate", "--json")  # fmt: skip
+    found = json.loads(run(*words).stdout)
+    chosen, simulated = found["chosen"], found["simulated"]
+
+    assert {each["phases"]: each["device"] for each in chosen["instances"]} == {
+        "prefill": "thinker",
+        "decode": "reader",
+    }
+    assert chosen["mean_s"] == pytest.approx(simulated["mean_s"], rel=0.15)
+    assert chosen["p95_s"] == pytest.approx(simulated["p95_s"], rel=0.2)
+
+
+def test_pipelines_cannot_be_simulated():
     known = catalogue()
     rates = derived(known.accelerator_named("h100"), known.model_named("llama-3-8b"), pipeline=2)
     with pytest.raises(SetupError, match="is a pipeline"):

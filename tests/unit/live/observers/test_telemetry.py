@@ -83,6 +83,8 @@ IDLE = {
     "kairos_prompt_tokens_total": 0,
     "kairos_completion_tokens_total": 0,
     "kairos_requests_waiting": 0,
+    "kairos_waiting_work_seconds": 0,
+    "kairos_pool_busy_ratio": 0,
 }
 
 
@@ -113,6 +115,17 @@ def test_finished_calls_are_counted_timed_and_their_tokens_added(watched):
         "kairos_kv_booked_tokens{instance=gpu1:8000}": 0,
         "kairos_instance_trusted{instance=gpu1:8000}": 1,
     }
+
+
+def test_the_work_that_waits_is_told_in_seconds_of_the_pool(watched):
+    watched.tell(0, InstanceJoined(build.instance("gpu1:8000", seqs=1)))
+    for name in "abc":
+        watched.arrive(1, name)
+    estimates = watched.balancer.estimates
+    work_us = sum(estimates.call_us(estimates.request(name)) for name in "bc")
+    samples = watched.samples()
+    assert samples["kairos_waiting_work_seconds"] == pytest.approx(work_us / SECOND)
+    assert samples["kairos_pool_busy_ratio"] == 1
 
 
 def test_calls_that_came_back_are_counted_where_they_were(watched):
@@ -176,7 +189,7 @@ def test_the_gauges_show_what_waits_and_what_runs_where_right_now(watched):
     watched.tell(0, InstanceJoined(build.instance("j", models=["other"])))
     for name in "abcd":
         watched.arrive(1, name, prompt=10, completion=20)
-    gauges = ("_waiting", "_running", "_booked")
+    gauges = ("requests_waiting", "_running", "_booked")
 
     assert some(watched.samples(), *gauges) == {
         "kairos_requests_waiting": 2,

@@ -1,0 +1,40 @@
+"""What an autoscaler asks for: how much work waits, and how much of the pool is used."""
+
+from typing import Any, Protocol
+
+from fastapi import FastAPI
+
+from kairos.balancer import Balancer
+from kairos.pool_load import busiest, most_waiting_s, pool_load
+
+
+class Decides(Protocol):
+    """What decides in this process, or stands by to do so."""
+
+    @property
+    def balancer(self) -> Balancer: ...
+
+    @property
+    def decides(self) -> bool: ...
+
+
+def add_scaling(app: FastAPI, brain: Decides) -> None:
+    @app.get("/admin/scaling")
+    async def scaling() -> dict[str, Any]:
+        """Seconds of work that wait, and the share of the pool that is used: of the model for which
+        they are highest, and of each."""
+        models = pool_load(brain.balancer)
+        return {
+            "decides": brain.decides,  # false: another process of the pool does, and knows the rest
+            "waiting_work_seconds": most_waiting_s(models),
+            "busy_ratio": busiest(models),
+            "models": {
+                name: {
+                    "waiting_work_seconds": each.waiting_work_s,
+                    "busy_ratio": each.busy,
+                    "instances": each.instances,
+                    "running": each.running,
+                }
+                for name, each in models.items()
+            },
+        }
