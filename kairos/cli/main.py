@@ -25,6 +25,7 @@ from kairos.cli import (
     top,
     traces,
 )
+from kairos.cli.plan_autoscale import plan_autoscale
 from kairos.cli.plan_hardware import plan_hardware
 from kairos.errors import KairosError
 
@@ -55,6 +56,7 @@ for command in (
 ):
     app.command()(command)
 app.command()(plan_hardware)
+app.command()(plan_autoscale)
 app.add_typer(agents.app, name="agents", no_args_is_help=True)
 app.add_typer(keys.app, name="keys", no_args_is_help=True)
 app.add_typer(runs.app, name="runs", no_args_is_help=True)
