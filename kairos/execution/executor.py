@@ -60,7 +60,7 @@ class Executor:
         self._stage = 0
         self._stopping = False
         self._ended = False
-        self._window = CallWindow(limits, self._issue)
+        self._window = CallWindow(limits, plan.order, self._issue)
         self._evaluation = Evaluation(self._want, self._row_ended, self._row_broke)
         self._flights = Flights(
             share=plan.passes.cse,

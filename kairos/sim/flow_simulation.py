@@ -14,6 +14,7 @@ from kairos.execution.observation import FlowObservation
 from kairos.flow.functions import Functions
 from kairos.model import SECOND
 from kairos.plan.pipeline import Plan
+from kairos.runtime import Observer
 from kairos.scheduler.policies import Policy
 from kairos.scheduler.work_estimates import WorkEstimates
 from kairos.sim.clock import VirtualClock
@@ -41,7 +42,11 @@ class PoolOptions(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def simulate_flow(
-    plan: Plan, table: Iterator[Mapping[str, object]], functions: Functions, pool: PoolOptions
+    plan: Plan,
+    table: Iterator[Mapping[str, object]],
+    functions: Functions,
+    pool: PoolOptions,
+    observers: tuple[Observer, ...] = (),
 ) -> SimulatedFlow:
     """To the end of its last row. Pure functions of the flow are called."""
     return observed_flow(plan, table, functions, pool)[0]
@@ -60,7 +65,7 @@ def observed_flow(
         clients.append(made)
         return made
 
-    world = World((), instances, pool.policy, pool.placement, clients=client)
+    world = World((), instances, pool.policy, pool.placement, observers=observers, clients=client)
     world.run()
     (ran,) = clients
     stats = [engine.stats for engine in world.fleet.engines]

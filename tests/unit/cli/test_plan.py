@@ -48,11 +48,11 @@ def test_it_says_what_is_left_out_and_merged_and_how_many_calls_are_left(planned
 
 
 def test_passes_can_be_switched_off(planned):
-    assert "passes: prune, cached" in planned("--without", "cse")
+    assert "passes: prune, cached, order" in planned("--without", "cse")
     assert "for 10 rows: 40 calls" in planned(
         "--inputs", "ROWS", "--without", "cse", "--without", "prune"
     )
-    with pytest.raises(SetupError, match="--without magic: there are prune, cse, cached"):
+    with pytest.raises(SetupError, match="--without magic: there are prune, cse, cached, order"):
         planned("--without", "magic")
 
 
