@@ -55,10 +55,11 @@ class Service:
     it is told of other settings."""
 
     def __init__(
-        self, brain: Brain, monitor: Monitor, reload: Reload, url: str, admin_url: str
+        self, brain: Brain, parts: "_Parts", reload: Reload, url: str, admin_url: str
     ) -> None:
         self.brain = brain
-        self.monitor = monitor
+        self.monitor = parts.monitor
+        self.fleet = parts.fleet
         self.reload = reload
         self.url = url
         self.admin_url = admin_url
@@ -138,7 +139,7 @@ async def running(
             urls = (url_of(each, has_tls=tls.is_on) for each in (sock, admin_sock))
             background = [*access.background(), *auditing(audit), *ui.background()]
             async with serving(servers, [*parts.background, *background]):
-                yield Service(brain, monitor, reload, *urls)
+                yield Service(brain, parts, reload, *urls)
 
 
 def _gateway(
@@ -187,7 +188,7 @@ async def balancing(settings: Settings) -> AsyncIterator[Service]:
             url = url_of(sock, has_tls=tls.is_on)
             background = [*parts.background, *access.background(), *auditing(audit)]
             async with serving({sock: server_of(app, tls=tls.operators)}, background):
-                yield Service(parts.brain, parts.monitor, reload, url, url)
+                yield Service(parts.brain, parts, reload, url, url)
 
 
 @contextlib.asynccontextmanager
