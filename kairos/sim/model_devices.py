@@ -152,10 +152,9 @@ class _Host:
         state, model = self._states[command.device], self._weights(command)
         if state.resident is not None:
             instance_id = _instance(command.device, state.resident)
-            if self._world.fleet.calls(instance_id):
+            if not self._world.fleet.stop_if_empty(instance_id):
                 self._later(_LOOK_US, partial(self._when_idle, command))
                 return
-            self._world.fleet.crash(instance_id)
         self._loads += 1
         self._states[command.device] = DeviceState(resident=model, known=state.known | {model})
         takes_us = round(load_us(state, model, self._options.loads))

@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator, Callable
 from functools import partial
 
 from kairos.config import Settings
+from kairos.live.batches.service import batching
 from kairos.live.frontend.app import build_app
 from kairos.live.frontend.connection_limits import limits_of
 from kairos.live.frontend.gateway import Gateway
@@ -49,6 +50,7 @@ async def working(setup: Setup) -> AsyncIterator[Change]:
         async with (
             EngineClient(stall_s=settings.stall_s, answer_s=settings.answer_s) as client,
             Relay(setup.path(ASKED)) as relay,
+            contextlib.AsyncExitStack() as stack,
         ):
             engine = HttpEngine(client)
             name = f"{setup.name} {secrets.token_hex(8)}"
@@ -68,7 +70,8 @@ async def working(setup: Setup) -> AsyncIterator[Change]:
                 bodies=bodies,
                 classes=ServiceClasses(classes(settings.service_class)),
             )
-            app = build_app(gateway, access, bytes, relay.add_routes, audit)
+            batches = await stack.enter_async_context(batching(settings.batches, access, gateway))
+            app = build_app(gateway, access, bytes, relay.add_routes, batches.add_to, audit)
             # Calls that finish after the end of serving need the sink still.
             telling = asyncio.create_task(sink.run())
             try:
@@ -77,6 +80,7 @@ async def working(setup: Setup) -> AsyncIterator[Change]:
                     engine.stall_watch.run(),
                     *access.background(),
                     *auditing(audit),
+                    *batches.background(),
                 ]
                 limits = limits_of(settings, sink.count_error)
                 server = server_of(app, gateway, limits, tls.callers)
