@@ -16,6 +16,7 @@ from kairos.cli import (
     keys,
     look,
     plan,
+    profile,
     replay,
     run,
     runs,
@@ -24,6 +25,7 @@ from kairos.cli import (
     top,
     traces,
 )
+from kairos.cli.plan_autoscale import plan_autoscale
 from kairos.cli.plan_hardware import plan_hardware
 from kairos.errors import KairosError
 
@@ -47,13 +49,14 @@ def _version(
 
 for command in (
     *(serve.serve, serve.balance, serve.orchestrate, demo.demo),
-    *(run.run, plan.plan),
+    *(run.run, plan.plan, profile.profile),
     *(health.health, top.top, look.explain, look.export, look.usage),
     *(happened.happened, gained.gained),
     *(simulate.simulate, replay.replay, calibrate.calibrate),
 ):
     app.command()(command)
 app.command()(plan_hardware)
+app.command()(plan_autoscale)
 app.add_typer(agents.app, name="agents", no_args_is_help=True)
 app.add_typer(keys.app, name="keys", no_args_is_help=True)
 app.add_typer(runs.app, name="runs", no_args_is_help=True)

@@ -40,8 +40,8 @@ def serve(
         list[str] | None,
         typer.Option(
             help="An OpenAI-compatible upstream: URL[,max_num_seqs=N][,kv_tokens=N]; repeat for "
-            "each. Also [,priority=yes|no], whether vLLM's scheduling policy is priority, and "
-            "[,token_us=N], microseconds per token of an answer. What an engine tells itself wins. "
+            "each. Also [,priority=yes|no], vLLM's scheduling policy; [,token_us=N], µs per token; "
+            "[,phase=both|prefill|decode][,usd_per_hour=N]. What an engine tells itself wins. "
             "For TLS to it: [,ca=FILE][,client_certificate=FILE][,client_key=FILE]."
         ),
     ] = None,
