@@ -69,6 +69,7 @@ def add_follower_pages(
                 may_act=False,
                 why_not="this process only follows workflows: operate from one that decides",
                 may_reload=False,
+                may_change_engines=False,
             )
         )
 

@@ -134,6 +134,8 @@ def ui_of(
     telemetry: Telemetry,
     orchestrator: Orchestrator | None,
     settings: Settings,
+    *,
+    changes_engines: bool = True,
 ) -> Ui:
     """`orchestrator`: None where another process follows the workflows."""
 
@@ -151,5 +153,9 @@ def ui_of(
         (Agents(estimates, followed), AgentHistory(brain.now, estimates, followed)),
         Gains(settings),
         Past(settings.log_dir),
-        Acts(fleet, brain, orchestrator, is_audited=settings.audit_log is not None),
+        Acts(
+            *(fleet, brain, orchestrator),
+            is_audited=settings.audit_log is not None,
+            changes_engines=changes_engines,
+        ),
     )
