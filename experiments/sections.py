@@ -40,6 +40,7 @@ _MODULES = (
     "e41_halo_offline",
     "e42_switching",
     "e43_online",
+    "e45_order_gap",
 )
 _MADE = {name: import_module(f"experiments.{name}") for name in _MODULES}
 SECTIONS: dict[str, Claim | Study] = {

@@ -10,6 +10,7 @@ from kairos.engine_profile import EngineProfile
 from kairos.errors import InvalidRequest
 from kairos.execution.commands import RunFunction
 from kairos.execution.limits import FlowFigures, FlowLimits
+from kairos.execution.observation import FlowObservation
 from kairos.flow.functions import Functions
 from kairos.model import SECOND
 from kairos.plan.pipeline import Plan
@@ -48,6 +49,17 @@ def simulate_flow(
     observers: tuple[Observer, ...] = (),
 ) -> SimulatedFlow:
     """To the end of its last row. Pure functions of the flow are called."""
+    return observed_flow(plan, table, functions, pool, observers)[0]
+
+
+def observed_flow(
+    plan: Plan,
+    table: Iterator[Mapping[str, object]],
+    functions: Functions,
+    pool: PoolOptions,
+    observers: tuple[Observer, ...] = (),
+) -> tuple[SimulatedFlow, FlowObservation]:
+    """The same, and what its calls turned out to be."""
     instances = {f"engine-{number}": pool.profile for number in range(pool.instances)}
     limits = FlowLimits(capacity=pool.instances * pool.profile.max_num_seqs)
     clients: list[FlowClient] = []
@@ -62,7 +74,7 @@ def simulate_flow(
     (ran,) = clients
     stats = [engine.stats for engine in world.fleet.engines]
     cached = sum(each.cached_tokens for each in stats)
-    return SimulatedFlow(
+    simulated = SimulatedFlow(
         flow=plan.declaration.name,
         instances=pool.instances,
         simulated_s=world.clock.now() / SECOND,
@@ -70,6 +82,7 @@ def simulate_flow(
         prompt_tokens_computed=sum(each.queried_tokens for each in stats) - cached,
         prompt_tokens_cached=cached,
     )
+    return simulated, ran.executor.observation
 
 
 def functions_runner(functions: Functions) -> Callable[[RunFunction], object]:

@@ -19,7 +19,7 @@ from kairos.live.engines.fleet import Fleet
 from kairos.live.frontend.instances import read_engine
 from kairos.live.frontend.operators import ACT
 from kairos.live.request.caller import ANYBODY, Caller
-from kairos.live.ui.assets import HEADERS
+from kairos.live.ui.assets import json_response
 from kairos.model import IDENTIFIER
 from kairos.orchestrator.orchestrator import Orchestrator
 
@@ -120,7 +120,7 @@ class Acts:
         @app.get("/ui/data/me")
         async def me(request: Request) -> Response:
             """Who looks, and whether that is somebody who may act."""
-            return _json(self.me(request.state.caller))
+            return json_response(self.me(request.state.caller))
 
         self._add_engines(app)
 
@@ -128,10 +128,10 @@ class Acts:
         async def cancel(request: Request) -> Response:
             """Nobody wants the workflow's reply any more."""
             self.check(request)
-            named = await _read(request, _Workflow)
+            named = await read_said(request, _Workflow)
             request.state.changed = f"{named.tenant} {named.id}"
             self.cancel(named)
-            return _json({"id": named.id})
+            return json_response({"id": named.id})
 
         @app.post(f"{ACT}reload")
         async def reload(request: Request) -> Response:
@@ -139,13 +139,13 @@ class Acts:
             self.check(request)
             if self.reload is None:
                 raise CannotAct("send SIGHUP to the process that was started: it reads the files")
-            return _json(self.reload())
+            return json_response(self.reload())
 
     def _add_engines(self, app: FastAPI) -> None:
         @app.get("/ui/data/engines")
         async def engines() -> Response:
             """Each, as `/admin/instances` tells of it."""
-            return _json({"instances": self._fleet.views()})
+            return json_response({"instances": self._fleet.views()})
 
         @app.post(f"{ACT}add")
         async def add(request: Request) -> Response:
@@ -153,18 +153,18 @@ class Acts:
             self.check(request)
             engine = await read_engine(request)
             request.state.changed = engine.id
-            return _json(self._fleet.add(engine))
+            return json_response(self._fleet.add(engine))
 
         @app.post(f"{ACT}drain")
         async def drain(request: Request) -> Response:
             """Send it nothing more; it is gone once what runs there has ended."""
             self.check(request)
-            named = await _read(request, _Named)
+            named = await read_said(request, _Named)
             request.state.changed = named.id
-            return _json(self._fleet.drain(named.id))
+            return json_response(self._fleet.drain(named.id))
 
 
-async def _read(request: Request, kind: type[T]) -> T:
+async def read_said(request: Request, kind: type[T]) -> T:
     """Raises InvalidRequest: the body is none of these."""
     body = bytearray()
     async for part in request.stream():
@@ -175,8 +175,3 @@ async def _read(request: Request, kind: type[T]) -> T:
         return msgspec.json.decode(body, type=kind)
     except (msgspec.MsgspecError, UnicodeDecodeError) as error:
         raise InvalidRequest(f"the page and Kairos are of two versions: {error}") from None
-
-
-def _json(content: object) -> Response:
-    encoded = msgspec.json.encode(content)
-    return Response(encoded, media_type="application/json", headers=dict(HEADERS))
