@@ -21,8 +21,8 @@ from kairos.events import (
 )
 from kairos.faults.faults import Faults
 from kairos.model import Instance, Request
-from kairos.scheduler.fair_queueing import FairQueueing, Share
-from kairos.scheduler.priority import priority_of
+from kairos.scheduler.fair_queueing import SPARE, FairQueueing, Share
+from kairos.scheduler.priority import LOWEST, priority_of
 from kairos.scheduler.queue import WaitQueue
 from kairos.scheduler.queues import Place, WaitQueues
 from kairos.scheduler.work_estimates import WorkEstimates
@@ -30,6 +30,12 @@ from kairos.scheduler.work_estimates import WorkEstimates
 _SHARES_TRIED = 9  # in one drain, of which nothing fits: so much is looked at, however many wait
 
 _by_key = itemgetter(0)
+
+Room = tuple[str | None, bool]  # what is free for a model; and whether for calls that go as spare
+
+
+def _room_of(place: Place) -> Room:
+    return place[1], place[0][0] == SPARE
 
 
 class _Drain:
@@ -39,10 +45,10 @@ class _Drain:
         self.open = queues  # room only shrinks while draining: none need be tried twice
         self.kept: set[str] = set()  # ids of instances left alone for requests that are overdue
         self.unfit: dict[Place, WaitQueue] = {}  # those of which nothing fits,
-        self._unfit_of: dict[str | None, int] = {}  # and how many of each model
+        self._unfit_of: dict[Room, int] = {}  # and how many of each room
         self._turns: list[list[Place]] = []  # of each share; whose turn it is comes last
-        # What is free for a model, until something goes.
-        self.rooms: dict[str | None, AvailableInstances] = {}
+        # What is free, until something goes.
+        self.rooms: dict[Room, AvailableInstances] = {}
 
     def next(self, fairness: FairQueueing, at: int) -> tuple[Place, WaitQueue]:
         """Of the share whose turn it is, the queue whose head goes before those of the others."""
@@ -85,12 +91,12 @@ class _Drain:
         self.unfit[place] = self.open.pop(place)
         if not self.open:
             return
-        model = place[1]
-        self._unfit_of[model] = unfit = self._unfit_of.get(model, 0) + 1
-        room = self.rooms.get(model)
+        model, is_spare = which = _room_of(place)
+        self._unfit_of[which] = unfit = self._unfit_of.get(which, 0) + 1
+        room = self.rooms.get(which)
         is_over = room is None or not room.instances
-        if is_over or unfit >= _SHARES_TRIED:
-            for each in [each for each in self.open if each[1] == model]:
+        if is_over or unfit >= _SHARES_TRIED:  # for what goes as spare there is no more than that
+            for each in [e for e in self.open if e[1] == model and _room_of(e)[1] >= is_spare]:
                 del self.open[each]
 
 
@@ -156,7 +162,7 @@ class Dispatching:
         """Most often, where several tenants wait, there is nothing to share out."""
         [model, *others] = {model for _, model in found.open}
         if not others:
-            room = found.rooms[model] = self._room(model, found, at)
+            room = found.rooms[model, False] = self._room((model, False), found, at)
             if not room.instances:
                 found.open.clear()
 
@@ -164,25 +170,29 @@ class Dispatching:
         if (overdue := queue.overdue()) is not None:
             serving = self._ledger.served.serving(place[1])
             found.kept.update(each.id for each in serving if could_take(each, overdue, self._tried))
-            found.rooms = {place[1]: found.rooms[place[1]]}  # there it was kept
+            which = _room_of(place)
+            found.rooms = {which: found.rooms[which]}  # there it was kept
 
     def _dispatch(self, dispatch: Dispatch, at: int) -> None:
         request = self._estimates.request(dispatch.request_id)
         assert request is not None
         cost_us = self._ledger.book(request, dispatch.instance_id, at)
         self._queues.take(request, at, cost_us)
+        if self._queues.fairness.is_spare(request.service_class):
+            is_spare = self._queues.fairness.is_spare
+            self._ledger.spare.goes(dispatch.instance_id, cost_us, is_spare, at)
         self._estimates.dispatched(dispatch.request_id, at)
         self._admission.dispatched(request)
 
     def _first(self, place: Place, queue: WaitQueue, found: _Drain, at: int) -> Dispatch | None:
         """Whose turn it is in the queue, and where it would go. What is reserved stays so for the
         shares that come after."""
-        share, model = place
+        share, which = place[0], _room_of(place)
         if share == self._reserved_for:
             self._forget_reservation()
-        room = found.rooms.get(model)
+        room = found.rooms.get(which)
         if room is None:
-            room = found.rooms[model] = self._room(model, found, at)
+            room = found.rooms[which] = self._room(which, found, at)
         if not room.instances:
             queue.note_time(at)
             return None
@@ -197,8 +207,11 @@ class Dispatching:
         before = self._pass_over(turn.request, share, found) if found.unfit else 0
         return self._to(turn.request, instance, turn.reason, len(queue) - 1, share, before)
 
-    def _room(self, model: str | None, found: _Drain, at: int) -> AvailableInstances:
+    def _room(self, which: Room, found: _Drain, at: int) -> AvailableInstances:
+        model, is_spare = which
         serving = self._ledger.served.serving(model)
+        if is_spare:
+            serving = [each for each in serving if self._takes_spare(each, at)]
         if found.kept:
             serving = [i for i in serving if i.id not in found.kept]
         if (spared := self._quarantine.room) is not None and self._quarantine:
@@ -207,6 +220,14 @@ class Dispatching:
             running = self._ledger.running
             serving = [i for i in serving if self._circuits.takes(i.id, running(i.id), at)]
         return AvailableInstances(serving, self._ledger, self._placement, at, self._tried)
+
+    def _takes_spare(self, instance: Instance, at: int) -> bool:
+        """See `spare_calls.py`."""
+        ledger, is_spare = self._ledger, self._queues.fairness.is_spare
+        used = ledger.running(instance.id) / instance.max_num_seqs
+        if instance.kv_tokens:
+            used = max(used, ledger.held_tokens(instance.id, at) / instance.kv_tokens)
+        return ledger.spare.may_go(instance.id, is_spare, used, at)
 
     def _pass_over(self, request: Request, share: Share, found: _Drain) -> int:
         """It goes before calls of other shares, whose turn it was. How many tenants these are."""
@@ -249,6 +270,10 @@ class Dispatching:
             quarantine.leave_alone(None)
         return None
 
+    def _priority(self, remaining_us: int, reason: Reason, share: Share) -> int:
+        """What goes as spare gives way inside an engine, too, however long it has waited."""
+        return LOWEST if share[0] == SPARE else priority_of(remaining_us, reason)
+
     def _to(
         self,
         request: Request,
@@ -267,7 +292,7 @@ class Dispatching:
             remaining_us,
             self._estimates.rank(request),
             self._ledger.prefixes.cached_tokens(request, instance.id),
-            priority_of(remaining_us, reason) if instance.priority else None,
+            self._priority(remaining_us, reason, share) if instance.priority else None,
             self._queues.fairness.tenants[share[0]].waiting - 1,
             before,
             self._admission.limits(request, self.drained_at),

@@ -14,6 +14,7 @@ from kairos.dispatcher.prefixes import PrefixIndex
 from kairos.dispatcher.prompts_under_way import PromptsUnderWay
 from kairos.dispatcher.served import ServedInstances
 from kairos.dispatcher.service_cost import service_us
+from kairos.dispatcher.spare_calls import SpareCalls
 from kairos.dispatcher.typical_latency import TypicalLatencies
 from kairos.events import Finished, InstanceStatus
 from kairos.model import EXPECTED_COMPLETION_TOKENS, Instance, Request
@@ -40,6 +41,7 @@ class Ledger:
         self._booking_of: dict[str, Booking] = {}
         self._speeds = self.served.speeds
         self.busy = BusyInstances(self.prompts)
+        self.spare = SpareCalls()
         self.changes = 0
         # Instance id -> number of its latest change; the latest is the last.
         self._versions: dict[str, int] = {}
@@ -184,6 +186,7 @@ class Ledger:
             limit=limit_of(request),
         )
         self.prompts.begin(instance_id, request.id, computed, until)
+        self.spare.begin(request, instance_id)
         self._last_booking[instance_id] = next(self._bookings)
         self._changed(instance_id)
         return booking.charged_us
@@ -257,6 +260,7 @@ class Ledger:
         self._flights[instance_id].remove(request_id, answer)
         self.prompts.end(booking.instance_id, booking.request.id)
         self.curves.give_back(request_id)
+        self.spare.end(booking.request, instance_id, at)
         cached = finished.cached_tokens if finished is not None else None
         self.prefixes.end(booking.request, instance_id, answer, cached, at)
         if finished is not None and instance is not None and instance.prefix_caching:
@@ -290,3 +294,4 @@ class Ledger:
             self._last_booking.pop(instance_id, None)
             self._versions.pop(instance_id, None)
             self.served.forget(instance_id)
+            self.spare.forget(instance_id)
