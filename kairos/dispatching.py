@@ -14,6 +14,7 @@ from kairos.admission import Admission
 from kairos.dispatcher.available import AvailableInstances, could_take
 from kairos.dispatcher.ledger import Ledger
 from kairos.dispatcher.placement import Placement
+from kairos.dispatcher.prefill_choice import can_answer, prefill_choice
 from kairos.events import (
     Command,
     Dispatch,
@@ -177,6 +178,8 @@ class Dispatching:
         request = self._estimates.request(dispatch.request_id)
         assert request is not None
         cost_us = self._ledger.book(request, dispatch.instance_id, at)
+        if dispatch.prefill_id is not None:
+            self._ledger.prefills.begin(request, dispatch.prefill_id, dispatch.instance_id, at)
         self._queues.take(request, at, cost_us)
         if self._queues.fairness.is_spare(request.service_class):
             is_spare = self._queues.fairness.is_spare
@@ -219,6 +222,8 @@ class Dispatching:
         if self._circuits:
             running = self._ledger.running
             serving = [i for i in serving if self._circuits.takes(i.id, running(i.id), at)]
+        if self._ledger.served.has_pairs:
+            serving = [i for i in serving if can_answer(i, model, self._ledger, at)]
         return AvailableInstances(serving, self._ledger, self._placement, at, self._tried)
 
     def _takes_spare(self, instance: Instance, at: int) -> bool:
@@ -296,4 +301,5 @@ class Dispatching:
             self._queues.fairness.tenants[share[0]].waiting - 1,
             before,
             self._admission.limits(request, self.drained_at),
+            prefill_choice(request, instance, self._ledger, self.drained_at),
         )

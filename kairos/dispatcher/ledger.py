@@ -10,6 +10,7 @@ from kairos.dispatcher.demand import Curves, Lengths, limit_of
 from kairos.dispatcher.in_flight import InFlightTable
 from kairos.dispatcher.instance_health import InstanceHealth
 from kairos.dispatcher.kv_retention import KvRetention
+from kairos.dispatcher.prefills import PrefillsElsewhere
 from kairos.dispatcher.prefixes import PrefixIndex
 from kairos.dispatcher.prompts_under_way import PromptsUnderWay
 from kairos.dispatcher.served import ServedInstances
@@ -30,6 +31,8 @@ class Ledger:
         self.instances = self.served.by_id
         self.prompts = PromptsUnderWay()
         self.prefixes = PrefixIndex()
+        known = self.instances, self.prompts, self.prefixes
+        self.prefills = PrefillsElsewhere(*known, self._changed)
         self.retention = KvRetention()
         self.health = InstanceHealth()
         self.curves = Curves()
@@ -228,6 +231,8 @@ class Ledger:
     def _grown(self, booking: Booking, tokens: int, at: int) -> None:
         booking.generated = tokens
         self.prompts.end(booking.instance_id, booking.request.id)
+        if self.prefills:
+            self.prefills.computed(booking.request.id)
         self._flights[booking.instance_id].told(booking.request.id, tokens, at)
         self._changed(booking.instance_id)
 
@@ -262,6 +267,8 @@ class Ledger:
         self.curves.give_back(request_id)
         self.spare.end(booking.request, instance_id, at)
         cached = finished.cached_tokens if finished is not None else None
+        if self.prefills:
+            cached = self.prefills.ended(request_id, cached, at)
         self.prefixes.end(booking.request, instance_id, answer, cached, at)
         if finished is not None and instance is not None and instance.prefix_caching:
             context = booking.request.prompt_tokens + answer

@@ -13,7 +13,7 @@ from kairos.events import Event
 from kairos.learner import Learner
 from kairos.live.batches.service import batching
 from kairos.live.control.brain import new_balancer
-from kairos.live.control.changes import entitling, of_a_balancer, of_a_gateway
+from kairos.live.control.changes import entitling, of_a_balancer, of_a_gateway, ordering
 from kairos.live.control.local_control import LocalControl
 from kairos.live.control.reload import Reload
 from kairos.live.engines.fleet import Fleet
@@ -23,6 +23,7 @@ from kairos.live.frontend.app import build_app
 from kairos.live.frontend.connection_limits import limits_of
 from kairos.live.frontend.gateway import Gateway
 from kairos.live.frontend.http import listen, server_of, serving, url_of
+from kairos.live.frontend.operators import may_have_page
 from kairos.live.frontend.port_tls import ServiceTls
 from kairos.live.kafka.cluster import cluster_of
 from kairos.live.observers.audit_log import OnError, auditing, counting, open_audit_log
@@ -139,7 +140,10 @@ async def running(
             }
             changes = of_a_gateway(parts.fleet, access, bodies, settings) | tls.changes()
             changes |= entitling(brain, access, gateway)
+            if isinstance(brain, LocalControl):  # a pool's processes must change it together
+                changes |= ordering(brain, ui.gains)
             reload = Reload(settings, changes, audit)
+            ui.acts.reload = reload.again
             urls = (url_of(each, has_tls=tls.is_on) for each in (sock, admin_sock))
             background = [*access.background(), *auditing(audit), *ui.background()]
             background += batches.background()
@@ -178,6 +182,7 @@ async def balancing(settings: Settings) -> AsyncIterator[Service]:
         open_audit_log(settings.audit_log) as audit,
     ):
         async with _put_together(settings, ()) as parts:
+            ui = ui_of(parts.brain, parts.fleet, parts.telemetry, parts.orchestrator, settings)
             app = build_admin(
                 parts.brain,
                 parts.monitor,
@@ -187,12 +192,16 @@ async def balancing(settings: Settings) -> AsyncIterator[Service]:
                 has_changes=False,
                 names=(*settings.admin_names, settings.host),
                 audit=audit,
+                add_pages=ui.add_to if may_have_page(settings) else None,
             )
             changes = of_a_balancer(parts.fleet, access) | entitling(parts.brain, access)
             reload = Reload(settings, changes | tls.changes(), audit)
+            ui.acts.reload = reload.again
             url = url_of(sock, has_tls=tls.is_on)
-            background = [*parts.background, *access.background(), *auditing(audit)]
-            async with serving({sock: server_of(app, tls=tls.operators)}, background):
+            beside = [*access.background(), *auditing(audit), *ui.background()]
+            async with serving(
+                {sock: server_of(app, tls=tls.operators)}, parts.background + beside
+            ):
                 yield Service(parts.brain, parts.monitor, reload, url, url)
 
 

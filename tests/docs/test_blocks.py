@@ -18,6 +18,7 @@ from kairos.live.batches.openapi import with_batches
 from kairos.live.frontend.openapi import description
 from kairos.live.runs.host_file import read_host
 from kairos.plan.pipeline import compile_plan
+from kairos.tools.scaling_file import scaling_file
 
 ROOT = Path(__file__).parents[2]
 PAGES = [
@@ -51,7 +52,13 @@ OTHERS = {
     "openssl",
     "chmod",
 }
-ADMIN = {"/admin/status", "/admin/scaling", "/admin/instances", "/admin/instances/gpu3:8000"}
+ADMIN = {
+    "/admin/status",
+    "/admin/scaling",
+    "/admin/work",
+    "/admin/instances",
+    "/admin/instances/gpu3:8000",
+}
 
 
 def blocks(kind):
@@ -161,6 +168,11 @@ def test_settings_are_read(block, tmp_path, monkeypatch):
         path = tmp_path / "host.toml"
         path.write_text(block)
         assert read_host(path).models
+        return
+    if "[pool]" in block:
+        path = tmp_path / "scaling.toml"
+        path.write_text(block)
+        assert scaling_file(path).pool.most > 1
         return
     path = tmp_path / "kairos.toml"
     path.write_text(block.replace('sha256 = "..."', f'sha256 = "{"0" * 64}"'))

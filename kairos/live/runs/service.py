@@ -14,6 +14,7 @@ from kairos.execution.commands import EndRun
 from kairos.execution.executor import Executor
 from kairos.execution.facts import CapacityTold
 from kairos.execution.limits import FlowLimits
+from kairos.execution.observation import FlowObservation
 from kairos.flow.functions import Functions
 from kairos.live.llm.http_llm import HttpLLM
 from kairos.live.runs.calls import RunCalls
@@ -75,6 +76,11 @@ class FlowRun:
         self._is_stopping = True
         if self._session is not None:
             self._session.driver.stop()
+
+    @property
+    def observation(self) -> FlowObservation:
+        """What the calls of this session turned out to be."""
+        return FlowObservation() if self._session is None else self._session.observation
 
     def progress(self) -> RunProgress:
         if self._session is None:
