@@ -43,8 +43,7 @@ class Ledger:
         self._held: dict[str, tuple[int, int, float]] = {}
         self._booking_of: dict[str, Booking] = {}
         self._speeds = self.served.speeds
-        self.busy = BusyInstances(self.prompts)
-        self.spare = SpareCalls()
+        self.busy, self.spare = BusyInstances(self.prompts), SpareCalls()
         self.changes = 0
         # Instance id -> number of its latest change; the latest is the last.
         self._versions: dict[str, int] = {}
@@ -295,10 +294,7 @@ class Ledger:
 
     def _forget_if_empty(self, instance_id: str) -> None:
         if instance_id not in self.instances and not self.running(instance_id):
-            self._flights.pop(instance_id, None)
-            self._held.pop(instance_id, None)
-            self.prompts.forget(instance_id)
-            self._last_booking.pop(instance_id, None)
-            self._versions.pop(instance_id, None)
-            self.served.forget(instance_id)
-            self.spare.forget(instance_id)
+            for known in (self._flights, self._held, self._last_booking, self._versions):
+                known.pop(instance_id, None)
+            for owner in (self.prompts, self.served, self.spare):
+                owner.forget(instance_id)
