@@ -24,7 +24,7 @@ _NAME = "batch"
 _LOOK_US = 50_000  # between two looks at how many lines wait, as live
 
 
-class Document(msgspec.Struct, frozen=True):
+class BatchDocument(msgspec.Struct, frozen=True):
     """A line of a batch: tokens of its prompt, of which the first are instructions that all lines
     have, and of its answer."""
 
@@ -39,7 +39,7 @@ class BatchBesideUsers:
 
     def __init__(
         self,
-        documents: Sequence[Document],
+        documents: Sequence[BatchDocument],
         submissions: Sequence[Submission],
         clock: VirtualClock,
         feed: Feed,
@@ -53,19 +53,13 @@ class BatchBesideUsers:
         for each in submissions:
             self._users.expect(each)
         self._begun = 0
-        self._in_flight: dict[str, Document] = {}
+        self._in_flight: dict[str, BatchDocument] = {}
         self._waiting: set[str] = set()
-        self.done: list[tuple[int, Document]] = []  # when each ended, in that order
+        self.done: list[tuple[int, BatchDocument]] = []  # when each ended, in that order
         self.retries = 0
+        self.failed = self._users.failed
+        self.left = self._count_left()
         clock.call_at(clock.now(), self._look)
-
-    @property
-    def failed(self) -> dict[str, str]:
-        return self._users.failed
-
-    @property
-    def left(self) -> int:
-        return self._users.left + (len(self._documents) - len(self.done)) * self._to_the_end
 
     def lengths(self, request_id: str) -> tuple[int, int]:
         document = self._in_flight.get(request_id)
@@ -95,22 +89,28 @@ class BatchBesideUsers:
         document = self._in_flight.pop(request_id, None)
         if document is None:
             self._users.answered(request_id)
-            if not self.left:
-                self._clock.stop()
-            return
-        self.done.append((self._clock.now(), document))
-        if not self.left:
-            self._clock.stop()
-        self._send()
+        else:
+            self.done.append((self._clock.now(), document))
+            self._send()
+        self._note_left()
 
     def refused(self, request_id: str, error: KairosError) -> None:
         if request_id not in self._in_flight:
             self._users.refused(request_id, error)
+            self._note_left()
             return
         self.retries += 1
         self._waiting.discard(request_id)
         again = partial(self._ask, request_id)
         self._clock.call_at(self._clock.now() + (error.retry_after_s or 1) * SECOND, again)
+
+    def _count_left(self) -> int:
+        return self._users.left + (len(self._documents) - len(self.done)) * self._to_the_end
+
+    def _note_left(self) -> None:
+        self.left = self._count_left()
+        if not self.left:
+            self._clock.stop()
 
     def _look(self) -> None:
         self._send()
@@ -148,7 +148,7 @@ class BatchBesideUsers:
             self.refused(request_id, error)
 
 
-def _prompt(request_id: str, document: Document) -> tuple[PromptPiece, ...]:
+def _prompt(request_id: str, document: BatchDocument) -> tuple[PromptPiece, ...]:
     own = PromptPiece(request_id, document.prompt_tokens - document.shared_tokens)
     if not document.shared_tokens:
         return (own,)
