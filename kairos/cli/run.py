@@ -39,6 +39,13 @@ def run(
     url: Annotated[
         str | None, typer.Option(help="Instead of engines: a Kairos that runs, http://HOST:PORT.")
     ] = None,
+    host: Annotated[
+        Path | None,
+        typer.Option(
+            help="Instead of engines: a .toml file of models, of which each device of this machine "
+            "has one at a time. Kairos starts and stops their engines."
+        ),
+    ] = None,
     api_key_env: Annotated[
         str | None,
         typer.Option(help="With --url: the environment variable that holds your API key."),
@@ -104,15 +111,17 @@ def run(
     kairos run summarise.yaml --inputs docs.parquet --out out.parquet --engine http://gpu1:8000
 
     kairos run review.py --inputs tickets.csv --out review.jsonl --url http://kairos:8000
+
+    kairos run debate.yaml --inputs docs.parquet --out out.parquet --host host.toml
     """
     from kairos.live.runs.run_store import RunStore
     from kairos.tools.flow_file import load_flow
     from kairos.tools.flow_run import check_task, new_record, runs_root
 
-    if bool(engine) == (url is not None):
+    if bool(engine) + (url is not None) + (host is not None) != 1:
         raise SetupError(
-            "name who performs the calls: --engine http://HOST:PORT (repeat for each), or --url "
-            "of a Kairos that runs"
+            "name who performs the calls: --engine http://HOST:PORT (repeat for each), --url of a "
+            "Kairos that runs, or --host FILE with models whose engines Kairos starts"
         )
     if engine_profile is not None and not engine:
         raise SetupError(
@@ -130,6 +139,7 @@ def run(
         out=str(out.absolute()),
         engines=tuple(engine or ()),
         url=url,
+        host=str(host.absolute()) if host else None,
         api_key_env=api_key_env,
         model=model,
         revision=revision,

@@ -53,6 +53,7 @@ class RunRecord(msgspec.Struct, frozen=True, kw_only=True):
     out: str
     engines: tuple[str, ...] = ()  # as --engine names them
     url: str | None = None
+    host: str | None = None  # the file of a host whose devices switch models
     api_key_env: str | None = None
     model: str | None = None
     revision: str = ""
