@@ -49,15 +49,22 @@ def simulate_flow(
     observers: tuple[Observer, ...] = (),
 ) -> SimulatedFlow:
     """To the end of its last row. Pure functions of the flow are called."""
-    return observed_flow(plan, table, functions, pool)[0]
+    return observed_flow(plan, table, functions, pool, observers)[0]
 
 
 def observed_flow(
-    plan: Plan, table: Iterator[Mapping[str, object]], functions: Functions, pool: PoolOptions
+    plan: Plan,
+    table: Iterator[Mapping[str, object]],
+    functions: Functions,
+    pool: PoolOptions,
+    observers: tuple[Observer, ...] = (),
 ) -> tuple[SimulatedFlow, FlowObservation]:
     """The same, and what its calls turned out to be."""
     instances = {f"engine-{number}": pool.profile for number in range(pool.instances)}
-    limits = FlowLimits(capacity=pool.instances * pool.profile.max_num_seqs)
+    limits = FlowLimits(
+        capacity=pool.instances * pool.profile.max_num_seqs,
+        kv_tokens=pool.instances * pool.profile.kv_tokens,
+    )
     clients: list[FlowClient] = []
 
     def client(clock: VirtualClock, feed: Feed) -> FlowClient:

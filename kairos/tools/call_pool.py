@@ -83,7 +83,8 @@ async def _embedded(record: RunRecord, log_dir: str | None) -> AsyncIterator[Run
             def end(workflow_id: str) -> None:
                 service.brain.feed(WorkflowEnded(TENANT, workflow_id))
 
-            yield RunPool(llm, _capacity(service, record.concurrency), end)
+            kv_tokens = _kv_tokens(service, len(record.engines))
+            yield RunPool(llm, _capacity(service, record.concurrency), end, kv_tokens)
 
 
 async def _joined(service: Service) -> None:
@@ -102,6 +103,13 @@ def _capacity(service: Service, given: int | None) -> Callable[[], int]:
         return given or sum(each.max_num_seqs for each in instances)
 
     return capacity
+
+
+def _kv_tokens(service: Service, engines: int) -> int | None:
+    """Of all engines, those that come later taken to be like those that are there."""
+    known = [each.kv_tokens for each in service.brain.balancer.ledger.instances.values()]
+    told = [each for each in known if each is not None]
+    return engines * sum(told) // len(told) if told and len(told) == len(known) else None
 
 
 def _llm(record: RunRecord, base_url: str, key: str | None) -> HttpLLM:
