@@ -153,6 +153,7 @@ class Call:
         method, body, name = asked.method, self.body.content, self.request.id.encode()
         beginning = upstream.head(method, asked.path, asked.query)
         place = upstream.priority_line(dispatch.priority)
+        asked.sent(dispatch, self._sink.now)
         head = request_head(beginning, asked, name, place, len(body))
         self.answer = self._engine.client.send(
             instance_id, head, body, self, streams=self.body.stream, method=method
