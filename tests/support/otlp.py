@@ -66,6 +66,9 @@ class Collector:
         await self.until(lambda: len(self.spans) >= number)
         return self.spans
 
+    def count(self, name):
+        return sum(each.name == name for each in self.spans)
+
     def children(self, span):
         """Of a span, or of an id; by when they began."""
         parent = span if isinstance(span, str) else span.id
