@@ -84,6 +84,19 @@ def run(
         Path | None,
         typer.Option(help="With --engine: keep facts and decisions here, for `kairos explain`."),
     ] = None,
+    learnt: Annotated[
+        Path | None,
+        typer.Option(
+            "--profile",
+            help=r"With --engine-profile: what kairos profile learnt \[FLOW.profile.json].",
+        ),
+    ] = None,
+    engine_profile: Annotated[
+        str | None,
+        typer.Option(
+            help="With --engine: what profile they have, for what is expected beside what comes."
+        ),
+    ] = None,
     directory: Directory = None,
 ) -> None:
     """Run a declared workflow over a table: one row in, one row out, each exactly once.
@@ -110,6 +123,11 @@ def run(
             "name who performs the calls: --engine http://HOST:PORT (repeat for each), --url of a "
             "Kairos that runs, or --host FILE with models whose engines Kairos starts"
         )
+    if engine_profile is not None and not engine:
+        raise SetupError(
+            "--engine-profile goes with --engine: of a Kairos elsewhere nobody knows here how many "
+            "engines it has"
+        )
     loaded = load_flow(flow, functions)
     store = RunStore(directory or runs_root(os.environ))
     record = new_record(
@@ -133,4 +151,8 @@ def run(
         max_tokens=max_tokens,
     )
     task = check_task(record, loaded.declaration, loaded.functions, inputs)
+    if engine_profile is not None:
+        from kairos.tools.flow_profiled import expecting
+
+        task = expecting(task, learnt, flow, engine_profile)
     run_loop(follow(task, store, log_dir=str(log) if log else None))

@@ -183,7 +183,10 @@ async def balancing(settings: Settings) -> AsyncIterator[Service]:
         open_audit_log(settings.audit_log) as audit,
     ):
         async with _put_together(settings, ()) as parts:
-            ui = ui_of(parts.brain, parts.fleet, parts.telemetry, parts.orchestrator, settings)
+            ui = ui_of(
+                *(parts.brain, parts.fleet, parts.telemetry, parts.orchestrator, settings),
+                changes_engines=False,
+            )
             app = build_admin(
                 parts.brain,
                 parts.monitor,

@@ -109,7 +109,9 @@ class FlowRun:
             self._session = session = RunSession(driver, intake, journal, job.table)
             if self._is_stopping:
                 driver.stop()
+            driving_since_s, before_s = time.monotonic(), self.record.took_s
             end = await self._drive(session, job, pool)
+            took_s = before_s + time.monotonic() - driving_since_s
             await asyncio.to_thread(journal.settle)
             is_done, written = end.reason == "done", self.record.written
             if is_done:
@@ -121,6 +123,7 @@ class FlowRun:
                 state="done" if is_done else "stopped",
                 detail=_WHY[end.reason],
                 written=written,
+                took_s=took_s,
                 figures=await asyncio.to_thread(session.final_figures, self._before),
             )
         return self.record
