@@ -41,6 +41,7 @@ _MODULES = (
     "e42_switching",
     "e43_online",
     "e45_order_gap",
+    "e46_batch",
 )
 _MADE = {name: import_module(f"experiments.{name}") for name in _MODULES}
 SECTIONS: dict[str, Claim | Study] = {

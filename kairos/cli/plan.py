@@ -1,7 +1,7 @@
 """`kairos plan`: what a declared workflow would do."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
@@ -37,6 +37,12 @@ def plan(
     instances: Annotated[
         int, typer.Option(min=1, max=1_000, help="With --engine-profile: of them, so many.")
     ] = 1,
+    cost: Annotated[
+        Literal["profile", "paper"],
+        typer.Option(
+            help="With --engine-profile: by that; or beside it by Halo's cost and Helium's."
+        ),
+    ] = "profile",
     as_json: Annotated[bool, typer.Option("--json", help="The same, for a program.")] = False,
 ) -> None:
     """Explain what would be run: what is left out, merged and fetched, and how many calls are left.
@@ -77,7 +83,9 @@ def plan(
             raise SetupError("name the table that --engine-profile is to be reckoned for: --inputs")
         known = read_profile(learnt or profile_path(flow))
         readable = (row.values for row in table.rows() if row.values is not None)
-        expected = forecast(made, known, readable, engine(engine_profile), instances)
+        by_paper = cost == "paper"
+        pool = engine(engine_profile)
+        expected = forecast(made, known, readable, pool, instances, paper=by_paper)
     placement = flow_placement(made, prediction, host, devices) if host is not None else None
     explained = explain(made, prediction, placement, expected)
     if as_json:

@@ -57,10 +57,11 @@ class Service:
     it is told of other settings."""
 
     def __init__(
-        self, brain: Brain, monitor: Monitor, reload: Reload, url: str, admin_url: str
+        self, brain: Brain, parts: "_Parts", reload: Reload, url: str, admin_url: str
     ) -> None:
         self.brain = brain
-        self.monitor = monitor
+        self.monitor = parts.monitor
+        self.fleet = parts.fleet
         self.reload = reload
         self.url = url
         self.admin_url = admin_url
@@ -148,7 +149,7 @@ async def running(
             background = [*access.background(), *auditing(audit), *ui.background()]
             background += batches.background()
             async with serving(servers, [*parts.background, *background]):
-                yield Service(brain, monitor, reload, *urls)
+                yield Service(brain, parts, reload, *urls)
 
 
 def _gateway(
@@ -182,7 +183,10 @@ async def balancing(settings: Settings) -> AsyncIterator[Service]:
         open_audit_log(settings.audit_log) as audit,
     ):
         async with _put_together(settings, ()) as parts:
-            ui = ui_of(parts.brain, parts.fleet, parts.telemetry, parts.orchestrator, settings)
+            ui = ui_of(
+                *(parts.brain, parts.fleet, parts.telemetry, parts.orchestrator, settings),
+                changes_engines=False,
+            )
             app = build_admin(
                 parts.brain,
                 parts.monitor,
@@ -202,7 +206,7 @@ async def balancing(settings: Settings) -> AsyncIterator[Service]:
             async with serving(
                 {sock: server_of(app, tls=tls.operators)}, parts.background + beside
             ):
-                yield Service(parts.brain, parts.monitor, reload, url, url)
+                yield Service(parts.brain, parts, reload, url, url)
 
 
 @contextlib.asynccontextmanager

@@ -12,14 +12,15 @@ import numpy as np
 from kairos.errors import InvalidFile, SetupError
 from kairos.execution.observation import FlowObservation
 from kairos.live.runs.rows import InputTable
-from kairos.live.runs.run_store import RunStore
+from kairos.live.runs.run_store import RunForecast, RunStore
 from kairos.live.runs.service import FlowRun
 from kairos.plan.flow_profile import FORMAT, FlowProfile, learnt
-from kairos.plan.forecast import with_text_tokens
+from kairos.plan.forecast import forecast, with_text_tokens
 from kairos.plan.pipeline import Passes, Plan, compile_plan
+from kairos.sim.engine.profiles import profile as engine_profile
 from kairos.sim.flow_simulation import PoolOptions, observed_flow
 from kairos.tools.flow_file import LoadedFlow, check_columns
-from kairos.tools.flow_run import check_task, new_record, run_task
+from kairos.tools.flow_run import FlowTask, check_task, new_record, run_task
 from kairos.workload.files import atomic_write
 
 _BYTES = 16 << 20  # of a profile's file
@@ -111,6 +112,29 @@ def read_profile(path: Path) -> FlowProfile:
             path, f"it is of format {found.format}, not {FORMAT}: write it anew (kairos profile)"
         )
     return found
+
+
+def expecting(task: FlowTask, learnt: Path | None, flow: Path, engine: str) -> FlowTask:
+    """The same, whose record says what is expected of it on its engines.
+
+    Raises:
+        SetupError: there is no such profile of engines, or none of the flow.
+    """
+    plan = compile_plan(task.declaration, task.passes)
+    known = read_profile(learnt or profile_path(flow))
+    readable = (row.values for row in task.table.rows() if row.values is not None)
+    found = forecast(plan, known, readable, engine_profile(engine), len(task.record.engines))
+    expected = RunForecast(
+        time_s=found.time_s.mean,
+        low_s=found.time_s.low,
+        high_s=found.time_s.high,
+        calls=found.calls,
+        prompt_tokens=found.prompt_tokens.mean,
+        completion_tokens=found.completion_tokens.mean,
+        cached_share=found.cached_share,
+    )
+    record = msgspec.structs.replace(task.record, forecast=expected)
+    return msgspec.structs.replace(task, record=record)
 
 
 def write_profile(path: Path, profile: FlowProfile) -> None:

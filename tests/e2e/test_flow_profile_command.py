@@ -40,3 +40,27 @@ async def test_who_performs_the_calls_must_be_said_once(tmp_path):
         status, said = await kairos_command(tmp_path, *words, *more)
         assert status == 1
         assert "name who performs the calls" in said
+
+
+async def test_a_run_says_what_was_expected_beside_what_it_came_to(tmp_path, engine):
+    (tmp_path / "flow.yaml").write_text(FLOW)
+    write_rows(tmp_path / "rows.jsonl", [{"text": f"text {n}"} for n in range(50)])
+    answering(engine)
+    pool = ("--engine", f"{engine.url},max_num_seqs=4")
+    table = ("flow.yaml", "--inputs", "rows.jsonl")
+    run = ("run", *table, "--out", "out.jsonl", *pool, "--engine-profile", "cpu-tiny")
+    status, said = await kairos_command(tmp_path, *run)
+    assert status == 1
+    assert "flow.profile.json" in said
+    assert (await kairos_command(tmp_path, "profile", *table, *pool))[0] == 0
+    status, said = await kairos_command(tmp_path, *run)
+    assert status == 0, said
+    assert "expected: " in said
+    assert "calls 100, were 100; prompt tokens 999, were 1,000" in said
+    name = json.loads((await kairos_command(tmp_path, "runs", "list", "--json"))[1])[0]["id"]
+    status, said = await kairos_command(tmp_path, "runs", "show", name)
+    assert "calls 100, were 100" in " ".join(said.split())
+    status, said = await kairos_command(
+        tmp_path, *run[:6], "--url", engine.url, "--engine-profile", "cpu-tiny"
+    )
+    assert "goes with --engine" in said

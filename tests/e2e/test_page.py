@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from kairos.events import Arrived, Finished
+from kairos.live.ui import agent_history
 from kairos.standin import server as standins
 from kairos.standin.batch import Timing
 from kairos.standin.routes import StandInSettings
@@ -259,11 +260,14 @@ async def test_it_shows_where_the_time_of_a_workflow_went(visit, kairos, expect)
         assert sum(shares) == pytest.approx(100, abs=2)
         await page.get_by_role("link", name="writer, finished").last.click()
         await expect(page.locator("#why")).to_contain_text("joins 2 calls")
-        await picture(page, "workflow", 1220)
+        await picture(page, "workflow", 1080)
 
 
-async def test_what_was_learnt_of_agents_is_shown(visit, kairos, expect):
+async def test_what_was_learnt_of_agents_is_shown_and_how_it_changed(
+    visit, kairos, expect, monkeypatch
+):
     timing = Timing(step_s=0.002, prefill_tokens_per_s=20_000)
+    monkeypatch.setattr(agent_history, "EVERY_S", 0.2)
     async with standins.serve(StandInSettings(model="tiny", timing=timing)) as engine:
         served = await kairos(engine.url)
         url = served.service.admin_url + "/ui/agents"
@@ -288,7 +292,11 @@ async def test_what_was_learnt_of_agents_is_shown(visit, kairos, expect):
             re.compile("middle .* s, mean .* s, 95 of 100 under .* s")
         )
         await expect(page.get_by_label("Tenant")).to_have_value("default")
-        await picture(page, "agents", 570)
+        await row.get_by_role("button", name="writer").click()
+        history = page.get_by_role("region", name="How writer of report changed")
+        await expect(history).to_contain_text(re.compile("Since .*: from .* calls to 2"))
+        await expect(history.get_by_role("img", name=re.compile("^One call, mean"))).to_be_visible()
+        await picture(page, "agents", 900)
 
 
 async def test_workflows_are_found_by_what_is_known_of_them(visit, kairos, engine, expect):
@@ -330,7 +338,7 @@ async def test_an_open_workflow_is_followed(visit, kairos, engine, expect):
     engine.answer = engine.when_released
     calls = await asking(served, 2, Agent="agent-{n}", **{"Workflow-Id": "flow"})
     page = (await visit(served.service.admin_url + "/ui")).page
-    await page.get_by_role("link", name="flow", exact=True).click()
+    await page.get_by_role("link", name="flow", exact=True).first.click()
     outcomes = page.locator("#calls tbody tr td:last-child")
     await expect(outcomes).to_have_text(["runs", "waits"])
     engine.release()

@@ -61,11 +61,11 @@ async def orchestrating(settings: Settings) -> AsyncIterator[Orchestration]:
             idle_us = settings.workflow_idle_s * SECOND
             follower = Follower(cluster, producer, ends, idle_us=idle_us)
             app = _app(follower, access, OrchestratorMetrics(follower, ends), audit)
-            if may_have_page(settings):
-                names = (*settings.admin_names, settings.host)
-                add_follower_pages(app, follower, access, names, audit)
             server = server_of(app, tls=tls.callers)
             beside = [follower.run(), ends.run(), *access.background(), *auditing(audit)]
+            if may_have_page(settings):
+                names = (*settings.admin_names, settings.host)
+                beside.append(add_follower_pages(app, follower, access, names, audit).run())
             async with serving({sock: server}, beside):
                 yield Orchestration(follower, url_of(sock, has_tls=tls.is_on))
 

@@ -43,6 +43,7 @@ class MayAct(msgspec.Struct, frozen=True, kw_only=True):
     may_act: bool
     why_not: str | None
     may_reload: bool
+    may_change_engines: bool
 
 
 class HearsEvents(Protocol):
@@ -75,9 +76,11 @@ class Acts:
         orchestrator: Orchestrator | None,
         *,
         is_audited: bool,
+        changes_engines: bool,
     ) -> None:
+        """`changes_engines`: no, where the settings of all processes of a pool name them."""
         self._fleet, self._told, self._orchestrator = fleet, told, orchestrator
-        self._is_audited = is_audited
+        self._is_audited, self._changes_engines = is_audited, changes_engines
         self.reload: Callable[[], Reread] | None = None
 
     def me(self, caller: Caller) -> MayAct:
@@ -87,6 +90,7 @@ class Acts:
             may_act=why_not is None,
             why_not=why_not,
             may_reload=self.reload is not None,
+            may_change_engines=why_not is None and self._changes_engines,
         )
 
     def _why_not(self, caller: Caller) -> str | None:
@@ -103,6 +107,14 @@ class Acts:
         why_not = self._why_not(request.state.caller)
         if why_not is not None:
             raise CannotAct(why_not)
+
+    def _check_engines(self, request: Request) -> None:
+        self.check(request)
+        if not self._changes_engines:
+            raise CannotAct(
+                "the settings of all processes of a pool name its engines: change them there, and "
+                "have each read them again"
+            )
 
     def cancel(self, named: _Workflow) -> None:
         """Raises WorkflowNotFound: none of that name is known here, or can be."""
@@ -150,7 +162,7 @@ class Acts:
         @app.post(f"{ACT}add")
         async def add(request: Request) -> Response:
             """Use one more engine, or again one that drains."""
-            self.check(request)
+            self._check_engines(request)
             engine = await read_engine(request)
             request.state.changed = engine.id
             return json_response(self._fleet.add(engine))
@@ -158,7 +170,7 @@ class Acts:
         @app.post(f"{ACT}drain")
         async def drain(request: Request) -> Response:
             """Send it nothing more; it is gone once what runs there has ended."""
-            self.check(request)
+            self._check_engines(request)
             named = await read_said(request, _Named)
             request.state.changed = named.id
             return json_response(self._fleet.drain(named.id))

@@ -17,6 +17,7 @@ from kairos.live.frontend.operators import PAGE, Operators
 from kairos.live.observers.audit_log import AuditLog
 from kairos.live.request.access import Access
 from kairos.live.ui.acts import MayAct
+from kairos.live.ui.agent_history import AgentHistory
 from kairos.live.ui.agents import Agents
 from kairos.live.ui.assets import json_response
 from kairos.live.ui.gains import WorkflowGain
@@ -50,11 +51,14 @@ class Follows(Protocol):
 
 def add_follower_pages(
     app: FastAPI, follower: Follows, access: Access, names: tuple[str, ...], audit: AuditLog | None
-) -> None:
-    """`names`: by which the page may be asked for, beside any address (`hosts.py`)."""
+) -> AgentHistory:
+    """`names`: by which the page may be asked for, beside any address (`hosts.py`). What it returns
+    is to `run` beside what serves."""
+    history = AgentHistory(follower.now, lambda: follower.estimates, lambda: follower.orchestrator)
     add_files(app, _PAGES)
     add_workflows(app, Workflows(follower, lambda: follower.orchestrator))
-    add_agents(app, Agents(lambda: follower.estimates, lambda: follower.orchestrator))
+    agents = Agents(lambda: follower.estimates, lambda: follower.orchestrator)
+    add_agents(app, agents, history)
 
     @app.get("/ui/data/me")
     async def me(request: Request) -> Response:
@@ -65,6 +69,7 @@ def add_follower_pages(
                 may_act=False,
                 why_not="this process only follows workflows: operate from one that decides",
                 may_reload=False,
+                may_change_engines=False,
             )
         )
 
@@ -77,6 +82,7 @@ def add_follower_pages(
         return KnownHosts(Operators(inner, access=access, audit=audit), names)
 
     app.add_middleware(PageGuard, guard=guard)
+    return history
 
 
 class PageGuard:

@@ -9,6 +9,7 @@ from fastapi.responses import Response
 
 from kairos.errors import InvalidRequest
 from kairos.live.frontend.insight import number_of
+from kairos.live.ui.agent_history import AgentHistory
 from kairos.live.ui.agents import Agents, agents_page
 from kairos.live.ui.assets import json_response, read_assets
 from kairos.live.ui.workflows import WorkflowQuery, Workflows, explain, find
@@ -47,12 +48,19 @@ def add_workflows(app: FastAPI, workflows: Workflows) -> None:
         return await asyncio.to_thread(lambda: json_response(explain(seen, offset)))
 
 
-def add_agents(app: FastAPI, agents: Agents) -> None:
+def add_agents(app: FastAPI, agents: Agents, history: AgentHistory) -> None:
     @app.get("/ui/data/agents")
     async def of_a_tenant(request: Request) -> Response:
         """A page of a tenant's agents, and whose there are."""
         seen = agents.seen(request.query_params.get("tenant"), offset_of(request))
         return await asyncio.to_thread(lambda: json_response(agents_page(seen)))
+
+    @app.get("/ui/data/agents/history")
+    async def over_time(request: Request) -> Response:
+        """How what is known of one agent changed."""
+        said = request.query_params
+        named = (said.get(name, "") for name in ("tenant", "app", "agent"))
+        return json_response(history.view(*named))
 
 
 def offset_of(request: Request) -> int:

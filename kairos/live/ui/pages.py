@@ -13,6 +13,7 @@ from kairos.live.engines.fleet import Fleet
 from kairos.live.frontend.operators import ASK, PAGE
 from kairos.live.observers.telemetry import Telemetry
 from kairos.live.ui.acts import Acts, HearsEvents, read_said
+from kairos.live.ui.agent_history import AgentHistory
 from kairos.live.ui.agents import Agents
 from kairos.live.ui.assets import HEADERS, json_response
 from kairos.live.ui.gains import Gains
@@ -22,6 +23,7 @@ from kairos.live.ui.past import Past, PastQuestion
 from kairos.live.ui.watch import Watch
 from kairos.live.ui.workflows import FollowedElsewhere, Workflows
 from kairos.orchestrator.orchestrator import Orchestrator
+from kairos.scheduler.work_estimates import WorkEstimates
 
 # And the file that each is.
 _PAGES = {
@@ -43,23 +45,24 @@ class Ui:
         self,
         now: Now,
         workflows: Workflows,
-        agents: Agents,
+        agents: tuple[Agents, AgentHistory],
         gains: Gains,
         past: Past,
         acts: Acts,
     ) -> None:
-        self._now, self._workflows, self._agents = now, workflows, agents
+        self._now, self._workflows = now, workflows
+        self._agents, self._history = agents
         self.gains, self._past, self.acts = gains, past, acts
         self._watch = Watch(lambda: msgspec.json.encode(now.view()))
 
     def background(self) -> list[Coroutine[None, None, None]]:
-        return [self._watch.run(), self.gains.run()]
+        return [self._watch.run(), self.gains.run(), self._history.run()]
 
     def add_to(self, app: FastAPI) -> None:
         add_files(app, _PAGES)
         self._add_now(app)
         add_workflows(app, self._workflows)
-        add_agents(app, self._agents)
+        add_agents(app, self._agents, self._history)
         self._add_gained(app)
         self._add_past(app)
         self.acts.add_to(app)
@@ -131,6 +134,8 @@ def ui_of(
     telemetry: Telemetry,
     orchestrator: Orchestrator | None,
     settings: Settings,
+    *,
+    changes_engines: bool = True,
 ) -> Ui:
     """`orchestrator`: None where another process follows the workflows."""
 
@@ -139,11 +144,18 @@ def ui_of(
             raise FollowedElsewhere
         return orchestrator
 
+    def estimates() -> WorkEstimates:
+        return brain.balancer.estimates
+
     return Ui(
         Now(brain, fleet, telemetry, orchestrator),
         Workflows(brain, followed),
-        Agents(lambda: brain.balancer.estimates, followed),
+        (Agents(estimates, followed), AgentHistory(brain.now, estimates, followed)),
         Gains(settings),
         Past(settings.log_dir),
-        Acts(fleet, brain, orchestrator, is_audited=settings.audit_log is not None),
+        Acts(
+            *(fleet, brain, orchestrator),
+            is_audited=settings.audit_log is not None,
+            changes_engines=changes_engines,
+        ),
     )
