@@ -11,10 +11,12 @@ from kairos.cli import (
     calibrate,
     demo,
     gained,
+    happened,
     health,
     keys,
     look,
     plan,
+    profile,
     replay,
     run,
     runs,
@@ -47,8 +49,9 @@ def _version(
 
 for command in (
     *(serve.serve, serve.balance, serve.orchestrate, demo.demo),
-    *(run.run, plan.plan),
-    *(health.health, top.top, look.explain, look.export, look.usage, gained.gained),
+    *(run.run, plan.plan, profile.profile),
+    *(health.health, top.top, look.explain, look.export, look.usage),
+    *(happened.happened, gained.gained),
     *(simulate.simulate, replay.replay, calibrate.calibrate),
 ):
     app.command()(command)

@@ -32,8 +32,6 @@ if TYPE_CHECKING:
     from kairos.live.service import Service
     from kairos.live.workers.supervisor import Supervisor
 
-logger = logging.getLogger(__name__)
-
 Load = Callable[[], config.Settings]
 
 
@@ -42,8 +40,8 @@ def serve(
         list[str] | None,
         typer.Option(
             help="An OpenAI-compatible upstream: URL[,max_num_seqs=N][,kv_tokens=N]; repeat for "
-            "each. Also [,priority=yes|no], whether vLLM's scheduling policy is priority, and "
-            "[,token_us=N], microseconds per token of an answer. What an engine tells itself wins. "
+            "each. Also [,priority=yes|no], vLLM's scheduling policy; [,token_us=N], µs per token; "
+            "[,phase=both|prefill|decode][,usd_per_hour=N]. What an engine tells itself wins. "
             "For TLS to it: [,ca=FILE][,client_certificate=FILE][,client_key=FILE]."
         ),
     ] = None,
@@ -158,7 +156,7 @@ async def _until_stopped(
     if not is_loopback(settings.host) and not settings.asks_for_keys:
         typer.echo("kairos: no API keys are configured, so anyone who reaches it may call")
     service.reload.load = load
-    _on_hangup(partial(_reload, service, load))
+    _on_hangup(service.reload.on_hangup)
     await stop.wait()
     typer.echo("kairos: stopping; running calls may finish")
 
@@ -239,7 +237,8 @@ async def _balance(settings: config.Settings, load: Load | None) -> None:
         tuning.switch_threads_often()
         tuning.allow_many_connections()
         typer.echo(f"kairos: pool {settings.pool} on {settings.bus}; figures on {service.url}")
-        _on_hangup(partial(_reload, service, load))
+        service.reload.load = load
+        _on_hangup(service.reload.on_hangup)
         await stop.wait()
         typer.echo("kairos: stopping; running calls may finish")
 
@@ -289,12 +288,3 @@ def _stop_signal() -> asyncio.Event:
 
 def _on_hangup(act: Callable[[], None]) -> None:
     asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, act)
-
-
-def _reload(service: "Service | Supervisor", load: Load | None) -> None:
-    if load is None:
-        logger.warning(
-            "there is nothing to read again: it was started without --config, keys_path and TLS"
-        )
-    else:
-        service.reload(load)

@@ -15,6 +15,7 @@ from kairos.dispatcher.prefixes import PrefixIndex
 from kairos.dispatcher.prompts_under_way import PromptsUnderWay
 from kairos.dispatcher.served import ServedInstances
 from kairos.dispatcher.service_cost import service_us
+from kairos.dispatcher.spare_calls import SpareCalls
 from kairos.dispatcher.typical_latency import TypicalLatencies
 from kairos.events import Finished, InstanceStatus
 from kairos.model import EXPECTED_COMPLETION_TOKENS, Instance, Request
@@ -42,7 +43,7 @@ class Ledger:
         self._held: dict[str, tuple[int, int, float]] = {}
         self._booking_of: dict[str, Booking] = {}
         self._speeds = self.served.speeds
-        self.busy = BusyInstances(self.prompts)
+        self.busy, self.spare = BusyInstances(self.prompts), SpareCalls()
         self.changes = 0
         # Instance id -> number of its latest change; the latest is the last.
         self._versions: dict[str, int] = {}
@@ -187,6 +188,7 @@ class Ledger:
             limit=limit_of(request),
         )
         self.prompts.begin(instance_id, request.id, computed, until)
+        self.spare.begin(request, instance_id)
         self._last_booking[instance_id] = next(self._bookings)
         self._changed(instance_id)
         return booking.charged_us
@@ -262,6 +264,7 @@ class Ledger:
         self._flights[instance_id].remove(request_id, answer)
         self.prompts.end(booking.instance_id, booking.request.id)
         self.curves.give_back(request_id)
+        self.spare.end(booking.request, instance_id, at)
         cached = finished.cached_tokens if finished is not None else None
         if self.prefills:
             cached = self.prefills.ended(request_id, cached, at)
@@ -291,9 +294,7 @@ class Ledger:
 
     def _forget_if_empty(self, instance_id: str) -> None:
         if instance_id not in self.instances and not self.running(instance_id):
-            self._flights.pop(instance_id, None)
-            self._held.pop(instance_id, None)
-            self.prompts.forget(instance_id)
-            self._last_booking.pop(instance_id, None)
-            self._versions.pop(instance_id, None)
-            self.served.forget(instance_id)
+            for known in (self._flights, self._held, self._last_booking, self._versions):
+                known.pop(instance_id, None)
+            for owner in (self.prompts, self.served, self.spare):
+                owner.forget(instance_id)

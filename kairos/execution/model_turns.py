@@ -62,7 +62,7 @@ class ModelTurns:
         assert any(turns), "a plan places something"
         self._devices = [_Device(each) for each in turns]
         self._works = {each.name: each for each in works}
-        self._loads = loads
+        self._loads = dict(loads)
         placed = {name for each in turns for turn in each for name in turn.operators}
         self._beside: dict[str, tuple[str, ...]] = {}
         for each in works:
@@ -73,8 +73,12 @@ class ModelTurns:
         """The first model of each device."""
         return [self._switch(n, 0) for n, each in enumerate(self._devices) if each.turns]
 
-    def loaded(self, device: int) -> None:
+    def loaded(self, device: int, took_us: float | None = None) -> None:
+        """Its model serves. `took_us`: how long that was measured to take, for the next time."""
         self._devices[device].is_loading = False
+        model = self._devices[device].model
+        if took_us is not None and model is not None:
+            self._loads[model] = LoadTime(load_us=took_us)
 
     def opened(self) -> frozenset[str]:
         """Operators whose calls may be issued: their model is there, or will be at once."""

@@ -23,6 +23,7 @@ from kairos.live.frontend.app import build_app
 from kairos.live.frontend.connection_limits import limits_of
 from kairos.live.frontend.gateway import Gateway
 from kairos.live.frontend.http import listen, server_of, serving, url_of
+from kairos.live.frontend.operators import may_have_page
 from kairos.live.frontend.port_tls import ServiceTls
 from kairos.live.kafka.cluster import cluster_of
 from kairos.live.observers.audit_log import OnError, auditing, counting, open_audit_log
@@ -42,6 +43,7 @@ from kairos.live.request.identity.inference import Inference
 from kairos.live.request.service_class import ServiceClasses
 from kairos.live.request.tokenizer import Tokenizers
 from kairos.live.request.tokens import PromptTokens
+from kairos.live.tracing.tracing import Tracing, open_tracing, traced, tracing_observers
 from kairos.live.ui.pages import ui_of
 from kairos.model import SECOND
 from kairos.orchestrator.orchestrator import Orchestrator
@@ -56,10 +58,11 @@ class Service:
     it is told of other settings."""
 
     def __init__(
-        self, brain: Brain, monitor: Monitor, reload: Reload, url: str, admin_url: str
+        self, brain: Brain, parts: "_Parts", reload: Reload, url: str, admin_url: str
     ) -> None:
         self.brain = brain
-        self.monitor = monitor
+        self.monitor = parts.monitor
+        self.fleet = parts.fleet
         self.reload = reload
         self.url = url
         self.admin_url = admin_url
@@ -84,12 +87,13 @@ class _Parts(msgspec.Struct):
     """What a process that serves, and one that only decides, have in common."""
 
     engine: HttpEngine
-    brain: Brain
     monitor: Monitor
     fleet: Fleet
     telemetry: Telemetry
     prompts: PromptTokens
     orchestrator: Orchestrator | None  # None: another process follows the workflows
+    tracing: Tracing | None
+    brain: Brain
     background: list[Coroutine[None, None, None]]
 
 
@@ -147,7 +151,7 @@ async def running(
             background = [*access.background(), *auditing(audit), *ui.background()]
             background += batches.background()
             async with serving(servers, [*parts.background, *background]):
-                yield Service(brain, monitor, reload, *urls)
+                yield Service(brain, parts, reload, *urls)
 
 
 def _gateway(
@@ -165,6 +169,7 @@ def _gateway(
         on_error=on_error,
         bodies=bodies,
         classes=ServiceClasses(classes(settings.service_class)),
+        tracing=parts.tracing,
     )
 
 
@@ -181,6 +186,10 @@ async def balancing(settings: Settings) -> AsyncIterator[Service]:
         open_audit_log(settings.audit_log) as audit,
     ):
         async with _put_together(settings, ()) as parts:
+            ui = ui_of(
+                *(parts.brain, parts.fleet, parts.telemetry, parts.orchestrator, settings),
+                changes_engines=False,
+            )
             app = build_admin(
                 parts.brain,
                 parts.monitor,
@@ -190,13 +199,17 @@ async def balancing(settings: Settings) -> AsyncIterator[Service]:
                 has_changes=False,
                 names=(*settings.admin_names, settings.host),
                 audit=audit,
+                add_pages=ui.add_to if may_have_page(settings) else None,
             )
             changes = of_a_balancer(parts.fleet, access) | entitling(parts.brain, access)
             reload = Reload(settings, changes | tls.changes(), audit)
+            ui.acts.reload = reload.again
             url = url_of(sock, has_tls=tls.is_on)
-            background = [*parts.background, *access.background(), *auditing(audit)]
-            async with serving({sock: server_of(app, tls=tls.operators)}, background):
-                yield Service(parts.brain, parts.monitor, reload, url, url)
+            beside = [*access.background(), *auditing(audit), *ui.background()]
+            async with serving(
+                {sock: server_of(app, tls=tls.operators)}, parts.background + beside
+            ):
+                yield Service(parts.brain, parts, reload, url, url)
 
 
 @contextlib.asynccontextmanager
@@ -217,19 +230,26 @@ async def _put_together(
         open_log(settings.log_dir) as log,
     ):
         prompts = PromptTokens(tokenizers)
-        watching: tuple[Observer, ...] = (
-            telemetry,
-            *([log] if log is not None else []),
-            *observers,
-        )
-        async with EngineClient(
-            stall_s=settings.stall_s, answer_s=settings.answer_s, contexts=contexts
-        ) as client:
+        async with (
+            open_tracing(settings.telemetry, settings.pool if cluster else None) as tracing,
+            EngineClient(
+                stall_s=settings.stall_s, answer_s=settings.answer_s, contexts=contexts
+            ) as client,
+        ):
+            watching: tuple[Observer, ...] = (
+                telemetry,
+                *([log] if log is not None else []),
+                *tracing_observers(tracing, settings.workflow_idle_s * SECOND, telemetry.show),
+                *observers,
+            )
             engine = HttpEngine(client)
             port.stall_watch = engine.stall_watch
             fleet = Fleet(monitor, client.upstreams, engine.calls.running, port.balancer)
             fleet.follow(settings.engine)
             beside = [monitor.run(), fleet.run(), engine.stall_watch.run(), *flushing(log)]
+            beside += traced(tracing)
+            of_all = engine, monitor, fleet, telemetry, prompts, orchestrator, tracing
+            parts = partial(_Parts, *of_all)
             if orchestrator is not None:
                 brain = LocalControl(
                     settings, engine.calls, new_balancer(settings), Learner(orchestrator), watching
@@ -237,9 +257,7 @@ async def _put_together(
                 port.decides = brain
                 telling = tell_progress(engine.calls, brain.feed)
                 background = [*brain.background(), telling, *beside]
-                yield _Parts(
-                    engine, brain, monitor, fleet, telemetry, prompts, orchestrator, background
-                )
+                yield parts(brain=brain, background=background)
             elif cluster is not None:
                 joined = pooled(
                     settings,
@@ -254,6 +272,4 @@ async def _put_together(
                 async with joined as brain:
                     port.decides = brain
                     background = [*brain.background(), *beside]
-                    yield _Parts(
-                        engine, brain, monitor, fleet, telemetry, prompts, orchestrator, background
-                    )
+                    yield parts(brain=brain, background=background)

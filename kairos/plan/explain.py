@@ -4,6 +4,7 @@ from collections.abc import Iterator, Sequence
 
 import msgspec
 
+from kairos.plan.forecast import FlowForecast, forecast_lines
 from kairos.plan.operators import Generation, Loop, MapOver, Operator, RegisteredCall
 from kairos.plan.pipeline import Plan
 from kairos.plan.placement_text import ExplainedPlacement, placement_lines
@@ -35,15 +36,17 @@ class ExplainedPlan(msgspec.Struct, frozen=True):
     prompts: tuple[ExplainedPrefix, ...]  # what they have in common
     prediction: FlowPrediction | None
     placement: ExplainedPlacement | None = None
+    forecast: FlowForecast | None = None
 
 
 def explain(
     plan: Plan,
     prediction: FlowPrediction | None = None,
     placement: ExplainedPlacement | None = None,
+    forecast: FlowForecast | None = None,
 ) -> ExplainedPlan:
     """`prediction`: as `predict` made it of rows of the table. `placement`: of these on devices
-    that switch models."""
+    that switch models. `forecast`: of the table on a pool."""
     operators = tuple(_operators(plan, plan.declaration.operators, prediction))
     passes = tuple(name for name, on in msgspec.structs.asdict(plan.passes).items() if on)
     calls = (each for each in operators if each.kind in ("llm", "call"))
@@ -59,6 +62,7 @@ def explain(
         prompts=explained_prompts(plan.declaration.operators),
         prediction=prediction,
         placement=placement,
+        forecast=forecast,
     )
 
 
@@ -84,6 +88,8 @@ def lines(explained: ExplainedPlan) -> Iterator[str]:
         )
     if explained.placement is not None:
         yield from placement_lines(explained.placement)
+    if explained.forecast is not None:
+        yield from forecast_lines(explained.forecast)
 
 
 def _line(each: ExplainedOperator) -> str:

@@ -4,12 +4,11 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import msgspec
 
-from kairos.model import EXPECTED_COMPLETION_TOKENS
-from kairos.plan.check import every
-from kairos.plan.operators import Generation, Operator
-from kairos.plan.prediction import BYTES_PER_TOKEN
+from kairos.plan.call_shapes import answers_bytes, fixed
+from kairos.plan.operators import Operator
 from kairos.plan.prompts import Computed, Hole, Piece, Speaker, Text, prompts
 from kairos.plan.tree import PrefixNode, PromptTree, size_bytes
+from kairos.plan.values import BYTES_PER_TOKEN
 
 _SHOWN = 48  # characters of a text
 
@@ -35,18 +34,9 @@ def explained_prompts(operators: Sequence[Operator]) -> tuple[ExplainedPrefix, .
     for node, depth in tree.nodes():
         assert node.before is not None
         before = same_for_all[id(node.before)]
-        same_for_all[id(node)] = before and _fixed(node.pieces) == len(node.pieces)
+        same_for_all[id(node)] = before and fixed(node.pieces) == len(node.pieces)
         found.append(_explained(node, depth, answers, before))
     return tuple(found)
-
-
-def answers_bytes(operators: Sequence[Operator]) -> dict[str, int]:
-    """By operator, how long its answer may be."""
-    return {
-        each.name: BYTES_PER_TOKEN * (each.params.max_tokens or EXPECTED_COMPLETION_TOKENS)
-        for each in every(operators)
-        if isinstance(each.params, Generation)
-    }
 
 
 def prompt_lines(explained: Sequence[ExplainedPrefix]) -> Iterator[str]:
@@ -76,10 +66,10 @@ def _line(each: ExplainedPrefix) -> str:
 def _explained(
     node: PrefixNode, depth: int, answers: Mapping[str, int], same_for_all: bool
 ) -> ExplainedPrefix:
-    fixed = _fixed(node.pieces) if same_for_all else 0
+    first = fixed(node.pieces) if same_for_all else 0
     sizes = [size_bytes(each, answers) for each in node.pieces]
     below = sum(1 for _ in node.below())
-    saves = sum(sizes[:fixed]) * below + sum(sizes[fixed:]) * (below - 1)
+    saves = sum(sizes[:first]) * below + sum(sizes[first:]) * (below - 1)
     holes = [each.label for each in node.pieces if isinstance(each, Hole | Computed)]
     return ExplainedPrefix(
         depth=depth,
@@ -90,14 +80,6 @@ def _explained(
         operators=tuple(node.operators),
         saves_tokens=saves // BYTES_PER_TOKEN,
     )
-
-
-def _fixed(pieces: Sequence[Piece]) -> int:
-    """How many, from the first on, are the same for every row."""
-    for at, each in enumerate(pieces):
-        if isinstance(each, Hole | Computed):
-            return at
-    return len(pieces)
 
 
 def _shown(piece: Piece) -> str:

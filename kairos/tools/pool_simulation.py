@@ -6,7 +6,6 @@ go over links of the planned rate.
 """
 
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 
 import msgspec
 
@@ -24,7 +23,7 @@ from kairos.sim.kv_links import CacheLink, KvLinks
 from kairos.sim.world import World
 from kairos.workload import arrivals
 from kairos.workload.submissions import submissions
-from kairos.workload.workflows import Workflow, load
+from kairos.workload.workflows import Workflow
 
 _US = 1e6
 POLICY = PLACEMENT = "kairos"
@@ -120,9 +119,11 @@ def engine_profile(rates: EngineRates, name: str, max_model_len: int) -> EngineP
     )
 
 
-def simulated_export(asked: HardwareQuestion, plan: HardwarePlan, export: Path) -> SimulatedTimes:
-    """The chosen pool under the workflows of the file that it was planned for, so many of them that
-    it is long in its steady state.
+def simulated_plan(
+    asked: HardwareQuestion, plan: HardwarePlan, workflows: Sequence[Workflow]
+) -> SimulatedTimes:
+    """The chosen pool under the workflows that it was planned for, so many of them that it is long
+    in its steady state.
 
     Raises:
         SetupError: the pool has instances that cannot be simulated.
@@ -133,7 +134,7 @@ def simulated_export(asked: HardwareQuestion, plan: HardwarePlan, export: Path) 
     pool = SimulatedPool(
         counts=chosen.pool.counts, kinds=chosen.kinds, model=asked.offer.model, link=asked.link
     )
-    return simulated(pool, load(export), per_s, count)
+    return simulated(pool, workflows, per_s, count)
 
 
 def simulated(

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+from types import SimpleNamespace
 
 import msgspec
 import pytest
@@ -9,6 +10,8 @@ import pytest
 from kairos.config import Settings
 from kairos.engine_settings import EngineSettings
 from kairos.events import Arrived, PolicyChosen
+from kairos.live.request.caller import RIGHTS, Caller
+from kairos.live.ui.acts import Acts, CannotAct
 from kairos.live.ui.gains import GainsView
 from tests.e2e.test_roles import basic, bearer, keys
 
@@ -205,3 +208,13 @@ async def test_another_policy_is_in_force_once_the_settings_are_read_again(kairo
     assert order() == ["w3", "w2", "w1"]
     engine.release(4)
     assert {(await call).status for call in calls} == {200}
+
+
+def test_of_a_pool_engines_are_changed_in_the_settings_alone():
+    caller = Caller("ops", roles=RIGHTS["admin"], name="ann")
+    acts = Acts(None, None, None, is_audited=True, changes_engines=False)
+    assert (acts.me(caller).may_act, acts.me(caller).may_change_engines) == (True, False)
+    request = SimpleNamespace(state=SimpleNamespace(caller=caller))
+    acts.check(request)
+    with pytest.raises(CannotAct, match="name its engines"):
+        acts._check_engines(request)

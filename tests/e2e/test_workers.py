@@ -14,6 +14,7 @@ import pytest
 
 from kairos.live.frontend.http import listen
 from tests.e2e.test_serve_command import keys, spawn
+from tests.support.otlp import collecting
 
 LIMIT_S = 30.0
 CHAT = "/v1/chat/completions"
@@ -194,6 +195,23 @@ async def test_other_settings_reach_all_processes(serve, engines, tmp_path):
     answers = await asyncio.gather(*(served.ask(body=BODY | {"model": "other"}) for _ in range(20)))
     assert {status for status, _ in answers} == {200}
     assert len(second.calls) == 20
+
+
+async def test_another_policy_reaches_the_process_that_decides(serve, engine, tmp_path):
+    (tmp_path / "log").mkdir()
+    file = tmp_path / "log" / "kairos.toml"
+    settings = f'log_dir = "{tmp_path / "log"}"\n[[engine]]\nurl = "{engine.url}"\n'
+    file.write_text(settings)
+    served = await serve("--config", str(file))
+    file.write_text(f'policy = "fcfs"\n{settings}')
+    served.process.send_signal(signal.SIGHUP)
+
+    def logged():
+        return b"".join(each.read_bytes() for each in (tmp_path / "log").glob("facts-*"))
+
+    async with asyncio.timeout(LIMIT_S):
+        while b'{"type":"PolicyChosen","policy":"fcfs"}' not in logged():
+            await asyncio.sleep(0.1)
 
 
 async def test_keys_that_are_revoked_are_refused_by_all_processes(serve, engine, tmp_path):
@@ -397,3 +415,19 @@ async def test_what_keeps_a_process_from_its_work_ends_all_of_it(engine, tmp_pat
     assert process.returncode == 1
     assert f"the log directory {file} is no use" in errors.decode()
     assert list(tmp_path.iterdir()) == [file]
+
+
+async def test_workers_and_the_decider_trace_a_workflow_as_one(serve, engine, tmp_path):
+    async with collecting() as collector:
+        path = tmp_path / "kairos.toml"
+        path.write_text(f'[telemetry]\notlp_endpoint = "{collector.url}"')
+        served = await serve("--engine", engine.url, "--config", str(path))
+        headers = {"x-kairos-workflow-id": "flow", "x-kairos-app": "report"}
+        answers = await asyncio.gather(*(served.ask(headers=headers) for _ in range(6)))
+        assert {status for status, _ in answers} == {200}
+        await served.ask("/v1/workflows/flow/end", headers=headers)
+        await collector.having(6 * 3 + 1)
+    (root,) = (each for each in collector.spans if each.parent is None)
+    assert root.attributes["kairos.calls"] == 6
+    one = ("POST /v1/chat/completions", ("queue",), ("chat tiny",))
+    assert collector.tree(root) == ("invoke_workflow report", *[one] * 6)

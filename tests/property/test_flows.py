@@ -189,7 +189,8 @@ ROWS = st.lists(
     st.fixed_dictionaries({"a": st.sampled_from(WORDS), "b": st.sampled_from(["ok", "x", None])}),
     max_size=8,
 )
-PASSES = st.builds(flow.Passes, prune=st.booleans(), cse=st.booleans(), cached=st.booleans())
+SWITCHED = {name: st.booleans() for name in ("prune", "cse", "cached", "order")}
+PASSES = st.builds(flow.Passes, **SWITCHED)
 SEEDS = st.integers(0, 10**6)
 
 

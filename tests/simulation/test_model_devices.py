@@ -167,7 +167,7 @@ def test_h6_no_instance_idles_beside_a_call_that_is_ready_and_fits():
     def look(world):
         gate = clients[0].executor.gate
         waiting = sum(gate.wanted.values()) - sum(gate.in_flight.values())
-        idle = [each for each in instances if not world.fleet.calls(each)]
+        idle = [each for each in instances if not world.balancer.ledger.running(each)]
         if idle and waiting:
             idle_at.append((world.clock.now(), idle, waiting))
 

@@ -46,6 +46,13 @@ class Reload:
             )
         return self(self.load)
 
+    def on_hangup(self) -> None:
+        """The same; where there are none, the log says so."""
+        try:
+            self.again()
+        except InvalidRequest as error:
+            logger.warning("%s", error)
+
     def __call__(self, load: Callable[[], Settings]) -> Reread:
         """Read, check, apply, and say, in the log too, what came of it."""
         try:

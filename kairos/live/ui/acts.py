@@ -19,7 +19,7 @@ from kairos.live.engines.fleet import Fleet
 from kairos.live.frontend.instances import read_engine
 from kairos.live.frontend.operators import ACT
 from kairos.live.request.caller import ANYBODY, Caller
-from kairos.live.ui.assets import HEADERS
+from kairos.live.ui.assets import json_response
 from kairos.model import IDENTIFIER
 from kairos.orchestrator.orchestrator import Orchestrator
 
@@ -43,6 +43,7 @@ class MayAct(msgspec.Struct, frozen=True, kw_only=True):
     may_act: bool
     why_not: str | None
     may_reload: bool
+    may_change_engines: bool
 
 
 class HearsEvents(Protocol):
@@ -75,9 +76,11 @@ class Acts:
         orchestrator: Orchestrator | None,
         *,
         is_audited: bool,
+        changes_engines: bool,
     ) -> None:
+        """`changes_engines`: no, where the settings of all processes of a pool name them."""
         self._fleet, self._told, self._orchestrator = fleet, told, orchestrator
-        self._is_audited = is_audited
+        self._is_audited, self._changes_engines = is_audited, changes_engines
         self.reload: Callable[[], Reread] | None = None
 
     def me(self, caller: Caller) -> MayAct:
@@ -87,6 +90,7 @@ class Acts:
             may_act=why_not is None,
             why_not=why_not,
             may_reload=self.reload is not None,
+            may_change_engines=why_not is None and self._changes_engines,
         )
 
     def _why_not(self, caller: Caller) -> str | None:
@@ -104,6 +108,14 @@ class Acts:
         if why_not is not None:
             raise CannotAct(why_not)
 
+    def _check_engines(self, request: Request) -> None:
+        self.check(request)
+        if not self._changes_engines:
+            raise CannotAct(
+                "the settings of all processes of a pool name its engines: change them there, and "
+                "have each read them again"
+            )
+
     def cancel(self, named: _Workflow) -> None:
         """Raises WorkflowNotFound: none of that name is known here, or can be."""
         if not _IDENTIFIER.match(named.id) or len(named.tenant) > _TENANT:
@@ -120,7 +132,7 @@ class Acts:
         @app.get("/ui/data/me")
         async def me(request: Request) -> Response:
             """Who looks, and whether that is somebody who may act."""
-            return _json(self.me(request.state.caller))
+            return json_response(self.me(request.state.caller))
 
         self._add_engines(app)
 
@@ -128,10 +140,10 @@ class Acts:
         async def cancel(request: Request) -> Response:
             """Nobody wants the workflow's reply any more."""
             self.check(request)
-            named = await _read(request, _Workflow)
+            named = await read_said(request, _Workflow)
             request.state.changed = f"{named.tenant} {named.id}"
             self.cancel(named)
-            return _json({"id": named.id})
+            return json_response({"id": named.id})
 
         @app.post(f"{ACT}reload")
         async def reload(request: Request) -> Response:
@@ -139,32 +151,32 @@ class Acts:
             self.check(request)
             if self.reload is None:
                 raise CannotAct("send SIGHUP to the process that was started: it reads the files")
-            return _json(self.reload())
+            return json_response(self.reload())
 
     def _add_engines(self, app: FastAPI) -> None:
         @app.get("/ui/data/engines")
         async def engines() -> Response:
             """Each, as `/admin/instances` tells of it."""
-            return _json({"instances": self._fleet.views()})
+            return json_response({"instances": self._fleet.views()})
 
         @app.post(f"{ACT}add")
         async def add(request: Request) -> Response:
             """Use one more engine, or again one that drains."""
-            self.check(request)
+            self._check_engines(request)
             engine = await read_engine(request)
             request.state.changed = engine.id
-            return _json(self._fleet.add(engine))
+            return json_response(self._fleet.add(engine))
 
         @app.post(f"{ACT}drain")
         async def drain(request: Request) -> Response:
             """Send it nothing more; it is gone once what runs there has ended."""
-            self.check(request)
-            named = await _read(request, _Named)
+            self._check_engines(request)
+            named = await read_said(request, _Named)
             request.state.changed = named.id
-            return _json(self._fleet.drain(named.id))
+            return json_response(self._fleet.drain(named.id))
 
 
-async def _read(request: Request, kind: type[T]) -> T:
+async def read_said(request: Request, kind: type[T]) -> T:
     """Raises InvalidRequest: the body is none of these."""
     body = bytearray()
     async for part in request.stream():
@@ -175,8 +187,3 @@ async def _read(request: Request, kind: type[T]) -> T:
         return msgspec.json.decode(body, type=kind)
     except (msgspec.MsgspecError, UnicodeDecodeError) as error:
         raise InvalidRequest(f"the page and Kairos are of two versions: {error}") from None
-
-
-def _json(content: object) -> Response:
-    encoded = msgspec.json.encode(content)
-    return Response(encoded, media_type="application/json", headers=dict(HEADERS))

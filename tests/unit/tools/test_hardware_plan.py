@@ -11,6 +11,7 @@ from kairos.errors import InvalidFile, SetupError
 from kairos.planner.engine_rates import derived
 from kairos.tools import hardware_question as module
 from kairos.tools import pool_simulation
+from kairos.tools.flow_workflows import flow_workflows
 from kairos.tools.hardware_files import catalogue, measured_rates
 from kairos.tools.pool_simulation import engine_profile
 from kairos.workload.workflow_file import FileCall, write_workflows
@@ -98,6 +99,11 @@ def test_the_plan_as_json_has_what_the_choice_rests_on(export):
     )
     assert all(each["rests_on"] and not each["measured"] for each in chosen["instances"])
     assert set(chosen["routes"]) == {"docs/plan", "docs/write"}
+    nodes = {each["name"]: each for each in found["nodes"]}
+    assert nodes["docs/write"]["places"] == [*chosen["routes"]["docs/write"]]
+    tool = nodes["before docs/write"]
+    assert tool["places"] == ["cpu workers"]
+    assert tool["at_once"] == pytest.approx(0.5 * 40 / 390, abs=0.001)  # half a second each
     assert found["what_if"]["load=100"]["usd_per_hour"] > chosen["usd_per_hour"]
 
 
@@ -269,3 +275,61 @@ def test_a_simulated_engine_has_the_rates_of_the_plan():
     for field in ("fixed_s", "weights_s", "prefill_token_s", "decode_seq_s", "kv_token_s"):
         assert getattr(found, field) == pytest.approx(getattr(rates, field))
     assert found.kv_tokens == int(rates.kv_tokens) // 16 * 16
+
+
+FLOW = """
+flow: two
+defaults: {max_tokens: 40}
+operators:
+  row: {kind: input}
+  summary: {kind: llm, prompt: "{{ row.text }} Summarise it."}
+  answer: {kind: llm, prompt: "{{ summary }} Is it good?"}
+outputs: {summary: summary, answer: answer}
+"""
+
+
+@pytest.fixture
+def flow(tmp_path):
+    """Thirty rows, of which two and two have the same text."""
+    (tmp_path / "two.yaml").write_text(FLOW)
+    rows = [{"text": f"{i // 2} " * 400} for i in range(30)]
+    lines = "".join(json.dumps(each) + "\n" for each in rows)
+    (tmp_path / "rows.jsonl").write_text(lines)
+    return tmp_path / "two.yaml", "--inputs", tmp_path / "rows.jsonl"
+
+
+def test_hardware_is_planned_for_a_declared_flow_from_its_rows(flow):
+    found = json.loads(
+        run(*flow, "--rate", 3, "--hardware", "h100", "--max-devices", 1, "--json").stdout
+    )
+
+    assert found["workflows_per_s"] == 3
+    assert set(found["chosen"]["routes"]) == {"two/summary", "two/answer"}
+    assert found["met"]
+
+
+def test_the_calls_of_a_flow_are_those_of_its_rows_and_equal_ones_are_made_once(flow):
+    path, _, inputs = flow
+    made = flow_workflows(path, inputs, None)
+
+    assert len(made) == 15
+    assert [[call.agent for call in each.calls] for each in made] == [["summary", "answer"]] * 15
+    assert all(each.waits_for == ((), (0,)) for each in made)
+    assert all(200 <= each.calls[0].prompt_tokens <= 350 for each in made)
+    assert all(1 <= call.completion_tokens <= 40 for each in made for call in each.calls)
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ((), "say what is to be served"),
+        (("FLOW", "--export", "EXPORT"), "say what is to be served"),
+        (("--export", "EXPORT", "--inputs", "ROWS"), "of a FLOW"),
+        (("FLOW", "--inputs", "ROWS"), "give --rate"),
+        (("FLOW", "--rate", "1"), "--inputs FILE"),
+    ],
+)
+def test_what_is_planned_for_is_an_export_or_a_flow_with_its_rows(flow, export, words, said):
+    named = {"FLOW": flow[0], "EXPORT": export, "ROWS": flow[2]}
+    with pytest.raises(SetupError, match=said):
+        run(*(named.get(each, each) for each in words))

@@ -8,7 +8,7 @@ import { count } from "./format.js";
 const AGAIN_MS = 2000;
 const STATES = { in_use: "in use", not_in_use: "not in use", draining: "draining" };
 
-let mayAct = false;
+let mayChange = false; // engines
 let timer = null;
 
 async function renewEngines() {
@@ -37,7 +37,7 @@ function showRow(row, { state, running, problem, named }) {
   say(runningCell, count(running));
   say(problemCell, problem ?? "");
   say(namedCell, named ? "the settings" : "an operator");
-  act.firstElementChild.hidden = !mayAct || state === "draining";
+  act.firstElementChild.hidden = !mayChange || state === "draining";
 }
 
 function trouble(error) {
@@ -83,12 +83,13 @@ function reloadWords({ changed, needs_restart: waiting, problem }) {
 
 async function begin() {
   const me = await ask("/ui/data/me");
-  mayAct = me.may_act;
+  mayChange = me.may_change_engines;
   say(byId("who"), me.name === null ? "" : `You are ${me.name}.`);
-  byId("why-not").hidden = mayAct;
-  say(byId("why-not"), mayAct ? "" : `From here nothing can be changed: ${me.why_not}.`);
-  byId("add").hidden = byId("cancelling").hidden = !mayAct;
-  byId("reloading").hidden = !mayAct || !me.may_reload;
+  byId("why-not").hidden = me.may_act;
+  say(byId("why-not"), me.may_act ? "" : `From here nothing can be changed: ${me.why_not}.`);
+  byId("add").hidden = !mayChange;
+  byId("cancelling").hidden = !me.may_act;
+  byId("reloading").hidden = !me.may_act || !me.may_reload;
   renewEngines();
 }
 
