@@ -21,6 +21,7 @@ from kairos.model import SECOND, Budget
 from kairos.oidc_settings import OidcSettings, check_oidc
 from kairos.scheduler.policies import POLICIES
 from kairos.scheduler.queue import MAX_WAIT_US
+from kairos.telemetry_settings import TelemetrySettings
 from kairos.tenant_settings import (
     KeySettings,
     QuotaSettings,
@@ -43,7 +44,7 @@ MAX_WORKERS = 64  # processes that perform calls on one host
 _BODY_FIELD = re.compile(r"user|prompt_cache_key|metadata(\.[A-Za-z0-9_-]{1,64}){1,4}")
 _HOST_NAME = re.compile(r"[A-Za-z0-9_]([A-Za-z0-9_.-]{0,251}[A-Za-z0-9_.])?")
 _LISTS = {"engine", "key", "tenant", "quota", "service_class"}
-_TABLES = _LISTS | {"identity", "tokenizer", "kafka", "oidc", "batches"}
+_TABLES = _LISTS | {"identity", "tokenizer", "kafka", "oidc", "batches", "telemetry"}
 _SECRET = re.compile(r"password|secret|passphrase|key\.pem|oauthbearer\.config")
 
 
@@ -97,6 +98,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     keys_path: str | None = None
     oidc: OidcSettings | None = None  # see below; signed tokens of an identity provider let in, too
     batches: BatchSettings | None = None  # see below; OpenAI's files and batches
+    telemetry: TelemetrySettings | None = None  # see below; traces of calls and workflows
     tenant: tuple[TenantSettings, ...] = ()  # see below; weights of those that keys stand for
     # Fields of a request's body that name workflow_id, app, agent or upstream: `user`,
     # `prompt_cache_key`, or a member of `metadata`, as in `metadata.run`.
@@ -236,8 +238,7 @@ def _check(settings: Settings, environ: Mapping[str, str]) -> None:
         "budget_tokens",
         "budget_s",
     ):
-        value = getattr(settings, name)
-        if value is not None and value < 1:
+        if (value := getattr(settings, name)) is not None and value < 1:
             raise SetupError(f"{name} must be at least 1")
     if not 0 < settings.caller_share <= 1:
         raise SetupError("caller_share must be above 0, and 1 at most")

@@ -86,6 +86,7 @@ class Request(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     parent_ids: tuple[str, ...] = ()  # the requests whose answers led to this call, where known
     sources: Sources = Sources()
     attempt: int = 1  # a call that is tried again keeps its id and counts up
+    trace_id: str | None = None  # of the trace that records it (W3C); None: none does
     key: str | None = None  # the name of the API key that its caller showed, if that has one
     service_class: str = "standard"  # how urgent it is (`entitlements.py`)
     deadline_at: int | None = None  # nobody waits for its answer after that; None: not told

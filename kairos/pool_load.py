@@ -15,7 +15,7 @@ from kairos.dispatcher.ledger import Ledger
 from kairos.model import SECOND, Instance
 
 
-class ModelLoad(msgspec.Struct, frozen=True, kw_only=True):
+class ServedLoad(msgspec.Struct, frozen=True, kw_only=True):
     """Of one model, on the instances that serve it; calls that name none run on any."""
 
     instances: int
@@ -24,7 +24,7 @@ class ModelLoad(msgspec.Struct, frozen=True, kw_only=True):
     busy: float  # share that is used, from 0 to 1: of sequences or of KV memory, the greater
 
 
-def pool_load(balancer: Balancer) -> dict[str, ModelLoad]:
+def pool_load(balancer: Balancer) -> dict[str, ServedLoad]:
     """By model; "" are calls that name none, where any wait. O(instances + queues)."""
     ledger = balancer.ledger
     waiting_us = balancer.waiting_us()
@@ -41,20 +41,20 @@ def pool_load(balancer: Balancer) -> dict[str, ModelLoad]:
     }
 
 
-def most_waiting_s(models: Mapping[str, ModelLoad]) -> float:
+def most_waiting_s(models: Mapping[str, ServedLoad]) -> float:
     """Of the model for which most work waits; 0 where nothing waits."""
     return max((each.waiting_work_s for each in models.values()), default=0.0)
 
 
-def busiest(models: Mapping[str, ModelLoad]) -> float:
+def busiest(models: Mapping[str, ServedLoad]) -> float:
     """Of the model whose instances are used most."""
     return max((each.busy for each in models.values()), default=0.0)
 
 
-def _load(serving: list[Instance], ledger: Ledger, at: int, waiting_us: int) -> ModelLoad:
+def _load(serving: list[Instance], ledger: Ledger, at: int, waiting_us: int) -> ServedLoad:
     running = sum(ledger.running(each.id) for each in serving)
     used = [_used(each, ledger, at) for each in serving]
-    return ModelLoad(
+    return ServedLoad(
         instances=len(serving),
         running=running,
         waiting_work_s=waiting_us / max(1, running) / SECOND,

@@ -77,6 +77,7 @@ _MORE = {
     "kairos_bus_dead_letters": "The reason is on `kairos.dead-letters`. Those of "
     "agents are in their own logs.",
     "kairos_queue_seconds": "The queue is Kairos's own, before any engine.",
+    "kairos_spans_dropped": "With several processes: of the one that is asked.",
     "kairos_waiting_work_seconds": "Their predicted work, over the calls that run at once. To "
     "scale engines by; by model at `/admin/scaling`.",
     "kairos_pool_busy_ratio": "From 0 to 1; of sequences or of KV memory, the greater.",
@@ -149,6 +150,7 @@ def settings() -> str:
         ("`[[key]]`", "kairos/tenant_settings.py", "KeySettings"),
         ("`[oidc]`", "kairos/oidc_settings.py", "OidcSettings"),
         ("`[batches]`", "kairos/batch_settings.py", "BatchSettings"),
+        ("`[telemetry]`", "kairos/telemetry_settings.py", "TelemetrySettings"),
         ("`[[tenant]]`", "kairos/tenant_settings.py", "TenantSettings"),
         ("`[[quota]]`", "kairos/entitlements.py", "Quota"),
         ("`[[service_class]]`", "kairos/tenant_settings.py", "ServiceClassSettings"),
@@ -313,6 +315,7 @@ def metrics() -> str:
     from kairos.balancer import Balancer
     from kairos.dispatcher.placements import PLACEMENTS
     from kairos.live.observers import telemetry
+    from kairos.live.tracing.span_queue import SpanQueue
     from kairos.orchestrator.orchestrator import Orchestrator
     from kairos.scheduler.policies import POLICIES
 
@@ -320,6 +323,7 @@ def metrics() -> str:
     balancer.estimates.kendall_tau = 1.0
     made = telemetry.Telemetry(lambda: balancer, Orchestrator(), lambda: 0)
     made.count_errors("queue_full", 0)
+    made.show(SpanQueue(lambda _: True))
     made._bounced.labels("gpu1:8000")  # a label shows once it has a value
     return (
         "# Metrics\n\n`GET /metrics` of every process is for Prometheus. Those that begin with "

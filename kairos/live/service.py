@@ -43,6 +43,7 @@ from kairos.live.request.identity.inference import Inference
 from kairos.live.request.service_class import ServiceClasses
 from kairos.live.request.tokenizer import Tokenizers
 from kairos.live.request.tokens import PromptTokens
+from kairos.live.tracing.tracing import Tracing, open_tracing, traced, tracing_observers
 from kairos.live.ui.pages import ui_of
 from kairos.model import SECOND
 from kairos.orchestrator.orchestrator import Orchestrator
@@ -86,12 +87,13 @@ class _Parts(msgspec.Struct):
     """What a process that serves, and one that only decides, have in common."""
 
     engine: HttpEngine
-    brain: Brain
     monitor: Monitor
     fleet: Fleet
     telemetry: Telemetry
     prompts: PromptTokens
     orchestrator: Orchestrator | None  # None: another process follows the workflows
+    tracing: Tracing | None
+    brain: Brain
     background: list[Coroutine[None, None, None]]
 
 
@@ -167,6 +169,7 @@ def _gateway(
         on_error=on_error,
         bodies=bodies,
         classes=ServiceClasses(classes(settings.service_class)),
+        tracing=parts.tracing,
     )
 
 
@@ -227,19 +230,26 @@ async def _put_together(
         open_log(settings.log_dir) as log,
     ):
         prompts = PromptTokens(tokenizers)
-        watching: tuple[Observer, ...] = (
-            telemetry,
-            *([log] if log is not None else []),
-            *observers,
-        )
-        async with EngineClient(
-            stall_s=settings.stall_s, answer_s=settings.answer_s, contexts=contexts
-        ) as client:
+        async with (
+            open_tracing(settings.telemetry, settings.pool if cluster else None) as tracing,
+            EngineClient(
+                stall_s=settings.stall_s, answer_s=settings.answer_s, contexts=contexts
+            ) as client,
+        ):
+            watching: tuple[Observer, ...] = (
+                telemetry,
+                *([log] if log is not None else []),
+                *tracing_observers(tracing, settings.workflow_idle_s * SECOND, telemetry.show),
+                *observers,
+            )
             engine = HttpEngine(client)
             port.stall_watch = engine.stall_watch
             fleet = Fleet(monitor, client.upstreams, engine.calls.running, port.balancer)
             fleet.follow(settings.engine)
             beside = [monitor.run(), fleet.run(), engine.stall_watch.run(), *flushing(log)]
+            beside += traced(tracing)
+            of_all = engine, monitor, fleet, telemetry, prompts, orchestrator, tracing
+            parts = partial(_Parts, *of_all)
             if orchestrator is not None:
                 brain = LocalControl(
                     settings, engine.calls, new_balancer(settings), Learner(orchestrator), watching
@@ -247,9 +257,7 @@ async def _put_together(
                 port.decides = brain
                 telling = tell_progress(engine.calls, brain.feed)
                 background = [*brain.background(), telling, *beside]
-                yield _Parts(
-                    engine, brain, monitor, fleet, telemetry, prompts, orchestrator, background
-                )
+                yield parts(brain=brain, background=background)
             elif cluster is not None:
                 joined = pooled(
                     settings,
@@ -264,6 +272,4 @@ async def _put_together(
                 async with joined as brain:
                     port.decides = brain
                     background = [*brain.background(), *beside]
-                    yield _Parts(
-                        engine, brain, monitor, fleet, telemetry, prompts, orchestrator, background
-                    )
+                    yield parts(brain=brain, background=background)

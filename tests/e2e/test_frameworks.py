@@ -1,12 +1,18 @@
 """Agents built with real frameworks, whose programs know nothing of Kairos but its URL."""
 
 from contextlib import AsyncExitStack
+from pathlib import Path
 
+import opentelemetry.sdk.trace
 import pytest
 
 from kairos.events import WorkflowEnded
 from kairos.standin.script import Rule
+from kairos.telemetry_settings import TelemetrySettings
 from tests.frameworks import engine, flows
+from tests.support.otlp import collecting
+
+CALL = "POST /v1/chat/completions"
 
 pytestmark = [pytest.mark.frameworks, pytest.mark.timeout(200)]
 
@@ -93,3 +99,44 @@ async def test_what_the_documentation_says_works(kairos, scripted, tmp_path, nam
     [call] = (await flows.found(served, engine.asked(standin, script))).calls
     assert call.agent == "writer"
     assert (await served.facts.seen(WorkflowEnded)).workflow_id == call.workflow_id
+
+
+async def test_a_langgraph_run_and_what_kairos_did_for_it_are_one_tree_of_spans(
+    kairos, scripted, tmp_path
+):
+    script = flows.script("langgraph")
+    standin = await scripted(script)
+    async with collecting() as collector:
+        settings = TelemetrySettings(otlp_endpoint=collector.url)
+        served = await kairos(standin.url, telemetry=settings)
+        flow = flows.HERE / "langgraph" / "flow.py"
+        question = "Why was the harbour given up in 1066? (case run-00000a)"
+        program = f"import sys; sys.path.append({str(opentelemetry_in(tmp_path))!r}); {flows.RUN}"
+        traced = flow.with_name("traced.py")
+        arguments = (traced, collector.url, flow, question)
+        await flows.run_program("langgraph", program, served.url, tmp_path, *arguments)
+        calls = engine.asked(standin, script)
+        await collector.until(lambda: collector.count(CALL) == len(calls))
+    (root,) = (each for each in collector.spans if each.parent is None)
+    assert root.name == "invoke_workflow report"
+    agents = collector.children(root)
+    assert {each.service for each in agents} == {"agents"}
+    for agent in agents:
+        own = collector.children(agent)
+        assert own
+        for call in own:
+            assert collector.tree(call) == (CALL, ("queue",), ("chat tiny",))
+            who = calls[call.attributes["kairos.request_id"]][0]
+            assert agent.name == f"invoke_agent {who}"
+            assert agent.began <= call.began <= agent.ended  # the client has its answer first
+    assert sum(len(collector.children(each)) for each in agents) == len(calls)
+
+
+def opentelemetry_in(directory):
+    """OpenTelemetry of this environment, without the rest of it, for a program in another."""
+    path = directory / "opentelemetry"
+    path.mkdir()
+    site = Path(opentelemetry.sdk.trace.__file__).parents[3]
+    for each in [*site.glob("opentelemetry*"), site / "google"]:
+        (path / each.name).symlink_to(each)
+    return path

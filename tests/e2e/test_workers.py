@@ -14,6 +14,7 @@ import pytest
 
 from kairos.live.frontend.http import listen
 from tests.e2e.test_serve_command import keys, spawn
+from tests.support.otlp import collecting
 
 LIMIT_S = 30.0
 CHAT = "/v1/chat/completions"
@@ -414,3 +415,19 @@ async def test_what_keeps_a_process_from_its_work_ends_all_of_it(engine, tmp_pat
     assert process.returncode == 1
     assert f"the log directory {file} is no use" in errors.decode()
     assert list(tmp_path.iterdir()) == [file]
+
+
+async def test_workers_and_the_decider_trace_a_workflow_as_one(serve, engine, tmp_path):
+    async with collecting() as collector:
+        path = tmp_path / "kairos.toml"
+        path.write_text(f'[telemetry]\notlp_endpoint = "{collector.url}"')
+        served = await serve("--engine", engine.url, "--config", str(path))
+        headers = {"x-kairos-workflow-id": "flow", "x-kairos-app": "report"}
+        answers = await asyncio.gather(*(served.ask(headers=headers) for _ in range(6)))
+        assert {status for status, _ in answers} == {200}
+        await served.ask("/v1/workflows/flow/end", headers=headers)
+        await collector.having(6 * 3 + 1)
+    (root,) = (each for each in collector.spans if each.parent is None)
+    assert root.attributes["kairos.calls"] == 6
+    one = ("POST /v1/chat/completions", ("queue",), ("chat tiny",))
+    assert collector.tree(root) == ("invoke_workflow report", *[one] * 6)

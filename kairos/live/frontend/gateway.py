@@ -9,6 +9,7 @@ from kairos.errors import KairosError, RequestInFlight
 from kairos.header_names import ATTEMPT, RAW, REQUEST_ID
 from kairos.live.frontend.call_body import body_of
 from kairos.live.frontend.exchange import Asking
+from kairos.live.frontend.new_request import request_of
 from kairos.live.frontend.openai_errors import HOT_ROUTES, INTERNAL, new_id
 from kairos.live.frontend.passed import check_passes
 from kairos.live.observers.audit_log import OnError
@@ -19,10 +20,8 @@ from kairos.live.proxy.told import FactSink, OnTrouble
 from kairos.live.request.access import Callers
 from kairos.live.request.bodies import Bodies, Upload
 from kairos.live.request.body import Body
-from kairos.live.request.budgets import budget_of
 from kairos.live.request.caller import Caller
 from kairos.live.request.client_response import CLIENT, ClientResponse, Receive, Scope, Send
-from kairos.live.request.deadlines import deadline_of
 from kairos.live.request.identity.agent_urls import Route, names_in, route_of
 from kairos.live.request.identity.aliases import Aliases
 from kairos.live.request.identity.identity import Identity, identifier
@@ -31,7 +30,8 @@ from kairos.live.request.identity.resolve import identity_of
 from kairos.live.request.service_class import ServiceClasses
 from kairos.live.request.signed_tokens import KeysComing
 from kairos.live.request.tokens import Estimate, PromptTokens
-from kairos.model import Request, Sources
+from kairos.live.tracing.tracing import Tracing
+from kairos.model import Request
 
 logger = logging.getLogger(__name__)
 
@@ -58,12 +58,13 @@ class Gateway:
         on_error: OnError,
         bodies: Bodies,
         classes: ServiceClasses,
+        tracing: Tracing | None = None,
     ) -> None:
         self.served_models = served_models
         self.sink, self.engine, self.access, self.prompts = sink, engine, access, prompts
         self.aliases, self.inference, self.classes = aliases, inference, classes
         self.on_trouble, self.on_error, self.bodies = on_trouble, on_error, bodies
-        self.pace = engine.pace
+        self.tracing, self.pace = tracing, engine.pace
 
     def takes(self, exchange: Asking) -> bool:
         """See `CallTaker`: the other requests for calls come by way of the application."""
@@ -205,13 +206,26 @@ class GatewayCall:
         self._prompt = prompt
         if gateway.engine.calls.expects(response.request_id):  # another of that name is in flight
             response.request_id = _other_id(response.request_id, asked.headers)
-        request = self._request(body, identity, prompt.tokens)
+        assert self._caller is not None
+        request, sink = self._follow(
+            request_of(
+                response.request_id,
+                asked,
+                body,
+                identity,
+                self._caller,
+                gateway.classes,
+                prompt_tokens=prompt.tokens,
+                now=gateway.sink.now(),
+            ),
+            streams=body.stream,
+        )
         call = Call(
             request,
             asked,
             body,
             response,
-            gateway.sink,
+            sink,
             gateway.engine,
             self,
             gateway.on_trouble,
@@ -221,35 +235,12 @@ class GatewayCall:
         )
         call.begin(request.deadline_at)
 
-    def _request(self, body: Body, identity: Identity, prompt_tokens: int) -> Request:
-        now, headers = self._gateway.sink.now(), self._asked.headers
-        caller, classes = self._caller, self._gateway.classes
-        assert caller is not None
-        service_class = classes.of(headers, caller)
-        deadline_at = deadline_of(headers, now, streams=body.stream)
-        return Request(
-            id=self._response.request_id,
-            tenant=caller.tenant,
-            workflow_id=identity.workflow_id or self._response.request_id,
-            app=identity.app,
-            agent=identity.agent,
-            upstream=identity.upstream,
-            parent_ids=identity.parent_ids,
-            sources=Sources(**identity.sources),
-            attempt=identity.attempt,
-            key=caller.key,
-            service_class=service_class,
-            deadline_at=classes.deadline(service_class, deadline_at, now),
-            budget=budget_of(headers),
-            model=body.model,
-            workflow_started_at=min(identity.started_at or now, now),
-            arrived_at=now,
-            prompt_tokens=prompt_tokens,
-            completion_tokens=body.completion_tokens,
-            completion_limit=body.completion_limit,
-            prefix=body.prefix,
-            prefix_units=body.prefix_units,
-        )
+    def _follow(self, request: Request, *, streams: bool) -> tuple[Request, FactSink]:
+        """Record the call, where its trace is recorded."""
+        tracing, sink = self._gateway.tracing, self._gateway.sink
+        if tracing is None:
+            return request, sink
+        return tracing.follow(request, self._asked, sink, streams=streams)
 
     def refused(self, error: KairosError) -> None:
         """See `BodyTaker`."""

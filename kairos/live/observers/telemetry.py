@@ -69,6 +69,10 @@ class Telemetry(Collector):
         self.tenants = TenantFigures(now() / SECOND)
         self._registry.register(self)
 
+    def show(self, collector: Collector) -> None:
+        """Its figures, too."""
+        self._registry.register(collector)
+
     def __call__(self, record: Record) -> None:
         event = record.event
         if type(event) is InstanceStatus:

@@ -1,10 +1,12 @@
 """The HTTP request of a call, and what of its headers goes on to the engine."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import msgspec
 
+from kairos.events import Dispatch
 from kairos.header_names import BAGGAGE, RAW, REQUEST_ID, TRACE_PARENT
+from kairos.live.tracing.call_trace import CallTrace
 
 STREAMING_ROUTES = {"/v1/chat/completions", "/v1/completions", "/v1/responses"}
 
@@ -23,6 +25,12 @@ class Asked(msgspec.Struct):
     path: str
     query: bytes
     headers: dict[bytes, bytes]  # names in lower case
+    trace: CallTrace | None = None  # that records the call
+
+    def sent(self, dispatch: Dispatch, now: Callable[[], int]) -> None:
+        """It goes to an instance. Where it is recorded, the headers then name this attempt."""
+        if self.trace is not None:
+            self.trace.sent(dispatch, self.headers, now())
 
 
 def request_head(

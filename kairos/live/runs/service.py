@@ -59,9 +59,9 @@ class RunPool(msgspec.Struct, frozen=True):
     llm: HttpLLM
     capacity: Callable[[], int]  # calls that it runs at once, by now
     on_workflow_end: Callable[[str], None]
+    kv_tokens: int | None = None  # that its engines hold together; None: not known
     # Beside the run, for as long as it goes on: has the models there that its calls want.
     follow: Callable[[RunDriver], Coroutine[None, None, None]] | None = None
-    kv_tokens: int | None = None  # that its engines hold together; None: not known
 
 
 class FlowRun:

@@ -30,6 +30,7 @@ from kairos.live.observers.fact_log import flushing, open_log
 from kairos.live.observers.telemetry import Telemetry
 from kairos.live.process.clock import WallClock
 from kairos.live.request.access import Access, access_of
+from kairos.live.tracing.tracing import open_tracing, traced, tracing_observers
 from kairos.live.ui.pages import ui_of
 from kairos.live.workers.decider import Decider
 from kairos.live.workers.journal import Journal
@@ -69,8 +70,13 @@ async def deciding(setup: Setup) -> AsyncIterator[Change]:
     orchestrator = Orchestrator(idle_us=settings.workflow_idle_s * SECOND)
     balancer = new_balancer(settings)
     telemetry = Telemetry(lambda: balancer, orchestrator, clock.now)
-    with open_log(settings.log_dir) as log, contextlib.ExitStack() as stack:
+    async with contextlib.AsyncExitStack() as stack:
+        log = stack.enter_context(open_log(settings.log_dir))
+        traces = open_tracing(settings.telemetry, setup.directory)
+        tracing = await stack.enter_async_context(traces)
         watching: tuple[Observer, ...] = (decider, telemetry, *([log] if log is not None else []))
+        idle_us = settings.workflow_idle_s * SECOND
+        watching += tracing_observers(tracing, idle_us, telemetry.show)
         alone = LocalControl(
             settings, Elsewhere(), balancer, Learner(orchestrator), watching, decided
         )
@@ -108,7 +114,8 @@ async def deciding(setup: Setup) -> AsyncIterator[Change]:
 
         loop = asyncio.get_running_loop()
         background = [*alone.background(), monitor.run(), fleet.run(), *flushing(log)]
-        background += [*access.background(), *auditing(audit), *ui.background(), decider.watch()]
+        background += [*access.background(), *auditing(audit), *ui.background()]
+        background += [decider.watch(), *traced(tracing)]
         async with serving(servers, background):
             facts = await loop.create_unix_server(decider.link, sock=sockets["facts"])
             yield change

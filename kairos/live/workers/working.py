@@ -26,6 +26,7 @@ from kairos.live.request.identity.inference import Inference
 from kairos.live.request.service_class import ServiceClasses
 from kairos.live.request.tokenizer import Tokenizers
 from kairos.live.request.tokens import PromptTokens
+from kairos.live.tracing.tracing import open_tracing, traced
 from kairos.live.workers.fact_sink import RemoteFactSink
 from kairos.live.workers.relay import Relay
 from kairos.live.workers.setup import ASKED, FACTS, Setup
@@ -48,6 +49,7 @@ async def working(setup: Setup) -> AsyncIterator[Change]:
         open_audit_log(settings.audit_log) as audit,
     ):
         async with (
+            open_tracing(settings.telemetry, setup.directory) as tracing,
             EngineClient(stall_s=settings.stall_s, answer_s=settings.answer_s) as client,
             Relay(setup.path(ASKED)) as relay,
             contextlib.AsyncExitStack() as stack,
@@ -69,6 +71,7 @@ async def working(setup: Setup) -> AsyncIterator[Change]:
                 on_error=counting(sink.count_error, audit),
                 bodies=bodies,
                 classes=ServiceClasses(classes(settings.service_class)),
+                tracing=tracing,
             )
             batches = await stack.enter_async_context(batching(settings.batches, access, gateway))
             app = build_app(gateway, access, bytes, relay.add_routes, batches.add_to, audit)
@@ -79,6 +82,7 @@ async def working(setup: Setup) -> AsyncIterator[Change]:
                     tell_progress(engine.calls, sink.feed),
                     engine.stall_watch.run(),
                     *access.background(),
+                    *traced(tracing),
                     *auditing(audit),
                     *batches.background(),
                 ]

@@ -1,0 +1,1 @@
+"""Traces of calls and workflows, for OpenTelemetry."""

@@ -1,0 +1,126 @@
+"""Which calls are recorded, and what records them: put together of the rest of this room."""
+
+import contextlib
+import os
+import random
+from collections.abc import AsyncIterator, Callable, Coroutine, MutableMapping
+from typing import Protocol
+
+import msgspec
+from prometheus_client.registry import Collector
+
+from kairos.live.tracing.call_trace import CallFacts, CallTrace, TracedFacts
+from kairos.live.tracing.otlp_exporter import OtlpExporter
+from kairos.live.tracing.span_queue import SpanQueue
+from kairos.live.tracing.trace_context import (
+    TRACE_PARENT_HEADER,
+    TraceContext,
+    context_sent,
+    is_sampled,
+    root_span_id,
+    traceparent,
+    workflow_trace_id,
+)
+from kairos.live.tracing.workflow_spans import WorkflowSpans
+from kairos.model import Request
+from kairos.runtime import Observer
+from kairos.telemetry_settings import TelemetrySettings
+
+
+class TracedRequest(Protocol):
+    """The HTTP request of a call."""
+
+    method: str
+    path: str
+    headers: dict[bytes, bytes]
+    trace: CallTrace | None
+
+
+class Tracing:
+    """Of one process."""
+
+    def __init__(self, queue: SpanQueue, *, ratio: float, salt: str) -> None:
+        """`salt`: what the processes have in common that serve calls of the same workflows."""
+        self.queue, self._ratio, self.salt = queue, ratio, salt
+        self._dice = random.Random(os.urandom(16))  # noqa: S311 - ids, not secrets
+
+    def follow(
+        self, request: Request, asked: TracedRequest, facts: CallFacts, *, streams: bool
+    ) -> tuple[Request, CallFacts]:
+        """Record the call if its trace is recorded: the request, which says so then, and where its
+        facts are to be told. What engines are to be told is in the headers afterwards."""
+        context = context_sent(asked.headers) or self._own(request)
+        if not context.is_recorded:
+            self._tell_engine(asked.headers, context)
+            return request, facts
+        request = msgspec.structs.replace(request, trace_id=context.trace_id)
+        asked.trace = CallTrace(
+            context,
+            request,
+            asked.method,
+            asked.path,
+            streams=streams,
+            new_id=self._new_id,
+            emit=self.queue.add,
+        )
+        return request, TracedFacts(facts, asked.trace)
+
+    def _own(self, request: Request) -> TraceContext:
+        whose = request.tenant, request.workflow_id
+        trace_id = workflow_trace_id(self.salt, *whose, request.arrived_at)
+        if not is_sampled(trace_id, self._ratio):
+            return TraceContext(trace_id, "", is_recorded=False)
+        return TraceContext(trace_id, root_span_id(trace_id), is_recorded=True)
+
+    def _tell_engine(self, headers: MutableMapping[bytes, bytes], context: TraceContext) -> None:
+        """That it is not to record the call either, which no client said."""
+        if not context.parent_id:
+            headers[TRACE_PARENT_HEADER] = traceparent(
+                context.trace_id, self._new_id(), is_recorded=False
+            )
+
+    def _new_id(self) -> str:
+        return f"{self._dice.getrandbits(64) or 1:016x}"
+
+    def workflows(self, idle_us: int) -> Observer:
+        """What makes the spans of whole workflows."""
+        return WorkflowSpans(self.salt, self.queue.add, idle_us=idle_us)
+
+    def background(self) -> list[Coroutine[None, None, None]]:
+        return [self.queue.run()]
+
+
+@contextlib.asynccontextmanager
+async def open_tracing(
+    settings: TelemetrySettings | None, salt: str | None = None
+) -> AsyncIterator[Tracing | None]:
+    """None where nothing is to be traced. Without `salt` the process is alone.
+
+    Raises:
+        SetupError: OpenTelemetry is not installed.
+    """
+    if settings is None:
+        yield None
+        return
+    exporter = OtlpExporter(settings)
+    queue = SpanQueue(exporter)
+    try:
+        yield Tracing(queue, ratio=settings.sample_ratio, salt=salt or os.urandom(16).hex())
+        await queue.finish()
+    finally:
+        exporter.close()
+
+
+def traced(tracing: Tracing | None) -> list[Coroutine[None, None, None]]:
+    """What runs beside."""
+    return [] if tracing is None else tracing.background()
+
+
+def tracing_observers(
+    tracing: Tracing | None, idle_us: int, show: Callable[[Collector], None]
+) -> tuple[Observer, ...]:
+    """Of the records of all calls. `show` is given the figures."""
+    if tracing is None:
+        return ()
+    show(tracing.queue)
+    return (tracing.workflows(idle_us),)
