@@ -41,6 +41,7 @@ _MODULES = (
     "e41_halo_offline",
     "e42_switching",
     "e43_online",
+    "e44_helium",
     "e45_order_gap",
     "e46_batch",
 )
