@@ -108,6 +108,7 @@ bench: $(INSTALLED)  ## what the gateway, learning, ranking, queueing, placing a
 	@$(BIN)/python -m bench.poisoned
 	@$(BIN)/python -m bench.flows
 	@$(BIN)/python -m bench.health
+	@$(BIN)/python -m bench.ui
 	@$(BIN)/python -m bench.workers
 	@$(BIN)/python -m bench.tls
 

@@ -43,6 +43,7 @@ MEASURED: Mapping[str, tuple[str, ...]] = {
     "flow_runs": ("flow", "plan", "execution", "live/runs"),
     "health": (*_BRAIN, *_LEARNING, *_CALL),
     "tls": (*_BRAIN, *_LEARNING, *_CALL, "tls_settings.py"),
+    "ui": (*_BRAIN, *_LEARNING, *_CALL, "live/ui"),
     "workers": (*_BRAIN, *_LEARNING, *_CALL, "live/workers"),
 }
 # Modules that no call passes through: engines as processes of their own.

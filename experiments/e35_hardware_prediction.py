@@ -3,12 +3,12 @@
 `kairos plan-hardware` computes a pool's times from a steady state, and its throughput from how busy
 calls keep an instance. Here both are simulated, with Kairos's own policy and placement: pools of
 one to four instances, of six kinds of hardware and four models, at 40 and 70 % of what the planner
-says they can do, with workflows of generative and recorded applications. Expected: P95 within 20 %,
-throughput within 15 %.
+says they can do, with workflows of generative and recorded applications; and eight pools of
+instances for prefill and for decode, alike and not, with links of 400 Gbit/s a device. Expected:
+P95 within 20 %, throughput within 15 %.
 
 Throughput is that of answers' tokens, first come, first served, while half as many workflows again
-arrive as the planner says that can be served, in the second half of that time. Instances
-for prefill or decode alone are not simulated: the model has no transfer of caches yet.
+arrive as the planner says that can be served, in the second half of that time.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -23,7 +23,6 @@ from experiments.claim import Study, table
 from experiments.recordings import DEMO
 from experiments.report import commit, picture
 from experiments.workload import recorded
-from kairos.dispatcher.placements import PLACEMENTS
 from kairos.model import SECOND
 from kairos.planner.engine_rates import derived
 from kairos.planner.hardware_plan import call_kinds
@@ -31,14 +30,12 @@ from kairos.planner.lowering import ObservedCall
 from kairos.planner.pool import CallKind, InstanceKind, Pool, PoolProblem
 from kairos.planner.prediction import Prediction, predicted
 from kairos.planner.serving import InstanceUse, Phases, use
-from kairos.scheduler.policies import POLICIES
 from kairos.sim.world import World
 from kairos.tools.hardware_files import catalogue
 from kairos.tools.hardware_question import observed
-from kairos.tools.pool_simulation import PLACEMENT, POLICY, instances
+from kairos.tools.pool_simulation import POLICY, SimulatedPool, pool_world
 from kairos.workload import arrivals
 from kairos.workload.application import application, generate
-from kairos.workload.submissions import submissions
 from kairos.workload.workflows import Workflow, load
 
 AIM_P95, AIM_THROUGHPUT = 0.20, 0.15
@@ -73,15 +70,28 @@ POOLS = (
     ("gaudi3", "mistral-7b", 2, "rg"),
     ("gaudi3", "qwen2.5-32b", 3, "cg"),
 )
+# The same of pairs: device and instances for prefill before those for decode.
+PAIRS = (
+    ("h100", 1, "gaudi3", 1, "llama-3-8b", "qa"),
+    ("h100", 1, "gaudi3", 2, "llama-3-8b", "rg"),
+    ("a100", 1, "a100", 1, "llama-3-8b", "demo"),
+    ("h100", 1, "a100", 1, "llama-2-13b", "qa"),
+    ("a40", 2, "a40", 2, "llama-3-8b", "qa"),
+    ("b200", 1, "h200", 1, "qwen2.5-32b", "rg"),
+    ("gaudi3", 1, "mi300x", 1, "mistral-7b", "cg"),
+    ("h100", 2, "h200", 2, "llama-2-13b", "tau_bench_airline"),
+)
 
 
 class Row(msgspec.Struct, frozen=True, kw_only=True):
     """One pool at one load."""
 
     commit: str
-    device: str
+    device: str  # of pairs: for decode
     model: str
     instances: int
+    prefill: str | None = None  # the device for prefill; None: each instance serves both phases
+    prefill_instances: int = 0
     workload: str
     share: float
     per_s: float
@@ -97,29 +107,42 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
 def measure(quick: bool) -> Iterator[Row]:
     at_commit = commit()
     for device, model, count, name in POOLS[:4] if quick else POOLS:
-        pool = _Planned(device, model, count, name)
-        tokens_per_s = pool.saturated()
-        for share in SHARES:
-            per_s = share * pool.most_per_s
-            expected = pool.predicted(per_s)
-            assert expected is not None, (device, model, share)
-            times = pool.simulated(per_s, expected)
-            yield Row(
-                commit=at_commit,
-                device=device,
-                model=model,
-                instances=count,
-                workload=name,
-                share=share,
-                per_s=_rounded(per_s),
-                workflows=pool.count(per_s, expected),
-                predicted_mean_s=_rounded(expected.mean_s),
-                simulated_mean_s=_rounded(times["mean"]),
-                predicted_p95_s=_rounded(expected.p95_s),
-                simulated_p95_s=_rounded(times["p95"]),
-                predicted_tokens_per_s=_rounded(pool.most_per_s * pool.answer_tokens),
-                simulated_tokens_per_s=_rounded(tokens_per_s),
-            )
+        yield from _rows(at_commit, model, name, (device, count))
+    for first, prefills, device, count, model, name in PAIRS[:2] if quick else PAIRS:
+        yield from _rows(at_commit, model, name, (device, count), (first, prefills))
+
+
+Had = tuple[str, int]  # a device, and how many instances
+
+
+def _rows(
+    at_commit: str, model: str, workload: str, had: Had, prefill: Had | None = None
+) -> Iterator[Row]:
+    pool = _Planned(model, workload, had, prefill)
+    tokens_per_s = pool.saturated()
+    for share in SHARES:
+        per_s = share * pool.most_per_s
+        expected = pool.predicted(per_s)
+        assert expected is not None, (had, prefill, model, share)
+        times = pool.simulated(per_s, expected)
+        yield Row(
+            commit=at_commit,
+            device=had[0],
+            model=model,
+            instances=had[1],
+            prefill=None if prefill is None else prefill[0],
+            prefill_instances=0 if prefill is None else prefill[1],
+            workload=workload,
+            share=share,
+            per_s=_rounded(per_s),
+            workflows=pool.count(per_s, expected),
+            predicted_mean_s=_rounded(expected.mean_s),
+            simulated_mean_s=_rounded(times["mean"]),
+            predicted_p95_s=_rounded(expected.p95_s),
+            simulated_p95_s=_rounded(times["p95"]),
+            predicted_tokens_per_s=_rounded(pool.most_per_s * pool.answer_tokens),
+            simulated_tokens_per_s=_rounded(tokens_per_s),
+        )
 
 
 def _rounded(value: float | None) -> float:
@@ -140,29 +163,51 @@ def workflows(name: str) -> Sequence[Workflow]:
 class _Planned:
     """One pool, as the planner sees it and as the model of engines runs it."""
 
-    def __init__(self, device: str, model: str, count: int, workload: str) -> None:
+    def __init__(self, model: str, workload: str, had: Had, prefill: Had | None = None) -> None:
         known = catalogue()
-        rates = derived(known.accelerator_named(device), known.model_named(model))
-        self._kind = InstanceKind(
-            name=device, device=device, phases=Phases.BOTH, rates=rates, usd_per_hour=1.0
+        shape = known.model_named(model)
+        sides = {Phases.BOTH: had}
+        if prefill is not None:
+            sides = {Phases.PREFILL: prefill, Phases.DECODE: had}
+        self._kinds = tuple(
+            InstanceKind(
+                name=f"{device}-{phases}",
+                device=device,
+                phases=phases,
+                rates=derived(known.accelerator_named(device), shape),
+                usd_per_hour=1.0,
+            )
+            for phases, (device, _) in sides.items()
         )
-        self._count, self._workflows = count, workflows(workload)
+        counts = [count for _, count in sides.values()]
+        self._counts = {kind.name: n for kind, n in zip(self._kinds, counts, strict=True)}
+        self._pool = SimulatedPool(counts=self._counts, kinds=self._kinds, model=shape)
+        self._workflows = workflows(workload)
         self._observed: Sequence[Sequence[ObservedCall]] = observed(self._workflows)
-        self._calls = call_kinds(self._observed, 1.0, rates)
-        self.most_per_s = count / sum(each.per_s * self._use(each).busy_s for each in self._calls)
+        self._calls = call_kinds(self._observed, 1.0, self._kinds[-1].rates)
+        self.most_per_s = min(
+            self._counts[kind.name]
+            / sum(each.per_s * self._use(kind, each).busy_s for each in self._calls)
+            for kind in self._kinds
+        )
         self.answer_tokens = sum(each.per_s * each.shape.answer for each in self._calls)
 
-    def _use(self, call: CallKind) -> InstanceUse:
-        used = use(self._kind.rates, call.shape, Phases.BOTH)
-        assert used is not None, f"{self._kind.name} cannot serve {call.name}"
+    def _use(self, kind: InstanceKind, call: CallKind) -> InstanceUse:
+        used = use(kind.rates, call.shape, kind.phases)
+        assert used is not None, f"{kind.name} cannot serve {call.name}"
         return used
 
     def predicted(self, per_s: float) -> Prediction | None:
         calls = tuple(replace(each, per_s=each.per_s * per_s) for each in self._calls)
-        problem = PoolProblem(calls=calls, instances=(self._kind,), workflows_per_s=per_s)
+        problem = PoolProblem(
+            calls=calls,
+            instances=self._kinds,
+            workflows_per_s=per_s,
+            kv_bytes_per_token=self._pool.model.kv_bytes_per_token(),
+        )
         pool = Pool(
-            counts={self._kind.name: self._count},
-            routes={each.name: {self._kind.name: 1.0} for each in calls},
+            counts=self._counts,
+            routes={each.name: dict.fromkeys(self._counts, 1.0) for each in calls},
             usd_per_hour=1.0,
             path_s=0.0,
             late_s=0.0,
@@ -183,7 +228,11 @@ class _Planned:
         Batches must fill first: arrivals last many times as long as a workflow in full ones.
         """
         per_s = OVERLOAD * self.most_per_s
-        stays_s = sum(each.per_s * self._use(each).latency_s for each in self._calls)
+        stays_s = sum(
+            each.per_s * self._use(kind, each).latency_s
+            for kind in self._kinds
+            for each in self._calls
+        )
         count = min(max(round(LASTS * stays_s * per_s), FEWEST), MOST_WAITING)
         at_us = arrivals("poisson", count, per_s, SEED)
         begins, ends = at_us[count // 2], at_us[-1]
@@ -196,12 +245,7 @@ class _Planned:
         return tokens * SECOND / (ends - begins)
 
     def _world(self, at_us: Sequence[int], policy: str) -> World:
-        world = World(
-            submissions(self._workflows, at_us, SEED),
-            instances({self._kind.name: self._count}, (self._kind,), self._workflows),
-            POLICIES[policy],
-            PLACEMENTS[PLACEMENT],
-        )
+        world = pool_world(self._pool, self._workflows, at_us, SEED, policy)
         world.run()
         return world
 
@@ -215,7 +259,7 @@ def section(rows: Sequence[Row]) -> str:
         HEADER,
         (
             [
-                f"{row.instances} x {row.device}, {row.model}",
+                f"{_shown(row)}, {row.model}",
                 row.workload,
                 f"{row.share:.0%}",
                 f"{row.predicted_p95_s:.3g}",
@@ -228,6 +272,11 @@ def section(rows: Sequence[Row]) -> str:
             for row in rows
         ),
     )
+
+
+def _shown(row: Row) -> str:
+    first = f"{row.prefill_instances} x {row.prefill} :: " if row.prefill is not None else ""
+    return f"{first}{row.instances} x {row.device}"
 
 
 def _summary(rows: Sequence[Row]) -> str:

@@ -26,7 +26,7 @@ from kairos.planner.pool import InstanceKind
 from kairos.planner.serving import Phases, use
 from kairos.tools.hardware_files import catalogue
 from kairos.tools.hardware_question import observed
-from kairos.tools.pool_simulation import simulated_counts
+from kairos.tools.pool_simulation import SimulatedPool, simulated
 
 AIM = 1.05
 NEAR = 1.02  # of a target, that still counts as within it
@@ -105,7 +105,8 @@ def _row(case: Case, at_commit: str) -> Row:
 
     def p95_s(counts: Mapping[str, int]) -> float:
         count = min(max(round(STAYS * case.per_s * case.p95_s), FEWEST), MOST)
-        times = simulated_counts(counts, tuple(kinds.values()), flows, case.per_s, count)
+        pool = SimulatedPool(counts=counts, kinds=tuple(kinds.values()), model=asked.offer.model)
+        times = simulated(pool, flows, case.per_s, count)
         return float(f"{times.p95_s:.5g}")
 
     best: tuple[dict[str, int], float, float] | None = None

@@ -95,7 +95,7 @@ async def calibrate(urls: Sequence[str], file: Path, *options: str) -> None:
 async def _run(*arguments: str) -> int:
     """A command of Kairos's, to its end; it ends with this process, too. Returns its status."""
     process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", "kairos.demo.child", "kairos.cli.main", *arguments),
+        *(sys.executable, "-m", "kairos.live.engines.child", "kairos.cli.main", *arguments),
         stdin=asyncio.subprocess.PIPE,
         stdout=sys.stderr,
         start_new_session=True,

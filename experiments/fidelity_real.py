@@ -97,7 +97,7 @@ async def serving(
     """`kairos serve`, once all engines have joined: its process, and where it serves. It is killed
     with the block, and with this process, however that ends."""
     process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", "kairos.demo.child", "kairos.cli.main", "serve"),
+        *(sys.executable, "-m", "kairos.live.engines.child", "kairos.cli.main", "serve"),
         *("--port=0", "--admin-port=0", *options),
         stdin=asyncio.subprocess.PIPE,
         stdout=asyncio.subprocess.PIPE,

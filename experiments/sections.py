@@ -37,6 +37,11 @@ _MODULES = (
     "e34_hardware_pairs",
     "e35_hardware_prediction",
     "e36_hardware_choice",
+    "e41_halo_offline",
+    "e42_switching",
+    "e43_online",
+    "e45_order_gap",
+    "e46_batch",
 )
 _MADE = {name: import_module(f"experiments.{name}") for name in _MODULES}
 SECTIONS: dict[str, Claim | Study] = {

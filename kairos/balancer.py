@@ -5,7 +5,6 @@ A request waits in the queue of its model. What could make room drains them (`di
 
 from collections import deque
 from collections.abc import Callable
-from itertools import count
 from typing import Any
 
 from kairos.admission import GIVES_UP, Admission
@@ -27,6 +26,7 @@ from kairos.events import (
     InstanceJoined,
     InstanceLeft,
     InstanceStatus,
+    PolicyChosen,
     ProfilesLearnt,
     Progressed,
     Record,
@@ -39,8 +39,9 @@ from kairos.model import Budget, Request
 from kairos.refusals import REFUSALS
 from kairos.scheduler.budgets import UNLIMITED
 from kairos.scheduler.fair_queueing import FairQueueing
+from kairos.scheduler.ordering import Ordering
 from kairos.scheduler.policies import Policy
-from kairos.scheduler.queue import BACKFILL, MAX_WAIT_US, OVERTAKEN, PASSED_OVER, WaitQueue
+from kairos.scheduler.queue import BACKFILL, MAX_WAIT_US, OVERTAKEN, PASSED_OVER
 from kairos.scheduler.queues import WaitQueues
 from kairos.scheduler.service_order import QueuedCall, service_order
 from kairos.scheduler.work_estimates import WorkEstimates
@@ -72,10 +73,8 @@ class Balancer:
         forgotten. `overtaken` to `passed_over`: `scheduler/queue.py`; then: `admission.py`."""
         self.estimates = WorkEstimates(idle_us=idle_us)
         self.ledger = Ledger(self.estimates)
-        # All queues number what arrives together.
-        of_all, limits = (policy(self.estimates), self.estimates, count()), (overtaken, backfill)
         self._queues = WaitQueues(
-            lambda longest_us: WaitQueue(*of_all, longest_us, *limits, passed_over),
+            Ordering(policy, self.estimates, overtaken, backfill, passed_over),
             FairQueueing(entitlements.weights, entitlements.classes),
             max_wait_us,
         )
@@ -112,6 +111,7 @@ class Balancer:
             WorkflowEnded: self._end_workflow,
             ProfilesLearnt: self._learn,
             EntitlementsChanged: self._entitle,
+            PolicyChosen: lambda event, at: self._queues.choose(event.policy, at),
             Tick: lambda event, at: None,  # noqa: ARG005
         }
 

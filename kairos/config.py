@@ -10,6 +10,7 @@ import msgspec
 
 from kairos.addresses import is_loopback
 from kairos.balancer import MAX_WAITING
+from kairos.batch_settings import BatchSettings
 from kairos.dispatcher.placements import PLACEMENTS
 from kairos.engine_settings import EngineSettings, check_engines
 from kairos.envelope import NAME
@@ -37,13 +38,12 @@ from kairos.workflow_tracker import IDLE_US
 
 STALL_S, ANSWER_S = 120, 600
 
-# vLLM's own default; an engine tells its KV memory, but not this.
-MAX_NUM_SEQS = 256
+MAX_NUM_SEQS = 256  # vLLM's own default; an engine tells its KV memory, but not this
 MAX_WORKERS = 64  # processes that perform calls on one host
 _BODY_FIELD = re.compile(r"user|prompt_cache_key|metadata(\.[A-Za-z0-9_-]{1,64}){1,4}")
 _HOST_NAME = re.compile(r"[A-Za-z0-9_]([A-Za-z0-9_.-]{0,251}[A-Za-z0-9_.])?")
 _LISTS = {"engine", "key", "tenant", "quota", "service_class"}
-_TABLES = _LISTS | {"identity", "tokenizer", "kafka", "oidc", "telemetry"}
+_TABLES = _LISTS | {"identity", "tokenizer", "kafka", "oidc", "batches", "telemetry"}
 _SECRET = re.compile(r"password|secret|passphrase|key\.pem|oauthbearer\.config")
 
 
@@ -97,6 +97,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     keys_path: str | None = None
     oidc: OidcSettings | None = None  # see below; signed tokens of an identity provider let in, too
     telemetry: TelemetrySettings | None = None  # see below; traces of calls and workflows
+    batches: BatchSettings | None = None  # see below; OpenAI's files and batches
     tenant: tuple[TenantSettings, ...] = ()  # see below; weights of those that keys stand for
     # Fields of a request's body that name workflow_id, app, agent or upstream: `user`,
     # `prompt_cache_key`, or a member of `metadata`, as in `metadata.run`.

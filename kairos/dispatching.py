@@ -7,13 +7,13 @@ is kept.
 """
 
 from collections import deque
-from collections.abc import Set as AbstractSet
-from operator import itemgetter
 
 from kairos.admission import Admission
 from kairos.dispatcher.available import AvailableInstances, could_take
 from kairos.dispatcher.ledger import Ledger
 from kairos.dispatcher.placement import Placement
+from kairos.dispatcher.prefill_choice import can_answer, prefill_choice
+from kairos.draining import Drain, Room, room_of
 from kairos.events import (
     Command,
     Dispatch,
@@ -21,77 +21,11 @@ from kairos.events import (
 )
 from kairos.faults.faults import Faults
 from kairos.model import Instance, Request
-from kairos.scheduler.fair_queueing import FairQueueing, Share
-from kairos.scheduler.priority import priority_of
+from kairos.scheduler.fair_queueing import SPARE, Share
+from kairos.scheduler.priority import LOWEST, priority_of
 from kairos.scheduler.queue import WaitQueue
 from kairos.scheduler.queues import Place, WaitQueues
 from kairos.scheduler.work_estimates import WorkEstimates
-
-_SHARES_TRIED = 9  # in one drain, of which nothing fits: so much is looked at, however many wait
-
-_by_key = itemgetter(0)
-
-
-class _Drain:
-    """What has been found while the queues are drained."""
-
-    def __init__(self, queues: dict[Place, WaitQueue]) -> None:
-        self.open = queues  # room only shrinks while draining: none need be tried twice
-        self.kept: set[str] = set()  # ids of instances left alone for requests that are overdue
-        self.unfit: dict[Place, WaitQueue] = {}  # those of which nothing fits,
-        self._unfit_of: dict[str | None, int] = {}  # and how many of each model
-        self._turns: list[list[Place]] = []  # of each share; whose turn it is comes last
-        # What is free for a model, until something goes.
-        self.rooms: dict[str | None, AvailableInstances] = {}
-
-    def next(self, fairness: FairQueueing, at: int) -> tuple[Place, WaitQueue]:
-        """Of the share whose turn it is, the queue whose head goes before those of the others."""
-        if len(self.open) == 1:
-            [only] = self.open.items()
-            return only
-        places: list[Place] = []
-        while not places:
-            if not self._turns:
-                self._turns = self._next_turns(fairness)
-            places = [each for each in self._turns.pop() if each in self.open]
-        self._turns.append(places)
-        heads = [(self.open[each].head_key(at), each) for each in places]
-        _, place = min(heads, key=_by_key)
-        return place, self.open[place]
-
-    def _next_turns(self, fairness: FairQueueing) -> list[list[Place]]:
-        by_share: dict[Share, list[Place]] = {}
-        for place in self.open:
-            by_share.setdefault(place[0], []).append(place)
-        order = fairness.order(by_share, _SHARES_TRIED)
-        return [by_share[each] for each in reversed(order)]
-
-    def leave_out(self, tenants: AbstractSet[str]) -> None:
-        """They get no turn, whatever fits, so nothing overtakes their calls."""
-        if tenants:
-            for place in [each for each in self.open if each[0][1] in tenants]:
-                del self.open[place]
-
-    def goes(self, place: Place) -> None:
-        """Something of it."""
-        self._turns.clear()
-        self.rooms.clear()
-        if not self.open[place]:
-            del self.open[place]
-
-    def does_not_fit(self, place: Place) -> None:
-        """Nothing of it does. Where so many shares have nothing that fits, or there is no instance
-        left, no more is tried for the model."""
-        self.unfit[place] = self.open.pop(place)
-        if not self.open:
-            return
-        model = place[1]
-        self._unfit_of[model] = unfit = self._unfit_of.get(model, 0) + 1
-        room = self.rooms.get(model)
-        is_over = room is None or not room.instances
-        if is_over or unfit >= _SHARES_TRIED:
-            for each in [each for each in self.open if each[1] == model]:
-                del self.open[each]
 
 
 class Dispatching:
@@ -130,7 +64,7 @@ class Dispatching:
             self._quarantine.begins(alone.request_id, alone.instance_id, at)
             self._dispatch(alone, at)
             commands.append(alone)
-        found = _Drain(self._queues.open())
+        found = Drain(self._queues.open())
         found.leave_out(self._admission.at_kv_share())
         if len(found.open) > 1:
             self._stop_if_full(found, at)
@@ -152,37 +86,43 @@ class Dispatching:
             self._dispatch(dispatch, at)
         return commands
 
-    def _stop_if_full(self, found: _Drain, at: int) -> None:
+    def _stop_if_full(self, found: Drain, at: int) -> None:
         """Most often, where several tenants wait, there is nothing to share out."""
         [model, *others] = {model for _, model in found.open}
         if not others:
-            room = found.rooms[model] = self._room(model, found, at)
+            room = found.rooms[model, False] = self._room((model, False), found, at)
             if not room.instances:
                 found.open.clear()
 
-    def _keep_for_overdue(self, place: Place, queue: WaitQueue, found: _Drain) -> None:
+    def _keep_for_overdue(self, place: Place, queue: WaitQueue, found: Drain) -> None:
         if (overdue := queue.overdue()) is not None:
             serving = self._ledger.served.serving(place[1])
             found.kept.update(each.id for each in serving if could_take(each, overdue, self._tried))
-            found.rooms = {place[1]: found.rooms[place[1]]}  # there it was kept
+            which = room_of(place)
+            found.rooms = {which: found.rooms[which]}  # there it was kept
 
     def _dispatch(self, dispatch: Dispatch, at: int) -> None:
         request = self._estimates.request(dispatch.request_id)
         assert request is not None
         cost_us = self._ledger.book(request, dispatch.instance_id, at)
+        if dispatch.prefill_id is not None:
+            self._ledger.prefills.begin(request, dispatch.prefill_id, dispatch.instance_id, at)
         self._queues.take(request, at, cost_us)
+        if self._queues.fairness.is_spare(request.service_class):
+            is_spare = self._queues.fairness.is_spare
+            self._ledger.spare.goes(dispatch.instance_id, cost_us, is_spare, at)
         self._estimates.dispatched(dispatch.request_id, at)
         self._admission.dispatched(request)
 
-    def _first(self, place: Place, queue: WaitQueue, found: _Drain, at: int) -> Dispatch | None:
+    def _first(self, place: Place, queue: WaitQueue, found: Drain, at: int) -> Dispatch | None:
         """Whose turn it is in the queue, and where it would go. What is reserved stays so for the
         shares that come after."""
-        share, model = place
+        share, which = place[0], room_of(place)
         if share == self._reserved_for:
             self._forget_reservation()
-        room = found.rooms.get(model)
+        room = found.rooms.get(which)
         if room is None:
-            room = found.rooms[model] = self._room(model, found, at)
+            room = found.rooms[which] = self._room(which, found, at)
         if not room.instances:
             queue.note_time(at)
             return None
@@ -197,8 +137,11 @@ class Dispatching:
         before = self._pass_over(turn.request, share, found) if found.unfit else 0
         return self._to(turn.request, instance, turn.reason, len(queue) - 1, share, before)
 
-    def _room(self, model: str | None, found: _Drain, at: int) -> AvailableInstances:
+    def _room(self, which: Room, found: Drain, at: int) -> AvailableInstances:
+        model, is_spare = which
         serving = self._ledger.served.serving(model)
+        if is_spare:
+            serving = [each for each in serving if self._takes_spare(each, at)]
         if found.kept:
             serving = [i for i in serving if i.id not in found.kept]
         if (spared := self._quarantine.room) is not None and self._quarantine:
@@ -206,9 +149,19 @@ class Dispatching:
         if self._circuits:
             running = self._ledger.running
             serving = [i for i in serving if self._circuits.takes(i.id, running(i.id), at)]
+        if self._ledger.served.has_pairs:
+            serving = [i for i in serving if can_answer(i, model, self._ledger, at)]
         return AvailableInstances(serving, self._ledger, self._placement, at, self._tried)
 
-    def _pass_over(self, request: Request, share: Share, found: _Drain) -> int:
+    def _takes_spare(self, instance: Instance, at: int) -> bool:
+        """See `spare_calls.py`."""
+        ledger, is_spare = self._ledger, self._queues.fairness.is_spare
+        used = ledger.running(instance.id) / instance.max_num_seqs
+        if instance.kv_tokens:
+            used = max(used, ledger.held_tokens(instance.id, at) / instance.kv_tokens)
+        return ledger.spare.may_go(instance.id, is_spare, used, at)
+
+    def _pass_over(self, request: Request, share: Share, found: Drain) -> int:
         """It goes before calls of other shares, whose turn it was. How many tenants these are."""
         passed = {place: each for place, each in found.unfit.items() if place[0] != share}
         for (_, model), queue in passed.items():
@@ -249,6 +202,10 @@ class Dispatching:
             quarantine.leave_alone(None)
         return None
 
+    def _priority(self, remaining_us: int, reason: Reason, share: Share) -> int:
+        """What goes as spare gives way inside an engine, too, however long it has waited."""
+        return LOWEST if share[0] == SPARE else priority_of(remaining_us, reason)
+
     def _to(
         self,
         request: Request,
@@ -267,8 +224,9 @@ class Dispatching:
             remaining_us,
             self._estimates.rank(request),
             self._ledger.prefixes.cached_tokens(request, instance.id),
-            priority_of(remaining_us, reason) if instance.priority else None,
+            self._priority(remaining_us, reason, share) if instance.priority else None,
             self._queues.fairness.tenants[share[0]].waiting - 1,
             before,
             self._admission.limits(request, self.drained_at),
+            prefill_choice(request, instance, self._ledger, self.drained_at),
         )

@@ -8,11 +8,12 @@ from urllib.parse import urlsplit
 import msgspec
 
 from kairos.errors import SetupError
-from kairos.model import SECOND
+from kairos.model import SECOND, Phase
 from kairos.tls_settings import TlsFiles, check_pair, client_context
 
 MAX_ENGINES = 1_000  # each is asked once a second how it is
 MAX_TOKEN_US = 60 * SECOND
+MAX_USD_PER_HOUR = 10**7
 MAX_LIMIT = 10**12  # of an engine's sequences and tokens
 MAX_URL = 1_000  # characters
 _LABEL = r"[A-Za-z0-9_-]{1,63}"
@@ -23,13 +24,15 @@ _URL = re.compile(
     re.ASCII | re.IGNORECASE,
 )
 _ENGINE_FORM = (
-    "URL[,max_num_seqs=N][,kv_tokens=N][,priority=yes|no][,token_us=N][,ca=FILE]"
-    "[,client_certificate=FILE][,client_key=FILE]"
+    "URL[,max_num_seqs=N][,kv_tokens=N][,priority=yes|no][,token_us=N][,phase=both|prefill|decode]"
+    "[,usd_per_hour=N][,ca=FILE][,client_certificate=FILE][,client_key=FILE]"
 )
 _ENGINE_OPTION = re.compile(
     r"(?P<whole>max_num_seqs|kv_tokens)=(?P<number>[0-9]{1,12})"
     r"|priority=(?P<is>yes|no)"
     r"|token_us=(?P<us>[0-9]{1,12}(?:\.[0-9]{1,6})?)"
+    r"|phase=(?P<phase>both|prefill|decode)"
+    r"|usd_per_hour=(?P<usd>[0-9]{1,7}(?:\.[0-9]{1,6})?)"
     r"|(?P<path>ca|client_certificate|client_key)=(?P<file>[^\0]{1,4096})",
     re.ASCII,
 )
@@ -46,6 +49,10 @@ class EngineSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     kv_tokens: int | None = None  # tokens that its KV memory holds
     priority: bool = False  # vLLM was started with --scheduling-policy priority
     token_us: float | None = None  # µs per token of an answer, until calls tell
+    # vLLM with a KV connector: prefill computes prompts for those with decode, to which their
+    # caches go; both: whole calls.
+    phase: Phase = "both"
+    usd_per_hour: float | None = None  # of engines that are alike the cheaper one goes first
     # Of an https:// URL, files in PEM, which are read again when they change. `ca`: by whom its
     # certificate must be signed; none: by an authority of the system.
     ca: str | None = None
@@ -81,6 +88,10 @@ def parse_engine(text: str) -> EngineSettings:
             given[read["whole"]] = int(read["number"])
         elif read["is"]:
             given["priority"] = read["is"] == "yes"
+        elif read["phase"]:
+            given["phase"] = read["phase"]
+        elif read["usd"]:
+            given["usd_per_hour"] = float(read["usd"])
         elif read["path"]:
             given[read["path"]] = read["file"]
         else:
@@ -97,6 +108,15 @@ def check_engine(engine: EngineSettings, environ: Mapping[str, str]) -> None:
         raise SetupError(f"engine {engine.id}: put its key into api_key_env, not into the URL")
     if engine.api_key_env is not None and not environ.get(engine.api_key_env):
         raise SetupError(f"engine {engine.id}: the variable {engine.api_key_env} is not set")
+    _check_figures(engine)
+    if engine.tls != TlsFiles():
+        if not engine.url.lower().startswith("https://"):
+            said = "need an https:// URL"
+            raise SetupError(f"engine {engine.id}: ca, client_certificate and client_key {said}")
+        check_pair(engine.tls, _OF_AN_ENGINE, f"engine {engine.id}: ")
+
+
+def _check_figures(engine: EngineSettings) -> None:
     for name in ("max_num_seqs", "kv_tokens"):
         value = getattr(engine, name)
         if value is not None and value < 1:
@@ -105,11 +125,9 @@ def check_engine(engine: EngineSettings, environ: Mapping[str, str]) -> None:
             raise SetupError(f"engine {engine.id}: {name} must be under {MAX_LIMIT}")
     if engine.token_us is not None and not 0 < engine.token_us < MAX_TOKEN_US:
         raise SetupError(f"engine {engine.id}: token_us must be over 0 and under {MAX_TOKEN_US}")
-    if engine.tls != TlsFiles():
-        if not engine.url.lower().startswith("https://"):
-            said = "need an https:// URL"
-            raise SetupError(f"engine {engine.id}: ca, client_certificate and client_key {said}")
-        check_pair(engine.tls, _OF_AN_ENGINE, f"engine {engine.id}: ")
+    if engine.usd_per_hour is not None and not 0 <= engine.usd_per_hour < MAX_USD_PER_HOUR:
+        limit = f"0 or more, and under {MAX_USD_PER_HOUR}"
+        raise SetupError(f"engine {engine.id}: usd_per_hour must be {limit}")
 
 
 def check_engine_files(engine: EngineSettings) -> None:

@@ -127,6 +127,12 @@ class EntitlementsChanged(msgspec.Struct, frozen=True, tag=True):
     entitlements: Entitlements
 
 
+class PolicyChosen(msgspec.Struct, frozen=True, tag=True):
+    """The operator chose another order of the queue, by its name, which holds from now on."""
+
+    policy: str
+
+
 class Tick(msgspec.Struct, frozen=True, tag=True):
     """Time has passed, and some request has waited too long, or its workflow's time is up."""
 
@@ -145,6 +151,7 @@ Event = (
     | WorkflowEnded
     | ProfilesLearnt
     | EntitlementsChanged
+    | PolicyChosen
     | Tick
 )
 
@@ -169,6 +176,7 @@ class Dispatch(msgspec.Struct, frozen=True, tag=True, gc=False):
     tenants: int = 0  # others that waited
     tenants_before: int = 0  # of these, with less service for their weight; nothing of them fitted
     limits: RateLimits | None = None  # what is left of the quotas that hold for it
+    prefill_id: str | None = None  # the instance that computes its prompt; None: the same
 
 
 Refusal = Literal[

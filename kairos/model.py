@@ -104,6 +104,11 @@ class Request(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     prefix_units: int = 0
 
 
+# What an instance does of calls: all; or it computes prompts for instances that generate the
+# answers, to which their caches go.
+Phase = Literal["both", "prefill", "decode"]
+
+
 class Instance(msgspec.Struct, frozen=True, kw_only=True):
     """One engine that serves requests, and its limits."""
 
@@ -116,3 +121,5 @@ class Instance(msgspec.Struct, frozen=True, kw_only=True):
     prefix_caching: bool = True
     priority: bool = False  # it orders what waits inside it by the priority that calls carry
     token_us: float | None = None  # per token of an answer, from a profile; None: only as measured
+    phase: Phase = "both"
+    usd_per_hour: float | None = None  # what it costs; None: not told

@@ -122,6 +122,7 @@ class WorkflowTracker:
         self._workflows: SharedLru[WorkflowKey, _Workflow] = SharedLru(max_workflows)
         self._calls: dict[str, _Call] = {}  # in flight
         self._none_idle_before = 0
+        self.begun = 0  # workflows that were ever taken for new ones
 
     def __len__(self) -> int:
         return len(self._workflows)
@@ -133,6 +134,7 @@ class WorkflowTracker:
         workflow = self._workflows.get(key)
         if workflow is None:
             workflow = _Workflow(request, at)
+            self.begun += 1
             self._workflows.put(request.tenant, key, workflow)
         else:
             self._touch(key, workflow, at)

@@ -150,6 +150,7 @@ def settings() -> str:
         ("`[[key]]`", "kairos/tenant_settings.py", "KeySettings"),
         ("`[oidc]`", "kairos/oidc_settings.py", "OidcSettings"),
         ("`[telemetry]`", "kairos/telemetry_settings.py", "TelemetrySettings"),
+        ("`[batches]`", "kairos/batch_settings.py", "BatchSettings"),
         ("`[[tenant]]`", "kairos/tenant_settings.py", "TenantSettings"),
         ("`[[quota]]`", "kairos/entitlements.py", "Quota"),
         ("`[[service_class]]`", "kairos/tenant_settings.py", "ServiceClassSettings"),
@@ -240,9 +241,10 @@ def _defaults(module: str, name: str) -> dict[str, str]:
 
 def http() -> str:
     """The routes of the gateway, from its OpenAPI description."""
+    from kairos.live.batches.openapi import with_batches
     from kairos.live.frontend.openapi import description
 
-    paths: Mapping[str, Any] = description()["paths"]
+    paths: Mapping[str, Any] = with_batches(description())["paths"]
     rows = [
         (f"`{method.upper()} {path}`", _sentence(route))
         for path, methods in paths.items()
@@ -264,6 +266,8 @@ def _errors() -> str:
     from kairos import errors
     from kairos.fair_share import ShareUsed
     from kairos.faults.quarantine import CallerBreaksEngines
+    from kairos.live.batches import records
+    from kairos.live.batches.multipart import NoForm
     from kairos.live.frontend.tls_transport import HttpsNeeded
     from kairos.live.proxy.engine_answer import Stalled
     from kairos.live.request.caller import NotAllowed
@@ -284,6 +288,14 @@ def _errors() -> str:
         TokenExpired,
         IssuerUnreachable,
         HttpsNeeded,
+        NoForm,
+        records.NoSuchFile,
+        records.NoSuchBatch,
+        records.FileInUse,
+        records.NotCancellable,
+        records.BatchLimit,
+        records.FileTooLarge,
+        records.NoBatches,
     ):
         if isinstance(each, type) and issubclass(each, errors.KairosError):
             status = getattr(each, "status", None)

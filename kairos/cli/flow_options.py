@@ -36,7 +36,7 @@ def switched_off(without: list[str]) -> dict[str, bool]:
     Raises:
         SetupError: there is no such pass.
     """
-    names = ("prune", "cse", "cached")
+    names = ("prune", "cse", "cached", "order")
     if unknown := [name for name in without if name not in names]:
         raise SetupError(f"--without {unknown[0]}: there are {', '.join(names)}")
     return dict.fromkeys(without, False)

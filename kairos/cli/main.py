@@ -11,10 +11,12 @@ from kairos.cli import (
     calibrate,
     demo,
     gained,
+    happened,
     health,
     keys,
     look,
     plan,
+    profile,
     replay,
     run,
     runs,
@@ -23,6 +25,7 @@ from kairos.cli import (
     top,
     traces,
 )
+from kairos.cli.plan_autoscale import plan_autoscale
 from kairos.cli.plan_hardware import plan_hardware
 from kairos.errors import KairosError
 
@@ -46,12 +49,14 @@ def _version(
 
 for command in (
     *(serve.serve, serve.balance, serve.orchestrate, demo.demo),
-    *(run.run, plan.plan),
-    *(health.health, top.top, look.explain, look.export, look.usage, gained.gained),
+    *(run.run, plan.plan, profile.profile),
+    *(health.health, top.top, look.explain, look.export, look.usage),
+    *(happened.happened, gained.gained),
     *(simulate.simulate, replay.replay, calibrate.calibrate),
 ):
     app.command()(command)
 app.command()(plan_hardware)
+app.command()(plan_autoscale)
 app.add_typer(agents.app, name="agents", no_args_is_help=True)
 app.add_typer(keys.app, name="keys", no_args_is_help=True)
 app.add_typer(runs.app, name="runs", no_args_is_help=True)

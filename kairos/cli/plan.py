@@ -1,11 +1,12 @@
 """`kairos plan`: what a declared workflow would do."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
 from kairos.cli.flow_options import FlowFile, FunctionsFile, Without, switched_off
+from kairos.errors import SetupError
 
 
 def plan(
@@ -22,6 +23,26 @@ def plan(
     devices: Annotated[
         int | None, typer.Option(min=1, max=64, help="With --host: so many, whatever it says.")
     ] = None,
+    learnt: Annotated[
+        Path | None,
+        typer.Option(
+            "--profile",
+            help=r"What kairos profile learnt of the flow \[FLOW's name with .profile.json].",
+        ),
+    ] = None,
+    engine_profile: Annotated[
+        str | None,
+        typer.Option(help="How long it would take on such engines: a profile's name, or a file."),
+    ] = None,
+    instances: Annotated[
+        int, typer.Option(min=1, max=1_000, help="With --engine-profile: of them, so many.")
+    ] = 1,
+    cost: Annotated[
+        Literal["profile", "paper"],
+        typer.Option(
+            help="With --engine-profile: by that; or beside it by Halo's cost and Helium's."
+        ),
+    ] = "profile",
     as_json: Annotated[bool, typer.Option("--json", help="The same, for a program.")] = False,
 ) -> None:
     """Explain what would be run: what is left out, merged and fetched, and how many calls are left.
@@ -33,27 +54,40 @@ def plan(
     kairos plan summarise.yaml --inputs docs.parquet
 
     kairos plan debate.yaml --inputs docs.parquet --host host.toml --devices 2
+
+    kairos plan reports.yaml --inputs docs.parquet --engine-profile a40-llama3-8b --instances 4
     """
     import msgspec
 
     from kairos.live.runs.tables import open_table
     from kairos.plan.explain import explain, lines
+    from kairos.plan.forecast import forecast
     from kairos.plan.pipeline import Passes, compile_plan
     from kairos.plan.prediction import predict
+    from kairos.sim.engine.profiles import profile as engine
     from kairos.tools.flow_file import check_columns, load_flow
     from kairos.tools.flow_placement import flow_placement
+    from kairos.tools.flow_profiled import profile_path, read_profile
 
     loaded = load_flow(flow, functions)
     made = compile_plan(loaded.declaration, Passes(**switched_off(without or [])))
     loaded.functions.check(made)
-    prediction = None
+    prediction = expected = None
     if inputs is not None:
         table = open_table(inputs)
         check_columns(made, table)
         readable = (row.values for row in table.rows() if row.values is not None)
         prediction = predict(made, readable)
+    if engine_profile is not None:
+        if inputs is None:
+            raise SetupError("name the table that --engine-profile is to be reckoned for: --inputs")
+        known = read_profile(learnt or profile_path(flow))
+        readable = (row.values for row in table.rows() if row.values is not None)
+        by_paper = cost == "paper"
+        pool = engine(engine_profile)
+        expected = forecast(made, known, readable, pool, instances, paper=by_paper)
     placement = flow_placement(made, prediction, host, devices) if host is not None else None
-    explained = explain(made, prediction, placement)
+    explained = explain(made, prediction, placement, expected)
     if as_json:
         typer.echo(msgspec.json.encode(explained).decode())
     else:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
+from kairos.cli.flow_options import FunctionsFile
 from kairos.planner.ownership import Terms
 
 if TYPE_CHECKING:
@@ -16,9 +17,16 @@ TERMS = Terms()
 
 
 def plan_hardware(
+    flow: Annotated[
+        Path | None,
+        typer.Argument(metavar="[FLOW]", help="A declared workflow, over the rows of --inputs."),
+    ] = None,
     export: Annotated[
-        Path, typer.Option(help="A workflow file, such as one that `kairos export` wrote.")
-    ],
+        Path | None,
+        typer.Option(help="Or a workflow file, such as one that `kairos export` wrote."),
+    ] = None,
+    inputs: Annotated[Path | None, typer.Option(help="With FLOW: the table of rows.")] = None,
+    functions: FunctionsFile = None,
     target: Annotated[
         list[str] | None,
         typer.Option(
@@ -93,7 +101,7 @@ def plan_hardware(
         bool,
         typer.Option(
             "--simulate",
-            help="Also simulate the pool that is chosen, with Kairos before it. Not with pairs.",
+            help="Also simulate the pool that is chosen, with Kairos before it. Not pipelines.",
         ),
     ] = False,
     picture: Annotated[
@@ -101,7 +109,11 @@ def plan_hardware(
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the plan as JSON.")] = False,
 ) -> None:
-    """Say which hardware recorded workflows should have: what, how many, and what runs where.
+    """Say which hardware workflows should have: what, how many, and what runs where.
+
+    The workflows were recorded (--export), or they are the rows of a table that a declared workflow
+    goes over; then the answers' lengths are made up within their limits, and --rate is rows a
+    second, of those that have calls of their own.
 
     Steps are computed from data sheets and the model's shapes, or from profiles that were measured;
     costs from prices in a catalogue. `docs/how-to/plan-hardware.md` says what the figures rest on.
@@ -110,19 +122,21 @@ def plan_hardware(
 
     kairos plan-hardware --export day.jsonl --target p95=30s
 
+    kairos plan-hardware summarise.yaml --inputs docs.jsonl --rate 2 --target p95=30s
+
     kairos plan-hardware --export day.jsonl --target p95=30s --prices rented --picture plan.svg
 
     kairos plan-hardware --export day.jsonl --hardware h100,gaudi3 --what-if load=2 --json
 
-    kairos plan-hardware --export day.jsonl --target p95=30s --no-pairs --simulate
+    kairos plan-hardware --export day.jsonl --target p95=30s --max-devices 1 --simulate
     """
-    from kairos.errors import SetupError
     from kairos.tools.hardware_question import HardwareOptions
 
-    if simulate and pairs:
-        raise SetupError("pairs cannot be simulated yet: give --no-pairs with --simulate")
     options = HardwareOptions(
         export=export,
+        flow=flow,
+        inputs=inputs,
+        functions=functions,
         model=model,
         targets=target or (),
         precision=precision,
@@ -155,12 +169,13 @@ def _answer(
     from kairos.tools.hardware_picture import picture as drawn
     from kairos.workload.files import atomic_write
 
-    asked = hardware_question.question(options)
+    workflows = hardware_question.planned_workflows(options)
+    asked = hardware_question.question(options, workflows)
     changes = {text: hardware_question.changed(asked, text) for text in what_if}
     with hardware_shown.quiet_solver():
         found = plan(asked)
         others = {text: plan(changed) for text, changed in changes.items()}
-    times = pool_simulation.simulated_export(asked, found, options.export) if simulate else None
+    times = pool_simulation.simulated_plan(asked, found, workflows) if simulate else None
     if picture is not None:
         with atomic_write(picture) as file:
             file.write(drawn(asked, found).encode())

@@ -39,6 +39,13 @@ def run(
     url: Annotated[
         str | None, typer.Option(help="Instead of engines: a Kairos that runs, http://HOST:PORT.")
     ] = None,
+    host: Annotated[
+        Path | None,
+        typer.Option(
+            help="Instead of engines: a .toml file of models, of which each device of this machine "
+            "has one at a time. Kairos starts and stops their engines."
+        ),
+    ] = None,
     api_key_env: Annotated[
         str | None,
         typer.Option(help="With --url: the environment variable that holds your API key."),
@@ -77,6 +84,19 @@ def run(
         Path | None,
         typer.Option(help="With --engine: keep facts and decisions here, for `kairos explain`."),
     ] = None,
+    learnt: Annotated[
+        Path | None,
+        typer.Option(
+            "--profile",
+            help=r"With --engine-profile: what kairos profile learnt \[FLOW.profile.json].",
+        ),
+    ] = None,
+    engine_profile: Annotated[
+        str | None,
+        typer.Option(
+            help="With --engine: what profile they have, for what is expected beside what comes."
+        ),
+    ] = None,
     directory: Directory = None,
 ) -> None:
     """Run a declared workflow over a table: one row in, one row out, each exactly once.
@@ -91,15 +111,22 @@ def run(
     kairos run summarise.yaml --inputs docs.parquet --out out.parquet --engine http://gpu1:8000
 
     kairos run review.py --inputs tickets.csv --out review.jsonl --url http://kairos:8000
+
+    kairos run debate.yaml --inputs docs.parquet --out out.parquet --host host.toml
     """
     from kairos.live.runs.run_store import RunStore
     from kairos.tools.flow_file import load_flow
     from kairos.tools.flow_run import check_task, new_record, runs_root
 
-    if bool(engine) == (url is not None):
+    if bool(engine) + (url is not None) + (host is not None) != 1:
         raise SetupError(
-            "name who performs the calls: --engine http://HOST:PORT (repeat for each), or --url "
-            "of a Kairos that runs"
+            "name who performs the calls: --engine http://HOST:PORT (repeat for each), --url of a "
+            "Kairos that runs, or --host FILE with models whose engines Kairos starts"
+        )
+    if engine_profile is not None and not engine:
+        raise SetupError(
+            "--engine-profile goes with --engine: of a Kairos elsewhere nobody knows here how many "
+            "engines it has"
         )
     loaded = load_flow(flow, functions)
     store = RunStore(directory or runs_root(os.environ))
@@ -112,6 +139,7 @@ def run(
         out=str(out.absolute()),
         engines=tuple(engine or ()),
         url=url,
+        host=str(host.absolute()) if host else None,
         api_key_env=api_key_env,
         model=model,
         revision=revision,
@@ -123,4 +151,8 @@ def run(
         max_tokens=max_tokens,
     )
     task = check_task(record, loaded.declaration, loaded.functions, inputs)
+    if engine_profile is not None:
+        from kairos.tools.flow_profiled import expecting
+
+        task = expecting(task, learnt, flow, engine_profile)
     run_loop(follow(task, store, log_dir=str(log) if log else None))

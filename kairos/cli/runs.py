@@ -103,7 +103,7 @@ def runs_resume(
         raise SetupError(f"{record.id} belongs to a program, which alone can go on with it")
     if engine or url:
         record = msgspec.structs.replace(
-            record, engines=tuple(engine or ()), url=url, api_key_env=api_key_env
+            record, engines=tuple(engine or ()), url=url, host=None, api_key_env=api_key_env
         )
     functions = Path(record.functions_path) if record.functions_path else None
     loaded = load_flow(Path(flow_path), functions)

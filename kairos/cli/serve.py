@@ -32,8 +32,6 @@ if TYPE_CHECKING:
     from kairos.live.service import Service
     from kairos.live.workers.supervisor import Supervisor
 
-logger = logging.getLogger(__name__)
-
 Load = Callable[[], config.Settings]
 
 
@@ -42,8 +40,8 @@ def serve(
         list[str] | None,
         typer.Option(
             help="An OpenAI-compatible upstream: URL[,max_num_seqs=N][,kv_tokens=N]; repeat for "
-            "each. Also [,priority=yes|no], whether vLLM's scheduling policy is priority, and "
-            "[,token_us=N], microseconds per token of an answer. What an engine tells itself wins. "
+            "each. Also [,priority=yes|no], vLLM's scheduling policy; [,token_us=N], µs per token; "
+            "[,phase=both|prefill|decode][,usd_per_hour=N]. What an engine tells itself wins. "
             "For TLS to it: [,ca=FILE][,client_certificate=FILE][,client_key=FILE]."
         ),
     ] = None,
@@ -97,8 +95,8 @@ def serve(
 
     Every option can also stand in the file, or in the environment as KAIROS_PORT and so on. The
     command line wins over the environment, and that over the file. On SIGHUP the file is read
-    again, and those of `keys_path` and TLS: engines, API keys, certificates and limits on bodies
-    change at once, the rest when it is restarted.
+    again, and those of `keys_path` and TLS: engines, API keys, the policy, certificates and limits
+    on bodies change at once, the rest when it is restarted.
 
     Example: kairos serve --engine http://gpu1:8000 --engine http://gpu2:8000
     """
@@ -157,7 +155,8 @@ async def _until_stopped(
     typer.echo(f"kairos: serving on {service.url}/v1, operators' routes on {service.admin_url}")
     if not is_loopback(settings.host) and not settings.asks_for_keys:
         typer.echo("kairos: no API keys are configured, so anyone who reaches it may call")
-    _on_hangup(partial(_reload, service, load))
+    service.reload.load = load
+    _on_hangup(service.reload.on_hangup)
     await stop.wait()
     typer.echo("kairos: stopping; running calls may finish")
 
@@ -238,7 +237,8 @@ async def _balance(settings: config.Settings, load: Load | None) -> None:
         tuning.switch_threads_often()
         tuning.allow_many_connections()
         typer.echo(f"kairos: pool {settings.pool} on {settings.bus}; figures on {service.url}")
-        _on_hangup(partial(_reload, service, load))
+        service.reload.load = load
+        _on_hangup(service.reload.on_hangup)
         await stop.wait()
         typer.echo("kairos: stopping; running calls may finish")
 
@@ -288,12 +288,3 @@ def _stop_signal() -> asyncio.Event:
 
 def _on_hangup(act: Callable[[], None]) -> None:
     asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, act)
-
-
-def _reload(service: "Service | Supervisor", load: Load | None) -> None:
-    if load is None:
-        logger.warning(
-            "there is nothing to read again: it was started without --config, keys_path and TLS"
-        )
-    else:
-        service.reload(load)

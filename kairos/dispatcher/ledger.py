@@ -10,10 +10,12 @@ from kairos.dispatcher.demand import Curves, Lengths, limit_of
 from kairos.dispatcher.in_flight import InFlightTable
 from kairos.dispatcher.instance_health import InstanceHealth
 from kairos.dispatcher.kv_retention import KvRetention
+from kairos.dispatcher.prefills import PrefillsElsewhere
 from kairos.dispatcher.prefixes import PrefixIndex
 from kairos.dispatcher.prompts_under_way import PromptsUnderWay
 from kairos.dispatcher.served import ServedInstances
 from kairos.dispatcher.service_cost import service_us
+from kairos.dispatcher.spare_calls import SpareCalls
 from kairos.dispatcher.typical_latency import TypicalLatencies
 from kairos.events import Finished, InstanceStatus
 from kairos.model import EXPECTED_COMPLETION_TOKENS, Instance, Request
@@ -29,6 +31,8 @@ class Ledger:
         self.instances = self.served.by_id
         self.prompts = PromptsUnderWay()
         self.prefixes = PrefixIndex()
+        known = self.instances, self.prompts, self.prefixes
+        self.prefills = PrefillsElsewhere(*known, self._changed)
         self.retention = KvRetention()
         self.health = InstanceHealth()
         self.curves = Curves()
@@ -39,7 +43,7 @@ class Ledger:
         self._held: dict[str, tuple[int, int, float]] = {}
         self._booking_of: dict[str, Booking] = {}
         self._speeds = self.served.speeds
-        self.busy = BusyInstances(self.prompts)
+        self.busy, self.spare = BusyInstances(self.prompts), SpareCalls()
         self.changes = 0
         # Instance id -> number of its latest change; the latest is the last.
         self._versions: dict[str, int] = {}
@@ -184,6 +188,7 @@ class Ledger:
             limit=limit_of(request),
         )
         self.prompts.begin(instance_id, request.id, computed, until)
+        self.spare.begin(request, instance_id)
         self._last_booking[instance_id] = next(self._bookings)
         self._changed(instance_id)
         return booking.charged_us
@@ -225,6 +230,8 @@ class Ledger:
     def _grown(self, booking: Booking, tokens: int, at: int) -> None:
         booking.generated = tokens
         self.prompts.end(booking.instance_id, booking.request.id)
+        if self.prefills:
+            self.prefills.computed(booking.request.id)
         self._flights[booking.instance_id].told(booking.request.id, tokens, at)
         self._changed(booking.instance_id)
 
@@ -257,7 +264,10 @@ class Ledger:
         self._flights[instance_id].remove(request_id, answer)
         self.prompts.end(booking.instance_id, booking.request.id)
         self.curves.give_back(request_id)
+        self.spare.end(booking.request, instance_id, at)
         cached = finished.cached_tokens if finished is not None else None
+        if self.prefills:
+            cached = self.prefills.ended(request_id, cached, at)
         self.prefixes.end(booking.request, instance_id, answer, cached, at)
         if finished is not None and instance is not None and instance.prefix_caching:
             context = booking.request.prompt_tokens + answer
@@ -284,9 +294,7 @@ class Ledger:
 
     def _forget_if_empty(self, instance_id: str) -> None:
         if instance_id not in self.instances and not self.running(instance_id):
-            self._flights.pop(instance_id, None)
-            self._held.pop(instance_id, None)
-            self.prompts.forget(instance_id)
-            self._last_booking.pop(instance_id, None)
-            self._versions.pop(instance_id, None)
-            self.served.forget(instance_id)
+            for known in (self._flights, self._held, self._last_booking, self._versions):
+                known.pop(instance_id, None)
+            for owner in (self.prompts, self.served, self.spare):
+                owner.forget(instance_id)

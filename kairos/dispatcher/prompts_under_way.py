@@ -16,9 +16,16 @@ class PromptsUnderWay:
         self._prompts.setdefault(instance_id, {})[request_id] = tokens, until
         self._tokens[instance_id] = self._tokens.get(instance_id, 0) + tokens
 
+    def hide(self, instance_id: str, request_id: str) -> int:
+        """Another instance computes it: here it takes nothing. Returns until when."""
+        tokens, until = self._prompts[instance_id][request_id]
+        self._prompts[instance_id][request_id] = 0, until
+        self._tokens[instance_id] -= tokens
+        return until
+
     def end(self, instance_id: str, request_id: str) -> None:
         """Its prompt is computed, or its call has ended; said again, nothing happens."""
-        begun = self._prompts[instance_id].pop(request_id, None)
+        begun = self._prompts.get(instance_id, {}).pop(request_id, None)
         if begun is not None:
             self._tokens[instance_id] -= begun[0]
 

@@ -1,4 +1,8 @@
-"""The instances that can be booked, which model each serves, and how quick each is."""
+"""The instances that can be booked, which model each serves, and how quick each is.
+
+Instances that compute prompts alone are no places for calls while there are others for the model:
+those that generate answers are, and a prompt's place is for `prefill_choice.py`.
+"""
 
 import math
 
@@ -9,8 +13,9 @@ from kairos.model import Instance
 
 
 class ServedInstances:
-    """Instances in the order in which they joined. One whose calls still run when it leaves keeps
-    its speed until `forget`."""
+    """Instances by what they cost, as far as that is told, and in the order in which they joined:
+    where they are alike, the first is chosen. One whose calls still run when it leaves keeps its
+    speed until `forget`."""
 
     def __init__(self) -> None:
         self.by_id: dict[str, Instance] = {}
@@ -18,6 +23,8 @@ class ServedInstances:
         self.speeds: dict[str, Speed] = {}
         self._paces: dict[Instance, StepPace] = {}  # by kind: an instance without its id
         self._serving: dict[str | None, list[Instance]] = {}  # by model, as asked
+        self._prefilling: dict[str | None, list[Instance]] = {}
+        self.has_pairs = False  # some instances only generate answers, others compute prompts
 
     def join(self, instance: Instance) -> None:
         """Add an instance, or replace its limits."""
@@ -35,6 +42,8 @@ class ServedInstances:
 
     def _renew(self) -> None:
         self._serving.clear()
+        self._prefilling.clear()
+        self.has_pairs = {"prefill", "decode"} <= {each.phase for each in self.by_id.values()}
         sizes = (each.kv_tokens for each in self.by_id.values() if each.kv_tokens is not None)
         self.smallest = min(sizes, default=math.inf)
 
@@ -48,14 +57,28 @@ class ServedInstances:
         return self._paces.setdefault(like, StepPace(instance.token_us))
 
     def serving(self, model: str | None) -> list[Instance]:
-        """Instances that serve the model (None: any), in the order in which they joined."""
+        """Instances that calls of the model (None: any) can be sent to. Those for prompts alone
+        are among them only where there are no others."""
         found = self._serving.get(model)
         if found is None:
-            everyone = self.by_id.values()
-            found = [i for i in everyone if model is None or model in i.models]
+            everyone = self._by_cost(model)
+            found = [each for each in everyone if each.phase != "prefill"] or everyone
             if found:  # else anybody could ask for names without end
                 self._serving[model] = found
         return found
+
+    def prefilling(self, model: str | None) -> list[Instance]:
+        """Instances that compute prompts of the model for others."""
+        found = self._prefilling.get(model)
+        if found is None:
+            found = [each for each in self._by_cost(model) if each.phase == "prefill"]
+            if found:
+                self._prefilling[model] = found
+        return found
+
+    def _by_cost(self, model: str | None) -> list[Instance]:
+        found = [i for i in self.by_id.values() if model is None or model in i.models]
+        return sorted(found, key=lambda i: math.inf if i.usd_per_hour is None else i.usd_per_hour)
 
     def models(self) -> list[str]:
         """All models that are served at the moment."""

@@ -28,6 +28,7 @@ from kairos.execution.facts import (
     GroupRead,
     GroupsEnded,
     InputEnded,
+    OperatorsOpened,
     RowRead,
     RowUnreadable,
     StopAsked,
@@ -37,6 +38,8 @@ from kairos.execution.frames import ABSENT, OpenRow, ValueFrame
 from kairos.execution.intake import RowIntake
 from kairos.execution.limits import FlowFigures, FlowLimits
 from kairos.execution.memo import ResultMemo
+from kairos.execution.observation import FlowObservation
+from kairos.execution.operator_gate import OperatorGate
 from kairos.execution.program import compile_stage
 from kairos.execution.windows import CallWindow
 from kairos.plan.operators import Generation, RegisteredCall
@@ -50,22 +53,33 @@ class Executor:
     give the same commands."""
 
     def __init__(self, plan: Plan, limits: FlowLimits) -> None:
-        self.figures = FlowFigures()
+        self.figures, self.observation = FlowFigures(), FlowObservation()
         self._out: list[FlowCommand] = []
         self._scopes = [compile_stage(plan, stage) for stage in range(1 + bool(plan.group))]
         self._intakes = [RowIntake(limits) for _ in self._scopes]
         self._stage = 0
         self._stopping = False
         self._ended = False
-        self._window = CallWindow(limits, self._issue)
+        self._window = CallWindow(limits, plan.order, self._issue)
         self._evaluation = Evaluation(self._want, self._row_ended, self._row_broke)
         self._flights = Flights(
             share=plan.passes.cse,
             memo=ResultMemo(limits.memo_bytes),
             figures=self.figures,
+            observation=self.observation,
             out=self._out,
             ready=self._window.push,
         )
+
+    @property
+    def gate(self) -> OperatorGate:
+        """How many calls of each operator are wanted: to be read alone."""
+        return self._window.gate
+
+    @property
+    def is_reading(self) -> bool:
+        """Rows were asked for and have not come."""
+        return any(each.asked for each in self._intakes)
 
     def begin(self) -> list[FlowCommand]:
         return self._go_on()
@@ -85,6 +99,8 @@ class Executor:
                 self._flights.cache_answered(self._evaluation, fact)
             case CapacityTold(calls=calls):
                 self._window.resize(calls)
+            case OperatorsOpened(operators=operators):
+                self._window.open(operators)
             case StopAsked():
                 self._stopping = True
         return self._go_on()
@@ -197,6 +213,8 @@ class Executor:
         self.figures.prompt_tokens += fact.prompt_tokens
         self.figures.completion_tokens += fact.completion_tokens
         self.figures.cached_tokens += fact.cached_tokens
+        if isinstance(flight.operator.params, Generation):
+            self.observation.answered(flight.operator.name, fact)
         self._window.ended(flight, fact.prompt_tokens + fact.completion_tokens)
         self._flights.answered(self._evaluation, flight, fact)
 

@@ -84,6 +84,13 @@ class CapacityTold(msgspec.Struct, frozen=True, gc=False):
     calls: int
 
 
+class OperatorsOpened(msgspec.Struct, frozen=True):
+    """Calls of these operators alone are to be issued from now on, since engines have their models;
+    None: of all. Those of others are held."""
+
+    operators: frozenset[str] | None
+
+
 class StopAsked(msgspec.Struct, frozen=True):
     """Nothing more is to be begun. What is in flight is still waited for."""
 
@@ -98,5 +105,6 @@ FlowFact = (
     | CallBroke
     | CacheAnswered
     | CapacityTold
+    | OperatorsOpened
     | StopAsked
 )

@@ -15,6 +15,7 @@ from kairos.execution.facts import CacheAnswered, CallAnswered
 from kairos.execution.frames import Slot, ValueFrame
 from kairos.execution.limits import FlowFigures
 from kairos.execution.memo import ResultMemo
+from kairos.execution.observation import FlowObservation
 from kairos.execution.requests import value_of
 from kairos.plan.invalid import OperatorFailed
 from kairos.plan.operators import Generation, Operator, RegisteredCall
@@ -55,10 +56,12 @@ class Flights:
         share: bool,
         memo: ResultMemo,
         figures: FlowFigures,
+        observation: FlowObservation,
         out: list[FlowCommand],
         ready: Callable[[Flight], None],
     ) -> None:
         self._share, self._memo, self._figures = share, memo, figures
+        self._observation = observation
         self._out, self._ready = out, ready
         self._by_signature: dict[str, Flight] = {}
         self._by_number: dict[int, Flight] = {}
@@ -161,6 +164,8 @@ class Flights:
         self._figures.merged += origin == "merged"
         self._figures.fetched += origin == "fetched"
         row = frame.row
+        compiled = frame.scope.operators[slot]
+        self._observation.computed(compiled.name, row.stage, row.row)
         self._out.append(
             KeepResult(row.stage, frame.node(slot), row.row, signature, value, origin, store)
         )

@@ -2,17 +2,21 @@
 outside.
 
 Twice the engines' capacity is released: a call that ends has its successor at the engine already.
-Earlier rows go first, so rows end, and few are open. Of rows so many are read that as many calls as
-the engines hold stand ready behind those that are released.
+Of those that are ready the plan's order says which is next: by sequence, then earlier rows, so rows
+end, and few are open. Of rows so many are read that as many calls as the engines hold stand ready
+behind those that are released; so of operators that follow each other over all rows, no more rows
+than that are between.
 """
 
 import heapq
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 
 from kairos.execution.flights import Flight
 from kairos.execution.limits import MOST_IN_FLIGHT, FlowLimits
+from kairos.execution.operator_gate import OperatorGate
 from kairos.model import EXPECTED_COMPLETION_TOKENS
 from kairos.plan.operators import Generation
+from kairos.plan.passes.order import CallOrder
 
 _BYTES_PER_TOKEN = 4
 
@@ -20,10 +24,12 @@ _BYTES_PER_TOKEN = 4
 class Lane:
     """Calls of one sort, engines' or functions'."""
 
-    def __init__(self, limit: int) -> None:
+    def __init__(self, limit: int, order: CallOrder) -> None:
         self.limit = limit
         self.in_flight = 0
-        self._ready: list[tuple[int, int, int, Flight]] = []
+        self._order = order
+        # Stage, sequence, row, place, number.
+        self._ready: list[tuple[int, int, int, int, int, Flight]] = []
 
     def __len__(self) -> int:
         return len(self._ready)
@@ -33,14 +39,20 @@ class Lane:
         return max(0, self.limit - self.in_flight)
 
     def push(self, flight: Flight) -> None:
-        row = flight.leader[0].row
-        heapq.heappush(self._ready, (row.stage, row.row, flight.number, flight))
+        row, turn = flight.leader[0].row, self._order.turn(flight.operator.name)
+        key = (row.stage, turn.sequence, row.row, turn.place, flight.number, flight)
+        heapq.heappush(self._ready, key)
 
     def first(self) -> Flight | None:
-        return self._ready[0][3] if self._ready else None
+        return self._ready[0][-1] if self._ready else None
 
     def pop(self) -> Flight:
-        return heapq.heappop(self._ready)[3]
+        return heapq.heappop(self._ready)[-1]
+
+    def keep(self, passes: Callable[[Flight], bool]) -> None:
+        """Of what is ready only what passes."""
+        self._ready = [each for each in self._ready if passes(each[-1])]
+        heapq.heapify(self._ready)
 
 
 class RunBudget:
@@ -81,11 +93,14 @@ def expected_tokens(flight: Flight) -> int:
 class CallWindow:
     """`issue`: makes a call."""
 
-    def __init__(self, limits: FlowLimits, issue: Callable[[Flight], None]) -> None:
+    def __init__(
+        self, limits: FlowLimits, order: CallOrder, issue: Callable[[Flight], None]
+    ) -> None:
         self._issue = issue
         self._budget = RunBudget(limits)
+        self.gate = OperatorGate()
         self._capacity = 0
-        self._calls, self._functions = Lane(0), Lane(limits.functions)
+        self._calls, self._functions = Lane(0, order), Lane(limits.functions, order)
         self.resize(limits.capacity)
         self.blocked = False  # a call is ready, and the budget does not allow it
 
@@ -107,7 +122,16 @@ class CallWindow:
         return self._calls.free + self._capacity - self.ready
 
     def push(self, flight: Flight) -> None:
-        self._lane(flight).push(flight)
+        lane = self._lane(flight)
+        if lane is not self._calls or self.gate.pushed(flight):
+            lane.push(flight)
+
+    def open(self, operators: Collection[str] | None) -> None:
+        """Calls of these operators alone are released from now on; None: of all."""
+        released = list(self.gate.open(operators))
+        self._calls.keep(self.gate.passes)
+        for flight in released:
+            self._calls.push(flight)
 
     def release(self, forget: Callable[[Flight], None]) -> None:
         """As many as there is room for, of those that are still wanted."""
@@ -116,12 +140,15 @@ class CallWindow:
             while lane.free and (flight := lane.first()) is not None:
                 if not flight.wanted:
                     forget(lane.pop())
+                    if lane is self._calls:
+                        self.gate.forgotten(flight)
                     continue
                 if lane is self._calls:
                     if not self._budget.allows(flight):
                         self.blocked = True
                         break
                     self._budget.reserve(flight)
+                    self.gate.issued(flight)
                 lane.pop()
                 lane.in_flight += 1
                 self._issue(flight)
@@ -132,6 +159,7 @@ class CallWindow:
         lane.in_flight -= 1
         if lane is self._calls:
             self._budget.used(flight, tokens)
+            self.gate.ended(flight)
 
     def _lane(self, flight: Flight) -> Lane:
         return self._calls if isinstance(flight.operator.params, Generation) else self._functions

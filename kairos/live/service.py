@@ -11,8 +11,9 @@ from kairos.balancer import Balancer
 from kairos.config import Settings
 from kairos.events import Event
 from kairos.learner import Learner
+from kairos.live.batches.service import batching
 from kairos.live.control.brain import new_balancer
-from kairos.live.control.changes import entitling, of_a_balancer, of_a_gateway
+from kairos.live.control.changes import entitling, of_a_balancer, of_a_gateway, ordering
 from kairos.live.control.local_control import LocalControl
 from kairos.live.control.reload import Reload
 from kairos.live.engines.fleet import Fleet
@@ -22,6 +23,7 @@ from kairos.live.frontend.app import build_app
 from kairos.live.frontend.connection_limits import limits_of
 from kairos.live.frontend.gateway import Gateway
 from kairos.live.frontend.http import listen, server_of, serving, url_of
+from kairos.live.frontend.operators import may_have_page
 from kairos.live.frontend.port_tls import ServiceTls
 from kairos.live.kafka.cluster import cluster_of
 from kairos.live.observers.audit_log import OnError, auditing, counting, open_audit_log
@@ -56,10 +58,11 @@ class Service:
     it is told of other settings."""
 
     def __init__(
-        self, brain: Brain, monitor: Monitor, reload: Reload, url: str, admin_url: str
+        self, brain: Brain, parts: "_Parts", reload: Reload, url: str, admin_url: str
     ) -> None:
         self.brain = brain
-        self.monitor = monitor
+        self.monitor = parts.monitor
+        self.fleet = parts.fleet
         self.reload = reload
         self.url = url
         self.admin_url = admin_url
@@ -110,16 +113,20 @@ async def running(
         listen(settings.admin_host, settings.admin_port) as admin_sock,
         open_audit_log(settings.audit_log) as audit,
     ):
-        async with _put_together(settings, observers) as parts:
+        async with (
+            _put_together(settings, observers) as parts,
+            contextlib.AsyncExitStack() as stack,
+        ):
             brain, monitor, telemetry = parts.brain, parts.monitor, parts.telemetry
             bodies = Bodies(settings.max_body_bytes, settings.max_held_bytes, settings.caller_share)
             on_error = counting(telemetry.count_error, audit)
             gateway = _gateway(settings, parts, access, bodies, on_error)
             insight = partial(brain.add_insight, access=access)
             ui = ui_of(brain, parts.fleet, telemetry, parts.orchestrator, settings)
+            batches = await stack.enter_async_context(batching(settings.batches, access, gateway))
             servers = {
                 sock: server_of(
-                    build_app(gateway, access, telemetry.render, insight, audit),
+                    build_app(gateway, access, telemetry.render, insight, batches.add_to, audit),
                     gateway,
                     limits_of(settings, telemetry.count_error),
                     tls.callers,
@@ -136,11 +143,15 @@ async def running(
             }
             changes = of_a_gateway(parts.fleet, access, bodies, settings) | tls.changes()
             changes |= entitling(brain, access, gateway)
+            if isinstance(brain, LocalControl):  # a pool's processes must change it together
+                changes |= ordering(brain, ui.gains)
             reload = Reload(settings, changes, audit)
+            ui.acts.reload = reload.again
             urls = (url_of(each, has_tls=tls.is_on) for each in (sock, admin_sock))
             background = [*access.background(), *auditing(audit), *ui.background()]
+            background += batches.background()
             async with serving(servers, [*parts.background, *background]):
-                yield Service(brain, monitor, reload, *urls)
+                yield Service(brain, parts, reload, *urls)
 
 
 def _gateway(
@@ -175,6 +186,10 @@ async def balancing(settings: Settings) -> AsyncIterator[Service]:
         open_audit_log(settings.audit_log) as audit,
     ):
         async with _put_together(settings, ()) as parts:
+            ui = ui_of(
+                *(parts.brain, parts.fleet, parts.telemetry, parts.orchestrator, settings),
+                changes_engines=False,
+            )
             app = build_admin(
                 parts.brain,
                 parts.monitor,
@@ -184,13 +199,17 @@ async def balancing(settings: Settings) -> AsyncIterator[Service]:
                 has_changes=False,
                 names=(*settings.admin_names, settings.host),
                 audit=audit,
+                add_pages=ui.add_to if may_have_page(settings) else None,
             )
             changes = of_a_balancer(parts.fleet, access) | entitling(parts.brain, access)
             reload = Reload(settings, changes | tls.changes(), audit)
+            ui.acts.reload = reload.again
             url = url_of(sock, has_tls=tls.is_on)
-            background = [*parts.background, *access.background(), *auditing(audit)]
-            async with serving({sock: server_of(app, tls=tls.operators)}, background):
-                yield Service(parts.brain, parts.monitor, reload, url, url)
+            beside = [*access.background(), *auditing(audit), *ui.background()]
+            async with serving(
+                {sock: server_of(app, tls=tls.operators)}, parts.background + beside
+            ):
+                yield Service(parts.brain, parts, reload, url, url)
 
 
 @contextlib.asynccontextmanager

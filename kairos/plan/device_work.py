@@ -36,7 +36,7 @@ class OperatorWork(msgspec.Struct, frozen=True, kw_only=True):
     reused_us: float = 0.0
 
 
-class ModelLoad(msgspec.Struct, frozen=True, kw_only=True):
+class LoadTime(msgspec.Struct, frozen=True, kw_only=True):
     """What it takes until a model serves on a device: `load_us` the first time, `wake_us` where it
     was there before and sleeps (None: as the first time), `stay_us` where it is the one that is
     there, beside the calls themselves."""
@@ -106,7 +106,7 @@ class WorkTiming(NamedTuple):
     ends_at: float
 
 
-def check_work(works: Sequence[OperatorWork], loads: Mapping[str, ModelLoad], devices: int) -> None:
+def check_work(works: Sequence[OperatorWork], loads: Mapping[str, LoadTime], devices: int) -> None:
     """Raises SetupError: it cannot be placed; says why."""
     if not 1 <= devices <= MOST_DEVICES:
         raise SetupError(f"--devices {devices}: give 1 to {MOST_DEVICES}")
@@ -122,7 +122,7 @@ def check_work(works: Sequence[OperatorWork], loads: Mapping[str, ModelLoad], de
             )
 
 
-def load_us(state: DeviceState, model: str, loads: Mapping[str, ModelLoad]) -> float:
+def load_us(state: DeviceState, model: str, loads: Mapping[str, LoadTime]) -> float:
     """Until the model serves there."""
     load = loads[model]
     if state.resident == model:
@@ -145,7 +145,7 @@ def when(
     state: DeviceState,
     parts: int,
     needed: Iterable[WorkTiming],
-    loads: Mapping[str, ModelLoad],
+    loads: Mapping[str, LoadTime],
 ) -> WorkTiming:
     """A share of it, next on this device."""
     run = run_us(work, parts, state)
@@ -165,7 +165,7 @@ def after(work: OperatorWork, state: DeviceState, ends_at: float) -> DeviceState
 
 def schedule(
     works: Sequence[OperatorWork],
-    loads: Mapping[str, ModelLoad],
+    loads: Mapping[str, LoadTime],
     devices: int,
     choices: Iterable[DeviceChoice],
 ) -> DevicePlan:

@@ -4,11 +4,13 @@ from collections.abc import Iterator, Sequence
 
 import msgspec
 
+from kairos.plan.forecast import FlowForecast, forecast_lines
 from kairos.plan.operators import Generation, Loop, MapOver, Operator, RegisteredCall
 from kairos.plan.pipeline import Plan
 from kairos.plan.placement_text import ExplainedPlacement, placement_lines
 from kairos.plan.prediction import FlowPrediction, OperatorCalls
 from kairos.plan.references import needs
+from kairos.plan.tree_text import ExplainedPrefix, explained_prompts, prompt_lines
 
 
 class ExplainedOperator(msgspec.Struct, frozen=True):
@@ -31,17 +33,20 @@ class ExplainedPlan(msgspec.Struct, frozen=True):
     merged: dict[str, str]
     operators: tuple[ExplainedOperator, ...]
     calls_per_row: int  # at most
+    prompts: tuple[ExplainedPrefix, ...]  # what they have in common
     prediction: FlowPrediction | None
     placement: ExplainedPlacement | None = None
+    forecast: FlowForecast | None = None
 
 
 def explain(
     plan: Plan,
     prediction: FlowPrediction | None = None,
     placement: ExplainedPlacement | None = None,
+    forecast: FlowForecast | None = None,
 ) -> ExplainedPlan:
     """`prediction`: as `predict` made it of rows of the table. `placement`: of these on devices
-    that switch models."""
+    that switch models. `forecast`: of the table on a pool."""
     operators = tuple(_operators(plan, plan.declaration.operators, prediction))
     passes = tuple(name for name, on in msgspec.structs.asdict(plan.passes).items() if on)
     calls = (each for each in operators if each.kind in ("llm", "call"))
@@ -54,8 +59,10 @@ def explain(
         merged=dict(plan.merged),
         operators=operators,
         calls_per_row=sum(each.at_most for each in calls),
+        prompts=explained_prompts(plan.declaration.operators),
         prediction=prediction,
         placement=placement,
+        forecast=forecast,
     )
 
 
@@ -70,6 +77,7 @@ def lines(explained: ExplainedPlan) -> Iterator[str]:
         yield f"merged: {gone} is computed as {stands}"
     for each in explained.operators:
         yield "  " * (each.depth + 1) + _line(each)
+    yield from prompt_lines(explained.prompts)
     yield f"calls for a row: {explained.calls_per_row} at most"
     found = explained.prediction
     if found is not None:
@@ -80,6 +88,8 @@ def lines(explained: ExplainedPlan) -> Iterator[str]:
         )
     if explained.placement is not None:
         yield from placement_lines(explained.placement)
+    if explained.forecast is not None:
+        yield from forecast_lines(explained.forecast)
 
 
 def _line(each: ExplainedOperator) -> str:

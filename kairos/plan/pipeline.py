@@ -10,6 +10,7 @@ from kairos.plan.graph import ancestors, in_order, outputs_need
 from kairos.plan.operators import Declaration, Generation, Group, RegisteredCall
 from kairos.plan.passes.cached import CacheFetch, cache_fetches
 from kairos.plan.passes.cse import merge_equal
+from kairos.plan.passes.order import AS_DECLARED, CallOrder, call_order
 from kairos.plan.passes.prune import prune
 
 
@@ -19,6 +20,7 @@ class Passes(msgspec.Struct, frozen=True, kw_only=True):
     prune: bool = True  # what no output needs is left out
     cse: bool = True  # what is asked twice is computed once, within a row and across rows
     cached: bool = True  # results of earlier runs are fetched
+    order: bool = True  # calls that begin alike follow each other, where more are ready than run
 
 
 class Plan(msgspec.Struct, frozen=True, kw_only=True):
@@ -30,6 +32,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     pruned: tuple[str, ...]
     merged: Mapping[str, str]  # per operator that is gone, the one that stands for it
     fetches: tuple[CacheFetch, ...]
+    order: CallOrder
     table: Columns
 
     @property
@@ -86,5 +89,6 @@ def compile_plan(
         pruned=pruned,
         merged=merged,
         fetches=cache_fetches(now.operators) if passes.cached else (),
+        order=call_order(now.operators) if passes.order else AS_DECLARED,
         table=table,
     )

@@ -29,7 +29,7 @@ from kairos.plan.device_work import (
     DeviceChoice,
     DevicePlan,
     DeviceState,
-    ModelLoad,
+    LoadTime,
     OperatorWork,
     WorkTiming,
     after,
@@ -60,7 +60,7 @@ class _Partial(NamedTuple):
 
 def place(
     works: Sequence[OperatorWork],
-    loads: Mapping[str, ModelLoad],
+    loads: Mapping[str, LoadTime],
     devices: int,
     *,
     width: int = WIDTH,
@@ -108,7 +108,7 @@ class _Search:
     def __init__(
         self,
         works: Sequence[OperatorWork],
-        loads: Mapping[str, ModelLoad],
+        loads: Mapping[str, LoadTime],
         devices: int,
         replicas: bool,
     ) -> None:

@@ -3,11 +3,11 @@ each by a rule. `works`: each after what it needs."""
 
 from collections.abc import Mapping, Sequence
 
-from kairos.plan.device_work import DeviceChoice, DevicePlan, ModelLoad, OperatorWork, schedule
+from kairos.plan.device_work import DeviceChoice, DevicePlan, LoadTime, OperatorWork, schedule
 
 
 def round_robin(
-    works: Sequence[OperatorWork], loads: Mapping[str, ModelLoad], devices: int
+    works: Sequence[OperatorWork], loads: Mapping[str, LoadTime], devices: int
 ) -> DevicePlan:
     """Operators to devices in turn, each with all its rows."""
     choices = (DeviceChoice(each.name, (n % devices,)) for n, each in enumerate(works))
@@ -15,7 +15,7 @@ def round_robin(
 
 
 def co_located(
-    works: Sequence[OperatorWork], loads: Mapping[str, ModelLoad], devices: int
+    works: Sequence[OperatorWork], loads: Mapping[str, LoadTime], devices: int
 ) -> DevicePlan:
     """Each on the device of the first that it needs; those that need none, in turn."""
     of: dict[str, int] = {}
@@ -29,7 +29,7 @@ def co_located(
 
 
 def data_parallel(
-    works: Sequence[OperatorWork], loads: Mapping[str, ModelLoad], devices: int
+    works: Sequence[OperatorWork], loads: Mapping[str, LoadTime], devices: int
 ) -> DevicePlan:
     """Each on all devices, which share its rows."""
     choices = (DeviceChoice(each.name, tuple(range(devices))) for each in works)

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import msgspec
 
-from kairos.plan.device_work import DevicePlan, ModelLoad, OperatorWork
+from kairos.plan.device_work import DevicePlan, LoadTime, OperatorWork
 from kairos.plan.placement import place
 from kairos.plan.placement_baselines import co_located, data_parallel, round_robin
 
@@ -19,7 +19,7 @@ class ExplainedPlacement(msgspec.Struct, frozen=True):
 
 
 def explain_placement(
-    works: Sequence[OperatorWork], loads: Mapping[str, ModelLoad], devices: int
+    works: Sequence[OperatorWork], loads: Mapping[str, LoadTime], devices: int
 ) -> ExplainedPlacement:
     """Raises SetupError: as `place`."""
     rules = {"round robin": round_robin, "co-located": co_located, "data-parallel": data_parallel}

@@ -34,9 +34,7 @@ from kairos.plan.pipeline import Plan
 from kairos.plan.references import needs
 from kairos.plan.signatures import of_structure
 from kairos.plan.templates import Opaque, Static, template
-from kairos.plan.values import Missing, as_text, part
-
-BYTES_PER_TOKEN = 4
+from kairos.plan.values import BYTES_PER_TOKEN, Missing, as_text, part
 
 
 class Symbol(msgspec.Struct, frozen=True):

@@ -6,6 +6,8 @@ import msgspec
 
 from kairos.plan.operators import Path
 
+BYTES_PER_TOKEN = 4  # of texts whose tokens nobody has counted
+
 
 class Missing(Exception):
     """A value has no such part."""

@@ -31,7 +31,7 @@ _REMEMBERED = 1_024  # names that need not wait; beyond, those are forgotten tha
 # Level of the class of service, tenant, class; app, where the tenant weighs its apps.
 Share = tuple[int, str, str, str | None]
 LEVELS: Mapping[Goes, int] = MappingProxyType({"first": -1, "share": 0, "spare": 1})
-_SHARED = LEVELS["share"]
+_SHARED, SPARE = LEVELS["share"], LEVELS["spare"]
 
 
 class StartTags:
@@ -157,6 +157,10 @@ class FairQueueing:
             level, name = _SHARED, STANDARD
         app = (request.app or "") if tenant in self._weighing_apps else None
         return level, tenant, name, app
+
+    def is_spare(self, service_class: str) -> bool:
+        """Whether calls of this class go once nothing else fits."""
+        return self._is_fair and self._levels.get(service_class) == SPARE
 
     def max_wait_us(self, share: Share) -> int | None:
         """The longest wait of its class; None: as for all."""

@@ -1,10 +1,12 @@
 """All wait queues, one for each share of the pool and each model, and how quickly each drains."""
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 
 from kairos.model import SECOND, Request
 from kairos.scheduler.fair_queueing import FairQueueing, Share
+from kairos.scheduler.ordering import Ordering
+from kairos.scheduler.policies import POLICIES
 from kairos.scheduler.queue import WaitQueue
 
 _LONGEST_RETRY_S = 60
@@ -17,12 +19,9 @@ Place = tuple[Share, str | None]  # what waits together: calls of one share, for
 class WaitQueues:
     """`len` is of all that waits."""
 
-    def __init__(
-        self, new_queue: Callable[[int], WaitQueue], fairness: FairQueueing, max_wait_us: int
-    ) -> None:
-        """`new_queue` takes the longest wait in it; `max_wait_us`: where the class of service has
-        none of its own."""
-        self._new_queue, self._max_wait_us = new_queue, max_wait_us
+    def __init__(self, ordering: Ordering, fairness: FairQueueing, max_wait_us: int) -> None:
+        """`max_wait_us`: the longest wait where the class of service has none of its own."""
+        self._ordering, self._max_wait_us = ordering, max_wait_us
         self.fairness = fairness
         self._queues: dict[Place, WaitQueue] = {}
         self._open: dict[Place, WaitQueue] = {}  # of these, those in which anything waits
@@ -91,7 +90,7 @@ class WaitQueues:
         if queue is None:
             if len(self._queues) >= _KEPT:
                 self._queues = self.open()
-            queue = self._queues[place] = self._new_queue(self._longest_wait_us(place))
+            queue = self._queues[place] = self._ordering.new_queue(self._longest_wait_us(place))
         return queue
 
     def _came(self, place: Place, queue: WaitQueue, tenant: str, at: int) -> None:
@@ -171,6 +170,14 @@ class WaitQueues:
             for share, _ in self._open:
                 fairness.came(share)
         fairness.go_on_from(before)
+
+    def choose(self, policy: str, at: int) -> None:
+        """Another policy from now on; raises KeyError. What has overtaken those that wait counts no
+        more. O(n log n) of them."""
+        self._ordering.choose(POLICIES[policy])
+        for share, _ in self._open:
+            self.fairness.left(share)
+        self._put_anew(at)
 
     def _is_misplaced(self, place: Place, queue: WaitQueue) -> bool:
         if queue.max_wait_us != self._longest_wait_us(place):

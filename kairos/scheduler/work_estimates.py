@@ -138,6 +138,10 @@ class WorkEstimates:
         for standing in self._standings.values():
             yield standing.request
 
+    def workflows(self) -> Iterator[WorkflowKey]:
+        """Those that have calls that wait or run."""
+        return iter(self._together)
+
     def request(self, request_id: str) -> Request | None:
         """A call that waits or runs."""
         standing = self._standings.get(request_id)

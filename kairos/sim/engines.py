@@ -77,6 +77,14 @@ class SimulatedEngines:
         lost = {call_id: generated.get(call_id, 0) for call_id in running.calls}
         return self._lost_with(running, lost) if self._pairs else lost
 
+    def stop_if_empty(self, instance_id: str) -> bool:
+        """Whether the engine is gone: it was empty, or there was none."""
+        running = self._running.get(instance_id)
+        if running is not None and running.calls:
+            return False
+        self._running.pop(instance_id, None)
+        return True
+
     def slow_down(self, instance_id: str, factor: float) -> None:
         running = self._running.get(instance_id)
         if running is not None:

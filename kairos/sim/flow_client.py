@@ -70,18 +70,27 @@ class FlowClient:
         run: Run,
         clock: VirtualClock,
         feed: Callable[[Arrived | WorkflowEnded], None],
+        *,
+        models: Mapping[str, str] | None = None,
+        arrives_at: Callable[[int], int] = lambda _: 0,
     ) -> None:
+        """`models`: what operators ask for by another name than the only model; `arrives_at`: from
+        when on a row of the table can be read, in µs, later rows no earlier."""
         self.executor = Executor(plan, limits)
         self.left, self.retries = 1, 0
         self.failed: dict[str, str] = {}
         self.ended: str | None = None
+        self.ended_at_us: list[int] = []  # of rows that did, at stage 0 unless they were gathered
         self._name, self._table = plan.declaration.name, enumerate(table)
+        self._next_row: tuple[int, Mapping[str, object]] | None = None
         self._run, self._clock, self._feed = run, clock, feed
         self._generations = {
             each.name: each.params
             for each in every(plan.declaration.operators)
             if isinstance(each.params, Generation)
         }
+        self._models, self._arrives_at = models or {}, arrives_at
+        self._awaited = 0  # rows that were asked for and have not arrived
         self._made: dict[str, _Made] = {}
         self._groups: dict[str, list[tuple[int, object]]] = {}
         self._left_groups: Iterator[tuple[int, tuple[str, list[object]]]] | None = None
@@ -108,19 +117,19 @@ class FlowClient:
     def answered(self, request_id: str) -> None:
         prompt_tokens, completion_tokens = self.lengths(request_id)
         made = self._made.pop(request_id)
-        self._tell(CallAnswered(made.command.call, made.text, prompt_tokens, completion_tokens))
+        self.tell(CallAnswered(made.command.call, made.text, prompt_tokens, completion_tokens))
 
     def refused(self, request_id: str, error: KairosError) -> None:
         made = self._made.pop(request_id)
         self.retries += 1
         broke = CallBroke(made.command.call, str(error), retry=is_tried_again(error.status))
-        self._clock.call_at(self._clock.now(), partial(self._tell, broke))
+        self._clock.call_at(self._clock.now(), partial(self.tell, broke))
 
     def _begin(self) -> None:
         self._perform(self.executor.begin())
         self._go_on()
 
-    def _tell(self, fact: FlowFact) -> None:
+    def tell(self, fact: FlowFact) -> None:
         self._facts.append(fact)
         self._go_on()
 
@@ -149,12 +158,29 @@ class FlowClient:
                     self._clock.stop()
 
     def _read(self, count: int) -> None:
-        for _ in range(count):
-            read = next(self._table, None)
-            if read is None:
+        """Those that are there; the others when they arrive."""
+        is_waiting, self._awaited = self._awaited > 0, self._awaited + count
+        if not is_waiting:
+            self._read_arrived()
+
+    def _read_arrived(self) -> None:
+        while self._awaited:
+            if self._next_row is None:
+                self._next_row = next(self._table, None)
+            if self._next_row is None:
+                self._awaited = 0
                 self._facts.append(InputEnded())
                 return
-            self._facts.append(RowRead(*read))
+            at = self._arrives_at(self._next_row[0])
+            if at > self._clock.now():
+                self._clock.call_at(at, self._rows_arrived)
+                return
+            self._facts.append(RowRead(*self._next_row))
+            self._next_row, self._awaited = None, self._awaited - 1
+
+    def _rows_arrived(self) -> None:
+        self._read_arrived()
+        self._go_on()
 
     def _read_groups(self, count: int) -> None:
         if self._left_groups is None:
@@ -184,6 +210,7 @@ class FlowClient:
             self._groups.setdefault(command.key, []).append((command.row, command.value))
         else:
             stage = command.stage
+            self.ended_at_us.append(self._clock.now())
         self._feed(WorkflowEnded(TENANT, f"{stage}.{command.row}"))
 
     def _issue(self, command: IssueCall) -> None:
@@ -206,7 +233,7 @@ class FlowClient:
             workflow_id=f"{made.command.stage}.{made.command.row}",
             app=self._name,
             agent=made.command.operator,
-            model=MODEL,
+            model=self._models.get(made.command.operator, MODEL),
             workflow_started_at=now,
             arrived_at=now,
             prompt_tokens=tokens,

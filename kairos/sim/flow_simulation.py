@@ -10,9 +10,11 @@ from kairos.engine_profile import EngineProfile
 from kairos.errors import InvalidRequest
 from kairos.execution.commands import RunFunction
 from kairos.execution.limits import FlowFigures, FlowLimits
+from kairos.execution.observation import FlowObservation
 from kairos.flow.functions import Functions
 from kairos.model import SECOND
 from kairos.plan.pipeline import Plan
+from kairos.runtime import Observer
 from kairos.scheduler.policies import Policy
 from kairos.scheduler.work_estimates import WorkEstimates
 from kairos.sim.clock import VirtualClock
@@ -40,24 +42,39 @@ class PoolOptions(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def simulate_flow(
-    plan: Plan, table: Iterator[Mapping[str, object]], functions: Functions, pool: PoolOptions
+    plan: Plan,
+    table: Iterator[Mapping[str, object]],
+    functions: Functions,
+    pool: PoolOptions,
+    observers: tuple[Observer, ...] = (),
 ) -> SimulatedFlow:
     """To the end of its last row. Pure functions of the flow are called."""
+    return observed_flow(plan, table, functions, pool, observers)[0]
+
+
+def observed_flow(
+    plan: Plan,
+    table: Iterator[Mapping[str, object]],
+    functions: Functions,
+    pool: PoolOptions,
+    observers: tuple[Observer, ...] = (),
+) -> tuple[SimulatedFlow, FlowObservation]:
+    """The same, and what its calls turned out to be."""
     instances = {f"engine-{number}": pool.profile for number in range(pool.instances)}
     limits = FlowLimits(capacity=pool.instances * pool.profile.max_num_seqs)
     clients: list[FlowClient] = []
 
     def client(clock: VirtualClock, feed: Feed) -> FlowClient:
-        made = FlowClient(plan, limits, table, _runs(functions), clock, feed)
+        made = FlowClient(plan, limits, table, functions_runner(functions), clock, feed)
         clients.append(made)
         return made
 
-    world = World((), instances, pool.policy, pool.placement, clients=client)
+    world = World((), instances, pool.policy, pool.placement, observers=observers, clients=client)
     world.run()
     (ran,) = clients
     stats = [engine.stats for engine in world.fleet.engines]
     cached = sum(each.cached_tokens for each in stats)
-    return SimulatedFlow(
+    simulated = SimulatedFlow(
         flow=plan.declaration.name,
         instances=pool.instances,
         simulated_s=world.clock.now() / SECOND,
@@ -65,9 +82,12 @@ def simulate_flow(
         prompt_tokens_computed=sum(each.queried_tokens for each in stats) - cached,
         prompt_tokens_cached=cached,
     )
+    return simulated, ran.executor.observation
 
 
-def _runs(functions: Functions) -> Callable[[RunFunction], object]:
+def functions_runner(functions: Functions) -> Callable[[RunFunction], object]:
+    """Calls those that are pure; the others give null."""
+
     def run(command: RunFunction) -> object:
         known = functions[command.function]
         if known.purity != "pure":

@@ -12,8 +12,9 @@ second, and so often it is looked who has waited too long. What is otherwise tha
 - Users tell at once that a workflow has ended. Live, where nobody tells, it is open for 600 s more.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
+from types import MappingProxyType
 from typing import Literal
 
 import msgspec
@@ -41,7 +42,7 @@ from kairos.events import (
 )
 from kairos.learner import Learner
 from kairos.metrics import RunMetrics
-from kairos.model import SECOND, Instance
+from kairos.model import SECOND, Instance, Phase
 from kairos.orchestrator.orchestrator import Orchestrator
 from kairos.refusals import REFUSALS
 from kairos.runtime import Observer, Runtime
@@ -51,6 +52,7 @@ from kairos.scheduler.work_estimates import WorkEstimates
 from kairos.sim.clock import VirtualClock
 from kairos.sim.engine.engine_calls import CallProgress
 from kairos.sim.engines import SimulatedEngines
+from kairos.sim.kv_links import KvLinks
 from kairos.sim.users import MODEL, Clients, Feed, Users
 from kairos.workload.workflows import Submission
 
@@ -70,6 +72,7 @@ class WorldEvent(msgspec.Struct, frozen=True, kw_only=True):
 
 
 _PROFILED_SEQS, _PROFILED_KV_TOKENS = 16, 16_000
+NO_PHASES: Mapping[str, Phase] = MappingProxyType({})
 
 
 def token_us(profile: EngineProfile) -> float:
@@ -98,12 +101,17 @@ class World:
         anonymous: float = 0.0,
         on_second: Callable[["World"], None] = lambda _: None,
         clients: Callable[[VirtualClock, Feed], Clients] | None = None,
+        phases: Mapping[str, Phase] = NO_PHASES,
+        links: KvLinks | None = None,
+        absent: Collection[str] = (),
     ) -> None:
         """`instances`: all that there ever are, by id; those to which it happens first that they
         join are not there at the start. `tell_lengths`, `anonymous`: see `Users`; `overtaken`: see
         the queue, in which `max_waiting` wait at most. Metrics are of the workflows as they are,
         whatever is known of them. `on_second` is called in each second of virtual time.
-        `clients` are in the place of users that ask for `submissions`."""
+        `clients` are in the place of users that ask for `submissions`. `phases`: of instances that
+        serve one alone; `links`: over which the caches of their calls go. `absent`: instances that
+        are not there until `join` is called."""
         self.metrics = RunMetrics()
         self.clock = VirtualClock()
         self.learner = Learner(Orchestrator())
@@ -115,13 +123,13 @@ class World:
             self.clock, self._runtime.feed, tell_lengths=tell_lengths, anonymous=anonymous
         )
         self.users = users if clients is None else clients(self.clock, self._runtime.feed)
-        self.fleet = SimulatedEngines(self.clock, self._seen)
-        self._instances, self._on_second = instances, on_second
+        self.fleet = SimulatedEngines(self.clock, self._seen, links)
+        self._instances, self._on_second, self._phases = dict(instances), on_second, phases
         in_time = sorted(happenings, key=lambda each: each.at_us)
         first = {each.instance_id: each.what for each in reversed(in_time)}
         for instance_id in instances:
-            if first.get(instance_id) != "join":
-                self._join(instance_id)
+            if first.get(instance_id) != "join" and instance_id not in absent:
+                self.join(instance_id)
         for each in in_time:
             self.clock.call_at(each.at_us, partial(self._happen, each))
         for submission in submissions:
@@ -133,6 +141,12 @@ class World:
         if self.users.left:
             self.clock.run()
 
+    def add(self, instance_id: str, profile: EngineProfile) -> None:
+        """One more instance takes requests from now on. Its id is none that was there before."""
+        assert instance_id not in self._instances
+        self._instances[instance_id] = profile
+        self.join(instance_id)
+
     def _measure(self, record: Record) -> None:
         self.metrics(self.users.identified(record))
 
@@ -140,7 +154,10 @@ class World:
         """The balancer's command, as `Runtime` hands it over."""
         call = self.users.engine_call(command.request_id, command.priority or 0)
         try:
-            self.fleet.add(command.instance_id, call)
+            if command.prefill_id is None:
+                self.fleet.add(command.instance_id, call)
+            else:
+                self.fleet.add_pair(command.prefill_id, command.instance_id, call)
         except KairosError as error:
             refused = InvalidRequest(str(error))  # what vLLM answers, with status 400
             self.clock.call_at(self.clock.now(), partial(self._failed, call.id, refused))
@@ -174,9 +191,9 @@ class World:
         instance_id = happening.instance_id
         match happening.what:
             case "join":
-                self._join(instance_id)
+                self.join(instance_id)
             case "leave":
-                self._runtime.feed(InstanceLeft(instance_id))
+                self.leave(instance_id)
             case "fail":
                 self._runtime.feed(InstanceLeft(instance_id))
                 error = UpstreamUnreachable(instance_id, "it failed", refused=False)
@@ -185,12 +202,17 @@ class World:
             case "slow":
                 self.fleet.slow_down(instance_id, happening.factor)
 
-    def _join(self, instance_id: str) -> None:
+    def leave(self, instance_id: str) -> None:
+        """It takes no more; what runs there goes on to its end."""
+        self._runtime.feed(InstanceLeft(instance_id))
+
+    def join(self, instance_id: str, models: tuple[str, ...] = (MODEL,)) -> None:
+        """It takes requests for these from now on."""
         profile = self._instances[instance_id]
         self.fleet.start(instance_id, profile)
         instance = Instance(
             id=instance_id,
-            models=(MODEL,),
+            models=models,
             max_num_seqs=profile.max_num_seqs,
             kv_tokens=profile.kv_tokens,
             block_size=profile.block_size,
@@ -198,6 +220,7 @@ class World:
             prefix_caching=profile.prefix_caching,
             priority=profile.scheduling == "priority",
             token_us=token_us(profile),
+            phase=self._phases.get(instance_id, "both"),
         )
         self._runtime.feed(InstanceJoined(instance))
 

@@ -31,8 +31,10 @@ INSTANT = Timing(step_s=0.0, step_per_seq_s=0.0, prefill_tokens_per_s=math.inf)
 class BatchedCall:
     """One sequence in the engine. Iterate over it for its tokens, as the steps produce them."""
 
-    def __init__(self, prompt_tokens: int, reply: Sequence[str]) -> None:
+    def __init__(self, prompt_tokens: int, reply: Sequence[str], fetched_tokens: int = 0) -> None:
+        """`fetched_tokens`: of the prompt, that need not be computed."""
         self.prompt_tokens = prompt_tokens
+        self.new_tokens = prompt_tokens - fetched_tokens
         self.reply = reply
         self.generated = 0
         self.taken = 0  # by who iterates
@@ -82,9 +84,11 @@ class Batch:
         self._resumed.set()
 
     @contextmanager
-    def call(self, prompt_tokens: int, reply: Sequence[str]) -> Iterator[BatchedCall]:
+    def call(
+        self, prompt_tokens: int, reply: Sequence[str], fetched_tokens: int = 0
+    ) -> Iterator[BatchedCall]:
         """Queue a call; leaving the block early aborts it. It must fit an idle engine."""
-        call = BatchedCall(prompt_tokens, reply)
+        call = BatchedCall(prompt_tokens, reply, fetched_tokens)
         assert reply
         assert call.peak_tokens <= self.kv_tokens
         self.waiting.append(call)
@@ -122,7 +126,7 @@ class Batch:
             call = self.waiting.popleft()
             self.running.append(call)
             free -= call.peak_tokens
-            prefilled += call.prompt_tokens
+            prefilled += call.new_tokens
         return prefilled
 
     def _step_s(self, prefilled: int) -> float:

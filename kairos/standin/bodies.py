@@ -61,6 +61,17 @@ class StreamOptions(msgspec.Struct):
     include_usage: bool = False
 
 
+class KvTransferParams(msgspec.Struct):
+    """Where the cache of a prompt is wanted, or lies (vLLM)."""
+
+    do_remote_decode: bool = False
+    do_remote_prefill: bool = False
+    remote_engine_id: str | None = None
+    remote_block_ids: list[int] | None = None
+    remote_host: str | None = None
+    remote_port: int | None = None
+
+
 class StandInBody(msgspec.Struct):
     model: str
     messages: list[StandInMessage] | None = None
@@ -77,6 +88,7 @@ class StandInBody(msgspec.Struct):
     ignore_eos: bool = False
     n: Annotated[int, msgspec.Meta(ge=1, le=1)] | None = None
     seed: int | None = None
+    kv_transfer_params: KvTransferParams | None = None
     fail: Failure | None = None  # the stand-in's own: how this call is to go wrong
 
     @property

@@ -60,14 +60,16 @@ async def whole(
     call: BatchedCall,
     finish: FinishReason,
     fail: Failure | None,
+    more: Json,
 ) -> web.StreamResponse:
+    """`more`: what else the answer says."""
     async for _ in call:
         pass
     if fail == "error":
         raise _broken()
     if fail:
         return await _break(request, web.Response(), fail)
-    return json_answer(reply.whole("".join(call.reply), finish, _usage(call)))
+    return json_answer(reply.whole("".join(call.reply), finish, _usage(call)) | more)
 
 
 async def _break(

@@ -20,9 +20,11 @@ from kairos.standin import bodies, script
 from kairos.standin.batch import INSTANT, Batch, Timing
 from kairos.standin.bodies import EmbeddingsBody, Failure, StandInBody, StandInPrompt, TokenizeBody
 from kairos.standin.delivery import RefusedReply, json_answer, refusals, silence, stream, whole
+from kairos.standin.kv_transfer import READ_PATH, KvTransfers
 from kairos.standin.replies import (
     ChatReply,
     CompletionReply,
+    Json,
     ResponsesReply,
     StandInReply,
     StandInUsage,
@@ -44,6 +46,7 @@ class StandInSettings(msgspec.Struct, frozen=True, kw_only=True):
     kv_tokens: int = 65_536
     timing: Timing = INSTANT
     fail: Failure | None = None
+    kv_transfer: bool = False  # with a KV connector
 
     def __post_init__(self) -> None:
         if not 2 <= self.max_model_len <= self.kv_tokens:
@@ -71,6 +74,7 @@ class StandIn:
         self.finished = 0
         self.aborted = 0  # by the client
         self._says = says
+        self._caches = KvTransfers(BLOCK_TOKENS) if settings.kv_transfer else None
         self._changed = asyncio.Event()
 
     async def until(self, condition: Callable[["StandIn"], bool]) -> None:
@@ -95,6 +99,8 @@ class StandIn:
                 web.get("/metrics", self._metrics),
             ]
         )
+        if self._caches is not None:
+            app.add_routes([web.post(READ_PATH, self._caches.read)])
         return app
 
     async def _chat(self, request: web.Request) -> web.StreamResponse:
@@ -116,23 +122,37 @@ class StandIn:
         fail = body.fail or self.settings.fail
         if fail == "unavailable":
             raise RefusedReply(503, "The engine is currently busy. Please try again later.")
-        prompt_tokens, said = self._draw(body, read_prompt)
+        prompt_tokens, text, said = self._draw(body, read_prompt)
         request_id = request.headers.get(REQUEST_ID) or uuid.uuid4().hex
         reply = reply_type(request_id, body.model, said.tool)
         with self._counting_aborts():
             if fail == "hang":
                 await silence()
             tokens = said.tokens[: max(1, len(said.tokens) // 2)] if fail else said.tokens
-            with self.batch.call(prompt_tokens, tokens) as call:
+            fetched, more = await self._transfer(body, prompt_tokens, text)
+            with self.batch.call(prompt_tokens, tokens, fetched) as call:
                 if body.stream:
                     tell = body.include_usage
                     response = await stream(request, reply, call, said.finish, fail, tell)
                 else:
-                    response = await whole(request, reply, call, said.finish, fail)
+                    response = await whole(request, reply, call, said.finish, fail, more)
         if not fail:
             self.finished += 1
             self._changed.set()
         return response
+
+    async def _transfer(self, body: StandInBody, tokens: int, text: str) -> tuple[int, Json]:
+        """How many tokens of the prompt another engine has computed; what the answer says of where
+        the cache lies."""
+        wanted = body.kv_transfer_params
+        if self._caches is None or wanted is None:
+            return 0, {}
+        if wanted.do_remote_prefill:
+            await self._caches.fetch(wanted, text)
+            return tokens - 1, {}
+        if wanted.do_remote_decode:
+            return 0, {"kv_transfer_params": self._caches.keep(text, tokens, self.url)}
+        return 0, {}
 
     async def _read(self, request: web.Request, body_type: type[BodyType]) -> BodyType:
         content = await request.read()
@@ -148,13 +168,14 @@ class StandIn:
 
     def _draw(
         self, body: StandInBody, read_prompt: Callable[[StandInBody], StandInPrompt]
-    ) -> tuple[int, script.Said]:
-        """How many tokens its prompt has, and what is said to it."""
+    ) -> tuple[int, str, script.Said]:
+        """How many tokens its prompt has, its text, and what is said to it."""
         try:
             prompt = read_prompt(body)
         except ValueError as error:
             raise RefusedReply(400, str(error)) from None
-        prompt_tokens = script.prompt_tokens(prompt.system + prompt.rest)
+        text = prompt.system + prompt.rest
+        prompt_tokens = script.prompt_tokens(text)
         room = self.settings.max_model_len - prompt_tokens
         asked = body.asked_tokens
         if (asked or 1) > room:
@@ -169,7 +190,7 @@ class StandIn:
         limit = script.ScriptLimits(
             max_tokens=asked or room, min_tokens=body.min_tokens, ignore_eos=body.ignore_eos
         )
-        return prompt_tokens, self._says.reply(prompt, limit, body.seed)
+        return prompt_tokens, text, self._says.reply(prompt, limit, body.seed)
 
     @contextmanager
     def _counting_aborts(self) -> Iterator[None]:

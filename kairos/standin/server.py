@@ -79,6 +79,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--script", type=Path, help="JSON rules: what to say to whom")
     parser.add_argument("--lengths", type=Path, help="workflow file: how much each agent says")
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--kv-transfer", action="store_true", help="as with a KV connector")
     parser.add_argument("--fail", choices=get_args(Failure), help="how every call goes wrong")
     return parser.parse_args()
 
@@ -96,6 +97,7 @@ async def _run(options: argparse.Namespace) -> None:
         kv_tokens=options.kv_tokens,
         timing=INSTANT if options.instant else timing,
         fail=options.fail,
+        kv_transfer=options.kv_transfer,
     )
     rules = script.load(options.script) if options.script else ()
     lengths = script.load_lengths(options.lengths) if options.lengths else {}

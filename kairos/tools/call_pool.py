@@ -3,11 +3,11 @@
 import asyncio
 import hashlib
 import secrets
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 
 from kairos import config
-from kairos.engine_settings import parse_engine
+from kairos.engine_settings import EngineSettings, parse_engine
 from kairos.errors import KairosError, SetupError
 from kairos.events import WorkflowEnded
 from kairos.live.llm.http_llm import HttpLLM
@@ -39,7 +39,9 @@ async def call_pool(
         async with _elsewhere(record, record.url, environ) as pool:
             yield pool
     elif record.engines:
-        async with _embedded(record, log_dir) as pool:
+        engines = [parse_engine(text) for text in record.engines]
+        async with embedded_service(record, engines, log_dir) as (service, pool):
+            await _joined(service)
             yield pool
     else:
         raise SetupError(
@@ -60,7 +62,9 @@ async def _elsewhere(
 
 
 @asynccontextmanager
-async def _embedded(record: RunRecord, log_dir: str | None) -> AsyncIterator[RunPool]:
+async def embedded_service(
+    record: RunRecord, engines: Sequence[EngineSettings], log_dir: str | None
+) -> AsyncIterator[tuple[Service, RunPool]]:
     """A Kairos on ports that are free, which lets nobody else in."""
     key = secrets.token_urlsafe(32)
     digest = hashlib.sha256(key.encode()).hexdigest()
@@ -70,20 +74,18 @@ async def _embedded(record: RunRecord, log_dir: str | None) -> AsyncIterator[Run
         {
             "port": 0,
             "admin_port": 0,
-            "engine": [parse_engine(text) for text in record.engines],
+            "engine": list(engines),
             "key": [KeySettings(sha256=digest, tenant=TENANT)],
             "answer_s": _ANSWER_S,
             "log_dir": log_dir,
         },
     )
-    async with running(settings) as service:
-        await _joined(service)
-        async with _llm(record, f"{service.url}/v1", key) as llm:
+    async with running(settings) as service, _llm(record, f"{service.url}/v1", key) as llm:
 
-            def end(workflow_id: str) -> None:
-                service.brain.feed(WorkflowEnded(TENANT, workflow_id))
+        def end(workflow_id: str) -> None:
+            service.brain.feed(WorkflowEnded(TENANT, workflow_id))
 
-            yield RunPool(llm, _capacity(service, record.concurrency), end)
+        yield service, RunPool(llm, _capacity(service, record.concurrency), end)
 
 
 async def _joined(service: Service) -> None:
@@ -119,6 +121,11 @@ async def default_model(llm: HttpLLM, named: str | None, models: tuple[str | Non
         served = await llm.models()
     except KairosError as error:
         raise SetupError(f"what models are served cannot be found out: {error}") from None
+    return chosen_model(served, named, models)
+
+
+def chosen_model(served: Sequence[str], named: str | None, models: tuple[str | None, ...]) -> str:
+    """The same of those that are served. Raises SetupError: as above."""
     wanted = [each for each in (*models, named) if each is not None]
     if missing := [each for each in wanted if each not in served]:
         raise SetupError(

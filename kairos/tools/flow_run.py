@@ -4,6 +4,7 @@ import asyncio
 import os
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 from typing import Any
 
@@ -11,14 +12,16 @@ import msgspec
 
 from kairos.flow import Flow, Functions
 from kairos.live.runs.export import check_outputs
+from kairos.live.runs.host_file import read_host
 from kairos.live.runs.rows import InputTable
 from kairos.live.runs.run_store import RunDirectory, RunRecord, RunStore
-from kairos.live.runs.service import FlowJob, FlowRun, Note
+from kairos.live.runs.service import FlowJob, FlowRun, Note, RunPool
 from kairos.live.runs.tables import check_format, open_table
 from kairos.plan.operators import Declaration
-from kairos.plan.pipeline import Passes, compile_plan
-from kairos.tools.call_pool import call_pool, default_model
+from kairos.plan.pipeline import Passes, Plan, compile_plan
+from kairos.tools.call_pool import call_pool, chosen_model, default_model
 from kairos.tools.flow_file import check_columns
+from kairos.tools.hosted_pool import hosted_pool
 
 Watch = Callable[[FlowRun], None]
 
@@ -101,9 +104,9 @@ async def run_task(
         SetupError: it cannot run; nothing was spent, unless the message says so.
     """
     record = task.record
-    async with call_pool(record, os.environ, log_dir) as pool:
+    async with _pool(task, on_note, log_dir) as pool:
         plan = compile_plan(task.declaration, task.passes)
-        model = await default_model(pool.llm, record.model, plan.models)
+        model = await _default_model(task, pool, plan)
         plan = compile_plan(
             task.declaration, task.passes, revision=" ".join(filter(None, (model, record.revision)))
         )
@@ -116,6 +119,24 @@ async def run_task(
             run = FlowRun(directory, record, on_note)
             watch(run)
             return await run.to_the_end(job, pool)
+
+
+def _pool(
+    task: FlowTask, on_note: Note, log_dir: str | None
+) -> AbstractAsyncContextManager[RunPool]:
+    if task.record.host is None:
+        return call_pool(task.record, os.environ, log_dir)
+    plan, host = compile_plan(task.declaration, task.passes), read_host(Path(task.record.host))
+    return hosted_pool(task.record, host, plan, task.table, on_note, log_dir)
+
+
+async def _default_model(task: FlowTask, pool: RunPool, plan: Plan) -> str:
+    """Raises SetupError: a model is not served, or it is not clear which is meant."""
+    named = task.record.model
+    if task.record.host is None:
+        return await default_model(pool.llm, named, plan.models)
+    served = list(read_host(Path(task.record.host)).models)
+    return chosen_model(served, named, plan.models)
 
 
 def run_flow(

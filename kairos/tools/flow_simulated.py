@@ -7,6 +7,7 @@ from kairos.dispatcher.placements import PLACEMENTS
 from kairos.errors import SetupError
 from kairos.live.runs.tables import open_table
 from kairos.plan.pipeline import Passes, compile_plan
+from kairos.runtime import Observer
 from kairos.scheduler.policies import POLICIES
 from kairos.sim.engine.profiles import profile
 from kairos.sim.flow_simulation import PoolOptions, SimulatedFlow, simulate_flow
@@ -19,8 +20,9 @@ def simulated(
     functions: Path | None,
     passes: Passes,
     pool: PoolOptions,
+    observers: tuple[Observer, ...] = (),
 ) -> SimulatedFlow:
-    """Rows that cannot be read are left out.
+    """Rows that cannot be read are left out. `observers` hear of each fact.
 
     Raises:
         SetupError: the flow or the table is missing or wrong; says what would be right.
@@ -35,7 +37,7 @@ def simulated(
     rows: Iterator[Mapping[str, object]] = (
         row.values for row in table.rows() if row.values is not None
     )
-    return simulate_flow(plan, rows, loaded.functions, pool)
+    return simulate_flow(plan, rows, loaded.functions, pool, observers)
 
 
 def pool_options(*, instances: int, profile_name: str, policy: str, placement: str) -> PoolOptions:

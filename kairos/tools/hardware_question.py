@@ -16,6 +16,7 @@ from kairos.planner.lowering import ObservedCall
 from kairos.planner.ownership import Terms
 from kairos.planner.serving import LatencyTargets
 from kairos.sim.engine.profiles import profile
+from kairos.tools.flow_workflows import flow_workflows
 from kairos.tools.hardware_files import catalogue, measured_rates
 from kairos.workload.workflow_file import FileCall
 from kairos.workload.workflows import Workflow, load
@@ -30,7 +31,10 @@ _SECONDS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
 class HardwareOptions(msgspec.Struct, frozen=True, kw_only=True):
     """As the command line has them."""
 
-    export: Path
+    export: Path | None = None  # or a flow, over a table, with its functions
+    flow: Path | None = None
+    inputs: Path | None = None
+    functions: Path | None = None
     model: str
     targets: Sequence[str] = ()  # p95=30s, ttft=250ms, tpot=20ms
     precision: str = "bf16"
@@ -48,11 +52,35 @@ class HardwareOptions(msgspec.Struct, frozen=True, kw_only=True):
     terms: Terms = Terms()
 
 
-def question(options: HardwareOptions) -> HardwareQuestion:
-    """Raises SetupError or InvalidFile: what is wrong with an option or a file, and what to do."""
+def planned_workflows(options: HardwareOptions) -> list[Workflow]:
+    """That the hardware is for.
+
+    Raises:
+        SetupError, InvalidFile: what is wrong with an option or a file, and what to do.
+    """
+    if (options.export is None) == (options.flow is None):
+        raise SetupError("say what is to be served: --export FILE, or FLOW --inputs TABLE")
+    if options.flow is not None and options.rate is None:
+        raise SetupError("a table does not tell how often rows come: give --rate, rows a second")
+    if options.export is not None:
+        if options.inputs is not None or options.functions is not None:
+            raise SetupError("--inputs and --functions are of a FLOW: leave them out with --export")
+        return load(options.export)
+    assert options.flow is not None
+    return flow_workflows(options.flow, options.inputs, options.functions)
+
+
+def question(
+    options: HardwareOptions, workflows: Sequence[Workflow] | None = None
+) -> HardwareQuestion:
+    """`workflows`: those of `planned_workflows`, if they are known.
+
+    Raises:
+        SetupError, InvalidFile: what is wrong with an option or a file, and what to do.
+    """
     known = catalogue(options.catalogue)
     targets = parse_targets(options.targets)
-    workflows = load(options.export)
+    workflows = planned_workflows(options) if workflows is None else workflows
     if options.hardware is None:
         devices = tuple(each for each in known.accelerator if each.kind == "accelerator")
     else:

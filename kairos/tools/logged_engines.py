@@ -12,6 +12,7 @@ answer that was not streamed the whole call is one observation.
 
 from collections.abc import Sequence
 from math import ceil
+from statistics import median
 from typing import TypeVar
 
 import msgspec
@@ -19,16 +20,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kairos.call_tracker import CallRow
-from kairos.engine_profile import EngineProfile
+from kairos.engine_profile import EngineProfile, StepCost
 from kairos.errors import SetupError
 from kairos.model import Instance
-from kairos.sim.engine.fitting import Fit, fit
+from kairos.sim.engine.fitting import fit, predicted_us
 from kairos.workload.steps import Steps
 
 FEWEST = 12  # observations, of all engines together
 FEWEST_OF_ONE = 60  # for figures of its own
 MOST_OF_ONE = 250  # evenly over the time: a fit takes long of many, and gains nothing
 _LEAST_STEPS = 4
+_LEAST_STEP_US = 1.0
 _BATCH = 2048  # tokens of a step, where an engine does not tell: vLLM's default
 
 T = TypeVar("T")
@@ -58,19 +60,40 @@ def logged_engines(
             f"of {len(everything)} calls it can be seen how quick the engines are, and it takes "
             f"{FEWEST}: ask again once more have ended"
         )
-    of_all = fit(_evenly(everything))
+    of_all = _fitted(everything)
     fits = {
-        name: fit(_evenly(of_one)) if len(of_one) >= FEWEST_OF_ONE else of_all
+        name: _fitted(of_one) if len(of_one) >= FEWEST_OF_ONE else of_all
         for name, of_one in seen.items()
     }
-    weights = [len(of_one) for of_one in seen.values()]
-    off = float(np.average([fits[name].overall.median for name in seen], weights=weights))
+    off = [
+        abs(predicted_us(each, fits[name].step, fits[name].call_us) / each.took_us - 1)
+        for name, of_one in seen.items()
+        for each in _evenly(of_one)
+    ]
     return LoggedEngines(
-        {name: _profile(instances[name], fits[name], longest_tokens) for name in fits}, off
+        {name: _profile(instances[name], fits[name], longest_tokens) for name in fits},
+        median(off),
     )
 
 
-def _profile(instance: Instance, found: Fit, longest_tokens: int) -> EngineProfile:
+class _Fitted(msgspec.Struct, frozen=True):
+    step: StepCost
+    call_us: float
+
+
+def _fitted(observations: Sequence[Steps]) -> _Fitted:
+    """Where calls are all alike, as of a program that asks the same again and again, what a step
+    takes cannot be told apart, and may all go to what grows: then a step takes what it took."""
+    found = fit(_evenly(observations))
+    step = found.step
+    own_us = step.fixed_us + max(step.weights_us, min(step.prefill_token_us, step.decode_seq_us))
+    if own_us >= _LEAST_STEP_US:
+        return _Fitted(step, found.call_us)
+    each_us = median(each.took_us / each.steps for each in observations)
+    return _Fitted(StepCost(fixed_us=max(_LEAST_STEP_US, each_us)), 0.0)
+
+
+def _profile(instance: Instance, found: _Fitted, longest_tokens: int) -> EngineProfile:
     block = instance.block_size
     most = instance.max_num_seqs * (ceil(longest_tokens / block) + 1) * block
     return EngineProfile(

@@ -1,27 +1,29 @@
 """A planned pool in virtual time: what the planner says of it, checked by the model of vLLM.
 
 Each workflow arrives as a Poisson process says, at the planned rate, and Kairos's own policy and
-placement decide. Instances that serve one phase alone are not simulated: the model has no transfer
-of caches between engines yet.
+placement decide, of pairs which prefill instance and which decode instance a call gets, too. Caches
+go over links of the planned rate.
 """
 
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 
 import msgspec
 
 from kairos.dispatcher.placements import PLACEMENTS
 from kairos.engine_profile import EngineProfile, StepCost
 from kairos.errors import SetupError
+from kairos.model import Phase
 from kairos.planner.engine_rates import EngineRates
-from kairos.planner.hardware_plan import HardwarePlan, HardwareQuestion, PlannedPool
+from kairos.planner.hardware import ModelShape
+from kairos.planner.hardware_plan import HardwarePlan, HardwareQuestion
+from kairos.planner.kv_transfer import Link
 from kairos.planner.pool import InstanceKind
-from kairos.planner.serving import Phases
 from kairos.scheduler.policies import POLICIES
+from kairos.sim.kv_links import CacheLink, KvLinks
 from kairos.sim.world import World
 from kairos.workload import arrivals
 from kairos.workload.submissions import submissions
-from kairos.workload.workflows import Workflow, load
+from kairos.workload.workflows import Workflow
 
 _US = 1e6
 POLICY = PLACEMENT = "kairos"
@@ -36,6 +38,51 @@ class SimulatedTimes(msgspec.Struct, frozen=True, kw_only=True):
     mean_s: float
     p50_s: float
     p95_s: float
+
+
+class SimulatedPool(msgspec.Struct, frozen=True, kw_only=True):
+    """Instances of planned kinds, as many as are said."""
+
+    counts: Mapping[str, int]  # by kind
+    kinds: Sequence[InstanceKind]
+    model: ModelShape
+    link: Link = Link()  # of pairs
+
+    def instances(self, workflows: Sequence[Workflow]) -> dict[str, EngineProfile]:
+        """By id, as the simulation takes them.
+
+        Raises:
+            SetupError: one of them cannot be simulated.
+        """
+        longest = max(
+            call.prompt_tokens + call.completion_tokens for each in workflows for call in each.calls
+        )
+        found: dict[str, EngineProfile] = {}
+        for kind in self.kinds:
+            profile = engine_profile(kind.rates, kind.name, longest + 1)
+            found |= dict.fromkeys(self._ids(kind), profile)
+        return found
+
+    def phases(self) -> dict[str, Phase]:
+        return {name: kind.phases.value for kind in self.kinds for name in self._ids(kind)}
+
+    def links(self) -> KvLinks:
+        """Each instance has its devices' links together."""
+        link = self.link
+        found = {
+            name: CacheLink(
+                gbit_s=link.gbit_s * kind.rates.devices,
+                latency_us=link.latency_s * _US,
+                overlapped=link.overlapped,
+            )
+            for kind in self.kinds
+            for name in self._ids(kind)
+        }
+        return KvLinks(found, self.model.kv_bytes_per_token())
+
+    def _ids(self, kind: InstanceKind) -> list[str]:
+        name = kind.name.replace(" ", "-")
+        return [f"{name}-{n}" for n in range(self.counts.get(kind.name, 0))]
 
 
 def engine_profile(rates: EngineRates, name: str, max_model_len: int) -> EngineProfile:
@@ -72,68 +119,52 @@ def engine_profile(rates: EngineRates, name: str, max_model_len: int) -> EngineP
     )
 
 
-def simulated_export(asked: HardwareQuestion, plan: HardwarePlan, export: Path) -> SimulatedTimes:
-    """The chosen pool under the workflows of the file that it was planned for.
+def simulated_plan(
+    asked: HardwareQuestion, plan: HardwarePlan, workflows: Sequence[Workflow]
+) -> SimulatedTimes:
+    """The chosen pool under the workflows that it was planned for, so many of them that it is long
+    in its steady state.
 
     Raises:
         SetupError: the pool has instances that cannot be simulated.
     """
-    return simulated(plan.chosen, load(export), asked.workflows_per_s)
+    chosen, per_s = plan.chosen, asked.workflows_per_s
+    stays_s = STAYS * chosen.prediction.mean_s
+    count = min(max(round(per_s * stays_s), FEWEST), MOST)
+    pool = SimulatedPool(
+        counts=chosen.pool.counts, kinds=chosen.kinds, model=asked.offer.model, link=asked.link
+    )
+    return simulated(pool, workflows, per_s, count)
 
 
 def simulated(
-    planned: PlannedPool, workflows: Sequence[Workflow], per_s: float, seed: int = 1
+    pool: SimulatedPool, workflows: Sequence[Workflow], per_s: float, count: int, seed: int = 1
 ) -> SimulatedTimes:
-    """So many workflows that the pool is long in its steady state.
-
-    Raises:
-        SetupError: the pool has instances that cannot be simulated.
-    """
-    stays_s = STAYS * planned.prediction.mean_s
-    count = min(max(round(per_s * stays_s), FEWEST), MOST)
-    return simulated_counts(planned.pool.counts, planned.kinds, workflows, per_s, count, seed)
-
-
-def simulated_counts(
-    counts: Mapping[str, int],
-    kinds: Sequence[InstanceKind],
-    workflows: Sequence[Workflow],
-    per_s: float,
-    count: int,
-    seed: int = 1,
-) -> SimulatedTimes:
-    """So many workflows on so many instances of each kind; where workflows run out they come again.
+    """So many workflows on the pool; where workflows run out they come again.
 
     Raises:
         SetupError: one of the kinds cannot be simulated.
     """
     at_us = arrivals("poisson", count, per_s, seed)
-    world = World(
-        submissions(workflows, at_us, seed),
-        instances(counts, kinds, workflows),
-        POLICIES[POLICY],
-        PLACEMENTS[PLACEMENT],
-    )
+    world = pool_world(pool, workflows, at_us, seed)
     world.run()
     e2e = world.metrics.record()["e2e_s"]
     return SimulatedTimes(workflows=count, mean_s=e2e["mean"], p50_s=e2e["p50"], p95_s=e2e["p95"])
 
 
-def instances(
-    counts: Mapping[str, int], kinds: Sequence[InstanceKind], workflows: Sequence[Workflow]
-) -> dict[str, EngineProfile]:
-    """By id, as the simulation takes them.
-
-    Raises:
-        SetupError: one of them cannot be simulated.
-    """
-    longest = max(
-        call.prompt_tokens + call.completion_tokens for each in workflows for call in each.calls
+def pool_world(
+    pool: SimulatedPool,
+    workflows: Sequence[Workflow],
+    at_us: Sequence[int],
+    seed: int,
+    policy: str = POLICY,
+) -> World:
+    """A workflow at each of these instants; none has run yet. Raises SetupError: as `simulated`."""
+    return World(
+        submissions(workflows, at_us, seed),
+        pool.instances(workflows),
+        POLICIES[policy],
+        PLACEMENTS[PLACEMENT],
+        phases=pool.phases(),
+        links=pool.links(),
     )
-    found: dict[str, EngineProfile] = {}
-    for kind in kinds:
-        if kind.phases is not Phases.BOTH:
-            raise SetupError(f"{kind.name}: pairs cannot be simulated yet; plan with --no-pairs")
-        profile = engine_profile(kind.rates, kind.name, longest + 1)
-        found |= {f"{kind.name}-{n}": profile for n in range(counts.get(kind.name, 0))}
-    return found

@@ -8,7 +8,7 @@ import msgspec
 
 from kairos.call_tracker import CallRow, CallTracker
 from kairos.errors import SetupError
-from kairos.events import Arrived, InstanceJoined, InstanceLeft, Record
+from kairos.events import Arrived, InstanceJoined, InstanceLeft, PolicyChosen, Record
 from kairos.live.observers.fact_log import read_recent
 from kairos.live.observers.instance_limits import read_limits
 from kairos.model import Instance
@@ -26,7 +26,7 @@ class InstanceChange(msgspec.Struct, frozen=True):
 
 class RecentLog:
     """What a log says from `since_at` (µs) on. Of calls the last `most_calls` that ended are kept;
-    `begins_at` is the instant from which on all of them are.
+    `begins_at` is the instant from which on all of them are, under one policy.
 
     Raises:
         SetupError: there is no log.
@@ -58,6 +58,8 @@ class RecentLog:
             self._change(record.at, "join", event.instance.id)
         elif type(event) is InstanceLeft:
             self._change(record.at, "leave", event.instance_id)
+        elif type(event) is PolicyChosen:
+            self.begins_at = max(self.begins_at, record.at)
         if record.at < self.begins_at:
             return
         self.ends_at = max(self.ends_at, record.at)

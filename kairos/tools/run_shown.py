@@ -89,6 +89,28 @@ def show_end(console: Console, record: RunRecord) -> None:
     if saved := saved_text(figures):
         said.append(f"saved {saved}")
     console.print("; ".join(said))
+    if expected := forecast_text(record):
+        console.print(f"expected: {expected}", soft_wrap=True, highlight=False)
+
+
+def forecast_text(record: RunRecord) -> str | None:
+    """What was expected beside what it came to; of the latter nothing before the end."""
+    expected, figures = record.forecast, record.figures
+    if expected is None:
+        return None
+    said = f"{expected.time_s:,.1f} s ({expected.low_s:,.1f} to {expected.high_s:,.1f})"
+    if record.state == "done":
+        said += f", took {record.took_s:,.1f} s"
+    for name, many in (
+        ("calls", expected.calls),
+        ("prompt_tokens", expected.prompt_tokens),
+        ("completion_tokens", expected.completion_tokens),
+        ("cached_tokens", expected.cached_share * expected.prompt_tokens),
+    ):
+        said += f"; {name.replace('_', ' ')} {short(round(many))}"
+        if record.state == "done":
+            said += f", were {short(figures.get(name, 0))}"
+    return said
 
 
 def show_runs(console: Console, runs: Sequence[tuple[RunDirectory, RunRecord]]) -> None:
@@ -124,6 +146,8 @@ def show_run(console: Console, directory: RunDirectory, record: RunRecord) -> No
         "changed": _instant(record.changed_at),
         "kept in": str(directory.path),
     }
+    if expected := forecast_text(record):
+        lines["expected"] = expected
     table = Table(box=None, pad_edge=False, show_header=False)
     for name, value in (*lines.items(), *((k, f"{v:,}") for k, v in record.figures.items())):
         table.add_row(name.replace("_", " "), escape(value))

@@ -178,7 +178,7 @@ class Stack:
             module = [sys.executable, *rest]
         if child:
             assert module[1] == "-m"
-            module[2:2] = ["kairos.demo.child"]
+            module[2:2] = ["kairos.live.engines.child"]
         return module
 
 

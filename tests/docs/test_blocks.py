@@ -14,9 +14,11 @@ import typer.main
 from kairos import config
 from kairos.cli.main import app
 from kairos.flow.yaml_file import read_yaml
+from kairos.live.batches.openapi import with_batches
 from kairos.live.frontend.openapi import description
 from kairos.live.runs.host_file import read_host
 from kairos.plan.pipeline import compile_plan
+from kairos.tools.scaling_file import scaling_file
 
 ROOT = Path(__file__).parents[2]
 PAGES = [
@@ -50,7 +52,13 @@ OTHERS = {
     "openssl",
     "chmod",
 }
-ADMIN = {"/admin/status", "/admin/scaling", "/admin/instances", "/admin/instances/gpu3:8000"}
+ADMIN = {
+    "/admin/status",
+    "/admin/scaling",
+    "/admin/work",
+    "/admin/instances",
+    "/admin/instances/gpu3:8000",
+}
 
 
 def blocks(kind):
@@ -106,7 +114,7 @@ def check(words):
     elif program == "curl":
         [url] = (each for each in words if re.match(r"(https?://)?(127|localhost)", each))
         path = "/" + re.sub(r"^https?://", "", url).partition("/")[2]
-        known = {re.sub(r"{[^}]*}", "[^/]+", each) for each in description()["paths"]}
+        known = {re.sub(r"{[^}]*}", "[^/]+", each) for each in with_batches(description())["paths"]}
         assert path in ADMIN or any(re.fullmatch(each, path) for each in known), url
     else:
         assert program in OTHERS, f"is {program} a program that a reader has?"
@@ -160,6 +168,11 @@ def test_settings_are_read(block, tmp_path, monkeypatch):
         path = tmp_path / "host.toml"
         path.write_text(block)
         assert read_host(path).models
+        return
+    if "[pool]" in block:
+        path = tmp_path / "scaling.toml"
+        path.write_text(block)
+        assert scaling_file(path).pool.most > 1
         return
     path = tmp_path / "kairos.toml"
     path.write_text(block.replace('sha256 = "..."', f'sha256 = "{"0" * 64}"'))

@@ -87,9 +87,13 @@ class Kairos:
 
 @asynccontextmanager
 async def serving(*urls, joins=None, **given):
-    """One before these engines, all of which joined, or so many. `given`: of engines, or of all."""
+    """One before these engines, all of which joined, or so many. `given`: of engines, or of all.
+    An engine that differs is given as its settings."""
     of_engines = {name: given.pop(name) for name in _OF_ENGINES & given.keys()}
-    engine = tuple(EngineSettings(url=url, **of_engines) for url in urls)
+    engine = tuple(
+        each if isinstance(each, EngineSettings) else EngineSettings(url=each, **of_engines)
+        for each in urls
+    )
     facts = Facts()
     settings = Settings(engine=engine, **({"port": 0, "admin_port": 0} | given))
     async with (

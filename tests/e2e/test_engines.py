@@ -15,6 +15,7 @@ import pytest
 from kairos.demo import engines
 from kairos.demo.engines import start_engines
 from kairos.errors import SetupError
+from kairos.live.engines import engine_process
 
 LIMIT_S = 20.0
 PARENT = """
@@ -80,7 +81,9 @@ class Watch:
 
 
 async def test_engines_answer_while_the_block_runs_and_end_with_it(monkeypatch):
-    monkeypatch.setattr(engines, "GRACE_S", 1000)  # not needed by an engine that heeds SIGTERM
+    monkeypatch.setattr(
+        engine_process, "GRACE_S", 1000
+    )  # not needed by an engine that heeds SIGTERM
     progress = []
     async with start_engines("sim", 2, on_progress=progress.append) as urls:
         assert len(set(urls)) == 2
@@ -130,7 +133,7 @@ async def test_cancelling_the_block_ends_the_engine():
 
 async def test_cancelling_twice_ends_a_stubborn_engine_without_the_grace(engine_is, monkeypatch):
     engine_is(STUBBORN)
-    monkeypatch.setattr(engines, "GRACE_S", 1000)
+    monkeypatch.setattr(engine_process, "GRACE_S", 1000)
     engine, task = await cancelled_engine(times=2)
     await engine.ended()
     with pytest.raises(asyncio.CancelledError):
@@ -154,7 +157,7 @@ async def test_an_engine_ends_when_its_parent_is_ended_by(number):
 @pytest.mark.parametrize("source", [STUBBORN, STUBBORN_CHILD])
 async def test_what_ignores_sigterm_is_ended_after_the_grace(source, engine_is, monkeypatch):
     engine_is(source)
-    monkeypatch.setattr(engines, "GRACE_S", 0.1)
+    monkeypatch.setattr(engine_process, "GRACE_S", 0.1)
     # The engine's child holds its output open, so the block cannot end before both have.
     async with asyncio.timeout(LIMIT_S):
         async with start_engines("sim", 1):

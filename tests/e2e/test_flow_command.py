@@ -7,7 +7,7 @@ from collections import Counter
 
 import pytest
 
-from kairos.live.runs.group_commit import GROUP_CHANGES
+from kairos.live.process.group_commit import GROUP_CHANGES
 from kairos.live.runs.rows import ROW_BYTES
 from tests.e2e.flow_runs import (
     answering,

@@ -352,7 +352,7 @@ async def test_an_answer_that_was_cut_and_one_that_is_none_are_told_apart(runs):
 
 async def test_while_the_disk_is_full_the_run_waits_and_then_goes_on(runs, monkeypatch):
     monkeypatch.setattr(driver, "BACKLOG", 20)
-    monkeypatch.setattr("kairos.live.runs.group_commit.RETRY_S", 0.05)
+    monkeypatch.setattr("kairos.live.process.group_commit.RETRY_S", 0.05)
     journals = []
     opened = RunJournal.__init__
 

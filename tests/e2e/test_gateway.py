@@ -186,10 +186,10 @@ async def test_requests_of_one_id_whose_bodies_arrive_together_are_told_apart(ka
 async def test_calls_wait_their_turn_and_are_served_in_the_order_in_which_they_came(kairos, engine):
     served = await kairos(engine.url, max_num_seqs=1, policy="fcfs")
     engine.answer = engine.when_released
-    routes = [CHAT, "/tokenize", "/v1/rerank", CHAT, "/v1/embeddings", "/v1/files?after=a%20b"]
+    routes = [CHAT, "/tokenize", "/v1/rerank", CHAT, "/v1/embeddings", "/v1/items?after=a%20b"]
     asking = []
     for number, path in enumerate(routes, start=1):
-        method = "GET" if "files" in path else "POST"
+        method = "GET" if "items" in path else "POST"
         body = {} if method == "GET" else {"json": {"model": "tiny", "messages": [], "n": number}}
         asking.append(asyncio.create_task(served.ask(method, path, **body)))
         await served.facts.seen(Arrived, number)

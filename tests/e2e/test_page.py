@@ -2,13 +2,16 @@
 directory, the pictures of the documentation are taken there."""
 
 import asyncio
+import json
 import os
 import re
+from datetime import datetime, timedelta
 from pathlib import Path
 
 import pytest
 
 from kairos.events import Arrived, Finished
+from kairos.live.ui import agent_history
 from kairos.standin import server as standins
 from kairos.standin.batch import Timing
 from kairos.standin.routes import StandInSettings
@@ -257,11 +260,14 @@ async def test_it_shows_where_the_time_of_a_workflow_went(visit, kairos, expect)
         assert sum(shares) == pytest.approx(100, abs=2)
         await page.get_by_role("link", name="writer, finished").last.click()
         await expect(page.locator("#why")).to_contain_text("joins 2 calls")
-        await picture(page, "workflow", 1220)
+        await picture(page, "workflow", 1080)
 
 
-async def test_what_was_learnt_of_agents_is_shown(visit, kairos, expect):
+async def test_what_was_learnt_of_agents_is_shown_and_how_it_changed(
+    visit, kairos, expect, monkeypatch
+):
     timing = Timing(step_s=0.002, prefill_tokens_per_s=20_000)
+    monkeypatch.setattr(agent_history, "EVERY_S", 0.2)
     async with standins.serve(StandInSettings(model="tiny", timing=timing)) as engine:
         served = await kairos(engine.url)
         url = served.service.admin_url + "/ui/agents"
@@ -286,7 +292,11 @@ async def test_what_was_learnt_of_agents_is_shown(visit, kairos, expect):
             re.compile("middle .* s, mean .* s, 95 of 100 under .* s")
         )
         await expect(page.get_by_label("Tenant")).to_have_value("default")
-        await picture(page, "agents", 570)
+        await row.get_by_role("button", name="writer").click()
+        history = page.get_by_role("region", name="How writer of report changed")
+        await expect(history).to_contain_text(re.compile("Since .*: from .* calls to 2"))
+        await expect(history.get_by_role("img", name=re.compile("^One call, mean"))).to_be_visible()
+        await picture(page, "agents", 900)
 
 
 async def test_workflows_are_found_by_what_is_known_of_them(visit, kairos, engine, expect):
@@ -328,7 +338,7 @@ async def test_an_open_workflow_is_followed(visit, kairos, engine, expect):
     engine.answer = engine.when_released
     calls = await asking(served, 2, Agent="agent-{n}", **{"Workflow-Id": "flow"})
     page = (await visit(served.service.admin_url + "/ui")).page
-    await page.get_by_role("link", name="flow", exact=True).click()
+    await page.get_by_role("link", name="flow", exact=True).first.click()
     outcomes = page.locator("#calls tbody tr td:last-child")
     await expect(outcomes).to_have_text(["runs", "waits"])
     engine.release()
@@ -387,3 +397,165 @@ async def test_where_no_log_is_kept_the_page_says_what_to_set(visit, kairos, eng
     page = (await visit(served.service.admin_url + "/ui/gained")).page
     await expect(page.get_by_text("kairos serve --log DIR")).to_be_visible()
     await expect(page.get_by_role("button")).to_have_count(0)
+
+
+async def test_an_admin_operates_from_the_page_and_is_asked_before_anything_is_done(
+    visit, kairos, engine, engines, expect, tmp_path
+):
+    other = await engines()
+    audit = tmp_path / "audit.jsonl"
+    served = await kairos(
+        engine.url, key=keys("caller", "viewer", "admin"), audit_log=str(audit), max_num_seqs=1
+    )
+    engine.answer = engine.when_released
+    said = {"authorization": "Bearer caller", "x-kairos-workflow-id": "flow"}
+    call = asyncio.create_task(served.chat(said))
+    await served.facts.seen(Arrived)
+    shown = {"username": "ann", "password": "admin"}
+    options = {"http_credentials": shown, "viewport": {"width": 1280, "height": 700}}
+    seen = await visit(served.service.admin_url + "/ui", **options)
+    page = seen.page
+    await page.get_by_role("link", name="Operate").click()
+    await expect(page.get_by_text("You are admin.")).to_be_visible()
+    did, table = page.locator("#did"), page.get_by_role("table", name="Engines")
+    await page.get_by_label("URL").fill(other.url)
+    await page.get_by_role("button", name="Add the engine").click()
+    await page.get_by_role("button", name="No").click()
+    await expect(table.get_by_role("row")).to_have_count(2)
+    await page.get_by_role("button", name="Add the engine").click()
+    await expect(page.get_by_role("dialog")).to_contain_text(f"Send calls to {other.url}?")
+    await page.get_by_role("button", name="Yes, do it").click()
+    await expect(table.get_by_role("row")).to_have_count(3)
+    await expect(did).to_have_text(f"{other.url.removeprefix('http://')} is added")
+    await picture(page, "operate", 700)
+    await page.get_by_role("button", name=f"Drain and remove {other.url[7:]}").click()
+    await page.get_by_role("button", name="Yes, do it").click()
+    await expect(table.get_by_role("row")).to_have_count(2)
+    await page.get_by_label("URL").fill("gopher://x")
+    await page.keyboard.press("Enter")
+    await page.get_by_role("button", name="Yes, do it").click()
+    await expect(did).to_have_text(re.compile("gopher"))
+    await page.get_by_role("link", name="Workflows").click()
+    await page.get_by_role("link", name="flow", exact=True).click()
+    await page.get_by_role("button", name="Cancel this workflow").click()
+    await page.keyboard.press("Escape")
+    await page.get_by_role("button", name="Cancel this workflow").click()
+    await page.get_by_role("button", name="Yes, do it").click()
+    await expect(page.get_by_text("It is cancelled")).to_be_visible()
+    assert (await call).error()["code"] == "workflow_cancelled"
+    acts = [json.loads(line) for line in audit.read_text().splitlines()]
+    done = [each["what"].rpartition("/")[2] for each in acts if each.get("name") == "admin"]
+    assert done == ["add", "drain", "add", "cancel"]
+    seen.errors = [each for each in seen.errors if "400" not in each]  # the browser's own
+
+
+async def test_a_viewer_sees_engines_and_why_nothing_can_be_done(visit, kairos, engine, expect):
+    served = await kairos(engine.url, key=keys("viewer", "admin"))
+    shown = {"username": "ann", "password": "viewer"}
+    page = (await visit(served.service.admin_url + "/ui/operate", http_credentials=shown)).page
+    await expect(page.get_by_text("it needs a key of role admin")).to_be_visible()
+    await expect(page.get_by_role("row")).to_have_count(2)
+    await expect(page.get_by_role("button")).to_have_count(0)
+
+
+STEPS = [("plan", "planner", ()), ("write", "writer", ("plan",))]
+
+
+@pytest.fixture
+async def troubled(kairos, engines, tmp_path):
+    """One good engine and one that nobody answers at, a log, workflows that ended, and a queue."""
+    timing = Timing(step_s=0.002, prefill_tokens_per_s=20_000)
+    broken = await engines()
+    await broken.stop()
+    async with standins.serve(StandInSettings(model="tiny", max_num_seqs=2, timing=timing)) as well:
+        served = await kairos(well.url, broken.url, joins=1, max_num_seqs=2, log_dir=str(tmp_path))
+        await asyncio.gather(*(run_flow(served, STEPS, f"report-{n}") for n in range(12)))
+        for n in range(12):
+            await served.ask("POST", f"/v1/workflows/report-{n}/end")
+        yield served
+
+
+class Clicks:
+    """Counts what an operator does to get from *Now* to an answer."""
+
+    def __init__(self):
+        self.made = 0
+
+    async def on(self, target):
+        self.made += 1
+        await target.click()
+
+    def check(self):
+        assert self.made <= 3
+
+
+@pytest.fixture
+def clicks():
+    counted = Clicks()
+    yield counted
+    counted.check()
+
+
+async def test_why_is_this_workflow_slow_in_three_clicks(visit, troubled, expect, clicks):
+    page = (await visit(troubled.service.admin_url + "/ui")).page
+    await clicks.on(page.get_by_role("link", name="Workflows"))
+    await clicks.on(page.get_by_role("link", name="report-3", exact=True))
+    await expect(page.locator("#split")).to_contain_text("waiting")
+    await clicks.on(page.get_by_role("link", name="writer, finished"))
+    await expect(page.locator("#why")).to_contain_text("its turn: first by policy")
+
+
+async def test_which_engine_is_bad_without_a_click(visit, troubled, expect, clicks):
+    page = (await visit(troubled.service.admin_url + "/ui")).page
+    first = page.locator("#instances > li").first
+    await expect(first).to_contain_text("not in use")
+    await expect(first).to_contain_text("nothing answers there")
+
+
+async def test_who_starves_in_one_click(visit, kairos, engine, expect, clicks):
+    served = await kairos(engine.url, max_num_seqs=1)
+    engine.answer = engine.when_released
+    calls = await asking(served, 8, App="shop", Agent="agent-{n}", **{"Workflow-Id": "w{n}"})
+    page = (await visit(served.service.admin_url + "/ui")).page
+    longest = page.get_by_role("list", name="Who has waited longest").get_by_role("listitem")
+    await expect(longest).to_have_count(5)
+    await expect(longest.first).to_contain_text("w1 shop / agent-1, of default, standard")
+    await clicks.on(longest.first.get_by_role("link"))
+    await expect(page.locator("#split")).to_contain_text("waiting")
+    engine.release(8)
+    await asyncio.gather(*calls)
+
+
+async def test_is_it_worth_it_in_two_clicks(visit, troubled, expect, clicks):
+    page = (await visit(troubled.service.admin_url + "/ui")).page
+    await clicks.on(page.get_by_role("link", name="Gained"))
+    await clicks.on(page.get_by_role("button", name="Find it out"))
+    await expect(page.locator("#verdict")).to_contain_text(
+        re.compile("would have taken|cannot be told"), timeout=60_000
+    )
+    await expect(page.locator("#trust")).to_contain_text("% off")
+
+
+async def test_what_happened_at_a_time_in_two_clicks_and_a_third_leads_to_a_workflow(
+    visit, troubled, expect, clicks
+):
+    options = {"viewport": {"width": 1280, "height": 900}}
+    page = (await visit(troubled.service.admin_url + "/ui", **options)).page
+    await clicks.on(page.get_by_role("link", name="Past"))
+    await page.get_by_label("From").fill(f"{datetime.now() - timedelta(minutes=3):%Y-%m-%dT%H:%M}")
+    await clicks.on(page.get_by_role("button", name="Show"))
+    await expect(figure(page, "Finished")).to_have_text("24", timeout=60_000)
+    changes = page.get_by_role("list").filter(has_text="joined")
+    await expect(changes).to_contain_text("instance 127.0.0.1")
+    rows = page.get_by_role("table", name="The calls that took longest").get_by_role("row")
+    await expect(rows).to_have_count(21)
+    await picture(page, "past", 900)
+    await clicks.on(rows.nth(1).get_by_role("link"))
+    await expect(page.locator("#split")).to_contain_text("waiting")
+
+
+async def test_of_a_time_without_a_log_the_page_says_what_to_set(visit, kairos, engine, expect):
+    served = await kairos(engine.url)
+    seen = await visit(served.service.admin_url + "/ui/past?from=2025-06-30T03:12&seconds=60")
+    await expect(seen.page.get_by_role("status").last).to_contain_text("kairos serve --log DIR")
+    seen.errors = [each for each in seen.errors if "400" not in each]  # the browser's own

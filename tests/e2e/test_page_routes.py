@@ -44,6 +44,15 @@ async def test_every_file_that_a_page_names_is_there_and_of_its_kind(kairos, eng
         assert headers["content-type"].partition(";")[0] == kinds[name.rpartition(".")[2]]
 
 
+def test_no_script_of_the_page_reads_text_as_html_or_code():
+    for module in [each for each in STATIC.iterdir() if each.name.endswith(".js")]:
+        made = re.findall(
+            r"innerHTML|outerHTML|insertAdjacentHTML|document\.write|eval\(|srcdoc",
+            module.read_text(),
+        )
+        assert made == [], module.name
+
+
 async def test_no_other_file_is_served(kairos, engine, ask):
     served = await kairos(engine.url)
     for name in (

@@ -16,6 +16,7 @@ from schemathesis.specs.openapi.checks import (
     status_code_conformance,
 )
 
+from kairos.batch_settings import BatchSettings
 from kairos.live.frontend.gateway import HOT_ROUTES
 from tests.e2e.client import Answer
 
@@ -74,6 +75,19 @@ async def test_what_is_known_is_told_as_described(described):
             asked.call_and_validate, base_url=served.url, checks=CHECKS
         )
         assert answer.status_code == 200
+
+
+async def test_files_and_batches_are_answered_as_described(kairos, standin, tmp_path):
+    kept = BatchSettings(directory=str(tmp_path), max_open=10_000, max_files=10_000)
+    served = await kairos(standin.url, batches=kept)
+    schema = schemathesis.openapi.from_dict((await served.ask("GET", "/openapi.json")).json())
+    asked = {each.ok().path: each.ok() for each in schema.get_all_operations()}
+    of_batches = [path for path in asked if path.startswith(("/v1/files", "/v1/batches"))]
+    assert len(of_batches) == 6
+    for operation in (each.ok() for each in schema.get_all_operations()):
+        if operation.path in of_batches:
+            for mode in _modes(operation):
+                await asyncio.to_thread(_ask, operation, mode, served.url)
 
 
 def _modes(operation):

@@ -10,7 +10,7 @@ from aiohttp import web
 
 from kairos.events import Arrived, Bounced, Cancelled, Failed, FirstToken, InstanceLeft
 from kairos.live.engines import monitor
-from kairos.live.proxy import call
+from kairos.live.proxy import wait_comments
 from kairos.standin import server as standins
 from kairos.standin.batch import Timing
 from tests.e2e.test_failures import CHUNK, DONE, STREAM
@@ -20,7 +20,7 @@ COMMENT = b": waiting for an instance\n\n"
 
 @pytest.fixture(autouse=True)
 def soon(monkeypatch):
-    monkeypatch.setattr(call, "KEEP_ALIVE_S", 0.05)
+    monkeypatch.setattr(wait_comments, "KEEP_ALIVE_S", 0.05)
     monkeypatch.setattr(monitor, "INTERVAL_S", 1000)
 
 

@@ -197,6 +197,23 @@ async def test_other_settings_reach_all_processes(serve, engines, tmp_path):
     assert len(second.calls) == 20
 
 
+async def test_another_policy_reaches_the_process_that_decides(serve, engine, tmp_path):
+    (tmp_path / "log").mkdir()
+    file = tmp_path / "log" / "kairos.toml"
+    settings = f'log_dir = "{tmp_path / "log"}"\n[[engine]]\nurl = "{engine.url}"\n'
+    file.write_text(settings)
+    served = await serve("--config", str(file))
+    file.write_text(f'policy = "fcfs"\n{settings}')
+    served.process.send_signal(signal.SIGHUP)
+
+    def logged():
+        return b"".join(each.read_bytes() for each in (tmp_path / "log").glob("facts-*"))
+
+    async with asyncio.timeout(LIMIT_S):
+        while b'{"type":"PolicyChosen","policy":"fcfs"}' not in logged():
+            await asyncio.sleep(0.1)
+
+
 async def test_keys_that_are_revoked_are_refused_by_all_processes(serve, engine, tmp_path):
     (tmp_path / "keys").mkdir()
     file = str(tmp_path / "keys" / "keys.toml")

@@ -1,5 +1,5 @@
-"""Weights, classes and quotas change while calls wait and run: nothing is lost or misplaced, and
-who replays the log decides the same from there on."""
+"""Weights, classes, quotas and the policy change while calls wait and run: nothing is lost or
+misplaced, and who replays the log decides the same from there on."""
 
 import dataclasses
 
@@ -15,12 +15,14 @@ from kairos.events import (
     Dispatch,
     EntitlementsChanged,
     Finished,
+    PolicyChosen,
     Record,
     Refuse,
     Tick,
     WorkflowEnded,
 )
 from kairos.model import SECOND
+from kairos.scheduler.policies import POLICIES
 from tests.support import build
 
 GIVEN = [
@@ -54,7 +56,11 @@ FACTS = st.lists(
     st.builds(
         Fact,
         kind=st.sampled_from(
-            ["arrive"] * 8 + ["finish"] * 4 + ["cancel", "bounce", "tick", "end"] + ["entitle"] * 2
+            ["arrive"] * 8
+            + ["finish"] * 4
+            + ["cancel", "bounce", "tick", "end"]
+            + ["entitle"] * 2
+            + ["choose"]
         ),
         us=st.sampled_from([0, 1, SECOND // 2, 3 * SECOND]),
         tenant=st.sampled_from("aab"),
@@ -96,6 +102,8 @@ class Story:
         number, here = fact.number, self.balancer.in_flight()
         if fact.kind == "entitle":
             return EntitlementsChanged(GIVEN[number % len(GIVEN)])
+        if fact.kind == "choose":
+            return PolicyChosen(sorted(POLICIES)[number % len(POLICIES)])
         running = [each.id for each, where in here if where is not None]
         match fact.kind if here else "arrive":
             case "finish" if running:

@@ -15,7 +15,7 @@ from typing import Any
 import msgspec
 
 from kairos.events import Arrived, Cancelled, Failed, Finished, Record, Refuse
-from kairos.live.proxy.call import KEEP_ALIVE_S
+from kairos.live.proxy.wait_comments import KEEP_ALIVE_S
 from kairos.model import SECOND
 from tests.soak.asks import BURST_EVERY_S
 from tests.soak.client import Outcome

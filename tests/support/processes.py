@@ -20,7 +20,13 @@ class Process:
     def __init__(self, directory, name, *arguments, module="kairos.cli.main", environ=None):
         self.name = name
         self.log = directory / f"{name}.log"
-        self._command = [sys.executable, "-m", "kairos.demo.child", module, *map(str, arguments)]
+        self._command = [
+            sys.executable,
+            "-m",
+            "kairos.live.engines.child",
+            module,
+            *map(str, arguments),
+        ]
         self._environ = {**os.environ, **(environ or {})}
         self._process = None
 

@@ -178,6 +178,10 @@ def test_engines_and_keys_do_not_come_from_the_environment():
         ("http://h:1,priority=no", EngineSettings(url="http://h:1", priority=False)),
         ("http://h:1,token_us=12500", EngineSettings(url="http://h:1", token_us=12_500)),
         (
+            "http://h:1,phase=prefill,usd_per_hour=2.5",
+            EngineSettings(url="http://h:1", phase="prefill", usd_per_hour=2.5),
+        ),
+        (
             "http://h:1,token_us=12.25,kv_tokens=9",
             EngineSettings(url="http://h:1", token_us=12.25, kv_tokens=9),
         ),
@@ -205,6 +209,10 @@ def test_an_engine_is_a_url_and_maybe_what_it_does_not_tell(text, engine):
         "priority=true",
         "priority=yes ",
         "token_us=",
+        "phase=",
+        "phase=Decode",
+        "usd_per_hour=-1",
+        "usd_per_hour=1e3",
         "token_us=-1",
         "token_us=1e3",
         "token_us=nan",
@@ -221,7 +229,8 @@ def test_what_is_not_understood_behind_a_url_is_answered_with_the_syntax(limits)
 
     assert str(refused.value) == (
         f"--engine http://h:1,{limits}: what stands behind the URL is not understood; write "
-        "URL[,max_num_seqs=N][,kv_tokens=N][,priority=yes|no][,token_us=N][,ca=FILE]"
+        "URL[,max_num_seqs=N][,kv_tokens=N][,priority=yes|no][,token_us=N]"
+        "[,phase=both|prefill|decode][,usd_per_hour=N][,ca=FILE]"
         "[,client_certificate=FILE][,client_key=FILE]"
     )
 
@@ -379,6 +388,14 @@ def test_an_engine_whose_limit_leaves_no_room_is_named(limit):
     engine = parse_engine(f"http://h:1,{limit}=0")
 
     assert problem(engine=[engine]) == f"engine h:1: {limit} must be at least 1"
+
+
+@pytest.mark.parametrize("usd", [-1.0, 1e7, float("nan"), float("inf")])
+def test_a_price_that_cannot_be_is_named_with_its_engine(usd):
+    engine = EngineSettings(url="http://h:1", usd_per_hour=usd)
+
+    expected = "engine h:1: usd_per_hour must be 0 or more, and under 10000000"
+    assert problem(engine=[engine]) == expected
 
 
 @pytest.mark.parametrize("token_us", [0, 60e6, 1e12, float("nan"), float("inf"), -1.0])

@@ -12,6 +12,7 @@ from kairos.live.frontend.gateway import Gateway
 from kairos.live.request.access import Access
 from kairos.live.request.bodies import Bodies
 from kairos.live.request.service_class import ServiceClasses
+from kairos.live.ui.gains import Gains
 from kairos.tenant_settings import classes
 
 logger = logging.getLogger(__name__)
@@ -76,6 +77,22 @@ def entitling(brain: Entitled, access: Access, gateway: Gateway | None = None) -
         brain.entitle(entitlements_of(settings))
 
     return dict.fromkeys(ENTITLING, change)
+
+
+class Ordered(Protocol):
+    """What decides here, and may be told to do so by another policy."""
+
+    def order_by(self, policy: str) -> None: ...
+
+
+def ordering(brain: Ordered, gains: Gains) -> dict[str, Change]:
+    """The policy."""
+
+    def change(settings: Settings) -> None:
+        brain.order_by(settings.policy)
+        gains.policy = settings.policy
+
+    return {"policy": change}
 
 
 def _nothing(_: Settings) -> None:

@@ -8,7 +8,7 @@ from fastapi import FastAPI
 from kairos.balancer import Balancer
 from kairos.config import Settings
 from kairos.entitlements import Entitlements
-from kairos.events import EntitlementsChanged, Event, Record, Tick, WorkflowEnded
+from kairos.events import EntitlementsChanged, Event, PolicyChosen, Record, Tick, WorkflowEnded
 from kairos.learner import Learner
 from kairos.live.control.learning import learn, recall, replay
 from kairos.live.frontend.insight import add_insight, add_tenants
@@ -46,6 +46,8 @@ class LocalControl:
         kept = () if self._store is None else (self._store,)
         watching = (*observers, *kept, self.learner.orchestrator.observe)
         self.runtime = Runtime(balancer, engine, WallClock(), watching)
+        chosen = [each.event.policy for each in decided if type(each.event) is PolicyChosen]
+        self._policy = chosen[-1] if chosen else settings.policy
         if decided:
             replay(decided, balancer, learner, self._store)
         elif self._store is not None:
@@ -69,6 +71,12 @@ class LocalControl:
         """To these from now on, unless they are in force already."""
         if entitlements != self.balancer.entitlements:
             self.feed(EntitlementsChanged(entitlements))
+
+    def order_by(self, policy: str) -> None:
+        """Of that name, from now on, unless it is in force already."""
+        if policy != self._policy:
+            self._policy = policy
+            self.feed(PolicyChosen(policy))
 
     def background(self) -> list[Coroutine[None, None, None]]:
         storing = [] if self._store is None else [self._store.run()]

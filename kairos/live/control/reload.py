@@ -7,8 +7,9 @@ from collections.abc import Callable, Mapping
 import msgspec
 
 from kairos.config import Settings
-from kairos.errors import SetupError
+from kairos.errors import InvalidRequest, SetupError
 from kairos.live.observers.audit_log import AuditLog
+from kairos.live.ui.acts import Reread
 
 logger = logging.getLogger(__name__)
 
@@ -27,17 +28,39 @@ class Reload:
         """`changes`, by the name of a setting, put another value of it into force, and cannot fail:
         whatever can be wrong with settings was found when they were read. What has no change needs
         a restart. `audit`: is told of each reading."""
+        self.load: Callable[[], Settings] | None = (
+            None  # how they are read; None: there are no files
+        )
         self._in_force = settings
         self._changes, self._audit = changes, audit
 
-    def __call__(self, load: Callable[[], Settings]) -> None:
-        """Read, check, apply, and say in the log what came of it."""
+    def again(self) -> Reread:
+        """From the files that they were read from.
+
+        Raises:
+            InvalidRequest: there are none.
+        """
+        if self.load is None:
+            raise InvalidRequest(
+                "there is nothing to read again: it was started without --config, keys_path and TLS"
+            )
+        return self(self.load)
+
+    def on_hangup(self) -> None:
+        """The same; where there are none, the log says so."""
+        try:
+            self.again()
+        except InvalidRequest as error:
+            logger.warning("%s", error)
+
+    def __call__(self, load: Callable[[], Settings]) -> Reread:
+        """Read, check, apply, and say, in the log too, what came of it."""
         try:
             told = load()
         except SetupError as error:
             logger.error("the settings stay as they are: %s", error)  # noqa: TRY400 - it says all
             self._tell(None, str(error))
-            return
+            return Reread(changed=[], needs_restart=[], problem=str(error))
         differ = [
             field.name
             for field in msgspec.structs.fields(Settings)
@@ -53,6 +76,7 @@ class Reload:
         self._tell(", ".join(changed) or "nothing", None)
         if waiting := [name for name in differ if name not in self._changes]:
             logger.warning("needs a restart, and stays as it was: %s", ", ".join(waiting))
+        return Reread(changed=changed, needs_restart=waiting, problem=None)
 
     def _tell(self, changed: str | None, problem: str | None) -> None:
         if self._audit is not None:

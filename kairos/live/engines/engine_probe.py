@@ -17,7 +17,7 @@ from kairos.live.engines.engine_status import KvCache, Metrics, read_metrics
 from kairos.live.engines.kinds import LLAMA, SGLANG, EngineKind
 from kairos.live.proxy.engine_client import Upstream
 from kairos.live.proxy.engine_tls import EngineContexts
-from kairos.model import Instance
+from kairos.model import Instance, Phase
 
 SCRAPE_S = 2.0  # for an answer of /metrics that still tells how things are
 LOOKS_BETWEEN = 10
@@ -35,6 +35,8 @@ class Target(msgspec.Struct, frozen=True):
     kv_tokens: int | None
     priority: bool = False
     token_us: float | None = None
+    phase: Phase = "both"
+    usd_per_hour: float | None = None
 
 
 class NotReady(Exception):
@@ -150,6 +152,8 @@ class EngineProbe:
             prefix_caching=False not in (limits.prefix_caching, cache.prefix_caching),
             priority=target.priority if limits.priority is None else limits.priority,
             token_us=target.token_us,
+            phase=target.phase,
+            usd_per_hour=target.usd_per_hour,
         )
 
     async def _get(

@@ -237,4 +237,6 @@ def _target(engine: EngineSettings) -> Target:
         kv_tokens=engine.kv_tokens,
         priority=engine.priority,
         token_us=engine.token_us,
+        phase=engine.phase,
+        usd_per_hour=engine.usd_per_hour,
     )

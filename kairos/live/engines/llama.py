@@ -40,7 +40,9 @@ def installed_model() -> Path:
     )
 
 
-def serve(model: Path, *, port: int, threads: int, slots: int, context: int) -> None:
+def serve(
+    model: Path, *, port: int, threads: int, slots: int, context: int, alias: str = ALIAS
+) -> None:
     """Serve until killed or interrupted.
 
     Raises:
@@ -55,7 +57,7 @@ def serve(model: Path, *, port: int, threads: int, slots: int, context: int) -> 
 
     params = xllamacpp.CommonParams()
     params.model.path = str(model)
-    params.model_alias = {ALIAS}
+    params.model_alias = {alias}
     params.hostnames = [HOST]
     params.port = port
     params.n_ctx = context
@@ -80,6 +82,7 @@ def main() -> None:
     parser.add_argument("--slots", type=int, default=4, help="calls that run at once")
     parser.add_argument("--context", type=int, default=8192, help="tokens, over all slots")
     parser.add_argument("--model", type=Path, help="a GGUF file")
+    parser.add_argument("--alias", default=ALIAS, help="the name by which calls ask for it")
     options = parser.parse_args()
     with contextlib.suppress(KeyboardInterrupt):
         try:
@@ -89,6 +92,7 @@ def main() -> None:
                 threads=options.threads,
                 slots=options.slots,
                 context=options.context,
+                alias=options.alias,
             )
         except SetupError as error:
             sys.exit(f"error: {error}")

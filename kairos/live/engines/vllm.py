@@ -6,7 +6,7 @@
 to vLLM as they are, and win over those that it gets from here.
 
 The server is a group of processes. It ends with this one only where that leads the group, as
-`kairos.demo.engines` starts it.
+`kairos.live.engines.engine_process` starts it.
 """
 
 import argparse

@@ -30,10 +30,11 @@ def build_app(
     access: Access,
     metrics: Callable[[], bytes],
     add_insight: Callable[[FastAPI], None],
+    add_batches: Callable[[FastAPI], None],
     audit: AuditLog | None = None,
 ) -> ASGIApp:
-    """The application that clients reach. `add_insight` adds the routes to look into workflows.
-    `audit`: is told who is refused."""
+    """The application that clients reach. `add_insight` adds the routes to look into workflows,
+    `add_batches` those of files and batches. `audit`: is told who is refused."""
     app = FastAPI(
         title="Kairos", version=__version__, docs_url=None, redoc_url=None, redirect_slashes=False
     )
@@ -43,6 +44,7 @@ def build_app(
     add_health(app, lambda: bool(gateway.served_models()), metrics)
     add_models(app, access, gateway.served_models)
     add_insight(app)
+    add_batches(app)
     for path in ("/v1/{rest:path}", *sorted(PASSED)):
         app.router.routes.append(Route(path, gateway, methods=["GET", "POST", "DELETE"]))
     answer_errors_as_openai_does(app, audit)

@@ -5,8 +5,8 @@ from typing import Protocol
 
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE
 
-from kairos.live.request.bodies import BodyReader
-from kairos.live.request.client_response import Answering
+from kairos.live.request.bodies import BodyReader, BodySource
+from kairos.live.request.client_response import Answering, Client
 
 # In what is sent as a header; line breaks are counted.
 _CONTROL = bytes({*range(0x20), 0x7F} - set(b"\t\r\n"))
@@ -15,6 +15,27 @@ _HIGH_BYTES = 1 << 18  # of a request's body that nobody takes: beyond it the cl
 
 class UnsafeHeader(Exception):
     """A header of an answer would end its line early, or is none."""
+
+
+class Asking(Client, BodySource, Protocol):
+    """A request, as whoever answers it sees it."""
+
+    caller: str
+
+    @property
+    def method(self) -> str: ...
+
+    @property
+    def path(self) -> str: ...
+
+    @property
+    def raw_path(self) -> bytes: ...
+
+    @property
+    def query(self) -> bytes: ...
+
+    @property
+    def headers(self) -> list[tuple[bytes, bytes]]: ...
 
 
 class Wire(Protocol):

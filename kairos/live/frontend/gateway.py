@@ -8,7 +8,7 @@ from functools import partial
 from kairos.errors import KairosError, RequestInFlight
 from kairos.header_names import ATTEMPT, RAW, REQUEST_ID
 from kairos.live.frontend.call_body import body_of
-from kairos.live.frontend.exchange import Exchange
+from kairos.live.frontend.exchange import Asking
 from kairos.live.frontend.new_request import request_of
 from kairos.live.frontend.openai_errors import HOT_ROUTES, INTERNAL, new_id
 from kairos.live.frontend.passed import check_passes
@@ -17,7 +17,7 @@ from kairos.live.proxy.asked import STREAMING_ROUTES, Asked
 from kairos.live.proxy.call import Call
 from kairos.live.proxy.engine import HttpEngine
 from kairos.live.proxy.told import FactSink, OnTrouble
-from kairos.live.request.access import Access
+from kairos.live.request.access import Callers
 from kairos.live.request.bodies import Bodies, Upload
 from kairos.live.request.body import Body
 from kairos.live.request.caller import Caller
@@ -48,7 +48,7 @@ class Gateway:
         self,
         sink: FactSink,
         engine: HttpEngine,
-        access: Access,
+        access: Callers,
         prompts: PromptTokens,
         aliases: Aliases,
         inference: Inference | None,
@@ -66,17 +66,17 @@ class Gateway:
         self.on_trouble, self.on_error, self.bodies = on_trouble, on_error, bodies
         self.tracing, self.pace = tracing, engine.pace
 
-    def takes(self, exchange: Exchange) -> bool:
+    def takes(self, exchange: Asking) -> bool:
         """See `CallTaker`: the other requests for calls come by way of the application."""
         path = exchange.path
         return path in HOT_ROUTES or names_in(path, exchange.raw_path)[1] in HOT_ROUTES
 
-    def caller_of(self, exchange: Exchange) -> str:
+    def caller_of(self, exchange: Asking) -> str:
         """See `CallTaker`."""
         headers = dict(exchange.headers)
         return self.access.known_as(headers.get(b"authorization"), exchange.caller)
 
-    def take(self, exchange: Exchange) -> None:
+    def take(self, exchange: Asking) -> None:
         """See `CallTaker`."""
         path, raw_path, names = exchange.path, exchange.raw_path, _NO_NAMES
         if path not in HOT_ROUTES:
@@ -130,7 +130,7 @@ class GatewayCall:
     def __init__(
         self,
         gateway: Gateway,
-        exchange: Exchange,
+        exchange: Asking,
         asked: Asked,
         raw_path: bytes,
         names: Route,

@@ -38,7 +38,7 @@ def add_changes(app: FastAPI, fleet: Fleet) -> None:
         """Use one more; the body is what the settings say of an engine, as JSON. One that drains
         is kept."""
         _check_origin(request)
-        engine = await _read(request)
+        engine = await read_engine(request)
         request.state.changed = engine.id
         return _json(fleet.add(engine), 201)
 
@@ -54,7 +54,7 @@ def _check_origin(request: Request) -> None:
         raise NotForPages
 
 
-async def _read(request: Request) -> EngineSettings:
+async def read_engine(request: Request) -> EngineSettings:
     """Raises InvalidRequest: the body does not describe an engine that can be used."""
     body = bytearray()
     async for part in request.stream():

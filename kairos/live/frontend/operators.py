@@ -11,6 +11,8 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from kairos.addresses import is_loopback
+from kairos.config import Settings
 from kairos.errors import KairosError, Unauthorized
 from kairos.live.frontend.openai_errors import client_host, error_response
 from kairos.live.observers.audit_log import AuditLog
@@ -24,6 +26,12 @@ ACT = f"{PAGE}/act/"  # what an admin may do by it
 _OPEN = {"/health"}  # a supervisor's probes have no key
 _ASK = 'Basic realm="Kairos: the key of a viewer or admin as password", charset="UTF-8"'
 _SEES = {"GET", "HEAD", "OPTIONS"}
+
+
+def may_have_page(settings: Settings) -> bool:
+    """Of a process whose one port is for /health and /metrics, or for clients, too, and may be
+    reached from elsewhere: whether only those would see its page who may."""
+    return is_loopback(settings.host) or settings.asks_operators
 
 
 class OtherOrigin(KairosError):

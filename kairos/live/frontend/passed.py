@@ -9,7 +9,9 @@ from kairos.live.proxy.asked import Asked
 # vLLM's inference routes outside of it. A list of what may pass, not of what may not, so that an
 # administrative route which a later engine adds stays closed.
 _PASSED_UNDER_V1 = re.compile(r"/v1(/[A-Za-z0-9_-][A-Za-z0-9_.-]*)+")
-_NOT_PASSED = re.compile(r"/v1/(load_lora_adapter|unload_lora_adapter|models|workflows|agents)\b.*")
+_NOT_PASSED = re.compile(
+    r"/v1/(load_lora_adapter|unload_lora_adapter|models|workflows|agents|files|batches)\b.*"
+)
 PASSED = {"/tokenize", "/detokenize", "/rerank", "/v2/rerank", "/score", "/pooling", "/classify"}
 
 

@@ -1,10 +1,15 @@
-"""What an autoscaler asks for: how much work waits, and how much of the pool is used."""
+"""What an autoscaler asks for: how much work waits, and how much of the pool is used; and what open
+workflows will still bring."""
 
 from typing import Any, Protocol
 
+import msgspec
 from fastapi import FastAPI
+from fastapi.responses import Response
 
 from kairos.balancer import Balancer
+from kairos.open_work import look
+from kairos.planner.demand import Look
 from kairos.pool_load import busiest, most_waiting_s, pool_load
 
 
@@ -16,6 +21,17 @@ class Decides(Protocol):
 
     @property
     def decides(self) -> bool: ...
+
+    def now(self) -> int:
+        """In µs."""
+
+
+class WorkView(msgspec.Struct, frozen=True, kw_only=True):
+    """What `kairos plan-autoscale` reads."""
+
+    decides: bool  # false: another process of the pool does, and knows the rest
+    waiting: int  # calls
+    look: Look
 
 
 def add_scaling(app: FastAPI, brain: Decides) -> None:
@@ -38,3 +54,15 @@ def add_scaling(app: FastAPI, brain: Decides) -> None:
                 for name, each in models.items()
             },
         }
+
+    @app.get("/admin/work")
+    async def work() -> Response:
+        """What open workflows still bring: rows of workflows, their calls in flight, and seconds of
+        execution that are left, of those that are alike together."""
+        balancer = brain.balancer
+        view = WorkView(
+            decides=brain.decides,
+            waiting=balancer.waiting,
+            look=look(balancer, brain.now()),
+        )
+        return Response(msgspec.json.encode(view), media_type="application/json")

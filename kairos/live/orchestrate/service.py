@@ -13,6 +13,7 @@ from kairos.live.frontend.health import add_health
 from kairos.live.frontend.http import listen, server_of, serving, url_of
 from kairos.live.frontend.insight import add_insight
 from kairos.live.frontend.openai_errors import answer_errors_as_openai_does
+from kairos.live.frontend.operators import may_have_page
 from kairos.live.frontend.port_tls import ServiceTls
 from kairos.live.kafka.cluster import cluster_of
 from kairos.live.kafka.kafka_bus import KafkaBus
@@ -23,6 +24,7 @@ from kairos.live.orchestrate.ends import Ends
 from kairos.live.orchestrate.follower import Follower
 from kairos.live.orchestrate.metrics import OrchestratorMetrics
 from kairos.live.request.access import Access, access_of
+from kairos.live.ui.follower_pages import add_follower_pages
 from kairos.model import SECOND
 from kairos.topics import DEAD_LETTERS, EVENTS, PROFILES, REQUESTS, RESULTS
 
@@ -61,6 +63,9 @@ async def orchestrating(settings: Settings) -> AsyncIterator[Orchestration]:
             app = _app(follower, access, OrchestratorMetrics(follower, ends), audit)
             server = server_of(app, tls=tls.callers)
             beside = [follower.run(), ends.run(), *access.background(), *auditing(audit)]
+            if may_have_page(settings):
+                names = (*settings.admin_names, settings.host)
+                beside.append(add_follower_pages(app, follower, access, names, audit).run())
             async with serving({sock: server}, beside):
                 yield Orchestration(follower, url_of(sock, has_tls=tls.is_on))
 

@@ -10,20 +10,20 @@ from kairos.errors import (
     UpstreamUnreachable,
 )
 from kairos.events import Arrived, Bounced, Cancelled, Dispatch, Event, Failed, WorkflowEnded
-from kairos.live.proxy.asked import STREAMING_ROUTES, Asked, request_head
+from kairos.live.proxy.asked import STREAMING_ROUTES, Asked
 from kairos.live.proxy.engine import HttpEngine
 from kairos.live.proxy.engine_answer import EngineAnswer, Stalled, failure_of
-from kairos.live.proxy.engine_client import InstanceNotKnown
 from kairos.live.proxy.forwarders import forwarder
+from kairos.live.proxy.prefill_hop import PrefillHop
 from kairos.live.proxy.response_forwarder import EngineError, ResponseForwarder, answer_error
+from kairos.live.proxy.sending import send
 from kairos.live.proxy.told import FactSink, OnTrouble, Owner, trouble
+from kairos.live.proxy.wait_comments import WaitComments
 from kairos.live.request.body import Body
 from kairos.live.request.client_response import ClientResponse
 from kairos.model import SECOND, Request
 
-_BY_INSTANCE = UpstreamFailed, UpstreamUnreachable  # it is the instance's fault
-
-KEEP_ALIVE_S = 5.0  # between comments in a stream that waits for its turn
+InstanceError = UpstreamFailed | UpstreamUnreachable  # it is the instance's fault
 
 
 class Call:
@@ -70,12 +70,13 @@ class Call:
         self._reads_stream = asked.path in STREAMING_ROUTES
         self.answer: EngineAnswer | None = None  # see `WaitingCall`
         self._forwarder: ResponseForwarder | None = None
+        self._hop: PrefillHop | None = None  # while another instance computes the prompt
         self.instance_id: str | None = None  # where it is its turn; None: it waits
-        self._failure: UpstreamFailed | UpstreamUnreachable | None = None  # of the last instance
+        self._failure: InstanceError | None = None  # of the last instance
         self._is_over = False
         self._loop = asyncio.get_running_loop()
         self._deadline: asyncio.TimerHandle | None = None
-        self._comments: asyncio.TimerHandle | None = None
+        self._comments: WaitComments | None = None
 
     def begin(self, deadline: int | None = None) -> None:
         """Tell that it has arrived. From then on a client that leaves ends it, wherever it is, and
@@ -108,14 +109,14 @@ class Call:
 
     # Its turn
 
-    def go(self, dispatch: Dispatch) -> None:
-        """See `WaitingCall`."""
+    def go(self, dispatch: Dispatch, content: bytes | None = None) -> None:
+        """See `WaitingCall`. `content`: what it asks, if that is not what the client said."""
         self.instance_id, self.response.limits = dispatch.instance_id, dispatch.limits
         if self._comments is not None:
             self._comments.cancel()
             self._comments = None
         try:
-            self._send(dispatch)
+            self._send(dispatch, content)
         except Exception as error:  # noqa: BLE001 - not of whose fact it came of
             self._loop.call_soon(self._fail, error)
 
@@ -138,26 +139,23 @@ class Call:
     def _comment_later(self) -> None:
         """A client that reads a stream sees while it waits that it is not forgotten."""
         if self._reads_stream and self.body.stream:
-            self._comments = self._loop.call_later(KEEP_ALIVE_S, self._comment)
+            self._comments = WaitComments(self.response)
 
-    def _comment(self) -> None:
-        self.response.keep_alive()
-        self._comment_later()
-
-    def _send(self, dispatch: Dispatch) -> None:
+    def _send(self, dispatch: Dispatch, content: bytes | None) -> None:
         """Raises InstanceNotKnown."""
-        instance_id, asked = dispatch.instance_id, self._asked
-        upstream = self._engine.client.upstreams.get(instance_id)
-        if upstream is None:  # another process of the pool decided
-            raise InstanceNotKnown(instance_id)
-        method, body, name = asked.method, self.body.content, self.request.id.encode()
-        beginning = upstream.head(method, asked.path, asked.query)
-        place = upstream.priority_line(dispatch.priority)
-        asked.sent(dispatch, self._sink.now)
-        head = request_head(beginning, asked, name, place, len(body))
-        self.answer = self._engine.client.send(
-            instance_id, head, body, self, streams=self.body.stream, method=method
-        )
+        client, asked, body = self._engine.client, self._asked, self.body
+        is_pair = dispatch.prefill_id is not None and content is None
+        if is_pair and (hop := PrefillHop.of(dispatch, asked, body.content, client, self._decode)):
+            self._hop, self.answer = hop, hop.send(asked, client)
+            return
+        content, self._hop = content or body.content, None
+        self.answer = send(client, dispatch, asked, content, self, streams=body.stream)
+
+    def _decode(self, turn: Dispatch, content: bytes, problem: UpstreamUnreachable | None) -> None:
+        """The prompt is computed, or could not be: the other half."""
+        if problem is not None:
+            self._on_trouble(problem)
+        self.go(turn, content)
 
     # Its answer
 
@@ -215,7 +213,9 @@ class Call:
 
     def stalled(self) -> None:
         """See `WaitingCall`."""
-        if self.instance_id is not None and (self._tries_again or self.response.started):
+        if self._hop is not None:
+            self._hop.stalled()
+        elif self.instance_id is not None and (self._tries_again or self.response.started):
             self._fail(Stalled(self.instance_id))
 
     def client_drained(self) -> None:
@@ -231,7 +231,7 @@ class Call:
             return
         self._drop_answer()
         is_elsewhere_better = self._tries_again and not self.response.started
-        if is_elsewhere_better and isinstance(error, _BY_INSTANCE):
+        if is_elsewhere_better and isinstance(error, InstanceError):
             try:
                 self._pass_on(error)
             except Exception as refused:  # noqa: BLE001 - its owner tells
@@ -239,7 +239,7 @@ class Call:
         else:
             self._failed(error)
 
-    def _pass_on(self, error: UpstreamFailed | UpstreamUnreachable) -> None:
+    def _pass_on(self, error: InstanceError) -> None:
         """It waits for another instance."""
         request_id = self.request.id
         assert self.instance_id is not None
@@ -257,8 +257,8 @@ class Call:
         if not isinstance(error, KairosError):
             self._end(Cancelled(self.request.id), error)
             return
-        by_instance = isinstance(error, _BY_INSTANCE)
-        if isinstance(error, _BY_INSTANCE) and self.instance_id is not None:
+        by_instance = isinstance(error, InstanceError)
+        if isinstance(error, InstanceError) and self.instance_id is not None:
             self._on_trouble(trouble(error, self.instance_id))
         self._end(Failed(self.request.id, error.code, by_instance=by_instance), error)
 
@@ -272,7 +272,7 @@ class Call:
         self._end(settled or Cancelled(self.request.id))
 
     def _drop_answer(self) -> None:
-        answer, self.answer, self._forwarder = self.answer, None, None
+        answer, self.answer, self._forwarder, self._hop = self.answer, None, None, None
         if answer is not None:
             answer.close()
 

@@ -67,6 +67,11 @@ class CallsInFlight:
         """Whether a call of this id is in flight."""
         return request_id in self._expected
 
+    def is_waiting(self, request_id: str) -> bool:
+        """Whether a call of this id is in flight, and it is not its turn yet."""
+        turn = self._expected.get(request_id)
+        return turn is not None and not turn.is_over
+
     def running(self, instance_id: str) -> int:
         """Calls of this process that were told to go to the instance, and have not ended."""
         return self._running.get(instance_id, 0)

@@ -5,6 +5,7 @@ import asyncio
 import hashlib
 from collections.abc import Callable, Collection, Coroutine, Iterable
 from functools import partial
+from typing import Protocol
 
 from fastapi import Request as HttpRequest
 
@@ -26,6 +27,20 @@ def _caller(key: KeySettings) -> Caller:
     default = allowed[0] if allowed else STANDARD
     roles = RIGHTS[key.role]
     return Caller(key.tenant, key.app, default, allowed, key.name, roles, key.label)
+
+
+class Callers(Protocol):
+    """Who may call."""
+
+    @property
+    def is_open(self) -> bool:
+        """See `Access`."""
+
+    def known_as(self, authorization: bytes | None, address: str) -> str:
+        """See `Access`."""
+
+    def caller(self, authorization: bytes | None) -> Caller:
+        """See `Access`."""
 
 
 class Access:

@@ -15,7 +15,7 @@ from typing import Literal
 import msgspec
 
 from kairos.errors import InvalidFile
-from kairos.plan.device_work import MOST_DEVICES, ModelLoad
+from kairos.plan.device_work import MOST_DEVICES, LoadTime
 from kairos.workload.toml_file import read_toml
 
 MOST_MODELS = 64
@@ -32,8 +32,8 @@ class HostedModel(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     load_s: float = 60.0
 
     @property
-    def load(self) -> ModelLoad:
-        return ModelLoad(load_us=self.load_s * _S)
+    def load(self) -> LoadTime:
+        return LoadTime(load_us=self.load_s * _S)
 
 
 class HostFile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -43,7 +43,7 @@ class HostFile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     models: dict[str, HostedModel]
 
     @property
-    def loads(self) -> dict[str, ModelLoad]:
+    def loads(self) -> dict[str, LoadTime]:
         return {name: each.load for name, each in self.models.items()}
 
 

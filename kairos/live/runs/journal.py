@@ -14,7 +14,7 @@ from typing import Any, Literal
 import msgspec
 
 from kairos.errors import SetupError
-from kairos.live.runs.group_commit import GroupCommit, connect
+from kairos.live.process.group_commit import GroupCommit, connect
 from kairos.live.runs.rows import ROW_BYTES
 
 RowOutcome = Literal["written", "failed", "dropped", "gathered"]

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from kairos.errors import SetupError
-from kairos.live.runs.group_commit import GroupCommit, connect
+from kairos.live.process.group_commit import GroupCommit, connect
 
 CACHE_BYTES = 1 << 30
 _OVERHEAD_BYTES = 128  # of an entry beside its value, about

@@ -29,6 +29,18 @@ _ID = re.compile(r"[A-Za-z0-9_-]{1,64}")
 State = Literal["running", "stopped", "done", "cancelled"]
 
 
+class RunForecast(msgspec.Struct, frozen=True):
+    """What was expected of a run before it began: means, and the interval of its time."""
+
+    time_s: float
+    low_s: float
+    high_s: float
+    calls: int
+    prompt_tokens: float
+    completion_tokens: float
+    cached_share: float
+
+
 class RunRecord(msgspec.Struct, frozen=True, kw_only=True):
     """What a run is to do and how far it is, so that another process can go on with it. No key is
     in it, but the name of the variable that holds one."""
@@ -41,6 +53,7 @@ class RunRecord(msgspec.Struct, frozen=True, kw_only=True):
     out: str
     engines: tuple[str, ...] = ()  # as --engine names them
     url: str | None = None
+    host: str | None = None  # the file of a host whose devices switch models
     api_key_env: str | None = None
     model: str | None = None
     revision: str = ""
@@ -55,6 +68,8 @@ class RunRecord(msgspec.Struct, frozen=True, kw_only=True):
     created_at: int  # µs since the epoch
     changed_at: int
     figures: dict[str, int] = {}
+    took_s: float = 0.0  # sessions together, from the first call until all rows have ended
+    forecast: RunForecast | None = None
     written: dict[str, tuple[int, int]] = {}  # of each file that it wrote, bytes and ns of mtime
 
     @property

@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
 from hashlib import blake2b
 from pathlib import Path
@@ -14,6 +14,7 @@ from kairos.execution.commands import EndRun
 from kairos.execution.executor import Executor
 from kairos.execution.facts import CapacityTold
 from kairos.execution.limits import FlowLimits
+from kairos.execution.observation import FlowObservation
 from kairos.flow.functions import Functions
 from kairos.live.llm.http_llm import HttpLLM
 from kairos.live.runs.calls import RunCalls
@@ -58,6 +59,8 @@ class RunPool(msgspec.Struct, frozen=True):
     llm: HttpLLM
     capacity: Callable[[], int]  # calls that it runs at once, by now
     on_workflow_end: Callable[[str], None]
+    # Beside the run, for as long as it goes on: has the models there that its calls want.
+    follow: Callable[[RunDriver], Coroutine[None, None, None]] | None = None
 
 
 class FlowRun:
@@ -75,6 +78,11 @@ class FlowRun:
         self._is_stopping = True
         if self._session is not None:
             self._session.driver.stop()
+
+    @property
+    def observation(self) -> FlowObservation:
+        """What the calls of this session turned out to be."""
+        return FlowObservation() if self._session is None else self._session.observation
 
     def progress(self) -> RunProgress:
         if self._session is None:
@@ -101,7 +109,9 @@ class FlowRun:
             self._session = session = RunSession(driver, intake, journal, job.table)
             if self._is_stopping:
                 driver.stop()
+            driving_since_s, before_s = time.monotonic(), self.record.took_s
             end = await self._drive(session, job, pool)
+            took_s = before_s + time.monotonic() - driving_since_s
             await asyncio.to_thread(journal.settle)
             is_done, written = end.reason == "done", self.record.written
             if is_done:
@@ -113,6 +123,7 @@ class FlowRun:
                 state="done" if is_done else "stopped",
                 detail=_WHY[end.reason],
                 written=written,
+                took_s=took_s,
                 figures=await asyncio.to_thread(session.final_figures, self._before),
             )
         return self.record
@@ -133,7 +144,10 @@ class FlowRun:
             asyncio.create_task(self._keep_record(session)),
         ]
         try:
-            return await driver.drive(session.intake, calls)
+            driving = driver.drive(session.intake, calls)
+            if pool.follow is None:
+                return await driving
+            return await _beside(driving, pool.follow(driver))
         finally:
             for task in beside:
                 task.cancel()
@@ -176,6 +190,22 @@ class FlowRun:
             self._directory.write(self.record)
         except SetupError as error:
             self._on_note(f"what is known of the run is not kept for now: {error}")
+
+
+async def _beside(
+    driving: Coroutine[None, None, EndRun], following: Coroutine[None, None, None]
+) -> EndRun:
+    """Until the first has ended; the second never does but by an error, which ends both."""
+    run, beside = asyncio.create_task(driving), asyncio.create_task(following)
+    try:
+        await asyncio.wait({run, beside}, return_when=asyncio.FIRST_COMPLETED)
+        if not run.done():
+            beside.result()
+        return await run
+    finally:
+        for task in (run, beside):
+            task.cancel()
+        await asyncio.gather(run, beside, return_exceptions=True)
 
 
 async def _tell_capacity(driver: RunDriver, capacity: Callable[[], int]) -> None:

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 
 import msgspec
 
+from kairos.execution.observation import FlowObservation
 from kairos.live.runs.driver import RunDriver
 from kairos.live.runs.intake import TableIntake
 from kairos.live.runs.journal import RunJournal
@@ -41,6 +42,10 @@ class RunSession:
         self.driver, self.intake = driver, intake
         self._journal, self._table = journal, table
         self._ended_before = journal.outcomes(0, _ALL)
+
+    @property
+    def observation(self) -> FlowObservation:
+        return self.driver.executor.observation
 
     def progress(self, elapsed_s: float) -> RunProgress:
         figures, read = self._now(), self.intake.read[0]

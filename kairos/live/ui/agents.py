@@ -1,15 +1,14 @@
 """Agents: what was learnt of them, and how far that has come. The JSON of `/ui/data/agents`."""
 
-from typing import Protocol
+from collections.abc import Callable
 
 import msgspec
 
-from kairos.balancer import Balancer
 from kairos.learnt import AgentProfile
 from kairos.live.frontend.views import AgentsView, agents_view
-from kairos.live.ui.workflows import FollowedElsewhere
 from kairos.orchestrator.agent_status import AgentStatus
 from kairos.orchestrator.orchestrator import Orchestrator
+from kairos.scheduler.work_estimates import WorkEstimates
 
 AGENTS_PAGE = 50
 
@@ -21,11 +20,6 @@ class AgentsPage(msgspec.Struct, frozen=True, kw_only=True):
     tenant: str | None  # null: nothing is known of any
     offset: int
     agents: AgentsView
-
-
-class HasBalancer(Protocol):
-    @property
-    def balancer(self) -> Balancer: ...
 
 
 class AgentsSeen(msgspec.Struct, frozen=True, kw_only=True):
@@ -40,15 +34,16 @@ class AgentsSeen(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Agents:
-    def __init__(self, brain: HasBalancer, orchestrator: Orchestrator | None) -> None:
-        """`orchestrator`: None where another process follows the workflows, and learns."""
-        self._brain, self._orchestrator = brain, orchestrator
+    def __init__(
+        self, estimates: Callable[[], WorkEstimates], followed: Callable[[], Orchestrator]
+    ) -> None:
+        """`estimates`: what has been published; `followed` raises where another process follows
+        the workflows, and learns."""
+        self._estimates, self._followed = estimates, followed
 
     def seen(self, tenant: str | None, offset: int) -> AgentsSeen:
-        """Of the tenant, or, not named, of the first. Raises FollowedElsewhere."""
-        if self._orchestrator is None:
-            raise FollowedElsewhere
-        profiles, estimates = self._orchestrator.profiles, self._brain.balancer.estimates
+        """Of the tenant, or, not named, of the first."""
+        profiles, estimates = self._followed().profiles, self._estimates()
         tenants = profiles.tenants()
         shown = tenant if tenant or not tenants else tenants[0]
         statuses = [] if shown is None else profiles.status(shown)

@@ -38,6 +38,11 @@ class Asset(msgspec.Struct, frozen=True):
         return Response(self.content, media_type=self.media_type, headers=dict(HEADERS))
 
 
+def json_response(content: object) -> Response:
+    encoded = msgspec.json.encode(content)
+    return Response(encoded, media_type="application/json", headers=dict(HEADERS))
+
+
 def read_assets() -> dict[str, Asset]:
     """By name."""
     found = {}

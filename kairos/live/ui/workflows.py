@@ -4,7 +4,7 @@ The values are the JSON of `/ui/data/workflows` and `/ui/data/workflow`. Instant
 epoch (`_at`), durations seconds (`_s`).
 """
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from heapq import nlargest
 from typing import Literal, Protocol
 
@@ -172,26 +172,21 @@ def explain(seen: Snapshot, offset: int) -> ExplainedWorkflow:
 class Workflows:
     """Those that the orchestrator remembers: open, or ended lately."""
 
-    def __init__(self, clock: HasTime, orchestrator: Orchestrator | None) -> None:
-        """`orchestrator`: None where another process follows the workflows."""
-        self._clock, self._orchestrator = clock, orchestrator
+    def __init__(self, clock: HasTime, followed: Callable[[], Orchestrator]) -> None:
+        """`followed` raises where another process follows the workflows."""
+        self._clock, self._followed = clock, followed
 
     def now(self) -> int:
         """In µs."""
         return self._clock.now()
 
-    def _here(self) -> Orchestrator:
-        if self._orchestrator is None:
-            raise FollowedElsewhere
-        return self._orchestrator
-
     def remembered(self) -> tuple[list[OpenedWorkflow], int]:
-        """All of them, for `find`, and the instant. Raises FollowedElsewhere."""
-        return self._here().workflows(), self._clock.now()
+        """All of them, for `find`, and the instant."""
+        return self._followed().workflows(), self._clock.now()
 
     def snapshot(self, tenant: str, workflow_id: str) -> Snapshot:
-        """Raises WorkflowNotFound, FollowedElsewhere."""
-        workflow = self._here().workflow(tenant, workflow_id)
+        """Raises WorkflowNotFound."""
+        workflow = self._followed().workflow(tenant, workflow_id)
         if workflow is None or not workflow.calls:
             raise WorkflowNotFound(workflow_id)
         return snapshot(workflow, self._clock.now())

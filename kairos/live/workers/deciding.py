@@ -15,6 +15,7 @@ from kairos.engine_settings import EngineSettings
 from kairos.events import Dispatch, InstanceLeft, Refuse, Tick
 from kairos.learner import Learner
 from kairos.live.control.brain import entitlements_of, new_balancer
+from kairos.live.control.changes import ordering
 from kairos.live.control.local_control import LocalControl
 from kairos.live.engines.fleet import Fleet
 from kairos.live.engines.monitor import Monitor
@@ -85,6 +86,7 @@ async def deciding(setup: Setup) -> AsyncIterator[Change]:
         if decided:
             _go_on(alone, decider, monitor, telemetry)
             alone.entitle(entitlements_of(settings))  # the journal may end with others
+            alone.order_by(settings.policy)
         access = access_of(settings)
         sockets = {name: stack.enter_context(_socket(file)) for name, file in setup.sockets.items()}
         audit = stack.enter_context(open_audit_log(settings.audit_log))
@@ -100,10 +102,13 @@ async def deciding(setup: Setup) -> AsyncIterator[Change]:
             sockets["operators"]: server_of(operators, tls=tls.operators),
         }
 
+        order = ordering(alone, ui.gains)["policy"]
+
         def change(settings: Settings) -> None:
             access.change(settings.key, needed=settings.asks_for_keys)
             access.know_classes(classes(settings.service_class))
             alone.entitle(entitlements_of(settings))
+            order(settings)
             tls.change(settings)
             fleet.follow(settings.engine)
 

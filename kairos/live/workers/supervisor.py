@@ -37,7 +37,10 @@ _MARGIN_S = 5.0  # beyond GRACE_S, for a child that is told to stop
 _AGAIN_S = 0.5  # times the number of deaths before, when one that died soon is started again
 _BACKLOG = 2048
 # What children take over when the settings are read again; the rest needs a restart.
-_CHANGING = ("engine", "key", "keys_path", "max_body_bytes", "max_held_bytes", *ENTITLING)
+_CHANGING = (
+    *("engine", "key", "keys_path", "max_body_bytes", "max_held_bytes", "policy"),
+    *ENTITLING,
+)
 
 _encode = msgspec.msgpack.Encoder().encode
 

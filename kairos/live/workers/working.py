@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator, Callable
 from functools import partial
 
 from kairos.config import Settings
+from kairos.live.batches.service import batching
 from kairos.live.frontend.app import build_app
 from kairos.live.frontend.connection_limits import limits_of
 from kairos.live.frontend.gateway import Gateway
@@ -51,6 +52,7 @@ async def working(setup: Setup) -> AsyncIterator[Change]:
             open_tracing(settings.telemetry, setup.directory) as tracing,
             EngineClient(stall_s=settings.stall_s, answer_s=settings.answer_s) as client,
             Relay(setup.path(ASKED)) as relay,
+            contextlib.AsyncExitStack() as stack,
         ):
             engine = HttpEngine(client)
             name = f"{setup.name} {secrets.token_hex(8)}"
@@ -71,7 +73,8 @@ async def working(setup: Setup) -> AsyncIterator[Change]:
                 classes=ServiceClasses(classes(settings.service_class)),
                 tracing=tracing,
             )
-            app = build_app(gateway, access, bytes, relay.add_routes, audit)
+            batches = await stack.enter_async_context(batching(settings.batches, access, gateway))
+            app = build_app(gateway, access, bytes, relay.add_routes, batches.add_to, audit)
             # Calls that finish after the end of serving need the sink still.
             telling = asyncio.create_task(sink.run())
             try:
@@ -81,6 +84,7 @@ async def working(setup: Setup) -> AsyncIterator[Change]:
                     *access.background(),
                     *traced(tracing),
                     *auditing(audit),
+                    *batches.background(),
                 ]
                 limits = limits_of(settings, sink.count_error)
                 server = server_of(app, gateway, limits, tls.callers)

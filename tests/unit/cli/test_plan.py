@@ -48,11 +48,11 @@ def test_it_says_what_is_left_out_and_merged_and_how_many_calls_are_left(planned
 
 
 def test_passes_can_be_switched_off(planned):
-    assert "passes: prune, cached" in planned("--without", "cse")
+    assert "passes: prune, cached, order" in planned("--without", "cse")
     assert "for 10 rows: 40 calls" in planned(
         "--inputs", "ROWS", "--without", "cse", "--without", "prune"
     )
-    with pytest.raises(SetupError, match="--without magic: there are prune, cse, cached"):
+    with pytest.raises(SetupError, match="--without magic: there are prune, cse, cached, order"):
         planned("--without", "magic")
 
 
@@ -130,3 +130,28 @@ def test_a_host_file_that_is_wrong_is_told_so(planned, host, change, said):
 def test_a_host_without_rows_is_told_so(planned, host):
     with pytest.raises(SetupError, match="--inputs FILE"):
         planned("--host", str(host))
+
+
+def test_with_a_profile_and_engines_it_says_how_long_a_table_takes(planned, tmp_path):
+    table = str(tmp_path / "rows.jsonl")
+    pool = ("--inputs", "ROWS", "--engine-profile", "a40-llama3-8b", "--instances", "2")
+    with pytest.raises(KairosError, match=r"f\.profile\.json.*cannot be read"):
+        planned(*pool)
+    profiled = CliRunner().invoke(
+        app,
+        ["profile", str(tmp_path / "f.yaml"), "--inputs", table, "--simulate", "a40-llama3-8b"],
+    )
+    assert profiled.exit_code == 0, profiled.output
+    said = planned(*pool)
+    assert "expected on 2 x a40-llama3-8b: " in said
+    assert "for 10 rows, 12 calls, 8 merged" in said
+
+    assert "papers" not in said
+    by_paper = planned("--cost", "paper", *pool)
+    assert "as the papers reckon for 10 rows: " in by_paper
+    assert "token steps by Helium's" in by_paper
+
+    told = json.loads(planned("--json", *pool))["forecast"]
+    assert told["time_s"]["low"] <= told["time_s"]["mean"] <= told["time_s"]["high"]
+    with pytest.raises(SetupError, match="--inputs"):
+        planned("--engine-profile", "a40-llama3-8b")

@@ -8,14 +8,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kairos.errors import SetupError
-from kairos.plan.device_work import DeviceChoice, ModelLoad, OperatorWork, schedule, share
+from kairos.plan.device_work import DeviceChoice, LoadTime, OperatorWork, schedule, share
 from kairos.plan.placement import place
 from kairos.plan.placement_baselines import co_located, data_parallel, round_robin
 
 LOADS = {
-    "a": ModelLoad(load_us=5),
-    "b": ModelLoad(load_us=8, wake_us=2),
-    "c": ModelLoad(load_us=1),
+    "a": LoadTime(load_us=5),
+    "b": LoadTime(load_us=8, wake_us=2),
+    "c": LoadTime(load_us=1),
 }
 
 

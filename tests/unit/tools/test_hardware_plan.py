@@ -10,6 +10,8 @@ from kairos.cli.main import app
 from kairos.errors import InvalidFile, SetupError
 from kairos.planner.engine_rates import derived
 from kairos.tools import hardware_question as module
+from kairos.tools import pool_simulation
+from kairos.tools.flow_workflows import flow_workflows
 from kairos.tools.hardware_files import catalogue, measured_rates
 from kairos.tools.pool_simulation import engine_profile
 from kairos.workload.workflow_file import FileCall, write_workflows
@@ -28,6 +30,32 @@ def call(workflow, index, agent, prompt, answer, **more):
         completion_tokens=answer,
         **more,
     )
+
+
+# Arithmetic and bandwidth that are bought apart.
+APART = """
+[[accelerator]]
+name = "thinker"
+vendor = "none"
+memory_gb = 100
+bandwidth_gb_s = 900
+tflops = { bf16 = 2000 }
+watts = 100
+source = "made up"
+date = "2026-01"
+bought = { usd = 10000, source = "made up", date = "2026-01" }
+
+[[accelerator]]
+name = "reader"
+vendor = "none"
+memory_gb = 100
+bandwidth_gb_s = 4000
+tflops = { bf16 = 100 }
+watts = 100
+source = "made up"
+date = "2026-01"
+bought = { usd = 10000, source = "made up", date = "2026-01" }
+"""
 
 
 @pytest.fixture
@@ -209,9 +237,26 @@ def test_the_chosen_pool_is_simulated_on_demand(export):
     assert "Simulated with 910 workflows" in run(*words).stdout
 
 
-def test_pairs_and_pipelines_cannot_be_simulated(export):
-    with pytest.raises(SetupError, match="give --no-pairs with --simulate"):
-        run("--export", export, "--simulate")
+def test_g10_a_chosen_pair_is_simulated_within_20_percent_of_what_is_planned(tmp_path, monkeypatch):
+    monkeypatch.setattr(pool_simulation, "STAYS", 12)
+    calls = [call(f"w{i}", 0, "plan", 3000 + 40 * i, 80 + i) for i in range(40)]
+    write_workflows(tmp_path / "day.jsonl", calls)
+    (tmp_path / "own.toml").write_text(APART)
+    words = ("--export", tmp_path / "day.jsonl", "--catalogue", tmp_path / "own.toml",
+             "--hardware", "thinker,reader", "--max-devices", 1, "--rate", 50,
+             "--simulate", "--json")  # fmt: skip
+    found = json.loads(run(*words).stdout)
+    chosen, simulated = found["chosen"], found["simulated"]
+
+    assert {each["phases"]: each["device"] for each in chosen["instances"]} == {
+        "prefill": "thinker",
+        "decode": "reader",
+    }
+    assert chosen["mean_s"] == pytest.approx(simulated["mean_s"], rel=0.15)
+    assert chosen["p95_s"] == pytest.approx(simulated["p95_s"], rel=0.2)
+
+
+def test_pipelines_cannot_be_simulated():
     known = catalogue()
     rates = derived(known.accelerator_named("h100"), known.model_named("llama-3-8b"), pipeline=2)
     with pytest.raises(SetupError, match="is a pipeline"):
@@ -225,3 +270,61 @@ def test_a_simulated_engine_has_the_rates_of_the_plan():
     for field in ("fixed_s", "weights_s", "prefill_token_s", "decode_seq_s", "kv_token_s"):
         assert getattr(found, field) == pytest.approx(getattr(rates, field))
     assert found.kv_tokens == int(rates.kv_tokens) // 16 * 16
+
+
+FLOW = """
+flow: two
+defaults: {max_tokens: 40}
+operators:
+  row: {kind: input}
+  summary: {kind: llm, prompt: "{{ row.text }} Summarise it."}
+  answer: {kind: llm, prompt: "{{ summary }} Is it good?"}
+outputs: {summary: summary, answer: answer}
+"""
+
+
+@pytest.fixture
+def flow(tmp_path):
+    """Thirty rows, of which two and two have the same text."""
+    (tmp_path / "two.yaml").write_text(FLOW)
+    rows = [{"text": f"{i // 2} " * 400} for i in range(30)]
+    lines = "".join(json.dumps(each) + "\n" for each in rows)
+    (tmp_path / "rows.jsonl").write_text(lines)
+    return tmp_path / "two.yaml", "--inputs", tmp_path / "rows.jsonl"
+
+
+def test_hardware_is_planned_for_a_declared_flow_from_its_rows(flow):
+    found = json.loads(
+        run(*flow, "--rate", 3, "--hardware", "h100", "--max-devices", 1, "--json").stdout
+    )
+
+    assert found["workflows_per_s"] == 3
+    assert set(found["chosen"]["routes"]) == {"two/summary", "two/answer"}
+    assert found["met"]
+
+
+def test_the_calls_of_a_flow_are_those_of_its_rows_and_equal_ones_are_made_once(flow):
+    path, _, inputs = flow
+    made = flow_workflows(path, inputs, None)
+
+    assert len(made) == 15
+    assert [[call.agent for call in each.calls] for each in made] == [["summary", "answer"]] * 15
+    assert all(each.waits_for == ((), (0,)) for each in made)
+    assert all(200 <= each.calls[0].prompt_tokens <= 350 for each in made)
+    assert all(1 <= call.completion_tokens <= 40 for each in made for call in each.calls)
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ((), "say what is to be served"),
+        (("FLOW", "--export", "EXPORT"), "say what is to be served"),
+        (("--export", "EXPORT", "--inputs", "ROWS"), "of a FLOW"),
+        (("FLOW", "--inputs", "ROWS"), "give --rate"),
+        (("FLOW", "--rate", "1"), "--inputs FILE"),
+    ],
+)
+def test_what_is_planned_for_is_an_export_or_a_flow_with_its_rows(flow, export, words, said):
+    named = {"FLOW": flow[0], "EXPORT": export, "ROWS": flow[2]}
+    with pytest.raises(SetupError, match=said):
+        run(*(named.get(each, each) for each in words))

@@ -5,7 +5,15 @@ from contextlib import closing
 import pytest
 
 from kairos.errors import SetupError
-from kairos.events import Arrived, Dispatch, Finished, InstanceJoined, InstanceLeft, Record
+from kairos.events import (
+    Arrived,
+    Dispatch,
+    Finished,
+    InstanceJoined,
+    InstanceLeft,
+    PolicyChosen,
+    Record,
+)
 from kairos.live.observers.fact_log import FactLog
 from kairos.model import SECOND
 from kairos.tools.recent_log import RecentLog
@@ -66,6 +74,14 @@ def test_of_many_calls_the_last_count_and_workflows_that_are_whole_among_them(lo
     assert len(found.rows) == 5
     assert found.begins_at == round(15.5 * SECOND)
     assert sorted(key[1] for key in found.whole_workflows()) == ["w16", "w17", "w18", "w19"]
+
+
+def test_what_another_policy_served_before_does_not_count(log):
+    chosen = Record(12 * SECOND, PolicyChosen("fcfs"))
+    directory = log(joined("a"), *call("before", 11, 12.5), chosen, *call("after", 13, 14))
+    found = RecentLog(directory, 10 * SECOND)
+    assert found.begins_at == 12 * SECOND
+    assert [key[1] for key in found.whole_workflows()] == ["after"]
 
 
 def test_instances_that_joined_long_before_are_known_though_nothing_else_of_then_is(log):

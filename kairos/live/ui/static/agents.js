@@ -4,6 +4,7 @@ import { ask } from "./ask.js";
 import { LogAxis, box, boxWords } from "./box.js";
 import { Pages, byId, element, follow, say } from "./dom.js";
 import { count, seconds } from "./format.js";
+import { historyCard, historyWords } from "./history.js";
 
 const PAGE = 50;
 const MEASURES = [
@@ -62,7 +63,7 @@ function makeRow({ app, agent }) {
     "tr",
     {},
     element("td", {}, app),
-    element("td", {}, agent === "" ? "without a name" : agent),
+    element("td", {}, agentButton(app, agent)),
     number(),
     element("td"),
     number(),
@@ -72,6 +73,30 @@ function makeRow({ app, agent }) {
     element("td", { class: "box" }),
     number(),
   );
+}
+
+function agentButton(app, agent) {
+  const button = element("button", { type: "button" }, agent === "" ? "without a name" : agent);
+  button.addEventListener("click", () => showHistory(app, agent));
+  return button;
+}
+
+async function showHistory(app, agent) {
+  try {
+    const { points } = await ask("/ui/data/agents/history", { tenant, app, agent });
+    byId("history").hidden = false;
+    say(byId("history-title"), `How ${agent || "what has no name"} of ${app} changed`);
+    say(byId("history-words"), historyWords(points));
+    byId("history-charts").replaceChildren(
+      historyCard(points, "rank_s", "Rank", seconds),
+      historyCard(points, "call_s", "One call, mean", seconds),
+      historyCard(points, "remaining_s", "Work of the workflow from then on, mean", seconds),
+      historyCard(points, "distance", "How far from settled", (share) => `${(100 * share).toFixed(1)} %`),
+    );
+    byId("history").scrollIntoView({ block: "nearest" });
+  } catch (error) {
+    say(byId("found"), error.message);
+  }
 }
 
 function showRow(row, agent, axes) {

@@ -41,6 +41,7 @@ function show(next) {
   showInstances();
   if (queuePages.offset === 0) showQueue(next.queue);
   else renewQueue();
+  showLongest();
   showErrors();
 }
 
@@ -173,6 +174,22 @@ function showCall(row, call) {
   say(deadline, call.deadline_s === null ? "" : deadlineWords(call.deadline_s));
   deadline.classList.toggle("late", call.deadline_s !== null && call.deadline_s < 0);
   say(why, STANDING[call.standing]);
+}
+
+function showLongest() {
+  byId("starving").hidden = picture.longest.length === 0;
+  const make = (call) => {
+    const link = element("a", { href: workflowLink(call.tenant, call.workflow_id) }, call.workflow_id);
+    return element("li", {}, element("span", { class: "number" }), " ", link, ` ${whose(call)}`);
+  };
+  follow(byId("longest"), picture.longest, ({ id }) => id, make, (item, { waited_s: waited }) =>
+    say(item.firstElementChild, seconds(waited)),
+  );
+}
+
+function whose({ app, agent, tenant, service_class: name }) {
+  const who = [app, agent].filter((each) => each !== null).join(" / ");
+  return `${who || "a call without a name"}, of ${tenant}, ${name}`;
 }
 
 function deadlineWords(s) {

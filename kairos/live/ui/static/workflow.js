@@ -1,5 +1,6 @@
 // One workflow: as a graph, along time, and why each of its calls went when and where it did.
 
+import { actOn } from "./act.js";
 import { ask } from "./ask.js";
 import { Pages, byId, element, follow, say } from "./dom.js";
 import { count, instant, seconds } from "./format.js";
@@ -31,6 +32,7 @@ async function renew() {
   }
   byId("trouble").hidden = true;
   show();
+  offerCancel().catch(() => {});
   if (seen.workflow.ended_at !== null || document.hidden) return;
   timer = setTimeout(renew, Math.max(AGAIN_MS, PATIENCE * (performance.now() - began)));
 }
@@ -60,6 +62,18 @@ async function showGain() {
       `${seconds(times.ran_s)} for what served it, and it took ${seconds(times.actual_s)}.`,
   );
 }
+
+/** Where it is open, and whoever looks may, it can be cancelled. */
+async function offerCancel() {
+  const { may_act: may } = await ask("/ui/data/me");
+  byId("cancel").hidden = !may || seen === null || seen.workflow.ended_at !== null;
+}
+
+byId("cancel").addEventListener("click", async () => {
+  const words = `Cancel the workflow ${who.id} of ${who.tenant}? Its calls end, and nobody gets its reply.`;
+  await actOn("cancel", who, words, byId("did"), "It is cancelled");
+  renew();
+});
 
 function showFigures() {
   const { workflow, at } = seen;

@@ -7,9 +7,10 @@ import pytest
 
 from kairos.config import KeySettings, Settings
 from kairos.engine_settings import EngineSettings
-from kairos.errors import SetupError
+from kairos.errors import InvalidRequest, SetupError
 from kairos.live.control.reload import Reload
 from kairos.live.observers.audit_log import open_audit_log
+from kairos.live.ui.acts import Reread
 
 ENGINE, OTHER = EngineSettings(url="http://a:1"), EngineSettings(url="http://b:2")
 KEY = KeySettings(sha256="0" * 64, tenant="acme")
@@ -111,3 +112,17 @@ def test_each_reading_is_in_the_audit_log(tmp_path):
         ("reload", "nothing", None),
     ]
     assert told[2]["message"] == "port 70000 is no port"
+
+
+def test_read_again_from_the_same_files_it_tells_what_came_of_it():
+    reload = Reload(Settings(), {"key": lambda _: None})
+    with pytest.raises(InvalidRequest, match="there is nothing to read again"):
+        reload.again()
+    reload.load = lambda: Settings(key=(KEY,), port=9)
+    assert reload.again() == Reread(changed=["key"], needs_restart=["port"], problem=None)
+    reload.load = _broken
+    assert reload.again().problem == "no such port"
+
+
+def _broken():
+    raise SetupError("no such port")

@@ -8,8 +8,8 @@ import time
 import pytest
 
 from kairos.errors import SetupError
-from kairos.live.runs import group_commit
-from kairos.live.runs.group_commit import GroupCommit, connect
+from kairos.live.process import group_commit
+from kairos.live.process.group_commit import GroupCommit, connect
 from kairos.live.runs.journal import FailedRow, KeptResult, RunJournal
 
 ONE, TWO = "signature one", "signature two"

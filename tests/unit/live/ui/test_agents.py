@@ -1,14 +1,11 @@
 """Pages of what was learnt of agents, by tenant."""
 
-from types import SimpleNamespace
-
 import pytest
 
 from kairos.events import ProfilesLearnt
 from kairos.learnt import AgentRank
 from kairos.live.ui import agents as module
 from kairos.live.ui.agents import Agents, agents_page
-from kairos.live.ui.workflows import FollowedElsewhere
 from kairos.model import SECOND
 from kairos.orchestrator.orchestrator import Orchestrator
 from kairos.orchestrator.profiles import CallSample
@@ -33,7 +30,7 @@ def page(monkeypatch):
             )
         )
     balancer.handle(ProfilesLearnt(ranks=(AgentRank("acme", "shop", "b", 2.0 * SECOND),)), 0)
-    agents = Agents(SimpleNamespace(balancer=balancer), orchestrator)
+    agents = Agents(lambda: balancer.estimates, lambda: orchestrator)
     return lambda tenant=None, offset=0: agents_page(agents.seen(tenant, offset))
 
 
@@ -54,11 +51,6 @@ def test_pages_follow_each_other_and_an_agent_has_its_rank(page):
 
 
 def test_where_nothing_is_known_no_tenant_is_shown():
-    agents = Agents(SimpleNamespace(balancer=build.balancer()), Orchestrator())
+    agents = Agents(lambda: build.balancer().estimates, Orchestrator)
     seen = agents_page(agents.seen(None, 0))
     assert (seen.tenants, seen.tenant, seen.agents.data) == ([], None, [])
-
-
-def test_where_another_process_learns_it_says_so():
-    with pytest.raises(FollowedElsewhere):
-        Agents(SimpleNamespace(balancer=build.balancer()), None).seen(None, 0)

@@ -52,16 +52,16 @@ async def test_it_runs_in_what_is_left_over_and_knows_no_secret(gains, tmp_path,
     monkeypatch.setenv("ENGINE_KEY", "secret")
     found = gains(tmp_path)
     found.start(0)
-    await until(lambda: found._process is not None)
-    pid = found._process.pid
+    await until(lambda: found._beside.pid is not None)
+    pid = found._beside.pid
     assert os.sched_getscheduler(pid) == os.SCHED_IDLE
     await until(lambda: b"gained" in Path(f"/proc/{pid}/cmdline").read_bytes())
     assert b"secret" not in Path(f"/proc/{pid}/environ").read_bytes()
     assert b"KEY" not in Path(f"/proc/{pid}/environ").read_bytes()
     found.start(0)  # asked twice, one runs
-    assert found._process.pid == pid
+    assert found._beside.pid == pid
     found.stop()
-    await until(lambda: found._process is None)
+    await until(lambda: found._beside.pid is None)
     assert (found.view().state, found.view().problem) == ("idle", None)
 
 
@@ -70,8 +70,8 @@ async def test_with_the_service_it_ends(gains, tmp_path):
     found = Gains(Settings(log_dir=str(tmp_path)))
     task = asyncio.create_task(found.run())
     found.start(0)
-    await until(lambda: found._process is not None)
-    process = found._process
+    await until(lambda: found._beside.pid is not None)
+    process = found._beside._process
     task.cancel()
     await asyncio.gather(task, return_exceptions=True)
     assert process.returncode is not None
@@ -84,7 +84,7 @@ async def test_one_that_takes_too_long_is_ended(gains, tmp_path, monkeypatch):
     found.start(0)
     await until(lambda: found.view().state == "failed")
     assert "took longer" in found.view().problem
-    assert found._process is None
+    assert found._beside.pid is None
 
 
 def test_what_was_found_is_good_for_a_while():

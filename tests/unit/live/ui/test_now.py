@@ -155,3 +155,13 @@ def test_that_somebody_looks_changes_no_decision(policy, monkeypatch):
     seen, _ = build.simulate(3, policy=policy, placement="kairos")
     assert any(command for record in seen for command in record.commands)
     assert seen == unseen
+
+
+def test_who_has_waited_longest_is_told_without_those_that_run():
+    pool = Pool(build.instance("a", seqs=1))
+    for n in range(9):
+        request = build.request(f"r{n}", at=n * SECOND, completion=100 - 10 * n, app="shop")
+        pool.tell(Arrived(request), n * SECOND)
+    pool.at = 10 * SECOND
+    told = [(each.id, each.waited_s) for each in pool.page.view().longest]
+    assert told == [("r1", 9), ("r2", 8), ("r3", 7), ("r4", 6), ("r5", 5)]

@@ -7,7 +7,7 @@ import pytest
 from kairos.errors import WorkflowNotFound
 from kairos.events import Arrived, Dispatch, Finished, FirstToken, Record, WorkflowEnded
 from kairos.live.ui import workflows as module
-from kairos.live.ui.workflows import FollowedElsewhere, WorkflowQuery, Workflows, explain, find
+from kairos.live.ui.workflows import WorkflowQuery, Workflows, explain, find
 from kairos.model import SECOND
 from kairos.orchestrator.orchestrator import Orchestrator
 from tests.support import build
@@ -16,7 +16,7 @@ from tests.support import build
 class Followed:
     def __init__(self):
         self.orchestrator, self.at = Orchestrator(), 0
-        self.page = Workflows(SimpleNamespace(now=lambda: self.at), self.orchestrator)
+        self.page = Workflows(SimpleNamespace(now=lambda: self.at), lambda: self.orchestrator)
 
     def tell(self, at, fact, *commands):
         self.at = at * SECOND
@@ -114,8 +114,3 @@ def test_one_is_explained_call_by_call(followed, monkeypatch):
 def test_what_is_not_known_here_is_said(followed):
     with pytest.raises(WorkflowNotFound):
         followed.page.snapshot("acme", "ends")
-    elsewhere = Workflows(SimpleNamespace(now=lambda: 0), None)
-    with pytest.raises(FollowedElsewhere):
-        elsewhere.remembered()
-    with pytest.raises(FollowedElsewhere):
-        elsewhere.snapshot("default", "ends")

@@ -1,4 +1,5 @@
-"""Runs a module as a program that ends with its parent: `python -m kairos.demo.child MODULE ...`.
+"""Runs a module as a program that ends with its parent:
+`python -m kairos.live.engines.child MODULE ...`.
 
 The parent holds the other end of our standard input and never writes to it. When it ends, however
 it ends, the kernel closes that end; we read the end of file, and leave with all our descendants.

@@ -1,0 +1,74 @@
+"""`kairos happened`: what was at a time that is over?"""
+
+from datetime import datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from kairos.errors import SetupError
+from kairos.model import SECOND
+
+if TYPE_CHECKING:
+    from kairos.live.ui.past import Happened
+
+_MOST_S = 24 * 3600
+
+
+def happened(
+    at: Annotated[
+        str, typer.Argument(help="When it begins: 2025-06-30T03:12, or 2h: so long ago.")
+    ],
+    log: Annotated[
+        Path, typer.Option(envvar="KAIROS_LOG_DIR", help="The directory of a serve --log.")
+    ],
+    seconds: Annotated[
+        float, typer.Option(min=1, max=_MOST_S, help="How much of it, in seconds.")
+    ] = 300,
+    as_json: Annotated[bool, typer.Option("--json", help="The same, for a program.")] = False,
+) -> None:
+    """Tell what happened at a time that is over, by the log of a kairos serve.
+
+    How many calls came, went, ended, waited and ran; which instances came and went; why calls
+    failed; and the calls that took longest.
+    """
+    import msgspec
+
+    from kairos.live.process.clock import WallClock
+    from kairos.tools.export import parse_since
+    from kairos.tools.past import happened
+
+    begins_at = parse_since(at, WallClock().now(), "look")
+    if begins_at is None:
+        raise SetupError("name a time: 2025-06-30T03:12")
+    found = happened(log, begins_at, begins_at + round(seconds * SECOND))
+    if as_json:
+        typer.echo(msgspec.json.encode(found).decode())
+    else:
+        _show(found)
+
+
+def _clock(at: int) -> str:
+    return f"{datetime.fromtimestamp(at / SECOND).astimezone():%H:%M:%S}"
+
+
+def _show(found: "Happened") -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    console = Console()
+    table = Table("from", "arrived", "finished", "failed", "refused", "waiting", "running")
+    for each in found.moments:
+        counts = each.arrived, each.finished, each.failed, each.refused, each.waiting, each.running
+        table.add_row(_clock(each.at), *map(str, counts))
+    console.print(table)
+    for change in found.changes:
+        console.print(f"{_clock(change.at)} {change.what}", markup=False)
+    for why, number in found.failures.items():
+        console.print(f"{number} calls: {why}", markup=False)
+    for call in found.slowest[:5]:
+        console.print(
+            f"{call.took_s:.1f} s, {call.waited_s:.1f} s of it waiting: {call.workflow_id} "
+            f"({call.agent or 'no agent'}), {call.outcome}",
+            markup=False,
+        )

@@ -1,0 +1,98 @@
+"""`kairos profile`: what some rows teach about a declared workflow."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from kairos.cli.flow_options import FlowFile, FunctionsFile
+from kairos.cli.running import run as run_loop
+from kairos.errors import SetupError
+
+
+def profile(
+    flow: FlowFile,
+    inputs: Annotated[Path, typer.Option(help="The table of rows, as `kairos run` takes it.")],
+    rows: Annotated[int, typer.Option(min=1, max=10_000, help="Of the table, so many.")] = 20,
+    seed: Annotated[int, typer.Option(min=0, help="Which rows: drawn at random by it.")] = 1,
+    engine: Annotated[
+        list[str] | None,
+        typer.Option(help="An engine, as `kairos serve` takes it; repeat for each."),
+    ] = None,
+    url: Annotated[
+        str | None, typer.Option(help="Instead of engines: a Kairos that runs, http://HOST:PORT.")
+    ] = None,
+    api_key_env: Annotated[
+        str | None,
+        typer.Option(help="With --url: the environment variable that holds your API key."),
+    ] = None,
+    simulate: Annotated[
+        str | None,
+        typer.Option(help="Instead of engines: a simulated one of this profile, answers made up."),
+    ] = None,
+    model: Annotated[
+        str | None,
+        typer.Option(help=r"Of calls for which the flow names none \[the only one served]."),
+    ] = None,
+    functions: FunctionsFile = None,
+    out: Annotated[
+        Path | None,
+        typer.Option(help=r"The file to write \[FLOW's name with .profile.json, beside it]."),
+    ] = None,
+) -> None:
+    """Learn from a few rows how long prompts and answers are, and how often each operator runs.
+
+    The rows are really run, and functions with effects have them; nothing of it is kept but what
+    was learnt: means with the middle 95 % of where they may lie, and shares of rows that filters
+    and branches let through. `kairos plan --profile` reckons with it.
+
+    Examples:
+
+    kairos profile reports.yaml --inputs docs.parquet --engine http://gpu1:8000
+
+    kairos profile reports.yaml --inputs docs.parquet --simulate a40-llama3-8b
+    """
+    from kairos.config import Settings
+    from kairos.live.runs.tables import open_table
+    from kairos.tools.flow_file import load_flow
+    from kairos.tools.flow_profiled import (
+        checked_plan,
+        measured_profile,
+        profile_path,
+        sampled_rows,
+        shown,
+        simulated_profile,
+        write_profile,
+    )
+    from kairos.tools.flow_simulated import pool_options
+
+    if sum((bool(engine), url is not None, simulate is not None)) != 1:
+        raise SetupError(
+            "name who performs the calls: --engine http://HOST:PORT (repeat for each), --url of a "
+            "Kairos that runs, or --simulate PROFILE"
+        )
+    loaded = load_flow(flow, functions)
+    table = open_table(inputs)
+    plan = checked_plan(loaded, table)
+    sample = sampled_rows(table, rows, seed)
+    if simulate is not None:
+        known = Settings()
+        pool = pool_options(
+            instances=1, profile_name=simulate, policy=known.policy, placement=known.placement
+        )
+        found = simulated_profile(loaded, plan, sample, pool)
+    else:
+        found = run_loop(
+            measured_profile(
+                loaded,
+                plan,
+                sample,
+                engines=tuple(engine or ()),
+                url=url,
+                api_key_env=api_key_env,
+                model=model,
+            )
+        )
+    written = out or profile_path(flow)
+    write_profile(written, found)
+    typer.echo("\n".join([*shown(found), f"written to {written}"]))

@@ -1,0 +1,112 @@
+"""The lines of a batch's input: each a call, with a name of the client's own for it."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import BinaryIO
+
+import msgspec
+
+from kairos.live.batches.records import LineError
+
+ERRORS = 100  # of a file, that are told
+LINE_BYTES = 32 << 20  # however large a call's body may be
+_LONGEST_NAME = 512  # characters
+
+
+class InputLine(msgspec.Struct, frozen=True):
+    """As OpenAI has it."""
+
+    custom_id: str
+    method: str
+    url: str
+    body: msgspec.Raw
+
+
+class PlacedLine(msgspec.Struct, frozen=True):
+    """Where a line is in the file: its number, from 1, and the bytes that it has."""
+
+    number: int
+    offset: int
+    size: int
+
+
+class _Body(msgspec.Struct):
+    stream: bool | None = None
+    model: str | None = None
+
+
+class Checked(msgspec.Struct, frozen=True):
+    """What was found of an input."""
+
+    total: int  # lines that are calls
+    errors: tuple[LineError, ...]
+
+
+_line = msgspec.json.Decoder(InputLine)
+_body = msgspec.json.Decoder(_Body)
+
+
+def placed_lines(file: BinaryIO) -> Iterator[tuple[PlacedLine, bytes]]:
+    """Lines that are not blank. One that is longer than a line may be comes in parts, none of which
+    is valid."""
+    number = offset = 0
+    while data := file.readline(LINE_BYTES + 1):
+        number += 1
+        if not data.isspace():
+            yield PlacedLine(number, offset, len(data)), data
+        offset += len(data)
+
+
+def read_line(data: bytes) -> InputLine:
+    """Of a line that was checked."""
+    return _line.decode(data)
+
+
+def check_input(path: Path, endpoint: str, max_lines: int) -> Checked:
+    """Reads all of it. Raises OSError: it cannot be read."""
+    names: set[str] = set()
+    errors: list[LineError] = []
+    total = 0
+    with path.open("rb") as file:
+        for place, data in placed_lines(file):
+            total += 1
+            if total > max_lines:
+                errors.append(LineError("too_many_lines", f"there are more than {max_lines} lines"))
+            elif (error := _problem(data, endpoint, names, place.number)) is not None:
+                errors.append(error)
+            if len(errors) >= ERRORS or total > max_lines:
+                break
+    if not total:
+        errors.append(LineError("empty_file", "the input has no lines"))
+    return Checked(total, tuple(errors))
+
+
+def _problem(data: bytes, endpoint: str, names: set[str], number: int) -> LineError | None:
+    try:
+        line = _line.decode(data)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        code = "invalid_line" if isinstance(error, msgspec.ValidationError) else "invalid_json_line"
+        return LineError(code, f"this line is no request: {error}"[:300], number)
+    if line.method != "POST":
+        return LineError("invalid_method", "method must be POST", number, "method")
+    if line.url != endpoint:
+        said = f"url must be the batch's endpoint, {endpoint}"
+        return LineError("mismatched_url", said, number, "url")
+    if not 0 < len(line.custom_id) <= _LONGEST_NAME:
+        said = f"custom_id must have 1 to {_LONGEST_NAME} characters"
+        return LineError("invalid_custom_id", said, number, "custom_id")
+    if line.custom_id in names:
+        said = "custom_id is that of an earlier line"
+        return LineError("duplicate_custom_id", said, number, "custom_id")
+    names.add(line.custom_id)
+    return _problem_of_body(line.body, number)
+
+
+def _problem_of_body(raw: msgspec.Raw, number: int) -> LineError | None:
+    try:
+        body = _body.decode(raw)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        return LineError("invalid_body", f"body: {error}"[:300], number, "body")
+    if body.stream:
+        return LineError("invalid_body", "body must not ask for a stream", number, "body.stream")
+    return None

@@ -1,0 +1,166 @@
+"""A line's call: what the gateway takes for a client, without a connection.
+
+So a line goes the way of all calls: roles, quotas, budgets, learning and the log hold for it.
+"""
+
+import asyncio
+import copy
+from collections.abc import Callable, Iterable
+
+import msgspec
+
+from kairos.errors import Unauthorized
+from kairos.header_names import ATTEMPT, CLASS, RAW, REQUEST_ID
+from kairos.live.frontend.gateway import Gateway
+from kairos.live.request.bodies import BodyReader
+from kairos.live.request.caller import Caller
+from kairos.live.request.client_response import Answering
+
+ANSWER_BYTES = 32 << 20
+_MAX_ATTEMPT = 999  # that a header may say
+_RETRY_AFTER = b"retry-after"
+
+
+class LineAnswer(msgspec.Struct, frozen=True):
+    """What the call was answered. `status` None: it broke off."""
+
+    request_id: str
+    status: int | None
+    body: bytes = b""
+    retry_after_s: int | None = None
+
+
+class BatchCallers:
+    """Who is let in: batches, each with what its own key stood for. An `Access` to the gateway."""
+
+    is_open = False
+
+    def __init__(self) -> None:
+        self._callers: dict[bytes, Caller] = {}
+
+    def add(self, batch_id: str, caller: Caller) -> None:
+        self._callers[batch_id.encode()] = caller
+
+    def remove(self, batch_id: str) -> None:
+        self._callers.pop(batch_id.encode(), None)
+
+    def caller(self, authorization: bytes | None) -> Caller:
+        """Raises Unauthorized."""
+        caller = self._callers.get(authorization or b"")
+        if caller is None:
+            raise Unauthorized("no batch of this name is under way")
+        return caller
+
+    def known_as(self, authorization: bytes | None, address: str) -> str:  # noqa: ARG002
+        return self.caller(authorization).tenant
+
+
+class BatchGateway:
+    """The gateway as batches use it: the same in all but who is let in, and that nobody's words
+    are looked at to find out what led to a call: nothing did."""
+
+    def __init__(self, gateway: Gateway) -> None:
+        self._gateway = gateway
+        self.callers = BatchCallers()
+        self._own = copy.copy(gateway)
+        self._own.access, self._own.inference = self.callers, None
+
+    def take(self, call: "LineCall") -> None:
+        self._own.classes = self._gateway.classes  # which settings that are read again may change
+        self._own.take(call)
+
+    def is_waiting(self, call: "LineCall") -> bool:
+        """In the queue."""
+        return self._own.engine.calls.is_waiting(call.request_id)
+
+
+class LineCall:
+    """Asks, and takes the answer. `on_end` is told once, unless the call was left."""
+
+    method = "POST"
+    query = b""
+
+    def __init__(
+        self,
+        batch_id: str,
+        request_id: str,
+        attempt: int,
+        endpoint: str,
+        service_class: str,
+        headers: Iterable[tuple[bytes, bytes]],
+        body: bytes,
+        on_end: Callable[["LineCall", LineAnswer], None],
+    ) -> None:
+        self.batch_id, self.request_id = batch_id, request_id
+        self.caller = batch_id
+        self.path, self.raw_path = endpoint, endpoint.encode()
+        self.headers = [
+            *headers,
+            (b"authorization", batch_id.encode()),
+            (b"content-type", b"application/json"),
+            (RAW[REQUEST_ID], request_id.encode()),
+            (RAW[ATTEMPT], b"%d" % min(attempt, _MAX_ATTEMPT)),
+            (RAW[CLASS], service_class.encode()),
+        ]
+        self.answering: Answering | None = None
+        self.has_left = self._is_over = False
+        self._body, self._on_end = body, on_end
+        self._status: int | None = None
+        self._retry_after_s: int | None = None
+        self._answer = bytearray()
+
+    # What is asked
+
+    def take_body(self) -> tuple[bytes, bool]:
+        """See `BodySource`."""
+        return self._body, True
+
+    def read_body_by(self, reader: BodyReader | None) -> None:
+        """See `BodySource`."""
+        if reader is not None:
+            reader.body_came()
+
+    def leave(self) -> None:
+        """Nobody wants its answer any more, and nobody is told of it."""
+        if self._is_over:
+            return
+        self._is_over = self.has_left = True
+        answering, self.answering = self.answering, None
+        if answering is not None:
+            answering.client_left()
+
+    # What is answered
+
+    def start(self, status: int, headers: Iterable[tuple[bytes, bytes]]) -> None:
+        """See `Client`."""
+        self._status = status
+        for name, value in headers:
+            if name == _RETRY_AFTER and value.isdigit():
+                self._retry_after_s = int(value[:6])
+
+    def write(self, data: bytes, *, more: bool) -> bool:
+        """See `Client`."""
+        if self._is_over:
+            return True
+        self._answer += data
+        if len(self._answer) > ANSWER_BYTES:
+            self.leave()
+            self._tell(None)
+        elif not more:
+            self._end(self._status)
+        return True
+
+    def cut_off(self) -> None:
+        """See `Client`."""
+        if not self._is_over:
+            self._answer.clear()
+            self._end(None)
+
+    def _end(self, status: int | None) -> None:
+        self._is_over, self.answering = True, None
+        self._tell(status)
+
+    def _tell(self, status: int | None) -> None:
+        """In a turn of its own: the call has not told its facts yet."""
+        answer = LineAnswer(self.request_id, status, bytes(self._answer), self._retry_after_s)
+        asyncio.get_running_loop().call_soon(self._on_end, self, answer)

@@ -1,0 +1,117 @@
+"""What the gateway says of files and batches at `/openapi.json`, where it has them."""
+
+from typing import Any
+
+import msgspec
+
+from kairos.live.batches.batch_routes import BATCHES, MAX_BATCHES, BatchAsked
+from kairos.live.batches.file_routes import MAX_FILES
+from kairos.live.batches.records import ENDPOINTS, MAX_KEPT_S, MAX_METADATA, MIN_KEPT_S
+from kairos.live.batches.views import BatchList, BatchObject, FileDeleted, FileList, FileObject
+
+Json = dict[str, Any]
+
+_TEXT: Json = {"type": "string"}
+_AFTER: Json = {"name": "after", "in": "query", "schema": _TEXT}
+_ORDER: Json = {"name": "order", "in": "query", "schema": {"enum": ["asc", "desc"]}}
+_PURPOSE: Json = {"name": "purpose", "in": "query", "schema": _TEXT}
+_UPLOAD: Json = {
+    "multipart/form-data": {
+        "schema": {
+            "type": "object",
+            "properties": {
+                "purpose": {"const": "batch"},
+                "file": {"type": "string", "format": "binary"},
+            },
+            "required": ["purpose", "file"],
+        }
+    }
+}
+
+
+def with_batches(described: Json) -> Json:
+    """The description of a gateway that has files and batches, too."""
+    views, schemas = msgspec.json.schema_components(
+        (FileObject, FileList, FileDeleted, BatchObject, BatchList, BatchAsked),
+        ref_template="#/components/schemas/{name}",
+    )
+    file, files, deleted, batch, batches, asked = views
+    _bound(schemas)
+    content: Json = {"application/octet-stream": {}}
+    file_id, batch_id = _in_path("file_id"), _in_path("batch_id")
+    paths: Json = {
+        "/v1/files": {
+            "post": _route("Upload a file of calls", _json(file), body=_UPLOAD),
+            "get": _route(
+                "The tenant's files", _json(files), _limit(MAX_FILES), _AFTER, _ORDER, _PURPOSE
+            ),
+        },
+        "/v1/files/{file_id}": {
+            "get": _route("One of them", _json(file), file_id),
+            "delete": _route("Delete it", _json(deleted), file_id),
+        },
+        "/v1/files/{file_id}/content": {"get": _route("What is in it", content, file_id)},
+        "/v1/batches": {
+            "post": _route("Make the calls of a file", _json(batch), body=_json(asked)),
+            "get": _route(
+                "The tenant's batches, the latest first",
+                _json(batches),
+                _limit(MAX_BATCHES, BATCHES),
+                _AFTER,
+            ),
+        },
+        "/v1/batches/{batch_id}": {"get": _route("One of them", _json(batch), batch_id)},
+        "/v1/batches/{batch_id}/cancel": {
+            "post": _route("Make no more of its calls", _json(batch), batch_id)
+        },
+    }
+    components = described["components"]
+    all_schemas = {**components["schemas"], **schemas}
+    return {
+        **described,
+        "paths": {**described["paths"], **paths},
+        "components": {**components, "schemas": all_schemas},
+    }
+
+
+def _bound(schemas: Json) -> None:
+    """What the types do not say."""
+    fields = schemas["BatchAsked"]["properties"]
+    fields["endpoint"] = {"enum": list(ENDPOINTS)}
+    fields["completion_window"] = {"type": "string", "pattern": "^([1-9]|1[0-9]|2[0-4])h$|^[1-7]d$"}
+    fields["metadata"] = {
+        "type": ["object", "null"],
+        "additionalProperties": {"type": "string", "maxLength": 512},
+        "propertyNames": {"maxLength": 64},
+        "maxProperties": MAX_METADATA,
+    }
+    fields["output_expires_after"] = {
+        "type": ["object", "null"],
+        "properties": {
+            "anchor": {"const": "created_at"},
+            "seconds": {"type": "integer", "minimum": MIN_KEPT_S, "maximum": MAX_KEPT_S},
+        },
+        "required": ["anchor", "seconds"],
+    }
+
+
+def _route(summary: str, content: Json, *parameters: Json, body: Json | None = None) -> Json:
+    error = _json({"$ref": "#/components/schemas/Error"})
+    responses: Json = {"200": {"description": "The answer", "content": content}}
+    for status, what in (("4XX", "It cannot be done as asked"), ("5XX", "Try again later")):
+        responses[status] = {"description": what, "content": error}
+    made: Json = {"summary": summary, "parameters": list(parameters), "responses": responses}
+    return made if body is None else made | {"requestBody": {"required": True, "content": body}}
+
+
+def _json(schema: Json) -> Json:
+    return {"application/json": {"schema": schema}}
+
+
+def _in_path(name: str) -> Json:
+    return {"name": name, "in": "path", "required": True, "schema": _TEXT}
+
+
+def _limit(most: int, usual: int | None = None) -> Json:
+    schema = {"type": "integer", "minimum": 1, "maximum": most, "default": usual or most}
+    return {"name": "limit", "in": "query", "schema": schema}

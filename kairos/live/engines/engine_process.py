@@ -1,0 +1,126 @@
+"""An engine as a child process, which never outlives what started it.
+
+Each child leads a session of its own, so that it can be ended whole and a Ctrl-C in the terminal
+reaches only us. Three things end it: `end_all`; our death, even by SIGKILL
+(`kairos.live.engines.child`); its own failure. Whatever it has started ends with it.
+"""
+
+import asyncio
+import os
+import signal
+import sys
+from collections import deque
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+
+from kairos.errors import SetupError
+
+GRACE_S = 5.0  # vLLM takes two to leave in order
+LAST_LINES = 20
+READY = b"ready "
+
+
+class EngineProcess:
+    """One engine process, and the reader of all that it prints: a full pipe would stop it."""
+
+    def __init__(
+        self,
+        name: str,
+        process: asyncio.subprocess.Process,
+        on_failure: Callable[[str], None],
+    ) -> None:
+        self.name = name
+        self._process = process
+        self._on_failure = on_failure
+        self._url: str | None = None
+        self._started = asyncio.Event()  # or failed to
+        self._said: deque[bytes] = deque(maxlen=LAST_LINES)
+        self._is_gone = self._is_wanted_gone = False
+        self._following = asyncio.create_task(self._follow())
+
+    async def _follow(self) -> None:
+        reading = asyncio.create_task(self._read())
+        await self._process.wait()
+        self.signal(signal.SIGKILL)  # to what it leaves behind, which holds our pipe open
+        self._is_gone = True
+        await reading
+        self._started.set()
+        if self._url is not None and not self._is_wanted_gone:
+            self._on_failure(f"{self.name} has ended: {self._last_words()}")
+
+    async def _read(self) -> None:
+        assert self._process.stdout is not None
+        async for line in self._process.stdout:
+            if line.startswith(READY):
+                self._url = line.removeprefix(READY).decode().strip()
+                self._started.set()
+            else:
+                self._said.append(line)
+
+    def _last_words(self) -> str:
+        return b"".join(self._said).decode(errors="replace").strip() or "it said nothing"
+
+    async def url(self, limit_s: float) -> str:
+        """Where it serves, once it does.
+
+        Raises:
+            SetupError: it ended, or has not become ready in time.
+        """
+        try:
+            async with asyncio.timeout(limit_s):
+                await self._started.wait()
+        except TimeoutError:
+            raise SetupError(f"{self.name} is not ready after {limit_s:.0f} s") from None
+        if self._url is None:
+            raise SetupError(f"{self.name} ended while it was starting: {self._last_words()}")
+        return self._url
+
+    def signal(self, number: signal.Signals) -> None:
+        """To the whole group, which can outlive its leader."""
+        if not self._is_gone:
+            with suppress(ProcessLookupError):
+                os.killpg(self._process.pid, number)
+
+    def end(self) -> None:
+        """Ask it to end."""
+        self._is_wanted_gone = True
+        self.signal(signal.SIGTERM)
+
+    async def ended(self) -> None:
+        await asyncio.wait([self._following])  # unlike `await`, cancels nothing when cancelled
+
+
+async def start_process(
+    name: str,
+    module: str,
+    arguments: Sequence[str],
+    on_failure: Callable[[str], None] = lambda _: None,
+) -> EngineProcess:
+    """`module` as a program, with these arguments. It prints `ready URL` once it serves.
+    `on_failure` is told in a line when it has ended after that, and nobody asked it to."""
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", "kairos.live.engines.child", module, *arguments),
+        stdin=asyncio.subprocess.PIPE,
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.STDOUT,
+        start_new_session=True,
+    )
+    return EngineProcess(name, process, on_failure)
+
+
+async def end_all(processes: Sequence[EngineProcess]) -> None:
+    """Ask them to end; kill those that have not after a while. None is left, however this ends."""
+    for each in processes:
+        each.end()
+    try:
+        with suppress(TimeoutError):
+            async with asyncio.timeout(GRACE_S):
+                await _all_ended(processes)
+    finally:  # a second cancellation, too, cuts the grace short
+        for each in processes:
+            each.signal(signal.SIGKILL)
+        await _all_ended(processes)
+
+
+async def _all_ended(processes: Sequence[EngineProcess]) -> None:
+    await asyncio.gather(*(each.ended() for each in processes))

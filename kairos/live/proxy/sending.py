@@ -1,0 +1,32 @@
+"""A call's request to an engine, as it is sent."""
+
+from kairos.events import Dispatch
+from kairos.live.proxy.asked import Asked, request_head
+from kairos.live.proxy.engine_answer import AnswerTaker, EngineAnswer
+from kairos.live.proxy.engine_client import EngineClient, InstanceNotKnown
+
+
+def send(
+    client: EngineClient,
+    dispatch: Dispatch,
+    asked: Asked,
+    body: bytes,
+    taker: AnswerTaker,
+    *,
+    streams: bool,
+    to: str | None = None,
+) -> EngineAnswer:
+    """`to`: the instance, if it is not the one that the call is dispatched to.
+
+    Raises:
+        InstanceNotKnown: another process of the pool decided.
+    """
+    instance_id = to or dispatch.instance_id
+    upstream = client.upstreams.get(instance_id)
+    if upstream is None:
+        raise InstanceNotKnown(instance_id)
+    asked.sent(dispatch)
+    beginning = upstream.head(asked.method, asked.path, asked.query)
+    place = upstream.priority_line(dispatch.priority)
+    head = request_head(beginning, asked, dispatch.request_id.encode(), place, len(body))
+    return client.send(instance_id, head, body, taker, streams=streams, method=asked.method)

@@ -1,0 +1,209 @@
+"""The LLM calls that a plan is expected to make for given rows, by what its operators taught.
+
+Each row goes through the plan with what is known of it: columns as they are, answers as texts of a
+learnt length that nobody knows. So prompts have lengths, begin alike where they will, and equal
+calls are one. Whether a row passes a filter or takes a branch, how many rounds a loop has, and how
+long an answer is, follow from shares and deciles that were learnt, and from a hash: in the mean as
+learnt, for one row by chance. What follows from a group is not reckoned with.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+
+import msgspec
+
+from kairos.digest import digest
+from kairos.model import EXPECTED_COMPLETION_TOKENS
+from kairos.plan.flow_profile import OperatorProfile
+from kairos.plan.gates import gates
+from kairos.plan.invalid import OperatorFailed
+from kairos.plan.makespan import FluidCall
+from kairos.plan.operators import (
+    Branch,
+    Data,
+    Filter,
+    Format,
+    Generation,
+    Group,
+    Input,
+    Loop,
+    MapOver,
+    Operator,
+)
+from kairos.plan.pipeline import Plan
+from kairos.plan.prompt_marks import PromptMarks, prompt_marks
+from kairos.plan.references import needs, own_arguments
+from kairos.plan.unknown_values import Unknown, UnknownText, after_of, filled, given
+
+_NOTHING = object()
+
+
+class ExpectedCalls(msgspec.Struct):
+    """`operators`: the operator of each call."""
+
+    calls: list[FluidCall] = []
+    operators: list[str] = []
+    merged: int = 0
+
+
+def expected_calls(
+    plan: Plan, learnt: Mapping[str, OperatorProfile], rows: Iterable[Mapping[str, object]]
+) -> ExpectedCalls:
+    """`learnt`: by operator; of one that is missing answers are as long as they may be."""
+    walk = _Walk(plan, learnt)
+    for number, row in enumerate(rows):
+        walk.row(number, row)
+    return walk.found
+
+
+class _Walk:
+    def __init__(self, plan: Plan, learnt: Mapping[str, OperatorProfile]) -> None:
+        self._plan, self._learnt = plan, learnt
+        self._gates = gates(plan.declaration)
+        self._made: dict[tuple[str, int], int] = {}
+        self.found = ExpectedCalls()
+
+    def row(self, number: int, row: Mapping[str, object]) -> None:
+        values: dict[str, object] = {}
+        self._number, self._row = number, row
+        self._chance = digest(f"row {number}") / 2**64
+        self._scope(self._plan.declaration.operators, values, str(number))
+
+    def _scope(self, operators: Sequence[Operator], values: dict[str, object], place: str) -> None:
+        for each in operators:
+            if isinstance(each.params, Group) or any(name not in values for name in needs(each)):
+                continue
+            value = self._value(each, values, f"{place}.{each.name}")
+            if value is not _NOTHING:
+                values[each.name] = value
+
+    def _value(self, operator: Operator, values: dict[str, object], place: str) -> object:
+        params = operator.params
+        if isinstance(params, Input):
+            return self._row
+        if isinstance(params, Data):
+            return params.value
+        inputs = {name: given(arg, values) for name, arg in operator.inputs.items()}
+        waits = frozenset().union(*(after_of(values[name]) for name in needs(operator)))
+        try:
+            if isinstance(params, Format):
+                pieces = filled(params.template, inputs)
+                known = not waits and all(isinstance(each, str) for each in pieces)
+                return "".join(map(str, pieces)) if known else Unknown(pieces, waits)
+            if isinstance(params, Generation):
+                gating = [after_of(values.get(name)) for name in self._gates[operator.name]]
+                return self._call(operator, params, inputs, waits.union(*gating))
+        except OperatorFailed:
+            return _NOTHING
+        if isinstance(params, Filter | Branch):
+            chosen = [given(each, values) for each in own_arguments(operator)]
+            cases = [each for each in chosen if each is not None]
+            texts = [each for each in cases if isinstance(each, Unknown) and each.pieces]
+            return Unknown((texts or [Unknown(())])[0].pieces, waits)
+        if isinstance(params, Loop):
+            return self._loop(operator, params, values, place)
+        if isinstance(params, MapOver):
+            return self._map(operator, params, values, place)
+        return Unknown((UnknownText(place, EXPECTED_COMPLETION_TOKENS),), waits)
+
+    def _loop(
+        self, operator: Operator, params: Loop, values: dict[str, object], place: str
+    ) -> object:
+        state = given(params.start, values)
+        rounds = self._times(operator, place, params.max_rounds)
+        for number in range(rounds):
+            inner = dict(values)
+            inner[f"{operator.name}.state"], inner[f"{operator.name}.round"] = state, number
+            self._scope(params.body, inner, f"{place}.{number}")
+            state = given(params.result, inner)
+        return state
+
+    def _map(
+        self, operator: Operator, params: MapOver, values: dict[str, object], place: str
+    ) -> object:
+        over = given(params.over, values)
+        if isinstance(over, list):
+            items = over[: params.max_items]
+        else:
+            times = self._times(operator, place, params.max_items)
+            waits = after_of(over)
+            items = [
+                Unknown((UnknownText(f"{place}.{n}", EXPECTED_COMPLETION_TOKENS),), waits)
+                for n in range(times)
+            ]
+        results = []
+        for number, item in enumerate(items):
+            inner = dict(values)
+            inner[f"{operator.name}.item"], inner[f"{operator.name}.index"] = item, number
+            self._scope(params.body, inner, f"{place}.{number}")
+            results.append(given(params.result, inner))
+        return [each for each in results if each is not None]
+
+    def _times(self, operator: Operator, place: str, most: int) -> int:
+        """Rounds, or items: as often as what is in the body was seen in a row."""
+        seen = [self._learnt[each.name] for each in operator.body if each.name in self._learnt]
+        if not seen:
+            return most
+        mean = max(each.times.mean for each in seen)
+        return min(most, int(mean + digest(f"times {place}") / 2**64))
+
+    def _call(
+        self,
+        operator: Operator,
+        params: Generation,
+        inputs: Mapping[str, object],
+        waits: frozenset[int],
+    ) -> object:
+        learnt = self._learnt.get(operator.name)
+        if learnt is not None and self._chance >= learnt.rows.mean:
+            return Unknown((), waits)
+        texts = [(each.role, filled(each.template, inputs)) for each in params.messages]
+        marks = prompt_marks(texts)
+        number = self._number_of(operator, marks)
+        if number is None:
+            number = self._new(operator, params, marks, waits)
+        call = self.found.calls[number]
+        identity = f"{marks.name:x}"
+        text = UnknownText(identity, call.completion_tokens)
+        return Unknown((text,), frozenset([number]))
+
+    def _number_of(self, operator: Operator, marks: PromptMarks) -> int | None:
+        if operator.purity != "pure" or not self._plan.passes.cse:
+            return None
+        number = self._made.get((operator.name, marks.name))
+        self.found.merged += number is not None
+        return number
+
+    def _new(
+        self,
+        operator: Operator,
+        params: Generation,
+        marks: PromptMarks,
+        waits: frozenset[int],
+    ) -> int:
+        number = len(self.found.calls)
+        learnt = self._learnt.get(operator.name)
+        factor = 1.0
+        if learnt is not None and learnt.text_tokens and learnt.prompt_tokens is not None:
+            factor = learnt.prompt_tokens.mean / learnt.text_tokens
+        self.found.operators.append(operator.name)
+        self.found.calls.append(
+            FluidCall(
+                row=self._number,
+                prompt_tokens=max(1.0, factor * marks.tokens),
+                completion_tokens=_answer_tokens(params, learnt, f"{operator.name} {marks.name}"),
+                prefixes=tuple((name, factor * tokens) for name, tokens in marks.prefixes),
+                answered=marks.answered,
+                after=tuple(sorted(waits)),
+            )
+        )
+        self._made[(operator.name, marks.name)] = number
+        return number
+
+
+def _answer_tokens(params: Generation, learnt: OperatorProfile | None, name: str) -> float:
+    if learnt is None or not learnt.completion_deciles:
+        return float(params.max_tokens or EXPECTED_COMPLETION_TOKENS)
+    deciles = learnt.completion_deciles
+    at = digest(name) / 2**64 * (len(deciles) - 1)
+    low = int(at)
+    return max(1.0, deciles[low] + (at - low) * (deciles[low + 1] - deciles[low]))

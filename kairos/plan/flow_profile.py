@@ -1,0 +1,98 @@
+"""What was learnt of a flow's operators from some of its rows: how often each is computed, and how
+long its prompts and answers are."""
+
+from collections.abc import Iterable, Mapping, Sequence
+
+import msgspec
+
+from kairos.confidence import Interval, interval
+from kairos.plan.check import every
+from kairos.plan.operators import Generation, RegisteredCall
+from kairos.plan.passes.structure import structure
+from kairos.plan.pipeline import Plan
+
+FORMAT = 1
+_DECILES = 10
+
+
+class OperatorProfile(msgspec.Struct, frozen=True, kw_only=True):
+    """Means with the middle 95 % of where they may lie (bootstrap). `structure`: of the operator;
+    one that says something else has another, and what was learnt does not hold for it."""
+
+    structure: str
+    calls: int  # of which tokens were counted
+    rows: Interval  # the share for which it is computed: what filters and branches let through
+    times: Interval  # in such a row: rounds of loops, items of maps
+    prompt_tokens: Interval | None = None
+    completion_tokens: Interval | None = None
+    completion_deciles: tuple[float, ...] = ()  # from the shortest to the longest
+    text_tokens: float | None = None  # of such prompts, as a plan reckons by their texts alone
+
+
+class FlowProfile(msgspec.Struct, frozen=True, kw_only=True):
+    format: int = FORMAT
+    flow: str
+    rows: int  # that it was learnt from
+    operators: dict[str, OperatorProfile]
+
+
+def learnt(
+    plan: Plan,
+    rows: int,
+    lengths: Mapping[str, Sequence[tuple[int, int]]],
+    times: Mapping[str, Sequence[int]],
+) -> FlowProfile:
+    """`lengths`: tokens of prompts and answers of an operator's calls; `times`: how often it was
+    computed, of each row for which it was. Operators that were never computed have share 0."""
+    found = {}
+    for operator in every(plan.declaration.operators):
+        if not isinstance(operator.params, Generation | RegisteredCall):
+            continue
+        seen = list(times.get(operator.name, ()))
+        calls = lengths.get(operator.name, ())
+        answers = [answer for _, answer in calls]
+        found[operator.name] = OperatorProfile(
+            structure=structure(operator),
+            calls=len(calls),
+            rows=_mean([1] * len(seen) + [0] * max(0, rows - len(seen))),
+            times=_mean(seen),
+            prompt_tokens=_mean([prompt for prompt, _ in calls]) if calls else None,
+            completion_tokens=_mean(answers) if calls else None,
+            completion_deciles=_deciles(answers),
+        )
+    return FlowProfile(flow=plan.declaration.name, rows=rows, operators=found)
+
+
+def holding(profile: FlowProfile, plan: Plan) -> dict[str, OperatorProfile]:
+    """What of it is of operators as the plan has them, by their names."""
+    return {
+        operator.name: known
+        for operator in every(plan.declaration.operators)
+        if (known := profile.operators.get(operator.name)) is not None
+        and known.structure == structure(operator)
+    }
+
+
+def _mean(values: Iterable[float]) -> Interval:
+    """Of one value, or none, nothing follows about others: the interval is the value."""
+    given = list(values)
+    if len(set(given)) < 2:
+        only = float(given[0]) if given else 0.0
+        return Interval(only, only, only)
+    found = interval(given)
+    assert found is not None
+    return found
+
+
+def _deciles(values: Sequence[int]) -> tuple[float, ...]:
+    ordered = sorted(values)
+    if not ordered:
+        return ()
+    last = len(ordered) - 1
+    return tuple(_between(ordered, last * n / _DECILES) for n in range(_DECILES + 1))
+
+
+def _between(ordered: Sequence[int], at: float) -> float:
+    low = int(at)
+    high = min(low + 1, len(ordered) - 1)
+    return ordered[low] + (at - low) * (ordered[high] - ordered[low])

@@ -1,0 +1,85 @@
+"""Who performs the calls of a run that has devices of its own: engines that switch models, behind a
+Kairos of its own."""
+
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from itertools import islice
+
+from kairos.errors import SetupError
+from kairos.execution.limits import FlowLimits
+from kairos.execution.model_turns import DeviceTurn
+from kairos.live.runs.engine_host import ENGINES, EngineHost, HostedEngine
+from kairos.live.runs.host_file import HostFile
+from kairos.live.runs.rows import InputTable
+from kairos.live.runs.run_store import RunRecord
+from kairos.live.runs.service import Note, RunPool
+from kairos.plan.device_work import DevicePlan, OperatorWork
+from kairos.plan.flow_work import flow_work
+from kairos.plan.pipeline import Plan
+from kairos.plan.placement import place
+from kairos.plan.prediction import FlowPrediction, predict
+from kairos.sim.engine.profiles import profile
+from kairos.tools.call_pool import embedded_service
+
+_SAMPLE = 1_000  # rows of which it is reckoned what a batch of rows takes
+
+
+@asynccontextmanager
+async def hosted_pool(
+    record: RunRecord,
+    host: HostFile,
+    plan: Plan,
+    table: InputTable,
+    on_note: Note,
+    log_dir: str | None = None,
+    *,
+    engines: Mapping[str, HostedEngine] = ENGINES,
+) -> AsyncIterator[RunPool]:
+    """Raises SetupError: a model that the flow asks for is not in the host's file."""
+    works, placed = host_plan(plan, table, host)
+    async with (
+        embedded_service(record, (), log_dir) as (service, pool),
+        EngineHost(
+            host, device_turns(placed), works, service.fleet, on_note, engines=engines
+        ) as devices,
+    ):
+        yield RunPool(
+            pool.llm, lambda: max(1, pool.capacity()), pool.on_workflow_end, devices.follow
+        )
+
+
+def host_plan(
+    plan: Plan, table: InputTable, host: HostFile
+) -> tuple[list[OperatorWork], DevicePlan]:
+    """What a batch of rows takes, by the first of them, and where it is done: as many rows as may
+    be open. Operators of which nothing is asked in these rows, as after a group, are as if they had
+    one call.
+
+    Raises:
+        SetupError: as `flow_work`; or no row can be read.
+    """
+    readable = (row.values for row in table.rows() if row.values is not None)
+    sample = list(islice(readable, _SAMPLE))
+    if not sample:
+        raise SetupError("the table has no row that can be read: nothing can be placed")
+    expected = table.expected_rows(len(sample)) or len(sample)
+    batch = min(expected, FlowLimits(capacity=1).max_open_rows)
+    found = _scaled(predict(plan, sample), max(1.0, batch / len(sample)))
+    profiles = {name: profile(each.profile) for name, each in host.models.items()}
+    works = flow_work(plan, found, profiles, host.devices)
+    return works, place(works, host.loads, host.devices)
+
+
+def device_turns(placed: DevicePlan) -> list[list[DeviceTurn]]:
+    return [
+        [DeviceTurn(model, operators) for model, operators in placed.models(device)]
+        for device in range(placed.devices)
+    ]
+
+
+def _scaled(found: FlowPrediction, factor: float) -> FlowPrediction:
+    for each in found.by_operator.values():
+        each.calls = round(each.calls * factor)
+        each.prompt_tokens = round(each.prompt_tokens * factor)
+        each.completion_tokens = round(each.completion_tokens * factor)
+    return found

@@ -1,0 +1,161 @@
+"""H5: `kairos run --host`: flows of two models on one device, with engines that Kairos starts."""
+
+import asyncio
+import os
+import signal
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from kairos.errors import SetupError
+from kairos.flow.functions import Functions
+from kairos.flow.yaml_file import read_yaml
+from kairos.live.runs.engine_host import HostedEngine
+from kairos.live.runs.run_store import RunStore
+from kairos.tools import flow_run
+from kairos.tools.flow_run import check_task, new_record, run_task
+from kairos.tools.hosted_pool import hosted_pool
+from tests.e2e.flow_runs import read_rows, write_rows
+
+FLOW = """
+flow: review
+defaults: {max_tokens: 8}
+operators:
+  row: {kind: input}
+  draft: {kind: llm, model: small, prompt: "{{ row.text }}?"}
+  style: {kind: llm, model: small, prompt: "{{ row.text }} style"}
+  check: {kind: llm, model: large, prompt: "{{ draft }} {{ row.text }}", retries: 2}
+  last: {kind: llm, model: small, prompt: "{{ check }} {{ style }}"}
+outputs: {id: row.text, answer: last}
+"""
+HOST = """
+devices = DEVICES
+[models.small]
+engine = "llama"
+options = [SMALL]
+profile = "cpu-tiny"
+load_s = 2
+[models.large]
+engine = "llama"
+options = [LARGE]
+profile = "cpu-tiny"
+load_s = 2
+"""
+STANDINS = {"llama": HostedEngine("kairos.standin.server", "--model")}
+ROWS = [{"text": f"text {n}"} for n in range(40)]
+
+
+class Hosted:
+    """Runs on devices, with what they say of it."""
+
+    def __init__(self, directory):
+        self.directory = directory
+        self.store, self.notes = RunStore(directory / "kairos"), []
+
+    async def run(self, rows, *, devices=1, small='"--instant"', large='"--instant"', flow=FLOW):
+        text = HOST.replace("DEVICES", str(devices)).replace("SMALL", small)
+        (self.directory / "host.toml").write_text(text.replace("LARGE", large))
+        out = self.directory / f"{len(list(self.directory.iterdir()))}.jsonl"
+        declaration = read_yaml(flow)
+        record = new_record(
+            self.store, declaration, out=str(out), host=str(self.directory / "host.toml")
+        )
+        table = write_rows(self.directory / "rows.jsonl", rows)
+        task = check_task(record, declaration, Functions(), table)
+        record = await run_task(task, self.store, self.notes.append, lambda _: None)
+        return record, read_rows(out)
+
+    @property
+    def loaded(self):
+        return [
+            (int(note.split()[1].rstrip(":")), note.split()[2])
+            for note in self.notes
+            if "serves after" in note
+        ]
+
+
+@pytest.fixture
+def hosted(tmp_path, monkeypatch):
+    monkeypatch.setattr(flow_run, "hosted_pool", partial(hosted_pool, engines=STANDINS))
+    return Hosted(tmp_path)
+
+
+def children():
+    """Processes that we started and that are there."""
+    found = []
+    for each in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            words = each.read_text().rsplit(")", 1)[1].split()
+        except OSError:
+            continue
+        if int(words[1]) == os.getpid() and words[0] != "Z":
+            found.append(int(each.parent.name))
+    return found
+
+
+async def test_h5_models_take_turns_on_one_device_phase_by_phase(hosted):
+    before = children()
+    record, rows = await hosted.run(ROWS)
+    assert record.state == "done"
+    assert [each["id"] for each in rows] == [each["text"] for each in ROWS]
+    # draft and style, then check, then last: the optimum loads thrice, and so does the run.
+    assert hosted.loaded == [(1, "small"), (1, "large"), (1, "small")]
+    assert record.figures["calls"] >= 3 * len(ROWS)
+    assert set(children()) == set(before)
+
+
+async def test_with_a_device_for_each_model_nothing_is_switched(hosted):
+    record, rows = await hosted.run(ROWS, devices=2)
+    assert record.state == "done"
+    assert len(rows) == len(ROWS)
+    assert sorted(hosted.loaded) == [(1, "small"), (2, "large")] or sorted(hosted.loaded) == [
+        (1, "large"),
+        (2, "small"),
+    ]
+
+
+async def test_an_engine_that_is_killed_ends_the_run_which_goes_on_when_it_is_resumed(hosted):
+    before = set(children())
+
+    async def kill_one():
+        while not hosted.loaded:
+            await asyncio.sleep(0.02)
+        [engine] = set(children()) - before
+        os.killpg(engine, signal.SIGKILL)
+
+    killing = asyncio.create_task(kill_one())
+    with pytest.raises(SetupError, match=r"llama with small on device 1 has ended: .*runs resume"):
+        await hosted.run(ROWS, small='"--step-ms", "200"')
+    await killing
+    assert set(children()) == before
+
+
+async def test_an_engine_that_cannot_start_ends_the_run_with_what_it_said(hosted):
+    before = children()
+    with pytest.raises(SetupError, match=r"(?s)llama with small on device 1 .*no-such-option"):
+        await hosted.run(ROWS, small='"--no-such-option"')
+    assert set(children()) == set(before)
+    record = hosted.store.all()[0][1]
+    assert record.state == "running"  # as after a crash: it can be resumed
+
+
+async def test_a_model_that_the_host_does_not_have_is_refused_before_anything_starts(hosted):
+    with pytest.raises(SetupError, match="model 'other', and the host file knows small, large"):
+        await hosted.run(ROWS, flow=FLOW.replace("model: large", "model: other"))
+    with pytest.raises(SetupError, match="no row"):
+        await hosted.run([])
+    assert hosted.notes == []
+
+
+@pytest.mark.real
+async def test_h5_two_real_llama_cpp_take_turns_on_one_device(tmp_path):
+    hosted = Hosted(tmp_path)
+    record, rows = await hosted.run(
+        ROWS[:6],
+        small='"--slots", "4", "--context", "4096"',
+        large='"--slots", "2", "--context", "2048"',
+    )
+    assert (record.state, record.figures.get("failed", 0)) == ("done", 0)
+    assert all(each["answer"] for each in rows)
+    assert hosted.loaded == [(1, "small"), (1, "large"), (1, "small")]

@@ -1,0 +1,66 @@
+"""`kairos profile`, which runs a few rows for real."""
+
+import json
+
+from tests.e2e.flow_runs import answering, kairos_command, write_rows
+
+FLOW = """
+flow: chain
+operators:
+  row: {kind: input}
+  first: {kind: llm, prompt: "first {{ row.text }}"}
+  second: {kind: llm, prompt: "second {{ first }}"}
+outputs: {second: second}
+"""
+
+
+async def test_it_learns_from_real_calls_and_keeps_nothing_else(tmp_path, engine):
+    (tmp_path / "flow.yaml").write_text(FLOW)
+    write_rows(tmp_path / "rows.jsonl", [{"text": f"text {n}"} for n in range(50)])
+    answering(engine)
+    before = sorted(tmp_path.iterdir())
+    words = ("profile", "flow.yaml", "--inputs", "rows.jsonl", "--rows", "7")
+    named = f"{engine.url},max_num_seqs=4"
+    status, said = await kairos_command(tmp_path, *words, "--engine", named)
+    assert status == 0, said
+    found = json.loads((tmp_path / "flow.profile.json").read_text())
+    assert found["rows"] == 7
+    for each in found["operators"].values():
+        assert each["calls"] == 7
+        assert each["prompt_tokens"]["mean"] == 10
+        assert each["completion_tokens"]["mean"] == 2
+    assert sorted(tmp_path.iterdir()) == sorted([*before, tmp_path / "flow.profile.json"])
+
+
+async def test_who_performs_the_calls_must_be_said_once(tmp_path):
+    (tmp_path / "flow.yaml").write_text(FLOW)
+    write_rows(tmp_path / "rows.jsonl", [{"text": "a"}])
+    words = ("profile", "flow.yaml", "--inputs", "rows.jsonl")
+    for more in ((), ("--url", "http://localhost:1", "--simulate", "a40-llama3-8b")):
+        status, said = await kairos_command(tmp_path, *words, *more)
+        assert status == 1
+        assert "name who performs the calls" in said
+
+
+async def test_a_run_says_what_was_expected_beside_what_it_came_to(tmp_path, engine):
+    (tmp_path / "flow.yaml").write_text(FLOW)
+    write_rows(tmp_path / "rows.jsonl", [{"text": f"text {n}"} for n in range(50)])
+    answering(engine)
+    pool = ("--engine", f"{engine.url},max_num_seqs=4")
+    table = ("flow.yaml", "--inputs", "rows.jsonl")
+    run = ("run", *table, "--out", "out.jsonl", *pool, "--engine-profile", "cpu-tiny")
+    status, said = await kairos_command(tmp_path, *run)
+    assert status == 1
+    assert "flow.profile.json" in said
+    assert (await kairos_command(tmp_path, "profile", *table, *pool))[0] == 0
+    status, said = await kairos_command(tmp_path, *run)
+    assert status == 0, said
+    assert "expected: " in said
+    assert "calls 100, were 100; prompt tokens 999, were 1,000" in said
+    name = json.loads((await kairos_command(tmp_path, "runs", "list", "--json"))[1])[0]["id"]
+    status, said = await kairos_command(tmp_path, "runs", "show", name)
+    assert "calls 100, were 100" in " ".join(said.split())
+    status, said = await kairos_command(
+        tmp_path, *run[:6], "--url", engine.url, "--engine-profile", "cpu-tiny"
+    )
+    assert "goes with --engine" in said

@@ -1,0 +1,86 @@
+"""What `kairos plan` expects of a flow, beside the simulator."""
+
+import msgspec
+import pytest
+
+from kairos import flow
+from kairos.dispatcher.placements import PLACEMENTS
+from kairos.live.runs.tables import open_table
+from kairos.plan.forecast import forecast
+from kairos.plan.pipeline import Passes, compile_plan
+from kairos.scheduler.policies import POLICIES
+from kairos.sim.engine.profiles import profile
+from kairos.sim.flow_simulation import PoolOptions, simulate_flow
+from kairos.tools.flow_file import LoadedFlow
+from kairos.tools.flow_profiled import sampled_rows, simulated_profile
+from tests.support.flow_tables import FLOWS, example, rows
+
+POOL = PoolOptions(
+    instances=2,
+    profile=profile("a40-llama3-8b"),
+    policy=POLICIES["kairos"],
+    placement=PLACEMENTS["kairos"],
+)
+
+
+def dialogue():
+    """A chat of two turns, which finds its first answer in the cache."""
+    f = flow.Flow("dialogue", max_tokens=120)
+    row = f.input("row")
+    first = f.llm("first", "{{ row.text }}\n{{ row.question }}", row=row)
+    asked = ("user", "{{ row.text }}\n{{ row.question }}")
+    turns = [asked, ("assistant", "{{ first }}"), ("user", "Are you sure? Say why.")]
+    f.output("text", f.llm("second", turns, row=row, first=first))
+    return LoadedFlow(f.declaration, f.functions)
+
+
+def compared(loaded, table, engine="a40-llama3-8b", instances=2, sample=20):
+    plan = compile_plan(loaded.declaration, Passes())
+    pool = msgspec.structs.replace(POOL, profile=profile(engine), instances=instances)
+    drawn = sampled_rows(open_table(table), sample, 1)
+    learnt = simulated_profile(loaded, plan, drawn, POOL)
+    simulated = simulate_flow(plan, iter(table), loaded.functions, pool)
+    return forecast(plan, learnt, table, pool.profile, instances), simulated
+
+
+SIX = {name: example(name) for name in FLOWS} | {"dialogue": dialogue()}
+
+
+@pytest.mark.parametrize(
+    ("engine", "instances", "count"),
+    [("a40-llama3-8b", 2, 60), ("a40-llama2-13b", 1, 150), ("cpu-tiny", 2, 150)],
+)
+@pytest.mark.parametrize("name", SIX)
+def test_e11_kairos_plan_is_within_15_percent_of_the_simulators_time_over_six_flows(
+    name, engine, instances, count
+):
+    expected, simulated = compared(SIX[name], rows(count), engine, instances)
+    assert expected.time_s.mean == pytest.approx(simulated.simulated_s, rel=0.15)
+    figures = simulated.figures
+    actual = figures.prompt_tokens + figures.completion_tokens
+    predicted = expected.prompt_tokens.mean + expected.completion_tokens.mean
+    assert predicted == pytest.approx(actual, rel=0.15)
+    assert expected.calls == pytest.approx(figures.calls, rel=0.1)
+    assert expected.time_s.low <= expected.time_s.mean <= expected.time_s.high
+    assert expected.unknown == ()
+
+
+def test_h8_expected_cached_tokens_are_within_15_percent_where_memory_is_enough():
+    """Prompts that share what is before them, and a chat that goes on with what was answered."""
+    for name in ("summarise_and_judge.yaml", "dialogue", "debate.py"):
+        expected, simulated = compared(SIX[name], rows(200), instances=1)
+        cached = simulated.prompt_tokens_cached
+        share = cached / (cached + simulated.prompt_tokens_computed)
+        assert share > 0.1
+        assert expected.cached_share == pytest.approx(share, rel=0.15)
+
+
+def test_a_long_table_takes_as_much_longer_as_it_has_rows(monkeypatch):
+    loaded, table = SIX["summarise_and_judge.yaml"], rows(600)
+    whole, _ = compared(loaded, table)
+    monkeypatch.setattr("kairos.plan.forecast.ROWS_RECKONED", 300)
+    part, _ = compared(loaded, table)
+    assert part.rows == whole.rows == 600
+    assert part.calls == pytest.approx(whole.calls, rel=0.02)
+    assert part.time_s.mean == pytest.approx(whole.time_s.mean, rel=0.1)
+    assert part.prompt_tokens.mean == pytest.approx(whole.prompt_tokens.mean, rel=0.1)

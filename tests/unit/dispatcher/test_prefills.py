@@ -1,0 +1,159 @@
+"""G12: calls are routed to pairs: an instance for the answer, and one for the prompt."""
+
+import pytest
+from msgspec.structs import replace
+
+from kairos.dispatcher.placements import PLACEMENTS
+from kairos.events import (
+    Arrived,
+    Bounced,
+    Cancelled,
+    Dispatch,
+    Failed,
+    Finished,
+    FirstToken,
+    InstanceJoined,
+    InstanceLeft,
+    Record,
+)
+from tests.support import build
+
+KV = 100_000
+
+
+def instance(name, phase="both", usd=None, **more):
+    return build.instance(name, **({"kv": KV} | more), phase=phase, usd_per_hour=usd)
+
+
+def pool(*instances, placement="kairos"):
+    return build.balancer(*instances, placement=placement)
+
+
+def arrive(balancer, name, at=0, prompt=1000, **fields):
+    made = build.request(name, at=at, prompt=prompt, **fields)
+    return balancer.handle(Arrived(made), at)
+
+
+def ways(commands):
+    return [(each.prefill_id, each.instance_id) for each in commands if type(each) is Dispatch]
+
+
+PAIR = instance("p", "prefill"), instance("d", "decode")
+
+
+@pytest.mark.parametrize("placement", sorted(PLACEMENTS))
+def test_g12_a_pair_gets_the_prompt_first_and_the_answer_then_with_every_placement(placement):
+    assert ways(arrive(pool(*PAIR, placement=placement), "r")) == [("p", "d")]
+
+
+def test_g12_an_instance_of_both_phases_keeps_its_calls():
+    assert ways(arrive(pool(instance("a")), "r")) == [(None, "a")]
+    assert ways(arrive(pool(instance("p", "prefill"), instance("a")), "r")) == [(None, "a")]
+
+
+def test_g12_a_decode_instance_computes_prompts_where_nobody_else_does():
+    balancer = pool(*PAIR)
+    balancer.handle(InstanceLeft("p"), 0)
+
+    assert ways(arrive(balancer, "r")) == [(None, "d")]
+
+
+def test_g12_a_prefill_instance_has_whole_calls_where_nobody_else_could():
+    balancer = pool(*PAIR)
+    balancer.handle(InstanceLeft("d"), 0)
+
+    assert ways(arrive(balancer, "r")) == [(None, "p")]
+    balancer.handle(InstanceJoined(PAIR[1]), 1)
+    assert ways(arrive(balancer, "s", at=2)) == [("p", "d")]
+
+
+def test_g12_prompts_go_where_fewest_tokens_are_before_them():
+    balancer = pool(instance("p", "prefill"), instance("q", "prefill"), instance("d", "decode"))
+
+    assert ways(arrive(balancer, "long", prompt=5000)) == [("p", "d")]
+    assert ways(arrive(balancer, "b", prompt=3000)) == [("q", "d")]
+    assert ways(arrive(balancer, "c", prompt=100)) == [("q", "d")]
+    balancer.handle(FirstToken("long"), 1)
+    assert ways(arrive(balancer, "e", at=1)) == [("p", "d")]
+
+
+def test_g12_a_prompt_goes_back_to_the_prefill_instance_that_has_its_beginning():
+    balancer = pool(instance("p", "prefill"), instance("q", "prefill"), instance("d", "decode"))
+    alike = {"prompt": 1024, "prefix": tuple(range(15)), "prefix_units": 1024}
+    arrive(balancer, "other", prompt=10)
+    assert ways(arrive(balancer, "one", **alike)) == [("q", "d")]
+    for name in ("other", "one"):
+        balancer.handle(Finished(name, 1024, 1), 1)
+
+    assert ways(arrive(balancer, "two", at=2, **alike)) == [("q", "d")]
+
+
+def test_g12_another_models_prefill_instance_is_left_alone():
+    balancer = pool(instance("p", "prefill", models=("n",)), instance("d", "decode"))
+
+    assert ways(arrive(balancer, "r")) == [(None, "d")]
+
+
+def test_g12_calls_wait_in_the_queue_while_prompts_take_all_of_the_prefill_instances():
+    few = instance("p", "prefill"), instance("d", "decode", token_us=1e5)
+    balancer = pool(replace(few[0], max_num_batched_tokens=2000), few[1])
+    arrive(balancer, "a", prompt=1500)
+    arrive(balancer, "b", prompt=1500)
+
+    assert arrive(balancer, "c", prompt=1500) == []
+    assert ways(balancer.handle(FirstToken("a"), 10)) == [("p", "d")]
+
+
+def test_g12_prompts_that_others_compute_do_not_make_a_decode_instance_busy():
+    decode = replace(PAIR[1], max_num_batched_tokens=1000)
+    balancer = pool(PAIR[0], decode)
+
+    assert ways(arrive(balancer, "a", prompt=1500)) == [("p", "d")]
+    assert ways(arrive(balancer, "b", prompt=1500)) == [("p", "d")]
+
+
+def test_g12_of_instances_that_are_alike_the_cheaper_one_is_chosen():
+    dear, cheap, untold = instance("a", usd=4.0), instance("b", usd=2.0), instance("c")
+
+    assert ways(arrive(pool(dear, untold, cheap), "r")) == [(None, "b")]
+
+
+@pytest.mark.parametrize(
+    "end",
+    [
+        Finished("r", 1000, 5, 200),
+        Failed("r", "broken"),
+        Cancelled("r"),
+        Bounced("r", "broken"),
+    ],
+)
+def test_g12_nothing_stays_booked_of_a_pair_however_a_call_ends(end):
+    balancer = pool(*PAIR)
+    arrive(balancer, "r")
+    balancer.handle(InstanceLeft("d"), 1)
+    balancer.handle(end, 2)
+
+    assert not balancer.ledger.prefills
+    assert balancer.ledger.prompts.tokens("p") in (0, 1000)  # bounced, it has gone to p, whole
+    balancer.handle(Cancelled("r"), 3)
+    assert balancer.ledger.prompts.tokens("p") == 0
+
+
+def test_a_prefill_instance_that_leaves_takes_nothing_of_the_call_with_it():
+    balancer = pool(*PAIR)
+    arrive(balancer, "r")
+    balancer.handle(InstanceLeft("p"), 1)
+    balancer.handle(FirstToken("r"), 2)
+    balancer.handle(Finished("r", 1000, 5), 3)
+
+    assert not balancer.ledger.prefills
+    assert len(balancer.ledger) == 0
+
+
+def test_a_replayed_log_books_prompts_where_they_were_computed():
+    first, second = pool(*PAIR), pool(*PAIR)
+    request = Arrived(build.request("r", prompt=1000))
+    second.replay(Record(0, request, tuple(first.handle(request, 0))))
+
+    assert second.ledger.prompts.tokens("p") == first.ledger.prompts.tokens("p") == 1000
+    assert second.ledger.prompts.tokens("d") == 0

@@ -1,0 +1,66 @@
+"""What goes as spare takes a small part of an instance beside others, and all of it alone."""
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kairos.dispatcher.spare_calls import ALONE_US, AT_ONCE, BESIDE, SpareCalls
+from kairos.model import SECOND
+from tests.support import build
+
+
+def is_spare(name):
+    return name == "batch"
+
+
+def call(name, service_class="batch"):
+    return build.request(name, service_class=service_class)
+
+
+def test_beside_others_it_goes_only_once_the_last_one_is_paid_for():
+    spare = SpareCalls()
+    spare.begin(call("online", "standard"), "a")
+    assert spare.may_go("a", is_spare, 0.1, at=0)
+    spare.begin(call("line"), "a")
+    spare.goes("a", SECOND, is_spare, at=0)
+
+    paid_at = int(SECOND / BESIDE)
+    assert not spare.may_go("a", is_spare, 0.1, at=paid_at - 1)
+    assert spare.may_go("a", is_spare, 0.1, at=paid_at)
+
+
+@given(st.lists(st.tuples(st.integers(0, SECOND), st.integers(1, SECOND)), max_size=200))
+def test_beside_others_spare_calls_have_their_part_of_the_time_and_one_call_more(tries):
+    spare, at, used_us, largest_us = SpareCalls(), 0, 0, 0
+    spare.begin(call("online", "standard"), "a")
+    for wait_us, cost_us in tries:
+        at += wait_us
+        if spare.may_go("a", is_spare, 0.5, at):
+            spare.begin(call("line"), "a")
+            spare.goes("a", cost_us, is_spare, at)
+            used_us, largest_us = used_us + cost_us, max(largest_us, cost_us)
+    assert used_us <= BESIDE * at + largest_us
+
+
+def test_alone_it_fills_the_instance_by_and_by():
+    spare = SpareCalls()
+    spare.begin(call("online", "interactive"), "a")
+    spare.begin(call("line"), "a")
+    spare.end(call("online", "interactive"), "a", at=0)
+
+    assert spare.may_go("a", is_spare, AT_ONCE - 0.01, at=0)
+    assert not spare.may_go("a", is_spare, AT_ONCE, at=0)
+    assert spare.may_go("a", is_spare, 0.99, at=ALONE_US)
+    assert spare.may_go("b", is_spare, 0.99, at=0)  # where nobody ever was
+
+
+def test_what_ends_gives_back_what_it_began():
+    spare = SpareCalls()
+    for name in ("one", "two"):
+        spare.begin(call(name, "standard"), "a")
+    spare.begin(call("line"), "a")
+    spare.goes("a", SECOND, is_spare, at=0)
+    assert not spare.may_go("a", is_spare, 0.0, at=1)
+    spare.end(call("one", "standard"), "a", at=2)
+    assert not spare.may_go("a", is_spare, 0.0, at=2)
+    spare.end(call("two", "standard"), "a", at=2)
+    assert spare.may_go("a", is_spare, 0.0, at=2)
