@@ -4,7 +4,8 @@ import asyncio
 import contextlib
 import logging
 import socket
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterable
+from functools import partial
 
 import msgspec
 from fastapi import FastAPI
@@ -103,23 +104,27 @@ async def deciding(setup: Setup) -> AsyncIterator[Change]:
         }
 
         order = ordering(alone, ui.gains)["policy"]
-
-        def change(settings: Settings) -> None:
-            access.change(settings.key, needed=settings.asks_for_keys)
-            access.know_classes(classes(settings.service_class))
-            alone.entitle(entitlements_of(settings))
-            order(settings)
-            tls.change(settings)
-            fleet.follow(settings.engine)
-
+        changes = partial(_change, access, alone), order, tls.change
         loop = asyncio.get_running_loop()
         background = [*alone.background(), monitor.run(), fleet.run(), *flushing(log)]
         background += [*access.background(), *auditing(audit), *ui.background()]
         background += [decider.watch(), *traced(tracing)]
         async with serving(servers, background):
             facts = await loop.create_unix_server(decider.link, sock=sockets["facts"])
-            yield change
+            yield partial(_take, (*changes, lambda to: fleet.follow(to.engine)))
             facts.close()
+
+
+def _change(access: Access, alone: LocalControl, settings: Settings) -> None:
+    access.change(settings.key, needed=settings.asks_for_keys)
+    access.know_classes(classes(settings.service_class))
+    alone.entitle(entitlements_of(settings))
+
+
+def _take(changes: Iterable[Change], settings: Settings) -> None:
+    """In this order."""
+    for change in changes:
+        change(settings)
 
 
 def _fleet(
