@@ -62,7 +62,7 @@ def _throughputs(
     rows: Sequence[SwitchingRow], name: str, devices: int, system: str
 ) -> dict[float, list[float]]:
     """By rate, of each seed, rows a second."""
-    found: dict[float, list[float]] = {}
+    found: dict[float, dict[int, float]] = {}  # mini-batches may be as small as what comes
     for each in rows:
         asked = each.run
         if (asked.workflow, asked.devices) != (name, devices) or asked.per_s is None or not each.s:
@@ -71,8 +71,8 @@ def _throughputs(
             asked, system=KAIROS, max_open_rows=SwitchingRun(workflow=name).max_open_rows
         )
         if as_system(base, system) == asked:
-            found.setdefault(asked.per_s, []).append(asked.rows / each.s)
-    return found
+            found.setdefault(asked.per_s, {})[asked.seed] = asked.rows / each.s
+    return {rate: [by_seed[seed] for seed in sorted(by_seed)] for rate, by_seed in found.items()}
 
 
 def gain(rows: Sequence[SwitchingRow], name: str, devices: int, other: str) -> Interval | None:
@@ -96,7 +96,10 @@ def section(rows: Sequence[SwitchingRow]) -> str:
         found = [gain(rows, name, devices, other) for other in (COME, BATCHES)]
         gains.append([f"{name}, {devices}", *(_shown(each) for each in found)])
     return (
-        "Rows a second, at the rates at which they arrive; devices after the workflow.\n\n"
+        "Rows a second, at the rates at which they arrive; devices after the workflow. Whoever "
+        "takes rows as they come has as many of them as devices: with one model (W2) that alone "
+        "costs what the table shows. Mini-batches grow with the rate, so few loads are left to "
+        "save.\n\n"
         + table(["", *rates], lines)
         + f"\n\nHighest throughput of Kairos over the others'; bold: at least {AIM:g}.\n\n"
         + table(["", COME, BATCHES], gains)

@@ -96,8 +96,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     # even while it has none.
     keys_path: str | None = None
     oidc: OidcSettings | None = None  # see below; signed tokens of an identity provider let in, too
-    telemetry: TelemetrySettings | None = None  # see below; traces of calls and workflows
     batches: BatchSettings | None = None  # see below; OpenAI's files and batches
+    telemetry: TelemetrySettings | None = None  # see below; traces of calls and workflows
     tenant: tuple[TenantSettings, ...] = ()  # see below; weights of those that keys stand for
     # Fields of a request's body that name workflow_id, app, agent or upstream: `user`,
     # `prompt_cache_key`, or a member of `metadata`, as in `metadata.run`.
@@ -237,8 +237,7 @@ def _check(settings: Settings, environ: Mapping[str, str]) -> None:
         "budget_tokens",
         "budget_s",
     ):
-        value = getattr(settings, name)
-        if value is not None and value < 1:
+        if (value := getattr(settings, name)) is not None and value < 1:
             raise SetupError(f"{name} must be at least 1")
     if not 0 < settings.caller_share <= 1:
         raise SetupError("caller_share must be above 0, and 1 at most")

@@ -11,6 +11,7 @@ from kairos.cli.flow_options import FunctionsFile
 from kairos.planner.ownership import Terms
 
 if TYPE_CHECKING:
+    from kairos.tools.hardware_deploy import Deployment
     from kairos.tools.hardware_question import HardwareOptions
 
 TERMS = Terms()
@@ -107,6 +108,12 @@ def plan_hardware(
     picture: Annotated[
         Path | None, typer.Option(help="Write a picture (SVG): cost against time, and places.")
     ] = None,
+    deploy: Annotated[
+        Literal["compose", "kubernetes"] | None,
+        typer.Option(
+            help="Print the chosen pool as YAML to deploy, instead of the plan. Not with pairs."
+        ),
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the plan as JSON.")] = False,
 ) -> None:
     """Say which hardware workflows should have: what, how many, and what runs where.
@@ -129,6 +136,8 @@ def plan_hardware(
     kairos plan-hardware --export day.jsonl --hardware h100,gaudi3 --what-if load=2 --json
 
     kairos plan-hardware --export day.jsonl --target p95=30s --max-devices 1 --simulate
+
+    kairos plan-hardware --export day.jsonl --target p95=30s --no-pairs --deploy kubernetes
     """
     from kairos.tools.hardware_question import HardwareOptions
 
@@ -153,19 +162,21 @@ def plan_hardware(
         link_gbit=link_gbit,
         terms=Terms(prices=prices, years=years, interest=interest, usd_per_kwh=usd_per_kwh),
     )
-    _answer(options, what_if or (), picture, simulate=simulate, as_json=as_json)
+    _answer(options, what_if or (), picture, deploy, simulate=simulate, as_json=as_json)
 
 
 def _answer(
     options: "HardwareOptions",
     what_if: Sequence[str],
     picture: Path | None,
+    deploy: "Deployment | None",
     *,
     simulate: bool,
     as_json: bool,
 ) -> None:
     from kairos.planner.hardware_plan import plan
     from kairos.tools import hardware_question, hardware_shown, pool_simulation
+    from kairos.tools.hardware_deploy import deployment
     from kairos.tools.hardware_picture import picture as drawn
     from kairos.workload.files import atomic_write
 
@@ -179,7 +190,9 @@ def _answer(
     if picture is not None:
         with atomic_write(picture) as file:
             file.write(drawn(asked, found).encode())
-    if as_json:
+    if deploy is not None:
+        typer.echo(deployment(found.chosen, asked.offer.devices, deploy), nl=False)
+    elif as_json:
         typer.echo(json.dumps(hardware_shown.as_figures(asked, found, others, times)))
     else:
         hardware_shown.show(asked, found, others, times)

@@ -35,7 +35,7 @@ from kairos.execution.facts import (
 )
 from kairos.execution.flights import Flight, Flights
 from kairos.execution.frames import ABSENT, OpenRow, ValueFrame
-from kairos.execution.intake import RowIntake
+from kairos.execution.intake import RowIntake, fitting
 from kairos.execution.limits import FlowFigures, FlowLimits
 from kairos.execution.memo import ResultMemo
 from kairos.execution.observation import FlowObservation
@@ -56,7 +56,7 @@ class Executor:
         self.figures, self.observation = FlowFigures(), FlowObservation()
         self._out: list[FlowCommand] = []
         self._scopes = [compile_stage(plan, stage) for stage in range(1 + bool(plan.group))]
-        self._intakes = [RowIntake(limits) for _ in self._scopes]
+        self._intakes = [RowIntake(fitting(plan, limits)) for _ in self._scopes]
         self._stage = 0
         self._stopping = False
         self._ended = False

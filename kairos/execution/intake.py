@@ -1,9 +1,24 @@
 """How many rows are asked for."""
 
+import msgspec
+
 from kairos.execution.limits import FlowLimits
+from kairos.plan.call_shapes import call_shapes
+from kairos.plan.pipeline import Plan
+from kairos.plan.row_window import rows_at_once
 
 _FIRST = 16  # rows that are asked for before the size of any is known
 _LEAST_BYTES = 256  # that a row is taken for
+
+
+def fitting(plan: Plan, limits: FlowLimits) -> FlowLimits:
+    """With no more open rows than engines' memory should have contexts of, where that pays."""
+    if not plan.passes.order or limits.kv_tokens is None or plan.group is not None:
+        return limits
+    shapes = call_shapes(plan.declaration.operators)
+    rows = rows_at_once(shapes, limits.kv_tokens, limits.capacity)
+    most = limits.max_open_rows if rows is None else min(rows, limits.max_open_rows)
+    return msgspec.structs.replace(limits, max_open_rows=most)
 
 
 class RowIntake:

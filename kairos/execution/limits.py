@@ -9,13 +9,15 @@ MOST_IN_FLIGHT = 10_000  # what a balancer's queue holds
 
 class FlowLimits(msgspec.Struct, frozen=True, kw_only=True):
     """`capacity`: calls that the engines run at once. Twice as many are released, so that one that
-    ends has its successor at the engine already. None: as many as it likes.
+    ends has its successor at the engine already. `max_calls` and `max_tokens` None: as many
+    as it likes.
 
     Raises:
         SetupError: one is below 1.
     """
 
     capacity: int
+    kv_tokens: int | None = None  # that the engines' memory holds together; None: not known
     functions: int = 32  # functions that run at once
     max_open_rows: int = 4_096
     max_open_bytes: int = 64 * 1024 * 1024  # of rows, as they were read

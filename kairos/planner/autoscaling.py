@@ -1,9 +1,10 @@
 """How many instances a pool should have, from what it will have to do.
 
 An instance that is started now serves `start_s` later; so it is asked what will be in flight then,
-and until one may be taken away again. Calls in flight vary by about the square root of their
-number, so that much is kept free, times `spare`: with it a call finds a seat about as often on a
-small pool as on a large one (square-root staffing: Halfin and Whitt, Operations Research 29, 1981).
+not now, and, before one is drained, what until another could be there again. Calls in flight vary
+by about the square root of their number, so that much is kept free, times `spare`: with it a call
+finds a seat about as often on a small pool as on a large one (square-root staffing: Halfin and
+Whitt, Operations Research 29, 1981).
 
 It never flaps: between starting and draining, whichever comes first, there are `calm_s` at least.
 What takes the pool out of its bounds is put right at once all the same.
@@ -28,8 +29,8 @@ class ScalingRules(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     least: int = 1  # instances
     most: int = 10
     start_s: float = 120.0  # until an instance that is started serves
-    calm_s: float = 300.0  # at least, between starting and draining
-    spare: float = 1.0  # times the root of the calls in flight, in seats that are kept free
+    calm_s: float = 600.0  # at least, between starting and draining
+    spare: float = 2.0  # times the root of the calls in flight, in seats that are kept free
     seats: float | None = None  # calls that an instance holds well; None: as its memory tells
     slack: float = 0.1  # of an instance: so much more is not worth starting one
 
@@ -73,6 +74,7 @@ class Autoscaler:
         self._rules = rules
         self._up_at, self._down_at = -math.inf, -math.inf
         self._first_at: float | None = None
+        self._held = math.inf  # calls that those that serve hold
         self._needs: deque[tuple[float, float]] = deque()  # of the last `calm_s`: instant, need
 
     def decide(self, look: Look, serving: int, starting: int = 0) -> Decision:
@@ -82,6 +84,8 @@ class Autoscaler:
         self._first_at = at_s if self._first_at is None else self._first_at
         self.demand.see(look)
         there = serving + starting
+        seats = rules.seats or self.demand.seats
+        self._held = math.inf if seats is None else max(1, serving) * seats
         needed, later = self.needed(), self._needed_later()
         self._needs.append((at_s, max(needed, later)))
         while self._needs[0][0] < at_s - rules.calm_s:
@@ -97,15 +101,14 @@ class Autoscaler:
         return self._stay(there, needed, self._kept(wanted, there))
 
     def needed(self) -> float:
-        """Instances, when one that is started now serves; at least that which is needed now."""
-        return self._instances(self.demand.most((0.0, self._rules.start_s)))
+        """Instances, when one that is started now serves."""
+        return self._instances(self.demand.ahead(self._rules.start_s, self._held))
 
     def _needed_later(self) -> float:
-        """The most until an instance could be there again, if one were drained now."""
+        """The most from now until an instance could be there again, if one were drained now."""
         until_s = self._rules.calm_s + self._rules.start_s
-        return self._instances(
-            self.demand.most(until_s * step / _STEPS for step in range(1, _STEPS + 1))
-        )
+        moments = [until_s * step / _STEPS for step in range(_STEPS + 1)]
+        return self._instances(self.demand.most(moments, self._held))
 
     def _instances(self, calls: float) -> float:
         seats = self._rules.seats or self.demand.seats
@@ -155,8 +158,9 @@ class Autoscaler:
         seats = self._rules.seats or demand.seats
         if seats is None:
             return "nothing has run yet that tells how many calls an instance holds"
+        then = demand.ahead(start_s, self._held)
         return (
-            f"{demand.ahead(0):.0f} calls in flight, {demand.ahead(start_s):.0f} in {start_s:.0f} s"
+            f"{demand.ahead(0):.0f} calls in flight, {then:.0f} in {start_s:.0f} s"
             f" ({demand.rate_per_s(start_s):.3g} workflows/s), {seats:.0f} to an instance"
         )
 

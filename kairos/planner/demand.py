@@ -124,13 +124,17 @@ class Demand:
         level, step = 2 * self._once - self._twice, (self._once - self._twice) / self._level_s
         return max(0.0, level + step * ahead_s)
 
-    def ahead(self, ahead_s: float) -> float:
-        """Calls in flight so long after the last look, did nobody have to wait."""
+    def ahead(self, ahead_s: float, seats: float = math.inf) -> float:
+        """Calls in flight so long after the last look. `seats`: of the pool; where more are in
+        flight now than these, open workflows go on as many times as slowly."""
         if self._last is None:
             return 0.0
+        open_work = self._last.open_work
+        in_flight = sum(work.calls for work in open_work)
+        pace_s = ahead_s * min(1.0, seats / in_flight) if in_flight else 0.0
         known = sum(
-            work.calls * math.exp(-ahead_s * work.calls / work.left_s)
-            for work in self._last.open_work
+            work.calls * math.exp(-pace_s * work.calls / work.left_s)
+            for work in open_work
             if work.left_s > 0
         )
         return known + self._of_new(ahead_s)
@@ -143,6 +147,6 @@ class Demand:
         begun_by_then = 1 - math.exp(-ahead_s / stay_s)
         return self.rate_per_s(ahead_s / 2) * work_s * begun_by_then
 
-    def most(self, ahead_s: Iterable[float]) -> float:
+    def most(self, ahead_s: Iterable[float], seats: float = math.inf) -> float:
         """The most of several moments; 0 of none."""
-        return max((self.ahead(each) for each in ahead_s), default=0.0)
+        return max((self.ahead(each, seats) for each in ahead_s), default=0.0)

@@ -61,7 +61,10 @@ def observed_flow(
 ) -> tuple[SimulatedFlow, FlowObservation]:
     """The same, and what its calls turned out to be."""
     instances = {f"engine-{number}": pool.profile for number in range(pool.instances)}
-    limits = FlowLimits(capacity=pool.instances * pool.profile.max_num_seqs)
+    limits = FlowLimits(
+        capacity=pool.instances * pool.profile.max_num_seqs,
+        kv_tokens=pool.instances * pool.profile.kv_tokens,
+    )
     clients: list[FlowClient] = []
 
     def client(clock: VirtualClock, feed: Feed) -> FlowClient:

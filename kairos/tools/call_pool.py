@@ -6,6 +6,8 @@ import secrets
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 
+import msgspec
+
 from kairos import config
 from kairos.engine_settings import EngineSettings, parse_engine
 from kairos.errors import KairosError, SetupError
@@ -42,7 +44,7 @@ async def call_pool(
         engines = [parse_engine(text) for text in record.engines]
         async with embedded_service(record, engines, log_dir) as (service, pool):
             await _joined(service)
-            yield pool
+            yield msgspec.structs.replace(pool, kv_tokens=_kv_tokens(service, len(engines)))
     else:
         raise SetupError(
             "name who performs the calls: --engine http://HOST:PORT (repeat for each), or --url "
@@ -104,6 +106,13 @@ def _capacity(service: Service, given: int | None) -> Callable[[], int]:
         return given or sum(each.max_num_seqs for each in instances)
 
     return capacity
+
+
+def _kv_tokens(service: Service, engines: int) -> int | None:
+    """Of all engines, those that come later taken to be like those that are there."""
+    known = [each.kv_tokens for each in service.brain.balancer.ledger.instances.values()]
+    told = [each for each in known if each is not None]
+    return engines * sum(told) // len(told) if told and len(told) == len(known) else None
 
 
 def _llm(record: RunRecord, base_url: str, key: str | None) -> HttpLLM:

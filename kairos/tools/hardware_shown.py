@@ -11,6 +11,8 @@ from rich.table import Table
 from rich.text import Text
 
 from kairos.planner.hardware_plan import HardwarePlan, HardwareQuestion, PlannedPool
+from kairos.planner.lowering import lowered
+from kairos.planner.node_routing import CPU_WORKERS, NodePlace, node_places
 from kairos.planner.serving import Phases
 from kairos.tools.pool_simulation import SimulatedTimes
 
@@ -33,6 +35,15 @@ def as_figures(
         "prices": asked.offer.terms.prices,
         "met": plan.met,
         "chosen": _pool_figures(plan.chosen),
+        "nodes": [
+            {
+                "name": each.node,
+                "kind": str(each.kind),
+                "places": list(each.places),
+                "at_once": None if each.at_once is None else round(each.at_once, 3),
+            }
+            for each in _nodes(asked, plan)
+        ],
         "front": [_pool_figures(each) for each in plan.front],
         "left_out": dict(plan.left_out),
         "what_if": {text: _pool_figures(other.chosen) for text, other in others.items()},
@@ -112,6 +123,7 @@ def shown(asked: HardwareQuestion, plan: HardwarePlan, others: Mapping[str, Hard
         ),
         _instances(plan.chosen),
         _routes(plan.chosen),
+        *_beside(asked, plan),
         _front(plan),
     ]
     if others:
@@ -162,6 +174,22 @@ def place(planned: PlannedPool, agent: str) -> str:
         for side in sides
         if side
     )
+
+
+def _nodes(asked: HardwareQuestion, plan: HardwarePlan) -> Sequence[NodePlace]:
+    """Of the application, each agent as one, with what happens before its calls."""
+    chosen = plan.chosen
+    graph = lowered(asked.workflows, visits=1)
+    return node_places(graph, chosen.pool, chosen.kinds, asked.workflows_per_s)
+
+
+def _beside(asked: HardwareQuestion, plan: HardwarePlan) -> Iterator[Text]:
+    """What needs no accelerator."""
+    at_once = sum(
+        each.at_once or 0.0 for each in _nodes(asked, plan) if each.places == (CPU_WORKERS,)
+    )
+    if at_once:
+        yield Text(f"Tools between calls: {at_once:,.1f} at a time in the mean, on CPU workers")
 
 
 def _front(plan: HardwarePlan) -> Table:

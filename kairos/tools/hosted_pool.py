@@ -5,6 +5,8 @@ from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from itertools import islice
 
+import msgspec
+
 from kairos.errors import SetupError
 from kairos.execution.limits import FlowLimits
 from kairos.execution.model_turns import DeviceTurn
@@ -43,8 +45,8 @@ async def hosted_pool(
             host, device_turns(placed), works, service.fleet, on_note, engines=engines
         ) as devices,
     ):
-        yield RunPool(
-            pool.llm, lambda: max(1, pool.capacity()), pool.on_workflow_end, devices.follow
+        yield msgspec.structs.replace(
+            pool, capacity=lambda: max(1, pool.capacity()), follow=devices.follow
         )
 
 

@@ -2,13 +2,7 @@
 
 import asyncio
 
-from kairos.errors import (
-    DeadlinePassed,
-    KairosError,
-    NoInstance,
-    UpstreamFailed,
-    UpstreamUnreachable,
-)
+from kairos.errors import DeadlinePassed, KairosError, NoInstance, UpstreamUnreachable
 from kairos.events import Arrived, Bounced, Cancelled, Dispatch, Event, Failed, WorkflowEnded
 from kairos.live.proxy.asked import STREAMING_ROUTES, Asked
 from kairos.live.proxy.engine import HttpEngine
@@ -17,13 +11,11 @@ from kairos.live.proxy.forwarders import forwarder
 from kairos.live.proxy.prefill_hop import PrefillHop
 from kairos.live.proxy.response_forwarder import EngineError, ResponseForwarder, answer_error
 from kairos.live.proxy.sending import send
-from kairos.live.proxy.told import FactSink, OnTrouble, Owner, trouble
+from kairos.live.proxy.told import FactSink, InstanceError, OnTrouble, Owner, trouble
 from kairos.live.proxy.wait_comments import WaitComments
 from kairos.live.request.body import Body
 from kairos.live.request.client_response import ClientResponse
 from kairos.model import SECOND, Request
-
-InstanceError = UpstreamFailed | UpstreamUnreachable  # it is the instance's fault
 
 
 class Call:
@@ -144,12 +136,16 @@ class Call:
     def _send(self, dispatch: Dispatch, content: bytes | None) -> None:
         """Raises InstanceNotKnown."""
         client, asked, body = self._engine.client, self._asked, self.body
-        is_pair = dispatch.prefill_id is not None and content is None
-        if is_pair and (hop := PrefillHop.of(dispatch, asked, body.content, client, self._decode)):
-            self._hop, self.answer = hop, hop.send(asked, client)
-            return
-        content, self._hop = content or body.content, None
-        self.answer = send(client, dispatch, asked, content, self, streams=body.stream)
+        self._hop = None
+        if content is None:  # or it is a pair's second half, of the same attempt
+            asked.sent(dispatch, self._sink.now)
+            if dispatch.prefill_id is not None:
+                self._hop = PrefillHop.of(dispatch, asked, body.content, client, self._decode)
+        if self._hop is not None:
+            self.answer = self._hop.send(asked, client)
+        else:
+            content = content or body.content
+            self.answer = send(client, dispatch, asked, content, self, streams=body.stream)
 
     def _decode(self, turn: Dispatch, content: bytes, problem: UpstreamUnreachable | None) -> None:
         """The prompt is computed, or could not be: the other half."""

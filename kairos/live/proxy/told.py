@@ -6,10 +6,11 @@ from typing import Protocol
 from kairos.errors import UpstreamFailed, UpstreamUnreachable
 from kairos.events import Event
 
+InstanceError = UpstreamFailed | UpstreamUnreachable  # it is the instance's fault
 OnTrouble = Callable[[UpstreamUnreachable], None]
 
 
-def trouble(error: UpstreamFailed | UpstreamUnreachable, instance_id: str) -> UpstreamUnreachable:
+def trouble(error: InstanceError, instance_id: str) -> UpstreamUnreachable:
     """What a failure there says of the instance: that it should be looked at."""
     if isinstance(error, UpstreamUnreachable):
         return error

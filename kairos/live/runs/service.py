@@ -59,6 +59,7 @@ class RunPool(msgspec.Struct, frozen=True):
     llm: HttpLLM
     capacity: Callable[[], int]  # calls that it runs at once, by now
     on_workflow_end: Callable[[str], None]
+    kv_tokens: int | None = None  # that its engines hold together; None: not known
     # Beside the run, for as long as it goes on: has the models there that its calls want.
     follow: Callable[[RunDriver], Coroutine[None, None, None]] | None = None
 
@@ -100,6 +101,7 @@ class FlowRun:
         async with self._opened(job) as (journal, cache):
             limits = FlowLimits(
                 capacity=pool.capacity(),
+                kv_tokens=pool.kv_tokens,
                 functions=FUNCTIONS,
                 max_calls=self.record.max_calls,
                 max_tokens=self.record.max_tokens,

@@ -63,7 +63,7 @@ def test_more_than_the_most_are_drained():
 def test_an_instance_that_starts_counts_as_there():
     scaler = Autoscaler(ScalingRules())
     play(scaler, 64, 3600, 1)
-    decision = scaler.decide(steady(64, 3600.0, 2304), serving=1, starting=3)
+    decision = scaler.decide(steady(64, 3600.0, 2304), serving=3, starting=1)
     assert decision.change == 0
     assert decision.instances == 4
 

@@ -89,3 +89,11 @@ def test_a_look_from_the_past_changes_nothing():
     before = demand.ahead(100.0)
     demand.see(Look(at_s=0.0, begun=900, open_work=[OpenWork(9, 9, 9.0)], running=9))
     assert demand.ahead(100.0) == before
+
+
+def test_where_more_are_in_flight_than_there_are_seats_they_end_as_many_times_later():
+    demand = Demand()
+    demand.see(Look(at_s=0.0, begun=0, open_work=[OpenWork(40, 40, 4000.0)], running=10))
+    assert demand.ahead(100.0) == pytest.approx(40 * math.exp(-1))
+    assert demand.ahead(100.0, 10.0) == pytest.approx(40 * math.exp(-1 / 4))
+    assert demand.ahead(100.0, 80.0) == demand.ahead(100.0)

@@ -99,6 +99,11 @@ def test_the_plan_as_json_has_what_the_choice_rests_on(export):
     )
     assert all(each["rests_on"] and not each["measured"] for each in chosen["instances"])
     assert set(chosen["routes"]) == {"docs/plan", "docs/write"}
+    nodes = {each["name"]: each for each in found["nodes"]}
+    assert nodes["docs/write"]["places"] == [*chosen["routes"]["docs/write"]]
+    tool = nodes["before docs/write"]
+    assert tool["places"] == ["cpu workers"]
+    assert tool["at_once"] == pytest.approx(0.5 * 40 / 390, abs=0.001)  # half a second each
     assert found["what_if"]["load=100"]["usd_per_hour"] > chosen["usd_per_hour"]
 
 
