@@ -38,7 +38,8 @@ from kairos.workflow_tracker import IDLE_US
 
 STALL_S, ANSWER_S = 120, 600
 
-MAX_NUM_SEQS = 256  # vLLM's own default; an engine tells its KV memory, but not this
+# vLLM's own default; an engine tells its KV memory, but not this.
+MAX_NUM_SEQS = 256
 MAX_WORKERS = 64  # processes that perform calls on one host
 _BODY_FIELD = re.compile(r"user|prompt_cache_key|metadata(\.[A-Za-z0-9_-]{1,64}){1,4}")
 _HOST_NAME = re.compile(r"[A-Za-z0-9_]([A-Za-z0-9_.-]{0,251}[A-Za-z0-9_.])?")

@@ -65,10 +65,10 @@ async def deciding(setup: Setup) -> AsyncIterator[Change]:
     """
     assert setup.journal is not None
     settings, clock = _with_learnt_file(setup), WallClock()
-    tls = ServiceTls(settings)
+    idle_us, tls = settings.workflow_idle_s * SECOND, ServiceTls(settings)
     decider = Decider(Journal(setup.journal), clock)
     decided, engines = decider.recall(), decider.worker_calls.engines
-    orchestrator = Orchestrator(idle_us=settings.workflow_idle_s * SECOND)
+    orchestrator = Orchestrator(idle_us=idle_us)
     balancer = new_balancer(settings)
     telemetry = Telemetry(lambda: balancer, orchestrator, clock.now)
     async with contextlib.AsyncExitStack() as stack:
@@ -76,7 +76,6 @@ async def deciding(setup: Setup) -> AsyncIterator[Change]:
         traces = open_tracing(settings.telemetry, setup.directory)
         tracing = await stack.enter_async_context(traces)
         watching: tuple[Observer, ...] = (decider, telemetry, *([log] if log is not None else []))
-        idle_us = settings.workflow_idle_s * SECOND
         watching += tracing_observers(tracing, idle_us, telemetry.show)
         alone = LocalControl(
             settings, Elsewhere(), balancer, Learner(orchestrator), watching, decided
@@ -86,8 +85,7 @@ async def deciding(setup: Setup) -> AsyncIterator[Change]:
         fleet = _fleet(settings, decider, monitor, balancer, engines)
         if decided:
             _go_on(alone, decider, monitor, telemetry)
-            alone.entitle(entitlements_of(settings))  # the journal may end with others
-            alone.order_by(settings.policy)
+            _by_settings(alone, settings)  # the journal may end with others
         access = access_of(settings)
         sockets = {name: stack.enter_context(_socket(file)) for name, file in setup.sockets.items()}
         audit = stack.enter_context(open_audit_log(settings.audit_log))
@@ -102,7 +100,6 @@ async def deciding(setup: Setup) -> AsyncIterator[Change]:
             sockets["asked"]: server_of(_asked(alone, access, monitor, telemetry, audit)),
             sockets["operators"]: server_of(operators, tls=tls.operators),
         }
-
         order = ordering(alone, ui.gains)["policy"]
         changes = partial(_change, access, alone), order, tls.change
         loop = asyncio.get_running_loop()
@@ -113,6 +110,11 @@ async def deciding(setup: Setup) -> AsyncIterator[Change]:
             facts = await loop.create_unix_server(decider.link, sock=sockets["facts"])
             yield partial(_take, (*changes, lambda to: fleet.follow(to.engine)))
             facts.close()
+
+
+def _by_settings(alone: LocalControl, settings: Settings) -> None:
+    alone.entitle(entitlements_of(settings))
+    alone.order_by(settings.policy)
 
 
 def _change(access: Access, alone: LocalControl, settings: Settings) -> None:
