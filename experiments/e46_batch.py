@@ -36,7 +36,7 @@ P99_AIM, USED_AIM = 1.10, 0.85
 WORKLOAD = WORKLOADS["colocated-13b"]
 LOADS = {"night": (1 / 60, 20), "evening": (1 / 20, 40), "day": (0.3, 60)}  # a second, workflows
 SEEDS, QUICK_SEEDS = 5, 1
-MORE_THAN_ENOUGH, ALONE, SATURATING = 20_000, 500, 150
+MORE_THAN_ENOUGH, ALONE, SATURATING = 20_000, 1_000, 150
 
 
 class BatchRow(msgspec.Struct, frozen=True, kw_only=True):

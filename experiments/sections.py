@@ -37,9 +37,11 @@ _MODULES = (
     "e34_hardware_pairs",
     "e35_hardware_prediction",
     "e36_hardware_choice",
+    "e37_autoscaling",
     "e41_halo_offline",
     "e42_switching",
     "e43_online",
+    "e44_helium",
     "e45_order_gap",
     "e46_batch",
 )

@@ -17,6 +17,9 @@ Deviations from the paper:
 - Only as many ready operators are tried as are twice the devices, at least 8: those with the most
   behind them.
 
+- Where all operators on all devices, one after the other, are quicker than what was found, that is
+  the plan.
+
 With one model there is nothing to switch: all operators are on all devices.
 """
 

@@ -12,7 +12,7 @@ import aiohttp
 from kairos.events import Arrived, InstanceJoined
 from tests.e2e.client import LIMIT_S
 from tests.e2e.test_health_command import run
-from tests.e2e.test_instances import asking, instances
+from tests.e2e.test_instances import instances
 from tests.support.kafka import free_ports
 from tests.support.processes import Process
 
@@ -87,17 +87,16 @@ async def until(condition):
 async def test_it_says_what_to_do_and_why_and_does_nothing(kairos, engine, tmp_path):
     served = await kairos(engine.url)
     engine.answer = engine.when_released
-    calls = await asking(served, 3)
     file = scaling_file(tmp_path, free_ports(1)[0])
     admin = ("--url", served.service.admin_url)
-    status, said = await run("plan-autoscale", *admin, "--file", str(file), "--once")
+    async with holding(served, 3):
+        status, said = await run("plan-autoscale", *admin, "--file", str(file), "--once")
+        engine.release(3)
     assert status == 0
     assert "1 serve, 0 start, 0 drain" in said
     assert "start 1 (2." in said
     assert "needed): 3 calls in flight, 3 in 1 s" in said
     assert len(await instances(served)) == 1
-    engine.release(3)
-    await asyncio.gather(*calls)
 
 
 async def test_without_a_file_it_reckons_with_what_memory_tells(kairos, engine):

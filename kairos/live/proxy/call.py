@@ -137,10 +137,8 @@ class Call:
         """Raises InstanceNotKnown."""
         client, asked, body = self._engine.client, self._asked, self.body
         self._hop = None
-        if content is None:  # or it is a pair's second half, of the same attempt
-            asked.sent(dispatch, self._sink.now)
-            if dispatch.prefill_id is not None:
-                self._hop = PrefillHop.of(dispatch, asked, body.content, client, self._decode)
+        if content is None and dispatch.prefill_id is not None:
+            self._hop = PrefillHop.of(dispatch, asked, body.content, client, self._decode)
         if self._hop is not None:
             self.answer = self._hop.send(asked, client)
         else:

@@ -3,6 +3,7 @@
 import itertools
 import random
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -126,6 +127,31 @@ def test_h4_replicas_only_where_ready_operators_are_fewer_than_devices_and_heavy
     assert shared(90.0, 2) != {1}  # two ready, three devices, and long
     assert shared(4.0, 2) == {1}  # shorter than a load
     assert shared(90.0, 3) == {1}  # enough that are ready
+
+
+def test_h4_whenever_an_operator_is_shared_fewer_are_ready_than_devices_and_it_is_heavy():
+    shared = 0
+    for seed in range(40):
+        works = [
+            msgspec.structs.replace(
+                each, calls=60, run_us=tuple(each.run_us[0] / k for k in (1, 2, 3))
+            )
+            for each in graph(seed, count=7)
+        ]
+        by_name, placed = {each.name: each for each in works}, set()
+        phases = place(works, LOADS, 3).phases
+        if all(each.of == 3 for each in phases):
+            continue  # data parallelism, which was quicker than what the search found
+        for phase in phases:
+            if phase.of > 1 and phase.part == 0:
+                left = [each for each in works if each.name not in placed]
+                ready = [each for each in left if placed.issuperset(each.needs)]
+                work = by_name[phase.operator]
+                assert len(ready) < 3
+                assert work.run_us[0] > LOADS[work.model].load_us
+                shared += 1
+            placed.add(phase.operator)
+    assert shared > 10
 
 
 @given(st.integers(0, 5_000), st.integers(1, 64))

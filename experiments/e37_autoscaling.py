@@ -1,0 +1,298 @@
+"""Scaling by forecast, beside scaling by what is seen now: instance-hours of a day, and P95.
+
+`kairos plan-autoscale` reckons with what open workflows still need and with those that will begin
+while an instance starts. Here it scales a simulated pool for a day, and so do two reactive scalers,
+each with several settings: by the queue's length, as is usual, and by calls in flight, as the
+Horizontal Pod Autoscaler does it. All look every 15 s; an instance takes three minutes to start,
+and is paid for from then on until it has drained. Kairos's own policy and placement go before all
+of them, and the engines are those of the model of vLLM.
+
+Workflows are those of RG and CG with answers twice as long, as of models that reason, so that a day
+can be computed in a minute. At equal P95: a reactive scaler's hours are read between its settings,
+at the P95 of the forecast.
+
+Expected: at least 15 % fewer instance-hours than by the queue's length, and no start and drain
+within ten minutes of each other.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from functools import cache
+from itertools import pairwise, product
+from pathlib import Path
+from statistics import fmean
+
+import msgspec
+
+from bench.report import Figure
+from experiments.azure_day import day
+from experiments.claim import Study, table
+from experiments.reactive_scaling import InFlightScaler, QueueScaler
+from experiments.report import commit, picture
+from experiments.workload import model
+from kairos.dispatcher.placements import PLACEMENTS
+from kairos.engine_profile import EngineProfile
+from kairos.planner.autoscaling import Autoscaler, ScalingRules
+from kairos.planner.engine_rates import derived
+from kairos.scheduler.policies import POLICIES
+from kairos.sim.autoscaled import AutoscaledPool, Decide, PoolSeen, PoolSize
+from kairos.sim.world import World
+from kairos.tools.hardware_files import catalogue
+from kairos.tools.pool_simulation import PLACEMENT, POLICY, engine_profile
+from kairos.workload.application import generate
+from kairos.workload.submissions import submissions
+from kairos.workload.workflows import Workflow
+
+AIM = 0.85  # of the reactive scaler's instance-hours
+SEEDS = (1, 2, 3, 4, 5)
+PER_S, HOURS, QUICK_HOURS = 0.06, 24.0, 3.0  # workflows, in the day's mean
+ANSWERS = 2.0  # times as long
+START_S, CALM_S, EVERY_S, MOST, FIRST = 180.0, 600.0, 15, 12, 1
+WINDOW_S = 300.0  # of the Horizontal Pod Autoscaler, as it comes
+GENERATED = 300  # workflows of each application
+PROCESSES = 2
+FORECAST, QUEUE, IN_FLIGHT = "forecast", "queue length", "calls in flight"
+SETTINGS: dict[str, tuple[tuple[float, ...], ...]] = {
+    FORECAST: ((2.0,), (3.0,)),  # `spare`
+    QUEUE: ((4, 900), (8, 900), (4, 1800), (8, 1800)),  # calls that wait; quiet time, s
+    IN_FLIGHT: ((8,),),  # to an instance
+}
+
+
+class Row(msgspec.Struct, frozen=True, kw_only=True):
+    """One day under one scaler."""
+
+    commit: str
+    seed: int
+    scaler: str
+    setting: tuple[float, ...]
+    workflows: int
+    hours: float
+    instance_hours: float
+    mean_s: float
+    p50_s: float
+    p95_s: float
+    p99_s: float
+    starts: int
+    drains: int
+    least_gap_s: float | None  # between a start and a drain, whichever comes first
+    sizes: tuple[int, ...] = ()  # instances that are paid for, each five minutes; of the first seed
+
+
+def measure(quick: bool) -> Iterator[Row]:
+    hours = QUICK_HOURS if quick else HOURS
+    wanted = [
+        (seed, scaler, setting, hours)
+        for seed in (SEEDS[:1] if quick else SEEDS)
+        for scaler, settings in SETTINGS.items()
+        for setting in (settings[:1] if quick else settings)
+    ]
+    with ProcessPoolExecutor(PROCESSES) as processes:
+        yield from processes.map(_row, wanted)
+
+
+def _row(wanted: tuple[int, str, tuple[float, ...], float]) -> Row:
+    seed, scaler, setting, hours = wanted
+    pool = AutoscaledPool(
+        _engine(), _decide(scaler, setting), instances=FIRST, start_s=START_S, every_s=EVERY_S
+    )
+    at_us = day(seed, PER_S, hours)
+    world = World(
+        submissions(_workflows(), at_us, seed),
+        pool.first,
+        POLICIES[POLICY],
+        PLACEMENTS[PLACEMENT],
+        on_second=pool.each_second,
+    )
+    world.run()
+    e2e = world.metrics.record()["e2e_s"]
+    moves = _moves(pool.sizes)
+    return Row(
+        commit=commit(),
+        seed=seed,
+        scaler=scaler,
+        setting=setting,
+        workflows=len(at_us),
+        hours=hours,
+        instance_hours=round(pool.instance_s / 3_600, 3),
+        mean_s=_rounded(e2e["mean"]),
+        p50_s=_rounded(e2e["p50"]),
+        p95_s=_rounded(e2e["p95"]),
+        p99_s=_rounded(e2e["p99"]),
+        starts=sum(change > 0 for _, change in moves),
+        drains=sum(change < 0 for _, change in moves),
+        least_gap_s=_least_gap_s(moves),
+        sizes=_paid(pool.sizes) if seed == SEEDS[0] else (),
+    )
+
+
+def _decide(scaler: str, setting: tuple[float, ...]) -> Decide:
+    if scaler == QUEUE:
+        return QueueScaler(int(setting[0]), setting[1], most=MOST)
+    if scaler == IN_FLIGHT:
+        return InFlightScaler(setting[0], WINDOW_S, most=MOST)
+    rules = ScalingRules(most=MOST, start_s=START_S, calm_s=CALM_S, spare=setting[0])
+    forecast = Autoscaler(rules)
+
+    def decide(seen: PoolSeen) -> int:
+        return forecast.decide(seen.look, seen.serving, seen.starting).change
+
+    return decide
+
+
+@cache
+def _engine() -> EngineProfile:
+    known = catalogue()
+    rates = derived(known.accelerator_named("a40"), known.model_named("llama-2-13b"))
+    return engine_profile(rates, "a40", 8_192)
+
+
+@cache
+def _workflows() -> Sequence[Workflow]:
+    models = [model(app, ANSWERS, 1.0) for app in ("rg", "cg")]
+    return [each for made in models for each in generate(made, GENERATED, seed=1)]
+
+
+def _moves(sizes: Sequence[PoolSize]) -> list[tuple[float, int]]:
+    """Instants at which instances were started or drained, and how many."""
+    there = [(size.at_s, size.serving + size.starting) for size in sizes]
+    changes = [(at_s, count - before) for (_, before), (at_s, count) in pairwise(there)]
+    return [(at_s, change) for at_s, change in changes if change]
+
+
+def _least_gap_s(moves: Sequence[tuple[float, int]]) -> float | None:
+    gaps = [
+        later_s - at_s
+        for (at_s, change), (later_s, later) in pairwise(moves)
+        if (change > 0) != (later > 0)
+    ]
+    return min(gaps, default=None)
+
+
+def _paid(sizes: Sequence[PoolSize]) -> tuple[int, ...]:
+    every = 300 // EVERY_S
+    return tuple(each.serving + each.starting + each.draining for each in sizes[::every])
+
+
+def _rounded(value: float) -> float:
+    return float(f"{value:.5g}")
+
+
+def hours_at(rows: Sequence[Row], p95_s: float) -> float:
+    """Instance-hours of a scaler at a P95: between its settings, by a straight line, where that is
+    least. Beyond what they reach: of that which comes next to it."""
+    points = sorted((row.p95_s, row.instance_hours) for row in rows)
+    enough = [hours for p95, hours in points if p95 <= p95_s]
+    least = min(enough, default=points[0][1])
+    for (low, dear), (high, cheap) in product(points, points):
+        if low <= p95_s < high and cheap < dear:
+            least = min(least, dear + (cheap - dear) * (p95_s - low) / (high - low))
+    return least
+
+
+def _saved(rows: Sequence[Row], seed: int, setting: tuple[float, ...], other: str) -> float:
+    """Instance-hours by forecast, over the other's at the same P95."""
+    [ours] = [
+        row for row in rows if (row.seed, row.scaler, row.setting) == (seed, FORECAST, setting)
+    ]
+    theirs = [row for row in rows if row.seed == seed and row.scaler == other]
+    return ours.instance_hours / hours_at(theirs, ours.p95_s)
+
+
+def _ratios(rows: Sequence[Row], setting: tuple[float, ...], other: str) -> list[float]:
+    seeds = sorted({row.seed for row in rows if row.scaler == other})
+    return [_saved(rows, seed, setting, other) for seed in seeds]
+
+
+def _settings(rows: Sequence[Row], scaler: str) -> list[tuple[float, ...]]:
+    return sorted({row.setting for row in rows if row.scaler == scaler})
+
+
+def section(rows: Sequence[Row]) -> str:
+    by_setting = [
+        (scaler, setting, [row for row in rows if (row.scaler, row.setting) == (scaler, setting)])
+        for scaler in SETTINGS
+        for setting in _settings(rows, scaler)
+    ]
+    days = table(
+        ["scaler, setting", "instance-hours", "P50, s", "P95, s", "P99, s", "starts", "drains"],
+        (
+            [
+                f"{scaler}, {' / '.join(f'{each:g}' for each in setting)}",
+                *(
+                    f"{_mean(found, of):.4g}"
+                    for of in (
+                        lambda row: row.instance_hours,
+                        lambda row: row.p50_s,
+                        lambda row: row.p95_s,
+                        lambda row: row.p99_s,
+                        lambda row: row.starts,
+                        lambda row: row.drains,
+                    )
+                ),
+            ]
+            for scaler, setting, found in by_setting
+        ),
+    )
+    compared = table(
+        ["forecast, spare", "over", "instance-hours at its P95, mean", "least", "most"],
+        (
+            [
+                f"{setting[0]:g}",
+                other,
+                *(f"{fold(ratios) - 1:+.1%}" for fold in (fmean, min, max)),
+            ]
+            for setting in _settings(rows, FORECAST)
+            for other in (QUEUE, IN_FLIGHT)
+            for ratios in [_ratios(rows, setting, other)]
+        ),
+    )
+    gaps = [row.least_gap_s for row in rows if row.scaler == FORECAST and row.least_gap_s]
+    least = f"{min(gaps):.0f} s" if gaps else "no time that was seen"
+    days_seen = len({row.seed for row in rows})
+    return (
+        f"Means of {days_seen} days.\n\n{days}\n\n{compared}\n\n"
+        f"Between a start and a drain by forecast there were {least} at least."
+    )
+
+
+def _mean(rows: Sequence[Row], of: Callable[[Row], float]) -> float:
+    return fmean(map(of, rows))
+
+
+def draw(rows: Sequence[Row], path: Path) -> None:
+    shown = [(FORECAST, "C0"), (QUEUE, "C1"), (IN_FLIGHT, "C2")]
+    with picture(path, figsize=(9, 3.5), layout="constrained") as (_, axes):
+        for scaler, colour in shown:
+            first = [row for row in rows if row.scaler == scaler and row.sizes]
+            if not first:
+                continue
+            row = min(first, key=lambda each: each.p95_s)
+            hours = [number / 12 for number in range(len(row.sizes))]
+            label = f"{scaler}: {row.instance_hours:.0f} instance-hours, P95 {row.p95_s:.0f} s"
+            axes.step(hours, row.sizes, where="post", color=colour, label=label, linewidth=1)
+        axes.set_xlabel("hour of the day")
+        axes.set_ylabel("instances that are paid for")
+        axes.legend(fontsize=8)
+
+
+def figures(rows: Sequence[Row]) -> list[Figure]:
+    best = min(fmean(_ratios(rows, each, QUEUE)) for each in _settings(rows, FORECAST))
+    return [
+        Figure(
+            name="instance-hours by forecast over those by queue length, at equal P95",
+            value=round(best, 3),
+            unit="ratio, mean of the days",
+            target=AIM,
+        )
+    ]
+
+
+STUDY = Study(
+    title="Scaling by forecast beside scaling by what is seen",
+    row=Row,
+    measure=measure,
+    section=section,
+    draw=draw,
+    figures=figures,
+)
