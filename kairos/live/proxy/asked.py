@@ -1,6 +1,6 @@
 """The HTTP request of a call, and what of its headers goes on to the engine."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import msgspec
 
@@ -27,10 +27,10 @@ class Asked(msgspec.Struct):
     headers: dict[bytes, bytes]  # names in lower case
     trace: CallTrace | None = None  # that records the call
 
-    def sent(self, dispatch: Dispatch, now: Callable[[], int]) -> None:
+    def sent(self, dispatch: Dispatch) -> None:
         """It goes to an instance. Where it is recorded, the headers then name this attempt."""
         if self.trace is not None:
-            self.trace.sent(dispatch, self.headers, now())
+            self.trace.sent(dispatch, self.headers)
 
 
 def request_head(

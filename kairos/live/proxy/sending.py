@@ -25,6 +25,7 @@ def send(
     upstream = client.upstreams.get(instance_id)
     if upstream is None:
         raise InstanceNotKnown(instance_id)
+    asked.sent(dispatch)
     beginning = upstream.head(asked.method, asked.path, asked.query)
     place = upstream.priority_line(dispatch.priority)
     head = request_head(beginning, asked, dispatch.request_id.encode(), place, len(body))

@@ -46,12 +46,13 @@ class CallTrace:
         path: str,
         *,
         streams: bool,
+        now: Callable[[], int],
         new_id: Callable[[], str],
         emit: Callable[[Iterable[TraceSpan]], None],
     ) -> None:
         self._context, self._request = context, request
         self._method, self._path, self._streams = method, path, streams
-        self._new_id, self._emit = new_id, emit
+        self._now, self._new_id, self._emit = now, new_id, emit
         self._id = new_id()
         self._waits_since: int | None = request.arrived_at
         self._dispatch: Dispatch | None = None
@@ -62,9 +63,12 @@ class CallTrace:
         self._spans: list[TraceSpan] = []
         self._is_over = False
 
-    def sent(self, dispatch: Dispatch, headers: MutableMapping[bytes, bytes], at: int) -> None:
+    def sent(self, dispatch: Dispatch, headers: MutableMapping[bytes, bytes]) -> None:
         """It goes to an instance, with these headers, in which the attempt becomes the parent of
-        what the engine records."""
+        what the engine records. What goes to both instances of a pair is one attempt."""
+        if self._dispatch is not None:
+            return
+        at = self._now()
         self._end_wait(at, dispatch)
         self._dispatch, self._sent_at, self._first_token_at = dispatch, at, None
         self._attempts += 1

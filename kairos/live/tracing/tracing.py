@@ -60,6 +60,7 @@ class Tracing:
             asked.method,
             asked.path,
             streams=streams,
+            now=facts.now,
             new_id=self._new_id,
             emit=self.queue.add,
         )
