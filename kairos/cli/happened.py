@@ -1,6 +1,6 @@
 """`kairos happened`: what was at a time that is over?"""
 
-from datetime import datetime
+from datetime import datetime, time, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -17,7 +17,10 @@ _MOST_S = 24 * 3600
 
 def happened(
     at: Annotated[
-        str, typer.Argument(help="When it begins: 2025-06-30T03:12, or 2h: so long ago.")
+        str,
+        typer.Argument(
+            help="When it begins: 03:12 (the last one), 2025-06-30T03:12, or 2h: so long ago."
+        ),
     ],
     log: Annotated[
         Path, typer.Option(envvar="KAIROS_LOG_DIR", help="The directory of a serve --log.")
@@ -38,14 +41,28 @@ def happened(
     from kairos.tools.export import parse_since
     from kairos.tools.past import happened
 
-    begins_at = parse_since(at, WallClock().now(), "look")
+    now = WallClock().now()
+    begins_at = _last(at, now) or parse_since(at, now, "look")
     if begins_at is None:
-        raise SetupError("name a time: 2025-06-30T03:12")
+        raise SetupError("name a time: 03:12, or 2025-06-30T03:12")
     found = happened(log, begins_at, begins_at + round(seconds * SECOND))
     if as_json:
         typer.echo(msgspec.json.encode(found).decode())
     else:
         _show(found)
+
+
+def _last(clock: str, now: int) -> int | None:
+    """When it was so late for the last time, here; None: that is no time of a day."""
+    try:
+        told = time.fromisoformat(clock)
+    except ValueError:
+        return None
+    if ":" not in clock:  # 0312 may be a year
+        return None
+    today = datetime.fromtimestamp(now / SECOND)
+    at = datetime.combine(today, told)
+    return round((at if at <= today else at - timedelta(days=1)).timestamp() * SECOND)
 
 
 def _clock(at: int) -> str:
