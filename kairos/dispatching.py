@@ -216,6 +216,9 @@ class Dispatching:
         before: int = 0,
     ) -> Dispatch:
         remaining_us = int(self._estimates.remaining_us(request))
+        prefill_id = None
+        if reason != "alone":  # else it comes near no other instance, which it might kill
+            prefill_id = prefill_choice(request, instance, self._ledger, self.drained_at)
         return Dispatch(
             request.id,
             instance.id,
@@ -228,5 +231,5 @@ class Dispatching:
             self._queues.fairness.tenants[share[0]].waiting - 1,
             before,
             self._admission.limits(request, self.drained_at),
-            prefill_choice(request, instance, self._ledger, self.drained_at),
+            prefill_id,
         )

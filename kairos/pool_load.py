@@ -3,7 +3,8 @@
 The work that waits for a model is what its waiting calls are predicted to take, one by one. The
 pool makes several at once: as many as run now on the instances that serve the model, which is what
 they hold where anything waits. Both together give the time in which what waits now would have been
-served, by the pool as it is. Where nothing runs, calls count as made one after the other. Ours.
+served, by the pool as it is. Where nothing runs, calls count as made one after the other. Instances
+that compute prompts for others have no calls of their own, and are not counted. Ours.
 """
 
 from collections.abc import Mapping
@@ -28,14 +29,10 @@ def pool_load(balancer: Balancer) -> dict[str, ServedLoad]:
     """By model; "" are calls that name none, where any wait. O(instances + queues)."""
     ledger = balancer.ledger
     waiting_us = balancer.waiting_us()
-    instances = list(ledger.instances.values())
-    served = {model for each in instances for model in each.models}
+    served = set(ledger.served.models())
     return {
         model or "": _load(
-            [each for each in instances if model is None or model in each.models],
-            ledger,
-            balancer.at,
-            waiting_us.get(model, 0),
+            ledger.served.serving(model), ledger, balancer.at, waiting_us.get(model, 0)
         )
         for model in sorted(served | waiting_us.keys(), key=lambda each: each or "")
     }

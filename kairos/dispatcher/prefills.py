@@ -44,7 +44,8 @@ class PrefillsElsewhere:
         """The answer has begun; said again, nothing happens."""
         if (place := self._places.get(request_id)) is not None:
             self._prompts.end(place[1], request_id)
-            self._changed(place[1])
+            if place[1] in self._instances:  # of one that has left nothing is kept
+                self._changed(place[1])
 
     def ended(self, request_id: str, cached: int | None, at: int) -> int | None:
         """The call has. `cached`: how much of its prompt was found in a cache, where that was told;

@@ -6,7 +6,7 @@ import msgspec
 from kairos.execution.facts import CallAnswered
 
 LENGTHS_KEPT = 512  # calls of an operator whose lengths are kept one by one
-ROWS_KEPT = 256  # rows of which is known how often it was computed
+ROWS_KEPT = 256  # the first rows, of which is known how often it was computed
 
 
 class OperatorSeen(msgspec.Struct):
@@ -39,9 +39,8 @@ class FlowObservation:
     def computed(self, operator: str, stage: int, row: int) -> None:
         """It has a result, wherever that came from."""
         times = self._of(operator).times
-        key = (stage, row)
-        if key in times or len(times) < ROWS_KEPT:
-            times[key] = times.get(key, 0) + 1
+        if row < ROWS_KEPT:  # by number, so that it is known of how many rows these are some
+            times[stage, row] = times.get((stage, row), 0) + 1
 
     def _of(self, operator: str) -> OperatorSeen:
         return self.operators.setdefault(operator, OperatorSeen())

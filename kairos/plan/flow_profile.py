@@ -43,7 +43,8 @@ def learnt(
     times: Mapping[str, Sequence[int]],
 ) -> FlowProfile:
     """`lengths`: tokens of prompts and answers of an operator's calls; `times`: how often it was
-    computed, of each row for which it was. Operators that were never computed have share 0."""
+    computed, of each of the `rows` for which it was. Operators that were never computed have share
+    0."""
     found = {}
     for operator in every(plan.declaration.operators):
         if not isinstance(operator.params, Generation | RegisteredCall):

@@ -28,10 +28,13 @@ def flow_work(
         SetupError: a model is not among them.
     """
     made: list[OperatorWork] = []
-    callers: dict[str, tuple[str, ...]] = {}  # of any operator: the LLM operators it waits for
+    # Of any operator: the LLM operators that it waits for, and those that who needs it waits for.
+    waiting: dict[str, tuple[str, ...]] = {}
+    callers: dict[str, tuple[str, ...]] = {}
     for operator, around in _nested(plan.declaration.operators):
-        waits = [name for need in (*needs(operator), *around) for name in callers.get(need, ())]
-        callers[operator.name] = tuple(dict.fromkeys(waits))
+        waits = [name for outer in around for name in waiting[outer]]
+        waits += [name for need in needs(operator) for name in callers.get(need, ())]
+        waiting[operator.name] = callers[operator.name] = tuple(dict.fromkeys(waits))
         counted = prediction.by_operator.get(operator.name)
         if isinstance(operator.params, Generation) and counted is not None and counted.calls:
             model = _model(operator.params.model, profiles)

@@ -78,12 +78,16 @@ class SimulatedEngines:
         return self._lost_with(running, lost) if self._pairs else lost
 
     def stop_if_empty(self, instance_id: str) -> bool:
-        """Whether the engine is gone: it was empty, or there was none."""
+        """Whether the engine is gone: it was empty, and no call was to come to it from another, or
+        there was none."""
         running = self._running.get(instance_id)
-        if running is not None and running.calls:
+        if running is not None and (running.calls or self._awaits(running)):
             return False
         self._running.pop(instance_id, None)
         return True
+
+    def _awaits(self, running: _Running) -> bool:
+        return any(each.decode is running for each in self._pairs.values())
 
     def slow_down(self, instance_id: str, factor: float) -> None:
         running = self._running.get(instance_id)

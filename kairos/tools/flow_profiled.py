@@ -10,7 +10,7 @@ import msgspec
 import numpy as np
 
 from kairos.errors import InvalidFile, SetupError
-from kairos.execution.observation import FlowObservation
+from kairos.execution.observation import ROWS_KEPT, FlowObservation
 from kairos.live.runs.rows import InputTable
 from kairos.live.runs.run_store import RunForecast, RunStore
 from kairos.live.runs.service import FlowRun
@@ -163,8 +163,9 @@ def _learnt(plan: Plan, rows: Sequence[Row], seen: FlowObservation) -> FlowProfi
     operators = seen.operators.items()
     found = learnt(
         plan,
-        len(rows),
+        min(len(rows), ROWS_KEPT),
         {name: each.lengths for name, each in operators},
         {name: list(each.times.values()) for name, each in operators},
     )
+    found = msgspec.structs.replace(found, rows=len(rows))
     return with_text_tokens(found, plan, rows)

@@ -55,6 +55,14 @@ def test_models_are_told_apart_and_so_is_who_serves_them():
     assert loads["n"].waiting_work_s == pytest.approx(predicted_us(balancer, "d") / SECOND)
 
 
+def test_instances_that_compute_prompts_for_others_do_not_make_the_pool_look_idle():
+    pair = build.instance("p", phase="prefill"), build.instance("d", phase="decode", seqs=1)
+    balancer = build.balancer(*pair)
+    told(balancer, "a")
+    (load,) = pool_load(balancer).values()
+    assert (load.instances, load.running, load.busy) == (1, 1, 1)
+
+
 def test_memory_counts_where_it_is_used_more_than_sequences():
     balancer = build.balancer(build.instance("i", seqs=4, kv=100))
     told(balancer, "a", prompt=60, completion=20)

@@ -150,6 +150,28 @@ def test_a_prefill_instance_that_leaves_takes_nothing_of_the_call_with_it():
     assert len(balancer.ledger) == 0
 
 
+def test_of_prefill_instances_that_left_nothing_is_kept():
+    balancer = pool(*PAIR)
+    for number in range(3):
+        balancer.handle(InstanceJoined(instance(f"p{number}", "prefill")), number)
+        arrive(balancer, f"r{number}", at=number, prompt=10)
+    for number in range(3):
+        balancer.handle(InstanceLeft(f"p{number}"), 4)
+        balancer.handle(Finished(f"r{number}", 10, 1), 4)
+
+    assert set(balancer.ledger.changed_since(0)) == {"p", "d"}
+
+
+def test_a_call_that_may_kill_an_instance_computes_its_prompt_where_it_runs_alone():
+    balancer = pool(PAIR[0], *(instance(name, "decode") for name in "abc"))
+    [(_, there)] = ways(arrive(balancer, "killer"))
+    balancer.handle(Bounced("killer", "broke", 7), 1)
+    commands = balancer.handle(InstanceLeft(there), 2)
+
+    [alone] = [each for each in commands if type(each) is Dispatch]
+    assert (alone.reason, alone.prefill_id) == ("alone", None)
+
+
 def test_a_replayed_log_books_prompts_where_they_were_computed():
     first, second = pool(*PAIR), pool(*PAIR)
     request = Arrived(build.request("r", prompt=1000))

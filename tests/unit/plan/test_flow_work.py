@@ -42,6 +42,26 @@ def test_work_is_of_operators_that_call_models_each_after_those_whose_answers_it
     }
 
 
+def test_operators_side_by_side_in_a_body_wait_for_what_is_before_it_and_not_for_each_other():
+    f = flow.Flow("both", max_tokens=40)
+    doc = f.input("doc")
+    parts = f.llm("parts", "{{ doc.text }}", doc=doc, model="small")
+
+    def body(item):
+        pro = f.llm("pro", "for {{ i }}", i=item, model="small")
+        con = f.llm("con", "against {{ i }}", i=item, model="large")
+        return f.llm("sum", "{{ p }} {{ c }}", p=pro, c=con, model="small")
+
+    f.output("out", f.loop("each", parts, body, max_rounds=2))
+    needs = {each.name: each.needs for each in works(f.compile())}
+    assert needs == {
+        "parts": (),
+        "pro": ("parts",),
+        "con": ("parts",),
+        "sum": ("parts", "pro", "con"),
+    }
+
+
 def test_it_takes_as_long_as_the_profile_says_on_one_device_and_shared():
     draft = works(review())[0]
     predicted = predict(review(), ROWS).by_operator["draft"]

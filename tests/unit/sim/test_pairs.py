@@ -197,6 +197,17 @@ def test_g10_a_cache_that_is_lost_under_way_is_computed_again():
     assert pool.free("d")
 
 
+def test_an_engine_to_which_a_pairs_call_will_come_is_not_stopped_as_empty():
+    pool = Pool(p=profile(), d=profile())
+    pool.pair(5, call("a", 10, 3))
+    pool.at(9, lambda: stopped.append(pool.engines.stop_if_empty("d")))
+    pool.at(90, lambda: stopped.append(pool.engines.stop_if_empty("d")))
+    stopped = []
+
+    assert pool.run() == [("a", "first_token", 58), ("a", "finished", 78)]
+    assert stopped == [False, True]
+
+
 @pytest.mark.parametrize("at", [9, 30, 60])
 def test_g10_a_call_is_lost_with_the_second_engine_and_frees_the_first(at):
     pool = Pool(p=profile(), d=profile())

@@ -6,6 +6,7 @@ import pytest
 from kairos.confidence import Interval
 from kairos.dispatcher.placements import PLACEMENTS
 from kairos.errors import InvalidFile, SetupError
+from kairos.execution.observation import ROWS_KEPT
 from kairos.flow.yaml_file import read_yaml
 from kairos.live.runs.tables import open_table
 from kairos.plan.flow_profile import holding
@@ -55,6 +56,13 @@ def test_e11_20_rows_predict_mean_tokens_within_15_percent(name):
         )
         actual = (figures.prompt_tokens + figures.completion_tokens) / len(table)
         assert expected == pytest.approx(actual, rel=0.15)
+
+
+def test_of_more_rows_than_are_looked_at_one_by_one_shares_are_the_same():
+    table = rows(ROWS_KEPT + 50)
+    _, _, found = learnt(FLOWS[0], table, count=len(table))
+    assert found.rows == len(table)
+    assert max(each.rows.mean for each in found.operators.values()) == 1.0
 
 
 def test_branches_loops_and_maps_are_learnt_as_shares_of_rows_and_times_in_a_row():
