@@ -24,7 +24,8 @@ def line(number: int, model: str) -> str:
 
 
 def run(url: str, model: str, count: int) -> None:
-    client = openai.OpenAI(base_url=f"{url}/v1", api_key="none is needed here")
+    # Whoever serves it may be started again meanwhile.
+    client = openai.OpenAI(base_url=f"{url}/v1", api_key="none is needed here", max_retries=20)
     content = "\n".join(line(number, model) for number in range(count)).encode()
     file = client.files.create(file=("colours.jsonl", content), purpose="batch")
     batch = client.batches.create(

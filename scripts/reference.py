@@ -325,16 +325,19 @@ def metrics() -> str:
     made.count_errors("queue_full", 0)
     made.show(SpanQueue(lambda _: True))
     made._bounced.labels("gpu1:8000")  # a label shows once it has a value
+    families = made.families_for_operators()
     return (
         "# Metrics\n\n`GET /metrics` of every process is for Prometheus. Those that begin with "
         "`kairos_engine_` are what engines say of themselves; an engine that does not tell one "
         "has no such series. A histogram has the series `_bucket`, `_sum` and `_count`; a counter "
-        "counts since the process started.\n\n## What to watch\n\n"
+        "counts since the process started. Who asks for OpenMetrics, as Prometheus does, gets "
+        "exemplars, too: of each bucket the trace of a call that was recorded.\n\n"
+        "## What to watch\n\n"
         + _table(("whether", "look at", "ask for help at"), list(_WATCH))
         + "\n## Labels\n\n"
         + _table(("label", "values"), list(_LABELS))
         + "\n## Of `kairos serve` and `kairos balance`\n\n"
-        + _table(("metric", "type", "labels", "meaning"), list(_series(made.collected())))
+        + _table(("metric", "type", "labels", "meaning"), list(_series(families)))
         + "\n## Of `kairos orchestrate`\n\n"
         + _table(("metric", "type", "meaning"), list(_declared()))
     )

@@ -126,14 +126,14 @@ async def running(
             batches = await stack.enter_async_context(batching(settings.batches, access, gateway))
             servers = {
                 sock: server_of(
-                    build_app(gateway, access, telemetry.render, insight, batches.add_to, audit),
+                    build_app(gateway, access, telemetry.families, insight, batches.add_to, audit),
                     gateway,
                     limits_of(settings, telemetry.count_error),
                     tls.callers,
                 ),
                 admin_sock: server_of(
                     build_admin(
-                        *(brain, monitor, parts.fleet, telemetry.render_for_operators, access),
+                        *(brain, monitor, parts.fleet, telemetry.families_for_operators, access),
                         names=settings.admin_names,
                         audit=audit,
                         add_pages=ui.add_to,
@@ -194,7 +194,7 @@ async def balancing(settings: Settings) -> AsyncIterator[Service]:
                 parts.brain,
                 parts.monitor,
                 parts.fleet,
-                parts.telemetry.render_for_operators,
+                parts.telemetry.families_for_operators,
                 access,
                 has_changes=False,
                 names=(*settings.admin_names, settings.host),

@@ -18,6 +18,7 @@ from kairos.live.orchestrate.metrics import OrchestratorMetrics
 from kairos.orchestrator.orchestrator import Orchestrator
 from tests.deploy.files import DEPLOY, compose
 from tests.support import build
+from tests.support.exposed import exposed
 
 SERVICES = compose()["services"]
 PROMETHEUS = yaml.safe_load((DEPLOY / "prometheus.yml").read_text())
@@ -54,7 +55,8 @@ def test_the_dashboard_and_the_rules_ask_for_what_services_export():
     following = SimpleNamespace(records=0, orchestrator=Orchestrator(), estimates=estimates)
     member = SimpleNamespace(following=following, behind_us=0, published=0)
     orchestrator = OrchestratorMetrics(member, SimpleNamespace(told=0))
-    text = "\n".join(each.render().decode() for each in (gateway, orchestrator))
+    families = [*gateway.families(), *orchestrator.collect()]
+    text = exposed(families).decode()
     assert asked_for() <= exported(text)
 
 

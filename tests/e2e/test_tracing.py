@@ -11,6 +11,7 @@ from opentelemetry.propagate import inject
 from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import BatchSpanProcessor
+from prometheus_client.openmetrics.parser import text_string_to_metric_families
 
 from kairos.events import Arrived, Finished
 from kairos.telemetry_settings import TelemetrySettings
@@ -88,6 +89,22 @@ async def test_no_word_of_prompts_and_answers_is_sent(kairos, engines, collector
     await served.chat({"traceparent": SAMPLED}, messages=secret)
     await collector.having(3)
     assert b"secret" not in b"".join(collector.bodies)
+
+
+async def test_a_recorded_call_is_an_exemplar_of_how_long_calls_take(kairos, engines, collector):
+    engine = await engines()
+    served = await kairos(engine.url, telemetry=to(collector))
+    await served.chat({"traceparent": NOT_SAMPLED})
+    await served.chat({"traceparent": SAMPLED})
+    await collector.having(3)
+    accept = {"accept": "application/openmetrics-text; version=1.0.0"}
+    text = (await served.ask("GET", "/metrics", headers=accept)).body.decode()
+    samples = [s for f in text_string_to_metric_families(text) for s in f.samples if s.exemplar]
+    assert {sample.exemplar.labels["trace_id"] for sample in samples} == {TRACE}
+    assert {sample.name for sample in samples} >= {
+        "kairos_call_seconds_bucket",
+        "kairos_queue_seconds_bucket",
+    }
 
 
 async def test_what_the_client_does_not_sample_is_not_recorded(kairos, engines, collector):

@@ -9,7 +9,7 @@ from kairos import __version__
 from kairos.balancer import Balancer
 from kairos.live.engines.fleet import Fleet
 from kairos.live.engines.monitor import Monitor
-from kairos.live.frontend.health import add_health
+from kairos.live.frontend.health import MetricFamilies, add_health
 from kairos.live.frontend.hosts import KnownHosts
 from kairos.live.frontend.instances import add_changes, add_views
 from kairos.live.frontend.openai_errors import answer_errors_as_openai_does
@@ -39,7 +39,7 @@ def build_admin(
     brain: Brain,
     monitor: Monitor,
     fleet: Fleet,
-    metrics: Callable[[], bytes],
+    metrics: MetricFamilies,
     access: Access,
     *,
     names: Iterable[str],

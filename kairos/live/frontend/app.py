@@ -16,7 +16,7 @@ from starlette.types import ASGIApp
 from kairos import __version__
 from kairos.errors import ModelNotFound
 from kairos.live.frontend.gateway import Gateway
-from kairos.live.frontend.health import add_health
+from kairos.live.frontend.health import MetricFamilies, add_health
 from kairos.live.frontend.openai_errors import answer_errors_as_openai_does
 from kairos.live.frontend.openapi import description
 from kairos.live.frontend.passed import PASSED
@@ -28,7 +28,7 @@ from kairos.live.request.identity.agent_urls import NamedRoutes
 def build_app(
     gateway: Gateway,
     access: Access,
-    metrics: Callable[[], bytes],
+    metrics: MetricFamilies,
     add_insight: Callable[[FastAPI], None],
     add_batches: Callable[[FastAPI], None],
     audit: AuditLog | None = None,

@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from prometheus_client.core import CounterMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
+from prometheus_client.samples import Exemplar
 
 
 class Count(Collector):
@@ -41,7 +42,8 @@ class Count(Collector):
 
 
 class Times(Collector):
-    """A histogram of seconds, in buckets with these ascending upper bounds."""
+    """A histogram of seconds, in buckets with these ascending upper bounds. Of each bucket the last
+    that a trace recorded is its exemplar."""
 
     def __init__(
         self, name: str, documentation: str, created_s: float, bounds: Sequence[float]
@@ -50,17 +52,25 @@ class Times(Collector):
         self._bounds = bounds
         self._counts = [0] * (len(bounds) + 1)
         self._sum = 0.0
+        self._exemplars: dict[int, Exemplar] = {}  # by bucket
 
-    def see(self, seconds: float) -> None:
-        self._counts[bisect_left(self._bounds, seconds)] += 1
+    def see(self, seconds: float, trace_id: str | None = None) -> None:
+        bucket = bisect_left(self._bounds, seconds)
+        self._counts[bucket] += 1
         self._sum += seconds
+        if trace_id is not None:
+            self._exemplars[bucket] = Exemplar({"trace_id": trace_id}, seconds)
 
     def collect(self) -> Iterator[Metric]:
         names = [*(str(float(each)) for each in self._bounds), "+Inf"]
-        buckets, total = [], 0
-        for name, count in zip(names, self._counts, strict=True):
+        buckets: list[tuple[str, float] | tuple[str, float, Exemplar]] = []
+        total = 0
+        for place, (name, count) in enumerate(zip(names, self._counts, strict=True)):
             total += count
-            buckets.append((name, float(total)))
+            exemplar = self._exemplars.get(place)
+            buckets.append(
+                (name, float(total)) if exemplar is None else (name, float(total), exemplar)
+            )
         family = HistogramMetricFamily(self._name, self._documentation)
         family.add_metric([], buckets, self._sum)
         family.add_sample(f"{self._name}_created", {}, self._created_s)

@@ -8,7 +8,7 @@ within bounds (`tenant_figures.py`).
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import chain
 
-from prometheus_client import CollectorRegistry, Counter, generate_latest
+from prometheus_client import CollectorRegistry, Counter
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
@@ -30,7 +30,7 @@ _SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120
 
 
 class Telemetry(Collector):
-    """An observer of records; `render` is what /metrics answers."""
+    """An observer of records."""
 
     def __init__(
         self,
@@ -91,11 +91,11 @@ class Telemetry(Collector):
                 self._answers.add(row.completion_tokens or 0)
 
     def _note_times(self, row: CallRow, ended_at: int) -> None:
-        arrived_at = row.request.arrived_at
-        self._queued.see(row.queued_us / SECOND)
-        self._whole.see((ended_at - arrived_at) / SECOND)
+        arrived_at, trace_id = row.request.arrived_at, row.request.trace_id
+        self._queued.see(row.queued_us / SECOND, trace_id)
+        self._whole.see((ended_at - arrived_at) / SECOND, trace_id)
         if row.first_token_at is not None:
-            self._first.see((row.first_token_at - arrived_at) / SECOND)
+            self._first.see((row.first_token_at - arrived_at) / SECOND, trace_id)
 
     def _note_bounce(self, bounced: Bounced) -> None:
         row = self._tracker.row(bounced.request_id)
@@ -115,16 +115,13 @@ class Telemetry(Collector):
         samples = [each for each in family.samples if each.name.endswith("_total")]
         return {each.labels["code"]: int(each.value) for each in samples}
 
-    def render(self) -> bytes:
-        return generate_latest(self._registry)
+    def families(self) -> Iterable[Metric]:
+        """What /metrics answers."""
+        return self._registry.collect()
 
-    def render_for_operators(self) -> bytes:
+    def families_for_operators(self) -> Iterable[Metric]:
         """What /metrics of their port answers: tenants, too."""
-        return self.render() + self.tenants.render()
-
-    def collected(self) -> Iterable[Metric]:
-        """All families, for documentation."""
-        return chain(self._registry.collect(), self.tenants.collect())
+        return chain(self.families(), self.tenants.collect())
 
     def collect(self) -> Iterator[Metric]:
         yield from bus_figures()

@@ -7,7 +7,6 @@ after the first so many counts as `other`.
 from collections.abc import Iterator
 
 import msgspec
-from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import CounterMetricFamily, Metric
 from prometheus_client.registry import Collector
 
@@ -37,8 +36,6 @@ class TenantFigures(Collector):
         self._created_s = created_s
         self._had: dict[_Name, _Had] = {}
         self._apps: dict[str, int] = {}  # how many are told apart, by tenant
-        self._registry = CollectorRegistry()
-        self._registry.register(self)
 
     def add(self, row: CallRow) -> None:
         request, outcome = row.request, row.outcome
@@ -71,9 +68,6 @@ class TenantFigures(Collector):
             if app != OTHER:
                 self._apps[tenant] = self._apps.get(tenant, 0) + 1
         return self._had[name]
-
-    def render(self) -> bytes:
-        return generate_latest(self._registry)
 
     def collect(self) -> Iterator[Metric]:
         calls = CounterMetricFamily(

@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator
 
-from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
@@ -14,16 +13,11 @@ from kairos.model import SECOND
 
 
 class OrchestratorMetrics(Collector):
-    """`render` is what /metrics answers."""
+    """What /metrics answers."""
 
     def __init__(self, follower: Follower, ends: Ends) -> None:
         self._follower = follower
         self._ends = ends
-        self._registry = CollectorRegistry()
-        self._registry.register(self)
-
-    def render(self) -> bytes:
-        return generate_latest(self._registry)
 
     def collect(self) -> Iterator[Metric]:
         follower, following = self._follower, self._follower.following

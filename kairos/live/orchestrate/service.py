@@ -81,7 +81,7 @@ def _app(
         redirect_slashes=False,
     )
     # Also on standby: it can take over.
-    add_health(app, lambda: not follower.is_rebuilding, figures.render)
+    add_health(app, lambda: not follower.is_rebuilding, figures.collect)
     add_insight(app, access, follower)
     answer_errors_as_openai_does(app, audit)
     return app

@@ -91,7 +91,7 @@ async def deciding(setup: Setup) -> AsyncIterator[Change]:
         audit = stack.enter_context(open_audit_log(settings.audit_log))
         ui = ui_of(alone, fleet, telemetry, orchestrator, settings)
         operators = build_admin(
-            *(alone, monitor, fleet, telemetry.render_for_operators, access),
+            *(alone, monitor, fleet, telemetry.families_for_operators, access),
             names=settings.admin_names,
             audit=audit,
             add_pages=ui.add_to,
@@ -178,7 +178,7 @@ def _asked(
 ) -> FastAPI:
     """What workers pass on: see `relay.py`."""
     app = FastAPI(docs_url=None, redoc_url=None, openapi_url=None, redirect_slashes=False)
-    add_health(app, lambda: bool(monitor.models()), telemetry.render)
+    add_health(app, lambda: bool(monitor.models()), telemetry.families)
     add_models(app, access, monitor.models)
     alone.add_insight(app, access)
     answer_errors_as_openai_does(app, audit)

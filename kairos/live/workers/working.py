@@ -74,7 +74,7 @@ async def working(setup: Setup) -> AsyncIterator[Change]:
                 tracing=tracing,
             )
             batches = await stack.enter_async_context(batching(settings.batches, access, gateway))
-            app = build_app(gateway, access, bytes, relay.add_routes, batches.add_to, audit)
+            app = build_app(gateway, access, tuple, relay.add_routes, batches.add_to, audit)
             # Calls that finish after the end of serving need the sink still.
             telling = asyncio.create_task(sink.run())
             try:

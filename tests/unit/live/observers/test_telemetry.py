@@ -23,6 +23,7 @@ from kairos.live.observers.telemetry import Telemetry
 from kairos.model import SECOND
 from kairos.orchestrator.orchestrator import Orchestrator
 from tests.support import build
+from tests.support.exposed import exposed
 
 
 class Watched:
@@ -45,7 +46,7 @@ class Watched:
 
     def samples(self) -> dict[str, float]:
         """Every sample but the instants at which the series were made, as `name{labels}`."""
-        text = self.telemetry.render().decode()
+        text = exposed(self.telemetry.families()).decode()
         return {
             sample.name + "".join(f"{{{k}={v}}}" for k, v in sample.labels.items()): sample.value
             for family in text_string_to_metric_families(text)
@@ -226,7 +227,7 @@ def test_no_name_that_a_client_chose_is_shown(watched):
     watched.tell(3, Finished("secret-finished", 1, 1))
     watched.tell(3, Failed("secret-failed", "secret-reason"))
 
-    assert b"secret" not in watched.telemetry.render()
+    assert b"secret" not in exposed(watched.telemetry.families())
 
 
 def test_two_telemetries_in_one_process_count_apart(watched):

@@ -6,6 +6,7 @@ from kairos.call_tracker import CallRow
 from kairos.live.observers.tenant_figures import MAX_APPS, MAX_TENANTS, TenantFigures
 from kairos.model import SECOND
 from tests.support import build
+from tests.support.exposed import exposed
 
 
 def row(*, tenant="a", app=None, outcome="finished", queued_s=0, took_s=None, **fields):
@@ -18,7 +19,8 @@ def row(*, tenant="a", app=None, outcome="finished", queued_s=0, took_s=None, **
 
 
 def shown(figures):
-    lines = re.findall(r"^kairos_tenant_(\w+)\{(.*)\} (\S+)$", figures.render().decode(), re.M)
+    text = exposed(figures.collect()).decode()
+    lines = re.findall(r"^kairos_tenant_(\w+)\{(.*)\} (\S+)$", text, re.M)
     return {(name, labels): float(value) for name, labels, value in lines if "created" not in name}
 
 
