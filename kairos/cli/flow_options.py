@@ -7,6 +7,8 @@ import typer
 
 from kairos.errors import SetupError
 
+PASS_NAMES = ("prune", "cse", "cached", "order")
+
 FlowFile = Annotated[
     Path, typer.Argument(metavar="FLOW", help="A .yaml file, or a .py file with one Flow in it.")
 ]
@@ -17,7 +19,8 @@ FunctionsFile = Annotated[
 Without = Annotated[
     list[str] | None,
     typer.Option(
-        "--without", help="Switch a pass off: prune, cse or cached; repeat. Results stay the same."
+        "--without",
+        help=f"Switch a pass off: {', '.join(PASS_NAMES)}; repeat. Results stay the same.",
     ),
 ]
 Directory = Annotated[
@@ -36,7 +39,6 @@ def switched_off(without: list[str]) -> dict[str, bool]:
     Raises:
         SetupError: there is no such pass.
     """
-    names = ("prune", "cse", "cached", "order")
-    if unknown := [name for name in without if name not in names]:
-        raise SetupError(f"--without {unknown[0]}: there are {', '.join(names)}")
+    if unknown := [name for name in without if name not in PASS_NAMES]:
+        raise SetupError(f"--without {unknown[0]}: there are {', '.join(PASS_NAMES)}")
     return dict.fromkeys(without, False)

@@ -38,6 +38,8 @@ def gained(
     The workflows of that time are simulated under the policy that served, and under first come,
     first served, with each engine in turn and with the one that has most memory left. What engines
     take is learnt from the log. How far the simulation is from what really happened is told, too.
+
+    Example: kairos gained --log DIR --since 1h
     """
     import msgspec
 

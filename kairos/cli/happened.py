@@ -34,6 +34,8 @@ def happened(
 
     How many calls came, went, ended, waited and ran; which instances came and went; why calls
     failed; and the calls that took longest.
+
+    Example: kairos happened 2025-06-30T03:12 --log DIR --seconds 300
     """
     import msgspec
 

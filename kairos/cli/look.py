@@ -44,7 +44,10 @@ def explain(
         typer.Option(help="Not shown, but written to this file, for ui.perfetto.dev to open."),
     ] = None,
 ) -> None:
-    """Show a workflow's calls: what led to each, and why it went when and where it did."""
+    """Show a workflow's calls: what led to each, and why it went when and where it did.
+
+    Example: kairos explain WORKFLOW_ID --log DIR --costs
+    """
     import msgspec
 
     from kairos.errors import SetupError
@@ -96,6 +99,8 @@ def export(
     Workflows that began at that time or later are written, each whole; those that began before it,
     or before the log, or have a call that has not ended, are left out. With `all`, those that began
     before the log are taken as they are.
+
+    Example: kairos export --since 24h --log DIR --output day.jsonl
     """
     from kairos.live.process.clock import WallClock
     from kairos.tools import export
@@ -139,6 +144,8 @@ def usage(
     A call counts when it ends, with all that it used, so periods that follow each other add up.
     Service is the time of a whole instance, as for fair shares. Of calls that failed or were
     refused no tokens are counted; what they had of instances is.
+
+    Example: kairos usage DIR --since 7d --by tenant --prices prices.toml --csv week.csv
     """
     from kairos.live.process.clock import WallClock
     from kairos.tools import usage, usage_parquet, usage_shown

@@ -47,20 +47,30 @@ def _version(
         raise typer.Exit
 
 
-for command in (
-    *(serve.serve, serve.balance, serve.orchestrate, demo.demo),
-    *(run.run, plan.plan, profile.profile),
-    *(health.health, top.top, look.explain, look.export, look.usage),
-    *(happened.happened, gained.gained),
-    *(simulate.simulate, replay.replay, calibrate.calibrate),
+SERVE, LOOK, FLOWS, PLAN, CARE = (
+    "Serve",
+    "See what goes on, and what happened",
+    "Declared workflows over tables",
+    "Predict and plan",
+    "Agents, keys, data",
+)
+for panel, commands in (
+    (SERVE, (serve.serve, serve.balance, serve.orchestrate, demo.demo)),
+    (FLOWS, (run.run, plan.plan, profile.profile)),
+    (LOOK, (health.health, top.top, look.explain, look.export, look.usage)),
+    (LOOK, (happened.happened, gained.gained)),
+    (PLAN, (simulate.simulate, replay.replay, calibrate.calibrate)),
+    (PLAN, (plan_hardware, plan_autoscale)),
 ):
-    app.command()(command)
-app.command()(plan_hardware)
-app.command()(plan_autoscale)
-app.add_typer(agents.app, name="agents", no_args_is_help=True)
-app.add_typer(keys.app, name="keys", no_args_is_help=True)
-app.add_typer(runs.app, name="runs", no_args_is_help=True)
-app.add_typer(traces.app, name="traces", no_args_is_help=True)
+    for command in commands:
+        app.command(rich_help_panel=panel)(command)
+for name, more, panel in (
+    ("agents", agents.app, CARE),
+    ("keys", keys.app, CARE),
+    ("runs", runs.app, FLOWS),
+    ("traces", traces.app, CARE),
+):
+    app.add_typer(more, name=name, no_args_is_help=True, rich_help_panel=panel)
 
 
 def main() -> None:

@@ -28,6 +28,8 @@ def top(
     """Show what goes on: instances, and the queue in the order in which it would go.
 
     The same as the page at /ui of the operators' port. Without a terminal it looks once.
+
+    Example: kairos top https://kairos.internal:8001 --api-key-env KAIROS_KEY
     """
     from kairos.tools.top import watch
 

@@ -16,7 +16,6 @@ Deviations from the paper:
 - An operator is heavy if it runs longer on one device than its model takes to load.
 - Only as many ready operators are tried as are twice the devices, at least 8: those with the most
   behind them.
-
 - Where all operators on all devices, one after the other, are quicker than what was found, that is
   the plan.
 

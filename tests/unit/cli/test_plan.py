@@ -5,8 +5,10 @@ import json
 import pytest
 from typer.testing import CliRunner
 
+from kairos.cli.flow_options import PASS_NAMES
 from kairos.cli.main import app
 from kairos.errors import KairosError, SetupError
+from kairos.plan.pipeline import Passes
 
 FLOW = """
 flow: reports
@@ -155,3 +157,17 @@ def test_with_a_profile_and_engines_it_says_how_long_a_table_takes(planned, tmp_
     assert told["time_s"]["low"] <= told["time_s"]["mean"] <= told["time_s"]["high"]
     with pytest.raises(SetupError, match="--inputs"):
         planned("--engine-profile", "a40-llama3-8b")
+
+
+def test_every_pass_can_be_switched_off_and_the_help_names_it():
+    assert Passes.__struct_fields__ == PASS_NAMES
+    help_text = " ".join(
+        CliRunner().invoke(app, ["plan", "--help"], env={"COLUMNS": "200"}).output.split()
+    )
+    assert f"Switch a pass off: {', '.join(PASS_NAMES)}" in help_text
+
+
+def test_the_help_of_kairos_has_every_command_under_a_heading():
+    commands = [*app.registered_commands, *app.registered_groups]
+    assert len(commands) > 20
+    assert all(isinstance(each.rich_help_panel, str) for each in commands)
