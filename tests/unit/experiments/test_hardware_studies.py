@@ -74,6 +74,7 @@ def test_a_planned_pool_is_set_against_the_best():
 
 def test_one_pool_is_predicted_and_simulated(monkeypatch):
     monkeypatch.setattr(e35_hardware_prediction, "POOLS", (("h100", "llama-3-8b", 1, "qa"),))
+    monkeypatch.setattr(e35_hardware_prediction, "PAIRS", ())
     monkeypatch.setattr(e35_hardware_prediction, "GENERATED", 60)
     for name, value in (("FEWEST", 60), ("MOST", 200), ("MOST_WAITING", 200)):
         monkeypatch.setattr(e35_hardware_prediction, name, value)
