@@ -123,7 +123,10 @@ class Admission:
 
     def _is_full(self, request: Request, more: int) -> bool:
         """Whether with so many more of its tenant there would be too many of that, or of all."""
-        free = self._max_waiting - len(self._queues) - more
+        all_waiting = len(self._queues) + more
+        if all_waiting < self._tenant_share * self._max_waiting:  # all may be of one tenant
+            return False
+        free = self._max_waiting - all_waiting
         waiting = self._queues.of_tenant(request.tenant) + more
         return not is_within_share(waiting, free, self._tenant_share)
 

@@ -73,11 +73,9 @@ class Balancer:
         forgotten. `overtaken` to `passed_over`: `scheduler/queue.py`; then: `admission.py`."""
         self.estimates = WorkEstimates(idle_us=idle_us)
         self.ledger = Ledger(self.estimates)
-        self._queues = WaitQueues(
-            Ordering(policy, self.estimates, overtaken, backfill, passed_over),
-            FairQueueing(entitlements.weights, entitlements.classes),
-            max_wait_us,
-        )
+        ordering = Ordering(policy, self.estimates, overtaken, backfill, passed_over)
+        fairness = FairQueueing(entitlements.weights, entitlements.classes)
+        self._queues = WaitQueues(ordering, fairness, max_wait_us)
         self.waiting_us = self._queues.waiting_us  # predicted work of what waits, by model
         self._workflow_of: dict[str, WorkflowKey] = {}  # of all requests here
         self.faults = Faults()
@@ -100,9 +98,7 @@ class Balancer:
         return {
             Arrived: self._queue,
             FirstToken: lambda event, at: self.ledger.first_token(event.request_id, at),
-            Finished: self._end,
-            Failed: self._end,
-            Cancelled: self._end,
+            **dict.fromkeys((Finished, Failed, Cancelled), self._end),
             Bounced: self._bounce,
             Progressed: lambda event, at: self.ledger.progressed(event.completion_tokens, at),
             InstanceStatus: self.ledger.status,
@@ -155,7 +151,8 @@ class Balancer:
             self._admission.check(event, at)
         self._begin(at)
         self._taken[type(event)](event, at)
-        self._let_back(event, at)
+        if self.faults.quarantine:
+            self._let_back(event, at)
         if type(event) in GIVES_UP and (given_up := self._admission.given_up(event, at)):
             return self._refuse(given_up, at) + self._dispatching.drain(at)
         return [] if type(event) in _FREES_NO_ROOM else self._dispatching.drain(at)
@@ -173,7 +170,8 @@ class Balancer:
         if type(event) is Arrived and event.request.id in self._workflow_of:
             return
         self._taken[type(event)](event, at)
-        self._let_back(event, at)
+        if self.faults.quarantine:
+            self._let_back(event, at)
         self.faults.take_poisonous()  # they are refused as the record says
         here = [each for each in record.commands if each.request_id in self._workflow_of]
         refused = self._refuse([each for each in here if isinstance(each, Refuse)], at)
@@ -187,7 +185,8 @@ class Balancer:
 
     def _begin(self, at: int) -> None:
         self.at = at
-        self._queues.renew_some()
+        if self._queues.renewing:
+            self._queues.renew_some()
 
     def _end(self, event: Finished | Failed | Cancelled, at: int) -> None:
         if event.request_id in self._workflow_of:
@@ -202,7 +201,7 @@ class Balancer:
 
     def _let_back(self, event: Event, at: int) -> None:
         """Out of quarantine, by what the fact says."""
-        if self.faults.quarantine and type(event) not in _FREES_NO_ROOM:
+        if type(event) not in _FREES_NO_ROOM:
             for request_id in self.faults.heard(event, at):
                 self._queues.bring_back(request_id)
 

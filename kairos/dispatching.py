@@ -65,7 +65,7 @@ class Dispatching:
             self._dispatch(alone, at)
             commands.append(alone)
         found = Drain(self._queues.open())
-        found.leave_out(self._admission.at_kv_share())
+        self._leave_out(found)
         if len(found.open) > 1:
             self._stop_if_full(found, at)
         while found.open:
@@ -77,7 +77,7 @@ class Dispatching:
                 self._dispatch(dispatch, at)
                 commands.append(dispatch)
                 found.goes(place)
-                found.leave_out(self._admission.at_kv_share())
+                self._leave_out(found)
             else:
                 self._keep_for_overdue(place, queue, found)
                 found.does_not_fit(place)
@@ -85,6 +85,11 @@ class Dispatching:
         for dispatch in logged or ():  # not what this balancer would have decided
             self._dispatch(dispatch, at)
         return commands
+
+    def _leave_out(self, found: Drain) -> None:
+        """Tenants that may hold no more memory."""
+        if found.open and (tenants := self._admission.at_kv_share()):
+            found.leave_out(tenants)
 
     def _stop_if_full(self, found: Drain, at: int) -> None:
         """Most often, where several tenants wait, there is nothing to share out."""
@@ -217,7 +222,8 @@ class Dispatching:
     ) -> Dispatch:
         remaining_us = int(self._estimates.remaining_us(request))
         prefill_id = None
-        if reason != "alone":  # else it comes near no other instance, which it might kill
+        # One that runs alone comes near no other instance, which it might kill.
+        if instance.phase == "decode" and reason != "alone":
             prefill_id = prefill_choice(request, instance, self._ledger, self.drained_at)
         return Dispatch(
             request.id,

@@ -56,9 +56,8 @@ class Drain:
 
     def leave_out(self, tenants: AbstractSet[str]) -> None:
         """They get no turn, whatever fits, so nothing overtakes their calls."""
-        if tenants:
-            for place in [each for each in self.open if each[0][1] in tenants]:
-                del self.open[place]
+        for place in [each for each in self.open if each[0][1] in tenants]:
+            del self.open[place]
 
     def goes(self, place: Place) -> None:
         """Something of it."""

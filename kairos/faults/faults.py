@@ -120,7 +120,7 @@ class Faults:
 
     def is_aside(self, request_id: str) -> bool:
         """Whether it waits, and not for its turn."""
-        return bool(self.quarantine) and self.quarantine.is_aside(request_id)
+        return self.quarantine.is_aside(request_id)
 
     def next_at(self, drained_at: int, at: int) -> int | None:
         """When something that waits may go by time alone. `drained_at`: when the queues were."""
@@ -161,8 +161,7 @@ class Faults:
             self.circuits.answered(instance.id, at, instance.max_num_seqs)
         if request.id in self._keys:
             self._attribution.cleared(self._keys[request.id])
-        if self.quarantine:
-            self.quarantine.heard_of(instance.id, booking.at)
+        self.quarantine.heard_of(instance.id, booking.at)
 
     def _failed(self, event: Failed | Bounced, booking: Booking, at: int, *, is_here: bool) -> None:
         request, instance_id = booking.request, booking.instance_id

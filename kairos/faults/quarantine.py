@@ -93,6 +93,8 @@ class Quarantine:
 
     def is_aside(self, request_id: str) -> bool:
         """Whether it waits, and not for its turn."""
+        if not self._unheard:  # most often
+            return request_id in self._suspects
         return request_id in self._suspects or any(
             request_id in each.held for each in self._unheard.values()
         )

@@ -25,7 +25,7 @@ class WaitQueues:
         self.fairness = fairness
         self._queues: dict[Place, WaitQueue] = {}
         self._open: dict[Place, WaitQueue] = {}  # of these, those in which anything waits
-        self._renewing: dict[Place, WaitQueue] = {}  # some of their keys are to be found anew
+        self.renewing: dict[Place, WaitQueue] = {}  # some of their keys are to be found anew
         self._waiting = 0
         self._of_tenant: dict[str, int] = {}  # where anything of theirs waits
         self._asked: Request | None = None  # what was asked for last is asked for several times
@@ -141,20 +141,18 @@ class WaitQueues:
     def _note_renewing(self, place: Place, queue: WaitQueue) -> None:
         """What was pushed may have begun it."""
         if queue.by_key.moving:
-            self._renewing[place] = queue
+            self.renewing[place] = queue
 
     def start_renewing(self) -> None:
         """What was learnt has changed: all keys are to be found anew, by and by."""
         for queue in self._open.values():
             queue.start_renewing()
-        self._renewing = self._open.copy()
+        self.renewing = self._open.copy()
 
     def renew_some(self) -> None:
-        if not self._renewing:
-            return
-        for queue in self._renewing.values():
+        for queue in self.renewing.values():
             queue.by_key.move(_RENEWED_AT_ONCE)
-        self._renewing = {p: queue for p, queue in self._renewing.items() if queue.by_key.moving}
+        self.renewing = {p: queue for p, queue in self.renewing.items() if queue.by_key.moving}
 
     def share_out(self, fairness: FairQueueing, at: int) -> None:
         """By other weights and classes from now on. Where a call then waits in another place, or
@@ -191,7 +189,7 @@ class WaitQueues:
         """Those that were bounced last, as in each queue."""
         waiting = [each for queue in self._open.values() for each in queue.standings()]
         before = self._open
-        self._queues, self._open, self._renewing = {}, {}, {}
+        self._queues, self._open, self.renewing = {}, {}, {}
         self._waiting, self._of_tenant = 0, {}
         for each in sorted(waiting, key=lambda each: (each.is_bounced, each.seq)):
             request = each.request

@@ -29,7 +29,7 @@ from kairos.events import (
     Tick,
     WorkflowEnded,
 )
-from kairos.learnt import POOLED, QUANTILES, AgentRank, RemainingModel
+from kairos.learnt import POOLED, QUANTILES, AgentRank, RemainingModel, agent_key
 from kairos.model import SECOND, Budget
 from kairos.scheduler.policies import POLICIES
 from kairos.scheduler.queue import OVERTAKEN
@@ -97,7 +97,8 @@ class BalancerMachine(RuleBasedStateMachine):
         circuits._first_us, circuits._longest_us = 5, 20
         quarantine = self.balancer.faults.quarantine
         quarantine._held_us, quarantine._alone_us = 8, 12
-        self.fleet, self.tried, self.failed_bodies = {}, {}, set()
+        self.fleet, self.tried = {}, {}
+        self.failed_bodies, self.failed_callers = set(), set()
         self.is_cancelled, self.generated = False, {}
         self.suspected, self.ran_alone = set(), set()  # as they arrived; where they were sent last
         self.waiting, self.running, self.waits = {}, {}, {}
@@ -229,11 +230,13 @@ class BalancerMachine(RuleBasedStateMachine):
             assert sum(r.prompt_tokens for r in here) <= NOW[self.placement] * instance.kv_tokens
 
     def count_work(self, gone, model, instance):
+        """Who is aside has no turn that another could take."""
         for request in self.waiting.values():
             if request.model == model:
                 wait = self.waits[request.id]
                 wait.dispatched_us += gone.work_us
-                if gone.seq > wait.seq and self.can_ever_hold(instance, request):
+                has_turn = self.can_ever_hold(instance, request) and not self.is_aside(request.id)
+                if gone.seq > wait.seq and has_turn:
                     wait.overtaken_us += gone.work_us
 
     def can_ever_hold(self, instance, request):
@@ -308,6 +311,9 @@ class BalancerMachine(RuleBasedStateMachine):
         if said == "call_breaks_engines":
             assert body in self.failed_bodies
             return
+        if said == "caller_breaks_engines":
+            assert agent_key(request) in self.failed_callers
+            return
         servable = any(self.can_ever_hold(i, request) for i in self.fleet.values())
         is_full = before >= MAX_WAITING  # more may have come back
         refused = not servable or (self.is_cancelled and request.workflow_id == CANCELLED)
@@ -350,7 +356,7 @@ class BalancerMachine(RuleBasedStateMachine):
     @rule(data=st.data(), body=BODIES)
     def fail_by_the_instance(self, data, body):
         name = data.draw(st.sampled_from(sorted(self.running)))
-        del self.running[name]
+        self.failed_callers.add(agent_key(self.running.pop(name)[0]))
         self.tried.pop(name, None)
         self.note_end(name, ran=True)
         self.failed_bodies.add(body)
@@ -371,6 +377,7 @@ class BalancerMachine(RuleBasedStateMachine):
         )
         self.waits[name] = Wait(first, work_us, work_us, now, work_us)
         self.failed_bodies.add(body)
+        self.failed_callers.add(agent_key(request))
         self.tell(Bounced(name, "why", body, about_itself=about_itself))
         assert name in self.waiting or name in self.running or name not in self.tried
 
