@@ -19,11 +19,12 @@ UNLIMITED = Budget()
 
 
 class Budgets:
-    """Of all workflows that are known. Costs a look-up per call where there is none."""
+    """Of all workflows that are known. Costs next to nothing where there never was one."""
 
     def __init__(self, positions: WorkflowTracker, most: Budget = UNLIMITED) -> None:
         self._positions = positions
         self._most = most
+        self._has_any = most != UNLIMITED  # so far: mostly there is nothing to look up
         self._ends: LazyHeap[tuple[int, WorkflowKey]] = LazyHeap(self._if_it_holds)
 
     @property
@@ -34,6 +35,8 @@ class Budgets:
 
     def check(self, request: Request, at: int) -> None:
         """Raises BudgetExceeded: with the request, which arrives, its workflow would use more."""
+        if not self._has_any and request.budget is None:
+            return
         workflow = workflow_key(request)
         used = self._positions.used(workflow)
         if used is not None and self._positions.is_idle(workflow, at):
@@ -58,6 +61,9 @@ class Budgets:
 
     def arrived(self, request: Request) -> None:
         """The positions know it by now."""
+        self._has_any |= request.budget is not None
+        if not self._has_any:
+            return
         workflow = workflow_key(request)
         used = self._positions.used(workflow)
         assert used is not None
