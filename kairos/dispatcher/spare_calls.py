@@ -21,6 +21,9 @@ from kairos.model import SECOND, Request
 BESIDE = 0.05  # of an instance's time
 AT_ONCE = 0.25  # of its memory and sequences
 ALONE_US = 30 * SECOND
+# Classes of which it is kept when a call of theirs ended last: more than there ever are that go as
+# spare, so that the latest of others is among them. Over Kafka calls may name any.
+_CLASSES = 64
 
 IsSpare = Callable[[str], bool]  # of a class of service
 
@@ -31,7 +34,7 @@ class _There(dict[str, int]):
     __slots__ = ("ended_at", "paid_at")
 
     def __init__(self) -> None:
-        self.ended_at: dict[str, int] = {}  # the latest of each class
+        self.ended_at: dict[str, int] = {}  # the latest of each class, in that order
         self.paid_at = 0.0  # spare ones are paid for by then
 
 
@@ -50,8 +53,15 @@ class SpareCalls:
 
     def end(self, request: Request, instance_id: str, at: int) -> None:
         there, name = self._there[instance_id], request.service_class
-        there[name] -= 1
-        there.ended_at[name] = at
+        if left := there[name] - 1:
+            there[name] = left
+        else:
+            del there[name]
+        ended_at = there.ended_at
+        ended_at.pop(name, None)
+        ended_at[name] = at
+        if len(ended_at) > _CLASSES:
+            del ended_at[next(iter(ended_at))]
 
     def forget(self, instance_id: str) -> None:
         """It is gone, and nothing is in flight there."""
@@ -76,4 +86,4 @@ class SpareCalls:
 
 
 def _has_others(there: _There, is_spare: IsSpare) -> bool:
-    return any(calls and not is_spare(name) for name, calls in there.items())
+    return not all(map(is_spare, there))

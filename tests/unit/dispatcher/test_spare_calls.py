@@ -64,3 +64,25 @@ def test_what_ends_gives_back_what_it_began():
     assert not spare.may_go("a", is_spare, 0.0, at=2)
     spare.end(call("two", "standard"), "a", at=2)
     assert spare.may_go("a", is_spare, 0.0, at=2)
+
+
+def test_what_is_kept_is_bounded_however_many_classes_calls_name():
+    spare = SpareCalls()
+    spare.begin(call("online", "standard"), "a")
+    spare.end(call("online", "standard"), "a", at=0)
+    for number in range(1_000):
+        odd = call(f"odd {number}", f"class-{number}")
+        spare.begin(odd, "a")
+        spare.end(odd, "a", at=number)
+    there = spare._there["a"]
+    assert len(there) == 0
+    assert len(there.ended_at) < 100
+    assert not spare.may_go("a", is_spare, AT_ONCE + 0.01, at=999)  # the latest is not forgotten
+
+
+def test_it_is_the_latest_end_of_a_class_that_counts():
+    spare = SpareCalls()
+    for name, at in (("standard", 0), ("interactive", SECOND), ("standard", ALONE_US)):
+        spare.begin(call(name, name), "a")
+        spare.end(call(name, name), "a", at=at)
+    assert not spare.may_go("a", is_spare, AT_ONCE, at=ALONE_US)
