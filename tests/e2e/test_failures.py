@@ -307,7 +307,7 @@ async def test_an_error_of_our_own_is_answered_like_any_other(
         raise RuntimeError("a secret of the source code")
 
     monkeypatch.setattr(call_body, "read_body", broken)
-    monkeypatch.setattr(telemetry.Telemetry, "render", broken)
+    monkeypatch.setattr(telemetry.Telemetry, "families", broken)
     served = await kairos(engine.url)
 
     answer = await served.ask("POST" if "chat" in path else "GET", path, json={"messages": []})
