@@ -301,3 +301,22 @@ async def test_a_client_cannot_say_where_its_cache_is_fetched_from(kairos, pair_
     assert bodies(prefill)[0]["kv_transfer_params"] == WANTED
     asked = bodies(decode)[0].get("kv_transfer_params")
     assert asked is None if fails else asked["remote_host"] == "127.0.0.1"
+
+
+async def test_nor_can_it_where_the_call_is_not_split(kairos, pair_of):
+    """An instance for prompts is alone; however the name is spelt."""
+    prefill, _ = await pair_of()
+    served = await kairos(settings(prefill, "prefill"))
+    evil = {"do_remote_prefill": True, "remote_host": "192.0.2.1", "remote_port": 1}
+    escaped = json.dumps({"model": "tiny", "messages": MESSAGES, "kv_transfer_params": evil})
+    escaped = escaped.replace("kv_transfer", "kv\\u005ftransfer")
+    async with client_of(served) as client:
+        await client.chat.completions.create(
+            model="tiny", messages=MESSAGES, extra_body={"kv_transfer_params": evil}
+        )
+    headers = {"content-type": "application/json"}
+    path = "/v1/chat/completions"
+    assert (await served.ask("POST", path, data=escaped, headers=headers)).status == 200
+
+    assert len(bodies(prefill)) == 2
+    assert not any("kv_transfer_params" in body for body in bodies(prefill))

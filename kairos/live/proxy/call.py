@@ -8,7 +8,7 @@ from kairos.live.proxy.asked import STREAMING_ROUTES, Asked
 from kairos.live.proxy.engine import HttpEngine
 from kairos.live.proxy.engine_answer import EngineAnswer, Stalled, failure_of
 from kairos.live.proxy.forwarders import forwarder
-from kairos.live.proxy.prefill_hop import PrefillHop
+from kairos.live.proxy.prefill_hop import PrefillHop, whole_body
 from kairos.live.proxy.response_forwarder import EngineError, ResponseForwarder, answer_error
 from kairos.live.proxy.sending import send
 from kairos.live.proxy.told import FactSink, InstanceError, OnTrouble, Owner, trouble
@@ -142,7 +142,10 @@ class Call:
         if self._hop is not None:
             self.answer = self._hop.send(asked, client)
         else:
-            content = content or body.content
+            if content is None:
+                content = body.content
+                if client.moves_caches(dispatch.instance_id):
+                    content = whole_body(content)
             self.answer = send(client, dispatch, asked, content, self, streams=body.stream)
 
     def _decode(self, turn: Dispatch, content: bytes, problem: UpstreamUnreachable | None) -> None:

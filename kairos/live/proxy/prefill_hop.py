@@ -53,8 +53,11 @@ def prefill_body(content: bytes) -> bytes:
 
 def whole_body(content: bytes) -> bytes:
     """What an instance is asked that serves the whole call: only Kairos says where caches are
-    fetched from. Raises ValueError: it is no JSON object."""
-    fields = msgspec.json.decode(content, type=_Fields)
+    fetched from. What is no JSON object says nothing of that."""
+    try:
+        fields = msgspec.json.decode(content, type=_Fields)
+    except ValueError:  # msgspec's errors among them
+        return content
     return content if fields.pop(_PARAMS, None) is None else msgspec.json.encode(fields)
 
 
