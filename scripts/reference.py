@@ -32,6 +32,7 @@ _LABELS = (
         "`tenant`, `app`",
         "on the operators' port alone: 200 tenants, and 16 apps of each; the rest is `other`",
     ),
+    ("`state`", "of a batch, as in OpenAI's API: of lines how they ended"),
     ("`topic`", "of the bus; all inboxes together, and all topics of replies"),
 )
 _WATCH = (
@@ -77,6 +78,7 @@ _MORE = {
     "kairos_bus_dead_letters": "The reason is on `kairos.dead-letters`. Those of "
     "agents are in their own logs.",
     "kairos_queue_seconds": "The queue is Kairos's own, before any engine.",
+    "kairos_batch_lines": "Processes that have one directory tell the same: take the maximum.",
     "kairos_spans_dropped": "With several processes: of the one that is asked.",
     "kairos_waiting_work_seconds": "Their predicted work, over the calls that run at once. To "
     "scale engines by; by model at `/admin/scaling`.",
@@ -314,6 +316,7 @@ def metrics() -> str:
     """Every series of `/metrics`, from the service that would serve it."""
     from kairos.balancer import Balancer
     from kairos.dispatcher.placements import PLACEMENTS
+    from kairos.live.batches.figures import BatchFigures
     from kairos.live.observers import telemetry
     from kairos.live.tracing.span_queue import SpanQueue
     from kairos.orchestrator.orchestrator import Orchestrator
@@ -324,6 +327,7 @@ def metrics() -> str:
     made = telemetry.Telemetry(lambda: balancer, Orchestrator(), lambda: 0)
     made.count_errors("queue_full", 0)
     made.show(SpanQueue(lambda _: True))
+    made.show(BatchFigures(dict, dict))
     made._bounced.labels("gpu1:8000")  # a label shows once it has a value
     families = made.families_for_operators()
     return (

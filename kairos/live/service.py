@@ -11,6 +11,7 @@ from kairos.balancer import Balancer
 from kairos.config import Settings
 from kairos.events import Event
 from kairos.learner import Learner
+from kairos.live.batches.figures import batch_figures
 from kairos.live.batches.service import batching
 from kairos.live.control.brain import new_balancer
 from kairos.live.control.changes import entitling, of_a_balancer, of_a_gateway, ordering
@@ -150,6 +151,7 @@ async def running(
             urls = (url_of(each, has_tls=tls.is_on) for each in (sock, admin_sock))
             background = [*access.background(), *auditing(audit), *ui.background()]
             background += batches.background()
+            background += stack.enter_context(batch_figures(settings.batches, telemetry.show))
             async with serving(servers, [*parts.background, *background]):
                 yield Service(brain, parts, reload, *urls)
 

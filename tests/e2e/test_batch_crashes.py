@@ -4,6 +4,8 @@ import asyncio
 import os
 import signal
 
+import aiohttp
+
 from tests.e2e.batch_files import begin, client_of, ended, lines_of, read
 from tests.e2e.test_workers import children
 from tests.support.processes import Process
@@ -41,6 +43,13 @@ async def check(client, batch, lines=LINES):
     assert [each["custom_id"] for each in answered] == [f"doc-{n}" for n in range(lines)]
 
 
+async def shown(url, line):
+    """In /metrics, which another process than the workers answers."""
+    async with asyncio.timeout(10), aiohttp.ClientSession() as session:
+        while line not in await (await session.get(f"{url}/metrics")).text():
+            await asyncio.sleep(0.1)
+
+
 async def test_a_batch_of_500_lines_ends_through_kill_9_of_the_gateway(standin, tmp_path):
     path = settings(tmp_path, standin.url)
     serve = Process(tmp_path, "serve", "serve", "--config", path)
@@ -76,4 +85,5 @@ async def test_with_workers_one_of_them_drives_and_another_takes_over_when_it_is
         os.kill(driver, signal.SIGKILL)
         async with client_of(url, max_retries=10) as client:
             await check(client, await ended(client, batch))
+        await shown(url, f'kairos_batch_lines_total{{state="completed"}} {LINES}.0')
         assert int((tmp_path / "batches" / "lock").read_text()) != driver

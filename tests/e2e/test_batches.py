@@ -1,10 +1,13 @@
 """OpenAI's files and batches, with its own client."""
 
+import asyncio
+
 import openai
 import pytest
 from aiohttp import web
 
 from kairos.events import Arrived
+from kairos.live.batches import figures
 from tests.e2e.batch_files import (
     CHAT,
     begin,
@@ -192,7 +195,8 @@ async def test_a_batch_near_its_window_rises_and_one_that_is_early_does_not(
     engine.answer = engine.when_released
     served = await kairos(engine.url, batches=kept_in(tmp_path / "batches"), max_num_seqs=1)
     async with client_of(served.url) as client:
-        late = await begin(client, lines_of(4), completion_window="4s")
+        # Its last tenth is longer than what is between two looks (`LOOK_S`).
+        late = await begin(client, lines_of(4), completion_window="8s")
         early = await begin(client, lines_of(4), completion_window="24h")
         await engine.called(1)
 
@@ -354,3 +358,28 @@ async def test_a_file_that_expires_sooner_says_so(client):
 
     assert file.expires_at == file.created_at + 3_600
     assert output.expires_at == output.created_at + 3_600
+
+
+async def test_metrics_tell_lines_by_how_they_ended_and_batches_that_are_open(
+    kairos, engine, tmp_path, monkeypatch
+):
+    monkeypatch.setattr(figures, "LOOK_S", 0.05)
+    served = await kairos(engine.url, batches=kept_in(tmp_path / "batches"), max_num_seqs=1)
+
+    async def told(line):
+        async with asyncio.timeout(10):
+            while line not in (await served.ask("GET", "/metrics")).body.decode():
+                await asyncio.sleep(0.05)
+
+    async with client_of(served.url) as client:
+        await ended(client, await begin(client, lines_of(3)))
+        await told('kairos_batch_lines_total{state="completed"} 3.0')
+        await told('kairos_batches_open{state="in_progress"} 0.0')
+        engine.answer = engine.when_released
+        held = await begin(client, lines_of(2))
+        await engine.called(4)
+        await told('kairos_batches_open{state="in_progress"} 1.0')
+        await client.batches.cancel(held.id)
+        engine.release(2)
+        await ended(client, held)
+        await told('kairos_batch_lines_total{state="cancelled"} 1.0')

@@ -15,6 +15,7 @@ from kairos.config import Settings
 from kairos.engine_settings import EngineSettings
 from kairos.events import Dispatch, InstanceLeft, Refuse, Tick
 from kairos.learner import Learner
+from kairos.live.batches.figures import batch_figures
 from kairos.live.control.brain import entitlements_of, new_balancer
 from kairos.live.control.changes import ordering
 from kairos.live.control.local_control import LocalControl
@@ -106,6 +107,7 @@ async def deciding(setup: Setup) -> AsyncIterator[Change]:
         background = [*alone.background(), monitor.run(), fleet.run(), *flushing(log)]
         background += [*access.background(), *auditing(audit), *ui.background()]
         background += [decider.watch(), *traced(tracing)]
+        background += stack.enter_context(batch_figures(settings.batches, telemetry.show))
         async with serving(servers, background):
             facts = await loop.create_unix_server(decider.link, sock=sockets["facts"])
             yield partial(_take, (*changes, lambda to: fleet.follow(to.engine)))
