@@ -6,6 +6,7 @@ again what had none on the disk. What is refused for now waits, and is not count
 
 import asyncio
 import logging
+import sqlite3
 from collections.abc import Callable, Coroutine, Iterable, Iterator
 from functools import partial
 
@@ -45,6 +46,7 @@ class BatchDriver:
         self._changed = asyncio.Event()
         self._beside: dict[str, asyncio.Task[None]] = {}  # by batch
         self._looked_s = 0.0
+        self._disk_failed: OSError | sqlite3.Error | None = None  # beside
         self._finishing = BatchFinishing(kept, now)
         self._commit = GroupCommit(connect(kept.database_path), _note_disk)
 
@@ -66,6 +68,7 @@ class BatchDriver:
         try:
             while True:
                 self._changed.clear()
+                self._check_disk()
                 if self._now_s - self._looked_s >= LOOK_S:
                     self._looked_s = self._now_s
                     await self._look()
@@ -81,9 +84,20 @@ class BatchDriver:
                 work.leave()
             await asyncio.to_thread(self._commit.close, give_up=True)
 
+    def _check_disk(self) -> None:
+        """Whoever drives next reads from the disk what has results.
+
+        Raises:
+            OSError, sqlite3.Error: what is done beside, or the writer of results, met it.
+        """
+        self._commit.check()
+        if self._disk_failed is not None:
+            raise self._disk_failed
+
     async def _tend(self, work: BatchWork) -> None:
         """It has lines to send, or is brought to its end."""
-        if work.record.id in self._beside:
+        is_dropped = work.record.id not in self._works  # while another was tended
+        if is_dropped or work.record.id in self._beside:
             return
         if work.is_low:
             try:
@@ -103,7 +117,10 @@ class BatchDriver:
 
     def _did(self, record: BatchRecord, task: asyncio.Task[None]) -> None:
         del self._beside[record.id]
-        if not task.cancelled() and (error := task.exception()) is not None:
+        error = None if task.cancelled() else task.exception()
+        if isinstance(error, OSError | sqlite3.Error):
+            self._disk_failed = error
+        elif error is not None:
             logger.error("batch %s met an error of Kairos's own", record.id, exc_info=error)
         self.wake()
 

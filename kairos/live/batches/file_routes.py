@@ -77,11 +77,10 @@ class FileRoutes:
         found = await asyncio.to_thread(
             self._kept.files.of,
             *(tenant, self._now_s, after, most + 1),
+            purpose=request.query_params.get("purpose"),
             latest_first=order == "desc",
         )
-        purpose = request.query_params.get("purpose")
-        shown = [each for each in found if purpose in (None, each.purpose)]
-        return answer(file_list(shown, most))
+        return answer(file_list(found, most))
 
     async def one(self, request: HttpRequest, file_id: str) -> Response:
         return answer(file_view(await self._find(request, file_id)))

@@ -50,17 +50,27 @@ class FileStore:
         return _decode(found[0][0])
 
     def of(
-        self, tenant: str, now_s: int, after: str | None, most: int, *, latest_first: bool
+        self,
+        tenant: str,
+        now_s: int,
+        after: str | None,
+        most: int,
+        *,
+        purpose: str | None,
+        latest_first: bool,
     ) -> list[FileRecord]:
-        """Raises NoSuchFile: that after which they are asked for."""
+        """`purpose`: of these alone; None: of all. Raises NoSuchFile: that after which they are
+        asked for."""
         page = self._database.page("files", tenant, after, latest_first=latest_first)
         if page is None:
             raise NoSuchFile(str(after))
         where, parameters = page
         order = "DESC" if latest_first else "ASC"
         found = self._database.all(
-            f"SELECT record FROM files WHERE {where} AND expires > ? ORDER BY seq {order} LIMIT ?",  # noqa: S608
-            *(*parameters, now_s, most),
+            f"SELECT record FROM files WHERE {where} AND expires > ? "  # noqa: S608
+            "AND coalesce(json_extract(CAST(record AS TEXT), '$.purpose') = ?, 1) "
+            f"ORDER BY seq {order} LIMIT ?",
+            *(*parameters, now_s, purpose, most),
         )
         return [_decode(each) for (each,) in found]
 

@@ -10,7 +10,8 @@ _STREAM_OPTIONS_ROUTES = {_CHAT, "/v1/completions"}
 def body_of(path: str, headers: dict[bytes, bytes], content: bytes) -> Body:
     """Raises InvalidRequest: no engine could serve it."""
     known = path in HOT_ROUTES
-    if known or headers.get(b"content-type", b"").startswith(b"application/json"):
+    # However it is spelt: an engine reads as JSON what was not read here otherwise.
+    if known or headers.get(b"content-type", b"").lower().startswith(b"application/json"):
         if not content and not known:
             return Body(content)
         streams_usage = path in _STREAM_OPTIONS_ROUTES

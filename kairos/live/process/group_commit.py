@@ -76,8 +76,7 @@ class GroupCommit:
 
     def add(self, statement: str, *parameters: Any) -> None:
         """Raises sqlite3.Error: what an earlier change met, other than a disk without room."""
-        if self._broken is not None:
-            raise self._broken
+        self.check()
         self.added += 1
         self._changes.put((statement, parameters))
 
@@ -92,6 +91,11 @@ class GroupCommit:
         while not settled.wait(GROUP_S):
             if not self._thread.is_alive():
                 break
+        self.check()
+
+    def check(self) -> None:
+        """Raises sqlite3.Error: what a change met, other than a disk without room. Nothing more is
+        written."""
         if self._broken is not None:
             raise self._broken
 

@@ -30,6 +30,7 @@ class Beside:
 
     def __init__(self, limit_s: float) -> None:
         self._limit_s = limit_s
+        self._is_taken = False  # from before its process is there
         self._process: asyncio.subprocess.Process | None = None
 
     @property
@@ -68,8 +69,19 @@ class Beside:
 
     @contextlib.asynccontextmanager
     async def _child(self, arguments: tuple[str, ...]) -> AsyncIterator[asyncio.subprocess.Process]:
-        if self._process is not None:
+        if self._is_taken:
             raise NotWorkedOut("another is being worked out: ask again in a moment")
+        self._is_taken = True
+        try:
+            async with self._started(arguments) as process:
+                yield process
+        finally:
+            self._is_taken = False
+
+    @contextlib.asynccontextmanager
+    async def _started(
+        self, arguments: tuple[str, ...]
+    ) -> AsyncIterator[asyncio.subprocess.Process]:
         process = await asyncio.create_subprocess_exec(
             *(sys.executable, "-m", "kairos.cli.main", *arguments),
             stdin=asyncio.subprocess.DEVNULL,

@@ -1,0 +1,34 @@
+"""The files of a tenant, as they are listed."""
+
+from contextlib import closing
+
+from kairos.batch_settings import BatchSettings
+from kairos.live.batches.kept import KeptBatches
+from kairos.live.batches.records import FileRecord
+
+
+def file(number, purpose):
+    return FileRecord(
+        id=f"file-{number}",
+        tenant="acme",
+        purpose=purpose,
+        filename="a.jsonl",
+        size_bytes=1,
+        created_s=0,
+        expires_s=100,
+    )
+
+
+def test_pages_of_files_of_a_purpose_are_as_long_as_they_are_asked_for(tmp_path):
+    with closing(KeptBatches(BatchSettings(directory=str(tmp_path)))) as kept:
+        for number, purpose in enumerate(["batch", "batch_output", "batch", "batch", "batch"]):
+            kept.files.add(file(number, purpose))
+
+        def found(purpose, most):
+            listed = kept.files.of("acme", 0, None, most, purpose=purpose, latest_first=True)
+            return [each.id for each in listed]
+
+        assert found("batch_output", 2) == ["file-1"]
+        assert found("batch", 4) == ["file-4", "file-3", "file-2", "file-0"]
+        assert found(None, 2) == ["file-4", "file-3"]
+        assert found("fine-tune", 2) == []

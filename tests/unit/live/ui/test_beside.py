@@ -1,0 +1,15 @@
+"""Commands beside what serves."""
+
+import asyncio
+
+from kairos.live.ui.beside import Beside, NotWorkedOut
+
+
+async def test_of_two_who_ask_at_the_same_moment_one_is_served():
+    beside = Beside(60.0)
+
+    found = await asyncio.gather(*(beside.run("--help") for _ in range(2)), return_exceptions=True)
+
+    refused = [each for each in found if isinstance(each, NotWorkedOut)]
+    assert [str(each) for each in refused] == ["another is being worked out: ask again in a moment"]
+    assert b"kairos" in await beside.run("--help")
