@@ -28,6 +28,9 @@ _UPLOAD: Json = {
     }
 }
 
+# A number of seconds, minutes, hours or days, all of them below a week.
+_WINDOW = "^([1-9][0-9]{0,4}s|[1-9][0-9]{0,3}m|([1-9][0-9]?|1[0-5][0-9]|16[0-8])h|[1-7]d)$"
+
 
 def with_batches(described: Json) -> Json:
     """The description of a gateway that has files and batches, too."""
@@ -78,7 +81,7 @@ def _bound(schemas: Json) -> None:
     """What the types do not say."""
     fields = schemas["BatchAsked"]["properties"]
     fields["endpoint"] = {"enum": list(ENDPOINTS)}
-    fields["completion_window"] = {"type": "string", "pattern": "^([1-9]|1[0-9]|2[0-4])h$|^[1-7]d$"}
+    fields["completion_window"] = {"type": "string", "pattern": _WINDOW}
     fields["metadata"] = {
         "type": ["object", "null"],
         "additionalProperties": {"type": "string", "maxLength": 512},
