@@ -188,3 +188,19 @@ async def test_a_model_file_that_is_not_there_is_named():
 async def test_a_real_model_answers():
     async with start_engines("llama", 1) as urls:
         assert (await reply(urls[0], "smollm2-135m")).strip()
+
+
+async def test_an_engine_that_writes_a_line_without_end_serves(engine_is):
+    engine_is("print('x' * (1 << 20), flush=True)\n" + STUBBORN)
+    async with asyncio.timeout(LIMIT_S):
+        async with start_engines("sim", 1) as (url,):
+            watch = await Watch.open(url)
+        await watch.ended()
+
+
+async def test_of_an_engine_that_fails_only_the_end_of_a_long_line_is_told(engine_is):
+    engine_is("print('x' * (1 << 20) + ' no memory')\nraise SystemExit(1)")
+    with pytest.raises(SetupError, match="no memory") as raised:
+        async with start_engines("sim", 1):
+            pass
+    assert len(str(raised.value)) < 10_000

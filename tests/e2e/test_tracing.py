@@ -81,6 +81,18 @@ async def test_a_call_goes_on_in_its_clients_trace_and_the_engines_spans_below_i
     assert not any(each.failed for each in collector.spans)
 
 
+async def test_what_a_client_says_that_is_no_tracestate_is_not_in_the_log(
+    kairos, engines, collector, caplog
+):
+    engine = await engines()
+    engine.answer = answered
+    served = await kairos(engine.url, telemetry=to(collector))
+    headers = {"traceparent": SAMPLED, "tracestate": "words of a client"}
+    assert (await served.chat(headers)).status == 200
+    await collector.having(3)
+    assert "words of a client" not in caplog.text
+
+
 async def test_no_word_of_prompts_and_answers_is_sent(kairos, engines, collector):
     engine = await engines()
     engine.answer = answered

@@ -18,6 +18,8 @@ from kairos.errors import SetupError
 GRACE_S = 5.0  # vLLM takes two to leave in order
 LAST_LINES = 20
 READY = b"ready "
+_PART_BYTES = 64 << 10
+_LINE_BYTES = 4 << 10  # that are kept of a line
 
 
 class EngineProcess:
@@ -49,13 +51,22 @@ class EngineProcess:
             self._on_failure(f"{self.name} has ended: {self._last_words()}")
 
     async def _read(self) -> None:
+        """Whatever it is: a line may be longer than a `StreamReader` reads whole."""
         assert self._process.stdout is not None
-        async for line in self._process.stdout:
-            if line.startswith(READY):
-                self._url = line.removeprefix(READY).decode().strip()
-                self._started.set()
-            else:
-                self._said.append(line)
+        rest = b""
+        while part := await self._process.stdout.read(_PART_BYTES):
+            *lines, rest = (rest + part).split(b"\n")
+            rest = rest[-_PART_BYTES:]
+            for line in lines:
+                self._take(line + b"\n")
+        self._take(rest)
+
+    def _take(self, line: bytes) -> None:
+        if line.startswith(READY):
+            self._url = line.removeprefix(READY).decode().strip()
+            self._started.set()
+        elif line:
+            self._said.append(line[-_LINE_BYTES:])
 
     def _last_words(self) -> str:
         return b"".join(self._said).decode(errors="replace").strip() or "it said nothing"

@@ -15,7 +15,7 @@ from kairos.telemetry_settings import TelemetrySettings
 
 _TIMEOUT_S = 5.0
 _SAMPLED = 1
-_EXPORTERS = "opentelemetry.exporter"  # their loggers' names begin so
+_LOGGERS = "opentelemetry"  # whose names begin so
 
 
 class OtlpExporter:
@@ -31,8 +31,9 @@ class OtlpExporter:
             raise SetupError(
                 "[telemetry] needs OpenTelemetry: pip install 'kairos[otel]'"
             ) from None
-        # What it says of each request that fails is said once, by the queue.
-        logging.getLogger(_EXPORTERS).setLevel(logging.CRITICAL)
+        # What it says of each request that fails is said once, by the queue; and what a client says
+        # that is no tracestate is not for the log.
+        logging.getLogger(_LOGGERS).setLevel(logging.CRITICAL)
         self._exporter: Any = OTLPSpanExporter(endpoint=settings.traces_url, timeout=_TIMEOUT_S)
         self._resource = Resource.create(
             {"service.name": settings.service_name, "service.version": __version__}

@@ -67,13 +67,20 @@ class SpanQueue(Collector):
             some = list(islice(self._waiting, AT_ONCE))
             for _ in some:
                 self._waiting.popleft()
-            if not await asyncio.to_thread(self._send, some):
+            if not await asyncio.to_thread(self._took, some):
                 self._note_failure(len(some))
                 return
             self.sent += len(some)
             if self._is_failing:
                 self._is_failing = False
                 logger.warning("the collector takes spans again; %d are lost", self.failed)
+
+    def _took(self, some: Sequence[TraceSpan]) -> bool:
+        try:
+            return self._send(some)
+        except Exception as error:  # noqa: BLE001 - of the exporter, which calls have no part in
+            logger.debug("spans were not sent: %s", type(error).__name__)
+            return False
 
     def _note_failure(self, count: int) -> None:
         self.failed += count

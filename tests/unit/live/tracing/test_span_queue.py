@@ -67,3 +67,13 @@ async def test_a_collector_that_hangs_does_not_hold_up_the_end(monkeypatch):
     async with asyncio.timeout(10):
         await queue.finish()
     end.set()
+
+
+async def test_an_exporter_that_breaks_ends_nothing_and_its_spans_are_counted():
+    def broken(_some):
+        raise RuntimeError
+
+    queue = SpanQueue(broken)
+    queue.add(spans(3))
+    await queue.finish()
+    assert counts(queue)["kairos_spans_failed"] == 3
