@@ -6,7 +6,7 @@ import openai
 import pytest
 from aiohttp import web
 
-from kairos.events import Arrived
+from kairos.events import Arrived, Cancelled
 from kairos.live.batches import figures
 from tests.e2e.batch_files import (
     CHAT,
@@ -380,6 +380,7 @@ async def test_metrics_tell_lines_by_how_they_ended_and_batches_that_are_open(
         await engine.called(4)
         await told('kairos_batches_open{state="in_progress"} 1.0')
         await client.batches.cancel(held.id)
-        engine.release(2)
+        await served.facts.seen(Cancelled)  # the line that waits
+        engine.release(1)
         await ended(client, held)
         await told('kairos_batch_lines_total{state="cancelled"} 1.0')
