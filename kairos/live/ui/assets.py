@@ -1,8 +1,9 @@
 """The page's files, and the headers under which a browser takes them and nothing else.
 
 They are read when the process starts, and are served by exact name: no path of a request ever
-leads to a file. They are plain HTML, CSS and JavaScript modules, as a browser reads them: nothing
-is built, and nothing is loaded from another host.
+leads to a file. They are plain HTML, CSS and JavaScript modules, as a browser reads them, but that
+`frame.html` has what all pages share: nothing else is built, and nothing is loaded from another
+host.
 """
 
 from collections.abc import Mapping
@@ -17,6 +18,7 @@ _TYPES = {
     "js": "text/javascript; charset=utf-8",
     "svg": "image/svg+xml",
 }
+_FRAME = "frame.html"
 # Whatever else reaches the page is text: no script or style in it runs, and nothing leads away.
 HEADERS: Mapping[str, str] = {
     "content-security-policy": "default-src 'none'; script-src 'self'; style-src 'self'; "
@@ -45,9 +47,22 @@ def json_response(content: object) -> Response:
 
 def read_assets() -> dict[str, Asset]:
     """By name."""
-    found = {}
-    for each in files("kairos.live.ui").joinpath("static").iterdir():
-        kind = each.name.rpartition(".")[2]
-        if kind in _TYPES:
-            found[each.name] = Asset(each.read_bytes(), _TYPES[kind])
+    folder = files("kairos.live.ui").joinpath("static")
+    frame, found = folder.joinpath(_FRAME).read_text(encoding="utf-8"), {}
+    for each in folder.iterdir():
+        name, _, kind = each.name.rpartition(".")
+        if kind not in _TYPES or each.name == _FRAME:
+            continue
+        content = each.read_bytes()
+        if kind == "html":
+            content = _framed(frame, name, content.decode()).encode()
+        found[each.name] = Asset(content, _TYPES[kind])
     return found
+
+
+def _framed(frame: str, name: str, page: str) -> str:
+    """The page whole, of which the file has what is its own: of the head, and from `main` on."""
+    head, opening, rest = page.partition("<main ")
+    link = f'<a href="/ui/{name}"' if name != "now" else '<a href="/ui"'
+    current = frame.replace(f"{link}>", f'{link} aria-current="page">')
+    return current.replace("<!-- head -->\n", head).replace("<!-- main -->\n", opening + rest)

@@ -34,5 +34,6 @@ export function live(status, show) {
   }
 
   document.addEventListener("visibilitychange", () => (document.hidden ? close() : open()));
+  tell("Connecting", false);
   open();
 }
