@@ -1,4 +1,4 @@
-"""What `kairos run`, `plan` and `runs` say of the same options."""
+"""What `kairos run`, `profile`, `plan` and `runs` say of the same options."""
 
 from pathlib import Path
 from typing import Annotated
@@ -15,6 +15,21 @@ FlowFile = Annotated[
 FunctionsFile = Annotated[
     Path | None,
     typer.Option("--functions", help="For YAML: the .py file with the Functions that it calls."),
+]
+Engines = Annotated[
+    list[str] | None,
+    typer.Option("--engine", help="An engine, as `kairos serve` takes it; repeat for each."),
+]
+Url = Annotated[
+    str | None, typer.Option(help="Instead of engines: a Kairos that runs, http://HOST:PORT.")
+]
+ApiKeyEnv = Annotated[
+    str | None,
+    typer.Option(help="With --url: the environment variable that holds your API key."),
+]
+Model = Annotated[
+    str | None,
+    typer.Option(help=r"Of calls for which the flow names none \[the only one served]."),
 ]
 Without = Annotated[
     list[str] | None,

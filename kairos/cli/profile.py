@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from kairos.cli.flow_options import FlowFile, FunctionsFile
+from kairos.cli.flow_options import ApiKeyEnv, Engines, FlowFile, FunctionsFile, Model, Url
 from kairos.cli.running import run as run_loop
 from kairos.errors import SetupError
 
@@ -15,25 +15,14 @@ def profile(
     inputs: Annotated[Path, typer.Option(help="The table of rows, as `kairos run` takes it.")],
     rows: Annotated[int, typer.Option(min=1, max=10_000, help="Of the table, so many.")] = 20,
     seed: Annotated[int, typer.Option(min=0, help="Which rows: drawn at random by it.")] = 1,
-    engine: Annotated[
-        list[str] | None,
-        typer.Option(help="An engine, as `kairos serve` takes it; repeat for each."),
-    ] = None,
-    url: Annotated[
-        str | None, typer.Option(help="Instead of engines: a Kairos that runs, http://HOST:PORT.")
-    ] = None,
-    api_key_env: Annotated[
-        str | None,
-        typer.Option(help="With --url: the environment variable that holds your API key."),
-    ] = None,
+    engine: Engines = None,
+    url: Url = None,
+    api_key_env: ApiKeyEnv = None,
     simulate: Annotated[
         str | None,
         typer.Option(help="Instead of engines: a simulated one of this profile, answers made up."),
     ] = None,
-    model: Annotated[
-        str | None,
-        typer.Option(help=r"Of calls for which the flow names none \[the only one served]."),
-    ] = None,
+    model: Model = None,
     functions: FunctionsFile = None,
     out: Annotated[
         Path | None,

@@ -7,9 +7,13 @@ from typing import Annotated
 import typer
 
 from kairos.cli.flow_options import (
+    ApiKeyEnv,
     Directory,
+    Engines,
     FlowFile,
     FunctionsFile,
+    Model,
+    Url,
     Without,
     switched_off,
 )
@@ -32,13 +36,8 @@ def run(
             help="The table to write: .jsonl, .csv, .parquet, .arrow. It must not be there yet."
         ),
     ],
-    engine: Annotated[
-        list[str] | None,
-        typer.Option(help="An engine, as `kairos serve` takes it; repeat for each."),
-    ] = None,
-    url: Annotated[
-        str | None, typer.Option(help="Instead of engines: a Kairos that runs, http://HOST:PORT.")
-    ] = None,
+    engine: Engines = None,
+    url: Url = None,
     host: Annotated[
         Path | None,
         typer.Option(
@@ -46,14 +45,8 @@ def run(
             "has one at a time. Kairos starts and stops their engines."
         ),
     ] = None,
-    api_key_env: Annotated[
-        str | None,
-        typer.Option(help="With --url: the environment variable that holds your API key."),
-    ] = None,
-    model: Annotated[
-        str | None,
-        typer.Option(help=r"Of calls for which the flow names none \[the only one served]."),
-    ] = None,
+    api_key_env: ApiKeyEnv = None,
+    model: Model = None,
     functions: FunctionsFile = None,
     without: Without = None,
     revision: Annotated[

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from kairos.cli.flow_options import Directory
+from kairos.cli.flow_options import ApiKeyEnv, Directory
 from kairos.cli.run_follow import follow
 from kairos.cli.running import run as run_loop
 from kairos.errors import SetupError
@@ -74,10 +74,7 @@ def runs_resume(
         typer.Option(help="Other engines than those it had; repeat for each."),
     ] = None,
     url: Annotated[str | None, typer.Option(help="Another Kairos than the one it had.")] = None,
-    api_key_env: Annotated[
-        str | None,
-        typer.Option(help="With --url: the environment variable that holds your API key."),
-    ] = None,
+    api_key_env: ApiKeyEnv = None,
     directory: Directory = None,
 ) -> None:
     """Go on with a run that was stopped or killed, or try its failed rows again.
