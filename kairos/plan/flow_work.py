@@ -5,12 +5,13 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from kairos.engine_profile import EngineProfile
 from kairos.errors import SetupError
+from kairos.plan.call_shapes import llm_needs
+from kairos.plan.check import every
 from kairos.plan.costs.fluid import makespan_us
 from kairos.plan.device_work import OperatorWork
-from kairos.plan.operators import Generation, Operator
+from kairos.plan.operators import Generation
 from kairos.plan.pipeline import Plan
 from kairos.plan.prediction import FlowPrediction, OperatorCalls
-from kairos.plan.references import needs
 from kairos.planner.serving import CallShape
 
 
@@ -27,33 +28,27 @@ def flow_work(
     Raises:
         SetupError: a model is not among them.
     """
-    made: list[OperatorWork] = []
-    # Of any operator: the LLM operators that it waits for, and those that who needs it waits for.
-    waiting: dict[str, tuple[str, ...]] = {}
-    callers: dict[str, tuple[str, ...]] = {}
-    for operator, around in _nested(plan.declaration.operators):
-        waits = [name for outer in around for name in waiting[outer]]
-        waits += [name for need in needs(operator) for name in callers.get(need, ())]
-        waiting[operator.name] = callers[operator.name] = tuple(dict.fromkeys(waits))
-        counted = prediction.by_operator.get(operator.name)
-        if isinstance(operator.params, Generation) and counted is not None and counted.calls:
+    operators, counted = plan.declaration.operators, prediction.by_operator
+    waits, made = llm_needs(operators), []
+    for operator in every(operators):
+        calls = counted.get(operator.name)
+        if isinstance(operator.params, Generation) and calls is not None and calls.calls:
             model = _model(operator.params.model, profiles)
-            made.append(
-                _work(operator.name, model, callers[operator.name], counted, profiles, devices)
-            )
-            callers[operator.name] = (operator.name,)
-        for outer in around:  # who needs a loop needs what is in it
-            callers[outer] = tuple(dict.fromkeys((*callers[outer], *callers[operator.name])))
+            after = tuple(dict.fromkeys(_asked(waits, operator.name, counted)))
+            made.append(_work(operator.name, model, after, calls, profiles, devices))
     return made
 
 
-def _nested(
-    operators: Sequence[Operator], around: tuple[str, ...] = ()
-) -> Iterator[tuple[Operator, tuple[str, ...]]]:
-    """Each with the operators in whose bodies it is."""
-    for each in operators:
-        yield each, around
-        yield from _nested(each.body, (*around, each.name))
+def _asked(
+    waits: Mapping[str, Sequence[str]], name: str, counted: Mapping[str, OperatorCalls]
+) -> Iterator[str]:
+    """Those it waits for; in place of one of which nothing is asked, those which that waits for."""
+    for each in waits[name]:
+        calls = counted.get(each)
+        if calls is not None and calls.calls:
+            yield each
+        else:
+            yield from _asked(waits, each, counted)
 
 
 def _model(named: str | None, profiles: Mapping[str, EngineProfile]) -> str:
@@ -82,7 +77,7 @@ def _work(
     return OperatorWork(
         name=name,
         model=model,
-        needs=tuple(each for each in after if each != name),
+        needs=after,
         calls=counted.calls,
         run_us=tuple(makespan_us(profiles[model], shape, share) for share in shares),
         last_us=makespan_us(profiles[model], shape, 1),
