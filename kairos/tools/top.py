@@ -2,20 +2,22 @@
 
 import contextlib
 import http.client
-import ssl
 import time
 from collections.abc import Iterator
-from urllib.parse import urlsplit
 
 import msgspec
 from rich.console import Console
 from rich.live import Live
 
-from kairos.engine_settings import is_http_url
 from kairos.errors import SetupError
 from kairos.live.ui.now import NowView
 from kairos.tls_settings import TlsFiles
-from kairos.tools.service_connection import context_of
+from kairos.tools.service_connection import (
+    check_url,
+    connection_to,
+    context_of,
+    troubles_told,
+)
 from kairos.tools.top_shown import shown
 
 _TIMEOUT_S = 5.0
@@ -59,16 +61,13 @@ class _Asking:
 
     def __call__(self) -> NowView:
         try:
-            self._connection.request("GET", "/ui/data/now", headers=self._headers)
-            answer = self._connection.getresponse()
-            content = answer.read(_MOST_BYTES)
-        except ssl.SSLCertVerificationError as error:
-            raise SetupError(
-                f"{self._url}: its certificate is not accepted: {error.verify_message}"
-            ) from None
-        except (OSError, http.client.HTTPException) as error:
+            with troubles_told(self._url):
+                self._connection.request("GET", "/ui/data/now", headers=self._headers)
+                answer = self._connection.getresponse()
+                content = answer.read(_MOST_BYTES)
+        except SetupError:
             self._connection.close()  # it is opened again by the next that is asked
-            raise SetupError(f"{self._url}: {error or type(error).__name__}") from None
+            raise
         if answer.status != 200:
             said = content[:_SAID].decode(errors="replace")
             raise SetupError(f"{self._url} answered {answer.status}: {said}")
@@ -82,15 +81,7 @@ class _Asking:
 
 @contextlib.contextmanager
 def _asking(url: str, key: str | None, files: TlsFiles) -> Iterator[_Asking]:
-    if not is_http_url(url) or "@" in url:
-        raise SetupError(f"'{url}' is no URL such as http://127.0.0.1:8001")
-    parts, context = urlsplit(url), context_of(url, files)
-    assert parts.hostname is not None
-    where = parts.hostname, parts.port
-    connection = (
-        http.client.HTTPConnection(*where, timeout=_TIMEOUT_S)
-        if context is None
-        else http.client.HTTPSConnection(*where, timeout=_TIMEOUT_S, context=context)
-    )
+    check_url(url)
+    connection = connection_to(url, context_of(url, files), _TIMEOUT_S)
     with contextlib.closing(connection):
         yield _Asking(connection, url, key)
