@@ -9,7 +9,7 @@ from fastapi import FastAPI
 from fastapi import Request as HttpRequest
 from fastapi.responses import Response
 
-from kairos.errors import BodyTooLarge, InvalidRequest
+from kairos.errors import InvalidRequest
 from kairos.header_names import AGENT, APP, CLASS, RAW
 from kairos.live.batches.file_routes import answer
 from kairos.live.batches.kept import KeptBatches
@@ -25,6 +25,7 @@ from kairos.live.batches.records import (
 from kairos.live.batches.uploads import kept_for
 from kairos.live.batches.views import batch_list, batch_view
 from kairos.live.frontend.insight import number_of
+from kairos.live.frontend.small_body import small_body
 from kairos.live.request.access import Access, authorization
 from kairos.live.request.caller import Caller
 from kairos.live.request.identity.identity import identifier
@@ -72,7 +73,7 @@ class BatchRoutes:
 
     async def create(self, request: HttpRequest) -> Response:
         caller = await self._access.admitted(authorization(request))
-        asked = _asked(await _body(request))
+        asked = _asked(await small_body(request, _BODY_BYTES))
         record = self._record(asked, caller, request)
         await asyncio.to_thread(self._kept.batches.add, record, record.created_s)
         self._wake()
@@ -127,16 +128,6 @@ class BatchRoutes:
         return answer(
             batch_view(*await asyncio.to_thread(self._kept.batches.find, tenant, batch_id))
         )
-
-
-async def _body(request: HttpRequest) -> bytes:
-    """Raises BodyTooLarge."""
-    body = b""
-    async for piece in request.stream():
-        body += piece
-        if len(body) > _BODY_BYTES:
-            raise BodyTooLarge(_BODY_BYTES)
-    return body
 
 
 def _asked(body: bytes) -> BatchAsked:

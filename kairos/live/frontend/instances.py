@@ -7,8 +7,9 @@ from fastapi import FastAPI, Request
 from fastapi.responses import Response
 
 from kairos.engine_settings import EngineSettings, check_engine
-from kairos.errors import BodyTooLarge, InvalidRequest, SetupError
+from kairos.errors import InvalidRequest, SetupError
 from kairos.live.engines.fleet import Fleet
+from kairos.live.frontend.small_body import small_body
 
 _LIMIT_BYTES = 16 << 10
 _engine = msgspec.json.Decoder(EngineSettings)
@@ -56,11 +57,7 @@ def _check_origin(request: Request) -> None:
 
 async def read_engine(request: Request) -> EngineSettings:
     """Raises InvalidRequest: the body does not describe an engine that can be used."""
-    body = bytearray()
-    async for part in request.stream():
-        body += part
-        if len(body) > _LIMIT_BYTES:
-            raise BodyTooLarge(_LIMIT_BYTES)
+    body = await small_body(request, _LIMIT_BYTES)
     try:
         engine = _engine.decode(body)
         check_engine(engine, os.environ)

@@ -13,11 +13,12 @@ import msgspec
 from fastapi import FastAPI, Request
 from fastapi.responses import Response
 
-from kairos.errors import BodyTooLarge, InvalidRequest, KairosError, WorkflowNotFound
+from kairos.errors import InvalidRequest, KairosError, WorkflowNotFound
 from kairos.events import Event, WorkflowEnded
 from kairos.live.engines.fleet import Fleet
 from kairos.live.frontend.instances import read_engine
 from kairos.live.frontend.operators import ACT
+from kairos.live.frontend.small_body import small_body
 from kairos.live.request.caller import ANYBODY, Caller
 from kairos.live.ui.assets import json_response
 from kairos.model import IDENTIFIER
@@ -178,11 +179,7 @@ class Acts:
 
 async def read_said(request: Request, kind: type[T]) -> T:
     """Raises InvalidRequest: the body is none of these."""
-    body = bytearray()
-    async for part in request.stream():
-        body += part
-        if len(body) > _LIMIT_BYTES:
-            raise BodyTooLarge(_LIMIT_BYTES)
+    body = await small_body(request, _LIMIT_BYTES)
     try:
         return msgspec.json.decode(body, type=kind)
     except (msgspec.MsgspecError, UnicodeDecodeError) as error:
