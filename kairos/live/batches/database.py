@@ -12,8 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from kairos.errors import SetupError
-from kairos.live.process.group_commit import connect
+from kairos.live.process.sqlite_file import open_database
 
 _VERSION = 1
 _SCHEMA = """
@@ -51,7 +50,7 @@ class BatchDatabase:
 
     def __init__(self, path: Path) -> None:
         """Raises OSError, sqlite3.Error, SetupError: it cannot be used."""
-        self._connection = _opened(path)
+        self._connection = open_database(path, _SCHEMA, _VERSION, "name a new directory")
         self._turn = threading.Lock()
 
     def close(self) -> None:
@@ -91,33 +90,3 @@ class BatchDatabase:
         if not found:
             return None
         return f"tenant = ? AND seq {'<' if latest_first else '>'} ?", (tenant, found[0][0])
-
-
-def _opened(path: Path) -> sqlite3.Connection:
-    """Raises sqlite3.Error, SetupError."""
-    connection = connect(path)
-    try:
-        connection.execute("BEGIN IMMEDIATE")  # several processes may begin at once
-        version = connection.execute("PRAGMA user_version").fetchone()[0]
-        if not version:
-            for each in _statements():
-                connection.execute(each)
-            connection.execute(f"PRAGMA user_version = {_VERSION}")
-        connection.execute("COMMIT")
-    except sqlite3.Error:
-        connection.close()
-        raise
-    if version not in (0, _VERSION):
-        connection.close()
-        raise SetupError(f"{path} was written by another version of Kairos: name a new directory")
-    return connection
-
-
-def _statements() -> Iterator[str]:
-    """Of the schema; `executescript` would end the transaction."""
-    statement = ""
-    for line in _SCHEMA.splitlines():
-        statement += line + "\n"
-        if sqlite3.complete_statement(statement):
-            yield statement
-            statement = ""

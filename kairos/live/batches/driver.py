@@ -21,7 +21,8 @@ from kairos.live.batches.line_call import BatchGateway, LineAnswer, LineCall
 from kairos.live.batches.outputs import COMPLETED, FAILED, result_of, tokens_of
 from kairos.live.batches.records import BatchRecord
 from kairos.live.batches.work import BatchWork, SentLine
-from kairos.live.process.group_commit import GroupCommit, connect
+from kairos.live.process.group_commit import GroupCommit
+from kairos.live.process.sqlite_file import connect
 from kairos.model import SECOND
 
 logger = logging.getLogger(__name__)

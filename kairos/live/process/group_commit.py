@@ -14,7 +14,6 @@ import sqlite3
 import threading
 import time
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 GROUP_S = 0.05
@@ -24,25 +23,6 @@ RETRY_S = 1.0
 _NO_ROOM = (sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR)
 
 Change = tuple[str, tuple[Any, ...]]  # a statement and its parameters
-
-
-def connect(path: Path) -> sqlite3.Connection:
-    """A database with a write-ahead log, whose files nobody else may read. It can be used by any
-    thread, but by one at a time.
-
-    Raises:
-        sqlite3.Error: it is no database, or cannot be opened.
-    """
-    path.touch(mode=0o600)
-    connection = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
-    try:
-        connection.execute("PRAGMA journal_mode = WAL")
-        connection.execute("PRAGMA synchronous = FULL")
-        connection.execute("PRAGMA busy_timeout = 10000")
-    except sqlite3.Error:
-        connection.close()
-        raise
-    return connection
 
 
 class GroupCommit:

@@ -14,7 +14,8 @@ from typing import Any, Literal
 import msgspec
 
 from kairos.errors import SetupError
-from kairos.live.process.group_commit import GroupCommit, connect
+from kairos.live.process.group_commit import GroupCommit
+from kairos.live.process.sqlite_file import connect, open_database
 from kairos.live.runs.rows import ROW_BYTES
 
 RowOutcome = Literal["written", "failed", "dropped", "gathered"]
@@ -76,7 +77,7 @@ class RunJournal:
     def __init__(self, path: Path, on_trouble: Callable[[str | None], None]) -> None:
         """Raises SetupError: the file is no journal, or one of another version."""
         try:
-            self._reading = _opened(path)
+            self._reading = open_database(path, _SCHEMA, _VERSION, "begin a new run")
             self._commit = GroupCommit(connect(path), on_trouble)
         except sqlite3.Error as error:
             raise SetupError(f"{path} cannot be used as a run's journal: {error}") from error
@@ -178,18 +179,3 @@ class RunJournal:
             f"SELECT {columns} FROM ends WHERE stage = ? AND row < ? AND outcome = ? ORDER BY row",  # noqa: S608
             (stage, rows, outcome),
         )
-
-
-def _opened(path: Path) -> sqlite3.Connection:
-    connection = connect(path)
-    try:
-        version = connection.execute("PRAGMA user_version").fetchone()[0]
-        if not version:
-            connection.executescript(f"BEGIN; {_SCHEMA} PRAGMA user_version = {_VERSION}; COMMIT;")
-    except sqlite3.Error:
-        connection.close()
-        raise
-    if version not in (0, _VERSION):
-        connection.close()
-        raise SetupError(f"{path} was written by another version of Kairos: begin a new run")
-    return connection

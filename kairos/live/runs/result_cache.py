@@ -13,7 +13,8 @@ from typing import Any, NamedTuple
 import msgspec
 
 from kairos.errors import SetupError
-from kairos.live.process.group_commit import GroupCommit, connect
+from kairos.live.process.group_commit import GroupCommit
+from kairos.live.process.sqlite_file import connect, open_database
 
 CACHE_BYTES = 1 << 30
 _OVERHEAD_BYTES = 128  # of an entry beside its value, about
@@ -59,7 +60,7 @@ class ResultCache:
         """Raises SetupError: the file is no cache of results."""
         self._scope, self._limit_bytes = scope, limit_bytes
         try:
-            self._reading = _opened(path)
+            self._reading = open_database(path, _SCHEMA, _VERSION, "move it away")
             self._commit = GroupCommit(connect(path), lambda _: None, may_lose=True)
             last = self._reading.execute("SELECT max(used) FROM results").fetchone()[0]
         except sqlite3.Error as error:
@@ -121,16 +122,3 @@ class ResultCache:
 
     def _add(self, statement: str, *parameters: Any) -> None:
         self._commit.add(statement, *parameters)
-
-
-def _opened(path: Path) -> sqlite3.Connection:
-    connection = connect(path)
-    version = connection.execute("PRAGMA user_version").fetchone()[0]
-    if version not in (0, _VERSION):
-        connection.close()
-        raise SetupError(f"{path} was written by another version of Kairos: move it away")
-    if not version:
-        connection.executescript(
-            f"BEGIN IMMEDIATE; {_SCHEMA} PRAGMA user_version = {_VERSION}; COMMIT;"
-        )
-    return connection

@@ -9,7 +9,8 @@ import pytest
 
 from kairos.errors import SetupError
 from kairos.live.process import group_commit
-from kairos.live.process.group_commit import GroupCommit, connect
+from kairos.live.process.group_commit import GroupCommit
+from kairos.live.process.sqlite_file import connect
 from kairos.live.runs.journal import FailedRow, KeptResult, RunJournal
 
 ONE, TWO = "signature one", "signature two"

@@ -1,7 +1,7 @@
 import pytest
 
 from kairos.errors import SetupError
-from kairos.live.process.group_commit import connect
+from kairos.live.process.sqlite_file import connect
 from kairos.live.runs.result_cache import CachedValue, ResultCache
 
 
