@@ -11,7 +11,7 @@ KIND := standin
 VLLM_INSTALLED := $(if $(KAIROS_VLLM),,.venv-vllm/.installed)
 
 .DEFAULT_GOAL := help
-.PHONY: help install install-vllm install-frameworks install-bench install-docs docs test-fast demo flow-demo kafka vllm test test-real test-kafka test-vllm test-frameworks test-browser test-soak test-acceptance soak fuzz bench bench-hot profile bench-tables bench-fresh experiments experiments-full lint types contracts check acceptance lock clean
+.PHONY: help install install-vllm install-frameworks install-bench install-docs docs test-fast demo flow-demo rag-demo kafka vllm test test-real test-kafka test-vllm test-frameworks test-browser test-soak test-acceptance soak fuzz bench bench-hot profile bench-tables bench-fresh experiments experiments-full lint types contracts check acceptance lock clean
 
 help:  ## this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/ - /' | sort
@@ -45,6 +45,9 @@ demo: $(INSTALLED)  ## what Kairos gains: the same tasks on two real model serve
 
 flow-demo: $(INSTALLED)  ## five declared workflows over real data, on two real model servers, in some minutes; ROWS=8
 	@$(BIN)/python -m examples.demo --rows $(or $(ROWS),8)
+
+rag-demo: $(INSTALLED)  ## a question about this repository's documentation, answered by two real models, and what overlapped: a minute or two; QUESTION='...'
+	@$(BIN)/python -m examples.rag_demo $(if $(QUESTION),"$(QUESTION)")
 
 kafka: PORT := 9092
 kafka:  ## one Kafka node on loopback, for development; PORT=9092 DATA=.kafka
@@ -80,7 +83,7 @@ test-frameworks: $(INSTALLED) .venv-frameworks/.installed  ## agents of nine rea
 test-soak: $(INSTALLED)  ## two minutes of load before engines that crash, hang and answer wrongly
 	@$(BIN)/pytest -m soak
 
-test-acceptance: $(INSTALLED) $(VLLM_INSTALLED)  ## twenty minutes: real vLLM killed and restarted under load; five minutes of overload
+test-acceptance: $(INSTALLED) $(VLLM_INSTALLED)  ## half an hour: real vLLM killed and restarted under load; five minutes of overload; batches through kills
 	@$(BIN)/pytest -m acceptance -s
 
 soak: SECONDS := 1800
@@ -134,6 +137,7 @@ experiments-full: $(INSTALLED) $(VLLM_INSTALLED)  ## every claim in full, and wh
 	@$(BIN)/python -m experiments.policies
 	@$(BIN)/python -m experiments.versus
 	@$(BIN)/python -m experiments.placements_vllm
+	@$(BIN)/python -m experiments.flows_vllm
 
 lint: $(INSTALLED)  ## ruff
 	@$(BIN)/ruff check . && $(BIN)/ruff format --check .

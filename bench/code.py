@@ -15,6 +15,7 @@ _BRAIN = (
         "balancer.py",
         "dispatching.py",
         "call_tracker.py",
+        "declared_plan.py",
         "events.py",
         "learnt.py",
         "model.py",

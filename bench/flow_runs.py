@@ -26,6 +26,7 @@ from bench import report, rows
 from bench.flows import questions, shared
 from bench.memory import peak_mib
 from bench.report import Figure
+from kairos.declared_plan import PlannedWork
 from kairos.live.llm.http_llm import HttpLLM
 from kairos.live.runs.run_store import RunRecord, RunStore
 from kairos.live.runs.service import FlowJob, FlowRun, RunPool
@@ -51,6 +52,9 @@ class AnsweringLLM:
         text = f"answer {self.calls}"
         usage = {"prompt_tokens": 20, "completion_tokens": 3}
         return {"choices": [{"message": {"content": text}}], "usage": usage}
+
+    async def declare_plan(self, app: str, work: PlannedWork) -> None:
+        pass
 
 
 async def _run(directory: Path, count: int) -> None:

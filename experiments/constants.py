@@ -111,7 +111,7 @@ SUBJECTS: Mapping[str, tuple[Constant, ...]] = {
         ),
         Constant(
             name="_US_PER_COMPLETION_TOKEN",
-            module="scheduler.work_estimates",
+            module="scheduler.declared_work",
             unit="µs",
             what="the time of a token of an answer, until anything is learnt",
             why="only its proportion to a prompt's token counts: 100 to 1, as on an A40",

@@ -9,6 +9,9 @@ P95 within 20 %, throughput within 15 %.
 
 Throughput is that of answers' tokens, first come, first served, while half as many workflows again
 arrive as the planner says that can be served, in the second half of that time.
+
+One pair is measured nearer to its limit, too, at 80 and 90 %. Expected: beyond the bounds at 90 %,
+so that the planner marks such pools (`hardware_plan.CHECKED_UTILISATION`).
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -40,6 +43,7 @@ from kairos.workload.workflows import Workflow, load
 
 AIM_P95, AIM_THROUGHPUT = 0.20, 0.15
 SHARES = (0.4, 0.7)  # of what the planner says that the pool can do
+NEAR_THE_LIMIT = (0.8, 0.9)  # of one pair, beside these; the bounds are not for them
 SEED, GENERATED = 1, 400
 STAYS, FEWEST, MOST = 40, 600, 3_000  # workflows of a run
 OVERLOAD, LASTS, MOST_WAITING = 1.5, 6, 24_000  # for the throughput
@@ -81,6 +85,7 @@ PAIRS = (
     ("gaudi3", 1, "mi300x", 1, "mistral-7b", "cg"),
     ("h100", 2, "h200", 2, "llama-2-13b", "tau_bench_airline"),
 )
+BUSY_PAIR = PAIRS[3]
 
 
 class Row(msgspec.Struct, frozen=True, kw_only=True):
@@ -110,17 +115,26 @@ def measure(quick: bool) -> Iterator[Row]:
         yield from _rows(at_commit, model, name, (device, count))
     for first, prefills, device, count, model, name in PAIRS[:2] if quick else PAIRS:
         yield from _rows(at_commit, model, name, (device, count), (first, prefills))
+    if not quick:
+        first, prefills, device, count, model, name = BUSY_PAIR
+        had = (device, count), (first, prefills)
+        yield from _rows(at_commit, model, name, *had, shares=NEAR_THE_LIMIT)
 
 
 Had = tuple[str, int]  # a device, and how many instances
 
 
 def _rows(
-    at_commit: str, model: str, workload: str, had: Had, prefill: Had | None = None
+    at_commit: str,
+    model: str,
+    workload: str,
+    had: Had,
+    prefill: Had | None = None,
+    shares: Sequence[float] = SHARES,
 ) -> Iterator[Row]:
     pool = _Planned(model, workload, had, prefill)
     tokens_per_s = pool.saturated()
-    for share in SHARES:
+    for share in shares:
         per_s = share * pool.most_per_s
         expected = pool.predicted(per_s)
         assert expected is not None, (had, prefill, model, share)
@@ -279,19 +293,24 @@ def _shown(row: Row) -> str:
     return f"{first}{row.instances} x {row.device}"
 
 
-def _summary(rows: Sequence[Row]) -> str:
+def _judged(rows: Sequence[Row]) -> list[Row]:
+    return [row for row in rows if row.share in SHARES]
+
+
+def _summary(every: Sequence[Row]) -> str:
+    rows = _judged(every)
     p95 = [abs(_off(row.predicted_p95_s, row.simulated_p95_s)) for row in rows]
     tokens = [abs(_off(r.predicted_tokens_per_s, r.simulated_tokens_per_s)) for r in rows[::2]]
     return (
         f"P95 is within {AIM_P95:.0%} in {sum(each <= AIM_P95 for each in p95)} of {len(p95)} "
         f"runs (worst {max(p95):.0%}); throughput is within {AIM_THROUGHPUT:.0%} in "
         f"{sum(each <= AIM_THROUGHPUT for each in tokens)} of {len(tokens)} pools "
-        f"(worst {max(tokens):.0%})."
+        f"(worst {max(tokens):.0%}). Loads above {max(SHARES):.0%} are not counted."
     )
 
 
 def figures(rows: Sequence[Row]) -> list[Figure]:
-    p95 = sorted(abs(_off(row.predicted_p95_s, row.simulated_p95_s)) for row in rows)
+    p95 = sorted(abs(_off(row.predicted_p95_s, row.simulated_p95_s)) for row in _judged(rows))
     return [
         Figure(
             name="planned P95 of workflows, beside the simulated one",

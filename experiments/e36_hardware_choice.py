@@ -4,7 +4,9 @@ Ten small cases: a workload, a model, a rate, a target for P95, and two or three
 of which up to four devices may be had together, one to an instance. All pools are simulated, the
 cheapest first, with Kairos before them, until one is within the target: that is the best. The
 planner sees no simulation. Expected: it pays at most 5 % more. Pools whose load would be above 97 %
-by the planner's throughput are not tried: a run of minutes does not show that they fall behind.
+by the planner's throughput are not tried: a run of minutes does not show that they fall behind. Nor
+is a short run enough for one at 95 %, which fills slowly: the H100 of the last case has a P95 of
+61 s over 2,400 workflows, which is near its target, and of 65 s over 9,000.
 
 Both count a pool as within the target up to 2 % above it, since the simulation of another seed
 differs by as much. Where several pools cost the same, any of them is as good.
@@ -32,7 +34,7 @@ AIM = 1.05
 NEAR = 1.02  # of a target, that still counts as within it
 DEVICES = 4  # of a pool, at most
 MOST_LOAD = 0.97  # of what the planner says that a pool can do
-STAYS, FEWEST, MOST = 8, 1_200, 6_000  # workflows of a run: in so many times the target
+STAYS, FEWEST, MOST = 30, 1_200, 10_000  # workflows of a run: in so many times the target
 
 
 class Case(msgspec.Struct, frozen=True):

@@ -1,131 +1,202 @@
 """Helium's workflows in one batch: what a declared flow gains over the same calls undeclared.
 
 Its five primitives and Trading (88 operators), on two simulated engines of 65,536 tokens, so that
-contexts of a batch do not all fit. `undeclared kairos`: the same calls as agents would make them,
-all rows at once, none merged, by Kairos's own order and placement. `langgraph-like`: the same,
-first come, first served, to the engine with most memory free. `parrot-like`: to the engine that has
-most of the prompt. Expected: never more than 1 % behind undeclared Kairos, and ahead of the others
-where rows share work or contexts do not fit. What bounds it: where all fits, order brings nothing,
-and there may be nothing to merge.
+contexts of a batch do not all fit. Trading is on short documents, and on reports: the paper has no
+lengths. Its second day is measured as in the paper: results of the day before are there, prices and
+posts are new, of news a third is as it was, and fundamentals are. Engines begin each day empty.
+What Kairos is compared with is said in `experiments/flow_systems.py`.
 
-Results of an earlier day are not modelled here, so Trading is a first day.
+Expected: never more than 1 % behind undeclared Kairos, and ahead of the others where rows share
+work or contexts do not fit; at least 1.5 times the LangGraph-like one on Trading's second day (the
+paper has up to 1.49). What bounds it: where all fits, order brings nothing; what is merged or
+fetched is the share of calls that the table shows; and no order makes a row quicker than it is
+alone (`one row, s`).
+
+Ablations are of Kairos on Trading's second day with one part off: `kv` prefix caches, `pruning`
+equal operators made one, `prompt cache` results of the day before, `order` of calls.
 """
 
 from collections.abc import Iterator, Sequence
+from statistics import fmean
 
 import msgspec
 
 from bench.report import Figure
 from experiments.claim import Study, table
-from experiments.flow_workloads import PRIMITIVES, FlowWorkload, trading
+from experiments.flow_systems import KAIROS, LANGGRAPH, OTHERS, PARTS, UNDECLARED, Results, run
+from experiments.flow_workloads import PRIMITIVES, FlowWorkload, trading, trading_on_reports
 from experiments.report import commit
 from kairos.confidence import Interval, ratio
-from kairos.dispatcher.placements import PLACEMENTS
-from kairos.flow.functions import Functions
-from kairos.plan.passes.order import KV_TOKENS
-from kairos.plan.pipeline import Passes
-from kairos.scheduler.policies import POLICIES
-from kairos.sim.engine.profiles import profile
-from kairos.sim.flow_simulation import PoolOptions, SimulatedFlow, simulate_flow
 
-KAIROS, UNDECLARED = "kairos", "undeclared kairos"
-SYSTEMS = {  # passes on, policy, placement
-    KAIROS: (True, "kairos", "kairos"),
-    UNDECLARED: (False, "kairos", "kairos"),
-    "langgraph-like": (False, "fcfs", "least-kv"),
-    "parrot-like": (False, "fcfs", "affinity"),
-}
-ROWS, TRADING_ROWS, SEEDS = 60, 15, 5
+DAYS = (trading, trading_on_reports)  # workflows of two days
+ROWS, DAY_ROWS, SEEDS = 30, 16, 5
 QUICK_ROWS, QUICK_SEEDS = 6, 2
-BEHIND = 0.99  # of undeclared Kairos's time at least
+AIM, BEHIND = 1.5, 0.99  # of the LangGraph-like one's time, and of undeclared Kairos's
 
 
 class Row(msgspec.Struct, frozen=True, kw_only=True):
-    """One batch."""
+    """One batch. `without`: a part of Kairos that is off; `rows`: 1 for a row alone."""
 
     commit: str
     workload: str
+    day: int
     system: str
+    without: str = ""
     seed: int
+    rows: int
     s: float
     cached_share: float
     calls: int
+    fetched: int
 
 
 def measure(quick: bool) -> Iterator[Row]:
-    at_commit = commit()
-    made = [make() for make in (*PRIMITIVES, trading)]
-    for workload in made[:2] if quick else made:
-        count = TRADING_ROWS if workload.name == "trading" else ROWS
-        for seed in range(1, (QUICK_SEEDS if quick else SEEDS) + 1):
-            for system in SYSTEMS:
-                ran = run(workload, system, QUICK_ROWS if quick else count, seed)
-                asked = ran.prompt_tokens_cached + ran.prompt_tokens_computed
-                yield Row(
-                    commit=at_commit,
-                    workload=workload.name,
-                    system=system,
-                    seed=seed,
-                    s=ran.simulated_s,
-                    cached_share=ran.prompt_tokens_cached / asked,
-                    calls=ran.figures.calls,
-                )
+    for seed in range(1, (QUICK_SEEDS if quick else SEEDS) + 1):
+        for make in PRIMITIVES[:2] if quick else PRIMITIVES:
+            yield from _day(make(), seed, QUICK_ROWS if quick else ROWS)
+        for of_days in DAYS[:1] if quick else DAYS:
+            yield from _two_days(of_days(), seed, QUICK_ROWS if quick else DAY_ROWS)
 
 
-def run(workload: FlowWorkload, system: str, count: int, seed: int) -> SimulatedFlow:
-    declared, policy, placement = SYSTEMS[system]
-    passes = Passes() if declared else Passes(prune=False, cse=False, cached=False, order=False)
-    pool = PoolOptions(
-        instances=2,
-        profile=msgspec.structs.replace(profile("h200-llama3-8b"), kv_tokens=KV_TOKENS),
-        policy=POLICIES[policy],
-        placement=PLACEMENTS[placement],
+def _day(workload: FlowWorkload, seed: int, rows: int) -> Iterator[Row]:
+    for system in (KAIROS, *OTHERS):
+        yield measured(workload, system, seed, rows)
+
+
+def _two_days(workload: FlowWorkload, seed: int, rows: int) -> Iterator[Row]:
+    """On the first, which leaves its results, Kairos beside the same undeclared."""
+    known: Results = {}
+    yield measured(workload, KAIROS, seed, rows, results=known)
+    yield measured(workload, UNDECLARED, seed, rows)
+    for system in OTHERS:
+        yield measured(workload, system, seed, rows, day=1)
+    for without in ("", *PARTS):
+        yield measured(workload, KAIROS, seed, rows, day=1, without=without, results={**known})
+    yield measured(workload, KAIROS, seed, 1, day=1, results={**known})
+
+
+def measured(
+    workload: FlowWorkload,
+    system: str,
+    seed: int,
+    rows: int,
+    *,
+    day: int = 0,
+    without: str = "",
+    results: Results | None = None,
+) -> Row:
+    given = workload.rows(rows, seed, day)
+    ran = run(workload, system, given, without=without, results=results)
+    asked = ran.prompt_tokens_cached + ran.prompt_tokens_computed
+    return Row(
+        commit=commit(),
+        workload=workload.name,
+        day=day + 1,
+        system=system,
+        without=without,
+        seed=seed,
+        rows=rows,
+        s=float(f"{ran.simulated_s:.6g}"),
+        cached_share=round(ran.prompt_tokens_cached / max(1, asked), 4),  # none without caches
+        calls=ran.figures.calls,
+        fetched=ran.figures.fetched,
     )
-    table_ = iter(workload.rows(count, seed))
-    return simulate_flow(workload.flow.compile(passes), table_, Functions(), pool)
 
 
-def speedup(rows: Sequence[Row], workload: str, system: str) -> Interval | None:
-    """Seconds of the system over Kairos's, seed by seed."""
-    took = {(row.seed, row.system): row.s for row in rows if row.workload == workload}
-    seeds = sorted({seed for seed, _ in took})
-    return ratio([took[each, system] for each in seeds], [took[each, KAIROS] for each in seeds])
+def _batches(rows: Sequence[Row]) -> dict[tuple[str, int], list[Row]]:
+    """By workload and day; rows alone are none."""
+    found: dict[tuple[str, int], list[Row]] = {}
+    for row in rows:
+        if row.rows > 1:
+            found.setdefault((row.workload, row.day), []).append(row)
+    return found
+
+
+def speedup(rows: Sequence[Row], system: str, without: str = "") -> Interval | None:
+    """Seconds of the system over Kairos's, of one workload and day, seed by seed; None: not run."""
+    took = {(row.seed, row.system, row.without): row.s for row in rows}
+    seeds = sorted({seed for seed, *_ in took})
+    if (seeds[0], system, without) not in took:
+        return None
+    theirs = [took[each, system, without] for each in seeds]
+    return ratio(theirs, [took[each, KAIROS, ""] for each in seeds])
 
 
 def section(rows: Sequence[Row]) -> str:
-    lines = []
-    for workload in dict.fromkeys(row.workload for row in rows):
-        own = [row for row in rows if row.workload == workload and row.system == KAIROS]
-        mean_s = sum(row.s for row in own) / len(own)
-        found = sum(row.cached_share for row in own) / len(own)
-        others = [_shown(speedup(rows, workload, each)) for each in SYSTEMS if each != KAIROS]
-        lines.append([workload, f"{mean_s:.2f} ({found:.2f})", *others])
-    header = ["workflow", "Kairos, s (cached share)", *(each for each in SYSTEMS if each != KAIROS)]
-    return "Seconds of others over Kairos's, with 95 % intervals.\n\n" + table(header, lines)
+    batches = _batches(rows)
+    lines, parts = [], []
+    for (workload, day), batch in batches.items():
+        title = f"{workload}, day {day}" if (workload, 2) in batches else workload
+        own = [row for row in batch if row.system == KAIROS and not row.without]
+        alone = [
+            row.s for row in rows if row.rows == 1 and (row.workload, row.day) == (workload, day)
+        ]
+        lines.append(
+            [
+                title,
+                f"{fmean(row.s for row in own):.2f}",
+                f"{fmean(alone):.2f}" if alone else "",
+                f"{fmean(row.cached_share for row in own):.2f}",
+                _made(batch, own),
+                *(_shown(speedup(batch, each), _aim(day, each)) for each in OTHERS),
+            ]
+        )
+        if any(row.without for row in batch):
+            parts.append([title, *(_shown(speedup(batch, KAIROS, part), None) for part in PARTS)])
+    header = ["workflow", "Kairos, s", "one row, s", "cached", "calls made", *OTHERS]
+    left = {make().name for make in (*PRIMITIVES, *DAYS)} - {workload for workload, _ in batches}
+    return (
+        "Seconds of others over Kairos's, with 95 % intervals; bold: as aimed at. `calls made`: of "
+        "those of undeclared Kairos.\n\n"
+        + table(header, lines)
+        + (f"\n\nNot run: {', '.join(sorted(left))}." if left else "")
+        + "\n\nAblations: seconds over those of all parts.\n\n"
+        + table(["", *(f"without {part}" for part in PARTS)], parts)
+    )
 
 
-def _shown(of: Interval | None) -> str:
-    return "" if of is None else f"{of.mean:.2f} [{of.low:.2f}, {of.high:.2f}]"
+def _aim(day: int, system: str) -> float | None:
+    if system == UNDECLARED:
+        return BEHIND
+    return AIM if system == LANGGRAPH and day == 2 else None
+
+
+def _made(batch: Sequence[Row], own: Sequence[Row]) -> str:
+    undeclared = fmean(row.calls for row in batch if row.system == UNDECLARED)
+    return f"{100 * fmean(row.calls for row in own) / undeclared:.0f} %"
+
+
+def _shown(of: Interval | None, aim: float | None) -> str:
+    if of is None:
+        return ""
+    times = f"{of.mean:.2f} [{of.low:.2f}, {of.high:.2f}]"
+    return f"**{times}**" if aim is not None and of.mean >= aim else times
 
 
 def figures(rows: Sequence[Row]) -> list[Figure]:
-    names = list(dict.fromkeys(row.workload for row in rows))
-    over = [found.mean for each in names if (found := speedup(rows, each, UNDECLARED))]
-    graph = speedup(rows, "trading", "langgraph-like")
+    over: dict[str, float] = {}
+    graph: dict[str, float] = {}
+    for (workload, day), batch in _batches(rows).items():
+        if found := speedup(batch, UNDECLARED):
+            over[f"{workload}/{day}"] = round(found.mean, 4)
+        if day == 2 and (found := speedup(batch, LANGGRAPH)):
+            graph[workload] = round(found.mean, 4)
     return [
         Figure(
             name="e44 undeclared Kairos, over declared: at worst",
-            value=round(min(over), 3) if over else None,
+            value=min(over.values(), default=None),
             unit="times as long, of Helium's workflows",
             target=BEHIND,
             better="higher",
+            detail=over,
         ),
         Figure(
-            name="e44 LangGraph-like, over Kairos: Trading, first day",
-            value=round(graph.mean, 3) if graph else None,
+            name="e44 LangGraph-like, over Kairos: Trading, second day, at best",
+            value=max(graph.values(), default=None),
             unit="times as long",
-            target=1.5,
+            target=AIM,
             better="higher",
+            detail=graph,
         ),
     ]
 

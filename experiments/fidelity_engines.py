@@ -9,6 +9,7 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 
+import aiohttp
 import msgspec
 
 from kairos.demo.engines import start_engines
@@ -22,6 +23,7 @@ MODEL = "large"
 # As fast without AVX-512 as the large one with it.
 MODEL_FOR_CI = MODEL if has_avx512() else "mid"
 BLOCK_TOKENS = 32  # the least that vLLM takes on CPU
+DEVELOPMENT = {"VLLM_SERVER_DEV_MODE": "1"}
 
 Tell = Callable[[str], None]
 
@@ -61,8 +63,22 @@ async def engines(
         yield urls
 
 
-async def calibrated(urls: Sequence[str], limits: Limits) -> EngineProfile:
-    """The profile that `kairos calibrate` makes of engines that run, all busy at once.
+async def empty_caches(urls: Sequence[str]) -> None:
+    """What vLLM can be told that was started with DEVELOPMENT in its environment.
+
+    Raises:
+        SetupError: one does not do it.
+    """
+    async with aiohttp.ClientSession() as session:
+        for url in urls:
+            async with session.post(f"{url}/reset_prefix_cache") as answer:
+                if answer.status != 200:
+                    raise SetupError(f"vLLM does not empty its cache: status {answer.status}")
+
+
+async def calibrated(urls: Sequence[str], limits: Limits, *options: str) -> EngineProfile:
+    """The profile that `kairos calibrate` makes of engines that run, all busy at once. `options`:
+    more of its own.
 
     Raises:
         SetupError: it did not come to its end.
@@ -75,6 +91,7 @@ async def calibrated(urls: Sequence[str], limits: Limits) -> EngineProfile:
             f"--max-num-seqs={limits.max_num_seqs}",
             f"--max-num-batched-tokens={limits.max_num_batched_tokens}",
             "--quick",
+            *options,
         )
         return limits.of(profile(str(file)))
 

@@ -5,6 +5,7 @@ hand, so texts are made up, with lengths that a seed draws: a token is four byte
 """
 
 from collections.abc import Callable, Mapping
+from functools import partial
 from hashlib import blake2b
 from random import Random
 
@@ -163,12 +164,15 @@ def _chunks(count: int) -> Callable[[Random, int, int], Row]:
     return row
 
 
-def trading() -> FlowWorkload:
-    """88 LLM operators of 19 agents: four analysts read three documents each and sum up; two
-    researchers debate three rounds before a manager; eight traders decide, each with the same
-    brief, and three risk managers object in two rounds; a fund manager has the last word. The
-    briefs say the same, so one of the eight is left where equal operators are merged."""
-    f = flow.Flow("trading", max_tokens=120)
+def trading(
+    name: str = "trading", documents: tuple[int, int] = (200, 400), answers: int = 120
+) -> FlowWorkload:
+    """88 LLM operators: four analysts read three documents each and sum up; two researchers debate
+    three rounds before a manager; eight traders decide, each with the same brief, and three risk
+    managers object in two rounds; a fund manager has the last word. The briefs say the same, so one
+    of the eight is left where equal operators are merged; the paper does not say which of its
+    operators are. `documents`: their tokens, from and to; `answers`: the most tokens of one."""
+    f = flow.Flow("trading", max_tokens=answers)
     row = f.input("row")
     digests = [_analyst(f, row, name) for name in ("market", "social", "news", "fundamentals")]
     findings = f.format("findings", "{{ d | join('\n') }}", d=digests)
@@ -178,7 +182,12 @@ def trading() -> FlowWorkload:
         "fund_manager", "{{ row.profile }}\n{{ c | join('\n') }}", system=_role("fund manager"),
         row=row, c=chains,
     ))  # fmt: skip
-    return FlowWorkload("trading", f, _stock)
+    return FlowWorkload(name, f, partial(_stock, documents))
+
+
+def trading_on_reports() -> FlowWorkload:
+    """The same, with documents as long as a price history, an article or a financial statement."""
+    return trading("trading on reports", (1_000, 5_000), 160)
 
 
 def _analyst(f: flow.Flow, row: Operand, name: str) -> Operand:
@@ -224,13 +233,13 @@ def _chain(f: flow.Flow, row: Operand, verdict: Operand, n: int) -> Operand:
     return said[-1]
 
 
-def _stock(drawn: Random, number: int, day: int) -> Row:
+def _stock(documents: tuple[int, int], drawn: Random, number: int, day: int) -> Row:
     """Prices and posts are new each day; of news a third stays, of fundamentals all does."""
     row = {"profile": words(f"profile {number}", 200)}
     for name, daily in (("market", 3), ("social", 3), ("news", 2), ("fundamentals", 0)):
         for n in range(3):
             which = day if n < daily else 0
-            row[f"{name}{n}"] = words(f"{name} {number} {n} {which}", drawn.randint(200, 400))
+            row[f"{name}{n}"] = words(f"{name} {number} {n} {which}", drawn.randint(*documents))
     return row
 
 

@@ -38,12 +38,17 @@ _MODULES = (
     "e35_hardware_prediction",
     "e36_hardware_choice",
     "e37_autoscaling",
+    "e40_modules",
+    "e40_modules_real",
     "e41_halo_offline",
     "e42_switching",
     "e43_online",
     "e44_helium",
     "e45_order_gap",
     "e46_batch",
+    "e46_batch_real",
+    "e47_flows_real",
+    "e48_declared_order",
 )
 _MADE = {name: import_module(f"experiments.{name}") for name in _MODULES}
 SECTIONS: dict[str, Claim | Study] = {

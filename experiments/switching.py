@@ -33,15 +33,17 @@ from kairos.engine_profile import EngineProfile
 from kairos.execution.model_turns import DeviceTurn
 from kairos.flow.functions import Functions
 from kairos.model import SECOND
+from kairos.plan.costs.kv_tiers import KvTiers
 from kairos.plan.device_work import DevicePlan, LoadTime, OperatorWork
 from kairos.plan.flow_work import flow_work
 from kairos.plan.pipeline import Passes, Plan
 from kairos.plan.placement import place
 from kairos.plan.placement_baselines import co_located, data_parallel, round_robin
 from kairos.plan.prediction import predict
+from kairos.planner.kv_transfer import Link
 from kairos.scheduler.policies import POLICIES
 from kairos.sim.engine.profiles import profile
-from kairos.sim.model_devices import HostedFlow, HostOptions, simulate_host
+from kairos.sim.model_devices import HostedFlow, HostMemory, HostOptions, simulate_host
 
 DEVICES = 2
 BASELINES = ("topological", "engine per operator", "round robin", "co-located", "fixed")
@@ -77,6 +79,10 @@ LOADS = {
         for name, s in _STARTS.items()
     },
 }
+# The larger model's caches, a million tokens of them, over PCIe 5 as the weights.
+HOST_MEMORY = HostMemory(
+    tiers=KvTiers(bytes_per_token=131_072, host=Link(gbit_s=200)), tokens=1_000_000
+)
 _JUDGES = ("politics", "economics", "society")
 
 
@@ -134,7 +140,8 @@ def rows(count: int, seed: int, shared: int = 1) -> list[Mapping[str, object]]:
 
 
 class SwitchingRun(msgspec.Struct, frozen=True, kw_only=True):
-    """What is run. `without`: what is switched off, for ablations."""
+    """What is run. `without`: what is switched off, for ablations. `host_memory`: contexts are
+    copied to it, and come back where that is quicker than to compute them."""
 
     workflow: str
     system: str = KAIROS
@@ -146,6 +153,7 @@ class SwitchingRun(msgspec.Struct, frozen=True, kw_only=True):
     without: str = ""
     max_open_rows: int = 4_096
     per_s: float | None = None  # rows arrive so often, Poisson; None: all are there
+    host_memory: bool = False
 
 
 def run(asked: SwitchingRun) -> HostedFlow | None:
@@ -174,6 +182,7 @@ def _host(
         policy=POLICIES["fcfs" if asked.without == "order" else "kairos"],
         placement=PLACEMENTS["kairos"],
         max_open_rows=asked.max_open_rows,
+        memory=HOST_MEMORY if asked.host_memory else None,
         arrives_at=_arrivals(asked),
     )
     if asked.system == KAIROS:

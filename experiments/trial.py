@@ -18,7 +18,15 @@ from experiments.pairs import accuracy, places
 from experiments.playing import Played, facts, play, request_id
 from experiments.recordings import Apps, Workflow, halves
 from experiments.references import Seen, all_features, by_agent_and_step, see
-from kairos.events import Arrived, Dispatch, Finished, ProfilesLearnt, Record, WorkflowEnded
+from kairos.events import (
+    Arrived,
+    Dispatch,
+    Finished,
+    PlanDeclared,
+    ProfilesLearnt,
+    Record,
+    WorkflowEnded,
+)
 from kairos.learner import Learner
 from kairos.model import SECOND, Request
 from kairos.orchestrator.orchestrator import Orchestrator
@@ -118,16 +126,19 @@ def learnt_from(workflows: Sequence[Played]) -> Iterator[ProfilesLearnt]:
 
 
 def policy_orders(
-    learnt: Sequence[Played], tested: Sequence[Played], seen: Sequence[Seen], random: Random
+    learnt: Sequence[Played],
+    tested: Sequence[Played],
+    seen: Sequence[Seen],
+    random: Random,
+    plans: Sequence[PlanDeclared] = (),
 ) -> dict[str, list[Key]]:
-    """Each policy's keys of the pending requests, by what it has learnt of other workflows.
+    """Each policy's keys of the pending requests, by what it has learnt of other workflows, and by
+    the plans that were declared.
 
     A request is asked for when it arrives in its workflow, but as if it had come at a random
     instant of a workflow begun at a random instant: nothing tells who of those that wait was first.
     """
-    estimates = WorkEstimates()
-    for published in learnt_from(learnt):
-        estimates.learn(published)
+    estimates = _estimates(learnt, plans)
     policies: dict[str, Policy] = {name: make(estimates) for name, make in POLICIES.items()}
     policies[ORACLE] = Srpt({request_id(each.call): each.remaining_us for each in seen})
     pending = {request_id(each.call) for each in seen}
@@ -158,6 +169,15 @@ def policy_orders(
                 case WorkflowEnded(tenant, workflow_id):
                     estimates.workflow_ended((tenant, workflow_id))
     return {name: [of[request_id(each.call)] for each in seen] for name, of in keys.items()}
+
+
+def _estimates(learnt: Sequence[Played], plans: Sequence[PlanDeclared]) -> WorkEstimates:
+    estimates = WorkEstimates()
+    for published in learnt_from(learnt):
+        estimates.learn(published)
+    for plan in plans:
+        estimates.declare(plan)
+    return estimates
 
 
 def reference_orders(

@@ -26,7 +26,9 @@ from kairos.events import (
     InstanceJoined,
     InstanceLeft,
     InstanceStatus,
+    PlanDeclared,
     PolicyChosen,
+    PrefillFailed,
     ProfilesLearnt,
     Progressed,
     Record,
@@ -48,7 +50,7 @@ from kairos.scheduler.work_estimates import WorkEstimates
 from kairos.workflow_tracker import IDLE_US, WorkflowKey, workflow_key
 
 MAX_WAITING = 10_000
-_FREES_NO_ROOM = frozenset({WorkflowEnded, ProfilesLearnt})
+_FREES_NO_ROOM = frozenset({WorkflowEnded, ProfilesLearnt, PlanDeclared})
 
 
 class Balancer:
@@ -100,12 +102,14 @@ class Balancer:
             FirstToken: lambda event, at: self.ledger.first_token(event.request_id, at),
             **dict.fromkeys((Finished, Failed, Cancelled), self._end),
             Bounced: self._bounce,
+            PrefillFailed: self._go_on_without_prefill,
             Progressed: lambda event, at: self.ledger.progressed(event.completion_tokens, at),
             InstanceStatus: self.ledger.status,
             InstanceJoined: self._join,
             InstanceLeft: self._leave,
             WorkflowEnded: self._end_workflow,
             ProfilesLearnt: self._learn,
+            PlanDeclared: lambda event, at: self.estimates.declare(event),  # noqa: ARG005
             EntitlementsChanged: self._entitle,
             PolicyChosen: lambda event, at: self._queues.choose(event.policy, at),
             Tick: lambda event, at: None,  # noqa: ARG005
@@ -117,8 +121,7 @@ class Balancer:
 
     @property
     def tick_at(self) -> int | None:
-        """When the next request will have waited as long as it may, or an instance that is left
-        alone may be tried with one, or a workflow's time is up: time for a `Tick`."""
+        """When to tell a `Tick`: a wait is too long, an instance may be tried, or time is up."""
         instants = [self._admission.next_due_at]
         if self._queues:
             instants.append(self.faults.next_at(self._dispatching.drained_at, self.at))
@@ -140,7 +143,7 @@ class Balancer:
 
         Raises:
             NoInstance, ModelNotFound, NeverFits, BudgetExceeded, QuotaExceeded, QueueFull,
-            ShareUsed, WorkflowCancelled, CallBreaksEngines: it is refused; the state is as before.
+            ShareUsed, WorkflowCancelled, CallBreaksEngines, InvalidRequest: refused; all as before.
         """
         assert at >= self.at, f"{at} is before {self.at}"
         if type(event) is Arrived:
@@ -190,14 +193,18 @@ class Balancer:
 
     def _end(self, event: Finished | Failed | Cancelled, at: int) -> None:
         if event.request_id in self._workflow_of:
-            self._judge(event, at)
+            self.faults.learn(event, self.ledger, at)
             finished = event if type(event) is Finished else None
             self._rekey(self._forget(event.request_id, at, finished))
 
     def _bounce(self, event: Bounced, at: int) -> None:
         if event.request_id in self.ledger:
-            self._judge(event, at)
+            self.faults.learn(event, self.ledger, at)
             self._take_back(event.request_id, at)
+
+    def _go_on_without_prefill(self, event: PrefillFailed, at: int) -> None:
+        self.faults.prefill_failed(event, self.ledger, at)
+        self.ledger.prefills.ended(event.request_id, None, at)
 
     def _let_back(self, event: Event, at: int) -> None:
         """Out of quarantine, by what the fact says."""
@@ -207,7 +214,7 @@ class Balancer:
 
     def _end_workflow(self, event: WorkflowEnded, at: int) -> None:  # noqa: ARG002
         workflow = event.tenant, event.workflow_id
-        self.estimates.workflow_ended(workflow)
+        self.estimates.workflow_ended(workflow, cancelled=event.cancelled)
         self._admission.workflow_ended(event)
         if not event.cancelled:
             self._rekey(workflow)
@@ -244,12 +251,6 @@ class Balancer:
         self._admission.let_in(request, at)
         if not self.estimates.is_alone(workflow):
             self._rekey(workflow)
-
-    def _judge(self, event: Finished | Failed | Cancelled | Bounced, at: int) -> None:
-        """What the end of a call says of the instance that had it, and of the call."""
-        booking = self.ledger.booking(event.request_id)
-        if booking is not None:
-            self.faults.learn(event, booking, self.ledger.instances.get(booking.instance_id), at)
 
     def _take_back(self, request_id: str, at: int) -> None:
         """A request that is booked waits once more."""

@@ -2,7 +2,7 @@
 
 import re
 import tomllib
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal
 
@@ -16,9 +16,12 @@ from kairos.engine_settings import EngineSettings, check_engines
 from kairos.envelope import NAME
 from kairos.errors import SetupError
 from kairos.fair_share import ALONE
+from kairos.flow_settings import FlowSettings
+from kairos.kafka_options import check_private, flat
 from kairos.key_file import read_keys, with_instants
 from kairos.model import SECOND, Budget
 from kairos.oidc_settings import OidcSettings, check_oidc
+from kairos.retrieval_settings import RetrievalSettings
 from kairos.scheduler.policies import POLICIES
 from kairos.scheduler.queue import MAX_WAIT_US
 from kairos.telemetry_settings import TelemetrySettings
@@ -44,8 +47,8 @@ MAX_WORKERS = 64  # processes that perform calls on one host
 _BODY_FIELD = re.compile(r"user|prompt_cache_key|metadata(\.[A-Za-z0-9_-]{1,64}){1,4}")
 _HOST_NAME = re.compile(r"[A-Za-z0-9_]([A-Za-z0-9_.-]{0,251}[A-Za-z0-9_.])?")
 _LISTS = {"engine", "key", "tenant", "quota", "service_class"}
-_TABLES = _LISTS | {"identity", "tokenizer", "kafka", "oidc", "batches", "telemetry"}
-_SECRET = re.compile(r"password|secret|passphrase|key\.pem|oauthbearer\.config")
+_OTHERS = {"identity", "tokenizer", "kafka", "oidc", "batches", "flows", "retrieval", "telemetry"}
+_TABLES = _LISTS | _OTHERS
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -98,6 +101,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     keys_path: str | None = None
     oidc: OidcSettings | None = None  # see below; signed tokens of an identity provider let in, too
     batches: BatchSettings | None = None  # see below; OpenAI's files and batches
+    flows: FlowSettings | None = None  # see below; flows that clients keep and invoke
+    retrieval: RetrievalSettings | None = None  # see below; what flows retrieve with
     telemetry: TelemetrySettings | None = None  # see below; traces of calls and workflows
     tenant: tuple[TenantSettings, ...] = ()  # see below; weights of those that keys stand for
     # Fields of a request's body that name workflow_id, app, agent or upstream: `user`,
@@ -183,8 +188,8 @@ def _read_file(path: Path) -> dict[str, Any]:
     try:
         given = tomllib.loads(path.read_text("utf-8"))
         if isinstance(options := given.get("kafka"), dict):
-            given["kafka"] = dict(_flat(options))
-            _check_private(path, given["kafka"])
+            given["kafka"] = dict(flat(options))
+            check_private(path, given["kafka"])
         if "key" in given:
             given["key"] = with_instants(given["key"])
         msgspec.convert(given, Settings)
@@ -193,30 +198,6 @@ def _read_file(path: Path) -> dict[str, Any]:
     except (ValueError, RecursionError, msgspec.ValidationError) as error:  # TOML's among them
         raise SetupError(f"--config {path}: {error}") from None
     return given
-
-
-def _flat(table: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """Options with dotted names, which TOML takes for tables in tables unless they are quoted."""
-    for name, value in table.items():
-        if isinstance(value, dict):
-            yield from _flat(value, f"{prefix}{name}.")
-        else:  # librdkafka takes text alone; what is no option, the settings' types refuse
-            text = str(value).lower() if isinstance(value, bool | int) else value
-            yield prefix + name, text
-
-
-def _check_private(path: Path, options: Mapping[str, Any]) -> None:
-    for name in options:
-        if is_secret(name) and path.stat().st_mode & 0o077:
-            raise SetupError(
-                f"--config {path} holds '{name}' and others can read it: 'chmod 600 {path}', or "
-                f'write "{name}_env" = "VARIABLE" and put it into the environment'
-            )
-
-
-def is_secret(option: str) -> bool:
-    """Whether an option of the Kafka client is one that only Kairos may know."""
-    return _SECRET.search(option) is not None and not option.endswith("_env")
 
 
 def _check(settings: Settings, environ: Mapping[str, str]) -> None:

@@ -145,8 +145,9 @@ class Dispatching:
     def _room(self, which: Room, found: Drain, at: int) -> AvailableInstances:
         model, is_spare = which
         serving = self._ledger.served.serving(model)
-        if is_spare:
-            serving = [each for each in serving if self._takes_spare(each, at)]
+        if is_spare and serving:
+            free = self._ledger.spare.free_share(serving, self._queues.fairness.is_spare)
+            serving = [each for each in serving if self._takes_spare(each, free, at)]
         if found.kept:
             serving = [i for i in serving if i.id not in found.kept]
         if (spared := self._quarantine.room) is not None and self._quarantine:
@@ -155,16 +156,25 @@ class Dispatching:
             running = self._ledger.running
             serving = [i for i in serving if self._circuits.takes(i.id, running(i.id), at)]
         if self._ledger.served.has_pairs:
-            serving = [i for i in serving if can_answer(i, model, self._ledger, at)]
+            prefilling = self._prefilling(model, at)
+            serving = [i for i in serving if can_answer(i, prefilling, self._ledger, at)]
         return AvailableInstances(serving, self._ledger, self._placement, at, self._tried)
 
-    def _takes_spare(self, instance: Instance, at: int) -> bool:
+    def _prefilling(self, model: str | None, at: int) -> list[Instance]:
+        """Those that compute the model's prompts for others, and are trusted with one more."""
+        found = self._ledger.served.prefilling(model)
+        if not self._circuits:
+            return found
+        under_way = self._ledger.prompts.requests
+        return [i for i in found if self._circuits.takes(i.id, len(under_way(i.id)), at)]
+
+    def _takes_spare(self, instance: Instance, free_share: float, at: int) -> bool:
         """See `spare_calls.py`."""
         ledger, is_spare = self._ledger, self._queues.fairness.is_spare
         used = ledger.running(instance.id) / instance.max_num_seqs
         if instance.kv_tokens:
             used = max(used, ledger.held_tokens(instance.id, at) / instance.kv_tokens)
-        return ledger.spare.may_go(instance.id, is_spare, used, at)
+        return ledger.spare.may_go(instance.id, is_spare, used, free_share, at)
 
     def _pass_over(self, request: Request, share: Share, found: Drain) -> int:
         """It goes before calls of other shares, whose turn it was. How many tenants these are."""
@@ -224,7 +234,10 @@ class Dispatching:
         prefill_id = None
         # One that runs alone comes near no other instance, which it might kill.
         if instance.phase == "decode" and reason != "alone":
-            prefill_id = prefill_choice(request, instance, self._ledger, self.drained_at)
+            prefilling = self._prefilling(request.model, self.drained_at)
+            prefill_id = prefill_choice(
+                request, instance, prefilling, self._ledger, self.drained_at
+            )
         return Dispatch(
             request.id,
             instance.id,

@@ -8,6 +8,7 @@ from typing import Literal
 
 import msgspec
 
+from kairos.declared_plan import PlannedWork
 from kairos.entitlements import Entitlements
 from kairos.learnt import AgentKey, AgentProfile, AgentRank, RemainingModel
 from kairos.model import Instance, Request
@@ -56,6 +57,14 @@ class Bounced(msgspec.Struct, frozen=True, tag="Returned", gc=False):
     reason: str  # the code of the error
     body: int | None = None  # its hash
     about_itself: bool = False  # the instance said that it cannot for now, whatever the call
+
+
+class PrefillFailed(msgspec.Struct, frozen=True, tag=True, gc=False):
+    """The instance that was to compute the call's prompt for another one did not. The other one,
+    which generates the answer, computes it itself."""
+
+    request_id: str
+    body: int | None = None  # its hash
 
 
 class Cancelled(msgspec.Struct, frozen=True, tag=True, gc=False):
@@ -120,6 +129,15 @@ class ProfilesLearnt(msgspec.Struct, frozen=True, tag=True):
     kendall_tau: float | None = None  # of the ranks, against the order of mean remaining work
 
 
+class PlanDeclared(msgspec.Struct, frozen=True, tag=True):
+    """A caller says which calls the workflows of its app consist of. It holds from now on, in place
+    of what it said before; but a workflow keeps its plan while it has calls in flight."""
+
+    tenant: str
+    app: str
+    plan: PlannedWork
+
+
 class EntitlementsChanged(msgspec.Struct, frozen=True, tag=True):
     """The operator gave tenants other weights, classes of service or quotas, which hold from now
     on: these are all of them."""
@@ -144,12 +162,14 @@ Event = (
     | Failed
     | Cancelled
     | Bounced
+    | PrefillFailed
     | Progressed
     | InstanceStatus
     | InstanceJoined
     | InstanceLeft
     | WorkflowEnded
     | ProfilesLearnt
+    | PlanDeclared
     | EntitlementsChanged
     | PolicyChosen
     | Tick

@@ -8,6 +8,7 @@ from kairos.balancer import Balancer
 from kairos.model import SECOND, Request
 from kairos.planner.demand import Look, OpenWork
 from kairos.scheduler.work_estimates import WorkEstimates
+from kairos.workflow_tracker import WorkflowKey
 
 MOST_LOOKED_AT = 2_000  # workflows; where there are more, every second, third, ... is
 _PER_DOUBLING = 2  # bins: workflows are alike whose time left is within a factor of 1.4
@@ -33,7 +34,7 @@ def open_work(estimates: WorkEstimates) -> list[OpenWork]:
     bins: dict[int, tuple[int, int, float]] = {}
     for key in some:
         calls = list(estimates.in_flight(key))
-        left_s = _left_us(estimates, calls) / SECOND
+        left_s = _left_us(estimates, key, calls) / SECOND
         place = math.floor(_PER_DOUBLING * math.log2(left_s / len(calls)))
         workflows, in_flight, work_s = bins.get(place, (0, 0, 0.0))
         bins[place] = workflows + 1, in_flight + len(calls), work_s + left_s
@@ -41,8 +42,11 @@ def open_work(estimates: WorkEstimates) -> list[OpenWork]:
     return [OpenWork(*(scale * each for each in bins[place])) for place in sorted(bins)]
 
 
-def _left_us(estimates: WorkEstimates, calls: Sequence[Request]) -> float:
+def _left_us(estimates: WorkEstimates, key: WorkflowKey, calls: Sequence[Request]) -> float:
     """As `WorkEstimates.left_us` says, of one workflow by its calls in flight; nothing is kept."""
+    to_come_us = estimates.to_come_us(key)
+    if to_come_us is not None:
+        return to_come_us + sum(estimates.call_us(each) for each in calls)
     longest = max(calls, key=estimates.looked_at_us)
     own_us = sum(estimates.call_us(each) for each in calls if each is not longest)
     return estimates.looked_at_us(longest) + own_us
@@ -50,17 +54,18 @@ def _left_us(estimates: WorkEstimates, calls: Sequence[Request]) -> float:
 
 def seats(balancer: Balancer) -> float | None:
     """Calls that an instance holds, in the mean: as many as have room in its memory, were they like
-    those that run, and no more than it takes at once. None: nothing runs."""
+    those that run, and no more than it takes at once. Instances that compute prompts for others
+    hold none. None: nothing runs."""
     ledger, at = balancer.ledger, balancer.at
-    held = {each: ledger.held_tokens(each, at) for each in ledger.instances}
-    running = sum(ledger.running(each) for each in held)
-    tokens = sum(held.values())
+    serving = ledger.served.serving(None)
+    running = sum(ledger.running(each.id) for each in serving)
+    tokens = sum(ledger.held_tokens(each.id, at) for each in serving)
     if not running or tokens <= 0:
         return None
     each_holds = [
         min(instance.max_num_seqs, instance.kv_tokens * running / tokens)
         if instance.kv_tokens
         else instance.max_num_seqs
-        for instance in ledger.instances.values()
+        for instance in serving
     ]
     return max(1.0, sum(each_holds) / len(each_holds))

@@ -5,6 +5,7 @@ its call exactly as the call was described when it had to be placed in the queue
 """
 
 import math
+from collections.abc import Mapping
 
 import msgspec
 
@@ -78,6 +79,7 @@ class Used(msgspec.Struct, gc=False):
 
 class _Workflow:
     __slots__ = (
+        "app",
         "begun",
         "calls",
         "first_prompt",
@@ -93,6 +95,7 @@ class _Workflow:
 
     def __init__(self, request: Request, at: int) -> None:
         self.used = Used(at)
+        self.app = request.app
         self.begun = False
         self.calls = 0
         self.in_flight = 0
@@ -222,6 +225,11 @@ class WorkflowTracker:
         """Execution latency and waiting of the workflow's calls that ended, in µs."""
         workflow = self._workflows.get(key)
         return (workflow.served_us, workflow.waited_us) if workflow is not None else (0, 0)
+
+    def visits(self, key: WorkflowKey) -> tuple[str | None, Mapping[str | None, int]]:
+        """The app that began the workflow, and how many calls of each agent have come."""
+        workflow = self._workflows.get(key)
+        return (None, {}) if workflow is None else (workflow.app, workflow.visits)
 
     def workflow_ended(self, key: WorkflowKey) -> None:
         self._workflows.remove(key[0], key)

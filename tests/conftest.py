@@ -4,7 +4,16 @@ from pathlib import Path
 import pytest
 
 from tests.support import vllm as instances
+from tests.support.alarm import Alarm
 from tests.support.kafka import Broker
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_timeout_set_timer(item, settings):
+    alarm = Alarm(item, settings.timeout)
+    alarm.set()
+    item.cancel_timeout = alarm.cancel
+    return True
 
 
 @pytest.fixture(scope="session")

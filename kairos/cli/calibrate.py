@@ -52,6 +52,14 @@ def calibrate(
         int | None, typer.Option(min=64, help="The context it takes, where it does not tell.")
     ] = None,
     quick: Annotated[bool, typer.Option("--quick", help="One round instead of three.")] = False,
+    unstreamed: Annotated[
+        bool,
+        typer.Option(
+            "--unstreamed",
+            help="With answers that come whole, as flows and batches get them. Where an engine has "
+            "no core beside the one of its server, each token that is streamed costs it time.",
+        ),
+    ] = False,
     api_key_env: Annotated[
         str | None, typer.Option(help="The environment variable that holds the engines' key.")
     ] = None,
@@ -88,7 +96,7 @@ def calibrate(
         typer.echo(f"kairos: {line}", err=True)
 
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        plan = QUICK if quick else FULL
+        plan = msgspec.structs.replace(QUICK if quick else FULL, streamed=not unstreamed)
         measured = runner.run(measure(upstreams, model, limits, plan, tell))
     found = fit(measured.seen)
     name = name or re.sub(r"[^A-Za-z0-9._-]", "-", measured.facts.model).lstrip("._-") or "engine"
@@ -151,8 +159,10 @@ def _profile(
 def _source(measured: "Measured", found: "Fit") -> str:
     facts = measured.facts
     engines = f"{measured.engines} x {facts.model} on {facts.software}, all busy at once"
+    answers = "streamed" if measured.streamed else "whole"
     lines = [
         f"measured by kairos calibrate on {datetime.now(UTC):%Y-%m-%d}: {engines}",
+        f"answers came {answers}",
         f"from a client on a host with {os.cpu_count()} x {_cpu()}, load {os.getloadavg()[0]:.1f}",
         "max_num_seqs, max_num_batched_tokens and scheduling are as told to kairos calibrate",
         *_table(found).splitlines(),

@@ -1,16 +1,25 @@
 """What `kairos run`, `profile`, `plan` and `runs` say of the same options."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from kairos.errors import SetupError
 
-PASS_NAMES = ("prune", "cse", "cached", "order")
+if TYPE_CHECKING:
+    from kairos.retrieval_settings import RetrievalSettings
+
+PASS_NAMES = (
+    "prune", "dependencies", "cse", "stages", "prefill", "cached", "order", "decoding", "touch",
+)  # fmt: skip
 
 FlowFile = Annotated[
-    Path, typer.Argument(metavar="FLOW", help="A .yaml file, or a .py file with one Flow in it.")
+    Path,
+    typer.Argument(
+        metavar="FLOW",
+        help="A .yaml file, a .py file with one Flow in it, or an OpenAI batch, .jsonl.",
+    ),
 ]
 FunctionsFile = Annotated[
     Path | None,
@@ -38,6 +47,43 @@ Without = Annotated[
         help=f"Switch a pass off: {', '.join(PASS_NAMES)}; repeat. Results stay the same.",
     ),
 ]
+Embedders = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--embedder",
+        help="Serves /v1/embeddings, for operators of kind embed: http://HOST:PORT"
+        r"\[,api_key_env=VARIABLE]; repeat for each.",
+    ),
+]
+Rerankers = Annotated[
+    list[str] | None,
+    typer.Option("--reranker", help="Serves /v1/rerank, for operators of kind rerank; the same."),
+]
+CollectionsPlace = Annotated[
+    str | None,
+    typer.Option(
+        "--collections",
+        help="Where collections with a name are kept: a directory, or a database with pgvector, "
+        r"postgresql://\[USER@]HOST\[:PORT]/NAME.",
+    ),
+]
+Bus = Annotated[
+    str | None,
+    typer.Option(
+        help="Keep the run's journal on Kafka, so that another host can go on with it: "
+        "kafka://HOST:PORT[,HOST:PORT]."
+    ),
+]
+BusConfig = Annotated[
+    Path | None,
+    typer.Option("--config", help=r"With --bus: a TOML file with \[kafka] (TLS, SASL)."),
+]
+Values = Annotated[
+    Path | None,
+    typer.Option(
+        help="With --bus: a directory that all hosts see, for values of more than 256 KiB."
+    ),
+]
 Directory = Annotated[
     Path | None,
     typer.Option(
@@ -46,6 +92,30 @@ Directory = Annotated[
         help=r"Where runs and the cache are kept, for you alone \[~/.local/state/kairos].",
     ),
 ]
+
+
+def retrieval(
+    embedder: list[str] | None, reranker: list[str] | None, collections: str | None
+) -> "RetrievalSettings | None":
+    """What these options name; None: nothing.
+
+    Raises:
+        SetupError: one names nothing that there can be.
+    """
+    from kairos.retrieval_settings import RetrievalSettings, is_postgres
+
+    if not embedder and not reranker and collections is None:
+        return None
+    if collections and not is_postgres(collections) and "://" not in collections:
+        collections = str(Path(collections).absolute())
+    try:
+        return RetrievalSettings(
+            embedders=tuple(embedder or ()),
+            rerankers=tuple(reranker or ()),
+            collections=collections,
+        )
+    except ValueError as error:
+        raise SetupError(str(error)) from None
 
 
 def switched_off(without: list[str]) -> dict[str, bool]:

@@ -43,6 +43,10 @@ def plan(
             help="With --engine-profile: by that; or beside it by Halo's cost and Helium's."
         ),
     ] = "profile",
+    as_primitives: Annotated[
+        bool,
+        typer.Option("--primitives", help="What engines do for a row, part by part."),
+    ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="The same, for a program.")] = False,
 ) -> None:
     """Explain what would be run: what is left out, merged and fetched, and how many calls are left.
@@ -60,18 +64,31 @@ def plan(
     import msgspec
 
     from kairos.live.runs.tables import open_table
+    from kairos.plan.costs.latency import TYPICAL, latencies
     from kairos.plan.explain import explain, lines
     from kairos.plan.forecast import forecast
     from kairos.plan.pipeline import Passes, compile_plan
     from kairos.plan.prediction import predict
+    from kairos.plan.primitive_graph import primitive_lines
+    from kairos.plan.primitives import primitives
     from kairos.sim.engine.profiles import profile as engine
     from kairos.tools.flow_file import check_columns, load_flow
     from kairos.tools.flow_placement import flow_placement
     from kairos.tools.flow_profiled import profile_path, read_profile
 
     loaded = load_flow(flow, functions)
-    made = compile_plan(loaded.declaration, Passes(**switched_off(without or [])))
+    costs = TYPICAL
+    if engine_profile is not None:
+        if inputs is None:
+            raise SetupError("name the table that --engine-profile is to be reckoned for: --inputs")
+        known = read_profile(learnt or profile_path(flow))
+        costs = latencies(engine(engine_profile), known.answers)
+    passes = Passes(**switched_off(without or []))
+    made = compile_plan(loaded.declaration, passes, latencies=costs)
     loaded.functions.check(made)
+    if as_primitives:
+        typer.echo("\n".join(primitive_lines(primitives(made))))
+        return
     prediction = expected = None
     if inputs is not None:
         table = open_table(inputs)
@@ -79,9 +96,6 @@ def plan(
         readable = (row.values for row in table.rows() if row.values is not None)
         prediction = predict(made, readable)
     if engine_profile is not None:
-        if inputs is None:
-            raise SetupError("name the table that --engine-profile is to be reckoned for: --inputs")
-        known = read_profile(learnt or profile_path(flow))
         readable = (row.values for row in table.rows() if row.values is not None)
         by_paper = cost == "paper"
         pool = engine(engine_profile)

@@ -1,7 +1,12 @@
 """`kairos plan-autoscale`: how many engines a running Kairos should have, and why."""
 
 import os
+import select
+import signal
+import socket
 import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated
 
@@ -62,13 +67,36 @@ def plan_autoscale(
         pool.work()  # which raises what `step` would only say
     scaler = PoolScaler(pool, found, engines, lambda text: typer.echo(f"{_stamp()} {text}"))
     try:
-        while True:
+        with _hearing_ctrl_c() as heard:
             scaler.step(time.monotonic())
-            if once:
-                return
-            time.sleep(found.every_s)
+            while not once and not heard(found.every_s):
+                scaler.step(time.monotonic())
     except KeyboardInterrupt:
+        once = False
+    if not once:
         typer.echo("interrupted; the pool stays as it is")
+
+
+@contextmanager
+def _hearing_ctrl_c() -> Iterator[Callable[[float], bool]]:
+    """Whether there was a Ctrl-C, for which it waits so many seconds. One that comes meanwhile
+    breaks off no step: an engine that was started would not be known. The second does.
+
+    It is written down by the C handler. Raised as KeyboardInterrupt it would be lost wherever
+    Python ignores what is raised, as where objects are destroyed.
+    """
+    reading, writing = socket.socketpair()
+    with reading, writing:
+        writing.setblocking(False)
+        fd_before = signal.set_wakeup_fd(writing.fileno())
+        before = signal.signal(
+            signal.SIGINT, lambda *_: signal.signal(signal.SIGINT, signal.default_int_handler)
+        )
+        try:
+            yield lambda wait_s: bool(select.select([reading], [], [], wait_s)[0])
+        finally:
+            signal.set_wakeup_fd(fd_before)
+            signal.signal(signal.SIGINT, before)
 
 
 def _stamp() -> str:

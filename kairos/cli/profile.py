@@ -5,14 +5,27 @@ from typing import Annotated
 
 import typer
 
-from kairos.cli.flow_options import ApiKeyEnv, Engines, FlowFile, FunctionsFile, Model, Url
+from kairos.cli.flow_options import (
+    ApiKeyEnv,
+    CollectionsPlace,
+    Embedders,
+    Engines,
+    FlowFile,
+    FunctionsFile,
+    Model,
+    Rerankers,
+    Url,
+    retrieval,
+)
 from kairos.cli.running import run as run_loop
 from kairos.errors import SetupError
 
 
 def profile(
     flow: FlowFile,
-    inputs: Annotated[Path, typer.Option(help="The table of rows, as `kairos run` takes it.")],
+    inputs: Annotated[
+        Path | None, typer.Option(help="The table of rows, as `kairos run` takes it.")
+    ] = None,
     rows: Annotated[int, typer.Option(min=1, max=10_000, help="Of the table, so many.")] = 20,
     seed: Annotated[int, typer.Option(min=0, help="Which rows: drawn at random by it.")] = 1,
     engine: Engines = None,
@@ -24,6 +37,9 @@ def profile(
     ] = None,
     model: Model = None,
     functions: FunctionsFile = None,
+    embedder: Embedders = None,
+    reranker: Rerankers = None,
+    collections: CollectionsPlace = None,
     out: Annotated[
         Path | None,
         typer.Option(help=r"The file to write \[FLOW's name with .profile.json, beside it]."),
@@ -43,7 +59,7 @@ def profile(
     """
     from kairos.config import Settings
     from kairos.live.runs.tables import open_table
-    from kairos.tools.flow_file import load_flow
+    from kairos.tools.flow_file import load_flow, table_path
     from kairos.tools.flow_profiled import (
         checked_plan,
         measured_profile,
@@ -61,7 +77,7 @@ def profile(
             "Kairos that runs, or --simulate PROFILE"
         )
     loaded = load_flow(flow, functions)
-    table = open_table(inputs)
+    table = open_table(table_path(flow, inputs))
     plan = checked_plan(loaded, table)
     sample = sampled_rows(table, rows, seed)
     if simulate is not None:
@@ -78,6 +94,7 @@ def profile(
                 sample,
                 engines=tuple(engine or ()),
                 url=url,
+                retrieval=retrieval(embedder, reranker, collections),
                 api_key_env=api_key_env,
                 model=model,
             )

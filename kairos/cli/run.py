@@ -8,13 +8,20 @@ import typer
 
 from kairos.cli.flow_options import (
     ApiKeyEnv,
+    Bus,
+    BusConfig,
+    CollectionsPlace,
     Directory,
+    Embedders,
     Engines,
     FlowFile,
     FunctionsFile,
     Model,
+    Rerankers,
     Url,
+    Values,
     Without,
+    retrieval,
     switched_off,
 )
 from kairos.cli.run_follow import follow
@@ -24,18 +31,19 @@ from kairos.errors import SetupError
 
 def run(
     flow: FlowFile,
-    inputs: Annotated[
-        Path,
-        typer.Option(
-            help="The table of rows: .jsonl, .csv (both also .gz), .parquet, .arrow, .feather."
-        ),
-    ],
     out: Annotated[
         Path,
         typer.Option(
             help="The table to write: .jsonl, .csv, .parquet, .arrow. It must not be there yet."
         ),
     ],
+    inputs: Annotated[
+        Path | None,
+        typer.Option(
+            help="The table of rows: .jsonl, .csv (both also .gz), .parquet, .arrow, .feather. "
+            "A batch has its own."
+        ),
+    ] = None,
     engine: Engines = None,
     url: Url = None,
     host: Annotated[
@@ -48,6 +56,9 @@ def run(
     api_key_env: ApiKeyEnv = None,
     model: Model = None,
     functions: FunctionsFile = None,
+    embedder: Embedders = None,
+    reranker: Rerankers = None,
+    collections: CollectionsPlace = None,
     without: Without = None,
     revision: Annotated[
         str,
@@ -90,6 +101,15 @@ def run(
             help="With --engine: what profile they have, for what is expected beside what comes."
         ),
     ] = None,
+    gantt: Annotated[
+        Path | None,
+        typer.Option(
+            help="Keep a picture (SVG) of what overlapped: the calls of the first rows, along time."
+        ),
+    ] = None,
+    bus: Bus = None,
+    config: BusConfig = None,
+    values: Values = None,
     directory: Directory = None,
 ) -> None:
     """Run a declared workflow over a table: one row in, one row out, each exactly once.
@@ -106,46 +126,70 @@ def run(
     kairos run review.py --inputs tickets.csv --out review.jsonl --url http://kairos:8000
 
     kairos run debate.yaml --inputs docs.parquet --out out.parquet --host host.toml
+
+    kairos run batch.jsonl --out answers.jsonl --engine http://gpu1:8000
+
+    kairos run reports.yaml --inputs docs.parquet --out out.parquet --engine http://gpu1:8000
+    --bus kafka://kafka1:9092
     """
     from kairos.live.runs.run_store import RunStore
-    from kairos.tools.flow_file import load_flow
-    from kairos.tools.flow_run import check_task, new_record, runs_root
+    from kairos.tools.flow_file import load_flow, table_path
+    from kairos.tools.flow_run import PERFORMERS, check_task, new_record, runs_root
 
-    if bool(engine) + (url is not None) + (host is not None) != 1:
-        raise SetupError(
-            "name who performs the calls: --engine http://HOST:PORT (repeat for each), --url of a "
-            "Kairos that runs, or --host FILE with models whose engines Kairos starts"
-        )
-    if engine_profile is not None and not engine:
-        raise SetupError(
-            "--engine-profile goes with --engine: of a Kairos elsewhere nobody knows here how many "
-            "engines it has"
-        )
+    if bool(engine) + (url is not None) + (host is not None) > 1:
+        raise SetupError(PERFORMERS)
+    _check_together(engine, engine_profile, bus, config, values)
+    table = table_path(flow, inputs)
     loaded = load_flow(flow, functions)
     store = RunStore(directory or runs_root(os.environ))
     record = new_record(
         store,
         loaded.declaration,
         flow_path=str(flow.absolute()),
-        functions_path=str(functions.absolute()) if functions else None,
-        inputs=str(inputs.absolute()),
+        functions_path=_absolute(functions),
+        inputs=str(table.absolute()),
         out=str(out.absolute()),
         engines=tuple(engine or ()),
         url=url,
-        host=str(host.absolute()) if host else None,
+        host=_absolute(host),
         api_key_env=api_key_env,
         model=model,
         revision=revision,
         service_class=service_class,
         concurrency=concurrency,
         passes=switched_off(without or []),
+        retrieval=retrieval(embedder, reranker, collections),
         uses_cache=not no_cache,
         max_calls=max_calls,
         max_tokens=max_tokens,
+        bus=bus,
+        bus_config=_absolute(config),
+        values=_absolute(values),
     )
-    task = check_task(record, loaded.declaration, loaded.functions, inputs)
+    task = check_task(record, loaded.declaration, loaded.functions, table)
     if engine_profile is not None:
         from kairos.tools.flow_profiled import expecting
 
         task = expecting(task, learnt, flow, engine_profile)
-    run_loop(follow(task, store, log_dir=str(log) if log else None))
+    run_loop(follow(task, store, log_dir=str(log) if log else None, gantt=gantt))
+
+
+def _check_together(
+    engine: list[str] | None,
+    engine_profile: str | None,
+    bus: str | None,
+    config: Path | None,
+    values: Path | None,
+) -> None:
+    """Raises SetupError: an option has no effect without another."""
+    if engine_profile is not None and not engine:
+        raise SetupError(
+            "--engine-profile goes with --engine: of a Kairos elsewhere nobody knows here how many "
+            "engines it has"
+        )
+    if bus is None and (config or values):
+        raise SetupError("--config and --values go with --bus kafka://HOST:PORT")
+
+
+def _absolute(path: Path | None) -> str | None:
+    return None if path is None else str(path.absolute())

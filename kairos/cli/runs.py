@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from kairos.cli.flow_options import ApiKeyEnv, Directory
+from kairos.cli.flow_options import ApiKeyEnv, BusConfig, Directory, FunctionsFile, Values
 from kairos.cli.run_follow import follow
 from kairos.cli.running import run as run_loop
 from kairos.errors import SetupError
@@ -75,6 +75,29 @@ def runs_resume(
     ] = None,
     url: Annotated[str | None, typer.Option(help="Another Kairos than the one it had.")] = None,
     api_key_env: ApiKeyEnv = None,
+    bus: Annotated[
+        str | None,
+        typer.Option(
+            help="The Kafka that has its journal, where this host has nothing of it: give the "
+            "run's whole name."
+        ),
+    ] = None,
+    config: BusConfig = None,
+    waits: Annotated[
+        bool,
+        typer.Option(
+            "--stand-by",
+            help="With --bus: while another host executes it, wait; go on when that is not heard "
+            "for 15 s.",
+        ),
+    ] = False,
+    values: Values = None,
+    flow: Annotated[
+        Path | None, typer.Option(help="Where its flow is, if it is elsewhere on this host.")
+    ] = None,
+    functions: FunctionsFile = None,
+    inputs: Annotated[Path | None, typer.Option(help="The same of its table.")] = None,
+    out: Annotated[Path | None, typer.Option(help="The same of the table to write.")] = None,
     directory: Directory = None,
 ) -> None:
     """Go on with a run that was stopped or killed, or try its failed rows again.
@@ -82,45 +105,75 @@ def runs_resume(
     What has ended stays as it is, and results that are known are not computed again: as far as the
     flow and the rows are what they were. An edited flow computes what changed.
 
-    Example: kairos runs resume reports-3fa9c2d1
+    A run with --bus can be resumed on any host. If it is executed elsewhere still, that ends.
+
+    Examples:
+
+    kairos runs resume reports-3fa9c2d1
+
+    kairos runs resume reports-3fa9c2d1 --bus kafka://kafka1:9092 --stand-by
     """
     import msgspec
 
     from kairos.live.runs.run_store import RunStore
     from kairos.tools.flow_file import load_flow
     from kairos.tools.flow_run import check_task, runs_root
+    from kairos.tools.run_bus import find_run
 
     store = RunStore(directory or runs_root(os.environ))
-    found = store.find(run)
-    record = found.read()
-    if record.state == "cancelled":
-        raise SetupError(f"{record.id} was cancelled: its results are gone; begin a new run")
-    flow_path, inputs = record.flow_path, record.inputs
-    if flow_path is None or inputs is None:
+    if waits and not _is_left(run, bus, config):
+        return
+    found, record = find_run(store, run, bus, config, os.environ)
+    elsewhere = {"flow_path": flow, "functions_path": functions, "inputs": inputs, "out": out}
+    named = {**elsewhere, "values": values}
+    moved = {name: str(path.absolute()) for name, path in named.items() if path is not None}
+    record = msgspec.structs.replace(record, **moved)
+    flow_path, table = record.flow_path, record.inputs
+    if flow_path is None or table is None:
         raise SetupError(f"{record.id} belongs to a program, which alone can go on with it")
     if engine or url:
         record = msgspec.structs.replace(
             record, engines=tuple(engine or ()), url=url, host=None, api_key_env=api_key_env
         )
-    functions = Path(record.functions_path) if record.functions_path else None
-    loaded = load_flow(Path(flow_path), functions)
-    task = check_task(record, loaded.declaration, loaded.functions, inputs)
+    functions_path = Path(record.functions_path) if record.functions_path else None
+    loaded = load_flow(Path(flow_path), functions_path)
+    task = check_task(record, loaded.declaration, loaded.functions, table)
     run_loop(follow(task, store, directory=found))
+
+
+def _is_left(run: str, bus: str | None, config: Path | None) -> bool:
+    """Once nobody executes it any more; False: it ended.
+
+    Raises:
+        SetupError: there is no such run.
+    """
+    from kairos.tools.run_bus import stand_by
+
+    if bus is None:
+        raise SetupError("--stand-by goes with --bus kafka://HOST:PORT")
+    typer.echo(f"kairos: standing by for {run}", err=True)
+    ended = stand_by(run, bus, config, os.environ)
+    if ended is not None:
+        typer.echo(f"kairos: {ended.id} is {ended.state}", err=True)
+    return ended is None
 
 
 @app.command("cancel")
 def runs_cancel(run: Run, directory: Directory = None) -> None:
-    """Stop a run for good: what is in flight ends, and its results are removed."""
+    """Stop a run for good: what is in flight ends, and its results are removed. Of a run with --bus
+    those on Kafka go when they are 30 days old, and other hosts cannot resume it."""
     import msgspec
 
     from kairos.live.runs.run_store import RunStore
     from kairos.tools.flow_run import runs_root
+    from kairos.tools.run_bus import tell_cancelled
 
     found = RunStore(directory or runs_root(os.environ)).find(run)
     found.stop_holder(_STOP_S)
     with found.held():
-        record = found.read()
         now = time.time_ns() // 1000
-        found.write(msgspec.structs.replace(record, state="cancelled", changed_at=now))
+        record = msgspec.structs.replace(found.read(), state="cancelled", changed_at=now)
+        tell_cancelled(record, os.environ)
+        found.write(record)
         found.forget_results()
     typer.echo(f"kairos: {record.id} is cancelled")

@@ -5,17 +5,26 @@ longest; then the one for the prompt, where fewest tokens are left to compute be
 Ours; llm-d's scheduler goes in the same order.
 """
 
+from collections.abc import Sequence
+
 from kairos.dispatcher.demand import can_hold
 from kairos.dispatcher.ledger import Ledger
 from kairos.model import Instance, Request
 
 
-def prefill_choice(request: Request, answering: Instance, ledger: Ledger, at: int) -> str | None:
-    """The id of an instance for the prompt of a call whose answer is generated elsewhere. None: the
-    answering instance computes it, since it serves both phases or there is no other."""
+def prefill_choice(
+    request: Request,
+    answering: Instance,
+    prefilling: Sequence[Instance],
+    ledger: Ledger,
+    at: int,
+) -> str | None:
+    """The id of an instance, of those `prefilling` the model's prompts that may be asked, for the
+    prompt of a call whose answer is generated elsewhere. None: the answering instance computes it,
+    since it serves both phases or there is no other."""
     if answering.phase != "decode":
         return None
-    able = [each for each in ledger.served.prefilling(request.model) if can_hold(each, request)]
+    able = [each for each in prefilling if can_hold(each, request)]
     if not able:
         return None
     cached = ledger.prefixes.match(request) if request.prefix else {}
@@ -27,10 +36,9 @@ def prefill_choice(request: Request, answering: Instance, ledger: Ledger, at: in
     return min(able, key=tokens).id
 
 
-def can_answer(instance: Instance, model: str | None, ledger: Ledger, at: int) -> bool:
-    """False: it only generates answers, and all instances that compute the model's prompts have a
+def can_answer(instance: Instance, prefilling: Sequence[Instance], ledger: Ledger, at: int) -> bool:
+    """False: it only generates answers, and all those `prefilling` the model's prompts have a
     step's budget of them. A prompt more would wait inside of one, where nothing goes before it."""
     if instance.phase != "decode":
         return True
-    prefilling = ledger.served.prefilling(model)
     return not prefilling or not all(ledger.busy.is_spent(each, at) for each in prefilling)

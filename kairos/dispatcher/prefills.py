@@ -47,6 +47,11 @@ class PrefillsElsewhere:
             if place[1] in self._instances:  # of one that has left nothing is kept
                 self._changed(place[1])
 
+    def instance_of(self, request_id: str) -> str | None:
+        """Where the prompt of a call is computed, or was; None: where its answer is generated."""
+        place = self._places.get(request_id)
+        return None if place is None else place[1]
+
     def ended(self, request_id: str, cached: int | None, at: int) -> int | None:
         """The call has. `cached`: how much of its prompt was found in a cache, where that was told;
         what is left of it to say of the instance that generated the answer is returned."""

@@ -180,7 +180,8 @@ def ends_of(request: Request, run: PrefixRun, held: Held) -> list[int]:
     if scale == 1.0 and marks[0] >= held.end:
         return [*marks]
     least = held.end
-    return [max(least, int(mark * scale)) for mark in marks]
+    ends = [int(mark * scale) for mark in marks]  # ascending, so few are below
+    return ends if ends[0] >= least else [max(least, end) for end in ends]
 
 
 def add_ends(found: dict[str, int], there: Mapping[str, Held], marks: int) -> None:

@@ -9,17 +9,18 @@ rules, both of ours:
   from that part of the time that passes, and until it is paid no other goes there. So others are
   slowed down by about as much, whatever the lengths, and however much would fit.
 - *Alone* they may fill the instance by and by: at first a part of it (`AT_ONCE`), and all of it
-  once no other call has been there for `ALONE_US`. Where another call comes, spare ones run to
-  their end, and slow that down. How soon one comes is told by how long none has: where others come
-  every few seconds little is in their way, and at night the instance is full.
+  once no other call has been there for `ALONE_US`; but of what is beyond that first part, only the
+  share of the pool's instances that have no other calls. Where another call comes, spare ones run
+  to their end, and slow that down. How soon one comes is told by how long none has, and by how many
+  are elsewhere: by day others find instances with little in their way, and at night all are full.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
-from kairos.model import SECOND, Request
+from kairos.model import SECOND, Instance, Request
 
 BESIDE = 0.05  # of an instance's time
-AT_ONCE = 0.25  # of its memory and sequences
+AT_ONCE = 0.1  # of its memory and sequences
 ALONE_US = 30 * SECOND
 # Classes of which it is kept when a call of theirs ended last: more than there ever are that go as
 # spare, so that the latest of others is among them. Over Kafka calls may name any.
@@ -67,8 +68,19 @@ class SpareCalls:
         """It is gone, and nothing is in flight there."""
         self._there.pop(instance_id, None)
 
-    def may_go(self, instance_id: str, is_spare: IsSpare, used: float, at: int) -> bool:
-        """Whether one more may go there, of which so much is `used`, 0 to 1."""
+    def free_share(self, instances: Sequence[Instance], is_spare: IsSpare) -> float:
+        """Of these instances, at least one, which share has no other calls, 0 to 1."""
+        with_others = sum(
+            there is not None and _has_others(there, is_spare)
+            for there in (self._there.get(each.id) for each in instances)
+        )
+        return 1 - with_others / len(instances)
+
+    def may_go(
+        self, instance_id: str, is_spare: IsSpare, used: float, free_share: float, at: int
+    ) -> bool:
+        """Whether one more may go there, of which so much is `used`, 0 to 1. `free_share`: of the
+        instances that serve its model."""
         there = self._there.get(instance_id)
         if there is None:
             return True
@@ -76,7 +88,7 @@ class SpareCalls:
             return at >= there.paid_at
         others = (ended_at for name, ended_at in there.ended_at.items() if not is_spare(name))
         alone_us = at - max(others, default=at - ALONE_US)
-        return used < AT_ONCE + (1 - AT_ONCE) * alone_us / ALONE_US
+        return used < AT_ONCE + (1 - AT_ONCE) * min(1.0, alone_us / ALONE_US) * free_share
 
     def goes(self, instance_id: str, cost_us: float, is_spare: IsSpare, at: int) -> None:
         """A spare call, which is among those in flight there by now."""

@@ -14,6 +14,8 @@ import msgspec
 from kairos.execution.frames import ABSENT, OpenRow, Slot, ValueFrame
 from kairos.execution.reading import ArgumentReader, Located
 from kairos.plan.invalid import OperatorFailed
+from kairos.plan.operators import MOST_ITEMS
+from kairos.plan.passes.prefill import PartialPrefill
 from kairos.plan.templates import Expression, Template
 from kairos.plan.values import as_text, type_name
 
@@ -28,13 +30,20 @@ class Gives(msgspec.Struct, frozen=True, gc=False):
 
 
 class WantsCall(msgspec.Struct, frozen=True):
-    """An LLM call with this body, or one of a function with these arguments."""
+    """An LLM call with this body, or one of a function or a processor with these arguments."""
 
     content: Mapping[str, object]
     signature: str
 
 
-Progress = list[Slot] | Gives | WantsCall
+class WantsPrefill(msgspec.Struct, frozen=True):
+    """The beginning of a prompt is known, and may be computed ahead. There is no value."""
+
+    part: PartialPrefill
+    body: Mapping[str, object]
+
+
+Progress = list[Slot] | Gives | WantsCall | WantsPrefill
 
 
 class Behaviour(Protocol):
@@ -67,6 +76,24 @@ class Computes(msgspec.Struct, frozen=True):
             return Gives(ABSENT)
         assert isinstance(values, dict)
         return self.compute(values)
+
+
+class BeginsPrompt(msgspec.Struct, frozen=True):
+    """Fills in what is known of a prompt. It has no value, and cannot fail its row."""
+
+    part: PartialPrefill
+    inputs: ArgumentReader
+
+    def step(self, frame: ValueFrame, phase: int) -> Progress:
+        if phase == 0:
+            return [at.of(frame) for at in self.inputs.needs]
+        try:
+            values = self.inputs.read(frame)
+            if not isinstance(values, dict):
+                return Gives(ABSENT)
+            return WantsPrefill(self.part, self.part.body(values))
+        except OperatorFailed:
+            return Gives(ABSENT)
 
 
 class Chooses(msgspec.Struct, frozen=True):
@@ -140,6 +167,8 @@ class Maps(msgspec.Struct, frozen=True):
     scope: "CompiledScope"
     result: ArgumentReader
     max_items: int
+    early: bool  # items may begin before the list is whole
+    batch: int | None  # an item is a list of so many
 
     def step(self, frame: ValueFrame, phase: int) -> Progress:
         if phase == 0:
@@ -148,8 +177,12 @@ class Maps(msgspec.Struct, frozen=True):
             values = [self.result.read(child) for child in frame.children.pop(self.slot)]
             return Gives([value for value in values if value is not ABSENT])
         items = self.over.read(frame)
+        if frame.row.early is not None:
+            frame.row.early.keep(frame.node(self.slot), items if isinstance(items, list) else ())
         if items is ABSENT:
             return Gives(ABSENT)
+        if self.batch is not None:
+            items = batches(items, self.batch)
         if not isinstance(items, list):
             raise OperatorFailed(f"a map goes over a list, and this is a {type_name(items)}")
         if len(items) > self.max_items:
@@ -157,6 +190,15 @@ class Maps(msgspec.Struct, frozen=True):
         children = [self.scope.child(frame, self.slot, at, item) for at, item in enumerate(items)]
         frame.children[self.slot] = children
         return [at.of(child) for child in children for at in self.result.needs]
+
+
+def batches(items: object, size: int) -> list[object]:
+    """What is no list, or has nothing in it, is one. Raises OperatorFailed: too many items."""
+    if not isinstance(items, list) or not items:
+        return [items]
+    if len(items) > MOST_ITEMS:
+        raise OperatorFailed(f"`texts` has {len(items)} texts, {MOST_ITEMS} at most")
+    return [items[at : at + size] for at in range(0, len(items), size)]
 
 
 class Outputs(msgspec.Struct, frozen=True):

@@ -5,6 +5,8 @@ from typing import Literal
 
 import msgspec
 
+from kairos.plan.passes.decoding import PartialDecode
+
 
 class ReadRows(msgspec.Struct, frozen=True, gc=False):
     """Up to `count` more rows of the table are wanted; InputEnded, if there are fewer."""
@@ -19,37 +21,61 @@ class ReadGroups(msgspec.Struct, frozen=True, gc=False):
     count: int
 
 
-class IssueCall(msgspec.Struct, frozen=True):
-    """A chat completion is to be made: CallAnswered or CallBroke follows. `body` is the request,
-    without `model` where none is named. `attempt` counts from 1; `delay_us`: to wait before it."""
+class CallAttempt(msgspec.Struct, frozen=True):
+    """A call is to be made: CallAnswered or CallBroke follows. `attempt` counts from 1; `delay_us`:
+    to wait before it."""
 
     call: int
     stage: int
     node: str
     row: int
     attempt: int
+    operator: str
+    signature: str
+    delay_us: int
+
+
+class IssueCall(CallAttempt, frozen=True):
+    """Of a model, for a chat completion. `body` is the request, without `model` where none is
+    named. With `items`, ItemsFinished is welcome before, as the JSON list at that path grows."""
+
+    model: str | None
+    body: Mapping[str, object]
+    items: PartialDecode | None = None
+
+
+class RunFunction(CallAttempt, frozen=True):
+    """Of a registered function, with arguments that it may not change. `idempotency_key`: within
+    the run, for what has an effect."""
+
+    function: str
+    arguments: Mapping[str, object]
+    idempotency_key: str | None
+
+
+class RunProcessor(CallAttempt, frozen=True):
+    """Of a processor, to embed, put into a collection, search or rank. `arguments`: what the kind
+    takes, checked, and the operator's settings beside it (`plan/retrieval.py`); `model` None: the
+    only one there is for that. `depth`: so many operators follow until something comes out.
+    `idempotency_key`: within the run, for what has an effect."""
+
+    kind: Literal["embed", "ingest", "search", "rerank"]
+    model: str | None
+    arguments: Mapping[str, object]
+    idempotency_key: str | None
+    depth: int
+
+
+TOUCH = "touch-prefix"  # the agent of such calls: no operator can be called so
+
+
+class TouchPrefix(msgspec.Struct, frozen=True):
+    """An engine is to use what prompts of the operator begin with for every row, and to compute it
+    if it must. Nothing follows, whatever comes of it."""
+
     operator: str
     model: str | None
     body: Mapping[str, object]
-    signature: str
-    delay_us: int
-
-
-class RunFunction(msgspec.Struct, frozen=True):
-    """A registered function is to be called, with arguments that it may not change: CallAnswered
-    or CallBroke follows. `idempotency_key`: within the run, for what has an effect."""
-
-    call: int
-    stage: int
-    node: str
-    row: int
-    attempt: int
-    operator: str
-    function: str
-    arguments: Mapping[str, object]
-    signature: str
-    idempotency_key: str | None
-    delay_us: int
 
 
 class FetchCached(msgspec.Struct, frozen=True, gc=False):
@@ -60,7 +86,8 @@ class FetchCached(msgspec.Struct, frozen=True, gc=False):
 
 
 class KeepResult(msgspec.Struct, frozen=True, gc=False):
-    """A result for the journal. `store`: for the cache, too."""
+    """A result for the journal. `store`: for the cache, too. `until_end`: it is large, and nothing
+    needs it when its row has ended."""
 
     stage: int
     node: str
@@ -69,6 +96,7 @@ class KeepResult(msgspec.Struct, frozen=True, gc=False):
     value: object
     origin: Literal["called", "merged", "fetched"]
     store: bool
+    until_end: bool = False
 
 
 class WriteRow(msgspec.Struct, frozen=True):
@@ -112,6 +140,8 @@ FlowCommand = (
     | ReadGroups
     | IssueCall
     | RunFunction
+    | RunProcessor
+    | TouchPrefix
     | FetchCached
     | KeepResult
     | WriteRow

@@ -5,15 +5,17 @@ waits for is there.
 """
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
-from kairos.execution.behaviours import Gives, Progress, WantsCall
+from kairos.execution.behaviours import Gives, Progress, WantsCall, WantsPrefill
 from kairos.execution.frames import ABSENT, ASKED, UNASKED, OpenRow, Slot, ValueFrame
 from kairos.execution.program import CompiledScope
+from kairos.execution.reading import Located
+from kairos.execution.row_bounds import RowTooLarge
 from kairos.plan.invalid import OperatorFailed
 
 # A call that an operator wants. It settles the slot, now or later.
-Ask = Callable[[ValueFrame, int, WantsCall], None]
+Ask = Callable[[ValueFrame, int, WantsCall | WantsPrefill], None]
 # What a row came to: a value of its last slot; or the node that failed, and why.
 Ended = Callable[[OpenRow, object], None]
 Broke = Callable[[OpenRow, str, str], None]
@@ -27,6 +29,8 @@ class Evaluation:
     def begin(self, row: OpenRow, scope: CompiledScope) -> None:
         frame = scope.frame(row)
         self._demand((frame, len(scope.operators) - 1))
+        for slot in scope.ahead:
+            self._demand((frame, slot))
 
     def run(self) -> None:
         """Until every open row waits for a call, or has ended."""
@@ -37,6 +41,13 @@ class Evaluation:
 
     def settle(self, frame: ValueFrame, slot: int, value: object) -> None:
         """`run` goes on from there. A row's last slot ends it."""
+        bounds = frame.row.bounds
+        if bounds is not None:
+            try:
+                bounds.hold(value)
+            except RowTooLarge as error:
+                self._give_up(frame, slot, str(error))
+                return
         frame.values[slot] = value
         if frame.parent is None and slot == len(frame.values) - 1:
             frame.row.alive = False
@@ -58,8 +69,17 @@ class Evaluation:
             assert operator is not None
             self.settle(frame, slot, operator.default)
         else:
-            frame.row.alive = False
-            self._broke(frame.row, frame.node(slot), error)
+            self._give_up(frame, slot, error)
+
+    def _give_up(self, frame: ValueFrame, slot: int, error: str) -> None:
+        frame.row.alive = False
+        self._broke(frame.row, frame.node(slot), error)
+
+    def begin_item(self, frame: ValueFrame, needs: Sequence[Located]) -> None:
+        """Ask for what an item's result needs of its own frame."""
+        for at in needs:
+            if at.up == 0 and frame.values[at.slot] is UNASKED:
+                self._demand((frame, at.slot))
 
     def _demand(self, wanted: Slot) -> None:
         frame, slot = wanted
@@ -70,11 +90,16 @@ class Evaluation:
         try:
             progress = self._progress(frame, slot)
             while isinstance(progress, list):
+                if frame.row.bounds is not None:
+                    frame.row.bounds.step(len(progress))
                 if self._waits(frame, slot, progress):
                     return
                 progress = self._progress(frame, slot)
         except OperatorFailed as error:
             self.fail(frame, slot, str(error))
+            return
+        except RowTooLarge as error:
+            self._give_up(frame, slot, str(error))
             return
         if isinstance(progress, Gives):
             self.settle(frame, slot, progress.value)

@@ -5,19 +5,18 @@ with its windows (`windows.py`, `intake.py`) and its memo. Each row ends with ex
 results come before it, for a journal, from which a later session goes on (`facts.Known`).
 """
 
-from kairos.execution.behaviours import WantsCall
+from kairos.execution.behaviours import WantsCall, WantsPrefill
 from kairos.execution.commands import (
     DropRow,
     EndRun,
     FailRow,
     FlowCommand,
     GatherRow,
-    IssueCall,
     ReadGroups,
     ReadRows,
-    RunFunction,
     WriteRow,
 )
+from kairos.execution.early_items import begin_items
 from kairos.execution.evaluation import Evaluation
 from kairos.execution.facts import (
     CacheAnswered,
@@ -28,39 +27,53 @@ from kairos.execution.facts import (
     GroupRead,
     GroupsEnded,
     InputEnded,
+    ItemsFinished,
     OperatorsOpened,
     RowRead,
+    RowsAwaited,
     RowUnreadable,
     StopAsked,
 )
 from kairos.execution.flights import Flight, Flights
 from kairos.execution.frames import ABSENT, OpenRow, ValueFrame
 from kairos.execution.intake import RowIntake, fitting
+from kairos.execution.issuing import FlightCommands
 from kairos.execution.limits import FlowFigures, FlowLimits
 from kairos.execution.memo import ResultMemo
 from kairos.execution.observation import FlowObservation
 from kairos.execution.operator_gate import OperatorGate
+from kairos.execution.prefills import PrefillsAhead
+from kairos.execution.prefix_touches import PrefixTouches
 from kairos.execution.program import compile_stage
+from kairos.execution.row_bounds import IsSpent, bounds_of, never
+from kairos.execution.trials import TrialRow
 from kairos.execution.windows import CallWindow
-from kairos.plan.operators import Generation, RegisteredCall
+from kairos.plan.operators import Generation, Processing, RegisteredCall
+from kairos.plan.passes.prefill import goes_ahead
 from kairos.plan.pipeline import Plan
-
-_FIRST_DELAY_US, _LONGEST_DELAY_US = 500_000, 30_000_000
 
 
 class Executor:
     """Owns all state of a run's session. Only `begin`, once, and `handle` change it. The same facts
-    give the same commands."""
+    give the same commands, as long as nobody says that its rows have computed for too long."""
 
-    def __init__(self, plan: Plan, limits: FlowLimits) -> None:
+    def __init__(self, plan: Plan, limits: FlowLimits, is_spent: IsSpent = never) -> None:
+        """`is_spent`: of rows that are bounded; asked before each step of theirs."""
+        self._limits, self._is_spent = limits, is_spent
         self.figures, self.observation = FlowFigures(), FlowObservation()
         self._out: list[FlowCommand] = []
         self._scopes = [compile_stage(plan, stage) for stage in range(1 + bool(plan.group))]
         self._intakes = [RowIntake(fitting(plan, limits)) for _ in self._scopes]
+        self._commands = FlightCommands(plan)
+        self._touches = PrefixTouches(plan.static_prefixes, limits)
         self._stage = 0
+        self._awaiting = False  # rows that are not there yet
         self._stopping = False
         self._ended = False
         self._window = CallWindow(limits, plan.order, self._issue)
+        self._prefills = PrefillsAhead(
+            plan.prefills, limits, self._has_room, self.figures, self._out
+        )
         self._evaluation = Evaluation(self._want, self._row_ended, self._row_broke)
         self._flights = Flights(
             share=plan.passes.cse,
@@ -69,6 +82,7 @@ class Executor:
             observation=self.observation,
             out=self._out,
             ready=self._window.push,
+            grew=self._grew,
         )
 
     @property
@@ -91,12 +105,12 @@ class Executor:
         match fact:
             case RowRead() | GroupRead() | RowUnreadable() | InputEnded() | GroupsEnded():
                 self._take(fact)
-            case CallAnswered():
-                self._answered(fact)
-            case CallBroke():
-                self._call_broke(fact)
+            case CallAnswered() | CallBroke() | ItemsFinished():
+                self._call_told(fact)
             case CacheAnswered():
                 self._flights.cache_answered(self._evaluation, fact)
+            case RowsAwaited():
+                self._awaiting = True
             case CapacityTold(calls=calls):
                 self._window.resize(calls)
             case OperatorsOpened(operators=operators):
@@ -110,7 +124,10 @@ class Executor:
         if not self._stopping:
             self._window.release(self._flights.forget)
         self._next_stage()
+        self._touch()
         self._read()
+        if not self._flights.fetching and (self._awaiting or not self.is_reading):
+            self._prefills.go()  # what is needed now went first
         self._end()
         self.figures.open = sum(each.open for each in self._intakes)
         self.figures.in_flight = self._window.in_flight
@@ -119,7 +136,7 @@ class Executor:
         return commands
 
     def _take(self, fact: RowRead | GroupRead | RowUnreadable | InputEnded | GroupsEnded) -> None:
-        intake = self._intakes[self._stage]
+        intake, self._awaiting = self._intakes[self._stage], False
         if isinstance(fact, InputEnded | GroupsEnded):
             # It may be told again, when another stage goes on.
             self._intakes[isinstance(fact, GroupsEnded)].exhausted()
@@ -133,7 +150,19 @@ class Executor:
         given: object = fact.values if isinstance(fact, RowRead) else _group(fact)
         intake.arrived(fact.size_bytes)
         row = OpenRow(self._stage, fact.row, given, fact.known, fact.size_bytes)
+        row.bounds = bounds_of(self._limits, self._is_spent)
         self._evaluation.begin(row, self._scopes[self._stage])
+
+    def _touch(self) -> None:
+        """Between batches, when engines have nothing to do. Those that switch models lose what they
+        hold with each switch."""
+        if not self._awaiting or self._stopping or not self.gate.is_open_to_all:
+            return
+        if any(each.open for each in self._intakes):
+            return
+        due = list(self._touches.due())
+        self.figures.touched += len(due)
+        self._out += due
 
     def _next_stage(self) -> None:
         if self._stage + 1 < len(self._scopes) and self._intakes[self._stage].done:
@@ -147,6 +176,10 @@ class Executor:
         if count:
             intake.asked += count
             self._out.append(ReadGroups(count) if self._stage else ReadRows(count))
+
+    def _has_room(self) -> bool:
+        window, rows = self._window, sum(each.open for each in self._intakes)
+        return goes_ahead(rows, window.calls, window.capacity)
 
     def _end(self) -> None:
         waits = self._window.in_flight
@@ -162,65 +195,44 @@ class Executor:
         self._ended = True
         self._out.append(command)
 
-    def _want(self, frame: ValueFrame, slot: int, wants: WantsCall) -> None:
+    def _want(self, frame: ValueFrame, slot: int, wants: WantsCall | WantsPrefill) -> None:
+        if isinstance(wants, WantsPrefill):
+            self._prefills.ready(frame.row, wants)
+            self._evaluation.settle(frame, slot, ABSENT)
+            return
         self._flights.want(self._evaluation, frame, slot, wants)
 
     def _issue(self, flight: Flight) -> None:
-        frame, slot = flight.leader
-        node, row = frame.node(slot), frame.row
-        delay_us = _delay_us(flight.attempt)
-        params, wants = flight.operator.params, flight.wants
-        self.figures.retried += flight.attempt > 1
-        if isinstance(params, Generation):
-            self.figures.calls += 1
-            self._out.append(
-                IssueCall(
-                    call=flight.number,
-                    stage=row.stage,
-                    node=node,
-                    row=row.row,
-                    attempt=flight.attempt,
-                    operator=flight.operator.name,
-                    model=params.model,
-                    body=wants.content,
-                    signature=wants.signature,
-                    delay_us=delay_us,
-                )
-            )
-            return
-        assert isinstance(params, RegisteredCall)
-        self.figures.functions += 1
-        effect = params.purity == "effect"
-        self._out.append(
-            RunFunction(
-                call=flight.number,
-                stage=row.stage,
-                node=node,
-                row=row.row,
-                attempt=flight.attempt,
-                operator=flight.operator.name,
-                function=params.function,
-                arguments=wants.content,
-                signature=wants.signature,
-                idempotency_key=f"{row.stage}/{node}/{row.row}" if effect else None,
-                delay_us=delay_us,
-            )
-        )
+        params, figures = flight.operator.params, self.figures
+        figures.retried += flight.attempt > 1
+        figures.calls += isinstance(params, Generation)
+        figures.functions += isinstance(params, RegisteredCall)
+        figures.processed += isinstance(params, Processing)
+        self._out.append(self._commands.command(flight))
+        self._prefills.issued(flight)
 
-    def _answered(self, fact: CallAnswered) -> None:
+    def _call_told(self, fact: CallAnswered | CallBroke | ItemsFinished) -> None:
         flight = self._flights[fact.call]
         assert flight is not None, f"call {fact.call} is not in flight"
+        match fact:
+            case CallAnswered():
+                self._answered(flight, fact)
+            case CallBroke():
+                self._broke(flight, fact)
+            case ItemsFinished(first=first, items=items):
+                begin_items(self._evaluation, flight, first, items)
+
+    def _answered(self, flight: Flight, fact: CallAnswered) -> None:
         self.figures.prompt_tokens += fact.prompt_tokens
         self.figures.completion_tokens += fact.completion_tokens
         self.figures.cached_tokens += fact.cached_tokens
         if isinstance(flight.operator.params, Generation):
             self.observation.answered(flight.operator.name, fact)
+            self._touches.answered(flight.operator.name, fact)
         self._window.ended(flight, fact.prompt_tokens + fact.completion_tokens)
         self._flights.answered(self._evaluation, flight, fact)
 
-    def _call_broke(self, fact: CallBroke) -> None:
-        flight = self._flights[fact.call]
-        assert flight is not None, f"call {fact.call} is not in flight"
+    def _broke(self, flight: Flight, fact: CallBroke) -> None:
         self._window.ended(flight, 0)
         if fact.retry and flight.attempt <= flight.operator.retries:
             flight.attempt += 1
@@ -242,20 +254,22 @@ class Executor:
             self._out.append(WriteRow(row.stage, row.row, value))
 
     def _row_broke(self, row: OpenRow, node: str, error: str) -> None:
+        if isinstance(row, TrialRow):
+            return  # it was not known to be needed
         self._close(row)
         self.figures.failed += 1
         self._out.append(FailRow(row.stage, row.row, node, error))
 
+    def _grew(self, row: OpenRow, size_bytes: int) -> None:
+        row.size_bytes += size_bytes
+        self._intakes[row.stage].grew(size_bytes, row.size_bytes)
+
     def _close(self, row: OpenRow) -> None:
+        if row.early is not None:
+            row.early.end()
+        self._prefills.closed(row)
         self._intakes[row.stage].closed(row.size_bytes)
 
 
 def _group(fact: GroupRead) -> dict[str, object]:
     return {"key": fact.key, "items": fact.items}
-
-
-def _delay_us(attempt: int) -> int:
-    """Before the second attempt half a second, then twice as long each time."""
-    if attempt == 1:
-        return 0
-    return min(_FIRST_DELAY_US << (attempt - 2), _LONGEST_DELAY_US)

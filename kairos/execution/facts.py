@@ -33,6 +33,10 @@ class RowUnreadable(msgspec.Struct, frozen=True):
     error: str
 
 
+class RowsAwaited(msgspec.Struct, frozen=True):
+    """Rows that were asked for are not there yet, and may not be for a while."""
+
+
 class InputEnded(msgspec.Struct, frozen=True):
     """There are no more rows in the table."""
 
@@ -52,7 +56,7 @@ class GroupsEnded(msgspec.Struct, frozen=True):
 
 
 class CallAnswered(msgspec.Struct, frozen=True, gc=False):
-    """A call has its result: an answer's text, or what a function returned."""
+    """A call has its result: an answer's text, or what a function or a processor gave."""
 
     call: int
     value: object
@@ -60,6 +64,16 @@ class CallAnswered(msgspec.Struct, frozen=True, gc=False):
     completion_tokens: int = 0
     cached_tokens: int = 0  # of the prompt, found in the engine's prefix cache
     cut: bool = False  # the answer reached `max_tokens`
+
+
+class ItemsFinished(msgspec.Struct, frozen=True, gc=False):
+    """A call whose command asked for it has more of its list: these items are finished, the first
+    of them at that position. From 0 on: its answer has begun, or has begun again. The whole answer
+    follows, and may be another one."""
+
+    call: int
+    first: int
+    items: list[object]
 
 
 class CallBroke(msgspec.Struct, frozen=True, gc=False):
@@ -98,10 +112,12 @@ class StopAsked(msgspec.Struct, frozen=True):
 FlowFact = (
     RowRead
     | RowUnreadable
+    | RowsAwaited
     | InputEnded
     | GroupRead
     | GroupsEnded
     | CallAnswered
+    | ItemsFinished
     | CallBroke
     | CacheAnswered
     | CapacityTold

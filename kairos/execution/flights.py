@@ -12,25 +12,30 @@ from kairos.execution.behaviours import WantsCall
 from kairos.execution.commands import FetchCached, FlowCommand, KeepResult
 from kairos.execution.evaluation import Evaluation
 from kairos.execution.facts import CacheAnswered, CallAnswered
-from kairos.execution.frames import Slot, ValueFrame
+from kairos.execution.frames import OpenRow, Slot, ValueFrame
 from kairos.execution.limits import FlowFigures
 from kairos.execution.memo import ResultMemo
 from kairos.execution.observation import FlowObservation
 from kairos.execution.requests import value_of
+from kairos.execution.trials import EarlyFailure, EarlyResult, TrialRow
 from kairos.plan.invalid import OperatorFailed
-from kairos.plan.operators import Generation, Operator, RegisteredCall
+from kairos.plan.operators import Asking, Embedding, Operator
+from kairos.plan.passes.cached import is_kept
+from kairos.plan.retrieval import is_passing, vectors_bytes
 
 Origin = Literal["called", "merged", "fetched"]
 
 
 class Flight:
-    """One call, and who waits for it. `number` names it in commands."""
+    """One call, and who waits for it. `number` names it in commands; `items` are those that its
+    answer has, as far as it is told while it is written."""
 
-    __slots__ = ("attempt", "number", "operator", "reserved_tokens", "waiting", "wants")
+    __slots__ = ("attempt", "items", "number", "operator", "reserved_tokens", "waiting", "wants")
 
     def __init__(self, number: int, operator: Operator, wants: WantsCall, first: Slot) -> None:
         self.number, self.operator, self.wants = number, operator, wants
         self.waiting: list[Slot] = [first]
+        self.items: list[object] = []
         self.attempt = 1
         self.reserved_tokens = 0
 
@@ -48,7 +53,8 @@ class Flight:
 
 
 class Flights:
-    """`ready`: told of each call that must be made."""
+    """`ready`: told of each call that must be made; `grew`: how many bytes of vectors a row has
+    more."""
 
     def __init__(
         self,
@@ -59,10 +65,11 @@ class Flights:
         observation: FlowObservation,
         out: list[FlowCommand],
         ready: Callable[[Flight], None],
+        grew: Callable[[OpenRow, int], None],
     ) -> None:
         self._share, self._memo, self._figures = share, memo, figures
         self._observation = observation
-        self._out, self._ready = out, ready
+        self._out, self._ready, self._grew = out, ready, grew
         self._by_signature: dict[str, Flight] = {}
         self._by_number: dict[int, Flight] = {}
         self._fetching: set[int] = set()
@@ -80,7 +87,9 @@ class Flights:
         known = frame.row.known.get(frame.node(slot)) if frame.row.known else None
         if known is not None and known.signature == wants.signature:
             self._figures.resumed += 1
-            evaluation.settle(frame, slot, known.value)
+            self._give(evaluation, frame, slot, known.value)
+            return
+        if frame.row.early is not None and self._tried(evaluation, frame, slot, wants.signature):
             return
         compiled = frame.scope.operators[slot]
         assert compiled.operator is not None
@@ -89,6 +98,7 @@ class Flights:
             return
         self._number += 1
         flight = Flight(self._number, compiled.operator, wants, (frame, slot))
+        _note(frame, slot, flight)
         self._by_number[flight.number] = flight
         if shared:
             self._by_signature[wants.signature] = flight
@@ -102,12 +112,33 @@ class Flights:
         held = self._memo.get(signature)
         if held is not None:
             self._keep((frame, slot), signature, held[0], origin="merged", store=False)
-            evaluation.settle(frame, slot, held[0])
+            self._give(evaluation, frame, slot, held[0])
             return True
         flight = self._by_signature.get(signature)
         if flight is None:
             return False
         flight.waiting.append((frame, slot))
+        _note(frame, slot, flight)
+        return True
+
+    def _tried(self, evaluation: Evaluation, frame: ValueFrame, slot: int, signature: str) -> bool:
+        """Whether the same was asked for the node before it was known to be needed. Then it is
+        settled, or takes the place of what asked."""
+        assert frame.row.early is not None
+        node = frame.node(slot)
+        found = frame.row.early.calls.get(node)
+        if isinstance(found, Flight):
+            if found.wants.signature != signature or self[found.number] is not found:
+                return False
+            tried = (at for at, each in enumerate(found.waiting) if _tries(each, frame.row, node))
+            found.waiting[next(tried)] = (frame, slot)
+            return True
+        if found is None or found.signature != signature:
+            return False
+        if isinstance(found, EarlyResult):
+            evaluation.settle(frame, slot, found.value)
+        else:
+            evaluation.fail(frame, slot, found.error)
         return True
 
     def cache_answered(self, evaluation: Evaluation, fact: CacheAnswered) -> None:
@@ -120,9 +151,9 @@ class Flights:
 
     def answered(self, evaluation: Evaluation, flight: Flight, fact: CallAnswered) -> None:
         params = flight.operator.params
-        assert isinstance(params, Generation | RegisteredCall)
+        assert isinstance(params, Asking)
         try:
-            value = value_of(params, fact.value, cut=fact.cut)
+            value = value_of(params, flight.wants.content, fact.value, cut=fact.cut)
         except OperatorFailed as error:
             self.broke(evaluation, flight, str(error))
             return
@@ -133,6 +164,7 @@ class Flights:
         self.forget(flight)
         for frame, slot in flight.waiting:
             if frame.row.alive:
+                _note(frame, slot, EarlyFailure(flight.wants.signature, error))
                 evaluation.fail(frame, slot, error)
 
     def forget(self, flight: Flight) -> None:
@@ -151,11 +183,17 @@ class Flights:
         for frame, slot in flight.waiting:
             if not frame.row.alive:
                 continue
-            store = first and origin == "called" and flight.operator.purity == "pure"
+            store = first and origin == "called" and is_kept(flight.operator)
             how = origin if first else "merged"
             self._keep((frame, slot), flight.wants.signature, value, origin=how, store=store)
-            evaluation.settle(frame, slot, value)
+            self._give(evaluation, frame, slot, value)
             first = False
+
+    def _give(self, evaluation: Evaluation, frame: ValueFrame, slot: int, value: object) -> None:
+        operator = frame.scope.operators[slot].operator
+        if operator is not None and isinstance(operator.params, Embedding):
+            self._grew(frame.row, vectors_bytes(value))
+        evaluation.settle(frame, slot, value)
 
     def _keep(
         self, at: Slot, signature: str, value: object, *, origin: Origin, store: bool
@@ -165,7 +203,31 @@ class Flights:
         self._figures.fetched += origin == "fetched"
         row = frame.row
         compiled = frame.scope.operators[slot]
+        assert compiled.operator is not None
+        params = compiled.operator.params
         self._observation.computed(compiled.name, row.stage, row.row)
+        _note(frame, slot, EarlyResult(signature, value))
         self._out.append(
-            KeepResult(row.stage, frame.node(slot), row.row, signature, value, origin, store)
+            KeepResult(
+                stage=row.stage,
+                node=frame.node(slot),
+                row=row.row,
+                signature=signature,
+                value=value,
+                origin=origin,
+                store=store,
+                until_end=is_passing(params),
+            )
         )
+
+
+def _tries(waiting: Slot, row: OpenRow, node: str) -> bool:
+    frame, slot = waiting
+    return isinstance(frame.row, TrialRow) and frame.row.of is row and frame.node(slot) == node
+
+
+def _note(frame: ValueFrame, slot: int, call: Flight | EarlyResult | EarlyFailure) -> None:
+    """What became of a trial's call, for when the row itself asks the same."""
+    if isinstance(frame.row, TrialRow):
+        assert frame.row.of.early is not None
+        frame.row.of.early.calls[frame.node(slot)] = call

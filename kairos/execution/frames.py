@@ -12,6 +12,8 @@ from kairos.execution.facts import Known
 
 if TYPE_CHECKING:
     from kairos.execution.program import CompiledScope
+    from kairos.execution.row_bounds import RowBounds
+    from kairos.execution.trials import EarlyWork
 
 
 class Mark(Enum):
@@ -26,9 +28,10 @@ UNASKED, ASKED, ABSENT = Mark.UNASKED, Mark.ASKED, Mark.ABSENT
 
 
 class OpenRow:
-    """A row that is being computed. `given`: what it was read as."""
+    """A row that is being computed. `given`: what it was read as. `early`: what was begun for it
+    before it was known that it is needed, if anything was."""
 
-    __slots__ = ("alive", "given", "known", "row", "size_bytes", "stage")
+    __slots__ = ("alive", "bounds", "early", "given", "known", "row", "size_bytes", "stage")
 
     def __init__(
         self, stage: int, row: int, given: object, known: Mapping[str, Known], size_bytes: int
@@ -36,6 +39,8 @@ class OpenRow:
         self.stage, self.row, self.given = stage, row, given
         self.known, self.size_bytes = known, size_bytes
         self.alive = True
+        self.early: EarlyWork | None = None
+        self.bounds: RowBounds | None = None  # None: it may take what it likes
 
 
 class ValueFrame:

@@ -54,6 +54,12 @@ class RowIntake:
         self._held += size_bytes
         self._largest = max(self._largest, size_bytes, 1)
 
+    def grew(self, size_bytes: int, whole_bytes: int) -> None:
+        """An open row takes more than when it was read, and so much in all: those to come are
+        taken to grow like it."""
+        self._held += size_bytes
+        self._largest = max(self._largest, whole_bytes)
+
     def unreadable(self) -> None:
         self._left()
 

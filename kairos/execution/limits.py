@@ -19,9 +19,13 @@ class FlowLimits(msgspec.Struct, frozen=True, kw_only=True):
     capacity: int
     kv_tokens: int | None = None  # that the engines' memory holds together; None: not known
     functions: int = 32  # functions that run at once
+    processors: int = 256  # calls of processors that are under way at once, to be batched
     max_open_rows: int = 4_096
-    max_open_bytes: int = 64 * 1024 * 1024  # of rows, as they were read
+    max_open_bytes: int = 64 * 1024 * 1024  # of rows as they were read, and their vectors
     memo_bytes: int = 64 * 1024 * 1024  # of results that other rows may share
+    # Of one row; None: what it likes.
+    row_steps: int | None = None  # of operators, and values that they ask for
+    row_bytes: int | None = None  # of the values that they give
     max_calls: int | None = None
     max_tokens: int | None = None
 
@@ -43,10 +47,12 @@ class FlowFigures(msgspec.Struct):
     in_flight: int = 0
     calls: int = 0  # LLM calls that were issued, with those that were made again
     functions: int = 0
+    processed: int = 0  # calls of processors
     retried: int = 0
     merged: int = 0  # results that an equal call gave
     fetched: int = 0  # results that the cache had
     resumed: int = 0  # results that an earlier session had
+    touched: int = 0  # beginnings of prompts that were computed ahead
     prompt_tokens: int = 0
     completion_tokens: int = 0
     cached_tokens: int = 0

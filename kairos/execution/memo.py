@@ -38,4 +38,6 @@ class ResultMemo:
 
 
 def _size(value: object) -> int:
+    if isinstance(value, list) and all(isinstance(each, str) for each in value):
+        return sum(map(len, value))  # vectors, most often: large, and of characters of one byte
     return len(value) if isinstance(value, str) else len(msgspec.json.encode(value))

@@ -16,6 +16,11 @@ class OperatorGate:
         self._open: AbstractSet[str] | None = None  # all
         self._held: dict[str, list[Flight]] = {}
 
+    @property
+    def is_open_to_all(self) -> bool:
+        """No engine has to load a model for what is issued."""
+        return self._open is None
+
     def pushed(self, flight: Flight) -> bool:
         """A call is ready. Whether it may be issued; otherwise it is held until it may."""
         name = flight.operator.name

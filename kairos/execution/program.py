@@ -5,14 +5,17 @@ from collections.abc import Callable, Mapping, Sequence
 import msgspec
 
 from kairos.execution.behaviours import (
+    BeginsPrompt,
     Behaviour,
     Chooses,
     Computes,
     Gathers,
+    Gives,
     GivesOfRow,
     Loops,
     Maps,
     Outputs,
+    WantsCall,
     fills,
 )
 from kairos.execution.frames import OpenRow, ValueFrame
@@ -23,9 +26,11 @@ from kairos.execution.reading import (
     argument_reader,
     inputs_reader,
 )
-from kairos.execution.requests import function_call, generation
+from kairos.execution.requests import function_call, generation, processing
 from kairos.plan.operators import (
+    Aggregate,
     Branch,
+    Chunking,
     Data,
     Filter,
     Format,
@@ -36,10 +41,14 @@ from kairos.plan.operators import (
     MapOver,
     Operator,
     Output,
+    Params,
+    Processing,
     RegisteredCall,
+    StagedMap,
 )
 from kairos.plan.pipeline import Plan
 from kairos.plan.references import placeholders
+from kairos.plan.retrieval import aggregated, chunked
 from kairos.plan.templates import expression, template
 from kairos.plan.values import as_text
 
@@ -60,6 +69,7 @@ class CompiledScope:
 
     def __init__(self) -> None:
         self.operators: list[CompiledOperator] = []
+        self.ahead: list[int] = []  # slots that are asked for from the beginning on
 
     def frame(self, row: OpenRow) -> ValueFrame:
         return ValueFrame(row, self, None, "")
@@ -81,6 +91,7 @@ class _Compiler:
     def __init__(self, plan: Plan, stage: int) -> None:
         self._plan, self._stage = plan, stage
         self._fetches = {each.operator for each in plan.fetches}
+        self._early = {name for each in plan.partial for name in each.maps}
 
     def scope(self) -> CompiledScope:
         scope, declared = CompiledScope(), self._plan.declaration
@@ -92,6 +103,10 @@ class _Compiler:
             if group is not None and self._stage == 0
             else _outputs(declared.outputs, names)
         )
+        for part in self._plan.prefills:
+            scope.ahead.append(len(scope.operators))
+            begins = BeginsPrompt(part, inputs_reader(part.inputs, names))
+            scope.operators.append(CompiledOperator(f"{part.operator}:prefill", None, begins))
         scope.operators.append(CompiledOperator(ROOT, None, root))
         return scope
 
@@ -110,16 +125,26 @@ class _Compiler:
                 return GivesOfRow(lambda row: row.given)
             case Data(value=value):
                 return GivesOfRow(lambda _: value)
-            case Format(template=source):
-                return Computes(inputs, after, fills(template(source)))
-            case Generation():
-                return Computes(inputs, after, generation(params, self._plan.revision))
-            case RegisteredCall():
-                return Computes(inputs, after, function_call(params))
             case Filter() | Branch():
                 return Chooses(inputs, after, _choice(params, names))
             case Loop() | MapOver():
                 return self._repeats(operator, params, names, after)
+        return Computes(inputs, after, self._computed(params))
+
+    def _computed(self, params: Params) -> Callable[[Mapping[str, object]], Gives | WantsCall]:
+        match params:
+            case Format(template=source):
+                return fills(template(source))
+            case Chunking():
+                return lambda values: Gives(chunked(params, values["text"]))
+            case Aggregate():
+                return lambda values: Gives(aggregated(values["parts"]))
+            case Generation():
+                return generation(params, self._plan.revision)
+            case RegisteredCall():
+                return function_call(params)
+        assert isinstance(params, Processing)
+        return processing(params, self._plan.revision)
 
     def _repeats(
         self, operator: Operator, params: Loop | MapOver, names: Names, after: tuple[Located, ...]
@@ -133,7 +158,16 @@ class _Compiler:
         result = argument_reader(params.result, inner)
         if isinstance(params, MapOver):
             over = argument_reader(params.over, names)
-            return Maps(names[operator.name].slot, over, after, scope, result, params.max_items)
+            return Maps(
+                slot=names[operator.name].slot,
+                over=over,
+                after=after,
+                scope=scope,
+                result=result,
+                max_items=params.max_items,
+                early=operator.name in self._early,
+                batch=params.batch if isinstance(params, StagedMap) else None,
+            )
         until = None if params.until is None else expression(params.until)
         return Loops(
             slot=names[operator.name].slot,

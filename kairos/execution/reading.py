@@ -9,7 +9,7 @@ from kairos.plan.invalid import OperatorFailed
 from kairos.plan.operators import Argument, Constant, Path, Reference, References
 from kairos.plan.values import Missing, part
 
-Read = Callable[[ValueFrame], object]  # a value, or ABSENT; raises OperatorFailed
+Read = Callable[[ValueFrame], object]  # a value, or ABSENT; raises OperatorFailed, RowTooLarge
 
 
 class Located(msgspec.Struct, frozen=True, gc=False):
@@ -74,7 +74,10 @@ def _list_reader(argument: References, names: Names) -> ArgumentReader:
 
     def read(frame: ValueFrame) -> object:
         values = [reader.read(frame) for reader in readers]
-        return [value for value in values if value is not ABSENT]
+        found = [value for value in values if value is not ABSENT]
+        if frame.row.bounds is not None:
+            frame.row.bounds.hold(found)  # it may be written out before it is anyone's value
+        return found
 
     return ArgumentReader(tuple(at for reader in readers for at in reader.needs), read)
 

@@ -1,14 +1,25 @@
-"""The requests that operators make of engines and functions, and what their answers say."""
+"""The requests that operators make of engines, functions and processors, and what their answers
+say."""
 
 from collections.abc import Callable, Mapping
 
 import msgspec
 
-from kairos.execution.behaviours import WantsCall
+from kairos.execution.behaviours import Gives, WantsCall
 from kairos.plan.invalid import OperatorFailed
 from kairos.plan.json_schema import problem
-from kairos.plan.operators import Generation, RegisteredCall
-from kairos.plan.signatures import of_call, of_request
+from kairos.plan.operators import (
+    Asking,
+    Embedding,
+    Generation,
+    Processing,
+    RegisteredCall,
+    Rerank,
+    kind_of,
+)
+from kairos.plan.retrieval import check_answer, check_arguments, settings, without_asking
+from kairos.plan.signatures import of_call, of_processing, of_request
+from kairos.plan.template_language import TemplateWork
 from kairos.plan.templates import template
 
 
@@ -18,7 +29,8 @@ def generation(params: Generation, revision: str) -> Callable[[Mapping[str, obje
     rest = _sampling(params)
 
     def compute(values: Mapping[str, object]) -> WantsCall:
-        filled = [{"role": role, "content": text.render(values)} for role, text in messages]
+        work = TemplateWork()
+        filled = [{"role": role, "content": text.render(values, work)} for role, text in messages]
         body = {"messages": filled, **rest}
         return WantsCall(body, of_request(params.model, revision, body))
 
@@ -36,13 +48,36 @@ def function_call(params: RegisteredCall) -> Callable[[Mapping[str, object]], Wa
     return compute
 
 
-def value_of(params: Generation | RegisteredCall, answered: object, *, cut: bool) -> object:
-    """What an answer comes to: with a schema the JSON that it says, else what it is.
+def processing(
+    params: Processing, revision: str
+) -> Callable[[Mapping[str, object]], Gives | WantsCall]:
+    kind, counts = kind_of(params), {**settings(params)}
+    counts.pop("batch", None)  # how many texts are asked at once changes no vector
+    if isinstance(params, Embedding | Rerank):
+        counts |= {"model": params.model, "revision": revision}
+
+    def compute(values: Mapping[str, object]) -> Gives | WantsCall:
+        check_arguments(params, values)
+        nothing = without_asking(params, values)
+        if nothing is not None:
+            return Gives(nothing)
+        return WantsCall(values, of_processing(kind, counts, values))
+
+    return compute
+
+
+def value_of(params: Asking, asked: Mapping[str, object], answered: object, *, cut: bool) -> object:
+    """What an answer comes to: with a schema the JSON that it says, else what it is. `asked`: the
+    content of the call.
 
     Raises:
-        OperatorFailed: it is not JSON, or does not keep to the schema.
+        OperatorFailed: it is not JSON, or does not keep to the schema, or is not what was asked of
+            a processor.
     """
     if isinstance(params, RegisteredCall):
+        return answered
+    if isinstance(params, Processing):
+        check_answer(params, asked, answered)
         return answered
     if not isinstance(answered, str):
         raise OperatorFailed("the answer has no text")

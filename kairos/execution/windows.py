@@ -15,14 +15,14 @@ from kairos.execution.flights import Flight
 from kairos.execution.limits import MOST_IN_FLIGHT, FlowLimits
 from kairos.execution.operator_gate import OperatorGate
 from kairos.model import EXPECTED_COMPLETION_TOKENS
-from kairos.plan.operators import Generation
+from kairos.plan.operators import Generation, RegisteredCall
 from kairos.plan.passes.order import CallOrder
 
 _BYTES_PER_TOKEN = 4
 
 
 class Lane:
-    """Calls of one sort, engines' or functions'."""
+    """Calls of one sort: engines', functions' or processors'."""
 
     def __init__(self, limit: int, order: CallOrder) -> None:
         self.limit = limit
@@ -99,27 +99,34 @@ class CallWindow:
         self._issue = issue
         self._budget = RunBudget(limits)
         self.gate = OperatorGate()
-        self._capacity = 0
+        self.capacity = 0
         self._calls, self._functions = Lane(0, order), Lane(limits.functions, order)
+        self._processors = Lane(limits.processors, order)
+        self._lanes = (self._calls, self._functions, self._processors)
         self.resize(limits.capacity)
         self.blocked = False  # a call is ready, and the budget does not allow it
 
     def resize(self, capacity: int) -> None:
-        self._capacity = max(1, capacity)
-        self._calls.limit = min(2 * self._capacity, MOST_IN_FLIGHT)
+        self.capacity = max(1, capacity)
+        self._calls.limit = min(2 * self.capacity, MOST_IN_FLIGHT)
 
     @property
     def in_flight(self) -> int:
-        return self._calls.in_flight + self._functions.in_flight
+        return sum(lane.in_flight for lane in self._lanes)
+
+    @property
+    def calls(self) -> int:
+        """Of engines, under way and ready."""
+        return self._calls.in_flight + len(self._calls)
 
     @property
     def ready(self) -> int:
-        return len(self._calls) + len(self._functions)
+        return sum(map(len, self._lanes))
 
     @property
     def wanting(self) -> int:
         """Calls that it has room for, those that are to stand ready among them."""
-        return self._calls.free + self._capacity - self.ready
+        return self._calls.free + self.capacity - self.ready
 
     def push(self, flight: Flight) -> None:
         lane = self._lane(flight)
@@ -136,7 +143,7 @@ class CallWindow:
     def release(self, forget: Callable[[Flight], None]) -> None:
         """As many as there is room for, of those that are still wanted."""
         self.blocked = False
-        for lane in (self._calls, self._functions):
+        for lane in self._lanes:
             while lane.free and (flight := lane.first()) is not None:
                 if not flight.wanted:
                     forget(lane.pop())
@@ -162,4 +169,7 @@ class CallWindow:
             self.gate.ended(flight)
 
     def _lane(self, flight: Flight) -> Lane:
-        return self._calls if isinstance(flight.operator.params, Generation) else self._functions
+        params = flight.operator.params
+        if isinstance(params, Generation):
+            return self._calls
+        return self._functions if isinstance(params, RegisteredCall) else self._processors

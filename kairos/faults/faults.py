@@ -5,6 +5,7 @@ import math
 from collections.abc import Collection
 
 from kairos.dispatcher.booking import Booking
+from kairos.dispatcher.ledger import Ledger
 from kairos.errors import CallBreaksEngines
 from kairos.events import (
     Bounced,
@@ -15,6 +16,7 @@ from kairos.events import (
     FirstToken,
     InstanceLeft,
     InstanceStatus,
+    PrefillFailed,
 )
 from kairos.faults.attribution import POISONOUS, CallerRecord, FaultAttribution
 from kairos.faults.circuits import Circuits
@@ -82,16 +84,34 @@ class Faults:
     def learn(
         self,
         event: Finished | Failed | Cancelled | Bounced,
-        booking: Booking,
-        instance: Instance | None,
+        ledger: Ledger,
         at: int,
     ) -> None:
-        """How a call ended, or that it bounced. `instance`: that had it; None: it has left."""
+        """How a call ended, or that it bounced, before the ledger forgets it."""
+        booking = ledger.booking(event.request_id)
+        if booking is None:
+            return
+        instance = ledger.instances.get(booking.instance_id)  # None: it has left
         if type(event) is Finished:
+            prefilling = ledger.prefills.instance_of(event.request_id)
+            if prefilling is not None and prefilling in ledger.instances:
+                self._trust(ledger.instances[prefilling], at)
             if instance is not None:
                 self._served(booking, instance, at)
         elif type(event) is Bounced or (type(event) is Failed and event.by_instance):
             self._failed(event, booking, at, is_here=instance is not None)
+
+    def prefill_failed(self, event: PrefillFailed, ledger: Ledger, at: int) -> None:
+        """The call goes on without that instance: if it is served, the failure is held against the
+        instance alone."""
+        booking = ledger.booking(event.request_id)
+        instance_id = ledger.prefills.instance_of(event.request_id)
+        if booking is None or instance_id is None:
+            return
+        if instance_id in ledger.instances:
+            request = booking.request
+            key = self._keys[request.id] = request.id if event.body is None else event.body
+            self._charge(request, key, instance_id, at, about_itself=False)
 
     def heard(self, event: Event, at: int) -> list[str]:
         """What a fact that was taken in says of those that are in quarantine. Ids of those that go
@@ -155,13 +175,16 @@ class Faults:
 
     def _served(self, booking: Booking, instance: Instance, at: int) -> None:
         request = booking.request
-        self._attribution.served(instance.id, at)
+        self._trust(instance, at)
         self._attribution.well(agent_key(request))
-        if self.circuits:
-            self.circuits.answered(instance.id, at, instance.max_num_seqs)
         if request.id in self._keys:
             self._attribution.cleared(self._keys[request.id])
         self.quarantine.heard_of(instance.id, booking.at)
+
+    def _trust(self, instance: Instance, at: int) -> None:
+        self._attribution.served(instance.id, at)
+        if self.circuits:
+            self.circuits.answered(instance.id, at, instance.max_num_seqs)
 
     def _failed(self, event: Failed | Bounced, booking: Booking, at: int, *, is_here: bool) -> None:
         request, instance_id = booking.request, booking.instance_id

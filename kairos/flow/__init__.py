@@ -12,7 +12,8 @@ Nothing runs until the flow is run, with `kairos run`.
 
 from kairos.flow.declaring import Flow
 from kairos.flow.functions import Functions
+from kairos.flow.openai_batch import from_openai_batch
 from kairos.flow.operand import Operand
 from kairos.plan.pipeline import Passes
 
-__all__ = ["Flow", "Functions", "Operand", "Passes"]
+__all__ = ["Flow", "Functions", "Operand", "Passes", "from_openai_batch"]

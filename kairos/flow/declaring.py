@@ -5,8 +5,10 @@ from inspect import Parameter, signature
 
 from kairos.flow.functions import Functions
 from kairos.flow.operand import Operand, argument, json_schema, used_by
+from kairos.flow.retrieval import RetrievalOperators
 from kairos.plan.invalid import InvalidFlow
 from kairos.plan.operators import (
+    ENGINE_RETRIES,
     Branch,
     Constant,
     Data,
@@ -22,22 +24,21 @@ from kairos.plan.operators import (
     OnError,
     Operator,
     Output,
-    Params,
     Purity,
     Reference,
     RegisteredCall,
     Role,
 )
 from kairos.plan.pipeline import Passes, Plan, compile_plan
+from kairos.plan.rewriting import Rewriting, rewritten
 
-LLM_RETRIES = 2
 _UNSET = object()
 
 
-class Flow:
+class Flow(RetrievalOperators):
     """A declared workflow. Each method adds an operator, and returns what it will give. Keyword
     arguments bind the names in templates; `inputs` does so for a name that is a parameter here.
-    `model`, `max_tokens`, `temperature`: of its LLM calls that say nothing else.
+    `model`, `max_tokens`, `temperature`: of LLM calls that say nothing else. `passes`: of its own.
 
     Raises InvalidFlow, from any method: what is said cannot be. More is checked by `compile`.
     """
@@ -50,17 +51,18 @@ class Flow:
         max_tokens: int | None = None,
         temperature: float = 0.0,
         functions: Functions | None = None,
+        passes: Sequence[Rewriting] = (),
     ) -> None:
-        self.name = name
-        self.functions = functions or Functions()
+        super().__init__()
+        self.name, self._passes, self.functions = name, passes, functions or Functions()
         self._model, self._max_tokens, self._temperature = model, max_tokens, temperature
-        self._scopes: list[list[Operator]] = [[]]
         self._outputs: list[Output] = []
 
     @property
     def declaration(self) -> Declaration:
         assert len(self._scopes) == 1, "within a body"
-        return Declaration(self.name, tuple(self._scopes[0]), tuple(self._outputs))
+        operators, outputs = tuple(self._scopes[0]), tuple(self._outputs)
+        return rewritten(Declaration(self.name, operators, outputs), self._passes)
 
     def compile(self, passes: Passes | None = None, *, revision: str = "") -> Plan:
         """Raises InvalidFlow: it cannot be run; says where, and what would be right."""
@@ -101,7 +103,7 @@ class Flow:
         seed: int | None = None,
         stop: Sequence[str] = (),
         schema: object = None,
-        retries: int = LLM_RETRIES,
+        retries: int = ENGINE_RETRIES,
         on_error: OnError = "fail",
         default: object = None,
         after: Sequence[Operand] = (),
@@ -271,28 +273,3 @@ class Flow:
         if not isinstance(result, Operand):
             raise InvalidFlow(name, "its body returns what one of its operators gives", key="body")
         return second, tuple(operators), result
-
-    def _add(
-        self,
-        name: str,
-        params: Params,
-        inputs: Mapping[str, object] | None = None,
-        bound: Mapping[str, object] | None = None,
-        *,
-        after: Sequence[Operand] = (),
-        on_error: OnError = "fail",
-        default: object = None,
-        retries: int = 0,
-    ) -> Operand:
-        given = {**(inputs or {}), **(bound or {})}
-        operator = Operator(
-            name=name,
-            params=params,
-            inputs={key: argument(self, name, value) for key, value in given.items()},
-            after=tuple(each.reference.operator for each in after),
-            on_error=on_error,
-            default=default,
-            retries=retries,
-        )
-        self._scopes[-1].append(operator)
-        return Operand(self, Reference(name))

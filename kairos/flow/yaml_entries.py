@@ -2,9 +2,18 @@
 
 import msgspec
 
-from kairos.plan.operators import OnError, Purity, Role
+from kairos.plan.operators import (
+    ENGINE_RETRIES,
+    Chunking,
+    Embedding,
+    OnError,
+    Purity,
+    Rerank,
+    Role,
+    Search,
+)
 
-NOT_YET = ("embed", "rerank", "chunk", "ingest", "search", "sql")
+NOT_YET = ("sql",)
 
 
 class OperatorEntry(msgspec.Struct, frozen=True, kw_only=True):
@@ -58,6 +67,30 @@ class CallEntry(Fallible, frozen=True, kw_only=True):
     version: str = ""
 
 
+class ChunkEntry(OperatorEntry, frozen=True, kw_only=True):
+    size: int = Chunking().size
+    overlap: int = Chunking().overlap
+
+
+class EmbedEntry(Fallible, frozen=True, kw_only=True):
+    model: str | None = None
+    batch: int = Embedding().batch
+
+
+class IngestEntry(Fallible, frozen=True, kw_only=True):
+    collection: str | None = None
+
+
+class SearchEntry(Fallible, frozen=True, kw_only=True):
+    top_k: int = Search().top_k
+    collection: str | None = None
+
+
+class RerankEntry(Fallible, frozen=True, kw_only=True):
+    top_k: int = Rerank().top_k
+    model: str | None = None
+
+
 class FilterEntry(OperatorEntry, frozen=True, kw_only=True):
     of: str
     where: str
@@ -90,12 +123,12 @@ class GroupEntry(OperatorEntry, frozen=True, kw_only=True):
 
 
 class Defaults(msgspec.Struct, frozen=True):
-    """Of LLM calls that say nothing else."""
+    """Of LLM calls that say nothing else; `retries` of those of processors, too."""
 
     model: str | None = None
     max_tokens: int | None = None
     temperature: float = 0.0
-    retries: int = 2
+    retries: int = ENGINE_RETRIES
 
 
 class FlowEntry(msgspec.Struct, frozen=True, kw_only=True):
@@ -113,6 +146,11 @@ KINDS: dict[str, type[OperatorEntry]] = {
     "format": FormatEntry,
     "llm": LlmEntry,
     "call": CallEntry,
+    "chunk": ChunkEntry,
+    "embed": EmbedEntry,
+    "ingest": IngestEntry,
+    "search": SearchEntry,
+    "rerank": RerankEntry,
     "filter": FilterEntry,
     "branch": BranchEntry,
     "loop": LoopEntry,

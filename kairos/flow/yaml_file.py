@@ -21,7 +21,7 @@ import msgspec
 
 from kairos.errors import InvalidFile
 from kairos.flow.yaml_entries import KINDS, NOT_YET, Defaults, FlowEntry, OperatorEntry
-from kairos.flow.yaml_nodes import Document, Where, read_document
+from kairos.flow.yaml_nodes import Document, Where, read_document, read_json_document
 from kairos.flow.yaml_operators import Scope, argument_of, bind, params_of
 from kairos.plan.check import check
 from kairos.plan.invalid import InvalidFlow
@@ -37,6 +37,11 @@ def read_yaml(text: str, name: str = "flow.yaml") -> Declaration:
         InvalidFile: it cannot be run; says where, and what would be right.
     """
     return _File(read_document(text, name), name).declaration()
+
+
+def read_json(text: str, name: str) -> Declaration:
+    """The same flow as JSON, as a program writes it. Raises InvalidFile."""
+    return _File(read_json_document(text, name), name).declaration()
 
 
 class _File:
@@ -76,6 +81,8 @@ class _File:
         operators = self._operators(body, (*where, "body"), inner) if body is not None else ()
         params = params_of(name, entry, operators, (scope, inner), self._defaults)
         retries = getattr(entry, "retries", 0)
+        if retries is None:
+            retries = 0 if entry.kind == "call" else self._defaults.retries
         return Operator(
             name=name,
             params=params,
@@ -83,9 +90,7 @@ class _File:
             after=tuple(entry.after),
             on_error=getattr(entry, "on_error", "fail"),
             default=getattr(entry, "default", None),
-            retries=(self._defaults.retries if entry.kind == "llm" else 0)
-            if retries is None
-            else retries,
+            retries=retries,
         )
 
     def _kind(self, name: str, value: object, where: Where) -> type[OperatorEntry]:

@@ -7,6 +7,7 @@ counted each time they are used.
 """
 
 import re
+from collections.abc import Iterable
 
 import msgspec
 import yaml
@@ -51,6 +52,29 @@ def read_document(text: str, name: str) -> Document:
     document = Document(None, {}, {})
     value = _Values(name, document).of(node, ())
     return msgspec.structs.replace(document, value=value)
+
+
+def read_json_document(text: str, name: str) -> Document:
+    """JSON within the same bounds, of which no lines are known. Raises InvalidFile."""
+    if len(text.encode()) > MOST_BYTES:
+        raise InvalidFile(name, f"it is longer than {MOST_BYTES} bytes")
+    try:
+        value: object = msgspec.json.decode(text)
+    except (msgspec.DecodeError, RecursionError) as error:
+        raise InvalidFile(name, f"it is not JSON: {error}") from error
+    level, depth, values = [value], 0, 1
+    while level := [each for around in level for each in _within(around)]:
+        depth, values = depth + 1, values + len(level)
+        if depth > DEEPEST or values > MOST_VALUES:
+            problem = f"it has over {MOST_VALUES} values, or is nested over {DEEPEST} deep"
+            raise InvalidFile(name, problem)
+    return Document(value, {}, {})
+
+
+def _within(value: object) -> Iterable[object]:
+    if isinstance(value, dict):
+        return value.values()
+    return value if isinstance(value, list) else ()
 
 
 def _check_depth(text: str, loader: type[yaml.SafeLoader], name: str) -> None:

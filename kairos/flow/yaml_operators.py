@@ -7,28 +7,36 @@ import msgspec
 from kairos.flow.yaml_entries import (
     BranchEntry,
     CallEntry,
+    ChunkEntry,
     DataEntry,
     Defaults,
+    EmbedEntry,
     FilterEntry,
     FormatEntry,
     GroupEntry,
+    IngestEntry,
     InputEntry,
     LlmEntry,
     LoopEntry,
     MapEntry,
     OperatorEntry,
+    RerankEntry,
+    SearchEntry,
 )
 from kairos.plan.check_templates import names_used, unknown_name, uses_of
 from kairos.plan.invalid import InvalidFlow
 from kairos.plan.operators import (
     Argument,
     Branch,
+    Chunking,
     Constant,
     Data,
+    Embedding,
     Filter,
     Format,
     Generation,
     Group,
+    Ingest,
     Input,
     Loop,
     MapOver,
@@ -38,6 +46,8 @@ from kairos.plan.operators import (
     Reference,
     References,
     RegisteredCall,
+    Rerank,
+    Search,
 )
 from kairos.plan.templates import expression
 
@@ -127,7 +137,23 @@ def params_of(
             return _loop(name, entry, body, scope, inner)
         case MapEntry():
             return _map(name, entry, body, scope, inner)
-    return _plain(name, entry, scope)
+    return _retrieval(entry) or _plain(name, entry, scope)
+
+
+def _retrieval(entry: OperatorEntry) -> Params | None:
+    """Their arguments are their `inputs`."""
+    match entry:
+        case ChunkEntry():
+            return Chunking(entry.size, entry.overlap)
+        case EmbedEntry():
+            return Embedding(entry.model, entry.batch)
+        case IngestEntry():
+            return Ingest(entry.collection)
+        case SearchEntry():
+            return Search(entry.top_k, entry.collection)
+        case RerankEntry():
+            return Rerank(entry.top_k, entry.model)
+    return None
 
 
 def _plain(name: str, entry: OperatorEntry, scope: Scope) -> Params:

@@ -19,6 +19,8 @@ from kairos.live.control.local_control import LocalControl
 from kairos.live.control.reload import Reload
 from kairos.live.engines.fleet import Fleet
 from kairos.live.engines.monitor import Monitor
+from kairos.live.flows.figures import invocation_figures
+from kairos.live.flows.service import flows_online, open_flows
 from kairos.live.frontend.admin import build_admin
 from kairos.live.frontend.app import build_app
 from kairos.live.frontend.connection_limits import limits_of
@@ -115,6 +117,7 @@ async def running(
         open_audit_log(settings.audit_log) as audit,
     ):
         async with (
+            open_flows(settings) as kept_flows,
             _put_together(settings, observers) as parts,
             contextlib.AsyncExitStack() as stack,
         ):
@@ -125,9 +128,11 @@ async def running(
             insight = partial(brain.add_insight, access=access)
             ui = ui_of(brain, parts.fleet, telemetry, parts.orchestrator, settings)
             batches = await stack.enter_async_context(batching(settings.batches, access, gateway))
+            flows = flows_online(kept_flows, access, gateway)
+            rooms = insight, batches.add_to, flows.add_to
             servers = {
                 sock: server_of(
-                    build_app(gateway, access, telemetry.families, insight, batches.add_to, audit),
+                    build_app(gateway, access, telemetry.families, rooms, audit),
                     gateway,
                     limits_of(settings, telemetry.count_error),
                     tls.callers,
@@ -152,6 +157,7 @@ async def running(
             background = [*access.background(), *auditing(audit), *ui.background()]
             background += batches.background()
             background += stack.enter_context(batch_figures(settings.batches, telemetry.show))
+            background += stack.enter_context(invocation_figures(settings.flows, telemetry))
             async with serving(servers, [*parts.background, *background]):
                 yield Service(brain, parts, reload, *urls)
 

@@ -1,44 +1,66 @@
 """Whether what an operator says of itself is within bounds."""
 
+import re
+from collections.abc import Sequence
+
 import msgspec
 
 from kairos.plan.invalid import InvalidFlow
 from kairos.plan.operators import (
     MOST_ITEMS,
     MOST_ROUNDS,
+    NAME,
     Branch,
+    Chunking,
     Constant,
     Data,
+    Embedding,
     Generation,
+    Ingest,
     Loop,
     MapOver,
     Operator,
+    Processing,
     RegisteredCall,
+    Rerank,
+    Search,
 )
+from kairos.plan.retrieval import arguments_of
 
 MOST_RETRIES = 10
 MOST_TOKENS = 10_000_000
 MOST_VALUE_BYTES = 1024 * 1024  # of constants, schemas
 MOST_MESSAGES = 64
 MOST_CASES = 256
+MOST_WORDS = 10_000  # of a passage
+MOST_TOP_K = 1_000
+MOST_BATCH = 2_048
 
 
 def check_params(operator: Operator) -> None:
     """Raises InvalidFlow: says which key, and between what it may be."""
     _between(operator, "retries", operator.retries, 0, MOST_RETRIES)
     params = operator.params
-    if isinstance(params, Generation):
-        _check_generation(operator, params)
-    elif isinstance(params, Loop):
-        _between(operator, "max_rounds", params.max_rounds, 1, MOST_ROUNDS)
-    elif isinstance(params, MapOver):
-        _between(operator, "max_items", params.max_items, 1, MOST_ITEMS)
-    elif isinstance(params, Branch):
-        _between(operator, "cases", len(params.cases), 1, MOST_CASES)
-    elif isinstance(params, Data):
-        _check_json(operator, "value", params.value)
-    elif isinstance(params, RegisteredCall) and not 1 <= len(params.function) <= 256:
-        raise InvalidFlow(operator.name, "it names a registered function", key="function")
+    match params:
+        case Generation():
+            _check_generation(operator, params)
+        case Loop(max_rounds=rounds):
+            _between(operator, "max_rounds", rounds, 1, MOST_ROUNDS)
+        case MapOver(max_items=items):
+            _between(operator, "max_items", items, 1, MOST_ITEMS)
+        case Branch(cases=cases):
+            _between(operator, "cases", len(cases), 1, MOST_CASES)
+        case Data(value=value):
+            _check_json(operator, "value", value)
+        case RegisteredCall(function=function):
+            if not 1 <= len(function) <= 256:
+                raise InvalidFlow(operator.name, "it names a registered function", key="function")
+    if isinstance(params, Chunking | Processing):
+        _check_retrieval(operator, params)
+    _check_constants(operator)
+
+
+def _check_constants(operator: Operator) -> None:
     for name, argument in operator.inputs.items():
         if isinstance(argument, Constant):
             _check_json(operator, name, argument.value)
@@ -55,10 +77,52 @@ def _check_generation(operator: Operator, params: Generation) -> None:
         _between(operator, "top_p", params.top_p, 0, 1)
     if len(params.stop) > 16 or not all(1 <= len(each) <= 256 for each in params.stop):
         raise InvalidFlow(operator.name, "16 texts of 1 to 256 characters at most", key="stop")
-    if params.model is not None and not 1 <= len(params.model) <= 256:
-        raise InvalidFlow(operator.name, "a name of 1 to 256 characters", key="model")
+    _check_model(operator, params.model)
     if params.schema is not None:
         _check_json(operator, "schema", params.schema)
+
+
+def _check_retrieval(operator: Operator, params: Chunking | Processing) -> None:
+    _check_arguments(operator, arguments_of(params))
+    match params:
+        case Chunking(size=size):
+            _between(operator, "size", size, 1, MOST_WORDS)
+            _between(operator, "overlap", params.overlap, 0, size - 1)
+        case Embedding(batch=batch):
+            _between(operator, "batch", batch, 1, MOST_BATCH)
+        case Search(top_k=top_k) | Rerank(top_k=top_k):
+            _between(operator, "top_k", top_k, 1, MOST_TOP_K)
+    if isinstance(params, Embedding | Rerank):
+        _check_model(operator, params.model)
+    name = params.collection if isinstance(params, Ingest | Search) else None
+    if name is not None and not re.match(NAME, name):
+        raise InvalidFlow(
+            operator.name,
+            "a name begins with a letter and has letters, digits and _ alone, 64 at most",
+            key="collection",
+        )
+
+
+def _check_arguments(operator: Operator, wanted: Sequence[str]) -> None:
+    """Its inputs are these, no more and no fewer."""
+    said = ", ".join(wanted)
+    for name in wanted:
+        if name not in operator.inputs:
+            has_name = name == "collection"
+            hint = " (or the name of one that stays, as `collection`)" if has_name else ""
+            raise InvalidFlow(
+                operator.name, f"an operator of kind {operator.kind} has {said}{hint}", key=name
+            )
+    for name in operator.inputs:
+        if name not in wanted:
+            raise InvalidFlow(
+                operator.name, f"'{name[:100]}' is bound, and {operator.kind} has {said} alone"
+            )
+
+
+def _check_model(operator: Operator, model: str | None) -> None:
+    if model is not None and not 1 <= len(model) <= 256:
+        raise InvalidFlow(operator.name, "a name of 1 to 256 characters", key="model")
 
 
 def _between(operator: Operator, key: str, value: float, least: float, most: float) -> None:

@@ -5,6 +5,7 @@ from difflib import get_close_matches
 
 from kairos.plan.invalid import InvalidFlow
 from kairos.plan.operators import (
+    Argued,
     Arguments,
     Branch,
     Filter,
@@ -13,7 +14,6 @@ from kairos.plan.operators import (
     Group,
     Loop,
     Operator,
-    RegisteredCall,
 )
 from kairos.plan.template_check import Uses
 from kairos.plan.templates import BadTemplate, Expression, Template, expression, template
@@ -83,7 +83,7 @@ def check_templates(operator: Operator) -> None:
     if isinstance(params, Loop) and params.until is not None:
         _names(operator, "until", params.until, expression, params.until_inputs)
     unused = [name for name in operator.inputs if name not in used]
-    if unused and not isinstance(params, RegisteredCall):
+    if unused and not isinstance(params, Argued):
         raise InvalidFlow(operator.name, f"'{unused[0]}' is bound, and nothing in it uses it")
 
 

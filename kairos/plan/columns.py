@@ -7,6 +7,7 @@ import msgspec
 from kairos.plan.check import every
 from kairos.plan.check_templates import expressions_of, templates_of
 from kairos.plan.operators import (
+    Argued,
     Argument,
     Arguments,
     Declaration,
@@ -14,7 +15,6 @@ from kairos.plan.operators import (
     Loop,
     Operator,
     Path,
-    RegisteredCall,
 )
 from kairos.plan.references import inner_arguments, own_arguments, referred
 from kairos.plan.template_check import NameUse
@@ -49,7 +49,7 @@ def columns(declaration: Declaration) -> Columns:
 def _needed(declaration: Declaration) -> Iterator[tuple[str, Path, bool]]:
     for each in every(declaration.operators):
         yield from _by_templates(each)
-        bound = () if not isinstance(each.params, RegisteredCall) else each.inputs.values()
+        bound = each.inputs.values() if isinstance(each.params, Argued) else ()
         for argument in (*list(own_arguments(each))[len(each.inputs) :], *bound):
             yield from _whole(argument)
         for argument in inner_arguments(each):

@@ -10,15 +10,17 @@ learnt, for one row by chance. What follows from a group is not reckoned with.
 from collections.abc import Iterable, Mapping, Sequence
 
 import msgspec
+from msgspec.structs import replace
 
 from kairos.digest import digest
 from kairos.model import EXPECTED_COMPLETION_TOKENS
 from kairos.plan.flow_profile import OperatorProfile
+from kairos.plan.fluid_engine import Beginning, FluidCall
 from kairos.plan.gates import gates
 from kairos.plan.invalid import OperatorFailed
-from kairos.plan.makespan import FluidCall
 from kairos.plan.operators import (
     Branch,
+    Chunking,
     Data,
     Filter,
     Format,
@@ -30,9 +32,17 @@ from kairos.plan.operators import (
     Operator,
 )
 from kairos.plan.pipeline import Plan
-from kairos.plan.prompt_marks import PromptMarks, prompt_marks
-from kairos.plan.references import needs, own_arguments
-from kairos.plan.unknown_values import Unknown, UnknownText, after_of, filled, given
+from kairos.plan.prompt_marks import PromptMarks, alike, prompt_marks
+from kairos.plan.references import needs, own_arguments, referred
+from kairos.plan.retrieval import chunked
+from kairos.plan.unknown_values import (
+    Unknown,
+    UnknownText,
+    after_of,
+    filled,
+    given,
+    is_known,
+)
 
 _NOTHING = object()
 
@@ -59,12 +69,14 @@ class _Walk:
     def __init__(self, plan: Plan, learnt: Mapping[str, OperatorProfile]) -> None:
         self._plan, self._learnt = plan, learnt
         self._gates = gates(plan.declaration)
+        self._parts = {each.operator: each for each in plan.prefills}
         self._made: dict[tuple[str, int], int] = {}
+        self._asked: dict[str, list[int]] = {}  # calls of a row, by operator
         self.found = ExpectedCalls()
 
     def row(self, number: int, row: Mapping[str, object]) -> None:
         values: dict[str, object] = {}
-        self._number, self._row = number, row
+        self._number, self._row, self._asked = number, row, {}
         self._chance = digest(f"row {number}") / 2**64
         self._scope(self._plan.declaration.operators, values, str(number))
 
@@ -89,9 +101,11 @@ class _Walk:
                 pieces = filled(params.template, inputs)
                 known = not waits and all(isinstance(each, str) for each in pieces)
                 return "".join(map(str, pieces)) if known else Unknown(pieces, waits)
+            if isinstance(params, Chunking) and is_known(inputs["text"]):
+                return chunked(params, inputs["text"])
             if isinstance(params, Generation):
                 gating = [after_of(values.get(name)) for name in self._gates[operator.name]]
-                return self._call(operator, params, inputs, waits.union(*gating))
+                return self._call(operator, params, inputs, waits.union(*gating), values)
         except OperatorFailed:
             return _NOTHING
         if isinstance(params, Filter | Branch):
@@ -152,6 +166,7 @@ class _Walk:
         params: Generation,
         inputs: Mapping[str, object],
         waits: frozenset[int],
+        values: Mapping[str, object],
     ) -> object:
         learnt = self._learnt.get(operator.name)
         if learnt is not None and self._chance >= learnt.rows.mean:
@@ -160,11 +175,43 @@ class _Walk:
         marks = prompt_marks(texts)
         number = self._number_of(operator, marks)
         if number is None:
-            number = self._new(operator, params, marks, waits)
+            begins = self._begins(operator, params, inputs, values, marks)
+            number = self._new(operator, params, marks, waits, begins)
+        self._asked.setdefault(operator.name, []).append(number)
         call = self.found.calls[number]
         identity = f"{marks.name:x}"
         text = UnknownText(identity, call.completion_tokens)
         return Unknown((text,), frozenset([number]))
+
+    def _begins(
+        self,
+        operator: Operator,
+        params: Generation,
+        inputs: Mapping[str, object],
+        values: Mapping[str, object],
+        marks: PromptMarks,
+    ) -> Beginning | None:
+        """What of its prompt may be computed ahead. Beside processors alone nothing is: they are
+        not reckoned with."""
+        part = self._parts.get(operator.name)
+        if part is None:
+            return None
+        beside = [number for name in part.beside for number in self._asked.get(name, ())]
+        if not beside:
+            return None
+        known = [
+            (each.role, filled(each.template, inputs)) for each in params.messages[: part.whole]
+        ]
+        if part.segments:
+            last = params.messages[part.whole]
+            known.append((last.role, filled(last.template, inputs, part.segments)))
+        needed = [each.operator for argument in part.inputs.values() for each in referred(argument)]
+        after = frozenset().union(*(after_of(values.get(name)) for name in needed))
+        return Beginning(
+            tokens=alike(prompt_marks(known), marks),
+            after=tuple(sorted(after)),
+            beside=tuple(sorted(beside)),
+        )
 
     def _number_of(self, operator: Operator, marks: PromptMarks) -> int | None:
         if operator.purity != "pure" or not self._plan.passes.cse:
@@ -179,6 +226,7 @@ class _Walk:
         params: Generation,
         marks: PromptMarks,
         waits: frozenset[int],
+        begins: Beginning | None,
     ) -> int:
         number = len(self.found.calls)
         learnt = self._learnt.get(operator.name)
@@ -194,6 +242,7 @@ class _Walk:
                 prefixes=tuple((name, factor * tokens) for name, tokens in marks.prefixes),
                 answered=marks.answered,
                 after=tuple(sorted(waits)),
+                begins=begins and replace(begins, tokens=factor * begins.tokens),
             )
         )
         self._made[(operator.name, marks.name)] = number

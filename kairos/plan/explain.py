@@ -5,7 +5,9 @@ from collections.abc import Iterator, Sequence
 import msgspec
 
 from kairos.plan.forecast import FlowForecast, forecast_lines
-from kairos.plan.operators import Generation, Loop, MapOver, Operator, RegisteredCall
+from kairos.plan.operators import Asking, Loop, MapOver, Operator
+from kairos.plan.passes.decoding import PartialDecode
+from kairos.plan.passes.static_prefixes import StaticPrefix
 from kairos.plan.pipeline import Plan
 from kairos.plan.placement_text import ExplainedPlacement, placement_lines
 from kairos.plan.prediction import FlowPrediction, OperatorCalls
@@ -20,6 +22,7 @@ class ExplainedOperator(msgspec.Struct, frozen=True):
     depth: int  # how many bodies it is in
     at_most: int  # times that it is computed for a row (or a group)
     fetched: bool  # looked for among results of earlier runs
+    is_call: bool  # of an engine, a function or a processor
     shared: bool  # equal calls of other rows are made once
     predicted: OperatorCalls | None
 
@@ -30,10 +33,14 @@ class ExplainedPlan(msgspec.Struct, frozen=True):
     columns: tuple[str, ...]
     outputs: tuple[str, ...]
     pruned: tuple[str, ...]
+    freed: dict[str, tuple[str, ...]]
     merged: dict[str, str]
+    partial: tuple[PartialDecode, ...]
+    prefills: dict[str, tuple[str, ...]]  # LLM operators whose prompts begin beside others
     operators: tuple[ExplainedOperator, ...]
     calls_per_row: int  # at most
     prompts: tuple[ExplainedPrefix, ...]  # what they have in common
+    static_prefixes: tuple[StaticPrefix, ...]
     prediction: FlowPrediction | None
     placement: ExplainedPlacement | None = None
     forecast: FlowForecast | None = None
@@ -49,17 +56,21 @@ def explain(
     that switch models. `forecast`: of the table on a pool."""
     operators = tuple(_operators(plan, plan.declaration.operators, prediction))
     passes = tuple(name for name, on in msgspec.structs.asdict(plan.passes).items() if on)
-    calls = (each for each in operators if each.kind in ("llm", "call"))
+    calls = (each for each in operators if each.is_call)
     return ExplainedPlan(
         flow=plan.declaration.name,
         passes=passes,
         columns=plan.columns,
         outputs=plan.outputs,
         pruned=plan.pruned,
+        freed=dict(plan.freed),
         merged=dict(plan.merged),
+        partial=plan.partial,
+        prefills={each.operator: tuple(sorted(each.beside)) for each in plan.prefills},
         operators=operators,
         calls_per_row=sum(each.at_most for each in calls),
         prompts=explained_prompts(plan.declaration.operators),
+        static_prefixes=plan.static_prefixes,
         prediction=prediction,
         placement=placement,
         forecast=forecast,
@@ -71,13 +82,13 @@ def lines(explained: ExplainedPlan) -> Iterator[str]:
     yield f"flow {explained.flow}; passes: {', '.join(explained.passes) or 'none'}"
     columns = ", ".join(explained.columns) or "none by name"
     yield f"columns needed: {columns}; columns written: {', '.join(explained.outputs)}"
-    if explained.pruned:
-        yield f"left out, since no output needs it: {', '.join(explained.pruned)}"
-    for gone, stands in explained.merged.items():
-        yield f"merged: {gone} is computed as {stands}"
+    yield from _of_passes(explained)
     for each in explained.operators:
         yield "  " * (each.depth + 1) + _line(each)
     yield from prompt_lines(explained.prompts)
+    if explained.static_prefixes:
+        count = len(explained.static_prefixes)
+        yield f"computed while rows are awaited: {count} static beginnings of prompts"
     yield f"calls for a row: {explained.calls_per_row} at most"
     found = explained.prediction
     if found is not None:
@@ -92,11 +103,26 @@ def lines(explained: ExplainedPlan) -> Iterator[str]:
         yield from forecast_lines(explained.forecast)
 
 
+def _of_passes(explained: ExplainedPlan) -> Iterator[str]:
+    """What each of them changed."""
+    if explained.pruned:
+        yield f"left out, since no output needs it: {', '.join(explained.pruned)}"
+    for name, loose in explained.freed.items():
+        yield f"need not wait: {name} begins beside {', '.join(loose)}"
+    for gone, stands in explained.merged.items():
+        yield f"merged: {gone} is computed as {stands}"
+    for name, beside in explained.prefills.items():
+        yield f"begins ahead: the prompt of {name}, beside {', '.join(beside)}"
+    for streamed in explained.partial:
+        maps = ", ".join(streamed.maps)
+        yield f"streamed: {streamed.operator}, whose items go to {maps} as they are finished"
+
+
 def _line(each: ExplainedOperator) -> str:
     parts = [f"{each.name}: {each.kind}"]
     if each.needs:
         parts.append(f"after {', '.join(each.needs)}")
-    if each.kind in ("llm", "call"):
+    if each.is_call:
         if each.at_most != 1:
             parts.append(f"{each.at_most} times a row at most")
         parts.append("equal calls made once" if each.shared else "made for each row")
@@ -117,7 +143,7 @@ def _operators(
     fetched = {each.operator for each in plan.fetches}
     by_operator = prediction.by_operator if prediction else {}
     for each in operators:
-        call = isinstance(each.params, Generation | RegisteredCall)
+        call = isinstance(each.params, Asking)
         yield ExplainedOperator(
             name=each.name,
             kind=each.kind,
@@ -125,6 +151,7 @@ def _operators(
             depth=depth,
             at_most=times,
             fetched=each.name in fetched,
+            is_call=call,
             shared=call and each.purity == "pure" and plan.passes.cse,
             predicted=by_operator.get(each.name),
         )

@@ -35,6 +35,12 @@ class FlowProfile(msgspec.Struct, frozen=True, kw_only=True):
     rows: int  # that it was learnt from
     operators: dict[str, OperatorProfile]
 
+    @property
+    def answers(self) -> dict[str, float]:
+        """Tokens, by LLM operator."""
+        known = self.operators.items()
+        return {name: e.completion_tokens.mean for name, e in known if e.completion_tokens}
+
 
 def learnt(
     plan: Plan,

@@ -17,7 +17,8 @@ from kairos.model import SECOND
 from kairos.plan.costs.paper import PaperCosts, paper_costs
 from kairos.plan.expected_calls import ExpectedCalls, expected_calls
 from kairos.plan.flow_profile import FlowProfile, OperatorProfile, holding
-from kairos.plan.makespan import FluidCall, makespan
+from kairos.plan.fluid_engine import Beginning, FluidCall
+from kairos.plan.makespan import makespan
 from kairos.plan.pipeline import Plan
 
 ROWS_RECKONED = 1_000
@@ -182,9 +183,16 @@ def _scaled(
                 prompt_tokens=call.prompt_tokens * prompt,
                 completion_tokens=call.completion_tokens * answer,
                 prefixes=tuple((mark, tokens * prompt) for mark, tokens in call.prefixes),
+                begins=_longer(call.begins, prompt),
             )
         )
     return scaled
+
+
+def _longer(begins: Beginning | None, factor: float) -> Beginning | None:
+    if begins is None:
+        return None
+    return msgspec.structs.replace(begins, tokens=begins.tokens * factor)
 
 
 def _factor(of: Interval | None, end: str) -> float:

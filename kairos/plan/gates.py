@@ -5,6 +5,7 @@ has chosen, and with it all that it alone needs.
 """
 
 from collections.abc import Mapping
+from itertools import chain
 
 from kairos.plan.check import every
 from kairos.plan.operators import Branch, Declaration, Filter, Operator
@@ -21,7 +22,7 @@ def gates(declaration: Declaration) -> Mapping[str, tuple[str, ...]]:
     found: dict[str, tuple[str, ...]] = {}
     for operator in reversed(declaration.operators):
         ways = asked.get(operator.name, [()])
-        found[operator.name] = tuple(dict.fromkeys(sum(ways, ()))) if all(ways) else ()
+        found[operator.name] = tuple(dict.fromkeys(chain(*ways))) if all(ways) else ()
         chosen = _chosen(operator)
         deciding = tuple(
             each.operator for arg in operator.inputs.values() for each in referred(arg)

@@ -3,7 +3,8 @@
 The part of JSON Schema (2020-12) that engines can bind an answer to: types, enum, const, objects,
 lists, bounds, `anyOf`, `oneOf`, `allOf` and references within the schema. Keywords beyond that are
 not looked at (`pattern` too: a regular expression may take for ever), so what keeps to a schema
-always passes.
+always passes, unless it takes too much to find out: what refers to itself twice takes twice as much
+for each level.
 """
 
 from collections.abc import Iterator, Mapping
@@ -12,14 +13,36 @@ from operator import ge, gt, le, lt
 from kairos.plan.values import type_name
 
 _DEEPEST = 100
+# Parts of a schema and a value that are held against each other: two seconds.
+_MOST_STEPS, _ENUM = 200_000, 10  # of an enum so many values are a part
 
 
 def problem(schema: object, value: object) -> str | None:
     """What is wrong with a value, and where; None: nothing that is looked at."""
-    return next(_problems(schema, schema, value, "", 0), None)
+    try:
+        return next(_problems(_Whole(schema), schema, value, "", 0), None)
+    except _TooMuch:
+        return f"it takes more than {_MOST_STEPS} steps to hold it against its schema"
 
 
-def _problems(root: object, schema: object, value: object, where: str, depth: int) -> Iterator[str]:
+class _TooMuch(Exception):
+    """There are too many steps."""
+
+
+class _Whole:
+    """The schema, and what may still be done by it."""
+
+    def __init__(self, schema: object) -> None:
+        self.schema, self._left = schema, _MOST_STEPS
+
+    def step(self, parts: int) -> None:
+        """Raises _TooMuch."""
+        self._left -= parts
+        if self._left < 0:
+            raise _TooMuch
+
+
+def _problems(root: _Whole, schema: object, value: object, where: str, depth: int) -> Iterator[str]:
     if not isinstance(schema, Mapping):
         if schema is False:
             yield f"{where or 'it'} may not be there"
@@ -27,9 +50,10 @@ def _problems(root: object, schema: object, value: object, where: str, depth: in
     if depth > _DEEPEST:
         yield f"{where or 'it'} is nested too deeply"
         return
-    at = where or "it"
+    at, enum = where or "it", schema.get("enum")
+    root.step(1 + (len(enum) // _ENUM if isinstance(enum, list) else 0))
     if isinstance(schema.get("$ref"), str):
-        target = _target(root, schema["$ref"])
+        target = _target(root.schema, schema["$ref"])
         yield from _problems(root, target, value, where, depth + 1)
     types = schema.get("type")
     wanted = [types] if isinstance(types, str) else types if isinstance(types, list) else None
@@ -38,8 +62,8 @@ def _problems(root: object, schema: object, value: object, where: str, depth: in
         return
     if "const" in schema and not _same(value, schema["const"]):
         yield f"{at} is not {schema['const']!r}"
-    if isinstance(schema.get("enum"), list) and not any(_same(value, e) for e in schema["enum"]):
-        yield f"{at} is none of {', '.join(map(repr, schema['enum'][:20]))}"
+    if isinstance(enum, list) and not any(_same(value, each) for each in enum):
+        yield f"{at} is none of {', '.join(map(repr, enum[:20]))}"
     yield from _combined(root, schema, value, where, depth)
     if isinstance(value, Mapping):
         yield from _of_object(root, schema, value, where, depth)
@@ -50,7 +74,7 @@ def _problems(root: object, schema: object, value: object, where: str, depth: in
 
 
 def _combined(
-    root: object, schema: Mapping[str, object], value: object, where: str, depth: int
+    root: _Whole, schema: Mapping[str, object], value: object, where: str, depth: int
 ) -> Iterator[str]:
     for key in ("anyOf", "oneOf", "allOf"):
         parts = schema.get(key)
@@ -64,7 +88,7 @@ def _combined(
 
 
 def _of_object(
-    root: object, schema: Mapping[str, object], value: Mapping[str, object], where: str, depth: int
+    root: _Whole, schema: Mapping[str, object], value: Mapping[str, object], where: str, depth: int
 ) -> Iterator[str]:
     required = schema.get("required")
     for name in required if isinstance(required, list) else ():
@@ -80,7 +104,7 @@ def _of_object(
 
 
 def _of_list(
-    root: object, schema: Mapping[str, object], value: list[object], where: str, depth: int
+    root: _Whole, schema: Mapping[str, object], value: list[object], where: str, depth: int
 ) -> Iterator[str]:
     prefix = schema.get("prefixItems")
     first = prefix if isinstance(prefix, list) else []
@@ -114,9 +138,9 @@ def _counts(schema: Mapping[str, object], size: int, what: str, where: str) -> I
         yield f"{where or 'it'} has {size} {what.lower()}, {most} at most"
 
 
-def _target(root: object, reference: str) -> object:
+def _target(schema: object, reference: str) -> object:
     """What `#/a/b` names; True, which all values keep to, where there is nothing."""
-    found = root
+    found = schema
     for key in reference.removeprefix("#").split("/")[1:]:
         name = key.replace("~1", "/").replace("~0", "~")
         if not isinstance(found, Mapping) or name not in found:

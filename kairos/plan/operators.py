@@ -21,8 +21,9 @@ NAME = r"\A[A-Za-z][A-Za-z0-9_]{0,63}\Z"
 RESERVED = frozenset({"state", "round", "item", "index", "loop", "self", "super"})
 
 MOST_OPERATORS = 1_000
-MOST_ROUNDS, MOST_ITEMS = 100, 10_000
+MOST_ROUNDS, MOST_ITEMS = 100, 10_000  # also passages, and vectors
 DEEPEST_BODY = 4
+ENGINE_RETRIES = 2  # of calls of engines and collections, where a flow says nothing
 
 Purity = Literal["pure", "sampled", "effect"]
 OnError = Literal["fail", "skip", "default"]
@@ -97,6 +98,47 @@ class RegisteredCall(msgspec.Struct, frozen=True, tag="call", omit_defaults=True
     version: str = ""
 
 
+class Chunking(msgspec.Struct, frozen=True, tag="chunk"):
+    """A text, or a list of texts, cut into passages: of `size` words each, of which `overlap` are
+    the last ones of the passage before."""
+
+    size: int = 120
+    overlap: int = 20
+
+
+class Embedding(msgspec.Struct, frozen=True, tag="embed", omit_defaults=True):
+    """The vector of a text, or those of a list of texts (`plan/retrieval.py`)."""
+
+    model: str | None = None  # none: the one that the run has for it
+    batch: int = 16  # texts of a longer list that are embedded at a time
+
+
+class Ingest(msgspec.Struct, frozen=True, tag="ingest", omit_defaults=True):
+    """Passages with their vectors, to be searched: a collection of this row alone, or what is put
+    into the `collection` of that name, which stays. The same passage is in that once."""
+
+    collection: str | None = None
+
+
+class Search(msgspec.Struct, frozen=True, tag="search", omit_defaults=True):
+    """The passages nearest to a vector, or to any of several: of the `collection` of that name, or
+    of one of this row."""
+
+    top_k: int = 5
+    collection: str | None = None
+
+
+class Rerank(msgspec.Struct, frozen=True, tag="rerank", omit_defaults=True):
+    """Those of some passages that answer a query best."""
+
+    top_k: int = 3
+    model: str | None = None  # none: the one that the run has for it
+
+
+# What a processor does: an engine for embeddings, one that ranks, a collection.
+Processing = Embedding | Ingest | Search | Rerank
+
+
 class Filter(msgspec.Struct, frozen=True, tag="filter"):
     """`of` where the expression `where` is true, else nothing. `of` is not computed before."""
 
@@ -133,6 +175,17 @@ class MapOver(msgspec.Struct, frozen=True, tag="map"):
     max_items: int = 1_000
 
 
+class StagedMap(MapOver, frozen=True, tag="stages", kw_only=True):
+    """The body's results for each batch of a list; what is no list, or has nothing in it, is one
+    batch. Never declared: the pass `stages` makes it."""
+
+    batch: int
+
+
+class Aggregate(msgspec.Struct, frozen=True, tag="aggregate"):
+    """One collection of the row, of its parts in their order. Made by the pass `stages`."""
+
+
 class Group(msgspec.Struct, frozen=True, tag="group"):
     """Rows with the same key together: an object of `key` (text) and `items`, the `value`s of these
     rows in their order. It is the only barrier across rows; what follows from it is computed once
@@ -142,9 +195,18 @@ class Group(msgspec.Struct, frozen=True, tag="group"):
     value: Argument
 
 
-Params = (
-    Input | Data | Format | Generation | RegisteredCall | Filter | Branch | Loop | MapOver | Group
-)
+# Kinds whose inputs are their arguments, rather than names in templates.
+Argued = RegisteredCall | Chunking | Processing | Aggregate
+
+# What is asked of others, and answered later.
+Asking = Generation | RegisteredCall | Processing
+
+Repeated = Loop | MapOver | StagedMap
+Params = Input | Data | Format | Asking | Chunking | Filter | Branch | Repeated | Aggregate | Group
+
+
+def kind_of(params: Params) -> str:
+    return str(type(params).__struct_config__.tag)
 
 
 class Operator(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -161,16 +223,21 @@ class Operator(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     @property
     def kind(self) -> str:
-        return str(type(self.params).__struct_config__.tag)
+        return kind_of(self.params)
 
     @property
     def purity(self) -> Purity:
         """pure: equal inputs, equal values. sampled: computed for each row by itself. effect: never
         merged, kept or tried ahead."""
-        if isinstance(self.params, RegisteredCall):
-            return self.params.purity
-        if isinstance(self.params, Generation) and self.params.temperature > 0:
-            return "sampled"
+        match self.params:
+            case RegisteredCall(purity=purity):
+                return purity
+            case Generation(temperature=temperature):
+                return "sampled" if temperature > 0 else "pure"
+            case Ingest(collection=str()):
+                return "effect"
+            case Search(collection=str()):
+                return "sampled"  # others put passages there, at any time
         return "pure"
 
     @property

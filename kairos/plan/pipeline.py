@@ -6,21 +6,35 @@ import msgspec
 
 from kairos.plan.check import check, every
 from kairos.plan.columns import Columns, columns
+from kairos.plan.costs.latency import TYPICAL, Latencies
 from kairos.plan.graph import ancestors, in_order, outputs_need
 from kairos.plan.operators import Declaration, Generation, Group, RegisteredCall
 from kairos.plan.passes.cached import CacheFetch, cache_fetches
 from kairos.plan.passes.cse import merge_equal
+from kairos.plan.passes.decoding import PartialDecode, partial_decodes
+from kairos.plan.passes.dependencies import data_dependencies
 from kairos.plan.passes.order import AS_DECLARED, CallOrder, call_order
+from kairos.plan.passes.prefill import PartialPrefill, partial_prefills
 from kairos.plan.passes.prune import prune
+from kairos.plan.passes.stages import staged
+from kairos.plan.passes.static_prefixes import StaticPrefix, static_prefixes
+from kairos.plan.primitives import primitives
+
+_MOST_ROUNDS = 16
 
 
 class Passes(msgspec.Struct, frozen=True, kw_only=True):
     """Which passes are on. Whatever is, the table that comes out is the same."""
 
     prune: bool = True  # what no output needs is left out
+    dependencies: bool = True  # operators wait for what they need alone
     cse: bool = True  # what is asked twice is computed once, within a row and across rows
+    stages: bool = True  # what is embedded and ingested goes batch by batch
+    prefill: bool = True  # prompts begin while their rest is found out
     cached: bool = True  # results of earlier runs are fetched
     order: bool = True  # calls that begin alike follow each other, where more are ready than run
+    decoding: bool = True  # items of a list begin while a model still writes it
+    touch: bool = True  # what prompts begin with for every row is computed while rows are awaited
 
 
 class Plan(msgspec.Struct, frozen=True, kw_only=True):
@@ -30,10 +44,15 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     passes: Passes
     revision: str  # of the models, as whoever runs it says; other ones mean other results
     pruned: tuple[str, ...]
+    freed: Mapping[str, tuple[str, ...]]  # per operator, what it needs not wait for
     merged: Mapping[str, str]  # per operator that is gone, the one that stands for it
     fetches: tuple[CacheFetch, ...]
+    partial: tuple[PartialDecode, ...]
+    prefills: tuple[PartialPrefill, ...]
     order: CallOrder
+    static_prefixes: tuple[StaticPrefix, ...]
     table: Columns
+    depths: Mapping[str, int]  # by operator that is asked: of its primitives, the greatest
 
     @property
     def columns(self) -> tuple[str, ...]:
@@ -65,9 +84,15 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def compile_plan(
-    declaration: Declaration, passes: Passes | None = None, *, revision: str = ""
+    declaration: Declaration,
+    passes: Passes | None = None,
+    *,
+    revision: str = "",
+    latencies: Latencies = TYPICAL,
 ) -> Plan:
-    """Raises InvalidFlow: it cannot be run; says where, and what would be right."""
+    """`latencies`: that savings are weighed by.
+
+    Raises InvalidFlow: it cannot be run; says where, and what would be right."""
     check(declaration)
     passes = passes or Passes()
     now = msgspec.structs.replace(declaration, operators=in_order(declaration.operators))
@@ -79,16 +104,47 @@ def compile_plan(
         left = {each.name for each in every(now.operators)}
         pruned = tuple(each.name for each in every(before.operators) if each.name not in left)
     table = columns(now)
-    if passes.cse:
-        both = merge_equal(now)
-        now, merged = both.declaration, both.into
-    return Plan(
+    now, freed, merged = _reduced(now, passes)
+    if passes.stages:
+        now = staged(now)
+    plan = Plan(
         declaration=now,
         passes=passes,
         revision=revision,
         pruned=pruned,
+        freed=freed,
         merged=merged,
         fetches=cache_fetches(now.operators) if passes.cached else (),
+        prefills=partial_prefills(now, latencies) if passes.prefill else (),
+        partial=partial_decodes(now.operators) if passes.decoding else (),
         order=call_order(now.operators) if passes.order else AS_DECLARED,
+        static_prefixes=static_prefixes(now.operators) if passes.touch else (),
         table=table,
+        depths={},
     )
+    return msgspec.structs.replace(plan, depths=primitives(plan).depths)
+
+
+def _reduced(
+    declaration: Declaration, passes: Passes
+) -> tuple[Declaration, Mapping[str, tuple[str, ...]], Mapping[str, str]]:
+    """Dependencies and equal operators, round by round: what is merged may free others, and what is
+    free may equal others. It ends when nothing is left to go, or with the last round: of flows that
+    are made so that each round frees one."""
+    freed: dict[str, tuple[str, ...]] = {}
+    merged: dict[str, str] = {}
+    now = declaration
+    for _ in range(_MOST_ROUNDS):
+        before = now
+        if passes.dependencies:
+            loose = data_dependencies(now)
+            now = loose.declaration
+            for name, gone in loose.of.items():
+                freed[name] = (*freed.get(name, ()), *gone)
+        if passes.cse:
+            both = merge_equal(now)
+            now = both.declaration
+            merged |= both.into
+        if now == before or not (passes.dependencies and passes.cse):
+            break
+    return now, freed, merged

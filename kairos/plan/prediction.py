@@ -16,6 +16,8 @@ from kairos.plan.check_templates import templates_of
 from kairos.plan.invalid import OperatorFailed
 from kairos.plan.operators import (
     Argument,
+    Asking,
+    Chunking,
     Constant,
     Data,
     Format,
@@ -27,11 +29,11 @@ from kairos.plan.operators import (
     Operator,
     Reference,
     References,
-    RegisteredCall,
 )
 from kairos.plan.passes.structure import structure
 from kairos.plan.pipeline import Plan
 from kairos.plan.references import needs
+from kairos.plan.retrieval import chunked
 from kairos.plan.signatures import of_structure
 from kairos.plan.templates import Opaque, Static, template
 from kairos.plan.values import BYTES_PER_TOKEN, Missing, as_text, part
@@ -107,14 +109,19 @@ class _Symbolic:
                 return template(params.template).render(inputs)
             except OperatorFailed:
                 return Missing
+        if isinstance(params, Chunking) and not any(map(_unknown, inputs.values())):
+            try:
+                return chunked(params, inputs["text"])
+            except OperatorFailed:
+                return Missing
         identity = self._identity(operator, {name: values[name] for name in needs(operator)})
-        if isinstance(params, Generation | RegisteredCall):
+        if isinstance(params, Asking):
             self._count(operator, inputs, identity, times=1)
             return Symbol(identity, _completion(operator))
         times = params.max_rounds if isinstance(params, Loop) else 1
         times = params.max_items if isinstance(params, MapOver) else times
         for each in operator.body:
-            if isinstance(each.params, Generation | RegisteredCall):
+            if isinstance(each.params, Asking):
                 self._count(each, inputs, f"{identity}.{each.name}", times)
         return Symbol(identity, EXPECTED_COMPLETION_TOKENS)
 

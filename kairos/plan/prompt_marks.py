@@ -41,6 +41,12 @@ def prompt_marks(messages: Sequence[tuple[str, Pieces]]) -> PromptMarks:
     return marking.end()
 
 
+def alike(first: PromptMarks, second: PromptMarks) -> float:
+    """Tokens of the first up to where the second begins to differ."""
+    known = {name for name, _ in second.prefixes}
+    return max((tokens for name, tokens in first.prefixes if name in known), default=0.0)
+
+
 class _Marking:
     def __init__(self) -> None:
         self._chain, self._tokens = b"", 0.0

@@ -6,7 +6,7 @@ alike for every row. What a template does beyond filling in names is one piece, 
 itself: it is shared less, never wrongly.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import msgspec
 
@@ -25,6 +25,19 @@ from kairos.plan.values import Missing, as_text, part
 
 # Of one format that is put in where it is used; a larger one stays a hole.
 _MOST_PIECES, _MOST_CHARACTERS = 200, 100_000
+
+
+def beginning(messages: Iterable[tuple[str, str]]) -> dict[str, object]:
+    """The body of a chat completion that computes what prompts begin with, and answers one token,
+    which nobody needs. `messages`: role and text, of which the last may go on; where an engine does
+    not know that it does, its end is not shared."""
+    return {
+        "messages": [{"role": role, "content": text} for role, text in messages],
+        "temperature": 0.0,
+        "max_tokens": 1,
+        "add_generation_prompt": False,
+        "continue_final_message": True,
+    }
 
 
 class Speaker(msgspec.Struct, frozen=True, tag=True):

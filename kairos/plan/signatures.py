@@ -1,8 +1,9 @@
 """The one hash of what is computed: for merging, the prompt cache, the journal and re-runs.
 
 What would give the same value has the same signature: the whole request of an LLM call with the
-model's revision, or a function with its version and arguments. It is of what was rendered, so an
-edited template that says the same of a row needs no new call.
+model's revision, a function with its version and arguments, or what a processor is asked with its
+model. It is of what was rendered, so an edited template that says the same of a row needs no new
+call.
 """
 
 from collections.abc import Mapping
@@ -26,6 +27,14 @@ def of_request(model: str | None, revision: str, body: Mapping[str, object]) -> 
 def of_call(function: str, version: str, arguments: Mapping[str, object]) -> str:
     """Of a function, whatever the order of its arguments. Raises: as `of_request`."""
     return _hash(["call", FORMAT, function, version, arguments], order="sorted")
+
+
+def of_processing(
+    kind: str, settings: Mapping[str, object], arguments: Mapping[str, object]
+) -> str:
+    """Of what a processor is asked. `settings`: those on which the value depends. Raises: as
+    `of_request`."""
+    return _hash([kind, FORMAT, settings, arguments], order="sorted")
 
 
 def of_structure(structure: object) -> str:

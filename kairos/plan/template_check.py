@@ -5,6 +5,7 @@ from collections.abc import Iterator
 import msgspec
 from jinja2 import nodes
 from jinja2.exceptions import TemplateSyntaxError
+from jinja2.visitor import NodeTransformer
 
 from kairos.plan.operators import Path
 from kairos.plan.template_language import (
@@ -14,6 +15,7 @@ from kairos.plan.template_language import (
     DEEPEST_LOOPS,
     DEEPEST_NESTING,
     FILTERS,
+    SIZED,
 )
 
 _INSTEAD = {
@@ -40,7 +42,7 @@ Uses = frozenset[NameUse]
 
 
 def checked(tree: nodes.Node) -> Uses:
-    """What a tree needs; its loops are counted from now on.
+    """What a tree needs.
 
     Raises:
         TemplateSyntaxError: something in it is not of the language.
@@ -97,11 +99,6 @@ def _uses_of_loop(
         yield from _uses(child, within, depth=depth + 1, loops=loops + 1)
     for child in node.else_:
         yield from _uses(child, bound, depth=depth + 1, loops=loops)
-    if not (isinstance(node.iter, nodes.Filter) and node.iter.name == COUNTED):
-        counted = nodes.Filter(node.iter, COUNTED, [], [], None, None, lineno=node.lineno)
-        assert node.environment is not None
-        counted.set_environment(node.environment)
-        node.iter = counted
 
 
 def _check(node: nodes.Node, depth: int, loops: int) -> None:
@@ -110,7 +107,7 @@ def _check(node: nodes.Node, depth: int, loops: int) -> None:
     if not isinstance(node, ALLOWED_NODES):
         what = _INSTEAD.get(type(node), f"`{type(node).__name__}` is not known here")
         raise TemplateSyntaxError(what, node.lineno)
-    if isinstance(node, nodes.Filter) and node.name not in FILTERS and node.name != COUNTED:
+    if isinstance(node, nodes.Filter) and node.name not in FILTERS:
         known = ", ".join(sorted(FILTERS))
         raise TemplateSyntaxError(f"no filter '{node.name}'; there are {known}", node.lineno)
     if isinstance(node, nodes.Test) and node.name not in ALLOWED_TESTS:
@@ -120,3 +117,51 @@ def _check(node: nodes.Node, depth: int, loops: int) -> None:
         raise TemplateSyntaxError(
             f"loops are nested more than {DEEPEST_LOOPS} deep, or recursive", node.lineno
         )
+
+
+def meter(tree: nodes.Template) -> None:
+    """What a checked tree does is counted from now on (`template_language.TemplateWork`)."""
+    _Meter().visit(tree)
+
+
+class _Meter(NodeTransformer):
+    def visit_For(self, node: nodes.For) -> nodes.Node:  # noqa: N802
+        self.generic_visit(node)
+        within = [*node.body, *([node.test] if node.test else [])]
+        parts = sum(1 + sum(1 for _ in each.find_all(nodes.Node)) for each in within)
+        node.iter = _filtered(node.iter, COUNTED, nodes.Const(parts))
+        return node
+
+    def visit_Compare(self, node: nodes.Compare) -> nodes.Node:  # noqa: N802
+        self.generic_visit(node)
+        node.expr = _sized(node.expr)
+        for operand in node.ops:
+            operand.expr = _sized(operand.expr)
+        return node
+
+    def visit_Add(self, node: nodes.Add) -> nodes.Node:  # noqa: N802
+        self.generic_visit(node)
+        node.left, node.right = _sized(node.left), _sized(node.right)
+        return node
+
+    def visit_Test(self, node: nodes.Test) -> nodes.Node:  # noqa: N802
+        self.generic_visit(node)
+        if node.args:
+            node.node = _sized(node.node)
+            node.args = [_sized(each) for each in node.args]
+        return node
+
+    def visit_Getitem(self, node: nodes.Getitem) -> nodes.Node:  # noqa: N802
+        self.generic_visit(node)
+        return _sized(node) if isinstance(node.arg, nodes.Slice) else node
+
+
+def _sized(node: nodes.Expr) -> nodes.Expr:
+    return node if isinstance(node, nodes.Const) else _filtered(node, SIZED)
+
+
+def _filtered(node: nodes.Node, filter_name: str, *arguments: nodes.Expr) -> nodes.Expr:
+    made = nodes.Filter(node, filter_name, list(arguments), [], None, None, lineno=node.lineno)
+    assert node.environment is not None
+    made.set_environment(node.environment)
+    return made

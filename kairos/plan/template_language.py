@@ -3,11 +3,12 @@
 A flow may come from anyone, so what it says runs in a sandbox narrower than Jinja's own. Values are
 JSON: `a.b` is the key `b` of an object, never an attribute of a Python object, so there is nothing
 to escape to, and a column called `items` is that column. Nothing is called. There is no assignment
-and no multiplication, filters are the ones below, and loops are counted: so what a template can
-take is bounded by its own length and its values' sizes.
+and no multiplication, filters are the ones below. What a template does is counted: steps of loops
+by what is within them, and what goes through a value, as filters and comparisons do, by the size of
+that. So what it can take is bounded, in time and in memory.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 
 import msgspec
 from jinja2 import StrictUndefined, Undefined, nodes, pass_context
@@ -20,11 +21,13 @@ from kairos.plan.values import Missing, as_text, part, type_name
 MOST_SOURCE_BYTES = 256 * 1024
 MOST_OUTPUT_BYTES = 10 * 1024 * 1024
 MOST_LOOP_STEPS = 100_000
+# Each is a part of a template that is looked at, or of a value: an item, or so many characters. As
+# many take seconds.
+MOST_WORK, _CHARACTERS = 20_000_000, 16
 DEEPEST_NESTING, DEEPEST_LOOPS = 60, 3
 
-STEPS = " steps"  # the counter of loops' steps, among variables, and the filter that
-# counts them; no template can name them
-COUNTED = " counted"
+# The counter among the variables, and filters that count: no template can name them.
+WORK, COUNTED, SIZED = " work", " counted", " sized"
 
 ALLOWED_NODES = (
     nodes.Template, nodes.Output, nodes.TemplateData, nodes.Name, nodes.Const, nodes.Getattr,
@@ -39,16 +42,37 @@ ALLOWED_TESTS = (
 _OF_LOOPS = frozenset({"index", "index0", "revindex", "revindex0", "first", "last", "length"})
 
 
-class StepsCounter:
-    """How many steps the loops of one rendering may still take."""
+class TemplateWork:
+    """How much one rendering, or several together, may still do."""
 
     def __init__(self) -> None:
-        self.left = MOST_LOOP_STEPS
+        self._steps_left, self._left = MOST_LOOP_STEPS, MOST_WORK
 
-    def step(self) -> None:
-        self.left -= 1
-        if self.left < 0:
+    def step(self, parts: int) -> None:
+        """Of a loop, within which there are so many parts. Raises TemplateError."""
+        self._steps_left -= 1
+        if self._steps_left < 0:
             raise TemplateError(f"its loops take more than {MOST_LOOP_STEPS} steps")
+        self._spend(parts)
+
+    def go_through(self, value: object) -> None:
+        """Raises TemplateError."""
+        self._spend(_size(value))
+
+    def _spend(self, parts: int) -> None:
+        self._left -= parts
+        if self._left < 0:
+            raise TemplateError("it computes too much: loop less, or over shorter values")
+
+
+def _size(value: object) -> int:
+    if isinstance(value, str):
+        return len(value) // _CHARACTERS
+    if isinstance(value, list | tuple):
+        return len(value) + sum(map(_size, value))
+    if isinstance(value, Mapping):
+        return len(value) + sum(map(_size, value)) + sum(map(_size, value.values()))
+    return 0
 
 
 class JsonEnvironment(ImmutableSandboxedEnvironment):
@@ -57,7 +81,9 @@ class JsonEnvironment(ImmutableSandboxedEnvironment):
     def __init__(self) -> None:
         super().__init__(undefined=StrictUndefined, finalize=_finalize, cache_size=0)
         self.globals.clear()
-        self.filters = {COUNTED: _counted, **FILTERS}
+        self.filters = {COUNTED: _counted, SIZED: _sized} | {
+            name: of if name in _AT_ONCE else _metered(of) for name, of in FILTERS.items()
+        }
         self.tests = {name: self.tests[name] for name in ALLOWED_TESTS}
 
     def getattr(self, obj: object, attribute: str) -> object:
@@ -83,13 +109,36 @@ def _finalize(value: object) -> object:
     return value if isinstance(value, str | Undefined) else as_text(value)
 
 
+def _work_of(context: Context) -> TemplateWork:
+    work = context.get(WORK)
+    assert isinstance(work, TemplateWork)
+    return work
+
+
 @pass_context
-def _counted(context: Context, items: object) -> Iterator[object]:
-    counter = context.get(STEPS)
-    assert isinstance(counter, StepsCounter)
+def _counted(context: Context, items: object, parts: int) -> Iterator[object]:
+    work = _work_of(context)
     for item in _items_of(items):
-        counter.step()
+        work.step(parts)
         yield item
+
+
+@pass_context
+def _sized(context: Context, value: object) -> object:
+    _work_of(context).go_through(value)
+    return value
+
+
+def _metered(of: Callable[..., object]) -> Callable[..., object]:
+    @pass_context
+    def filtered(context: Context, value: object, *rest: object, **named: object) -> object:
+        work = _work_of(context)
+        work.go_through(value)
+        result = of(value, *rest, **named)
+        work.go_through(result)
+        return result
+
+    return filtered
 
 
 def _items_of(value: object) -> Iterable[object]:
@@ -150,7 +199,8 @@ def _number(value: object) -> object:
     return int(text) if text.lstrip("+-").isdecimal() else float(text)
 
 
-FILTERS = {
+_AT_ONCE = frozenset({"default", "first", "length"})  # filters that go through nothing
+FILTERS: dict[str, Callable[..., object]] = {
     "join": _join,
     "default": _default,
     "length": _length,

@@ -5,7 +5,7 @@ A template is a list of segments: `Static` text, a `Slot` that one value fills a
 that two templates say the same; what is opaque is shared less, never wrongly.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from functools import cached_property, lru_cache
 
 import msgspec
@@ -16,13 +16,13 @@ from jinja2.parser import Parser
 
 from kairos.plan.invalid import OperatorFailed
 from kairos.plan.operators import Path
-from kairos.plan.template_check import Uses, checked, path_of
+from kairos.plan.template_check import Uses, checked, meter, path_of
 from kairos.plan.template_language import (
     MOST_OUTPUT_BYTES,
     MOST_SOURCE_BYTES,
-    STEPS,
+    WORK,
     JsonEnvironment,
-    StepsCounter,
+    TemplateWork,
 )
 from kairos.plan.values import Missing, as_text, part
 
@@ -72,23 +72,29 @@ class Template:
         self.uses = _uses(self._tree)
         self.segments = tuple(_segments(self._tree))
         self._opaque = any(isinstance(each, Opaque) for each in self.segments)
+        meter(self._tree)
 
     @cached_property
     def _compiled(self) -> JinjaTemplate:
         return _compiled(self._environment, self._tree)
 
-    def render(self, values: Mapping[str, object]) -> str:
-        """`values` by name. Raises OperatorFailed: one lacks a part, or cannot be used so."""
+    def beginning(self, count: int, values: Mapping[str, object]) -> str:
+        """Of so many segments from the first on, of which none is opaque. Raises: as `render`."""
+        try:
+            return _joined(_filled(each, values) for each in self.segments[:count])
+        except (Missing, *_FAILURES) as error:
+            raise OperatorFailed(f"the template cannot be filled: {error}") from error
+
+    def render(self, values: Mapping[str, object], work: TemplateWork | None = None) -> str:
+        """`values` by name. `work`: that it may do together with others; None: as much alone.
+
+        Raises:
+            OperatorFailed: a value lacks a part, or cannot be used so.
+        """
         try:
             if self._opaque:
-                return _rendered(self._compiled, values)
-            return "".join(
-                each.text
-                if isinstance(each, Static)
-                else as_text(part(values[each.name], each.path))
-                for each in self.segments
-                if not isinstance(each, Opaque)
-            )
+                return _joined(self._compiled.generate({**values, WORK: work or TemplateWork()}))
+            return _joined(_filled(each, values) for each in self.segments)
         except (Missing, *_FAILURES) as error:
             raise OperatorFailed(f"the template cannot be filled: {error}") from error
 
@@ -107,6 +113,7 @@ class Expression:
         (result,) = self._tree.find_all(nodes.Assign)
         self.uses = _uses(result.node)
         self._path = path_of(result.node)
+        meter(self._tree)
 
     @cached_property
     def _compiled(self) -> JinjaTemplate:
@@ -118,7 +125,7 @@ class Expression:
             if self._path:
                 name, path = self._path
                 return part(values[name], path)
-            context = self._compiled.new_context({**values, STEPS: StepsCounter()})
+            context = self._compiled.new_context({**values, WORK: TemplateWork()})
             for _ in self._compiled.root_render_func(context):
                 pass
             result = context.vars["result"]
@@ -127,6 +134,13 @@ class Expression:
         except (Missing, *_FAILURES) as error:
             raise OperatorFailed(f"`{self.source[:100]}` has no value: {error}") from error
         return list(result) if isinstance(result, tuple) else result
+
+
+def _filled(segment: Segment, values: Mapping[str, object]) -> str:
+    assert not isinstance(segment, Opaque)
+    if isinstance(segment, Static):
+        return segment.text
+    return as_text(part(values[segment.name], segment.path))
 
 
 def template(source: str) -> Template:
@@ -200,11 +214,12 @@ def _segments(tree: nodes.Template) -> Iterator[Segment]:
         yield Static(text)
 
 
-def _rendered(compiled: JinjaTemplate, values: Mapping[str, object]) -> str:
-    chunks, size = [], 0
-    for chunk in compiled.generate({**values, STEPS: StepsCounter()}):
-        size += len(chunk)
+def _joined(pieces: Iterable[str]) -> str:
+    """Raises TemplateError: together they are too long; it does not ask for those after that."""
+    found, size = [], 0
+    for piece in pieces:
+        size += len(piece)
         if size > MOST_OUTPUT_BYTES:
             raise TemplateError(f"it is longer than {MOST_OUTPUT_BYTES} bytes")
-        chunks.append(chunk)
-    return "".join(chunks)
+        found.append(piece)
+    return "".join(found)

@@ -53,8 +53,9 @@ def given(argument: Argument, values: Mapping[str, object]) -> object:
     return _part(values.get(argument.operator), argument.path)
 
 
-def filled(source: str, inputs: Mapping[str, object]) -> Pieces:
-    """A template with these values. Where Jinja does more than put one in that is not known, the
+def filled(source: str, inputs: Mapping[str, object], count: int | None = None) -> Pieces:
+    """A template with these values; `count`: of its segments as many as come first, where not all
+    values are known. Where Jinja does more than put one in that is not known, the
     piece is a text of its own, as long as what is put in.
 
     Raises:
@@ -64,7 +65,7 @@ def filled(source: str, inputs: Mapping[str, object]) -> Pieces:
     if all(is_known(inputs.get(use.name)) for use in compiled.uses):
         return (compiled.render(inputs),)
     found: list[str | UnknownText] = []
-    for at, segment in enumerate(compiled.segments):
+    for at, segment in enumerate(compiled.segments[:count]):
         if isinstance(segment, Static):
             found.append(segment.text)
         elif isinstance(segment, Opaque):

@@ -5,7 +5,10 @@ seconds of work left need w/c seconds more at that width, and, since of their en
 mean is told, are still there after `u` seconds with the probability exp(-u c/w). And workflows will
 begin: at the rate of late, drawn on along its trend (double exponential smoothing: R. G. Brown,
 Smoothing, Forecasting and Prediction of Discrete Time Series, 1963), or along the shape that days
-have, where that is known; each brings the work that workflows brought so far.
+have, where that is known; each brings the work that workflows brought so far. What they have in
+flight grows as what is open now goes: in a steady state one makes up for the other, whatever stays
+are like (what is left of a stay that is under way is the equilibrium distribution of renewal
+theory: D. R. Cox, Renewal Theory, 1962).
 
 Work is in seconds of calls' execution, as Kairos learns it; time in the queue is none. Over the
 calls that an instance holds at once (its seats) it is seconds of an instance.
@@ -19,8 +22,11 @@ from typing import NamedTuple
 
 import msgspec
 
-LEVEL_S = 600.0  # over which the rate of late is smoothed
-WORK_S = 3_600.0  # over which a workflow's work and stay are
+# Over which the rate of late is smoothed. With its trend it varies 2.5 times as much as a plain
+# mean as smooth, so this is long. Of a sudden rise 70 % are believed after half of it.
+LEVEL_S = 1_200.0
+SEATS_S = 600.0  # over which the seats of an instance are
+WORK_S = 3_600.0  # over which a workflow's work is
 DAY_S = 86_400.0
 _FEWEST = 3.0  # workflows, before what they brought is believed
 _LEAST_RATE = 1e-9  # of a day's shape, so that a rate can be told by it
@@ -69,9 +75,10 @@ class Demand:
         self._seen_s = 0.0
         # Workflows per second, over what the day's shape says: smoothed once, and twice.
         self._once, self._twice = 0.0, 0.0
-        # Sums that fade: workflows that began, and seconds of calls that ran, of workflows with
-        # calls in flight.
-        self._begun, self._worked_s, self._stayed_s = 0.0, 0.0, 0.0
+        # Sums that fade: workflows that began, and seconds of calls that ran; over time, calls in
+        # flight, and seconds of work that their workflows still needed.
+        self._begun, self._worked_s = 0.0, 0.0
+        self._in_flight, self._left_s = 0.0, 0.0
 
     def see(self, look: Look) -> None:
         """One that is not later than the last changes nothing."""
@@ -89,11 +96,13 @@ class Demand:
         keep = math.exp(-gap_s / WORK_S)
         self._begun = self._begun * keep + begun
         self._worked_s = self._worked_s * keep + look.running * gap_s
-        stayed = sum(each.workflows for each in look.open_work)
-        self._stayed_s = self._stayed_s * keep + stayed * gap_s
+        in_flight = sum(each.calls for each in look.open_work)
+        self._in_flight = self._in_flight * keep + in_flight * gap_s
+        left_s = sum(each.left_s for each in look.open_work)
+        self._left_s = self._left_s * keep + left_s * gap_s
         if look.seats is not None:
             known = look.seats if self.seats is None else self.seats
-            self.seats = known + (1 - math.exp(-gap_s / self._level_s)) * (look.seats - known)
+            self.seats = known + (1 - math.exp(-gap_s / SEATS_S)) * (look.seats - known)
 
     def _note_rate(self, rate: float, gap_s: float) -> None:
         """While less was seen than is smoothed over, the first is a plain mean."""
@@ -111,9 +120,10 @@ class Demand:
         return self._worked_s / self._begun if self._begun >= _FEWEST else None
 
     @property
-    def stay_s(self) -> float | None:
-        """How long a workflow has calls in flight; None: too few have begun."""
-        return self._stayed_s / self._begun if self._begun >= _FEWEST else None
+    def left_s(self) -> float | None:
+        """How long it is to the end of a workflow's work for each call that it has in flight, in
+        the mean of all of them; None: none was seen."""
+        return self._left_s / self._in_flight if self._in_flight else None
 
     def rate_per_s(self, ahead_s: float) -> float:
         """Workflows that begin per second, so long after the last look; at least 0."""
@@ -141,10 +151,10 @@ class Demand:
 
     def _of_new(self, ahead_s: float) -> float:
         """Of workflows that have not begun yet, at the rate of half the way."""
-        work_s, stay_s = self.work_s, self.stay_s
-        if work_s is None or not stay_s:
+        work_s, left_s = self.work_s, self.left_s
+        if work_s is None or not left_s:
             return 0.0
-        begun_by_then = 1 - math.exp(-ahead_s / stay_s)
+        begun_by_then = 1 - math.exp(-ahead_s / left_s)
         return self.rate_per_s(ahead_s / 2) * work_s * begun_by_then
 
     def most(self, ahead_s: Iterable[float], seats: float = math.inf) -> float:

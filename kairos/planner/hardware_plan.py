@@ -28,6 +28,9 @@ BOUNDS = (1.0, 0.8, 0.65, 0.5, 0.4, 0.3, 0.2, 0.1)  # of the time of the cheapes
 GAP = 0.005  # of a pool's cost: proving the rest takes longer than finding it
 LIMIT_S = 4.0  # of the solver, for each pool: all of them take minutes at most
 
+# Of the busiest instances. Up to there planner and simulation were compared: experiments/e35.
+CHECKED_UTILISATION = 0.8
+
 Workflows = Sequence[Sequence[ObservedCall]]
 
 
@@ -56,6 +59,12 @@ class PlannedPool(msgspec.Struct, frozen=True, kw_only=True):
     usd_per_workflow: float
     usd_per_million_tokens: float  # of prompts and answers together
     kwh_per_workflow: float
+
+    @property
+    def checked(self) -> bool:
+        """Whether it is no busier than pools whose planned times were compared with simulation."""
+        states = self.prediction.instances.values()
+        return all(each.utilisation <= CHECKED_UTILISATION for each in states)
 
 
 class HardwarePlan(msgspec.Struct, frozen=True, kw_only=True):

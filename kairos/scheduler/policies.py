@@ -104,9 +104,10 @@ class Gittins(_Plain):
         return remaining_us, request.workflow_started_at, request.arrived_at
 
     def _index(self, request: Request) -> float:
-        """Of what remains over what was expected: one number for each app."""
+        """Of what remains over what was expected: one number for each app. A declared plan is not
+        often far off."""
         model = self._estimates.model(request)
-        if model is None:
+        if model is None or self._estimates.follows_plan(request):
             return 1.0
         if self._epoch != self._estimates.epoch:
             self._epoch, self._indices = self._estimates.epoch, {}

@@ -1,10 +1,11 @@
 """What policies may know: what was learnt of agents, and how far each open workflow has come."""
 
 from collections.abc import Hashable, Iterator
+from operator import attrgetter
 
 import msgspec
 
-from kairos.events import ProfilesLearnt
+from kairos.events import PlanDeclared, ProfilesLearnt
 from kairos.learnt import (
     POOLED,
     AgentKey,
@@ -14,42 +15,20 @@ from kairos.learnt import (
     agent_key,
 )
 from kairos.model import Request
+from kairos.scheduler.active_calls import ActiveCalls, PendingCall
+from kairos.scheduler.declared_work import DeclaredPlans, DeclaredWork, untaught_us
 from kairos.scheduler.output_lengths import OutputLengths
 from kairos.shared_lru import SharedLru
 from kairos.workflow_tracker import (
     IDLE_US,
-    Position,
     WorkflowKey,
     WorkflowTracker,
     features,
     workflow_key,
 )
 
-# Until anything is learnt, work is told from tokens; only its proportions matter then.
-_US_PER_COMPLETION_TOKEN = 20_000
-_US_PER_PROMPT_TOKEN = 200
+_REMAINING_US = attrgetter("remaining_us")
 _MAX_APPS = 1_000  # of which no workflow has ended yet
-
-
-class PendingCall(msgspec.Struct, gc=False):
-    """A request in flight, waiting or running, and what is expected of it."""
-
-    request: Request
-    position: Position
-    call_us: int = 0
-    remaining_us: float = 0.0
-    epoch: int = -1  # of the knowledge that these two come from
-    features: tuple[float, ...] | None = None  # of the position; None: not asked for yet
-
-
-class ActiveCalls:
-    """The calls of one workflow that are in flight at the same time."""
-
-    def __init__(self) -> None:
-        self.standings: dict[str, PendingCall] = {}
-        self.calls_us = 0  # of all of them
-        self.longest: PendingCall | None = None  # of which most remains; None: to be found anew
-        self.epoch = -1  # of the knowledge that these two come from
 
 
 class WorkEstimates:
@@ -65,6 +44,7 @@ class WorkEstimates:
         self._ranks: dict[AgentKey, float] = {}
         # Of an app without a model, the most that a workflow was served.
         self._attained_us: SharedLru[tuple[str, str], int] = SharedLru(_MAX_APPS)
+        self._plans = DeclaredPlans()
         self._standings: dict[str, PendingCall] = {}
         self._together: dict[WorkflowKey, ActiveCalls] = {}
 
@@ -85,14 +65,20 @@ class WorkEstimates:
             self._attained_us.remove(model.tenant, (model.tenant, model.app))
         self.epoch += 1
 
+    def declare(self, event: PlanDeclared) -> None:
+        """Of calls in flight nothing changes, so that their keys stay. Raises InvalidRequest."""
+        self._plans.declare(event)
+
     def arrived(self, request: Request, at: int) -> None:
-        standing = PendingCall(request, self.positions.arrived(request, at))
-        self._standings[request.id] = standing
-        key = workflow_key(request)
+        position, key = self.positions.arrived(request, at), workflow_key(request)
         together = self._together.get(key)
         if together is None:
-            together = self._together[key] = ActiveCalls()
-        together.standings[request.id] = standing
+            plans = self._plans
+            plan = plans.of(request.tenant, request.app, request.agent) if plans else None
+            together = self._together[key] = ActiveCalls(plan)
+        standing = PendingCall(request, position, together.plan)
+        self._standings[request.id] = together.standings[request.id] = standing
+        together.open_us = None
         if together.epoch == self.epoch and together.longest is not None:
             self._fresh(standing)
             together.calls_us += standing.call_us
@@ -130,7 +116,9 @@ class WorkEstimates:
         if not together.standings:
             del self._together[key]
 
-    def workflow_ended(self, key: WorkflowKey) -> None:
+    def workflow_ended(self, key: WorkflowKey, *, cancelled: bool = False) -> None:
+        if self._plans and not cancelled:
+            self._plans.ended(key[0], *self.positions.visits(key), self.epoch)
         self.positions.workflow_ended(key)
 
     def requests(self) -> Iterator[Request]:
@@ -161,15 +149,34 @@ class WorkEstimates:
 
     def left_us(self, request: Request) -> float:
         """Expected execution latency of all that is left of the request's workflow: what remains
-        from the longest of its calls in flight on, and the other calls in flight themselves."""
+        from the longest of its calls in flight on, and the other calls in flight themselves. Where
+        a plan was declared: these calls, and all that are to come."""
         together = self._together[workflow_key(request)]
         if together.longest is None or together.epoch != self.epoch:
             standings = [self._fresh(each) for each in together.standings.values()]
-            together.longest = max(standings, key=lambda each: each.remaining_us)
-            together.calls_us = sum(each.call_us for each in standings)
-            together.epoch = self.epoch
+            together.longest = max(standings, key=_REMAINING_US)
+            together.calls_us = sum([each.call_us for each in standings])
+            together.epoch, together.open_us = self.epoch, None
+        if together.plan is not None:
+            if together.open_us is None:
+                together.open_us = self._open_us(workflow_key(request), together.plan)
+            return together.calls_us + together.open_us
         longest = together.longest
         return longest.remaining_us + together.calls_us - longest.call_us
+
+    def follows_plan(self, request: Request) -> bool:
+        """Whether what remains of the request, which is in flight, follows from a declared plan."""
+        return self._standings[request.id].plan is not None
+
+    def to_come_us(self, key: WorkflowKey) -> float | None:
+        """Expected execution latency of the calls of its declared plan that have not come yet, of
+        a workflow with calls in flight; None: it follows no such plan."""
+        plan = self._together[key].plan
+        return None if plan is None else self._open_us(key, plan)
+
+    def _open_us(self, key: WorkflowKey, plan: DeclaredWork) -> float:
+        plan.price(self.epoch, self._profiles)
+        return plan.open_us(self.positions.visits(key)[1])
 
     def published(self, key: AgentKey) -> tuple[AgentProfile | None, float | None]:
         """What was learnt of just this agent, and its rank."""
@@ -256,6 +263,9 @@ class WorkEstimates:
 
     def _estimate(self, standing: PendingCall, profile: AgentProfile | None) -> float:
         request = standing.request
+        if standing.plan is not None:
+            standing.plan.price(self.epoch, self._profiles)
+            return max(1.0, standing.call_us + standing.plan.after_us(request.agent))
         model = self.model(request)
         if model is not None:
             if standing.features is None:
@@ -286,7 +296,4 @@ class WorkEstimates:
 def _call_us(request: Request, profile: AgentProfile | None) -> int:
     if profile is not None:
         return max(1, int(profile.call_us.mean))
-    return (
-        request.completion_tokens * _US_PER_COMPLETION_TOKEN
-        + request.prompt_tokens * _US_PER_PROMPT_TOKEN
-    )
+    return int(untaught_us(request.prompt_tokens, request.completion_tokens))

@@ -22,9 +22,9 @@ from kairos.sim.kv_links import KvLinks
 class _Running:
     """An engine, the calls in it, and when it is looked at next."""
 
-    def __init__(self, instance_id: str, profile: EngineProfile, tier_blocks: int) -> None:
+    def __init__(self, instance_id: str, profile: EngineProfile, tier: HostTier | None) -> None:
         self.id = instance_id
-        self.engine = ModelledEngine(profile, HostTier(tier_blocks) if tier_blocks else None)
+        self.engine = ModelledEngine(profile, tier)
         self.calls: dict[str, None] = {}  # in the order in which they came
         self.wakes_at: int | None = None
 
@@ -57,12 +57,12 @@ class SimulatedEngines:
         self._running: dict[str, _Running] = {}
         self.engines: list[ModelledEngine] = []  # all that ever ran
 
-    def start(self, instance_id: str, profile: EngineProfile, tier_blocks: int = 0) -> None:
-        """Start an engine, empty; one that runs stays as it is. `tier_blocks`: in its host's
-        memory; needs links."""
-        assert not tier_blocks or self._links is not None
+    def start(self, instance_id: str, profile: EngineProfile, tier: HostTier | None = None) -> None:
+        """Start an engine, empty; one that runs stays as it is. `tier`: in its host's memory; needs
+        links."""
+        assert tier is None or self._links is not None
         if instance_id not in self._running:
-            self._running[instance_id] = _Running(instance_id, profile, tier_blocks)
+            self._running[instance_id] = _Running(instance_id, profile, tier)
             self.engines.append(self._running[instance_id].engine)
 
     def crash(self, instance_id: str) -> dict[str, int]:

@@ -15,15 +15,16 @@ from kairos.model import EXPECTED_COMPLETION_TOKENS
 from kairos.plan.operators import Generation
 
 BYTES_PER_TOKEN = 4
+SHORTEST = 0.25  # of the tokens that an answer may have
 _DEEPEST = 20
 
 
-def answer(params: Generation, signature: str) -> str:
+def answer(params: Generation, signature: str, shortest: float = SHORTEST) -> str:
     """A token is taken for four bytes."""
     if params.schema is not None:
         return msgspec.json.encode(_sample(params.schema, params.schema, signature, 0)).decode()
     most = params.max_tokens or 2 * EXPECTED_COMPLETION_TOKENS
-    tokens = max(1, round(most * (0.25 + 0.75 * _share(signature))))
+    tokens = max(1, round(most * (shortest + (1 - shortest) * _share(signature))))
     word = f"{signature[:7]} "
     return (word * (tokens * BYTES_PER_TOKEN // len(word) + 1))[: tokens * BYTES_PER_TOKEN]
 
@@ -74,7 +75,16 @@ def _of_type(
         assert isinstance(low, int | float)
         assert isinstance(high, int | float)
         return int(low + _share(name) * max(0, high - low))
-    return {"boolean": _share(name) < 0.5, "string": name[:8]}.get(str(kind))
+    if kind == "string":
+        return _text(name, schema.get("minLength"))
+    return _share(name) < 0.5 if kind == "boolean" else None
+
+
+def _text(name: str, least: object) -> str:
+    """Of eight characters, or as many as it must have; others where the name is another one."""
+    word = f"{digest(name):016x}"[:8]
+    long = least if isinstance(least, int) and least > len(word) else len(word)
+    return (f"{word} " * (long // len(word) + 1))[:long]
 
 
 def _referred(root: Mapping[str, object], reference: str) -> object:

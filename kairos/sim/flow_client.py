@@ -1,16 +1,17 @@
 """A flow as the client of a simulated pool: its executor, told in virtual time what its calls came
-to. Rows are read and written in no time. Pure functions are called, in no time; others give null,
-since a simulation has no effects."""
+to. Rows are read and written in no time, and results of earlier runs fetched. Pure functions are
+called; others give null, since a simulation has no effects."""
 
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, MutableMapping
 from functools import partial
 
 import msgspec
 
 from kairos.errors import KairosError
-from kairos.events import Arrived, Record, WorkflowEnded
+from kairos.events import Arrived, PlanDeclared, Record, WorkflowEnded
 from kairos.execution.commands import (
+    TOUCH,
     DropRow,
     EndRun,
     FailRow,
@@ -18,9 +19,12 @@ from kairos.execution.commands import (
     FlowCommand,
     GatherRow,
     IssueCall,
+    KeepResult,
     ReadGroups,
     ReadRows,
     RunFunction,
+    RunProcessor,
+    TouchPrefix,
     WriteRow,
 )
 from kairos.execution.executor import Executor
@@ -29,20 +33,21 @@ from kairos.execution.facts import (
     CallAnswered,
     CallBroke,
     FlowFact,
-    GroupRead,
-    GroupsEnded,
-    InputEnded,
-    RowRead,
 )
 from kairos.execution.limits import FlowLimits
+from kairos.execution.timeline import Calling, Timeline
 from kairos.model import Request
 from kairos.plan.check import every
 from kairos.plan.operators import Generation
 from kairos.plan.pipeline import Plan
+from kairos.plan.planned_work import planned_work
+from kairos.sim.answer_items import AnswerItems, Generated, finished_items
 from kairos.sim.clock import VirtualClock
 from kairos.sim.engine.engine_calls import EngineCall
 from kairos.sim.flow_answers import answer, tokens_of
 from kairos.sim.flow_prompts import answered_prompt, prompt_of
+from kairos.sim.flow_rows import FlowRows
+from kairos.sim.processors import NOTHING_AROUND, SimulatedProcessors, Surroundings
 from kairos.sim.users import MODEL, TENANT
 from kairos.workload.prompt import Prompt, length, prefix_hashes
 from kairos.workload.retries import is_tried_again
@@ -51,9 +56,10 @@ Run = Callable[[RunFunction], object]
 
 
 class _Made(msgspec.Struct, frozen=True):
-    """A call that was made and has not ended."""
+    """A call that was made and has not ended; a touch of a static beginning is no call of a row."""
 
-    command: IssueCall
+    command: IssueCall | TouchPrefix
+    workflow: str
     prompt: Prompt
     text: str
 
@@ -69,32 +75,41 @@ class FlowClient:
         table: Iterator[Mapping[str, object]],
         run: Run,
         clock: VirtualClock,
-        feed: Callable[[Arrived | WorkflowEnded], None],
+        feed: Callable[[Arrived | PlanDeclared | WorkflowEnded], None],
         *,
         models: Mapping[str, str] | None = None,
         arrives_at: Callable[[int], int] = lambda _: 0,
+        around: Surroundings = NOTHING_AROUND,
+        results: MutableMapping[str, object] | None = None,
     ) -> None:
         """`models`: what operators ask for by another name than the only model; `arrives_at`: from
-        when on a row of the table can be read, in µs, later rows no earlier."""
+        when on a row of the table can be read, in µs, later rows no earlier; `around`: what there
+        is beside models; `results`: of earlier runs, by signature; those of this one are put
+        there."""
         self.executor = Executor(plan, limits)
         self.left, self.retries = 1, 0
         self.failed: dict[str, str] = {}
         self.ended: str | None = None
-        self.ended_at_us: list[int] = []  # of rows that did, at stage 0 unless they were gathered
-        self._name, self._table = plan.declaration.name, enumerate(table)
-        self._next_row: tuple[int, Mapping[str, object]] | None = None
+        self.ended_at_us: dict[tuple[int, int], int] = {}  # by stage and row, unless gathered
+        self.written: dict[tuple[int, int], Mapping[str, object]] = {}
+        self._plan, self._name = plan, plan.declaration.name
         self._run, self._clock, self._feed = run, clock, feed
         self._generations = {
             each.name: each.params
             for each in every(plan.declaration.operators)
             if isinstance(each.params, Generation)
         }
-        self._models, self._arrives_at = models or {}, arrives_at
-        self._awaited = 0  # rows that were asked for and have not arrived
+        self._models, self._around = models or {}, around
+        self._processors = SimulatedProcessors(clock, around, self.tell)
+        self._results: MutableMapping[str, object] = {} if results is None else results
+        self.timeline = Timeline()
         self._made: dict[str, _Made] = {}
-        self._groups: dict[str, list[tuple[int, object]]] = {}
-        self._left_groups: Iterator[tuple[int, tuple[str, list[object]]]] | None = None
+        # Whoever has the engines says how far answers are; nobody: lists are told whole alone.
+        self.generated: Generated = dict
+        self._items = AnswerItems(clock, self._generated, self._made.__contains__, self.tell)
+        self._touches = 0
         self._facts: deque[FlowFact] = deque()
+        self._rows = FlowRows(clock, table, arrives_at, self._facts.append, self._go_on)
         clock.call_at(clock.now(), self._begin)
 
     def lengths(self, request_id: str) -> tuple[int, int]:
@@ -117,15 +132,30 @@ class FlowClient:
     def answered(self, request_id: str) -> None:
         prompt_tokens, completion_tokens = self.lengths(request_id)
         made = self._made.pop(request_id)
-        self.tell(CallAnswered(made.command.call, made.text, prompt_tokens, completion_tokens))
+        if isinstance(made.command, IssueCall):
+            self.tell(CallAnswered(made.command.call, made.text, prompt_tokens, completion_tokens))
+        else:
+            self._feed(WorkflowEnded(TENANT, made.workflow))
 
     def refused(self, request_id: str, error: KairosError) -> None:
         made = self._made.pop(request_id)
+        if isinstance(made.command, TouchPrefix):
+            return
         self.retries += 1
         broke = CallBroke(made.command.call, str(error), retry=is_tried_again(error.status))
         self._clock.call_at(self._clock.now(), partial(self.tell, broke))
 
+    def _generated(self) -> Mapping[str, int]:
+        return self.generated()
+
+    def declare(self) -> None:
+        """Say what calls its rows will make."""
+        work = planned_work(self._plan)
+        if work is not None:
+            self._feed(PlanDeclared(TENANT, self._name, work))
+
     def _begin(self) -> None:
+        self.declare()
         self._perform(self.executor.begin())
         self._go_on()
 
@@ -135,68 +165,43 @@ class FlowClient:
 
     def _go_on(self) -> None:
         while self._facts:
-            self._perform(self.executor.handle(self._facts.popleft()))
+            fact = self._facts.popleft()
+            self.timeline.told(fact, self._clock.now())
+            self._perform(self.executor.handle(fact))
 
     def _perform(self, commands: list[FlowCommand]) -> None:
         for command in commands:
             match command:
                 case ReadRows(count=count):
-                    self._read(count)
+                    self._rows.read(count)
                 case ReadGroups(count=count):
-                    self._read_groups(count)
-                case IssueCall():
-                    at = self._clock.now() + command.delay_us
-                    self._clock.call_at(at, partial(self._issue, command))
-                case RunFunction():
-                    self._facts.append(self._ran(command))
-                case FetchCached(call=call):
-                    self._facts.append(CacheAnswered(call, hit=False))
+                    self._rows.read_groups(count)
+                case IssueCall() | RunFunction() | RunProcessor():
+                    self._call(command)
+                case TouchPrefix():
+                    self._touch(command)
+                case FetchCached(call=call, signature=signature):
+                    hit, value = signature in self._results, self._results.get(signature)
+                    self._facts.append(CacheAnswered(call, hit, value))
+                case KeepResult(signature=signature, value=value, store=True):
+                    self._results[signature] = value
                 case GatherRow() | WriteRow() | FailRow() | DropRow():
                     self._row_ended(command)
                 case EndRun(reason=reason):
                     self.ended, self.left = reason, 0
                     self._clock.stop()
 
-    def _read(self, count: int) -> None:
-        """Those that are there; the others when they arrive."""
-        is_waiting, self._awaited = self._awaited > 0, self._awaited + count
-        if not is_waiting:
-            self._read_arrived()
-
-    def _read_arrived(self) -> None:
-        while self._awaited:
-            if self._next_row is None:
-                self._next_row = next(self._table, None)
-            if self._next_row is None:
-                self._awaited = 0
-                self._facts.append(InputEnded())
-                return
-            at = self._arrives_at(self._next_row[0])
-            if at > self._clock.now():
-                self._clock.call_at(at, self._rows_arrived)
-                return
-            self._facts.append(RowRead(*self._next_row))
-            self._next_row, self._awaited = None, self._awaited - 1
-
-    def _rows_arrived(self) -> None:
-        self._read_arrived()
-        self._go_on()
-
-    def _read_groups(self, count: int) -> None:
-        if self._left_groups is None:
-            first = sorted(self._groups.items(), key=lambda group: min(group[1])[0])
-            groups = [
-                (key, [value for _, value in sorted(rows, key=lambda row: row[0])])
-                for key, rows in first
-            ]
-            self._left_groups = enumerate(iter(groups))
-        for _ in range(count):
-            read = next(self._left_groups, None)
-            if read is None:
-                self._facts.append(GroupsEnded())
-                return
-            number, (key, items) = read
-            self._facts.append(GroupRead(number, key, items))
+    def _call(self, command: Calling) -> None:
+        self.timeline.begun(command, self._clock.now())
+        at = self._clock.now() + command.delay_us
+        match command:
+            case IssueCall():
+                self._clock.call_at(at, partial(self._issue, command))
+            case RunProcessor():
+                self._clock.call_at(at, partial(self._processors.run, command))
+            case RunFunction():
+                at += self._around.function_us
+                self._clock.call_at(at, lambda: self.tell(self._ran(command)))
 
     def _ran(self, command: RunFunction) -> FlowFact:
         try:
@@ -207,16 +212,35 @@ class FlowClient:
     def _row_ended(self, command: GatherRow | WriteRow | FailRow | DropRow) -> None:
         stage = 0
         if isinstance(command, GatherRow):
-            self._groups.setdefault(command.key, []).append((command.row, command.value))
+            self._rows.gather(command)
         else:
             stage = command.stage
-            self.ended_at_us.append(self._clock.now())
+            self.ended_at_us[stage, command.row] = self._clock.now()
+            if isinstance(command, WriteRow):
+                self.written[stage, command.row] = command.values
+            elif isinstance(command, FailRow):
+                self.failed[f"{stage}.{command.row}"] = f"{command.node}: {command.error}"
         self._feed(WorkflowEnded(TENANT, f"{stage}.{command.row}"))
 
     def _issue(self, command: IssueCall) -> None:
-        request_id = f"{command.stage}.{command.row}/{command.node}/{command.attempt}"
-        text = answer(self._generations[command.operator], command.signature)
-        self._made[request_id] = _Made(command, prompt_of(command.body), text)
+        workflow = f"{command.stage}.{command.row}"
+        request_id = f"{workflow}/{command.node}/{command.attempt}"
+        text = answer(
+            self._generations[command.operator], command.signature, self._around.shortest_answer
+        )
+        self._made[request_id] = _Made(command, workflow, prompt_of(command.body), text)
+        if (wanted := command.items) is not None:
+            items = finished_items(text, wanted.path, wanted.most)
+            self._items.follow(request_id, command.call, items)
+        self._arrive(request_id)
+
+    def _touch(self, command: TouchPrefix) -> None:
+        self._touches += 1
+        request_id = f"touch/{self._touches}"
+        self._made[request_id] = _Made(command, request_id, prompt_of(command.body), ".")
+        self._clock.call_at(self._clock.now(), partial(self._arrive, request_id))
+
+    def _arrive(self, request_id: str) -> None:
         try:
             self._feed(Arrived(self._request(request_id)))
         except KairosError as error:
@@ -225,14 +249,15 @@ class FlowClient:
     def _request(self, request_id: str) -> Request:
         """What a gateway knows of the call."""
         made = self._made[request_id]
+        is_call = isinstance(made.command, IssueCall)
         tokens, now = length(made.prompt), self._clock.now()
         limit = made.command.body.get("max_tokens")
         return Request(
             id=request_id,
             tenant=TENANT,
-            workflow_id=f"{made.command.stage}.{made.command.row}",
+            workflow_id=made.workflow,
             app=self._name,
-            agent=made.command.operator,
+            agent=made.command.operator if is_call else TOUCH,
             model=self._models.get(made.command.operator, MODEL),
             workflow_started_at=now,
             arrived_at=now,

@@ -2,12 +2,14 @@
 
 By what they say: a chat is laid out message by message, as a chat template does, and taken apart in
 pieces of 16 tokens from its beginning. So two prompts share as many pieces as they begin alike, and
-a chat that goes on with an answer begins like the call that was answered so, with its answer.
+a chat that goes on with an answer begins like the call that was answered so, with its answer. One
+with `continue_final_message`, as vLLM has it, ends within its last message: what is of it is whole
+tokens.
 
 A token is four bytes. A message begins a token of its own, as templates' special tokens make it.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from hashlib import blake2b
 
 from kairos.sim.flow_answers import BYTES_PER_TOKEN
@@ -28,13 +30,24 @@ def answered_prompt(body: Mapping[str, object], answer: str) -> Prompt:
     return _pieces(_chat(body) + _padded(answer.encode()))
 
 
+def beginning_of(messages: Iterable[Mapping[str, str]]) -> Prompt:
+    """Of every chat that begins with these."""
+    return _pieces(b"".join(map(_message, messages)))
+
+
 def _chat(body: Mapping[str, object]) -> bytes:
     messages = body["messages"]
     assert isinstance(messages, list)
-    said = b"".join(
-        _header(each["role"]) + _padded(each["content"].encode()) + _END for each in messages
-    )
-    return said + _header("assistant")
+    if not body.get("continue_final_message"):
+        return b"".join(map(_message, messages)) + _header("assistant")
+    *before, last = messages
+    begun: bytes = last["content"].encode()
+    whole = begun[: len(begun) // BYTES_PER_TOKEN * BYTES_PER_TOKEN]
+    return b"".join(map(_message, before)) + _header(last["role"]) + whole
+
+
+def _message(message: Mapping[str, str]) -> bytes:
+    return _header(message["role"]) + _padded(message["content"].encode()) + _END
 
 
 def _header(role: str) -> bytes:

@@ -1,6 +1,6 @@
 """`kairos simulate --flow`: a flow over a table, on simulated engines, in virtual time."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequence
 
 import msgspec
 
@@ -21,6 +21,7 @@ from kairos.sim.clock import VirtualClock
 from kairos.sim.flow_client import FlowClient
 from kairos.sim.users import Feed
 from kairos.sim.world import World
+from kairos.workload.prompt import Prompt
 
 
 class SimulatedFlow(msgspec.Struct, frozen=True):
@@ -35,10 +36,15 @@ class SimulatedFlow(msgspec.Struct, frozen=True):
 
 
 class PoolOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """`client`: what carries the flow out, where something is to be compared with `FlowClient`.
+    `held`: beginnings of prompts that each engine has from the start, and keeps."""
+
     instances: int
     profile: EngineProfile
     policy: Callable[[WorkEstimates], Policy]
     placement: Callable[[Ledger], Placement]
+    client: Callable[..., FlowClient] = FlowClient
+    held: Sequence[Prompt] = ()
 
 
 def simulate_flow(
@@ -47,9 +53,11 @@ def simulate_flow(
     functions: Functions,
     pool: PoolOptions,
     observers: tuple[Observer, ...] = (),
+    results: MutableMapping[str, object] | None = None,
 ) -> SimulatedFlow:
-    """To the end of its last row. Pure functions of the flow are called."""
-    return observed_flow(plan, table, functions, pool, observers)[0]
+    """To the end of its last row. Pure functions of the flow are called. `results`: of earlier
+    runs, by signature; those of this one are put there."""
+    return observed_flow(plan, table, functions, pool, observers, results)[0]
 
 
 def observed_flow(
@@ -58,6 +66,7 @@ def observed_flow(
     functions: Functions,
     pool: PoolOptions,
     observers: tuple[Observer, ...] = (),
+    results: MutableMapping[str, object] | None = None,
 ) -> tuple[SimulatedFlow, FlowObservation]:
     """The same, and what its calls turned out to be."""
     instances = {f"engine-{number}": pool.profile for number in range(pool.instances)}
@@ -68,13 +77,18 @@ def observed_flow(
     clients: list[FlowClient] = []
 
     def client(clock: VirtualClock, feed: Feed) -> FlowClient:
-        made = FlowClient(plan, limits, table, functions_runner(functions), clock, feed)
+        run = functions_runner(functions)
+        made = pool.client(plan, limits, table, run, clock, feed, results=results)
         clients.append(made)
         return made
 
     world = World((), instances, pool.policy, pool.placement, observers=observers, clients=client)
-    world.run()
+    for engine in world.fleet.engines:
+        for prompt in pool.held:
+            engine.hold(prompt)
     (ran,) = clients
+    ran.generated = world.fleet.progress
+    world.run()
     stats = [engine.stats for engine in world.fleet.engines]
     cached = sum(each.cached_tokens for each in stats)
     simulated = SimulatedFlow(

@@ -2,11 +2,13 @@
 before models of engines.
 
 An engine that is left is empty when its model is there again: weights sleep in the host's memory or
-are read anew, as `LoadTime` says; its KV memory is lost. While a model loads, the device does
-nothing. Ten times a second it is looked whether a device should switch.
+are read anew, as `LoadTime` says; its KV memory is lost. With a `HostMemory` contexts are copied
+there as they are computed. When a later call begins with one, on whichever device its model is by
+then, it is loaded where that is sooner done than computing it anew. While a model loads, the device
+does nothing. Ten times a second it is looked whether a device should switch.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 
 import msgspec
@@ -19,17 +21,28 @@ from kairos.execution.limits import FlowFigures, FlowLimits
 from kairos.execution.model_turns import DeviceTurn, ModelTurns, SwitchModel
 from kairos.flow.functions import Functions
 from kairos.model import SECOND
+from kairos.plan.costs.kv_tiers import KvTiers, choose
 from kairos.plan.device_work import DeviceState, LoadTime, OperatorWork, load_us
 from kairos.plan.pipeline import Plan
 from kairos.scheduler.policies import Policy
 from kairos.scheduler.work_estimates import WorkEstimates
 from kairos.sim.clock import VirtualClock
+from kairos.sim.engine.host_tier import HostTier
 from kairos.sim.flow_client import FlowClient
 from kairos.sim.flow_simulation import functions_runner
+from kairos.sim.kv_links import CacheLink, KvLinks
 from kairos.sim.users import Feed
 from kairos.sim.world import World
 
 _LOOK_US = SECOND // 10
+
+
+class HostMemory(msgspec.Struct, frozen=True, kw_only=True):
+    """For contexts of each model, so many tokens, which all devices share; `tiers.host`: the link
+    that each device has to it."""
+
+    tiers: KvTiers
+    tokens: int
 
 
 class HostOptions(msgspec.Struct, frozen=True, kw_only=True):
@@ -46,6 +59,7 @@ class HostOptions(msgspec.Struct, frozen=True, kw_only=True):
     placement: Callable[[Ledger], Placement]
     weights: Mapping[str, str] = {}
     max_open_rows: int = 4_096
+    memory: HostMemory | None = None
     arrives_at: Callable[[int], int] = lambda _: 0
 
 
@@ -111,8 +125,11 @@ class _Host:
             host.placement,
             clients=client,
             absent=instances,
+            links=None if host.memory is None else _links(instances, host.memory.tiers),
+            tiers={} if host.memory is None else _tiers(host, host.memory),
         )
         self._clock, (self._client,) = self._world.clock, clients
+        self._client.generated = self._world.fleet.progress
 
     def run(self) -> HostedFlow:
         self._client.tell(OperatorsOpened(frozenset()))
@@ -128,7 +145,7 @@ class _Host:
             figures=self._client.executor.figures,
             prompt_tokens_computed=sum(each.queried_tokens for each in stats) - cached,
             prompt_tokens_cached=cached,
-            ended_at_us=tuple(self._client.ended_at_us),
+            ended_at_us=tuple(self._client.ended_at_us.values()),
         )
 
     def _look(self) -> None:
@@ -177,6 +194,30 @@ class _Host:
         if opened != self._opened:
             self._opened = opened
             self._client.tell(OperatorsOpened(opened))
+
+
+def _links(instances: Iterable[str], tiers: KvTiers) -> KvLinks:
+    assert tiers.host is not None
+    link = CacheLink(
+        gbit_s=tiers.host.gbit_s,
+        latency_us=tiers.host.latency_s * SECOND,
+        host_gb_s=tiers.host.bytes_per_s / 1e9,
+    )
+    return KvLinks(dict.fromkeys(instances, link), tiers.bytes_per_token)
+
+
+def _tiers(host: HostOptions, memory: HostMemory) -> dict[str, HostTier]:
+    """By instance; those of a model have one."""
+    found: dict[str, HostTier] = {}
+    for model, engine in host.profiles.items():
+
+        def loads(blocks: int, engine: EngineProfile = engine) -> bool:
+            tokens = blocks * engine.block_size
+            return choose(engine, memory.tiers, tokens, in_host=tokens).action == "load"
+
+        tier = HostTier(memory.tokens // engine.block_size, loads)
+        found |= {_instance(device, model): tier for device in range(len(host.turns))}
+    return found
 
 
 def _instance(device: int, model: str) -> str:

@@ -21,7 +21,7 @@ from msgspec.structs import replace
 
 from kairos.digest import digest
 from kairos.errors import KairosError
-from kairos.events import Arrived, Record, WorkflowEnded
+from kairos.events import Arrived, PlanDeclared, Record, WorkflowEnded
 from kairos.model import EXPECTED_COMPLETION_TOKENS, PARENTS_LIMIT, SECOND, Request
 from kairos.sim.clock import VirtualClock
 from kairos.sim.engine.engine_calls import EngineCall
@@ -34,7 +34,7 @@ from kairos.workload.workflows import Submission, Workflow
 MODEL = "simulated"
 TENANT = "default"
 
-Feed = Callable[[Arrived | WorkflowEnded], None]
+Feed = Callable[[Arrived | PlanDeclared | WorkflowEnded], None]
 
 
 class Clients(Protocol):

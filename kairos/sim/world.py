@@ -51,6 +51,7 @@ from kairos.scheduler.queue import OVERTAKEN
 from kairos.scheduler.work_estimates import WorkEstimates
 from kairos.sim.clock import VirtualClock
 from kairos.sim.engine.engine_calls import CallProgress
+from kairos.sim.engine.host_tier import HostTier
 from kairos.sim.engines import SimulatedEngines
 from kairos.sim.kv_links import KvLinks
 from kairos.sim.users import MODEL, Clients, Feed, Users
@@ -73,6 +74,7 @@ class WorldEvent(msgspec.Struct, frozen=True, kw_only=True):
 
 _PROFILED_SEQS, _PROFILED_KV_TOKENS = 16, 16_000
 NO_PHASES: Mapping[str, Phase] = MappingProxyType({})
+NO_TIERS: Mapping[str, HostTier] = MappingProxyType({})
 
 
 def token_us(profile: EngineProfile) -> float:
@@ -103,6 +105,7 @@ class World:
         clients: Callable[[VirtualClock, Feed], Clients] | None = None,
         phases: Mapping[str, Phase] = NO_PHASES,
         links: KvLinks | None = None,
+        tiers: Mapping[str, HostTier] = NO_TIERS,
         absent: Collection[str] = (),
     ) -> None:
         """`instances`: all that there ever are, by id; those to which it happens first that they
@@ -110,8 +113,9 @@ class World:
         the queue, in which `max_waiting` wait at most. Metrics are of the workflows as they are,
         whatever is known of them. `on_second` is called in each second of virtual time.
         `clients` are in the place of users that ask for `submissions`. `phases`: of instances that
-        serve one alone; `links`: over which the caches of their calls go. `absent`: instances that
-        are not there until `join` is called."""
+        serve one alone; `links`: over which the caches of their calls go, and what instances
+        have of `tiers`, the memory of their hosts. `absent`: instances that are not there until
+        `join` is called."""
         self.metrics = RunMetrics()
         self.clock = VirtualClock()
         self.learner = Learner(Orchestrator())
@@ -125,6 +129,7 @@ class World:
         self.users = users if clients is None else clients(self.clock, self._runtime.feed)
         self.fleet = SimulatedEngines(self.clock, self._seen, links)
         self._instances, self._on_second, self._phases = dict(instances), on_second, phases
+        self._tiers = tiers
         in_time = sorted(happenings, key=lambda each: each.at_us)
         first = {each.instance_id: each.what for each in reversed(in_time)}
         for instance_id in instances:
@@ -209,7 +214,7 @@ class World:
     def join(self, instance_id: str, models: tuple[str, ...] = (MODEL,)) -> None:
         """It takes requests for these from now on."""
         profile = self._instances[instance_id]
-        self.fleet.start(instance_id, profile)
+        self.fleet.start(instance_id, profile, self._tiers.get(instance_id))
         instance = Instance(
             id=instance_id,
             models=models,

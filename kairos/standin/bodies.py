@@ -114,6 +114,13 @@ class EmbeddingsBody(msgspec.Struct):
         return [text if isinstance(text, str) else str(text) for text in self.input]
 
 
+class RerankBody(msgspec.Struct):
+    model: str
+    query: str
+    documents: Annotated[list[str], msgspec.Meta(min_length=1, max_length=2048)]
+    top_n: int = 0  # 0: all
+
+
 class TokenizeBody(msgspec.Struct):
     model: str
     prompt: str

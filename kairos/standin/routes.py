@@ -18,7 +18,14 @@ from kairos.errors import SetupError
 from kairos.header_names import REQUEST_ID
 from kairos.standin import bodies, script
 from kairos.standin.batch import INSTANT, Batch, Timing
-from kairos.standin.bodies import EmbeddingsBody, Failure, StandInBody, StandInPrompt, TokenizeBody
+from kairos.standin.bodies import (
+    EmbeddingsBody,
+    Failure,
+    RerankBody,
+    StandInBody,
+    StandInPrompt,
+    TokenizeBody,
+)
 from kairos.standin.delivery import RefusedReply, json_answer, refusals, silence, stream, whole
 from kairos.standin.kv_transfer import READ_PATH, KvTransfers
 from kairos.standin.replies import (
@@ -36,7 +43,7 @@ EMBEDDING_SIZE = 64
 MAX_BODY_BYTES = 32 << 20
 MAX_RECEIVED = 10_000
 
-BodyType = TypeVar("BodyType", StandInBody, EmbeddingsBody, TokenizeBody)
+BodyType = TypeVar("BodyType", StandInBody, EmbeddingsBody, RerankBody, TokenizeBody)
 
 
 class StandInSettings(msgspec.Struct, frozen=True, kw_only=True):
@@ -91,6 +98,7 @@ class StandIn:
                 web.post("/v1/completions", self._completions),
                 web.post("/v1/responses", self._responses),
                 web.post("/v1/embeddings", self._embeddings),
+                web.post("/v1/rerank", self._rerank),
                 web.post("/tokenize", self._tokenize),
                 web.post("/pause", self._pause),
                 web.post("/resume", self._resume),
@@ -211,6 +219,17 @@ class StandIn:
         tokens = sum(map(script.prompt_tokens, texts))
         usage = StandInUsage(tokens, 0).named("prompt_tokens", "completion_tokens")
         return json_answer({"object": "list", "data": data, "model": body.model, "usage": usage})
+
+    async def _rerank(self, request: web.Request) -> web.Response:
+        """By the share of the query's words that a document has."""
+        body = await self._read(request, RerankBody)
+        words = set(body.query.lower().split()) or {""}
+        results = [
+            {"index": index, "relevance_score": len(words & set(text.lower().split())) / len(words)}
+            for index, text in enumerate(body.documents)
+        ]
+        results.sort(key=lambda result: -result["relevance_score"])
+        return json_answer({"results": results[: body.top_n or None]})
 
     async def _tokenize(self, request: web.Request) -> web.Response:
         body = await self._read(request, TokenizeBody)

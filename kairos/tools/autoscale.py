@@ -2,7 +2,11 @@
 starts and drains engines.
 
 An engine that is started is added to the pool once it answers. One that is not needed drains first,
-and is stopped when nothing runs on it. Whoever interrupts leaves the pool as it is.
+and is stopped when nothing runs on it. One that cannot be stopped is tried again, and left to the
+operator in the end; the pool is scaled on meanwhile. Whoever interrupts leaves the pool as it is.
+
+Of pairs the instances that generate answers are scaled: those have the calls. Instances that
+compute prompts for others are not counted.
 """
 
 from collections.abc import Callable
@@ -33,6 +37,8 @@ class PoolScaler:
         self._own: list[str] = []  # engines that can be stopped, as they were started
         self._starting: dict[str, float] = {}  # since when
         self._draining: set[str] = set()
+        self._stopping: dict[str, float] = {}  # when each was last seen in the pool
+        self._left: set[str] = set()  # that could not be stopped
         self._adopted = False
         self._not_before_s = 0.0  # no engine is started: one has failed
 
@@ -45,7 +51,7 @@ class PoolScaler:
         except SetupError as error:
             self._say(f"{error}; nothing is changed")
             return None
-        serving = sum(each.state == "in_use" for each in seen.values())
+        serving = sum(_is_used(each) and _is_scaled(each) for each in seen.values())
         starting = [url for url in self._starting if not _is_used(seen.get(url))]
         decision = self._scaler.decide(work.look, serving, len(starting))
         self._say(
@@ -57,7 +63,7 @@ class PoolScaler:
         return decision
 
     def _look_after(self, seen: dict[str, SeenInstance], now_s: float) -> None:
-        """Engines that come, and those that have drained."""
+        """Engines that come, and those that go."""
         engines = self._engines
         if engines is None:
             return
@@ -66,10 +72,28 @@ class PoolScaler:
         for url in list(self._starting):
             self._look_at_starting(engines, url, seen.get(url), now_s)
         for url in sorted(self._draining - seen.keys()):
-            engines.stop(url)
             self._draining.discard(url)
-            self._own.remove(url)
+            self._stopping[url] = now_s
+        for url in sorted(self._stopping):
+            if url in seen:
+                self._stopping[url] = now_s
+            else:
+                self._stop(engines, url, now_s)
+
+    def _stop(self, engines: ScaledEngines, url: str, now_s: float) -> None:
+        since_s = now_s - self._stopping[url]
+        try:
+            engines.stop(url)
+        except SetupError as error:
+            if since_s < self._file.stop_s:
+                self._say(f"{url} is not stopped yet, and is tried again: {error}")
+                return
+            self._left.add(url)
+            self._say(f"{url} could not be stopped for {since_s:.0f} s: {error}; stop it yourself")
+        else:
             self._say(f"{url} has drained, and is stopped")
+        del self._stopping[url]
+        self._own.remove(url)
 
     def _look_at_starting(
         self, engines: ScaledEngines, url: str, seen: SeenInstance | None, now_s: float
@@ -79,21 +103,19 @@ class PoolScaler:
             del self._starting[url]
             self._say(f"{url} serves, {since_s:.0f} s after it was started")
         elif (why := engines.failed(url)) is not None or since_s > self._file.ready_s:
-            self._give_up(engines, url, seen)
+            self._give_up(url, seen, now_s)
             self._not_before_s = now_s + self._file.pool.calm_s
             why = why or f"it did not serve in {self._file.ready_s:.0f} s"
             self._say(f"{url}: {why}; the next is started in {self._file.pool.calm_s:.0f} s")
         elif seen is None and _answers(url):
             self._pool.add(url, self._file.engine)
 
-    def _give_up(self, engines: ScaledEngines, url: str, seen: SeenInstance | None) -> None:
-        del self._starting[url]
+    def _give_up(self, url: str, seen: SeenInstance | None, now_s: float) -> None:
+        """It is stopped once the pool does not know it any more."""
         if seen is not None:
             self._pool.drain(seen.id)
-            self._draining.add(url)
-        else:
-            engines.stop(url)
-            self._own.remove(url)
+        del self._starting[url]
+        self._stopping[url] = now_s
 
     def _carry_out(
         self,
@@ -106,7 +128,7 @@ class PoolScaler:
             for _ in range(decision.change):
                 self._start(engines, seen, now_s)
             for _ in range(-decision.change):
-                self._drain(engines, seen)
+                self._drain(seen, now_s)
         except SetupError as error:
             self._say(str(error))
 
@@ -120,20 +142,21 @@ class PoolScaler:
         elif now_s < self._not_before_s:
             self._say(f"none is started for {self._not_before_s - now_s:.0f} s: one has failed")
         else:
-            url = engines.start([*seen, *self._own])
+            url = engines.start([*seen, *self._own, *self._left])
             self._own.append(url)
             self._starting[url] = now_s
             self._say(f"{url} is started")
 
-    def _drain(self, engines: ScaledEngines, seen: dict[str, SeenInstance]) -> None:
+    def _drain(self, seen: dict[str, SeenInstance], now_s: float) -> None:
         """The last that was started."""
-        able = [url for url in self._own if url not in self._draining]
+        going = self._draining | self._stopping.keys()
+        able = [url for url in self._own if url not in going and _is_scaled(seen.get(url))]
         if not able:
             self._say("none of those that serve was started here, so none is drained")
             return
         url = able[-1]
         if url in self._starting:
-            self._give_up(engines, url, seen.get(url))
+            self._give_up(url, seen.get(url), now_s)
             self._say(f"{url} is given up before it served")
         elif url in seen:
             self._pool.drain(seen[url].id)
@@ -143,6 +166,11 @@ class PoolScaler:
 
 def _is_used(seen: SeenInstance | None) -> bool:
     return seen is not None and seen.state == "in_use"
+
+
+def _is_scaled(seen: SeenInstance | None) -> bool:
+    """What is not in the pool yet will generate answers."""
+    return seen is None or seen.phase != "prefill"
 
 
 def _answers(url: str) -> bool:

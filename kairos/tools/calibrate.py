@@ -42,8 +42,10 @@ FEWEST_TOKENS = 64  # of context, so that all of these shares are different leng
 
 
 class CalibrationPlan(msgspec.Struct, frozen=True, kw_only=True):
-    """How long to measure. A run of many calls that would take longer is left out."""
+    """How long to measure. A run of many calls that would take longer is left out. Not `streamed`:
+    of calls at once only the one is that tells the steps, as flows and batches call engines."""
 
+    streamed: bool = True
     rounds: int
     decode_s: float
     mixed_s: float
@@ -83,6 +85,7 @@ class Measured(msgspec.Struct, frozen=True, kw_only=True):
     facts: Facts  # of the first; they are alike
     room: MeasuredRoom
     seen: list[Steps]
+    streamed: bool
 
 
 async def measure(
@@ -110,7 +113,9 @@ async def measure(
             f"{room.max_num_batched_tokens}"
         )
         seen = await Calibration(probes, room, plan, tell).measure()
-        return Measured(engines=len(probes), facts=facts[0], room=room, seen=seen)
+        return Measured(
+            engines=len(probes), facts=facts[0], room=room, seen=seen, streamed=plan.streamed
+        )
 
 
 def _room(facts: Sequence[Facts], limits: MeasuredLimits) -> MeasuredRoom:
@@ -216,10 +221,14 @@ class Calibration:
     async def _decode(
         self, probe: MeasuredEngine, at_once: int, prompt_tokens: int, tokens: int
     ) -> Steps | None:
-        calls = [Generated(prompt_tokens, tokens) for _ in range(at_once)]
+        streamed = self._plan.streamed
+        calls = [Generated(prompt_tokens, tokens, streamed=streamed) for _ in range(at_once - 1)]
+        calls.append(Generated(prompt_tokens, tokens))
         await together([probe.generate(call) for call in calls])
-        pacer = max(calls, key=lambda call: call.events_at[0])
-        window = (pacer.events_at[0], min(call.events_at[-1] for call in calls))
+        pacer = max(calls, key=lambda call: call.events_at[0]) if streamed else calls[-1]
+        _pace(calls, pacer)
+        begins_at = max(call.events_at[0] for call in calls)
+        window = (begins_at, min(call.events_at[-1] for call in calls))
         group = f"decode at {prompt_tokens}"
         budget = self._room.max_num_batched_tokens
         return observe.between(group, calls, pacer, window, max_num_batched_tokens=budget)
@@ -233,7 +242,8 @@ class Calibration:
             while True:
                 # As many short ones as long ones: prompts of agents differ by orders of magnitude.
                 tokens = int(shortest * (longest / shortest) ** self._dice.random())
-                call = Generated(tokens, self._dice.randint(1, MIXED_ANSWER_TOKENS))
+                answer = self._dice.randint(1, MIXED_ANSWER_TOKENS)
+                call = Generated(tokens, answer, streamed=self._plan.streamed)
                 calls.append(call)
                 await probe.generate(call)
 
@@ -244,12 +254,23 @@ class Calibration:
         with suppress(TimeoutError):
             async with asyncio.timeout(self._plan.mixed_s):
                 await together([pace(), *(caller() for _ in range(at_once))])
+        until = [time.perf_counter()]
+        if not self._plan.streamed:  # of what has not ended nothing is known
+            until += [call.sent_at for call in calls[1:] if not call.whole]
+            calls = [pacer, *(call for call in calls[1:] if call.whole)]
+            _pace(calls, pacer)
         firsts = sorted(call.events_at[0] for call in calls if call.events_at)
         if len(firsts) <= at_once:
             return None
         budget = self._room.max_num_batched_tokens
-        window = (firsts[at_once], time.perf_counter())
+        window = (firsts[at_once], min(until))
         return observe.between("mixed", calls, pacer, window, max_num_batched_tokens=budget)
+
+
+def _pace(calls: Sequence[Generated], pacer: Generated) -> None:
+    for call in calls:
+        if not call.streamed:
+            observe.pace(call, pacer)
 
 
 async def together(coroutines: Sequence[Coroutine[Any, Any, T]]) -> list[T]:

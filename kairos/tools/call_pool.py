@@ -12,6 +12,7 @@ from kairos import config
 from kairos.engine_settings import EngineSettings, parse_engine
 from kairos.errors import KairosError, SetupError
 from kairos.events import WorkflowEnded
+from kairos.live.engines.monitor import NOT_PROBED
 from kairos.live.llm.http_llm import HttpLLM
 from kairos.live.llm.patience import Patience
 from kairos.live.runs.run_store import RunRecord
@@ -35,21 +36,24 @@ async def call_pool(
     """The pool that a record names, ready to be called.
 
     Raises:
-        SetupError: no engine can be used, or none is named.
+        SetupError: no engine can be used.
     """
     if record.url is not None:
         async with _elsewhere(record, record.url, environ) as pool:
             yield pool
-    elif record.engines:
+    else:
         engines = [parse_engine(text) for text in record.engines]
         async with embedded_service(record, engines, log_dir) as (service, pool):
             await _joined(service)
             yield msgspec.structs.replace(pool, kv_tokens=_kv_tokens(service, len(engines)))
-    else:
-        raise SetupError(
-            "name who performs the calls: --engine http://HOST:PORT (repeat for each), or --url "
-            "of a Kairos that runs"
-        )
+
+
+@asynccontextmanager
+async def no_engines(record: RunRecord) -> AsyncIterator[RunPool]:
+    """For a flow that makes no LLM calls: none can be asked."""
+    async with _llm(record, "http://none.invalid/v1", None) as llm:
+        capacity = record.concurrency or _CONCURRENCY
+        yield RunPool(llm, lambda: capacity, lambda _: None)
 
 
 @asynccontextmanager
@@ -91,11 +95,15 @@ async def embedded_service(
 
 
 async def _joined(service: Service) -> None:
-    """At least one engine is there; the others may come later."""
+    """At least one engine is there, and each has answered or failed to: so all models that are
+    served are known. Those that failed may come later."""
     until = asyncio.get_running_loop().time() + JOIN_S
-    while not service.monitor.models():
+    monitor = service.monitor
+    while not monitor.models() or NOT_PROBED in monitor.problems.values():
         if asyncio.get_running_loop().time() > until:
-            problems = "; ".join(f"{k}: {v}" for k, v in service.monitor.problems.items())
+            if monitor.models():
+                return
+            problems = "; ".join(f"{k}: {v}" for k, v in monitor.problems.items())
             raise SetupError(f"no engine can be used: {problems}")
         await asyncio.sleep(0.02)
 

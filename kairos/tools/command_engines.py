@@ -71,7 +71,7 @@ class CommandEngines:
         return _ended(process)
 
     def stop(self, url: str) -> None:
-        process = self._processes.pop(url, None)
+        process = self._processes.get(url)
         if self._commands.stop is not None:
             ended = self._run(self._commands.stop, self._ports[url])
             try:
@@ -89,6 +89,7 @@ class CommandEngines:
             except subprocess.TimeoutExpired:
                 process.kill()
                 process.wait()
+        self._processes.pop(url, None)
 
     def _run(self, command: list[str], port: int) -> subprocess.Popen[bytes]:
         """In a session of its own, so that Ctrl-C here does not reach it."""

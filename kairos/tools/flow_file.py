@@ -1,22 +1,19 @@
-"""A declared workflow from a file: YAML, or a Python module that declares one."""
+"""A declared workflow from a file: YAML, a Python module that declares one, or an OpenAI batch."""
 
-import importlib.util
-import sys
 from pathlib import Path
-from types import ModuleType
-from typing import TypeVar
 
 import msgspec
 
 from kairos.errors import SetupError
-from kairos.flow import Flow, Functions
+from kairos.flow import Flow, Functions, from_openai_batch
+from kairos.flow.python_file import load_functions, load_module, only_one
 from kairos.flow.yaml_file import read_yaml
 from kairos.live.runs.rows import InputTable
 from kairos.plan.operators import Declaration
 from kairos.plan.pipeline import Plan
 
 _BYTES = 4 << 20
-_T = TypeVar("_T")
+_BATCH = ".jsonl"
 
 
 class LoadedFlow(msgspec.Struct, frozen=True):
@@ -28,25 +25,42 @@ class LoadedFlow(msgspec.Struct, frozen=True):
 
 def load_flow(path: Path, functions_path: Path | None = None) -> LoadedFlow:
     """Read a flow. A Python file is run; a YAML file carries no code, so the functions that it
-    names are those of a Python file beside it.
+    names are those of a Python file beside it. A .jsonl file is an OpenAI batch.
 
     Raises:
         SetupError: the file is missing, or wrong: it says where, and what would be right.
     """
     suffix = path.suffix.lower()
-    if suffix == ".py":
+    if suffix in (".py", _BATCH):
         if functions_path is not None:
             raise SetupError(f"{path} brings its own functions: leave out --functions")
-        flow = _only(_import(path), Flow, path, "a kairos.flow.Flow")
+        is_batch = suffix == _BATCH
+        flow = from_openai_batch(path) if is_batch else only_one(load_module(path), Flow, path)
         return LoadedFlow(flow.declaration, flow.functions)
     if suffix not in (".yaml", ".yml"):
-        raise SetupError(f"{path}: a flow is a .yaml file, or a .py file that declares one")
+        raise SetupError(
+            f"{path}: a flow is a .yaml file, a .py file that declares one, or an OpenAI batch "
+            "(.jsonl)"
+        )
     functions = Functions()
     if functions_path is not None:
-        functions = _only(
-            _import(functions_path), Functions, functions_path, "a kairos.flow.Functions"
-        )
+        functions = load_functions(functions_path)
     return LoadedFlow(read_yaml(_text(path), str(path)), functions)
+
+
+def table_path(flow: Path, inputs: Path | None) -> Path:
+    """The table that a flow is run over; that of a batch is its own file.
+
+    Raises:
+        SetupError: none is named, or one for a batch.
+    """
+    if flow.suffix.lower() != _BATCH:
+        if inputs is None:
+            raise SetupError("name the table to run over: --inputs FILE")
+        return inputs
+    if inputs is not None and inputs.absolute() != flow.absolute():
+        raise SetupError(f"{flow} is a batch, whose lines are the rows: leave out --inputs")
+    return flow
 
 
 def check_columns(plan: Plan, table: InputTable) -> None:
@@ -70,36 +84,3 @@ def _text(path: Path) -> str:
         raise SetupError(f"{path} cannot be read: {error.strerror}") from None
     except UnicodeDecodeError as error:
         raise SetupError(f"{path} is no UTF-8: {error}") from None
-
-
-def _import(path: Path) -> ModuleType:
-    """Run a Python file as a module, whose neighbours it may import."""
-    if not path.is_file():
-        raise SetupError(f"{path} cannot be read: there is no such file")
-    name = f"kairos_flow_{path.stem}"
-    spec = importlib.util.spec_from_file_location(name, path)
-    if spec is None or spec.loader is None:
-        raise SetupError(f"{path} is no Python module")
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[name] = module  # data classes look for their module there
-    beside = str(path.resolve().parent)
-    if beside not in sys.path:
-        sys.path.insert(0, beside)
-    try:
-        spec.loader.exec_module(module)
-    except SetupError:
-        raise
-    except Exception as error:  # whatever the module does
-        raise SetupError(
-            f"{path} cannot be run: {type(error).__name__}: {str(error)[:1000]}"
-        ) from error
-    return module
-
-
-def _only(module: ModuleType, kind: type[_T], path: Path, what: str) -> _T:
-    """The module's one object of a kind."""
-    found = {id(each): each for each in vars(module).values() if isinstance(each, kind)}
-    if len(found) != 1:
-        how_many = f"{len(found)} of them" if found else "none"
-        raise SetupError(f"{path} should hold {what} and holds {how_many}")
-    return next(iter(found.values()))

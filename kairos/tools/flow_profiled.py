@@ -14,6 +14,7 @@ from kairos.execution.observation import ROWS_KEPT, FlowObservation
 from kairos.live.runs.rows import InputTable
 from kairos.live.runs.run_store import RunForecast, RunStore
 from kairos.live.runs.service import FlowRun
+from kairos.plan.costs.latency import latencies
 from kairos.plan.flow_profile import FORMAT, FlowProfile, learnt
 from kairos.plan.forecast import forecast, with_text_tokens
 from kairos.plan.pipeline import Passes, Plan, compile_plan
@@ -115,12 +116,13 @@ def read_profile(path: Path) -> FlowProfile:
 
 
 def expecting(task: FlowTask, learnt: Path | None, flow: Path, engine: str) -> FlowTask:
-    """The same, whose record says what is expected of it on its engines.
+    """The same, whose record says what is expected of it on its engines, and whose passes weigh
+    savings by these.
 
     Raises:
         SetupError: there is no such profile of engines, or none of the flow.
     """
-    plan = compile_plan(task.declaration, task.passes)
+    plan = task.plan()
     known = read_profile(learnt or profile_path(flow))
     readable = (row.values for row in task.table.rows() if row.values is not None)
     found = forecast(plan, known, readable, engine_profile(engine), len(task.record.engines))
@@ -134,7 +136,8 @@ def expecting(task: FlowTask, learnt: Path | None, flow: Path, engine: str) -> F
         cached_share=found.cached_share,
     )
     record = msgspec.structs.replace(task.record, forecast=expected)
-    return msgspec.structs.replace(task, record=record)
+    costs = latencies(engine_profile(engine), known.answers)
+    return msgspec.structs.replace(task, record=record, latencies=costs)
 
 
 def write_profile(path: Path, profile: FlowProfile) -> None:

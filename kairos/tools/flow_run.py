@@ -3,27 +3,37 @@
 import asyncio
 import os
 import time
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
+from kairos.errors import SetupError
+from kairos.execution.timeline import Timeline
 from kairos.flow import Flow, Functions
+from kairos.live.processors.service import FlowProcessors, processors
 from kairos.live.runs.export import check_outputs
 from kairos.live.runs.host_file import read_host
+from kairos.live.runs.processing import check_processors, with_models
 from kairos.live.runs.rows import InputTable
 from kairos.live.runs.run_store import RunDirectory, RunRecord, RunStore
 from kairos.live.runs.service import FlowJob, FlowRun, Note, RunPool
 from kairos.live.runs.tables import check_format, open_table
+from kairos.plan.costs.latency import TYPICAL, Latencies
 from kairos.plan.operators import Declaration
 from kairos.plan.pipeline import Passes, Plan, compile_plan
-from kairos.tools.call_pool import call_pool, chosen_model, default_model
+from kairos.tools.call_pool import call_pool, chosen_model, default_model, no_engines
 from kairos.tools.flow_file import check_columns
 from kairos.tools.hosted_pool import hosted_pool
+from kairos.tools.run_bus import find_run, run_cluster, run_topic
 
 Watch = Callable[[FlowRun], None]
+PERFORMERS = (
+    "name who performs the calls: --engine http://HOST:PORT (repeat for each), --url of a Kairos "
+    "that runs, or --host FILE with models whose engines Kairos starts"
+)
 
 
 class FlowTask(msgspec.Struct, frozen=True, kw_only=True):
@@ -33,10 +43,15 @@ class FlowTask(msgspec.Struct, frozen=True, kw_only=True):
     declaration: Declaration
     functions: Functions
     table: InputTable
+    latencies: Latencies = TYPICAL  # of its engines, where they are known
 
     @property
     def passes(self) -> Passes:
         return Passes(**self.record.passes)
+
+    def plan(self) -> Plan:
+        """As it is declared, whatever models there are. Raises InvalidFlow: as `compile_plan`."""
+        return compile_plan(self.declaration, self.passes, latencies=self.latencies)
 
 
 def runs_root(environ: Mapping[str, str]) -> Path:
@@ -71,6 +86,10 @@ def check_task(
     """
     plan = compile_plan(declaration, Passes(**record.passes))
     functions.check(plan)
+    if plan.models and not _names_performers(record):
+        raise SetupError(PERFORMERS)
+    if record.bus is not None:
+        run_cluster(record.bus, record.bus_config, os.environ)
     out = Path(record.out)
     check_format(out)
     check_outputs(out, record.written)
@@ -92,6 +111,7 @@ async def run_task(
     *,
     directory: RunDirectory | None = None,
     log_dir: str | None = None,
+    timeline: Timeline | None = None,
 ) -> RunRecord:
     """Run it to its end, or until it is stopped.
 
@@ -99,40 +119,71 @@ async def run_task(
         on_note: is told in a line what somebody should know.
         watch: is given the run, as soon as it begins.
         directory: of the run that this goes on with; None: a new one.
+        timeline: is told what begins and ends when.
 
     Raises:
         SetupError: it cannot run; nothing was spent, unless the message says so.
     """
     record = task.record
-    async with _pool(task, on_note, log_dir) as pool:
-        plan = compile_plan(task.declaration, task.passes)
+    async with _processors(record) as asked, _pool(task, on_note, log_dir) as engines:
+        pool = msgspec.structs.replace(engines, processors=asked)
+        plan = task.plan()
         model = await _default_model(task, pool, plan)
         plan = compile_plan(
-            task.declaration, task.passes, revision=" ".join(filter(None, (model, record.revision)))
+            with_models(task.declaration, pool.processors),
+            task.passes,
+            revision=" ".join(filter(None, (model, record.revision))),
+            latencies=task.latencies,
         )
+        check_processors(plan, asked)
         pool.llm.use_model(model)
+        uses_cache = record.uses_cache and task.passes.cached
+        job = FlowJob(
+            plan,
+            task.functions,
+            task.table,
+            store.cache if uses_cache else None,
+            topic=await run_topic(record, os.environ),
+        )
         if directory is None:
             directory = store.create(record)
-        uses_cache = record.uses_cache and task.passes.cached
-        job = FlowJob(plan, task.functions, task.table, store.cache if uses_cache else None)
         with directory.held():
-            run = FlowRun(directory, record, on_note)
+            run = FlowRun(directory, record, on_note, timeline)
             watch(run)
             return await run.to_the_end(job, pool)
+
+
+@asynccontextmanager
+async def _processors(record: RunRecord) -> AsyncIterator[FlowProcessors | None]:
+    """Raises SetupError: they cannot be used."""
+    if record.retrieval is None:
+        yield None
+        return
+    async with processors(record.retrieval, os.environ) as service:
+        yield service.of()
 
 
 def _pool(
     task: FlowTask, on_note: Note, log_dir: str | None
 ) -> AbstractAsyncContextManager[RunPool]:
+    if not _names_performers(task.record):
+        return no_engines(task.record)
     if task.record.host is None:
         return call_pool(task.record, os.environ, log_dir)
-    plan, host = compile_plan(task.declaration, task.passes), read_host(Path(task.record.host))
+    plan, host = task.plan(), read_host(Path(task.record.host))
     return hosted_pool(task.record, host, plan, task.table, on_note, log_dir)
+
+
+def _names_performers(record: RunRecord) -> bool:
+    """Of LLM calls. A flow without any, as one that fills a collection, needs none."""
+    return bool(record.engines) or record.url is not None or record.host is not None
 
 
 async def _default_model(task: FlowTask, pool: RunPool, plan: Plan) -> str:
     """Raises SetupError: a model is not served, or it is not clear which is meant."""
     named = task.record.model
+    if not _names_performers(task.record):
+        return ""
     if task.record.host is None:
         return await default_model(pool.llm, named, plan.models)
     served = list(read_host(Path(task.record.host)).models)
@@ -161,8 +212,9 @@ def run_flow(
         out: the file to write; its suffix says in which format.
         engines, url, model, api_key_env: as `kairos run` takes them.
         root: where the run is kept; None: where `kairos run` keeps them.
-        resume: the id of a run of this flow over this table, to go on with.
-        fields: others of `RunRecord`, such as `revision`, `concurrency`, `max_calls`.
+        resume: the id of a run of this flow over this table, to go on with; with `bus`, one of
+            another host, too.
+        fields: others of `RunRecord`, such as `revision`, `concurrency`, `max_calls`, `bus`.
 
     Raises:
         SetupError: it cannot run.
@@ -181,11 +233,13 @@ def run_flow(
     )
     directory = None
     if resume is not None:
-        directory = store.find(resume)
-        before = directory.read()
+        config = None if record.bus_config is None else Path(record.bus_config)
+        directory, before = find_run(store, resume, record.bus, config, os.environ)
         record = msgspec.structs.replace(
             record,
             id=before.id,
+            bus=before.bus,
+            bus_config=before.bus_config,
             created_at=before.created_at,
             figures=before.figures,
             written=before.written,

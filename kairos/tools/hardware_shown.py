@@ -10,7 +10,12 @@ from rich.console import Console, Group
 from rich.table import Table
 from rich.text import Text
 
-from kairos.planner.hardware_plan import HardwarePlan, HardwareQuestion, PlannedPool
+from kairos.planner.hardware_plan import (
+    CHECKED_UTILISATION,
+    HardwarePlan,
+    HardwareQuestion,
+    PlannedPool,
+)
 from kairos.planner.lowering import lowered
 from kairos.planner.node_routing import CPU_WORKERS, NodePlace, node_places
 from kairos.planner.serving import Phases
@@ -68,6 +73,7 @@ def _pool_figures(planned: PlannedPool) -> dict[str, Any]:
         "mean_s": round(found.mean_s, 3),
         "p50_s": round(found.p50_s, 3),
         "p95_s": round(found.p95_s, 3),
+        "checked": planned.checked,
         "instances": [
             {
                 "name": kind.name,
@@ -104,6 +110,13 @@ def show(
     console.print(shown(asked, plan, others))
     if times is not None:
         console.print(Text(_simulated(plan, times)))
+    elif not plan.chosen.checked:
+        console.print(
+            Text(
+                f"Its instances are busier than {CHECKED_UTILISATION:.0%}, where planned times "
+                "were not compared with simulation: add --simulate"
+            )
+        )
 
 
 def _simulated(plan: HardwarePlan, times: SimulatedTimes) -> str:
@@ -194,14 +207,18 @@ def _beside(asked: HardwareQuestion, plan: HardwarePlan) -> Iterator[Text]:
 
 def _front(plan: HardwarePlan) -> Table:
     table = _table(
-        "Cost against time; * is chosen",
+        f"Cost against time; * is chosen, ? is busier than {CHECKED_UTILISATION:.0%}",
         *("", "pool", "USD/h", "USD/workflow", "USD/M tokens", "kWh/workflow", "mean, s", "P95, s"),
     )
     for each in plan.front[:FEWEST_SHOWN]:
-        table.add_row("*" if each is plan.chosen else "", *_cells(each))
+        table.add_row(_mark(plan, each), *_cells(each))
     if plan.chosen not in plan.front[:FEWEST_SHOWN]:
-        table.add_row("*", *_cells(plan.chosen))
+        table.add_row(_mark(plan, plan.chosen), *_cells(plan.chosen))
     return table
+
+
+def _mark(plan: HardwarePlan, each: PlannedPool) -> str:
+    return ("*" if each is plan.chosen else "") + ("" if each.checked else "?")
 
 
 def _cells(each: PlannedPool) -> Sequence[Text | str]:

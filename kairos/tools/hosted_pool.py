@@ -1,7 +1,7 @@
 """Who performs the calls of a run that has devices of its own: engines that switch models, behind a
 Kairos of its own."""
 
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from itertools import islice
 
@@ -15,7 +15,7 @@ from kairos.live.runs.host_file import HostFile
 from kairos.live.runs.rows import InputTable
 from kairos.live.runs.run_store import RunRecord
 from kairos.live.runs.service import Note, RunPool
-from kairos.plan.device_work import DevicePlan, OperatorWork
+from kairos.plan.device_work import DevicePlan, LoadTime, OperatorWork
 from kairos.plan.flow_work import flow_work
 from kairos.plan.pipeline import Plan
 from kairos.plan.placement import place
@@ -24,6 +24,7 @@ from kairos.sim.engine.profiles import profile
 from kairos.tools.call_pool import embedded_service
 
 _SAMPLE = 1_000  # rows of which it is reckoned what a batch of rows takes
+Rule = Callable[[Sequence[OperatorWork], Mapping[str, LoadTime], int], DevicePlan]
 
 
 @asynccontextmanager
@@ -36,9 +37,14 @@ async def hosted_pool(
     log_dir: str | None = None,
     *,
     engines: Mapping[str, HostedEngine] = ENGINES,
+    rule: Rule = place,
 ) -> AsyncIterator[RunPool]:
-    """Raises SetupError: a model that the flow asks for is not in the host's file."""
-    works, placed = host_plan(plan, table, host)
+    """`rule`: what places operators on devices, where `place` is compared with another.
+
+    Raises:
+        SetupError: a model that the flow asks for is not in the host's file.
+    """
+    works, placed = host_plan(plan, table, host, rule)
     async with (
         embedded_service(record, (), log_dir) as (service, pool),
         EngineHost(
@@ -51,7 +57,7 @@ async def hosted_pool(
 
 
 def host_plan(
-    plan: Plan, table: InputTable, host: HostFile
+    plan: Plan, table: InputTable, host: HostFile, rule: Rule = place
 ) -> tuple[list[OperatorWork], DevicePlan]:
     """What a batch of rows takes, by the first of them, and where it is done: as many rows as may
     be open. Operators of which nothing is asked in these rows, as after a group, are as if they had
@@ -69,7 +75,7 @@ def host_plan(
     found = _scaled(predict(plan, sample), max(1.0, batch / len(sample)))
     profiles = {name: profile(each.profile) for name, each in host.models.items()}
     works = flow_work(plan, found, profiles, host.devices)
-    return works, place(works, host.loads, host.devices)
+    return works, rule(works, host.loads, host.devices)
 
 
 def device_turns(placed: DevicePlan) -> list[list[DeviceTurn]]:

@@ -36,11 +36,15 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
 
 class Generated:
     """One call, and when its tokens came, in s of one clock. Tokens that came in one event, as they
-    do when the engine is ahead of its server, count as those that came first."""
+    do when the engine is ahead of its server, count as those that came first. One that is not
+    `streamed` has its end alone, until `observe.pace` reckons its tokens."""
 
-    def __init__(self, prompt_tokens: int, completion_tokens: int) -> None:
+    def __init__(
+        self, prompt_tokens: int, completion_tokens: int, *, streamed: bool = True
+    ) -> None:
         self.prompt_tokens = prompt_tokens
         self.completion_tokens = completion_tokens
+        self.streamed = streamed
         self.sent_at = time.perf_counter()
         self.events_at: list[float] = []
         self.whole = False
@@ -115,12 +119,12 @@ class MeasuredEngine:
         """
         prompt_tokens, completion_tokens = call.prompt_tokens, call.completion_tokens
         prompt = [self._dice.randrange(*_TOKEN_IDS) for _ in range(prompt_tokens)]
-        body = {
-            "model": self.model, "prompt": prompt, "stream": True,
-            "stream_options": {"include_usage": True}, "ignore_eos": True,
+        body: dict[str, object] = {
+            "model": self.model, "prompt": prompt, "ignore_eos": True,
             "max_tokens": completion_tokens, "min_tokens": completion_tokens,
         }  # fmt: skip
-        reader, tail = SseReader(drop_usage_chunk=False), b""
+        if call.streamed:
+            body |= {"stream": True, "stream_options": {"include_usage": True}}
         call.sent_at = time.perf_counter()
         try:
             async with self._session.post(
@@ -136,28 +140,40 @@ class MeasuredEngine:
                         f"{completion_tokens} more, with status {response.status}: "
                         f"{text.decode('utf-8', 'replace')}"
                     )
-                async for chunk in response.content.iter_any():
-                    now = time.perf_counter()
-                    data = tail + chunk  # it may be cut anywhere
-                    call.events_at.extend([now] * data.count(_CHUNK))
-                    tail = data[1 - len(_CHUNK) :]
-                    reader.feed(chunk)
+                if call.streamed:
+                    usage = await self._read_stream(call, response.content)
+                else:
+                    usage = _usage(await read_start(response.content))
+                    call.events_at = [time.perf_counter()]
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
             raise SetupError(
                 f"{self.upstream.id} broke off a call of {prompt_tokens} + {completion_tokens} "
                 f"tokens: {str(error) or type(error).__name__}"
             ) from error
-        self._check(call, reader)
+        self._check(call, usage)
 
-    def _check(self, call: Generated, reader: SseReader) -> None:
-        problem = reader.error or ("no [DONE]" if not reader.done else None)
-        if problem or reader.usage is None:
+    async def _read_stream(
+        self, call: Generated, content: aiohttp.StreamReader
+    ) -> tuple[int | None, int | None] | None:
+        """Tokens of the prompt and of the answer, as the engine counts them."""
+        reader, tail = SseReader(drop_usage_chunk=False), b""
+        async for chunk in content.iter_any():
+            now = time.perf_counter()
+            data = tail + chunk  # it may be cut anywhere
+            call.events_at.extend([now] * data.count(_CHUNK))
+            tail = data[1 - len(_CHUNK) :]
+            reader.feed(chunk)
+        if problem := reader.error or ("no [DONE]" if not reader.done else None):
+            raise SetupError(f"{self.upstream.id} ended a stream with {problem}")
+        return (reader.usage.prompt, reader.usage.completion) if reader.usage else None
+
+    def _check(self, call: Generated, made: tuple[int | None, int | None] | None) -> None:
+        if made is None:
             raise SetupError(
-                f"{self.upstream.id} ended a stream with "
-                f"{problem or 'no count of tokens (stream_options.include_usage)'}"
+                f"{self.upstream.id} ended an answer with no count of tokens "
+                "(stream_options.include_usage)"
             )
         asked = (call.prompt_tokens, call.completion_tokens)
-        made = (reader.usage.prompt, reader.usage.completion)
         if made != asked:
             raise SetupError(
                 f"{self.upstream.id} made {made[0]} + {made[1]} tokens of a call of {asked[0]} + "
@@ -188,6 +204,24 @@ class MeasuredEngine:
             raise SetupError(
                 f"{self.upstream.id} cannot be reached: {str(error) or type(error).__name__}"
             ) from error
+
+
+class _CountedUsage(msgspec.Struct):
+    prompt_tokens: int
+    completion_tokens: int
+
+
+class _Completion(msgspec.Struct):
+    usage: _CountedUsage
+
+
+def _usage(answer: bytes) -> tuple[int, int] | None:
+    """Of a completion that was not streamed."""
+    try:
+        usage = msgspec.json.decode(answer, type=_Completion).usage
+    except msgspec.DecodeError:
+        return None
+    return usage.prompt_tokens, usage.completion_tokens
 
 
 def _calls(metrics: bytes) -> int:

@@ -69,6 +69,19 @@ def between(
     )
 
 
+def pace(call: Generated, pacer: Generated) -> None:
+    """Of a call that was not streamed, when its tokens came: one with each of the pacer's, as all
+    that run have one in each step, and the last when it ended. Those before the pacer's first are
+    counted with that."""
+    paces = [at for at, first, last in _arrivals(pacer) for _ in range(first, last + 1)]
+    ended_at = call.events_at[-1]
+    after = min(bisect_right(paces, ended_at), len(paces) - 1)
+    before = max(after - 1, 0)
+    # The same step's answers reach us at about the same time, in any order.
+    end = before if ended_at - paces[before] < paces[after] - ended_at else after
+    call.events_at = paces[max(0, end - call.completion_tokens + 1) : end + 1]
+
+
 def _arrivals(call: Generated) -> Iterator[tuple[float, int, int]]:
     """When something came, and the numbers of the first and last token that it brought."""
     before = 0

@@ -5,6 +5,7 @@ from typing import Any, Literal, TypeVar
 import msgspec
 
 from kairos.errors import SetupError
+from kairos.model import Phase
 from kairos.planner.demand import Look
 from kairos.tls_settings import TlsFiles
 from kairos.tools.json_connection import JsonServer, segment
@@ -21,6 +22,7 @@ class SeenInstance(msgspec.Struct, frozen=True):
     state: Literal["in_use", "not_in_use", "draining"]
     running: int
     named: bool  # by the settings
+    phase: Phase = "both"
     problem: str | None = None
 
 

@@ -35,13 +35,20 @@ def progress_line(run_id: str, progress: RunProgress) -> Text:
         parts.append(f"{rate:,.1f} rows/s")
         if rows is not None and rows > progress.ended:
             parts.append(f"{duration((rows - progress.ended) / rate)} left")
-    parts.append(f"{figures.get('calls', 0):,} calls")
+    parts.append(calls_text(figures))
     parts.append(tokens(figures))
     if saved := saved_text(figures):
         parts.append(f"saved {saved}")
     if failed := figures.get("failed", 0):
         parts.append(f"{failed:,} failed")
     return Text("  ".join(parts))
+
+
+def calls_text(figures: dict[str, int]) -> str:
+    """Those of models, and of processors and of what was asked ahead where there were any."""
+    named = (("processed", "of processors"), ("touched", "of static beginnings ahead"))
+    more = [f"{figures[name]:,} {said}" for name, said in named if figures.get(name, 0)]
+    return " and ".join([f"{figures.get('calls', 0):,} calls", *more])
 
 
 def tokens(figures: dict[str, int]) -> str:
@@ -85,7 +92,7 @@ def show_end(console: Console, record: RunRecord) -> None:
             f"stopped ({escape(record.detail)}): kairos runs resume {record.id} goes on from here",
             soft_wrap=True,
         )
-    said = [f"{figures.get('calls', 0):,} calls", tokens(figures)]
+    said = [calls_text(figures), tokens(figures)]
     if saved := saved_text(figures):
         said.append(f"saved {saved}")
     console.print("; ".join(said))
@@ -144,7 +151,7 @@ def show_run(console: Console, directory: RunDirectory, record: RunRecord) -> No
         "calls go to": record.url or ", ".join(record.engines),
         "begun": _instant(record.created_at),
         "changed": _instant(record.changed_at),
-        "kept in": str(directory.path),
+        "kept in": " and ".join(filter(None, (record.bus, str(directory.path)))),
     }
     if expected := forecast_text(record):
         lines["expected"] = expected

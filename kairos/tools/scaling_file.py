@@ -19,6 +19,7 @@ class ScalingFile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     pool: ScalingRules = ScalingRules()
     every_s: float = 15.0  # between two looks
     ready_s: float = 900.0  # an engine that does not answer after so long is given up
+    stop_s: float = 600.0  # one that cannot be stopped for so long is left to the operator
     engine: dict[
         str, Any
     ] = {}  # what the pool is told of each engine: max_num_seqs, kv_tokens, ...
@@ -49,9 +50,18 @@ def scaling_file(path: Path) -> ScalingFile:
     found.pool.check()
     if found.commands is not None and found.kubernetes is not None:
         raise SetupError(f"{path}: commands or kubernetes: one of both starts the engines")
-    for name, value, least in (("every_s", found.every_s, 1), ("ready_s", found.ready_s, 1)):
-        if not least <= value <= 86_400:
-            raise SetupError(f"{path}: {name} must be from {least} to 86400; it is {value:g}")
+    for name, value in (
+        ("every_s", found.every_s),
+        ("ready_s", found.ready_s),
+        ("stop_s", found.stop_s),
+    ):
+        if not 1 <= value <= 86_400:
+            raise SetupError(f"{path}: {name} must be from 1 to 86400; it is {value:g}")
+    if found.engine.get("phase") == "prefill":
+        raise SetupError(
+            f"{path}: engine: of pairs the instances that generate answers are scaled; "
+            'give phase = "decode" or "both", or leave it out'
+        )
     if found.commands is not None:
         found.commands.check()
     return found

@@ -1,5 +1,6 @@
 """What `kairos plan` expects of a flow, beside two real vLLM that `kairos calibrate` measured."""
 
+import asyncio
 import json
 
 import pytest
@@ -34,6 +35,18 @@ OWN = {
   better: {kind: llm, prompt: "{{ row.question }} Better: {{ draft }}", max_tokens: 64}
   last: {kind: llm, prompt: "{{ row.question }} Shorter: {{ better }}", max_tokens: 16}
 """,
+    "classes": """
+  last: {kind: llm, prompt: "{{ row.text }}\n{{ row.question }} One word.", max_tokens: 2}
+""",
+    "critics": """
+  draft: {kind: llm, prompt: "{{ row.text }} {{ row.question }}", max_tokens: 48}
+  one: {kind: llm, prompt: "{{ row.question }} What is missing? {{ draft }}", max_tokens: 32}
+  two: {kind: llm, prompt: "{{ row.question }} What is wrong? {{ draft }}", max_tokens: 32}
+  last: {kind: llm, prompt: "{{ row.question }} {{ draft }} {{ one }} {{ two }}", max_tokens: 48}
+""",
+    "answers": """
+  last: {kind: llm, prompt: "{{ row.question }} At length.", max_tokens: 160}
+""",
 }
 FLOW = "flow: {name}\noperators:\n  row: {{kind: input}}{operators}outputs: {{last: last}}\n"
 
@@ -44,44 +57,70 @@ def urls(tmp_path_factory):
         yield found
 
 
+@pytest.fixture(scope="module")
+def compared(tmp_path_factory, urls):
+    """Of each flow what was expected, and what it was, printed as it comes."""
+    return asyncio.run(all_compared(tmp_path_factory.mktemp("plans"), urls))
+
+
+async def all_compared(place, urls):
+    engines = [word for url in urls for word in ("--engine", url)]
+    limits = ("--max-num-seqs", SLOTS, "--scheduling", "priority")
+    how = ("--unstreamed", "--quick", "--name", "here", *limits)
+    print(await told(place, "calibrate", *engines, *how))
+    header = f"{'engines':10}{'flow':10}{'expected, s':>12}{'took, s':>10}{'off':>7}"
+    print(f"{header}{'cached, expected':>18}{'was':>7}")
+    found = {}
+    for number, (name, operators) in enumerate(OWN.items()):
+        flow = place / f"{name}.yaml"
+        flow.write_text(FLOW.format(name=name, operators=operators))
+        found[name] = one = await one_compared(place, flow, engines, number)
+        off = one["expected_s"] / one["took_s"] - 1
+        print(
+            f"{f'{len(urls)} x vLLM':10}{name:10}"
+            f"{one['expected_s']:12.1f}{one['took_s']:10.1f}{off:+7.0%}"
+            f"{one['expected_cached']:18.1%}{one['cached']:7.1%}"
+        )
+    return found
+
+
+async def one_compared(place, flow, engines, number):
+    # Rows of their own for each: what was asked before is in the engines' caches.
+    write_rows(place / "rows.jsonl", rows(ROWS, seed=number))
+    write_rows(place / "others.jsonl", rows(ROWS, seed=100 + number))
+    learnt = place / f"{flow.stem}.profile.json"
+    drawn = ("--inputs", "others.jsonl", "--out", learnt)
+    await told(place, "profile", flow, *engines, *drawn)
+    files = ("--inputs", "rows.jsonl", "--out", f"{flow.stem}.jsonl", "--dir", "kept")
+    plan = ("--engine-profile", "here.toml", "--profile", learnt)
+    await told(place, "run", flow, *engines, *files, *plan, "--no-cache")
+    run = json.loads(await told(place, "runs", "list", "--json", "--dir", "kept"))[0]
+    expected, figures = run["forecast"], run["figures"]
+    return {
+        "expected_s": expected["time_s"],
+        "took_s": run["took_s"],
+        "expected_cached": expected["cached_share"],
+        "cached": figures.get("cached_tokens", 0) / figures["prompt_tokens"],
+        "calls": (expected["calls"], figures["calls"]),
+        "tokens": (expected, figures),
+    }
+
+
 async def told(place, *words):
     status, said = await kairos_command(place, *words)
     assert status in (0, 3), said
     return said
 
 
-async def test_h8_expected_cached_tokens_are_within_15_percent_of_real_vllm(tmp_path, urls):
-    engines = [word for url in urls for word in ("--engine", url)]
-    await told(
-        tmp_path,
-        *("calibrate", *engines, "--quick", "--name", "here"),
-        *("--max-num-seqs", SLOTS, "--scheduling", "priority"),
-    )
-    for name, operators in OWN.items():
-        (tmp_path / f"{name}.yaml").write_text(FLOW.format(name=name, operators=operators))
-    flows = [tmp_path / f"{name}.yaml" for name in OWN]
-    caches = {}
-    for number, flow in enumerate(flows):
-        # Rows of their own for each: what was asked before is in the engines' caches.
-        write_rows(tmp_path / "rows.jsonl", rows(ROWS, seed=number))
-        write_rows(tmp_path / "others.jsonl", rows(ROWS, seed=100 + number))
-        learnt = tmp_path / f"{flow.stem}.profile.json"
-        drawn = ("--inputs", "others.jsonl", "--out", learnt)
-        await told(tmp_path, "profile", flow, *engines, *drawn)
-        files = ("--inputs", "rows.jsonl", "--out", f"{flow.stem}.jsonl", "--dir", "kept")
-        plan = ("--engine-profile", "here.toml", "--profile", learnt)
-        await told(tmp_path, "run", flow, *engines, *files, *plan, "--no-cache")
-        run = json.loads(await told(tmp_path, "runs", "list", "--json", "--dir", "kept"))[0]
-        expected, figures = run["forecast"], run["figures"]
-        off = expected["time_s"] / run["took_s"] - 1
-        cached = figures.get("cached_tokens", 0) / figures["prompt_tokens"]
-        caches[flow.stem] = (expected["cached_share"], cached)
-        print(
-            f"{flow.stem}: expected {expected['time_s']:.1f} s, took {run['took_s']:.1f} s "
-            f"({off:+.0%}); cached {expected['cached_share']:.1%}, was {cached:.1%}"
-        )
-        assert figures["calls"] == expected["calls"]
-    # Times are printed alone: they say something where the machine does nothing else.
-    for expected, cached in caches.values():
-        if cached > 0.1:
-            assert expected == pytest.approx(cached, rel=0.15)
+def test_h8_expected_cached_tokens_are_within_15_percent_of_real_vllm(compared):
+    for one in compared.values():
+        assert one["calls"][0] == one["calls"][1]
+        if one["cached"] > 0.1:
+            assert one["expected_cached"] == pytest.approx(one["cached"], rel=0.15)
+
+
+def test_e11_kairos_plan_is_within_25_percent_of_the_time_of_real_vllm_over_six_flows(compared):
+    """Flows do not stream. By a profile of streams, calls that decode were expected to take half as
+    long again."""
+    for one in compared.values():
+        assert one["expected_s"] == pytest.approx(one["took_s"], rel=0.25)

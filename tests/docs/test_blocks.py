@@ -15,6 +15,7 @@ from kairos import config
 from kairos.cli.main import app
 from kairos.flow.yaml_file import read_yaml
 from kairos.live.batches.openapi import with_batches
+from kairos.live.flows.openapi import with_flows
 from kairos.live.frontend.openapi import description
 from kairos.live.runs.host_file import read_host
 from kairos.plan.pipeline import compile_plan
@@ -114,7 +115,10 @@ def check(words):
     elif program == "curl":
         [url] = (each for each in words if re.match(r"(https?://)?(127|localhost)", each))
         path = "/" + re.sub(r"^https?://", "", url).partition("/")[2]
-        known = {re.sub(r"{[^}]*}", "[^/]+", each) for each in with_batches(description())["paths"]}
+        known = {
+            re.sub(r"{[^}]*}", "[^/]+", each)
+            for each in with_flows(with_batches(description()))["paths"]
+        }
         assert path in ADMIN or any(re.fullmatch(each, path) for each in known), url
     else:
         assert program in OTHERS, f"is {program} a program that a reader has?"

@@ -19,7 +19,9 @@ def key(tenant, **given):
 
 
 def client_of(url, key="acme", max_retries=0):
-    return openai.AsyncOpenAI(base_url=f"{url}/v1", api_key=key, max_retries=max_retries)
+    return openai.AsyncOpenAI(
+        base_url=f"{url}/v1", api_key=key, max_retries=max_retries, timeout=LIMIT_S
+    )
 
 
 def kept_in(directory, **limits):

@@ -9,6 +9,7 @@ import pytest
 import uvloop
 from aiohttp import web
 
+from kairos.execution.executor import Executor
 from kairos.live.frontend import http
 from kairos.standin import server as standins
 from tests.e2e.engine import Engine
@@ -81,6 +82,20 @@ async def engine(engines):
 async def standin():
     async with standins.serve(standins.StandInSettings(model="tiny")) as served:
         yield served
+
+
+@pytest.fixture
+def seen(monkeypatch):
+    """What executors are told and ask for, in order."""
+    log, handle = [], Executor.handle
+
+    def watched(self, fact):
+        commands = handle(self, fact)
+        log.extend([fact, *commands])
+        return commands
+
+    monkeypatch.setattr(Executor, "handle", watched)
+    return log
 
 
 @pytest.fixture

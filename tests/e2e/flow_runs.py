@@ -18,6 +18,7 @@ from kairos.flow.yaml_file import read_yaml
 from kairos.live.runs.run_store import RunStore
 from kairos.live.runs.tables import open_table
 from kairos.tools.flow_run import check_task, new_record, run_task
+from tests.e2e.client import LIMIT_S
 
 ROOT = Path(__file__).parents[2]
 
@@ -104,11 +105,19 @@ class Command:
 
     def __init__(self, process):
         self.process = process
+        self._said = b""
+
+    async def until_it_says(self, text):
+        async with asyncio.timeout(LIMIT_S):
+            while text not in self._said.decode():
+                more = await self.process.stdout.read(4096)
+                assert more, self._said.decode()
+                self._said += more
 
     async def end(self):
         """Its exit status, and all that it said."""
         said, _ = await self.process.communicate()
-        return self.process.returncode, said.decode()
+        return self.process.returncode, (self._said + said).decode()
 
     def kill(self):
         self.process.send_signal(signal.SIGKILL)

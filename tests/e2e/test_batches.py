@@ -7,7 +7,7 @@ import pytest
 from aiohttp import web
 
 from kairos.events import Arrived, Cancelled
-from kairos.live.batches import figures
+from kairos.live.observers import disk_looks
 from tests.e2e.batch_files import (
     CHAT,
     begin,
@@ -363,7 +363,7 @@ async def test_a_file_that_expires_sooner_says_so(client):
 async def test_metrics_tell_lines_by_how_they_ended_and_batches_that_are_open(
     kairos, engine, tmp_path, monkeypatch
 ):
-    monkeypatch.setattr(figures, "LOOK_S", 0.05)
+    monkeypatch.setattr(disk_looks, "LOOK_S", 0.05)
     served = await kairos(engine.url, batches=kept_in(tmp_path / "batches"), max_num_seqs=1)
 
     async def told(line):

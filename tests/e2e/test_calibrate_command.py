@@ -73,6 +73,26 @@ async def test_a_profile_is_written_that_can_be_read_and_says_how_it_came_about(
     assert min(engine.finished, other.finished) > 50
 
 
+async def test_answers_that_come_whole_are_measured_by_the_tokens_of_one_that_is_streamed(engine):
+    streams = []
+    whole = measured_engine.MeasuredEngine.generate
+
+    async def generate(self, call):
+        streams.append(call.streamed)
+        await whole(self, call)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(measured_engine.MeasuredEngine, "generate", generate)
+        result = await command(engine.url, options=("--unstreamed", "--name", "whole"))
+    assert result.exit_code == 0, result.output
+    written = profile("./whole.toml")
+    assert "answers came whole" in written.source
+    assert "mixed" in written.source
+    assert "decode at" in written.source
+    assert written.step.fixed_us > 0
+    assert streams.count(False) > streams.count(True) > 0
+
+
 async def test_as_json_it_prints_profile_and_fit_and_nothing_else(engine):
     result = await command(engine.url, options=("--json", "--scheduling", "priority"))
     told = json.loads(result.stdout)

@@ -17,6 +17,7 @@ from kairos.tools import flow_run
 from kairos.tools.flow_run import check_task, new_record, run_task
 from kairos.tools.hosted_pool import hosted_pool
 from tests.e2e.flow_runs import read_rows, write_rows
+from tests.support.vllm import needs_vllm
 
 FLOW = """
 flow: review
@@ -53,8 +54,10 @@ class Hosted:
         self.directory = directory
         self.store, self.notes = RunStore(directory / "kairos"), []
 
-    async def run(self, rows, *, devices=1, small='"--instant"', large='"--instant"', flow=FLOW):
-        text = HOST.replace("DEVICES", str(devices)).replace("SMALL", small)
+    async def run(
+        self, rows, *, devices=1, small='"--instant"', large='"--instant"', flow=FLOW, kind="llama"
+    ):
+        text = HOST.replace("DEVICES", str(devices)).replace("SMALL", small).replace("llama", kind)
         (self.directory / "host.toml").write_text(text.replace("LARGE", large))
         out = self.directory / f"{len(list(self.directory.iterdir()))}.jsonl"
         declaration = read_yaml(flow)
@@ -159,3 +162,19 @@ async def test_h5_two_real_llama_cpp_take_turns_on_one_device(tmp_path):
     assert (record.state, record.figures.get("failed", 0)) == ("done", 0)
     assert all(each["answer"] for each in rows)
     assert hosted.loaded == [(1, "small"), (1, "large"), (1, "small")]
+
+
+@pytest.mark.vllm
+@pytest.mark.timeout(600)
+async def test_h5_two_real_vllm_take_turns_on_one_device(tmp_path):
+    """Each is started, serves its phase of the flow, and has ended before the next begins."""
+    needs_vllm()
+    hosted, before = Hosted(tmp_path), children()
+    record, rows = await hosted.run(
+        ROWS[:6], kind="vllm", small='"--model", "tiny"', large='"--model", "small"'
+    )
+    assert (record.state, record.figures.get("failed", 0)) == ("done", 0)
+    assert [each["id"] for each in rows] == [each["text"] for each in ROWS[:6]]
+    assert all(each["answer"] for each in rows)
+    assert hosted.loaded == [(1, "small"), (1, "large"), (1, "small")]
+    assert set(children()) == set(before)

@@ -7,15 +7,18 @@ import asyncio
 import signal
 import sys
 from contextlib import suppress
+from operator import mul
 from urllib.parse import urlsplit
 
 import aiohttp
 import pytest
+from openai import AsyncOpenAI
 
 from kairos.demo import engines
 from kairos.demo.engines import start_engines
 from kairos.errors import SetupError
 from kairos.live.engines import engine_process
+from kairos.live.engines.minilm import write_minilm
 
 LIMIT_S = 20.0
 PARENT = """
@@ -188,6 +191,24 @@ async def test_a_model_file_that_is_not_there_is_named():
 async def test_a_real_model_answers():
     async with start_engines("llama", 1) as urls:
         assert (await reply(urls[0], "smollm2-135m")).strip()
+
+
+@pytest.mark.real
+async def test_a_real_model_embeds_as_its_authors_say(tmp_path):
+    """Their example: https://www.sbert.net/examples/sentence_transformer/applications"""
+    write_minilm(tmp_path / "minilm.gguf")
+    options = ("--model", str(tmp_path / "minilm.gguf"), "--alias", "minilm", "--embeds")
+    texts = ["A man is eating food.", "A man is eating a piece of bread.", "A monkey plays drums."]
+    async with (
+        start_engines("llama", 1, options=options) as (url,),
+        AsyncOpenAI(base_url=f"{url}/v1", api_key="none") as client,
+    ):
+        answer = await client.embeddings.create(model="minilm", input=texts)
+
+    food, bread, drums = (each.embedding for each in answer.data)
+    assert sum(map(mul, food, food)) == pytest.approx(1, abs=1e-3)
+    assert sum(map(mul, food, bread)) == pytest.approx(0.755, abs=0.005)
+    assert sum(map(mul, food, drums)) < 0.2
 
 
 async def test_an_engine_that_writes_a_line_without_end_serves(engine_is):

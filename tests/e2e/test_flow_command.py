@@ -4,6 +4,7 @@ import asyncio
 import json
 import random
 from collections import Counter
+from xml.etree import ElementTree
 
 import pytest
 
@@ -108,7 +109,7 @@ async def test_a_second_ctrl_c_leaves_what_is_in_flight(place, engine):
     async with command(place, *run_arguments(engine)) as started:
         await engine.called(SLOTS)
         started.interrupt()
-        await asyncio.sleep(0.5)
+        await started.until_it_says("Ctrl-C again leaves them")  # two at once may count as one
         started.interrupt()
         status, said = await started.end()
 
@@ -169,3 +170,22 @@ async def test_what_is_wrong_is_told_before_anything_is_spent(place, engine, cha
     assert "Traceback" not in said
     assert engine.calls == []
     assert await listed(place) == []
+
+
+async def test_a_picture_of_what_overlapped_is_kept(place, engine):
+    status, _ = await kairos_command(place, *run_arguments(engine, "--gantt", "run.svg"))
+
+    assert status == 0
+    texts = [each.text for each in ElementTree.parse(place / "run.svg").iter() if each.text]
+    assert [each for each in texts if each.startswith("row ")] == [f"row {n}" for n in range(4)]
+    assert texts.count("first") == texts.count("third") == 4
+
+
+async def test_what_goes_with_a_bus_is_refused_without_one(place, engine):
+    status, said = await kairos_command(place, *run_arguments(engine, "--values", "shared"))
+    assert (status, "--config and --values go with --bus" in said) == (1, True)
+    status, said = await kairos_command(place, "runs", "resume", "chain-1", "--stand-by")
+    assert (status, "--stand-by goes with --bus" in said) == (1, True)
+    status, said = await kairos_command(place, *run_arguments(engine, "--bus", "http://kafka"))
+    assert (status, "kafka://HOST:PORT" in said) == (1, True)
+    assert engine.calls == []

@@ -350,8 +350,11 @@ async def test_an_answer_that_was_cut_and_one_that_is_none_are_told_apart(runs):
     assert "no chat completion" in error["error"]
 
 
-async def test_while_the_disk_is_full_the_run_waits_and_then_goes_on(runs, monkeypatch):
-    monkeypatch.setattr(driver, "BACKLOG", 20)
+@pytest.mark.parametrize(("bound", "most"), [("BACKLOG", 20), ("BACKLOG_BYTES", 20_000)])
+async def test_while_the_disk_is_full_the_run_waits_and_then_goes_on(
+    runs, monkeypatch, bound, most
+):
+    monkeypatch.setattr(driver, bound, most)
     monkeypatch.setattr("kairos.live.process.group_commit.RETRY_S", 0.05)
     journals = []
     opened = RunJournal.__init__
@@ -448,3 +451,18 @@ async def test_an_engine_that_does_not_answer_is_named(runs, unused_port, monkey
 
     with pytest.raises(SetupError, match=rf"no engine can be used: 127.0.0.1:{unused_port}: "):
         await runs.run(ECHO, texts(1), engines=(f"http://127.0.0.1:{unused_port}",))
+
+
+async def test_a_flow_whose_processors_are_not_there_is_refused_before_anything_is_spent(runs):
+    flow = """
+flow: ask
+operators:
+  row: {kind: input}
+  said: {kind: llm, prompt: "{{ row.text }}"}
+  vector: {kind: embed, inputs: {texts: said}}
+outputs: {vector: vector}
+"""
+    with pytest.raises(SetupError, match=r"operator 'vector' is of kind embed.*--embedder URL"):
+        await runs.run(flow, texts(3))
+    assert runs.prompts() == []
+    assert runs.store.all() == []

@@ -88,6 +88,7 @@ async def test_what_waits_goes_to_an_instance_that_is_added(kairos, engines):
             "problem": "not probed yet",
             "running": 0,
             "named": False,
+            "phase": "both",
         },
     )
     assert (await waits).status == 200

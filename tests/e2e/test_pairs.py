@@ -10,7 +10,7 @@ import pytest
 from aiohttp import web
 
 from kairos.engine_settings import EngineSettings
-from kairos.events import Bounced, Cancelled, Failed, Finished, InstanceLeft
+from kairos.events import Bounced, Cancelled, Failed, Finished, InstanceLeft, PrefillFailed
 from kairos.live.engines import monitor
 from kairos.standin import server as standins
 
@@ -195,6 +195,20 @@ async def test_g12_where_the_first_half_fails_the_decode_instance_serves_the_who
     assert bodies(decode) == [{"model": "tiny", "messages": MESSAGES, "max_tokens": 4}]
     assert len(served.facts.all(Finished)) == 1
     assert served.facts.all(Bounced, Failed) == []
+    await served.settled()
+
+
+async def test_g12_a_prefill_instance_that_fails_is_left_aside(kairos, engines, pair_of):
+    prefill, (_, decode) = await engines(), await pair_of()
+    prefill.answer = broken
+    served = await before(kairos, prefill, decode)
+    async with client_of(served) as client:
+        for n in range(5):
+            await client.completions.create(model="tiny", prompt=f"{n}", max_tokens=3)
+
+    assert decode.finished == 5
+    assert len(prefill.calls) == len(served.facts.all(PrefillFailed)) < 5
+    assert served.facts.all(PrefillFailed)[0].body is not None
     await served.settled()
 
 

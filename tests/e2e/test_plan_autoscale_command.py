@@ -24,7 +24,7 @@ least = 1
 most = 2
 start_s = 1
 calm_s = 3
-spare = 0
+utilisation = 1
 seats = 1
 [commands]
 start = ["{python}", "-m", "kairos.standin.server", "--port", "{{port}}"]
@@ -74,8 +74,13 @@ async def holding(served, number):
 
         calls = [asyncio.create_task(call()) for _ in range(number)]
         await served.facts.seen(Arrived, number)
-        yield calls
-        assert await asyncio.gather(*calls) == [200] * number
+        try:
+            yield calls
+            assert await asyncio.gather(*calls) == [200] * number
+        finally:
+            for each in calls:
+                each.cancel()
+            await asyncio.gather(*calls, return_exceptions=True)
 
 
 async def until(condition):
@@ -157,3 +162,27 @@ async def test_interrupted_it_leaves_the_pool_as_it_is(kairos, engine, tmp_path)
             assert len(await instances(served)) == 2
             engine.release(3)
             await asyncio.gather(*calls)
+
+
+async def test_interrupted_it_carries_out_what_it_has_begun(engine, tmp_path):
+    engine.answer = engine.when_released
+    with Process(tmp_path, "autoscale", "plan-autoscale", "--url", engine.url) as scaler:
+        await engine.called()
+        os.killpg(scaler.pid, signal.SIGINT)
+        engine.release()
+        await until(lambda: scaler.ended)
+        assert "nothing is changed" in scaler.said
+        assert "the pool stays as it is" in scaler.said
+
+
+async def test_interrupted_again_it_leaves_what_it_has_begun(engine, tmp_path):
+    engine.answer = engine.when_released
+    with Process(tmp_path, "autoscale", "plan-autoscale", "--url", engine.url) as scaler:
+        await engine.called()
+
+        def is_left():
+            os.killpg(scaler.pid, signal.SIGINT)
+            return scaler.ended
+
+        await until(is_left)
+        assert "nothing is changed" not in scaler.said

@@ -19,6 +19,7 @@ from schemathesis.specs.openapi.checks import (
 from kairos.batch_settings import BatchSettings
 from kairos.live.frontend.gateway import HOT_ROUTES
 from tests.e2e.client import Answer
+from tests.e2e.flows import REPORTS, kept_in, put
 
 CHECKS = [
     status_code_conformance,
@@ -88,6 +89,31 @@ async def test_files_and_batches_are_answered_as_described(kairos, standin, tmp_
         if operation.path in of_batches:
             for mode in _modes(operation):
                 await asyncio.to_thread(_ask, operation, mode, served.url)
+
+
+async def test_flows_are_answered_as_described(kairos, standin, tmp_path):
+    served = await kairos(standin.url, flows=kept_in(tmp_path))
+    assert (await put(served, REPORTS, "a")).status == 400
+    assert (await put(served)).status == 200
+    schema = schemathesis.openapi.from_dict((await served.ask("GET", "/openapi.json")).json())
+    of_flows = [
+        each.ok() for each in schema.get_all_operations() if each.ok().path.startswith("/v1/flows")
+    ]
+    assert len(of_flows) == 5
+    for operation in of_flows:
+        await asyncio.to_thread(_ask, operation, GenerationMode.POSITIVE, served.url)
+    for path, method, body in (
+        ("/v1/flows", "GET", None),
+        ("/v1/flows/{name}", "GET", None),
+        ("/v1/flows/{name}/invoke", "POST", {"inputs": {"text": "x"}}),
+        ("/v1/flows/{name}", "DELETE", None),
+    ):
+        given = {} if body is None else {"body": body, "media_type": "application/json"}
+        asked = schema[path][method].Case(path_parameters={"name": "reports"}, **given)
+        answer = await asyncio.to_thread(
+            asked.call_and_validate, base_url=served.url, checks=CHECKS
+        )
+        assert answer.status_code == 200, (path, answer.content)
 
 
 def _modes(operation):

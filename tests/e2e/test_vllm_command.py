@@ -37,6 +37,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
         self.send_response(200)
         self.end_headers()
         told = {"cores": sorted(os.sched_getaffinity(0)), "options": options}
+        told |= {"gpus": os.environ.get("CUDA_VISIBLE_DEVICES")}
         told |= {"bind": os.environ.get("VLLM_CPU_OMP_THREADS_BIND")}
         told |= {"scratch": os.environ["TMPDIR"]}
         self.wfile.write(json.dumps(told).encode())
@@ -103,6 +104,32 @@ async def test_an_instance_with_a_gpu_has_all_cores_and_nothing_that_a_cpu_needs
     assert told["options"]["--kv-cache-memory-bytes"] == "8G"
     assert told["options"]["--load-format"] == "dummy"
     assert not {"--enforce-eager", "--num-gpu-blocks-override", "--gpu"} & set(told["options"])
+
+
+async def test_instances_of_a_machine_with_several_gpus_have_one_each(monkeypatch):
+    options = ("--own-gpu", "--model", "llama3-8b")
+    async with start_engines("vllm", 2, options=options) as urls:
+        told = [await ask(url) for url in urls]
+    assert [each["gpus"] for each in told] == ["0", "1"]
+    assert "--enforce-eager" not in told[0]["options"]
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "5")
+    with pytest.raises(SetupError, match="is 5: there is no GPU for instance 2"):
+        async with start_engines("vllm", 2, options=options):
+            pytest.fail("the block must not run")
+
+
+async def test_a_model_of_ones_own_is_a_directory_and_has_its_own_weights(tmp_path):
+    model = tmp_path / "reasoner"
+    model.mkdir()
+    with pytest.raises(SetupError, match=r"no model .*reasoner': there are tiny, .*config"):
+        async with start_engines("vllm", 1, options=("--model", str(model))):
+            pytest.fail("the block must not run")
+    (model / "config.json").write_text("{}")
+    async with start_engines("vllm", 1, options=("--model", str(model))) as urls:
+        told = await ask(urls[0])
+    assert told["options"]["--model"] == str(model)
+    assert told["options"]["--served-model-name"] == "reasoner"
+    assert "--load-format" not in told["options"]
 
 
 def free_port_before_another():

@@ -12,10 +12,10 @@ import msgspec
 from kairos.config import KeySettings
 from kairos.envelope import forward, read_envelope, read_value, write_message
 from kairos.errors import InvalidFile, InvalidRequest
-from kairos.flow.yaml_file import read_yaml
+from kairos.flow.yaml_file import read_json, read_yaml
 from kairos.live.kafka.items import ReceivedMessage
 from kairos.live.pool.bus_call import read_call
-from kairos.live.pool.messages import Alive, Orders, Told, check_counts, check_request
+from kairos.live.pool.messages import Alive, Orders, Told, check_request, read_told
 from kairos.live.proxy.sse import SseReader, usage_of
 from kairos.live.request.access import Access, Caller
 from kairos.live.request.body import Body, read_body
@@ -29,6 +29,7 @@ from kairos.live.request.identity.resolve import identity_of
 from kairos.live.request.native import READING, Reading
 from kairos.live.request.shape import check_input, check_messages, check_prompt, check_tools
 from kairos.model import PARENTS_LIMIT
+from kairos.plan.operators import Declaration
 from kairos.plan.pipeline import compile_plan
 from kairos.plan.prediction import predict
 from kairos.ports import Message
@@ -127,9 +128,16 @@ def message(data: bytes) -> None:
 
 
 def flow(data: bytes) -> None:
-    """A declared workflow, as YAML: what is read can be planned, and what a plan takes foretold."""
+    """A declared workflow, as YAML and as JSON: what is read can be planned, and what a plan takes
+    foretold."""
+    text = data.decode("utf-8", "replace")
+    for read in (read_yaml, read_json):
+        _plan_of(read, text)
+
+
+def _plan_of(read: Callable[[str, str], Declaration], text: str) -> None:
     with suppress(InvalidFile):
-        plan = compile_plan(read_yaml(data.decode("utf-8", "replace")))
+        plan = compile_plan(read(text, "flow"))
         assert compile_plan(plan.declaration).declaration == plan.declaration
         row = {name: ["x", {"text": "y"}] for name in plan.columns}
         assert predict(plan, [row, row]).rows == 2
@@ -170,8 +178,7 @@ def _refusal(check: Callable[..., None], part: bytes, compiled: Reading | None) 
 def _told(value: bytes) -> None:
     """A fact, in the order in which the active balancer reads it."""
     with suppress(*_REFUSED):
-        told = msgspec.json.decode(value, type=Told)
-        check_counts(told.event)
+        told = read_told(value)
         if (request := getattr(told.event, "request", None)) is not None:
             check_request(request)
         assert msgspec.json.decode(msgspec.json.encode(told), type=Told) == told

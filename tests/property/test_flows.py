@@ -16,7 +16,8 @@ from kairos.plan.check import every
 from kairos.plan.graph import in_order
 from kairos.plan.invalid import InvalidFlow, OperatorFailed
 from kairos.plan.operators import Generation
-from kairos.plan.pipeline import compile_plan
+from kairos.plan.pipeline import Passes, compile_plan
+from kairos.sim.processor_answers import processed
 from tests.support.flow_world import FlowWorld, Journal
 from tests.support.naive import Naive
 
@@ -24,6 +25,11 @@ SCHEMA = {
     "type": "object",
     "properties": {"n": {"type": "integer", "minimum": 0}, "list": {"type": "array"}},
     "required": ["n"],
+}
+LISTS = {
+    "type": "object",
+    "properties": {"list": {"type": "array", "items": {"type": "string"}}},
+    "required": ["list"],
 }
 WORDS = ["yes", "no", "ok", "a b", ""]
 
@@ -51,6 +57,39 @@ def for_naive(messages, params):
     assert isinstance(params, Generation)
     try:
         return scripted(messages)
+    except ValueError as error:
+        raise OperatorFailed(str(error)) from error
+
+
+def number_of(kind, arguments):
+    """The same for equal calls: how many texts are asked at once does not count."""
+    return crc32(msgspec.json.encode([kind, {**arguments, "batch": None}]))
+
+
+def scripted_processor(kind, arguments):
+    """Processors whose answers are a function of what they are asked. Some they cannot do: some
+    texts, however many are asked at once; or the whole."""
+    if kind in ("embed", "ingest"):
+        texts = arguments["texts"]
+        each = [texts] if isinstance(texts, str) else texts
+        refused = any(crc32(f"{kind} {text}".encode()) % 37 == 0 for text in each)
+    else:
+        refused = number_of(kind, arguments) % 17 == 0
+    if refused:
+        raise ValueError("the processor refuses it")
+    return processed(kind, arguments)
+
+
+def process(kind, arguments, attempt):
+    """The same, of processors that time out now and then."""
+    if attempt == 1 and number_of(kind, arguments) % 7 == 0:
+        raise TimeoutError("no answer")
+    return scripted_processor(kind, arguments)
+
+
+def process_for_naive(kind, arguments):
+    try:
+        return scripted_processor(kind, arguments)
     except ValueError as error:
         raise OperatorFailed(str(error)) from error
 
@@ -88,6 +127,7 @@ class Drawn:
         made = list(operands)
         for _ in range(count):
             kinds = [self.llm] * 4 + [self.format, self.call, self.filter, self.branch]
+            kinds += [self.retrieve, self.retrieve]
             kinds += [self.loop, self.map] if depth < 2 else []
             made.append(self.pick(kinds)(made, depth))
         return made
@@ -108,7 +148,7 @@ class Drawn:
             text += "{{ many | join('-') }}"
         heat = pick([0, 0, 0, 1])
         schema = pick([None, None, SCHEMA])
-        after = [pick(made)] if self.random.random() < 0.1 else []
+        after = [pick(made)] if self.random.random() < 0.3 else []
         after = [each for each in after if "." not in each.reference.operator]
         return self.flow.llm(
             self.name(), text, temperature=heat, schema=schema, after=after, inputs=bound,
@@ -131,6 +171,26 @@ class Drawn:
         other = {"otherwise": self.pick(made)} if self.random.random() < 0.7 else {}
         return self.flow.branch(self.name(), "x", cases, x=self.pick(made), **other)
 
+    def retrieve(self, made, depth):
+        """One of: passages, vectors, a collection, what is found, what is best of it."""
+        pick, f = self.random.choice, self.flow
+        text = f.format(self.name(), "{{ x }}{{ y }} of which {{ x }}", x=pick(made), y=pick(made))
+        size = self.random.randint(1, 3)
+        odd = self.random.random() < 0.1  # what is no text, often
+        chunks = f.chunk(self.name(), pick(made) if odd else text, size=size, overlap=size - 1)
+        how = pick([self.how(), {"on_error": "fail", "retries": 1}])  # the second: in stages
+        vectors = f.embed(self.name(), chunks, batch=pick([1, 2, 16]), **how)
+        named = pick([None, None, "docs"])
+        store = f.ingest(self.name(), chunks, vectors, collection=named, **how)
+        query = f.embed(self.name(), pick([text, chunks]), model=pick([None, "m"]), **self.how())
+        within = named or pick([store, [store, store]])
+        after = [store] if named else []
+        found = f.search(
+            self.name(), query, collection=within, top_k=pick([1, 3]), after=after, **self.how()
+        )
+        best = f.rerank(self.name(), text, pick([found, chunks]), top_k=2, **self.how())
+        return pick([chunks, vectors, found, best, best, store if named else found])
+
     def loop(self, made, depth):
         name = self.name()
         first = f"o{self.count + 1}"  # of its body's operators, or nothing that is known there
@@ -145,7 +205,20 @@ class Drawn:
         return self.flow.loop(name, self.pick(made), body, max_rounds=rounds, until=until)
 
     def map(self, made, depth):
-        over = self.flow.call(self.name(), split, text=self.pick(made))
+        if self.random.random() < 0.5:
+            over = self.flow.call(self.name(), split, text=self.pick(made))
+        else:
+            how = {**self.how(), "default": self.pick([{"list": ["x"]}, {"list": []}, "d"])}
+            heat = self.pick([0, 0, 1])
+            lists = self.flow.llm(
+                self.name(),
+                "List {{ x }}",
+                schema=LISTS,
+                temperature=heat,
+                x=self.pick(made),
+                **how,
+            )
+            over = lists["list"]
 
         def body(item):
             return self.more([*made[-2:], item], depth + 1, self.random.randint(1, 2))[-1]
@@ -180,6 +253,13 @@ def functions():
     return {name: FUNCTIONS[name].function for name in FUNCTIONS}
 
 
+def ahead(plan):
+    """Operators that may be computed before it is known that they are needed."""
+    maps = {name for each in plan.partial for name in each.maps}
+    operators = every(plan.declaration.operators)
+    return {body.name for each in operators if each.name in maps for body in every(each.body)}
+
+
 def as_bytes(table):
     return msgspec.json.encode(sorted(table.items()))
 
@@ -189,7 +269,7 @@ ROWS = st.lists(
     st.fixed_dictionaries({"a": st.sampled_from(WORDS), "b": st.sampled_from(["ok", "x", None])}),
     max_size=8,
 )
-SWITCHED = {name: st.booleans() for name in ("prune", "cse", "cached", "order")}
+SWITCHED = {name: st.booleans() for name in Passes.__struct_fields__}
 PASSES = st.builds(flow.Passes, **SWITCHED)
 SEEDS = st.integers(0, 10**6)
 
@@ -199,24 +279,27 @@ SEEDS = st.integers(0, 10**6)
 def test_e12_h13_any_flow_passes_schedule_and_crashes_give_what_a_naive_interpreter_gives(
     declaration, rows, passes, seed, crashes
 ):
-    naive = Naive(declaration, for_naive, functions()).run(rows)
+    naive = Naive(declaration, for_naive, functions(), process_for_naive).run(rows)
     plan, journal = compile_plan(declaration, passes), Journal()
     for crash_after in [*crashes, None]:
         limits = FlowLimits(capacity=1 + seed % 3, max_open_rows=1 + seed % 4)
         world = FlowWorld(
-            plan, rows, answer, functions=functions(), journal=journal, limits=limits, seed=seed
-        )
+            plan, rows, answer, functions=functions(), process=process, journal=journal,
+            limits=limits, seed=seed,
+        )  # fmt: skip
         ended = world.run(crash_after)
-        assert world.most_in_flight <= 2 * limits.capacity + limits.functions
+        most = 2 * limits.capacity + limits.functions + limits.processors
+        assert world.most_in_flight <= most
         assert world.most_open <= limits.max_open_rows
         for call in world.issued:
             # An operator is never before its inputs: they are in what it asks.
             asked = naive.calls.get((call.stage, call.node, call.row))
             failed = (call.stage, call.row) in naive.failed
-            assert asked == call.body["messages"] or (asked is None and failed)
+            tried = call.operator in ahead(plan)  # of an item that was never said, maybe
+            assert tried or asked == call.body["messages"] or (asked is None and failed)
         if ended:
             break
-    if not (passes.cse or passes.cached or crashes):
+    if not (passes.cse or passes.cached or passes.decoding or crashes):
         made = {(e.stage, e.node, e.row) for e in world.issued}
         assert {k for k in made ^ set(naive.calls) if (k[0], k[2]) not in naive.failed} == set()
     assert world.end == "done"
@@ -233,7 +316,7 @@ def test_the_same_seed_gives_the_same_log(declaration, rows, passes, seed):
     logs = []
     for _ in range(2):
         plan = compile_plan(declaration, passes)
-        world = FlowWorld(plan, rows, answer, functions=functions(), seed=seed)
+        world = FlowWorld(plan, rows, answer, functions=functions(), process=process, seed=seed)
         world.run()
         logs.append(world.log)
     assert logs[0] == logs[1]
@@ -297,8 +380,7 @@ class GatedWorld(FlowWorld):
                 assert wanted or self.pending, "nothing is under way, and it has not ended"
                 self._open(frozenset(wanted and [self.random.choice(wanted)]))
                 continue
-            fact = self.pending.pop(self.random.randrange(len(self.pending)))
-            self._do(self.executor.handle(fact() if callable(fact) else fact))
+            self._do(self.executor.handle(self.next_fact()))
         self.commit(len(self.written))
 
     def _open(self, operators):
@@ -316,10 +398,12 @@ class GatedWorld(FlowWorld):
 def test_calls_that_are_held_for_their_model_change_nothing_of_what_comes_out(
     declaration, rows, passes, seed
 ):
-    naive = Naive(declaration, for_naive, functions()).run(rows)
+    naive = Naive(declaration, for_naive, functions(), process_for_naive).run(rows)
     limits = FlowLimits(capacity=1 + seed % 3, max_open_rows=1 + seed % 4)
     plan = compile_plan(declaration, passes)
-    world = GatedWorld(plan, rows, answer, functions=functions(), limits=limits, seed=seed)
+    world = GatedWorld(
+        plan, rows, answer, functions=functions(), process=process, limits=limits, seed=seed
+    )
     world.run()
     assert world.unasked == 0
     assert min(world.executor.gate.in_flight.values(), default=0) >= 0

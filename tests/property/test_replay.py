@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from kairos.declared_plan import PlannedOperator, PlannedWork
 from kairos.dispatcher.placements import PLACEMENTS
 from kairos.errors import KairosError
 from kairos.events import (
@@ -21,6 +22,7 @@ from kairos.events import (
     InstanceJoined,
     InstanceLeft,
     InstanceStatus,
+    PlanDeclared,
     ProfilesLearnt,
     Progressed,
     Record,
@@ -39,6 +41,16 @@ FLEET = [
     build.instance("c", seqs=1, prefix_caching=False),
 ]
 BODIES = [1, 2, None]  # few, so that they fail again and again
+PLANS = [
+    PlannedWork((PlannedOperator("agent0"), PlannedOperator("agent1", (0,)))),
+    PlannedWork(
+        (
+            PlannedOperator("agent2", repeats=0, completion_tokens=30.0),
+            PlannedOperator("agent0", (0,), repeats=0, calls=3.0),
+            PlannedOperator("agent1", (1,), calls=0.5),
+        )
+    ),
+]
 # Each policy, and each placement, with the other as it is by default.
 DECIDERS = sorted({(p, "kairos") for p in POLICIES} | {("kairos", p) for p in PLACEMENTS})
 LIMITS = {
@@ -67,6 +79,7 @@ FACTS = st.lists(
             ["arrive"] * 10
             + ["finish"] * 5
             + ["fail", "cancel", "join", "leave", "learn", "rank", "end", "tick", "first token"]
+            + ["declare"]
             + ["progress", "status", "bounce", "break"] * 2
         ),
         us=st.integers(0, 6) | st.sampled_from([SECOND // 2, 3 * SECOND]),
@@ -135,6 +148,7 @@ class Story:
             "leave": InstanceLeft(instance.id),
             "learn": ProfilesLearnt((profile,)),
             "rank": ProfilesLearnt(ranks=(rank,)),
+            "declare": PlanDeclared("default", app, PLANS[number % len(PLANS)]),
             "end": WorkflowEnded("default", f"w{number % 4}"),
             "tick": Tick(),
         }[fact.kind]

@@ -7,7 +7,8 @@ from kairos import flow
 from kairos.dispatcher.placements import PLACEMENTS
 from kairos.live.runs.tables import open_table
 from kairos.plan.forecast import forecast
-from kairos.plan.pipeline import Passes, compile_plan
+from kairos.plan.passes.prefill import MOST_ROWS
+from kairos.plan.pipeline import compile_plan
 from kairos.scheduler.policies import POLICIES
 from kairos.sim.engine.profiles import profile
 from kairos.sim.flow_simulation import PoolOptions, simulate_flow
@@ -35,7 +36,7 @@ def dialogue():
 
 
 def compared(loaded, table, engine="a40-llama3-8b", instances=2, sample=20):
-    plan = compile_plan(loaded.declaration, Passes())
+    plan = compile_plan(loaded.declaration)
     pool = msgspec.structs.replace(POOL, profile=profile(engine), instances=instances)
     drawn = sampled_rows(open_table(table), sample, 1)
     learnt = simulated_profile(loaded, plan, drawn, POOL)
@@ -84,3 +85,26 @@ def test_a_long_table_takes_as_much_longer_as_it_has_rows(monkeypatch):
     assert part.calls == pytest.approx(whole.calls, rel=0.02)
     assert part.time_s.mean == pytest.approx(whole.time_s.mean, rel=0.1)
     assert part.prompt_tokens.mean == pytest.approx(whole.prompt_tokens.mean, rel=0.1)
+
+
+def waiting():
+    """A long text before another's answer: it is computed while that is written."""
+    f = flow.Flow("waiting", max_tokens=64)
+    row = f.input("row")
+    draft = f.llm("draft", "{{ row.question }}", row=row)
+    f.output("text", f.llm("last", "{{ row.text }}\n{{ d }}", row=row, d=draft))
+    return LoadedFlow(f.declaration, f.functions)
+
+
+@pytest.mark.parametrize("count", [1, 2, MOST_ROWS, MOST_ROWS + 1, 12])
+def test_e11_prompts_that_begin_early_are_expected_to_where_few_rows_are_open(count):
+    long = " ".join(f"w{n}" for n in range(1_500))
+    table = [{"question": f"{n}?", "text": f"{n} {long}"} for n in range(count)]
+    expected, simulated = compared(waiting(), table)
+    assert (simulated.figures.touched > 0) == (count <= MOST_ROWS)
+    assert expected.time_s.mean == pytest.approx(simulated.simulated_s, rel=0.15)
+    cached = expected.cached_share * expected.prompt_tokens.mean
+    assert cached == pytest.approx(simulated.prompt_tokens_cached, rel=0.05)
+    assert (cached > 0) == (count <= MOST_ROWS)
+    assert expected.calls == 2 * count  # what is computed ahead is none
+    assert expected.prompt_tokens.mean == pytest.approx(simulated.figures.prompt_tokens, rel=0.01)

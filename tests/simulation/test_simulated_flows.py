@@ -94,7 +94,8 @@ def dialogue(role):
 def test_a_chat_that_goes_on_with_an_answer_finds_it_in_the_prefix_cache():
     one = msgspec.structs.replace(POOL, instances=1)
     texts = [{"text": f"doc {n}, " + "eightyz " * 100} for n in range(3)]  # 202 tokens each
-    anew, on = (run(dialogue(role), iter(texts), pool=one) for role in ("user", "assistant"))
+    alone = flow.Passes(prefill=False)  # what goes ahead finds the same
+    anew, on = (run(dialogue(role), iter(texts), alone, pool=one) for role in ("user", "assistant"))
     # What another says after it: the first message, with who speaks and its end.
     assert anew.prompt_tokens_cached == 3 * ((3 + 202 + 1) // 16 * 16)
     # What was answered: that, who answers, and 20 tokens, of which the last was never computed.

@@ -5,6 +5,26 @@ from pathlib import Path
 
 from kairos.tools.flow_file import load_flow
 
+# Of n items n² are formatted.
+WIDE = """
+flow: wide
+operators:
+  row: {kind: input}
+  all:
+    kind: map
+    over: row.xs
+    max_items: 10000
+    result: inner
+    body:
+      inner:
+        kind: map
+        over: row.xs
+        max_items: 10000
+        result: same
+        body:
+          same: {kind: format, template: "{{ item }}"}
+outputs: {all: all}
+"""
 EXAMPLES = Path(__file__).parents[2] / "examples"
 WORDS = ("revenue", "growth", "of", "the", "quarter", "against", "cost", "and", "debt", "north")
 FLOWS = (
@@ -13,6 +33,12 @@ FLOWS = (
     "classify_and_answer.yaml",
     "map_reduce.yaml",
     "debate.py",
+)
+RETRIEVAL = (  # these ask processors too
+    "naive_rag.yaml",
+    "advanced_rag.yaml",
+    "web_search.yaml",
+    "contextual_retrieval.yaml",
 )
 
 

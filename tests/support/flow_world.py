@@ -2,6 +2,9 @@
 with group commit. Facts arrive in an order that is drawn; a crash loses what was not committed."""
 
 import random
+from itertools import pairwise
+
+import msgspec
 
 from kairos.execution.commands import (
     DropRow,
@@ -14,6 +17,8 @@ from kairos.execution.commands import (
     ReadGroups,
     ReadRows,
     RunFunction,
+    RunProcessor,
+    TouchPrefix,
     WriteRow,
 )
 from kairos.execution.executor import Executor
@@ -24,10 +29,14 @@ from kairos.execution.facts import (
     GroupRead,
     GroupsEnded,
     InputEnded,
+    ItemsFinished,
     Known,
     RowRead,
+    RowsAwaited,
 )
 from kairos.execution.limits import FlowLimits
+from kairos.plan.values import Missing, part
+from kairos.sim.processor_answers import processed
 
 
 class Journal:
@@ -35,6 +44,7 @@ class Journal:
 
     def __init__(self):
         self.results = {}  # (stage, node, row) -> Known
+        self.passing = set()  # keys of results that are forgotten with their rows
         self.ended = {}  # (stage, row) -> the command that ended it
         self.cache = {}
 
@@ -42,12 +52,18 @@ class Journal:
         if isinstance(command, KeepResult):
             key = (command.stage, command.node, command.row)
             self.results.setdefault(key, Known(command.signature, command.value))
+            if command.until_end:
+                self.passing.add(key)
             if command.store:
                 self.cache[command.signature] = command.value
             return
         stage = 0 if isinstance(command, GatherRow) else command.stage
         assert (stage, command.row) not in self.ended, "a row ends once"
         self.ended[stage, command.row] = command
+        if not isinstance(command, FailRow):
+            for key in [key for key in self.passing if key[::2] == (stage, command.row)]:
+                self.passing.discard(key)
+                del self.results[key]
 
     def known(self, stage, row):
         return {n: value for (s, n, r), value in self.results.items() if (s, r) == (stage, row)}
@@ -61,11 +77,23 @@ class Journal:
         return list(found.items())
 
 
-class FlowWorld:
-    """`answer(messages, attempt)`: a text, or TimeoutError or ValueError: the call breaks."""
+class InTurn:
+    """Facts of one call, of which each comes after the one before."""
 
-    def __init__(self, plan, rows, answer, *, functions=None, journal=None, limits=None, seed=0):
+    def __init__(self, facts):
+        self.facts = facts
+
+
+class FlowWorld:
+    """`answer(messages, attempt)`: a text, or TimeoutError or ValueError: the call breaks.
+    `process(kind, arguments, attempt)`: the same of processors."""
+
+    def __init__(
+        self, plan, rows, answer, *,
+        functions=None, process=None, journal=None, limits=None, seed=0,
+    ):  # fmt: skip
         self.plan, self.rows, self.answer = plan, rows, answer
+        self.process = process or (lambda kind, arguments, _: processed(kind, arguments))
         self.functions = functions or {}
         self.journal = journal or Journal()
         self.limits = limits or FlowLimits(capacity=2)
@@ -73,7 +101,8 @@ class FlowWorld:
         self.executor = Executor(plan, self.limits)
         self.pending = []  # facts that may arrive next
         self.written = []  # commands for the journal, in order, not committed yet
-        self.issued, self.ran = [], []
+        self.issued, self.ran, self.asked = [], [], []  # of engines, functions, processors
+        self.touched = []
         self.in_flight = self.most_in_flight = self.most_open = 0
         self.left = {
             0: [n for n in range(len(rows)) if (0, n) not in self.journal.ended], 1: None
@@ -91,14 +120,23 @@ class FlowWorld:
                 self.crash()
                 return False
             assert self.pending, "nothing is under way, and it has not ended"
-            fact = self.pending.pop(self.random.randrange(len(self.pending)))
-            if callable(fact):
-                fact = fact()
+            fact = self.next_fact()
             self.in_flight -= isinstance(fact, CallAnswered | CallBroke)
             facts += 1
             self._do(self.executor.handle(fact))
         self.commit(len(self.written))
         return True
+
+    def next_fact(self):
+        """Any of those that may arrive next."""
+        at = self.random.randrange(len(self.pending))
+        fact = self.pending[at]
+        if isinstance(fact, InTurn) and len(fact.facts) > 1:
+            return fact.facts.pop(0)
+        del self.pending[at]
+        if isinstance(fact, InTurn):
+            return fact.facts[0]
+        return fact() if callable(fact) else fact
 
     def crash(self):
         self.commit(self.random.randint(0, len(self.written)))
@@ -115,13 +153,21 @@ class FlowWorld:
             match command:
                 case ReadRows(count=count) | ReadGroups(count=count):
                     self._read(int(isinstance(command, ReadGroups)), count)
-                case IssueCall() | RunFunction():
-                    (self.issued if isinstance(command, IssueCall) else self.ran).append(command)
+                case IssueCall():
+                    self.issued.append(command)
+                    self._flies(command)
+                case RunFunction():
+                    self.ran.append(command)
+                    self._flies(command)
+                case RunProcessor():
+                    self.asked.append(command)
                     self._flies(command)
                 case FetchCached(call=call, signature=signature):
                     hit = signature in self.journal.cache
                     value = self.journal.cache.get(signature)
                     self.pending.append(CacheAnswered(call, hit, value))
+                case TouchPrefix():
+                    self.touched.append(command)
                 case EndRun():
                     self.end = command.reason
                 case _:
@@ -145,6 +191,8 @@ class FlowWorld:
             groups = self.journal.groups()
             self.left[1] = [n for n in range(len(groups)) if (1, n) not in self.journal.ended]
         rows = self.left[stage]
+        if not self.random.randrange(3):
+            self.pending.append(RowsAwaited())
         for number in rows[:count]:
             known = self.journal.known(stage, number)
             if stage == 0:
@@ -168,12 +216,35 @@ class FlowWorld:
     def _flies(self, command):
         self.in_flight += 1
         self.most_in_flight = max(self.most_in_flight, self.in_flight)
-        self.pending.append(self._fact(command))
+        fact = self._fact(command)
+        told = []
+        if isinstance(command, IssueCall) and command.items is not None:
+            told = self._item_facts(command)
+        self.pending.append(InTurn([*told, fact]))
+
+    def _item_facts(self, command):
+        """What an answer's list has by and by, told before it; now and then of an answer that then
+        broke off, or that was another one."""
+        try:
+            told = self.answer(command.body["messages"], command.attempt)
+            found = part(msgspec.json.decode(told), command.items.path)
+            items = found if isinstance(found, list) else []
+        except (TimeoutError, ValueError, Missing):
+            items = ["a b", "never said"]
+        most = [*items, "cut"] if not self.random.randrange(4) else items
+        ends = [at + 1 for at in range(len(most)) if self.random.randrange(3)]
+        return [
+            ItemsFinished(command.call, first, list(most[first:end]))
+            for first, end in pairwise([0, *ends])
+        ]
 
     def _fact(self, command):
         if isinstance(command, RunFunction):
             return CallAnswered(command.call, self.functions[command.function](**command.arguments))
         try:
+            if isinstance(command, RunProcessor):
+                value = self.process(command.kind, command.arguments, command.attempt)
+                return CallAnswered(command.call, value)
             text = self.answer(command.body["messages"], command.attempt)
         except TimeoutError as error:
             return CallBroke(command.call, str(error), retry=True)

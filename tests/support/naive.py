@@ -5,6 +5,7 @@ from kairos.execution.requests import value_of
 from kairos.plan.invalid import OperatorFailed
 from kairos.plan.operators import (
     Branch,
+    Chunking,
     Constant,
     Data,
     Filter,
@@ -14,12 +15,15 @@ from kairos.plan.operators import (
     Input,
     Loop,
     MapOver,
+    Processing,
     Reference,
     References,
     RegisteredCall,
 )
+from kairos.plan.retrieval import check_arguments, chunked, settings, without_asking
 from kairos.plan.templates import Expression, Template
 from kairos.plan.values import Missing, as_text, part
+from kairos.sim.processor_answers import processed
 
 ABSENT = object()
 
@@ -41,9 +45,11 @@ class Scope:
 
 
 class Naive:
-    """`answer`: the text that an engine gives to a request; an exception: the call breaks."""
+    """`answer`: the text that an engine gives to a request; `process`: what a processor gives to
+    a kind and its arguments. An exception: the call breaks."""
 
-    def __init__(self, declaration, answer, functions=None):
+    def __init__(self, declaration, answer, functions=None, process=processed):
+        self.process = process
         self.declaration, self.answer, self.functions = declaration, answer, functions or {}
         self.calls = {}  # (stage, node, row) -> request
         self.written, self.failed, self.dropped = {}, {}, set()
@@ -188,6 +194,10 @@ class Naive:
         params = operator.params
         if isinstance(params, RegisteredCall):
             return self.functions[params.function](**inputs)
+        if isinstance(params, Chunking):
+            return chunked(params, inputs["text"])
+        if isinstance(params, Processing):
+            return self._processed(operator, params, inputs)
         assert isinstance(params, Generation)
         messages = [
             {"role": each.role, "content": Template(each.template).render(inputs)}
@@ -195,7 +205,15 @@ class Naive:
         ]
         self.calls[(self.at[0], scope.path + operator.name, self.at[1])] = messages
         text = self.answer(messages, params)
-        return value_of(params, text, cut=False)
+        return value_of(params, {}, text, cut=False)
+
+    def _processed(self, operator, params, inputs):
+        check_arguments(params, inputs)
+        nothing = without_asking(params, inputs)
+        if nothing is not None:
+            return nothing
+        answer = self.process(operator.kind, {**inputs, **settings(params)})
+        return value_of(params, inputs, answer, cut=False)
 
     def _loop(self, operator, scope):
         params = operator.params

@@ -15,6 +15,8 @@ from tests.support.processes import Process
 
 READY_S = 240
 COUNT = 2
+# A model of random weights would go on with spaces where JSON may have any.
+COMPACT_JSON = '{"backend": "xgrammar", "disable_any_whitespace": true}'
 
 
 def needs_vllm():
@@ -29,7 +31,8 @@ def needs_vllm():
 def running(directory, *more):
     """The URLs of instances that end with this process, however that ends. `more`: options."""
     needs_vllm()
-    options = ("--count", COUNT, "--port", 0, "--scheduling-policy", "priority", *more)
+    options = ("--count", COUNT, "--port", 0, "--scheduling-policy", "priority")
+    options += ("--structured-outputs-config", COMPACT_JSON, *more)
     # In which vLLM tells how it was started.
     environ = {"VLLM_SERVER_DEV_MODE": "1"}
     with Process(

@@ -3,7 +3,8 @@
 import pytest
 
 from kairos import open_work as module
-from kairos.events import Arrived, Finished
+from kairos.declared_plan import PlannedOperator, PlannedWork
+from kairos.events import Arrived, Finished, PlanDeclared
 from kairos.open_work import look, open_work, seats
 from kairos.planner.demand import OpenWork
 from tests.support import build
@@ -26,6 +27,19 @@ def test_parallel_calls_of_a_workflow_all_count():
         arrive(balancer, name, workflow_id="w", prompt=10, completion=100)
     [work] = open_work(balancer.estimates)
     assert work == OpenWork(1, 3, pytest.approx(3 * 2.002))
+
+
+def test_of_a_declared_plan_all_calls_count_that_are_to_come_also_those_side_by_side():
+    balancer = build.balancer(build.instance("a"))
+    first = PlannedOperator("first", prompt_tokens=10, completion_tokens=100)
+    others = [
+        PlannedOperator(f"of{n}", (0,), prompt_tokens=10, completion_tokens=100) for n in "abc"
+    ]
+    balancer.handle(PlanDeclared("default", "app", PlannedWork((first, *others))), 0)
+    arrive(balancer, "r", app="app", agent="first", prompt=10, completion=100)
+    [work] = open_work(balancer.estimates)
+    assert work == OpenWork(1, 1, pytest.approx(4 * 2.002))
+    assert balancer.estimates.left_us(build.request("r")) == pytest.approx(4 * 2_002_000)
 
 
 def test_workflows_that_are_alike_are_one_row_and_others_another():
@@ -75,5 +89,15 @@ def test_seats_are_those_for_which_memory_lasts():
 
 def test_an_instance_has_no_more_seats_than_it_takes_calls():
     balancer = build.balancer(build.instance("a", seqs=4))
+    arrive(balancer, "r", prompt=100)
+    assert seats(balancer) == 4
+
+
+def test_instances_that_compute_prompts_for_others_have_no_seats():
+    balancer = build.balancer(build.instance("a", seqs=4), build.instance("p", seqs=50))
+    arrive(balancer, "r", prompt=100)
+    assert seats(balancer) == 27
+    prefills = build.instance("p", seqs=50, phase="prefill")
+    balancer = build.balancer(build.instance("a", seqs=4, phase="decode"), prefills)
     arrive(balancer, "r", prompt=100)
     assert seats(balancer) == 4

@@ -10,17 +10,17 @@ import sqlite3
 from collections.abc import Callable, Coroutine, Iterable, Iterator
 from functools import partial
 
+from kairos.batch_input import read_line
 from kairos.batch_turns import BatchTurns, lines_ahead, rises
 from kairos.entitlements import STANDARD
 from kairos.header_names import AGENT, APP
 from kairos.live.batches.database import KEEP_RESULT
 from kairos.live.batches.finishing import BatchFinishing
-from kairos.live.batches.input_lines import read_line
 from kairos.live.batches.kept import KeptBatches
-from kairos.live.batches.line_call import BatchGateway, LineAnswer, LineCall
 from kairos.live.batches.outputs import COMPLETED, FAILED, result_of, tokens_of
 from kairos.live.batches.records import BatchRecord
 from kairos.live.batches.work import BatchWork, SentLine
+from kairos.live.frontend.inner_call import InnerAnswer, InnerCall, InnerGateway
 from kairos.live.process.group_commit import GroupCommit
 from kairos.live.process.sqlite_file import connect
 from kairos.model import SECOND
@@ -39,7 +39,7 @@ _DEFAULTS = {APP: "batch", AGENT: "line"}
 
 
 class BatchDriver:
-    def __init__(self, kept: KeptBatches, gateway: BatchGateway, now: Callable[[], int]) -> None:
+    def __init__(self, kept: KeptBatches, gateway: InnerGateway, now: Callable[[], int]) -> None:
         """`now`: µs since the Unix epoch. Raises sqlite3.Error."""
         self._kept, self._gateway, self._now = kept, gateway, now
         self._works: dict[str, BatchWork] = {}
@@ -229,12 +229,12 @@ class BatchDriver:
                 total, sent = total + 1, sent + 1
         return sent >= _AT_ONCE
 
-    def _call(self, work: BatchWork, turns: BatchTurns, now_s: float) -> LineCall:
+    def _call(self, work: BatchWork, turns: BatchTurns, now_s: float) -> InnerCall:
         line, record = work.take_line(now_s), work.record
         told = read_line(line.data)
         of_key = {APP} if record.caller.app is not None else set()
         named = {n: v for n, v in _DEFAULTS.items() if n not in of_key} | dict(record.headers)
-        call = LineCall(
+        call = InnerCall(
             record.id,
             f"{record.id}/{line.place.number}",
             line.attempt,
@@ -249,8 +249,8 @@ class BatchDriver:
         self._gateway.take(call)
         return call
 
-    def _ended(self, call: LineCall, answer: LineAnswer) -> None:
-        work = self._works[call.batch_id]
+    def _ended(self, call: InnerCall, answer: InnerAnswer) -> None:
+        work = self._works[call.name]
         sent, record = work.in_flight[call.request_id], work.record
         line, status, now_s = sent.line, answer.status, self._now_s
         self._forget(work, sent, tokens_of(answer))
@@ -259,8 +259,9 @@ class BatchDriver:
             work.refused(now_s, answer.retry_after_s)
             work.again(line, now_s)
             return
-        if (status is None or status >= 500) and line.attempt < TRIES:
-            work.again(line, now_s + 2.0**line.attempt)
+        failures = line.failures + 1
+        if (status is None or status >= 500) and failures < TRIES:
+            work.again(line, now_s + 2.0**failures, has_failed=True)
             return
         number = line.place.number
         outcome = COMPLETED if status is not None and 200 <= status < 300 else FAILED
@@ -274,7 +275,7 @@ class BatchDriver:
         self._turns[work.record.caller.tenant].ended(work.record.id, sent.charged, tokens)
 
 
-def _calls(works: Iterable[BatchWork]) -> Iterator[LineCall]:
+def _calls(works: Iterable[BatchWork]) -> Iterator[InnerCall]:
     return (sent.call for work in works for sent in work.in_flight.values())
 
 

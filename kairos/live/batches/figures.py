@@ -1,8 +1,6 @@
 """Batches in /metrics, as their directory has them: whichever process drives."""
 
-import asyncio
 import contextlib
-import sqlite3
 from collections.abc import Callable, Coroutine, Iterator, Mapping
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
@@ -11,14 +9,14 @@ from prometheus_client.registry import Collector
 from kairos.batch_settings import BatchSettings
 from kairos.live.batches.kept import KeptBatches
 from kairos.live.batches.records import ENDED, State
+from kairos.live.observers.disk_looks import look_again
 
-LOOK_S = 2.0  # between two looks at the disk, for which no scrape waits
 _OPEN: tuple[State, ...] = ("validating", "in_progress", "finalizing", "cancelling")
 _LINES = "Lines of batches that ended, since their directory is there"
 
 
 class BatchFigures(Collector):
-    """Those of the last look. `run` looks again and again."""
+    """Those of the last look."""
 
     def __init__(
         self, lines: Callable[[], Mapping[str, int]], open_now: Callable[[], Mapping[str, int]]
@@ -28,13 +26,9 @@ class BatchFigures(Collector):
         self._lines: Mapping[str, int] = {}
         self._open: Mapping[str, int] = {}
 
-    async def run(self) -> None:
-        """Until cancelled. Of a disk that does not do what it should, whoever drives tells."""
-        while True:
-            with contextlib.suppress(sqlite3.Error):
-                self._lines = await asyncio.to_thread(self._read_lines)
-                self._open = await asyncio.to_thread(self._read_open)
-            await asyncio.sleep(LOOK_S)
+    def look(self) -> None:
+        """Raises sqlite3.Error."""
+        self._lines, self._open = self._read_lines(), self._read_open()
 
     def collect(self) -> Iterator[Metric]:
         lines = CounterMetricFamily("kairos_batch_lines", _LINES, labels=["state"])
@@ -64,4 +58,4 @@ def batch_figures(
     with contextlib.closing(KeptBatches(settings)) as kept:
         figures = BatchFigures(kept.batches.totals, kept.batches.open_by_state)
         show(figures)
-        yield [figures.run()]
+        yield [look_again(figures.look)]

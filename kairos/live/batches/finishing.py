@@ -5,15 +5,16 @@ import logging
 from collections.abc import Callable
 from typing import Any
 
-from kairos.live.batches.input_lines import check_input
+from kairos.batch_input import LineError, check_input
 from kairos.live.batches.kept import KeptBatches
 from kairos.live.batches.outputs import Written, write_outputs
-from kairos.live.batches.records import BatchRecord, FileRecord, LineError, State, new_name
+from kairos.live.batches.records import BatchRecord, FileRecord, State, new_name
 from kairos.model import SECOND
 
 logger = logging.getLogger(__name__)
 
 _DAY_S = 86_400
+_OPEN: tuple[State, ...] = ("validating", "in_progress", "finalizing", "cancelling")
 
 
 class BatchFinishing:
@@ -48,13 +49,15 @@ class BatchFinishing:
         """Its input cannot be read."""
         said = LineError("input_unreadable", f"the input cannot be read: {error.strerror}")
         fields = {"state": "failed", "errors": (said,), "ended_s": self._now_s}
-        await asyncio.to_thread(self._change, record, ("validating", "in_progress"), fields)
+        await asyncio.to_thread(self._change, record, _OPEN, fields)
 
     async def finish(self, record: BatchRecord) -> bool:
-        """Its lines have the results that they will have: write the files, and end it. Returns
-        whether that was done; the disk may be full."""
+        """Its lines have the results that they will have: write the files, and end it; without its
+        input it fails. Returns whether that was done; the disk may be full."""
         try:
             await asyncio.to_thread(self._finish, record)
+        except FileNotFoundError as error:  # no later try would find it
+            await self.fail(record, error)
         except OSError as error:
             if str(error) != self._problem:
                 logger.warning("the output of %s cannot be written: %s", record.id, error.strerror)

@@ -8,8 +8,8 @@ from typing import BinaryIO
 
 import msgspec
 
-from kairos.live.batches.input_lines import placed_lines, read_line
-from kairos.live.batches.line_call import LineAnswer
+from kairos.batch_input import placed_lines, read_line
+from kairos.live.frontend.inner_call import InnerAnswer
 
 COMPLETED, FAILED = "completed", "failed"
 _RESULTS = 256  # that are read at once
@@ -53,7 +53,7 @@ class _Answer(msgspec.Struct, frozen=True):
 _answer = msgspec.json.Decoder(_Answer)
 
 
-def result_of(batch_id: str, number: int, custom_id: str, answer: LineAnswer) -> bytes:
+def result_of(batch_id: str, number: int, custom_id: str, answer: InnerAnswer) -> bytes:
     """A line of the output, or of the errors, with its end."""
     name = f"batch_req_{batch_id.removeprefix('batch_')}_{number}"
     if answer.status is None:
@@ -64,7 +64,7 @@ def result_of(batch_id: str, number: int, custom_id: str, answer: LineAnswer) ->
     return _encode(made) + b"\n"
 
 
-def tokens_of(answer: LineAnswer) -> int | None:
+def tokens_of(answer: InnerAnswer) -> int | None:
     """That it took, as the engine counted; None: it does not say."""
     try:
         usage = _answer.decode(answer.body).usage

@@ -7,6 +7,7 @@ from typing import Literal
 
 import msgspec
 
+from kairos.batch_input import LineError
 from kairos.errors import InvalidRequest, KairosError
 from kairos.live.request.caller import Caller
 
@@ -38,15 +39,6 @@ class FileRecord(msgspec.Struct, frozen=True, kw_only=True):
     size_bytes: int
     created_s: int  # since the Unix epoch
     expires_s: int
-
-
-class LineError(msgspec.Struct, frozen=True):
-    """What is wrong with a line of the input, as OpenAI tells it."""
-
-    code: str
-    message: str
-    line: int | None = None  # from 1
-    param: str | None = None
 
 
 class BatchRecord(msgspec.Struct, frozen=True, kw_only=True):

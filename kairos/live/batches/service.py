@@ -21,10 +21,10 @@ from kairos.live.batches.batch_routes import BatchRoutes
 from kairos.live.batches.driver import BatchDriver
 from kairos.live.batches.file_routes import FileRoutes
 from kairos.live.batches.kept import KeptBatches
-from kairos.live.batches.line_call import BatchGateway
 from kairos.live.batches.openapi import with_batches
 from kairos.live.batches.records import NoBatches
 from kairos.live.frontend.gateway import Gateway
+from kairos.live.frontend.inner_call import InnerGateway
 from kairos.live.process.clock import WallClock
 from kairos.live.request.access import Access, authorization
 from kairos.model import SECOND
@@ -72,7 +72,7 @@ class BatchesOn:
         self, kept: KeptBatches, access: Access, gateway: Gateway, now: Callable[[], int]
     ) -> None:
         self._kept, self._now = kept, now
-        self._gateway = BatchGateway(gateway)
+        self._gateway = InnerGateway(gateway)
         self._driver: BatchDriver | None = None  # while this process drives
         self._files = FileRoutes(kept, access, now)
         self._batches = BatchRoutes(kept, access, lambda: gateway.classes, self._wake, now)

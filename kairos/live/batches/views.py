@@ -5,13 +5,8 @@ from typing import Literal
 
 import msgspec
 
-from kairos.live.batches.records import (
-    BatchCounts,
-    BatchRecord,
-    FileRecord,
-    LineError,
-    State,
-)
+from kairos.batch_input import LineError
+from kairos.live.batches.records import BatchCounts, BatchRecord, FileRecord, State
 
 
 class FileObject(msgspec.Struct, frozen=True, kw_only=True):
@@ -65,20 +60,19 @@ class BatchObject(msgspec.Struct, frozen=True, kw_only=True):
     metadata: Mapping[str, str] | None
 
 
-class FileList(msgspec.Struct, frozen=True):
+class ListPart(msgspec.Struct, frozen=True, kw_only=True):
+    has_more: bool
+    first_id: str | None
+    last_id: str | None
+    object: Literal["list"] = "list"
+
+
+class FileList(ListPart, frozen=True):
     data: Sequence[FileObject]
-    has_more: bool
-    first_id: str | None
-    last_id: str | None
-    object: Literal["list"] = "list"
 
 
-class BatchList(msgspec.Struct, frozen=True):
+class BatchList(ListPart, frozen=True):
     data: Sequence[BatchObject]
-    has_more: bool
-    first_id: str | None
-    last_id: str | None
-    object: Literal["list"] = "list"
 
 
 def file_view(record: FileRecord) -> FileObject:
@@ -120,12 +114,19 @@ def batch_view(record: BatchRecord, counts: BatchCounts) -> BatchObject:
 def file_list(found: Sequence[FileRecord], most: int) -> FileList:
     """`found`: one more than is shown, if there are more."""
     data = [file_view(each) for each in found[:most]]
-    ends = (data[0].id, data[-1].id) if data else (None, None)
-    return FileList(data, len(found) > most, *ends)
+    return FileList(
+        data, has_more=len(found) > most, first_id=_id(data[:1]), last_id=_id(data[-1:])
+    )
 
 
 def batch_list(found: Sequence[tuple[BatchRecord, BatchCounts]], most: int) -> BatchList:
     """`found`: one more than is shown, if there are more."""
     data = [batch_view(*each) for each in found[:most]]
-    ends = (data[0].id, data[-1].id) if data else (None, None)
-    return BatchList(data, len(found) > most, *ends)
+    return BatchList(
+        data, has_more=len(found) > most, first_id=_id(data[:1]), last_id=_id(data[-1:])
+    )
+
+
+def _id(shown: Sequence[FileObject | BatchObject]) -> str | None:
+    """Of the first."""
+    return shown[0].id if shown else None

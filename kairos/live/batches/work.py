@@ -8,21 +8,22 @@ from pathlib import Path
 
 import msgspec
 
+from kairos.batch_input import PlacedLine, placed_lines
 from kairos.batch_turns import Pace
-from kairos.live.batches.input_lines import PlacedLine, placed_lines
-from kairos.live.batches.line_call import LineCall
 from kairos.live.batches.records import BatchRecord, State
+from kairos.live.frontend.inner_call import InnerCall
 
 _LOW, _READ_LINES, _READ_BYTES = 32, 128, 8 << 20
 _LONGEST_PAUSE_S = 30.0
 
 
 class ReadyLine(msgspec.Struct, frozen=True):
-    """A line to be sent, for the so manieth time."""
+    """A line to be sent, for the so manieth time; in how many of those before an engine failed."""
 
     place: PlacedLine
     data: bytes
     attempt: int = 1
+    failures: int = 0
 
 
 class SentLine(msgspec.Struct, frozen=True):
@@ -30,7 +31,7 @@ class SentLine(msgspec.Struct, frozen=True):
 
     line: ReadyLine
     custom_id: str
-    call: LineCall
+    call: InnerCall
     charged: int  # tokens: see `BatchTurns`
 
 
@@ -106,9 +107,11 @@ class BatchWork:
         """It was not begun."""
         self._ready.appendleft(line)
 
-    def again(self, line: ReadyLine, due_s: float) -> None:
+    def again(self, line: ReadyLine, due_s: float, *, has_failed: bool = False) -> None:
         """It is to be sent once more, then."""
-        next_try = msgspec.structs.replace(line, attempt=line.attempt + 1)
+        next_try = msgspec.structs.replace(
+            line, attempt=line.attempt + 1, failures=line.failures + has_failed
+        )
         heapq.heappush(self._again, (due_s, line.place.number, next_try))
 
     def refused(self, now_s: float, retry_after_s: int | None) -> None:

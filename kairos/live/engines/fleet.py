@@ -23,6 +23,7 @@ from kairos.live.engines.engine_probe import Target
 from kairos.live.engines.kinds import VLLM
 from kairos.live.engines.monitor import Monitor
 from kairos.live.proxy.engine_client import Upstream
+from kairos.model import Phase
 from kairos.tls_settings import TlsFiles
 
 logger = logging.getLogger(__name__)
@@ -31,6 +32,8 @@ LOOK_S = 0.1  # between two looks whether what drains has come to its end
 
 
 class InstanceExists(InvalidRequest):
+    """An instance with that address is here already."""
+
     status = 409
     code = "instance_exists"
 
@@ -39,6 +42,8 @@ class InstanceExists(InvalidRequest):
 
 
 class TooManyInstances(InvalidRequest):
+    """There are as many instances as there may be."""
+
     status = 409
     code = "too_many_instances"
 
@@ -47,6 +52,8 @@ class TooManyInstances(InvalidRequest):
 
 
 class InstanceNotFound(InvalidRequest):
+    """There is no such instance here."""
+
     status = 404
     code = "instance_not_found"
 
@@ -68,7 +75,7 @@ class KeyNotNamed(InvalidRequest):
 
 
 class TlsFilesNotNamed(InvalidRequest):
-    """As above: what is shown to a URL of theirs, and who is believed."""
+    """They could else choose what is shown to a URL of theirs, and who is believed."""
 
     code = "tls_files_not_named"
 
@@ -88,6 +95,7 @@ class InstanceView(msgspec.Struct, frozen=True):
     problem: str | None  # why it is not in use
     running: int  # calls in flight there, as far as this process knows of them
     named: bool  # by the settings
+    phase: Phase = "both"  # prefill: it computes prompts for others, and takes no calls itself
 
 
 class Fleet:
@@ -220,6 +228,7 @@ class Fleet:
             problem,
             self._running(instance_id),
             instance_id in self._named,
+            self._engines[instance_id].phase,
         )
 
 

@@ -41,9 +41,16 @@ def installed_model() -> Path:
 
 
 def serve(
-    model: Path, *, port: int, threads: int, slots: int, context: int, alias: str = ALIAS
+    model: Path,
+    *,
+    port: int,
+    threads: int,
+    slots: int,
+    context: int,
+    alias: str = ALIAS,
+    embeds: bool = False,
 ) -> None:
-    """Serve until killed or interrupted.
+    """Serve until killed or interrupted. `embeds`: the model gives vectors alone.
 
     Raises:
         SetupError: llama.cpp is not installed, or cannot load the model or take the port.
@@ -65,6 +72,7 @@ def serve(
     params.cpuparams.n_threads = threads
     params.cache_ram_mib = PROMPT_CACHE_MIB
     params.endpoint_metrics = True
+    params.embedding = embeds
     params.ui = False
     params.verbosity = ERRORS_ONLY
     try:
@@ -83,6 +91,7 @@ def main() -> None:
     parser.add_argument("--context", type=int, default=8192, help="tokens, over all slots")
     parser.add_argument("--model", type=Path, help="a GGUF file")
     parser.add_argument("--alias", default=ALIAS, help="the name by which calls ask for it")
+    parser.add_argument("--embeds", action="store_true", help="it gives vectors, and no answers")
     options = parser.parse_args()
     with contextlib.suppress(KeyboardInterrupt):
         try:
@@ -93,6 +102,7 @@ def main() -> None:
                 slots=options.slots,
                 context=options.context,
                 alias=options.alias,
+                embeds=options.embeds,
             )
         except SetupError as error:
             sys.exit(f"error: {error}")

@@ -26,6 +26,7 @@ logger = logging.getLogger(__name__)
 INTERVAL_S = 1.0
 TIMEOUT_S = 5.0
 SLOW_PROBES_ALLOWED = 3
+NOT_PROBED = "not probed yet"  # the problem of an instance that has not answered, nor failed to
 
 
 class _Watch:
@@ -71,7 +72,7 @@ class Monitor:
         self._stop(instance_id)
         self._watches[instance_id] = _Watch(target, self._contexts)
         if instance_id not in self._joined:
-            self.problems[instance_id] = "not probed yet"
+            self.problems[instance_id] = NOT_PROBED
         if self._start is not None:
             self._start(instance_id)
 

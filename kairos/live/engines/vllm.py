@@ -1,9 +1,10 @@
 """One vLLM server as a process: a real vLLM, also for machines without a GPU.
 
 `python -m kairos.live.engines.vllm` serves a small model of random weights on loopback and prints
-`ready URL`. What it says is noise; how it schedules, caches, preempts and fails is vLLM. With
-`--gpu` it is the vLLM of a machine that has one, for a larger model. Options that are not ours go
-to vLLM as they are, and win over those that it gets from here.
+`ready URL`. What it says is noise; how it schedules, caches, preempts and fails is vLLM. One model
+is real, embeds and ranks: `--model minilm`; and `--model` may be a directory with one of your own.
+With `--gpu` it is the vLLM of a machine that has one, for a larger model. Options that are not ours
+go to vLLM as they are, and win over those that it gets from here.
 
 The server is a group of processes. It ends with this one only where that leads the group, as
 `kairos.live.engines.engine_process` starts it.
@@ -27,17 +28,18 @@ from subprocess import DEVNULL, PIPE, STDOUT, Popen, run
 from typing import IO, Any, NoReturn
 
 from kairos.errors import SetupError
+from kairos.live.engines import minilm
 
 HOST = "127.0.0.1"
 VARIABLE = "KAIROS_VLLM"
 CHECKOUT = Path(__file__).parents[3]
 INSTALLED = CHECKOUT / ".venv-vllm"
 MODEL_MAKER = CHECKOUT / "scripts" / "tiny_model.py"
-MODELS = ("tiny", "small", "mid", "large", "llama3-8b")
+MODELS = ("tiny", "small", "mid", "large", "llama3-8b", minilm.ALIAS)
 # Usage tells what the cache held.
-DEFAULTS = (
-    *("--load-format", "dummy", "--enable-prompt-tokens-details", "--disable-uvicorn-access-log"),
-)
+DEFAULTS = ("--enable-prompt-tokens-details", "--disable-uvicorn-access-log")
+RANDOM_WEIGHTS = ("--load-format", "dummy")
+FOR_MINILM = ("--load-format", "safetensors", "--max-model-len", "256")
 # The smallest blocks that vLLM takes on a CPU; 32,768 tokens.
 CPU_DEFAULTS = (
     *("--enforce-eager", "--max-model-len", "4096"),
@@ -48,6 +50,7 @@ CPU_DEFAULTS = (
 FLOAT32 = ("--dtype", "float32")
 CPU_INFO = Path("/proc/cpuinfo")
 POLL_S = 0.2
+_GPUS = "CUDA_VISIBLE_DEVICES"
 _COMPLAINT = re.compile(
     r"^(?!.* (?:INFO|WARNING) ).*?\b((?:\w+(?:Error|Exception)|[Ee]rror)[:,] .+)"
 )
@@ -72,29 +75,40 @@ def installed_python() -> Path:
 
 
 def serve(
-    model: str, *, number: int, first_port: int, options: Sequence[str], gpu: bool = False
+    model: str,
+    *,
+    number: int,
+    first_port: int,
+    options: Sequence[str],
+    gpu: bool = False,
+    own_gpu: bool = False,
 ) -> NoReturn:
     """Serve until killed or interrupted. Without a GPU on one core alone: threads of engines that
     wait for each other's cores cost more than they bring.
 
     Args:
         number: of this instance, from 1: tells its core, and its port.
+        model: one of MODELS, or the directory of another.
         first_port: the first instance's; 0: any free one.
+        own_gpu: of a machine with several, this instance has one, by its number.
 
     Raises:
-        SetupError: vLLM is not installed, or ended; what it complained of is in the message.
+        SetupError: there is no such model, GPU or vLLM, or vLLM ended; what it complained of is in
+            the message.
     """
     python = installed_python()
     for_cpu = CPU_DEFAULTS if has_avx512() else (*CPU_DEFAULTS, *FLOAT32)
     ours, environ = ((), {}) if gpu else (for_cpu, _on_one_core(number))
+    if own_gpu:
+        environ = {_GPUS: _gpu(number)}
     port = _free_port(first_port + number - 1 if first_port else None)
     with tempfile.TemporaryDirectory(prefix="kairos-vllm-") as scratch:
-        directory = Path(scratch) / model
-        run((python, "-P", MODEL_MAKER, model, directory), check=True)  # noqa: S603 (ours)
+        directory, weights = _model(model, Path(scratch), python)
         command = [
             *(str(python), "-P", "-m", "vllm.entrypoints.openai.api_server"),
-            *("--model", str(directory), "--served-model-name", model),
-            *("--host", HOST, "--port", str(port), *DEFAULTS, *ours, *options),
+            *("--model", str(directory), "--served-model-name", directory.name),
+            *("--host", HOST, "--port", str(port)),
+            *(*DEFAULTS, *ours, *weights, *options),
         ]
         environ |= {"TMPDIR": scratch}  # where it leaves its sockets behind
         with _running(command, environ) as server:
@@ -112,6 +126,24 @@ def serve(
     raise SetupError(f"vLLM ended with status {status}: {'; '.join(complaints) or 'no error told'}")
 
 
+def _model(name: str, scratch: Path, python: Path) -> tuple[Path, tuple[str, ...]]:
+    """Where it is, and what vLLM is told of its weights. Raises SetupError: there is none."""
+    made = scratch / name
+    if name == minilm.ALIAS:
+        minilm.unpack_minilm(made)
+        return made, FOR_MINILM
+    if name in MODELS:
+        run((python, "-P", MODEL_MAKER, name, made), check=True)  # noqa: S603 (ours)
+        return made, RANDOM_WEIGHTS
+    directory = Path(name).absolute()
+    if not (directory / "config.json").is_file():
+        raise SetupError(
+            f"there is no model '{name}': there are {', '.join(MODELS)}, and directories with a "
+            "model's config.json"
+        )
+    return directory, ()
+
+
 def _on_one_core(number: int) -> dict[str, str]:
     """Keep this process, and all that it starts, on a core; what vLLM has to be told of that."""
     cores = sorted(os.sched_getaffinity(0))
@@ -119,6 +151,17 @@ def _on_one_core(number: int) -> dict[str, str]:
     os.sched_setaffinity(0, {core})
     space = os.environ.get("VLLM_CPU_KVCACHE_SPACE", "1")
     return {"VLLM_CPU_KVCACHE_SPACE": space, "VLLM_CPU_OMP_THREADS_BIND": str(core)}
+
+
+def _gpu(number: int) -> str:
+    """Of those that may be used, if that is said."""
+    said = os.environ.get(_GPUS)
+    if said is None:
+        return str(number - 1)
+    names = said.split(",")
+    if number > len(names):
+        raise SetupError(f"{_GPUS} is {said}: there is no GPU for instance {number}")
+    return names[number - 1]
 
 
 def has_avx512() -> bool:
@@ -189,10 +232,15 @@ def main() -> None:
         allow_abbrev=False,
         epilog="Other options are vLLM's.",
     )
-    parser.add_argument("--model", choices=MODELS, default=MODELS[0])
+    parser.add_argument(
+        "--model",
+        default=MODELS[0],
+        help=f"{', '.join(MODELS)}, of random weights; or the directory of a model",
+    )
     parser.add_argument("--number", type=int, default=1, help="of this instance, from 1")
     parser.add_argument("--port", type=int, default=0, help="the first instance's; 0: any free one")
     parser.add_argument("--gpu", action="store_true", help="with the vLLM of a GPU [of a CPU]")
+    parser.add_argument("--own-gpu", action="store_true", help="--gpu, with the one of its number")
     ours, options = parser.parse_known_args()
     # Not the end at once, so that what is left in the file system is removed.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
@@ -203,7 +251,8 @@ def main() -> None:
                 number=ours.number,
                 first_port=ours.port,
                 options=options,
-                gpu=ours.gpu,
+                gpu=ours.gpu or ours.own_gpu,
+                own_gpu=ours.own_gpu,
             )
         except SetupError as error:
             sys.exit(f"error: {error}")

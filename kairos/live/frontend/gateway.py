@@ -11,6 +11,7 @@ from kairos.live.frontend.call_body import body_of
 from kairos.live.frontend.exchange import Asking
 from kairos.live.frontend.new_request import request_of
 from kairos.live.frontend.openai_errors import HOT_ROUTES, INTERNAL, new_id
+from kairos.live.frontend.own_models import OwnModels
 from kairos.live.frontend.passed import check_passes
 from kairos.live.observers.audit_log import OnError
 from kairos.live.proxy.asked import STREAMING_ROUTES, Asked
@@ -65,6 +66,7 @@ class Gateway:
         self.aliases, self.inference, self.classes = aliases, inference, classes
         self.on_trouble, self.on_error, self.bodies = on_trouble, on_error, bodies
         self.tracing, self.pace = tracing, engine.pace
+        self.own_models: OwnModels | None = None  # beside those that engines serve
 
     def takes(self, exchange: Asking) -> bool:
         """See `CallTaker`: the other requests for calls come by way of the application."""
@@ -176,6 +178,10 @@ class GatewayCall:
         assert caller is not None
         try:
             body = body_of(asked.path, asked.headers, content)
+            own = gateway.own_models
+            if own is not None and body.model is not None and own.takes(body.model):
+                own.begin(asked, content, caller, self._response, self)
+                return
             identity = identity_of(asked.headers, body.told, self._names, caller, gateway.aliases)
             tenant = caller.tenant
             if gateway.inference is not None and asked.path in STREAMING_ROUTES:

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import logging
 import socket
 from collections.abc import AsyncIterator, Coroutine, Iterable, Iterator, Mapping
 from typing import Any
@@ -17,15 +18,22 @@ from kairos.live.frontend.port_tls import PortTls
 from kairos.live.frontend.tls_transport import TlsTransport
 from kairos.live.process.pace import LoopPace
 
+logger = logging.getLogger(__name__)
+
 GRACE_S = 10  # for running calls, once told to stop
+_LOOK_S = 0.01  # between two looks whether all has ended
 
 
 class Server(uvicorn.Server):
-    """uvicorn that says when it listens, and leaves signals to the command."""
+    """uvicorn that says when it listens, stops at once, and leaves signals to the command."""
 
     def __init__(self, settings: uvicorn.Config) -> None:
         super().__init__(settings)
-        self.ready = asyncio.Event()
+        self.ready, self._stopping = asyncio.Event(), asyncio.Event()
+
+    def stop(self) -> None:
+        self.should_exit = True
+        self._stopping.set()
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)
@@ -33,15 +41,29 @@ class Server(uvicorn.Server):
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """Calls that run still when their time is up end as if their clients had left."""
-        await super().shutdown(sockets)
-        for each in list(self.server_state.connections):
-            assert isinstance(each, Connection)
-            each.abort()
+        for listening in (*self.servers, *(sockets or ())):
+            listening.close()
+        await asyncio.sleep(_LOOK_S)  # what was accepted last becomes a connection
+        running = self.server_state
+        for each in list(running.connections):
+            each.shutdown()
+        try:
+            async with asyncio.timeout(self.config.timeout_graceful_shutdown):
+                while running.connections or running.tasks:  # noqa: ASYNC110 - nobody tells
+                    await asyncio.sleep(_LOOK_S)
+        except TimeoutError:
+            logger.warning("%d requests still ran, and were given up", len(running.tasks))
+            for task in running.tasks:
+                task.cancel()
+            for each in list(running.connections):
+                assert isinstance(each, Connection)
+                each.abort()
 
     async def main_loop(self) -> None:
-        """Cancelled, the server still shuts down: its loop would watch closed sockets otherwise."""
+        """Until it is told to stop; nothing is done on uvicorn's ticks, since answers bear no date.
+        Cancelled, the server still shuts down: its loop would watch closed sockets otherwise."""
         with contextlib.suppress(asyncio.CancelledError):
-            await super().main_loop()
+            await self._stopping.wait()
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
@@ -65,7 +87,7 @@ async def serving(
                 yield
             finally:
                 for server in servers.values():
-                    server.should_exit = True
+                    server.stop()
                 for task in tasks:
                     task.cancel()
     except BaseExceptionGroup as group_error:

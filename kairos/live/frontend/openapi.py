@@ -10,7 +10,9 @@ from typing import Any
 import msgspec
 
 from kairos import __version__, header_names
+from kairos.declared_plan import PlannedWork
 from kairos.entitlements import CLASSES
+from kairos.live.frontend.declared_plans import DeclaredPlan
 from kairos.live.frontend.insight import AGENTS, CALLS, MAX_AGENTS, MAX_OFFSET, Ended
 from kairos.live.frontend.views import AgentsView, WorkflowView
 from kairos.live.request.budgets import MAX_BUDGET
@@ -80,9 +82,10 @@ _STOP: Json = {
 def description() -> Json:
     """An OpenAPI description: made once, since anybody may ask for it."""
     views, schemas = msgspec.json.schema_components(
-        (WorkflowView, Ended, AgentsView), ref_template="#/components/schemas/{name}"
+        (WorkflowView, Ended, AgentsView, DeclaredPlan, PlannedWork),
+        ref_template="#/components/schemas/{name}",
     )
-    workflow, ended, agents = views
+    workflow, ended, agents, declared, plan = views
     return {
         "openapi": "3.1.0",
         "info": {"title": "Kairos", "version": __version__},
@@ -102,6 +105,7 @@ def description() -> Json:
             )
             | _ends("delete", "Nobody wants its reply any more: its calls end", ended),
             "/v1/workflows/{workflow_id}/end": _ends("post", "The user has the final reply", ended),
+            "/v1/plans/{app}": _plans(plan, declared),
             "/v1/agents": _get("What was learnt of agents", agents, *_page(AGENTS, MAX_AGENTS)),
             "/health": _open(
                 "Whether an instance can take calls", {"200": _said("Yes"), "503": _said("No")}
@@ -137,6 +141,16 @@ def _ends(method: str, summary: str, answer: Json) -> Json:
     responses = _answers(_json(answer)) | {"202": _said("Told on", _json(answer))}
     said = {"summary": summary, "parameters": [_in_path("workflow_id")], "responses": responses}
     return {method: said}
+
+
+def _plans(plan: Json, answer: Json) -> Json:
+    said = {
+        "summary": "Which calls the workflows of an app consist of",
+        "parameters": [_in_path("app")],
+        "requestBody": {"required": True, "content": _json(plan)},
+        "responses": _answers(_json(answer)),
+    }
+    return {"put": said}
 
 
 def _open(summary: str, responses: Json) -> Json:

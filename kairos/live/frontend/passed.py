@@ -10,7 +10,7 @@ from kairos.live.proxy.asked import Asked
 # administrative route which a later engine adds stays closed.
 _PASSED_UNDER_V1 = re.compile(r"/v1(/[A-Za-z0-9_-][A-Za-z0-9_.-]*)+")
 _NOT_PASSED = re.compile(
-    r"/v1/(load_lora_adapter|unload_lora_adapter|models|workflows|agents|files|batches)\b.*"
+    r"/v1/(load_lora_adapter|unload_lora_adapter|models|workflows|agents|files|batches|flows)\b.*"
 )
 PASSED = {"/tokenize", "/detokenize", "/rerank", "/v2/rerank", "/score", "/pooling", "/classify"}
 

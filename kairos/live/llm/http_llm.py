@@ -8,8 +8,11 @@ from urllib.parse import quote
 import aiohttp
 import msgspec
 
+from kairos.declared_plan import PlannedWork
 from kairos.errors import InvalidRequest, SetupError, Unavailable, UpstreamFailed
 from kairos.live.llm.patience import Patience
+from kairos.live.llm.refusals import read_error
+from kairos.live.llm.streamed_chat import Listen, read_stream
 
 _RETRY_AFTER_MAX_S = 30
 _CONNECT_S = 10
@@ -61,6 +64,15 @@ class HttpLLM:
     async def complete(self, body: dict[str, Any], headers: Mapping[str, str]) -> dict[str, Any]:
         return await self._patience.until_answered(partial(self._post, body), headers)
 
+    async def complete_streamed(
+        self, body: dict[str, Any], headers: Mapping[str, str], listen: Listen
+    ) -> dict[str, Any]:
+        """The same, and the same answer; but its text is told as it comes, to what `listen` gives
+        for each time that an answer begins."""
+        asked = {**body, "stream": True, "stream_options": {"include_usage": True}}
+        post = partial(self._post_streamed, asked, listen)
+        return await self._patience.until_answered(post, headers)
+
     async def models(self) -> list[str]:
         """The models that the server offers now.
 
@@ -68,11 +80,7 @@ class HttpLLM:
             Unavailable: it cannot be reached, or it refuses for now.
             KairosError: it does not answer with a list of models.
         """
-        listed = await self._request("GET", self._base_url + "/models", None, {})
-        try:
-            return [model.id for model in msgspec.convert(listed, _Models).data]
-        except msgspec.ValidationError as error:
-            raise UpstreamFailed(f"{self._base_url}/models lists no models: {error}") from error
+        return await ask_models(self._session, self._base_url, {})
 
     async def end_workflow(self, workflow_id: str) -> None:
         """Tell a Kairos that nothing of a workflow follows any more.
@@ -83,28 +91,79 @@ class HttpLLM:
         url = f"{self._base_url}/workflows/{quote(workflow_id, safe='')}/end"
         await self._request("POST", url, None, {})
 
+    async def declare_plan(self, app: str, plan: PlannedWork) -> None:
+        """Tell a Kairos which calls the workflows of an app consist of.
+
+        Raises:
+            KairosError: it is none, or cannot be reached.
+        """
+        url = f"{self._base_url}/plans/{quote(app, safe='')}"
+        headers = {"Content-Type": "application/json"}
+        await self._request("PUT", url, msgspec.json.encode(plan), headers)
+
     async def _post(self, body: dict[str, Any], headers: Mapping[str, str]) -> dict[str, Any]:
         data = msgspec.json.encode({**self._model, **body})
         return await self._request("POST", self._url, data, headers)
 
+    async def _post_streamed(
+        self, body: dict[str, Any], listen: Listen, headers: Mapping[str, str]
+    ) -> dict[str, Any]:
+        data = msgspec.json.encode({**self._model, **body})
+        return await ask_json(self._session, "POST", self._url, data, headers, listen)
+
     async def _request(
         self, method: str, url: str, data: bytes | None, headers: Mapping[str, str]
     ) -> dict[str, Any]:
-        """Raises Unavailable where trying again makes sense, another KairosError where not."""
+        return await ask_json(self._session, method, url, data, headers)
+
+
+async def ask_json(
+    session: aiohttp.ClientSession,
+    method: str,
+    url: str,
+    data: bytes | None,
+    headers: Mapping[str, str],
+    listen: Listen | None = None,
+) -> dict[str, Any]:
+    """The JSON object that a server answers with, of up to `ANSWER_BYTES`. With `listen` it may
+    come as a chat completion's stream.
+
+    Raises:
+        Unavailable: trying again makes sense.
+        KairosError: it does not.
+    """
+    try:
+        response = await session.request(
+            method, url, data=data, headers=headers, allow_redirects=False
+        )
+    except aiohttp.ClientConnectionError as error:
+        raise Unavailable(f"no connection to {url}: {error}") from error
+    except (aiohttp.ClientError, TimeoutError) as error:
+        raise UpstreamFailed(f"no answer from {url}: {cause(error)}") from error
+    async with response:
         try:
-            response = await self._session.request(
-                method, url, data=data, headers=headers, allow_redirects=False
-            )
-        except aiohttp.ClientConnectionError as error:
-            raise Unavailable(f"no connection to {url}: {error}") from error
+            if listen is not None and response.content_type == "text/event-stream":
+                return await read_stream(response.content.iter_any(), listen(), ANSWER_BYTES)
+            raw = await _read(response)
         except (aiohttp.ClientError, TimeoutError) as error:
-            raise UpstreamFailed(f"no answer from {url}: {cause(error)}") from error
-        async with response:
-            try:
-                raw = await _read(response)
-            except (aiohttp.ClientError, TimeoutError) as error:
-                raise UpstreamFailed(f"{url} broke off its answer: {cause(error)}") from error
-        return read_answer(response.status, raw, response.headers.get("Retry-After", ""))
+            raise UpstreamFailed(f"{url} broke off its answer: {cause(error)}") from error
+    return read_answer(response.status, raw, response.headers.get("Retry-After", ""))
+
+
+async def ask_models(
+    session: aiohttp.ClientSession, base_url: str, headers: Mapping[str, str]
+) -> list[str]:
+    """The models that a server offers now.
+
+    Raises:
+        Unavailable: it cannot be reached, or it refuses for now.
+        KairosError: it does not answer with a list of models.
+    """
+    listed = await ask_json(session, "GET", base_url + "/models", None, headers)
+    try:
+        return [model.id for model in msgspec.convert(listed, _Models).data]
+    except msgspec.ValidationError as error:
+        raise UpstreamFailed(f"{base_url}/models lists no models: {error}") from error
 
 
 def headers_with(api_key: str | None) -> dict[str, str]:
@@ -143,14 +202,6 @@ class _Models(msgspec.Struct):
     data: list[_Model]
 
 
-class _Error(msgspec.Struct):
-    message: str
-
-
-class _ErrorBody(msgspec.Struct):
-    error: _Error
-
-
 def read_answer(status: int, raw: bytes, retry_after: str) -> dict[str, Any]:
     """What a server answered, whichever way its answer came.
 
@@ -163,17 +214,11 @@ def read_answer(status: int, raw: bytes, retry_after: str) -> dict[str, Any]:
             return msgspec.json.decode(raw, type=dict[str, Any])
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
             raise UpstreamFailed(f"the answer is no JSON object: {error}") from error
-    message = f"the model's server answered {status}: {_error_message(raw)}"
+    told = read_error(raw).message[:_MESSAGE_LIMIT] or "nothing"
+    message = f"the model's server answered {status}: {told}"
     if status in (429, 503):
         refusal = Unavailable(message)
         if retry_after.isascii() and retry_after.isdigit():
             refusal.retry_after_s = min(int(retry_after[:9]), _RETRY_AFTER_MAX_S)
         raise refusal
     raise (InvalidRequest if 400 <= status < 500 else UpstreamFailed)(message)
-
-
-def _error_message(raw: bytes) -> str:
-    try:
-        return msgspec.json.decode(raw, type=_ErrorBody).error.message[:_MESSAGE_LIMIT]
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        return raw[:_MESSAGE_LIMIT].decode(errors="replace") or "nothing"

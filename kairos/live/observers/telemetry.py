@@ -67,11 +67,16 @@ class Telemetry(Collector):
             registry=self._registry,
         )
         self.tenants = TenantFigures(now() / SECOND)
+        self._of_tenants: list[Callable[[], Iterable[Metric]]] = []
         self._registry.register(self)
 
     def show(self, collector: Collector) -> None:
         """Its figures, too."""
         self._registry.register(collector)
+
+    def show_to_operators(self, families: Callable[[], Iterable[Metric]]) -> None:
+        """To them alone, these too."""
+        self._of_tenants.append(families)
 
     def __call__(self, record: Record) -> None:
         event = record.event
@@ -121,7 +126,8 @@ class Telemetry(Collector):
 
     def families_for_operators(self) -> Iterable[Metric]:
         """What /metrics of their port answers: tenants, too."""
-        return chain(self.families(), self.tenants.collect())
+        of_tenants = (told() for told in self._of_tenants)
+        return chain(self.families(), self.tenants.collect(), *of_tenants)
 
     def collect(self) -> Iterator[Metric]:
         yield from bus_figures()

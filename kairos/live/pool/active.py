@@ -26,6 +26,8 @@ from kairos.events import (
     InstanceJoined,
     InstanceLeft,
     InstanceStatus,
+    PlanDeclared,
+    PrefillFailed,
     Progressed,
     Record,
     Tick,
@@ -44,12 +46,11 @@ from kairos.live.pool.messages import (
     CALL,
     CAUSE,
     TOLD,
-    TOLD_BYTES,
     TYPE,
     Alive,
     Declined,
     Told,
-    check_counts,
+    read_told,
 )
 from kairos.live.pool.pool_calls import Open, PoolCalls
 from kairos.model import SECOND
@@ -63,7 +64,6 @@ _WATCH_S = 0.5
 # have none in flight at that moment. More of it would cost only time.
 _RECALL_US = 60 * SECOND
 
-_told = msgspec.json.Decoder(Told)
 _alive = msgspec.json.Decoder(Alive)
 
 
@@ -184,7 +184,7 @@ class ActiveBalancer:
                 self._liveness.hear(alive.performer, self._clock.now())
                 self._publisher.offsets.done(message.offset)
             elif kind == TOLD:
-                self._hear(_read_told(message.value or b""), message.offset)
+                self._hear(read_told(message.value or b""), message.offset)
             elif kind == CALL:
                 self._bus_calls.take(read_call(message, self._clock.now()), message.offset)
             else:
@@ -220,19 +220,21 @@ class ActiveBalancer:
             case Arrived():
                 self._liveness.hear(told.performer, self._clock.now())
                 self._admitting.arrive(event, told, offset)
-            case FirstToken() | Finished() | Failed() | Cancelled() | Bounced():
+            case FirstToken() | PrefillFailed() | Finished() | Failed() | Cancelled() | Bounced():
                 self._hear_of_call(event, told, offset)
             case Progressed(completion_tokens=counts):
                 self._hear_of_progress(counts, told.performer, offset)
-            case WorkflowEnded():
-                context = FactContext(workflow_id=event.workflow_id, cause=offset)
+            case WorkflowEnded(workflow_id=workflow_id):
+                context = FactContext(workflow_id=workflow_id, cause=offset)
                 self._decisions.feed(event, context)
+            case PlanDeclared():
+                self._decisions.feed(event, FactContext(cause=offset))
             case _:
                 raise InvalidRequest(f"{type(event).__name__} is not a performer's to tell")
 
     def _hear_of_call(
         self,
-        event: FirstToken | Finished | Failed | Cancelled | Bounced,
+        event: FirstToken | PrefillFailed | Finished | Failed | Cancelled | Bounced,
         told: Told,
         offset: int,
     ) -> None:
@@ -275,7 +277,7 @@ class ActiveBalancer:
         bus is performed for as long as its end has not been told."""
         is_ours = opened.call is not None and opened.performer == self._ourselves
         is_performed = self._calls.performs(opened.request.id)
-        return is_ours and is_performed and not isinstance(event, FirstToken)
+        return is_ours and is_performed and not isinstance(event, FirstToken | PrefillFailed)
 
     def _give_up(self, opened: Open) -> None:
         """Whoever performed the call is no more."""
@@ -288,12 +290,3 @@ class ActiveBalancer:
             gone = Unavailable("nothing was heard of this process for too long")
             declined = Declined.of(request.id, gone)
             self._publisher.order(opened.performer, [(declined, opened.turn)])
-
-
-def _read_told(value: bytes) -> Told:
-    """Raises InvalidRequest: it is not what any performer says."""
-    if len(value) > TOLD_BYTES:
-        raise InvalidRequest(f"a fact is at most {TOLD_BYTES} bytes")
-    told = _told.decode(value)
-    check_counts(told.event)
-    return told

@@ -7,7 +7,7 @@ import msgspec
 from kairos.errors import (
     UpstreamFailed,
 )
-from kairos.events import Arrived, Cancelled, Event, FirstToken
+from kairos.events import Arrived, Cancelled, Event, FirstToken, PrefillFailed
 from kairos.live.frontend.openai_errors import INTERNAL
 from kairos.live.pool.bus_call import BusCall
 from kairos.live.pool.performer import Performer
@@ -35,7 +35,7 @@ class BusFactSink:
         match event:
             case Arrived():
                 self._arrive(event)
-            case FirstToken():
+            case FirstToken() | PrefillFailed():
                 self._performer.feed(event)
             case _:
                 self._ended.append(event)

@@ -14,9 +14,10 @@ from typing import Annotated
 
 import msgspec
 
+from kairos.declared_plan import check_plan
 from kairos.envelope import NAME, Name
 from kairos.errors import InvalidRequest, KairosError
-from kairos.events import Dispatch, Event, Finished, Progressed, Refuse
+from kairos.events import Dispatch, Event, Finished, PlanDeclared, Progressed, Refuse
 from kairos.header_names import OF_FIELDS
 from kairos.live.request.budgets import MAX_BUDGET
 from kairos.model import IDENTIFIER, PREFIX_MARKS, Budget, Request
@@ -58,6 +59,9 @@ class Told(msgspec.Struct, frozen=True, omit_defaults=True):
     performer: Teller
     event: Event
     turn: int = 0  # of a call that waits from then on; 0: as long as it does, it has but one
+
+
+_told = msgspec.json.Decoder(Told)
 
 
 class Alive(msgspec.Struct, frozen=True):
@@ -147,6 +151,17 @@ def check_request(request: Request) -> None:
         raise InvalidRequest("the request's prefix has more marks than there are")
     if not all(number in limits for number, limits in numbers):
         raise InvalidRequest("a number of the request is out of range")
+
+
+def read_told(value: bytes) -> Told:
+    """Raises InvalidRequest: it is not what any performer says."""
+    if len(value) > TOLD_BYTES:
+        raise InvalidRequest(f"a fact is at most {TOLD_BYTES} bytes")
+    told = _told.decode(value)
+    check_counts(told.event)
+    if isinstance(told.event, PlanDeclared):
+        check_plan(told.event.plan)
+    return told
 
 
 def check_counts(event: Event) -> None:

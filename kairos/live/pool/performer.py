@@ -22,6 +22,7 @@ from kairos.events import (
     Event,
     Failed,
     Finished,
+    PlanDeclared,
     Progressed,
     Refuse,
 )
@@ -102,14 +103,17 @@ class Performer:
     def feed(self, event: Event) -> None:
         """Tell what happened to a call of this process. That one has ended is told again until the
         bus has it, or its room would never be given back. How far calls are is told once: what is
-        told a second later says more.
+        told a second later says more. So is a declared plan: whoever declares it says it again.
 
         Raises:
-            InvalidRequest: what names the call that arrived is too long.
-            Unavailable: one arrived, and too much waits to be told already.
+            InvalidRequest: what names the call that arrived is too long, or a plan is.
+            Unavailable: one arrived, or a plan is declared, and too much waits to be told already.
         """
         if isinstance(event, Progressed):
             self._tell_progress(event)
+            return
+        if isinstance(event, PlanDeclared):
+            self._tell_plan(event)
             return
         if isinstance(event, Bounced):
             self._asked_at[event.request_id] = self.now()
@@ -176,6 +180,12 @@ class Performer:
             except Unavailable:
                 return
             told.add_done_callback(_say_if_lost)
+
+    def _tell_plan(self, declared: PlanDeclared) -> None:
+        fact = _encode(Told(self.id, declared))
+        if len(fact) > TOLD_BYTES:
+            raise InvalidRequest(f"the plan is over {TOLD_BYTES} bytes")
+        self._tell(fact).add_done_callback(_say_if_lost)
 
     def _tell(self, fact: bytes) -> asyncio.Future[int]:
         return self._producer.send(REQUESTS, self._pool, fact, {TYPE: TOLD})

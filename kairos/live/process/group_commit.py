@@ -5,8 +5,8 @@ are committed in the order in which they were added: what is there after a crash
 change, and nothing after it.
 
 While the disk is full a group is tried again every second, which is told. Who adds looks at
-`backlog`, and adds no more while that grows. Where what is written may as well be lost (a cache),
-the group is dropped instead.
+`backlog` and `backlog_bytes`, and adds no more while they grow. Where what is written may as well
+be lost (a cache), the group is dropped instead.
 """
 
 import queue
@@ -44,8 +44,10 @@ class GroupCommit:
         self._connection, self._on_trouble, self._may_lose = connection, on_trouble, may_lose
         self._changes: queue.SimpleQueue[Change | threading.Event | None] = queue.SimpleQueue()
         self._group: list[Change] = []
+        self._gives_up = False
         self._broken: BaseException | None = None
         self.added = self.committed = 0
+        self._added_bytes = self._committed_bytes = 0
         self._thread = threading.Thread(target=self._run, name="group-commit", daemon=True)
         self._thread.start()
 
@@ -54,10 +56,16 @@ class GroupCommit:
         """Changes that are not on the disk yet."""
         return self.added - self.committed
 
+    @property
+    def backlog_bytes(self) -> int:
+        """What these hold, as far as it is encoded."""
+        return self._added_bytes - self._committed_bytes
+
     def add(self, statement: str, *parameters: Any) -> None:
         """Raises sqlite3.Error: what an earlier change met, other than a disk without room."""
         self.check()
         self.added += 1
+        self._added_bytes += _size_bytes(parameters)
         self._changes.put((statement, parameters))
 
     def settle(self) -> None:
@@ -80,8 +88,9 @@ class GroupCommit:
             raise self._broken
 
     def close(self, *, give_up: bool = False) -> None:
-        """Commit what was added, and end. `give_up`: drop what a full disk does not take."""
-        self._may_lose |= give_up
+        """Commit what was added, and end. `give_up`: drop what a full disk does not take, and all
+        that was added after it."""
+        self._gives_up = give_up
         self._changes.put(None)
         self._thread.join()
         self._connection.close()
@@ -123,14 +132,14 @@ class GroupCommit:
             try:
                 self._commit()
             except sqlite3.OperationalError as error:
-                if (error.sqlite_errorcode & 0xFF) not in _NO_ROOM:
+                is_full = (error.sqlite_errorcode & 0xFF) in _NO_ROOM
+                if not is_full or (self._gives_up and not self._may_lose):
                     raise
                 if not is_told:
                     self._on_trouble(str(error))
                 is_told = True
                 if self._may_lose:
-                    self.committed += len(self._group)
-                    self._group = []
+                    self._count_group()
                 else:
                     time.sleep(RETRY_S)
         if is_told and not self._may_lose:
@@ -146,5 +155,13 @@ class GroupCommit:
             if self._connection.in_transaction:  # a full disk ends it by itself
                 self._connection.execute("ROLLBACK")
             raise
+        self._count_group()
+
+    def _count_group(self) -> None:
         self.committed += len(self._group)
+        self._committed_bytes += sum(_size_bytes(parameters) for _, parameters in self._group)
         self._group = []
+
+
+def _size_bytes(parameters: tuple[Any, ...]) -> int:
+    return sum(len(each) for each in parameters if isinstance(each, bytes))

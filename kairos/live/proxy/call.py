@@ -2,13 +2,13 @@
 
 import asyncio
 
-from kairos.errors import DeadlinePassed, KairosError, NoInstance, UpstreamUnreachable
+from kairos.errors import DeadlinePassed, KairosError, NoInstance
 from kairos.events import Arrived, Bounced, Cancelled, Dispatch, Event, Failed, WorkflowEnded
 from kairos.live.proxy.asked import STREAMING_ROUTES, Asked
 from kairos.live.proxy.engine import HttpEngine
 from kairos.live.proxy.engine_answer import EngineAnswer, Stalled, failure_of
 from kairos.live.proxy.forwarders import forwarder
-from kairos.live.proxy.prefill_hop import PrefillHop, whole_body
+from kairos.live.proxy.prefill_hop import PrefillHop, PrefillProblem, whole_body
 from kairos.live.proxy.response_forwarder import EngineError, ResponseForwarder, answer_error
 from kairos.live.proxy.sending import send
 from kairos.live.proxy.told import FactSink, InstanceError, OnTrouble, Owner, trouble
@@ -148,10 +148,11 @@ class Call:
                     content = whole_body(content)
             self.answer = send(client, dispatch, asked, content, self, streams=body.stream)
 
-    def _decode(self, turn: Dispatch, content: bytes, problem: UpstreamUnreachable | None) -> None:
+    def _decode(self, turn: Dispatch, content: bytes, problem: PrefillProblem | None) -> None:
         """The prompt is computed, or could not be: the other half."""
         if problem is not None:
-            self._on_trouble(problem)
+            self._on_trouble(problem.trouble)
+            self._tell(problem.fact)
         self.go(turn, content)
 
     # Its answer

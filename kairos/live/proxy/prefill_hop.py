@@ -10,12 +10,12 @@ lost.
 """
 
 from collections.abc import Callable
-from typing import Self
+from typing import NamedTuple, Self
 
 import msgspec
 
 from kairos.errors import UpstreamUnreachable
-from kairos.events import Dispatch
+from kairos.events import Dispatch, PrefillFailed
 from kairos.live.proxy.asked import Asked
 from kairos.live.proxy.engine_answer import EngineAnswer, EngineRefused, NothingCame
 from kairos.live.proxy.engine_client import EngineClient
@@ -68,8 +68,14 @@ def decode_body(content: bytes, params: dict[str, msgspec.Raw]) -> bytes:
     return msgspec.json.encode(fields)
 
 
-# What goes to the decode instance, and what should be looked at of the prefill instance.
-OnPrefilled = Callable[[Dispatch, bytes, UpstreamUnreachable | None], None]
+class PrefillProblem(NamedTuple):
+    """The prefill instance failed a prompt: what is to be looked at, and told."""
+
+    trouble: UpstreamUnreachable
+    fact: PrefillFailed
+
+
+OnPrefilled = Callable[[Dispatch, bytes, PrefillProblem | None], None]
 
 
 class PrefillHop:
@@ -124,7 +130,7 @@ class PrefillHop:
             params = self._params()
         except ValueError:  # msgspec's errors among them
             params = None
-            problem = UpstreamUnreachable(self._id, "no kv_transfer_params", refused=False)
+            problem = self._problem("no kv_transfer_params")
         content = self._content
         content = whole_body(content) if params is None else decode_body(content, params)
         self._then(self._dispatch, content, problem)
@@ -147,8 +153,12 @@ class PrefillHop:
     def broke(self, error: Exception) -> None:
         """See `AnswerTaker`."""
         refused = isinstance(error, EngineRefused)
-        problem = UpstreamUnreachable(self._id, type(error).__name__, refused=refused)
+        problem = self._problem(type(error).__name__, refused=refused)
         self._then(self._dispatch, whole_body(self._content), problem)
+
+    def _problem(self, cause: str, *, refused: bool = False) -> PrefillProblem:
+        unreachable = UpstreamUnreachable(self._id, cause, refused=refused)
+        return PrefillProblem(unreachable, PrefillFailed(self._dispatch.request_id))
 
     def stalled(self) -> None:
         """The prefill instance has forgotten the call."""

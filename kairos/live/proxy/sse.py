@@ -76,9 +76,13 @@ def usage_of(answer: bytes | bytearray) -> Usage | None:
 
 def begin_well(events: bytes) -> bool:
     """Whether the first of them that has data is JSON, or the stream's end."""
-    for event in _END_OF_EVENT.split(events):
-        if data := b"\n".join(_data_of(event)):
+    start = 0
+    while start < len(events):
+        boundary = _END_OF_EVENT.search(events, start)
+        end, follows = (len(events),) * 2 if boundary is None else boundary.span()
+        if data := b"\n".join(_data_of(events[start:end])):
             return data == b"[DONE]" or _is_json(data)
+        start = follows
     return True
 
 
@@ -114,7 +118,7 @@ class SseReader:
                 self._keep_bytes = 0
         if self._pending:
             return self._feed(data)
-        plain = self._pass_over_texts(data) or self._pass_over(data)
+        plain = self._pass_over_texts(data) or self._pass_over_all(data)
         if plain == len(data):
             return data
         return data[:plain] + self._feed(data[plain:]) if plain else self._feed(data)
@@ -135,6 +139,15 @@ class SseReader:
         self.events += events
         self._chunks += events
         return last + len(end)
+
+    def _pass_over_all(self, data: bytes) -> int:
+        """`_pass_over`, of many at once: the second is most often like all that follow."""
+        second = data.find(b"\n\n", data.find(b"\n\n") + 2) + 2
+        plain = self._pass_over(data[:second] if second > 1 else data)
+        if plain != second or second == len(data):
+            return plain
+        rest = data[second:]
+        return second + (self._pass_over_texts(rest) or self._pass_over(rest))
 
     def _pass_over(self, data: bytes) -> int:
         """Count what is at the beginning of whole events that are of no interest, which is nearly

@@ -22,6 +22,8 @@ _ENCODINGS = b"identity", b"gzip", b"x-gzip"
 
 
 class EncodingNotSupported(InvalidRequest):
+    """The body is compressed in a way that is not read here."""
+
     status = 415
     code = "unsupported_encoding"
 

@@ -10,7 +10,7 @@ from hashlib import blake2b
 
 import msgspec
 
-from kairos.events import Arrived, Bounced, Event, Failed
+from kairos.events import Arrived, Bounced, Event, Failed, PrefillFailed
 from kairos.faults.attribution import REMEMBERED_US
 from kairos.shared_lru import SharedLru
 
@@ -34,7 +34,8 @@ class FailedBodies:
         if type(event) is Arrived:
             body = self._known(content, now()) if self._failed else None
             return event if body is None else msgspec.structs.replace(event, body=body)
-        if type(event) is Bounced or (type(event) is Failed and event.by_instance):
+        at_instance = type(event) is Bounced or type(event) is PrefillFailed
+        if at_instance or (type(event) is Failed and event.by_instance):
             return msgspec.structs.replace(event, body=self._note(tenant, content, now()))
         return event
 

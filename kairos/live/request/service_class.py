@@ -26,6 +26,7 @@ class ServiceClasses:
 
     def __init__(self, known: Mapping[str, ServiceClass] = CLASSES) -> None:
         self._known = known
+        self._spare = [name for name, each in known.items() if each.goes == "spare"]
         self._deadlines = {n: each.deadline_us for n, each in known.items() if each.deadline_us}
 
     def of(self, headers: Headers, caller: Caller) -> str:
@@ -40,6 +41,11 @@ class ServiceClasses:
         if caller.service_classes is not None and name not in caller.service_classes:
             raise ClassNotAllowed(name, caller.service_classes)
         return name
+
+    def spare(self, caller: Caller) -> str | None:
+        """One whose calls go as spare; None: there is none that the caller may ask for."""
+        allowed = caller.service_classes
+        return next((name for name in self._spare if allowed is None or name in allowed), None)
 
     def deadline(self, name: str, named: int | None, now: int) -> int | None:
         """The call's own, else that of its class, in µs since the epoch."""

@@ -1,4 +1,5 @@
-"""Performs what an executor asks for: calls of models over HTTP, and functions in threads.
+"""Performs what an executor asks for: calls of models over HTTP, functions in threads, and what
+processors do.
 
 A call names itself as its run, node, row and attempt, its operator as the agent, and its row as the
 workflow, so that whoever decides on it learns from it, and can tell about it.
@@ -7,20 +8,28 @@ workflow, so that whoever decides on it learns from it, and can tell about it.
 import asyncio
 import inspect
 import logging
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from hashlib import blake2b
-from typing import Any
+from typing import Any, Protocol
 
 import msgspec
 
 from kairos.errors import InvalidRequest, KairosError
-from kairos.execution.commands import IssueCall, RunFunction
-from kairos.execution.facts import CallAnswered, CallBroke
+from kairos.execution.commands import (
+    TOUCH,
+    IssueCall,
+    RunFunction,
+    RunProcessor,
+    TouchPrefix,
+)
+from kairos.execution.facts import CallAnswered, CallBroke, ItemsFinished
 from kairos.flow.functions import Functions
 from kairos.header_names import AGENT, APP, ATTEMPT, CLASS, REQUEST_ID, WORKFLOW_ID
-from kairos.live.llm.http_llm import HttpLLM
+from kairos.live.llm.streamed_chat import Listen
 from kairos.live.runs.chat_answer import read_chat
+from kairos.live.runs.list_items import list_listener
+from kairos.live.runs.processing import Processors
 from kairos.model import SECOND
 
 logger = logging.getLogger(__name__)
@@ -29,7 +38,20 @@ _ID_LENGTH = 128  # of what a header may name
 _ERROR_LENGTH = 500
 _IDEMPOTENCY_KEY = "idempotency_key"
 
-Tell = Callable[[CallAnswered | CallBroke], None]
+CallCommand = IssueCall | RunFunction | RunProcessor | TouchPrefix
+Tell = Callable[[CallAnswered | CallBroke | ItemsFinished], None]
+
+
+class ChatLLM(Protocol):
+    """Who makes LLM calls."""
+
+    async def complete(self, body: dict[str, Any], headers: Mapping[str, str]) -> dict[str, Any]:
+        """A chat completion. Raises KairosError; InvalidRequest: it would fail again."""
+
+    async def complete_streamed(
+        self, body: dict[str, Any], headers: Mapping[str, str], listen: Listen
+    ) -> dict[str, Any]:
+        """The same. `listen`: see `HttpLLM`; who answers in one piece need not ask it."""
 
 
 def workflow_of(run_id: str, stage: int, row: int) -> str:
@@ -52,25 +74,37 @@ class RunCalls:
         self,
         run_id: str,
         app: str,
-        llm: HttpLLM,
+        llm: ChatLLM,
         functions: Functions,
+        processors: Processors | None,
         tell: Tell,
         *,
         service_class: str,
+        ahead_class: str | None,
         threads: int,
     ) -> None:
+        """`ahead_class`: of calls that only compute beginnings of prompts; None: none is made."""
         self._run_id, self._llm, self._functions, self._tell = run_id, llm, functions, tell
+        self._processors = processors
         self._of_all = {APP: app, CLASS: service_class}
+        self._ahead_class = ahead_class
         self._threads = ThreadPoolExecutor(threads, thread_name_prefix="function")
         self._tasks: set[asyncio.Task[None]] = set()
+        self._touches = 0
         self._begun: set[tuple[int, int]] = set()  # rows that have made a call
 
-    def issue(self, command: IssueCall) -> None:
-        self._begun.add((command.stage, command.row))
-        self._start(self._ask(command), command.call, command.delay_us)
-
-    def run(self, command: RunFunction) -> None:
-        self._start(self._compute(command), command.call, command.delay_us)
+    def begin(self, command: CallCommand) -> None:
+        match command:
+            case IssueCall():
+                self._begun.add((command.stage, command.row))
+                self._start(self._ask(command), command)
+            case RunFunction():
+                self._start(self._compute(command), command)
+            case RunProcessor():
+                self._start(self._processed(command), command)
+            case TouchPrefix():
+                if self._ahead_class is not None:
+                    self._keep(asyncio.create_task(self._touched(command, self._ahead_class)))
 
     def end_of(self, stage: int, row: int) -> str | None:
         """The workflow of a row that has ended, if it made a call."""
@@ -86,8 +120,14 @@ class RunCalls:
         await asyncio.gather(*self._tasks, return_exceptions=True)
         self._threads.shutdown(wait=False, cancel_futures=True)
 
-    def _start(self, work: Coroutine[Any, Any, CallAnswered], call: int, delay_us: int) -> None:
-        task = asyncio.create_task(self._told(work, call, delay_us))
+    def _start(
+        self,
+        work: Coroutine[Any, Any, CallAnswered],
+        command: IssueCall | RunFunction | RunProcessor,
+    ) -> None:
+        self._keep(asyncio.create_task(self._told(work, command.call, command.delay_us)))
+
+    def _keep(self, task: asyncio.Task[None]) -> None:
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
@@ -108,6 +148,21 @@ class RunCalls:
             work.close()
         self._tell(fact)
 
+    async def _touched(self, command: TouchPrefix, service_class: str) -> None:
+        self._touches += 1
+        headers = self._of_all | {
+            CLASS: service_class,
+            REQUEST_ID: request_id(self._run_id, TOUCH, self._touches, 1),
+            WORKFLOW_ID: f"{self._run_id}/{TOUCH}/{self._touches}",
+            AGENT: TOUCH,
+            ATTEMPT: "1",
+        }
+        named = {} if command.model is None else {"model": command.model}
+        try:
+            await self._llm.complete({**named, **command.body}, headers)
+        except KairosError as error:  # nobody needs it
+            logger.debug("a static beginning of %s was not computed: %s", command.operator, error)
+
     async def _ask(self, command: IssueCall) -> CallAnswered:
         headers = self._of_all | {
             REQUEST_ID: request_id(self._run_id, command.node, command.row, command.attempt),
@@ -116,7 +171,7 @@ class RunCalls:
             ATTEMPT: str(command.attempt),
         }
         named = {} if command.model is None else {"model": command.model}
-        answer = read_chat(await self._llm.complete({**named, **command.body}, headers))
+        answer = read_chat(await self._completed(command, {**named, **command.body}, headers))
         return CallAnswered(
             command.call,
             answer.text,
@@ -125,6 +180,21 @@ class RunCalls:
             cached_tokens=answer.cached_tokens,
             cut=answer.is_cut,
         )
+
+    async def _completed(
+        self, command: IssueCall, body: dict[str, Any], headers: dict[str, str]
+    ) -> dict[str, Any]:
+        items = command.items
+        if items is None:
+            return await self._llm.complete(body, headers)
+
+        def listen() -> Callable[[str], None]:
+            def heard(first: int, new: list[object]) -> None:
+                self._tell(ItemsFinished(command.call, first, new))
+
+            return list_listener(items.path, items.most, heard)
+
+        return await self._llm.complete_streamed(body, headers, listen)
 
     async def _compute(self, command: RunFunction) -> CallAnswered:
         function = self._functions[command.function].function
@@ -137,6 +207,10 @@ class RunCalls:
             loop = asyncio.get_running_loop()
             value = await loop.run_in_executor(self._threads, lambda: function(**arguments))
         return CallAnswered(command.call, msgspec.to_builtins(value, str_keys=True))
+
+    async def _processed(self, command: RunProcessor) -> CallAnswered:
+        assert self._processors is not None, "a run begins with all processors that it needs"
+        return CallAnswered(command.call, await self._processors.run(command))
 
 
 def _takes_key(function: Callable[..., object]) -> bool:

@@ -1,6 +1,7 @@
 """Drives an executor: facts to it, its commands to whoever performs them, until it ends the run."""
 
 import asyncio
+import time
 from collections import deque
 from collections.abc import Callable
 
@@ -16,16 +17,20 @@ from kairos.execution.commands import (
     ReadGroups,
     ReadRows,
     RunFunction,
+    RunProcessor,
+    TouchPrefix,
     WriteRow,
 )
 from kairos.execution.executor import Executor
 from kairos.execution.facts import CacheAnswered, FlowFact, StopAsked
+from kairos.execution.timeline import Timeline
 from kairos.live.runs.calls import RunCalls
 from kairos.live.runs.intake import TableIntake
 from kairos.live.runs.journal import RunJournal
 from kairos.live.runs.result_cache import ResultCache
 
-BACKLOG = 10_000  # changes that the journal may be behind, until the executor waits for the disk
+# Changes that the journal may be behind, and bytes, until the executor waits for the disk.
+BACKLOG, BACKLOG_BYTES = 10_000, 64 << 20
 _WAIT_S = 0.05
 _FACTS_AT_ONCE = 32  # then others have their turn
 
@@ -43,15 +48,19 @@ class RunDriver:
         journal: RunJournal,
         cache: ResultCache | None,
         on_workflow_end: Callable[[str], None],
+        timeline: Timeline | None = None,
     ) -> None:
-        """`on_workflow_end` is told the workflow of each row that has ended, if it made a call."""
+        """`on_workflow_end` is told the workflow of each row that has ended, if it made a call;
+        `timeline` what begins and ends when."""
         self.executor, self._journal, self._cache = executor, journal, cache
-        self._on_workflow_end = on_workflow_end
+        self._on_workflow_end, self._timeline = on_workflow_end, timeline
         self._facts: deque[FlowFact] = deque()
         self._has_facts = asyncio.Event()
         self._end: EndRun | None = None
 
     def tell(self, fact: FlowFact) -> None:
+        if self._timeline is not None:
+            self._timeline.told(fact, _now_us())
         self._facts.append(fact)
         self._has_facts.set()
 
@@ -80,7 +89,7 @@ class RunDriver:
         return self._end
 
     async def _next_facts(self, reading: asyncio.Task[None]) -> None:
-        while not self._facts or self._journal.backlog > BACKLOG:
+        while not self._facts or self._is_behind():
             if reading.done() and reading.exception() is not None:
                 await reading
             if self._facts:
@@ -89,13 +98,16 @@ class RunDriver:
             self._has_facts.clear()
             await self._has_facts.wait()
 
+    def _is_behind(self) -> bool:
+        return self._journal.backlog > BACKLOG or self._journal.backlog_bytes > BACKLOG_BYTES
+
     def _perform(self, commands: list[FlowCommand], intake: TableIntake, calls: RunCalls) -> None:
         for command in commands:
             match command:
-                case IssueCall():
-                    calls.issue(command)
-                case RunFunction():
-                    calls.run(command)
+                case IssueCall() | RunFunction() | RunProcessor() | TouchPrefix():
+                    if self._timeline is not None and not isinstance(command, TouchPrefix):
+                        self._timeline.begun(command, _now_us())
+                    calls.begin(command)
                 case FetchCached():
                     self._fetch(command)
                 case KeepResult():
@@ -124,6 +136,7 @@ class RunDriver:
             command.signature,
             command.value,
             shared=command.store or command.origin != "called",
+            until_end=command.until_end,
         )
         if command.store and self._cache is not None:
             self._cache.store(command.signature, command.value)
@@ -149,3 +162,7 @@ class RunDriver:
                 self._journal.end(0, row, "gathered", digest, command.value, key=command.key)
         if (workflow := calls.end_of(stage, row)) is not None:
             self._on_workflow_end(workflow)
+
+
+def _now_us() -> int:
+    return time.monotonic_ns() // 1000

@@ -15,12 +15,14 @@ from kairos.execution.facts import (
     InputEnded,
     Known,
     RowRead,
+    RowsAwaited,
     RowUnreadable,
 )
 from kairos.live.runs.journal import RunJournal
 from kairos.live.runs.rows import ROW_BYTES, InputRow, InputTable
 
 _CHUNK_ROWS, _CHUNK_BYTES = 64, 4 << 20
+_SLOW_S = 0.2  # rows that take longer are awaited
 OPEN_BYTES = 64 << 20  # of rows that were handed over and have not ended; one may have more
 _DIGEST_BYTES = 16
 _encode = msgspec.json.Encoder(order="sorted").encode
@@ -80,7 +82,12 @@ class TableIntake:
 
     async def _next(self, rows: Iterator[InputRow]) -> list[InputRow]:
         await self._room(0)
-        return await asyncio.to_thread(_chunk, rows, min(self._wanted[0], _CHUNK_ROWS))
+        loop = asyncio.get_running_loop()
+        slow = loop.call_later(_SLOW_S, self._tell, RowsAwaited())
+        try:
+            return await asyncio.to_thread(_chunk, rows, min(self._wanted[0], _CHUNK_ROWS))
+        finally:
+            slow.cancel()
 
     async def _room(self, stage: int) -> None:
         while self._wanted[stage] <= 0 or self._open_bytes > OPEN_BYTES:

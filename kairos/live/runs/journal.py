@@ -3,52 +3,63 @@
 Of each (row, node) one result counts: the first that was journalled, until the node's signature is
 another, because the flow or the row was edited. Of each row it keeps how it ended, with a digest of
 what it began with; a row that begins with something else has not ended. Values that rows share are
-kept once per signature.
+kept once per signature. Large ones that nothing needs beyond their row (vectors) are kept until it
+has ended. Where the run has a log elsewhere, what comes back from there is written, and nothing
+else: then the file is what one host has of that.
 """
 
 import sqlite3
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import msgspec
 
 from kairos.errors import SetupError
 from kairos.live.process.group_commit import GroupCommit
 from kairos.live.process.sqlite_file import connect, open_database
+from kairos.live.runs.journal_changes import (
+    NO_VALUE,
+    AnswerKept,
+    JournalChange,
+    NodeKept,
+    PassingForgotten,
+    RowEnded,
+    RowOutcome,
+)
 from kairos.live.runs.rows import ROW_BYTES
+from kairos.live.runs.run_topic import RunTopic
+from kairos.live.runs.run_topic_reader import LogPlace
 
-RowOutcome = Literal["written", "failed", "dropped", "gathered"]
-
-_VERSION = 1
+# Changes from the log that the disk may be behind, and bytes, until no more is read.
+_AHEAD, _AHEAD_BYTES = 10_000, 64 << 20
+_AHEAD_S = 0.01
+_VERSION = 3
 _SCHEMA = """
     CREATE TABLE answers (signature TEXT PRIMARY KEY, value BLOB NOT NULL) WITHOUT ROWID;
     CREATE TABLE results (
         stage INTEGER, row INTEGER, node TEXT, signature TEXT NOT NULL, value BLOB,
-        PRIMARY KEY (stage, row, node)
+        until_end INTEGER NOT NULL, PRIMARY KEY (stage, row, node)
     ) WITHOUT ROWID;
+    CREATE INDEX passing ON results (stage, row) WHERE until_end;
     CREATE TABLE ends (
         stage INTEGER, row INTEGER, outcome TEXT NOT NULL, digest BLOB NOT NULL,
         node TEXT, key TEXT, value BLOB NOT NULL,
         PRIMARY KEY (stage, row)
     ) WITHOUT ROWID;
     CREATE INDEX gathered ON ends (key, row) WHERE outcome = 'gathered';
+    CREATE TABLE places (part INTEGER PRIMARY KEY, next INTEGER NOT NULL, holder TEXT NOT NULL);
 """
-_ANSWER = "INSERT OR IGNORE INTO answers VALUES (?, ?)"
-_RESULT = """
-    INSERT INTO results VALUES (?, ?, ?, ?, ?)
-    ON CONFLICT DO UPDATE SET signature = excluded.signature, value = excluded.value
-    WHERE signature != excluded.signature
+_PLACE = """
+    INSERT INTO places VALUES (?, ?, ?)
+    ON CONFLICT DO UPDATE SET next = excluded.next, holder = excluded.holder
 """
-_END = """
-    INSERT INTO ends VALUES (?, ?, ?, ?, ?, ?, ?)
-    ON CONFLICT DO UPDATE SET outcome = excluded.outcome, digest = excluded.digest,
-        node = excluded.node, key = excluded.key, value = excluded.value
-    WHERE digest != excluded.digest OR outcome = 'failed'
-"""
+# Of a log whose beginning is gone by its age, an answer may be missing: then nothing is known.
 _KNOWN = """
     SELECT node, results.signature, coalesce(results.value, answers.value)
     FROM results LEFT JOIN answers USING (signature) WHERE stage = ? AND row = ?
+        AND (results.value IS NOT NULL OR answers.value IS NOT NULL)
 """
 
 _encode = msgspec.json.Encoder().encode
@@ -74,27 +85,60 @@ class RunJournal:
     A row that is ended here was handed over before, and all of its results too.
     """
 
-    def __init__(self, path: Path, on_trouble: Callable[[str | None], None]) -> None:
-        """Raises SetupError: the file is no journal, or one of another version."""
+    def __init__(
+        self,
+        path: Path,
+        on_trouble: Callable[[str | None], None],
+        topic: RunTopic | None = None,
+    ) -> None:
+        """`topic`: the run's log, which this claims; it blocks until all that stands there is here.
+
+        Raises:
+            SetupError: the file is no journal, or one of another version; or the log cannot be
+                used.
+        """
+        self._topic, self._is_closing = topic, False
         try:
             self._reading = open_database(path, _SCHEMA, _VERSION, "begin a new run")
             self._commit = GroupCommit(connect(path), on_trouble)
+            if topic is not None:
+                self._begin(topic)
+            found = self._reading.execute("SELECT 1 FROM results WHERE until_end LIMIT 1")
+            self._has_passing = found.fetchone() is not None
         except sqlite3.Error as error:
             raise SetupError(f"{path} cannot be used as a run's journal: {error}") from error
 
     @property
     def backlog(self) -> int:
         """Changes that are not on the disk yet."""
-        return self._commit.backlog
+        return self._commit.backlog + (0 if self._topic is None else self._topic.backlog)
+
+    @property
+    def backlog_bytes(self) -> int:
+        """What these hold."""
+        in_log = 0 if self._topic is None else self._topic.backlog_bytes
+        return self._commit.backlog_bytes + in_log
 
     def keep(
-        self, stage: int, row: int, node: str, signature: str, value: Any, *, shared: bool
+        self,
+        stage: int,
+        row: int,
+        node: str,
+        signature: str,
+        value: Any,
+        *,
+        shared: bool,
+        until_end: bool = False,
     ) -> None:
-        """A node's result. `shared`: all that have the signature have the value."""
-        encoded = _encode(value)
-        if shared:
-            self._commit.add(_ANSWER, signature, encoded)
-        self._commit.add(_RESULT, stage, row, node, signature, None if shared else encoded)
+        """A node's result. `shared`: all that have the signature have the value. `until_end`: it is
+        forgotten when the row has ended, unless that failed, and will be tried again."""
+        encoded = msgspec.Raw(_encode(value))
+        inline = encoded
+        if shared and not until_end:
+            self._change(AnswerKept(signature, encoded))
+            inline = NO_VALUE
+        self._change(NodeKept(stage, row, node, signature, inline, until_end))
+        self._has_passing |= until_end
 
     def end(
         self,
@@ -108,7 +152,15 @@ class RunJournal:
         key: str | None = None,
     ) -> None:
         """A row has ended. `value`: what it gives, or the error; `key`: into which group."""
-        self._commit.add(_END, stage, row, outcome, digest, node, key, _encode(value))
+        encoded = msgspec.Raw(_encode(value))
+        self._change(RowEnded(stage, row, outcome, digest, encoded, node, key))
+        if self._has_passing and outcome != "failed":
+            self._change(PassingForgotten(stage, row))
+
+    def tell(self, record: bytes) -> None:
+        """What is known of the run, as JSON, to whoever may go on with it on another host."""
+        if self._topic is not None:
+            self._topic.tell(record)
 
     def known(self, stage: int, row: int) -> dict[str, KeptResult]:
         """The results of a row, by node."""
@@ -166,13 +218,59 @@ class RunJournal:
         return [_decode(value) for (value,) in found]
 
     def settle(self) -> None:
-        """Return once all is on the disk; blocks, for as long as that is full."""
+        """Return once all is on the disk, and before that in the log, where there is one; blocks,
+        for as long as these take nothing."""
+        if self._topic is not None:
+            self._topic.settle()
         self._commit.settle()
 
     def close(self, *, give_up: bool = False) -> None:
         """`give_up`: what a full disk does not take is dropped, and is done again on resuming."""
+        self._is_closing = give_up
+        if self._topic is not None:
+            self._topic.close()
         self._commit.close(give_up=give_up)
         self._reading.close()
+
+    def _begin(self, topic: RunTopic) -> None:
+        try:
+            topic.begin(self._place, self._replay, self._arrived)
+            self._commit.settle()
+        except BaseException:
+            self.close(give_up=True)
+            raise
+
+    def _change(self, change: JournalChange) -> None:
+        if self._topic is None:
+            self._apply(change)
+        else:
+            self._topic.send(change)
+
+    def _apply(self, change: JournalChange) -> None:
+        statement, parameters = change.statement
+        self._commit.add(statement, *parameters)
+
+    def _replay(self, change: JournalChange) -> None:
+        """In the thread that reads the log, which is no further ahead of the disk than this.
+
+        Raises:
+            SetupError: it is closed. No place behind what is left out may get to the disk.
+        """
+        commit = self._commit
+        while commit.backlog_bytes > _AHEAD_BYTES or commit.backlog > _AHEAD:
+            if self._is_closing:
+                raise SetupError("the run was left before the disk had all of it")
+            time.sleep(_AHEAD_S)
+        self._apply(change)
+
+    def _place(self, partition: int) -> LogPlace:
+        found = self._reading.execute(
+            "SELECT part, next, holder FROM places WHERE part = ?", (partition,)
+        ).fetchone()
+        return LogPlace(partition) if found is None else LogPlace(*found)
+
+    def _arrived(self, place: LogPlace) -> None:
+        self._commit.add(_PLACE, *place)
 
     def _ended(self, stage: int, rows: int, outcome: str, columns: str) -> sqlite3.Cursor:
         return self._reading.execute(

@@ -17,6 +17,7 @@ from kairos.live.process.group_commit import GroupCommit
 from kairos.live.process.sqlite_file import connect, open_database
 
 CACHE_BYTES = 1 << 30
+BACKLOG_BYTES = 64 << 20  # that the disk may be behind, until what comes is not kept
 _OVERHEAD_BYTES = 128  # of an entry beside its value, about
 _EVICT_EVERY = 64
 _VERSION = 1
@@ -89,7 +90,7 @@ class ResultCache:
         """Found from when it is on the disk. The first value of a signature stays."""
         encoded = _encode(value)
         size = len(encoded) + _OVERHEAD_BYTES
-        if size > self._limit_bytes:
+        if size > self._limit_bytes or self._commit.backlog_bytes > BACKLOG_BYTES:
             return
         self._add(
             "INSERT OR IGNORE INTO results VALUES (?, ?, ?, ?, ?)",

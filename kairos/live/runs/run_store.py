@@ -20,6 +20,7 @@ from typing import Literal
 import msgspec
 
 from kairos.errors import SetupError
+from kairos.retrieval_settings import RetrievalSettings
 from kairos.workload.files import atomic_write
 
 KEEP_DAYS = 30
@@ -60,9 +61,13 @@ class RunRecord(msgspec.Struct, frozen=True, kw_only=True):
     service_class: str = "batch"
     concurrency: int | None = None
     passes: dict[str, bool] = {}
+    retrieval: RetrievalSettings | None = None  # what processes its operators of retrieval
     uses_cache: bool = True
     max_calls: int | None = None
     max_tokens: int | None = None
+    bus: str | None = None  # the Kafka that has its journal, and how to be let in there
+    bus_config: str | None = None
+    values: str | None = None  # the directory for what is too large for that
     state: State = "running"
     detail: str = ""  # why it stopped
     created_at: int  # µs since the epoch
@@ -169,7 +174,13 @@ class RunStore:
         return f"{flow[:_NAME_LENGTH]}-{secrets.token_hex(4)}"
 
     def create(self, record: RunRecord) -> RunDirectory:
-        """The directory of a new run, after those that are too old were removed."""
+        """The directory of a run that is new here, after those that are too old were removed.
+
+        Raises:
+            SetupError: no run can be called so.
+        """
+        if not _ID.fullmatch(record.id):
+            raise SetupError(f"no run can be called '{record.id[:64]}'")
         self._remove_old()
         directory = RunDirectory(self._runs / record.id)
         directory.path.mkdir(mode=0o700)
@@ -190,6 +201,11 @@ class RunStore:
             names = ", ".join(each.path.name for each in found[:5])
             raise SetupError(f"'{name}' may be any of {names}: give more of its name")
         return (exact or found)[0]
+
+    def having(self, name: str) -> RunDirectory | None:
+        """The same; None: there is none. Raises SetupError: there is more than one."""
+        found = [each for each in self._directories() if each.path.name.startswith(name)]
+        return self.find(name) if found else None
 
     def all(self) -> list[tuple[RunDirectory, RunRecord]]:
         """Those that can be read, the latest first."""

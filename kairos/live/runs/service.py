@@ -2,10 +2,11 @@
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Callable, Coroutine
+from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from contextlib import asynccontextmanager
 from hashlib import blake2b
 from pathlib import Path
+from typing import Any, TypeVar
 
 import msgspec
 
@@ -15,16 +16,20 @@ from kairos.execution.executor import Executor
 from kairos.execution.facts import CapacityTold
 from kairos.execution.limits import FlowLimits
 from kairos.execution.observation import FlowObservation
+from kairos.execution.timeline import Timeline
 from kairos.flow.functions import Functions
 from kairos.live.llm.http_llm import HttpLLM
 from kairos.live.runs.calls import RunCalls
+from kairos.live.runs.declaring import declare_plan
 from kairos.live.runs.driver import RunDriver
 from kairos.live.runs.export import Tables
 from kairos.live.runs.intake import TableIntake
 from kairos.live.runs.journal import RunJournal
+from kairos.live.runs.processing import Processors
 from kairos.live.runs.result_cache import ResultCache
 from kairos.live.runs.rows import InputTable
 from kairos.live.runs.run_store import RunDirectory, RunRecord
+from kairos.live.runs.run_topic import RunTopic
 from kairos.live.runs.session import RunProgress, RunSession
 from kairos.plan.pipeline import Plan
 from kairos.plan.signatures import of_structure
@@ -35,6 +40,7 @@ _RECORD_EVERY_S = 2.0
 FUNCTIONS = 32  # that run at once
 
 Note = Callable[[str], None]
+_T = TypeVar("_T")
 
 
 class FlowJob(msgspec.Struct, frozen=True):
@@ -45,6 +51,7 @@ class FlowJob(msgspec.Struct, frozen=True):
     table: InputTable
     cache_path: Path | None  # None: results of other runs do not count
     cache_scope: str = "default"
+    topic: RunTopic | None = None  # its log on Kafka; None: its directory is all that there is
 
     @property
     def digest(self) -> bytes:
@@ -54,12 +61,13 @@ class FlowJob(msgspec.Struct, frozen=True):
 
 
 class RunPool(msgspec.Struct, frozen=True):
-    """Who performs the calls."""
+    """Who performs the calls. `processors`: all that the plan needs."""
 
     llm: HttpLLM
     capacity: Callable[[], int]  # calls that it runs at once, by now
     on_workflow_end: Callable[[str], None]
     kv_tokens: int | None = None  # that its engines hold together; None: not known
+    processors: Processors | None = None  # None: the flow needs none
     # Beside the run, for as long as it goes on: has the models there that its calls want.
     follow: Callable[[RunDriver], Coroutine[None, None, None]] | None = None
 
@@ -67,11 +75,19 @@ class RunPool(msgspec.Struct, frozen=True):
 class FlowRun:
     """One session of a run, in a directory that nobody else drives."""
 
-    def __init__(self, directory: RunDirectory, record: RunRecord, on_note: Note) -> None:
+    def __init__(
+        self,
+        directory: RunDirectory,
+        record: RunRecord,
+        on_note: Note,
+        timeline: Timeline | None = None,
+    ) -> None:
         self._directory, self.record, self._on_note = directory, record, on_note
+        self._timeline = timeline
         self._began_s = time.monotonic()
         self._before = record.figures
         self._session: RunSession | None = None
+        self._journal: RunJournal | None = None  # while it is open
         self._is_stopping = False
 
     def stop(self) -> None:
@@ -98,6 +114,7 @@ class FlowRun:
             InvalidFile: the table cannot be read to its end.
             OSError: a table cannot be written.
         """
+        await declare_plan(pool.llm, self.record.flow, job.plan)
         async with self._opened(job) as (journal, cache):
             limits = FlowLimits(
                 capacity=pool.capacity(),
@@ -106,7 +123,9 @@ class FlowRun:
                 max_calls=self.record.max_calls,
                 max_tokens=self.record.max_tokens,
             )
-            driver = RunDriver(Executor(job.plan, limits), journal, cache, pool.on_workflow_end)
+            driver = RunDriver(
+                Executor(job.plan, limits), journal, cache, pool.on_workflow_end, self._timeline
+            )
             intake = TableIntake(job.table, journal, job.digest, driver.tell)
             self._session = session = RunSession(driver, intake, journal, job.table)
             if self._is_stopping:
@@ -120,7 +139,8 @@ class FlowRun:
                 stage = 0 if job.plan.group is None else 1
                 out = Path(self.record.out)
                 tables = Tables(journal, out, job.plan.outputs, stage, intake.read)
-                written = await tables.write(self.record.id, written, self._on_trouble)
+                writing = tables.write(self.record.id, written, self._on_trouble)
+                written = await _beside(writing, [self._keep_record(session)])
             self._change(
                 state="done" if is_done else "stopped",
                 detail=_WHY[end.reason],
@@ -137,22 +157,18 @@ class FlowRun:
             self.record.flow,
             pool.llm,
             job.functions,
+            pool.processors,
             driver.tell,
             service_class=self.record.service_class,
+            ahead_class=self.record.service_class,
             threads=FUNCTIONS,
         )
-        beside = [
-            asyncio.create_task(_tell_capacity(driver, pool.capacity)),
-            asyncio.create_task(self._keep_record(session)),
-        ]
+        beside = [_tell_capacity(driver, pool.capacity), self._keep_record(session)]
+        if pool.follow is not None:
+            beside.append(pool.follow(driver))
         try:
-            driving = driver.drive(session.intake, calls)
-            if pool.follow is None:
-                return await driving
-            return await _beside(driving, pool.follow(driver))
+            return await _beside(driver.drive(session.intake, calls), beside)
         finally:
-            for task in beside:
-                task.cancel()
             await calls.abandon()
 
     @asynccontextmanager
@@ -162,14 +178,16 @@ class FlowRun:
         def on_trouble(line: str | None) -> None:  # in the writer's thread
             loop.call_soon_threadsafe(self._on_trouble, line)
 
-        journal = RunJournal(self._directory.journal, on_trouble)
-        cache = None
+        path = self._directory.journal
+        journal = await asyncio.to_thread(RunJournal, path, on_trouble, job.topic)
+        self._journal, cache = journal, None
         try:
             if job.cache_path is not None:
                 cache = ResultCache(job.cache_path, job.cache_scope)
             self._change(state="running", detail="")
             yield journal, cache
         finally:
+            self._journal = None
             await asyncio.to_thread(journal.close, give_up=True)
             if cache is not None:
                 await asyncio.to_thread(cache.close)
@@ -192,22 +210,27 @@ class FlowRun:
             self._directory.write(self.record)
         except SetupError as error:
             self._on_note(f"what is known of the run is not kept for now: {error}")
+        if self._journal is not None:
+            self._journal.tell(msgspec.json.encode(self.record))
 
 
 async def _beside(
-    driving: Coroutine[None, None, EndRun], following: Coroutine[None, None, None]
-) -> EndRun:
-    """Until the first has ended; the second never does but by an error, which ends both."""
-    run, beside = asyncio.create_task(driving), asyncio.create_task(following)
+    driving: Coroutine[Any, Any, _T], following: Sequence[Coroutine[None, None, None]]
+) -> _T:
+    """Until the first has ended; the others never do but by an error, which ends all."""
+    run, beside = asyncio.create_task(driving), [asyncio.create_task(each) for each in following]
+    tasks: list[asyncio.Task[Any]] = [run, *beside]
     try:
-        await asyncio.wait({run, beside}, return_when=asyncio.FIRST_COMPLETED)
+        await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
         if not run.done():
-            beside.result()
+            for each in beside:
+                if each.done():
+                    each.result()
         return await run
     finally:
-        for task in (run, beside):
+        for task in tasks:
             task.cancel()
-        await asyncio.gather(run, beside, return_exceptions=True)
+        await asyncio.gather(*tasks, return_exceptions=True)
 
 
 async def _tell_capacity(driver: RunDriver, capacity: Callable[[], int]) -> None:

@@ -14,12 +14,14 @@ from kairos.live.runs.rows import InputTable
 _ADDED = (
     "calls",
     "functions",
+    "processed",
     "retried",
     "merged",
     "fetched",
     "prompt_tokens",
     "completion_tokens",
     "cached_tokens",
+    "touched",
 )
 _ALL = 1 << 62  # rows
 _ENDED = ("written", "failed", "dropped", "gathered")

@@ -54,6 +54,8 @@ class HearsEvents(Protocol):
 
 
 class CannotAct(KairosError):
+    """Whoever asks may only look, or this process cannot do that."""
+
     status = 403
     code = "cannot_act"
 

@@ -30,7 +30,7 @@ class Beside:
 
     def __init__(self, limit_s: float) -> None:
         self._limit_s = limit_s
-        self._is_taken = False  # from before its process is there
+        self._is_taken = self._is_stopped = False  # from before its process is there
         self._process: asyncio.subprocess.Process | None = None
 
     @property
@@ -38,7 +38,9 @@ class Beside:
         return None if self._process is None else self._process.pid
 
     def stop(self) -> None:
-        """Whoever waits for it hears that it was ended."""
+        """Whoever waits for it hears that it was ended; at once, where its process is not there
+        yet."""
+        self._is_stopped = self._is_taken
         if self._process is not None:
             with contextlib.suppress(ProcessLookupError):
                 self._process.kill()
@@ -71,7 +73,7 @@ class Beside:
     async def _child(self, arguments: tuple[str, ...]) -> AsyncIterator[asyncio.subprocess.Process]:
         if self._is_taken:
             raise NotWorkedOut("another is being worked out: ask again in a moment")
-        self._is_taken = True
+        self._is_taken, self._is_stopped = True, False
         try:
             async with self._started(arguments) as process:
                 yield process
@@ -92,6 +94,8 @@ class Beside:
         )
         self._process = process
         _bound(process.pid)
+        if self._is_stopped:
+            process.kill()
         try:
             yield process
         finally:

@@ -14,6 +14,8 @@ MAX_VIEWERS = 100
 
 
 class TooManyViewers(Unavailable):
+    """As many pages are open as there may be."""
+
     code = "too_many_viewers"
 
     def __init__(self) -> None:

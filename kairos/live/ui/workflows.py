@@ -29,6 +29,8 @@ Doing = Literal["runs", "waits", "away"]
 
 
 class FollowedElsewhere(InvalidRequest):
+    """Workflows are followed by another process of the pool."""
+
     status = 404
     code = "not_here"
 

@@ -24,6 +24,7 @@ from kairos.events import (
     InstanceJoined,
     InstanceLeft,
     InstanceStatus,
+    PrefillFailed,
     ProfilesLearnt,
     Progressed,
     Record,
@@ -56,7 +57,7 @@ _STALLED_S = 2.5  # in which this process did nothing itself: then nobody's sile
 
 # Of interest for a second at most, or kept in a file; what was decided on them stays.
 _PASSING = Tick | InstanceStatus | Progressed | ProfilesLearnt
-_OF_CALLS = FirstToken | Finished | Failed | Cancelled | Bounced
+_OF_CALLS = FirstToken | PrefillFailed | Finished | Failed | Cancelled | Bounced
 
 _messages = msgspec.msgpack.Decoder(list[FromWorker])
 

@@ -21,11 +21,14 @@ from kairos.live.control.changes import ordering
 from kairos.live.control.local_control import LocalControl
 from kairos.live.engines.fleet import Fleet
 from kairos.live.engines.monitor import Monitor
+from kairos.live.flows.figures import invocation_figures
+from kairos.live.flows.service import flow_names
 from kairos.live.frontend.admin import build_admin
 from kairos.live.frontend.app import add_models
 from kairos.live.frontend.health import add_health
 from kairos.live.frontend.http import server_of, serving
 from kairos.live.frontend.openai_errors import answer_errors_as_openai_does
+from kairos.live.frontend.own_models import NamesOf
 from kairos.live.frontend.port_tls import ServiceTls
 from kairos.live.observers.audit_log import AuditLog, auditing, open_audit_log
 from kairos.live.observers.fact_log import flushing, open_log
@@ -97,8 +100,9 @@ async def deciding(setup: Setup) -> AsyncIterator[Change]:
             audit=audit,
             add_pages=ui.add_to,
         )
+        names = stack.enter_context(flow_names(settings.flows))
         servers = {
-            sockets["asked"]: server_of(_asked(alone, access, monitor, telemetry, audit)),
+            sockets["asked"]: server_of(_asked(alone, access, monitor, telemetry, audit, names)),
             sockets["operators"]: server_of(operators, tls=tls.operators),
         }
         order = ordering(alone, ui.gains)["policy"]
@@ -108,6 +112,7 @@ async def deciding(setup: Setup) -> AsyncIterator[Change]:
         background += [*access.background(), *auditing(audit), *ui.background()]
         background += [decider.watch(), *traced(tracing)]
         background += stack.enter_context(batch_figures(settings.batches, telemetry.show))
+        background += stack.enter_context(invocation_figures(settings.flows, telemetry))
         async with serving(servers, background):
             facts = await loop.create_unix_server(decider.link, sock=sockets["facts"])
             yield partial(_take, (*changes, lambda to: fleet.follow(to.engine)))
@@ -177,11 +182,12 @@ def _asked(
     monitor: Monitor,
     telemetry: Telemetry,
     audit: AuditLog | None,
+    flows: NamesOf | None,
 ) -> FastAPI:
     """What workers pass on: see `relay.py`."""
     app = FastAPI(docs_url=None, redoc_url=None, openapi_url=None, redirect_slashes=False)
     add_health(app, lambda: bool(monitor.models()), telemetry.families)
-    add_models(app, access, monitor.models)
+    add_models(app, access, monitor.models, flows)
     alone.add_insight(app, access)
     answer_errors_as_openai_does(app, audit)
     return app

@@ -9,7 +9,17 @@ from pathlib import Path
 import msgspec
 
 from kairos.errors import KairosError, Unavailable, UpstreamUnreachable
-from kairos.events import Arrived, Bounced, Cancelled, Event, Failed, Finished, Progressed, Refuse
+from kairos.events import (
+    Arrived,
+    Bounced,
+    Cancelled,
+    Event,
+    Failed,
+    Finished,
+    PlanDeclared,
+    Progressed,
+    Refuse,
+)
 from kairos.live.engines.fleet import upstream_of
 from kairos.live.pool.orders import obey
 from kairos.live.proxy.engine import HttpEngine
@@ -68,9 +78,12 @@ class RemoteFactSink:
         return self._clock.now()
 
     def feed(self, event: Event) -> None:
-        """Raises Unavailable: a call arrived, and nobody has listened for too long."""
+        """Raises Unavailable: a call arrived, and nobody has listened for too long; or a plan is
+        declared, and nobody listens. Such are large, and whoever declares one can say it again."""
         if isinstance(event, Progressed) and self._link is None:
             return  # what is told a second later says more
+        if isinstance(event, PlanDeclared) and self._link is None:
+            raise Unavailable("nobody decides at the moment; try again")
         turn = self._note(event)
         self._number += 1
         fact = Fact(self._number, event, turn)

@@ -13,6 +13,7 @@ from kairos.events import (
     Failed,
     Finished,
     FirstToken,
+    PrefillFailed,
     Record,
     Refuse,
     Tick,
@@ -94,7 +95,7 @@ class WorkerCalls:
             case Arrived():
                 call = OpenCall(entry.worker, entry.turn)
                 self._calls.setdefault(event.request.id, call).entries.append(_alone(entry))
-            case FirstToken() | Bounced():
+            case FirstToken() | PrefillFailed() | Bounced():
                 if (open_call := self._calls.get(event.request_id)) is not None:
                     open_call.entries.append(_alone(entry))
                     if isinstance(event, Bounced):

@@ -9,6 +9,7 @@ from functools import partial
 
 from kairos.config import Settings
 from kairos.live.batches.service import batching
+from kairos.live.flows.service import flows_online, open_flows
 from kairos.live.frontend.app import build_app
 from kairos.live.frontend.connection_limits import limits_of
 from kairos.live.frontend.gateway import Gateway
@@ -52,6 +53,7 @@ async def working(setup: Setup) -> AsyncIterator[Change]:
             open_tracing(settings.telemetry, setup.directory) as tracing,
             EngineClient(stall_s=settings.stall_s, answer_s=settings.answer_s) as client,
             Relay(setup.path(ASKED)) as relay,
+            open_flows(settings) as kept_flows,
             contextlib.AsyncExitStack() as stack,
         ):
             engine = HttpEngine(client)
@@ -74,7 +76,9 @@ async def working(setup: Setup) -> AsyncIterator[Change]:
                 tracing=tracing,
             )
             batches = await stack.enter_async_context(batching(settings.batches, access, gateway))
-            app = build_app(gateway, access, tuple, relay.add_routes, batches.add_to, audit)
+            flows = flows_online(kept_flows, access, gateway)
+            rooms = relay.add_routes, batches.add_to, flows.add_to
+            app = build_app(gateway, access, tuple, rooms, audit)
             # Calls that finish after the end of serving need the sink still.
             telling = asyncio.create_task(sink.run())
             try:

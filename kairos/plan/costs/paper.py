@@ -14,7 +14,7 @@ from kairos.model import SECOND
 from kairos.plan.costs.fluid import makespan_us
 from kairos.plan.costs.halo import ReuseFactors, WorkerOperator, placement_us
 from kairos.plan.costs.token_steps import PromptSegment, ScheduledCall, token_steps
-from kairos.plan.makespan import FluidCall
+from kairos.plan.fluid_engine import FluidCall
 from kairos.planner.serving import CallShape
 
 

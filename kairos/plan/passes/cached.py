@@ -10,7 +10,10 @@ from collections.abc import Iterable
 import msgspec
 
 from kairos.plan.check import every
-from kairos.plan.operators import Generation, Operator, RegisteredCall
+from kairos.plan.operators import Embedding, Generation, Operator, RegisteredCall, Rerank
+
+# A search in what a row has itself takes no longer than to look for its result.
+_WORTH_IT = Generation | RegisteredCall | Embedding | Rerank
 
 
 class CacheFetch(msgspec.Struct, frozen=True):
@@ -18,8 +21,9 @@ class CacheFetch(msgspec.Struct, frozen=True):
 
 
 def cache_fetches(operators: Iterable[Operator]) -> tuple[CacheFetch, ...]:
-    return tuple(
-        CacheFetch(each.name)
-        for each in every(operators)
-        if isinstance(each.params, Generation | RegisteredCall) and each.purity == "pure"
-    )
+    return tuple(CacheFetch(each.name) for each in every(operators) if is_kept(each))
+
+
+def is_kept(operator: Operator) -> bool:
+    """Whether its results are kept for later runs."""
+    return isinstance(operator.params, _WORTH_IT) and operator.purity == "pure"

@@ -11,7 +11,7 @@ from kairos.sim.engine.fetched_caches import Fetch
 from kairos.sim.engine.memory import LowerTier
 from kairos.sim.engine.scheduler import Scheduler
 from kairos.sim.engine.sequence import Sequence
-from kairos.workload.prompt import length
+from kairos.workload.prompt import Prompt, length
 
 
 class ModelledEngine:
@@ -125,6 +125,16 @@ class ModelledEngine:
                 f"{limit} (max_model_len {self.profile.max_model_len}, KV memory for "
                 f"{self._capacity_tokens})"
             )
+
+    def hold(self, prompt: Prompt) -> None:
+        """Its full blocks are there from now on, computed in no time, and are never made room of:
+        what engines do that pin beginnings of prompts. vLLM has no such thing.
+
+        Raises SetupError: there is no room for them.
+        """
+        if not self.profile.prefix_caching:
+            return
+        self._scheduler.memory.hold(contents_of(prompt, self.profile.block_size))
 
     def abort(self, call_id: str, at: int) -> None:
         """A call that ended already, or was never told, is nothing to abort."""

@@ -2,7 +2,8 @@
 
 from typing import Protocol
 
-from kairos.sim.engine.blocks import BlockPool, Contents, number_of
+from kairos.errors import SetupError
+from kairos.sim.engine.blocks import BlockPool, Contents, number_of, part_of
 from kairos.sim.engine.sequence import Sequence
 
 
@@ -50,6 +51,20 @@ class Memory:
             sequence.names += self.pool.store(contents, known)
             if self._tier is not None:
                 self._tier.keep(contents)
+
+    def hold(self, contents: Contents) -> None:
+        """Blocks with these contents have one user more, who stays.
+
+        Raises SetupError: there is no room for them.
+        """
+        names = self.pool.find(contents)
+        known, number = number_of(names), number_of(contents)
+        if number - known + self.pool.idle_among(names) > self.pool.free:
+            raise SetupError(f"{number} blocks are to be held, and {self.pool.free} are free")
+        self.pool.share(names)
+        if number > known:
+            self.pool.take(number - known)
+            self.pool.store(part_of(contents, known, number))
 
     def admit(self, sequence: Sequence) -> bool:
         """Give it the blocks that are found; False where the rest would not fit.

@@ -14,8 +14,10 @@ from kairos.events import (
     FirstToken,
     InstanceJoined,
     InstanceLeft,
+    PrefillFailed,
     Record,
 )
+from kairos.faults.circuits import FIRST_US
 from tests.support import build
 
 KV = 100_000
@@ -179,3 +181,74 @@ def test_a_replayed_log_books_prompts_where_they_were_computed():
 
     assert second.ledger.prompts.tokens("p") == first.ledger.prompts.tokens("p") == 1000
     assert second.ledger.prompts.tokens("d") == 0
+
+
+def serve(balancer, name, at, *, fails, body=None):
+    """A call to its end, whose prompt the prefill instance computes, or fails; the way it went."""
+    [way] = ways(arrive(balancer, name, at=at))
+    if fails and way[0] is not None:
+        balancer.handle(PrefillFailed(name, body), at)
+    balancer.handle(Finished(name, 1000, 5), at)
+    return way
+
+
+def test_a_prefill_instance_that_fails_is_left_aside_and_tried_again_later():
+    balancer = pool(*PAIR)
+    assert serve(balancer, "a", 0, fails=True) == ("p", "d")
+    assert serve(balancer, "b", 1, fails=True) == (None, "d")
+    assert serve(balancer, "c", FIRST_US, fails=True) == ("p", "d")
+    assert serve(balancer, "d", 2 * FIRST_US, fails=True) == (None, "d")  # twice as long
+    assert serve(balancer, "e", 3 * FIRST_US, fails=False) == ("p", "d")
+    assert serve(balancer, "f", 3 * FIRST_US + 1, fails=False) == ("p", "d")
+
+
+def test_while_it_is_tried_it_has_one_prompt_at_a_time():
+    balancer = pool(*PAIR)
+    serve(balancer, "a", 0, fails=True)
+    assert ways(arrive(balancer, "b", at=FIRST_US)) == [("p", "d")]
+    assert ways(arrive(balancer, "c", at=FIRST_US)) == [(None, "d")]
+    balancer.handle(FirstToken("b"), FIRST_US + 1)
+    assert ways(arrive(balancer, "e", at=FIRST_US + 1)) == [("p", "d")]
+
+
+def test_one_that_served_its_latest_prompts_is_left_aside_after_several_failures():
+    balancer = pool(*PAIR)
+    for number in range(8):
+        serve(balancer, f"w{number}", number, fails=False)
+    went = [serve(balancer, f"f{number}", 10 + number, fails=True)[0] for number in range(5)]
+    assert went == ["p", "p", "p", None, None]
+
+
+def test_while_one_prefill_instance_is_left_aside_another_has_its_prompts():
+    balancer = pool(instance("p", "prefill"), instance("q", "prefill"), instance("d", "decode"))
+    assert serve(balancer, "a", 0, fails=True) == ("p", "d")
+    assert [serve(balancer, f"r{n}", 1 + n, fails=False)[0] for n in range(3)] == ["q"] * 3
+
+
+def test_a_call_at_which_all_fail_is_held_against_no_prefill_instance():
+    balancer = pool(*PAIR, instance("e", "decode"))
+    for number in range(8):
+        serve(balancer, f"w{number}", number, fails=False)
+    arrive(balancer, "poison", at=10)
+    balancer.handle(PrefillFailed("poison", 7), 11)
+    balancer.handle(Bounced("poison", "broke", 7), 12)
+    balancer.handle(PrefillFailed("poison", 7), 13)
+    assert ways(arrive(balancer, "next", at=14))[0][0] == "p"
+
+
+def test_of_a_prefill_instance_that_has_left_nothing_is_held_against_the_next_of_its_name():
+    balancer = pool(*PAIR)
+    arrive(balancer, "a")
+    balancer.handle(InstanceLeft("p"), 1)
+    balancer.handle(PrefillFailed("a"), 2)
+    balancer.handle(InstanceJoined(PAIR[0]), 3)
+    assert ways(arrive(balancer, "b", at=4)) == [("p", "d")]
+
+
+def test_a_prefill_failure_of_a_call_that_is_not_here_changes_nothing():
+    balancer = pool(*PAIR)
+    assert balancer.handle(PrefillFailed("nobody", 7), 0) == []
+    arrive(balancer, "a", at=1)
+    balancer.handle(PrefillFailed("a"), 2)
+    balancer.handle(PrefillFailed("a"), 3)  # told again
+    assert not balancer.ledger.prefills

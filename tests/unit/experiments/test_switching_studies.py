@@ -17,6 +17,7 @@ from experiments.switching import (
     speedup,
     workflow,
 )
+from experiments.switching_bounds import best_placement_s, loads_alone_s
 
 
 def row(s, **of):
@@ -89,8 +90,18 @@ def test_sections_say_what_is_missed_and_figures_whether_aims_are_met():
     said = e42_switching.section(batch)
     assert "| W2, 2 devices, start | 10.0 (2) | 0.90 [0.90, 0.90] |" in said
     assert "| W3, 2 devices, start | 10.0 (2) | **1.60 [1.60, 1.60]** |" in said
-    assert "cannot" in said
+    assert said.count("cannot") == 2  # the others were not run
+    assert "Ablations" not in said
+    assert "loads alone take" not in said  # with one model there is nothing to bound
     assert [each.met for each in e42_switching.figures(batch)] == [True, False]
+
+    few = [
+        row(s, workflow="W3", devices=1, system=system, seed=seed)
+        for system, s in ((KAIROS, 60.0), ("topological", 62.0))
+        for seed in (1, 2)
+    ]
+    said = e42_switching.section(few)
+    assert "W3, 1 device, start: loads alone take 48 s, and the best of all placements" in said
 
     base = SwitchingRun(workflow="W5", devices=1, rows=40, loads="sleep", per_s=1.6)
     online = [
@@ -101,6 +112,16 @@ def test_sections_say_what_is_missed_and_figures_whether_aims_are_met():
     assert "**5.0 [5.0, 5.0]** | 1.2 [1.2, 1.2]" in e43_online.section(online)
     [figure] = e43_online.figures(online)
     assert (figure.value, figure.met) == (pytest.approx(5.0), True)
+
+
+@pytest.mark.parametrize("devices", [1, 2])
+def test_no_batch_is_quicker_than_loads_alone_and_none_much_quicker_than_the_best_placement(
+    devices,
+):
+    asked = SwitchingRun(workflow="W5", devices=devices, rows=60)
+    took = run(asked).simulated_s
+    assert loads_alone_s(asked) < took
+    assert loads_alone_s(asked) < best_placement_s(asked) < 1.1 * took
 
 
 def test_reduced_grids_are_of_a_few_small_runs():

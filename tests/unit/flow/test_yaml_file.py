@@ -121,7 +121,7 @@ def test_keys_are_texts_as_they_are_written():
             "did you mean 'summarise'?",
         ),
         ("kind: branch", "kind: brunch", 12, "no kind 'brunch'; did you mean 'branch'?"),
-        ("kind: branch", "kind: search", 12, "kind 'search' is not here yet; there are input"),
+        ("kind: branch", "kind: sql", 12, "kind 'sql' is not here yet; there are input"),
         ("kind: branch", "kind: output", 12, "stands under `outputs:`"),
         ("    kind: branch\n", "", 11, "operator 'route' has no kind"),
         ("max_tokens: 200", "max_token: 200", 10, "did you mean 'max_tokens'?"),

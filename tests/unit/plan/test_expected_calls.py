@@ -120,3 +120,26 @@ outputs: {second: second}
     first, second = expected([{"text": "x" * 400}], flow=flow).calls
     names = [name for name, _ in second.prefixes]
     assert names[: len(first.prefixes) + 1] == [*(n for n, _ in first.prefixes), first.answered]
+
+
+AHEAD = """
+flow: ahead
+operators:
+  row: {kind: input}
+  first: {kind: llm, prompt: "{{ row.question }}", max_tokens: 60}
+  draft: {kind: llm, prompt: "{{ first }}", max_tokens: 60}
+  last: {kind: llm, prompt: "Long as it is: {{ row.text }} {{ first }} Then: {{ draft }}"}
+outputs: {text: last}
+"""
+
+
+def test_what_of_a_prompt_may_be_computed_ahead_and_beside_what():
+    rows = [{"question": "?", "text": "x" * 40_000}]
+    first, draft, last = expected(rows, flow=AHEAD).calls
+    assert (first.begins, draft.begins) == (None, None)
+    assert (last.after, last.begins.after, last.begins.beside) == ((0, 1), (0,), (1,))
+    # All but the last answer, and what closes the message and begins the answer.
+    rest = last.prompt_tokens - last.begins.tokens
+    assert draft.completion_tokens <= rest <= draft.completion_tokens + 10
+    assert last.begins.tokens in {tokens for _, tokens in last.prefixes}
+    assert expected(rows, flow=AHEAD, prefill=False).calls[-1].begins is None

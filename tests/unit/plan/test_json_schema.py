@@ -51,6 +51,22 @@ def test_true_is_not_one_however_deep():
     assert problem({"const": {"a": [1]}}, {"a": [1.0]}) is None
 
 
+@pytest.mark.parametrize(
+    ("schema", "value"),
+    [
+        ({"anyOf": [{"$ref": "#"}, {"$ref": "#"}]}, 1),
+        (
+            {"allOf": [{"items": {"$ref": "#"}}, {"items": {"$ref": "#"}}]},
+            json.loads("[" * 40 + "]" * 40),
+        ),
+        ({"items": {"enum": list(range(5_000))}}, [4_999] * 5_000),
+    ],
+)
+def test_what_takes_too_much_to_hold_against_a_schema_is_wrong(schema, value, monkeypatch):
+    monkeypatch.setattr("kairos.plan.json_schema._MOST_STEPS", 20_000)
+    assert problem(schema, value) == "it takes more than 20000 steps to hold it against its schema"
+
+
 def test_a_schema_that_refers_to_itself_alone_ends():
     assert "too deeply" in str(problem({"$ref": "#"}, 1))
 

@@ -7,6 +7,7 @@ from kairos.plan.costs.kv_tiers import KvChoice, KvTiers, choose, recompute_us
 from kairos.planner.kv_transfer import Link
 from kairos.sim.clock import VirtualClock
 from kairos.sim.engine.engine_calls import EngineCall
+from kairos.sim.engine.host_tier import HostTier
 from kairos.sim.engines import SimulatedEngines
 from kairos.sim.kv_links import CacheLink, KvLinks
 from kairos.workload.prompt import PromptPiece
@@ -70,7 +71,7 @@ def simulated_us(tokens, host, peer):
         rates = CacheLink(gbit_s=peer * 8e-3, host_gb_s=host * 1e-3)
         links = KvLinks(dict.fromkeys(("engine", "peer"), rates), BYTES)
         engines = SimulatedEngines(clock, seen.append, links)
-        engines.start("engine", profile(), 400 if how == "load" else 0)
+        engines.start("engine", profile(), HostTier(400) if how == "load" else None)
         engines.start("peer", profile())
         at = 100_000
         if how == "load":  # computed before, and then out of the engine's own memory

@@ -2,6 +2,7 @@ import pytest
 
 from kairos.plan.invalid import OperatorFailed
 from kairos.plan.template_check import NameUse
+from kairos.plan.template_language import TemplateWork
 from kairos.plan.templates import BadTemplate, Expression, Opaque, Slot, Static, Template
 
 
@@ -117,6 +118,41 @@ def test_a_template_takes_no_more_time_and_room_than_its_bounds():
         wide.render({"v": [0] * 1_000, "t": "x" * 100_000})
     with pytest.raises(OperatorFailed, match="longer than"):
         Template("{{ v | join(t) }}").render({"v": [0] * 1_000, "t": "x" * 100_000})
+    with pytest.raises(OperatorFailed, match="longer than"):
+        Template("{{ t }}" * 1_000).render({"t": "x" * 100_000})
+
+
+@pytest.mark.parametrize(
+    "within",
+    [
+        "{% if t | upper == 'A' %}a{% endif %}",
+        "{% if 'ab' in t %}a{% endif %}",
+        "{% if t == u %}a{% endif %}",
+        "{% if t is eq u %}a{% endif %}",
+        "{% if t[1:] %}a{% endif %}",
+        "{% if t + u %}a{% endif %}",
+        "{{ deep | tojson | length }}",
+        "{% if a is even %}{% endif %}" * 2_000,
+    ],
+)
+def test_what_goes_through_long_values_again_and_again_is_too_much(within, monkeypatch):
+    monkeypatch.setattr("kairos.plan.template_language.MOST_WORK", 1_000_000)
+    looped = Template("{% for a in v %}" + within + "{% endfor %}")
+    values = {"t": "x" * 250_000, "u": "y" * 250_000, "deep": [[[1] * 1_000] * 50]}
+    looped.render({"v": [1], **values})
+    with pytest.raises(OperatorFailed, match="it computes too much"):
+        looped.render({"v": [1] * 5_000, **values})
+
+
+def test_several_templates_may_compute_together_what_one_may():
+    looped, work = (
+        Template("{% for a in v %}{% if t | upper %}{% endif %}{% endfor %}"),
+        TemplateWork(),
+    )
+    values = {"v": [1] * 10, "t": "x" * 10_000_000}
+    looped.render(values, work)
+    with pytest.raises(OperatorFailed, match="it computes too much"):
+        looped.render(values, work)
 
 
 @pytest.mark.parametrize(

@@ -52,6 +52,15 @@ def test_a_steady_pool_is_expected_to_stay_as_it_is():
         assert demand.ahead(ahead_s) == pytest.approx(20.0, rel=0.03)
 
 
+@pytest.mark.parametrize("left_s", [20.0, 50.0, 100.0])
+def test_what_begins_makes_up_for_what_ends_whatever_stays_are_like(left_s):
+    """Stays of 100 s that all take as long have 50 s left in the mean."""
+    steady = [OpenWork(20, 20, 20 * left_s)]
+    demand = watched(7200, lambda _: 0.2, open_work=steady, running=20)
+    for ahead_s in (0.0, 60.0, 300.0, 1000.0):
+        assert demand.ahead(ahead_s) == pytest.approx(20.0, rel=0.03)
+
+
 def test_a_rising_rate_is_drawn_on_and_a_falling_one_too():
     rising = watched(7200, lambda at_s: 0.1 + at_s / 36_000)
     assert rising.rate_per_s(0.0) == pytest.approx(0.3, rel=0.03)

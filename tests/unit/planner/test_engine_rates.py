@@ -1,4 +1,4 @@
-"""Rates from data sheets: those of the profiles that come with Kairos; what parallelism does."""
+"""G6: rates from data sheets, as of the profiles that come with Kairos; what parallelism does."""
 
 import math
 from pathlib import Path
@@ -70,7 +70,7 @@ def test_a_step_reads_the_weights_once_and_every_sequences_cache():
     assert rates.step_s(32, 1000) == pytest.approx(1.05e-3 + weights + cache)
 
 
-def test_the_batch_is_as_large_as_memory_and_the_time_per_token_allow():
+def test_g6_the_batch_is_as_large_as_memory_and_the_time_per_token_allow():
     rates = derived(H100, SMALL)
     by_memory = rates.largest_batch(4096)
     assert by_memory == int(rates.kv_tokens / 4096)
@@ -80,7 +80,7 @@ def test_the_batch_is_as_large_as_memory_and_the_time_per_token_allow():
     assert rates.largest_batch(rates.kv_tokens + 1) == 0
 
 
-def test_tensor_parallelism_divides_and_pays_for_exchanges():
+def test_g6_tensor_parallelism_divides_and_pays_for_exchanges():
     one, four = derived(H100, SMALL), derived(H100, SMALL, tensor=4)
     assert four.weights_s == pytest.approx(one.weights_s / 4)
     assert four.kv_tokens > 4 * one.kv_tokens
@@ -89,7 +89,7 @@ def test_tensor_parallelism_divides_and_pays_for_exchanges():
     assert one.exchange_s == 0
 
 
-def test_pipeline_parallelism_has_several_batches_under_way_and_none_is_quicker():
+def test_g6_pipeline_parallelism_has_several_batches_under_way_and_none_is_quicker():
     one, two = derived(H100, SMALL), derived(H100, SMALL, pipeline=2)
     assert (two.stages, two.devices) == (2, 2)
     assert two.step_s(8, 1000) == pytest.approx(one.step_s(8, 1000) + 20e-6)
@@ -125,7 +125,7 @@ def test_weights_in_fp8_take_half_and_compute_as_the_device_can():
     )
 
 
-def test_layouts_are_powers_of_two_within_a_chassis():
+def test_g6_layouts_are_powers_of_two_within_a_chassis():
     assert list(layouts(H100, 4)) == [(1, 1), (1, 2), (1, 4), (2, 1), (2, 2), (4, 1)]
     alone = msgspec.structs.replace(H100, scale_up_devices=1)
     assert list(layouts(alone, 2)) == [(1, 1), (1, 2)]

@@ -1,4 +1,4 @@
-"""What calls take of instances, against sums by hand; pairs; and the paper's findings on them."""
+"""G6, G9: what calls take of instances, by hand; pairs, and the paper's findings on them."""
 
 import math
 
@@ -19,7 +19,7 @@ CALL = CallShape(prompt=1000, cached=100, answer=50)
 FOUND = catalogue()
 
 
-def test_prompts_share_a_step_as_far_as_it_goes():
+def test_g6_prompts_share_a_step_as_far_as_it_goes():
     found = use(RATES, CALL, Phases.PREFILL)
     assert found.batch == 9  # of 900 new tokens, in 8192
     assert found.latency_s == pytest.approx(0.010 + 9 * 900 * 0.0001)
@@ -62,7 +62,7 @@ def test_prompts_that_no_step_takes_need_several():
     assert rates.mixed_step_s(50, 0, 60, 10, 0) == pytest.approx(0.065)
 
 
-def test_targets_make_batches_smaller_or_rule_an_instance_out():
+def test_g6_targets_make_batches_smaller_or_rule_an_instance_out():
     in_time = use(RATES, CALL, Phases.DECODE, LatencyTargets(tpot_s=0.015))
     assert in_time.batch == 5
     both = use(RATES, CALL, Phases.BOTH, LatencyTargets(tpot_s=0.016))
@@ -89,7 +89,7 @@ def pairs(asked, *names):
     return compared(asked, devices, (h100, h100))
 
 
-def test_a_pair_costs_what_both_sides_take_at_their_price():
+def test_g9_a_pair_costs_what_both_sides_take_at_their_price():
     h100, gaudi = FOUND.accelerator_named("h100"), FOUND.accelerator_named("gaudi3")
     found = pair(question(4096, 512, terms=Terms()), h100, gaudi)
     first = found.prefill.use.busy_s * 1.1161 / 3600 * found.prefill.devices
@@ -106,7 +106,7 @@ INTERACTIVE = LatencyTargets(ttft_s=0.250, tpot_s=0.020)
 @pytest.mark.parametrize("model", ["llama-3-8b", "llama-3-70b"])
 @pytest.mark.parametrize("precision", ["bf16", "fp8"])
 @pytest.mark.parametrize("targets", [INTERACTIVE, LatencyTargets()])
-def test_with_long_answers_h100_gaudi3_is_about_b200_b200_as_the_paper_finds(
+def test_g9_with_long_answers_h100_gaudi3_is_about_b200_b200_as_the_paper_finds(
     model, precision, targets
 ):
     asked = question(512, 4096, model, precision=precision, targets=targets)
@@ -115,20 +115,20 @@ def test_with_long_answers_h100_gaudi3_is_about_b200_b200_as_the_paper_finds(
     assert found["b200::gaudi3"] >= found["h100::gaudi3"] > 1.4
 
 
-def test_with_long_prompts_it_is_not_since_h100_is_the_dearer_at_prefill():
+def test_g9_with_long_prompts_it_is_not_since_h100_is_the_dearer_at_prefill():
     asked = question(4096, 512, "llama-3-70b", targets=INTERACTIVE)
     found = pairs(asked, "h100::gaudi3", "b200::b200")
     assert found["h100::gaudi3"] < 0.75 * found["b200::b200"]
 
 
-def test_a_side_that_is_too_slow_in_every_layout_rules_a_pair_out():
+def test_g9_a_side_that_is_too_slow_in_every_layout_rules_a_pair_out():
     found = pairs(question(4096, 512, "llama-3-70b", targets=INTERACTIVE), "a40::a40")
     assert found == {"a40::a40": None}
     nothing = LatencyTargets(tpot_s=1e-6)
     assert pairs(question(512, 512, targets=nothing), "b200::b200") == {"b200::b200": None}
 
 
-def test_a_larger_instance_is_chosen_only_where_it_pays():
+def test_g6_a_larger_instance_is_chosen_only_where_it_pays():
     h100 = FOUND.accelerator_named("h100")
     slow = pair(question(512, 4096), h100, h100)
     quick = pair(question(512, 4096, targets=LatencyTargets(tpot_s=0.005)), h100, h100)

@@ -11,6 +11,7 @@ from kairos.engine_profile import EngineProfile, StepCost
 from kairos.errors import InvalidRequest, SetupError
 from kairos.sim.clock import VirtualClock
 from kairos.sim.engine.engine_calls import EngineCall
+from kairos.sim.engine.host_tier import HostTier
 from kairos.sim.engines import SimulatedEngines
 from kairos.sim.kv_links import CacheLink, KvLinks
 from kairos.workload.prompt import PromptPiece
@@ -34,7 +35,8 @@ class Pool:
         self.links = KvLinks(links, BYTES)
         self.engines = SimulatedEngines(self.clock, self.seen.append, self.links)
         for name, each in engines.items():
-            self.engines.start(name, each, (tiers or {}).get(name, 0))
+            tier = HostTier(tiers[name]) if name in (tiers or {}) else None
+            self.engines.start(name, each, tier)
 
     def at(self, instant, what, *arguments):
         self.clock.call_at(instant, lambda: what(*arguments))

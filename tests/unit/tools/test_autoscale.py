@@ -20,6 +20,7 @@ class FakePool:
     def __init__(self):
         self.calls, self.at_s, self.down = 0, 0.0, False
         self.states = {FIRST: "in_use"}
+        self.phases = {}
         self.told = []
 
     def work(self):
@@ -30,7 +31,10 @@ class FakePool:
 
     def instances(self):
         return {
-            url: SeenInstance(url.removeprefix("http://"), url, state, 0, url == FIRST)
+            url: SeenInstance(
+                *(url.removeprefix("http://"), url, state, 0, url == FIRST),
+                phase=self.phases.get(url, "both"),
+            )
             for url, state in self.states.items()
         }
 
@@ -46,11 +50,13 @@ class FakePool:
 class FakeEngines:
     def __init__(self):
         self.started, self.stopped, self.why = [], [], {}
+        self.stuck, self.known = False, []
 
     def adopted(self, known):
         return []
 
     def start(self, known):
+        self.known = list(known)
         self.started.append(f"http://e{len(self.started)}:8000")
         return self.started[-1]
 
@@ -58,13 +64,15 @@ class FakeEngines:
         return self.why.get(url)
 
     def stop(self, url):
+        if self.stuck:
+            raise SetupError("commands.stop did not end in 60 s")
         self.stopped.append(url)
 
 
 class Scaled:
     def __init__(self, **given):
         self.pool, self.engines, self.said = FakePool(), FakeEngines(), []
-        rules = ScalingRules(least=1, most=3, start_s=1, calm_s=30, spare=0, seats=1)
+        rules = ScalingRules(least=1, most=3, start_s=1, calm_s=30, utilisation=1, seats=1)
         file = ScalingFile(pool=rules, ready_s=60, engine={"max_num_seqs": 4}, **given)
         self.scaler = PoolScaler(self.pool, file, self.engines, self.said.append)
 
@@ -114,6 +122,68 @@ def test_it_is_stopped_only_when_it_has_drained(scaled):
     del scaled.pool.states[url]
     scaled.step(0)
     assert scaled.engines.stopped == [url]
+
+
+def stuck(scaled):
+    """One has drained, and nobody can stop it."""
+    scaled.step(2)
+    url = serving(scaled)
+    scaled.engines.stuck = True
+    for _ in range(12):
+        scaled.step(0)
+    del scaled.pool.states[url]
+    return url
+
+
+def test_one_that_cannot_be_stopped_is_tried_again_and_the_pool_is_scaled_meanwhile(scaled):
+    url = stuck(scaled)
+    decision = scaled.step(0)
+    assert decision is not None
+    assert any("not stopped yet" in each and "60 s" in each for each in scaled.said)
+    for _ in range(4):
+        scaled.step(3)
+    assert len(scaled.engines.started) > 1
+    assert url in scaled.engines.known  # nothing else is started in its place
+    scaled.engines.stuck = False
+    scaled.step(3)
+    assert scaled.engines.stopped == [url]
+
+
+def test_one_that_cannot_be_stopped_for_long_is_left_to_the_operator(scaled):
+    url = stuck(scaled)
+    scaled.step(0, later_s=1)
+    scaled.step(0, later_s=600)
+    assert any(f"{url} could not be stopped for 600 s" in each for each in scaled.said)
+    scaled.engines.stuck = False
+    scaled.step(0)
+    assert scaled.engines.stopped == []
+    for _ in range(8):
+        scaled.step(3)
+    assert url in scaled.engines.known
+
+
+def test_one_that_failed_is_not_used_again_while_it_drains(scaled):
+    scaled.step(2)
+    url = scaled.engines.started[0]
+    scaled.answering.add(url)
+    scaled.step(2)
+    scaled.engines.why[url] = "its process ended with status 1"
+    for _ in range(6):
+        scaled.step(2)
+    assert scaled.pool.told == [("add", url, {"max_num_seqs": 4}), ("drain", "e0:8000")]
+    assert len(scaled.engines.started) == 2
+
+
+def test_instances_that_compute_prompts_for_others_do_not_count_and_are_not_drained(scaled):
+    scaled.pool.states["http://p:8000"] = "in_use"
+    scaled.pool.phases["http://p:8000"] = "prefill"
+    decision = scaled.step(2)
+    assert (decision.instances, decision.change) == (1, 1)
+    url = serving(scaled)
+    scaled.pool.phases[url] = "prefill"
+    for _ in range(12):
+        scaled.step(0)
+    assert [each for each in scaled.pool.told if each[0] == "drain"] == []
 
 
 def test_one_that_drains_is_used_again_rather_than_another_started(scaled):
@@ -219,12 +289,26 @@ def test_a_command_that_stops_engines_is_run_and_adopts_those_of_before(tmp_path
     assert (tmp_path / "9002").exists()
 
 
+def test_a_port_whose_engine_could_not_be_stopped_stays_taken():
+    engines = CommandEngines(
+        EngineCommands(start=["true"], stop=["false"], url="http://h:{port}", ports=(9001, 9001))
+    )
+    url = engines.start([])
+    engines._processes[url].wait()
+    with pytest.raises(SetupError, match="status 1"):
+        engines.stop(url)
+    with pytest.raises(SetupError, match=r"commands\.ports"):
+        engines.start([])
+
+
 @pytest.mark.parametrize(
     ("text", "named"),
     [
         ("[pool]\nleast = 0", "least"),
         ("every_s = 0", "every_s"),
         ("ready_s = 1e9", "ready_s"),
+        ("stop_s = 0", "stop_s"),
+        ("engine = {phase = 'prefill'}", "generate answers"),
         ("[commands]\nstart = []\nurl = 'http://h:{port}'\nports = [1, 2]", "start"),
         ("[commands]\nstart = ['x']\nurl = 'http://h:1'\nports = [1, 2]", "port"),
         ("[commands]\nstart = ['x']\nurl = 'http://h:{port}'\nports = [2, 1]", "ports"),

@@ -3,7 +3,7 @@ import sys
 import pytest
 
 from kairos.errors import SetupError
-from kairos.tools.flow_file import load_flow
+from kairos.tools.flow_file import load_flow, table_path
 
 YAML = """
 flow: f
@@ -73,7 +73,11 @@ def test_the_same_file_as_it_is_now_is_read_each_time(put):
         ("f.py", "1 +", "cannot be run: SyntaxError"),
         ("f.py", "", "should hold a kairos.flow.Flow and holds none"),
         ("f.py", "from kairos.flow import Flow as F\na = F('a'); b = F('b')", "holds 2 of them"),
-        ("f.toml", "", "a flow is a .yaml file, or a .py file that declares one"),
+        (
+            "f.toml",
+            "",
+            r"a flow is a .yaml file, a .py file that declares one, or an OpenAI batch \(.jsonl\)",
+        ),
     ],
 )
 def test_what_is_no_flow_is_refused_in_words(put, tmp_path, name, content, says):
@@ -98,3 +102,24 @@ def test_functions_are_those_of_one_file(put):
         load_flow(put("f.yaml", YAML), put("functions.py", ""))
     with pytest.raises(SetupError, match="brings its own functions: leave out --functions"):
         load_flow(put("f.py", ""), put("functions.py", FUNCTIONS))
+
+
+def test_a_batch_is_its_own_table_and_any_other_flow_needs_one(put, tmp_path):
+    batch, table, made = tmp_path / "batch.jsonl", tmp_path / "rows.csv", tmp_path / "f.yaml"
+
+    assert table_path(batch, None) == table_path(batch, batch) == batch
+    assert table_path(made, table) == table
+    with pytest.raises(SetupError, match="whose lines are the rows: leave out --inputs"):
+        table_path(batch, table)
+    with pytest.raises(SetupError, match="name the table to run over: --inputs FILE"):
+        table_path(made, None)
+
+
+def test_a_batch_brings_its_own_function(put):
+    line = (
+        '{"custom_id": "a", "method": "POST", "url": "/v1/chat/completions", "body": '
+        '{"model": "tiny", "messages": [{"role": "user", "content": "Hi"}]}}'
+    )
+    assert list(load_flow(put("batch.jsonl", line)).functions) == ["openai_response"]
+    with pytest.raises(SetupError, match="leave out --functions"):
+        load_flow(put("batch.jsonl", line), put("functions.py", FUNCTIONS))

@@ -242,6 +242,20 @@ def test_the_chosen_pool_is_simulated_on_demand(export):
     assert "Simulated with 910 workflows" in run(*words).stdout
 
 
+def test_pools_that_are_busier_than_was_compared_with_simulation_are_marked(export):
+    words = ("--export", export, "--hardware", "h100", "--no-pairs", "--max-devices", 1)
+    busy = json.loads(run(*words, "--rate", 100, "--json").stdout)
+    for each in busy["front"]:
+        assert each["checked"] == all(part["utilisation"] <= 0.8 for part in each["instances"])
+    assert not busy["chosen"]["checked"]
+    said = run(*words, "--rate", 100).stdout
+    assert "*?" in said
+    assert "busier than 80%, where planned times were not compared" in said
+    calm = run(*words, "--rate", 2).stdout
+    assert "*?" not in calm
+    assert "were not compared" not in calm
+
+
 def test_g10_a_chosen_pair_is_simulated_within_20_percent_of_what_is_planned(tmp_path, monkeypatch):
     monkeypatch.setattr(pool_simulation, "STAYS", 12)
     calls = [call(f"w{i}", 0, "plan", 3000 + 40 * i, 80 + i) for i in range(40)]

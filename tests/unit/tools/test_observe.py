@@ -74,6 +74,39 @@ def test_tokens_that_came_in_one_event_are_counted_where_the_call_said_its_numbe
     assert between([pacer], pacer, (1.0, 3.0)).steps == 2
 
 
+def unstreamed(prompt_tokens, tokens, ended_at):
+    made = Generated(prompt_tokens, tokens, streamed=False)
+    made.events_at, made.whole = [ended_at], True
+    return made
+
+
+def test_a_call_that_is_not_streamed_had_a_token_in_each_step_until_it_ended():
+    pacer = call(10, [1.0, 2.0, 3.0, 4.0, 5.0])
+    for ended_at in (3.9, 4.0, 4.1):  # of one step answers come in any order
+        other = unstreamed(20, 3, ended_at)
+        observe.pace(other, pacer)
+        assert other.tokens_at() == [(2.0, 1), (3.0, 2), (4.0, 3)]
+    streamed = call(20, [2.0, 3.0, 4.0])
+    window = (1.0, 5.0)
+    assert between([pacer, other], pacer, window) == between([pacer, streamed], pacer, window)
+
+
+def test_what_it_had_before_the_pacer_began_is_before_all_steps():
+    pacer = call(10, [1.0, 2.0, 3.0])
+    other = unstreamed(20, 9, 2.0)
+    observe.pace(other, pacer)
+    assert other.tokens_at() == [(1.0, 8), (2.0, 9)]
+    seen = between([pacer, other], pacer, (1.0, 3.0))
+    assert (seen.prefill_seqs, seen.decode_seqs) == (0, 2 + 1)
+
+
+def test_tokens_of_the_pacer_that_came_in_one_event_are_steps_of_their_own():
+    pacer = call(10, [1.0, 2.0], tokens=4)  # three came at 1.0
+    other = unstreamed(20, 3, 2.0)
+    observe.pace(other, pacer)
+    assert other.events_at == [1.0, 1.0, 2.0]
+
+
 @pytest.mark.parametrize("window", [(2.0, 2.0), (5.0, 9.0), (3.0, 9.0)])
 def test_without_a_step_there_is_nothing_to_see(window):
     pacer = call(10, [1.0, 2.0, 3.0])

@@ -534,3 +534,12 @@ async def test_a_connection_leaves_nothing_to_the_garbage_collector():
                 assert len(known) <= 1
             finally:
                 gc.enable()
+
+
+async def test_a_connection_that_comes_as_the_server_stops_is_closed_with_the_others():
+    with listen("127.0.0.1", 0) as sock:
+        async with asyncio.timeout(5):
+            async with serving({sock: server_of(answering())}, []):
+                reader, writer = await asyncio.open_connection(*sock.getsockname())
+            assert await reader.read() == b""
+        writer.close()

@@ -4,6 +4,7 @@ import msgspec
 import pytest
 
 from kairos.balancer import Balancer
+from kairos.declared_plan import PlannedOperator, PlannedWork
 from kairos.dispatcher.placements import PLACEMENTS
 from kairos.events import (
     Arrived,
@@ -13,6 +14,8 @@ from kairos.events import (
     InstanceJoined,
     InstanceLeft,
     InstanceStatus,
+    PlanDeclared,
+    PrefillFailed,
     ProfilesLearnt,
     Progressed,
     Tick,
@@ -300,6 +303,14 @@ def test_a_workflows_end_is_recorded_and_done(world, process):
     assert undone(process) == []
 
 
+def test_a_plan_that_a_performer_declares_is_recorded_and_done(world, process):
+    plan = PlanDeclared("default", "app", PlannedWork((PlannedOperator("a"),)))
+    world.tell("p-other", plan)
+    world.flow()
+    assert plan in of_kind(process, PlanDeclared)
+    assert undone(process) == []
+
+
 def test_many_commands_are_said_in_several_records(world, monkeypatch):
     monkeypatch.setattr(publisher_module, "_COMMANDS", 2)
     process = world.process()
@@ -416,6 +427,19 @@ def test_only_who_performs_a_call_can_end_it(world, process, gateway):
     world.flow()
     assert "c" in process.active._pool_calls
     world.tell("p1", Failed("c", "x"))
+    world.flow()
+    assert is_done(world, process)
+
+
+def test_only_who_performs_a_call_can_say_that_its_prompt_failed_elsewhere(world, process, gateway):
+    world.call(gateway, "c")
+    world.flow()
+    world.tell("p0", PrefillFailed("c", 7))
+    world.tell("p1", PrefillFailed("c", 8))
+    world.flow()
+    told = [record.event for record, _, _ in world.records()]
+    assert [each.body for each in told if isinstance(each, PrefillFailed)] == [8]
+    world.run("c").end()
     world.flow()
     assert is_done(world, process)
 

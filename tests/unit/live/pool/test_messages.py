@@ -3,9 +3,19 @@
 import msgspec
 import pytest
 
+from kairos.declared_plan import PlannedOperator, PlannedWork
 from kairos.envelope import NAME
 from kairos.errors import InvalidRequest, QueueFull, Unavailable
-from kairos.events import Arrived, Dispatch, Failed, Finished, InstanceJoined, Progressed, Refuse
+from kairos.events import (
+    Arrived,
+    Dispatch,
+    Failed,
+    Finished,
+    InstanceJoined,
+    PlanDeclared,
+    Progressed,
+    Refuse,
+)
 from kairos.live.kafka.subscription import ReceivedMessage
 from kairos.live.pool.bus_call import TENANT, read_call
 from kairos.live.pool.messages import (
@@ -16,6 +26,7 @@ from kairos.live.pool.messages import (
     check_counts,
     check_request,
     read_call_headers,
+    read_told,
 )
 from kairos.model import PREFIX_MARKS, SECOND, Budget, Sources
 from kairos.rate_limits import RateLimit, RateLimits
@@ -154,6 +165,18 @@ def test_tokens_that_no_engine_counts_are_refused(event, tokens):
     check_counts(event((1 << 48) - 1))
     with pytest.raises(InvalidRequest):
         check_counts(event(tokens))
+
+
+def test_a_plan_that_is_told_is_checked_as_one_that_is_declared():
+    first, circle = PlannedOperator("a"), PlannedOperator("b", (1,))
+
+    def told(*operators):
+        event = PlanDeclared("default", "app", PlannedWork(operators))
+        return msgspec.json.encode(Told("p1", event))
+
+    assert read_told(told(first)).event.plan.operators == (first,)
+    with pytest.raises(InvalidRequest, match="b:"):
+        read_told(told(first, circle))
 
 
 def test_all_headers_of_a_call_are_read():

@@ -3,6 +3,7 @@
 import msgspec
 import pytest
 
+from kairos.declared_plan import MOST_OPERATORS, PlannedOperator, PlannedWork
 from kairos.errors import InvalidRequest, QueueFull, Unavailable
 from kairos.events import (
     Cancelled,
@@ -10,6 +11,7 @@ from kairos.events import (
     Failed,
     Finished,
     FirstToken,
+    PlanDeclared,
     Progressed,
     Refuse,
     WorkflowEnded,
@@ -252,6 +254,30 @@ def test_how_far_calls_are_is_not_told_again(world, process, caplog):
     process.performer.feed(Progressed({"a": 3}))
     world.sleep(3)
     assert [each["completion_tokens"] for each in told(world)] == [{"a": 3}]
+
+
+PLAN = PlannedWork((PlannedOperator("a"),))
+WIDEST = PlannedWork(
+    tuple(PlannedOperator(f"a{n:0>120}", tuple(range(n))) for n in range(MOST_OPERATORS))
+)
+
+
+def test_a_declared_plan_is_told_once_and_never_kept_for_a_bus_that_takes_nothing(world, process):
+    process.outbox.is_full = True
+    for number in range(3):
+        with pytest.raises(Unavailable):
+            process.performer.feed(PlanDeclared("default", f"app{number}", PLAN))
+    process.outbox.is_full = False
+    process.performer.feed(PlanDeclared("default", "again", PLAN))
+    world.sleep(2)
+    assert [each["app"] for each in told(world)] == ["again"]
+
+
+def test_a_plan_that_no_balancer_would_take_is_not_told(world, process):
+    with pytest.raises(InvalidRequest):
+        process.performer.feed(PlanDeclared("default", "app", WIDEST))
+    world.flow()
+    assert told(world) == []
 
 
 def test_a_call_with_an_absurdly_long_name_is_the_clients_mistake(world, process):

@@ -437,6 +437,18 @@ def test_events_are_read_alike_after_others_that_differ_in_their_text_alone(text
     assert after.rest() == alone.rest()
 
 
+@pytest.mark.parametrize("text", TEXTS)
+@pytest.mark.parametrize("end", [USAGE_CHUNK, ERROR, DONE, b": ping", b"\n"])
+def test_a_stream_that_comes_at_once_is_read_as_one_that_comes_event_by_event(text, end):
+    events = [event_with(each) for each in ("", "a", "b", text, "c")] + [end + b"\n\n"]
+    whole, each = (SseReader(drop_usage_chunk=True) for _ in range(2))
+
+    assert whole.feed(b"".join(events)) == b"".join(map(each.feed, events))
+
+    for name in ("events", "completion_tokens", "usage", "error", "done"):
+        assert getattr(whole, name) == getattr(each, name), name
+
+
 def test_an_event_that_ends_as_one_with_text_does_may_be_an_error():
     reader = SseReader(drop_usage_chunk=True)
     reader.feed(event_with("word"))

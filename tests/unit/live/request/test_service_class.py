@@ -41,3 +41,13 @@ def test_a_class_may_have_a_deadline_for_calls_that_name_none():
     assert classes.deadline("urgent", 101, 100) == 101
     assert classes.deadline("urgent", 200, 100) == 200
     assert classes.deadline("standard", None, 100) is None
+
+
+def test_what_goes_as_spare_is_the_first_such_class_that_the_key_may_ask_for():
+    others = {"batch": ServiceClass(), "night": ServiceClass(goes="spare")}
+
+    assert ServiceClasses().spare(ANYBODY) == "batch"
+    assert ServiceClasses().spare(HELD) == "batch"
+    assert ServiceClasses().spare(Caller("acme", service_classes=("standard",))) is None
+    assert ServiceClasses(dict(CLASSES) | others).spare(ANYBODY) == "night"
+    assert ServiceClasses(dict(CLASSES) | others).spare(HELD) is None

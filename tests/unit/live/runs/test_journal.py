@@ -54,6 +54,36 @@ def test_what_rows_share_is_kept_once(journal, tmp_path):
     assert size < 300_000
 
 
+def test_what_only_its_row_needs_is_kept_until_that_has_ended(journal, tmp_path):
+    vectors = ["x" * 2_000] * 50
+    for row in range(200):
+        journal.keep(0, row, "v", f"{ONE} {row}", vectors, shared=True, until_end=True)
+        journal.keep(0, row, "a", TWO, "answer", shared=False)
+        journal.settle()
+        assert journal.known(0, row)["v"].value == vectors
+        journal.end(0, row, "written", b"digest", {})
+    journal.settle()
+
+    assert all(set(journal.known(0, row)) == {"a"} for row in range(200))
+    file = tmp_path / "journal.sqlite"
+    assert file.stat().st_size < 2_000_000 < 200 * sum(map(len, vectors))
+
+
+def test_what_only_its_row_needs_stays_where_that_failed_and_through_a_restart(tmp_path):
+    path = tmp_path / "journal.sqlite"
+    first = RunJournal(path, quiet)
+    first.keep(0, 1, "v", ONE, ["x"], shared=False, until_end=True)
+    first.end(0, 1, "failed", b"digest", "no answer", node="a")
+    first.close()
+
+    again = RunJournal(path, quiet)
+    assert again.known(0, 1) == {"v": KeptResult(ONE, ["x"])}
+    again.end(0, 1, "written", b"digest", {})
+    again.settle()
+    assert again.known(0, 1) == {}
+    again.close()
+
+
 def test_equal_signatures_need_not_have_equal_values(journal):
     journal.keep(0, 1, "a", ONE, "drawn", shared=False)
     journal.keep(0, 2, "a", ONE, "drawn again", shared=False)
@@ -216,11 +246,13 @@ def test_a_full_disk_is_waited_for_and_nothing_is_lost(tmp_path, monkeypatch):
     until(lambda: told)
     assert "full" in told[0]
     assert commit.backlog > 0
+    assert commit.backlog_bytes == commit.backlog * 1000
     time.sleep(0.1)
     assert len(told) == 1, "it is told once"
     table.limit(10_000)
     commit.settle()
     assert told[1:] == [None]
+    assert (commit.backlog, commit.backlog_bytes) == (0, 0)
     assert table.rows(tmp_path / "db") == list(range(500))
     commit.close()
 
@@ -238,6 +270,18 @@ def test_a_full_disk_keeps_nobody_from_ending(tmp_path, monkeypatch):
     assert len(rows) < 500
 
 
+def test_after_what_a_full_disk_did_not_take_at_the_end_nothing_gets_there(tmp_path, monkeypatch):
+    monkeypatch.setattr(group_commit, "RETRY_S", 0.02)
+    table, told = Table(tmp_path / "db", 20), []
+    commit = GroupCommit(table.connection, told.append)
+    commit.add("INSERT INTO t VALUES (?, ?)", 1, b"x" * 100_000)
+    until(lambda: told)
+    commit.add("INSERT INTO t VALUES (?, ?)", 2, b"for this there is room")
+    commit.close(give_up=True)
+
+    assert table.rows(tmp_path / "db") == []
+
+
 def test_what_may_be_lost_is_dropped_while_the_disk_is_full(tmp_path):
     table, told = Table(tmp_path / "db", 20), []
     commit = GroupCommit(table.connection, told.append, may_lose=True)
@@ -245,7 +289,7 @@ def test_what_may_be_lost_is_dropped_while_the_disk_is_full(tmp_path):
         commit.add("INSERT INTO t VALUES (?, ?)", n, b"x" * 1000)
     commit.settle()
 
-    assert commit.backlog == 0
+    assert (commit.backlog, commit.backlog_bytes) == (0, 0)
     assert told
     commit.close()
 

@@ -7,8 +7,9 @@ import msgspec
 import pytest
 
 from kairos.balancer import Balancer
+from kairos.declared_plan import PlannedOperator, PlannedWork
 from kairos.dispatcher.placements import PLACEMENTS
-from kairos.errors import KairosError, UpstreamUnreachable
+from kairos.errors import KairosError, Unavailable, UpstreamUnreachable
 from kairos.events import (
     Arrived,
     Bounced,
@@ -18,6 +19,7 @@ from kairos.events import (
     InstanceJoined,
     InstanceLeft,
     InstanceStatus,
+    PlanDeclared,
     WorkflowEnded,
 )
 from kairos.live.proxy.engine import HttpEngine
@@ -330,6 +332,17 @@ async def test_while_nobody_decides_a_bounded_number_of_facts_is_kept(sink, engi
     with pytest.raises(KairosError):
         sink.feed(Arrived(request("c")))
     sink.feed(Failed("a", "client"))  # that one has ended is never lost
+
+
+async def test_a_plan_that_is_declared_while_nobody_decides_is_refused_and_not_kept(sink):
+    declared = PlanDeclared("default", "app", PlannedWork((PlannedOperator("a"),)))
+    with pytest.raises(Unavailable):
+        sink.feed(declared)
+    wire = Wire()
+    sink._introduce(wire)
+    assert await said(wire) == [Hello("w"), InFlight({})]
+    sink.feed(declared)
+    assert await said(wire) == [Fact(1, declared)]
 
 
 async def test_a_call_that_nobody_decides_on_ends_at_last(sink, engine, clock):

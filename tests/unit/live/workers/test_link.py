@@ -6,7 +6,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kairos.events import Arrived, Bounced, Dispatch, Finished, FirstToken, Record, Tick
+from kairos.events import (
+    Arrived,
+    Bounced,
+    Dispatch,
+    Finished,
+    FirstToken,
+    PrefillFailed,
+    Record,
+    Tick,
+)
 from kairos.live.workers import journal as journals
 from kairos.live.workers.journal import Journal
 from kairos.live.workers.link import FRAME_BYTES, BrokenFrame, Frames, framed
@@ -148,7 +157,9 @@ def test_a_call_is_known_with_its_dispatch_its_turn_and_its_engines():
     opened.follow(arrival("a", 1))
     assert opened.follow(Entry(record=Record(2, Tick(), (dispatch,))))[0][1] == dispatch
     opened.follow(Entry("w", 3, 0, Record(3, FirstToken("a"))))
+    opened.follow(Entry("w", 3, 0, Record(3, PrefillFailed("a"))))
     assert opened.get("a").dispatch == dispatch
+    assert PrefillFailed("a") in [each.record.event for each in opened.course()]
     assert (opened.running("i"), opened.running("j")) == (1, 0)
     opened.follow(Entry("w", 4, 9, Record(4, Bounced("a", "broke"))))
     assert (opened.get("a").dispatch, opened.get("a").turn) == (None, 9)

@@ -5,7 +5,7 @@ import pytest
 from kairos.engine_profile import EngineProfile, StepCost
 from kairos.plan.costs.halo import ReuseFactors
 from kairos.plan.costs.paper import paper_costs
-from kairos.plan.makespan import FluidCall
+from kairos.plan.fluid_engine import FluidCall
 
 ENGINE = EngineProfile(
     name="round",

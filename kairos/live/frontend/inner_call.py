@@ -1,6 +1,7 @@
-"""A line's call: what the gateway takes for a client, without a connection.
+"""A call that Kairos makes itself, for a line of a batch or an operator of a flow: what the gateway
+takes for a client, without a connection.
 
-So a line goes the way of all calls: roles, quotas, budgets, learning and the log hold for it.
+So it goes the way of all calls: roles, quotas, budgets, learning and the log hold for it.
 """
 
 import asyncio
@@ -21,7 +22,7 @@ _MAX_ATTEMPT = 999  # that a header may say
 _RETRY_AFTER = b"retry-after"
 
 
-class LineAnswer(msgspec.Struct, frozen=True):
+class InnerAnswer(msgspec.Struct, frozen=True):
     """What the call was answered. `status` None: it broke off."""
 
     request_id: str
@@ -30,51 +31,52 @@ class LineAnswer(msgspec.Struct, frozen=True):
     retry_after_s: int | None = None
 
 
-class BatchCallers:
-    """Who is let in: batches, each with what its own key stood for. An `Access` to the gateway."""
+class InnerCallers:
+    """Who is let in: batches and invocations by their names, each with what its own key stood for.
+    An `Access` to the gateway."""
 
     is_open = False
 
     def __init__(self) -> None:
         self._callers: dict[bytes, Caller] = {}
 
-    def add(self, batch_id: str, caller: Caller) -> None:
-        self._callers[batch_id.encode()] = caller
+    def add(self, name: str, caller: Caller) -> None:
+        self._callers[name.encode()] = caller
 
-    def remove(self, batch_id: str) -> None:
-        self._callers.pop(batch_id.encode(), None)
+    def remove(self, name: str) -> None:
+        self._callers.pop(name.encode(), None)
 
     def caller(self, authorization: bytes | None) -> Caller:
         """Raises Unauthorized."""
         caller = self._callers.get(authorization or b"")
         if caller is None:
-            raise Unauthorized("no batch of this name is under way")
+            raise Unauthorized("nothing of this name is under way")
         return caller
 
     def known_as(self, authorization: bytes | None, address: str) -> str:  # noqa: ARG002
         return self.caller(authorization).tenant
 
 
-class BatchGateway:
-    """The gateway as batches use it: the same in all but who is let in, and that nobody's words
-    are looked at to find out what led to a call: nothing did."""
+class InnerGateway:
+    """The gateway as Kairos's own calls use it: the same in all but who is let in, and that no
+    words are looked at to find out what led to a call: that is known."""
 
     def __init__(self, gateway: Gateway) -> None:
         self._gateway = gateway
-        self.callers = BatchCallers()
+        self.callers = InnerCallers()
         self._own = copy.copy(gateway)
         self._own.access, self._own.inference = self.callers, None
 
-    def take(self, call: "LineCall") -> None:
+    def take(self, call: "InnerCall") -> None:
         self._own.classes = self._gateway.classes  # which settings that are read again may change
         self._own.take(call)
 
-    def is_waiting(self, call: "LineCall") -> bool:
+    def is_waiting(self, call: "InnerCall") -> bool:
         """In the queue."""
         return self._own.engine.calls.is_waiting(call.request_id)
 
 
-class LineCall:
+class InnerCall:
     """Asks, and takes the answer. `on_end` is told once, unless the call was left."""
 
     method = "POST"
@@ -82,21 +84,24 @@ class LineCall:
 
     def __init__(
         self,
-        batch_id: str,
+        caller: str,
         request_id: str,
         attempt: int,
         endpoint: str,
         service_class: str,
         headers: Iterable[tuple[bytes, bytes]],
         body: bytes,
-        on_end: Callable[["LineCall", LineAnswer], None],
+        on_end: Callable[["InnerCall", InnerAnswer], None],
+        on_piece: Callable[[bytes], None] | None = None,
     ) -> None:
-        self.batch_id, self.request_id = batch_id, request_id
-        self.caller = batch_id
+        """`caller`: the name by which `InnerCallers` know for whom it is. `on_piece` is told an
+        answer with 200 as it comes, too."""
+        self.name, self.request_id = caller, request_id
+        self.caller = caller
         self.path, self.raw_path = endpoint, endpoint.encode()
         self.headers = [
             *headers,
-            (b"authorization", batch_id.encode()),
+            (b"authorization", caller.encode()),
             (b"content-type", b"application/json"),
             (RAW[REQUEST_ID], request_id.encode()),
             (RAW[ATTEMPT], b"%d" % min(attempt, _MAX_ATTEMPT)),
@@ -104,7 +109,7 @@ class LineCall:
         ]
         self.answering: Answering | None = None
         self.has_left = self._is_over = False
-        self._body, self._on_end = body, on_end
+        self._body, self._on_end, self._on_piece = body, on_end, on_piece
         self._status: int | None = None
         self._retry_after_s: int | None = None
         self._answer = bytearray()
@@ -143,6 +148,8 @@ class LineCall:
         if self._is_over:
             return True
         self._answer += data
+        if self._on_piece is not None and self._status == 200:
+            self._on_piece(data)
         if len(self._answer) > ANSWER_BYTES:
             self.leave()
             self._tell(None)
@@ -162,5 +169,5 @@ class LineCall:
 
     def _tell(self, status: int | None) -> None:
         """In a turn of its own: the call has not told its facts yet."""
-        answer = LineAnswer(self.request_id, status, bytes(self._answer), self._retry_after_s)
+        answer = InnerAnswer(self.request_id, status, bytes(self._answer), self._retry_after_s)
         asyncio.get_running_loop().call_soon(self._on_end, self, answer)

@@ -6,7 +6,9 @@ from typing import BinaryIO
 
 import msgspec
 
-from kairos.live.batches.records import LineError
+# That a file may have, unless the settings say otherwise (`[batches]`).
+MAX_FILE_BYTES = 200 << 20
+MAX_LINES = 50_000
 
 ERRORS = 100  # of a file, that are told
 LINE_BYTES = 32 << 20  # however large a call's body may be
@@ -20,6 +22,15 @@ class InputLine(msgspec.Struct, frozen=True):
     method: str
     url: str
     body: msgspec.Raw
+
+
+class LineError(msgspec.Struct, frozen=True):
+    """What is wrong with a line of the input, as OpenAI tells it."""
+
+    code: str
+    message: str
+    line: int | None = None  # from 1
+    param: str | None = None
 
 
 class PlacedLine(msgspec.Struct, frozen=True):

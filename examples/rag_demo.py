@@ -1,0 +1,151 @@
+"""Asks a question about this repository's documentation, of two small real models: `make rag-demo`.
+
+It is answered twice, by engines that are started anew: as the chain of modules that
+ask_documents.yaml declares, and as Kairos runs it. The answers are the same; what overlapped is
+shown as bars, and kept as a picture. The model is so small that its answers are seldom good.
+"""
+
+import argparse
+import asyncio
+import sys
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import msgspec
+from rich.console import Console
+
+from kairos.demo.engines import start_engines
+from kairos.errors import KairosError, SetupError
+from kairos.execution.timeline import Activity, Timeline
+from kairos.live.engines.minilm import ALIAS, write_minilm
+from kairos.live.runs.export import errors_path
+from kairos.live.runs.run_store import RunStore
+from kairos.live.runs.tables import open_table
+from kairos.model import SECOND
+from kairos.plan.pipeline import Passes
+from kairos.retrieval_settings import RetrievalSettings
+from kairos.tools.flow_file import LoadedFlow, load_flow
+from kairos.tools.flow_run import check_task, new_record, run_task
+from kairos.tools.gantt import bars, write_svg
+
+HERE = Path(__file__).parent
+FLOW = HERE / "ask_documents.yaml"
+DOCUMENTS = tuple(
+    HERE.parent / "docs" / "concepts" / f"{name}.md"
+    for name in ("how-it-works", "learning", "order", "packing", "pool")
+)
+QUESTION = "How does Kairos know how long a call will take?"
+LLAMA = ("--threads", "1", "--slots", "4", "--context", "8192")
+EMBEDS = ("--threads", "1", "--slots", "4", "--context", "2048", "--alias", ALIAS, "--embeds")
+
+
+class Answered(msgspec.Struct, frozen=True):
+    """What came out, and what was under way when."""
+
+    values: Mapping[str, object]
+    activities: Sequence[Activity]
+
+    @property
+    def s(self) -> float:
+        ends, begins = (e.ended_us for e in self.activities), (e.begun_us for e in self.activities)
+        return (max(ends) - min(begins)) / SECOND
+
+
+class Servers(msgspec.Struct, frozen=True):
+    """URLs: of what answers, and of what embeds. `collections`: the directory of those that
+    stay."""
+
+    engine: str | None
+    embedder: str
+    collections: str | None = None
+
+
+@asynccontextmanager
+async def embedding_server() -> AsyncIterator[str]:
+    """MiniLM. Raises SetupError: it is not installed, or does not start."""
+    with TemporaryDirectory() as scratch:
+        model = Path(scratch) / "minilm.gguf"
+        write_minilm(model)
+        async with start_engines("llama", 1, options=(*EMBEDS, "--model", str(model))) as (url,):
+            yield url
+
+
+@asynccontextmanager
+async def model_servers() -> AsyncIterator[Servers]:
+    """Started anew, so that nothing is in their caches. Raises SetupError: one does not start."""
+    async with (
+        start_engines("llama", 1, options=LLAMA) as (engine,),
+        embedding_server() as embedder,
+    ):
+        yield Servers(engine, embedder)
+
+
+async def run_row(
+    flow: LoadedFlow,
+    row: Mapping[str, object],
+    servers: Servers,
+    *,
+    as_chain: bool,
+    console: Console,
+) -> Answered:
+    """Raises SetupError: there is no answer."""
+    engines = () if servers.engine is None else (servers.engine,)
+    retrieval = RetrievalSettings(embedders=(servers.embedder,), collections=servers.collections)
+    with TemporaryDirectory() as scratch:
+        store, out = RunStore(Path(scratch) / "runs"), Path(scratch) / "answer.jsonl"
+        record = new_record(
+            store,
+            flow.declaration,
+            out=str(out),
+            engines=engines,
+            retrieval=retrieval,
+            passes=dict.fromkeys(Passes.__struct_fields__, False) if as_chain else {},
+            uses_cache=False,
+        )
+        task, timeline = check_task(record, flow.declaration, flow.functions, [row]), Timeline()
+        record = await run_task(task, store, console.print, lambda _: None, timeline=timeline)
+        if record.has_failures:
+            [error] = open_table(errors_path(out)).rows()
+            raise SetupError(f"there is no answer: {error.values}")
+        [written] = open_table(out).rows()
+    return Answered(written.values or {}, timeline.activities)
+
+
+async def demo(
+    question: str, text: str, picture: Path, console: Console
+) -> tuple[Answered, Answered]:
+    """As a chain, and as Kairos runs it. Raises SetupError: an engine does not start, there is no
+    answer, or the picture cannot be written."""
+    console.print(question, style="bold", markup=False)
+    flow, row, found = load_flow(FLOW), {"question": question, "text": text}, []
+    for title, as_chain in (("a chain of modules", True), ("as Kairos runs it", False)):
+        async with model_servers() as servers:
+            answered = await run_row(flow, row, servers, as_chain=as_chain, console=console)
+        console.print(f"\n[bold]{title}[/]: {answered.s:.1f} s")
+        console.print(bars(answered.activities), markup=False, highlight=False, soft_wrap=True)
+        found.append((title, answered))
+    (_, chain), (_, ours) = found
+    write_svg(picture, [(f"{title}: {each.s:.1f} s", each.activities) for title, each in found])
+    console.print(f"\n{ours.values['answer']}\n", style="bold", markup=False)
+    same = "the same answer" if chain.values == ours.values else "another answer"
+    console.print(f"{same}, {chain.s / ours.s:.2f} times as fast; what overlapped: {picture}")
+    return chain, ours
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("question", nargs="?", default=QUESTION)
+    parser.add_argument("--documents", type=Path, nargs="+", default=DOCUMENTS, help="text files")
+    parser.add_argument("--picture", type=Path, default=Path("rag-demo.svg"))
+    options = parser.parse_args()
+    try:
+        text = "\n\n".join(each.read_text() for each in options.documents)
+        asyncio.run(demo(options.question, text, options.picture, Console()))
+    except (KairosError, OSError) as error:
+        sys.exit(f"error: {error}")
+
+
+if __name__ == "__main__":
+    main()

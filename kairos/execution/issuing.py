@@ -1,0 +1,64 @@
+"""Flights as the commands that make them."""
+
+from kairos.execution.commands import IssueCall, RunFunction, RunProcessor
+from kairos.execution.flights import Flight
+from kairos.plan.operators import (
+    Embedding,
+    Generation,
+    Processing,
+    RegisteredCall,
+    Rerank,
+    kind_of,
+)
+from kairos.plan.pipeline import Plan
+from kairos.plan.retrieval import settings
+
+_FIRST_DELAY_US, _LONGEST_DELAY_US = 500_000, 30_000_000
+
+
+class FlightCommands:
+    """Of one plan."""
+
+    def __init__(self, plan: Plan) -> None:
+        self._depths = plan.depths
+        self._partial = {each.operator: each for each in plan.partial}
+
+    def command(self, flight: Flight) -> IssueCall | RunFunction | RunProcessor:
+        """Its next attempt."""
+        frame, slot = flight.leader
+        operator, wants = flight.operator, flight.wants
+        params, node, row = operator.params, frame.node(slot), frame.row
+        attempt = (  # the fields of a CallAttempt
+            flight.number,
+            row.stage,
+            node,
+            row.row,
+            flight.attempt,
+            operator.name,
+            wants.signature,
+            _delay_us(flight.attempt),
+        )
+        if isinstance(params, Generation):
+            items = self._partial.get(operator.name)
+            return IssueCall(*attempt, model=params.model, body=wants.content, items=items)
+        key = f"{row.stage}/{node}/{row.row}" if operator.purity == "effect" else None
+        if isinstance(params, RegisteredCall):
+            return RunFunction(
+                *attempt, function=params.function, arguments=wants.content, idempotency_key=key
+            )
+        assert isinstance(params, Processing)
+        return RunProcessor(
+            *attempt,
+            kind=kind_of(params),  # type: ignore[arg-type]
+            model=params.model if isinstance(params, Embedding | Rerank) else None,
+            arguments={**wants.content, **settings(params)},
+            idempotency_key=key,
+            depth=self._depths[operator.name],
+        )
+
+
+def _delay_us(attempt: int) -> int:
+    """Before the second attempt half a second, then twice as long each time."""
+    if attempt == 1:
+        return 0
+    return min(_FIRST_DELAY_US << (attempt - 2), _LONGEST_DELAY_US)

@@ -1,0 +1,28 @@
+"""Settings of flows that clients keep and invoke over HTTP."""
+
+import msgspec
+
+MOST_FLOW_BYTES = 1 << 20  # that a flow's text may have at all
+
+
+class FlowSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Flows over HTTP, `/v1/flows` and the models `flow/NAME`. Limits are of each tenant."""
+
+    directory: str  # for what flows say; of one host, its own disk
+    # A .py file with the Functions that flows may call, which is run as Kairos starts. Flows that
+    # come over HTTP carry no code.
+    functions: str | None = None
+    # Of operators that name none. Without it the only one that is served, or the engine's own.
+    model: str | None = None
+    max_flows: int = 200  # that are kept at once
+    max_flow_bytes: int = 256 << 10  # of a flow's text
+    max_running: int = 256  # invocations that one process has under way
+
+    def __post_init__(self) -> None:
+        for name in ("max_flows", "max_flow_bytes", "max_running"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"flows.{name} must be at least 1")
+        if self.max_flow_bytes > MOST_FLOW_BYTES:
+            raise ValueError(f"flows.max_flow_bytes must be at most {MOST_FLOW_BYTES}")
+        if not self.directory:
+            raise ValueError("flows.directory is empty: name a directory")

@@ -1,0 +1,1 @@
+"""What operators of retrieval ask for: engines that embed and rank, and collections."""

@@ -1,0 +1,221 @@
+"""The processors that flows ask: engines, collections of a row, and collections that stay."""
+
+import asyncio
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
+from typing import Any, cast
+from urllib.parse import urlsplit
+
+import aiohttp
+
+from kairos.errors import InvalidRequest, SetupError
+from kairos.execution.batching import Query
+from kairos.execution.commands import RunProcessor
+from kairos.live.llm.http_llm import headers_with
+from kairos.live.processors import embedding, exact_search, ranking
+from kairos.live.processors.asked_engine import AskedEngine
+from kairos.live.processors.bounded_collections import BoundedCollections
+from kairos.live.processors.collections import DEFAULT_TENANT, Collections
+from kairos.live.processors.engine_group import Ask, EngineGroup
+from kairos.live.processors.engine_pool import Item, Result
+from kairos.live.processors.exact_search import Scored
+from kairos.live.processors.lance_collections import LanceCollections
+from kairos.live.processors.postgres_collections import PostgresCollections
+from kairos.live.processors.vectors import matrix_of
+from kairos.live.processors.worked import Note, noted
+from kairos.plan.check import every
+from kairos.plan.operators import Embedding, Rerank
+from kairos.plan.pipeline import Plan
+from kairos.retrieval_settings import ProcessorEngine, RetrievalSettings, is_postgres
+
+_CONNECT_S, _ANSWER_S = 10, 300
+_COLLECTIONS = "collections"  # whoever keeps them: there is one
+
+
+class ProcessorService:
+    """What flows share: the engines' batches are of all of them."""
+
+    def __init__(
+        self,
+        embedders: EngineGroup[str, str] | None,
+        rankers: EngineGroup[ranking.Pair, float] | None,
+        collections: BoundedCollections | None,
+        note: Note,
+    ) -> None:
+        """`note`: is told of what collections did. Whoever asks engines tells of that."""
+        self.note = note
+        self._embedders, self._rankers, self._collections = embedders, rankers, collections
+        groups = {"embed": embedders, "rerank": rankers}
+        # By kind of operator those that its engines offer, where there are engines for it.
+        self.models = {kind: each.models for kind, each in groups.items() if each is not None}
+
+    @property
+    def keeps_collections(self) -> bool:
+        return self._collections is not None
+
+    def of(self, *, began_at: int = 0, tenant: str = DEFAULT_TENANT) -> "FlowProcessors":
+        """For the flow of a tenant. Of those that wait, what began earlier goes first."""
+        return FlowProcessors(self, began_at, tenant)
+
+    @property
+    def embedders(self) -> EngineGroup[str, str]:
+        assert self._embedders is not None, "a flow that embeds has an embedder"
+        return self._embedders
+
+    @property
+    def rankers(self) -> EngineGroup[ranking.Pair, float]:
+        assert self._rankers is not None, "a flow that ranks has a ranker"
+        return self._rankers
+
+    @property
+    def collections(self) -> BoundedCollections:
+        assert self._collections is not None, "a flow that names a collection has a place for it"
+        return self._collections
+
+
+class FlowProcessors:
+    """For one flow, or one run of it."""
+
+    def __init__(self, service: ProcessorService, began_at: int, tenant: str) -> None:
+        self._service, self._began_at, self._tenant = service, began_at, tenant
+
+    @property
+    def models(self) -> Mapping[str, Sequence[str]]:
+        return self._service.models
+
+    @property
+    def keeps_collections(self) -> bool:
+        return self._service.keeps_collections
+
+    async def run(self, command: RunProcessor) -> object:
+        """What it gives (`plan/retrieval.py`).
+
+        Raises:
+            InvalidRequest: it cannot be done, and no other attempt will do it.
+            KairosError: it was not done; another attempt may do it.
+        """
+        asked = cast("Mapping[str, Any]", command.arguments)
+        match command.kind:
+            case "embed":
+                return await self._embed(command, asked)
+            case "ingest":
+                return await self._ingest(asked)
+            case "search":
+                return await self._search(asked)
+            case "rerank":
+                return await self._rank(command, asked)
+
+    def check_models(self, plan: Plan) -> None:
+        """Raises SetupError: an operator names a model that no engine serves."""
+        for operator in every(plan.declaration.operators):
+            params = operator.params
+            if isinstance(params, Embedding | Rerank) and params.model:
+                is_embedding = isinstance(params, Embedding)
+                group = self._service.embedders if is_embedding else self._service.rankers
+                try:
+                    group.check(params.model)
+                except InvalidRequest as error:
+                    raise SetupError(f"operator '{operator.name}': {error}") from None
+
+    def _query(self, command: RunProcessor) -> Query:
+        return self._began_at, command.stage, command.row
+
+    async def _embed(self, command: RunProcessor, asked: Mapping[str, Any]) -> str | list[str]:
+        texts, query = asked["texts"], self._query(command)
+        vectors = await self._service.embedders.results(
+            command.model, asked["batch"], query, command.depth, _listed(texts)
+        )
+        return vectors[0] if isinstance(texts, str) else vectors
+
+    async def _ingest(self, asked: Mapping[str, Any]) -> object:
+        texts, vectors = _listed(asked["texts"]), _listed(asked["vectors"])
+        name = asked.get("collection")
+        if name is None:
+            return {"texts": texts, "vectors": vectors}
+        if texts:
+            matrix = await asyncio.to_thread(matrix_of, vectors)
+            with noted(self._service.note, "ingest", _COLLECTIONS, len(texts)):
+                await self._service.collections.put(self._tenant, name, texts, matrix)
+        return {"collection": name, "count": len(texts)}
+
+    async def _search(self, asked: Mapping[str, Any]) -> list[Scored]:
+        vectors, where, top_k = _listed(asked["vectors"]), asked["collection"], asked["top_k"]
+        if isinstance(where, str):
+            matrix = await asyncio.to_thread(matrix_of, vectors)
+            with noted(self._service.note, "search", _COLLECTIONS, len(vectors)):
+                found = await self._service.collections.nearest(self._tenant, where, matrix, top_k)
+            return exact_search.best_of(found, top_k)
+        parts = where if isinstance(where, list) else [where]
+        return await asyncio.to_thread(exact_search.search, parts, vectors, top_k)
+
+    async def _rank(self, command: RunProcessor, asked: Mapping[str, Any]) -> list[Scored]:
+        passages = [each if isinstance(each, str) else each["text"] for each in asked["passages"]]
+        texts = list(dict.fromkeys(passages))
+        pairs, query = [(asked["query"], text) for text in texts], self._query(command)
+        scores = await self._service.rankers.results(
+            command.model, ranking.BATCH, query, command.depth, pairs
+        )
+        return exact_search.best_of(zip(texts, scores, strict=True), asked["top_k"])
+
+
+@asynccontextmanager
+async def processors(
+    settings: RetrievalSettings, environ: Mapping[str, str], note: Note = lambda _: None
+) -> AsyncIterator[ProcessorService]:
+    """Ready to be asked, while the block runs. `note`: is told of each batch.
+
+    Raises:
+        SetupError: no engine of a sort can be reached, a key is missing, or collections cannot be
+            kept where they should.
+    """
+    settings.check_keys(environ)
+    timeout = aiohttp.ClientTimeout(total=_ANSWER_S, sock_connect=_CONNECT_S)
+    async with AsyncExitStack() as stack:
+        connector = aiohttp.TCPConnector(limit=0)
+        session = aiohttp.ClientSession(connector=connector, timeout=timeout)
+        await stack.enter_async_context(session)
+
+        def engines(of: Sequence[ProcessorEngine]) -> list[AskedEngine]:
+            return [AskedEngine(session, each.base_url, _headers(each, environ)) for each in of]
+
+        embedders = rankers = None
+        if settings.embedders:
+            found = engines(settings.embedding_engines)
+            embedders = EngineGroup(found, _told("embed", embedding.ask_vectors, note))
+            stack.push_async_callback(embedders.close)
+            await embedders.look()
+        if settings.rerankers:
+            found = engines(settings.ranking_engines)
+            rankers = EngineGroup(found, _told("rerank", ranking.ask_scores, note))
+            stack.push_async_callback(rankers.close)
+            await rankers.look()
+        collections = None
+        if settings.collections is not None:
+            collections = BoundedCollections(await _opened(settings.collections))
+            stack.push_async_callback(collections.close)
+        yield ProcessorService(embedders, rankers, collections, note)
+
+
+def _told(kind: str, ask: Ask[Item, Result], note: Note) -> Ask[Item, Result]:
+    """The same; it is told of."""
+
+    async def asked(engine: AskedEngine, model: str | None, items: Sequence[Item]) -> list[Result]:
+        with noted(note, kind, urlsplit(engine.base_url).netloc, len(items)):
+            return [*await ask(engine, model, items)]
+
+    return asked
+
+
+async def _opened(where: str) -> Collections:
+    if is_postgres(where):
+        return await PostgresCollections.open(where)
+    return await LanceCollections.open(Path(where))
+
+
+def _headers(engine: ProcessorEngine, environ: Mapping[str, str]) -> dict[str, str]:
+    return headers_with(environ[engine.api_key_env] if engine.api_key_env else None)
+
+
+def _listed(values: str | list[str]) -> list[str]:
+    return [values] if isinstance(values, str) else values

@@ -1,0 +1,25 @@
+"""A run says beforehand which calls its rows will make."""
+
+import asyncio
+import logging
+
+from kairos.errors import KairosError
+from kairos.live.llm.http_llm import HttpLLM
+from kairos.plan.pipeline import Plan
+from kairos.plan.planned_work import planned_work
+
+logger = logging.getLogger(__name__)
+
+_WAIT_S = 5.0
+
+
+async def declare_plan(llm: HttpLLM, app: str, plan: Plan) -> None:
+    """To a Kairos. Another server refuses it, and loses nothing by that."""
+    work = planned_work(plan)
+    if work is None:
+        return
+    try:
+        async with asyncio.timeout(_WAIT_S):
+            await llm.declare_plan(app, work)
+    except (KairosError, TimeoutError) as error:
+        logger.debug("the plan of %s was not declared: %s", app, error)

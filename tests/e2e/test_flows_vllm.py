@@ -1,0 +1,143 @@
+"""How systems carry out a flow before real engines, and the command that compares them."""
+
+import json
+import subprocess
+import sys
+from functools import partial
+
+import pytest
+
+from experiments import flows_vllm_run
+from experiments.e47_flows_real import DEVICE_SYSTEMS, ONE, POOL_SYSTEMS, TOPOLOGICAL
+from experiments.flow_systems import AS_DECLARED, KAIROS, OPWISE, UNDECLARED
+from experiments.flow_workloads import map_reduce, trading
+from experiments.flows_vllm_run import on_devices, on_engines
+from experiments.switching import rows as documents
+from experiments.switching import workflow
+from kairos.errors import SetupError
+from kairos.live.llm.http_llm import HttpLLM
+from kairos.live.runs.engine_host import HostedEngine
+from kairos.live.runs.host_file import HostedModel, HostFile
+from kairos.plan.pipeline import Passes
+from kairos.tools.hosted_pool import hosted_pool
+from tests.e2e.flow_runs import answering
+from tests.support.vllm import needs_vllm
+
+STANDIN = HostedEngine("kairos.standin.server", "--model")
+SEQS = 4
+LIMIT_S = 600  # a machine that has other work, too
+
+
+def planned(workload, system):
+    return workload.flow.compile(Passes() if system == KAIROS else AS_DECLARED)
+
+
+def operator_of(call):
+    return json.loads(call.body)["messages"][0]["content"].split(".")[0]
+
+
+@pytest.mark.parametrize("system", POOL_SYSTEMS)
+async def test_every_system_ends_all_rows_before_two_engines(engines, system):
+    pool = [answering(await engines()), answering(await engines())]
+    workload = map_reduce(2)
+    plan, rows = planned(workload, system), workload.rows(3, 1)
+
+    ran = await on_engines(plan, rows, system, [each.url for each in pool], SEQS)
+
+    assert ran.calls == 9
+    assert ran.s > 0
+    used = [each for each in pool if each.calls]
+    assert len(used) == (1 if system == ONE else 2)
+
+
+async def test_declared_equal_operators_are_called_once_and_undeclared_ones_each(engines):
+    engine, workload = answering(await engines()), trading()
+    rows = workload.rows(1, 1)
+    calls = {}
+    for system in (KAIROS, OPWISE):
+        ran = await on_engines(planned(workload, system), rows, system, [engine.url], SEQS)
+        calls[system] = ran.calls
+    assert calls == {KAIROS: 81, OPWISE: 88}
+
+
+async def test_operator_wise_an_operator_begins_when_all_rows_have_the_one_before(engines):
+    engine, workload = answering(await engines(), delay_s=0.01), map_reduce(3)
+    plan, rows = planned(workload, OPWISE), workload.rows(5, 1)
+    await on_engines(plan, rows, OPWISE, [engine.url], SEQS)
+    order = [operator_of(call) for call in engine.calls]
+    assert order == sorted(order, key=order.index)
+    assert len(set(order)) == 4
+
+
+async def test_one_at_a_time_no_call_begins_before_the_last_has_ended(engines):
+    engine, workload = await engines(), map_reduce(3)
+    under_way, most = 0, 0
+    answer = answering(engine, delay_s=0.01).answer
+
+    async def counted(request):
+        nonlocal under_way, most
+        under_way += 1
+        most = max(most, under_way)
+        try:
+            return await answer(request)
+        finally:
+            under_way -= 1
+
+    engine.answer = counted
+    await on_engines(planned(workload, ONE), workload.rows(2, 1), ONE, [engine.url], SEQS)
+    assert most == 1
+
+
+async def test_the_undeclared_flow_declares_nothing(engines, monkeypatch):
+    told = []
+
+    async def declare(self, app, plan):
+        told.append(app)
+
+    monkeypatch.setattr(HttpLLM, "declare_plan", declare)
+    engine, workload = answering(await engines()), map_reduce(1)
+    for system in (UNDECLARED, KAIROS):
+        plan, rows = planned(workload, system), workload.rows(1, 1)
+        await on_engines(plan, rows, system, [engine.url], SEQS)
+    assert told == ["map_reduce"]
+
+
+async def test_rows_that_fail_are_told(engines):
+    engine, workload = await engines(), map_reduce(1)  # which answers no chat
+    with pytest.raises(SetupError, match="0 of 1 rows came to their end"):
+        await on_engines(planned(workload, KAIROS), workload.rows(1, 1), KAIROS, [engine.url], SEQS)
+
+
+async def test_kairos_loads_each_model_once_where_topological_order_loads_for_each_step(
+    monkeypatch,
+):
+    pool = partial(hosted_pool, engines={"llama": STANDIN})
+    monkeypatch.setattr(flows_vllm_run, "hosted_pool", pool)
+    host = HostFile(
+        devices=2,
+        models={
+            name: HostedModel(
+                engine="llama", options=("--instant",), profile="cpu-tiny", load_s=20.0
+            )
+            for name in ("small", "large")
+        },
+    )
+    plan, rows = workflow("W3").compile(Passes(cached=False)), documents(6, 1)
+    loads = {}
+    for system in DEVICE_SYSTEMS:
+        ran = await on_devices(plan, rows, system, host)
+        assert ran.calls == 18
+        loads[system] = ran.loads
+    assert loads[KAIROS] == 2
+    assert loads[TOPOLOGICAL] > 2
+
+
+@pytest.mark.vllm
+@pytest.mark.timeout(LIMIT_S + 60)
+def test_the_quick_form_compares_systems_on_two_real_vllm():
+    needs_vllm()
+    command = (sys.executable, "-m", "experiments.flows_vllm", "--quick")
+    done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=LIMIT_S)
+    assert done.returncode == 0, done.stderr
+    for system in (KAIROS, OPWISE, ONE):
+        assert f"| map-reduce, {system} | 1 x" in done.stdout

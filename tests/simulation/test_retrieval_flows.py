@@ -1,0 +1,149 @@
+"""The applications of `examples/` that retrieve, in virtual time."""
+
+import json
+
+import pytest
+
+from kairos import flow
+from kairos.dispatcher.placements import PLACEMENTS
+from kairos.execution.limits import FlowLimits
+from kairos.model import SECOND
+from kairos.plan.operators import Generation, MessageTemplate
+from kairos.plan.pipeline import compile_plan
+from kairos.scheduler.policies import POLICIES
+from kairos.sim.engine.profiles import profile
+from kairos.sim.flow_answers import answer, tokens_of
+from kairos.sim.flow_client import FlowClient
+from kairos.sim.flow_prompts import prompt_of
+from kairos.sim.flow_simulation import functions_runner
+from kairos.sim.processors import NOTHING_AROUND, TEOLA, ProcessorTimes, Surroundings
+from kairos.sim.world import World
+from kairos.tools.flow_file import LoadedFlow
+from tests.support.flow_tables import RETRIEVAL, example, rows
+
+TIMED = Surroundings(processors=TEOLA, function_us=SECOND)
+
+
+def run(loaded, table, around):
+    """The client that carried it out, to its end."""
+    clients = []
+
+    def client(clock, feed):
+        clients.append(
+            FlowClient(
+                compile_plan(loaded.declaration),
+                FlowLimits(capacity=16),
+                iter(table),
+                functions_runner(loaded.functions),
+                clock,
+                feed,
+                around=around,
+            )
+        )
+        return clients[0]
+
+    engine = {"engine": profile("a40-llama3-8b")}
+    world = World((), engine, POLICIES["kairos"], PLACEMENTS["kairos"], clients=client)
+    clients[0].generated = world.fleet.progress
+    world.run()
+    return clients[0]
+
+
+@pytest.mark.parametrize("name", RETRIEVAL)
+def test_an_application_answers_every_row_the_same_however_long_things_take(name):
+    table = rows(6)
+    at_once, timed = (run(example(name), table, each) for each in (NOTHING_AROUND, TIMED))
+
+    assert timed.failed == {}
+    assert len(timed.written) == 6
+    assert timed.written == at_once.written
+    assert all(row["answer"] for row in timed.written.values())
+
+
+def test_processors_take_their_time_and_it_is_seen_when():
+    f = flow.Flow("retrieval")
+    row = f.input("row")
+    vectors = f.embed("vectors", row["texts"])
+    f.output("found", f.search(
+        "found", f.embed("asked", row["question"]),
+        collection=f.ingest("kept", row["texts"], vectors), top_k=1,
+    ))  # fmt: skip
+    times = {
+        "embed": ProcessorTimes(fixed_us=100, item_us=10),
+        "search": ProcessorTimes(fixed_us=7),
+    }
+    loaded = LoadedFlow(f.declaration, f.functions)
+    ran = run(loaded, [{"texts": ["a", "b"], "question": "c"}], Surroundings(processors=times))
+
+    spans = {e.node: (e.begun_us, e.ended_us, e.kind) for e in ran.timeline.activities}
+    assert spans == {
+        "asked": (0, 130, "embed"),
+        "kept_stages.0.vectors_part": (0, 130, "embed"),
+        "kept_stages.0.kept_part": (130, 130, "ingest"),
+        "found": (130, 137, "search"),
+    }
+
+
+def test_items_of_a_list_go_on_while_the_rest_is_generated():
+    ran = run(example("advanced_rag.yaml"), rows(1), NOTHING_AROUND)
+
+    [expanded] = [each for each in ran.timeline.activities if each.node == "expanded"]
+    first = min(e.begun_us for e in ran.timeline.activities if e.operator == "vector")
+    assert expanded.begun_us < first < expanded.ended_us
+
+
+def length(of):
+    return len(of)
+
+
+def test_a_function_takes_its_time():
+    f = flow.Flow("function")
+    row = f.input("row")
+    f.output("n", f.call("n", length, purity="pure", of=row["text"]))
+    loaded = LoadedFlow(f.declaration, f.functions)
+    ran = run(loaded, [{"text": "abc"}], Surroundings(function_us=250))
+
+    assert [each.us for each in ran.timeline.activities] == [250]
+
+
+def generation(**of):
+    return Generation((MessageTemplate("user", "x"),), **of)
+
+
+def test_an_answer_has_as_many_tokens_as_it_must_have():
+    names = [f"{number:08x}" for number in range(50)]
+    assert {tokens_of(answer(generation(max_tokens=40), name, 1.0)) for name in names} == {40}
+    found = {tokens_of(answer(generation(max_tokens=40), name)) for name in names}
+    assert min(found) < 20 < max(found) <= 40
+
+
+def test_texts_of_a_made_up_list_differ_and_are_as_long_as_they_must_be():
+    schema = {"type": "array", "items": {"type": "string", "minLength": 30}, "minItems": 3}
+    said = answer(generation(schema=schema), "s" * 32)
+
+    items = json.loads(said)
+    assert len(set(items)) == 3
+    assert {len(each) for each in items} == {30}
+
+
+def test_a_chat_that_goes_on_within_its_last_message_begins_like_the_whole_one():
+    system, passage = "You answer. " * 20, "What the passage says. " * 20
+    whole = prompt_of(
+        {
+            "messages": [
+                {"role": "system", "content": system},
+                {"role": "user", "content": passage + "And then?"},
+            ]
+        }
+    )
+    begun = prompt_of(
+        {
+            "messages": [
+                {"role": "system", "content": system},
+                {"role": "user", "content": passage},
+            ],
+            "continue_final_message": True,
+        }
+    )
+    assert whole[: len(begun) - 1] == begun[:-1]
+    assert len(begun) * 16 >= (len(system) + len(passage)) / 4

@@ -1,0 +1,196 @@
+"""Work over several engines: who gets what, and what becomes of it where one fails."""
+
+import asyncio
+
+import pytest
+
+from kairos.errors import InvalidRequest, Unavailable, UpstreamFailed
+from kairos.live.processors.engine_pool import EnginePool
+
+LIMIT_S = 20
+
+
+class Engines:
+    """Each of which doubles numbers, as soon as it is let."""
+
+    def __init__(self, *names: str, takes_s: float = 0.0) -> None:
+        self.names, self.takes_s = names, takes_s
+        self.batches: list[tuple[str, list[int]]] = []
+        self.at_once = self.most_at_once = 0
+        self.broken: dict[str, Exception] = {}
+        self.poison: set[int] = set()
+        self.gate = asyncio.Event()
+        self.gate.set()
+
+    def pool(self, room: int = 4, **options) -> EnginePool[int, int]:
+        return EnginePool(self.names, self.ask, room, **options)
+
+    async def ask(self, engine: str, items: list[int]) -> list[int]:
+        self.batches.append((engine, list(items)))
+        self.at_once += 1
+        self.most_at_once = max(self.most_at_once, self.at_once)
+        try:
+            await self.gate.wait()
+            await asyncio.sleep(self.takes_s)
+        finally:
+            self.at_once -= 1
+        if engine in self.broken:
+            raise self.broken[engine]
+        if self.poison.intersection(items):
+            raise InvalidRequest("too long")
+        return [2 * item for item in items]
+
+    def given(self, engine: str) -> int:
+        return sum(len(items) for name, items in self.batches if name == engine)
+
+
+@pytest.fixture
+async def closing():
+    pools = []
+    yield pools.append
+    for pool in pools:
+        await pool.close()
+
+
+async def test_results_come_in_the_order_of_the_items_however_they_were_cut(closing):
+    engines = Engines("a", "b")
+    closing(pool := engines.pool())
+    async with asyncio.timeout(LIMIT_S):
+        results = await pool.results((1,), 0, range(50))
+
+    assert results == [2 * item for item in range(50)]
+    assert max(len(items) for _, items in engines.batches) == 4
+
+
+async def test_operators_of_several_queries_share_a_batch(closing):
+    engines = Engines("a")
+    engines.gate.clear()
+    closing(pool := engines.pool())
+    async with asyncio.timeout(LIMIT_S):
+        busy = [asyncio.create_task(pool.results((0,), 0, range(4))) for _ in range(2)]
+        waiting = [asyncio.create_task(pool.results((1 + n,), 0, [n])) for n in range(4)]
+        while len(engines.batches) < 2:
+            await asyncio.sleep(0)
+        engines.gate.set()
+        await asyncio.gather(*busy, *waiting)
+
+    assert engines.batches[2] == ("a", [0, 1, 2, 3])
+    assert engines.most_at_once == 2
+
+
+async def test_of_each_query_that_waits_the_deepest_operators_go_first(closing):
+    engines = Engines("a")
+    engines.gate.clear()
+    closing(pool := engines.pool(room=2))
+    async with asyncio.timeout(LIMIT_S):
+        tasks = [
+            asyncio.create_task(pool.results(query, depth, [item]))
+            for query, depth, item in (
+                ((0,), 0, 0), ((0,), 0, 1),  # which the engine has at once
+                ((2,), 3, 2), ((1,), 1, 3), ((1,), 2, 4),
+            )
+        ]  # fmt: skip
+        while len(engines.batches) < 2:
+            await asyncio.sleep(0)
+        engines.gate.set()
+        await asyncio.gather(*tasks)
+
+    assert [items for _, items in engines.batches[2:]] == [[4, 2], [3]]
+
+
+async def test_a9_two_engines_have_the_same_work_within_a_tenth(closing):
+    engines = Engines("a", "b", takes_s=0.001)
+    closing(pool := engines.pool(room=16))
+    async with asyncio.timeout(LIMIT_S):
+        for n in range(0, 60, 6):
+            await asyncio.gather(
+                *(pool.results((n + i,), 0, range(1 + (7 * (n + i)) % 23)) for i in range(6))
+            )
+        for n in range(9):  # one at a time, too
+            await pool.results((100 + n,), 0, range(3))
+
+    a, b = engines.given("a"), engines.given("b")
+    assert abs(a - b) <= 0.1 * max(a, b), (a, b)
+
+
+async def test_one_engine_that_fails_costs_nothing_that_the_other_has_done(closing):
+    engines = Engines("a", "b")
+    engines.broken["a"] = UpstreamFailed("500")
+    closing(pool := engines.pool())
+    async with asyncio.timeout(LIMIT_S):
+        results = await pool.results((1,), 0, range(40))
+
+    assert results == [2 * item for item in range(40)]
+    done = [item for name, items in engines.batches if name == "b" for item in items]
+    assert sorted(done) == list(range(40)), "nothing was done twice"
+    assert engines.given("a") <= 8, "it was left alone after it had failed"
+
+
+async def test_an_engine_that_comes_back_is_used_again(closing):
+    engines = Engines("a")
+    engines.broken["a"] = Unavailable("no connection")
+    closing(pool := engines.pool())
+    async with asyncio.timeout(LIMIT_S):
+        task = asyncio.create_task(pool.results((1,), 0, range(4)))
+        while not engines.batches:
+            await asyncio.sleep(0)
+        del engines.broken["a"]
+
+        assert await task == [0, 2, 4, 6]
+
+
+async def test_work_ends_when_no_engine_answers_for_too_long(closing):
+    engines = Engines("a", "b")
+    engines.broken = {name: Unavailable("no connection") for name in "ab"}
+    closing(pool := engines.pool(patience_s=0))
+    async with asyncio.timeout(LIMIT_S):
+        with pytest.raises(Unavailable, match="no connection"):
+            await pool.results((1,), 0, range(4))
+
+
+async def test_work_that_has_wrong_answers_several_times_is_given_up(closing):
+    engines = Engines("a", "b", "c", "d")
+    engines.broken = {name: UpstreamFailed("no vectors") for name in "abcd"}
+    closing(pool := engines.pool())
+    async with asyncio.timeout(LIMIT_S):
+        with pytest.raises(UpstreamFailed, match="no vectors"):
+            await pool.results((1,), 0, range(4))
+
+    assert len(engines.batches) == 3
+
+
+async def test_what_an_engine_refuses_fails_nothing_but_itself(closing):
+    engines = Engines("a", "b")
+    engines.poison, engines.gate = {7}, asyncio.Event()
+    closing(pool := engines.pool(room=8))
+    async with asyncio.timeout(LIMIT_S):
+        busy = [asyncio.create_task(pool.results((0,), 0, range(10, 18))) for _ in range(4)]
+        sound = [asyncio.create_task(pool.results((n,), 0, [n])) for n in range(1, 6)]
+        poison = asyncio.create_task(pool.results((9,), 0, [7]))
+        await asyncio.sleep(0)
+        engines.gate.set()
+        assert await asyncio.gather(*sound) == [[2], [4], [6], [8], [10]]
+        with pytest.raises(InvalidRequest, match="too long"):
+            await poison
+        await asyncio.gather(*busy)
+
+    alone = [name for name, items in engines.batches if items == [7]]
+    assert sorted(alone) == ["a", "b"], "each was asked for it alone, once"
+
+
+async def test_what_nobody_waits_for_any_more_is_not_begun(closing):
+    engines = Engines("a")
+    engines.gate.clear()
+    closing(pool := engines.pool(room=1))
+    async with asyncio.timeout(LIMIT_S):
+        first = asyncio.create_task(pool.results((1,), 0, [1, 2]))
+        left = asyncio.create_task(pool.results((2,), 0, [3]))
+        while len(engines.batches) < 2:
+            await asyncio.sleep(0)
+        left.cancel()
+        await asyncio.gather(left, return_exceptions=True)
+        engines.gate.set()
+        await first
+        assert await pool.results((3,), 0, [4]) == [8]
+
+    assert [items for _, items in engines.batches] == [[1], [2], [4]]
