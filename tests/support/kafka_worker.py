@@ -6,15 +6,22 @@ and a message "slow" takes two seconds.
 """
 
 import asyncio
+import functools
 import logging
 import os
 import random
 import signal
 import sys
 
+from kairos.live.kafka import kafka_bus, transactions
 from kairos.live.kafka.cluster import parse_bus
 from kairos.live.kafka.kafka_bus import KafkaBus
+from kairos.live.kafka.subscription import Subscription
 from kairos.ports import Message
+
+# Whoever comes after its death waits until Kafka knows of it, and ends what it left open.
+SESSION_S = 2.0
+OPEN_MS = 3_000
 
 
 async def main(url: str, source: str, sink: str) -> None:
@@ -36,5 +43,7 @@ async def main(url: str, source: str, sink: str) -> None:
 
 
 if __name__ == "__main__":
+    kafka_bus.Subscription = functools.partial(Subscription, session_s=SESSION_S)
+    transactions._OPEN_MS = OPEN_MS
     logging.basicConfig(level=logging.INFO, format="%(relativeCreated)d %(process)d %(message)s")
     asyncio.run(main(*sys.argv[1:]))
