@@ -6,6 +6,7 @@ and a message "slow" takes two seconds.
 """
 
 import asyncio
+import contextlib
 import functools
 import logging
 import os
@@ -39,7 +40,8 @@ async def main(url: str, source: str, sink: str) -> None:
     async with KafkaBus(parse_bus(url)) as bus:
         consumer = asyncio.ensure_future(bus.consume(source, source, relay, concurrency=8))
         asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, consumer.cancel)
-        await asyncio.gather(consumer, return_exceptions=True)
+        with contextlib.suppress(asyncio.CancelledError):
+            await consumer
 
 
 if __name__ == "__main__":
