@@ -13,6 +13,7 @@ import msgspec
 from kairos.errors import SetupError
 from kairos.execution.timeline import Timeline
 from kairos.flow import Flow, Functions
+from kairos.live.process.tuning import allow_many_connections
 from kairos.live.processors.service import FlowProcessors, processors
 from kairos.live.runs.export import check_outputs
 from kairos.live.runs.host_file import read_host
@@ -125,6 +126,7 @@ async def run_task(
         SetupError: it cannot run; nothing was spent, unless the message says so.
     """
     record = task.record
+    allow_many_connections()  # with a Kairos of its own, three for each call
     async with _processors(record) as asked, _pool(task, on_note, log_dir) as engines:
         pool = msgspec.structs.replace(engines, processors=asked)
         plan = task.plan()
