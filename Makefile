@@ -61,7 +61,7 @@ vllm: $(INSTALLED) $(VLLM_INSTALLED)  ## vLLM instances on the CPU; N=2 MODEL=ti
 	@$(BIN)/python -m kairos.demo.vllm --count $(N) --model $(MODEL) --port $(PORT) $(OPTIONS)
 
 test: $(INSTALLED)  ## unit, property, contract and simulation tests, and end to end on the stand-in
-	@$(BIN)/pytest -m "not real and not kafka and not vllm and not frameworks and not soak and not acceptance and not browser"
+	@$(BIN)/pytest -n auto --dist loadfile -m "not real and not kafka and not vllm and not frameworks and not soak and not acceptance and not browser"
 
 test-fast: $(INSTALLED)  ## unit tests of the core and of what a call passes through, in under a minute
 	@$(BIN)/pytest -q tests/unit/scheduler tests/unit/dispatcher tests/unit/orchestrator tests/unit/test_balancer.py \
