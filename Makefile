@@ -10,6 +10,9 @@ KIND := standin
 # A vLLM of the user's own needs no installing.
 VLLM_INSTALLED := $(if $(KAIROS_VLLM),,.venv-vllm/.installed)
 
+# Without compiled code on disk each process that a test starts compiles Kairos anew: a second of CPU.
+unexport PYTHONDONTWRITEBYTECODE
+
 .DEFAULT_GOAL := help
 .PHONY: help install install-vllm install-frameworks install-bench install-docs docs test-fast demo flow-demo rag-demo kafka vllm test test-real test-kafka test-vllm test-frameworks test-browser test-soak test-acceptance soak fuzz bench bench-hot profile bench-tables bench-fresh experiments experiments-full lint types contracts check acceptance lock clean
 

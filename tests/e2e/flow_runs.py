@@ -127,10 +127,10 @@ class Command:
 
 
 @asynccontextmanager
-async def command(directory, *arguments):
+async def command(directory, *arguments, module="kairos.cli.main"):
     """Runs `kairos ...` with its runs kept in the directory; killed in the end."""
     process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", "kairos.cli.main", *map(str, arguments)),
+        *(sys.executable, "-m", module, *map(str, arguments)),
         cwd=directory,
         env=os.environ | {"KAIROS_RUNS": str(directory / "kairos"), "PYTHONPATH": str(ROOT)},
         stdout=asyncio.subprocess.PIPE,

@@ -12,16 +12,30 @@ from aiohttp import web
 from kairos.config import Settings
 from kairos.errors import SetupError
 from kairos.execution.commands import RunProcessor
+from kairos.live.processors.lost import ValuesLost
 from kairos.live.remote import service
+from kairos.live.remote.remote import remote_processors
 from kairos.live.remote.service import processing_host
 from kairos.live.remote.wire import ProcessorTask
 from kairos.plan.held import held_text
 from kairos.retrieval_settings import RetrievalSettings
 from kairos.sim.processor_answers import vector
 from tests.e2e.batch_files import key
+from tests.e2e.client import LIMIT_S
 from tests.e2e.embedder import Embedder
+from tests.e2e.flows import answers, invoke, kept_in, put
 
 ID, OTHER = "0" * 32, "1" * 32
+NEAR = """
+flow: near
+operators:
+  row: {kind: input}
+  vectors: {kind: embed, inputs: {texts: row.texts}}
+  store: {kind: ingest, inputs: {texts: row.texts, vectors: vectors}}
+  asked: {kind: embed, inputs: {texts: row.question}}
+  near: {kind: search, top_k: 1, inputs: {vectors: asked, collection: store}}
+outputs: {near: near}
+"""
 
 
 @pytest.fixture
@@ -212,6 +226,34 @@ async def test_bodies_are_bounded_each_and_together(host, ask, monkeypatch):
     assert (await ask(one, embed("x")))[0] == 200
     monkeypatch.setattr(service, "_MOST_TASKS", 0)
     assert (await ask(one, embed("x")))[0] == 503
+
+
+async def test_a_flow_is_invoked_online_with_processors_of_their_own(
+    kairos, engine, host, tmp_path
+):
+    answers(engine)
+    one = await host()
+    retrieval = RetrievalSettings(processors=(one.url,))
+    served = await kairos(engine.url, flows=kept_in(tmp_path / "flows"), retrieval=retrieval)
+    assert (await put(served, NEAR, "near")).status == 200
+    answer = await invoke(served, {"texts": ["bees", "owls"], "question": "owls"}, "near")
+
+    assert answer.status == 200, answer.body
+    assert answer.json()["outputs"]["near"] == [{"text": "owls", "score": 1.0}]
+    assert one.work.store.figures.kept >= 2
+    async with asyncio.timeout(LIMIT_S):
+        while len(one.work.store):
+            await asyncio.sleep(0.01)
+
+
+async def test_what_stayed_with_a_processor_that_a_run_no_longer_has_is_lost(host):
+    one = await host()
+    settings = RetrievalSettings(processors=(one.url,))
+    asked = search(held_text(ID), [held_text(OTHER)], held={ID: "gone:1", OTHER: "gone:1"})
+    async with remote_processors(settings, {}) as found:
+        with pytest.raises(ValuesLost) as lost:
+            await found.of(run="run-1").run(asked)
+    assert lost.value.ids == (ID, OTHER)
 
 
 async def test_it_does_not_listen_beyond_loopback_for_anybody(embedder):

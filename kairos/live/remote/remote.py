@@ -92,6 +92,9 @@ class RemoteProcessors:
             ValuesLost: what it needs is not where it stayed.
             KairosError: as `ProcessorLink.ask`.
         """
+        known = {each.place for each in self._links}
+        if gone := [each for each, place in command.held.items() if place not in known]:
+            raise ValuesLost(gone)  # the run had other processors when it began
         until_s = time.monotonic() + PATIENCE_S
         while True:
             link = await self._chosen(command, until_s)
@@ -166,6 +169,7 @@ class RemoteFlow:
 
     async def run(self, command: RunProcessor) -> object:
         """As `Processors` in `runs/processing.py` says."""
+        self._places.update(command.held.values())
         link, value = await self._service.do(command, self._run, self._tenant, self._began_at)
         if not isinstance(value, int):
             return msgspec.json.decode(value)
