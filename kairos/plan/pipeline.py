@@ -18,6 +18,7 @@ from kairos.plan.passes.prefill import PartialPrefill, partial_prefills
 from kairos.plan.passes.prune import prune
 from kairos.plan.passes.stages import staged
 from kairos.plan.passes.static_prefixes import StaticPrefix, static_prefixes
+from kairos.plan.passes.staying import staying
 from kairos.plan.primitive_graph import PrimitiveGraph
 from kairos.plan.primitives import Divided, primitives
 
@@ -54,6 +55,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     static_prefixes: tuple[StaticPrefix, ...]
     table: Columns
     depths: Mapping[str, int]  # by operator that is asked: of its primitives, the greatest
+    staying: frozenset[str]  # operators whose values stay with the processors that make them
 
     @property
     def columns(self) -> tuple[str, ...]:
@@ -95,8 +97,10 @@ def compile_plan(
     *,
     revision: str = "",
     latencies: Latencies = TYPICAL,
+    values_stay: bool = False,
 ) -> Plan:
-    """`latencies`: that savings are weighed by.
+    """`latencies`: that savings are weighed by; `values_stay`: with processors, where nobody else
+    needs them. Those are in no cache of results.
 
     Raises InvalidFlow: it cannot be run; says where, and what would be right."""
     check(declaration)
@@ -113,8 +117,9 @@ def compile_plan(
     now, freed, merged = _reduced(now, passes)
     if passes.stages:
         now = staged(now)
+    stay = staying(now) if values_stay else frozenset()
     divided = Divided(
-        fetches=cache_fetches(now.operators) if passes.cached else (),
+        fetches=cache_fetches(now.operators, stay) if passes.cached else (),
         partial=partial_decodes(now.operators) if passes.decoding else (),
         prefills=partial_prefills(now, latencies) if passes.prefill else (),
     )
@@ -132,6 +137,7 @@ def compile_plan(
         static_prefixes=static_prefixes(now.operators) if passes.touch else (),
         table=table,
         depths=primitives(now, divided).depths,
+        staying=stay,
     )
 
 

@@ -406,7 +406,7 @@ async def test_metrics_tell_lines_by_how_they_ended_and_batches_that_are_open(
     served = await kairos(engine.url, batches=kept_in(tmp_path / "batches"), max_num_seqs=1)
 
     async def told(line):
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             while line not in (await served.ask("GET", "/metrics")).body.decode():
                 await asyncio.sleep(0.05)
 

@@ -73,7 +73,7 @@ async def until_serving(process):
 
 
 async def until_gone(mark):
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         while processes_of(mark):
             await asyncio.sleep(0.05)  # the kernel has no event for this
 

@@ -29,19 +29,13 @@ from kairos.orchestrator.orchestrator import Orchestrator
 from kairos.tools import explain
 from kairos.topics import EVENTS, PROFILES, REQUESTS, RESULTS
 from tests.support import build
-from tests.support.kafka import Broker, free_ports
+from tests.support.kafka import free_ports
 from tests.support.processes import Process
 
 pytestmark = [pytest.mark.kafka, pytest.mark.timeout(180)]
 
 GROUP = "kairos.orchestrator"
 FOLLOWS = "the events are followed here"
-
-
-@pytest.fixture(scope="module")
-def broker(tmp_path_factory):
-    with Broker(tmp_path_factory.mktemp("orchestrate")) as broker:
-        yield broker
 
 
 class World:
@@ -108,7 +102,7 @@ class World:
 
 @pytest.fixture
 async def world(broker, tmp_path):
-    async with asyncio.timeout(150), AsyncExitStack() as stack:
+    async with AsyncExitStack() as stack:
         world = World(broker, tmp_path, stack)
         await world.begin()
         yield world

@@ -159,7 +159,7 @@ async def test_other_quotas_reach_the_process_that_decides_and_the_one_after_it(
     await create(served.url)
     file.write_text(FILE.replace("calls_per_minute = 2", "calls_per_minute = 3"))
     served.process.send_signal(signal.SIGHUP)
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         while (await create(served.url))[0]["limit-requests"] != "3":
             await asyncio.sleep(0.05)
     await served.replaced(decider_of(served))

@@ -31,7 +31,7 @@ from kairos.live.frontend import http
 from kairos.live.observers.fact_log import read_facts
 from kairos.scheduler.policies import POLICIES
 
-LIMIT_S = 20.0
+LIMIT_S = 60
 CHAT = "/v1/chat/completions"
 CHUNK = b'data: {"choices":[{"delta":{"content":"x"}}]}\n\n'
 DONE = b"data: [DONE]\n\n"

@@ -18,7 +18,7 @@ from kairos.live.observers.fact_log import read_facts
 from tests.e2e.test_serve_command import keys, spawn
 from tests.support.otlp import collecting
 
-LIMIT_S = 30.0
+LIMIT_S = 60
 CHAT = "/v1/chat/completions"
 BODY = {"model": "tiny", "messages": [{"role": "user", "content": "hello"}]}
 

@@ -84,6 +84,13 @@ async def test_what_kills_at_once_after_another_of_its_key_is_found_too():
     assert killed == {"0": 3, "1": 3}
 
 
+async def test_what_is_convicted_is_buried_before_another_suspect_of_its_partition_may_kill():
+    """Two deaths tell who the suspects are; then one is enough for each that kills."""
+    partitions = {("t", 0): [("a", "0"), ("b", "1"), ("c", "2")]}
+    cluster, _ = await survive(partitions, {"0", "1"}, {}, 3)
+    assert cluster.lives - 1 == 4
+
+
 async def test_what_kills_is_found_beside_others_that_take_longer_than_trials_may(monkeypatch):
     monkeypatch.setattr(trials, "_LIMIT_S", 0.01)
     partitions = {("t", 0): [(f"{n}", f"{n}") for n in range(6)]}
