@@ -208,4 +208,5 @@ def runs_cancel(run: Run, directory: Directory = None) -> None:
         tell_cancelled(record, os.environ)
         found.write(record)
         found.forget_results()
+        record.large_values.forget()
     typer.echo(f"kairos: {record.id} is cancelled")

@@ -11,7 +11,6 @@ from kairos import config
 from kairos.errors import SetupError
 from kairos.live.kafka.cluster import KafkaCluster, cluster_of
 from kairos.live.kafka.topic_setup import ensure
-from kairos.live.runs.large_values import LargeValues
 from kairos.live.runs.run_places import RunPlaces, without_places
 from kairos.live.runs.run_store import RunDirectory, RunRecord, RunStore
 from kairos.live.runs.run_topic import RunTopic
@@ -43,8 +42,7 @@ async def run_topic(record: RunRecord, environ: Mapping[str, str]) -> RunTopic |
         return None
     cluster = run_cluster(record.bus, record.bus_config, environ)
     await ensure(cluster, [RUNS])
-    directory = None if record.values is None else Path(record.values)
-    return RunTopic(cluster, record.id, LargeValues(directory, record.id))
+    return RunTopic(cluster, record.id, record.large_values)
 
 
 def find_run(
