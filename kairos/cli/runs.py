@@ -14,6 +14,7 @@ from kairos.cli.flow_options import (
     Directory,
     Embedders,
     FunctionsFile,
+    ProcessorServices,
     Rerankers,
     Values,
     absolute,
@@ -96,6 +97,7 @@ def runs_resume(
     embedder: Embedders = None,
     reranker: Rerankers = None,
     collections: CollectionsPlace = None,
+    processor: ProcessorServices = None,
     bus: Annotated[
         str | None,
         typer.Option(
@@ -155,7 +157,7 @@ def runs_resume(
         url=url,
         host=absolute(host),
         api_key_env=api_key_env,
-        retrieval=retrieval(embedder, reranker, collections),
+        retrieval=retrieval(embedder, reranker, collections, processor),
     )
     if waits and not _is_left(store, run, bus, config, places):
         return

@@ -25,6 +25,7 @@ _OF_RETRIEVAL = {
     "embedders": "--embedder",
     "rerankers": "--reranker",
     "collections": "--collections",
+    "processors": "--processor",
 }
 
 
