@@ -32,7 +32,7 @@ from tests.support.impatient import SAVE_S
 from tests.support.kafka import free_ports
 from tests.support.processes import Process
 
-pytestmark = [pytest.mark.kafka, pytest.mark.timeout(180)]
+pytestmark = pytest.mark.kafka
 
 GROUP = "kairos.orchestrator"
 FOLLOWS = "the events are followed here"
