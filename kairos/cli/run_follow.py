@@ -37,6 +37,7 @@ async def follow(
 
     from kairos.demo.progress import show_progress
     from kairos.execution.timeline import Timeline
+    from kairos.live.process import tuning
     from kairos.tools.flow_run import run_task
     from kairos.tools.gantt import by_row, write_svg
     from kairos.tools.run_shown import progress_line, show_end
@@ -53,6 +54,8 @@ async def follow(
         console.print(f"kairos: {line}", soft_wrap=True, markup=False, highlight=False)
 
     timeline = None if gantt is None else Timeline()
+    tuning.collect_less_often()
+    tuning.switch_threads_often()
     try:
         record = await run_task(
             task, store, note, watch, directory=directory, log_dir=log_dir, timeline=timeline

@@ -4,9 +4,11 @@ runs in the test's loop; and the command, as a process."""
 import asyncio
 import json
 import os
+import resource
 import signal
 import sys
 from contextlib import asynccontextmanager
+from functools import partial
 from hashlib import sha256
 from pathlib import Path
 
@@ -127,14 +129,18 @@ class Command:
 
 
 @asynccontextmanager
-async def command(directory, *arguments):
-    """Runs `kairos ...` with its runs kept in the directory; killed in the end."""
+async def command(directory, *arguments, module="kairos.cli.main", open_files=None):
+    """Runs `kairos ...` with its runs kept in the directory; killed in the end. `open_files`: that
+    it may have, unless it raises that limit."""
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    limit = partial(resource.setrlimit, resource.RLIMIT_NOFILE, (open_files, hard))
     process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", "kairos.cli.main", *map(str, arguments)),
+        *(sys.executable, "-m", module, *map(str, arguments)),
         cwd=directory,
         env=os.environ | {"KAIROS_RUNS": str(directory / "kairos"), "PYTHONPATH": str(ROOT)},
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.STDOUT,
+        preexec_fn=None if open_files is None else limit,
     )
     try:
         yield Command(process)
@@ -144,6 +150,6 @@ async def command(directory, *arguments):
             await process.communicate()
 
 
-async def kairos_command(directory, *arguments):
-    async with command(directory, *arguments) as started:
+async def kairos_command(directory, *arguments, open_files=None):
+    async with command(directory, *arguments, open_files=open_files) as started:
         return await started.end()

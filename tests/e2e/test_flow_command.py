@@ -13,6 +13,7 @@ from kairos.live.runs.rows import ROW_BYTES
 from tests.e2e.flow_runs import (
     answering,
     command,
+    completion,
     kairos_command,
     prompt_of,
     read_rows,
@@ -39,10 +40,10 @@ def place(tmp_path, engine):
     return tmp_path
 
 
-def run_arguments(engine, *more, out="out.jsonl"):
+def run_arguments(engine, *more, out="out.jsonl", slots=SLOTS):
     return (
         *("run", "flow.yaml", "--inputs", "rows.jsonl", "--out", out),
-        *("--engine", f"{engine.url},max_num_seqs={SLOTS}", *more),
+        *("--engine", f"{engine.url},max_num_seqs={slots}", *more),
     )
 
 
@@ -84,6 +85,22 @@ async def test_a_run_that_is_killed_again_and_again_loses_nothing_and_does_nothi
     assert twice <= kills * (2 * SLOTS + GROUP_CHANGES), (seed, twice)
     status, clean = await kairos_command(place, *run_arguments(engine, out="clean.jsonl"))
     assert (status, read_rows(place / "clean.jsonl")) == (0, rows), clean
+
+
+async def test_a_run_may_have_more_calls_in_flight_than_files_open_by_default(place, engine):
+    most, waiting = 60, 0
+
+    async def answer(_):
+        nonlocal waiting
+        waiting += 1
+        await engine.until(lambda: waiting >= most)
+        return completion("said")
+
+    engine.answer = answer
+    arguments = run_arguments(engine, slots=most)
+    status, said = await kairos_command(place, *arguments, open_files=128)
+    assert status == 0, said
+    assert len(read_rows(place / "out.jsonl")) == 150
 
 
 async def test_ctrl_c_leaves_a_run_that_is_resumed(place, engine):
