@@ -10,6 +10,9 @@ KIND := standin
 # A vLLM of the user's own needs no installing.
 VLLM_INSTALLED := $(if $(KAIROS_VLLM),,.venv-vllm/.installed)
 
+# Without compiled code on disk each process that a test starts compiles Kairos anew: a second of CPU.
+unexport PYTHONDONTWRITEBYTECODE
+
 .DEFAULT_GOAL := help
 .PHONY: help install install-vllm install-frameworks install-bench install-docs docs test-fast demo flow-demo rag-demo kafka vllm test test-real test-kafka test-vllm test-frameworks test-browser test-soak test-acceptance soak fuzz bench bench-hot profile bench-tables bench-fresh experiments experiments-full lint types contracts check acceptance lock clean
 
@@ -58,7 +61,7 @@ vllm: $(INSTALLED) $(VLLM_INSTALLED)  ## vLLM instances on the CPU; N=2 MODEL=ti
 	@$(BIN)/python -m kairos.demo.vllm --count $(N) --model $(MODEL) --port $(PORT) $(OPTIONS)
 
 test: $(INSTALLED)  ## unit, property, contract and simulation tests, and end to end on the stand-in
-	@$(BIN)/pytest -m "not real and not kafka and not vllm and not frameworks and not soak and not acceptance and not browser"
+	@$(BIN)/pytest -n auto --dist loadfile -m "not real and not kafka and not vllm and not frameworks and not soak and not acceptance and not browser"
 
 test-fast: $(INSTALLED)  ## unit tests of the core and of what a call passes through, in under a minute
 	@$(BIN)/pytest -q tests/unit/scheduler tests/unit/dispatcher tests/unit/orchestrator tests/unit/test_balancer.py \

@@ -5,7 +5,7 @@ twice what they can do. The broker and `kairos serve` have core 0; the engines, 
 clients share core 1. Adds its figures to bench/results.json; takes about five minutes. Kafka comes
 from scripts/kafka.sh, or is the one that KAIROS_BENCH_BUS=kafka://HOST:PORT names.
 
-`--quick`: fewer rounds and an overload of ten seconds, to see that it works.
+`--quick`: fewer rounds and an overload of five seconds, to see that it works.
 """
 
 import argparse
@@ -82,7 +82,7 @@ class Scale(msgspec.Struct, frozen=True):
 
 
 FULL = Scale(rounds=5, trips=500, messages=20_000, calls=500, overload_s=60)
-QUICK = Scale(rounds=2, trips=100, messages=2_000, calls=100, overload_s=10)
+QUICK = Scale(rounds=2, trips=100, messages=2_000, calls=100, overload_s=5)
 
 
 class Values:

@@ -33,6 +33,7 @@ from kairos.events import (
     Progressed,
     Record,
     Refuse,
+    Started,
     Tick,
     WorkflowEnded,
 )
@@ -83,12 +84,9 @@ class Balancer:
         self.faults = Faults()
         known = self.estimates, self.ledger, self._queues, self.faults
         self._admission = Admission(
-            *known,
-            max_waiting=max_waiting,
-            budget=budget,
-            tenant_share=tenant_share,
-            idle_us=idle_us,
-        )
+            *known, max_waiting=max_waiting, budget=budget,
+            tenant_share=tenant_share, idle_us=idle_us,
+        )  # fmt: skip
         self._admission.entitle(entitlements.quotas, 0)
         self.entitlements = entitlements  # that are in force
         self._dispatching = Dispatching(*known, placement(self.ledger), self._admission)
@@ -112,7 +110,7 @@ class Balancer:
             PlanDeclared: lambda event, at: self.estimates.declare(event),  # noqa: ARG005
             EntitlementsChanged: self._entitle,
             PolicyChosen: lambda event, at: self._queues.choose(event.policy, at),
-            Tick: lambda event, at: None,  # noqa: ARG005
+            **dict.fromkeys((Started, Tick), lambda event, at: None),  # noqa: ARG005
         }
 
     @property

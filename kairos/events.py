@@ -151,6 +151,14 @@ class PolicyChosen(msgspec.Struct, frozen=True, tag=True):
     policy: str
 
 
+class Started(msgspec.Struct, frozen=True, tag=True, omit_defaults=True):
+    """Whoever decides has started, and writes this into its log alone. Of the calls and instances
+    that were there before, these are still known; what became of the others was told to nobody."""
+
+    calls: tuple[str, ...] = ()
+    instances: tuple[str, ...] = ()
+
+
 class Tick(msgspec.Struct, frozen=True, tag=True):
     """Time has passed, and some request has waited too long, or its workflow's time is up."""
 
@@ -172,6 +180,7 @@ Event = (
     | PlanDeclared
     | EntitlementsChanged
     | PolicyChosen
+    | Started
     | Tick
 )
 

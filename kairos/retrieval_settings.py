@@ -10,6 +10,7 @@ from kairos.engine_settings import is_http_url
 from kairos.errors import SetupError
 
 _MOST_ENGINES = 64  # of a sort
+_MOST_HELD_MB = 1 << 20
 _OPTION = re.compile(r"api_key_env=(\w{1,128})", re.ASCII)
 _POSTGRES = re.compile(
     r"postgres(?:ql)?://(?:[\w.-]{1,63}@)?[\w.:\[\]-]{0,255}/[\w.-]{1,63}", re.ASCII
@@ -18,7 +19,7 @@ _ENGINE_FORM = "http://HOST:PORT[,api_key_env=VARIABLE]"
 
 
 class ProcessorEngine(msgspec.Struct, frozen=True):
-    """An engine that embeds or ranks."""
+    """An engine that embeds or ranks; or a processor that is a service of its own."""
 
     base_url: str  # with /v1
     api_key_env: str | None = None
@@ -38,9 +39,15 @@ class RetrievalSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknow
     # Where collections are kept: a directory of this host, or postgresql://[USER@]HOST[:PORT]/NAME
     # of a database with pgvector. None: flows may use collections of a row's own alone.
     collections: str | None = None
+    # Processors that are services of their own (`kairos process`), in place of all of these. Of a
+    # processor itself: the others, from which it may fetch values that stay with them.
+    processors: tuple[str, ...] = ()
+    hold_mb: int = 1_024  # MiB of values that stay with a processor; a run may have a quarter
 
     def __post_init__(self) -> None:
-        for name in ("embedders", "rerankers"):
+        if not 4 <= self.hold_mb <= _MOST_HELD_MB:
+            raise ValueError(f"hold_mb is {self.hold_mb}, and must be from 4 to {_MOST_HELD_MB}")
+        for name in ("embedders", "rerankers", "processors"):
             engines = [parse_engine_of(name, text) for text in getattr(self, name)]
             if len(engines) > _MOST_ENGINES:
                 raise ValueError(f"{name} are {len(engines)}: at most {_MOST_ENGINES}")
@@ -57,9 +64,14 @@ class RetrievalSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknow
     def ranking_engines(self) -> list[ProcessorEngine]:
         return [parse_engine_of("rerankers", text) for text in self.rerankers]
 
+    @property
+    def processor_services(self) -> list[ProcessorEngine]:
+        return [parse_engine_of("processors", text) for text in self.processors]
+
     def check_keys(self, environ: Mapping[str, str]) -> None:
         """Raises SetupError: an engine's key is not in its variable."""
-        for engine in (*self.embedding_engines, *self.ranking_engines):
+        asked = (*self.embedding_engines, *self.ranking_engines, *self.processor_services)
+        for engine in asked:
             if engine.api_key_env is not None and not environ.get(engine.api_key_env):
                 raise SetupError(f"{engine.id}: the variable {engine.api_key_env} is not set")
 

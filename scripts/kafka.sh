@@ -95,18 +95,22 @@ group.min.session.timeout.ms=1000
 broker.heartbeat.interval.ms=500
 broker.session.timeout.ms=2000
 log.cleaner.backoff.ms=500
+transaction.abort.timed.out.transaction.cleanup.interval.ms=1000
 END
 
+# The serial collector and the quick compiler: it shares a machine with what it is there for.
+quick=(-XX:+UseSerialGC -XX:TieredStopAtLevel=1)
+
 if [ ! -f "$data/logs/meta.properties" ]; then
-    id=$(java -cp "$home/libs/*" kafka.tools.StorageTool random-uuid 2>/dev/null | tail -n 1)
-    java -cp "$home/libs/*" kafka.tools.StorageTool format --standalone -t "$id" -c "$config" >"$log" 2>&1 ||
+    # As Kafka's own `random-uuid` makes them, without the second that a Java takes to begin.
+    id=$(head -c 16 /dev/urandom | base64 | tr '+/' 'ab' | tr -d '=\n')
+    java "${quick[@]}" -cp "$home/libs/*" kafka.tools.StorageTool format --standalone -t "$id" -c "$config" \
+        >"$log" 2>&1 ||
         { cat "$log" >&2; fail "the directory $data cannot be formatted"; }
 fi
 
 echo "kafka: starting; data in $data, its log in kafka.log there"
 report "$log" &
-# The serial collector and the quick compiler: it shares a machine with what it is there for.
 read -ra heap <<<"${KAFKA_HEAP_OPTS:--Xmx256m}"
 read -ra more <<<"${KAFKA_OPTS:-}"
-exec java "${heap[@]}" -XX:+UseSerialGC -XX:TieredStopAtLevel=1 "${more[@]}" \
-    -cp "$home/libs/*" kafka.Kafka "$config" >"$log" 2>&1
+exec java "${heap[@]}" "${quick[@]}" "${more[@]}" -cp "$home/libs/*" kafka.Kafka "$config" >"$log" 2>&1

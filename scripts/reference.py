@@ -43,6 +43,13 @@ _LABELS = (
     ("`flow`", "of a tenant, by the name that it has there"),
     ("`kind`", "of an operator: `embed`, `rerank`, `ingest`, `search`"),
     ("`processor`", "HOST:PORT of an engine that embeds or ranks; `collections`: what keeps those"),
+    (
+        "`way`",
+        (
+            "of values between operators of retrieval: `kept` where they were made, `fetched` "
+            "from another processor and `given` to one, `answered` to whoever runs the flow"
+        ),
+    ),
     ("`topic`", "of the bus; all inboxes together, and all topics of replies"),
 )
 _WATCH = (
@@ -322,6 +329,12 @@ def metrics() -> str:
     from kairos.live.batches.figures import BatchFigures
     from kairos.live.flows.figures import FlowCount, InvocationFigures, ProcessorCount
     from kairos.live.observers import telemetry
+    from kairos.live.processors.service import ProcessorService
+    from kairos.live.processors.worked import Worked
+    from kairos.live.remote.figures import ProcessorFigures
+    from kairos.live.remote.held_store import HeldStore
+    from kairos.live.remote.peers import ProcessorPeers
+    from kairos.live.remote.performing import ProcessorWork
     from kairos.live.tracing.span_queue import SpanQueue
     from kairos.orchestrator.orchestrator import Orchestrator
     from kairos.scheduler.policies import POLICIES
@@ -342,6 +355,10 @@ def metrics() -> str:
     made.show_to_operators(flows.of_tenants)
     made._bounced.labels("gpu1:8000")  # a label shows once it has a value
     families = made.families_for_operators()
+    of_processors = ProcessorFigures()
+    of_processors.note(Worked("embed", "gpu2:8000", "finished", 1, 1.0))
+    nobody = ProcessorService(None, None, None, of_processors.note)
+    work = ProcessorWork(nobody, HeldStore(1), ProcessorPeers(None, (), {}))  # type: ignore[arg-type]
     return (
         "# Metrics\n\n`GET /metrics` of every process is for Prometheus. Those that begin with "
         "`kairos_engine_` are what engines say of themselves; an engine that does not tell one "
@@ -354,6 +371,10 @@ def metrics() -> str:
         + _table(("label", "values"), list(_LABELS))
         + "\n## Of `kairos serve` and `kairos balance`\n\n"
         + _table(("metric", "type", "labels", "meaning"), list(_series(families)))
+        + "\n## Of `kairos process`\n\n"
+        + _table(
+            ("metric", "type", "labels", "meaning"), list(_series(of_processors.collect(work)))
+        )
         + "\n## Of `kairos orchestrate`\n\n"
         + _table(("metric", "type", "meaning"), list(_declared()))
     )

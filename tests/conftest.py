@@ -36,6 +36,25 @@ def kafka(tmp_path_factory):
 
 
 @pytest.fixture(scope="session")
+def second_kafka(tmp_path_factory):
+    broker = Broker(tmp_path_factory.mktemp("kafka") / "second")
+    try:
+        yield broker
+    finally:
+        broker.kill()
+
+
+@pytest.fixture
+def broker(second_kafka):
+    """A second real Kafka, which a test may crash, and whose topics it may spoil. It runs when a
+    test begins; which topics are there then depends on the tests before."""
+    if not second_kafka.runs:
+        second_kafka.kill()
+        second_kafka.start()
+    return second_kafka
+
+
+@pytest.fixture(scope="session")
 def vllm(tmp_path_factory):
     """The URLs of two real vLLM instances, the same for all tests."""
     if given := os.environ.get("KAIROS_TEST_VLLM"):

@@ -67,6 +67,14 @@ CollectionsPlace = Annotated[
         r"postgresql://\[USER@]HOST\[:PORT]/NAME.",
     ),
 ]
+ProcessorServices = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--processor",
+        help="Instead of --embedder, --reranker and --collections: a `kairos process` that has "
+        r"them, http://HOST:PORT\[,api_key_env=VARIABLE]; repeat for each.",
+    ),
+]
 Bus = Annotated[
     str | None,
     typer.Option(
@@ -94,8 +102,16 @@ Directory = Annotated[
 ]
 
 
+def absolute(path: Path | None) -> str | None:
+    """As it is kept: a run may go on from another directory."""
+    return None if path is None else str(path.absolute())
+
+
 def retrieval(
-    embedder: list[str] | None, reranker: list[str] | None, collections: str | None
+    embedder: list[str] | None,
+    reranker: list[str] | None,
+    collections: str | None,
+    processor: list[str] | None,
 ) -> "RetrievalSettings | None":
     """What these options name; None: nothing.
 
@@ -104,7 +120,7 @@ def retrieval(
     """
     from kairos.retrieval_settings import RetrievalSettings, is_postgres
 
-    if not embedder and not reranker and collections is None:
+    if not embedder and not reranker and collections is None and not processor:
         return None
     if collections and not is_postgres(collections) and "://" not in collections:
         collections = str(Path(collections).absolute())
@@ -113,6 +129,7 @@ def retrieval(
             embedders=tuple(embedder or ()),
             rerankers=tuple(reranker or ()),
             collections=collections,
+            processors=tuple(processor or ()),
         )
     except ValueError as error:
         raise SetupError(str(error)) from None

@@ -16,6 +16,7 @@ from kairos.cli import (
     keys,
     look,
     plan,
+    process,
     profile,
     replay,
     run,
@@ -56,6 +57,7 @@ SERVE, LOOK, FLOWS, PLAN, CARE = (
 )
 for panel, commands in (
     (SERVE, (serve.serve, serve.balance, serve.orchestrate, demo.demo)),
+    (SERVE, (process.process,)),
     (FLOWS, (run.run, plan.plan, profile.profile)),
     (LOOK, (health.health, top.top, look.explain, look.export, look.usage)),
     (LOOK, (happened.happened, gained.gained)),

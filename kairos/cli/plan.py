@@ -70,7 +70,6 @@ def plan(
     from kairos.plan.pipeline import Passes, compile_plan
     from kairos.plan.prediction import predict
     from kairos.plan.primitive_graph import primitive_lines
-    from kairos.plan.primitives import primitives
     from kairos.sim.engine.profiles import profile as engine
     from kairos.tools.flow_file import check_columns, load_flow
     from kairos.tools.flow_placement import flow_placement
@@ -87,7 +86,7 @@ def plan(
     made = compile_plan(loaded.declaration, passes, latencies=costs)
     loaded.functions.check(made)
     if as_primitives:
-        typer.echo("\n".join(primitive_lines(primitives(made))))
+        typer.echo("\n".join(primitive_lines(made.primitives())))
         return
     prediction = expected = None
     if inputs is not None:

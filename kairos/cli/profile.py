@@ -13,6 +13,7 @@ from kairos.cli.flow_options import (
     FlowFile,
     FunctionsFile,
     Model,
+    ProcessorServices,
     Rerankers,
     Url,
     retrieval,
@@ -40,6 +41,7 @@ def profile(
     embedder: Embedders = None,
     reranker: Rerankers = None,
     collections: CollectionsPlace = None,
+    processor: ProcessorServices = None,
     out: Annotated[
         Path | None,
         typer.Option(help=r"The file to write \[FLOW's name with .profile.json, beside it]."),
@@ -94,7 +96,7 @@ def profile(
                 sample,
                 engines=tuple(engine or ()),
                 url=url,
-                retrieval=retrieval(embedder, reranker, collections),
+                retrieval=retrieval(embedder, reranker, collections, processor),
                 api_key_env=api_key_env,
                 model=model,
             )

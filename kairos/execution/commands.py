@@ -57,13 +57,24 @@ class RunProcessor(CallAttempt, frozen=True):
     """Of a processor, to embed, put into a collection, search or rank. `arguments`: what the kind
     takes, checked, and the operator's settings beside it (`plan/retrieval.py`); `model` None: the
     only one there is for that. `depth`: so many operators follow until something comes out.
-    `idempotency_key`: within the run, for what has an effect."""
+    `idempotency_key`: within the run, for what has an effect. `stays`: the value may stay where it
+    is made (`facts.Stays`), with the signature as its id; `held`: where those are, by id, that have
+    a text in their place in the arguments (`plan/held.py`)."""
 
     kind: Literal["embed", "ingest", "search", "rerank"]
     model: str | None
     arguments: Mapping[str, object]
     idempotency_key: str | None
     depth: int
+    stays: bool = False
+    held: Mapping[str, str] = {}
+
+
+class DropHeld(msgspec.Struct, frozen=True, gc=False):
+    """Nothing needs a value any more that stayed at that place. Nothing follows."""
+
+    value_id: str
+    place: str
 
 
 TOUCH = "touch-prefix"  # the agent of such calls: no operator can be called so
@@ -141,6 +152,7 @@ FlowCommand = (
     | IssueCall
     | RunFunction
     | RunProcessor
+    | DropHeld
     | TouchPrefix
     | FetchCached
     | KeepResult

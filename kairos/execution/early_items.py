@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from kairos.execution.behaviours import Maps
 from kairos.execution.evaluation import Evaluation
-from kairos.execution.flights import Flight
+from kairos.execution.flight import Flight
 from kairos.execution.frames import ValueFrame
 from kairos.execution.trials import EarlyWork, TrialRow
 

@@ -34,8 +34,10 @@ from kairos.execution.facts import (
     RowUnreadable,
     StopAsked,
 )
-from kairos.execution.flights import Flight, Flights
+from kairos.execution.flight import Flight
+from kairos.execution.flights import Flights
 from kairos.execution.frames import ABSENT, OpenRow, ValueFrame
+from kairos.execution.held_values import HeldValues
 from kairos.execution.intake import RowIntake, fitting
 from kairos.execution.issuing import FlightCommands
 from kairos.execution.limits import FlowFigures, FlowLimits
@@ -64,7 +66,8 @@ class Executor:
         self._out: list[FlowCommand] = []
         self._scopes = [compile_stage(plan, stage) for stage in range(1 + bool(plan.group))]
         self._intakes = [RowIntake(fitting(plan, limits)) for _ in self._scopes]
-        self._commands = FlightCommands(plan)
+        self._held = HeldValues(self._out)
+        self._commands = FlightCommands(plan, self._held)
         self._touches = PrefixTouches(plan.static_prefixes, limits)
         self._stage = 0
         self._awaiting = False  # rows that are not there yet
@@ -78,6 +81,8 @@ class Executor:
         self._flights = Flights(
             share=plan.passes.cse,
             memo=ResultMemo(limits.memo_bytes),
+            held=self._held,
+            staying=plan.staying,
             figures=self.figures,
             observation=self.observation,
             out=self._out,
@@ -122,7 +127,7 @@ class Executor:
     def _go_on(self) -> list[FlowCommand]:
         self._evaluation.run()
         if not self._stopping:
-            self._window.release(self._flights.forget)
+            self._window.release(self._flights.not_wanted)
         self._next_stage()
         self._touch()
         self._read()
@@ -234,6 +239,8 @@ class Executor:
 
     def _broke(self, flight: Flight, fact: CallBroke) -> None:
         self._window.ended(flight, 0)
+        if fact.lost and self._flights.make_again(flight, fact.lost):
+            return
         if fact.retry and flight.attempt <= flight.operator.retries:
             flight.attempt += 1
             self._window.push(flight)
@@ -268,6 +275,7 @@ class Executor:
         if row.early is not None:
             row.early.end()
         self._prefills.closed(row)
+        self._held.closed(row)
         self._intakes[row.stage].closed(row.size_bytes)
 
 

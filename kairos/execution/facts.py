@@ -55,8 +55,16 @@ class GroupsEnded(msgspec.Struct, frozen=True):
     """There are no more groups."""
 
 
+class Stays(msgspec.Struct, frozen=True, gc=False):
+    """In place of a processor's value, which stays there: `HOST:PORT`, and what it takes."""
+
+    place: str
+    size_bytes: int
+
+
 class CallAnswered(msgspec.Struct, frozen=True, gc=False):
-    """A call has its result: an answer's text, or what a function or a processor gave."""
+    """A call has its result: an answer's text, or what a function or a processor gave, or that this
+    `Stays`."""
 
     call: int
     value: object
@@ -77,11 +85,13 @@ class ItemsFinished(msgspec.Struct, frozen=True, gc=False):
 
 
 class CallBroke(msgspec.Struct, frozen=True, gc=False):
-    """A call has no result. `retry`: another attempt may have one."""
+    """A call has no result. `retry`: another attempt may have one. `lost`: ids of values that it
+    needs, and that are no longer where they stayed."""
 
     call: int
     error: str
     retry: bool
+    lost: tuple[str, ...] = ()
 
 
 class CacheAnswered(msgspec.Struct, frozen=True, gc=False):

@@ -2,22 +2,25 @@
 
 A call that another row, or another operator, has under way is joined (single flight). One that is
 known from an earlier session, from another row or from the cache is not made at all. Only
-deterministic ones are shared.
+deterministic ones are shared. What stays with a processor is shared by the rows that are open.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Literal
 
 from kairos.execution.behaviours import WantsCall
 from kairos.execution.commands import FetchCached, FlowCommand, KeepResult
 from kairos.execution.evaluation import Evaluation
-from kairos.execution.facts import CacheAnswered, CallAnswered
+from kairos.execution.facts import CacheAnswered, CallAnswered, Stays
+from kairos.execution.flight import Flight
 from kairos.execution.frames import OpenRow, Slot, ValueFrame
+from kairos.execution.held_values import HeldValues
 from kairos.execution.limits import FlowFigures
 from kairos.execution.memo import ResultMemo
 from kairos.execution.observation import FlowObservation
 from kairos.execution.requests import value_of
 from kairos.execution.trials import EarlyFailure, EarlyResult, TrialRow
+from kairos.plan.held import held_at, held_text
 from kairos.plan.invalid import OperatorFailed
 from kairos.plan.operators import Asking, Embedding, Operator
 from kairos.plan.passes.cached import is_kept
@@ -25,42 +28,20 @@ from kairos.plan.retrieval import is_passing, vectors_bytes
 
 Origin = Literal["called", "merged", "fetched"]
 
-
-class Flight:
-    """One call, and who waits for it. `number` names it in commands; `items` are those that its
-    answer has, as far as it is told while it is written."""
-
-    __slots__ = ("attempt", "items", "number", "operator", "reserved_tokens", "waiting", "wants")
-
-    def __init__(self, number: int, operator: Operator, wants: WantsCall, first: Slot) -> None:
-        self.number, self.operator, self.wants = number, operator, wants
-        self.waiting: list[Slot] = [first]
-        self.items: list[object] = []
-        self.attempt = 1
-        self.reserved_tokens = 0
-
-    @property
-    def leader(self) -> Slot:
-        """Whose row the call is made for: the first that still wants it."""
-        return next(self._wanting(), self.waiting[0])
-
-    @property
-    def wanted(self) -> bool:
-        return any(True for _ in self._wanting())
-
-    def _wanting(self) -> Iterator[Slot]:
-        return (slot for slot in self.waiting if slot[0].row.alive)
+_MOST_MADE_AGAIN = 8  # times that a call finds lost what it needs, until it is given up
 
 
 class Flights:
-    """`ready`: told of each call that must be made; `grew`: how many bytes of vectors a row has
-    more."""
+    """`held`: values that stay with processors, and `staying` the operators whose may; `ready`:
+    told of each call that must be made; `grew`: how many bytes of vectors a row has more."""
 
     def __init__(
         self,
         *,
         share: bool,
         memo: ResultMemo,
+        held: HeldValues,
+        staying: frozenset[str],
         figures: FlowFigures,
         observation: FlowObservation,
         out: list[FlowCommand],
@@ -68,6 +49,8 @@ class Flights:
         grew: Callable[[OpenRow, int], None],
     ) -> None:
         self._share, self._memo, self._figures = share, memo, figures
+        self._held, self._staying = held, staying
+        self._made_again: dict[str, Flight] = {}  # by id of the value
         self._observation = observation
         self._out, self._ready, self._grew = out, ready, grew
         self._by_signature: dict[str, Flight] = {}
@@ -84,10 +67,9 @@ class Flights:
 
     def want(self, evaluation: Evaluation, frame: ValueFrame, slot: int, wants: WantsCall) -> None:
         """The slot is settled at once where the result is known."""
-        known = frame.row.known.get(frame.node(slot)) if frame.row.known else None
-        if known is not None and known.signature == wants.signature:
+        if (known := self._known(frame, slot, wants)) is not None:
             self._figures.resumed += 1
-            self._give(evaluation, frame, slot, known.value)
+            self._give(evaluation, frame, slot, wants.signature, known[0])
             return
         if frame.row.early is not None and self._tried(evaluation, frame, slot, wants.signature):
             return
@@ -96,10 +78,8 @@ class Flights:
         shared = compiled.operator.purity == "pure" and self._share
         if shared and self._joined(evaluation, frame, slot, wants.signature):
             return
-        self._number += 1
-        flight = Flight(self._number, compiled.operator, wants, (frame, slot))
+        flight = self._new(compiled.operator, wants, (frame, slot))
         _note(frame, slot, flight)
-        self._by_number[flight.number] = flight
         if shared:
             self._by_signature[wants.signature] = flight
         if compiled.fetched:
@@ -108,11 +88,34 @@ class Flights:
         else:
             self._ready(flight)
 
+    def _new(self, operator: Operator, wants: WantsCall, first: Slot | Flight) -> Flight:
+        self._number += 1
+        flight = self._by_number[self._number] = Flight(self._number, operator, wants, first)
+        return flight
+
+    def _known(self, frame: ValueFrame, slot: int, wants: WantsCall) -> tuple[object] | None:
+        """In a tuple, as a result may be null: that of an earlier session. What stayed with a
+        processor then may be there still, where there are such processors now."""
+        known = frame.row.known.get(frame.node(slot)) if frame.row.known else None
+        if known is None or known.signature != wants.signature:
+            return None
+        operator = frame.scope.operators[slot].operator
+        assert operator is not None
+        stayed = held_at(known.value) if is_passing(operator.params) else None
+        if stayed is None:
+            return (known.value,)
+        if operator.name not in self._staying:
+            return None
+        stays = Stays(stayed[1], 0)
+        self._held.add(frame.row, operator, wants, stays)
+        return (stays,)
+
     def _joined(self, evaluation: Evaluation, frame: ValueFrame, slot: int, signature: str) -> bool:
-        held = self._memo.get(signature)
-        if held is not None:
-            self._keep((frame, slot), signature, held[0], origin="merged", store=False)
-            self._give(evaluation, frame, slot, held[0])
+        memo, held = self._memo.get(signature), self._held.join(frame.row, signature)
+        if memo is not None or held is not None:
+            value = held.stays if held is not None else memo[0]  # type: ignore[index]
+            self._keep((frame, slot), signature, value, origin="merged", store=False)
+            self._give(evaluation, frame, slot, signature, value)
             return True
         flight = self._by_signature.get(signature)
         if flight is None:
@@ -152,6 +155,10 @@ class Flights:
     def answered(self, evaluation: Evaluation, flight: Flight, fact: CallAnswered) -> None:
         params = flight.operator.params
         assert isinstance(params, Asking)
+        if isinstance(fact.value, Stays):
+            assert flight.operator.name in self._staying, "it was asked for its value"
+            self._settle(evaluation, flight, fact.value, origin="called")
+            return
         try:
             value = value_of(params, flight.wants.content, fact.value, cut=fact.cut)
         except OperatorFailed as error:
@@ -162,6 +169,9 @@ class Flights:
     def broke(self, evaluation: Evaluation, flight: Flight, error: str) -> None:
         """For all who wait for it."""
         self.forget(flight)
+        for each in flight.then:
+            if self[each.number] is each:
+                self.broke(evaluation, each, error)
         for frame, slot in flight.waiting:
             if frame.row.alive:
                 _note(frame, slot, EarlyFailure(flight.wants.signature, error))
@@ -169,31 +179,72 @@ class Flights:
 
     def forget(self, flight: Flight) -> None:
         self._by_number.pop(flight.number, None)
-        if self._by_signature.get(flight.wants.signature) is flight:
-            del self._by_signature[flight.wants.signature]
+        for flights in (self._by_signature, self._made_again):
+            if flights.get(flight.wants.signature) is flight:
+                del flights[flight.wants.signature]
+
+    def not_wanted(self, flight: Flight) -> None:
+        """By any row any more."""
+        self.forget(flight)
+        for each in flight.then:
+            self.forget(each)
+
+    def make_again(self, flight: Flight, lost: tuple[str, ...]) -> bool:
+        """What a call needs and is lost; then the call is made again, too. False: it cannot be."""
+        flight.lost += 1
+        found = {each: self._held[each] for each in lost}
+        if flight.lost > _MOST_MADE_AGAIN or None in found.values():
+            return False
+        for value_id, held in found.items():
+            if value_id in self._made_again:
+                self._made_again[value_id].then.append(flight)
+            elif held is not None:
+                made = self._made_again[value_id] = self._new(held.operator, held.wants, flight)
+                self._ready(made)
+        flight.missing = len(found)
+        return True
+
+    def _was_made_again(self, flight: Flight, value: object) -> None:
+        """It stays where it is now. The calls that wait for it and for nothing else are made."""
+        assert isinstance(value, Stays)
+        held = self._held[flight.wants.signature]
+        if held is not None:
+            held.stays = value
+        for each in flight.then:
+            each.missing -= 1
+            if not each.missing and self[each.number] is each:
+                self._ready(each)
 
     def _settle(
         self, evaluation: Evaluation, flight: Flight, value: object, *, origin: Origin
     ) -> None:
         self.forget(flight)
-        shared = flight.operator.purity == "pure" and self._share
-        if shared:
-            self._memo.put(flight.wants.signature, value)
+        if flight.then:
+            self._was_made_again(flight, value)
+            return
+        signature, stays = flight.wants.signature, isinstance(value, Stays)
+        if flight.operator.purity == "pure" and self._share and not stays:
+            self._memo.put(signature, value)
         first = True
         for frame, slot in flight.waiting:
             if not frame.row.alive:
                 continue
-            store = first and origin == "called" and is_kept(flight.operator)
+            if isinstance(value, Stays):
+                self._held.add(frame.row, flight.operator, flight.wants, value)
+            store = first and origin == "called" and is_kept(flight.operator) and not stays
             how = origin if first else "merged"
-            self._keep((frame, slot), flight.wants.signature, value, origin=how, store=store)
-            self._give(evaluation, frame, slot, value)
+            self._keep((frame, slot), signature, value, origin=how, store=store)
+            self._give(evaluation, frame, slot, signature, value)
             first = False
 
-    def _give(self, evaluation: Evaluation, frame: ValueFrame, slot: int, value: object) -> None:
+    def _give(
+        self, evaluation: Evaluation, frame: ValueFrame, slot: int, signature: str, value: object
+    ) -> None:
         operator = frame.scope.operators[slot].operator
         if operator is not None and isinstance(operator.params, Embedding):
-            self._grew(frame.row, vectors_bytes(value))
-        evaluation.settle(frame, slot, value)
+            size = value.size_bytes if isinstance(value, Stays) else vectors_bytes(value)
+            self._grew(frame.row, size)
+        evaluation.settle(frame, slot, _given(signature, value))
 
     def _keep(
         self, at: Slot, signature: str, value: object, *, origin: Origin, store: bool
@@ -206,19 +257,25 @@ class Flights:
         assert compiled.operator is not None
         params = compiled.operator.params
         self._observation.computed(compiled.name, row.stage, row.row)
-        _note(frame, slot, EarlyResult(signature, value))
+        _note(frame, slot, EarlyResult(signature, _given(signature, value)))
+        kept = held_text(signature, value.place) if isinstance(value, Stays) else value
         self._out.append(
             KeepResult(
                 stage=row.stage,
                 node=frame.node(slot),
                 row=row.row,
                 signature=signature,
-                value=value,
+                value=kept,
                 origin=origin,
                 store=store,
                 until_end=is_passing(params),
             )
         )
+
+
+def _given(signature: str, value: object) -> object:
+    """What operators are given: of a value that stays elsewhere its id."""
+    return held_text(signature) if isinstance(value, Stays) else value
 
 
 def _tries(waiting: Slot, row: OpenRow, node: str) -> bool:

@@ -1,7 +1,8 @@
 """Flights as the commands that make them."""
 
 from kairos.execution.commands import IssueCall, RunFunction, RunProcessor
-from kairos.execution.flights import Flight
+from kairos.execution.flight import Flight
+from kairos.execution.held_values import HeldValues
 from kairos.plan.operators import (
     Embedding,
     Generation,
@@ -19,7 +20,8 @@ _FIRST_DELAY_US, _LONGEST_DELAY_US = 500_000, 30_000_000
 class FlightCommands:
     """Of one plan."""
 
-    def __init__(self, plan: Plan) -> None:
+    def __init__(self, plan: Plan, held: HeldValues) -> None:
+        self._staying, self._held = plan.staying, held
         self._depths = plan.depths
         self._partial = {each.operator: each for each in plan.partial}
 
@@ -54,6 +56,8 @@ class FlightCommands:
             arguments={**wants.content, **settings(params)},
             idempotency_key=key,
             depth=self._depths[operator.name],
+            stays=operator.name in self._staying,
+            held=self._held.places(wants.content),
         )
 
 

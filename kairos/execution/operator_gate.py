@@ -4,7 +4,7 @@ others wait. And how many calls are wanted of each operator, since by that model
 from collections.abc import Collection, Iterator
 from collections.abc import Set as AbstractSet
 
-from kairos.execution.flights import Flight
+from kairos.execution.flight import Flight
 
 
 class OperatorGate:

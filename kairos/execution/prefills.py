@@ -12,7 +12,7 @@ from collections.abc import Callable
 
 from kairos.execution.behaviours import WantsPrefill
 from kairos.execution.commands import FlowCommand, TouchPrefix
-from kairos.execution.flights import Flight
+from kairos.execution.flight import Flight
 from kairos.execution.frames import OpenRow
 from kairos.execution.limits import FlowFigures, FlowLimits
 from kairos.plan.passes.prefill import PartialPrefill

@@ -14,7 +14,7 @@ import msgspec
 from kairos.execution.frames import OpenRow
 
 if TYPE_CHECKING:
-    from kairos.execution.flights import Flight
+    from kairos.execution.flight import Flight
 
 
 class EarlyResult(msgspec.Struct, frozen=True, gc=False):

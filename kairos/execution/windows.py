@@ -11,7 +11,7 @@ than that are between.
 import heapq
 from collections.abc import Callable, Collection
 
-from kairos.execution.flights import Flight
+from kairos.execution.flight import Flight
 from kairos.execution.limits import MOST_IN_FLIGHT, FlowLimits
 from kairos.execution.operator_gate import OperatorGate
 from kairos.model import EXPECTED_COMPLETION_TOKENS

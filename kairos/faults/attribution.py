@@ -13,7 +13,8 @@ to have made another. Failures of one caller's calls that were served nowhere ar
 caller: they are left out of the rate by which another of its calls is judged, or whoever makes many
 poisonous calls would make all instances look broken, and none of its calls poisonous.
 
-Calls with the same body are one call: clients try again under new names. What is concluded is taken
+Calls with the same body are one call: clients try again under new names. Several of them that were
+on one instance when it failed are evidence once. What is concluded is taken
 back as soon as more is known: where a suspect is served, its failures become the instances'; where
 it is found poisonous, they are none of theirs.
 
@@ -56,7 +57,7 @@ class _Suspect(msgspec.Struct):
     failed_at: int
     failures: int = 0
     charged: dict[str, float] = msgspec.field(default_factory=dict)  # to instances, by id
-    failed_on: set[str] = msgspec.field(default_factory=set)
+    failed_on: dict[str, int] = msgspec.field(default_factory=dict)  # its latest failure there
     is_found: bool = False  # to be poisonous
     may_kill: bool = False  # an instance died at it, or at one that ran beside it
     suspected: float = 0.0  # what that counts against its caller
@@ -105,15 +106,17 @@ class FaultAttribution:
         instance_id: str,
         at: int,
         *,
+        began_at: int,
         about_itself: bool = False,
     ) -> float:
-        """A call came to nothing there. `about_itself`: for a reason that is none of the call's, as
-        the instance says. Returns the instance's share in that, from 0 to 1."""
+        """A call that began there at `began_at` came to nothing. `about_itself`: for a reason that
+        is none of the call's, as the instance says. Returns the instance's share in that, from 0
+        to 1."""
         outcomes = self._of(instance_id)
         share = 1.0
         if not about_itself:
             rate = outcomes.rate_for(caller, at)
-            share = self._suspected(key, caller, instance_id, rate, at)
+            share = self._suspected(key, caller, instance_id, rate, at, began_at)
         outcomes.late.served *= outcomes.worth(at)
         outcomes.add(0.0, share)
         if not about_itself:
@@ -143,9 +146,11 @@ class FaultAttribution:
         suspect.charged.clear()
         return instances
 
-    def suspect(self, key: int | str, caller: AgentKey, instance_id: str, at: int) -> None:
+    def suspect(
+        self, key: int | str, caller: AgentKey, instance_id: str, at: int, began_at: int
+    ) -> None:
         """A call came to nothing on an instance that had left before that was told."""
-        self._suspected(key, caller, instance_id, RATE, at)
+        self._suspected(key, caller, instance_id, RATE, at, began_at)
 
     def one_of(
         self, weights: Mapping[int | str, float], told: Collection[int | str], at: int
@@ -237,7 +242,13 @@ class FaultAttribution:
                 outcomes.open_of(suspect.caller).add(-charged)
 
     def _suspected(
-        self, key: int | str, caller: AgentKey, instance_id: str, rate: float, at: int
+        self,
+        key: int | str,
+        caller: AgentKey,
+        instance_id: str,
+        rate: float,
+        at: int,
+        began_at: int,
     ) -> float:
         """Returns the probability that the call is sound, after this failure."""
         suspect = self._suspects.get(key)
@@ -247,11 +258,13 @@ class FaultAttribution:
             odds = _odds(self.prior(caller, at))
             suspect = _Suspect(odds, odds, caller, at, at)
         self._suspects.put(suspect.caller[0], key, suspect)
-        suspect.failed_at = at
-        suspect.failures += 1
-        suspect.failed_on.add(instance_id)
-        suspect.odds_before = suspect.odds
-        suspect.odds *= FAILS_IF_POISONOUS / rate
+        # Calls with one body that were there side by side failed by one event: it counts once.
+        is_new = suspect.failed_on.get(instance_id, began_at) <= began_at
+        suspect.failed_at = suspect.failed_on[instance_id] = at
+        if is_new:
+            suspect.failures += 1
+            suspect.odds_before = suspect.odds
+            suspect.odds *= FAILS_IF_POISONOUS / rate
         share = 1.0 - _probability(suspect.odds)
         suspect.charged[instance_id] = suspect.charged.get(instance_id, 0.0) + share
         return share

@@ -109,9 +109,8 @@ class Faults:
         if booking is None or instance_id is None:
             return
         if instance_id in ledger.instances:
-            request = booking.request
-            key = self._keys[request.id] = request.id if event.body is None else event.body
-            self._charge(request, key, instance_id, at, about_itself=False)
+            key = self._key_of(booking.request.id, event.body)
+            self._charge(booking, key, instance_id, at, about_itself=False)
 
     def heard(self, event: Event, at: int) -> list[str]:
         """What a fact that was taken in says of those that are in quarantine. Ids of those that go
@@ -189,14 +188,14 @@ class Faults:
     def _failed(self, event: Failed | Bounced, booking: Booking, at: int, *, is_here: bool) -> None:
         request, instance_id = booking.request, booking.instance_id
         about_itself = type(event) is Bounced and event.about_itself
-        key = self._keys[request.id] = request.id if event.body is None else event.body
+        key = self._key_of(request.id, event.body)
         is_found = False
         if is_here:
-            is_found = self._charge(request, key, instance_id, at, about_itself=about_itself)
+            is_found = self._charge(booking, key, instance_id, at, about_itself=about_itself)
         elif instance_id in self.quarantine.drained:
             return
         elif not about_itself:
-            self._attribution.suspect(key, agent_key(request), instance_id, at)
+            self._attribution.suspect(key, agent_key(request), instance_id, at, booking.at)
         if about_itself:
             if self.quarantine.alone == request.id:
                 self.quarantine.is_sound(request.id)
@@ -207,14 +206,24 @@ class Faults:
         if not is_here:
             self._decide(instance_id, [key], at)
 
+    def _key_of(self, request_id: str, body: int | None) -> int | str:
+        """Under what it is suspected from now on."""
+        key = self._keys[request_id] = request_id if body is None else body
+        return key
+
     def _charge(
-        self, request: Request, key: int | str, instance_id: str, at: int, *, about_itself: bool
+        self, booking: Booking, key: int | str, instance_id: str, at: int, *, about_itself: bool
     ) -> bool:
         """To the instance, and to the call: whether it is found to be poisonous."""
         attribution, circuits = self._attribution, self.circuits
         was_tried = circuits.is_on_trial(instance_id, at)
         share = attribution.failed(
-            key, agent_key(request), instance_id, at, about_itself=about_itself
+            key,
+            agent_key(booking.request),
+            instance_id,
+            at,
+            began_at=booking.at,
+            about_itself=about_itself,
         )
         if attribution.is_poisonous(key, at):
             self._found(key, at)

@@ -30,7 +30,7 @@ from kairos.live.frontend.operators import may_have_page
 from kairos.live.frontend.port_tls import ServiceTls
 from kairos.live.kafka.cluster import cluster_of
 from kairos.live.observers.audit_log import OnError, auditing, counting, open_audit_log
-from kairos.live.observers.fact_log import flushing, open_log
+from kairos.live.observers.fact_log import flushing, note_start, open_log
 from kairos.live.observers.telemetry import Telemetry
 from kairos.live.pool.cluster_control import ClusterControl, pooled
 from kairos.live.process.clock import WallClock
@@ -259,12 +259,12 @@ async def _put_together(
             of_all = engine, monitor, fleet, telemetry, prompts, orchestrator, tracing
             parts = partial(_Parts, *of_all)
             if orchestrator is not None:
+                note_start(log, WallClock().now())
                 brain = LocalControl(
                     settings, engine.calls, new_balancer(settings), Learner(orchestrator), watching
                 )
                 port.decides = brain
-                telling = tell_progress(engine.calls, brain.feed)
-                background = [*brain.background(), telling, *beside]
+                background = [*brain.background(), tell_progress(engine.calls, brain.feed), *beside]
                 yield parts(brain=brain, background=background)
             elif cluster is not None:
                 joined = pooled(

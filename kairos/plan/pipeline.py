@@ -18,7 +18,9 @@ from kairos.plan.passes.prefill import PartialPrefill, partial_prefills
 from kairos.plan.passes.prune import prune
 from kairos.plan.passes.stages import staged
 from kairos.plan.passes.static_prefixes import StaticPrefix, static_prefixes
-from kairos.plan.primitives import primitives
+from kairos.plan.passes.staying import staying
+from kairos.plan.primitive_graph import PrimitiveGraph
+from kairos.plan.primitives import Divided, primitives
 
 _MOST_ROUNDS = 16
 
@@ -53,6 +55,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     static_prefixes: tuple[StaticPrefix, ...]
     table: Columns
     depths: Mapping[str, int]  # by operator that is asked: of its primitives, the greatest
+    staying: frozenset[str]  # operators whose values stay with the processors that make them
 
     @property
     def columns(self) -> tuple[str, ...]:
@@ -82,6 +85,11 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
         groups = (e.name for e in declared.operators if isinstance(e.params, Group))
         return next((name for name in groups if name in needed), None)
 
+    def primitives(self, items: Mapping[str, int] = {}) -> PrimitiveGraph:
+        """What engines do for a row, part by part; `items` as `kairos.plan.primitives` has it."""
+        divided = Divided(self.fetches, self.partial, self.prefills)
+        return primitives(self.declaration, divided, items)
+
 
 def compile_plan(
     declaration: Declaration,
@@ -89,8 +97,10 @@ def compile_plan(
     *,
     revision: str = "",
     latencies: Latencies = TYPICAL,
+    values_stay: bool = False,
 ) -> Plan:
-    """`latencies`: that savings are weighed by.
+    """`latencies`: that savings are weighed by; `values_stay`: with processors, where nobody else
+    needs them. Those are in no cache of results.
 
     Raises InvalidFlow: it cannot be run; says where, and what would be right."""
     check(declaration)
@@ -107,22 +117,28 @@ def compile_plan(
     now, freed, merged = _reduced(now, passes)
     if passes.stages:
         now = staged(now)
-    plan = Plan(
+    stay = staying(now) if values_stay else frozenset()
+    divided = Divided(
+        fetches=cache_fetches(now.operators, stay) if passes.cached else (),
+        partial=partial_decodes(now.operators) if passes.decoding else (),
+        prefills=partial_prefills(now, latencies) if passes.prefill else (),
+    )
+    return Plan(
         declaration=now,
         passes=passes,
         revision=revision,
         pruned=pruned,
         freed=freed,
         merged=merged,
-        fetches=cache_fetches(now.operators) if passes.cached else (),
-        prefills=partial_prefills(now, latencies) if passes.prefill else (),
-        partial=partial_decodes(now.operators) if passes.decoding else (),
+        fetches=divided.fetches,
+        partial=divided.partial,
+        prefills=divided.prefills,
         order=call_order(now.operators) if passes.order else AS_DECLARED,
         static_prefixes=static_prefixes(now.operators) if passes.touch else (),
         table=table,
-        depths={},
+        depths=primitives(now, divided).depths,
+        staying=stay,
     )
-    return msgspec.structs.replace(plan, depths=primitives(plan).depths)
 
 
 def _reduced(

@@ -8,7 +8,7 @@ A FullPrefill follows its PartialPrefill, as in the paper, whose engines need th
 
 from collections.abc import Iterable, Mapping, Sequence
 from graphlib import CycleError, TopologicalSorter
-from typing import TYPE_CHECKING
+from typing import NamedTuple
 
 from kairos.plan.call_shapes import call_shapes
 from kairos.plan.gates import gates
@@ -16,6 +16,7 @@ from kairos.plan.operators import (
     Aggregate,
     Argument,
     Branch,
+    Declaration,
     Embedding,
     Filter,
     Generation,
@@ -29,11 +30,11 @@ from kairos.plan.operators import (
     Search,
     StagedMap,
 )
+from kairos.plan.passes.cached import CacheFetch
+from kairos.plan.passes.decoding import PartialDecode
+from kairos.plan.passes.prefill import PartialPrefill
 from kairos.plan.primitive_graph import Engine, Kind, Names, Primitive, PrimitiveGraph, with_depths
 from kairos.plan.references import inner_arguments, needs, own_arguments, placeholders, referred
-
-if TYPE_CHECKING:
-    from kairos.plan.pipeline import Plan
 
 MOST_PRIMITIVES = 10_000  # beyond, loops have one round
 
@@ -48,13 +49,23 @@ _OF: Mapping[type, tuple[Kind, Engine]] = {
 }
 
 
-def primitives(plan: "Plan", items: Mapping[str, int] = {}) -> PrimitiveGraph:
+class Divided(NamedTuple):
+    """What passes made of operators: which are done in parts, or only where nothing is kept."""
+
+    fetches: tuple[CacheFetch, ...]
+    partial: tuple[PartialDecode, ...]
+    prefills: tuple[PartialPrefill, ...]
+
+
+def primitives(
+    declaration: Declaration, divided: Divided, items: Mapping[str, int] = {}
+) -> PrimitiveGraph:
     """`items`: how many there are in the list that an operator gives, where that is known."""
-    unrolled = _count(plan.declaration.operators) <= MOST_PRIMITIVES
-    made = _Making(plan, items, unrolled=unrolled)
+    unrolled = _count(declaration.operators) <= MOST_PRIMITIVES
+    made = _Making(declaration, divided, items, unrolled=unrolled)
     tails: dict[str, Names] = {}
-    made.scope(_decided_first(plan.declaration.operators, made.gates), tails, "", ())
-    outputs = made.tails((each.value for each in plan.declaration.outputs), tails)
+    made.scope(_decided_first(declaration.operators, made.gates), tails, "", ())
+    outputs = made.tails((each.value for each in declaration.outputs), tails)
     return PrimitiveGraph(tuple(with_depths(made.found)), outputs)
 
 
@@ -82,15 +93,22 @@ def _decided_first(operators: Sequence[Operator], gates: Mapping[str, Names]) ->
 class _Making:
     """`tails` of an operator: the primitives after which its value is there."""
 
-    def __init__(self, plan: "Plan", items: Mapping[str, int], *, unrolled: bool) -> None:
+    def __init__(
+        self,
+        declaration: Declaration,
+        divided: Divided,
+        items: Mapping[str, int],
+        *,
+        unrolled: bool,
+    ) -> None:
         self.found: list[Primitive] = []
         self._items, self._unrolled = dict(items), unrolled
         self._times = 1  # of the body that it is at
-        self._fetched = {each.operator for each in plan.fetches}
-        self._partial = {each.operator for each in plan.partial}
-        self._prefills = {each.operator: each for each in plan.prefills}
-        self.gates = gates(plan.declaration)
-        shapes = call_shapes(plan.declaration.operators).calls
+        self._fetched = {each.operator for each in divided.fetches}
+        self._partial = {each.operator for each in divided.partial}
+        self._prefills = {each.operator: each for each in divided.prefills}
+        self.gates = gates(declaration)
+        shapes = call_shapes(declaration.operators).calls
         self._prompts = {n: sum(s.tokens for s in each.prompt) for n, each in shapes.items()}
         self._answers = {name: each.completion_tokens for name, each in shapes.items()}
 

@@ -3,13 +3,15 @@
 All are JSON. A *vector* is text: base64 of its numbers as little-endian float32, as OpenAI's
 `encoding_format="base64"` gives it; so it takes 16 bytes for three numbers, and stays the same
 wherever it is written down. A *collection of a row* is an object of `texts` and `vectors`; a
-*scored passage* one of `text` and `score`.
+*scored passage* one of `text` and `score`. Vectors and collections of a row that stay with a
+processor have a text in their place (`plan/held.py`).
 """
 
 from collections.abc import Mapping, Sequence
 from math import isfinite
 from typing import Any
 
+from kairos.plan.held import held_id
 from kairos.plan.invalid import OperatorFailed
 from kairos.plan.operators import (
     MOST_ITEMS,
@@ -101,6 +103,8 @@ def aggregated(parts: object) -> object:
     found = _parts(parts)
     if len(found) == 1:
         return found[0]
+    if any(held_id(each) for each in found):
+        return found  # whoever searches takes parts, too
     return {key: [each for one in found for each in one[key]] for key in ("texts", "vectors")}
 
 
@@ -128,7 +132,8 @@ def without_asking(params: Processing, arguments: Mapping[str, object]) -> list[
         case Embedding():
             return [] if arguments["texts"] == [] else None
         case Search(collection=None):
-            texts = any(each["texts"] for each in _parts_of(arguments["collection"]))
+            parts = _parts_of(arguments["collection"])
+            texts = any(held_id(each) or each["texts"] for each in parts)
             return None if texts and arguments["vectors"] != [] else []
         case Search():
             return [] if arguments["vectors"] == [] else None
@@ -197,6 +202,8 @@ def _vectors(name: str, value: object) -> Sequence[str]:
 
 def _pairs(value: Mapping[str, object]) -> None:
     texts = _texts("texts", value.get("texts"))
+    if held_id(value.get("vectors")):
+        return  # the processor that has them counts them
     vectors = _vectors("vectors", value.get("vectors"))
     if len(texts) != len(vectors):
         raise OperatorFailed(f"there are {len(texts)} texts and {len(vectors)} vectors")
@@ -207,12 +214,14 @@ def _parts_of(collection: Any) -> list[Any]:
     return collection if isinstance(collection, list) else [collection]
 
 
-def _parts(collection: object) -> Sequence[Mapping[str, Any]]:
+def _parts(collection: object) -> Sequence[Any]:
     """The same, looked at as a whole. Raises OperatorFailed: it is no collection."""
     parts = _parts_of(collection)
     if len(parts) > MOST_ITEMS:
         raise OperatorFailed(f"`collection` has {len(parts)} parts, {MOST_ITEMS} at most")
     for each in parts:
+        if held_id(each):
+            continue
         if not isinstance(each, Mapping):
             raise OperatorFailed(
                 f"`collection` is a {type_name(collection)}, not what ingest gives, or a list of it"

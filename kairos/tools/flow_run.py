@@ -14,10 +14,10 @@ from kairos.errors import SetupError
 from kairos.execution.timeline import Timeline
 from kairos.flow import Flow, Functions
 from kairos.live.process.tuning import allow_many_connections
-from kairos.live.processors.service import FlowProcessors, processors
+from kairos.live.remote.opened import opened_processors
 from kairos.live.runs.export import check_outputs
 from kairos.live.runs.host_file import read_host
-from kairos.live.runs.processing import check_processors, with_models
+from kairos.live.runs.processing import Processors, check_processors, with_models
 from kairos.live.runs.rows import InputTable
 from kairos.live.runs.run_store import RunDirectory, RunRecord, RunStore
 from kairos.live.runs.service import FlowJob, FlowRun, Note, RunPool
@@ -136,6 +136,7 @@ async def run_task(
             task.passes,
             revision=" ".join(filter(None, (model, record.revision))),
             latencies=task.latencies,
+            values_stay=asked is not None and asked.keeps_values,
         )
         check_processors(plan, asked)
         pool.llm.use_model(model)
@@ -152,17 +153,20 @@ async def run_task(
         with directory.held():
             run = FlowRun(directory, record, on_note, timeline)
             watch(run)
-            return await run.to_the_end(job, pool)
+            record = await run.to_the_end(job, pool)
+            if asked is not None and record.state == "done":
+                asked.end()
+            return record
 
 
 @asynccontextmanager
-async def _processors(record: RunRecord) -> AsyncIterator[FlowProcessors | None]:
+async def _processors(record: RunRecord) -> AsyncIterator[Processors | None]:
     """Raises SetupError: they cannot be used."""
     if record.retrieval is None:
         yield None
         return
-    async with processors(record.retrieval, os.environ) as service:
-        yield service.of()
+    async with opened_processors(record.retrieval, os.environ) as service:
+        yield service.of(run=record.id)
 
 
 def _pool(

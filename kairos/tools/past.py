@@ -16,6 +16,7 @@ from kairos.events import (
     InstanceLeft,
     PolicyChosen,
     Record,
+    Started,
 )
 from kairos.live.observers.fact_log import read_recent
 from kairos.live.ui.past import Happened, Moment, PastCall, PastChange
@@ -112,6 +113,8 @@ class _Story:
             self._there.discard(event.instance_id)
             why = "was taken out" if event.drained else "left"
             words = f"instance {event.instance_id} {why}"
+        elif type(event) is Started:
+            words = "Kairos started: calls that it does not know any more are lost"
         elif type(event) is PolicyChosen:
             words = f"the policy {event.policy} was chosen"
         elif type(event) is EntitlementsChanged:

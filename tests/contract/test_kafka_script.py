@@ -12,7 +12,7 @@ import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from tests.support.kafka import MISSING, SCRIPT, Broker
+from tests.support.kafka import MISSING, SCRIPT
 
 ROOT = Path(__file__).parents[2]
 
@@ -69,20 +69,19 @@ def test_options_that_are_not_understood_are_answered(words):
 
 
 @pytest.mark.kafka
-def test_what_a_broker_took_survives_its_crash_and_its_end(tmp_path):
-    with Broker(tmp_path / "kafka") as broker:
-        producer = Producer({"bootstrap.servers": broker.servers, "acks": "all"})
-        admin = AdminClient({"bootstrap.servers": broker.servers})
-        admin.create_topics([NewTopic("kept")])["kept"].result(10)
-        for again in (broker.kill, broker.stop):
-            producer.produce("kept", b"x")
-            assert producer.flush(30) == 0
-            again()
-            broker.start()
+def test_what_a_broker_took_survives_its_crash_and_its_end(broker):
+    producer = Producer({"bootstrap.servers": broker.servers, "acks": "all"})
+    admin = AdminClient({"bootstrap.servers": broker.servers})
+    admin.create_topics([NewTopic("kept")])["kept"].result(10)
+    for again in (broker.kill, broker.stop):
+        producer.produce("kept", b"x")
+        assert producer.flush(30) == 0
+        again()
+        broker.start()
 
-        reader = Consumer({"bootstrap.servers": broker.servers, "group.id": "test"})
-        assert reader.get_watermark_offsets(TopicPartition("kept", 0), 10) == (0, 2)
-        reader.close()
+    reader = Consumer({"bootstrap.servers": broker.servers, "group.id": "test"})
+    assert reader.get_watermark_offsets(TopicPartition("kept", 0), 10) == (0, 2)
+    reader.close()
 
 
 @pytest.mark.kafka

@@ -24,7 +24,6 @@ from kairos.live.llm.http_llm import HttpLLM
 from kairos.live.llm.patience import Patience
 from kairos.live.pool.messages import Told, read_call_headers
 from kairos.topics import REQUESTS, RESULTS
-from tests.support.kafka import Broker
 
 LIMIT_S = 30
 TRACE = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
@@ -475,20 +474,19 @@ class TestBus:
             assert llm._waiting == {}
 
     @pytest.mark.kafka
-    async def test_calls_outlive_a_crash_of_the_broker(self, tmp_path):
-        with Broker(tmp_path / "kafka") as broker:
-            model = Model()
-            model.answers = [LOST]
-            async with over_bus(parse_bus(broker.url), model) as llm:
-                waits = asyncio.create_task(llm.complete({}, {"X-Request-Id": "before"}))
-                message = await llm.taker.message(1)
-                broker.kill()
-                asked = asyncio.create_task(llm.complete({}, {"X-Request-Id": "meanwhile"}))
-                await asyncio.to_thread(broker.start)
-                await llm.taker.reply(message, Answer(200, {"n": 1}))
-                async with asyncio.timeout(LIMIT_S):
-                    assert await waits == {"n": 1}
-                await llm.taker.reply(await llm.taker.message(2), Answer(200, {"n": 2}))
-                async with asyncio.timeout(LIMIT_S):
-                    assert await asked == {"n": 2}
+    async def test_calls_outlive_a_crash_of_the_broker(self, broker):
+        model = Model()
+        model.answers = [LOST]
+        async with over_bus(parse_bus(broker.url), model) as llm:
+            waits = asyncio.create_task(llm.complete({}, {"X-Request-Id": "before"}))
+            message = await llm.taker.message(1)
+            broker.kill()
+            asked = asyncio.create_task(llm.complete({}, {"X-Request-Id": "meanwhile"}))
+            await asyncio.to_thread(broker.start)
+            await llm.taker.reply(message, Answer(200, {"n": 1}))
+            async with asyncio.timeout(LIMIT_S):
+                assert await waits == {"n": 1}
+            await llm.taker.reply(await llm.taker.message(2), Answer(200, {"n": 2}))
+            async with asyncio.timeout(LIMIT_S):
+                assert await asked == {"n": 2}
         assert [told["X-Request-Id"] for _, told in model.calls] == ["before", "meanwhile"]

@@ -1,6 +1,5 @@
 """What was learnt, over a real Kafka: what one process publishes, another knows."""
 
-import asyncio
 import logging
 from contextlib import AsyncExitStack, aclosing
 
@@ -17,15 +16,8 @@ from kairos.model import SECOND
 from kairos.topics import PROFILES
 from tests.property.test_balancer_machine import remaining_model
 from tests.support import learnt
-from tests.support.kafka import Broker
 
-pytestmark = [pytest.mark.kafka, pytest.mark.timeout(120)]
-
-
-@pytest.fixture(scope="module")
-def broker(tmp_path_factory):
-    with Broker(tmp_path_factory.mktemp("profiles")) as broker:
-        yield broker
+pytestmark = pytest.mark.kafka
 
 
 class Published:
@@ -44,7 +36,7 @@ class Published:
 @pytest.fixture
 async def published(broker):
     connection = parse_bus(broker.url)
-    async with asyncio.timeout(60), AsyncExitStack() as stack:
+    async with AsyncExitStack() as stack:
         await ensure(connection, [PROFILES])
         producer = await stack.enter_async_context(Producer(connection))
         async with aclosing(follow(connection)) as before:

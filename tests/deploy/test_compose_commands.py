@@ -88,9 +88,9 @@ class Stack:
         self.processes = {}
         self._directory = directory
 
-    def in_order(self):
-        """Each after all that it waits for."""
-        placed = ["kafka"]
+    def waves(self):
+        """Each after all that it waits for; those of one wave wait for none of each other."""
+        placed, waves = ["kafka"], []
         waiting = dict(self.services)
         while waiting:
             ready = [
@@ -103,9 +103,10 @@ class Stack:
             ]
             assert ready, f"these wait for each other: {sorted(waiting)}"
             placed += ready
+            waves.append(ready)
             for name in ready:
                 del waiting[name]
-        return placed[1:]
+        return waves
 
     async def start(self, name):
         """Start it, and return once its health check passes."""
@@ -192,8 +193,8 @@ async def running(broker, directory):
     services = in_profile(compose(env_file(DEPLOY / ".env"))["services"], "cpu")
     stack = Stack(services, broker, directory)
     try:
-        for name in stack.in_order():
-            await stack.start(name)
+        for wave in stack.waves():
+            await asyncio.gather(*(stack.start(name) for name in wave))
         yield stack
     except BaseException:
         for name in stack.processes:
@@ -225,7 +226,6 @@ async def submit(stack, module):
 
 
 @pytest.mark.kafka
-@pytest.mark.timeout(240)
 async def test_three_applications_run_on_the_services_of_the_file(tmp_path):
     with Broker(tmp_path / "kafka") as broker:
         async with running(broker, tmp_path) as stack:
@@ -238,15 +238,16 @@ async def test_three_applications_run_on_the_services_of_the_file(tmp_path):
             assert sum(map(float, finished)) >= FEWEST_CALLS
             # Ranks are learnt once workflows have ended; without them there is no figure.
             assert asked_for() - {"kairos_rank_kendall_tau"} <= exported(shown)
-            for name in reversed(stack.in_order()):
-                status = await stack.stop(name)
-                # The stand-in has no way of ending but this.
-                expected = -signal.SIGTERM if name.startswith("standin") else 0
-                assert status == expected, stack.said(name)
+            for wave in reversed(stack.waves()):
+                ended = await asyncio.gather(*(stack.stop(name) for name in wave))
+                for name, status in zip(wave, ended, strict=True):
+                    # The stand-in has no way of ending but this.
+                    expected = -signal.SIGTERM if name.startswith("standin") else 0
+                    assert status == expected, stack.said(name)
 
 
 def test_a_service_starts_after_what_it_waits_for():
     services = in_profile(compose()["services"], "cpu")
-    order = Stack(services, Broker(Path()), Path()).in_order()
+    order = [each for wave in Stack(services, Broker(Path()), Path()).waves() for each in wave]
     assert set(order) | {"kafka", "prometheus", "grafana"} == set(services)
     assert order.index("standin-1") < order.index("gateway") < order.index("agents-cg")

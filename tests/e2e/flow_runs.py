@@ -129,13 +129,13 @@ class Command:
 
 
 @asynccontextmanager
-async def command(directory, *arguments, open_files=None):
+async def command(directory, *arguments, module="kairos.cli.main", open_files=None):
     """Runs `kairos ...` with its runs kept in the directory; killed in the end. `open_files`: that
     it may have, unless it raises that limit."""
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     limit = partial(resource.setrlimit, resource.RLIMIT_NOFILE, (open_files, hard))
     process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", "kairos.cli.main", *map(str, arguments)),
+        *(sys.executable, "-m", module, *map(str, arguments)),
         cwd=directory,
         env=os.environ | {"KAIROS_RUNS": str(directory / "kairos"), "PYTHONPATH": str(ROOT)},
         stdout=asyncio.subprocess.PIPE,

@@ -318,17 +318,22 @@ async def test_the_example_applications_as_processes_come_to_what_they_come_to_i
         gateway = await start("serve", *serve_options, *over_bus)
         url = (await gateway.says("serving on")).split("/v1")[0].split()[-1]
         expected = await in_one_process(url, submissions)
-        apps = {"qa", "rg", "cg"}
-        for app in apps:
-            calls = ("--llm", "bus", "--model", "tiny", *pool) if llm == "bus" else ("--url", url)
-            process = await start("agents", "run", f"agents.{app}", "--bus", kafka, *calls)
+        apps = ("qa", "rg", "cg")
+        calls = ("--llm", "bus", "--model", "tiny", *pool) if llm == "bus" else ("--url", url)
+        runs = [
+            await start("agents", "run", f"agents.{app}", "--bus", kafka, *calls) for app in apps
+        ]
+        for process in runs:
             await process.says("ready")
-        found = {}
+        found, submits = {}, {}
         for app in apps:
             own = [n for n, each in enumerate(submissions) if each.app.name == app]
             file = tmp_path / f"{app}.jsonl"
             file.write_text("\n".join(json.dumps(submissions[n].value) for n in own))
-            submit = await start("agents", "submit", f"agents.{app}", f"@{file}", "--bus", kafka)
+            submits[app] = await start(
+                "agents", "submit", f"agents.{app}", f"@{file}", "--bus", kafka
+            )
+        for app, submit in submits.items():
             code, output = await submit.ended()
             assert code == 0, output
             found[app] = [json.loads(line)["value"] for line in output.splitlines()]

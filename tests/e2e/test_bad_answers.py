@@ -22,7 +22,7 @@ def events_of(body):
 
 async def closed(reader):
     """Read to the end of a connection that the other side breaks off."""
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(60):
         try:
             return await reader.read()
         except ConnectionError:

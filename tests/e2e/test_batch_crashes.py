@@ -45,7 +45,7 @@ async def check(client, batch, lines=LINES):
 
 async def shown(url, line):
     """In /metrics, which another process than the workers answers."""
-    async with asyncio.timeout(10), aiohttp.ClientSession() as session:
+    async with asyncio.timeout(60), aiohttp.ClientSession() as session:
         while line not in await (await session.get(f"{url}/metrics")).text():
             await asyncio.sleep(0.1)
 

@@ -128,7 +128,7 @@ async def test_each_event_of_a_stream_is_passed_on_before_the_next_one_comes(kai
         engine.release()
         if number == 0:
             assert (await wire.head())[0] == 200
-        assert await asyncio.wait_for(anext(chunks), 5) == events
+        assert await asyncio.wait_for(anext(chunks), 60) == events
     assert [rest async for rest in chunks] == []
 
 
@@ -142,7 +142,7 @@ async def test_an_answer_that_is_neither_json_nor_events_is_passed_on_as_it_come
     engine.release()
     assert (await wire.head())[0] == 200
     chunks = wire.chunks()
-    assert await asyncio.wait_for(anext(chunks), 5) == parts[0]
+    assert await asyncio.wait_for(anext(chunks), 60) == parts[0]
     engine.release()
     assert [rest async for rest in chunks] == [parts[1]]
 
@@ -161,7 +161,7 @@ async def test_a_stream_of_which_usage_is_removed_is_passed_on_as_it_comes_too(k
         engine.release()
         if number == 0:
             await wire.head()
-        assert await asyncio.wait_for(anext(chunks), 5) == part
+        assert await asyncio.wait_for(anext(chunks), 60) == part
     engine.release(2)
     assert [rest async for rest in chunks] == [DONE]
 

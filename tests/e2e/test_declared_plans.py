@@ -6,8 +6,9 @@ import msgspec
 
 from kairos.events import Arrived, Dispatch, PlanDeclared
 from kairos.live.frontend.declared_plans import MOST_BYTES
+from kairos.live.runs import declaring
 from tests.e2e.batch_files import key
-from tests.e2e.flow_runs import Runs, answering
+from tests.e2e.flow_runs import Runs, answer_to, answering, completion
 from tests.e2e.flows import MANY, REPORTS, answers, invoke, kept_in, put
 from tests.support import build
 
@@ -126,3 +127,18 @@ async def test_a_run_declares_its_plan_to_the_kairos_that_it_asks(kairos, engine
     ) < served.facts.records.index(
         next(each for each in served.facts.records if isinstance(each.event, Arrived))
     )
+
+
+async def test_a_run_says_its_plan_again_to_a_balancer_that_may_have_lost_it(
+    kairos, engine, tmp_path, monkeypatch
+):
+    monkeypatch.setattr(declaring, "_AGAIN_S", 0.01)
+    served = await kairos(engine.url)
+
+    async def answer(request):
+        await served.facts.seen(PlanDeclared, 3)
+        return completion(answer_to(await request.json()))
+
+    engine.answer = answer
+    await Runs(tmp_path, engine).run(MANY, [{"items": ["a"]}], url=served.url, engines=())
+    assert {each.app for each in served.facts.all(PlanDeclared)} == {"many"}

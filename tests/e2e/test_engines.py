@@ -20,7 +20,7 @@ from kairos.errors import SetupError
 from kairos.live.engines import engine_process
 from kairos.live.engines.minilm import write_minilm
 
-LIMIT_S = 20.0
+LIMIT_S = 60
 PARENT = """
 import asyncio
 from kairos.demo.engines import start_engines

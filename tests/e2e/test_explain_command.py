@@ -28,7 +28,7 @@ async def run(*arguments, **environment):
         stderr=asyncio.subprocess.PIPE,
         env={**os.environ, **environment},
     )
-    async with asyncio.timeout(3 * LIMIT_S):
+    async with asyncio.timeout(LIMIT_S):
         printed, errors = await process.communicate()
     assert b"Traceback" not in errors, errors.decode()
     return printed.decode(), errors.decode(), process.returncode

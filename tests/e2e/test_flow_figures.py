@@ -18,7 +18,7 @@ def counted(text, name):
 
 async def shown(ask, name, until):
     """Once a look at the disk has seen it so."""
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         while True:
             found = counted((await ask()).body.decode(), name)
             if until(found):

@@ -61,7 +61,7 @@ class User:
             self._came.notify_all()
 
     async def all_results(self, number):
-        async with asyncio.timeout(3 * LIMIT_S), self._came:
+        async with asyncio.timeout(LIMIT_S), self._came:
             await self._came.wait_for(lambda: len(self.results) == number)
         return self.results
 

@@ -84,7 +84,7 @@ async def holding(served, number):
 
 
 async def until(condition):
-    async with asyncio.timeout(3 * LIMIT_S):
+    async with asyncio.timeout(LIMIT_S):
         while not condition():
             await asyncio.sleep(0.1)
 

@@ -17,13 +17,21 @@ from kairos.balancer import Balancer
 from kairos.config import Settings
 from kairos.dispatcher.placements import PLACEMENTS
 from kairos.engine_settings import EngineSettings
-from kairos.events import Arrived, Cancelled, Finished, InstanceJoined, WorkflowEnded
+from kairos.events import (
+    Arrived,
+    Cancelled,
+    Failed,
+    Finished,
+    InstanceJoined,
+    Started,
+    WorkflowEnded,
+)
 from kairos.live import service
 from kairos.live.frontend import http
 from kairos.live.observers.fact_log import read_facts
 from kairos.scheduler.policies import POLICIES
 
-LIMIT_S = 20.0
+LIMIT_S = 60
 CHAT = "/v1/chat/completions"
 CHUNK = b'data: {"choices":[{"delta":{"content":"x"}}]}\n\n'
 DONE = b"data: [DONE]\n\n"
@@ -320,6 +328,34 @@ async def test_the_log_of_a_run_replays_to_the_same_decisions(serve, session, en
     assert {type(record.event) for record in records} >= {Arrived, Finished, InstanceJoined}
     assert balancer.waiting == len(balancer.ledger) == 0
     assert "Hello" not in "".join(path.read_text() for path in tmp_path.iterdir())
+
+
+async def test_a_call_that_a_killed_gateway_had_is_lost_in_the_log_once_another_has_started(
+    serve, session, engine, tmp_path
+):
+    engine.answer = engine.when_released
+    options = "--engine", f"{engine.url},max_num_seqs=1", "--log", str(tmp_path)
+
+    def told(kind):
+        return [each.event for each in read_facts(tmp_path) if type(each.event) is kind]
+
+    async def until_told(kind, number):
+        async with asyncio.timeout(LIMIT_S):
+            while len(told(kind)) < number:
+                await asyncio.sleep(0.05)
+
+    served = await serve(*options)
+    await joined(session, served)
+    call = asyncio.create_task(chat(session, served))
+    await until_told(Arrived, 1)
+    served.signal(signal.SIGKILL)
+    with pytest.raises(aiohttp.ClientError):
+        await call
+    assert told(Failed) == []
+    await serve(*options)
+    await until_told(Started, 2)
+    [arrived], [lost] = told(Arrived), told(Failed)
+    assert lost == Failed(arrived.request.id, "lost_at_restart")
 
 
 async def both_joined(session, served):

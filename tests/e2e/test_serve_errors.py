@@ -16,7 +16,7 @@ def fails(*arguments, **environ):
         env=inherited | environ,
         capture_output=True,
         text=True,
-        timeout=20,
+        timeout=60,
         check=False,
     )
     assert ended.returncode == 1

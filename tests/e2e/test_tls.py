@@ -190,7 +190,7 @@ def shown_in(path):
 
 
 async def until(condition):
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(60):
         while not await asyncio.to_thread(condition):
             await asyncio.sleep(0.1)
 
@@ -266,7 +266,7 @@ async def test_a_hangup_alone_has_files_read_again_and_others_named(
             async with session.get(f"https://127.0.0.1:{port}{path}", ssl=context) as response:
                 return response.status
 
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(60):
             for port in ports:
                 while await asyncio.to_thread(_is_shown, port) != shown_in(other.certificate):
                     await asyncio.sleep(0.1)

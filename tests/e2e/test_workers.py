@@ -12,11 +12,13 @@ from pathlib import Path
 import aiohttp
 import pytest
 
+from kairos.events import Arrived, Failed, Started
 from kairos.live.frontend.http import listen
+from kairos.live.observers.fact_log import read_facts
 from tests.e2e.test_serve_command import keys, spawn
 from tests.support.otlp import collecting
 
-LIMIT_S = 30.0
+LIMIT_S = 60
 CHAT = "/v1/chat/completions"
 BODY = {"model": "tiny", "messages": [{"role": "user", "content": "hello"}]}
 
@@ -306,9 +308,11 @@ async def test_a_worker_that_dies_costs_its_own_calls(serve, engine):
     assert {status for status, _ in answers} == {200}
 
 
-async def test_a_decider_that_dies_is_replaced_with_the_queue_as_it_was(serve, engine):
+async def test_a_decider_that_dies_is_replaced_with_the_queue_as_it_was(serve, engine, tmp_path):
     engine.answer = engine.when_released
-    served = await serve("--engine", f"{engine.url},max_num_seqs=2", "--policy", "fcfs")
+    log = tmp_path / "log"
+    options = "--engine", f"{engine.url},max_num_seqs=2", "--policy", "fcfs", "--log", str(log)
+    served = await serve(*options)
     calls = []
     for number in range(12):
         headers = {"x-request-id": f"call-{number}"}
@@ -317,6 +321,7 @@ async def test_a_decider_that_dies_is_replaced_with_the_queue_as_it_was(serve, e
             await engine.called(number + 1)
         else:
             await served.waiting(number - 1)
+    await until(lambda: sum(type(each.event) is Arrived for each in read_facts(log)) == 12)
     await served.replaced(served.decider)
     await served.waiting(10)
     status = await served.status()
@@ -329,6 +334,12 @@ async def test_a_decider_that_dies_is_replaced_with_the_queue_as_it_was(serve, e
     order = [call.headers["x-request-id"] for call in engine.calls]
     assert order[2:] == [f"call-{number}" for number in range(2, 12)]
     await served.until_metric('kairos_calls_total{outcome="finished"}', 12)
+    served.stop()
+    await served.ended()
+    facts = [each.event for each in read_facts(log)]
+    [_, successor] = [each for each in facts if type(each) is Started]
+    assert set(successor.calls) == {f"call-{number}" for number in range(12)}
+    assert not any(type(each) is Failed for each in facts)  # none is taken for lost
 
 
 async def test_every_call_under_load_is_answered_once_though_deciders_die(serve, engine):

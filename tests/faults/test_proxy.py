@@ -14,7 +14,7 @@ from tests.faults.faults import Cut, Delay, Drip, HangUp, Noise, Stall, Status, 
 from tests.faults.proxy import Proxy
 from tests.faults.wire import BODY_LIMIT_BYTES
 
-LIMIT_S = 20.0
+LIMIT_S = 60
 TOKENS = 6
 CHAT = "/v1/chat/completions"
 

@@ -11,8 +11,6 @@ from hypothesis import strategies as st
 from kairos.live.kafka import consumption, trials
 from tests.support.mortal import Cluster, Process
 
-pytestmark = pytest.mark.timeout(300)
-
 PATIENCE = 60  # lives
 
 
@@ -82,6 +80,13 @@ async def test_what_kills_at_once_after_another_of_its_key_is_found_too():
     partitions = {("t", 0): [("a", "0"), ("a", "1"), ("b", "2"), ("c", "3")]}
     _, killed = await survive(partitions, {"0", "1"}, {}, 3)
     assert killed == {"0": 3, "1": 3}
+
+
+async def test_what_is_convicted_is_buried_before_another_suspect_of_its_partition_may_kill():
+    """Two deaths tell who the suspects are; then one is enough for each that kills."""
+    partitions = {("t", 0): [("a", "0"), ("b", "1"), ("c", "2")]}
+    cluster, _ = await survive(partitions, {"0", "1"}, {}, 3)
+    assert cluster.lives - 1 == 4
 
 
 async def test_what_kills_is_found_beside_others_that_take_longer_than_trials_may(monkeypatch):

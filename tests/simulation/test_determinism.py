@@ -1,3 +1,5 @@
+from functools import cache
+
 import msgspec
 import pytest
 
@@ -6,32 +8,37 @@ from kairos.events import Arrived, Dispatch, ProfilesLearnt
 from kairos.scheduler.policies import POLICIES
 from tests.support import build
 
-SEEDS = range(10)
+SEEDS = range(4)
 # Each policy, and each placement, with the other as it is by default.
 DECIDERS = sorted({(p, "kairos") for p in POLICIES} | {("kairos", p) for p in PLACEMENTS})
+
+
+@cache
+def ran(seed, *, policy="fcfs", placement="least-kv"):
+    """The first run, which tests share."""
+    return build.simulate(seed, policy=policy, placement=placement)
 
 
 @pytest.mark.parametrize(("policy", "placement"), DECIDERS)
 def test_the_same_seed_gives_the_same_log(policy, placement):
     for seed in SEEDS[:2]:
-        first, second = (
-            build.simulate(seed, policy=policy, placement=placement)[0] for _ in range(2)
-        )
+        first, _ = ran(seed, policy=policy, placement=placement)
+        second, _ = build.simulate(seed, policy=policy, placement=placement)
 
         assert any(isinstance(record.event, ProfilesLearnt) for record in first)
         assert msgspec.json.encode(first) == msgspec.json.encode(second)
 
 
 def test_another_seed_gives_another_log():
-    logs = {msgspec.json.encode(build.simulate(seed)[0]) for seed in SEEDS}
+    logs = {msgspec.json.encode(ran(seed, placement="least-kv")[0]) for seed in SEEDS}
 
     assert len(logs) == len(SEEDS)
 
 
 @pytest.mark.parametrize("placement", PLACEMENTS)
-@pytest.mark.parametrize("seed", SEEDS[:4])
+@pytest.mark.parametrize("seed", SEEDS)
 def test_every_request_that_was_taken_in_is_dispatched_or_refused_once(seed, placement):
-    log, engine = build.simulate(seed, placement=placement)
+    log, engine = ran(seed, placement=placement)
 
     arrived = [r.event.request.id for r in log if isinstance(r.event, Arrived)]
     sent = [request_id for request_id, _ in engine.dispatched]
@@ -41,7 +48,7 @@ def test_every_request_that_was_taken_in_is_dispatched_or_refused_once(seed, pla
 
 @pytest.mark.parametrize(("policy", "placement"), DECIDERS)
 def test_a_log_replayed_through_a_fresh_balancer_gives_the_same_decisions(placement, policy):
-    log, engine = build.simulate(1, placement=placement, policy=policy)
+    log, engine = ran(1, policy=policy, placement=placement)
     read_back = msgspec.json.decode(msgspec.json.encode(log), type=list[type(log[0])])
 
     replayed = build.replay(read_back, build.balancer(placement=placement, policy=policy))

@@ -58,12 +58,11 @@ async def publish(bus: Bus, *values: str, key: str = "k", topic: str = "t") -> N
 
 @asynccontextmanager
 async def consuming(bus: Bus, handler: Handler, *, topic="t", group="g", concurrency=1):
-    consumer = asyncio.create_task(bus.consume(topic, group, handler, concurrency=concurrency))
-    try:
+    """A consumer that fails ends the block at once, and says why."""
+    async with asyncio.TaskGroup() as tasks:
+        consumer = tasks.create_task(bus.consume(topic, group, handler, concurrency=concurrency))
         yield consumer
-    finally:
         consumer.cancel()
-        await asyncio.gather(consumer, return_exceptions=True)
 
 
 class Seen:

@@ -7,6 +7,7 @@ from itertools import pairwise
 import msgspec
 
 from kairos.execution.commands import (
+    DropHeld,
     DropRow,
     EndRun,
     FailRow,
@@ -102,7 +103,7 @@ class FlowWorld:
         self.pending = []  # facts that may arrive next
         self.written = []  # commands for the journal, in order, not committed yet
         self.issued, self.ran, self.asked = [], [], []  # of engines, functions, processors
-        self.touched = []
+        self.touched, self.dropped = [], []
         self.in_flight = self.most_in_flight = self.most_open = 0
         self.left = {
             0: [n for n in range(len(rows)) if (0, n) not in self.journal.ended], 1: None
@@ -166,8 +167,9 @@ class FlowWorld:
                     hit = signature in self.journal.cache
                     value = self.journal.cache.get(signature)
                     self.pending.append(CacheAnswered(call, hit, value))
-                case TouchPrefix():
-                    self.touched.append(command)
+                case TouchPrefix() | DropHeld():
+                    told = self.touched if isinstance(command, TouchPrefix) else self.dropped
+                    told.append(command)
                 case EndRun():
                     self.end = command.reason
                 case _:
@@ -243,14 +245,17 @@ class FlowWorld:
             return CallAnswered(command.call, self.functions[command.function](**command.arguments))
         try:
             if isinstance(command, RunProcessor):
-                value = self.process(command.kind, command.arguments, command.attempt)
-                return CallAnswered(command.call, value)
+                return self._processed(command)
             text = self.answer(command.body["messages"], command.attempt)
         except TimeoutError as error:
             return CallBroke(command.call, str(error), retry=True)
         except ValueError as error:
             return CallBroke(command.call, str(error), retry=False)
         return CallAnswered(command.call, text, prompt_tokens=7, completion_tokens=3)
+
+    def _processed(self, command):
+        value = self.process(command.kind, command.arguments, command.attempt)
+        return CallAnswered(command.call, value)
 
     def table(self):
         """Of each row that ended, how."""

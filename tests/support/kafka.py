@@ -35,6 +35,11 @@ class Broker:
     def __enter__(self):
         return self.start()
 
+    @property
+    def runs(self):
+        """It was started, and has neither been killed nor ended by itself."""
+        return self._process is not None and self._process.poll() is None
+
     def __exit__(self, *_):
         self.kill()
 

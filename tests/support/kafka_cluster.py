@@ -28,10 +28,10 @@ class Cluster:
         await ensure(self.connection, [self.source, self.sink, DEAD_LETTERS])
         return self
 
-    async def sunk(self, values):
+    async def sunk(self, values, limit_s=TIMEOUT_S):
         """What is on the sink once all of the values are, and nothing that is under way."""
         came = Counter()
-        async with asyncio.timeout(TIMEOUT_S), Subscription(self.connection, [self.sink]) as sink:
+        async with asyncio.timeout(limit_s), Subscription(self.connection, [self.sink]) as sink:
             while not set(values) <= set(came):
                 came.update(values_of(await sink.batch()))
         async with asyncio.timeout(TIMEOUT_S), Subscription(self.connection, [self.sink]) as sink:

@@ -6,15 +6,23 @@ and a message "slow" takes two seconds.
 """
 
 import asyncio
+import contextlib
+import functools
 import logging
 import os
 import random
 import signal
 import sys
 
+from kairos.live.kafka import kafka_bus, transactions
 from kairos.live.kafka.cluster import parse_bus
 from kairos.live.kafka.kafka_bus import KafkaBus
+from kairos.live.kafka.subscription import Subscription
 from kairos.ports import Message
+
+# Whoever comes after its death waits until Kafka knows of it, and ends what it left open.
+SESSION_S = 2.0
+OPEN_MS = 3_000
 
 
 async def main(url: str, source: str, sink: str) -> None:
@@ -32,9 +40,12 @@ async def main(url: str, source: str, sink: str) -> None:
     async with KafkaBus(parse_bus(url)) as bus:
         consumer = asyncio.ensure_future(bus.consume(source, source, relay, concurrency=8))
         asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, consumer.cancel)
-        await asyncio.gather(consumer, return_exceptions=True)
+        with contextlib.suppress(asyncio.CancelledError):
+            await consumer
 
 
 if __name__ == "__main__":
+    kafka_bus.Subscription = functools.partial(Subscription, session_s=SESSION_S)
+    transactions._OPEN_MS = OPEN_MS
     logging.basicConfig(level=logging.INFO, format="%(relativeCreated)d %(process)d %(message)s")
     asyncio.run(main(*sys.argv[1:]))

@@ -9,7 +9,7 @@ from kairos.live.kafka.trials import Trials
 from kairos.topics import DEAD_LETTERS
 from tests.support.buses import text
 
-LIMIT_S = 20
+LIMIT_S = 60
 
 
 class Cluster:

@@ -7,7 +7,7 @@ import subprocess
 import sys
 from contextlib import suppress
 
-STOP_S = 30
+STOP_S = 60
 READY_S = 60
 
 

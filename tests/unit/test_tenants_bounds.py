@@ -258,13 +258,15 @@ def test_a_caller_is_known_to_be_of_long_standing_beside_very_many_new_ones():
     attribution = FaultAttribution()
     for _ in range(50):
         attribution.well(("honest", "app", "mine"))
-    attribution.failed("mine", ("honest", "app", "mine"), "a", 0)
+    attribution.failed("mine", ("honest", "app", "mine"), "a", 0, began_at=0)
     for n in range(2 * MOST_SUSPECTS):
         attribution.well(("flood", "app", f"a{n}"))
-        attribution.failed(n, ("flood", "app", f"a{n}"), "a", 0)
+        attribution.failed(n, ("flood", "app", f"a{n}"), "a", 0, began_at=0)
 
     assert attribution.callers["honest", "app", "mine"].served == 50
-    assert attribution.failed("mine", ("honest", "app", "mine"), "b", 0) < 0.5  # the second time
+    assert (
+        attribution.failed("mine", ("honest", "app", "mine"), "b", 0, began_at=0) < 0.5
+    )  # the second time
     assert ("flood", "app", "a0") not in attribution.callers
 
 

@@ -35,7 +35,7 @@ from kairos.live.flows.tenant_threads import TenantThreads
 from kairos.live.frontend.gateway import Gateway
 from kairos.live.frontend.inner_call import InnerGateway
 from kairos.live.llm.streamed_chat import Hear
-from kairos.live.processors.service import ProcessorService
+from kairos.live.remote.opened import AnyProcessors
 from kairos.live.request.budgets import budget_of
 from kairos.live.request.caller import Caller
 from kairos.live.request.deadlines import deadline_of
@@ -93,7 +93,7 @@ class Invoking:
         counts: InvocationCounts,
         gateway: Gateway,
         functions: Functions,
-        processors: ProcessorService | None,
+        processors: AnyProcessors | None,
         settings: FlowSettings,
         threads: Executor,
     ) -> None:
@@ -191,7 +191,11 @@ class Invoking:
                 self._threads,
                 caller.tenant,
             )
-            return await self._in_time(invocation, ready.deadline_at)
+            try:
+                return await self._in_time(invocation, ready.deadline_at)
+            finally:
+                if processors is not None:
+                    processors.end()
 
     async def _in_time(self, invocation: Invocation, deadline_at: int | None) -> FlowResult:
         if deadline_at is None:

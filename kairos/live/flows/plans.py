@@ -57,7 +57,8 @@ class FlowPlans:
         try:
             declaration = _declaration(name, source, is_json=is_json)
             asked = with_models(with_settings(declaration, settings), self._processors)
-            plan = compile_plan(asked, _PASSES)
+            stay = self._processors is not None and self._processors.keeps_values
+            plan = compile_plan(asked, _PASSES, values_stay=stay)
             self._functions.check(plan)
             check_processors(plan, self._processors)
         except SetupError as error:

@@ -26,7 +26,7 @@ from kairos.live.flows.records import FlowsOff
 from kairos.live.frontend.gateway import Gateway
 from kairos.live.frontend.own_models import NamesOf
 from kairos.live.process.clock import WallClock
-from kairos.live.processors.service import ProcessorService, processors
+from kairos.live.remote.opened import AnyProcessors, opened_processors
 from kairos.live.request.access import Access, authorization
 
 _THREADS = 4  # more than a tenant has (`invoking.py`)
@@ -73,7 +73,7 @@ class OpenFlows(msgspec.Struct, frozen=True):
     store: FlowStore
     counts: InvocationCounts
     functions: Functions
-    processors: ProcessorService | None
+    processors: AnyProcessors | None
     threads: Executor  # where flows compute: apart from what waits for disks
 
 
@@ -102,7 +102,7 @@ async def open_flows(settings: Settings) -> AsyncIterator[OpenFlows | None]:
         found = None
         if retrieval is not None:
             found = await stack.enter_async_context(
-                processors(retrieval, os.environ, counts.add_processed)
+                opened_processors(retrieval, os.environ, counts.add_processed)
             )
         yield OpenFlows(of_flows, store, counts, functions, found, threads)
 

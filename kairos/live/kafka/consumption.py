@@ -173,6 +173,8 @@ class Consumption:
         custody = share.custody
         if not custody.deaths:
             return True
+        if offset in custody.suspects and custody.convicted in custody.suspects - {offset}:
+            return False  # it is buried first: a death over this one would be noted in its place
         has_room = len(custody.begun) < BEGUN_LIMIT or offset in custody.suspects
         return has_room or not custody.may_be_to_blame(offset)
 

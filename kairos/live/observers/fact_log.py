@@ -11,7 +11,8 @@ from typing import BinaryIO
 import msgspec
 
 from kairos.errors import InvalidFile, SetupError
-from kairos.events import InstanceJoined, Record
+from kairos.events import InstanceJoined, Record, Started
+from kairos.live.observers.fact_closing import closed
 from kairos.live.observers.instance_limits import InstanceLimits
 
 logger = logging.getLogger(__name__)
@@ -96,13 +97,13 @@ class FactLog:
 
 
 def read_facts(directory: Path) -> Iterator[Record]:
-    """All records of a log, oldest first. A last line cut short by a crash is left out.
+    """All records of a log, oldest first. A last line cut short by a crash is left out, and what
+    the crash left open is ended (`fact_closing.py`).
 
     Raises:
         InvalidFile: another line is no record.
     """
-    for path in _files(directory):
-        yield from _records(path)
+    yield from closed(record for path in _files(directory) for record in _records(path))
 
 
 def read_recent(
@@ -110,12 +111,15 @@ def read_recent(
 ) -> Iterator[Record]:
     """As `read_facts`, but of files that end before `since_at` (µs) only facts of these kinds:
     their other lines are not decoded, which takes a fiftieth of the time."""
-    marks = [f'"type":"{kind.__struct_config__.tag}"'.encode() for kind in always]
+    kinds: tuple[type[msgspec.Struct], ...] = (*always, Started)
+    marks = [f'"type":"{kind.__struct_config__.tag}"'.encode() for kind in kinds]
     files = _files(directory)
     begins = [next((each.at for each in _records(path)), None) for path in files]
-    for path, next_begins in zip(files, [*begins[1:], None], strict=True):
-        is_old = next_begins is not None and next_begins < since_at
-        yield from _records(path, marks if is_old else ())
+    whether_old = [each is not None and each < since_at for each in begins[1:]] + [False]
+    told = zip(files, whether_old, strict=True)
+    yield from closed(
+        record for path, is_old in told for record in _records(path, marks if is_old else ())
+    )
 
 
 def _records(path: Path, marks: Sequence[bytes] = ()) -> Iterator[Record]:
@@ -133,6 +137,14 @@ def _records(path: Path, marks: Sequence[bytes] = ()) -> Iterator[Record]:
 
 def _files(directory: Path) -> list[Path]:
     return sorted(directory.glob("facts-[0-9][0-9][0-9][0-9][0-9][0-9].jsonl"))
+
+
+def note_start(
+    log: FactLog | None, at: int, calls: tuple[str, ...] = (), instances: tuple[str, ...] = ()
+) -> None:
+    """What was there before this process began, but for these, is not known any more (at: µs)."""
+    if log is not None:
+        log(Record(at, Started(calls, instances)))
 
 
 def flushing(log: FactLog | None) -> list[Coroutine[None, None, None]]:

@@ -25,6 +25,7 @@ from kairos.events import (
     PlanDeclared,
     Progressed,
     Refuse,
+    WorkflowEnded,
 )
 from kairos.live.bus.left_out import count_left_out
 from kairos.live.kafka.cluster import KafkaCluster
@@ -53,6 +54,11 @@ logger = logging.getLogger(__name__)
 
 BEAT_S = 1.0
 _PATIENCE_S = 30.0  # beyond the longest wait, for a balancer that is to take over
+# Ends of workflows that are kept while the bus is away. Facts of calls are as many as its arrivals,
+# which a bus that takes nothing refuses; that a workflow has ended anybody may say, at any time.
+# One that is left out ends by its silence instead (`workflow_idle_s`): until then it counts as open
+# in the order of calls, and among the workflows that its tenant may have at once.
+_MOST_ENDS = 10_000
 
 _encode = msgspec.json.Encoder().encode
 _orders = msgspec.json.Decoder(Orders)
@@ -83,7 +89,9 @@ class Performer:
         self._clock = clock
         self._max_wait_us = int((max_wait_s + _PATIENCE_S) * 1e6)
         self._asked_at: dict[str, int] = {}  # calls without an order, in order of arrival
-        self._untold: deque[bytes] = deque()  # what the bus did not take yet
+        # What the bus did not take yet, and whether it is a workflow's end.
+        self._untold: deque[tuple[bytes, bool]] = deque()
+        self._untold_ends = 0
         self._epoch = -1
 
     async def __aenter__(self) -> Self:
@@ -107,7 +115,8 @@ class Performer:
 
         Raises:
             InvalidRequest: what names the call that arrived is too long, or a plan is.
-            Unavailable: one arrived, or a plan is declared, and too much waits to be told already.
+            Unavailable: a call arrived, a plan is declared or a workflow is cancelled, and too much
+                waits to be told already.
         """
         if isinstance(event, Progressed):
             self._tell_progress(event)
@@ -127,7 +136,9 @@ class Performer:
             return
         if isinstance(event, Finished | Failed | Cancelled):
             self._asked_at.pop(event.request_id, None)
-        self._untold.append(fact)
+        is_kept = self._keep(fact, is_end=isinstance(event, WorkflowEnded))
+        if not is_kept and isinstance(event, WorkflowEnded) and event.cancelled:
+            raise Unavailable("the bus is away, and too many ends of workflows wait to be told")
         self._tell_rest()
 
     def take(self, orders: Iterable[tuple[Dispatch | Refuse | Declined, int]]) -> None:
@@ -190,18 +201,29 @@ class Performer:
     def _tell(self, fact: bytes) -> asyncio.Future[int]:
         return self._producer.send(REQUESTS, self._pool, fact, {TYPE: TOLD})
 
+    def _keep(self, fact: bytes, *, is_end: bool) -> bool:
+        """Until the bus takes it; returns whether there is room."""
+        if is_end and self._untold_ends >= _MOST_ENDS:
+            return False
+        self._untold_ends += is_end
+        self._untold.append((fact, is_end))
+        return True
+
     def _tell_rest(self) -> None:
         for _ in range(len(self._untold)):
+            fact, is_end = self._untold[0]
             try:
-                told = self._tell(self._untold[0])
+                told = self._tell(fact)
             except Unavailable:
                 return
-            told.add_done_callback(partial(self._after_telling, self._untold.popleft()))
+            self._untold.popleft()
+            self._untold_ends -= is_end
+            told.add_done_callback(partial(self._after_telling, fact, is_end=is_end))
 
-    def _after_telling(self, fact: bytes, told: asyncio.Future[int]) -> None:
+    def _after_telling(self, fact: bytes, told: asyncio.Future[int], *, is_end: bool) -> None:
         if not told.cancelled() and (error := told.exception()) is not None:
             logger.warning("%s", error)
-            self._untold.append(fact)
+            self._keep(fact, is_end=is_end)
 
     def _give_up(self) -> None:
         """Nobody decided for longer than anybody may wait: no balancer may be left."""

@@ -11,7 +11,7 @@ import aiohttp
 
 from kairos.errors import InvalidRequest, SetupError
 from kairos.execution.batching import Query
-from kairos.execution.commands import RunProcessor
+from kairos.execution.commands import DropHeld, RunProcessor
 from kairos.live.llm.http_llm import headers_with
 from kairos.live.processors import embedding, exact_search, ranking
 from kairos.live.processors.asked_engine import AskedEngine
@@ -54,8 +54,15 @@ class ProcessorService:
     def keeps_collections(self) -> bool:
         return self._collections is not None
 
-    def of(self, *, began_at: int = 0, tenant: str = DEFAULT_TENANT) -> "FlowProcessors":
-        """For the flow of a tenant. Of those that wait, what began earlier goes first."""
+    def of(
+        self,
+        *,
+        began_at: int = 0,
+        tenant: str = DEFAULT_TENANT,
+        run: str | None = None,  # noqa: ARG002 - as `RemoteProcessors` takes it
+    ) -> "FlowProcessors":
+        """For the flow of a tenant. Of those that wait, what began earlier goes first. `run` makes
+        no difference: nothing stays here."""
         return FlowProcessors(self, began_at, tenant)
 
     @property
@@ -75,7 +82,9 @@ class ProcessorService:
 
 
 class FlowProcessors:
-    """For one flow, or one run of it."""
+    """For one flow, or one run of it. It has all values itself."""
+
+    keeps_values = False
 
     def __init__(self, service: ProcessorService, began_at: int, tenant: str) -> None:
         self._service, self._began_at, self._tenant = service, began_at, tenant
@@ -105,6 +114,12 @@ class FlowProcessors:
                 return await self._search(asked)
             case "rerank":
                 return await self._rank(command, asked)
+
+    def drop(self, command: DropHeld) -> None:
+        """Nothing stays here."""
+
+    def end(self) -> None:
+        """Nothing stays here."""
 
     def check_models(self, plan: Plan) -> None:
         """Raises SetupError: an operator names a model that no engine serves."""

@@ -18,6 +18,7 @@ import msgspec
 from kairos.errors import InvalidRequest, KairosError
 from kairos.execution.commands import (
     TOUCH,
+    DropHeld,
     IssueCall,
     RunFunction,
     RunProcessor,
@@ -27,6 +28,7 @@ from kairos.execution.facts import CallAnswered, CallBroke, ItemsFinished
 from kairos.flow.functions import Functions
 from kairos.header_names import AGENT, APP, ATTEMPT, CLASS, REQUEST_ID, WORKFLOW_ID
 from kairos.live.llm.streamed_chat import Listen
+from kairos.live.processors.lost import ValuesLost
 from kairos.live.runs.chat_answer import read_chat
 from kairos.live.runs.list_items import list_listener
 from kairos.live.runs.processing import Processors
@@ -38,7 +40,7 @@ _ID_LENGTH = 128  # of what a header may name
 _ERROR_LENGTH = 500
 _IDEMPOTENCY_KEY = "idempotency_key"
 
-CallCommand = IssueCall | RunFunction | RunProcessor | TouchPrefix
+CallCommand = IssueCall | RunFunction | RunProcessor | TouchPrefix | DropHeld
 Tell = Callable[[CallAnswered | CallBroke | ItemsFinished], None]
 
 
@@ -105,6 +107,9 @@ class RunCalls:
             case TouchPrefix():
                 if self._ahead_class is not None:
                     self._keep(asyncio.create_task(self._touched(command, self._ahead_class)))
+            case DropHeld():
+                assert self._processors is not None, "one of them had it"
+                self._processors.drop(command)
 
     def end_of(self, stage: int, row: int) -> str | None:
         """The workflow of a row that has ended, if it made a call."""
@@ -140,7 +145,8 @@ class RunCalls:
             fact: CallAnswered | CallBroke = await work
         except KairosError as error:
             is_final = isinstance(error, InvalidRequest)
-            fact = CallBroke(call, str(error)[:_ERROR_LENGTH], retry=not is_final)
+            lost = error.ids if isinstance(error, ValuesLost) else ()
+            fact = CallBroke(call, str(error)[:_ERROR_LENGTH], retry=not is_final, lost=lost)
         except Exception as error:  # noqa: BLE001 - whatever a function raises fails its row alone
             said = f"{type(error).__name__}: {error}"[:_ERROR_LENGTH]
             fact = CallBroke(call, said, retry=False)

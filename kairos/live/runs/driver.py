@@ -6,6 +6,7 @@ from collections import deque
 from collections.abc import Callable
 
 from kairos.execution.commands import (
+    DropHeld,
     DropRow,
     EndRun,
     FailRow,
@@ -104,9 +105,11 @@ class RunDriver:
     def _perform(self, commands: list[FlowCommand], intake: TableIntake, calls: RunCalls) -> None:
         for command in commands:
             match command:
-                case IssueCall() | RunFunction() | RunProcessor() | TouchPrefix():
-                    if self._timeline is not None and not isinstance(command, TouchPrefix):
+                case IssueCall() | RunFunction() | RunProcessor():
+                    if self._timeline is not None:
                         self._timeline.begun(command, _now_us())
+                    calls.begin(command)
+                case TouchPrefix() | DropHeld():
                     calls.begin(command)
                 case FetchCached():
                     self._fetch(command)

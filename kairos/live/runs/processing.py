@@ -6,7 +6,7 @@ from typing import Protocol
 import msgspec
 
 from kairos.errors import SetupError
-from kairos.execution.commands import RunProcessor
+from kairos.execution.commands import DropHeld, RunProcessor
 from kairos.plan.check import every
 from kairos.plan.operators import (
     Declaration,
@@ -30,7 +30,7 @@ _COLLECTIONS = "--collections DIR, or collections of [retrieval]"
 class Processors(Protocol):
     """`models`: for `embed` and `rerank`, where there are engines for that, the models that they
     offer; none, where they do not tell. `keeps_collections`: whether there is a place for those
-    that stay."""
+    that stay. `keeps_values`: whether what they make stays with them where nobody else needs it."""
 
     @property
     def models(self) -> Mapping[str, Sequence[str]]: ...
@@ -38,16 +38,26 @@ class Processors(Protocol):
     @property
     def keeps_collections(self) -> bool: ...
 
+    @property
+    def keeps_values(self) -> bool: ...
+
     def check_models(self, plan: Plan) -> None:
         """Raises SetupError: an operator names a model that no engine serves."""
 
     async def run(self, command: RunProcessor) -> object:
-        """What it gives (`plan/retrieval.py`).
+        """What it gives (`plan/retrieval.py`), or that this `Stays`.
 
         Raises:
             InvalidRequest: it cannot be done, and no other attempt will do it.
+            ValuesLost: what it needs is not where it stayed.
             KairosError: it was not done; another attempt may do it.
         """
+
+    def drop(self, command: DropHeld) -> None:
+        """Sooner or later."""
+
+    def end(self) -> None:
+        """Nothing of the flow is needed any more."""
 
 
 def check_processors(plan: Plan, processors: Processors | None) -> None:

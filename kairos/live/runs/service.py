@@ -20,7 +20,7 @@ from kairos.execution.timeline import Timeline
 from kairos.flow.functions import Functions
 from kairos.live.llm.http_llm import HttpLLM
 from kairos.live.runs.calls import RunCalls
-from kairos.live.runs.declaring import declare_plan
+from kairos.live.runs.declaring import declare_plan, keep_declaring
 from kairos.live.runs.driver import RunDriver
 from kairos.live.runs.export import Tables
 from kairos.live.runs.intake import TableIntake
@@ -163,7 +163,11 @@ class FlowRun:
             ahead_class=self.record.service_class,
             threads=FUNCTIONS,
         )
-        beside = [_tell_capacity(driver, pool.capacity), self._keep_record(session)]
+        beside = [
+            _tell_capacity(driver, pool.capacity),
+            self._keep_record(session),
+            keep_declaring(pool.llm, self.record.flow, job.plan),
+        ]
         if pool.follow is not None:
             beside.append(pool.follow(driver))
         try:

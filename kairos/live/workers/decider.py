@@ -230,8 +230,18 @@ class Decider:
                     self._decline(worker, event.request_id, fact.turn)
             else:
                 self._feed(event)
+        except KairosError as error:
+            self._refuse_fact(worker, fact, error)
         finally:
             self._cause = Entry()
+
+    def _refuse_fact(self, worker: str, fact: Fact, error: KairosError) -> None:
+        """It counts as handled: were the link cut instead, its worker would tell it again, and lose
+        all its calls each time."""
+        event = fact.event
+        logger.warning("%s of %s is left out: %s", type(event).__name__, worker, error)
+        if isinstance(event, _OF_CALLS):  # the call may wait for what is decided on it
+            self._order(worker, Declined.of(event.request_id, error), fact.turn)
 
     def _arrive(self, arrived: Arrived, worker: str, turn: int) -> None:
         request, now = arrived.request, self._clock.now()

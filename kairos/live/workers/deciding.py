@@ -31,7 +31,7 @@ from kairos.live.frontend.openai_errors import answer_errors_as_openai_does
 from kairos.live.frontend.own_models import NamesOf
 from kairos.live.frontend.port_tls import ServiceTls
 from kairos.live.observers.audit_log import AuditLog, auditing, open_audit_log
-from kairos.live.observers.fact_log import flushing, open_log
+from kairos.live.observers.fact_log import flushing, note_start, open_log
 from kairos.live.observers.telemetry import Telemetry
 from kairos.live.process.clock import WallClock
 from kairos.live.request.access import Access, access_of
@@ -84,6 +84,8 @@ async def deciding(setup: Setup) -> AsyncIterator[Change]:
         alone = LocalControl(
             settings, Elsewhere(), balancer, Learner(orchestrator), watching, decided
         )
+        known = tuple(request.id for request, _ in balancer.in_flight())
+        note_start(log, clock.now(), known, tuple(balancer.ledger.instances))
         monitor = Monitor(alone.feed)
         decider.begin(alone.feed, monitor.hear_of, telemetry.count_errors)
         fleet = _fleet(settings, decider, monitor, balancer, engines)

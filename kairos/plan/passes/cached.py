@@ -5,7 +5,7 @@ by the signature of what was rendered, so a row that did not change since an ear
 and so is one of another flow that asks the same of the same model.
 """
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 
 import msgspec
 
@@ -20,8 +20,12 @@ class CacheFetch(msgspec.Struct, frozen=True):
     operator: str
 
 
-def cache_fetches(operators: Iterable[Operator]) -> tuple[CacheFetch, ...]:
-    return tuple(CacheFetch(each.name) for each in every(operators) if is_kept(each))
+def cache_fetches(
+    operators: Iterable[Operator], staying: Collection[str] = ()
+) -> tuple[CacheFetch, ...]:
+    """`staying`: whose values stay where they are made."""
+    kept = (each.name for each in every(operators) if is_kept(each))
+    return tuple(CacheFetch(name) for name in kept if name not in staying)
 
 
 def is_kept(operator: Operator) -> bool:

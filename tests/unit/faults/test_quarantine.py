@@ -218,6 +218,23 @@ class TestSuspects:
         three.tell(InstanceLeft(there))
         assert three.refused == {"killer": "breaks_engines", "same": "breaks_engines"}
 
+    def test_an_instance_that_dies_with_two_of_one_body_condemns_neither(self, three):
+        """Two users ask the same: that one engine fell over says so once."""
+        names = [f"same {number}" for number in range(4)]
+        for name in names:
+            three.arrive(name, body=7)
+        dead = next(each for each in three.names if len(three.on(each)) > 1)
+        three.tell(Tick(), SECOND)
+        for name in three.on(dead):
+            three.bounce(name, body=7)
+        three.tell(InstanceLeft(dead))
+        three.restart(dead)
+        three.arrive("later", body=7)
+        assert three.refused == {}
+        while three.where:
+            three.finish(next(name for name, (there, _) in three.where.items() if there))
+        assert three.refused == {}
+
     def test_whoever_ran_beside_it_runs_alone_one_after_the_other(self, three):
         three.fill("one", 6)
         dead = three.where["one 0"][0]

@@ -98,7 +98,7 @@ async def test_in_an_inbox_it_becomes_a_dead_letter():
 
     await bus.publish(app.inbox("b"), Message(key="k", value=NONSENSE))
     running = asyncio.create_task(agent.run([app], bus, None))
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(60):
         while not buried():
             await asyncio.sleep(0.01)
     running.cancel()

@@ -10,7 +10,6 @@ from kairos import flow
 from kairos.flow.yaml_file import read_yaml
 from kairos.plan.pipeline import compile_plan
 from kairos.plan.primitive_graph import primitive_lines
-from kairos.plan.primitives import primitives
 
 EXAMPLES = Path(__file__).parents[3] / "examples"
 # Teola's four applications, over a document of 48 passages.
@@ -79,7 +78,7 @@ GOLDEN = {
 def test_a1_teolas_four_applications_are_these_primitives(name):
     passes = flow.Passes(cached=False, stages=False)
     plan = compile_plan(read_yaml((EXAMPLES / f"{name}.yaml").read_text()), passes)
-    graph = primitives(plan, {"passages": 48})
+    graph = plan.primitives({"passages": 48})
     assert list(primitive_lines(graph)) == dedent(GOLDEN[name]).split("\n")[1:-1]
 
 
@@ -95,7 +94,7 @@ def refining(rounds):
 
 
 def test_a1_refine_three_times_is_three_chained_pairs():
-    graph = primitives(refining(3).compile(flow.Passes(cached=False)))
+    graph = refining(3).compile(flow.Passes(cached=False)).primitives()
     kinds = [(each.kind, each.engine) for each in graph.primitives]
     assert kinds == [("Prefill", "llm"), ("Decode", "llm")] * 3
     for before, each in pairwise(graph.primitives):
@@ -106,7 +105,7 @@ def test_a1_refine_three_times_is_three_chained_pairs():
 
 
 def test_a1_a_cache_is_looked_at_before_and_counts_for_no_depth():
-    first, second, *_ = primitives(refining(1).compile()).primitives
+    first, second, *_ = refining(1).compile().primitives().primitives
     assert (first.kind, second.kind) == ("CacheFetch", "Prefill")
     assert first.depth == second.depth == 1
 
@@ -121,12 +120,12 @@ def test_a1_loops_without_end_stay_within_bounds():
         return lambda state: f.loop(f"l{level}", state, nested(level - 1), max_rounds=100)
 
     f.output("text", nested(3)(row["draft"]))
-    assert len(primitives(f.compile()).primitives) == 3
+    assert len(f.compile().primitives().primitives) == 3
 
 
 def test_a1_the_critical_path_is_the_longest_way():
     plan = compile_plan(read_yaml((EXAMPLES / "advanced_rag.yaml").read_text()))
-    graph = primitives(plan, {"passages": 48})
+    graph = plan.primitives({"passages": 48})
     costs = {"Embed": 300, "Ingest": 50, "PartialDecode": 120, "Decode": 100, "Rerank": 7}
     # Embedding and ingestion are longer than the expansion and its vectors.
     within = 300 + 50 + 7 + 3 * 100

@@ -45,7 +45,9 @@ def test_few_rows_are_open_where_their_contexts_would_not_fit_and_all_where_that
 
 
 @pytest.mark.parametrize(
-    ("workload", "rows"), [(parallel(), 16), (debate(), None), (trading(), None)], ids=str
+    ("workload", "rows"),
+    [(parallel(), 16), (debate(), None), (trading(), None)],
+    ids=["parallel", "debate", "trading"],
 )
 def test_of_heliums_workflows_the_long_chains_alone_want_few_rows(workload, rows):
     operators = workload.flow.compile().declaration.operators

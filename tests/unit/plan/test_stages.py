@@ -8,7 +8,6 @@ from kairos.execution.executor import Executor
 from kairos.execution.facts import CallAnswered, CallBroke, RowRead
 from kairos.execution.limits import FlowLimits
 from kairos.plan.primitive_graph import primitive_lines
-from kairos.plan.primitives import primitives
 from kairos.sim.processor_answers import processed
 
 OFF = flow.Passes(stages=False, cached=False)
@@ -81,7 +80,7 @@ def test_a3_48_chunks_are_3_stages_and_the_first_is_ingested_before_the_last_is_
 
 
 def test_a3_48_chunks_are_3_stages_and_an_aggregate_among_primitives():
-    graph = primitives(indexing().compile(ON), {"chunks": 48})
+    graph = indexing().compile(ON).primitives({"chunks": 48})
     parts = [f"collection_stages.{number}." for number in range(3)]
     lines = [
         line

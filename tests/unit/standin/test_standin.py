@@ -29,7 +29,7 @@ from kairos.standin.server import StandInSettings, serve
 HELLO = {"model": "standin", "messages": [{"role": "user", "content": "Hello"}]}
 CHAT = "/v1/chat/completions"
 DEEP = b'{"model": "standin", "extra": ' + b"[" * 100_000
-LIMIT_S = 20.0
+LIMIT_S = 60
 
 
 @pytest.fixture

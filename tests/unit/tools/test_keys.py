@@ -319,7 +319,7 @@ def test_two_at_once_lose_nothing(path, made):
 
     def show(_):
         begun.set()
-        assert go_on.wait(20)
+        assert go_on.wait(60)
 
     first = threading.Thread(
         target=keys.create, args=(path, "first", show), kwargs={"now_us": NOW_US}
@@ -328,13 +328,13 @@ def test_two_at_once_lose_nothing(path, made):
         target=keys.create, args=(path, "second", len), kwargs={"now_us": NOW_US}
     )
     first.start()
-    assert begun.wait(20)
+    assert begun.wait(60)
     second.start()
     time.sleep(0.1)  # time enough to read what is there now, if it did not wait
     assert second.is_alive()
     go_on.set()
     for each in (first, second):
-        each.join(20)
+        each.join(60)
     assert [key.tenant for key in read_keys(path)] == ["acme", "first", "second"]
 
 

@@ -20,7 +20,7 @@ from kairos.events import (
     Record,
     Refuse,
 )
-from kairos.live.observers.fact_log import FactLog
+from kairos.live.observers.fact_log import FactLog, note_start
 from kairos.model import SECOND
 from kairos.tools.past import happened
 from tests.support import build
@@ -111,3 +111,26 @@ def test_the_command_tells_it(log):
     assert "1 calls: no_instance" in run.stdout
     run = CliRunner().invoke(app, ["happened", when, "--log", str(log), "--json"])
     assert json.loads(run.stdout)["begins_at"] == at(0)
+
+
+def test_what_was_open_when_a_gateway_was_killed_has_failed_once_it_has_started_again(tmp_path):
+    with closing(FactLog(tmp_path)) as facts:
+        facts(Record(at(-10), InstanceJoined(build.instance("a"))))
+        facts(arrived("runs", 1, Dispatch("runs", "a")))
+        facts(arrived("waits", 2))
+        facts(arrived("ends", 3, Dispatch("ends", "a")))
+        facts(Record(at(4), Finished("ends", 10, 5)))
+    with closing(FactLog(tmp_path)) as facts:
+        note_start(facts, at(60))
+        facts(Record(at(61), InstanceJoined(build.instance("a"))))
+
+    found = happened(tmp_path, at(0), at(100))
+    assert found.failures == {"lost_at_restart": 2}
+    lost = [(call.took_s, call.outcome) for call in found.slowest if call.why == "lost_at_restart"]
+    assert lost == [(3.0, "failed"), (2.0, "failed")]  # until the last that was heard of it
+    assert (found.moments[-1].waiting, found.moments[-1].running) == (0, 0)
+    assert [each.what for each in found.changes] == [
+        "instance a left",
+        "Kairos started: calls that it does not know any more are lost",
+        "instance a joined",
+    ]

@@ -14,7 +14,7 @@ from kairos.events import (
     PolicyChosen,
     Record,
 )
-from kairos.live.observers.fact_log import FactLog
+from kairos.live.observers.fact_log import FactLog, note_start
 from kairos.model import SECOND
 from kairos.tools.recent_log import RecentLog
 from tests.support import build
@@ -113,3 +113,18 @@ def test_a_log_that_says_nothing_of_the_time_is_refused(log, tmp_path):
         RecentLog(directory, 10 * SECOND)
     with pytest.raises(SetupError, match="there is no directory"):
         RecentLog(tmp_path / "none", 0)
+
+
+def test_a_workflow_of_which_a_restart_lost_a_call_is_not_whole_and_its_engines_come_again(
+    log, tmp_path
+):
+    log(joined("a"), *call("whole", 5, 20), *call("cut", 6, 7), call("cut", 8, 9)[0])
+    with closing(FactLog(tmp_path)) as facts:
+        note_start(facts, 100 * SECOND)
+        facts(joined("b", 101))
+        for each in call("after", 110, 120, instance="b"):
+            facts(each)
+    recent = RecentLog(tmp_path, 0)
+    assert {workflow for _, workflow in recent.whole_workflows()} == {"whole", "after"}
+    changes = [(each.what, each.instance_id) for each in recent.changes]
+    assert changes[-2:] == [("leave", "a"), ("join", "b")]

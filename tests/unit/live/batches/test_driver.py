@@ -73,7 +73,7 @@ def kept(tmp_path):
 
 
 async def ends_of(driver):
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(60):
         await driver.run()
 
 
@@ -107,7 +107,7 @@ async def outcome_of(kept, *statuses):
     gateway = Answering(*statuses)
     driver = BatchDriver(kept, gateway, gateway.now)
     running = asyncio.create_task(driver.run())
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(60):
         while kept.batches.find("acme", BATCH.id)[0].state != "completed":
             await asyncio.sleep(0.01)
     running.cancel()

@@ -42,7 +42,7 @@ async def standby(engine, monkeypatch):
 
 
 async def until(condition):
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(60):
         while not condition():
             await asyncio.sleep(0.001)
 

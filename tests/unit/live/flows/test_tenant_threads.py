@@ -8,7 +8,7 @@ import pytest
 
 from kairos.live.flows.tenant_threads import TenantThreads
 
-LIMIT_S = 10
+LIMIT_S = 60
 
 
 class Work:

@@ -47,17 +47,22 @@ def answering(*headers, status=200, parts=(b"whole",)):
     return app
 
 
-async def told(app, request=GET % b"", silent_s=0.3):
-    """All that is sent, until the server closes, or so much time has passed."""
-    found = b""
-    async with talking_to(app) as (reader, writer):
-        writer.write(request)
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(silent_s):
-                while data := await reader.read(1 << 16):
-                    found += data
-                return found, True
-    return found, False
+LAST = b"GET /last HTTP/1.1\r\nhost: a\r\nconnection: close\r\n\r\n"
+LAST_ANSWER = b"HTTP/1.1 200 OK\r\ncontent-length: 4\r\nconnection: close\r\n\r\nlast"
+
+
+async def told(app, request=GET % b""):
+    """All that is answered, and whether that closed the connection: one more request would be
+    answered on one that is open."""
+    last = answering((b"content-length", b"4"), parts=(b"last",))
+
+    async def both(scope, receive, send):
+        await (last if scope["path"] == "/last" else app)(scope, receive, send)
+
+    async with talking_to(both) as (reader, writer), asyncio.timeout(60):
+        writer.write(request + LAST)
+        found = await reader.read()
+    return found.removesuffix(LAST_ANSWER), not found.endswith(LAST_ANSWER)
 
 
 async def test_an_answer_of_known_length_is_one_head_and_its_body():
@@ -342,7 +347,7 @@ async def test_a_body_that_nobody_takes_waits_at_the_client():
 async def test_a_head_without_end_is_refused():
     async def send(lines):
         request = b"GET / HTTP/1.1\r\n" + lines + b"\r\n"
-        found, closed = await told(answering(), request, silent_s=10)
+        found, closed = await told(answering(), request)
         assert closed
         return found
 
@@ -402,7 +407,7 @@ async def test_a_large_body_in_the_smallest_chunks_is_read():
     ids=["head", "trailer", "extension"],
 )
 async def test_what_never_ends_is_not_held(begin):
-    async with talking_to(answering()) as (reader, writer), asyncio.timeout(10):
+    async with talking_to(answering()) as (reader, writer), asyncio.timeout(60):
         with contextlib.suppress(ConnectionError):
             writer.write(begin + b"x" * (4 << 20))
             await writer.drain()
@@ -429,12 +434,30 @@ async def test_what_is_no_http_amid_an_answer_ends_the_connection_without_a_seco
 async def test_a_connection_on_which_nothing_is_asked_is_closed(monkeypatch):
     monkeypatch.setattr(connection, "IDLE_S", 0.2)
     async with talking_to(answering((b"content-length", b"5"))) as (reader, writer):
-        for _ in range(4):
+        writer.write(GET % b"")
+        await reader.readuntil(b"whole")
+        async with asyncio.timeout(60):
+            assert await reader.read() == b""
+
+
+async def test_what_is_asked_on_a_connection_keeps_it_open(monkeypatch):
+    made = []
+    make = connection.Connection.connection_made
+    monkeypatch.setattr(
+        connection.Connection,
+        "connection_made",
+        lambda self, to: (made.append(self), make(self, to)),
+    )
+    async with talking_to(answering((b"content-length", b"5"))) as (reader, writer):
+        for _ in range(2):
             writer.write(GET % b"")
             await reader.readuntil(b"whole")
-            await asyncio.sleep(0.1)
-        async with asyncio.timeout(2):
-            assert await reader.read() == b""
+            [each] = made
+            each._look()  # too early: the answer has just gone
+            assert not each._transport.is_closing()
+            each._idle_since -= connection.IDLE_S
+        each._look()
+        assert each._transport.is_closing()
 
 
 @contextlib.asynccontextmanager
@@ -538,7 +561,7 @@ async def test_a_connection_leaves_nothing_to_the_garbage_collector():
 
 async def test_a_connection_that_comes_as_the_server_stops_is_closed_with_the_others():
     with listen("127.0.0.1", 0) as sock:
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(60):
             async with serving({sock: server_of(answering())}, []):
                 reader, writer = await asyncio.open_connection(*sock.getsockname())
             assert await reader.read() == b""

@@ -77,7 +77,7 @@ async def connected(address, context=None, **given):
 
 async def whole(reader):
     """All that is sent until the server closes."""
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(60):
         return await reader.read()
 
 
@@ -145,7 +145,7 @@ async def test_a_client_that_wants_to_renegotiate_is_told_no(serve, authority):
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.DEVNULL,
     )
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         while b"Verify return code: 0" not in await client.stdout.readline():
             pass
         client.stdin.write(b"R\n")
@@ -192,7 +192,7 @@ async def test_a_client_that_does_not_read_holds_up_what_it_asked_for(serve, tru
         await asyncio.sleep(0.3)
         assert 0 < sent < 50  # what sockets hold
         found = 0
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             while sent < 100:
                 found += len(await reader.read(1 << 20))
         assert found > 50 * len(LARGE)
@@ -234,7 +234,7 @@ class ByHand:
 
 async def test_a_handshake_and_a_request_may_come_byte_by_byte(serve, trusting):
     address = await serve()
-    async with asyncio.timeout(5), connected(address) as (reader, writer):
+    async with asyncio.timeout(60), connected(address) as (reader, writer):
         client = ByHand(trusting)
         await client.shake_hands(reader, writer, pieces=1)
         client.tls.write(GET % b"")
@@ -244,7 +244,7 @@ async def test_a_handshake_and_a_request_may_come_byte_by_byte(serve, trusting):
 
 async def test_the_server_says_goodbye_before_it_closes(serve, trusting):
     address = await serve()
-    async with asyncio.timeout(5), connected(address) as (reader, writer):
+    async with asyncio.timeout(60), connected(address) as (reader, writer):
         client = ByHand(trusting)
         await client.shake_hands(reader, writer)
         client.tls.write(b"GET / HTTP/1.1\r\nhost: a\r\nconnection: close\r\n\r\n")
@@ -270,7 +270,7 @@ async def test_a_client_that_leaves_in_a_call_has_left(serve, trusting, how, mon
         left.set()
 
     address = await serve(app)
-    async with asyncio.timeout(5), connected(address) as (reader, writer):
+    async with asyncio.timeout(60), connected(address) as (reader, writer):
         client = ByHand(trusting)
         await client.shake_hands(reader, writer)
         client.tls.write(GET % b"")
@@ -379,7 +379,7 @@ async def test_an_address_with_half_open_handshakes_has_its_share_of_connections
                 said = await whole(reader)
                 assert said.startswith(b"HTTP/1.1 " + status)  # why, over TLS
                 assert (b"caller_share" in said) == (status == b"429")
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(60):
         while limits._connections:
             await asyncio.sleep(0.01)
 
@@ -401,7 +401,7 @@ async def test_handshakes_wait_where_there_is_no_time_and_those_of_others_take_t
     connecting = asyncio.create_task(
         asyncio.open_connection(*address, ssl=trusting, local_addr=("127.0.0.3", 0))
     )
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(60):
         while not connecting.done():
             if steps:
                 caller, step = steps.pop(0)
@@ -421,7 +421,7 @@ async def test_who_leaves_while_its_handshake_waits_is_forgotten(serve, monkeypa
     monkeypatch.setattr(LoopPace, "may_begin", lambda self: False)
     monkeypatch.setattr(LoopPace, "wait", lambda self, caller, step: steps.append(step))
     address = await serve(limits=limits)
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(60):
         with socket.create_connection(address) as sock:
             sock.send(b"\x16\x03\x01")
             while not steps:

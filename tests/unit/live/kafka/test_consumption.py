@@ -80,7 +80,7 @@ def message(offset, key="k", *, where=HERE, value=None):
 
 
 async def until(condition):
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(60):
         while not condition():
             await asyncio.sleep(0.001)
 
@@ -325,7 +325,7 @@ async def test_a_handler_that_will_not_end_does_not_keep_the_member_from_leaving
     cluster.tell(Assigned(*HERE, 0, ""), message(0))
     await until(lambda: gate.began)
     task.cancel()
-    async with asyncio.timeout(2):
+    async with asyncio.timeout(60):
         await asyncio.gather(task, return_exceptions=True)
     assert "left while 1" in caplog.text
     gate.is_open.set()

@@ -23,9 +23,10 @@ from kairos.events import (
     InstanceLeft,
     Record,
     Refuse,
+    Started,
     WorkflowEnded,
 )
-from kairos.live.observers.fact_log import FactLog, read_facts
+from kairos.live.observers.fact_log import FactLog, note_start, read_facts, read_recent
 from tests.support import build
 
 
@@ -221,3 +222,29 @@ def test_the_directory_is_made_if_it_is_missing(tmp_path):
     write(tmp_path / "a" / "b", *records(1))
 
     assert list(read_facts(tmp_path / "a" / "b")) == records(1)
+
+
+def test_what_a_killed_process_left_open_has_failed_but_what_its_successor_knows(tmp_path):
+    gone, kept = (build.request(name, at=5) for name in ("gone", "kept"))
+    joined = [InstanceJoined(build.instance(name)) for name in ("a", "b")]
+    before = [Record(5, event) for event in (*joined, Arrived(gone), Arrived(kept))]
+    write(tmp_path, *before)
+    log = FactLog(tmp_path)
+    note_start(log, 9, ("kept",), ("b",))
+    log.close()
+    write(tmp_path, Record(10, Finished("kept")))
+
+    started = Record(9, Started(("kept",), ("b",)))
+    lost = [Record(5, Failed("gone", "lost_at_restart")), Record(5, InstanceLeft("a"))]
+    assert list(read_facts(tmp_path)) == [*before, *lost, started, Record(10, Finished("kept"))]
+
+
+def test_instances_that_were_there_in_old_files_have_left_at_a_restart(tmp_path):
+    write(tmp_path, Record(1, InstanceJoined(build.instance("a"))), *records(3)[2:])
+    log = FactLog(tmp_path)
+    note_start(log, 9)
+    log.close()
+    write(tmp_path, Record(20, FirstToken("r")))
+    told = list(read_recent(tmp_path, 15, (InstanceJoined, InstanceLeft)))
+    kinds = [type(each.event) for each in told]
+    assert kinds == [InstanceJoined, InstanceLeft, Started, FirstToken]

@@ -2,6 +2,7 @@
 
 import logging
 from collections import Counter
+from functools import cache
 
 import msgspec
 import pytest
@@ -42,6 +43,7 @@ def takeover(offset, pool="default"):
     return ReceivedMessage(EVENTS, 0, offset, 0, pool, None, {POOL: pool, TAKEOVER: "somebody"})
 
 
+@cache
 def log_of(seed):
     """A takeover, and what was decided after it; some workflows are said to have ended."""
     log, _ = build.simulate(seed, requests=150)

@@ -17,6 +17,7 @@ from kairos.events import (
     WorkflowEnded,
 )
 from kairos.live.kafka.subscription import ReceivedMessage
+from kairos.live.pool import performer as performer_module
 from kairos.live.pool.messages import (
     EPOCH,
     PERFORMER,
@@ -230,6 +231,36 @@ def test_how_a_call_ended_is_told_until_the_cluster_has_it(world, process):
     process.outbox.refused.clear()
     world.sleep(2)
     assert sorted(each["request_id"] for each in told(world)) == ["a", "b"]
+
+
+def test_ends_of_workflows_are_kept_within_bounds_and_facts_of_calls_all(
+    world, process, monkeypatch
+):
+    monkeypatch.setattr(performer_module, "_MOST_ENDS", 3)
+    process.outbox.is_full = True
+    for number in range(10):
+        process.performer.feed(WorkflowEnded("default", f"w{number}"))
+        process.performer.feed(Finished(f"c{number}"))
+    with pytest.raises(Unavailable):  # whoever cancels one is told that it was not done
+        process.performer.feed(WorkflowEnded("default", "unwanted", cancelled=True))
+    process.outbox.is_full = False
+    world.sleep(2)
+    types = [each["type"] for each in told(world)]
+    assert (types.count("WorkflowEnded"), types.count("Finished")) == (3, 10)
+    process.performer.feed(WorkflowEnded("default", "unwanted", cancelled=True))  # room again
+    world.sleep(2)
+    assert told(world)[-1]["workflow_id"] == "unwanted"
+
+
+def test_ends_that_the_cluster_refuses_are_kept_within_bounds(world, process, monkeypatch):
+    monkeypatch.setattr(performer_module, "_MOST_ENDS", 3)
+    process.outbox.refused.add(REQUESTS)
+    for number in range(10):
+        process.performer.feed(WorkflowEnded("default", f"w{number}"))
+    world.sleep(2)
+    process.outbox.refused.clear()
+    world.sleep(2)
+    assert len(told(world)) == 3
 
 
 def test_how_far_calls_are_is_told_in_messages_of_a_bounded_size(world, process):

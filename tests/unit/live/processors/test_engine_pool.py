@@ -7,7 +7,7 @@ import pytest
 from kairos.errors import InvalidRequest, Unavailable, UpstreamFailed
 from kairos.live.processors.engine_pool import EnginePool
 
-LIMIT_S = 20
+LIMIT_S = 60
 
 
 class Engines:

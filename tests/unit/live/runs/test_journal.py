@@ -229,7 +229,7 @@ class Table:
         return found
 
 
-def until(condition, limit_s=20):
+def until(condition, limit_s=60):
     end = time.monotonic() + limit_s
     while not condition():
         assert time.monotonic() < end

@@ -104,7 +104,7 @@ def test_whoever_drives_a_run_is_asked_to_stop_and_waited_for(holder):
     directory, process = holder
     directory.stop_holder(20)
 
-    assert process.wait(10) == 0
+    assert process.wait(60) == 0
     assert directory.holder() is None
     directory.stop_holder(0)
 

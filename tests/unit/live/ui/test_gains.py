@@ -10,7 +10,7 @@ from kairos.config import Settings
 from kairos.live.ui import gains as module
 from kairos.live.ui.gains import FRESH_US, Gains
 
-LIMIT_S = 30
+LIMIT_S = 60
 
 
 @pytest.fixture

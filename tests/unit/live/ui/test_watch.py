@@ -39,7 +39,7 @@ async def test_while_nobody_looks_nothing_is_taken_and_a_page_that_closes_ends_i
     watch, taken, _ = watched
     await asyncio.sleep(0.05)
     assert taken == []
-    async with asyncio.timeout(5), viewing(watch) as pictures:
+    async with asyncio.timeout(60), viewing(watch) as pictures:
         assert await anext(pictures) == b"0"
         assert await anext(pictures) == b"1"
     await asyncio.sleep(0.02)
@@ -50,7 +50,7 @@ async def test_while_nobody_looks_nothing_is_taken_and_a_page_that_closes_ends_i
 
 async def test_all_who_look_see_the_same_picture(watched):
     watch, taken, _ = watched
-    async with asyncio.timeout(5), viewing(watch) as one, viewing(watch) as other:
+    async with asyncio.timeout(60), viewing(watch) as one, viewing(watch) as other:
         seen = await asyncio.gather(anext(one), anext(other))
         assert seen == [b"0", b"0"]
         async with viewing(watch) as late:  # shown what there is
@@ -59,7 +59,7 @@ async def test_all_who_look_see_the_same_picture(watched):
 
 async def test_whoever_is_slow_misses_pictures_and_goes_on_with_the_latest(watched):
     watch, taken, _ = watched
-    async with asyncio.timeout(5), viewing(watch) as slow:
+    async with asyncio.timeout(60), viewing(watch) as slow:
         await anext(slow)
         while len(taken) < 5:
             await asyncio.sleep(0.005)
@@ -78,7 +78,7 @@ async def test_a_picture_that_fails_is_said_and_the_next_is_taken(monkeypatch, c
 
     watch = Watch(take)
     task = asyncio.create_task(watch.run())
-    async with asyncio.timeout(5), viewing(watch) as pictures:
+    async with asyncio.timeout(60), viewing(watch) as pictures:
         assert await anext(pictures) == b"whole"
     task.cancel()
     assert [r.levelno for r in caplog.records] == [logging.ERROR]
@@ -86,7 +86,7 @@ async def test_a_picture_that_fails_is_said_and_the_next_is_taken(monkeypatch, c
 
 async def test_when_the_service_ends_so_do_the_pages(watched):
     watch, _, task = watched
-    async with asyncio.timeout(5), viewing(watch) as pictures:
+    async with asyncio.timeout(60), viewing(watch) as pictures:
         await anext(pictures)
         task.cancel()
         assert [each async for each in pictures if each is None] == []
@@ -96,7 +96,7 @@ async def test_there_is_a_limit_to_pages(watched, monkeypatch):
     monkeypatch.setattr(module, "MAX_VIEWERS", 1)
     watch, *_ = watched
     watch.check()
-    async with asyncio.timeout(5), viewing(watch) as pictures:
+    async with asyncio.timeout(60), viewing(watch) as pictures:
         await anext(pictures)
         with pytest.raises(TooManyViewers):
             watch.check()

@@ -215,6 +215,29 @@ async def test_whoever_has_no_name_is_not_heard(deciding):
         say(deciding, link, Fact(1, Arrived(request("a")), 1))
 
 
+async def test_a_fact_that_is_refused_is_acknowledged_and_what_follows_is_heard(deciding, caplog):
+    """Were the link cut, the worker would tell it again, and lose its calls each time."""
+    link, wire = deciding.open()
+    circle = PlanDeclared("default", "app", PlannedWork((PlannedOperator("a", (0,)),)))
+    say(deciding, link, Hello("w"), Fact(1, circle), Fact(2, Arrived(request("a")), 7))
+    assert await ordered(wire) == ([("Dispatch", "a", 7)], 2)
+    assert wire.problem is None
+    assert "PlanDeclared of w is left out" in caplog.text
+
+
+async def test_a_call_whose_fact_is_refused_is_answered(deciding):
+    link, wire = deciding.open()
+    say(deciding, link, Hello("w"), Fact(1, Arrived(request("a")), 1))
+    await ordered(wire)
+
+    def refuse(_):
+        raise Unavailable("not now")
+
+    deciding.decider.begin(refuse, deciding.troubles.append, lambda *_: None)
+    say(deciding, link, Fact(2, Bounced("a", "busy", about_itself=True), 2))
+    assert await ordered(wire) == ([("Declined", "a", 2)], 2)
+
+
 async def test_a_worker_that_goes_loses_its_calls_once_and_their_room_is_others(deciding):
     (one, _), (two, wire) = deciding.open(), deciding.open()
     say(deciding, one, Hello("w"), Fact(1, Arrived(request("a")), 1))
@@ -251,7 +274,7 @@ async def test_calls_of_a_worker_that_does_not_come_back_end(deciding, files, cl
     successor = Deciding(files, clock)
     watching = asyncio.create_task(successor.decider.watch())
     clock.at += int((LOST_S + 1) * SECOND)
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(60):
         while not successor.told(Cancelled):
             await asyncio.sleep(0.01)
     watching.cancel()

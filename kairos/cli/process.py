@@ -1,0 +1,104 @@
+"""`kairos process`: what operators of flows that retrieve ask for, as a service of its own."""
+
+import asyncio
+import logging
+import os
+import signal
+from pathlib import Path
+from typing import Annotated
+
+import msgspec
+import typer
+
+from kairos import config
+from kairos.cli.flow_options import CollectionsPlace, Embedders, Rerankers, retrieval
+from kairos.cli.options import SERVE, TlsCertificate, TlsClientCa, TlsKey
+from kairos.cli.running import run
+from kairos.errors import SetupError
+from kairos.live.process import tuning
+from kairos.retrieval_settings import RetrievalSettings
+
+
+def process(
+    embedder: Embedders = None,
+    reranker: Rerankers = None,
+    collections: CollectionsPlace = None,
+    peer: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="Another `kairos process`, from which values that stay there may be fetched, by "
+            r"the address that flows have of it: http://HOST:PORT\[,api_key_env=VARIABLE]; repeat."
+        ),
+    ] = None,
+    hold_mb: Annotated[
+        int | None,
+        typer.Option(help=r"MiB of values that stay here \[1024]; a run may have a quarter."),
+    ] = None,
+    host: Annotated[str | None, typer.Option(help=f"Address to listen on [{SERVE.host}].")] = None,
+    port: Annotated[int, typer.Option(help="Port to listen on; 0: any.")] = 8004,
+    tls_certificate: TlsCertificate = None,
+    tls_key: TlsKey = None,
+    tls_client_ca: TlsClientCa = None,
+    config_file: Annotated[
+        Path | None,
+        typer.Option("--config", help=r"TOML file with any of these, \[retrieval] and API keys."),
+    ] = None,
+) -> None:
+    """Embed, rank, ingest and search for flows that run elsewhere: one on each host.
+
+    `kairos run --processor` names them, and so do settings of `kairos serve`. A vector that only
+    other operators of retrieval need stays with the processor that made it, and goes from there to
+    where it is needed, without whoever runs the flow. Beyond loopback it asks for an API key.
+
+    Example: kairos process --embedder http://gpu1:8101 --peer http://host2:8004
+    """
+    arguments = {
+        "host": host,
+        "port": port,
+        "tls_certificate": _path(tls_certificate),
+        "tls_key": _path(tls_key),
+        "tls_client_ca": _path(tls_client_ca),
+    }
+    settings = config.load(config_file, os.environ, arguments)
+    told = retrieval(embedder, reranker, collections, peer)
+    settings = msgspec.structs.replace(settings, retrieval=_with(settings.retrieval, told, hold_mb))
+    logging.basicConfig(level=logging.INFO, format="kairos: %(message)s")
+    logging.getLogger("uvicorn").setLevel(logging.WARNING)
+    run(_process(settings))
+
+
+async def _process(settings: config.Settings) -> None:
+    from kairos.live.remote.service import processing_host
+
+    stop = asyncio.Event()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        asyncio.get_running_loop().add_signal_handler(number, stop.set)
+    async with processing_host(settings) as host:
+        tuning.collect_less_often()
+        tuning.allow_many_connections()
+        typer.echo(f"kairos: processing on {host.url}")
+        await stop.wait()
+        typer.echo("kairos: stopping; what runs may finish, and what stays here is dropped")
+
+
+def _with(
+    given: RetrievalSettings | None, told: RetrievalSettings | None, hold_mb: int | None
+) -> RetrievalSettings:
+    """What the command line names, in place of what the file does; the rest as that has it.
+
+    Raises:
+        SetupError: it is out of range.
+    """
+    settings, default = given or RetrievalSettings(), RetrievalSettings()
+    changes = {} if told is None else msgspec.structs.asdict(told)
+    named = {name: each for name, each in changes.items() if each != getattr(default, name)}
+    if hold_mb is not None:
+        named["hold_mb"] = hold_mb
+    try:
+        return RetrievalSettings(**(msgspec.structs.asdict(settings) | named))
+    except ValueError as error:
+        raise SetupError(str(error)) from None
+
+
+def _path(told: Path | None) -> str | None:
+    return None if told is None else str(told)

@@ -1,0 +1,1 @@
+"""Processors as services of their own, and values that stay with them."""

@@ -1,0 +1,28 @@
+"""The processors that settings name: in this process, or services of their own."""
+
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+
+from kairos.live.processors.service import ProcessorService, processors
+from kairos.live.processors.worked import Note
+from kairos.live.remote.remote import RemoteProcessors, remote_processors
+from kairos.retrieval_settings import RetrievalSettings
+
+AnyProcessors = ProcessorService | RemoteProcessors
+
+
+@asynccontextmanager
+async def opened_processors(
+    settings: RetrievalSettings, environ: Mapping[str, str], note: Note = lambda _: None
+) -> AsyncIterator[AnyProcessors]:
+    """`note`: see `processors`; those that are services of their own count for themselves.
+
+    Raises:
+        SetupError: they cannot be used.
+    """
+    if settings.processors:
+        async with remote_processors(settings, environ) as remote:
+            yield remote
+        return
+    async with processors(settings, environ, note) as here:
+        yield here

@@ -1,0 +1,36 @@
+"""What stands in the place of a value that stays with the processor that made it.
+
+It is a text `held:ID`, which is neither a vector nor a collection of a row. The id is the signature
+of the call that made the value, so what is asked with it has the same signature wherever the value
+is; a journal has `held:ID@HOST:PORT`, which says where that was.
+"""
+
+import re
+from collections.abc import Iterator, Mapping
+
+_HELD = re.compile(r"held:([0-9a-f]{32})(?:@([\w.:\[\]-]{1,255}))?", re.ASCII)
+
+
+def held_text(value_id: str, place: str | None = None) -> str:
+    return f"held:{value_id}" if place is None else f"held:{value_id}@{place}"
+
+
+def held_id(value: object) -> str | None:
+    """None: it is no such text, or one of a journal."""
+    found = _HELD.fullmatch(value) if isinstance(value, str) else None
+    return None if found is None or found[2] is not None else found[1]
+
+
+def held_at(value: object) -> tuple[str, str] | None:
+    """The id and the place that a journal has; None: it is no such text."""
+    found = _HELD.fullmatch(value) if isinstance(value, str) else None
+    return None if found is None or found[2] is None else (found[1], found[2])
+
+
+def held_in(arguments: Mapping[str, object]) -> Iterator[str]:
+    """The ids in what a processor is asked."""
+    for name in ("vectors", "collection"):
+        value = arguments.get(name)
+        for each in value if isinstance(value, list) else (value,):
+            if (found := held_id(each)) is not None:
+                yield found

@@ -1,0 +1,231 @@
+"""Values that stay with processors: an executor passes their ids on, and has what is lost made
+again, once; whatever dies, the table is that of one step after the other."""
+
+import random
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from kairos.execution.commands import KeepResult, RunProcessor, WriteRow
+from kairos.execution.facts import CallAnswered, CallBroke, Stays
+from kairos.execution.limits import FlowLimits
+from kairos.flow import Flow
+from kairos.plan.held import held_at, held_id, held_in, held_text
+from kairos.plan.pipeline import Passes, compile_plan
+from kairos.sim.processor_answers import processed
+from tests.support.flow_world import FlowWorld
+from tests.support.naive import Naive
+from tests.unit.execution.test_retrieval import ask, rows
+
+
+def says(messages, attempt=1):
+    return f"said {messages[-1]['content']}"
+
+
+class Hosts:
+    """Two processors, which hold values by place and id until they die."""
+
+    def __init__(self):
+        self.held = {}  # (place, id) -> value
+        self.done = []  # what was asked and done
+
+    def die(self, place):
+        self.held = {at: value for at, value in self.held.items() if at[0] != place}
+
+    def do(self, command, place):
+        wanted = set(held_in(command.arguments))
+        assert wanted <= set(command.held), "each has a place"
+        lost = tuple(each for each in wanted if (command.held[each], each) not in self.held)
+        if lost:
+            return CallBroke(command.call, "lost", retry=True, lost=lost)
+        self.done.append(command)
+        values = {each: self.held[command.held[each], each] for each in wanted}
+        value = processed(command.kind, filled(command.arguments, values))
+        if not command.stays:
+            return CallAnswered(command.call, value)
+        self.held[place, command.signature] = value
+        return CallAnswered(command.call, Stays(place, 100))
+
+
+def filled(arguments, values):
+    def of(value):
+        if isinstance(value, list):
+            return [of(each) for each in value]
+        return values.get(held_id(value), value) if isinstance(value, str) else value
+
+    return {name: of(value) for name, value in arguments.items()}
+
+
+class HeldWorld(FlowWorld):
+    """`deaths`: before how many of so many tasks a processor dies."""
+
+    def __init__(self, plan, table, hosts, *, deaths=0.0, **kwargs):
+        super().__init__(plan, table, says, **kwargs)
+        self.hosts, self._deaths = hosts, deaths
+
+    def _processed(self, command):
+        def now():
+            if self.random.random() < self._deaths:
+                self.hosts.die(self.random.choice("ab"))
+            return self.hosts.do(command, self.random.choice("ab"))
+
+        return now
+
+    def next_fact(self):
+        fact = super().next_fact()
+        return fact() if callable(fact) else fact
+
+
+def plan_of(flow, **passes):
+    return compile_plan(flow.declaration, Passes(**passes), values_stay=True)
+
+
+def world(flow, table, hosts=None, *, passes=None, **kwargs):
+    made = HeldWorld(plan_of(flow, **(passes or {})), table, hosts or Hosts(), **kwargs)
+    assert made.run()
+    return made
+
+
+def expected(flow, table):
+    return Naive(flow.declaration, says).run(table).written
+
+
+def test_what_only_processors_need_stays_and_the_rest_does_not():
+    assert plan_of(ask(), stages=False).staying == {"vectors", "store", "question"}
+    assert compile_plan(ask().declaration).staying == frozenset()
+    f = ask()
+    f.output("raw", f.embed("shown", "a text"))
+    assert "shown" not in plan_of(f, stages=False).staying
+
+
+def test_parts_that_are_ingested_batch_by_batch_stay():
+    plan = plan_of(ask())
+    assert plan.staying == {"vectors_part", "store_part", "question"}
+
+
+@pytest.mark.parametrize("use", ["format", "map", "default", "group"])
+def test_a_value_that_anyone_else_needs_does_not_stay(use):
+    f = Flow("f")
+    row = f.input("row")
+    if use == "default":
+        vector = f.embed("v", row["text"], on_error="default", default="AAAAAA==")
+    else:
+        vector = f.embed("v", row["text"])
+    near = f.search("near", vector, collection="docs")
+    if use == "format":
+        f.output("said", f.format("said", "{{ v }}", v=vector))
+    elif use == "map":
+        f.output("each", f.map("each", vector, lambda item: f.format("x", "{{ i }}", i=item)))
+    elif use == "group":
+        group = f.group("g", by="row.text", value=vector, row=row)
+        f.output("all", group["items"])
+        near = None
+    if near is not None:
+        f.output("near", near)
+    assert plan_of(f).staying == frozenset()
+
+
+def test_no_vector_reaches_the_executor_and_the_journal_has_where_each_is():
+    hosts, table = Hosts(), rows(3, questions=3)
+    ran = world(ask(), table, hosts)
+
+    assert ran.table()["written"] == expected(ask(), table)
+    kept = [each for each in ran.log if isinstance(each, KeepResult) and each.until_end]
+    assert kept
+    for each in kept:
+        value_id, place = held_at(each.value)
+        assert (value_id, place in "ab") == (each.signature, True)
+    asked = [each for each in ran.log if isinstance(each, RunProcessor)]
+    vectors = [each.arguments["vectors"] for each in asked if "vectors" in each.arguments]
+    assert all(map(held_id, vectors))
+    assert {each.kind for each in asked if each.stays} == {"embed", "ingest"}
+
+
+def test_what_is_held_is_dropped_when_the_last_row_that_needs_it_has_ended():
+    hosts, table = Hosts(), rows(6, questions=3)
+    ran = world(ask(), table, hosts)
+    dropped = {(each.place, each.value_id) for each in ran.dropped}
+    assert dropped == set(hosts.held)
+    done = [each.signature for each in hosts.done]
+    assert len(done) == len(set(done)), "rows that are open share what stays"
+
+
+def test_what_a_dead_processor_held_is_made_again_once_and_kept_once():
+    hosts = Hosts()
+
+    class Dies(HeldWorld):
+        def _processed(self, command):
+            if command.kind == "search" and not self.died:
+                self.died = True
+                self.before = len(self.hosts.done)
+                self.hosts.held.clear()
+            return self.hosts.do(command, "a")
+
+    ran = Dies(plan_of(ask(), stages=False), rows(), hosts)
+    ran.died = False
+    assert ran.run()
+    assert ran.table()["written"] == expected(ask(), rows())
+    again = [each.kind for each in hosts.done[ran.before :]]
+    assert sorted(again) == ["embed", "embed", "ingest", "rerank", "search"]
+    kept = [(each.node, each.row) for each in ran.log if isinstance(each, KeepResult)]
+    assert len(kept) == len(set(kept))
+
+
+def test_a_value_that_is_lost_each_time_fails_its_row_in_the_end():
+    class Forgets(Hosts):
+        def do(self, command, place):
+            answered = super().do(command, place)
+            self.held.clear()
+            return answered
+
+    ran = world(ask(), rows(), Forgets())
+    assert ran.end == "done"
+    assert ran.table()["failed"] == {(0, 0)}
+
+
+def test_what_a_row_says_to_be_held_has_no_place():
+    f = Flow("f")
+    row = f.input("row")
+    f.output("near", f.search("near", row["vector"], collection="docs"))
+    asked = []
+
+    class Takes(Hosts):
+        def do(self, command, place):
+            asked.append(command.held)
+            return CallBroke(command.call, "it is held nowhere", retry=False)
+
+    ran = world(f, [{"vector": held_text("0" * 32)}], Takes())
+    assert asked == [{}]
+    assert ran.table()["failed"] == {(0, 0)}
+
+
+@settings(max_examples=150, deadline=None)
+@given(
+    seed=st.integers(0, 1 << 32),
+    deaths=st.sampled_from([0.0, 0.05, 0.2]),
+    crashes=st.lists(st.integers(0, 60), max_size=3),
+    staged=st.booleans(),
+    share=st.booleans(),
+)
+def test_whatever_dies_the_table_is_that_of_one_step_after_the_other(
+    seed, deaths, crashes, staged, share
+):
+    table, hosts = rows(5, questions=3), Hosts()
+    plan, journal = plan_of(ask(), stages=staged, cse=share), None
+    limits = FlowLimits(capacity=4)
+    for after in (*crashes, None):
+        ran = HeldWorld(
+            plan, table, hosts, deaths=deaths, journal=journal, seed=seed, limits=limits
+        )
+        if ran.run(crash_after=after):
+            break
+        journal = ran.journal
+        if random.Random(seed + after).random() < 0.3:
+            hosts.die("a")
+    found = ran.table()
+    wanted = expected(ask(), table)
+    assert found["failed"] | set(found["written"]) == set(wanted)
+    assert all(wanted[row] == values for row, values in found["written"].items())
+    assert deaths == 0.2 or not found["failed"]
+    assert all(isinstance(each, WriteRow) for each in ran.journal.ended.values()) or deaths == 0.2
