@@ -71,17 +71,21 @@ class RunPlaces(msgspec.Struct, frozen=True, kw_only=True):
         asks = bool(told.engines) or told.url is not None or told.host is not None
         if asks and not self.names_performers:
             missing.append("--engine (or --url, or --host)")
-        ours, theirs = self.retrieval or RetrievalSettings(), told.retrieval or RetrievalSettings()
-        missing += [
-            option
-            for name, option in _OF_RETRIEVAL.items()
-            if getattr(theirs, name) and not getattr(ours, name)
-        ]
+        if told.retrieval is not None:
+            missing += self._missing_of(told.retrieval)
         if missing:
             raise SetupError(
                 f"{told.id} was begun on another host: what to read, run and ask here is not taken "
                 f"from Kafka, where others may write; name it with {', '.join(missing)}"
             )
+
+    def _missing_of(self, told: RetrievalSettings) -> list[str]:
+        ours = self.retrieval or RetrievalSettings()
+        named = [name for name in _OF_RETRIEVAL if getattr(ours, name)]
+        if "processors" in named or (told.processors and named):
+            return []  # these stand for all of the others
+        needed = [name for name in _OF_RETRIEVAL if getattr(told, name) and name not in named]
+        return [_OF_RETRIEVAL[name] for name in needed]
 
 
 def without_places(told: RunRecord) -> RunRecord:
