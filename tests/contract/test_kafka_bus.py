@@ -34,7 +34,6 @@ async def cluster(kafka):
     return await Cluster(kafka).prepare()
 
 
-@pytest.mark.timeout(240)
 async def test_consumers_that_are_killed_at_any_moment_have_their_consequences_once(cluster):
     values = [str(n) for n in range(4_000)]
     async with KafkaBus(cluster.connection) as bus:
@@ -65,7 +64,6 @@ async def some_sunk(cluster, *, start):
             pass
 
 
-@pytest.mark.timeout(180)
 async def test_what_was_done_beyond_a_message_in_hand_is_not_done_again_after_a_crash(cluster):
     others = [str(n) for n in range(200)]
     seen = Seen()
@@ -83,7 +81,6 @@ async def test_what_was_done_beyond_a_message_in_hand_is_not_done_again_after_a_
     assert seen.values == ["hang", "last"]
 
 
-@pytest.mark.timeout(180)
 async def test_consumers_that_come_and_go_under_load_lose_and_double_nothing(cluster):
     values = [str(n) for n in range(3_000)]
     async with contextlib.AsyncExitStack() as stack:
@@ -99,7 +96,6 @@ async def test_consumers_that_come_and_go_under_load_lose_and_double_nothing(clu
     assert came == Counter(values)
 
 
-@pytest.mark.timeout(240)
 async def test_a_cluster_that_crashes_under_load_and_comes_back_loses_and_doubles_nothing(broker):
     values = [str(n) for n in range(2_000)]
     cluster = await Cluster(broker.url).prepare()
@@ -115,7 +111,6 @@ async def test_a_cluster_that_crashes_under_load_and_comes_back_loses_and_double
     assert came == Counter(values)
 
 
-@pytest.mark.timeout(240)
 async def test_a_cluster_that_is_away_for_longer_than_a_transaction_may_last(broker, monkeypatch):
     monkeypatch.setattr(transactions, "_OPEN_MS", 2_000)
     values = [str(n) for n in range(500)]

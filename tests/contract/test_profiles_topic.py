@@ -17,7 +17,7 @@ from kairos.topics import PROFILES
 from tests.property.test_balancer_machine import remaining_model
 from tests.support import learnt
 
-pytestmark = [pytest.mark.kafka, pytest.mark.timeout(120)]
+pytestmark = pytest.mark.kafka
 
 
 class Published:

@@ -226,7 +226,6 @@ async def submit(stack, module):
 
 
 @pytest.mark.kafka
-@pytest.mark.timeout(240)
 async def test_three_applications_run_on_the_services_of_the_file(tmp_path):
     with Broker(tmp_path / "kafka") as broker:
         async with running(broker, tmp_path) as stack:

@@ -273,7 +273,6 @@ async def test_what_cannot_work_is_said_in_one_line(options, message, tmp_path):
 
 
 @pytest.mark.real
-@pytest.mark.timeout(300)
 async def test_the_demo_runs_on_the_real_model(tmp_path):
     record = tmp_path / "run.jsonl"
     async with demo("--workflows", "6", "--record", str(record), "--json") as (process, mark):
@@ -289,7 +288,6 @@ async def test_the_demo_runs_on_the_real_model(tmp_path):
 
 
 @pytest.mark.vllm
-@pytest.mark.timeout(300)
 async def test_the_demo_runs_on_vllm(tmp_path):
     needs_vllm()
     record = tmp_path / "run.jsonl"

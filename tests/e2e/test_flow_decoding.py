@@ -201,7 +201,6 @@ async def is_asked_early(runs, seen, out, **passes):
 
 
 @pytest.mark.real
-@pytest.mark.timeout(300)
 async def test_a5_of_a_real_model_the_first_item_is_asked_before_the_list_has_its_last_token(
     runs, seen
 ):

@@ -176,7 +176,6 @@ def begins(ahead, whole):
     )
 
 
-@pytest.mark.timeout(180)
 @pytest.mark.parametrize("name", APPLICATIONS)
 async def test_an_application_asks_and_says_what_its_chain_does_with_all_passes_on(name, run):
     chain = await run(name, CHAIN, "chain")
@@ -189,7 +188,6 @@ async def test_an_application_asks_and_says_what_its_chain_does_with_all_passes_
         assert all(any(begins(ahead, whole) for whole in seen.answering) for ahead in seen.ahead)
 
 
-@pytest.mark.timeout(180)
 @pytest.mark.parametrize(
     "name",
     [

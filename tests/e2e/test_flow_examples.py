@@ -90,7 +90,6 @@ async def test_figures_are_checked_against_their_text(engine, run_example):
 
 
 @pytest.mark.real
-@pytest.mark.timeout(300)
 async def test_examples_run_on_the_real_model(run_example):
     async with start_engines("llama", 2, options=demo.LLAMA) as urls:
         for name in ("classify_and_answer.yaml", "extract_and_check.yaml"):

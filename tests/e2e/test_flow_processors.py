@@ -202,7 +202,6 @@ outputs: {there: there}
 """
 
 
-@pytest.mark.timeout(4 * STARTED_S)
 async def test_a7_a_collection_has_each_passage_once_after_its_run_was_killed_and_resumed(
     runs, embedders
 ):

@@ -14,7 +14,7 @@ from tests.support.otlp import collecting
 
 CALL = "POST /v1/chat/completions"
 
-pytestmark = [pytest.mark.frameworks, pytest.mark.timeout(200)]
+pytestmark = pytest.mark.frameworks
 
 
 @pytest.fixture

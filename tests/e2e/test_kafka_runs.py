@@ -14,7 +14,7 @@ from kairos.tools.flow_run import run_flow
 from tests.e2e.flow_runs import answering, command, kairos_command, prompt_of, read_rows, write_rows
 from tests.support.impatient import SILENCE_S
 
-pytestmark = [pytest.mark.kafka, pytest.mark.timeout(180)]
+pytestmark = pytest.mark.kafka
 
 FLOW = """
 flow: chain

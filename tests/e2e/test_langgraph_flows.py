@@ -10,7 +10,7 @@ from aiohttp import web
 
 from tests.frameworks import flows
 
-pytestmark = [pytest.mark.frameworks, pytest.mark.timeout(200)]
+pytestmark = pytest.mark.frameworks
 
 HERE = flows.HERE / "langgraph"
 # LangGraph from its own environment, and Kairos with what it needs from this one.

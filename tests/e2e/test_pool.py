@@ -25,7 +25,7 @@ from tests.e2e.client import LIMIT_S
 from tests.support.kafka import free_ports
 from tests.support.processes import Process
 
-pytestmark = [pytest.mark.kafka, pytest.mark.timeout(180)]
+pytestmark = pytest.mark.kafka
 
 TAKEOVER_S = 6 + 5  # Kafka's session timeout, and what is promised beyond it
 BODY = {"model": "tiny", "messages": [{"role": "user", "content": "hello"}]}

@@ -29,7 +29,6 @@ def spans(answered):
 
 
 @pytest.mark.real
-@pytest.mark.timeout(300)
 async def test_the_demo_answers_as_the_chain_does_and_modules_overlap(tmp_path):
     console = Console(record=True, width=120)
     picture = tmp_path / "demo.svg"
@@ -53,7 +52,6 @@ async def test_the_demo_answers_as_the_chain_does_and_modules_overlap(tmp_path):
 
 
 @pytest.mark.real
-@pytest.mark.timeout(300)
 async def test_a_pair_on_real_models_searches_lancedb_and_says_the_same():
     console, asked = Console(record=True, width=120), (DOCUMENTS, "What wakes you?")
     async with archive([DOCUMENTS], console) as kept_in, engines("llama") as fresh:

@@ -110,7 +110,6 @@ async def test_several_processes_on_one_host_count_together(serve, standin, tmp_
 
 
 @pytest.mark.kafka
-@pytest.mark.timeout(180)
 async def test_the_gateways_of_a_pool_count_together(kafka, standin, tmp_path, stack):
     pool = Pool(kafka, standin, tmp_path, stack)
     given = {"key": (ACME,), "quota": (QUOTA,)}
@@ -169,7 +168,6 @@ async def test_other_quotas_reach_the_process_that_decides_and_the_one_after_it(
 
 
 @pytest.mark.kafka
-@pytest.mark.timeout(180)
 async def test_other_quotas_reach_a_pool(
     kafka,
     standin,
@@ -190,7 +188,6 @@ async def test_other_quotas_reach_a_pool(
 
 
 @pytest.mark.kafka
-@pytest.mark.timeout(180)
 async def test_whoever_decides_next_does_by_its_own_settings(kafka, standin, tmp_path, stack):
     pool, file = Pool(kafka, standin, tmp_path, stack), tmp_path / "kairos.toml"
     file.write_text(FILE)

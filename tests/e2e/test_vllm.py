@@ -16,7 +16,7 @@ from kairos.live.engines import monitor
 from tests.support.processes import Process
 from tests.support.vllm import descendants, named, needs_vllm, until_gone
 
-pytestmark = [pytest.mark.vllm, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.vllm
 
 BLOCK = 32
 MODEL = "tiny"

@@ -13,7 +13,7 @@ import pytest
 
 from tests.e2e.test_differential import SHAPES, send
 
-pytestmark = [pytest.mark.vllm, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.vllm
 
 # What vLLM refuses, of a text model that embeds nothing, and without a parser of tool calls.
 # Answers by a schema fail on the CPU, or do not.

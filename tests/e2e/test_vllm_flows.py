@@ -9,7 +9,7 @@ from kairos.execution.commands import TouchPrefix
 from tests.e2e.flow_runs import Runs
 from tests.e2e.test_flow_decoding import is_asked_early
 
-pytestmark = [pytest.mark.vllm, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.vllm
 
 BLOCK = 32  # tokens
 SEARCHING = """

@@ -9,7 +9,7 @@ from kairos.events import Finished, FirstToken, Progressed
 from tests.e2e.deciding import deciding
 from tests.support.vllm import needs_vllm
 
-pytestmark = [pytest.mark.vllm, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.vllm
 
 # Room for one at a time: who comes later waits inside vLLM.
 OPTIONS = ("--scheduling-policy", "priority", "--max-num-seqs", "1")

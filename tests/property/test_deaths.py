@@ -11,8 +11,6 @@ from hypothesis import strategies as st
 from kairos.live.kafka import consumption, trials
 from tests.support.mortal import Cluster, Process
 
-pytestmark = pytest.mark.timeout(300)
-
 PATIENCE = 60  # lives
 
 

@@ -57,9 +57,7 @@ class FileRoutes:
                 path.unlink(missing_ok=True)
         return answer(file_view(kept))
 
-    def _record(
-        self, name: str, tenant: str, uploaded: Uploaded, digest: str | None
-    ) -> FileRecord:
+    def _record(self, name: str, tenant: str, uploaded: Uploaded, digest: str | None) -> FileRecord:
         now_s, kept_s = self._now_s, self._kept.limits.keep_days * _DAY_S
         if uploaded.kept_s is not None:
             kept_s = min(kept_s, uploaded.kept_s)
