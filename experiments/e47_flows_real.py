@@ -13,8 +13,12 @@ for short, where a GPU does the contrary.
   `switching.py` has it): placed by Kairos, and operator by operator on all devices. Loads count.
 
 All systems of a repetition have the same rows and run in a random order, with empty prefix caches
-and no results of earlier runs. The executor is the same for all, in this process; Kairos has its
-balancer in it, as `kairos run --engine` does, and the others a `kairos serve` of their own.
+and no results of earlier runs. The executor is the same for all, in this process, before a `kairos
+serve` of the system's own; so they differ in what is declared, in order and placement alone.
+`kairos in one process` has balancer and executor in one, as `kairos run --engine` does.
+
+Answers of these models are all of one length, so calls come in waves, and how the last waves fall
+on the two engines is some per cent of the time: `busiest engine` says how many calls one had.
 
 A model of random weights says the same to prompts that differ, so calls of later operators become
 equal, and Kairos merges more than a real model would let it: `calls` tells how many, and a lead
@@ -39,7 +43,9 @@ from experiments.flow_systems import KAIROS, LANGGRAPH, OPWISE, PARROT, UNDECLAR
 from kairos.confidence import Interval, ratio
 
 ONE, TOPOLOGICAL = "one at a time", "topological"
-POOL_SYSTEMS = (KAIROS, UNDECLARED, LANGGRAPH, PARROT, OPWISE, ONE)
+IN_ONE_PROCESS = "kairos in one process"
+DECLARED = (KAIROS, IN_ONE_PROCESS)
+POOL_SYSTEMS = (*DECLARED, UNDECLARED, LANGGRAPH, PARROT, OPWISE, ONE)
 DEVICE_SYSTEMS = (KAIROS, TOPOLOGICAL)
 REPETITIONS = 3
 BEHIND = 1.0
@@ -48,7 +54,8 @@ BEHIND = 1.0
 class Row(msgspec.Struct, frozen=True, kw_only=True):
     """A run. `s`: from the first call, or load, to the end of the last; `simulated_s`: likewise, in
     the simulator; `cached_share`: of prompts' tokens; `others`: cores that neither this process nor
-    the engines had, on average; None where engines ended meanwhile."""
+    the engines nor Kairos had meanwhile, on average; None where engines ended; `busiest`: of calls
+    the share of the engine that had most; None where that was not looked at."""
 
     commit: str
     date: str
@@ -62,6 +69,7 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
     loads: int
     cached_share: float
     others: float | None
+    busiest: float | None = None
 
 
 def row_times(
@@ -95,6 +103,7 @@ def section(rows: Sequence[Row]) -> str:
             f"{fmean(row.calls for row in own):.0f}",
             f"{fmean(row.loads for row in own):.1f}",
             f"{100 * fmean(row.cached_share for row in own):.0f} %",
+            _busiest(own),
             _shown(*row_times(of, system)),
             _shown(*row_times(of, system, simulated=True)),
         ]
@@ -102,7 +111,8 @@ def section(rows: Sequence[Row]) -> str:
         for system in dict.fromkeys((*POOL_SYSTEMS, *DEVICE_SYSTEMS))
         if (own := [row for row in of if row.system == system])
     ]
-    header = ["", "runs x rows", "s", "calls", "loads", "cached", "times as long", "simulated"]
+    header = ["", "runs x rows", "s", "calls", "loads", "cached", "busiest engine"]
+    header += ["times as long", "simulated"]
     busy = [row.others for row in rows if row.others is not None]
     made = ", ".join(sorted({f"commit {row.commit}, {row.date}" for row in rows}))
     return (
@@ -110,6 +120,11 @@ def section(rows: Sequence[Row]) -> str:
         f"Of {made}."
         + (f" What else ran on the machine took up to {max(busy):.2f} cores." if busy else "")
     )
+
+
+def _busiest(rows: Sequence[Row]) -> str:
+    known = [row.busiest for row in rows if row.busiest is not None]
+    return f"{100 * fmean(known):.0f} %" if known else ""
 
 
 def _shown(theirs: Sequence[float], ours: Sequence[float]) -> str:
@@ -124,7 +139,7 @@ def figures(rows: Sequence[Row]) -> list[Figure]:
     """Of each case that has all repetitions: what comes nearest to Kairos, or is ahead of it."""
     made = []
     for case, of in by_case(rows):
-        others = [each for each in dict.fromkeys(row.system for row in of) if each != KAIROS]
+        others = [each for each in dict.fromkeys(row.system for row in of) if each not in DECLARED]
         found = {each: times_as_long(of, each) for each in others}
         known = {name: round(each.mean, 3) for name, each in found.items() if each is not None}
         if known and sum(row.system == KAIROS for row in of) >= REPETITIONS:

@@ -36,9 +36,14 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     max_num_batched_tokens: int = 512
     max_model_len: int = 2048
 
+    @property
+    def kv_tokens(self) -> int:
+        """That an engine holds."""
+        return (self.kv_blocks - 1) * BLOCK_TOKENS
+
     def of(self, measured: EngineProfile) -> EngineProfile:
         """What was measured on engines of other memory, with this memory."""
-        return msgspec.structs.replace(measured, kv_tokens=(self.kv_blocks - 1) * BLOCK_TOKENS)
+        return msgspec.structs.replace(measured, kv_tokens=self.kv_tokens)
 
 
 ROOMY = Limits(kv_blocks=1024)

@@ -9,19 +9,17 @@ nobody.
 """
 
 import argparse
-import asyncio
-import os
 import time
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterator, Sequence
 from contextlib import AbstractAsyncContextManager
 from datetime import UTC, datetime
 from functools import partial
 
+import uvloop
 from rich.console import Console
 
 from experiments.command import ending
 from experiments.e47_flows_real import REPETITIONS, STUDY, Row, figures, section
-from experiments.fidelity_cpu import Meter, cores
 from experiments.flows_vllm_cases import (
     CASES,
     QUICK,
@@ -35,6 +33,7 @@ from experiments.flows_vllm_cases import (
 from experiments.placements_vllm import in_turn
 from experiments.report import add_figures, commit, write_rows
 from experiments.sections import read_rows, rows_file
+from kairos.live.process import tuning
 
 NAME = "e47_flows_real"
 
@@ -83,10 +82,7 @@ class Measurement:
     async def _made(
         self, case: Case, repetition: int, system: str, run: Callable[[int], Awaitable[Outcome]]
     ) -> None:
-        meter, began_at = Meter(os.getpid()), time.monotonic()
-        used = meter.read()
         outcome = await run(repetition)
-        used_by = cores(used, meter.read(), time.monotonic() - began_at)
         ran = outcome.ran
         row = Row(
             commit=self._commit,
@@ -100,7 +96,8 @@ class Measurement:
             calls=ran.calls,
             loads=ran.loads,
             cached_share=round(ran.cached_share, 4),
-            others=None if ran.loads else used_by.others,
+            others=None if ran.loads else ran.others,
+            busiest=None if ran.busiest is None else round(ran.busiest, 4),
         )
         self.rows.append(row)
         self._keep(self.rows)
@@ -114,6 +111,13 @@ def kept_rows(rows: Sequence[Row], cases: Sequence[Case]) -> list[Row]:
     """Without those of these cases that are of another commit."""
     here, names = commit(), {case.name for case in cases}
     return [row for row in rows if row.case not in names or row.commit == here]
+
+
+def _run(measuring: Coroutine[None, None, None]) -> None:
+    """As `kairos run` does."""
+    tuning.collect_less_often()
+    tuning.switch_threads_often()
+    uvloop.run(measuring)
 
 
 def main() -> None:
@@ -133,13 +137,13 @@ def main() -> None:
     with ending("flows_vllm"):
         if options.quick:
             measurement = Measurement(console, (), lambda _: None)
-            asyncio.run(measurement.run(QUICK, 1, tiny_pool))
+            _run(measurement.run(QUICK, 1, tiny_pool))
         else:
             chosen = [each for each in CASES if not options.cases or each.name in options.cases]
             kept = kept_rows(read_rows(NAME, STUDY, quick=False), chosen)
             path = rows_file(NAME, quick=False)
             measurement = Measurement(console, kept, partial(write_rows, path))
-            asyncio.run(measurement.run(chosen, options.repetitions, small_pool))
+            _run(measurement.run(chosen, options.repetitions, small_pool))
             add_figures(figures(measurement.rows))
     console.print(section(measurement.rows), markup=False, highlight=False)
 

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from experiments.e47_flows_real import DEVICE_SYSTEMS, ONE, POOL_SYSTEMS
+from experiments.e47_flows_real import DECLARED, DEVICE_SYSTEMS, ONE, POOL_SYSTEMS
 from experiments.fidelity_engines import (
     DEVELOPMENT,
     Limits,
@@ -90,16 +90,18 @@ class PoolCase(msgspec.Struct, frozen=True):
         """With empty caches. Raises SetupError: as `on_engines`."""
         await empty_caches(pool.urls)
         rows = self.workload.rows(self.alone if system == ONE else self.rows, repetition)
-        plan = self.workload.flow.compile(Passes() if system == KAIROS else AS_DECLARED)
-        ran = await on_engines(plan, rows, system, pool.urls, LIMITS.max_num_seqs)
+        plan = self.workload.flow.compile(Passes() if system in DECLARED else AS_DECLARED)
+        ran = await on_engines(plan, rows, system, pool.urls, LIMITS)
         return Outcome(len(rows), ran, self._simulated_s(system, rows, pool))
 
     def _simulated_s(self, system: str, rows: Rows, pool: Pool) -> float:
         if system == ONE:
             engine = msgspec.structs.replace(pool.engine, max_num_seqs=1)
             return run(self.workload, LANGGRAPH, rows, engine=engine, instances=1).simulated_s
-        instances = len(pool.urls)
-        return run(self.workload, system, rows, engine=pool.engine, instances=instances).simulated_s
+        simulated, instances = KAIROS if system in DECLARED else system, len(pool.urls)
+        return run(
+            self.workload, simulated, rows, engine=pool.engine, instances=instances
+        ).simulated_s
 
 
 class DevicesCase(msgspec.Struct, frozen=True):

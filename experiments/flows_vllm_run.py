@@ -1,15 +1,22 @@
 """A flow over rows, carried out by one system on real vLLM."""
 
 import asyncio
+import os
+import re
+import time
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
+import aiohttp
 import msgspec
 
-from experiments.e47_flows_real import ONE, TOPOLOGICAL
+from experiments.e47_flows_real import IN_ONE_PROCESS, ONE, TOPOLOGICAL
+from experiments.fidelity_cpu import Meter, cores
+from experiments.fidelity_engines import Limits
 from experiments.fidelity_real import serving
 from experiments.flow_systems import KAIROS, OPWISE, asking_operators, policy_and_placement
 from kairos.declared_plan import PlannedWork
@@ -30,6 +37,7 @@ from kairos.tools.flow_run import new_record
 from kairos.tools.hosted_pool import hosted_pool
 
 RULES = {KAIROS: place, TOPOLOGICAL: data_parallel}
+_ENDED = re.compile(r"^vllm:request_success_total\{[^}]*\} (\S+)$", re.MULTILINE)
 _LOOK_S = 0.01
 _CALL_S = 1_800.0  # that a call may take, the queue included
 
@@ -38,10 +46,15 @@ PoolOf = Callable[[RunRecord], AbstractAsyncContextManager[RunPool]]
 
 
 class Ran(msgspec.Struct, frozen=True, kw_only=True):
+    """`others`: cores that nothing which this process had started used meanwhile, on average;
+    `busiest`: of the calls the share of the engine that had most, where engines count them."""
+
     s: float
     calls: int
     cached_share: float
+    others: float
     loads: int = 0
+    busiest: float | None = None
 
 
 class UndeclaredLLM(HttpLLM):
@@ -52,23 +65,45 @@ class UndeclaredLLM(HttpLLM):
 
 
 async def on_engines(
-    plan: Plan, rows: Rows, system: str, urls: Sequence[str], max_num_seqs: int
+    plan: Plan, rows: Rows, system: str, urls: Sequence[str], limits: Limits
 ) -> Ran:
     """One model on all engines.
 
     Raises:
         SetupError: Kairos did not start, or some row did not come to its end.
     """
+    used, seqs = (urls[:1], 1) if system == ONE else (urls, limits.max_num_seqs)
+    engines = tuple(f"{url},max_num_seqs={seqs}" for url in used)
+    before = await _ended(urls)
+    if system == IN_ONE_PROCESS:
+        ran = await _carried_out(plan, rows, _declared, engines=engines)
+    else:
+        policy, placement = policy_and_placement(system)
+        options = [f"--engine={engine}" for engine in engines]
+        options += [f"--policy={policy}", f"--placement={placement}"]
+        pool = _pool_of(system, plan, len(rows), len(used) * limits.kv_tokens)
+        async with serving(options, len(used)) as (_, url):
+            concurrency = seqs * len(used)
+            ran = await _carried_out(plan, rows, pool, url=url, concurrency=concurrency)
+    had = [after - until for after, until in zip(await _ended(urls), before, strict=True)]
+    return msgspec.structs.replace(ran, busiest=max(had) / sum(had) if any(had) else None)
+
+
+def _pool_of(system: str, plan: Plan, rows: int, kv_tokens: int) -> PoolOf:
+    """Before a Kairos in another process. `kv_tokens`: that its engines hold together."""
     if system == KAIROS:
-        engines = tuple(f"{url},max_num_seqs={max_num_seqs}" for url in urls)
-        return await _carried_out(plan, rows, _declared, engines=engines)
-    used, seqs = (urls[:1], 1) if system == ONE else (urls, max_num_seqs)
-    policy, placement = policy_and_placement(system)
-    options = [f"--engine={url},max_num_seqs={seqs}" for url in used]
-    options += [f"--policy={policy}", f"--placement={placement}"]
-    pool = _operator_wise(plan, len(rows)) if system == OPWISE else _undeclared
-    async with serving(options, len(used)) as (_, url):
-        return await _carried_out(plan, rows, pool, url=url, concurrency=seqs * len(used))
+        return partial(_declared, kv_tokens=kv_tokens)
+    return _operator_wise(plan, rows) if system == OPWISE else _undeclared
+
+
+async def _ended(urls: Sequence[str]) -> list[float]:
+    """Calls, so far, by engine; 0 where it is no vLLM."""
+    found = []
+    async with aiohttp.ClientSession() as session:
+        for url in urls:
+            async with session.get(f"{url}/metrics") as response:
+                found.append(sum(map(float, _ENDED.findall(await response.text()))))
+    return found
 
 
 async def on_devices(plan: Plan, rows: Rows, system: str, host: HostFile) -> Ran:
@@ -98,7 +133,10 @@ async def _carried_out(plan: Plan, rows: Rows, pool_of: PoolOf, **fields: Any) -
             kept = store.create(record)
             with kept.held():
                 job = FlowJob(plan, Functions(), open_table(rows), None)
+                meter, began_at = Meter(os.getpid()), time.monotonic()
+                used = meter.read()
                 record = await FlowRun(kept, record, lambda _: None).to_the_end(job, pool)
+                used_by = cores(used, meter.read(), time.monotonic() - began_at)
     counted = record.figures
     if counted.get("written") != len(rows):
         raise SetupError(f"{counted.get('written', 0)} of {len(rows)} rows came to their end")
@@ -106,11 +144,15 @@ async def _carried_out(plan: Plan, rows: Rows, pool_of: PoolOf, **fields: Any) -
         s=record.took_s,
         calls=counted["calls"],
         cached_share=counted.get("cached_tokens", 0) / max(1, counted["prompt_tokens"]),
+        others=used_by.others,
     )
 
 
-def _declared(record: RunRecord) -> AbstractAsyncContextManager[RunPool]:
-    return call_pool(record, {})
+@asynccontextmanager
+async def _declared(record: RunRecord, *, kv_tokens: int | None = None) -> AsyncIterator[RunPool]:
+    """`kv_tokens`: that the engines of a Kairos elsewhere hold together, which it does not tell."""
+    async with call_pool(record, {}) as pool:
+        yield msgspec.structs.replace(pool, kv_tokens=kv_tokens or pool.kv_tokens)
 
 
 @asynccontextmanager

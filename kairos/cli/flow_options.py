@@ -102,6 +102,11 @@ Directory = Annotated[
 ]
 
 
+def absolute(path: Path | None) -> str | None:
+    """As it is kept: a run may go on from another directory."""
+    return None if path is None else str(path.absolute())
+
+
 def retrieval(
     embedder: list[str] | None,
     reranker: list[str] | None,

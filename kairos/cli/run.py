@@ -22,6 +22,7 @@ from kairos.cli.flow_options import (
     Url,
     Values,
     Without,
+    absolute,
     retrieval,
     switched_off,
 )
@@ -148,12 +149,12 @@ def run(
         store,
         loaded.declaration,
         flow_path=str(flow.absolute()),
-        functions_path=_absolute(functions),
+        functions_path=absolute(functions),
         inputs=str(table.absolute()),
         out=str(out.absolute()),
         engines=tuple(engine or ()),
         url=url,
-        host=_absolute(host),
+        host=absolute(host),
         api_key_env=api_key_env,
         model=model,
         revision=revision,
@@ -165,8 +166,8 @@ def run(
         max_calls=max_calls,
         max_tokens=max_tokens,
         bus=bus,
-        bus_config=_absolute(config),
-        values=_absolute(values),
+        bus_config=absolute(config),
+        values=absolute(values),
     )
     task = check_task(record, loaded.declaration, loaded.functions, table)
     if engine_profile is not None:
@@ -191,7 +192,3 @@ def _check_together(
         )
     if bus is None and (config or values):
         raise SetupError("--config and --values go with --bus kafka://HOST:PORT")
-
-
-def _absolute(path: Path | None) -> str | None:
-    return None if path is None else str(path.absolute())

@@ -3,14 +3,30 @@
 import os
 import time
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from kairos.cli.flow_options import ApiKeyEnv, BusConfig, Directory, FunctionsFile, Values
+from kairos.cli.flow_options import (
+    ApiKeyEnv,
+    BusConfig,
+    CollectionsPlace,
+    Directory,
+    Embedders,
+    FunctionsFile,
+    ProcessorServices,
+    Rerankers,
+    Values,
+    absolute,
+    retrieval,
+)
 from kairos.cli.run_follow import follow
 from kairos.cli.running import run as run_loop
 from kairos.errors import SetupError
+
+if TYPE_CHECKING:
+    from kairos.live.runs.run_places import RunPlaces
+    from kairos.live.runs.run_store import RunStore
 
 _STOP_S = 600.0  # for calls in flight
 
@@ -74,7 +90,14 @@ def runs_resume(
         typer.Option(help="Other engines than those it had; repeat for each."),
     ] = None,
     url: Annotated[str | None, typer.Option(help="Another Kairos than the one it had.")] = None,
+    host: Annotated[
+        Path | None, typer.Option(help="Another file of models whose engines Kairos starts.")
+    ] = None,
     api_key_env: ApiKeyEnv = None,
+    embedder: Embedders = None,
+    reranker: Rerankers = None,
+    collections: CollectionsPlace = None,
+    processor: ProcessorServices = None,
     bus: Annotated[
         str | None,
         typer.Option(
@@ -105,43 +128,52 @@ def runs_resume(
     What has ended stays as it is, and results that are known are not computed again: as far as the
     flow and the rows are what they were. An edited flow computes what changed.
 
-    A run with --bus can be resumed on any host. If it is executed elsewhere still, that ends.
+    A run with --bus can be resumed on any host. If it is executed elsewhere still, that ends. A
+    host that has nothing of the run takes no file, engine or key from Kafka: name them all.
 
     Examples:
 
     kairos runs resume reports-3fa9c2d1
 
     kairos runs resume reports-3fa9c2d1 --bus kafka://kafka1:9092 --stand-by
+    --flow reports.yaml --inputs docs.parquet --out out.parquet --engine http://gpu1:8000
     """
-    import msgspec
-
+    from kairos.live.runs.run_places import RunPlaces
     from kairos.live.runs.run_store import RunStore
     from kairos.tools.flow_file import load_flow
-    from kairos.tools.flow_run import check_task, runs_root
+    from kairos.tools.flow_run import PERFORMERS, check_task, runs_root
     from kairos.tools.run_bus import find_run
 
+    if bool(engine) + (url is not None) + (host is not None) > 1:
+        raise SetupError(PERFORMERS)
     store = RunStore(directory or runs_root(os.environ))
-    if waits and not _is_left(run, bus, config):
+    places = RunPlaces(
+        flow_path=absolute(flow),
+        functions_path=absolute(functions),
+        inputs=absolute(inputs),
+        out=absolute(out),
+        values=absolute(values),
+        engines=tuple(engine or ()),
+        url=url,
+        host=absolute(host),
+        api_key_env=api_key_env,
+        retrieval=retrieval(embedder, reranker, collections, processor),
+    )
+    if waits and not _is_left(store, run, bus, config, places):
         return
-    found, record = find_run(store, run, bus, config, os.environ)
-    elsewhere = {"flow_path": flow, "functions_path": functions, "inputs": inputs, "out": out}
-    named = {**elsewhere, "values": values}
-    moved = {name: str(path.absolute()) for name, path in named.items() if path is not None}
-    record = msgspec.structs.replace(record, **moved)
+    found, record = find_run(store, run, bus, config, os.environ, places)
     flow_path, table = record.flow_path, record.inputs
     if flow_path is None or table is None:
         raise SetupError(f"{record.id} belongs to a program, which alone can go on with it")
-    if engine or url:
-        record = msgspec.structs.replace(
-            record, engines=tuple(engine or ()), url=url, host=None, api_key_env=api_key_env
-        )
     functions_path = Path(record.functions_path) if record.functions_path else None
     loaded = load_flow(Path(flow_path), functions_path)
     task = check_task(record, loaded.declaration, loaded.functions, table)
     run_loop(follow(task, store, directory=found))
 
 
-def _is_left(run: str, bus: str | None, config: Path | None) -> bool:
+def _is_left(
+    store: "RunStore", run: str, bus: str | None, config: Path | None, places: "RunPlaces"
+) -> bool:
     """Once nobody executes it any more; False: it ended.
 
     Raises:
@@ -152,7 +184,7 @@ def _is_left(run: str, bus: str | None, config: Path | None) -> bool:
     if bus is None:
         raise SetupError("--stand-by goes with --bus kafka://HOST:PORT")
     typer.echo(f"kairos: standing by for {run}", err=True)
-    ended = stand_by(run, bus, config, os.environ)
+    ended = stand_by(store, run, bus, config, os.environ, places)
     if ended is not None:
         typer.echo(f"kairos: {ended.id} is {ended.state}", err=True)
     return ended is None
@@ -176,4 +208,5 @@ def runs_cancel(run: Run, directory: Directory = None) -> None:
         tell_cancelled(record, os.environ)
         found.write(record)
         found.forget_results()
+        record.large_values.forget()
     typer.echo(f"kairos: {record.id} is cancelled")

@@ -7,7 +7,7 @@ from itertools import count
 import msgspec
 
 from kairos.dispatcher.in_flight import InFlightTable
-from kairos.dispatcher.instance_table import computing, line_numbers
+from kairos.dispatcher.instance_table import computing
 from kairos.dispatcher.kept_contexts import KeptContexts
 from kairos.dispatcher.ledger import Ledger
 from kairos.dispatcher.native import (
@@ -23,7 +23,7 @@ from kairos.dispatcher.native import (
     Block,
     Kernel,
 )
-from kairos.dispatcher.speed import StepPace
+from kairos.dispatcher.speed import Speed, StepPace
 from kairos.model import EXPECTED_COMPLETION_TOKENS, Instance
 
 _INF = float("inf")
@@ -41,12 +41,17 @@ class Margins(msgspec.Struct, frozen=True):
 
 
 class _Columns(msgspec.Struct):
-    """Whose columns the kernel reads for an instance: they live as long as it may."""
+    """Whose columns the kernel reads for an instance: they live as long as it may. And what stays
+    the same while the instance and its speed do."""
 
     flight: InFlightTable
     kept: KeptContexts
     number: int  # another one for each table of calls
-    kv_tokens: int | None = None  # of the instance, as it was told last
+    instance: Instance
+    speed: Speed
+    kind: int  # of its pace
+    kv_tokens: float
+    unfilled_tokens: float
 
 
 class Rows(msgspec.Struct, frozen=True):
@@ -139,21 +144,18 @@ class CompiledTable:
         row = self._row_of.get(instance.id)
         if row is None:
             row = self._new_row(instance.id)
-        ledger, speed = self._ledger, self._ledger.served.speeds[instance.id]
-        columns = self._columns_of(instance.id, row)
+        ledger = self._ledger
+        columns = self._columns_of(instance, row)
         flight = columns.flight
-        if instance.kv_tokens != columns.kv_tokens:
-            columns.kv_tokens = instance.kv_tokens
-            self._health = -1, 0.0  # of which what is not seen is a share
         FACTS.pack_into(
             self._block.bytes,
             row * self._kernel.instance_bytes,
             len(flight),
-            _INF if instance.kv_tokens is None else instance.kv_tokens,
-            speed.times,
-            ledger.unfilled_tokens(instance.id),
+            columns.kv_tokens,
+            columns.speed.times,
+            columns.unfilled_tokens,
             instance.max_num_seqs,
-            self._kind(speed.pace),
+            columns.kind,
             ledger.version(instance.id),
             columns.number,
             flight.changes,
@@ -165,18 +167,32 @@ class CompiledTable:
             *computing(ledger, instance, at),
         )
 
-    def _columns_of(self, instance_id: str, row: int) -> _Columns:
-        flight, kept = self._ledger.flight(instance_id), self._ledger.retention.kept(instance_id)
-        columns = self._columns[row]
-        if columns is None or columns.flight is not flight:
-            columns = self._columns[row] = _Columns(flight, kept, next(self._flights))
-        columns.kept = kept
-        return columns
+    def _columns_of(self, instance: Instance, row: int) -> _Columns:
+        ledger, columns = self._ledger, self._columns[row]
+        flight, kept = ledger.flight(instance.id), ledger.retention.kept(instance.id)
+        speed = ledger.served.speeds[instance.id]
+        if (
+            columns is not None
+            and columns.flight is flight
+            and columns.instance is instance
+            and columns.speed is speed
+        ):
+            columns.kept = kept
+            return columns
+        is_same = columns is not None and columns.flight is flight
+        number = columns.number if columns is not None and is_same else next(self._flights)
+        kv_tokens = _INF if instance.kv_tokens is None else instance.kv_tokens
+        if columns is None or columns.kv_tokens != kv_tokens:
+            self._health = -1, 0.0  # of which what is not seen is a share
+        unfilled_tokens, kind = ledger.unfilled_tokens(instance.id), self._kind(speed.pace)
+        found = _Columns(flight, kept, number, instance, speed, kind, kv_tokens, unfilled_tokens)
+        self._columns[row] = found
+        return found
 
     def _write_lines(self) -> None:
         """What one instance teaches is known of all of its kind."""
         for kind, pace in enumerate(self._paces):
-            lines = *line_numbers(pace.token), *line_numbers(pace.prompt)
+            lines = *pace.token.numbers(), *pace.prompt.numbers()
             LINES.pack_into(self._lines.bytes, kind * LINES.size, *lines)
 
     def _write_health(self, at: int) -> None:
@@ -226,6 +242,8 @@ class CompiledTable:
             if instance_id in here:
                 kind = self._kind(before[KIND.unpack_from(self._block.bytes, place)[0]])
             KIND.pack_into(self._block.bytes, place, kind)
+            if (columns := self._columns[row]) is not None:
+                columns.kind = kind
 
     def _write_pool(self) -> None:
         POOL.pack_into(

@@ -8,7 +8,7 @@ import numpy.typing as npt
 
 from kairos.dispatcher.demand import Floats, Ints
 from kairos.dispatcher.ledger import Ledger
-from kairos.dispatcher.speed import FittedLine, StepPace
+from kairos.dispatcher.speed import StepPace
 from kairos.model import Instance
 
 _NONE: tuple[Sequence[Instance], Ints] = (), np.zeros(0, dtype=np.intp)
@@ -140,8 +140,8 @@ class InstanceTable:
             self._token_lines = np.zeros((len(self._paces), 3))
             self._prompt_lines = np.zeros((len(self._paces), 3))
         for kind, pace in enumerate(self._paces):
-            self._token_lines[kind] = line_numbers(pace.token)
-            self._prompt_lines[kind] = line_numbers(pace.prompt)
+            self._token_lines[kind] = pace.token.numbers()
+            self._prompt_lines[kind] = pace.prompt.numbers()
         running, _, times = self._values[:3]
         token = self._of_each(self._token_lines)
         next_us = times * _at(token, running + 1)
@@ -221,11 +221,6 @@ def computing(ledger: Ledger, instance: Instance, at: int) -> tuple[float, float
     """Tokens of prompts under way, the share of a step's budget that they take, and until when."""
     tokens, until = ledger.prompts.computing(instance.id, at)
     return tokens, tokens / (instance.max_num_batched_tokens or _BUDGET), until
-
-
-def line_numbers(line: FittedLine) -> tuple[float, float, float]:
-    slope = line.slope
-    return line.y - slope * line.x, slope, line.least
 
 
 def _at(lines: Floats, x: Floats | float) -> Floats:

@@ -30,17 +30,15 @@ class FittedLine(msgspec.Struct):
         self.xx = (1 - share) * (self.xx + share * dx * dx)
         self.xy = (1 - share) * (self.xy + share * dx * dy)
 
-    @property
-    def slope(self) -> float:
-        """Never negative, nor is `at`: noise must not make work cheap."""
-        return self.xy / self.xx if self.xx > 0 and self.xy > 0 else 0.0
-
-    @property
-    def least(self) -> float:
-        return 0.1 * self.y if self.y > 0 else 0.0
+    def numbers(self) -> tuple[float, float, float]:
+        """The line at 0, its slope, and the least that `at` tells. No slope is negative, nor is
+        `at`: noise must not make work cheap."""
+        xx, xy, y = self.xx, self.xy, self.y
+        slope = xy / xx if xx > 0 and xy > 0 else 0.0
+        return y - slope * self.x, slope, 0.1 * y if y > 0 else 0.0
 
     def at(self, x: float) -> float:
-        # As `max(self.least, ...)`, with `slope`, without calls: several times for each request.
+        # By `numbers`, without calls: several times for each request.
         xx, xy, y = self.xx, self.xy, self.y
         slope = xy / xx if xx > 0 and xy > 0 else 0.0
         least = 0.1 * y if y > 0 else 0.0

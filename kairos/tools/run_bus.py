@@ -11,7 +11,7 @@ from kairos import config
 from kairos.errors import SetupError
 from kairos.live.kafka.cluster import KafkaCluster, cluster_of
 from kairos.live.kafka.topic_setup import ensure
-from kairos.live.runs.large_values import LargeValues
+from kairos.live.runs.run_places import RunPlaces, without_places
 from kairos.live.runs.run_store import RunDirectory, RunRecord, RunStore
 from kairos.live.runs.run_topic import RunTopic
 from kairos.live.runs.run_topic_reader import LogPlace, await_silence, latest_record
@@ -42,12 +42,16 @@ async def run_topic(record: RunRecord, environ: Mapping[str, str]) -> RunTopic |
         return None
     cluster = run_cluster(record.bus, record.bus_config, environ)
     await ensure(cluster, [RUNS])
-    directory = None if record.values is None else Path(record.values)
-    return RunTopic(cluster, record.id, LargeValues(directory, record.id))
+    return RunTopic(cluster, record.id, record.large_values)
 
 
 def find_run(
-    store: RunStore, run: str, bus: str | None, config_file: Path | None, environ: Mapping[str, str]
+    store: RunStore,
+    run: str,
+    bus: str | None,
+    config_file: Path | None,
+    environ: Mapping[str, str],
+    places: RunPlaces | None = None,
 ) -> tuple[RunDirectory, RunRecord]:
     """A run, and what is known of it: here, and where its journal is on a bus, there. It has a
     directory here from then on.
@@ -55,28 +59,38 @@ def find_run(
     Args:
         run: how its name begins; all of it, where this host has nothing of the run.
         bus, config_file: None: those that it has.
+        places: where this host has what it is about, if elsewhere than the run says; where it has
+            nothing of the run, all of it. None: whoever asks knows that by itself.
 
     Raises:
-        SetupError: there is no such run, its bus cannot be read, or it was cancelled.
+        SetupError: there is no such run, its bus cannot be read, it was cancelled, or it is of
+            another host, and `places` do not say all that it needs.
     """
-    directory, record = _found(store, run, bus, config_file, environ)
+    directory, record = _found(store, run, bus, config_file, environ, places)
     if record.state == "cancelled":
         raise SetupError(f"{record.id} was cancelled: its results are gone; begin a new run")
     return directory, record
 
 
 def _found(
-    store: RunStore, run: str, bus: str | None, config_file: Path | None, environ: Mapping[str, str]
+    store: RunStore,
+    run: str,
+    bus: str | None,
+    config_file: Path | None,
+    environ: Mapping[str, str],
+    places: RunPlaces | None,
 ) -> tuple[RunDirectory, RunRecord]:
     bus_config = None if config_file is None else str(config_file.absolute())
     here = store.find(run) if bus is None else store.having(run)
     if here is None:
         assert bus is not None
         told = _known(run, bus, run_cluster(bus, bus_config, environ))
-        # No file that it wrote is here.
-        told = msgspec.structs.replace(told, bus=bus, bus_config=bus_config, written={})
-        return store.create(told), told
-    record = here.read()
+        if places is not None:
+            places.check_named(told)
+        ours = msgspec.structs.replace(without_places(told), bus=bus, bus_config=bus_config)
+        ours = (places or RunPlaces()).onto(ours)
+        return store.create(ours), ours
+    record = (places or RunPlaces()).onto(here.read())
     if record.bus is None:
         if bus is not None:
             raise SetupError(f"{record.id} was begun without --bus: its journal is here alone")
@@ -88,16 +102,24 @@ def _found(
 
 
 def stand_by(
-    run_id: str, bus: str, config_file: Path | None, environ: Mapping[str, str]
+    store: RunStore,
+    run_id: str,
+    bus: str,
+    config_file: Path | None,
+    environ: Mapping[str, str],
+    places: RunPlaces,
 ) -> RunRecord | None:
     """Wait until nobody executes a run that is under way. None: that is so now; else what became of
     it meanwhile.
 
     Raises:
-        SetupError: the bus knows of no such run, or cannot be read.
+        SetupError: the bus knows of no such run, or cannot be read; or the run is of another host,
+            and `places` do not say all that it needs.
     """
     cluster = run_cluster(bus, None if config_file is None else str(config_file), environ)
-    _known(run_id, bus, cluster)
+    known = _known(run_id, bus, cluster)
+    if store.having(run_id) is None:
+        places.check_named(known)  # rather now than when it is needed
     await_silence(cluster, run_id, lambda told: _record(told, run_id).state != "running", SILENCE_S)
     told = _told(run_id, cluster)
     return None if told is None or told.state == "running" else told

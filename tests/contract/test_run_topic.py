@@ -253,6 +253,81 @@ def test_what_is_known_of_a_run_is_there_for_others_unless_the_run_was_lost(host
     assert latest_record(hosts.cluster, hosts.run_id) == b'{"state": "done"}'
 
 
+@pytest.mark.parametrize("window", [1, 3, 1_000])
+def test_what_was_told_last_is_found_from_the_end_of_the_topic(hosts, monkeypatch, window):
+    for module in (run_topic, run_topic_reader):
+        monkeypatch.setattr(module, "partition_for", lambda *_: 0)
+    before = hosts.execute("before", run_id="another")
+    for row in range(200):
+        keep(before, row, "theirs")
+    before.settle()
+    first = hosts.execute("one")
+    first.tell(b'{"state": "running"}')
+    keep(first, 0, "mine")
+    first.settle()
+    looked_at = []
+    entry = RunTopicReader._entry
+    monkeypatch.setattr(
+        RunTopicReader, "_entry", lambda self, each: (looked_at.append(each), entry(self, each))[1]
+    )
+    monkeypatch.setattr(run_topic_reader, "_LOOKS_BACK", window)
+    assert latest_record(hosts.cluster, hosts.run_id) == b'{"state": "running"}'
+    assert (len(looked_at) < 200) == (window < 1_000)
+    second = hosts.execute("two")  # has claimed it, and told nothing: what the first told counts
+    first._topic._put(RecordTold(msgspec.Raw(b'{"state": "stale"}')))
+    first._topic._producer.flush(10)
+    assert latest_record(hosts.cluster, hosts.run_id) == b'{"state": "running"}'
+    second.tell(b'{"state": "done"}')
+    second.settle()
+    assert latest_record(hosts.cluster, hosts.run_id) == b'{"state": "done"}'
+
+
+def test_a_host_that_is_left_while_it_begins_takes_the_run_from_nobody(hosts, monkeypatch):
+    first = hosts.execute("one")
+    monkeypatch.setattr(RunTopicReader, "has_caught_up", False)  # it has much to read still
+    topic = RunTopic(hosts.cluster, hosts.run_id, LargeValues(None, hosts.run_id))
+    reading = threading.Event()
+    read = RunTopicReader.read
+    monkeypatch.setattr(RunTopicReader, "read", lambda self: (reading.set(), read(self))[1])
+    (directory := hosts.values.parent / "two").mkdir()
+    with ThreadPoolExecutor(1) as threads:
+        path = directory / "journal.sqlite"
+        begun = threads.submit(RunJournal, path, hosts.troubles.append, topic)
+        assert reading.wait(30)
+        topic.leave()
+        with pytest.raises(SetupError, match="was left before it began"):
+            begun.result(30)
+    keep(first, 0, "goes on")
+    first.settle()
+    assert first.known(0, 0) == {"a": KeptResult("signature of goes on", "goes on")}
+
+
+def test_a_large_value_is_written_beside_whoever_sends_it_and_stays_in_order(hosts, monkeypatch):
+    go_on, kept_in = threading.Event(), []
+    write = LargeValues.keep
+
+    def slow(self, value):
+        kept_in.append(threading.current_thread())
+        assert go_on.wait(30)
+        return write(self, value)
+
+    monkeypatch.setattr(LargeValues, "keep", slow)
+    first = hosts.execute("one", values=hosts.values)
+    keep(first, 0, LARGE)
+    keep(first, 0, "small", node="b")
+    keep(first, 0, "other", node="a")  # of one result the later signature counts
+    end(first, 0)
+    assert first.backlog == 4
+    assert first.backlog_bytes > MESSAGE_VALUE_BYTES
+    go_on.set()
+    first.settle()
+    assert threading.main_thread() not in kept_in
+    assert (first.backlog, first.backlog_bytes) == (0, 0)
+    assert first.known(0, 0)["a"].value == "other"
+    hosts.leave(first)
+    assert hosts.execute("two", values=hosts.values).known(0, 0)["a"].value == "other"
+
+
 def test_a_run_is_cancelled_without_what_it_has_found_out_and_nobody_goes_on_with_it(
     hosts, tmp_path, monkeypatch
 ):

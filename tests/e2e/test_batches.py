@@ -274,6 +274,45 @@ async def test_a_key_that_may_not_ask_for_batch_has_the_class_that_it_may(
     assert (asked.service_class, asked.app, asked.key) == ("interactive", "reports", "night")
 
 
+async def test_a_request_that_is_sent_again_makes_nothing_more(kairos, engine, tmp_path):
+    engine.answer = engine.when_released
+    limits = {"max_files": 2, "max_bytes": 5_000, "max_open": 1}
+    keys = [key("acme"), key("globex")]
+    served = await kairos(engine.url, key=keys, batches=kept_in(tmp_path / "batches", **limits))
+
+    def named(name):
+        return {"extra_headers": {"Idempotency-Key": name}}
+
+    async def ask(client, input_file, **given):
+        asked = {"endpoint": CHAT, "completion_window": "24h"} | given
+        return await client.batches.create(input_file_id=input_file.id, **asked, **named("b"))
+
+    async def send(client, content, name="f"):
+        file = ("input.jsonl", content)
+        return await client.files.create(file=file, purpose="batch", **named(name))
+
+    async with client_of(served.url) as client:
+        file = await send(client, lines_of(1))
+        await send(client, lines_of(2), "other")
+        assert (await send(client, lines_of(1))).id == file.id  # though there is no room for more
+        with pytest.raises(openai.UnprocessableEntityError, match="another one"):
+            await send(client, lines_of(3))
+        assert len((await client.files.list()).data) == 2
+        assert len([*(tmp_path / "batches" / "files").iterdir()]) == 2
+
+        batch = await ask(client, file)
+        assert (await ask(client, file)).id == batch.id  # though no more may be open
+        with pytest.raises(openai.UnprocessableEntityError, match="another one"):
+            await ask(client, file, completion_window="2h")
+        assert len((await client.batches.list()).data) == 1
+        with pytest.raises(openai.BadRequestError, match="1 to 255"):
+            await send(client, b"{}", "x" * 256)
+    async with client_of(served.url, "globex") as client:
+        theirs = await send(client, lines_of(1))
+        assert theirs.id != file.id
+        assert (await ask(client, theirs)).id != batch.id
+
+
 async def test_each_tenant_has_so_many_files_bytes_and_open_batches(kairos, engine, tmp_path):
     engine.answer = engine.when_released
     limits = {"max_files": 4, "max_file_bytes": 2_000, "max_bytes": 5_000, "max_open": 2}

@@ -40,14 +40,17 @@ class Host:
 
     def begin(self, *more):
         files = ("flow.yaml", "--inputs", "rows.jsonl", "--out", "out.jsonl", "--no-cache")
-        engine = f"{self._engine.url},max_num_seqs={SLOTS}"
-        return command(self.directory, "run", *files, "--engine", engine, "--bus", self._bus, *more)
+        return command(self.directory, "run", *files, *self._asked, "--bus", self._bus, *more)
+
+    @property
+    def _asked(self):
+        return "--engine", f"{self._engine.url},max_num_seqs={SLOTS}"
 
     def resume(self, name, *more):
         return command(
             self.directory,
             *("runs", "resume", name, "--bus", self._bus, "--flow", "flow.yaml"),
-            *("--inputs", "rows.jsonl", "--out", "out.jsonl", *more),
+            *("--inputs", "rows.jsonl", "--out", "out.jsonl", *self._asked, *more),
             module="tests.support.impatient",
         )
 
@@ -242,7 +245,7 @@ async def test_large_answers_go_from_host_to_host_by_a_directory_that_both_see(h
     assert status == 0, said
     [run] = await one.runs()
     done = len(engine.calls)
-    async with two.resume(run["id"]) as second:
+    async with two.resume(run["id"], "--values", shared) as second:
         status, said = await second.end()
     assert status == 0, said
     assert two.out() == one.out()

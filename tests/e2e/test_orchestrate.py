@@ -22,13 +22,13 @@ from kairos.live.kafka.producer import Producer
 from kairos.live.kafka.profiles_topic import follow
 from kairos.live.kafka.subscription import ReceivedMessage, Subscription
 from kairos.live.kafka.topic_setup import ensure
-from kairos.live.orchestrate.follower import SAVE_S
 from kairos.live.orchestrate.service import TOPICS
 from kairos.live.pool.messages import EPOCH, POOL, TAKEOVER, TOLD, TYPE, Told
 from kairos.orchestrator.orchestrator import Orchestrator
 from kairos.tools import explain
 from kairos.topics import EVENTS, PROFILES, REQUESTS, RESULTS
 from tests.support import build
+from tests.support.impatient import SAVE_S
 from tests.support.kafka import free_ports
 from tests.support.processes import Process
 
@@ -75,7 +75,8 @@ class World:
         self.number += 1
         [port] = free_ports(1)
         command = ("orchestrate", "--bus", self.bus, "--port", port, *options)
-        process = Process(self.directory, f"orchestrator-{self.number}", *command)
+        name, module = f"orchestrator-{self.number}", "tests.support.impatient"
+        process = Process(self.directory, name, *command, module=module)
         process.url = f"http://127.0.0.1:{port}"
         self.stack.callback(process.kill)
         return process.start()

@@ -145,6 +145,30 @@ def test_both_choose_the_same_instance_after_any_facts(seed, instances):
         pool.step(number)
 
 
+def test_both_forget_how_quick_an_instance_was_that_left_and_is_back():
+    pool = Pool(0, 0)
+    known = [
+        Instance(id=each, models=(), max_num_seqs=64, kv_tokens=12_000) for each in ("i0", "i1")
+    ]
+    for each in known:
+        pool.tell("join", each)
+        running = build.request(f"on {each.id}", prompt=100, at=pool.at)
+        pool.tell("book", running, each.id, pool.at)  # so that what is known of it stays
+    for ledger in pool.ledgers:
+        for number in range(500):  # i0 is slow, as it is told now and then
+            slow = number % 10 == 0
+            speed = ledger.served.speeds["i0" if slow else "i1"]
+            speed.token_took(75_000 if slow else 25_000, 1)
+        assert ledger.served.speeds["i0"].times > 1.0 == ledger.served.speeds["i1"].times
+
+    request = pool.request(1)
+    assert [way.choose(request, known, (), pool.at) for way in pool.ways] == [known[1]] * 2
+
+    pool.tell("leave", "i0")
+    pool.tell("join", known[0])
+    assert [way.choose(request, known, (), pool.at) for way in pool.ways] == [known[0]] * 2
+
+
 @settings(max_examples=40, deadline=None)
 @given(seed=st.integers(0, 2**32))
 def test_both_expect_the_same_of_every_slot(seed):

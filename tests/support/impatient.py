@@ -1,13 +1,17 @@
-"""`kairos`, which takes the executor of a run for dead sooner: `python -m tests.support.impatient`.
-
-Executors tell of themselves every two seconds.
-"""
+"""`kairos` that waits less, for what is dead and between what it saves: `python -m
+tests.support.impatient`. For tests that would only wait longer."""
 
 from kairos.cli.main import main
+from kairos.live.kafka.subscription import Subscription
+from kairos.live.orchestrate import follower
 from kairos.tools import run_bus
 
-SILENCE_S = 7.0
+SILENCE_S = 7.0  # of an executor of a run, which tells of itself every two seconds
+SESSION_S = 3.0  # of Kafka's groups
+SAVE_S = 1.0  # of `kairos orchestrate`
 
 if __name__ == "__main__":
     run_bus.SILENCE_S = SILENCE_S
+    follower.SAVE_S = SAVE_S
+    Subscription.__init__.__kwdefaults__["session_s"] = SESSION_S
     main()

@@ -11,6 +11,7 @@ from fastapi.responses import Response
 
 from kairos.errors import InvalidRequest
 from kairos.header_names import AGENT, APP, CLASS, RAW
+from kairos.live.batches.asked_again import asked_as
 from kairos.live.batches.file_routes import answer
 from kairos.live.batches.kept import KeptBatches
 from kairos.live.batches.records import (
@@ -75,7 +76,7 @@ class BatchRoutes:
         caller = await self._access.admitted(authorization(request))
         asked = _asked(await small_body(request, _BODY_BYTES))
         record = self._record(asked, caller, request)
-        await asyncio.to_thread(self._kept.batches.add, record, record.created_s)
+        record = await asyncio.to_thread(self._kept.batches.add, record, record.created_s)
         self._wake()
         return await self._shown(caller.tenant, record.id)
 
@@ -94,6 +95,7 @@ class BatchRoutes:
             output_kept_s=None if expiry is None else kept_for(expiry.anchor, expiry.seconds),
             created_s=now_s,
             expires_s=now_s + window_s(asked.completion_window),
+            asked_as=asked_as(request),
         )
 
     def _class_of(self, request: HttpRequest, caller: Caller) -> str:

@@ -1,5 +1,6 @@
 """The batches that tenants have, and what their lines were answered."""
 
+import operator
 import sqlite3
 from collections.abc import Sequence
 from typing import Any
@@ -7,6 +8,7 @@ from typing import Any
 import msgspec
 
 from kairos.batch_settings import BatchSettings
+from kairos.live.batches.asked_again import KeyReused, made_before
 from kairos.live.batches.database import OPEN, BatchDatabase
 from kairos.live.batches.file_store import insert, is_there
 from kairos.live.batches.records import (
@@ -22,6 +24,17 @@ from kairos.live.batches.records import (
 )
 
 _KEPT_ENDED = 1_000  # batches of a tenant that have ended
+# What a batch is asked for with.
+_ASKED = operator.attrgetter(
+    "caller",
+    "service_class",
+    "endpoint",
+    "input_file_id",
+    "completion_window",
+    "headers",
+    "metadata",
+    "output_kept_s",
+)
 
 _encode = msgspec.json.Encoder().encode
 _decode = msgspec.json.Decoder(BatchRecord).decode
@@ -33,10 +46,21 @@ class BatchStore:
     def __init__(self, database: BatchDatabase, limits: BatchSettings) -> None:
         self._database, self._limits = database, limits
 
-    def add(self, record: BatchRecord, now_s: int) -> None:
-        """Raises NoSuchFile, BatchLimit."""
+    def add(self, record: BatchRecord, now_s: int) -> BatchRecord:
+        """Returns it, or the one that an earlier request of its name made.
+
+        Raises:
+            NoSuchFile, BatchLimit.
+            KeyReused: the earlier one asked for something else.
+        """
         tenant, input_id = record.caller.tenant, record.input_file_id
         with self._database.transaction() as db:
+            before = made_before(db, "batches", tenant, record.asked_as)
+            if before is not None:
+                made = _decode(before)
+                if _ASKED(made) != _ASKED(record):
+                    raise KeyReused(made.id)
+                return made
             if not is_there(db, tenant, input_id, now_s):
                 raise NoSuchFile(input_id)
             (open_now,) = db.execute(
@@ -55,6 +79,7 @@ class BatchStore:
                 "LIMIT 1 OFFSET ?)",
                 (tenant, tenant, _KEPT_ENDED),
             )
+        return record
 
     def find(self, tenant: str, batch_id: str) -> tuple[BatchRecord, BatchCounts]:
         """Raises NoSuchBatch."""

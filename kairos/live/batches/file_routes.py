@@ -10,6 +10,7 @@ from fastapi.responses import FileResponse, Response
 from starlette.requests import ClientDisconnect
 
 from kairos.errors import InvalidRequest
+from kairos.live.batches.asked_again import asked_as
 from kairos.live.batches.kept import KeptBatches
 from kairos.live.batches.records import FileRecord, NoSuchFile, new_name
 from kairos.live.batches.uploads import Uploaded, UploadsUnderWay, upload
@@ -37,8 +38,8 @@ class FileRoutes:
 
     async def create(self, request: HttpRequest) -> Response:
         tenant = await self._tenant(request)
-        files = self._kept.files
-        limit_bytes = await asyncio.to_thread(files.room, tenant)
+        files, digest = self._kept.files, asked_as(request)
+        limit_bytes = await asyncio.to_thread(files.room, tenant, digest)
         name = new_name("file")
         path = files.path_of(name)
         with self._under_way.one_of(tenant):
@@ -46,15 +47,17 @@ class FileRoutes:
                 uploaded = await upload(request, path, limit_bytes)
             except ClientDisconnect:
                 return Response(status_code=400)  # which nobody reads
-            record = self._record(name, tenant, uploaded)
+            record = self._record(name, tenant, uploaded, digest)
             try:
-                await asyncio.to_thread(files.add, record)
+                kept = await asyncio.to_thread(files.add, record)
             except BaseException:
                 path.unlink(missing_ok=True)
                 raise
-        return answer(file_view(record))
+            if kept.id != name:
+                path.unlink(missing_ok=True)
+        return answer(file_view(kept))
 
-    def _record(self, name: str, tenant: str, uploaded: Uploaded) -> FileRecord:
+    def _record(self, name: str, tenant: str, uploaded: Uploaded, digest: str | None) -> FileRecord:
         now_s, kept_s = self._now_s, self._kept.limits.keep_days * _DAY_S
         if uploaded.kept_s is not None:
             kept_s = min(kept_s, uploaded.kept_s)
@@ -66,6 +69,7 @@ class FileRoutes:
             size_bytes=uploaded.size_bytes,
             created_s=now_s,
             expires_s=now_s + kept_s,
+            asked_as=digest,
         )
 
     async def all(self, request: HttpRequest) -> Response:

@@ -1,11 +1,13 @@
 """The files that tenants keep: what is known of them, and where their content is."""
 
+import filecmp
 import sqlite3
 from pathlib import Path
 
 import msgspec
 
 from kairos.batch_settings import BatchSettings
+from kairos.live.batches.asked_again import KeyReused, made_before
 from kairos.live.batches.database import OPEN, BatchDatabase
 from kairos.live.batches.records import BatchLimit, FileInUse, FileRecord, NoSuchFile
 
@@ -27,17 +29,36 @@ class FileStore:
     def path_of(self, file_id: str) -> Path:
         return self.root / file_id
 
-    def room(self, tenant: str) -> int:
-        """How many bytes another file may have. Raises BatchLimit: there can be none."""
+    def room(self, tenant: str, asked_as: str | None = None) -> int:
+        """How many bytes another file may have; one that was kept by an earlier request of that
+        name needs no room. Raises BatchLimit: there can be none."""
         with self._database.transaction() as db:
+            if made_before(db, "files", tenant, asked_as) is not None:
+                return self._limits.max_file_bytes
             return self._room(db, tenant)
 
-    def add(self, record: FileRecord) -> None:
-        """Its content lies at its place. Raises BatchLimit."""
+    def add(self, record: FileRecord) -> FileRecord:
+        """Its content lies at its place. Returns it, or the one that an earlier request of its name
+        made: then this one's content is nobody's.
+
+        Raises:
+            BatchLimit.
+            KeyReused: the earlier one had another file.
+        """
         with self._database.transaction() as db:
-            if record.size_bytes > self._room(db, record.tenant):
-                raise self._full()
-            insert(db, record)
+            before = made_before(db, "files", record.tenant, record.asked_as)
+            if before is None:
+                if record.size_bytes > self._room(db, record.tenant):
+                    raise self._full()
+                insert(db, record)
+                return record
+        made = _decode(before)
+        if made.filename != record.filename or not self._are_alike(made.id, record.id):
+            raise KeyReused(made.id)
+        return made
+
+    def _are_alike(self, one: str, other: str) -> bool:
+        return filecmp.cmp(self.path_of(one), self.path_of(other), shallow=False)
 
     def file(self, tenant: str, file_id: str, now_s: int) -> FileRecord:
         """Raises NoSuchFile."""

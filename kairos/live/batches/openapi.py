@@ -4,6 +4,7 @@ from typing import Any
 
 import msgspec
 
+from kairos.live.batches.asked_again import IDEMPOTENCY_KEY, MOST_CHARACTERS
 from kairos.live.batches.batch_routes import BATCHES, MAX_BATCHES, BatchAsked
 from kairos.live.batches.file_routes import MAX_FILES
 from kairos.live.batches.records import ENDPOINTS, MAX_KEPT_S, MAX_METADATA, MIN_KEPT_S
@@ -15,6 +16,12 @@ _TEXT: Json = {"type": "string"}
 _AFTER: Json = {"name": "after", "in": "query", "schema": _TEXT}
 _ORDER: Json = {"name": "order", "in": "query", "schema": {"enum": ["asc", "desc"]}}
 _PURPOSE: Json = {"name": "purpose", "in": "query", "schema": _TEXT}
+_KEY: Json = {
+    "name": IDEMPOTENCY_KEY,
+    "in": "header",
+    "description": "One of a request and of the same sent again, which makes nothing more",
+    "schema": {"type": "string", "minLength": 1, "maxLength": MOST_CHARACTERS},
+}
 _UPLOAD: Json = {
     "multipart/form-data": {
         "schema": {
@@ -44,7 +51,7 @@ def with_batches(described: Json) -> Json:
     file_id, batch_id = _in_path("file_id"), _in_path("batch_id")
     paths: Json = {
         "/v1/files": {
-            "post": _route("Upload a file of calls", _json(file), body=_UPLOAD),
+            "post": _route("Upload a file of calls", _json(file), _KEY, body=_UPLOAD),
             "get": _route(
                 "The tenant's files", _json(files), _limit(MAX_FILES), _AFTER, _ORDER, _PURPOSE
             ),
@@ -55,7 +62,7 @@ def with_batches(described: Json) -> Json:
         },
         "/v1/files/{file_id}/content": {"get": _route("What is in it", content, file_id)},
         "/v1/batches": {
-            "post": _route("Make the calls of a file", _json(batch), body=_json(asked)),
+            "post": _route("Make the calls of a file", _json(batch), _KEY, body=_json(asked)),
             "get": _route(
                 "The tenant's batches, the latest first",
                 _json(batches),

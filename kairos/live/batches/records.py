@@ -39,6 +39,7 @@ class FileRecord(msgspec.Struct, frozen=True, kw_only=True):
     size_bytes: int
     created_s: int  # since the Unix epoch
     expires_s: int
+    asked_as: str | None = None  # the digest of its `Idempotency-Key`
 
 
 class BatchRecord(msgspec.Struct, frozen=True, kw_only=True):
@@ -54,6 +55,7 @@ class BatchRecord(msgspec.Struct, frozen=True, kw_only=True):
     headers: Mapping[str, str] = {}  # that name app and agent of its calls
     metadata: Mapping[str, str] | None = None
     output_kept_s: int | None = None  # None: as for all files
+    asked_as: str | None = None  # the digest of its `Idempotency-Key`
     state: State = "validating"
     total: int = 0  # lines
     errors: tuple[LineError, ...] = ()

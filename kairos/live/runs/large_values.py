@@ -2,6 +2,7 @@
 named by what it holds."""
 
 import re
+from contextlib import suppress
 from hashlib import blake2b
 from pathlib import Path
 
@@ -19,26 +20,44 @@ class LargeValues:
         """`directory`: None where there is none."""
         self._directory = None if directory is None else directory / run_id
 
+    def check_place(self, size_bytes: int) -> Path:
+        """Where such values go. Raises SetupError: there is no directory."""
+        if self._directory is None:
+            raise SetupError(
+                f"a value of {size_bytes} bytes is too large for the bus: name a directory that "
+                "all hosts see with --values, and resume the run"
+            )
+        return self._directory
+
     def keep(self, value: bytes) -> str:
         """The name by which it is found from now on.
 
         Raises:
             SetupError: there is no directory, or it takes nothing.
         """
-        if self._directory is None:
-            raise SetupError(
-                f"a value of {len(value)} bytes is too large for the bus: name a directory that "
-                "all hosts see with --values, and resume the run"
-            )
-        path = self._directory / _name_of(value)
+        directory = self.check_place(len(value))
+        path = directory / _name_of(value)
         if not path.exists():
             try:
-                self._directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+                directory.mkdir(mode=0o700, parents=True, exist_ok=True)
                 with atomic_write(path, mode=0o600) as file:
                     file.write(value)
             except OSError as error:
                 raise SetupError(f"{path} cannot be written: {error.strerror}") from None
         return path.name
+
+    def forget(self, oldest_s: float | None = None) -> None:
+        """Remove them: nobody will go on with the run. `oldest_s`: but not where one is younger,
+        in seconds since the Unix epoch: another host may go on with it."""
+        if self._directory is None:
+            return
+        with suppress(OSError):  # there is none, or it went meanwhile
+            files = [each for each in self._directory.iterdir() if _NAME.fullmatch(each.name)]
+            if oldest_s is not None and any(each.stat().st_mtime > oldest_s for each in files):
+                return
+            for each in files:
+                each.unlink(missing_ok=True)
+            self._directory.rmdir()
 
     def find(self, name: str) -> bytes:
         """Raises SetupError: it is not there."""

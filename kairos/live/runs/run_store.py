@@ -13,13 +13,14 @@ import shutil
 import signal
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Literal
 
 import msgspec
 
 from kairos.errors import SetupError
+from kairos.live.runs.large_values import LargeValues
 from kairos.retrieval_settings import RetrievalSettings
 from kairos.workload.files import atomic_write
 
@@ -80,6 +81,10 @@ class RunRecord(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def has_failures(self) -> bool:
         return self.figures.get("failed", 0) > 0
+
+    @property
+    def large_values(self) -> LargeValues:
+        return LargeValues(None if self.values is None else Path(self.values), self.id)
 
 
 class RunDirectory:
@@ -225,4 +230,6 @@ class RunStore:
         for directory in self._directories():
             files = [directory.path, *directory.path.iterdir()]
             if max(file.stat().st_mtime for file in files) < oldest and not directory.holder():
+                with suppress(SetupError):
+                    directory.read().large_values.forget(oldest)
                 shutil.rmtree(directory.path, ignore_errors=True)

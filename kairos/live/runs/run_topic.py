@@ -31,6 +31,7 @@ from kairos.live.runs.run_topic_reader import (
     opened,
     partition_for,
 )
+from kairos.live.runs.value_writer import ValueWriter
 from kairos.topics import RUNS
 
 _FILE = "file"  # the header of where the value is that an entry has not itself
@@ -55,6 +56,7 @@ class RunTopic:
         self._contact = Contact(Connectivity(cluster.servers))
         self._stopping, self._is_read, self._is_ours = (threading.Event() for _ in range(3))
         self._broken: SetupError | None = None
+        self._writing = ValueWriter(values, self._produce, self._fail)
         self._sent = self._returned = self._sent_bytes = self._returned_bytes = 0
         self._read_at = time.monotonic()
         self._thread: threading.Thread | None = None
@@ -66,7 +68,7 @@ class RunTopic:
 
     @property
     def backlog_bytes(self) -> int:
-        return self._sent_bytes - self._returned_bytes
+        return self._sent_bytes - self._returned_bytes + self._writing.backlog_bytes
 
     def begin(
         self,
@@ -82,7 +84,7 @@ class RunTopic:
             arrived: is called there after some of them: up to here all were applied.
 
         Raises:
-            SetupError: it cannot be read, or another executor claimed it meanwhile.
+            SetupError: it cannot be read, another executor claimed it meanwhile, or it was left.
         """
         self._apply, self._arrived = apply, arrived
         self._producer = kafka.Producer(
@@ -105,10 +107,17 @@ class RunTopic:
         self._await(self._is_ours)
 
     def _await(self, event: threading.Event) -> None:
-        while not event.wait(_POLL_S):
+        while not event.wait(_POLL_S) or self._stopping.is_set():
             self.check()
+            if self._stopping.is_set():
+                raise SetupError(f"the run {self._run_id} was left before it began")
             if time.monotonic() > self._read_at + _SILENCE_S:
                 raise SetupError(f"Kafka at {self._cluster.servers} does not tell of {RUNS}")
+
+    def leave(self) -> None:
+        """Nobody waits for `begin` any more, which runs in another thread: it makes no claim from
+        here on."""
+        self._stopping.set()
 
     def send(self, change: JournalChange) -> None:
         """Raises SetupError: another executor has the run, or the value has no place."""
@@ -117,8 +126,7 @@ class RunTopic:
         if len(value) <= MESSAGE_VALUE_BYTES:
             self._put(change)
         else:
-            name = self._values.keep(value)
-            self._put(msgspec.structs.replace(change, value=_FILLER), file=name)
+            self._put(msgspec.structs.replace(change, value=_FILLER), value)
 
     def tell(self, record: bytes) -> None:
         """What is known of the run by now. Raises SetupError: another executor has it."""
@@ -143,23 +151,42 @@ class RunTopic:
         """What has not come back in ten seconds is given up."""
         until = time.monotonic() + _CLOSE_S
         while self.backlog and self._broken is None and time.monotonic() < until:
+            if self._stopping.is_set():
+                break  # it was left
             time.sleep(_POLL_S / 5)
         self._stopping.set()
+        self._writing.close(give_up=True)
         if self._thread is not None:
             self._thread.join()
         self._producer.purge()
         self._producer.flush(_POLL_S)
         self._contact.close()
 
-    def _put(self, entry: LogEntry, **headers: str) -> None:
+    def _put(self, entry: LogEntry, value: bytes | None = None) -> None:
+        """`value`: of the entry, to be written apart."""
         data = _encode(entry)
+        if value is None and self._writing.is_idle:
+            self._produce(data, None)
+        else:
+            self._writing.add(data, value)
+        self._sent += 1
+        self._sent_bytes += len(data)
+
+    def _fail(self, error: SetupError) -> None:
+        self._broken = error
+
+    def _produce(self, data: bytes, file: str | None) -> None:
+        """`file`: the name of its value."""
+        headers: list[tuple[str, str | bytes | None]] = [(WRITER, self._writer)]
+        if file is not None:
+            headers.append((_FILE, file))
         try:
             self._producer.produce(
                 RUNS,
                 data,
                 self._run_id,
                 partition=self.partition,
-                headers=[(WRITER, self._writer), *headers.items()],
+                headers=headers,
                 on_delivery=self._delivered,
             )
         except BufferError:
@@ -167,8 +194,6 @@ class RunTopic:
         except kafka.KafkaException as error:
             what = f"an entry of {len(data)} bytes"
             raise SetupError(f"Kafka does not take {what}: {error.args[0].str()}") from None
-        self._sent += 1
-        self._sent_bytes += len(data)
 
     def _delivered(self, error: Any, _message: Any) -> None:
         if error is not None and not self._stopping.is_set():

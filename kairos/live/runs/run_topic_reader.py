@@ -14,7 +14,7 @@ from kairos.live.bus.left_out import count_left_out
 from kairos.live.kafka.cluster import KafkaCluster
 from kairos.live.kafka.items import ReceivedMessage, received
 from kairos.live.kafka.topic_setup import partition_of
-from kairos.live.runs.run_log import LogEntry, RecordTold, RunLog
+from kairos.live.runs.run_log import LogEntry, RecordTold, RunClaimed, RunLog
 from kairos.topics import RUNS
 
 logger = logging.getLogger(__name__)
@@ -25,6 +25,8 @@ _WAIT_S = 0.05
 _SILENCE_S = 30.0  # then the cluster is given up
 _ANSWER_S = 5.0
 _ASK_EVERY_S = 1.0  # in silence, whether the cluster is there
+# Messages of a partition that are looked at for what was told last; how many times as many next.
+_LOOKS_BACK, _LOOKS_FARTHER = 5_000, 8
 
 
 class LogPlace(NamedTuple):
@@ -53,6 +55,15 @@ class RunTopicReader:
         where nothing more has come meanwhile: while other runs write, that may be never."""
         return self._has_seen_end or self.place.next >= self._end
 
+    def skip_all_but(self, last: int) -> bool:
+        """Go on with the last so many messages of the partition; returns whether there are no
+        others. Raises SetupError: the cluster does not say."""
+        begin, _ = self._bounds()
+        self.place = self.place._replace(next=max(begin, self._end - last))
+        partition = kafka.TopicPartition(RUNS, self.place.partition, self.place.next)
+        self._consumer.assign([partition])
+        return self.place.next == begin
+
     def is_reached(self) -> bool:
         """Whether whoever has the partition answers now; blocks."""
         try:
@@ -62,12 +73,15 @@ class RunTopicReader:
         return True
 
     def _end_by_now(self) -> int:
+        return self._bounds()[1]
+
+    def _bounds(self) -> tuple[int, int]:
         partition = kafka.TopicPartition(RUNS, self.place.partition)
         try:
-            _, end = self._consumer.get_watermark_offsets(partition, _ANSWER_S)
+            begin, end = self._consumer.get_watermark_offsets(partition, _ANSWER_S)
         except kafka.KafkaException as error:
             raise SetupError(f"Kafka does not tell of {RUNS}: {error.args[0].str()}") from None
-        return int(end)
+        return int(begin), int(end)
 
     @property
     def claimed_by(self) -> str:
@@ -155,19 +169,32 @@ def latest_record(cluster: KafkaCluster, run_id: str) -> bytes | None:
     Raises:
         SetupError: the topic cannot be read.
     """
-    told = None
-    with _opened_at_first(cluster, run_id) as reader:
-        until = time.monotonic() + _SILENCE_S
-        while not reader.has_caught_up:
-            before = reader.place
-            for _, entry in reader.read():
-                if isinstance(entry, RecordTold):
-                    told = bytes(entry.record)
-            if reader.place != before:
-                until = time.monotonic() + _SILENCE_S
-            elif time.monotonic() > until:
-                raise SetupError(f"Kafka at {cluster.servers} does not tell of {RUNS}")
-    return told
+    part = partition_for(kafka.Producer(cluster.client(log_level=0)), run_id)
+    back = _LOOKS_BACK
+    while True:
+        with opened(cluster, run_id, LogPlace(part), log_level=0) as reader:
+            is_all = reader.skip_all_but(back)
+            told, is_sure = _told_last(cluster, reader)
+        if is_sure or is_all:
+            return told
+        back *= _LOOKS_FARTHER
+
+
+def _told_last(cluster: KafkaCluster, reader: RunTopicReader) -> tuple[bytes | None, bool]:
+    """And whether it was told behind a claim: before that, whose entries count is not known."""
+    told, is_claimed, is_sure = None, False, False
+    until = time.monotonic() + _SILENCE_S
+    while not reader.has_caught_up:
+        before = reader.place
+        for _, entry in reader.read():
+            is_claimed |= isinstance(entry, RunClaimed)
+            if isinstance(entry, RecordTold):
+                told, is_sure = bytes(entry.record), is_claimed
+        if reader.place != before:
+            until = time.monotonic() + _SILENCE_S
+        elif time.monotonic() > until:
+            raise SetupError(f"Kafka at {cluster.servers} does not tell of {RUNS}")
+    return told, is_sure
 
 
 def await_silence(

@@ -183,7 +183,12 @@ class FlowRun:
             loop.call_soon_threadsafe(self._on_trouble, line)
 
         path = self._directory.journal
-        journal = await asyncio.to_thread(RunJournal, path, on_trouble, job.topic)
+        try:
+            journal = await asyncio.to_thread(RunJournal, path, on_trouble, job.topic)
+        except asyncio.CancelledError:
+            if job.topic is not None:
+                job.topic.leave()  # the thread goes on, but takes the run from nobody
+            raise
         self._journal, cache = journal, None
         try:
             if job.cache_path is not None:

@@ -5,6 +5,7 @@ from rich.console import Console
 
 from experiments import flows_vllm
 from experiments.e47_flows_real import (
+    IN_ONE_PROCESS,
     KAIROS,
     ONE,
     OPWISE,
@@ -46,9 +47,12 @@ def test_systems_are_compared_by_the_time_of_a_row_within_repetitions():
 
 
 def test_the_section_has_what_was_measured_beside_what_was_simulated():
-    text = section([*rows(), row(KAIROS, 7.0, 1, "W3", others=None, loads=2)])
-    assert "| parallel, opwise | 3 x 10 | 12.0 | 30 | 0.0 | 25 % | 3.00 [3.00, 3.00] | 5.00" in text
-    assert "| W3, kairos | 1 x 10 | 7.0 | 30 | 2.0 | 25 % | 1.00 | 1.00 |" in text
+    even = row(KAIROS, 7.0, 1, "W3", others=None, loads=2, busiest=0.5)
+    text = section([*rows(), even])
+    assert (
+        "| parallel, opwise | 3 x 10 | 12.0 | 30 | 0.0 | 25 % |  | 3.00 [3.00, 3.00] | 5.00" in text
+    )
+    assert "| W3, kairos | 1 x 10 | 7.0 | 30 | 2.0 | 25 % | 50 % | 1.00 | 1.00 |" in text
     assert "commit c, 2026-01-02" in text
     assert "up to 0.10 cores" in text
 
@@ -58,6 +62,11 @@ def test_a_case_has_its_figure_once_all_repetitions_are_there():
     assert "parallel" in figure.name
     assert (figure.value, figure.detail) == (3.0, {OPWISE: 3.0, ONE: 20.0})
     assert figures(rows(REPETITIONS - 1)) == []
+
+
+def test_the_figure_compares_declared_flows_with_others_alone():
+    quicker = [row(IN_ONE_PROCESS, 1.0, n) for n in range(1, REPETITIONS + 1)]
+    assert figures([*rows(), *quicker]) == figures(rows())
 
 
 def test_rows_of_another_commit_make_way_only_for_those_of_the_same_case(monkeypatch):
@@ -70,7 +79,7 @@ def test_rows_of_another_commit_make_way_only_for_those_of_the_same_case(monkeyp
 
 class CountedCase(DevicesCase, frozen=True):
     async def run(self, system, repetition):
-        return Outcome(self.rows, Ran(s=1.5, calls=4, cached_share=0.5, loads=2), 0.5)
+        return Outcome(self.rows, Ran(s=1.5, calls=4, cached_share=0.5, others=-0.5, loads=2), 0.5)
 
 
 async def test_only_what_is_missing_runs_and_rows_are_kept_after_each_run():
