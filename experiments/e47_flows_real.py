@@ -18,7 +18,8 @@ serve` of the system's own; so they differ in what is declared, in order and pla
 `kairos in one process` has balancer and executor in one, as `kairos run --engine` does.
 
 Answers of these models are all of one length, so calls come in waves, and how the last waves fall
-on the two engines is some per cent of the time: `busiest engine` says how many calls one had.
+on the two engines is some per cent of the time: `busiest engine` says how many calls one had. Runs
+that do not say that are of November 25, when Kairos was in one process and the others were not.
 
 A model of random weights says the same to prompts that differ, so calls of later operators become
 equal, and Kairos merges more than a real model would let it: `calls` tells how many, and a lead
