@@ -49,11 +49,7 @@ class ProcessorLink:
             Unavailable: it cannot be reached, or it refuses for now.
             KairosError: it is no processor, or takes no key of ours.
         """
-        try:
-            async with asyncio.timeout(_LOOK_S):
-                raw = await self._request("GET", ABOUT, None)
-        except TimeoutError:
-            raise Unavailable(f"{self.place} has not answered in {_LOOK_S:g} s") from None
+        raw = await self._at_once("GET", ABOUT)
         try:
             self.about = _read_about(raw)
         except (msgspec.DecodeError, UnicodeDecodeError) as error:
@@ -87,7 +83,7 @@ class ProcessorLink:
     async def drop_run(self, run: str) -> None:
         """Raises KairosError: it was not told."""
         self._to_drop.pop(run, None)
-        await self._request("DELETE", f"{HELD}/{run}", None)
+        await self._at_once("DELETE", f"{HELD}/{run}")
 
     def _dropped(self, run: str) -> tuple[str, ...]:
         waiting = self._to_drop.get(run)
@@ -97,6 +93,14 @@ class ProcessorLink:
         if not waiting:
             del self._to_drop[run]
         return dropped
+
+    async def _at_once(self, method: str, path: str) -> bytes:
+        """What takes no work, so that whoever does not answer soon will not."""
+        try:
+            async with asyncio.timeout(_LOOK_S):
+                return await self._request(method, path, None)
+        except TimeoutError:
+            raise Unavailable(f"{self.place} has not answered in {_LOOK_S:g} s") from None
 
     async def _request(self, method: str, path: str, data: bytes | None) -> bytes:
         url = self._base_url + path
