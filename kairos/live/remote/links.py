@@ -1,6 +1,7 @@
 """The way to one processor that is a service of its own."""
 
 import asyncio
+import socket
 from collections import deque
 
 import aiohttp
@@ -25,8 +26,28 @@ _LOOK_S = 10.0
 _MESSAGE_LIMIT = 300
 _MOST_TO_DROP = 100_000  # ids that wait to be told; those of a run go with it in the end
 
+# Whoever works says nothing for minutes; a host that is gone does not acknowledge the probes.
+_PROBES = {
+    "TCP_KEEPIDLE": 10,  # seconds without a word until the first
+    "TCP_KEEPINTVL": 5,  # seconds from one to the next
+    "TCP_KEEPCNT": 4,
+    "TCP_USER_TIMEOUT": 60_000,  # milliseconds until what was sent must have come there
+}
+
 _read_reply = msgspec.json.Decoder(ProcessorReply).decode
 _read_about = msgspec.json.Decoder(AboutProcessor).decode
+
+
+def watched_socket(of: aiohttp.AddrInfoType) -> socket.socket:
+    """One that breaks within a minute where its other end has no host any more, as far as the
+    system can (Linux can). `of`: as `getaddrinfo` has it."""
+    family, kind, protocol, *_ = of
+    made = socket.socket(family, kind, protocol)
+    made.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    for name, value in _PROBES.items():
+        if hasattr(socket, name):
+            made.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
+    return made
 
 
 class ProcessorLink:

@@ -22,7 +22,7 @@ from kairos.live.llm.http_llm import headers_with
 from kairos.live.processors.collections import DEFAULT_TENANT
 from kairos.live.processors.engine_pool import PATIENCE_S
 from kairos.live.processors.lost import ValuesLost
-from kairos.live.remote.links import ProcessorLink
+from kairos.live.remote.links import ProcessorLink, watched_socket
 from kairos.plan.check import every
 from kairos.plan.operators import Embedding, Rerank
 from kairos.plan.pipeline import Plan
@@ -239,7 +239,7 @@ async def remote_processors(
         )
     settings.check_keys(environ)
     timeout = aiohttp.ClientTimeout(total=_ANSWER_S, sock_connect=_CONNECT_S)
-    connector = aiohttp.TCPConnector(limit=0)
+    connector = aiohttp.TCPConnector(limit=0, socket_factory=watched_socket)
     async with aiohttp.ClientSession(connector=connector, timeout=timeout) as session:
         found = RemoteProcessors(list(_links(session, settings, environ)))
         await found.look()

@@ -2,6 +2,7 @@
 hang, some do not go with the others."""
 
 import asyncio
+import socket
 from contextlib import AsyncExitStack
 
 import aiohttp
@@ -161,6 +162,22 @@ async def test_whoever_is_left_is_asked_after_one_that_took_all_the_patience(mon
     with pytest.raises(Unavailable):
         await RemoteProcessors([hung, also]).of(run=RUN).run(command())
     assert (hung.asked, also.asked) == (1, 1)
+
+
+async def test_a_host_that_is_gone_is_found_out_while_it_is_waited_for(stack, monkeypatch):
+    made = []
+
+    def watched(of):
+        made.append(links.watched_socket(of))
+        return made[-1]
+
+    monkeypatch.setattr(remote, "watched_socket", watched)
+    await opened(stack, (await Told().start(stack)).url)
+    (each,) = made
+    assert each.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE)
+    for option, value in (("TCP_KEEPIDLE", 10), ("TCP_KEEPINTVL", 5), ("TCP_KEEPCNT", 4)):
+        if hasattr(socket, option):
+            assert each.getsockopt(socket.IPPROTO_TCP, getattr(socket, option)) == value
 
 
 async def test_values_are_fetched_from_a_peer_so_many_at_once(stack):
