@@ -108,6 +108,20 @@ def aggregated(parts: object) -> object:
     return {key: [each for one in found for each in one[key]] for key in ("texts", "vectors")}
 
 
+def flat_parts(arguments: Mapping[str, object]) -> Mapping[str, object]:
+    """Of a search in collections of a row: where one of several has parts that stay (`aggregated`),
+    these among the others."""
+    collection = arguments["collection"]
+    if not isinstance(collection, list) or not any(map(_are_held, collection)):
+        return arguments
+    nested = (each if _are_held(each) else (each,) for each in collection)
+    return {**arguments, "collection": [part for parts in nested for part in parts]}
+
+
+def _are_held(parts: object) -> bool:
+    return isinstance(parts, list) and any(held_id(each) for each in parts)
+
+
 def check_arguments(params: Processing, arguments: Mapping[str, object]) -> None:
     """Raises OperatorFailed: one is not what the kind takes."""
     match params:
