@@ -201,7 +201,7 @@ def _vectors(name: str, value: object) -> Sequence[str]:
     vectors = [value] if isinstance(value, str) else value
     if not isinstance(vectors, list) or not all(isinstance(each, str) for each in vectors):
         raise OperatorFailed(f"`{name}`: a vector is a text, as embed gives it, or a list of such")
-    lengths = {len(each) for each in vectors}
+    lengths = {len(each) for each in vectors if held_id(each) is None}
     if len(lengths) > 1:
         raise OperatorFailed(f"`{name}` has vectors of different lengths: of several models?")
     if len(vectors) > MOST_ITEMS or sum(lengths) * len(vectors) > MOST_VECTOR_CHARACTERS:

@@ -255,6 +255,25 @@ def test_collections_of_a_map_are_searched_as_one_also_where_each_has_parts_that
     assert all(map(held_id, search.arguments["collection"]))
 
 
+def many_questions():
+    f = Flow("f")
+    row = f.input("row")
+    store = f.ingest("store", row["text"], f.embed("vectors", row["text"]))
+    asked = f.map("asked", row["questions"], lambda text: f.embed("question", text))
+    f.output("near", f.search("near", asked, collection=store, top_k=2))
+    return f
+
+
+@pytest.mark.parametrize("after", range(2, 10))
+def test_a_run_goes_on_with_processors_of_their_own_after_some_in_its_process(after):
+    table = [{"text": ["a", "b"], "questions": ["q", "r", "s"]}]
+    before = HeldWorld(compile_plan(many_questions().declaration), table, Hosts())
+    before.run(crash_after=after)
+    before.commit(len(before.written))
+    ran = world(many_questions(), table, journal=before.journal)
+    assert ran.table()["written"] == expected(many_questions(), table)
+
+
 def test_a_value_that_is_lost_each_time_fails_its_row_in_the_end():
     class Forgets(Hosts):
         def do(self, command, place):
