@@ -106,6 +106,8 @@ class Flights:
             return (known.value,)
         if operator.name not in self._staying:
             return None
+        if (held := self._held.join(frame.row, wants.signature)) is not None:
+            return (held.stays,)  # another row has it made meanwhile, or found it there
         stays = Stays(stayed[1], 0)
         self._held.add(frame.row, operator, wants, stays)
         return (stays,)
@@ -184,10 +186,10 @@ class Flights:
                 del flights[flight.wants.signature]
 
     def not_wanted(self, flight: Flight) -> None:
-        """By any row any more."""
+        """By any row any more; nor are those that wait for it, and those that wait for them."""
         self.forget(flight)
         for each in flight.then:
-            self.forget(each)
+            self.not_wanted(each)
 
     def make_again(self, flight: Flight, lost: tuple[str, ...]) -> bool:
         """What a call needs and is lost; then the call is made again, too. False: it cannot be."""

@@ -1,6 +1,7 @@
 """The way to one processor that is a service of its own."""
 
 import asyncio
+import socket
 from collections import deque
 
 import aiohttp
@@ -25,8 +26,28 @@ _LOOK_S = 10.0
 _MESSAGE_LIMIT = 300
 _MOST_TO_DROP = 100_000  # ids that wait to be told; those of a run go with it in the end
 
+# Whoever works says nothing for minutes; a host that is gone does not acknowledge the probes.
+_PROBES = {
+    "TCP_KEEPIDLE": 10,  # seconds without a word until the first
+    "TCP_KEEPINTVL": 5,  # seconds from one to the next
+    "TCP_KEEPCNT": 4,
+    "TCP_USER_TIMEOUT": 60_000,  # milliseconds until what was sent must have come there
+}
+
 _read_reply = msgspec.json.Decoder(ProcessorReply).decode
 _read_about = msgspec.json.Decoder(AboutProcessor).decode
+
+
+def watched_socket(of: aiohttp.AddrInfoType) -> socket.socket:
+    """One that breaks within a minute where its other end has no host any more, as far as the
+    system can (Linux can). `of`: as `getaddrinfo` has it."""
+    family, kind, protocol, *_ = of
+    made = socket.socket(family, kind, protocol)
+    made.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    for name, value in _PROBES.items():
+        if hasattr(socket, name):
+            made.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
+    return made
 
 
 class ProcessorLink:
@@ -49,11 +70,7 @@ class ProcessorLink:
             Unavailable: it cannot be reached, or it refuses for now.
             KairosError: it is no processor, or takes no key of ours.
         """
-        try:
-            async with asyncio.timeout(_LOOK_S):
-                raw = await self._request("GET", ABOUT, None)
-        except TimeoutError:
-            raise Unavailable(f"{self.place} has not answered in {_LOOK_S:g} s") from None
+        raw = await self._at_once("GET", ABOUT)
         try:
             self.about = _read_about(raw)
         except (msgspec.DecodeError, UnicodeDecodeError) as error:
@@ -87,7 +104,7 @@ class ProcessorLink:
     async def drop_run(self, run: str) -> None:
         """Raises KairosError: it was not told."""
         self._to_drop.pop(run, None)
-        await self._request("DELETE", f"{HELD}/{run}", None)
+        await self._at_once("DELETE", f"{HELD}/{run}")
 
     def _dropped(self, run: str) -> tuple[str, ...]:
         waiting = self._to_drop.get(run)
@@ -97,6 +114,14 @@ class ProcessorLink:
         if not waiting:
             del self._to_drop[run]
         return dropped
+
+    async def _at_once(self, method: str, path: str) -> bytes:
+        """What takes no work, so that whoever does not answer soon will not."""
+        try:
+            async with asyncio.timeout(_LOOK_S):
+                return await self._request(method, path, None)
+        except TimeoutError:
+            raise Unavailable(f"{self.place} has not answered in {_LOOK_S:g} s") from None
 
     async def _request(self, method: str, path: str, data: bytes | None) -> bytes:
         url = self._base_url + path

@@ -4,6 +4,7 @@ Only from processors that the configuration lists, by the names that it gives th
 of us names no address that we would connect to otherwise.
 """
 
+import asyncio
 from collections.abc import Mapping, Sequence
 
 import aiohttp
@@ -15,6 +16,7 @@ from kairos.live.remote.wire import HELD, MOST_BYTES
 from kairos.retrieval_settings import ProcessorEngine
 
 _REFUSED = (401, 403)
+_AT_ONCE = 64  # values from one of them; a connection each
 
 
 class ProcessorPeers:
@@ -32,6 +34,7 @@ class ProcessorPeers:
             each.id: headers_with(environ[each.api_key_env] if each.api_key_env else None)
             for each in peers
         }
+        self._room = {each.id: asyncio.Semaphore(_AT_ONCE) for each in peers}
         self.fetched_bytes = 0
 
     def check(self, place: str) -> None:
@@ -50,6 +53,12 @@ class ProcessorPeers:
             ValuesLost: it is not there, or that processor cannot be reached.
         """
         self.check(place)
+        async with self._room[place]:
+            value = await self._fetched(place, run, value_id)
+        self.fetched_bytes += len(value)
+        return value
+
+    async def _fetched(self, place: str, run: str, value_id: str) -> bytes:
         url = f"{self._urls[place]}{HELD}/{run}/{value_id}"
         headers = self._headers[place]
         try:
@@ -58,11 +67,9 @@ class ProcessorPeers:
                     raise InvalidRequest(f"{place} does not take the key that it is shown")
                 if response.status != 200:
                     raise ValuesLost([value_id])
-                value = await _read(response, value_id)
+                return await _read(response, value_id)
         except (aiohttp.ClientError, TimeoutError):
             raise ValuesLost([value_id]) from None
-        self.fetched_bytes += len(value)
-        return value
 
 
 async def _read(response: aiohttp.ClientResponse, value_id: str) -> bytes:

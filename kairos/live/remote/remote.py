@@ -6,10 +6,11 @@ all that processors do may be done twice.
 """
 
 import asyncio
+import logging
 import secrets
 import time
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 
 import aiohttp
 import msgspec
@@ -21,7 +22,7 @@ from kairos.live.llm.http_llm import headers_with
 from kairos.live.processors.collections import DEFAULT_TENANT
 from kairos.live.processors.engine_pool import PATIENCE_S
 from kairos.live.processors.lost import ValuesLost
-from kairos.live.remote.links import ProcessorLink
+from kairos.live.remote.links import ProcessorLink, watched_socket
 from kairos.plan.check import every
 from kairos.plan.operators import Embedding, Rerank
 from kairos.plan.pipeline import Plan
@@ -29,6 +30,12 @@ from kairos.retrieval_settings import RetrievalSettings
 
 _CONNECT_S, _ANSWER_S = 5.0, 900.0  # its engines may be away for as long as its patience lasts
 _AGAIN_S = 0.5  # until those that could not be reached are asked again
+_LOOK_EVERY_S = 1.0  # at those that have not told yet what they offer
+_APART = (
+    "processors keep collections at different places, so that what one is given another would not "
+    "find: let one of them keep them, or all in one PostgreSQL"
+)
+log = logging.getLogger(__name__)
 
 
 class RemoteProcessors:
@@ -38,6 +45,7 @@ class RemoteProcessors:
         self._links = links
         self._ending: set[asyncio.Task[None]] = set()
         self._left_until_s: dict[str, float] = {}  # by place
+        self._said: dict[str, str] = {}  # by place, why it is not used
 
     def of(
         self, *, began_at: int = 0, tenant: str = DEFAULT_TENANT, run: str | None = None
@@ -72,12 +80,33 @@ class RemoteProcessors:
                 raise each
         if len(problems) == len(found):
             raise SetupError("; ".join(str(each) for each in problems))
+        if not self._go_together():
+            raise SetupError(_APART)
+
+    async def keep_looking(self) -> None:
+        """See what those offer that were not there yet, until it is cancelled."""
+        while True:
+            await asyncio.sleep(_LOOK_EVERY_S)
+            await asyncio.gather(*(self._see(each) for each in self._links if each.about is None))
+
+    async def _see(self, link: ProcessorLink) -> None:
+        try:
+            await link.look()
+            problem = None if self._go_together() else _APART
+        except KairosError as error:
+            problem = str(error)
+        if problem is None:
+            self._said.pop(link.place, None)
+            return
+        link.about = None
+        if self._said.get(link.place) != problem:  # once
+            self._said[link.place] = problem
+            log.warning("the processor %s is not used: %s", link.place, problem)
+
+    def _go_together(self) -> bool:
+        """Whether all that have told keep the same collections, if any."""
         kept = {each.about.collections for each in self._links if each.about is not None}
-        if len(kept - {None}) > 1:
-            raise SetupError(
-                "processors keep collections at different places, so that what one is given "
-                "another would not find: let one of them keep them, or all in one PostgreSQL"
-            )
+        return len(kept - {None}) <= 1
 
     def able(self, command: RunProcessor) -> list[ProcessorLink]:
         """Those that can do it, as far as they have told."""
@@ -95,14 +124,16 @@ class RemoteProcessors:
         known = {each.place for each in self._links}
         if gone := [each for each, place in command.held.items() if place not in known]:
             raise ValuesLost(gone)  # the run had other processors when it began
-        until_s = time.monotonic() + PATIENCE_S
+        until_s, failed = time.monotonic() + PATIENCE_S, set[str]()
         while True:
             link = await self._chosen(command, until_s)
             try:
                 reply = await link.ask(run, tenant, began_at, command)
             except Unavailable:
                 self._left_until_s[link.place] = time.monotonic() + _AGAIN_S
-                if time.monotonic() > until_s:
+                failed.add(link.place)
+                # One that hangs may take all the patience: the others are asked all the same.
+                if time.monotonic() > until_s and failed.issuperset(self._able_places(command)):
                     raise
                 continue
             if reply.lost:
@@ -122,14 +153,10 @@ class RemoteProcessors:
                 return min(able, key=lambda each: (each.place not in has, each.in_hand))
             if now_s > until_s:
                 raise Unavailable(f"no processor for operators of kind {command.kind} is there")
-            await self._look_at_others()
             await asyncio.sleep(_AGAIN_S / 5)
 
-    async def _look_at_others(self) -> None:
-        for each in self._links:
-            if each.about is None:
-                with suppress(KairosError):
-                    await each.look()
+    def _able_places(self, command: RunProcessor) -> set[str]:
+        return {each.place for each in self.able(command)}
 
     def drop(self, run: str, place: str, value_id: str) -> None:
         for each in self._links:
@@ -177,6 +204,7 @@ class RemoteFlow:
         return Stays(link.place, value)
 
     def drop(self, command: DropHeld) -> None:
+        self._places.add(command.place)
         self._service.drop(self._run, command.place, command.value_id)
 
     def end(self) -> None:
@@ -211,13 +239,16 @@ async def remote_processors(
         )
     settings.check_keys(environ)
     timeout = aiohttp.ClientTimeout(total=_ANSWER_S, sock_connect=_CONNECT_S)
-    connector = aiohttp.TCPConnector(limit=0)
+    connector = aiohttp.TCPConnector(limit=0, socket_factory=watched_socket)
     async with aiohttp.ClientSession(connector=connector, timeout=timeout) as session:
         found = RemoteProcessors(list(_links(session, settings, environ)))
         await found.look()
+        looking = asyncio.create_task(found.keep_looking())
         try:
             yield found
         finally:
+            looking.cancel()
+            await asyncio.gather(looking, return_exceptions=True)
             await found.close()
 
 

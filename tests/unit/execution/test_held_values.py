@@ -8,7 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kairos.execution.commands import KeepResult, RunProcessor, WriteRow
-from kairos.execution.facts import CallAnswered, CallBroke, Stays
+from kairos.execution.executor import Executor
+from kairos.execution.facts import CallAnswered, CallBroke, Known, RowRead, Stays
 from kairos.execution.limits import FlowLimits
 from kairos.flow import Flow
 from kairos.plan.held import held_at, held_id, held_in, held_text
@@ -170,6 +171,60 @@ def test_what_a_dead_processor_held_is_made_again_once_and_kept_once():
     assert sorted(again) == ["embed", "embed", "ingest", "rerank", "search"]
     kept = [(each.node, each.row) for each in ran.log if isinstance(each, KeepResult)]
     assert len(kept) == len(set(kept))
+
+
+def test_another_row_does_not_wait_for_what_was_made_again_for_a_row_that_failed():
+    f = Flow("f")
+    row = f.input("row")
+    store = f.ingest("store", row["text"], f.embed("vectors", row["text"]))
+    question = f.embed("question", row["question"])
+    f.output("near", f.search("near", question, collection=store, top_k=1))
+    f.output("other", f.rerank("other", row["question"], row["text"], top_k=1))
+    executor = Executor(plan_of(f, stages=False, cached=False), FlowLimits(capacity=2))
+    executor.begin()
+    asked = {}
+
+    def tell(fact):
+        new = calls(executor.handle(fact))
+        asked.update({each.operator: each for each in new})
+        return [each.operator for each in new]
+
+    def stays(operator):
+        return tell(CallAnswered(asked[operator].call, Stays("a", 100)))
+
+    def broke(operator, **why):
+        return tell(CallBroke(asked[operator].call, "gone", **why))
+
+    def until_it_searches(number):
+        tell(RowRead(number, {"text": ["a"], "question": "q"}))
+        stays("vectors")
+        return stays("question") + stays("store")
+
+    assert until_it_searches(0) == ["near"]
+    assert broke("near", retry=True, lost=(asked["store"].signature,)) == ["store"]
+    assert broke("store", retry=True, lost=(asked["vectors"].signature,)) == ["vectors"]
+    assert broke("other", retry=False) == []  # the row fails
+    assert broke("vectors", retry=True) == []  # nobody wants it any more
+    assert until_it_searches(1) == ["near"]
+
+
+def test_where_a_value_is_now_counts_not_where_an_earlier_session_had_it():
+    f = Flow("f")
+    row = f.input("row")
+    vectors = f.embed("vectors", row["text"])
+    f.output("stored", f.ingest("stored", row["text"], vectors, collection="docs"))
+    executor = Executor(plan_of(f, stages=False), FlowLimits(capacity=2))
+    executor.begin()
+    given = {"text": ["a"]}
+    (made,) = calls(executor.handle(RowRead(0, given)))
+    (first,) = calls(executor.handle(CallAnswered(made.call, Stays("b", 100))))
+    known = {"vectors": Known(made.signature, held_text(made.signature, "a"))}
+    (second,) = calls(executor.handle(RowRead(1, given, known)))
+    assert first.held == second.held == {made.signature: "b"}
+
+
+def calls(commands):
+    return [each for each in commands if isinstance(each, RunProcessor)]
 
 
 def test_a_value_that_is_lost_each_time_fails_its_row_in_the_end():
