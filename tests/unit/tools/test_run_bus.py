@@ -134,7 +134,7 @@ def test_a_host_that_stands_by_is_told_at_once_what_it_must_name(tmp_path, told)
 def test_a_program_says_all_of_it_itself_so_nothing_of_it_is_taken(tmp_path, told):
     told()
     _, found = find_run(RunStore(tmp_path), "chain-1", BUS, None, {})
-    assert (found.flow_path, found.inputs, found.engines) == (None, None, ())
+    assert (found.flow_path, found.inputs, found.out, found.engines) == (None, None, "", ())
     assert (found.api_key_env, found.retrieval, found.values) == (None, None, None)
 
 
