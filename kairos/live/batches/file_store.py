@@ -46,13 +46,13 @@ class FileStore:
             KeyReused: the earlier one had another file.
         """
         with self._database.transaction() as db:
-            before = made_before(db, "files", record.tenant, record.asked_as)
-            if before is None:
+            found = made_before(db, "files", record.tenant, record.asked_as)
+            made = None if found is None else _decode(found)
+            if made is None or made.expires_s <= record.created_s:
                 if record.size_bytes > self._room(db, record.tenant):
                     raise self._full()
                 insert(db, record)
                 return record
-        made = _decode(before)
         if made.filename != record.filename or not self._are_alike(made.id, record.id):
             raise KeyReused(made.id)
         return made
