@@ -7,6 +7,7 @@ from pathlib import Path
 import msgspec
 
 from kairos.batch_settings import BatchSettings
+from kairos.errors import Unavailable
 from kairos.live.batches.asked_again import KeyReused, made_before
 from kairos.live.batches.database import OPEN, BatchDatabase
 from kairos.live.batches.records import BatchLimit, FileInUse, FileRecord, NoSuchFile
@@ -44,6 +45,7 @@ class FileStore:
         Raises:
             BatchLimit.
             KeyReused: the earlier one had another file.
+            Unavailable: that is being deleted, or cannot be read.
         """
         with self._database.transaction() as db:
             found = made_before(db, "files", record.tenant, record.asked_as)
@@ -58,7 +60,10 @@ class FileStore:
         return made
 
     def _are_alike(self, one: str, other: str) -> bool:
-        return filecmp.cmp(self.path_of(one), self.path_of(other), shallow=False)
+        try:
+            return filecmp.cmp(self.path_of(one), self.path_of(other), shallow=False)
+        except OSError as error:
+            raise Unavailable(f"{one} cannot be read: {error.strerror}") from None
 
     def file(self, tenant: str, file_id: str, now_s: int) -> FileRecord:
         """Raises NoSuchFile."""
