@@ -163,7 +163,7 @@ def runs_resume(
         return
     found, record = find_run(store, run, bus, config, os.environ, places)
     flow_path, table = record.flow_path, record.inputs
-    if flow_path is None or table is None:
+    if flow_path is None or table is None or not record.out:
         raise SetupError(f"{record.id} belongs to a program, which alone can go on with it")
     functions_path = Path(record.functions_path) if record.functions_path else None
     loaded = load_flow(Path(flow_path), functions_path)

@@ -57,7 +57,7 @@ class _Suspect(msgspec.Struct):
     failed_at: int
     failures: int = 0
     charged: dict[str, float] = msgspec.field(default_factory=dict)  # to instances, by id
-    failed_on: dict[str, int] = msgspec.field(default_factory=dict)  # its latest failure there
+    failed_on: dict[str, int] = msgspec.field(default_factory=dict)  # the latest that counted there
     is_found: bool = False  # to be poisonous
     may_kill: bool = False  # an instance died at it, or at one that ran beside it
     suspected: float = 0.0  # what that counts against its caller
@@ -260,8 +260,9 @@ class FaultAttribution:
         self._suspects.put(suspect.caller[0], key, suspect)
         # Calls with one body that were there side by side failed by one event: it counts once.
         is_new = suspect.failed_on.get(instance_id, began_at) <= began_at
-        suspect.failed_at = suspect.failed_on[instance_id] = at
+        suspect.failed_at = at
         if is_new:
+            suspect.failed_on[instance_id] = at
             suspect.failures += 1
             suspect.odds_before = suspect.odds
             suspect.odds *= FAILS_IF_POISONOUS / rate

@@ -15,6 +15,7 @@ from kairos.live.runs.run_places import RunPlaces, without_places
 from kairos.live.runs.run_store import RunDirectory, RunRecord, RunStore
 from kairos.live.runs.run_topic import RunTopic
 from kairos.live.runs.run_topic_reader import LogPlace, await_silence, latest_record
+from kairos.plan.pipeline import Passes
 from kairos.topics import RUNS
 
 # Of an executor, which tells of itself every two seconds; then it is taken for dead.
@@ -165,4 +166,7 @@ def _record(told: bytes, run_id: str) -> RunRecord:
         raise SetupError(f"what {RUNS} tells of {run_id[:64]} is no run: {error}") from None
     if record.id != run_id:
         raise SetupError(f"what {RUNS} tells of {run_id[:64]} is of another run")
+    if unknown := record.passes.keys() - set(Passes.__struct_fields__):
+        shown = ", ".join(sorted(each[:64] for each in unknown)[:5])
+        raise SetupError(f"the run {run_id} has passes that are not known here: {shown}")
     return record

@@ -42,12 +42,13 @@ def asked_as(request: HttpRequest) -> str | None:
 def made_before(
     db: sqlite3.Connection, table: str, tenant: str, digest: str | None
 ) -> bytes | None:
-    """The record of what an earlier request of this name made, if it is there."""
+    """The record of what the latest earlier request of this name made, if it is there."""
     if digest is None:
         return None
     found = db.execute(
         f"SELECT record FROM {table} WHERE tenant = ? "  # noqa: S608
-        "AND json_extract(CAST(record AS TEXT), '$.asked_as') = ?",
+        "AND json_extract(CAST(record AS TEXT), '$.asked_as') = ? "
+        "ORDER BY seq DESC LIMIT 1",
         (tenant, digest),
     ).fetchone()
     return None if found is None else found[0]

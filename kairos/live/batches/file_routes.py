@@ -50,7 +50,7 @@ class FileRoutes:
             record = self._record(name, tenant, uploaded, digest)
             try:
                 kept = await asyncio.to_thread(files.add, record)
-            except BaseException:
+            except Exception:  # cut off, the thread goes on: what it keeps must have its content
                 path.unlink(missing_ok=True)
                 raise
             if kept.id != name:

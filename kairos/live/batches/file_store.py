@@ -7,6 +7,7 @@ from pathlib import Path
 import msgspec
 
 from kairos.batch_settings import BatchSettings
+from kairos.errors import Unavailable
 from kairos.live.batches.asked_again import KeyReused, made_before
 from kairos.live.batches.database import OPEN, BatchDatabase
 from kairos.live.batches.records import BatchLimit, FileInUse, FileRecord, NoSuchFile
@@ -44,21 +45,25 @@ class FileStore:
         Raises:
             BatchLimit.
             KeyReused: the earlier one had another file.
+            Unavailable: that is being deleted, or cannot be read.
         """
         with self._database.transaction() as db:
-            before = made_before(db, "files", record.tenant, record.asked_as)
-            if before is None:
+            found = made_before(db, "files", record.tenant, record.asked_as)
+            made = None if found is None else _decode(found)
+            if made is None or made.expires_s <= record.created_s:
                 if record.size_bytes > self._room(db, record.tenant):
                     raise self._full()
                 insert(db, record)
                 return record
-        made = _decode(before)
         if made.filename != record.filename or not self._are_alike(made.id, record.id):
             raise KeyReused(made.id)
         return made
 
     def _are_alike(self, one: str, other: str) -> bool:
-        return filecmp.cmp(self.path_of(one), self.path_of(other), shallow=False)
+        try:
+            return filecmp.cmp(self.path_of(one), self.path_of(other), shallow=False)
+        except OSError as error:
+            raise Unavailable(f"{one} cannot be read: {error.strerror}") from None
 
     def file(self, tenant: str, file_id: str, now_s: int) -> FileRecord:
         """Raises NoSuchFile."""

@@ -89,11 +89,10 @@ class RunPlaces(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def without_places(told: RunRecord) -> RunRecord:
-    """What another host tells of a run, but for the places there. Its `out` is replaced by
-    `RunPlaces.onto`."""
+    """What another host tells of a run, but for the places there."""
     return msgspec.structs.replace(
         told,
-        **{name: None for name in (*_FILES, "url", "host", "api_key_env") if name != "out"},
+        **dict.fromkeys((*_FILES, "url", "host", "api_key_env")) | {"out": ""},
         engines=(),
         retrieval=None,
         bus=None,

@@ -52,7 +52,7 @@ class RunRecord(msgspec.Struct, frozen=True, kw_only=True):
     flow_path: str | None = None  # None: made in a program, which alone can go on with it
     functions_path: str | None = None
     inputs: str | None = None
-    out: str
+    out: str  # empty: a program that goes on with it on this host has not said it yet
     engines: tuple[str, ...] = ()  # as --engine names them
     url: str | None = None
     host: str | None = None  # the file of a host whose devices switch models

@@ -68,6 +68,17 @@ def test_calls_of_one_body_that_one_event_failed_are_evidence_once(attribution):
     assert attribution.may_kill(BODY) > risk
 
 
+def test_what_is_tried_again_is_evidence_whatever_else_of_its_body_was_there(attribution):
+    attribution.failed(BODY, CALLER, "a", 10, began_at=1)
+    attribution.failed(BODY, CALLER, "a", 20, began_at=5)  # beside the first
+    well(attribution, "a", at=25)
+    assert not attribution.is_poisonous(BODY, 25)
+
+    attribution.failed(BODY, CALLER, "a", 30, began_at=15)  # after the first had failed
+
+    assert attribution.is_poisonous(BODY, 30)
+
+
 def test_where_nothing_was_ever_served_nobody_knows_whose_fault_it_is(attribution):
     for name in "abc":
         attribution.failed(BODY, CALLER, name, 0, began_at=0)

@@ -134,7 +134,7 @@ def test_a_host_that_stands_by_is_told_at_once_what_it_must_name(tmp_path, told)
 def test_a_program_says_all_of_it_itself_so_nothing_of_it_is_taken(tmp_path, told):
     told()
     _, found = find_run(RunStore(tmp_path), "chain-1", BUS, None, {})
-    assert (found.flow_path, found.inputs, found.engines) == (None, None, ())
+    assert (found.flow_path, found.inputs, found.out, found.engines) == (None, None, "", ())
     assert (found.api_key_env, found.retrieval, found.values) == (None, None, None)
 
 
@@ -148,3 +148,9 @@ def test_a_run_of_this_host_keeps_its_places_but_for_those_that_are_named(tmp_pa
     _, found = find_run(store, "chain-1", None, None, {}, RunPlaces(url="http://kairos:1"))
     moved = {"engines": (), "url": "http://kairos:1", "api_key_env": None}
     assert found == msgspec.structs.replace(here, **moved)
+
+
+def test_a_run_with_a_pass_that_is_not_known_here_is_refused(tmp_path, told):
+    told(passes={"prune": False, "theirs": True})
+    with pytest.raises(SetupError, match=r"passes that are not known here: theirs$"):
+        find_run(RunStore(tmp_path), "chain-1", BUS, None, {}, RunPlaces(**OURS, url="http://u:1"))
