@@ -206,6 +206,10 @@ async def test_a_peer_shows_its_key(host, ask, monkeypatch):
         msgspec.json.encode(task(command("embed", {"batch": 1}))),
         msgspec.json.encode(task(embed("a", stays=True, signature="../../etc"))),
         msgspec.json.encode(task(search("AAAA!", {"texts": ["a"], "vectors": ["b"]}))),
+        msgspec.json.encode(
+            task(search([vector("a")], {"texts": ["a"], "vectors": held_text(ID)}))
+        ),
+        msgspec.json.encode(task(search([vector("a")], [[held_text(ID)]], held={ID: "me:1"}))),
         msgspec.json.encode(task(search([vector("a")], "docs"))),
         msgspec.json.encode(task(search([vector("a")], [held_text(ID), 3], held={ID: "me:1"}))),
         msgspec.json.encode(task(command("rerank", {"query": "q", "passages": [], "top_k": 1}))),
