@@ -149,17 +149,23 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         return Path(self.log_dir, "learnt.json") if self.log_dir is not None else None
 
 
-def load(path: Path | None, environ: Mapping[str, str], arguments: Mapping[str, Any]) -> Settings:
+def load(
+    path: Path | None,
+    environ: Mapping[str, str],
+    arguments: Mapping[str, Any],
+    defaults: Mapping[str, Any] = {},
+) -> Settings:
     """Put the settings together and check them.
 
     Args:
         environ: `KAIROS_PORT` and so on set the plain settings (not engines, keys and tenants).
         arguments: from the command line; None means not given.
+        defaults: of a command that has others.
 
     Raises:
         SetupError: a value is wrong; the message names it and what it may be.
     """
-    given: dict[str, Any] = {}
+    given: dict[str, Any] = dict(defaults)
     if path is not None:
         given.update(_read_file(path))
     for field in msgspec.structs.fields(Settings):

@@ -18,6 +18,8 @@ from kairos.errors import SetupError
 from kairos.live.process import tuning
 from kairos.retrieval_settings import RetrievalSettings
 
+_PORT = 8004
+
 
 def process(
     embedder: Embedders = None,
@@ -35,7 +37,9 @@ def process(
         typer.Option(help=r"MiB of values that stay here \[1024]; a run may have a quarter."),
     ] = None,
     host: Annotated[str | None, typer.Option(help=f"Address to listen on [{SERVE.host}].")] = None,
-    port: Annotated[int, typer.Option(help="Port to listen on; 0: any.")] = 8004,
+    port: Annotated[
+        int | None, typer.Option(help=rf"Port to listen on \[{_PORT}]; 0: any.")
+    ] = None,
     tls_certificate: TlsCertificate = None,
     tls_key: TlsKey = None,
     tls_client_ca: TlsClientCa = None,
@@ -59,7 +63,7 @@ def process(
         "tls_key": _path(tls_key),
         "tls_client_ca": _path(tls_client_ca),
     }
-    settings = config.load(config_file, os.environ, arguments)
+    settings = config.load(config_file, os.environ, arguments, {"port": _PORT})
     told = retrieval(embedder, reranker, collections, peer)
     settings = msgspec.structs.replace(settings, retrieval=_with(settings.retrieval, told, hold_mb))
     logging.basicConfig(level=logging.INFO, format="kairos: %(message)s")

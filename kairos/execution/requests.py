@@ -15,9 +15,16 @@ from kairos.plan.operators import (
     Processing,
     RegisteredCall,
     Rerank,
+    Search,
     kind_of,
 )
-from kairos.plan.retrieval import check_answer, check_arguments, settings, without_asking
+from kairos.plan.retrieval import (
+    check_answer,
+    check_arguments,
+    flat_parts,
+    settings,
+    without_asking,
+)
 from kairos.plan.signatures import of_call, of_processing, of_request
 from kairos.plan.template_language import TemplateWork
 from kairos.plan.templates import template
@@ -56,7 +63,11 @@ def processing(
     if isinstance(params, Embedding | Rerank):
         counts |= {"model": params.model, "revision": revision}
 
+    in_row = isinstance(params, Search) and params.collection is None
+
     def compute(values: Mapping[str, object]) -> Gives | WantsCall:
+        if in_row:
+            values = flat_parts(values)
         check_arguments(params, values)
         nothing = without_asking(params, values)
         if nothing is not None:

@@ -108,6 +108,20 @@ def aggregated(parts: object) -> object:
     return {key: [each for one in found for each in one[key]] for key in ("texts", "vectors")}
 
 
+def flat_parts(arguments: Mapping[str, object]) -> Mapping[str, object]:
+    """Of a search in collections of a row: where one of several has parts that stay (`aggregated`),
+    these among the others."""
+    collection = arguments["collection"]
+    if not isinstance(collection, list) or not any(map(_are_held, collection)):
+        return arguments
+    nested = (each if _are_held(each) else (each,) for each in collection)
+    return {**arguments, "collection": [part for parts in nested for part in parts]}
+
+
+def _are_held(parts: object) -> bool:
+    return isinstance(parts, list) and any(held_id(each) for each in parts)
+
+
 def check_arguments(params: Processing, arguments: Mapping[str, object]) -> None:
     """Raises OperatorFailed: one is not what the kind takes."""
     match params:
@@ -187,7 +201,7 @@ def _vectors(name: str, value: object) -> Sequence[str]:
     vectors = [value] if isinstance(value, str) else value
     if not isinstance(vectors, list) or not all(isinstance(each, str) for each in vectors):
         raise OperatorFailed(f"`{name}`: a vector is a text, as embed gives it, or a list of such")
-    lengths = {len(each) for each in vectors}
+    lengths = {len(each) for each in vectors if held_id(each) is None}
     if len(lengths) > 1:
         raise OperatorFailed(f"`{name}` has vectors of different lengths: of several models?")
     if len(vectors) > MOST_ITEMS or sum(lengths) * len(vectors) > MOST_VECTOR_CHARACTERS:

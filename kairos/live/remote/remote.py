@@ -1,21 +1,21 @@
 """Processors that are services of their own, for whoever runs flows.
 
 A task goes to one that has a value that it needs, else to the one that has the fewest of ours in
-hand. One that cannot be reached is left alone for a moment, and what it had is asked of another:
-all that processors do may be done twice.
+hand. One that cannot be reached is left alone for a moment, and what it had, or failed at, is asked
+of another: all that processors do may be done twice.
 """
 
 import asyncio
 import logging
 import secrets
 import time
-from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Container, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 
 import aiohttp
 import msgspec
 
-from kairos.errors import KairosError, SetupError, Unavailable
+from kairos.errors import KairosError, SetupError, Unavailable, UpstreamFailed
 from kairos.execution.commands import DropHeld, RunProcessor
 from kairos.execution.facts import Stays
 from kairos.live.llm.http_llm import headers_with
@@ -126,37 +126,42 @@ class RemoteProcessors:
             raise ValuesLost(gone)  # the run had other processors when it began
         until_s, failed = time.monotonic() + PATIENCE_S, set[str]()
         while True:
-            link = await self._chosen(command, until_s)
+            link = await self._chosen(command, until_s, failed)
             try:
                 reply = await link.ask(run, tenant, began_at, command)
-            except Unavailable:
-                self._left_until_s[link.place] = time.monotonic() + _AGAIN_S
+            except (Unavailable, UpstreamFailed) as error:
                 failed.add(link.place)
+                is_there = isinstance(error, UpstreamFailed)  # and may be good for other work
+                if not is_there:
+                    self._left_until_s[link.place] = time.monotonic() + _AGAIN_S
                 # One that hangs may take all the patience: the others are asked all the same.
-                if time.monotonic() > until_s and failed.issuperset(self._able_places(command)):
+                is_over = is_there or time.monotonic() > until_s
+                if is_over and failed.issuperset(each.place for each in self._there(command)):
                     raise
                 continue
             if reply.lost:
                 raise ValuesLost(reply.lost)
             return link, reply.value if reply.held_bytes is None else reply.held_bytes
 
-    async def _chosen(self, command: RunProcessor, until_s: float) -> ProcessorLink:
+    async def _chosen(
+        self, command: RunProcessor, until_s: float, failed: Container[str]
+    ) -> ProcessorLink:
+        """`failed`: those that are asked only where nobody else is there."""
         while True:
-            now_s = time.monotonic()
-            able = [
-                each
-                for each in self.able(command)
-                if self._left_until_s.get(each.place, 0.0) <= now_s
-            ]
-            if able:
+            if able := self._there(command):
                 has = set(command.held.values())
-                return min(able, key=lambda each: (each.place not in has, each.in_hand))
-            if now_s > until_s:
+                return min(
+                    able,
+                    key=lambda each: (each.place in failed, each.place not in has, each.in_hand),
+                )
+            if time.monotonic() > until_s:
                 raise Unavailable(f"no processor for operators of kind {command.kind} is there")
             await asyncio.sleep(_AGAIN_S / 5)
 
-    def _able_places(self, command: RunProcessor) -> set[str]:
-        return {each.place for each in self.able(command)}
+    def _there(self, command: RunProcessor) -> list[ProcessorLink]:
+        """Those that can do it and are not left alone."""
+        now_s, left = time.monotonic(), self._left_until_s
+        return [each for each in self.able(command) if left.get(each.place, 0.0) <= now_s]
 
     def drop(self, run: str, place: str, value_id: str) -> None:
         for each in self._links:

@@ -17,7 +17,7 @@ from kairos.plan.pipeline import Passes, compile_plan
 from kairos.sim.processor_answers import processed
 from tests.support.flow_world import FlowWorld
 from tests.support.naive import Naive
-from tests.unit.execution.test_retrieval import ask, rows
+from tests.unit.execution.test_retrieval import TEXT, ask, rows
 
 
 def says(messages, attempt=1):
@@ -225,6 +225,53 @@ def test_where_a_value_is_now_counts_not_where_an_earlier_session_had_it():
 
 def calls(commands):
     return [each for each in commands if isinstance(each, RunProcessor)]
+
+
+def in_each():
+    """Several collections, each of parts where stages are cut, searched as one."""
+    f = Flow("f")
+    row = f.input("row")
+
+    def store(text):
+        chunks = f.chunk("chunks", text, size=2, overlap=0)
+        return f.ingest("store", chunks, f.embed("vectors", chunks, batch=2))
+
+    stores = f.map("stores", row["texts"], store)
+    question = f.embed("question", row["question"])
+    f.output("near", f.search("near", question, collection=stores, top_k=3))
+    return f
+
+
+@pytest.mark.parametrize("staged", [False, True])
+def test_collections_of_a_map_are_searched_as_one_also_where_each_has_parts_that_stay(staged):
+    texts = [TEXT, f"{TEXT} and some more"]
+    table = [{"texts": texts, "question": "q"}]
+    hosts = Hosts()
+    ran = world(in_each(), table, hosts, passes={"stages": staged})
+    assert ran.table()["written"] == expected(in_each(), table)
+    (search,) = (each for each in hosts.done if each.kind == "search")
+    parts = 2 + 3  # batches of two of their passages, of which there are four and five
+    assert len(search.arguments["collection"]) == (parts if staged else 2)
+    assert all(map(held_id, search.arguments["collection"]))
+
+
+def many_questions():
+    f = Flow("f")
+    row = f.input("row")
+    store = f.ingest("store", row["text"], f.embed("vectors", row["text"]))
+    asked = f.map("asked", row["questions"], lambda text: f.embed("question", text))
+    f.output("near", f.search("near", asked, collection=store, top_k=2))
+    return f
+
+
+@pytest.mark.parametrize("after", range(2, 10))
+def test_a_run_goes_on_with_processors_of_their_own_after_some_in_its_process(after):
+    table = [{"text": ["a", "b"], "questions": ["q", "r", "s"]}]
+    before = HeldWorld(compile_plan(many_questions().declaration), table, Hosts())
+    before.run(crash_after=after)
+    before.commit(len(before.written))
+    ran = world(many_questions(), table, journal=before.journal)
+    assert ran.table()["written"] == expected(many_questions(), table)
 
 
 def test_a_value_that_is_lost_each_time_fails_its_row_in_the_end():

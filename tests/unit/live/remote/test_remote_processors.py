@@ -10,7 +10,7 @@ import msgspec
 import pytest
 from aiohttp import web
 
-from kairos.errors import Unavailable
+from kairos.errors import Unavailable, UpstreamFailed
 from kairos.execution.commands import DropHeld, RunProcessor
 from kairos.live.remote import links, peers, remote
 from kairos.live.remote.remote import RemoteProcessors, remote_processors
@@ -74,8 +74,9 @@ async def stack():
 
 
 @pytest.fixture(autouse=True)
-def soon(monkeypatch):
+def times(monkeypatch):
     monkeypatch.setattr(remote, "_LOOK_EVERY_S", 0.02)
+    monkeypatch.setattr(remote, "_AGAIN_S", 1000.0)
 
 
 async def opened(stack, *urls):
@@ -142,26 +143,35 @@ async def test_one_that_is_not_told_of_the_end_in_time_is_not_waited_for(stack, 
         await until(lambda: hangs.times(RUN))
 
 
-async def test_whoever_is_left_is_asked_after_one_that_took_all_the_patience(monkeypatch):
-    class Link:
-        def __init__(self, place, is_there):
-            self.place, self._is_there = place, is_there
-            self.about, self.in_hand, self.asked = AboutProcessor({"embed": []}), 0, 0
+class Link:
+    """`error`: what each task comes to."""
 
-        async def ask(self, *_):
-            self.asked += 1
-            if not self._is_there:
-                raise Unavailable("it hung for long")
-            return ProcessorReply(msgspec.Raw(b'"AAAA"'))
+    def __init__(self, place, error=None):
+        self.place, self._error = place, error
+        self.about, self.in_hand, self.asked = AboutProcessor({"embed": []}), 0, 0
 
-    monkeypatch.setattr(remote, "PATIENCE_S", -1.0)
-    hung, there = Link("a:1", is_there=False), Link("b:1", is_there=True)
-    assert await RemoteProcessors([hung, there]).of(run=RUN).run(command()) == "AAAA"
-    assert (hung.asked, there.asked) == (1, 1)
-    hung, also = Link("a:1", is_there=False), Link("b:1", is_there=False)
-    with pytest.raises(Unavailable):
-        await RemoteProcessors([hung, also]).of(run=RUN).run(command())
-    assert (hung.asked, also.asked) == (1, 1)
+    async def ask(self, *_):
+        self.asked += 1
+        if self._error is not None:
+            raise self._error("it said so")
+        return ProcessorReply(msgspec.Raw(b'"AAAA"'))
+
+
+@pytest.mark.parametrize("error", [Unavailable, UpstreamFailed])
+async def test_whoever_is_left_is_asked_after_one_that_failed_or_took_all_the_patience(
+    monkeypatch, error
+):
+    if error is Unavailable:
+        monkeypatch.setattr(remote, "PATIENCE_S", -1.0)
+    fails, there = Link("a:1", error), Link("b:1")
+    found = RemoteProcessors([fails, there]).of(run=RUN)
+    assert [await found.run(command()) for _ in range(3)] == ["AAAA"] * 3
+    is_left = error is Unavailable  # for a moment
+    assert (fails.asked, there.asked) == (1 if is_left else 3, 3)
+    fails, also = Link("a:1", error), Link("b:1", error)
+    with pytest.raises(error):
+        await RemoteProcessors([fails, also]).of(run=RUN).run(command())
+    assert (fails.asked, also.asked) == (1, 1)
 
 
 async def test_a_host_that_is_gone_is_found_out_while_it_is_waited_for(stack, monkeypatch):
