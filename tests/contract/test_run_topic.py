@@ -328,6 +328,26 @@ def test_a_large_value_is_written_beside_whoever_sends_it_and_stays_in_order(hos
     assert hosts.execute("two", values=hosts.values).known(0, 0)["a"].value == "other"
 
 
+def test_an_executor_is_heard_while_large_values_are_being_written(hosts, monkeypatch):
+    """Who is not heard is taken for dead, and a directory that hosts share may be slow."""
+    go_on, write = threading.Event(), LargeValues.keep
+
+    def slow(self, value):
+        assert go_on.wait(60)
+        return write(self, value)
+
+    monkeypatch.setattr(LargeValues, "keep", slow)
+    first = hosts.execute("one", values=hosts.values)
+    keep(first, 0, LARGE)
+    first.tell(b'{"state": "running"}')
+    first._topic._producer.flush(30)
+    assert latest_record(hosts.cluster, hosts.run_id) == b'{"state": "running"}'
+    go_on.set()
+    first.settle()
+    assert (first.backlog, first.backlog_bytes) == (0, 0)
+    assert first.known(0, 0)["a"].value == LARGE
+
+
 def test_a_run_is_cancelled_without_what_it_has_found_out_and_nobody_goes_on_with_it(
     hosts, tmp_path, monkeypatch
 ):

@@ -129,9 +129,12 @@ class RunTopic:
             self._put(msgspec.structs.replace(change, value=_FILLER), value)
 
     def tell(self, record: bytes) -> None:
-        """What is known of the run by now. Raises SetupError: another executor has it."""
+        """What is known of the run by now; also that it goes on, so it waits for no large value.
+        Raises SetupError: another executor has it."""
         self.check()
-        self._put(RecordTold(msgspec.Raw(record)))
+        data = _encode(RecordTold(msgspec.Raw(record)))
+        self._produce(data, None)
+        self._count(data)
 
     def settle(self) -> None:
         """Return once all that was sent has come back and was applied; blocks, for as long as the
@@ -169,6 +172,9 @@ class RunTopic:
             self._produce(data, None)
         else:
             self._writing.add(data, value)
+        self._count(data)
+
+    def _count(self, data: bytes) -> None:
         self._sent += 1
         self._sent_bytes += len(data)
 
