@@ -164,15 +164,15 @@ async def test_without_a_vllm_it_says_how_to_get_one(environment, monkeypatch):
 
 
 async def test_an_engine_that_ends_is_told_of_and_leaves_nothing():
-    failures = asyncio.Queue()
+    failures, others = asyncio.Queue(), descendants(os.getpid())  # of other tests
     async with start_engines("vllm", 2, on_failure=failures.put_nowait) as urls:
-        before = descendants(os.getpid())
+        before = descendants(os.getpid()) - others
         await ask(urls[0], "DELETE")
         async with asyncio.timeout(60):
             failure = await failures.get()
         assert failure.startswith("vllm engine 1 has ended: error: vLLM ended with status 3:")
         assert await ask(urls[1])
-        after = descendants(os.getpid())
+        after = descendants(os.getpid()) - others
         assert len(after) == len(before) / 2
     await until_gone(before)
     assert failures.empty()  # those that are ended on purpose have not failed
