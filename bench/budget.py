@@ -1,7 +1,10 @@
 """What a call may cost beside vllm-router: `bench/budget.toml`, and whether a measurement keeps it.
 
-A budget is a ratio to the peer, or to a reference computation. Budgets go down by command
-(`python -m bench.hot --lower`); one goes up by hand, with its reason in the file.
+A budget is a ratio to the peer, or to a reference computation. Such a ratio differs by processor,
+by half and more: the peer's compiled loops, calls of the kernel and our interpreter are not slower
+by the same. So there are budgets for each kind of processor, and those of `OTHERS` for the rest.
+They go down by command (`python -m bench.hot --lower`); one goes up by hand, with its reason in the
+file.
 """
 
 import statistics
@@ -15,11 +18,13 @@ BUDGET = Path(__file__).with_name("budget.toml")
 ALLOWED = 1.25  # times a budget
 LOOSE = 1.25  # a budget of more than so many times what is measured can go down
 STEP = 100  # of a ratio: budgets are written in hundredths
+OTHERS = "others"  # processors that have no budgets of their own
 
 _HEAD = """\
 # What each call may cost, as a ratio to vllm-router in the same run, and what the brain may, as a
-# ratio to a reference computation (`make bench-hot`). A ratio 25 % above its budget fails. Budgets
-# go down by `python -m bench.hot --lower REASON`; one goes up by hand, with a reason and the date.
+# ratio to a reference computation (`make bench-hot`), by processor. A ratio 25 % above its budget
+# fails. Budgets go down by `python -m bench.hot --lower REASON`; one goes up by hand, with a reason
+# and the date.
 """
 
 
@@ -48,13 +53,24 @@ def ratio(ours: Sequence[float], reference: Sequence[float]) -> Ratio:
     return Ratio(median, min(*each, median), max(*each, median), len(each))
 
 
-def read(path: Path = BUDGET) -> dict[str, Budget]:
-    return msgspec.convert(tomllib.loads(path.read_text()), dict[str, Budget])
+Budgets = dict[str, Budget]  # by figure
 
 
-def write(budgets: Mapping[str, Budget], path: Path = BUDGET) -> None:
+def read(path: Path = BUDGET) -> dict[str, Budgets]:
+    """By processor."""
+    return msgspec.convert(tomllib.loads(path.read_text()), dict[str, Budgets])
+
+
+def key(by_processor: Mapping[str, Budgets], processor: str) -> str:
+    """Under which the budgets for it are."""
+    return processor if processor in by_processor else OTHERS
+
+
+def write(by_processor: Mapping[str, Budgets], path: Path = BUDGET) -> None:
     entries = (
-        f'\n["{name}"]\nratio = {budget.ratio:g}\nreason = {_text(budget.reason)}\n'
+        f"\n[{_text(processor)}.{_text(name)}]\n"
+        f"ratio = {budget.ratio:g}\nreason = {_text(budget.reason)}\n"
+        for processor, budgets in by_processor.items()
         for name, budget in budgets.items()
     )
     path.write_text(_HEAD + "".join(entries))

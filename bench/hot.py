@@ -17,7 +17,7 @@ import uvloop
 from rich.console import Console
 from rich.table import Table
 
-from bench import budget, load, micro, report, scenarios
+from bench import budget, load, micro, report, rows, scenarios
 from bench.budget import ALLOWED, Budget, Ratio
 from bench.load import Control
 from bench.scenarios import Measured
@@ -143,7 +143,10 @@ def main() -> None:
     parser.add_argument("--lower", metavar="REASON", help="lower budgets to what is measured now")
     arguments = parser.parse_args()
     console = report.console()
-    budgets = budget.read()
+    by_processor = budget.read()
+    processor = budget.key(by_processor, rows.processor())
+    budgets = by_processor[processor]
+    console.print(f"Budgets of the processor: {processor}")
     try:
         found = uvloop.run(measure(console, budgets))
     except* (NotStarted, load.Broken) as group:
@@ -152,7 +155,8 @@ def main() -> None:
         sys.exit(130)
     if arguments.lower:
         today = datetime.now(UTC).date().isoformat()
-        budget.write(budget.lowered(found, budgets, f"{today}: {arguments.lower}"))
+        lowered = budget.lowered(found, budgets, f"{today}: {arguments.lower}")
+        budget.write(by_processor | {processor: lowered})
     elif loose := budget.loose(found, budgets):
         console.print(
             f"Far below their budgets: {'; '.join(loose)}. `python -m bench.hot --lower REASON` "

@@ -44,9 +44,12 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
 
 def machine() -> str:
     """Its processor and cores, whatever this process is pinned to."""
+    return f"{processor()}, {os.cpu_count()} cores"
+
+
+def processor() -> str:
     lines = Path("/proc/cpuinfo").read_text().splitlines()
-    model = next((line.partition(":")[2].strip() for line in lines if "model name" in line), "?")
-    return f"{model}, {os.cpu_count()} cores"
+    return next((line.partition(":")[2].strip() for line in lines if "model name" in line), "?")
 
 
 def keep(figures: Sequence[Figure], bench: str, path: Path = ROWS) -> None:

@@ -58,13 +58,22 @@ def test_lowering_never_raises_and_says_why():
 
 def test_what_is_written_is_read_again(tmp_path):
     path = tmp_path / "budget.toml"
-    budget.write(BUDGETS, path)
-    assert budget.read(path) == BUDGETS
+    by_processor = {"Intel(R) Xeon(R) @ 2.50GHz": BUDGETS, budget.OTHERS: {NAMED: BUDGETS[NAMED]}}
+    budget.write(by_processor, path)
+    assert budget.read(path) == by_processor
+
+
+def test_a_processor_has_budgets_of_its_own_or_those_of_all_others():
+    by_processor = {"AMD EPYC": BUDGETS, budget.OTHERS: BUDGETS}
+    assert budget.key(by_processor, "AMD EPYC") == "AMD EPYC"
+    assert budget.key(by_processor, "?") == budget.OTHERS
 
 
 def test_each_figure_of_the_bench_has_a_budget_with_a_dated_reason():
-    budgets = budget.read()
-    assert budgets.keys() == {*hot.BESIDE_REFERENCE, *hot.BESIDE_PEER}
-    for each in budgets.values():
-        assert each.reason.startswith("20")
-        assert ": " in each.reason
+    by_processor = budget.read()
+    assert budget.OTHERS in by_processor
+    for budgets in by_processor.values():
+        assert budgets.keys() == {*hot.BESIDE_REFERENCE, *hot.BESIDE_PEER}
+        for each in budgets.values():
+            assert each.reason.startswith("20")
+            assert ": " in each.reason
