@@ -4,6 +4,7 @@ import asyncio
 import random
 import re
 import time
+from contextlib import suppress
 
 import aiohttp
 import msgspec
@@ -17,7 +18,8 @@ from kairos.live.proxy.engine_client import Upstream
 from kairos.live.proxy.sse import SseReader
 
 ALONE = "calibrate an engine that nobody else uses meanwhile"
-IDLE_PROBES, IDLE_PROBE_S = 100, 0.05
+IDLE_PROBES, IDLE_PROBE_S = 400, 0.05
+_STEP_AFTER, _STEP_S = 20, 5.0  # so many probes that say it is busy; the longest for a step
 SILENCE_S = 60.0  # without a byte, of an engine that is asked for something
 _TOKEN_IDS = (100, 2000)  # in every vocabulary, and beyond special tokens
 _CHUNK = b'"text":'  # once in each event that carries text; inside of the text it is escaped
@@ -100,15 +102,21 @@ class MeasuredEngine:
 
     async def idle(self) -> None:
         """Wait until nothing runs, where the engine tells: what was cancelled ends a little later.
+        An engine tells how many ran in its latest step. When all were cancelled after it there is
+        no other, so now and then a short call makes it take one.
 
         Raises:
             SetupError: somebody else's calls run.
         """
-        for _ in range(IDLE_PROBES):
+        for number in range(1, IDLE_PROBES + 1):
             _, metrics = await self._get("/metrics")
             if _calls(metrics) == 0:
                 return
             await asyncio.sleep(IDLE_PROBE_S)
+            if number % _STEP_AFTER == 0:
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(_STEP_S):
+                        await self.generate(Generated(1, 1))
         raise SetupError(f"{self.upstream.id} has calls of others: {ALONE}")
 
     async def generate(self, call: Generated) -> None:

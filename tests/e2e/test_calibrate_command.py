@@ -311,6 +311,23 @@ async def test_what_an_engine_does_not_tell_is_asked_for(odd):
     assert "say it with --max-model-len" in await refused(odd.url)
 
 
+async def test_an_engine_that_tells_of_its_latest_step_alone_is_made_to_take_another(odd):
+    """As vLLM does, when all calls of that step were cancelled after it."""
+    idle, odd.metrics = odd.metrics, odd.metrics + "vllm:num_requests_running 3.0\n"
+    usage = {"prompt_tokens": 1, "completion_tokens": 1}
+
+    def step():
+        odd.metrics = idle
+        return stream(
+            '{"choices":[{"text":"a"}]}', json.dumps({"choices": [], "usage": usage}), "[DONE]"
+        )
+
+    odd.answer = step
+    async with measured_engine.session() as session:
+        await measured_engine.MeasuredEngine(session, Upstream("odd", odd.url)).idle()
+    assert odd.metrics == idle
+
+
 async def test_somebody_who_comes_meanwhile_is_noticed(engine, monkeypatch):
     monkeypatch.setattr(measured_engine, "IDLE_PROBES", 2)
     upstream = Upstream("engine", engine.url)
