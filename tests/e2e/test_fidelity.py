@@ -10,7 +10,7 @@ import pytest
 from tests.support.vllm import descendants, needs_vllm, until_gone
 
 COMMAND = (sys.executable, "-m", "experiments.e00_fidelity", "--quick", "--json")
-LIMIT_S = 600  # a machine that has other work, too
+LIMIT_S = 900  # a slow machine, or one that has other work, too
 
 pytestmark = [pytest.mark.vllm, pytest.mark.timeout(LIMIT_S + 60)]
 
