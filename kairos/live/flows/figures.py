@@ -13,6 +13,7 @@ from kairos.flow_settings import FlowSettings
 from kairos.live.flows.flow_store import FlowStore
 from kairos.live.observers.disk_looks import look_again
 from kairos.live.observers.telemetry import Telemetry
+from kairos.live.processors.counted import ProcessorCount, batch_metrics
 
 MOST_FLOWS = 200  # that are told apart for operators, those of the most invocations
 
@@ -27,18 +28,6 @@ class FlowCount(msgspec.Struct, frozen=True):
     flow: str
     outcome: str
     count: int
-    seconds: float
-
-
-class ProcessorCount(msgspec.Struct, frozen=True):
-    """Batches that a processor was asked for and that ended so, their items, and seconds that they
-    took together."""
-
-    kind: str
-    processor: str
-    outcome: str
-    batches: int
-    items: int
     seconds: float
 
 
@@ -74,26 +63,7 @@ class InvocationFigures(Collector):
             count, total_s = self._totals.get(outcome, (0, 0.0))
             seconds.add_metric([outcome], count_value=count, sum_value=total_s)
         yield seconds
-        yield from self._of_processors()
-
-    def _of_processors(self) -> Iterator[Metric]:
-        labels = ["kind", "processor", "outcome"]
-        items = SummaryMetricFamily(
-            "kairos_processor_batch_items",
-            "Batches that processors were asked for, and their items",
-            labels=labels,
-        )
-        seconds = SummaryMetricFamily(
-            "kairos_processor_seconds",
-            "Batches that processors were asked for, and the time that they took",
-            labels=labels,
-        )
-        for each in self._processed:
-            of = [each.kind, each.processor, each.outcome]
-            items.add_metric(of, count_value=each.batches, sum_value=each.items)
-            seconds.add_metric(of, count_value=each.batches, sum_value=each.seconds)
-        yield items
-        yield seconds
+        yield from batch_metrics(self._processed)
 
     def of_tenants(self) -> Iterator[Metric]:
         """For operators alone, as it names tenants and their flows."""

@@ -6,9 +6,9 @@ from prometheus_client.core import (
     CounterMetricFamily,
     GaugeMetricFamily,
     Metric,
-    SummaryMetricFamily,
 )
 
+from kairos.live.processors.counted import ProcessorCount, batch_metrics
 from kairos.live.processors.worked import Worked
 from kairos.live.remote.performing import ProcessorWork
 
@@ -31,22 +31,10 @@ class ProcessorFigures:
             counts[at] += more
 
     def collect(self, work: ProcessorWork) -> Iterator[Metric]:
-        labels = ["kind", "processor", "outcome"]
-        items = SummaryMetricFamily(
-            "kairos_processor_batch_items",
-            "Batches that processors were asked for, and their items",
-            labels=labels,
+        yield from batch_metrics(
+            ProcessorCount(*of, int(count), int(number), took_s)
+            for of, (count, number, took_s) in self._batches.items()
         )
-        seconds = SummaryMetricFamily(
-            "kairos_processor_seconds",
-            "Batches that processors were asked for, and the time that they took",
-            labels=labels,
-        )
-        for of, (count, number, took_s) in self._batches.items():
-            items.add_metric(list(of), count_value=int(count), sum_value=number)
-            seconds.add_metric(list(of), count_value=int(count), sum_value=took_s)
-        yield items
-        yield seconds
         yield from self._of_values(work)
 
     def _of_values(self, work: ProcessorWork) -> Iterator[Metric]:

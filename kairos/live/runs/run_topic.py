@@ -158,7 +158,7 @@ class RunTopic:
                 break  # it was left
             time.sleep(_POLL_S / 5)
         self._stopping.set()
-        self._writing.close(give_up=True)
+        self._writing.close()
         if self._thread is not None:
             self._thread.join()
         self._producer.purge()

@@ -56,9 +56,9 @@ class ValueWriter:
         self._added_bytes += len(value or b"")
         self._jobs.put((entry, value))
 
-    def close(self, *, give_up: bool) -> None:
-        """`give_up`: without what is not written yet."""
-        self._is_left = give_up
+    def close(self) -> None:
+        """Without what is not written yet."""
+        self._is_left = True
         if self._thread is not None:
             self._jobs.put(None)
             self._thread.join()
