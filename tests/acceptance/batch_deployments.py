@@ -14,7 +14,8 @@ import aiohttp
 
 from kairos.events import Record
 from kairos.live.observers.fact_log import read_facts
-from tests.support.kafka import Broker, free_ports
+from tests.support.kafka import Broker
+from tests.support.ports import free_ports
 from tests.support.processes import Process
 
 SLOTS = 8  # of one engine

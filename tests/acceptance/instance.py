@@ -5,7 +5,7 @@ import signal
 from pathlib import Path
 from typing import Literal
 
-from tests.support.kafka import free_ports
+from tests.support.ports import free_ports
 from tests.support.vllm import READY_S, descendants, named, vllm_process
 
 How = Literal["all of it", "its engine core"]

@@ -37,7 +37,7 @@ from tests.soak.asks import Ask
 from tests.soak.client import Outcome, call, session
 from tests.soak.served import Served
 from tests.soak.verdict import Sample
-from tests.support.kafka import free_ports
+from tests.support.ports import free_ports
 from tests.support.processes import Process
 
 ENGINES, SLOTS, STEP_MS = 2, 8, 25.0

@@ -22,7 +22,7 @@ from kairos.errors import SetupError
 from kairos.live.kafka import topic_setup
 from kairos.live.kafka.cluster import KafkaCluster
 from kairos.live.kafka.topic_settings import describe
-from tests.support.kafka import free_ports
+from tests.support.ports import free_ports
 
 
 @pytest.fixture

@@ -18,7 +18,8 @@ import pytest
 
 from tests.deploy.files import DEPLOY, OURS, ROOT, compose, env_file, in_profile
 from tests.deploy.test_monitoring import asked_for, exported
-from tests.support.kafka import Broker, free_ports
+from tests.support.kafka import Broker
+from tests.support.ports import free_ports
 
 HEALTHY_S = 60.0
 TASKS_S = 60.0

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.kafka import free_ports
+from tests.support.ports import free_ports
 
 ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs" / "how-to" / "batches.md"

@@ -27,7 +27,8 @@ from kairos.model import SECOND
 from kairos.orchestrator.orchestrator import Orchestrator
 from kairos.ports import Message
 from kairos.topics import DEAD_LETTERS, EVENTS, REQUESTS, RESULTS
-from tests.support.kafka import Broker, free_ports
+from tests.support.kafka import Broker
+from tests.support.ports import free_ports
 from tests.support.processes import Process
 
 pytestmark = [pytest.mark.kafka, pytest.mark.timeout(600)]
@@ -153,7 +154,7 @@ class Deployment:
     def state(self):
         """How each process does, and the last that it said."""
         return "\n".join(
-            f"== {name}: {'ended' if each.ended else 'runs'}\n" + each.log.read_text()[-1500:]
+            f"== {name}: {'runs' if each.runs else 'ended'}\n" + each.log.read_text()[-1500:]
             for name, each in self.processes.items()
         )
 

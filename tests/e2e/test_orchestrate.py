@@ -29,7 +29,7 @@ from kairos.tools import explain
 from kairos.topics import EVENTS, PROFILES, REQUESTS, RESULTS
 from tests.support import build
 from tests.support.impatient import SAVE_S
-from tests.support.kafka import free_ports
+from tests.support.ports import free_ports
 from tests.support.processes import Process
 
 pytestmark = pytest.mark.kafka

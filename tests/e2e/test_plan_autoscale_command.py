@@ -13,7 +13,7 @@ from kairos.events import Arrived, InstanceJoined
 from tests.e2e.client import LIMIT_S
 from tests.e2e.test_health_command import run
 from tests.e2e.test_instances import instances
-from tests.support.kafka import free_ports
+from tests.support.ports import free_ports
 from tests.support.processes import Process
 
 QUICK = """

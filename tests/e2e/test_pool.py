@@ -22,7 +22,7 @@ from kairos.live.pool.messages import CALL, TYPE
 from kairos.live.service import running
 from kairos.topics import DEAD_LETTERS, REQUESTS
 from tests.e2e.client import LIMIT_S
-from tests.support.kafka import free_ports
+from tests.support.ports import free_ports
 from tests.support.processes import Process
 
 pytestmark = pytest.mark.kafka

@@ -21,7 +21,7 @@ from kairos.events import (
     InstanceLeft,
 )
 from tests.e2e.test_instances import instances
-from tests.support.kafka import free_ports
+from tests.support.ports import free_ports
 from tests.support.processes import Process
 from tests.support.vllm import READY_S, descendants, until_gone
 

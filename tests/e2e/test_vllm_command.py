@@ -13,7 +13,7 @@ import pytest
 
 from kairos.demo.engines import start_engines
 from kairos.errors import SetupError
-from tests.support.kafka import free_ports
+from tests.support.ports import free_ports
 from tests.support.processes import Process
 from tests.support.vllm import descendants, until_gone
 

@@ -19,7 +19,7 @@ import msgspec
 import uvloop
 
 from kairos.live.process.tuning import allow_many_connections
-from tests.support.kafka import free_ports
+from tests.support.ports import free_ports
 from tests.support.processes import Process
 
 HOST, CROWDS = "127.0.0.1", "127.0.0.2"  # which the crowd comes from, so it is another caller

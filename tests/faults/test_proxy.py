@@ -310,6 +310,6 @@ async def test_an_engine_that_is_not_there_is_told_apart(session, unused_port):
 
 @pytest.fixture
 def unused_port():
-    from tests.support.kafka import free_ports
+    from tests.support.ports import free_ports
 
     return free_ports(1)[0]

@@ -11,7 +11,7 @@ import msgspec
 from tests.faults.faults import Cut
 from tests.faults.poison import is_poison
 from tests.faults.proxy import OnHurt, Proxy
-from tests.support.kafka import free_ports
+from tests.support.ports import free_ports
 from tests.support.processes import READY_S, Process
 from tests.support.vllm import READY_S as VLLM_READY_S
 from tests.support.vllm import vllm_process

@@ -13,7 +13,7 @@ import msgspec
 from tests.soak import verdict
 from tests.soak.client import session
 from tests.soak.verdict import Ending
-from tests.support.kafka import free_ports
+from tests.support.ports import free_ports
 from tests.support.processes import Process
 
 SETTLE_S = 90.0  # for anything that must come to be once the last client has left

@@ -1,9 +1,7 @@
 """A real Kafka that a test can end, crash and start again."""
 
 import os
-import random
 import signal
-import socket
 import subprocess
 import time
 from contextlib import suppress
@@ -12,6 +10,8 @@ from pathlib import Path
 import pytest
 from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient
+
+from tests.support.ports import free_ports
 
 SCRIPT = Path(__file__).parents[2] / "scripts" / "kafka.sh"
 MISSING = 69  # the script's exit status where there is no Kafka, or no Java
@@ -110,17 +110,3 @@ class Broker:
                 client.list_topics(timeout=1)
                 return
         pytest.fail(f"Kafka does not answer after {READY_S} s: {log.read_text()}")
-
-
-def free_ports(count):
-    """Ports that nothing listened on a moment ago, all different.
-
-    From below those that outgoing connections get: a client that tries to reach a port of its own
-    range where nothing listens can end up connected to itself, and then holds the port.
-    """
-    ports = []
-    while len(ports) < count:
-        port = random.randrange(15_000, 32_000)
-        with suppress(OSError), socket.create_server(("127.0.0.1", port)):
-            ports += [port] if port not in ports else []
-    return ports

