@@ -17,6 +17,7 @@ from kairos.errors import KairosError, TopicMissing, Unavailable
 from kairos.live.kafka.connectivity import Contact
 from kairos.live.kafka.consumer_commands import Commits, ConsumerQuestions, Terms, Where
 from kairos.live.kafka.items import Assigned, CaughtUp, Item, Passed, Revoked, received
+from kairos.live.kafka.transient_errors import is_transient
 
 logger = logging.getLogger(__name__)
 
@@ -172,7 +173,7 @@ class PollThread:
             try:
                 return ask(what, _ANSWER_S)
             except kafka.KafkaException as error:
-                if not _passes(error.args[0]):
+                if not is_transient(error.args[0]):
                     raise
                 logger.debug("asking the bus again: %s", error)
             self._stopping.wait(_AGAIN_S)
@@ -243,23 +244,7 @@ class PollThread:
             if where in self._reading:
                 self._reading.discard(where)
                 self._put(CaughtUp(*where))
-        elif error.fatal() or not _passes(error):
+        elif error.fatal() or not is_transient(error):
             raise Unavailable(f"the bus cannot be read: {error.str()}")
         else:
             logger.warning("reading %s: %s", ", ".join(self._topics), error.str())
-
-
-_PASS = (
-    kafka.KafkaError._ALL_BROKERS_DOWN,
-    kafka.KafkaError._TRANSPORT,
-    kafka.KafkaError._RESOLVE,
-    kafka.KafkaError._TIMED_OUT,
-    kafka.KafkaError._WAIT_COORD,
-    kafka.KafkaError.UNKNOWN_TOPIC_OR_PART,
-    kafka.KafkaError.UNSTABLE_OFFSET_COMMIT,
-)
-
-
-def _passes(error: Any) -> bool:
-    """Whether it is over once the cluster is back; librdkafka calls few of these retriable."""
-    return bool(error.retriable()) or error.code() in _PASS

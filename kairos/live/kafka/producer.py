@@ -16,6 +16,7 @@ import confluent_kafka as kafka
 from kairos.errors import KairosError, MessageTooLarge, TopicMissing, Unavailable
 from kairos.live.kafka.cluster import KafkaCluster
 from kairos.live.kafka.connectivity import Connectivity, Contact
+from kairos.live.kafka.transient_errors import is_transient
 
 _POLL_S = 0.1
 _CLOSE_S = 10.0  # for what has not been acknowledged yet
@@ -116,7 +117,7 @@ class Producer:
                 found = listed.topics[topic]
                 if found.error is None:
                     return len(found.partitions)
-                if self._loop.time() > gives_up_at or not _may_appear(found.error):
+                if self._loop.time() > gives_up_at or not is_transient(found.error):
                     raise TopicMissing(topic, found.error.str())
             await asyncio.sleep(_POLL_S)
 
@@ -157,10 +158,6 @@ _MISSING = (
     kafka.KafkaError.UNKNOWN_TOPIC_OR_PART,
     kafka.KafkaError.TOPIC_EXCEPTION,
 )
-
-
-def _may_appear(error: Any) -> bool:
-    return bool(error.retriable()) or error.code() == kafka.KafkaError.UNKNOWN_TOPIC_OR_PART
 
 
 def message_bytes(key: str, value: bytes | None, headers: Mapping[str, str]) -> int:
