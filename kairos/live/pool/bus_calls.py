@@ -71,9 +71,10 @@ class BusCalls:
 
     def start(self, call: BusCall, arrive: Callable[[Event], None]) -> asyncio.Task[None]:
         """Perform a call. `arrive` is told of its arrival, and may refuse it by a KairosError. The
-        task ends once the answer is safe."""
+        task ends once the answer is safe. One of the same name that was left here ends first."""
+        earlier = self._calls.get(call.request.id)
         self._calls[call.request.id] = call
-        call.task = task = asyncio.create_task(self._perform(call, arrive))
+        call.task = task = asyncio.create_task(self._perform(call, arrive, earlier))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
         return task
@@ -95,6 +96,8 @@ class BusCalls:
         answer = self._answered.get(request_id)
         if self.performing(request_id) is not None:
             earlier = self._calls[request_id]
+            if earlier.answer is None and earlier.left.is_set():
+                return False  # it ends without one
             if earlier.answer is None:
                 earlier.reply_to |= call.reply_to
                 return True
@@ -136,7 +139,11 @@ class BusCalls:
                 each.cancel()
             await asyncio.gather(*still, return_exceptions=True)
 
-    async def _perform(self, call: BusCall, arrive: Callable[[Event], None]) -> None:
+    async def _perform(
+        self, call: BusCall, arrive: Callable[[Event], None], earlier: BusCall | None
+    ) -> None:
+        if earlier is not None and earlier.task is not None:
+            await asyncio.wait([earlier.task])
         size = len(call.body.content)
         self._held_bytes += size
         sink = BusFactSink(self._performer, call, arrive)

@@ -232,6 +232,36 @@ def test_a_call_whose_caller_left_before_it_began_is_not_begun(world, process):
     assert is_done(world, process)
 
 
+def test_who_asks_again_before_the_call_that_it_gave_up_began_is_answered(world, process):
+    """A consumer that loses a partition gives its calls up, and may get it back at once."""
+    world.ask("b")
+    world.tell(REPLY_TO, Cancelled("b"))
+    world.ask("b")
+    world.flow()
+    world.run("b").end()
+    world.flow()
+    assert [answer["status"] for answer in answers(world)] == [200]
+    assert is_done(world, process)
+
+
+def test_who_asks_again_before_the_call_that_it_gave_up_has_ended_is_told_to_come_back(
+    world, process
+):
+    world.ask("b")
+    world.flow()
+    world.tell(REPLY_TO, Cancelled("b"))
+    world.ask("b")
+    world.flow()
+    assert code(world) == (503, "request_in_flight")
+    assert answers(world)[0]["retry_after"] == "1"
+    world.ask("b")
+    world.flow()
+    world.run("b").end()
+    world.flow()
+    assert [answer["status"] for answer in answers(world)] == [503, 200]
+    assert is_done(world, process)
+
+
 def test_who_did_not_ask_cannot_cancel(world, process):
     world.ask("b")
     world.flow()
