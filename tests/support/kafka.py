@@ -11,12 +11,14 @@ import pytest
 from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient
 
+from tests.support.hanging_transactions import HAPPENED, end_hanging_transactions
 from tests.support.ports import free_ports
 
 SCRIPT = Path(__file__).parents[2] / "scripts" / "kafka.sh"
 MISSING = 69  # the script's exit status where there is no Kafka, or no Java
 READY_S = 60
 STOP_S = 20
+SETTLED_S = 3  # from its first answer: until it leads all that it holds
 
 
 class Broker:
@@ -46,6 +48,7 @@ class Broker:
     def start(self):
         """Start it on what it holds; return once it answers. Without a Kafka: skip, in CI fail."""
         self.directory.mkdir(exist_ok=True)
+        said_before = len(self._said())
         log = self.directory / "start.log"
         with log.open("w") as said:
             self._process = subprocess.Popen(
@@ -70,7 +73,14 @@ class Broker:
         except BaseException:
             self.kill()
             raise
+        if HAPPENED in self._said()[said_before:]:
+            time.sleep(SETTLED_S)
+            end_hanging_transactions(self.servers)
         return self
+
+    def _said(self):
+        log = self.directory / "kafka.log"
+        return log.read_text(errors="replace") if log.exists() else ""
 
     def stop(self):
         """SIGTERM: it leaves in order."""

@@ -27,6 +27,7 @@ _VISIBLE_S = 5.0  # until a new topic is known to every broker
 _PATIENCE_S = 1.0  # before partitions are paused: what has been fetched of them is fetched again
 _NAP_S = 0.001
 _AGAIN_S = 0.2
+_SILENT_S = 60.0  # between warnings that it is asked in vain
 
 
 class Membership(msgspec.Struct, frozen=True):
@@ -169,15 +170,28 @@ class PollThread:
 
     def _insist(self, ask: Callable[[Any, float], Any], what: Any) -> Any:
         """The cluster's answer, however long that takes; nothing where the thread is stopped."""
+        warns_at = time.monotonic() + _SILENT_S
         while not self._stopping.is_set():
             try:
                 return ask(what, _ANSWER_S)
             except kafka.KafkaException as error:
                 if not is_transient(error.args[0]):
                     raise
-                logger.debug("asking the bus again: %s", error)
+                if time.monotonic() > warns_at:
+                    warns_at += _SILENT_S
+                    self._warn(error.args[0])
             self._stopping.wait(_AGAIN_S)
         return []
+
+    def _warn(self, error: Any) -> None:
+        what_to_do = ""
+        if error.code() == kafka.KafkaError.UNSTABLE_OFFSET_COMMIT:
+            what_to_do = (
+                "; a transaction that the cluster never ended holds this up: "
+                "`kafka-transactions.sh find-hanging` finds it, and `abort` ends it"
+            )
+        topics = ", ".join(self._topics)
+        logger.warning("reading %s waits: %s%s", topics, error.str(), what_to_do)
 
     def _careful(self, callback: Callable[[Any, Any], None]) -> Callable[[Any, Any], None]:
         """What a callback raises does not always get through librdkafka."""

@@ -67,3 +67,12 @@ def test_a_broker_that_has_just_started_is_asked_again(thread, monkeypatch, code
 def test_what_will_not_pass_is_raised(thread, code):
     with pytest.raises(kafka.KafkaException):
         thread._insist(Cluster(code).ask, "offsets")
+
+
+def test_who_asks_in_vain_says_what_to_do(thread, monkeypatch, caplog):
+    monkeypatch.setattr(poll, "_AGAIN_S", 0)
+    monkeypatch.setattr(poll, "_SILENT_S", 0)
+    assert thread._insist(Cluster(ERROR.UNSTABLE_OFFSET_COMMIT).ask, "offsets") == "offsets found"
+    [told] = caplog.messages
+    assert told.startswith("reading tasks waits: ")
+    assert "find-hanging" in told
