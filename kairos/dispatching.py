@@ -118,6 +118,8 @@ class Dispatching:
             self._ledger.spare.goes(dispatch.instance_id, cost_us, is_spare, at)
         self._estimates.dispatched(dispatch.request_id, at)
         self._admission.dispatched(request)
+        if self._quarantine:
+            self._quarantine.goes(dispatch.request_id)
 
     def _first(self, place: Place, queue: WaitQueue, found: Drain, at: int) -> Dispatch | None:
         """Whose turn it is in the queue, and where it would go. What is reserved stays so for the

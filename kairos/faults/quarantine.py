@@ -195,7 +195,6 @@ class Quarantine:
 
     def begins(self, request_id: str, instance_id: str, at: int) -> None:
         """It runs alone there."""
-        self._suspects.pop(request_id, None)
         self.room, self.is_empty = instance_id, True
         self.alone, self._alone_until = request_id, at + self._alone_us
 
@@ -212,6 +211,10 @@ class Quarantine:
     def ended(self, request_id: str) -> None:
         """It is here no more."""
         self.is_sound(request_id)
+        self.goes(request_id)
+
+    def goes(self, request_id: str) -> None:
+        """To an instance: by a log that may be of another's decisions, it waits here no more."""
         self._suspects.pop(request_id, None)
         for each in self._unheard.values():
             each.held.pop(request_id, None)

@@ -311,6 +311,24 @@ def test_a_request_that_was_sent_to_an_instance_not_known_here_is_booked_there()
     assert build.placed(balancer.handle(Finished("r"), 4)) == [("next", "later")]
 
 
+@pytest.mark.parametrize("death", [InstanceLeft("a"), Tick()])
+def test_what_another_let_out_of_quarantine_is_tried_nowhere_else_as_a_suspect(death):
+    """A successor on a bus does not take what was said of instances then, but of now."""
+    balancer = build.balancer(build.instance("a"), build.instance("b"), build.instance("c"))
+    balancer.replay(Record(1, Arrived(build.request("r"), 7), (Dispatch("r", "a"),)))
+    balancer.replay(Record(2, Bounced("r", "why", 7)))
+    assert balancer.faults.is_aside("r")
+    balancer.replay(Record(3, Tick(), (Dispatch("r", "b"),)))
+    assert not balancer.faults.is_aside("r")
+
+    commands = balancer.handle(death, 4) + balancer.handle(Tick(), 60 * SECOND)
+
+    assert commands == []
+    assert balancer.in_flight() == [(balancer.in_flight()[0][0], "b")]
+    assert balancer.ledger.running("b") == 1
+    assert balancer.waiting == 0
+
+
 def test_a_request_that_was_given_up_is_forgotten():
     balancer = build.balancer()
     balancer.replay(Record(1, Arrived(build.request("r"))))
