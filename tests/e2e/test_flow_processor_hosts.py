@@ -64,7 +64,8 @@ async def test_a10_vectors_go_from_processor_to_processor_and_none_by_whoever_ru
     for each in (embeds, keeps):
         assert await figure(each, 'kairos_processor_value_bytes_total{way="answered"}') == 0
     fetched = await figure(keeps, 'kairos_processor_value_bytes_total{way="fetched"}')
-    assert fetched == await figure(embeds, 'kairos_processor_value_bytes_total{way="kept"}')
+    # One that calls of two batches need is fetched by each.
+    assert fetched >= await figure(embeds, 'kairos_processor_value_bytes_total{way="kept"}') > 0
     await until_dropped(embeds)
 
 

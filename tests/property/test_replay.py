@@ -209,6 +209,35 @@ def test_a_balancer_that_replayed_the_whole_log_decides_as_the_first_one(
     assert seen(second) == seen(story.balancer)
 
 
+@given(before=FACTS, died=st.sets(st.sampled_from(FLEET)), after=FACTS)
+@settings(max_examples=200, deadline=None)
+def test_a_successor_that_sees_the_instances_itself_goes_on_from_what_was_decided(
+    before, died, after
+):
+    """As on a bus: what was said of instances then is left out, and that they are here, or are not,
+    is told after the log."""
+    story = Story("kairos", "kairos")
+    story.go_on(before)
+    successor = story.fresh()
+    for instance in FLEET:
+        successor.replay(Record(0, InstanceJoined(instance)))
+    for record in story.log:
+        is_left_out = isinstance(record.event, InstanceJoined | InstanceLeft | InstanceStatus)
+        told = Tick() if is_left_out else record.event
+        successor.replay(msgspec.structs.replace(record, event=told))
+    assert seen(successor)[0] == seen(story.balancer)[0]
+
+    story.balancer = successor
+    for instance in FLEET:
+        is_gone = instance in died
+        story.tell(InstanceLeft(instance.id) if is_gone else InstanceJoined(instance))
+    story.go_on(after)
+
+    in_flight = successor.in_flight()
+    assert len(successor.ledger) == sum(where is not None for _, where in in_flight)
+    assert successor.waiting == len(in_flight) - len(successor.ledger)
+
+
 def layout(balancer):
     """How the heaps lie, from which it is told how many go before a request with a deadline."""
     return {

@@ -192,7 +192,7 @@ def test_marks_rise():
     assert all(a < b for a, b in pairwise(PREFIX_MARKS))
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def hashing(reading):
     """Where a processor has no such instructions, the compiled code must not be called."""
     if not reading.has_sha256:
