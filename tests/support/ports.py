@@ -1,13 +1,14 @@
 """Ports for a test's processes, which are no other test's while this process lives."""
 
 import fcntl
+import os
 import random
 import socket
 import tempfile
 from contextlib import suppress
 from pathlib import Path
 
-_LOCKS = Path(tempfile.gettempdir()) / "kairos-test-ports"
+_LOCKS = Path(tempfile.gettempdir()) / f"kairos-test-ports-{os.getuid()}"
 _held = []  # the locks: a server that is down for a moment does not lose its port
 
 
@@ -21,13 +22,24 @@ def free_ports(count):
     ports = []
     while len(ports) < count:
         port = random.randrange(15_000, 32_000)
-        with suppress(OSError), socket.create_server(("127.0.0.1", port)):
-            lock = (_LOCKS / str(port)).open("w")
-            try:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:  # another test's, or given out by this process before
-                lock.close()
-                continue
-            _held.append(lock)
+        if _is_ours(port) and _is_free(port):
             ports.append(port)
     return ports
+
+
+def _is_ours(port):
+    """From now on, unless it is another test's, or this process had it before."""
+    lock = (_LOCKS / str(port)).open("w")
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        lock.close()
+        return False
+    _held.append(lock)
+    return True
+
+
+def _is_free(port):
+    with suppress(OSError), socket.create_server(("127.0.0.1", port)):
+        return True
+    return False
