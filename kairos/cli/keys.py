@@ -132,7 +132,7 @@ def _print_key(key: str) -> None:
 
 
 def _say_how_to_put_in_force() -> None:
-    _explain("to put it in force, send SIGHUP to each `kairos serve` that reads the file")
+    _explain("to put it in force, send SIGHUP to each process that reads the file")
 
 
 def _explain(text: str) -> None:

@@ -1,9 +1,8 @@
 """`kairos process`: what operators of flows that retrieve ask for, as a service of its own."""
 
-import asyncio
 import logging
 import os
-import signal
+from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated
 
@@ -13,7 +12,7 @@ import typer
 from kairos import config
 from kairos.cli.flow_options import CollectionsPlace, Embedders, Rerankers, retrieval
 from kairos.cli.options import SERVE, TlsCertificate, TlsClientCa, TlsKey
-from kairos.cli.running import run
+from kairos.cli.running import has_files, ignore_hangups, on_hangup, run, stop_signal
 from kairos.errors import SetupError
 from kairos.live.process import tuning
 from kairos.retrieval_settings import RetrievalSettings
@@ -52,7 +51,8 @@ def process(
 
     `kairos run --processor` names them, and so do settings of `kairos serve`. A vector that only
     other operators of retrieval need stays with the processor that made it, and goes from there to
-    where it is needed, without whoever runs the flow. Beyond loopback it asks for an API key.
+    where it is needed, without whoever runs the flow. Beyond loopback it asks for an API key. On
+    SIGHUP keys and certificates are read again.
 
     Example: kairos process --embedder http://gpu1:8101 --peer http://host2:8004
     """
@@ -63,24 +63,33 @@ def process(
         "tls_key": _path(tls_key),
         "tls_client_ca": _path(tls_client_ca),
     }
-    settings = config.load(config_file, os.environ, arguments, {"port": _PORT})
     told = retrieval(embedder, reranker, collections, peer)
-    settings = msgspec.structs.replace(settings, retrieval=_with(settings.retrieval, told, hold_mb))
+
+    def load() -> config.Settings:
+        from kairos.live.remote.service import check_guarded
+
+        settings = config.load(config_file, os.environ, arguments, {"port": _PORT})
+        check_guarded(settings)
+        changed = _with(settings.retrieval, told, hold_mb)
+        return msgspec.structs.replace(settings, retrieval=changed)
+
+    settings = load()
     logging.basicConfig(level=logging.INFO, format="kairos: %(message)s")
     logging.getLogger("uvicorn").setLevel(logging.WARNING)
-    run(_process(settings))
+    run(_process(settings, load if has_files(config_file, settings) else None))
 
 
-async def _process(settings: config.Settings) -> None:
+async def _process(settings: config.Settings, load: Callable[[], config.Settings] | None) -> None:
     from kairos.live.remote.service import processing_host
 
-    stop = asyncio.Event()
-    for number in (signal.SIGINT, signal.SIGTERM):
-        asyncio.get_running_loop().add_signal_handler(number, stop.set)
+    stop = stop_signal()
+    ignore_hangups()
     async with processing_host(settings) as host:
         tuning.collect_less_often()
         tuning.allow_many_connections()
         typer.echo(f"kairos: processing on {host.url}")
+        host.reload.load = load
+        on_hangup(host.reload.on_hangup)
         await stop.wait()
         typer.echo("kairos: stopping; what runs may finish, and what stays here is dropped")
 

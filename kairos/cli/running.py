@@ -1,12 +1,15 @@
-"""Runs the event loop of a command."""
+"""Runs the event loop of a command, and takes the signals that it gets."""
 
 import asyncio
-from collections.abc import Coroutine
+import signal
+from collections.abc import Callable, Coroutine
+from pathlib import Path
 from typing import TypeVar
 
 import uvloop
 
 from kairos.cli import agents
+from kairos.config import Settings
 
 _T = TypeVar("_T")
 
@@ -17,3 +20,26 @@ def run(main: Coroutine[None, None, _T]) -> _T:
         asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner,
     ):
         return runner.run(main)
+
+
+def stop_signal() -> asyncio.Event:
+    """Set by Ctrl-C and SIGTERM."""
+    stop = asyncio.Event()
+    for signal_number in (signal.SIGINT, signal.SIGTERM):
+        asyncio.get_running_loop().add_signal_handler(signal_number, stop.set)
+    return stop
+
+
+def on_hangup(act: Callable[[], None]) -> None:
+    asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, act)
+
+
+def ignore_hangups() -> None:
+    """Until all is up: what a hangup has read again has just been read."""
+    on_hangup(lambda: None)
+
+
+def has_files(config_file: Path | None, settings: Settings) -> bool:
+    """Whether there is anything to read again."""
+    named = (config_file, settings.keys_path, settings.tls_certificate)
+    return any(each is not None for each in named)

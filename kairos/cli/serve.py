@@ -3,7 +3,6 @@
 import asyncio
 import logging
 import os
-import signal
 from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
@@ -23,7 +22,7 @@ from kairos.cli.options import (
     TlsClientCa,
     TlsKey,
 )
-from kairos.cli.running import run
+from kairos.cli.running import has_files, ignore_hangups, on_hangup, run, stop_signal
 from kairos.engine_settings import parse_engine
 from kairos.errors import SetupError
 from kairos.live.process import tuning
@@ -122,14 +121,14 @@ def serve(
     if settings.bus != "memory" and settings.learnt_path is not None:
         raise SetupError("leave out --learnt: with --bus, what is learnt is on kairos.profiles")
     serving = _supervise if settings.workers else _serve
-    run(serving(settings, load if _has_files(config_file, settings) else None))
+    run(serving(settings, load if has_files(config_file, settings) else None))
 
 
 async def _serve(settings: config.Settings, load: Load | None) -> None:
     from kairos.live.service import running
 
-    stop = _stop_signal()
-    _on_hangup(lambda: None)  # what it is to read has just been read
+    stop = stop_signal()
+    ignore_hangups()
     async with running(settings) as service:
         tuning.collect_less_often()
         tuning.switch_threads_often()
@@ -140,8 +139,8 @@ async def _serve(settings: config.Settings, load: Load | None) -> None:
 async def _supervise(settings: config.Settings, load: Load | None) -> None:
     from kairos.live.workers.supervisor import supervising
 
-    stop = _stop_signal()
-    _on_hangup(lambda: None)  # what it is to read has just been read
+    stop = stop_signal()
+    ignore_hangups()
     async with supervising(settings) as supervisor:
         await _until_stopped(supervisor, settings, load, stop)
 
@@ -156,7 +155,7 @@ async def _until_stopped(
     if not is_loopback(settings.host) and not settings.asks_for_keys:
         typer.echo("kairos: no API keys are configured, so anyone who reaches it may call")
     service.reload.load = load
-    _on_hangup(service.reload.on_hangup)
+    on_hangup(service.reload.on_hangup)
     await stop.wait()
     typer.echo("kairos: stopping; running calls may finish")
 
@@ -170,12 +169,6 @@ def _engine_settings(
     logging.basicConfig(level=logging.INFO, format="kairos: %(message)s")
     logging.getLogger("uvicorn").setLevel(logging.WARNING)
     return settings
-
-
-def _has_files(config_file: Path | None, settings: config.Settings) -> bool:
-    """Whether there is anything to read again."""
-    named = (config_file, settings.keys_path, settings.tls_certificate)
-    return any(each is not None for each in named)
 
 
 def _path(told: Path | None) -> str | None:
@@ -224,21 +217,21 @@ def balance(
     settings = load()
     if settings.bus == "memory":
         raise SetupError("name the bus: kairos balance --bus kafka://HOST:PORT")
-    run(_balance(settings, load if _has_files(config_file, settings) else None))
+    run(_balance(settings, load if has_files(config_file, settings) else None))
 
 
 async def _balance(settings: config.Settings, load: Load | None) -> None:
     from kairos.live.service import balancing
 
-    stop = _stop_signal()
-    _on_hangup(lambda: None)  # what it is to read has just been read
+    stop = stop_signal()
+    ignore_hangups()
     async with balancing(settings) as service:
         tuning.collect_less_often()
         tuning.switch_threads_often()
         tuning.allow_many_connections()
         typer.echo(f"kairos: pool {settings.pool} on {settings.bus}; figures on {service.url}")
         service.reload.load = load
-        _on_hangup(service.reload.on_hangup)
+        on_hangup(service.reload.on_hangup)
         await stop.wait()
         typer.echo("kairos: stopping; running calls may finish")
 
@@ -257,34 +250,27 @@ def orchestrate(
 
     Of several one works at a time; if it dies, another reads again from where workflows are open.
     Shows workflows and agents over HTTP, so that `kairos explain` works; /metrics and /health too.
+    On SIGHUP API keys and certificates are read again.
 
     Example: kairos orchestrate --bus kafka://broker:9092
     """
     arguments = {"bus": bus, "pool": pool, "host": host, "port": port}
-    settings = config.load(config_file, os.environ, arguments)
+    load = partial(config.load, config_file, os.environ, arguments)
+    settings = load()
     logging.basicConfig(level=logging.INFO, format="kairos: %(message)s")
     logging.getLogger("uvicorn").setLevel(logging.WARNING)
-    run(_orchestrate(settings))
+    run(_orchestrate(settings, load if has_files(config_file, settings) else None))
 
 
-async def _orchestrate(settings: config.Settings) -> None:
+async def _orchestrate(settings: config.Settings, load: Load | None) -> None:
     from kairos.live.orchestrate.service import orchestrating
 
-    stop = _stop_signal()
+    stop = stop_signal()
+    ignore_hangups()
     async with orchestrating(settings) as service:
         tuning.collect_less_often()
         typer.echo(f"kairos: workflows and agents of {settings.bus} on {service.url}/v1")
+        service.reload.load = load
+        on_hangup(service.reload.on_hangup)
         await stop.wait()
         typer.echo("kairos: stopping; what was learnt is published")
-
-
-def _stop_signal() -> asyncio.Event:
-    """Set by Ctrl-C and SIGTERM."""
-    stop = asyncio.Event()
-    for signal_number in (signal.SIGINT, signal.SIGTERM):
-        asyncio.get_running_loop().add_signal_handler(signal_number, stop.set)
-    return stop
-
-
-def _on_hangup(act: Callable[[], None]) -> None:
-    asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, act)

@@ -1,6 +1,8 @@
 """`kairos orchestrate` on a real Kafka: killed, replaced, stopped, and looked into."""
 
 import asyncio
+import os
+import signal
 from collections import Counter
 from contextlib import AsyncExitStack, aclosing, suppress
 from hashlib import sha256
@@ -14,6 +16,7 @@ from confluent_kafka.admin import AdminClient
 
 from kairos.agent import USER
 from kairos.envelope import Envelope, write_message
+from kairos.errors import KairosError
 from kairos.events import Arrived, ProfilesLearnt, Record, WorkflowEnded
 from kairos.learner import Learner
 from kairos.live.frontend.views import snapshot, workflow_view
@@ -329,6 +332,14 @@ async def test_it_is_looked_into_with_a_key_and_its_figures_without(world, tmp_p
     assert f"kairos_workflows_open {float(len(Undisturbed(first).workflows()))}" in figures
     async with world.session.get(f"{process.url}/health") as response:
         assert response.status == 200
+
+    digest = sha256(b"another").hexdigest()
+    keys.write_text(f'[[key]]\nsha256 = "{digest}"\ntenant = "default"\n')
+    os.kill(process.pid, signal.SIGHUP)
+    await process.until_it_says("the settings were read again; changed: key")
+    with pytest.raises(KairosError):
+        await explain.from_service(process.url, "secret", name)
+    assert (await explain.from_service(process.url, "another", name)).id == name
 
 
 async def test_without_a_bus_it_says_how_to_name_one(tmp_path):

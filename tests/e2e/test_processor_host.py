@@ -2,6 +2,8 @@
 
 import asyncio
 import os
+import re
+import signal
 from contextlib import AsyncExitStack
 
 import aiohttp
@@ -24,6 +26,7 @@ from tests.e2e.batch_files import key
 from tests.e2e.client import LIMIT_S
 from tests.e2e.embedder import Embedder
 from tests.e2e.flows import answers, invoke, kept_in, put
+from tests.support.processes import Process
 
 ID, OTHER = "0" * 32, "1" * 32
 NEAR = """
@@ -176,6 +179,40 @@ async def test_without_a_key_nobody_is_let_in_and_a_value_is_its_tenants(host, a
             assert answer.status == status
     async with session.get(f"{one.url}/health") as answer:
         assert answer.status == 200
+
+
+async def test_a_hangup_has_keys_read_again(tmp_path, session, embedder):
+    config = tmp_path / "kairos.toml"
+
+    def let_in(*tenants, host="127.0.0.1"):
+        keys = "".join(
+            f'[[key]]\nsha256 = "{key(each).sha256}"\ntenant = "{each}"\n' for each in tenants
+        )
+        config.write_text(f'host = "{host}"\nport = 0\n{keys}')
+
+    async def is_let_in(url, who):
+        headers = {"Authorization": f"Bearer {who}"}
+        async with session.get(f"{url}/v1/about", headers=headers) as answer:
+            return answer.status == 200
+
+    let_in("old", host="0.0.0.0")
+    command = ("process", "--embedder", embedder, "--config", config)
+    with Process(tmp_path, "process", *command) as process:
+        await process.until_it_says("processing on")
+        url = f"http://127.0.0.1:{re.search(r':([0-9]+)$', process.said, re.M)[1]}"
+        assert await is_let_in(url, "old")
+
+        let_in(host="0.0.0.0")
+        os.kill(process.pid, signal.SIGHUP)
+        await process.until_it_says("the settings stay as they are: 0.0.0.0 can be reached")
+        assert await is_let_in(url, "old")
+
+        let_in("new", host="0.0.0.0")
+        os.kill(process.pid, signal.SIGHUP)
+        await process.until_it_says("the settings were read again; changed: key")
+        assert not await is_let_in(url, "old")
+        assert await is_let_in(url, "new")
+        assert process.stop() == 0
 
 
 async def test_a_peer_shows_its_key(host, ask, monkeypatch):

@@ -66,6 +66,11 @@ def of_a_balancer(fleet: Fleet, access: Access) -> dict[str, Change]:
     return changes | {"engine": _engines(fleet), "key": _keys(access)}
 
 
+def of_keys(access: Access) -> dict[str, Change]:
+    """Of a process that asks for keys, and reads nothing else again."""
+    return dict.fromkeys(("key", "keys_path"), _keys(access))
+
+
 def entitling(brain: Entitled, access: Access, gateway: Gateway | None = None) -> dict[str, Change]:
     """Weights, classes of service and quotas."""
 

@@ -9,6 +9,8 @@ from fastapi import FastAPI
 from kairos import __version__
 from kairos.config import Settings
 from kairos.errors import SetupError
+from kairos.live.control.changes import of_keys
+from kairos.live.control.reload import Reload
 from kairos.live.frontend.health import add_health
 from kairos.live.frontend.http import listen, server_of, serving, url_of
 from kairos.live.frontend.insight import add_insight
@@ -34,8 +36,8 @@ TOPICS = (EVENTS, PROFILES, REQUESTS, RESULTS, DEAD_LETTERS)
 class Orchestration:
     """A running orchestrator."""
 
-    def __init__(self, follower: Follower, url: str) -> None:
-        self.follower = follower
+    def __init__(self, follower: Follower, reload: Reload, url: str) -> None:
+        self.follower, self.reload = follower, reload
         self.url = url
 
 
@@ -66,8 +68,9 @@ async def orchestrating(settings: Settings) -> AsyncIterator[Orchestration]:
             if may_have_page(settings):
                 names = (*settings.admin_names, settings.host)
                 beside.append(add_follower_pages(app, follower, access, names, audit).run())
+            reload = Reload(settings, of_keys(access) | tls.changes(), audit)
             async with serving({sock: server}, beside):
-                yield Orchestration(follower, url_of(sock, has_tls=tls.is_on))
+                yield Orchestration(follower, reload, url_of(sock, has_tls=tls.is_on))
 
 
 def _app(

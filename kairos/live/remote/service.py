@@ -25,6 +25,8 @@ from kairos import __version__
 from kairos.addresses import is_loopback
 from kairos.config import Settings
 from kairos.errors import BodyTooLarge, InvalidRequest, SetupError, TooMuchHeld, Unavailable
+from kairos.live.control.changes import of_keys
+from kairos.live.control.reload import Reload
 from kairos.live.frontend.health import add_health
 from kairos.live.frontend.http import listen, server_of, serving, url_of
 from kairos.live.frontend.openai_errors import answer_errors_as_openai_does
@@ -133,8 +135,8 @@ class ProcessorRoutes:
 class ProcessorHost:
     """A running processor."""
 
-    def __init__(self, work: ProcessorWork, url: str) -> None:
-        self.work, self.url = work, url
+    def __init__(self, work: ProcessorWork, reload: Reload, url: str) -> None:
+        self.work, self.reload, self.url = work, reload, url
 
 
 @contextlib.asynccontextmanager
@@ -145,13 +147,8 @@ async def processing_host(settings: Settings) -> AsyncIterator[ProcessorHost]:
         SetupError: anybody could reach it and ask, the port is taken, or what `[retrieval]` names
             cannot be used.
     """
+    check_guarded(settings)
     retrieval = settings.retrieval or RetrievalSettings()
-    guarded = settings.asks_for_keys or settings.tls_client_ca is not None
-    if not is_loopback(settings.host) and not guarded:
-        raise SetupError(
-            f"{settings.host} can be reached from elsewhere, and nothing says who may ask: name "
-            "keys (`kairos keys create` makes them, keys_path names their file) or tls_client_ca"
-        )
     access, tls, figures = access_of(settings), ServiceTls(settings), ProcessorFigures()
     timeout = aiohttp.ClientTimeout(total=_PEER_S, sock_connect=_PEER_CONNECT_S)
     async with contextlib.AsyncExitStack() as stack:
@@ -168,7 +165,18 @@ async def processing_host(settings: Settings) -> AsyncIterator[ProcessorHost]:
         beside = [_forgetting(work.store), *access.background()]
         server = server_of(app, tls=tls.callers)
         await stack.enter_async_context(serving({sock: server}, beside))
-        yield ProcessorHost(work, url_of(sock, has_tls=tls.is_on))
+        reload = Reload(settings, of_keys(access) | tls.changes())
+        yield ProcessorHost(work, reload, url_of(sock, has_tls=tls.is_on))
+
+
+def check_guarded(settings: Settings) -> None:
+    """Raises SetupError: anybody could reach it and ask."""
+    guarded = settings.asks_for_keys or settings.tls_client_ca is not None
+    if not is_loopback(settings.host) and not guarded:
+        raise SetupError(
+            f"{settings.host} can be reached from elsewhere, and nothing says who may ask: name "
+            "keys (`kairos keys create` makes them, keys_path names their file) or tls_client_ca"
+        )
 
 
 def _app(routes: ProcessorRoutes) -> FastAPI:

@@ -16,7 +16,7 @@ from kairos.cli.main import app
 from kairos.errors import SetupError
 from kairos.key_file import read_keys
 
-IN_FORCE = "kairos: to put it in force, send SIGHUP to each `kairos serve` that reads the file\n"
+IN_FORCE = "kairos: to put it in force, send SIGHUP to each process that reads the file\n"
 STOPPED = """
 import os, signal, sys
 from kairos.workload import files

@@ -13,7 +13,8 @@ def started(monkeypatch, tmp_path):
     monkeypatch.delenv("KAIROS_PORT", raising=False)
     found = []
 
-    async def take(settings):
+    async def take(settings, load):
+        assert load() == settings
         found.append(settings)
 
     monkeypatch.setattr(process, "_process", take)
