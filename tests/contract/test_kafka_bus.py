@@ -43,8 +43,10 @@ async def test_consumers_that_are_killed_at_any_moment_have_their_consequences_o
             for _ in range(2):
                 await killed_amid_its_work(cluster)
             await publishing
-            async with cluster.worker():
+            async with cluster.worker() as worker:
                 came = await cluster.sunk(asked)
+                worker.terminate()  # in order: killed, it would be one more death in the row
+                await worker.wait()
     assert came == Counter(values)
 
 

@@ -38,6 +38,8 @@ from tests.support.processes import Process
 pytestmark = pytest.mark.kafka
 
 GROUP = "kairos.orchestrator"
+STOP_S = 20  # a slow machine included; what it waits for in vain takes longer
+TIMEOUT_S = 60
 FOLLOWS = "the events are followed here"
 
 
@@ -256,8 +258,8 @@ async def test_told_to_stop_it_publishes_and_commits_and_leaves_at_once(world):
     status = await asyncio.to_thread(process.stop)
 
     assert status == 0, process.said
-    assert clock() - began < 8
-    async with asyncio.timeout(1):
+    assert clock() - began < STOP_S
+    async with asyncio.timeout(TIMEOUT_S):
         await world.until_learnt(end + 1)
     known = await world.known()
     published = {p.key[1:]: p.samples for p in known.profiles if p.tenant == "default"}
