@@ -19,7 +19,7 @@ from tests.soak.client import Outcome
 from tests.support.vllm import needs_vllm
 
 
-@pytest.mark.vllm
+@pytest.mark.acceptance
 @pytest.mark.timeout(900)
 @pytest.mark.xfail(
     strict=False,
