@@ -8,11 +8,13 @@ such a transaction by hand (docs/operations/troubleshoot.md); so do the tests th
 
 import os
 import subprocess
+import time
 from pathlib import Path
 
 HAPPENED = "these partitions are likely deleted already and hence can be skipped"
 _SHARED = Path(__file__).parents[3] / "shared" / "kafka"
 _LIMIT_S = 60
+_TRIES = 5  # coordinators may be loading still
 
 
 def end_hanging_transactions(servers):
@@ -31,11 +33,16 @@ def end_hanging_transactions(servers):
 def _tool(servers, *arguments):
     libs = Path(os.environ.get("KAFKA_HOME") or _SHARED) / "libs" / "*"
     tool = ("java", "-cp", str(libs), "org.apache.kafka.tools.TransactionsCommand")
-    return subprocess.run(
-        [*tool, "--bootstrap-server", servers, *arguments],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
-        text=True,
-        check=True,
-        timeout=_LIMIT_S,
-    ).stdout
+    for left in reversed(range(_TRIES)):
+        done = subprocess.run(
+            [*tool, "--bootstrap-server", servers, *arguments],
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=_LIMIT_S,
+        )
+        if done.returncode == 0:
+            return done.stdout
+        assert left, f"{arguments[0]}: {done.stderr[-2000:]}"
+        time.sleep(1)
+    raise AssertionError("unreachable")
