@@ -18,7 +18,7 @@ REFUSED_S = 0.05  # until the 99th of a hundred refused calls knows it
 FULL = "429 queue_full"
 SERVED = 0.9  # of the capacity, at least, by a Kairos that is overloaded
 SLOWER = 1.1  # the same calls may take afterwards
-MEMORY_MB = 32  # that may be kept afterwards: see `of_memory`
+MEMORY_MB = 72  # that may be kept afterwards: see `of_memory`
 
 
 class Seen(msgspec.Struct, frozen=True, kw_only=True):
@@ -104,8 +104,9 @@ def of_light(before: Sequence[Outcome], after: Sequence[Outcome]) -> Iterator[st
 
 def of_memory(seen: Seen) -> Iterator[str]:
     """It may have grown by what is kept of calls that were answered: of the latest 32,768 replies
-    a kB or two each, of which some 9,000 come in five minutes, and of workflows, 1,000 that ended.
-    What is refused leaves nothing: the bodies of a third of it would show."""
+    a kB each, and the answer as it came, up to 64 MiB of all, until a call asks what it said; of
+    workflows, 1,000 that ended. Some 9,000 answers of 5 kB come in five minutes. What is refused
+    leaves nothing: the bodies of a third of it would show."""
     kept_mb = seen.memory_after_mb - seen.memory_before_mb
     if kept_mb > MEMORY_MB:
         yield f"after it {kept_mb:.0f} MB more are resident than before"

@@ -76,7 +76,7 @@ def test_a_run_in_which_all_of_it_holds_is_right():
             "takes 300 ms (p95)",
         ),
         ({"light_after": refused(1)}, "light load were not answered: 1 error 429"),
-        ({"memory_after_mb": 133}, "33 MB more are resident"),
+        ({"memory_after_mb": 173}, "73 MB more are resident"),
         ({"samples": samples(0.1)}, "resident memory grows by 360 MB/hour"),
     ],
 )
