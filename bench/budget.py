@@ -62,8 +62,9 @@ def read(path: Path = BUDGET) -> dict[str, Budgets]:
 
 
 def key(by_processor: Mapping[str, Budgets], processor: str) -> str:
-    """Under which the budgets for it are."""
-    return processor if processor in by_processor else OTHERS
+    """Under which the budgets for it are: the one that says most of it."""
+    known = [each for each in by_processor if processor.startswith(each)]
+    return max(known, key=len, default=OTHERS)
 
 
 def write(by_processor: Mapping[str, Budgets], path: Path = BUDGET) -> None:

@@ -48,8 +48,13 @@ def machine() -> str:
 
 
 def processor() -> str:
+    """Its name, which of some says little, and what tells its generation apart."""
     lines = Path("/proc/cpuinfo").read_text().splitlines()
-    return next((line.partition(":")[2].strip() for line in lines if "model name" in line), "?")
+    told = {name.strip(): value.strip() for name, _, value in (x.partition(":") for x in lines)}
+    return (
+        f"{told.get('model name', '?')}, family {told.get('cpu family', '?')} "
+        f"model {told.get('model', '?')}"
+    )
 
 
 def keep(figures: Sequence[Figure], bench: str, path: Path = ROWS) -> None:

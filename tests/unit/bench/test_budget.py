@@ -66,6 +66,9 @@ def test_what_is_written_is_read_again(tmp_path):
 def test_a_processor_has_budgets_of_its_own_or_those_of_all_others():
     by_processor = {"AMD EPYC": BUDGETS, budget.OTHERS: BUDGETS}
     assert budget.key(by_processor, "AMD EPYC") == "AMD EPYC"
+    assert budget.key(by_processor, "AMD EPYC, family 25 model 1") == "AMD EPYC"
+    known = by_processor | {"AMD EPYC, family 25": {}}
+    assert budget.key(known, "AMD EPYC, family 25 model 1") == "AMD EPYC, family 25"
     assert budget.key(by_processor, "?") == budget.OTHERS
 
 
