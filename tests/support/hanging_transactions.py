@@ -33,7 +33,7 @@ def end_hanging_transactions(servers):
 def _tool(servers, *arguments):
     libs = Path(os.environ.get("KAFKA_HOME") or _SHARED) / "libs" / "*"
     tool = ("java", "-cp", str(libs), "org.apache.kafka.tools.TransactionsCommand")
-    for left in reversed(range(_TRIES)):
+    for _ in range(_TRIES):
         done = subprocess.run(
             [*tool, "--bootstrap-server", servers, *arguments],
             capture_output=True,
@@ -43,6 +43,5 @@ def _tool(servers, *arguments):
         )
         if done.returncode == 0:
             return done.stdout
-        assert left, f"{arguments[0]}: {done.stderr[-2000:]}"
         time.sleep(1)
-    raise AssertionError("unreachable")
+    raise AssertionError(f"{arguments[0]}: {done.stderr[-2000:]}")
