@@ -14,20 +14,29 @@ from pathlib import Path
 HAPPENED = "these partitions are likely deleted already and hence can be skipped"
 _SHARED = Path(__file__).parents[3] / "shared" / "kafka"
 _LIMIT_S = 60
+_ENDS_S = 3  # within which one ends that is about to
 _TRIES = 5  # coordinators may be loading still
 
 
 def end_hanging_transactions(servers):
-    """Abort each that a partition holds open and its coordinator does not know."""
-    found = _tool(servers, "find-hanging", "--broker-id", "1", "--max-transaction-timeout", "0")
-    ended = []
-    for line in found.splitlines()[1:]:
-        topic, partition, _, _, _, offset, *_ = line.split()
+    """Abort each that a partition holds open and its coordinator does not know. One that was just
+    ending when it was looked for is none: it is gone at the second look."""
+    seen = _hanging(servers)
+    if seen:
+        time.sleep(_ENDS_S)
+        seen &= _hanging(servers)
+    for topic, partition, offset in sorted(seen):
         where = ("--topic", topic, "--partition", partition, "--start-offset", offset)
         _tool(servers, "abort", *where)
-        ended.append((topic, int(partition)))
-    print(f"Kafka left transactions open that it had completed: {ended}")
-    return ended
+    print(f"Kafka left transactions open that it had completed: {sorted(seen)}")
+    return seen
+
+
+def _hanging(servers):
+    """By topic, partition and the offset at which it begins."""
+    found = _tool(servers, "find-hanging", "--broker-id", "1", "--max-transaction-timeout", "0")
+    fields = [line.split() for line in found.splitlines()[1:]]
+    return {(topic, partition, offset) for topic, partition, _, _, _, offset, *_ in fields}
 
 
 def _tool(servers, *arguments):
