@@ -1,7 +1,7 @@
 """Each cell of the table in docs/faults.md."""
 
 import asyncio
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, contextmanager
 from pathlib import Path
 
 import pytest
@@ -43,8 +43,8 @@ CELLS = [(row, moment) for row in ROWS for moment in MOMENTS if row.poison is No
 class Two:
     """A Kairos before two instances; `hurt` is the one that has the first call."""
 
-    def __init__(self, served, proxies):
-        self.served, self.proxies = served, proxies
+    def __init__(self, served, engines, proxies):
+        self.served, self.engines, self.proxies = served, engines, proxies
         by_name = {each.url.removeprefix("http://"): each for each in proxies}
         self.name = next(iter(served.balancer.ledger.instances))
         self.hurt = by_name[self.name]
@@ -59,6 +59,15 @@ class Two:
         """Somebody else's call."""
         who = {"x-kairos-app": "another", "x-kairos-agent": "villain"}
         return self.ask("villain", says=POISON, **who)
+
+    @contextmanager
+    def paused(self):
+        """Whoever is busy is so until this ends, however slow the machine is."""
+        for each in self.engines:
+            each.batch.pause()
+        yield
+        for each in self.engines:
+            each.batch.resume()
 
     def places(self, name):
         """The instances that had the call."""
@@ -83,7 +92,7 @@ async def two(slots):
         proxies = [await enter(Mortal(each.url, DOWN_S)) for each in engines]
         urls = [each.url for each in proxies]
         served = await enter(serving(*urls, max_num_seqs=slots, stall_s=1, answer_s=2))
-        yield Two(served, proxies)
+        yield Two(served, engines, proxies)
 
 
 def to_calls(two, row):
@@ -108,11 +117,12 @@ async def queued(two, row, **how):
     earlier = len(two.served.facts.all(Arrived)), len(two.served.facts.all(FirstToken))
     others = [two.ask("short", tokens=SHORT), two.ask("long", tokens=LONG)]
     await two.served.facts.seen(FirstToken, earlier[1] + 2)
-    call = two.ask("call", **how)
-    await two.served.facts.seen(Arrived, earlier[0] + 3)
-    assert two.places("call") == []
-    to_calls(two, row)
-    await to_instance(two, row)
+    with two.paused():
+        call = two.ask("call", **how)
+        await two.served.facts.seen(Arrived, earlier[0] + 3)
+        assert two.places("call") == []
+        to_calls(two, row)
+        await to_instance(two, row)
     await asyncio.gather(*others)
     return call
 
@@ -176,8 +186,11 @@ async def beside(two, moment):
     if moment == QUEUED:
         busy = [two.ask(f"busy {n}") for n in range(4)]
         await two.served.facts.seen(FirstToken, len(two.served.facts.all(FirstToken)) + 4)
-        villain = two.poison()
-        call = two.ask("call")
+        with two.paused():
+            arrived = len(two.served.facts.all(Arrived))
+            villain = two.poison()
+            call = two.ask("call")
+            await two.served.facts.seen(Arrived, arrived + 2)
         await asyncio.gather(*busy)
         return await villain, await call, "call"
     if moment == IDLE:
