@@ -176,7 +176,8 @@ async def test_a_call_becomes_what_the_table_says(two, row, moment):
     call = await AT[moment](two, row, **how)
 
     assert what_became(two, await call) == expected
-    assert two.places("call")[0] == two.name
+    may_be_known = moment == IDLE and row.instance is not None  # to whoever looks at instances
+    assert may_be_known or two.places("call")[0] == two.name
     await two.served.settled()
 
 
