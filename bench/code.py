@@ -12,15 +12,20 @@ ROOT = Path(__file__).parents[1]
 _BRAIN = (
     *(
         "admission.py",
+        "agent_key.py",
         "balancer.py",
         "dispatching.py",
+        "call_row.py",
         "call_tracker.py",
         "declared_plan.py",
+        "draining.py",
         "events.py",
         "learnt.py",
         "model.py",
+        "open_work.py",
+        "position.py",
     ),
-    *("refusals.py", "shared_lru.py", "workflow_tracker.py", "dispatcher", "scheduler"),
+    *("refusals.py", "shared_lru.py", "workflow_tracker.py", "dispatcher", "faults", "scheduler"),
 )
 _LEARNING = ("learner.py", "orchestrator")
 # What a call passes through in the live service.
@@ -33,13 +38,13 @@ MEASURED: Mapping[str, tuple[str, ...]] = {
     "gateway": (*_BRAIN, *_LEARNING, *_CALL),
     "bus": (*_BRAIN, *_CALL, "agent.py", "live/bus", "live/llm", "live/kafka", "live/pool"),
     "ranks": ("learnt.py", "live/kafka"),
-    "learning": ("learner.py", "learnt.py", "workflow_tracker.py", "orchestrator", "scheduler"),
+    "learning": ("learner.py", "learnt.py", "position.py", "orchestrator", "scheduler"),
     "placement": (*_BRAIN,),
     "brain": (*_BRAIN, *_LEARNING),
     "identity": ("live/request/identity", "../client/kairos_client"),
     "simulation": (*_BRAIN, *_LEARNING, "sim", "workload"),
     "fairness": (*_BRAIN, *_LEARNING, "sim"),
-    "poisoned": (*_BRAIN, *_LEARNING, *_CALL, "faults", "sim"),
+    "poisoned": (*_BRAIN, *_LEARNING, *_CALL, "sim"),
     "flows": ("flow", "plan", "execution"),
     "flow_runs": ("flow", "plan", "execution", "live/runs"),
     "health": (*_BRAIN, *_LEARNING, *_CALL),

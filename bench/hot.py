@@ -17,6 +17,7 @@ import uvloop
 from rich.console import Console
 from rich.table import Table
 
+import kairos
 from bench import budget, load, micro, report, rows, scenarios
 from bench.budget import ALLOWED, Budget, Ratio
 from bench.load import Control
@@ -146,7 +147,9 @@ def main() -> None:
     by_processor = budget.read()
     processor = budget.key(by_processor, rows.processor())
     budgets = by_processor[processor]
-    console.print(f"Budgets of the processor: {processor}")
+    console.print(f"Budgets of the processor: {processor}; with the brain compiled")
+    if not kairos.is_compiled:
+        console.print("Here the brain is not compiled, and a call costs more: `make compile`")
     try:
         found = uvloop.run(measure(console, budgets))
     except* (NotStarted, load.Broken) as group:

@@ -24,11 +24,11 @@ from kairos.learnt import AgentProfile
 from kairos.model import SECOND, Request
 from kairos.orchestrator.orchestrator import Orchestrator
 from kairos.orchestrator.profiles import CallSample, Profiles
+from kairos.position import Position, features
 from kairos.scheduler.policies import POLICIES
 from kairos.scheduler.queue import WaitQueue
 from kairos.scheduler.ranking import Ranking
 from kairos.scheduler.work_estimates import WorkEstimates
-from kairos.workflow_tracker import Position, features
 
 ROUNDS = 5
 ONE_CORE = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import msgspec
 
+import kairos
 from bench import report
 from bench.code import code_of, commit, files_of
 from bench.report import Figure, Spread
@@ -43,8 +44,10 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def machine() -> str:
-    """Its processor and cores, whatever this process is pinned to."""
-    return f"{processor()}, {os.cpu_count()} cores"
+    """Its processor and cores, whatever this process is pinned to; and whether `make compile` was
+    run here."""
+    brain = "compiled" if kairos.is_compiled else "interpreted"
+    return f"{processor()}, {os.cpu_count()} cores, brain {brain}"
 
 
 def processor() -> str:

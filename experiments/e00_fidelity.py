@@ -56,7 +56,7 @@ from experiments.fidelity_errors import capacity_per_s, compare, median_error
 from experiments.fidelity_model import simulate
 from experiments.fidelity_real import play
 from experiments.report import RESULTS, add_figures, commit, write_rows
-from kairos.call_tracker import CallRow
+from kairos.call_row import CallRow
 from kairos.engine_profile import EngineProfile
 
 SEEDS = 3

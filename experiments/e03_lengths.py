@@ -21,7 +21,7 @@ from experiments.claim import Study, table
 from experiments.recordings import read_apps, recordings
 from experiments.report import commit, picture
 from experiments.workload import COMPUTE_BINDS, Workload
-from kairos.call_tracker import CallRow
+from kairos.call_row import CallRow
 from kairos.dispatcher.placements import PLACEMENTS
 from kairos.model import SECOND
 from kairos.scheduler.policies import POLICIES

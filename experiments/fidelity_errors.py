@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 import msgspec
 
-from kairos.call_tracker import CallRow
+from kairos.call_row import CallRow
 from kairos.metrics import spread
 from kairos.model import SECOND
 

@@ -3,7 +3,7 @@ virtual time, before engines of a profile."""
 
 from collections.abc import Sequence
 
-from kairos.call_tracker import CallRow
+from kairos.call_row import CallRow
 from kairos.dispatcher.placements import PLACEMENTS
 from kairos.engine_profile import EngineProfile
 from kairos.scheduler.policies import POLICIES

@@ -13,7 +13,7 @@ import aiohttp
 import msgspec
 
 from experiments.fidelity_cpu import Cores, Meter, cores
-from kairos.call_tracker import CallRow
+from kairos.call_row import CallRow
 from kairos.errors import SetupError
 from kairos.tools.replay import Replay
 from kairos.tools.replayed import Replayed

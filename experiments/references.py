@@ -15,7 +15,8 @@ from numpy.typing import NDArray
 from experiments.playing import Played, facts, request_id
 from experiments.recordings import RecordedCall
 from kairos.events import Arrived, Finished
-from kairos.workflow_tracker import Position, WorkflowTracker
+from kairos.position import Position
+from kairos.workflow_tracker import WorkflowTracker
 
 
 class Seen(msgspec.Struct, frozen=True, kw_only=True):

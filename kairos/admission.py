@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from collections.abc import Set as AbstractSet
 from typing import Literal
 
+from kairos.agent_key import agent_key
 from kairos.dispatcher.available import check_servable, stranded
 from kairos.dispatcher.earliest_finish import OPTIMISM, least_us
 from kairos.dispatcher.ledger import Ledger
@@ -29,7 +30,6 @@ from kairos.events import (
 )
 from kairos.fair_share import ShareUsed, is_within_share
 from kairos.faults.faults import Faults
-from kairos.learnt import agent_key
 from kairos.model import Budget, Instance, Request
 from kairos.rate_limits import RateLimits
 from kairos.scheduler.budgets import Budgets

@@ -8,9 +8,10 @@ from typing import Literal
 
 import msgspec
 
+from kairos.agent_key import AgentKey
 from kairos.declared_plan import PlannedWork
 from kairos.entitlements import Entitlements
-from kairos.learnt import AgentKey, AgentProfile, AgentRank, RemainingModel
+from kairos.learnt import AgentProfile, AgentRank, RemainingModel
 from kairos.model import Instance, Request
 from kairos.rate_limits import RateLimits
 

@@ -9,8 +9,9 @@ from collections.abc import Iterable
 
 import msgspec
 
+from kairos.agent_key import AgentKey
 from kairos.events import ProfilesLearnt, Record
-from kairos.learnt import POOLED, AgentKey, AgentProfile, AgentRank, RemainingModel
+from kairos.learnt import POOLED, AgentProfile, AgentRank, RemainingModel
 from kairos.orchestrator.learning_data import AppKey, Learning
 from kairos.orchestrator.orchestrator import Orchestrator
 from kairos.orchestrator.profiles import CallSample

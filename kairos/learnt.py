@@ -13,7 +13,8 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from kairos.model import SECOND, Request
+from kairos.agent_key import AgentKey
+from kairos.model import SECOND
 
 POOLED = "*"  # no identifier, so no client can claim it
 QUANTILES = 64
@@ -23,12 +24,6 @@ _CUTS_KEPT = 300  # samples of so many values at most: those of the scheduler; 0
 _MAX_LOGARITHM = math.log(MAX_REMAINING_US)
 
 Floats = npt.NDArray[np.floating]
-
-AgentKey = tuple[str, str, str]  # tenant, app, agent
-
-
-def agent_key(request: Request) -> AgentKey:
-    return request.tenant, request.app or "", request.agent or ""
 
 
 class Distribution(msgspec.Struct, frozen=True):
@@ -99,7 +94,7 @@ class AgentProfile(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RemainingModel(msgspec.Struct, frozen=True, kw_only=True):
-    """ln(remaining_us) of an app's calls, linear in what `kairos.workflow_tracker.features` says of
+    """ln(remaining_us) of an app's calls, linear in what `kairos.position.features` says of
     a call.
 
     An agent that is not in `agents` is taken for an average one of the app.

@@ -15,7 +15,8 @@ from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
-from kairos.call_tracker import CallRow, CallTracker
+from kairos.call_row import CallRow
+from kairos.call_tracker import CallTracker
 from kairos.events import Record, WorkflowEnded
 from kairos.model import SECOND
 from kairos.workflow_tracker import WorkflowKey, workflow_key

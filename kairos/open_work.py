@@ -46,9 +46,9 @@ def _left_us(estimates: WorkEstimates, key: WorkflowKey, calls: Sequence[Request
     """As `WorkEstimates.left_us` says, of one workflow by its calls in flight; nothing is kept."""
     to_come_us = estimates.to_come_us(key)
     if to_come_us is not None:
-        return to_come_us + sum(estimates.call_us(each) for each in calls)
+        return to_come_us + sum((estimates.call_us(each) for each in calls), 0.0)
     longest = max(calls, key=estimates.looked_at_us)
-    own_us = sum(estimates.call_us(each) for each in calls if each is not longest)
+    own_us = sum((estimates.call_us(each) for each in calls if each is not longest), 0.0)
     return estimates.looked_at_us(longest) + own_us
 
 

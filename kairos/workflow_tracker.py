@@ -4,13 +4,11 @@ Learning and serving see the same facts, so both ask here: a sample that is lear
 its call exactly as the call was described when it had to be placed in the queue.
 """
 
-import math
 from collections.abc import Mapping
-
-import msgspec
 
 from kairos.learnt import POOLED
 from kairos.model import SECOND, Budget, Request, least
+from kairos.position import Position
 from kairos.shared_lru import SharedLru
 
 MAX_WORKFLOWS = 100_000
@@ -24,57 +22,16 @@ def workflow_key(request: Request) -> WorkflowKey:
     return request.tenant, request.workflow_id
 
 
-class Position(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """A call's place, as it stood when the call arrived."""
-
-    stage: int = 0  # calls of the workflow that arrived before it
-    visit: int = 1  # of this agent: its 1st, 2nd, ... call
-    prompt_tokens: int  # as estimated then
-    grown_tokens: int = 0  # longer than the workflow's first prompt
-    added_tokens: int = 0  # longer than the prompt of the call before
-    agents: int = 1  # different ones so far, its own included
-    served_us: int = 0  # execution latency of the calls that ended before
-    last_completion_tokens: int = 0  # of the call that ended last
-
-
-FEATURES = 11
-# Of these features agents have habits that no line follows: which visit it is, the prompt's length,
-# the length of the answer before. A step is half a doubling; given are steps per unit.
-STEPS = ((2, 2 / math.log(2)), (3, 20 / math.log(2)), (7, 10 / math.log(2)))
-
-
-def features(position: Position) -> tuple[float, ...]:
-    """`FEATURES` numbers of size about 1, for a model of what is left.
-
-    Logarithms, because work multiplies: a context twice as long, a workflow twice as old. Squares
-    let an app bend. Which ones pay was measured (experiments/e16_ordering.py); ours.
-    """
-    stage = math.log1p(position.stage)
-    prompt = math.log(position.prompt_tokens) / 10
-    served = math.log1p(position.served_us / 1000) / 10
-    return (
-        stage,
-        stage * stage / 5,
-        math.log(position.visit),
-        prompt,
-        prompt * prompt,
-        served,
-        served * served,
-        math.log1p(position.last_completion_tokens) / 5,
-        math.log1p(max(0, position.grown_tokens)) / 10,
-        math.log1p(max(0, position.added_tokens)) / 10,
-        math.log(position.agents),
-    )
-
-
-class Used(msgspec.Struct, gc=False):
+class Used:
     """What a workflow has used since it is known."""
 
-    began_at: int  # when its first call arrived
     calls: int = 0  # those in flight, and those that ended and had been dispatched
     tokens: int = 0  # of those that ended, and prompts, as estimated, of those in flight
     budget: Budget | None = None  # the least that its calls asked for
     ends_at: int | None = None  # when its time is up, as its budget was last found
+
+    def __init__(self, began_at: int) -> None:
+        self.began_at = began_at  # when its first call arrived
 
 
 class _Workflow:
@@ -108,12 +65,20 @@ class _Workflow:
         self.seen_at = at
 
 
-class _Call(msgspec.Struct, gc=False):
-    workflow: WorkflowKey
-    arrived_at: int
-    prompt_tokens: int
-    used: Used  # its workflow's, even if that is forgotten before the call ends
+class _Call:
     dispatched_at: int | None = None
+
+    def __init__(
+        self,
+        workflow: WorkflowKey,
+        arrived_at: int,
+        prompt_tokens: int,
+        used: Used,
+    ) -> None:
+        self.workflow = workflow
+        self.arrived_at = arrived_at
+        self.prompt_tokens = prompt_tokens
+        self.used = used  # its workflow's, even if that is forgotten before the call ends
 
 
 class WorkflowTracker:

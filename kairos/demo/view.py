@@ -8,7 +8,7 @@ from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
-from kairos.call_tracker import CallRow
+from kairos.call_row import CallRow
 from kairos.confidence import ratio
 from kairos.demo.plan import Arrivals
 from kairos.demo.run import Outcome, Run

@@ -1,25 +1,25 @@
 """A request in flight on an instance; what its end says of how quick the instance is."""
 
-import msgspec
-
 from kairos.dispatcher.speed import Speed
 from kairos.events import Finished
 from kairos.model import Request
 
 
-class Booking(msgspec.Struct, gc=False):
+class Booking:
     """A request in flight on an instance, and what is known of how far it is."""
 
-    request: Request
-    instance_id: str
-    at: int  # when it was dispatched
-    cached_tokens: int  # of its prompt, expected in the instance's prefix cache
     generated: int = 0  # tokens of its answer, when last told
     first_token_at: int | None = None  # None: not told
     computed: int = 0  # tokens of its prompt, as expected,
     computing_us: float = 0.0  # and in what time,
     beside: int = 0  # with so many other calls there
     charged_us: float = 0.0  # for its service (`service_cost.py`)
+
+    def __init__(self, request: Request, instance_id: str, at: int, cached_tokens: int) -> None:
+        self.request = request
+        self.instance_id = instance_id
+        self.at = at  # when it was dispatched
+        self.cached_tokens = cached_tokens  # of its prompt, expected in the instance's prefix cache
 
     def lengths(self, finished: Finished | None) -> tuple[int, int, int]:
         """Tokens of the prompt, those of it that were cached, and tokens of the answer: by the

@@ -2,8 +2,7 @@
 
 from array import array
 from collections.abc import Sequence
-
-import msgspec
+from typing import Final
 
 from kairos.dispatcher.compiled_table import CompiledTable, Margins
 from kairos.dispatcher.ledger import Ledger
@@ -23,11 +22,12 @@ from kairos.dispatcher.warm_waits import WarmWaits
 from kairos.model import Instance, Request
 
 
-class Choice(msgspec.Struct, frozen=True):
+class Choice:
     """Where a request goes at once; or for which instance it waits, though others have room."""
 
-    instance: Instance | None = None
-    warm: Instance | None = None
+    def __init__(self, instance: Instance | None = None, warm: Instance | None = None) -> None:
+        self.instance: Final = instance
+        self.warm: Final = warm
 
 
 NO_CHOICE = Choice()

@@ -3,8 +3,7 @@
 from array import array
 from collections.abc import Sequence
 from itertools import count
-
-import msgspec
+from typing import Final, NamedTuple
 
 from kairos.dispatcher.in_flight import InFlightTable
 from kairos.dispatcher.instance_table import computing
@@ -29,7 +28,7 @@ from kairos.model import EXPECTED_COMPLETION_TOKENS, Instance
 _INF = float("inf")
 
 
-class Margins(msgspec.Struct, frozen=True):
+class Margins(NamedTuple):
     """See `survival_packing.py`."""
 
     spread: float
@@ -40,27 +39,45 @@ class Margins(msgspec.Struct, frozen=True):
     few: int
 
 
-class _Columns(msgspec.Struct):
+class _Columns:
     """Whose columns the kernel reads for an instance: they live as long as it may. And what stays
     the same while the instance and its speed do."""
 
-    flight: InFlightTable
-    kept: KeptContexts
-    number: int  # another one for each table of calls
-    instance: Instance
-    speed: Speed
-    kind: int  # of its pace
-    kv_tokens: float
-    unfilled_tokens: float
+    def __init__(
+        self,
+        flight: InFlightTable,
+        kept: KeptContexts,
+        number: int,
+        instance: Instance,
+        speed: Speed,
+        kind: int,
+        kv_tokens: float,
+        unfilled_tokens: float,
+    ) -> None:
+        self.flight = flight
+        self.kept = kept
+        self.number = number  # another one for each table of calls
+        self.instance = instance
+        self.speed = speed
+        self.kind = kind  # of its pace
+        self.kv_tokens = kv_tokens
+        self.unfilled_tokens = unfilled_tokens
 
 
-class Rows(msgspec.Struct, frozen=True):
+class Rows:
     """Of some instances, in their order."""
 
-    instances: Sequence[Instance]
-    numbers: "array[int]"
-    at: int  # the address of these
-    count: int
+    def __init__(
+        self,
+        instances: Sequence[Instance],
+        numbers: "array[int]",
+        at: int,
+        count: int,
+    ) -> None:
+        self.instances: Final = instances
+        self.numbers: Final = numbers
+        self.at: Final = at  # the address of these
+        self.count: Final = count
 
 
 class CompiledTable:
@@ -101,7 +118,7 @@ class CompiledTable:
 
     def renew_curves(self) -> None:
         """They are elsewhere when there are more of them."""
-        if self._curves is not self._ledger.curves.columns:
+        if self._curves != self._ledger.curves.columns:
             self._curves = self._ledger.curves.columns
             self._write_pool()
 
@@ -254,7 +271,7 @@ class CompiledTable:
             *self._curves,
             self._lines.at,
             self._places.buffer_info()[0],
-            *msgspec.structs.astuple(self._margins),
+            *self._margins,
             EXPECTED_COMPLETION_TOKENS / 2,
         )
 

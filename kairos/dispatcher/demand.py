@@ -14,7 +14,6 @@ from array import array
 from collections.abc import Hashable
 from typing import Protocol
 
-import msgspec
 import numpy as np
 import numpy.typing as npt
 
@@ -99,10 +98,12 @@ def expected(
     return total
 
 
-class _Row(msgspec.Struct):
-    number: int
-    distribution: Distribution
+class _Row:
     users: int = 0
+
+    def __init__(self, number: int, distribution: Distribution) -> None:
+        self.number = number
+        self.distribution = distribution
 
 
 class Curves:
@@ -117,6 +118,7 @@ class Curves:
     def __init__(self, kernel: Kernel | None = KERNEL) -> None:
         """`kernel`: None, numpy does its work."""
         self._kernel = kernel
+        self._drawn = array("d")
         self._rows: dict[Hashable, _Row] = {}
         self._of_call: dict[str, _Row] = {}
         self._shares = np.ones((16, _GRID))
@@ -174,8 +176,9 @@ class Curves:
         if self._kernel is None:
             self._draw_by_numpy(row)
             return
-        quantiles = array("d", row.distribution.quantiles)
-        place, size = quantiles.buffer_info()
+        # Held here: compiled code lets go of a local after its last use, and the kernel reads it.
+        self._drawn = array("d", row.distribution.quantiles)
+        place, size = self._drawn.buffer_info()
         curve = self.columns[0] + row.number * _GRID * self._shares.itemsize
         self._widths[row.number] = self._kernel.draw(size, place, curve)
 

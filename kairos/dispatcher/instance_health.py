@@ -6,8 +6,6 @@ says that nothing waits.
 
 import math
 
-import msgspec
-
 from kairos.events import InstanceStatus
 from kairos.model import SECOND, Instance
 
@@ -17,11 +15,13 @@ _STALE_MARGIN = 0.05  # of the memory, kept free while nothing is known of the i
 _WEIGHT = 0.5  # of the newest difference
 
 
-class _Told(msgspec.Struct):
-    status: InstanceStatus
-    at: int
+class _Told:
     suspended: bool = False
     unseen_tokens: float = 0.0  # in use there beyond what is booked; negative: fewer
+
+    def __init__(self, status: InstanceStatus, at: int) -> None:
+        self.status = status
+        self.at = at
 
 
 class InstanceHealth:

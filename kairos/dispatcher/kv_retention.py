@@ -23,10 +23,8 @@ from collections.abc import Iterator, Sequence
 from heapq import heappop, heappush
 from itertools import accumulate, count
 
-import msgspec
-
+from kairos.agent_key import AgentKey, agent_key
 from kairos.dispatcher.kept_contexts import KeptContexts
-from kairos.learnt import AgentKey, agent_key
 from kairos.model import Instance, Request
 from kairos.shared_lru import SharedLru
 
@@ -39,16 +37,26 @@ _FEW = 64  # entries of a heap that may be dead beside as many as are not
 _NOTHING = KeptContexts()
 
 
-class _Left(msgspec.Struct, gc=False):
+class _Left:
     """What a call left behind."""
 
-    agent: AgentKey
-    instance_id: str
-    tokens: int
-    at: int  # when it ended
-    until: int  # its memory is kept so long
-    by: int  # after that it counts as one that did not come back
     request_id: str | None = None  # what came back for it, and waits
+
+    def __init__(
+        self,
+        agent: AgentKey,
+        instance_id: str,
+        tokens: int,
+        at: int,
+        until: int,
+        by: int,
+    ) -> None:
+        self.agent = agent
+        self.instance_id = instance_id
+        self.tokens = tokens
+        self.at = at  # when it ended
+        self.until = until  # its memory is kept so long
+        self.by = by  # after that it counts as one that did not come back
 
 
 class KvRetention:

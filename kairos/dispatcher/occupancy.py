@@ -2,8 +2,8 @@
 until that changes or half of a slot is over."""
 
 from collections.abc import Callable, Sequence
+from typing import Final
 
-import msgspec
 import numpy as np
 
 from kairos.dispatcher.demand import (
@@ -105,21 +105,36 @@ def paper_token_us(ledger: Ledger, instance: Instance) -> float:
     return instance.token_us or ledger.token_us(instance.id)
 
 
-class _Derived(msgspec.Struct, frozen=True):
+class _Derived:
     """What the calls on one instance were expected to hold, at an instant."""
 
-    at: int
-    flight: InFlightTable
-    # Of the flight, then: changes, calls, tokens of prompts, and of answers that had ended.
-    changes: int
-    calls: int
-    prompt_tokens: float
-    ended_tokens: float
-    share: float  # of prompts, that counts: what calls have in common is taken off all alike
-    unfilled: float  # tokens of its last block, of each call
-    tokens_per_us: float  # by which all their answers grow
-    held: Future
-    held_now: float  # tokens, of it
+    def __init__(
+        self,
+        at: int,
+        flight: InFlightTable,
+        changes: int,
+        calls: int,
+        prompt_tokens: float,
+        ended_tokens: float,
+        share: float,
+        unfilled: float,
+        tokens_per_us: float,
+        held: Future,
+        held_now: float,
+    ) -> None:
+        self.at: Final = at
+        self.flight: Final = flight
+        # Of the flight, then: changes, calls, tokens of prompts, and of answers that had ended.
+        self.changes: Final = changes
+        self.calls: Final = calls
+        self.prompt_tokens: Final = prompt_tokens
+        self.ended_tokens: Final = ended_tokens
+        # Of prompts, that counts: what calls have in common is taken off all alike.
+        self.share: Final = share
+        self.unfilled: Final = unfilled  # tokens of its last block, of each call
+        self.tokens_per_us: Final = tokens_per_us  # by which all their answers grow
+        self.held: Final = held
+        self.held_now: Final = held_now  # tokens, of it
 
     def is_good(self, flight: InFlightTable, at: int) -> bool:
         changes = flight.changes - self.changes

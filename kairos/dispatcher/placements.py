@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from hashlib import blake2b
+from typing import ClassVar
 
 from kairos.dispatcher.demand import can_hold
 from kairos.dispatcher.ledger import Ledger
@@ -16,7 +17,7 @@ THRESHOLD = 0.95  # of the KV memory, in use now: `least-kv`, `power-of-two`
 class _Now(Placement):
     """Goes by what instances hold now, as an engine does when it admits a call."""
 
-    threshold = 1.0  # of the KV memory that may be in use then
+    threshold: ClassVar = 1.0  # of the KV memory that may be in use then
 
     def __init__(self, ledger: Ledger) -> None:
         self._ledger = ledger
@@ -59,7 +60,7 @@ class LeastKv(_Now):
     """The instance with the smallest share of its KV memory in use, then the fewest requests; none
     of which more than `THRESHOLD` would be in use."""
 
-    threshold = THRESHOLD
+    threshold: ClassVar = THRESHOLD
 
     def choose(
         self,

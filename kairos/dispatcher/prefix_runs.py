@@ -2,8 +2,6 @@
 
 from collections.abc import Iterator, Mapping
 
-import msgspec
-
 from kairos.model import PREFIX_MARKS, Request
 
 
@@ -25,13 +23,14 @@ class Use:
         return not self.runs and not self.answer
 
 
-class Held(msgspec.Struct):
+class Held:
     """The beginning of a run, as one instance holds it."""
 
-    start: int  # tokens of the prompt before it
-    ends: list[int]  # of each stretch that is held, tokens from the prompt's beginning
-    use: Use  # the last
-    users: int = 0  # calls in flight whose prompts have it; they have all of it
+    def __init__(self, start: int, ends: list[int], use: Use, users: int = 0) -> None:
+        self.start = start  # tokens of the prompt before it
+        self.ends = ends  # of each stretch that is held, tokens from the prompt's beginning
+        self.use = use  # the last
+        self.users = users  # calls in flight whose prompts have it; they have all of it
 
     @property
     def end(self) -> int:

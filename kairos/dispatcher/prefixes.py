@@ -16,8 +16,7 @@ of each, that counts which was not used again. Ours.
 
 from collections import OrderedDict
 from collections.abc import Mapping
-
-import msgspec
+from typing import Final
 
 from kairos.dispatcher.prefix_runs import (
     Held,
@@ -35,13 +34,14 @@ _UNKNOWN_KV_TOKENS = 100_000  # of an instance that does not tell how much it ho
 _MISSED = 0.5  # of what was expected: fewer tokens than that were found, so the rest was evicted
 
 
-class _Begun(msgspec.Struct, frozen=True, gc=False):
+class _Begun:
     """What was expected of a call when it went to its instance."""
 
-    last: PrefixRun | None  # of its prompt; None: that has no mark
-    cached: int  # tokens of its prompt
-    in_use: int  # of these, by calls in flight, which may not have computed them yet
-    used_at: int  # when the stretch of these that was longest unused had been used
+    def __init__(self, last: PrefixRun | None, cached: int, in_use: int, used_at: int) -> None:
+        self.last: Final = last  # of its prompt; None: that has no mark
+        self.cached: Final = cached  # tokens of its prompt
+        self.in_use: Final = in_use  # of these, by calls in flight: perhaps not computed yet
+        self.used_at: Final = used_at  # the stretch of these that was longest unused
 
 
 class _Cache:

@@ -1,7 +1,5 @@
 """How quick an instance is, as its calls say: ours; the paper has a constant from profiling."""
 
-import msgspec
-
 _TOKEN_US = 25_000.0  # until anything is known: 8 billion parameters on an older GPU
 _PROMPT_TOKEN_US = 200.0
 _CLEARLY = 1.3
@@ -11,14 +9,15 @@ _FORGETTING = 0.98  # what was seen counts so much less with each new observatio
 _SLOWEST, _SLOWEST_US = 10.0, 1_000.0
 
 
-class FittedLine(msgspec.Struct):
+class FittedLine:
     """A straight line through what was seen, newest most: least squares with forgetting."""
 
-    weight: float
-    x: float  # means
-    y: float
-    xx: float  # variance of x
-    xy: float  # covariance
+    def __init__(self, weight: float, x: float, y: float, xx: float, xy: float) -> None:
+        self.weight = weight
+        self.x = x  # means
+        self.y = y
+        self.xx = xx  # variance of x
+        self.xy = xy  # covariance
 
     def see(self, x: float, y: float) -> None:
         kept = self.weight * _FORGETTING

@@ -2,8 +2,8 @@
 
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 from itertools import repeat
+from typing import Final
 
-import msgspec
 import numpy as np
 
 from kairos.dispatcher.compiled import NO_CHOICE, Choice, CompiledChoice, expected_tokens
@@ -31,12 +31,13 @@ ALIKE, ALIKE_BUT_FOR_LOAD = 0.01, 0.2
 _AT_ONCE = 1024  # kinds x instances that are looked at together
 
 
-class _Best(msgspec.Struct, frozen=True):
+class _Best:
     """Where a request would go that may go at once."""
 
-    instance: Instance
-    least_us: float  # what the request costs there, or where it costs less
-    with_room: Sequence[Instance]  # all that it could have gone to
+    def __init__(self, instance: Instance, least_us: float, with_room: Sequence[Instance]) -> None:
+        self.instance: Final = instance
+        self.least_us: Final = least_us  # what the request costs there, or where it costs less
+        self.with_room: Final = with_room  # all that it could have gone to
 
 
 class SurvivalPacking(SlotPlacement):

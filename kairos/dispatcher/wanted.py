@@ -3,8 +3,7 @@
 from array import array
 from collections.abc import Mapping, Sequence
 from itertools import islice
-
-import msgspec
+from typing import Final
 
 from kairos.dispatcher.compiled_table import CompiledTable
 from kairos.dispatcher.demand import limit_of
@@ -20,16 +19,25 @@ _NEW = -1  # no instant
 _AT_ONCE = 16  # instances of which it is looked up one by one what they know of a prompt
 
 
-class _Prompt(msgspec.Struct):
+class _Prompt:
     """How much of it calls hold on each instance, and is in the cache there: tokens by row."""
 
-    alone: bool  # of one instance: nobody asks what is cached
-    # When it was looked at: how instances and rows were arranged, changes of the prefix index.
-    arranged: tuple[int, int]
-    changes: int
-    beginning: tuple[PrefixRun | None, int]  # see `PrefixRuns`
-    in_use: "array[float] | None"  # None: nowhere
-    cached: "array[float] | None"
+    def __init__(
+        self,
+        alone: bool,
+        arranged: tuple[int, int],
+        changes: int,
+        beginning: tuple[PrefixRun | None, int],
+        in_use: "array[float] | None",
+        cached: "array[float] | None",
+    ) -> None:
+        self.alone = alone  # of one instance: nobody asks what is cached
+        # When it was looked at: how instances and rows were arranged, changes of the prefix index.
+        self.arranged = arranged
+        self.changes = changes
+        self.beginning = beginning  # see `PrefixRuns`
+        self.in_use = in_use  # None: nowhere
+        self.cached = cached
 
 
 _NO_PROMPT = _Prompt(
@@ -50,13 +58,20 @@ class _Wanted:
         self.waits_since = _NEW
 
 
-class _Together(msgspec.Struct, frozen=True):
+class _Together:
     """Requests that were asked for together; without any of which a curve was to be drawn."""
 
-    requests: Sequence[Request]
-    state: tuple[int, ...]  # of all that is known of them, but for their answers
-    wanted: Sequence[_Wanted]
-    places: "array[int]"
+    def __init__(
+        self,
+        requests: Sequence[Request],
+        state: tuple[int, ...],
+        wanted: Sequence[_Wanted],
+        places: "array[int]",
+    ) -> None:
+        self.requests: Final = requests
+        self.state: Final = state  # of all that is known of them, but for their answers
+        self.wanted: Final = wanted
+        self.places: Final = places
 
 
 class WantedRequests:

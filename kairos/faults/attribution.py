@@ -24,10 +24,8 @@ The verdict's error rates, in worlds of which the truth is known:
 
 from collections.abc import Collection, Mapping
 
-import msgspec
-
+from kairos.agent_key import AgentKey
 from kairos.faults.outcomes import RATE, RATE_CALLS, Outcomes
-from kairos.learnt import AgentKey
 from kairos.model import SECOND
 from kairos.shared_lru import SharedLru
 
@@ -47,23 +45,27 @@ MOST_SERVED = 1000  # calls of a caller count for it, of all that it ever made
 MOST_SUSPECTS = 4096  # and callers; the oldest of the tenant that has most are forgotten
 
 
-class _Suspect(msgspec.Struct):
+class _Suspect:
     """A body that failed somewhere."""
 
-    odds: float  # poisonous : sound
-    odds_before: float  # its latest failure
-    caller: AgentKey
-    first_at: int
-    failed_at: int
     failures: int = 0
-    charged: dict[str, float] = msgspec.field(default_factory=dict)  # to instances, by id
-    failed_on: dict[str, int] = msgspec.field(default_factory=dict)  # the latest that counted there
     is_found: bool = False  # to be poisonous
     may_kill: bool = False  # an instance died at it, or at one that ran beside it
     suspected: float = 0.0  # what that counts against its caller
 
+    def __init__(
+        self, odds: float, odds_before: float, caller: AgentKey, first_at: int, failed_at: int
+    ) -> None:
+        self.odds = odds  # poisonous : sound
+        self.odds_before = odds_before  # its latest failure
+        self.caller = caller
+        self.first_at = first_at
+        self.failed_at = failed_at
+        self.charged: dict[str, float] = {}  # to instances, by id
+        self.failed_on: dict[str, int] = {}  # the latest that counted there
 
-class CallerRecord(msgspec.Struct):
+
+class CallerRecord:
     """Who makes calls. Poisonous ones, or some that may have killed an instance?"""
 
     poisonous: int = 0

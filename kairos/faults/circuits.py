@@ -9,8 +9,6 @@ not given up. When one is not trusted: `faults.py`.
 
 from typing import Literal
 
-import msgspec
-
 from kairos.model import SECOND
 
 FIRST_US, LONGEST_US = SECOND, 30 * SECOND
@@ -18,10 +16,12 @@ FIRST_US, LONGEST_US = SECOND, 30 * SECOND
 State = Literal["closed", "open", "half-open"]
 
 
-class _Circuit(msgspec.Struct):
-    open_us: int  # how long it is, or was last, left alone
-    open_until: int
+class _Circuit:
     may_run: int = 1  # calls, once it is tried again
+
+    def __init__(self, open_us: int, open_until: int) -> None:
+        self.open_us = open_us  # how long it is, or was last, left alone
+        self.open_until = open_until
 
 
 class Circuits:

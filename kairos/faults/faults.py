@@ -4,6 +4,7 @@ run alone."""
 import math
 from collections.abc import Collection
 
+from kairos.agent_key import AgentKey, agent_key
 from kairos.dispatcher.booking import Booking
 from kairos.dispatcher.ledger import Ledger
 from kairos.errors import CallBreaksEngines
@@ -19,17 +20,9 @@ from kairos.events import (
     PrefillFailed,
 )
 from kairos.faults.attribution import POISONOUS, CallerRecord, FaultAttribution
+from kairos.faults.breaking_caller import CallerBreaksEngines
 from kairos.faults.circuits import Circuits
-from kairos.faults.quarantine import (
-    KILLER,
-    LIKELY,
-    PATIENCE_US,
-    SUSPECTED,
-    CallerBreaksEngines,
-    Quarantine,
-    slowed_us,
-)
-from kairos.learnt import AgentKey, agent_key
+from kairos.faults.quarantine import KILLER, LIKELY, PATIENCE_US, SUSPECTED, Quarantine, slowed_us
 from kairos.model import SECOND, Instance, Request
 
 # The rate of failures from which on an instance is left alone. Of one that served its latest calls

@@ -2,9 +2,7 @@
 
 import math
 
-import msgspec
-
-from kairos.learnt import AgentKey
+from kairos.agent_key import AgentKey
 from kairos.model import SECOND
 from kairos.shared_lru import SharedLru
 
@@ -18,12 +16,14 @@ WELL_US = 10 * SECOND  # after which without a served call an instance's good on
 MOST_OPEN = 64  # callers whose failures on one instance are told apart
 
 
-class _Memory(msgspec.Struct):
+class _Memory:
     """An instance's outcomes, the latest of which count most."""
 
-    keeps: float
     served: float = 0.0
     failed: float = 0.0
+
+    def __init__(self, keeps: float) -> None:
+        self.keeps = keeps
 
     def add(self, served: float, failed: float) -> None:
         self.served = self.keeps * self.served + served
@@ -35,7 +35,7 @@ class _Memory(msgspec.Struct):
         return (failed + RATE * prior_calls) / (worth * self.served + failed + prior_calls)
 
 
-class _Open(msgspec.Struct):
+class _Open:
     """What one caller's calls that were served nowhere cost an instance, as it was after so many of
     its outcomes."""
 
@@ -55,14 +55,16 @@ class _Open(msgspec.Struct):
         self.long = max(0.0, self.long + share)
 
 
-class Outcomes(msgspec.Struct):
+class Outcomes:
     """Of an instance."""
 
-    late: _Memory = msgspec.field(default_factory=lambda: _Memory(MEMORY))
-    long: _Memory = msgspec.field(default_factory=lambda: _Memory(LONG_MEMORY))
     count: int = 0
     served_at: int = -1  # the last; -1: nothing
-    open: SharedLru[AgentKey, _Open] = msgspec.field(default_factory=lambda: SharedLru(MOST_OPEN))
+
+    def __init__(self) -> None:
+        self.late: _Memory = _Memory(MEMORY)
+        self.long: _Memory = _Memory(LONG_MEMORY)
+        self.open: SharedLru[AgentKey, _Open] = SharedLru(MOST_OPEN)
 
     def add(self, served: float, failed: float) -> None:
         self.count += 1

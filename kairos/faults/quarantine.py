@@ -15,11 +15,8 @@ and each that kills makes the next wait longer.
 
 from collections.abc import Collection, Mapping
 
-import msgspec
-
+from kairos.agent_key import AgentKey
 from kairos.dispatcher.booking import Booking
-from kairos.errors import KairosError
-from kairos.learnt import AgentKey
 from kairos.model import SECOND
 
 HELD_US = 3 * SECOND // 2  # a call, until its instance is heard of: it is looked at each second
@@ -36,36 +33,25 @@ BEGINS_US, LATE = 2 * SECOND, 0.05
 ALONE_US = BEGINS_US  # for which a suspect runs alone, where nothing is heard of it before
 
 
-class CallerBreaksEngines(KairosError):
-    """Engines died at calls of the same agent. Another is let in after a while, and runs alone."""
-
-    status = 429
-    code = "caller_breaks_engines"
-
-    def __init__(self, retry_after_s: int) -> None:
-        super().__init__(
-            "engines died at calls of this agent: its next ones run alone, one at a time; "
-            f"try again in {retry_after_s} s, and change the request"
-        )
-        self.retry_after_s = retry_after_s
-
-
-class _Unheard(msgspec.Struct):
+class _Unheard:
     """An instance at which calls failed, and which was not heard of since."""
 
-    since: int
     was_spared: bool = False  # for a call that failed there
     has_left: bool = False
-    weights: dict[int | str, float] = msgspec.field(default_factory=dict)  # by key of the call
-    held: dict[str, int | str] = msgspec.field(default_factory=dict)  # keys, by id of the call
+
+    def __init__(self, since: int) -> None:
+        self.since = since
+        self.weights: dict[int | str, float] = {}  # by key of the call
+        self.held: dict[str, int | str] = {}  # keys, by id of the call
 
 
-class _Suspect(msgspec.Struct):
+class _Suspect:
     """Runs alone, or as any other from an instant on; None: only alone."""
 
-    not_before: int
-    until: int | None
-    caller: AgentKey
+    def __init__(self, not_before: int, until: int | None, caller: AgentKey) -> None:
+        self.not_before = not_before
+        self.until = until
+        self.caller = caller
 
 
 class Quarantine:

@@ -5,14 +5,8 @@ from collections.abc import Mapping, Sequence
 import msgspec
 import numpy as np
 
-from kairos.learnt import (
-    POOLED,
-    AgentKey,
-    AgentProfile,
-    Floats,
-    RemainingModel,
-    distribution,
-)
+from kairos.agent_key import AgentKey
+from kairos.learnt import POOLED, AgentProfile, Floats, RemainingModel, distribution
 from kairos.orchestrator.open_workflows import OpenCalls, OpenWorkflow, rows_of
 from kairos.orchestrator.remaining_model import UNTRACKED, fit
 from kairos.orchestrator.window import CALL, REMAINING, STAGES, TOKENS

@@ -18,9 +18,10 @@ from functools import lru_cache
 import msgspec
 import numpy as np
 
-from kairos.call_tracker import CallRow
-from kairos.learnt import AgentKey, Floats, RemainingModel, agent_key
-from kairos.workflow_tracker import FEATURES, Position, features
+from kairos.agent_key import AgentKey, agent_key
+from kairos.call_row import CallRow
+from kairos.learnt import Floats, RemainingModel
+from kairos.position import FEATURES, Position, features
 
 OPEN_CALLS = 4_096  # looked at, each time that models are learnt; a quarter of what has ended
 

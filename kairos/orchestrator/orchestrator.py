@@ -9,9 +9,10 @@ the graph says what remained after each call (`remaining.py`), and that is what 
 
 from collections.abc import Iterable
 
-from kairos.call_tracker import OF_CALLS, CallRow, CallTracker
+from kairos.agent_key import AgentKey
+from kairos.call_row import CallRow
+from kairos.call_tracker import OF_CALLS, CallTracker
 from kairos.events import Arrived, Bounced, Dispatch, Record, WorkflowEnded
-from kairos.learnt import AgentKey
 from kairos.model import Request
 from kairos.orchestrator.kept_workflows import KeptWorkflows, LearningQueue
 from kairos.orchestrator.open_workflows import OPEN_CALLS, OpenWorkflow, WorkflowCall

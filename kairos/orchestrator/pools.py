@@ -11,7 +11,8 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from copy import deepcopy
 
-from kairos.learnt import POOLED, AgentKey, RemainingModel
+from kairos.agent_key import AgentKey
+from kairos.learnt import POOLED, RemainingModel
 from kairos.orchestrator.learning_data import AppKey
 from kairos.orchestrator.remaining_model import MODEL_CALLS, Calls
 from kairos.orchestrator.window import Window

@@ -9,7 +9,8 @@ from collections.abc import Iterable
 
 import msgspec
 
-from kairos.learnt import POOLED, AgentKey, AgentProfile, RemainingModel
+from kairos.agent_key import AgentKey
+from kairos.learnt import POOLED, AgentProfile, RemainingModel
 from kairos.orchestrator.agent_status import AgentStatus, status_of
 from kairos.orchestrator.learning_data import AppKey, Learning, ModelData, WindowData
 from kairos.orchestrator.pools import (
@@ -22,7 +23,7 @@ from kairos.orchestrator.pools import (
 )
 from kairos.orchestrator.remaining_model import UNTRACKED
 from kairos.orchestrator.window import Window, is_restorable
-from kairos.workflow_tracker import FEATURES, Position, features
+from kairos.position import FEATURES, Position, features
 
 WINDOW = 1_024
 CONVERGENCE = 0.1

@@ -1,7 +1,7 @@
 """How much of a workflow is left, from where it stands: a linear model of the logarithm; ours.
 
 An agent's name alone says little where one agent is called many times. Ridge regression of
-ln(remaining_us) on `kairos.workflow_tracker.features`, with an effect for each agent that is shrunk
+ln(remaining_us) on `kairos.position.features`, with an effect for each agent that is shrunk
 to none (its app's average) while there are few calls of it. What the line leaves is told by the
 agent's habits, one feature of `position.STEPS` after the other: the mean rest at each step, shrunk
 alike; so an agent that is called three times and no more is known by its visits. An app is not
@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from kairos.learnt import POOLED, QUANTILES, ROUNDING, Floats, RemainingModel, parts
 from kairos.orchestrator.window import Ring
-from kairos.workflow_tracker import FEATURES, STEPS
+from kairos.position import FEATURES, STEPS
 
 MODEL_CALLS = 16_384  # recorded coding workflows, of 66 calls each, need as many; 700 kB an app
 UNTRACKED = -1  # group of the calls that belong to none; they have no effect of their own

@@ -5,8 +5,8 @@ from collections.abc import Collection, Mapping
 
 import msgspec
 
-from kairos.call_tracker import CallRow
-from kairos.learnt import AgentKey, agent_key
+from kairos.agent_key import AgentKey, agent_key
+from kairos.call_row import CallRow
 from kairos.orchestrator.graph import CallGraph
 from kairos.orchestrator.open_workflows import OpenWorkflow, WorkflowCall
 from kairos.orchestrator.profiles import CallSample

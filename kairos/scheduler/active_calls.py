@@ -1,22 +1,27 @@
 """Calls in flight as estimates keep them, and those of one workflow together."""
 
-import msgspec
-
 from kairos.model import Request
+from kairos.position import Position
 from kairos.scheduler.declared_work import DeclaredWork
-from kairos.workflow_tracker import Position
 
 
-class PendingCall(msgspec.Struct, gc=False):
+class PendingCall:
     """A request in flight, waiting or running, and what is expected of it."""
 
-    request: Request
-    position: Position
-    plan: DeclaredWork | None = None  # that its workflow follows
     call_us: int = 0
     remaining_us: float = 0.0
     epoch: int = -1  # of the knowledge that these two come from
     features: tuple[float, ...] | None = None  # of the position; None: not asked for yet
+
+    def __init__(
+        self,
+        request: Request,
+        position: Position,
+        plan: DeclaredWork | None = None,
+    ) -> None:
+        self.request = request
+        self.position = position
+        self.plan = plan  # that its workflow follows
 
 
 class ActiveCalls:

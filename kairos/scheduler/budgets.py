@@ -10,12 +10,15 @@ What was used is kept with the workflow's position, and goes with it: one that h
 forgotten as idle, begins anew.
 """
 
+from typing import Any
+
 from kairos.errors import BudgetExceeded
 from kairos.model import SECOND, Budget, Request, least
 from kairos.scheduler.heap import LazyHeap
 from kairos.workflow_tracker import WorkflowKey, WorkflowTracker, workflow_key
 
 UNLIMITED = Budget()
+EndEntry = tuple[Any, ...]  # when its time is up, and the workflow's key
 
 
 class Budgets:
@@ -25,7 +28,7 @@ class Budgets:
         self._positions = positions
         self._most = most
         self._has_any = most != UNLIMITED  # so far: mostly there is nothing to look up
-        self._ends: LazyHeap[tuple[int, WorkflowKey]] = LazyHeap(self._if_it_holds)
+        self._ends: LazyHeap[EndEntry] = LazyHeap(self._if_it_holds)
 
     @property
     def next_end_at(self) -> int | None:
@@ -80,6 +83,6 @@ class Budgets:
             found.append(entry[1])
         return found
 
-    def _if_it_holds(self, entry: tuple[int, WorkflowKey]) -> tuple[int, WorkflowKey] | None:
+    def _if_it_holds(self, entry: EndEntry) -> EndEntry | None:
         used = self._positions.used(entry[1])
         return entry if used is not None and used.ends_at == entry[0] else None

@@ -9,9 +9,10 @@ where it says nothing, as in the workflows of the plan that have ended.
 from collections import Counter
 from collections.abc import Mapping, Sequence
 
+from kairos.agent_key import AgentKey
 from kairos.declared_plan import PlannedOperator, check_plan
 from kairos.events import PlanDeclared
-from kairos.learnt import AgentKey, AgentProfile
+from kairos.learnt import AgentProfile
 from kairos.model import EXPECTED_COMPLETION_TOKENS
 from kairos.shared_lru import SharedLru
 
@@ -188,7 +189,7 @@ def _call_us(operators: Sequence[PlannedOperator], known: Sequence[float | None]
     others; else as the others are in the mean."""
     told = [_told_us(each) for each in operators]
     both = [(us, by) for us, by in zip(known, told, strict=True) if us and by]
-    scale = sum(us for us, _ in both) / sum(by for _, by in both) if both else 1.0
+    scale = sum((us for us, _ in both), 0.0) / sum((by for _, by in both), 0.0) if both else 1.0
     learnt = [us for us in known if us is not None]
     usual = sum(learnt) / len(learnt) if learnt else untaught_us(0, EXPECTED_COMPLETION_TOKENS)
     return [

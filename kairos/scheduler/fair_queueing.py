@@ -22,6 +22,7 @@ one that goes, because the one that goes need not have the lowest tag.
 import heapq
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import MappingProxyType
+from typing import ClassVar
 
 from kairos.entitlements import CLASSES, STANDARD, Goes, ServiceClass, TenantWeight
 from kairos.model import Request
@@ -105,7 +106,7 @@ class FairQueueing:
     """Of all tenants; whoever is not named has a weight of 1. Each level of classes has tags of its
     own, so what is spare counts against nobody's share."""
 
-    ALL: Share = _SHARED, "", STANDARD, None
+    ALL: ClassVar[Share] = _SHARED, "", STANDARD, None
     """That of all calls, where nothing is shared out."""
 
     def __init__(

@@ -9,28 +9,14 @@ import math
 from collections.abc import Iterator, Sequence
 
 from kairos.entitlements import Quota
-from kairos.errors import KairosError
 from kairos.model import SECOND
 from kairos.rate_limits import RateLimit, RateLimits, scarcer
+from kairos.scheduler.quota_exceeded import QuotaExceeded
 from kairos.scheduler.workflows_at_once import WorkflowsAtOnce
 from kairos.workflow_tracker import WorkflowKey
 
 _DAY_US = 86_400 * SECOND
 _PARTS = 60 * SECOND  # of one call or token, in a bucket
-
-
-class QuotaExceeded(KairosError):
-    """The tenant, or its app or key, has used what its quota allows. `Retry-After` says when there
-    is more of it."""
-
-    status = 429
-    code = "quota_exceeded"
-
-    def __init__(self, quota: Quota, what: str, limit: int, retry_after_s: int) -> None:
-        super().__init__(
-            f"{quota.whose}: the quota of {limit} {what} is used up; try again in {retry_after_s} s"
-        )
-        self.retry_after_s = retry_after_s
 
 
 class TokenBucket:

@@ -7,15 +7,8 @@ from collections.abc import Iterable
 
 import numpy as np
 
-from kairos.learnt import (
-    AgentKey,
-    AgentProfile,
-    Distribution,
-    agent_key,
-    distribution,
-    exponential,
-    parts,
-)
+from kairos.agent_key import AgentKey, agent_key
+from kairos.learnt import AgentProfile, Distribution, distribution, exponential, parts
 from kairos.model import EXPECTED_COMPLETION_TOKENS, Request
 from kairos.shared_lru import SharedLru
 

@@ -7,7 +7,7 @@ None of them can starve a request: the queue bounds how much may overtake it (`s
 import math
 from collections.abc import Callable, Hashable, Sequence
 from itertools import accumulate
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol
 
 from kairos.model import SECOND, Request
 from kairos.scheduler.work_estimates import WorkEstimates
@@ -132,8 +132,9 @@ class Las:
     that has waited for more than `GUARD` times what it has been served goes first, its starvation
     guard. Needs nothing that is learnt. Deviation: the levels are fixed, not tuned to a trace."""
 
-    LEVEL_US = SECOND  # attained service of the first level; each further one is twice as wide
-    GUARD = 10
+    # Attained service of the first level; each further one is twice as wide.
+    LEVEL_US: ClassVar = SECOND
+    GUARD: ClassVar = 10
 
     def __init__(self, estimates: WorkEstimates) -> None:
         self._positions = estimates.positions
@@ -166,7 +167,7 @@ class LeastWorkLeft(Gittins):
     paper, 5.2), and a wide fan-out gets new keys now and then, not with each call that ends.
     """
 
-    LEVEL = 1.01
+    LEVEL: ClassVar = 1.01
 
     def __init__(self, estimates: WorkEstimates) -> None:
         super().__init__(estimates)

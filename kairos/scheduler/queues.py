@@ -222,7 +222,7 @@ class WaitQueues:
     def retry_after_s(self, at: int) -> int:
         """When a tenth of all that waits will have gone, at the pace of late."""
         paces = [queue.drain.each_us(at) for queue in self._open.values()]
-        per_us = sum(1 / each_us for each_us in paces if each_us)
+        per_us = sum((1 / each_us for each_us in paces if each_us), 0.0)
         if not per_us:
             return 1
         tenth_us = len(self) / 10 / per_us

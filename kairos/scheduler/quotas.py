@@ -13,7 +13,8 @@ from collections.abc import Iterator, Sequence
 from kairos.entitlements import Quota
 from kairos.model import Request
 from kairos.rate_limits import RateLimits, scarcer
-from kairos.scheduler.meter import Meter, QuotaExceeded
+from kairos.scheduler.meter import Meter
+from kairos.scheduler.quota_exceeded import QuotaExceeded
 from kairos.workflow_tracker import IDLE_US, WorkflowKey, workflow_key
 
 Subject = tuple[str, str | None, str | None]  # tenant, app, key

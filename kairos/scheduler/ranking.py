@@ -19,7 +19,8 @@ from collections.abc import Hashable, Iterable, Sequence
 import numpy as np
 import numpy.typing as npt
 
-from kairos.learnt import AgentKey, AgentProfile, AgentRank, Distribution
+from kairos.agent_key import AgentKey
+from kairos.learnt import AgentProfile, AgentRank, Distribution
 
 Floats = npt.NDArray[np.float64]
 

@@ -12,9 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from heapq import heapify, heappop, heapreplace, merge, nsmallest
 from itertools import groupby, islice
 from operator import itemgetter
-from typing import Literal
-
-import msgspec
+from typing import Final, Literal
 
 from kairos.model import Request
 from kairos.scheduler.fair_queueing import FairQueueing, Share
@@ -31,10 +29,11 @@ Standing = Literal["returned", "overdue", "policy", "aside"]
 _level_and_tenant = itemgetter(0, 1)
 
 
-class QueuedCall(msgspec.Struct, frozen=True, gc=False):
-    request: Request
-    standing: Standing
-    work_us: int  # that the call alone is expected to take
+class QueuedCall:
+    def __init__(self, request: Request, standing: Standing, work_us: int) -> None:
+        self.request: Final = request
+        self.standing: Final = standing
+        self.work_us: Final = work_us  # that the call alone is expected to take
 
 
 def service_order(queues: WaitQueues, most: int) -> list[QueuedCall]:

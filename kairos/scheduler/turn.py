@@ -1,9 +1,7 @@
 """Whose turn it is, and what a queue asks of instances to say so."""
 
 from collections.abc import Iterator, Sequence
-from typing import Protocol
-
-import msgspec
+from typing import Final, Protocol
 
 from kairos.events import Reason
 from kairos.model import Request
@@ -30,8 +28,9 @@ class InstanceRoom(Protocol):
         return whether any other is left."""
 
 
-class Turn(msgspec.Struct, frozen=True):
+class Turn:
     """Whose turn it is, and why."""
 
-    request: Request
-    reason: Reason
+    def __init__(self, request: Request, reason: Reason) -> None:
+        self.request: Final = request
+        self.reason: Final = reason

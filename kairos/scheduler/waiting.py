@@ -1,26 +1,37 @@
 """A request that waits, and how it stands in the heaps of its queue."""
 
 from collections.abc import Hashable
-
-import msgspec
+from typing import Any
 
 from kairos.model import Request
 from kairos.scheduler.policies import Key
 
-KeyEntry = tuple[Key, int, str]  # key, number of arrival, request id
-NumberEntry = tuple[float, int, str]
+# As any tuple: of one with a known length compiled code makes a new one each time, and the heaps
+# tell by identity whether an entry has changed.
+KeyEntry = tuple[Any, ...]  # key, number of arrival, request id
+NumberEntry = tuple[Any, ...]  # number, number of arrival, request id
 
 
-class WaitingRequest(msgspec.Struct, gc=False):
-    request: Request
-    seq: int
-    key: Key
-    epoch: int  # of the knowledge that the key comes from
-    state: Hashable  # the policy's
-    work_us: int  # predicted, of the call alone, when it arrived
+class WaitingRequest:
     overdue: bool = False
     aside: bool = False  # it has no turn for now
     passed_over_at: int | None = None  # when it was the first, and did not fit, for the first time
+
+    def __init__(
+        self,
+        request: Request,
+        seq: int,
+        key: Key,
+        epoch: int,
+        state: Hashable,
+        work_us: int,
+    ) -> None:
+        self.request = request
+        self.seq = seq
+        self.key = key
+        self.epoch = epoch  # of the knowledge that the key comes from
+        self.state = state  # the policy's
+        self.work_us = work_us  # predicted, of the call alone, when it arrived
 
     @property
     def is_bounced(self) -> bool:

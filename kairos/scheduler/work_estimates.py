@@ -3,18 +3,11 @@
 from collections.abc import Hashable, Iterator
 from operator import attrgetter
 
-import msgspec
-
+from kairos.agent_key import AgentKey, agent_key
 from kairos.events import PlanDeclared, ProfilesLearnt
-from kairos.learnt import (
-    POOLED,
-    AgentKey,
-    AgentProfile,
-    Distribution,
-    RemainingModel,
-    agent_key,
-)
+from kairos.learnt import POOLED, AgentProfile, Distribution, RemainingModel
 from kairos.model import Request
+from kairos.position import features
 from kairos.scheduler.active_calls import ActiveCalls, PendingCall
 from kairos.scheduler.declared_work import DeclaredPlans, DeclaredWork, untaught_us
 from kairos.scheduler.output_lengths import OutputLengths
@@ -23,7 +16,6 @@ from kairos.workflow_tracker import (
     IDLE_US,
     WorkflowKey,
     WorkflowTracker,
-    features,
     workflow_key,
 )
 
@@ -250,7 +242,8 @@ class WorkEstimates:
         if standing.epoch == self.epoch:
             return standing.remaining_us
         profile = self.profile(request)
-        seen = msgspec.structs.replace(standing, call_us=_call_us(request, profile))
+        seen = PendingCall(request, standing.position, standing.plan)
+        seen.features, seen.call_us = standing.features, _call_us(request, profile)
         return self._estimate(seen, profile)
 
     def _fresh(self, standing: PendingCall) -> PendingCall:

@@ -7,12 +7,10 @@ refused.
 
 from collections import OrderedDict
 
-import msgspec
-
 from kairos.workflow_tracker import WorkflowKey
 
 
-class _Open(msgspec.Struct):
+class _Open:
     calls: int = 0  # in flight
     has_run: bool = False
     is_over: bool = False

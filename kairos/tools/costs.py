@@ -7,16 +7,13 @@ workflow the default placement is asked what it thinks of every instance.
 from collections.abc import Iterable, Mapping, Sequence
 
 import msgspec
-import numpy as np
 
 from kairos.balancer import Balancer
-from kairos.dispatcher.compiled import expected_tokens
 from kairos.dispatcher.demand import can_hold
-from kairos.dispatcher.ledger import Ledger
 from kairos.dispatcher.placements import PLACEMENTS
-from kairos.dispatcher.survival_packing import SurvivalPacking
+from kairos.dispatcher.weighing import Weighed, Weighing
 from kairos.events import Arrived, Dispatch, Record, Tick
-from kairos.model import SECOND, Instance, Request
+from kairos.model import SECOND, Request
 from kairos.scheduler.policies import POLICIES
 
 
@@ -32,47 +29,6 @@ class InstanceCost(msgspec.Struct, frozen=True, kw_only=True):
 
 
 Costs = Mapping[str, Sequence[InstanceCost]]  # by request id
-
-
-class Weighing(SurvivalPacking):
-    """The default placement, asked for its reasons. What is reserved for others does not count."""
-
-    def __init__(self, ledger: Ledger) -> None:
-        super().__init__(ledger, kernel=None)
-
-    def weigh(
-        self, request: Request, serving: Sequence[Instance], chosen: str, at: int
-    ) -> list[InstanceCost]:
-        if not serving:
-            return []
-        cached = self._ledger.prefixes.match(request) if request.prefix else {}
-        here = np.array([float(cached.get(each.id, 0)) for each in serving])
-        costs_us = self._costs_us(request, serving, here, expected_tokens(self._ledger, request))
-        held = self._held(request, serving, at)
-        peaks = self._loads(request, serving, held, at).max(axis=-1)
-        room = self._capacities(serving, at)
-        return [
-            InstanceCost(
-                instance=each.id,
-                chosen=each.id == chosen,
-                out=self._out(request, each, peak > capacity, at),
-                cost_s=round(cost_us / SECOND, 3),
-                cached_tokens=cached.get(each.id, 0),
-                peak_share=None if each.kv_tokens is None else round(peak / each.kv_tokens, 3),
-            )
-            for each, cost_us, peak, capacity in zip(
-                serving, costs_us.tolist(), peaks.tolist(), room.tolist(), strict=True
-            )
-        ]
-
-    def _out(self, request: Request, instance: Instance, is_over: bool, at: int) -> str | None:
-        if not can_hold(instance, request):
-            return "its memory could never hold the call"
-        if instance.id in self._ledger.busy.ids(at):
-            return "its sequences, or the tokens of a step, were taken"
-        if self._ledger.health.is_suspended(instance.id, at):
-            return "it said that it was short of memory"
-        return "no room to the call's end" if is_over else None
 
 
 def costs_of(records: Iterable[Record], tenant: str, workflow_id: str) -> Costs:
@@ -114,11 +70,33 @@ def _parted(record: Record, command: Dispatch) -> tuple[Record, Record]:
 def _weighed(
     balancer: Balancer, weighing: Weighing, request: Request, chosen: str
 ) -> list[InstanceCost]:
-    at, ledger = balancer.at, balancer.ledger
-    serving = ledger.served.serving(request.model)
+    at, serving = balancer.at, balancer.ledger.served.serving(request.model)
     return [
-        each
-        if balancer.faults.circuits.takes(each.instance, ledger.running(each.instance), at)
-        else msgspec.structs.replace(each, out="it was left alone after failures")
-        for each in weighing.weigh(request, serving, chosen, at)
+        InstanceCost(
+            instance=each.instance.id,
+            chosen=each.instance.id == chosen,
+            out=_out(balancer, request, each, at),
+            cost_s=round(each.cost_us / SECOND, 3),
+            cached_tokens=each.cached_tokens,
+            peak_share=_share(each),
+        )
+        for each in weighing.weigh(request, serving, at)
     ]
+
+
+def _out(balancer: Balancer, request: Request, weighed: Weighed, at: int) -> str | None:
+    ledger, instance = balancer.ledger, weighed.instance
+    if not balancer.faults.circuits.takes(instance.id, ledger.running(instance.id), at):
+        return "it was left alone after failures"
+    if not can_hold(instance, request):
+        return "its memory could never hold the call"
+    if instance.id in ledger.busy.ids(at):
+        return "its sequences, or the tokens of a step, were taken"
+    if ledger.health.is_suspended(instance.id, at):
+        return "it said that it was short of memory"
+    return "no room to the call's end" if weighed.peak > weighed.capacity else None
+
+
+def _share(weighed: Weighed) -> float | None:
+    kv_tokens = weighed.instance.kv_tokens
+    return None if kv_tokens is None else round(weighed.peak / kv_tokens, 3)

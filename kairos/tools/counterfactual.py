@@ -6,7 +6,7 @@ from math import nan
 
 import msgspec
 
-from kairos.call_tracker import CallRow
+from kairos.call_row import CallRow
 from kairos.dispatcher.placements import PLACEMENTS
 from kairos.errors import SetupError
 from kairos.model import SECOND, Instance

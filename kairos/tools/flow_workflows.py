@@ -3,7 +3,8 @@
 from collections import defaultdict
 from pathlib import Path
 
-from kairos.call_tracker import CallRow, CallTracker
+from kairos.call_row import CallRow
+from kairos.call_tracker import CallTracker
 from kairos.dispatcher.placements import PLACEMENTS
 from kairos.errors import SetupError
 from kairos.events import Record

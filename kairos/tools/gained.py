@@ -20,7 +20,7 @@ from math import isnan
 from pathlib import Path
 from statistics import fmean
 
-from kairos.call_tracker import CallRow
+from kairos.call_row import CallRow
 from kairos.confidence import Interval, ratio
 from kairos.errors import SetupError
 from kairos.live.ui.gained import Gained, Predicted, Trust, Verdict, WorkflowTimes

@@ -19,7 +19,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from kairos.call_tracker import CallRow
+from kairos.call_row import CallRow
 from kairos.engine_profile import EngineProfile, StepCost
 from kairos.errors import SetupError
 from kairos.model import Instance

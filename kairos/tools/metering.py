@@ -9,7 +9,8 @@ from collections.abc import Hashable
 
 import msgspec
 
-from kairos.call_tracker import CallRow, CallTracker
+from kairos.call_row import CallRow
+from kairos.call_tracker import CallTracker
 from kairos.dispatcher.booking import Booking
 from kairos.dispatcher.ledger import Ledger
 from kairos.dispatcher.service_cost import service_us

@@ -4,7 +4,8 @@ import heapq
 from collections import Counter
 from pathlib import Path
 
-from kairos.call_tracker import CallRow, CallTracker
+from kairos.call_row import CallRow
+from kairos.call_tracker import CallTracker
 from kairos.errors import SetupError
 from kairos.events import (
     Arrived,

@@ -6,7 +6,8 @@ from typing import Literal
 
 import msgspec
 
-from kairos.call_tracker import CallRow, CallTracker
+from kairos.call_row import CallRow
+from kairos.call_tracker import CallTracker
 from kairos.errors import SetupError
 from kairos.events import Arrived, InstanceJoined, InstanceLeft, PolicyChosen, Record
 from kairos.live.observers.fact_log import read_recent

@@ -6,7 +6,7 @@ from collections.abc import Generator, Iterable, Iterator
 
 from msgspec.structs import replace
 
-from kairos.call_tracker import CallRow
+from kairos.call_row import CallRow
 from kairos.orchestrator.graph import CallGraph
 from kairos.orchestrator.workflow import span_of
 from kairos.workflow_tracker import WorkflowKey, workflow_key

@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-from kairos.call_tracker import CallRow
+from kairos.call_row import CallRow
 from kairos.events import Arrived, Event, Failed, Finished, FirstToken, Record, WorkflowEnded
 from kairos.metrics import RunMetrics
 from kairos.model import SECOND, Request

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from kairos.admission import RETRIES
+from kairos.agent_key import agent_key
 from kairos.dispatcher.placements import PLACEMENTS, THRESHOLD
 from kairos.errors import KairosError
 from kairos.events import (
@@ -29,11 +30,11 @@ from kairos.events import (
     Tick,
     WorkflowEnded,
 )
-from kairos.learnt import POOLED, QUANTILES, AgentRank, RemainingModel, agent_key
+from kairos.learnt import POOLED, QUANTILES, AgentRank, RemainingModel
 from kairos.model import SECOND, Budget
+from kairos.position import FEATURES
 from kairos.scheduler.policies import POLICIES
 from kairos.scheduler.queue import OVERTAKEN
-from kairos.workflow_tracker import FEATURES
 from tests.support import build, learnt
 
 INSTANCES = ["a", "b", "c"]

@@ -7,7 +7,8 @@ from hypothesis import strategies as st
 from kairos.entitlements import Quota
 from kairos.events import Arrived, Cancelled, Finished, Record, WorkflowEnded
 from kairos.model import SECOND
-from kairos.scheduler.meter import Meter, QuotaExceeded
+from kairos.scheduler.meter import Meter
+from kairos.scheduler.quota_exceeded import QuotaExceeded
 from kairos.workflow_tracker import IDLE_US
 from tests.support import build
 

@@ -9,6 +9,8 @@ from kairos.dispatcher.placements import PLACEMENTS
 from kairos.scheduler.policies import POLICIES
 from tests.property.test_replay import FACTS, LIMITS, Story, seen
 
+pytestmark = pytest.mark.interpreted
+
 
 class Nothing:
     """Refusals that remember none."""

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from kairos.learnt import MAX_REMAINING_US
 from kairos.orchestrator.remaining_model import LOGARITHM, UNTRACKED, Calls, _numbered, fit
-from kairos.workflow_tracker import Position, features
+from kairos.position import Position, features
 
 NAMES = {0: "writer", 1: "critic"}
 DAY = 86_400 * 10**6

@@ -7,6 +7,7 @@ from tests.simulation.overload import ran, without_claims
 SEEDS = range(3)
 
 
+@pytest.mark.interpreted
 @pytest.mark.parametrize("policy", ["kairos", "fcfs"])
 def test_workflows_under_way_are_brought_to_their_end_before_others_begin(policy):
     kept = [ran(seed, load=2, policy=policy) for seed in SEEDS]
@@ -20,6 +21,7 @@ def test_workflows_under_way_are_brought_to_their_end_before_others_begin(policy
     assert gain > 1.08, gain
 
 
+@pytest.mark.interpreted
 def test_where_the_queue_does_not_fill_it_changes_nothing():
     _, _, log = ran(0, load=0.8, policy="kairos")
     with without_claims():

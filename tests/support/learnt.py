@@ -4,7 +4,7 @@ from random import Random
 
 from kairos.learnt import QUANTILES, AgentProfile, Distribution
 from kairos.orchestrator.profiles import CallSample
-from kairos.workflow_tracker import Position
+from kairos.position import Position
 
 
 def sample(agent="writer", us=1_000_000, *, app="app", tenant="t", visit=1, **fields):

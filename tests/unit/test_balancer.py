@@ -452,6 +452,7 @@ def test_a_workflow_that_fell_silent_begins_its_budget_anew_although_nobody_came
     assert build.placed(again) == [("third", "a")]
 
 
+@pytest.mark.interpreted
 def test_a_fact_that_can_change_no_decision_asks_nothing_of_instances(monkeypatch):
     balancer = build.balancer(build.instance("a"), placement="kairos")
     balancer.handle(Arrived(build.request("r")), 1)

@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kairos.call_tracker import CallRow, CallTracker
+from kairos.call_row import CallRow
+from kairos.call_tracker import CallTracker
 from kairos.events import (
     Arrived,
     Cancelled,

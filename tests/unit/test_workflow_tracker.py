@@ -2,7 +2,8 @@
 
 import math
 
-from kairos.workflow_tracker import FEATURES, Position, WorkflowTracker, features
+from kairos.position import FEATURES, Position, features
+from kairos.workflow_tracker import WorkflowTracker
 from tests.support import build
 
 

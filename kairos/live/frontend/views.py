@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from kairos.call_tracker import CallRow
+from kairos.call_row import CallRow
 from kairos.events import Dispatch
 from kairos.learnt import AgentProfile, Distribution
 from kairos.metrics import percentile

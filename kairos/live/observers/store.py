@@ -12,10 +12,11 @@ from typing import Annotated
 
 import msgspec
 
+from kairos.agent_key import AgentKey
 from kairos.errors import InvalidFile, SetupError
 from kairos.events import ProfilesLearnt, Record
-from kairos.learnt import POOLED, QUANTILES, AgentKey, AgentProfile, AgentRank, RemainingModel
-from kairos.workflow_tracker import FEATURES, STEPS
+from kairos.learnt import POOLED, QUANTILES, AgentProfile, AgentRank, RemainingModel
+from kairos.position import FEATURES, STEPS
 from kairos.workload.files import atomic_write
 
 logger = logging.getLogger(__name__)

@@ -13,7 +13,8 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.registry import Collector
 
 from kairos.balancer import Balancer
-from kairos.call_tracker import CallRow, CallTracker
+from kairos.call_row import CallRow
+from kairos.call_tracker import CallTracker
 from kairos.errors import KairosError
 from kairos.events import Bounced, InstanceLeft, InstanceStatus, Record
 from kairos.live.bus.left_out import bus_figures

@@ -10,7 +10,7 @@ import msgspec
 from prometheus_client.core import CounterMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from kairos.call_tracker import CallRow
+from kairos.call_row import CallRow
 from kairos.model import SECOND
 from kairos.refusals import Outcome
 

@@ -12,8 +12,8 @@ from math import isnan, nan
 
 import msgspec
 
+from kairos.agent_key import AgentKey
 from kairos.errors import KairosError
-from kairos.learnt import AgentKey
 from kairos.model import SECOND
 from kairos.orchestrator.agent_status import AgentStatus
 from kairos.orchestrator.orchestrator import Orchestrator

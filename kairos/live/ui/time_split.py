@@ -10,7 +10,7 @@ from itertools import pairwise
 
 import msgspec
 
-from kairos.call_tracker import CallRow
+from kairos.call_row import CallRow
 from kairos.model import SECOND
 
 

@@ -106,6 +106,7 @@ class Pool:
                 self.ledger.book(self.request(), each.id, self.at)
 
 
+@pytest.mark.interpreted
 @pytest.mark.parametrize("name", ["kairos", "time-slot"])
 @pytest.mark.parametrize("seed", range(16))
 def test_nothing_is_decided_otherwise_than_without_them(name, seed, monkeypatch):

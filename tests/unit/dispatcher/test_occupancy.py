@@ -173,6 +173,7 @@ def test_what_is_stale_is_so_on_the_board_from_the_same_instant_on():
     assert not table.suspended(rows, 9 * SECOND)[0]
 
 
+@pytest.mark.interpreted
 def test_a_few_changes_among_many_calls_count_as_if_these_were_like_the_others(monkeypatch):
     made, whole = ledger(replace(INSTANCE, kv_tokens=None)), []
     [instance] = made.served.serving(None)

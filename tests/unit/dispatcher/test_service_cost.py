@@ -15,7 +15,8 @@ COMPUTING_US = SECOND / 5
 def cost_us(*, prompt=0, cached=0, answer=0, seqs=4, kv=None, finished=None):
     """Of a call that runs for a second; its prompt is computed in a fifth of that, unless it is
     cached."""
-    booking = Booking(build.request("r", prompt=prompt), "i", 0, cached, computed=prompt - cached)
+    booking = Booking(build.request("r", prompt=prompt), "i", 0, cached)
+    booking.computed = prompt - cached
     booking.computing_us = COMPUTING_US if prompt > cached else 0.0
     instance = build.instance("i", seqs=seqs, kv=kv)
     booking.generated = answer
@@ -41,7 +42,8 @@ def test_while_a_prompt_is_computed_all_of_the_instance_is_held():
 
 
 def test_a_call_that_ended_before_its_prompt_was_computed_held_all_of_it_until_then():
-    booking = Booking(build.request("r", prompt=10), "i", 0, 0, computed=10)
+    booking = Booking(build.request("r", prompt=10), "i", 0, 0)
+    booking.computed = 10
     booking.computing_us = COMPUTING_US
     assert service_us(booking, build.instance("i"), Speed(StepPace()), 1_000, (10, 0, 0)) == 1_000
 

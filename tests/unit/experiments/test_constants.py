@@ -7,6 +7,8 @@ from kairos.balancer import Balancer
 from kairos.dispatcher import occupancy, survival_packing
 from kairos.scheduler import policies
 
+pytestmark = pytest.mark.interpreted
+
 CONSTANTS = named()
 
 

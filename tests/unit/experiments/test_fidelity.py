@@ -24,7 +24,7 @@ from experiments.fidelity_errors import (
 )
 from experiments.fidelity_model import simulate
 from experiments.fidelity_workloads import LONG, PLAIN, SHARED, SYSTEM_TOKENS
-from kairos.call_tracker import CallRow
+from kairos.call_row import CallRow
 from kairos.engine_profile import EngineProfile, StepCost
 from kairos.model import SECOND, Request
 from kairos.workload.prompt import length

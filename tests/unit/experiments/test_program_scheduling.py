@@ -1,5 +1,7 @@
 """The baseline that schedules whole workflows: who keeps memory, who goes first, and where."""
 
+import pytest
+
 from experiments.program_scheduling import (
     BUFFER_TOKENS,
     FORCED_US,
@@ -12,6 +14,8 @@ from kairos.dispatcher.ledger import Ledger
 from kairos.events import Finished
 from kairos.model import SECOND
 from tests.support import build
+
+pytestmark = pytest.mark.interpreted
 
 FILL_US = 100.0 * SECOND  # to compute all of an instance's memory
 

@@ -37,6 +37,8 @@ from kairos.workload import FileCall
 from kairos.workload.workflows import Submission, workflow
 from tests.support import build
 
+pytestmark = pytest.mark.interpreted
+
 RATES = {
     name: {
         load: Found(rate_per_s=20 * share, queued_share=share, workflows=90)

@@ -28,6 +28,8 @@ from kairos.sim.world import World
 from kairos.workload.application import generate
 from kairos.workload.workflows import Submission
 
+pytestmark = pytest.mark.interpreted
+
 
 def test_ranks_are_shares_and_equals_share_them():
     assert ranks([30, 10, 20]) == [1.0, 0.0, 0.5]

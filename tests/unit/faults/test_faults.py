@@ -38,7 +38,7 @@ def warm(balancer, rounds=8):
 
 def bounce(balancer, name, body=None, **fields):
     """Off an instance that is heard of right after."""
-    instance_id = balancer.ledger.instance_of(name)
+    instance_id = balancer.ledger.instance_of(name) or ""  # it waits, and nothing is heard
     commands = balancer.handle(Bounced(name, "broke", body, **fields), balancer.at)
     return commands + balancer.handle(InstanceStatus(instance_id), balancer.at)
 

@@ -6,7 +6,7 @@ import msgspec
 import numpy as np
 import pytest
 
-from kairos.call_tracker import CallRow
+from kairos.call_row import CallRow
 from kairos.events import Arrived, Dispatch, Finished, Record, WorkflowEnded
 from kairos.learner import Learner
 from kairos.learnt import POOLED
@@ -20,7 +20,7 @@ from kairos.orchestrator.open_workflows import (
 )
 from kairos.orchestrator.orchestrator import Orchestrator
 from kairos.orchestrator.remaining_model import fit
-from kairos.workflow_tracker import Position, features
+from kairos.position import Position, features
 from tests.support import build
 from tests.unit.orchestrator.test_remaining_model import NAMES, app_of
 

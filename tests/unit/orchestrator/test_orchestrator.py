@@ -460,6 +460,7 @@ class Learnt:
         return self.profiles, []
 
 
+@pytest.mark.interpreted
 def test_all_agents_are_embedded_anew_only_when_enough_of_many_have_changed(monkeypatch):
     learner, embedded = Learner(Orchestrator()), []
     embed = learner._ranking.embed

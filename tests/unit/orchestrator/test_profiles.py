@@ -8,7 +8,7 @@ import pytest
 from kairos.learnt import POOLED, QUANTILES
 from kairos.orchestrator import pools as pools_module
 from kairos.orchestrator.profiles import Profiles
-from kairos.workflow_tracker import FEATURES, Position, features
+from kairos.position import FEATURES, Position, features
 from tests.support.learnt import profile, sample, samples
 
 

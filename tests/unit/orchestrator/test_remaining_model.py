@@ -10,7 +10,7 @@ import pytest
 from kairos.learnt import MAX_REMAINING_US, POOLED
 from kairos.orchestrator.profiles import Profiles
 from kairos.orchestrator.remaining_model import UNTRACKED, Calls, fit
-from kairos.workflow_tracker import FEATURES, Position, features
+from kairos.position import FEATURES, Position, features
 from tests.support.learnt import sample
 
 NAMES = {0: "writer", 1: "critic"}

@@ -8,11 +8,11 @@ import pytest
 from kairos.events import ProfilesLearnt
 from kairos.learnt import POOLED, QUANTILES, AgentProfile, AgentRank, Distribution, RemainingModel
 from kairos.model import SECOND
+from kairos.position import FEATURES
 from kairos.scheduler.policies import POLICIES, Las, gittins_index
 from kairos.scheduler.queue import WaitQueue
 from kairos.scheduler.work_estimates import WorkEstimates
 from kairos.sim.oracle import Srpt
-from kairos.workflow_tracker import FEATURES
 from tests.support import build
 
 

@@ -8,7 +8,7 @@ from kairos.entitlements import Entitlements, Quota
 from kairos.events import Arrived, Cancelled, EntitlementsChanged, Finished, WorkflowEnded
 from kairos.model import SECOND
 from kairos.rate_limits import RateLimit, RateLimits
-from kairos.scheduler.meter import QuotaExceeded
+from kairos.scheduler.quota_exceeded import QuotaExceeded
 from kairos.workflow_tracker import IDLE_US
 from tests.support import build
 

@@ -7,10 +7,10 @@ import pytest
 from kairos.events import ProfilesLearnt
 from kairos.learnt import POOLED, QUANTILES, AgentRank, RemainingModel
 from kairos.model import SECOND
+from kairos.position import FEATURES
 from kairos.scheduler import work_estimates as module
 from kairos.scheduler.policies import POLICIES
 from kairos.scheduler.work_estimates import WorkEstimates
-from kairos.workflow_tracker import FEATURES
 from tests.support import build, learnt
 
 SHORT = (-3.0,) * (QUANTILES // 2) + (3.0,) * (QUANTILES // 2)  # half of all end early

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kairos.call_tracker import CallRow
+from kairos.call_row import CallRow
 from kairos.errors import InvalidFile, SetupError
 from kairos.events import (
     Arrived,

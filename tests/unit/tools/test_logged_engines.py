@@ -2,7 +2,7 @@
 
 import pytest
 
-from kairos.call_tracker import CallRow
+from kairos.call_row import CallRow
 from kairos.errors import SetupError
 from kairos.events import Dispatch
 from kairos.tools.logged_engines import FEWEST, logged_engines

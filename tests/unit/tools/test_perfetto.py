@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kairos.call_tracker import CallRow
+from kairos.call_row import CallRow
 from kairos.errors import SetupError
 from kairos.events import Arrived, Dispatch, Finished, Record
 from kairos.live.frontend.views import Snapshot, workflow_view

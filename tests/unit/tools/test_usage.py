@@ -339,6 +339,7 @@ def test_a_period_that_ends_before_it_begins_is_refused(log):  # noqa: F811
     assert usage(directory, ("app",), -1, 5).is_cut
 
 
+@pytest.mark.interpreted
 def test_service_is_what_the_balancer_charged(monkeypatch):
     """The charges of a balancer with all that it has learnt, of calls whose instance stayed."""
     records, _ = build.simulate(3)

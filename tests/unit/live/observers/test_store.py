@@ -16,7 +16,7 @@ from kairos.events import ProfilesLearnt, Record, WorkflowEnded
 from kairos.learnt import QUANTILES, AgentProfile, AgentRank, Distribution, RemainingModel
 from kairos.live.observers import store
 from kairos.live.observers.store import LearntStore
-from kairos.workflow_tracker import FEATURES
+from kairos.position import FEATURES
 
 
 def profile(agent="a", *, tenant="t", app="app", samples=4, mean=2.0):

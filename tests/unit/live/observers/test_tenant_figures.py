@@ -2,7 +2,7 @@
 
 import re
 
-from kairos.call_tracker import CallRow
+from kairos.call_row import CallRow
 from kairos.live.observers.tenant_figures import MAX_APPS, MAX_TENANTS, TenantFigures
 from kairos.model import SECOND
 from tests.support import build

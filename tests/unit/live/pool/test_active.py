@@ -180,6 +180,7 @@ def test_only_who_decides_hears_of_how_instances_do(world, process, gateway):
     assert [*gateway.member.balancer.ledger.instances] == ["e0", "e1"]
 
 
+@pytest.mark.interpreted
 def test_what_is_decided_on_how_an_instance_does_is_recorded_and_outlives_a_takeover(world):
     replayed = []
 

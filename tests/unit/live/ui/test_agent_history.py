@@ -12,7 +12,7 @@ from kairos.live.ui.agent_history import AgentHistory
 from kairos.model import SECOND
 from kairos.orchestrator.orchestrator import Orchestrator
 from kairos.orchestrator.profiles import CallSample
-from kairos.workflow_tracker import Position
+from kairos.position import Position
 from tests.support import build
 
 MINUTE = 60 * SECOND

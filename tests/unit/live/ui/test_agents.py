@@ -9,7 +9,7 @@ from kairos.live.ui.agents import Agents, agents_page
 from kairos.model import SECOND
 from kairos.orchestrator.orchestrator import Orchestrator
 from kairos.orchestrator.profiles import CallSample
-from kairos.workflow_tracker import Position
+from kairos.position import Position
 from tests.support import build
 
 

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kairos.call_tracker import CallRow
+from kairos.call_row import CallRow
 from kairos.live.ui.time_split import TimeSplit, time_split
 from kairos.model import SECOND
 from tests.support import build

@@ -1,0 +1,134 @@
+"""Compiles the brain to C by mypyc: `make compile`, or `python -m scripts.compile_brain`.
+
+It needs a C compiler and the headers of Python. What comes of it, and when it is used, stands in
+`kairos/compiled_brain.py`. Nothing is done where it is there already, of the same sources.
+"""
+
+import io
+import json
+import os
+import shutil
+import sys
+import sysconfig
+import tempfile
+from collections.abc import Sequence
+from contextlib import redirect_stdout, suppress
+from importlib import import_module
+from importlib.machinery import EXTENSION_SUFFIXES
+from pathlib import Path
+
+from mypyc.build import mypycify
+from setuptools import Distribution
+from setuptools.command.build_ext import build_ext
+
+import kairos
+from kairos.compiled_brain import FOLDER, INTERPRETED, MANIFEST, digest
+
+PACKAGE = FOLDER.parent
+GROUP = "kairos_brain"
+MODULES = (
+    "admission.py",
+    "agent_key.py",
+    "balancer.py",
+    "call_tracker.py",
+    "dispatching.py",
+    "draining.py",
+    "open_work.py",
+    "orchestrator/kept_workflows.py",
+    "orchestrator/orchestrator.py",
+    "orchestrator/workflow.py",
+    "runtime.py",
+    "shared_lru.py",
+    "workflow_tracker.py",
+)
+ROOMS = ("dispatcher", "faults", "scheduler")
+# mypyc makes no Struct and no exception; and what calls C by ctypes gains nothing.
+NOT_COMPILED = frozenset(
+    {
+        "dispatcher/native.py",
+        "faults/breaking_caller.py",
+        "faults/stalls.py",
+        "scheduler/quota_exceeded.py",
+    }
+)
+# No contraction: a fused multiply-add would round otherwise than Python does.
+FLAGS = "-ffp-contract=off"
+
+
+def modules() -> list[str]:
+    """Paths relative to the package. Raises SystemExit: one of them cannot be compiled."""
+    found = list(MODULES)
+    for room in ROOMS:
+        found += sorted(f"{room}/{each.name}" for each in (PACKAGE / room).glob("*.py"))
+    found = [each for each in found if not each.endswith("__init__.py")]
+    for each in sorted(set(found) - NOT_COMPILED):
+        for line in (PACKAGE / each).read_text().splitlines():
+            if line.startswith("class ") and ("Struct" in line or "(KairosError" in line):
+                sys.exit(
+                    f"compile_brain: kairos/{each}: '{line}' cannot be compiled. Move it into a "
+                    "module of its own, or name its module in NOT_COMPILED."
+                )
+    return [each for each in found if each not in NOT_COMPILED]
+
+
+def sources(compiled: Sequence[str]) -> list[str]:
+    """Those, and all of Kairos that they import: compiled code is by the types of these, too."""
+    for each in compiled:
+        import_module("kairos." + each.removesuffix(".py").replace("/", "."))
+    files = (getattr(each, "__file__", None) for each in list(sys.modules.values()))
+    inside = (Path(each) for each in files if each is not None)
+    return sorted(str(each.relative_to(PACKAGE)) for each in inside if each.is_relative_to(PACKAGE))
+
+
+def compile_into(folder: Path, compiled: Sequence[str]) -> None:
+    paths = [f"kairos/{each}" for each in compiled]
+    made = folder / "made"
+    said = io.StringIO()
+    try:
+        with redirect_stdout(said):
+            extensions = mypycify(paths, group_name=GROUP, target_dir=str(made / "c"))
+    except SystemExit:
+        sys.exit(f"compile_brain: what mypyc refuses:\n{said.getvalue()}")
+    if "Unsupported" in said.getvalue():  # compiled, it would do something else
+        sys.exit(f"compile_brain: what mypyc does not support:\n{said.getvalue()}")
+    command = build_ext(Distribution({"name": GROUP, "ext_modules": extensions}))
+    command.build_lib, command.build_temp = str(folder), str(made / "objects")
+    command.ensure_finalized()
+    command.run()
+    shutil.rmtree(made)
+
+
+def main() -> None:
+    if kairos.is_compiled:  # once more, with the sources
+        again = [sys.executable, "-m", "scripts.compile_brain"]
+        os.execve(sys.executable, again, os.environ | {INTERPRETED: "1"})  # noqa: S606
+    os.chdir(PACKAGE.parent)  # mypyc names modules by their paths
+    compiled = modules()
+    read = sources(compiled)
+    manifest = {"digest": digest(PACKAGE, read), "sources": read}
+    with suppress(OSError, ValueError):
+        is_same = json.loads((FOLDER / MANIFEST).read_bytes()) == manifest
+        if is_same and any(FOLDER.glob(f"*{EXTENSION_SUFFIXES[0]}")):
+            return
+    if shutil.which(os.environ.get("CC", "cc")) is None:
+        sys.exit("compile_brain: there is no C compiler ('cc'): 'apt-get install gcc', then again.")
+    headers = Path(sysconfig.get_path("include")) / "Python.h"
+    if not headers.exists():
+        sys.exit(
+            f"compile_brain: {headers} is missing: 'apt-get install python3-dev', or the headers "
+            "of your Python, then again."
+        )
+    print(f"compiling {len(compiled)} modules of the brain: a minute or two", flush=True)
+    os.environ["CFLAGS"] = f"{os.environ.get('CFLAGS', '')} {FLAGS}"
+    with tempfile.TemporaryDirectory(dir=PACKAGE, prefix=".compiled-") as scratch:
+        made = Path(scratch) / "compiled"
+        made.mkdir()
+        compile_into(made, compiled)
+        (made / MANIFEST).write_text(json.dumps(manifest, indent=1) + "\n")
+        if FOLDER.exists():
+            FOLDER.rename(Path(scratch) / "before")
+        made.rename(FOLDER)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,37 @@
+"""Digests of what is decided: `python -m tests.simulation.logs`, a line for each log."""
+
+import hashlib
+
+import msgspec
+
+from kairos.dispatcher.placements import PLACEMENTS
+from kairos.scheduler.policies import POLICIES
+from tests.simulation import overload
+from tests.support import build
+
+SEEDS = range(2)
+
+
+def digests():
+    """By what it is of; logs of every policy and placement, and of a pool with too much work."""
+    deciders = [(policy, "kairos") for policy in POLICIES]
+    deciders += [("kairos", placement) for placement in PLACEMENTS]
+    logs = {
+        f"{policy}, {placement}, {seed}": build.simulate(seed, policy=policy, placement=placement)
+        for policy, placement in deciders
+        for seed in SEEDS
+    }
+    found = {name: _digest(log) for name, (log, _) in logs.items()}
+    for seed in SEEDS:
+        *_, log = overload.ran(seed, load=2, policy="kairos")
+        found[f"overload, {seed}"] = _digest(log)
+    return found
+
+
+def _digest(log):
+    return hashlib.sha256(msgspec.json.encode(log)).hexdigest()
+
+
+if __name__ == "__main__":
+    for name, digest in digests().items():
+        print(f"{name}: {digest}")
