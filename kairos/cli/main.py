@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from kairos import __version__
+from kairos import __version__, is_compiled
 from kairos.cli import (
     agents,
     calibrate,
@@ -44,7 +44,7 @@ def _version(
     version: Annotated[bool, typer.Option("--version", help="Print the version and stop.")] = False,
 ) -> None:
     if version:
-        typer.echo(f"kairos {__version__}")
+        typer.echo(f"kairos {__version__}{', brain compiled' if is_compiled else ''}")
         raise typer.Exit
 
 
