@@ -14,7 +14,9 @@ class CompileNative(BuildHookInterface):  # type: ignore[type-arg]
         root = Path(self.root)
         script = runpy.run_path(str(root / "scripts" / "compile_native.py"))
         libraries = script["compile_native"](root)
-        brain = [each for each in (root / "kairos" / "compiled").rglob("*") if each.is_file()]
+        folder = root / "kairos" / "compiled"
+        is_new = runpy.run_path(str(root / "kairos" / "compiled_brain.py"))["files"](folder)
+        brain = [each for each in folder.rglob("*") if each.is_file()] if is_new else []
         if not libraries and not brain:
             return
         build_data["artifacts"] += [str(each.relative_to(root)) for each in (*libraries, *brain)]

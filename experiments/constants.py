@@ -13,6 +13,7 @@ from typing import Any
 
 import msgspec
 
+import kairos
 from kairos.balancer import Balancer
 
 
@@ -50,6 +51,7 @@ class Constant(msgspec.Struct, frozen=True, kw_only=True):
     @contextmanager
     def set_to(self, value: Any) -> Iterator[None]:
         """In this process, until the block ends: what is made meanwhile goes by it."""
+        assert not kairos.is_compiled, "compiled code would see nothing of it"
         with ExitStack() as stack:
             for holder in self._holders():
                 stack.callback(setattr, holder, self.name, getattr(holder, self.name))

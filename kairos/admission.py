@@ -82,7 +82,7 @@ class Admission:
     def entitle(self, quotas: Sequence[Quota], at: int) -> None:
         """To these from now on."""
         shares = {each.tenant: each.kv_share for each in quotas if each.kv_share is not None}
-        running = (each for each in self._estimates.requests() if each.id in self._ledger)
+        running = filter(lambda each: each.id in self._ledger, self._estimates.requests())
         self._kv_shares = KvShares(shares, running) if shares else None
         if quotas or self._quotas is not None:
             self._quotas = self._quotas or Quotas(self._idle_us)
@@ -270,7 +270,7 @@ class Admission:
     def _poisonous(self) -> list[Refuse]:
         """Those that wait of what was found to be."""
         names = [each for each in self._faults.take_poisonous() if each not in self._ledger]
-        requests = (self._estimates.request(each) for each in names)
+        requests = [self._estimates.request(each) for each in names]
         return [Refuse(each.id, each.model, "breaks_engines") for each in requests if each]
 
     def _nowhere(self, request: Request) -> Refuse:

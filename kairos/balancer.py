@@ -285,7 +285,7 @@ class Balancer:
         """Something happened to the workflow."""
         if self._queues:
             calls = self.estimates.in_flight(workflow)
-            self._queues.rekey(each for each in calls if each.id not in self.ledger)
+            self._queues.rekey(filter(lambda each: each.id not in self.ledger, calls))
 
     def _refuse(self, requests: list[Refuse], at: int) -> list[Command]:
         """New keys only once all are gone, or a wide fan-out would get them with each that goes."""

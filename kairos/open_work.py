@@ -39,7 +39,7 @@ def open_work(estimates: WorkEstimates) -> list[OpenWork]:
         workflows, in_flight, work_s = bins.get(place, (0, 0, 0.0))
         bins[place] = workflows + 1, in_flight + len(calls), work_s + left_s
     scale = len(keys) / len(some) if some else 1.0
-    return [OpenWork(*(scale * each for each in bins[place])) for place in sorted(bins)]
+    return [OpenWork(*[scale * each for each in bins[place]]) for place in sorted(bins)]
 
 
 def _left_us(estimates: WorkEstimates, key: WorkflowKey, calls: Sequence[Request]) -> float:

@@ -4,9 +4,11 @@ It needs a C compiler and the headers of Python. What comes of it, and when it i
 `kairos/compiled_brain.py`. Nothing is done where it is there already, of the same sources.
 """
 
+import fcntl
 import io
 import json
 import os
+import shlex
 import shutil
 import sys
 import sysconfig
@@ -14,7 +16,7 @@ import tempfile
 from collections.abc import Sequence
 from contextlib import redirect_stdout, suppress
 from importlib import import_module
-from importlib.machinery import EXTENSION_SUFFIXES
+from importlib.metadata import version
 from pathlib import Path
 
 from mypyc.build import mypycify
@@ -22,9 +24,10 @@ from setuptools import Distribution
 from setuptools.command.build_ext import build_ext
 
 import kairos
-from kairos.compiled_brain import FOLDER, INTERPRETED, MANIFEST, digest
+from kairos.compiled_brain import FOLDER, INTERPRETED, MANIFEST, digest, files
 
 PACKAGE = FOLDER.parent
+LOCK = PACKAGE / ".compiled-lock"
 GROUP = "kairos_brain"
 MODULES = (
     "admission.py",
@@ -75,8 +78,8 @@ def sources(compiled: Sequence[str]) -> list[str]:
     """Those, and all of Kairos that they import: compiled code is by the types of these, too."""
     for each in compiled:
         import_module("kairos." + each.removesuffix(".py").replace("/", "."))
-    files = (getattr(each, "__file__", None) for each in list(sys.modules.values()))
-    inside = (Path(each) for each in files if each is not None)
+    modules_here = (getattr(each, "__file__", None) for each in list(sys.modules.values()))
+    inside = (Path(each) for each in modules_here if each is not None)
     return sorted(str(each.relative_to(PACKAGE)) for each in inside if each.is_relative_to(PACKAGE))
 
 
@@ -89,8 +92,11 @@ def compile_into(folder: Path, compiled: Sequence[str]) -> None:
             extensions = mypycify(paths, group_name=GROUP, target_dir=str(made / "c"))
     except SystemExit:
         sys.exit(f"compile_brain: what mypyc refuses:\n{said.getvalue()}")
-    if "Unsupported" in said.getvalue():  # compiled, it would do something else
-        sys.exit(f"compile_brain: what mypyc does not support:\n{said.getvalue()}")
+    if "warning:" in said.getvalue():
+        sys.exit(
+            "compile_brain: this would do something else once it is compiled; ARCHITECTURE.md says "
+            f"what to write instead ('The brain is compiled, too'):\n{said.getvalue()}"
+        )
     command = build_ext(Distribution({"name": GROUP, "ext_modules": extensions}))
     command.build_lib, command.build_temp = str(folder), str(made / "objects")
     command.ensure_finalized()
@@ -98,32 +104,46 @@ def compile_into(folder: Path, compiled: Sequence[str]) -> None:
     shutil.rmtree(made)
 
 
-def main() -> None:
-    if kairos.is_compiled:  # once more, with the sources
-        again = [sys.executable, "-m", "scripts.compile_brain"]
-        os.execve(sys.executable, again, os.environ | {INTERPRETED: "1"})  # noqa: S606
-    os.chdir(PACKAGE.parent)  # mypyc names modules by their paths
-    compiled = modules()
-    read = sources(compiled)
-    manifest = {"digest": digest(PACKAGE, read), "sources": read}
-    with suppress(OSError, ValueError):
-        is_same = json.loads((FOLDER / MANIFEST).read_bytes()) == manifest
-        if is_same and any(FOLDER.glob(f"*{EXTENSION_SUFFIXES[0]}")):
-            return
-    if shutil.which(os.environ.get("CC", "cc")) is None:
-        sys.exit("compile_brain: there is no C compiler ('cc'): 'apt-get install gcc', then again.")
+def check_tools() -> None:
+    """Raises SystemExit: something is missing."""
+    compiler = shlex.split(os.environ.get("CC", "cc"))[0]
+    if shutil.which(compiler) is None:
+        sys.exit(f"compile_brain: there is no '{compiler}': 'apt-get install gcc', then again.")
     headers = Path(sysconfig.get_path("include")) / "Python.h"
     if not headers.exists():
         sys.exit(
             f"compile_brain: {headers} is missing: 'apt-get install python3-dev', or the headers "
             "of your Python, then again."
         )
+
+
+def main() -> None:
+    if kairos.is_compiled:  # once more, with the sources
+        again = [sys.executable, "-m", "scripts.compile_brain"]
+        os.execve(sys.executable, again, os.environ | {INTERPRETED: "1"})  # noqa: S606
+    os.chdir(PACKAGE.parent)  # mypyc names modules by their paths
+    with LOCK.open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)  # another one's work may be all that is needed
+        compile_all()
+
+
+def compile_all() -> None:
+    compiled = modules()
+    read = sources(compiled)
+    made_by = [version("mypy"), sys.version, FLAGS, *compiled]
+    manifest = {"digest": digest(PACKAGE, read), "sources": read, "made_by": made_by}
+    with suppress(OSError, ValueError):
+        if json.loads((FOLDER / MANIFEST).read_bytes()) == manifest and files(FOLDER):
+            return
+    check_tools()
     print(f"compiling {len(compiled)} modules of the brain: a minute or two", flush=True)
     os.environ["CFLAGS"] = f"{os.environ.get('CFLAGS', '')} {FLAGS}"
     with tempfile.TemporaryDirectory(dir=PACKAGE, prefix=".compiled-") as scratch:
         made = Path(scratch) / "compiled"
         made.mkdir()
         compile_into(made, compiled)
+        if digest(PACKAGE, read) != manifest["digest"]:
+            sys.exit("compile_brain: a source has changed meanwhile: once more, please.")
         (made / MANIFEST).write_text(json.dumps(manifest, indent=1) + "\n")
         if FOLDER.exists():
             FOLDER.rename(Path(scratch) / "before")

@@ -36,7 +36,7 @@ class BusyInstances:
     def ids(self, at: int) -> set[str]:
         if not self._strained:
             return self._full
-        return self._full.union(i.id for i in self._strained.values() if self.is_spent(i, at))
+        return self._full.union([i.id for i in self._strained.values() if self.is_spent(i, at)])
 
     def is_spent(self, instance: Instance, at: int) -> bool:
         """The budget of a step."""

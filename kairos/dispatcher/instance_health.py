@@ -69,7 +69,7 @@ class InstanceHealth:
 
     def stays_until(self, at: int) -> float:
         """Until when all is as it is now, if nothing more is told."""
-        ends = (each.at + STALE_US for each in self._told.values() if not _is_stale(each, at))
+        ends = [each.at + STALE_US for each in self._told.values() if not _is_stale(each, at)]
         return min(ends, default=math.inf)
 
     def is_suspended(self, instance_id: str, at: int) -> bool:

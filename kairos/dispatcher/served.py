@@ -44,7 +44,7 @@ class ServedInstances:
         self._serving.clear()
         self._prefilling.clear()
         self.has_pairs = {"prefill", "decode"} <= {each.phase for each in self.by_id.values()}
-        sizes = (each.kv_tokens for each in self.by_id.values() if each.kv_tokens is not None)
+        sizes = [each.kv_tokens for each in self.by_id.values() if each.kv_tokens is not None]
         self.smallest = min(sizes, default=math.inf)
 
     def _pace(self, instance: Instance) -> StepPace:

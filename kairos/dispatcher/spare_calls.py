@@ -70,10 +70,8 @@ class SpareCalls:
 
     def free_share(self, instances: Sequence[Instance], is_spare: IsSpare) -> float:
         """Of these instances, at least one, which share has no other calls, 0 to 1."""
-        with_others = sum(
-            there is not None and _has_others(there, is_spare)
-            for there in (self._there.get(each.id) for each in instances)
-        )
+        found = [self._there.get(each.id) for each in instances]
+        with_others = sum(each is not None and _has_others(each, is_spare) for each in found)
         return 1 - with_others / len(instances)
 
     def may_go(
@@ -86,7 +84,7 @@ class SpareCalls:
             return True
         if _has_others(there, is_spare):
             return at >= there.paid_at
-        others = (ended_at for name, ended_at in there.ended_at.items() if not is_spare(name))
+        others = [ended_at for name, ended_at in there.ended_at.items() if not is_spare(name)]
         alone_us = at - max(others, default=at - ALONE_US)
         return used < AT_ONCE + (1 - AT_ONCE) * min(1.0, alone_us / ALONE_US) * free_share
 

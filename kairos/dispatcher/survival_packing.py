@@ -85,7 +85,7 @@ class SurvivalPacking(SlotPlacement):
             return NO_CHOICE
         here = cached.get(best.instance.id, 0)
         warmer = {name for name, tokens in cached.items() if tokens > here}
-        warmer.difference_update(each.id for each in best.with_room if warmer)
+        warmer.difference_update([each.id for each in best.with_room] if warmer else ())
         tokens = expected_tokens(self._ledger, request)
         for place, each in enumerate((*instances, *busy) if warmer else ()):
             if each.id in warmer:

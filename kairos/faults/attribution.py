@@ -205,7 +205,7 @@ class FaultAttribution:
         if suspect is None or suspect.failures < 2 or at - suspect.failed_at > REMEMBERED_US:
             return False
         since = suspect.first_at if len(suspect.failed_on) == 1 else -1
-        outcomes = (self._outcomes.get(each) for each in suspect.failed_on)
+        outcomes = [self._outcomes.get(each) for each in suspect.failed_on]
         serves = any(each is not None and each.served_at > since for each in outcomes)
         is_theirs = not serves and not suspect.may_kill
         return not is_theirs and _probability(suspect.odds) >= POISONOUS
@@ -216,7 +216,7 @@ class FaultAttribution:
         suspect = self._suspects[key]
         if suspect.may_kill:
             return False
-        outcomes = (self._outcomes.get(each) for each in suspect.failed_on)
+        outcomes = [self._outcomes.get(each) for each in suspect.failed_on]
         return all(each is None or each.served_at <= suspect.failed_at for each in outcomes)
 
     def rate(self, instance_id: str, at: int) -> float:

@@ -18,7 +18,7 @@ backfilling: Lifka, 1995, where it has one at once).
 
 from collections import OrderedDict
 from collections.abc import Collection, Iterator
-from itertools import islice, takewhile
+from itertools import filterfalse, islice, takewhile
 
 from kairos.model import SECOND, Request
 from kairos.scheduler.drain import DrainRate
@@ -87,16 +87,16 @@ class WaitQueue:
 
     def oldest(self) -> Request:
         """The request that came first. Queue not empty."""
-        first = next(iter(self._waiting.values())).request
-        again = (each.request for each in self._bounced.values())
-        return min((first, *again), key=lambda each: each.arrived_at)
+        first = next(iter(self._waiting.values()))
+        return min((first, *self._bounced.values()), key=lambda w: w.request.arrived_at).request
 
     def arrived_by(self, at: int) -> list[Request]:
         """Those that came so early."""
         early = [each.request for each in self._bounced.values() if each.request.arrived_at <= at]
-        fresh = (name for name in self._waiting if name not in self._bounced)
-        requests = (self._waiting[name].request for name in fresh)
-        return early + list(takewhile(lambda each: each.arrived_at <= at, requests))
+        fresh = filterfalse(self._bounced.__contains__, self._waiting)
+        waiting = map(self._waiting.__getitem__, fresh)
+        in_time = takewhile(lambda each: each.request.arrived_at <= at, waiting)
+        return early + [each.request for each in in_time]
 
     def push(self, request: Request, at: int) -> None:
         """Add a request that the knowledge has been told of."""
@@ -220,7 +220,7 @@ class WaitQueue:
         return self._by_policy(room, passed_over, at)
 
     def _expected_back(self, room: InstanceRoom) -> Turn | None:
-        here = (self._waiting[each] for each in room.expected_back() if each in self._waiting)
+        here = filter(None, map(self._waiting.get, room.expected_back()))
         for waiting in islice(here, self._backfill + 1):
             if not waiting.aside and room.fits(waiting.request):
                 return Turn(waiting.request, "kept")

@@ -61,7 +61,7 @@ class WaitQueues:
 
     def next_due_at(self) -> int | None:
         """When the next of those that wait will have done so for as long as it may."""
-        due = (queue.oldest().arrived_at + queue.max_wait_us for queue in self._open.values())
+        due = [queue.oldest().arrived_at + queue.max_wait_us for queue in self._open.values()]
         return min(due, default=None)
 
     def push(self, request: Request, at: int) -> None:

@@ -84,7 +84,7 @@ def _shared_out(
     by_tenant = groupby(sorted(calls, key=_level_and_tenant), key=_level_and_tenant)
     turns = [
         (level, turn(own[0])[0], place, own)
-        for place, ((level, _), own) in enumerate((key, list(own)) for key, own in by_tenant)
+        for place, ((level, _), own) in enumerate([(key, list(own)) for key, own in by_tenant])
     ]
     heapify(turns)
     while turns:
