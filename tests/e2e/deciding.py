@@ -1,20 +1,14 @@
-"""A balancer whose decisions a test completes."""
+"""Decisions that a test completes."""
 
 import msgspec
 
-from kairos.events import Dispatch
 
+def deciding(served, priority_of):
+    """From now on each request is dispatched with the priority that the test gives it."""
+    engine = served.service.brain.runtime._engine
+    dispatch = engine.dispatch
 
-def deciding(balancer, priority_of):
-    """From now on `balancer` dispatches each request with the priority that the test gives it."""
-    handle = balancer.handle
+    def with_priority(command):
+        dispatch(msgspec.structs.replace(command, priority=priority_of(command.request_id)))
 
-    def and_more(event, at):
-        return [
-            msgspec.structs.replace(each, priority=priority_of(each.request_id))
-            if isinstance(each, Dispatch)
-            else each
-            for each in handle(event, at)
-        ]
-
-    balancer.handle = and_more
+    engine.dispatch = with_priority

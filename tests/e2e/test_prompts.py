@@ -76,13 +76,12 @@ async def test_a_body_that_is_no_json_has_nothing_to_share(kairos, engine):
     assert (request.prefix, request.prefix_units, request.prompt_tokens) == ((), 0, 1000)
 
 
-@pytest.mark.interpreted
 @pytest.mark.parametrize("priority", [-(2**31), 0, 12])
 async def test_the_engine_is_told_the_priority_that_was_decided_and_no_other(
     kairos, engine, priority
 ):
     served = await kairos(engine.url)
-    deciding(served.balancer, lambda _: priority)
+    deciding(served, lambda _: priority)
     await served.chat({"X-Vllm-Priority": "-99"}, priority=-99)
 
     [call] = engine.calls
@@ -91,10 +90,9 @@ async def test_the_engine_is_told_the_priority_that_was_decided_and_no_other(
     assert json.loads(call.body)["priority"] == -99
 
 
-@pytest.mark.interpreted
 async def test_where_none_was_decided_none_is_told(kairos, engine):
     served = await kairos(engine.url)
-    deciding(served.balancer, lambda _: None)
+    deciding(served, lambda _: None)
     await served.chat({"X-Vllm-Priority": "-99"})
 
     assert "x-vllm-priority" not in engine.calls[0].headers

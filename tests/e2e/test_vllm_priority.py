@@ -23,7 +23,7 @@ async def test_calls_that_wait_inside_vllm_go_by_what_was_decided_whatever_their
     needs_vllm()
     async with start_engines("vllm", 1, options=OPTIONS) as urls:
         served = await kairos(*urls, max_num_seqs=8)
-        deciding(served.balancer, DECIDED.__getitem__)
+        deciding(served, DECIDED.__getitem__)
 
         async def ask(name, tokens):
             # What the client says, in the header or in the body, is the opposite.
