@@ -65,9 +65,11 @@ class Two:
         """Whoever is busy is so until this ends, however slow the machine is."""
         for each in self.engines:
             each.batch.pause()
-        yield
-        for each in self.engines:
-            each.batch.resume()
+        try:
+            yield
+        finally:
+            for each in self.engines:
+                each.batch.resume()
 
     def places(self, name):
         """The instances that had the call."""

@@ -10,15 +10,15 @@ from tests.simulation import overload
 from tests.support import build
 
 SEEDS = range(2)
+# Each policy, and each placement, with the other as it is by default.
+DECIDERS = sorted({(p, "kairos") for p in POLICIES} | {("kairos", p) for p in PLACEMENTS})
 
 
 def digests():
     """By what it is of; logs of every policy and placement, and of a pool with too much work."""
-    deciders = [(policy, "kairos") for policy in POLICIES]
-    deciders += [("kairos", placement) for placement in PLACEMENTS]
     logs = {
         f"{policy}, {placement}, {seed}": build.simulate(seed, policy=policy, placement=placement)
-        for policy, placement in deciders
+        for policy, placement in DECIDERS
         for seed in SEEDS
     }
     found = {name: _digest(log) for name, (log, _) in logs.items()}

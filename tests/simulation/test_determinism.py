@@ -5,12 +5,10 @@ import pytest
 
 from kairos.dispatcher.placements import PLACEMENTS
 from kairos.events import Arrived, Dispatch, ProfilesLearnt
-from kairos.scheduler.policies import POLICIES
+from tests.simulation.logs import DECIDERS
 from tests.support import build
 
 SEEDS = range(4)
-# Each policy, and each placement, with the other as it is by default.
-DECIDERS = sorted({(p, "kairos") for p in POLICIES} | {("kairos", p) for p in PLACEMENTS})
 
 
 @cache

@@ -7,6 +7,7 @@ import sysconfig
 import pytest
 
 from kairos import compiled_brain
+from kairos.compiled_brain import files
 
 SUFFIX = sysconfig.get_config_var("EXT_SUFFIX")
 
@@ -29,12 +30,8 @@ def folder(tmp_path):
     return folder
 
 
-def found(folder):
-    return compiled_brain.files(folder)
-
-
 def test_modules_are_found_by_their_names(folder):
-    assert found(folder) == {
+    assert files(folder) == {
         "kairos.one": folder / f"kairos/one{SUFFIX}",
         "kairos.room.two": folder / f"kairos/room/two{SUFFIX}",
         "kairos_brain__mypyc": folder / f"kairos_brain__mypyc{SUFFIX}",
@@ -46,28 +43,28 @@ def test_none_where_one_source_has_changed(folder, name):
     path = folder.parent / name
     before = path.read_text()
     path.write_text(before + "\n")
-    assert found(folder) == {}
+    assert files(folder) == {}
 
     path.write_text(before)
-    assert len(found(folder)) == 3
+    assert len(files(folder)) == 3
 
 
 def test_none_where_a_source_has_gone(folder):
     (folder.parent / "one.py").unlink()
-    assert found(folder) == {}
+    assert files(folder) == {}
 
 
 @pytest.mark.parametrize("manifest", ["", "{", "[]", "{}", '{"sources": 1, "digest": 2}'])
 def test_none_by_a_manifest_that_is_broken(folder, manifest):
     (folder / compiled_brain.MANIFEST).write_text(manifest)
-    assert found(folder) == {}
+    assert files(folder) == {}
 
 
 def test_none_where_nothing_was_compiled_or_for_another_python(folder):
-    assert found(folder.parent / "nowhere") == {}
+    assert files(folder.parent / "nowhere") == {}
     for each in folder.rglob(f"*{SUFFIX}"):
         each.rename(str(each).removesuffix(SUFFIX) + ".cpython-399-other.so")
-    assert found(folder) == {}
+    assert files(folder) == {}
 
 
 def test_none_if_the_source_is_asked_for(folder, monkeypatch):
