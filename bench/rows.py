@@ -16,6 +16,7 @@ import kairos
 from bench import report
 from bench.code import code_of, commit, files_of
 from bench.report import Figure, Spread
+from kairos.interpreter import interpreter
 
 ROWS = Path(__file__).with_name("results.jsonl")
 _BEGAN_AT = time.time()
@@ -44,10 +45,10 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def machine() -> str:
-    """Its processor and cores, whatever this process is pinned to; and whether `make compile` was
-    run here."""
+    """Its processor and cores, whatever this process is pinned to; how Python was built, which is
+    worth a quarter; and whether `make compile` was run here."""
     brain = "compiled" if kairos.is_compiled else "interpreted"
-    return f"{processor()}, {os.cpu_count()} cores, brain {brain}"
+    return f"{processor()}, {os.cpu_count()} cores, {interpreter()}, brain {brain}"
 
 
 def processor() -> str:

@@ -28,7 +28,7 @@ from rich.console import Console
 from bench import report, rows
 from bench.report import Figure
 from experiments.recordings import data_directory
-from kairos.dispatcher.placements import LeastKv
+from kairos.dispatcher.placements import PLACEMENTS
 from kairos.engine_profile import EngineProfile
 from kairos.errors import KairosError
 from kairos.model import SECOND
@@ -43,7 +43,7 @@ from kairos.workload.workflows import Submission
 
 TRACE = "azure/AzureLLMInferenceTrace_conv.csv.gz"
 PROFILE = "a40-llama3-8b"
-POLICY = "kairos"
+POLICY = PLACEMENT = "kairos"  # as `kairos simulate` has them by default
 INSTANCES = 4
 CROWDED = 1  # instances: the trace is too much for it
 ROUNDS, QUICK_ROUNDS = 3, 1
@@ -100,7 +100,7 @@ def whole_pool(submitted: list[Submission], engine: EngineProfile) -> float:
     instances = {f"engine-{number}": engine for number in range(INSTANCES)}
     gc.collect()
     started = time.process_time()
-    world = World(submitted, instances, POLICIES[POLICY], LeastKv)
+    world = World(submitted, instances, POLICIES[POLICY], PLACEMENTS[PLACEMENT])
     world.run()
     seconds = time.process_time() - started
     assert not world.users.failed, world.users.failed

