@@ -224,10 +224,10 @@ def test_h10_contexts_that_a_switch_lost_come_from_the_hosts_memory_where_that_i
 
 def test_h10_what_the_hosts_memory_has_no_room_for_is_computed():
     tier = HostTier(4)
-    tier.keep((range(3), range(3, 6)))
-    assert tier.found((range(2, 6),)) == 4
-    assert tier.found((range(6),)) == 0
+    tier.keep([range(3), range(3, 6)])
+    assert tier.found([range(2, 6)]) == 4
+    assert tier.found([range(6)]) == 0
     few = HostTier(4, loads=lambda blocks: blocks > 2)
-    few.keep((range(4),))
-    assert few.found((range(2),)) == 0
-    assert few.found((range(3),)) == 3
+    few.keep([range(4)])
+    assert few.found([range(2)]) == 0
+    assert few.found([range(3)]) == 3

@@ -10,9 +10,10 @@ from kairos.sim.engine.cost import Stretch
 from kairos.workload.prompt import PromptPiece
 
 
-def stored(pool, *contents):
+def stored(pool, *given):
+    contents = list(given)
     pool.take(number_of(contents))
-    return pool.store(list(contents))
+    return pool.store(contents)
 
 
 FIVE = range(5, 6)
