@@ -36,6 +36,7 @@ from kairos.scheduler.policies import POLICIES
 from kairos.sim.engine.engine import ModelledEngine
 from kairos.sim.engine.engine_calls import EngineStats
 from kairos.sim.engine.profiles import profile
+from kairos.sim.options import DEFAULTS
 from kairos.sim.users import engine_call
 from kairos.sim.world import World
 from kairos.workload.load import Load, offered
@@ -43,7 +44,6 @@ from kairos.workload.workflows import Submission
 
 TRACE = "azure/AzureLLMInferenceTrace_conv.csv.gz"
 PROFILE = "a40-llama3-8b"
-POLICY = PLACEMENT = "kairos"  # as `kairos simulate` has them by default
 INSTANCES = 4
 CROWDED = 1  # instances: the trace is too much for it
 ROUNDS, QUICK_ROUNDS = 3, 1
@@ -100,7 +100,7 @@ def whole_pool(submitted: list[Submission], engine: EngineProfile) -> float:
     instances = {f"engine-{number}": engine for number in range(INSTANCES)}
     gc.collect()
     started = time.process_time()
-    world = World(submitted, instances, POLICIES[POLICY], PLACEMENTS[PLACEMENT])
+    world = World(submitted, instances, POLICIES[DEFAULTS.policy], PLACEMENTS[DEFAULTS.placement])
     world.run()
     seconds = time.process_time() - started
     assert not world.users.failed, world.users.failed
@@ -122,7 +122,7 @@ def measure(console: Console, rounds: int, count: int | None) -> list[Figure]:
             values[name].append(tokens / seconds / 1e3)
             details[name] = {"us_per_call": seconds / len(submitted) * 1e6, "stats": stats}
         values[HOUR].append(whole_pool(submitted, engine))
-    details[HOUR] = {"policy": POLICY, "calls": len(submitted)}
+    details[HOUR] = {"policy": DEFAULTS.policy, "calls": len(submitted)}
     return [
         Figure(
             name=name,

@@ -5,7 +5,6 @@ import sys
 import sysconfig
 
 _OF_SYSTEM = "/usr"  # distributions optimize theirs, and do not always say so
-NOT_OPTIMIZED = "built without optimizations"
 
 
 def interpreter() -> str:
@@ -18,4 +17,4 @@ def built(prefix: str, arguments: str) -> str:
     """`arguments`: of `configure`."""
     if prefix == _OF_SYSTEM:
         return "the system's"
-    return "optimized" if "--enable-optimizations" in arguments else NOT_OPTIMIZED
+    return "optimized" if "--enable-optimizations" in arguments else "built without optimizations"
