@@ -525,14 +525,18 @@ static double cost_us(const Pool *pool, const Wanted *wanted, const Instance *he
 
 /* ---- The choice ---- */
 
-/* What is known of the prompt is noted at the instances that are asked of. */
+/* What is known of the prompt is noted at the instances that are asked of. A stretch of it is as
+   long as the first prompt with it said, and something of a prompt is always computed. */
 static void note_known(const Pool *pool, const Wanted *wanted, const Asked *asked)
 {
+    double most = wanted->prompt_tokens;
     for (int64_t i = 0; i < asked->count + asked->busy_count; i++) {
         int64_t row = i < asked->count ? asked->rows[i] : asked->busy[i - asked->count];
         Instance *here = pool->instances + row;
-        here->in_use = wanted->in_use ? wanted->in_use[row] : 0.0;
-        here->cached = wanted->cached ? wanted->cached[row] : 0.0;
+        double in_use = wanted->in_use ? wanted->in_use[row] : 0.0;
+        double cached = wanted->cached ? wanted->cached[row] : 0.0;
+        here->in_use = in_use < most ? in_use : most;
+        here->cached = cached < most - 1 ? cached : most - 1;
         here->verdict = NOT_LOOKED_AT;
     }
 }

@@ -1,6 +1,8 @@
 """What prompts begin with, as a tree of runs of marks, and what instances hold of these."""
 
+from array import array
 from collections.abc import Iterator, Mapping
+from typing import Final
 
 from kairos.model import PREFIX_MARKS, Request
 
@@ -41,10 +43,28 @@ class Held:
         return self.end - self.start
 
 
+class RunColumn:
+    """Where what each instance holds of a run ends: tokens by row, 0: it holds nothing."""
+
+    def __init__(self, ends: "array[float]") -> None:
+        self.ends: Final = ends
+        self.rows = 0  # that are not 0
+
+
+class RunColumns:
+    """See `PrefixColumns`, which keeps them."""
+
+    def __init__(self, arranged: tuple[int, int], in_use: RunColumn, cached: RunColumn) -> None:
+        self.arranged: Final = arranged  # how instances and rows were
+        self.in_use: Final = in_use  # by calls in flight
+        self.cached: Final = cached
+        self.changed: Final = set[str]()  # ids of instances, since these were written
+
+
 class PrefixRun:
     """Marks that follow each other in all prompts that have the first of them and go on."""
 
-    __slots__ = ("before", "behind", "first", "held", "in_use", "latest", "names")
+    __slots__ = ("before", "behind", "columns", "first", "held", "in_use", "latest", "names")
 
     def __init__(self, names: tuple[int, ...], first: int, before: "PrefixRun | None") -> None:
         self.names = names  # hashes of all that lies before each mark
@@ -54,12 +74,14 @@ class PrefixRun:
         self.held: dict[str, Held] = {}  # by id of the instance; of a run in the tree, anywhere
         self.in_use: dict[str, Held] = {}  # of these, by calls in flight
         self.latest = 0  # number of the latest change to all behind it, if it is the first
+        self.columns: RunColumns | None = None
 
     def split(self, marks: int) -> "PrefixRun":
         """Makes the first marks, so many, a run of their own; this one is what is left, so who
         knows it as the last of a prompt still does. There may be nobody who holds it then."""
         upper = PrefixRun(self.names[:marks], self.first, self.before)
         self.names, self.first, self.before = self.names[marks:], self.first + marks, upper
+        self.columns = None
         upper.behind[self.names[0]] = self
         for instance_id, held in [*self.held.items()]:
             if len(held.ends) <= marks:
@@ -87,6 +109,8 @@ class PrefixRuns:
     def has_changed(self, run: PrefixRun, instance_id: str) -> None:
         """What the instance holds of it, or whether calls use that."""
         self.changes += 1
+        if run.columns is not None:
+            run.columns.changed.add(instance_id)
         while run.before is not None:
             run = run.before
         run.latest = self.changes

@@ -1,7 +1,7 @@
 """What the kernel needs to know of requests, kept while they wait. Ours."""
 
 from array import array
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from itertools import islice
 from typing import Final
 
@@ -9,6 +9,7 @@ from kairos.dispatcher.compiled_table import CompiledTable
 from kairos.dispatcher.demand import limit_of
 from kairos.dispatcher.ledger import Ledger
 from kairos.dispatcher.native import NEVER, NOWHERE, WAITS, WAITS_PLACE, WANTED, Block
+from kairos.dispatcher.prefix_columns import PrefixColumns
 from kairos.dispatcher.prefix_runs import PrefixRun
 from kairos.dispatcher.warm_waits import WarmWaits
 from kairos.learnt import Distribution
@@ -79,6 +80,7 @@ class WantedRequests:
 
     def __init__(self, ledger: Ledger, table: CompiledTable, waits: WarmWaits) -> None:
         self._ledger, self._table, self._waits = ledger, table, waits
+        self._prefix_columns = PrefixColumns(ledger.prefixes.runs, table)
         self._wanted: dict[str, _Wanted] = {}
         self._together = _Together((), (), (), array("q"))
         self._changed: tuple[tuple[int, int], list[str]] = (0, 0), []
@@ -163,9 +165,7 @@ class WantedRequests:
             if len(changed) < _AT_ONCE:
                 prompt.changes, prompt.beginning = prefixes.runs.changes, beginning
                 return self._look_up_some(request, prompt, changed)
-        held, found = prefixes.in_use(request), {} if alone else prefixes.match(request)
-        in_use = self._column(held) if held else None
-        cached = self._column(found) if found else None
+        in_use, cached = self._prefix_columns.of(request, arranged, alone=alone)
         wanted.prompt = _Prompt(alone, arranged, prefixes.runs.changes, beginning, in_use, cached)
         return True
 
@@ -186,25 +186,17 @@ class WantedRequests:
             if row < 0:
                 continue
             if in_use and prompt.in_use is None:
-                prompt.in_use, is_new = self._column({}), True
+                prompt.in_use, is_new = self._prefix_columns.none(), True
             if prompt.in_use is not None:
                 prompt.in_use[row] = in_use
             if cached and prompt.cached is None and not prompt.alone:
-                prompt.cached, is_new = self._column({}), True
+                prompt.cached, is_new = self._prefix_columns.none(), True
             if prompt.cached is not None:
                 prompt.cached[row] = cached
         return is_new
 
     def _arranged(self) -> tuple[int, int]:
         return self._table.arranged, self._ledger.prefixes.left
-
-    def _column(self, tokens: Mapping[str, int]) -> "array[float]":
-        column = array("d", bytes(8 * self._table.count))
-        for instance_id, number in tokens.items():
-            row = self._table.row(instance_id)
-            if row >= 0:
-                column[row] = number
-        return column
 
     def _write(self, request: Request, wanted: _Wanted) -> None:
         answer, kept, prompt = wanted.answer, wanted.kept, wanted.prompt
