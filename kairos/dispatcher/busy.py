@@ -2,7 +2,8 @@
 the budget of a step (`max_num_batched_tokens`). A call more would only wait inside the engine,
 where nothing can go before it any more. Ours."""
 
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
+from heapq import heappop, heappush
 
 from kairos.dispatcher.prompts_under_way import PromptsUnderWay
 from kairos.model import Instance
@@ -11,32 +12,64 @@ _NONE: Sequence[Instance] = ()
 
 
 class BusyInstances:
-    """Told of each change. To ask costs O(instances whose prompts take a budget)."""
+    """Told of each change. To ask costs O(log n) for each instance that changed since, and for each
+    prompt of busy ones that is taken for computed since."""
 
     def __init__(self, prompts: PromptsUnderWay) -> None:
         self._prompts = prompts
         self._full: set[str] = set()  # ids of those without a free sequence
-        self._strained: dict[str, Instance] = {}  # of others: all their prompts take a budget
+        self._budgets: dict[str, int] = {}  # of those that have one
+        self._busy: set[str] = set()  # ids, as when it was asked last, but for those in `_unsure`
+        self._unsure: set[str] = set()
+        self._ends: list[tuple[float, str]] = []  # a heap: when a budget may be free again
+        self._ends_at: dict[str, float] = {}  # the latest of these of each
         # What was split last: of which instances, which were busy, and both parts.
         self._whole, self._ids = _NONE, frozenset[str]()
         self._parts = _NONE, _NONE
+        self._changes = self._split_at = 0  # of who is busy
 
     def changed(self, instance: Instance, running: int) -> None:
-        self.forget(instance.id)
-        budget = instance.max_num_batched_tokens
         if running >= instance.max_num_seqs:
             self._full.add(instance.id)
-        elif budget is not None and self._prompts.tokens(instance.id) >= budget:
-            self._strained[instance.id] = instance
+        else:
+            self._full.discard(instance.id)
+        if instance.max_num_batched_tokens is None:
+            self._budgets.pop(instance.id, None)
+        else:
+            self._budgets[instance.id] = instance.max_num_batched_tokens
+        self._unsure.add(instance.id)
 
     def forget(self, instance_id: str) -> None:
         self._full.discard(instance_id)
-        self._strained.pop(instance_id, None)
+        self._budgets.pop(instance_id, None)
+        self._unsure.add(instance_id)
 
-    def ids(self, at: int) -> set[str]:
-        if not self._strained:
-            return self._full
-        return self._full.union([i.id for i in self._strained.values() if self.is_spent(i, at)])
+    def ids(self, at: int) -> Set[str]:
+        unsure, ends = self._unsure, self._ends
+        while ends and ends[0][0] <= at:
+            ended_at, instance_id = heappop(ends)
+            if self._ends_at.get(instance_id) == ended_at:
+                del self._ends_at[instance_id]
+            unsure.add(instance_id)
+        unsure.update(self._prompts.changed)
+        self._prompts.changed.clear()
+        for instance_id in unsure:
+            self._look_at(instance_id, at)
+        unsure.clear()
+        return self._busy
+
+    def _look_at(self, instance_id: str, at: int) -> None:
+        is_busy = instance_id in self._full
+        budget = self._budgets.get(instance_id)
+        if not is_busy and budget is not None and self._prompts.tokens(instance_id) >= budget:
+            tokens, until = self._prompts.computing(instance_id, at)
+            is_busy = tokens >= budget
+            if is_busy and self._ends_at.get(instance_id) != until:
+                self._ends_at[instance_id] = until
+                heappush(self._ends, (until, instance_id))
+        if is_busy != (instance_id in self._busy):
+            self._changes += 1
+            (self._busy.add if is_busy else self._busy.discard)(instance_id)
 
     def is_spent(self, instance: Instance, at: int) -> bool:
         """The budget of a step."""
@@ -50,7 +83,9 @@ class BusyInstances:
         ids = self.ids(at)
         if not ids:
             return instances, _NONE
-        if instances is not self._whole or ids != self._ids:
+        is_same = instances is self._whole and (self._changes == self._split_at or ids == self._ids)
+        self._split_at = self._changes
+        if not is_same:
             self._whole, self._ids = instances, frozenset(ids)
             self._parts = (
                 [each for each in instances if each.id not in ids],

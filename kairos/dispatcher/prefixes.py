@@ -50,7 +50,8 @@ class _Cache:
     def __init__(self, instance: Instance) -> None:
         self.id = instance.id
         self.size = instance.kv_tokens or _UNKNOWN_KV_TOKENS
-        self.uses: OrderedDict[Use, None] = OrderedDict()  # longest ago first
+        # Longest ago first; without those of which only runs in use are left, see `_evict`.
+        self.uses: OrderedDict[Use, None] = OrderedDict()
         self.tokens = 0
         self.shared_tokens = 0  # that calls in flight have in common, all but once
         self.begun: dict[str, _Begun] = {}  # calls in flight, by id
@@ -78,10 +79,12 @@ class PrefixIndex:
 
     def leave(self, instance_id: str) -> None:
         cache = self._caches.pop(instance_id, None)
-        for use in cache.uses if cache is not None else ():
-            for run in up_from(use.last):
-                if instance_id in run.held:
-                    self._drop(run, instance_id)
+        if cache is not None:
+            in_use = [begun.last for begun in cache.begun.values()]
+            for last in [*in_use, *[use.last for use in cache.uses]]:
+                for run in up_from(last):
+                    if instance_id in run.held:
+                        self._drop(run, instance_id)
         self.runs.forget(instance_id)
         self.left += 1
 
@@ -190,7 +193,7 @@ class PrefixIndex:
                 before = held.use
                 before.runs -= 1
                 if before.is_over:
-                    del cache.uses[before]
+                    cache.uses.pop(before, None)
                 held.use = use
             use.runs += 1
             if len(held.ends) < len(run.names):
@@ -232,7 +235,9 @@ class PrefixIndex:
                 return
 
     def _evict(self, use: Use, cache: _Cache) -> None:
-        """What was used last then, as far as room is needed; what is in use goes to the end."""
+        """What was used last then, as far as room is needed. What is in use is not looked at again
+        until its calls end, which use it again: the LRU list of a full instance would be walked to
+        its end each time."""
         again = Use(use.last, use.at)
         for run in up_from(use.last):
             if cache.tokens <= cache.size:
@@ -249,8 +254,6 @@ class PrefixIndex:
             cache.tokens, use.answer = cache.tokens - use.answer, 0
         if use.is_over:
             del cache.uses[use]
-        if again.runs:
-            cache.uses[again] = None
 
     def _shorten(self, run: PrefixRun, held: Held, cache: _Cache) -> None:
         """Evict its end, as far as room is needed."""

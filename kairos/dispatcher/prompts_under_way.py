@@ -68,15 +68,19 @@ class PromptsUnderWay:
 
     def __init__(self) -> None:
         self._prompts: dict[str, _Prompts] = {}
+        self.changed: set[str] = set()  # ids of instances where one began or ended; whoever looks
+        # at these removes them
 
     def begin(self, instance_id: str, request_id: str, tokens: int, until: int) -> None:
         there = self._prompts.get(instance_id)
         if there is None:
             there = self._prompts[instance_id] = _Prompts()
         there.begin(request_id, tokens, until)
+        self.changed.add(instance_id)
 
     def hide(self, instance_id: str, request_id: str) -> int:
         """Another instance computes it: here it takes nothing. Returns until when."""
+        self.changed.add(instance_id)
         return self._prompts[instance_id].hide(request_id)
 
     def end(self, instance_id: str, request_id: str) -> None:
@@ -84,6 +88,7 @@ class PromptsUnderWay:
         there = self._prompts.get(instance_id)
         if there is not None:
             there.end(request_id)
+            self.changed.add(instance_id)
 
     def requests(self, instance_id: str) -> Collection[str]:
         """Ids of those of which no first token was told."""

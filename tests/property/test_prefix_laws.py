@@ -4,6 +4,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
+from kairos.dispatcher.prefix_runs import up_from
 from kairos.dispatcher.prefixes import PrefixIndex
 from tests.support import build
 
@@ -25,7 +26,12 @@ def request(name, path, rest):
 def stretches(cache):
     """What it holds, as the slow one has it, longest unused first."""
     found = []
-    for use in cache.uses:
+    in_use = {
+        run.held[cache.id].use: None
+        for begun in cache.begun.values()
+        for run in up_from(begun.last)
+    }
+    for use in [*(use for use in in_use if use not in cache.uses), *cache.uses]:
         run = use.last
         while run is not None:
             held = run.held.get(cache.id)
