@@ -209,10 +209,12 @@ class Ledger:
         if booking is not None and booking.first_token_at is None:
             booking.first_token_at = at
             self._grown(booking, max(1, booking.generated), at)
+            self._changed(booking.instance_id)
 
     def progressed(self, completion_tokens: Mapping[str, int], at: int) -> None:
         """Answers are so long by now. A count that is behind what was told before is late news."""
         token_us: dict[str, list[float]] = {}  # by instance id, of each answer
+        changed: dict[str, None] = {}  # ids of instances
         for request_id, tokens in completion_tokens.items():
             booking = self._booking_of.get(request_id)
             if booking is None or tokens < booking.generated:
@@ -222,6 +224,9 @@ class Ledger:
                 each_us = took_us / (tokens - booking.generated)
                 token_us.setdefault(booking.instance_id, []).append(each_us)
             self._grown(booking, tokens, at)
+            changed[booking.instance_id] = None
+        for instance_id in changed:
+            self._changed(instance_id)
         for instance_id, found in token_us.items():
             speed = self._speeds.get(instance_id)
             if speed is not None:  # some may have been held up: the median
@@ -233,7 +238,6 @@ class Ledger:
         if self.prefills:
             self.prefills.computed(booking.request.id)
         self._flights[booking.instance_id].told(booking.request.id, tokens, at)
-        self._changed(booking.instance_id)
 
     def status(self, status: InstanceStatus, at: int) -> None:
         instance = self.instances.get(status.instance_id)

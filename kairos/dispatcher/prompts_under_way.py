@@ -37,11 +37,13 @@ class _Prompts:
             self.now_tokens -= tokens
         return until
 
-    def end(self, request_id: str) -> None:
+    def end(self, request_id: str) -> bool:
+        """Whether it was there."""
         begun = self.by_id.pop(request_id, None)
         if begun is not None:
             self.tokens -= begun[0]
             self._computed(request_id, begun[0])
+        return begun is not None
 
     def _computed(self, request_id: str, tokens: int) -> None:
         if request_id in self.now:
@@ -86,8 +88,7 @@ class PromptsUnderWay:
     def end(self, instance_id: str, request_id: str) -> None:
         """Its prompt is computed, or its call has ended; said again, nothing happens."""
         there = self._prompts.get(instance_id)
-        if there is not None:
-            there.end(request_id)
+        if there is not None and there.end(request_id):
             self.changed.add(instance_id)
 
     def requests(self, instance_id: str) -> Collection[str]:
