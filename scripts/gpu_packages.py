@@ -224,7 +224,9 @@ def unpack(paths: list[Path], environment: Path, python: str) -> None:
         archive = Path(scratch) / "archive"
         join(paths, archive)
         with tarfile.open(archive, "r:xz") as packed:
-            packed.extractall(packages, filter="data")
+            if hasattr(tarfile, "data_filter"):  # Debian 12's Python has none
+                packed.extraction_filter = tarfile.data_filter
+            packed.extractall(packages)  # noqa: S202 - of parts whose hashes were compared
     beside = [f"import site; site.addsitedir({path!r})" for path in site.getsitepackages()]
     (packages / "zz-beside.pth").write_text("\n".join([*beside, ""]))
 

@@ -125,8 +125,7 @@ async def end_all(processes: Sequence[EngineProcess]) -> None:
         each.end()
     try:
         with suppress(TimeoutError):
-            async with asyncio.timeout(GRACE_S):
-                await _all_ended(processes)
+            await asyncio.wait_for(_all_ended(processes), GRACE_S)
     finally:  # a second cancellation, too, cuts the grace short
         for each in processes:
             each.signal(signal.SIGKILL)

@@ -48,9 +48,7 @@ class Server(uvicorn.Server):
         for each in list(running.connections):
             each.shutdown()
         try:
-            async with asyncio.timeout(self.config.timeout_graceful_shutdown):
-                while running.connections or running.tasks:  # noqa: ASYNC110 - nobody tells
-                    await asyncio.sleep(_LOOK_S)
+            await asyncio.wait_for(_all_ended(running), self.config.timeout_graceful_shutdown)
         except TimeoutError:
             logger.warning("%d requests still ran, and were given up", len(running.tasks))
             for task in running.tasks:
@@ -68,6 +66,11 @@ class Server(uvicorn.Server):
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
         yield
+
+
+async def _all_ended(running: ServerState) -> None:
+    while running.connections or running.tasks:  # noqa: ASYNC110 - nobody tells
+        await asyncio.sleep(_LOOK_S)
 
 
 @contextlib.asynccontextmanager

@@ -87,8 +87,7 @@ class Follower:
                 await self._go_on(events)
             finally:
                 with suppress(TimeoutError, Unavailable):
-                    async with asyncio.timeout(_LEAVE_S):
-                        await self._learn(events, whole=True)
+                    await asyncio.wait_for(self._learn(events, whole=True), _LEAVE_S)
 
     async def _go_on(self, events: Subscription) -> None:
         clock = asyncio.get_running_loop().time
@@ -142,8 +141,7 @@ class Follower:
             await asyncio.shield(task)
         except asyncio.CancelledError:
             try:
-                async with asyncio.timeout(_LEAVE_S):
-                    await task
+                await asyncio.wait_for(task, _LEAVE_S)
             except TimeoutError:
                 self.following = None
             raise

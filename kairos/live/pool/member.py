@@ -142,8 +142,8 @@ class PoolMember:
                     await asyncio.sleep(0)  # batches may come without a pause
             finally:
                 with contextlib.suppress(TimeoutError):
-                    async with asyncio.timeout(_LAST_COMMIT_S):
-                        await self._commit_once(requests, self._done())
+                    last = self._commit_once(requests, self._done())
+                    await asyncio.wait_for(last, _LAST_COMMIT_S)
                 self._stand_down()
 
     async def _take(self, item: Item, tasks: asyncio.TaskGroup) -> None:

@@ -58,8 +58,7 @@ class SpanQueue(Collector):
     async def finish(self) -> None:
         """Send what is left, if that takes no time to speak of."""
         with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(_LAST_WORDS_S):
-                await self._send_all()
+            await asyncio.wait_for(self._send_all(), _LAST_WORDS_S)
 
     async def _send_all(self) -> None:
         """Until one request fails: the rest waits."""

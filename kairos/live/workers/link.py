@@ -98,7 +98,6 @@ class FrameLink(asyncio.Protocol):
         if self._transport is not None:
             self._transport.close()
             try:
-                async with asyncio.timeout(limit_s):
-                    await self.lost.wait()
+                await asyncio.wait_for(self.lost.wait(), limit_s)
             except TimeoutError:
                 self._transport.abort()

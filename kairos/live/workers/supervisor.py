@@ -88,8 +88,7 @@ class Child:
             return
         process.send_signal(signal.SIGTERM)
         try:
-            async with asyncio.timeout(limit_s):
-                await process.wait()
+            await asyncio.wait_for(process.wait(), limit_s)
         except TimeoutError:
             logger.warning("the %s does not end: it is killed", self.name)
             process.kill()
