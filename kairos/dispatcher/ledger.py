@@ -214,22 +214,19 @@ class Ledger:
     def progressed(self, completion_tokens: Mapping[str, int], at: int) -> None:
         """Answers are so long by now. A count that is behind what was told before is late news."""
         token_us: dict[str, list[float]] = {}  # by instance id, of each answer
-        changed: dict[str, None] = {}  # ids of instances
         for request_id, tokens in completion_tokens.items():
             booking = self._booking_of.get(request_id)
             if booking is None or tokens < booking.generated:
                 continue
+            there = token_us.setdefault(booking.instance_id, [])
             if 0 < booking.generated < tokens:
                 took_us = at - self._flights[booking.instance_id].told_at(request_id)
-                each_us = took_us / (tokens - booking.generated)
-                token_us.setdefault(booking.instance_id, []).append(each_us)
+                there.append(took_us / (tokens - booking.generated))
             self._grown(booking, tokens, at)
-            changed[booking.instance_id] = None
-        for instance_id in changed:
-            self._changed(instance_id)
         for instance_id, found in token_us.items():
+            self._changed(instance_id)
             speed = self._speeds.get(instance_id)
-            if speed is not None:  # some may have been held up: the median
+            if found and speed is not None:  # some may have been held up: the median
                 speed.token_took(median(found), self.running(instance_id))
 
     def _grown(self, booking: Booking, tokens: int, at: int) -> None:
