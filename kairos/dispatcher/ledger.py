@@ -225,9 +225,8 @@ class Ledger:
             self._grown(booking, tokens, at)
         for instance_id, found in token_us.items():
             self._changed(instance_id)
-            speed = self._speeds.get(instance_id)
-            if found and speed is not None:  # some may have been held up: the median
-                speed.token_took(median(found), self.running(instance_id))
+            if found and (speed := self._speeds.get(instance_id)) is not None:
+                speed.token_took(median(found), self.running(instance_id))  # some are held up
 
     def _grown(self, booking: Booking, tokens: int, at: int) -> None:
         booking.generated = tokens
