@@ -95,7 +95,7 @@ test-frameworks: $(INSTALLED) .venv-frameworks/.installed  ## agents of nine rea
 test-soak: $(INSTALLED)  ## two minutes of load before engines that crash, hang and answer wrongly
 	@$(BIN)/pytest -m soak
 
-test-acceptance: $(INSTALLED) $(VLLM_INSTALLED)  ## half an hour: real vLLM killed and restarted under load; five minutes of overload; batches through kills
+test-acceptance: $(INSTALLED) $(VLLM_INSTALLED)  ## fifty minutes: experiments on real vLLM in their short forms; real vLLM killed and restarted under load; five minutes of overload; batches through kills
 	@$(BIN)/pytest -m acceptance -s
 
 soak: SECONDS := 1800

@@ -124,7 +124,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="Declared workflows on two real vLLM.")
     names = [case.name for case in CASES]
     parser.add_argument("cases", nargs="*", metavar="CASE", help=f"{', '.join(names)} [all]")
-    parser.add_argument("--quick", action="store_true", help="the form for CI: nothing is kept")
+    parser.add_argument("--quick", action="store_true", help="a short form: nothing is kept")
     parser.add_argument(
         "--repetitions", type=int, default=REPETITIONS, help=f"of each case [{REPETITIONS}]"
     )

@@ -118,7 +118,7 @@ def in_turn(compared: Sequence[T], repetition: int) -> list[T]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description="Every placement on real vLLM.")
-    parser.add_argument("--quick", action="store_true", help="the form for CI: a verdict, no files")
+    parser.add_argument("--quick", action="store_true", help="a short form: a verdict, no files")
     parser.add_argument(
         "--repetitions", type=int, default=REPETITIONS, help=f"of all placements [{REPETITIONS}]"
     )

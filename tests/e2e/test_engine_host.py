@@ -164,7 +164,7 @@ async def test_h5_two_real_llama_cpp_take_turns_on_one_device(tmp_path):
     assert hosted.loaded == [(1, "small"), (1, "large"), (1, "small")]
 
 
-@pytest.mark.vllm
+@pytest.mark.acceptance
 @pytest.mark.timeout(600)
 async def test_h5_two_real_vllm_take_turns_on_one_device(tmp_path):
     """Each is started, serves its phase of the flow, and has ended before the next begins."""

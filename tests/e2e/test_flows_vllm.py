@@ -174,7 +174,7 @@ async def test_kairos_loads_each_model_once_where_topological_order_loads_for_ea
     assert loads[TOPOLOGICAL] > 2
 
 
-@pytest.mark.vllm
+@pytest.mark.acceptance
 @pytest.mark.timeout(LIMIT_S + 60)
 def test_the_quick_form_compares_systems_on_two_real_vllm():
     needs_vllm()

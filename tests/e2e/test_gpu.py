@@ -14,7 +14,7 @@ from tests.support.vllm import needs_vllm
 LIMIT_S = 600  # a machine that has other work, too
 COMMAND = (sys.executable, "-m", "experiments.gpu", "play", "--cpu", "--repetitions=1")
 
-pytestmark = [pytest.mark.vllm, pytest.mark.timeout(LIMIT_S + 60)]
+pytestmark = [pytest.mark.acceptance, pytest.mark.timeout(LIMIT_S + 60)]
 
 
 def play(directory):

@@ -33,8 +33,8 @@ from tests.support.processes import Process
 
 pytestmark = [pytest.mark.kafka, pytest.mark.timeout(600)]
 
-WORKFLOWS = 240
-RATE = 4.0  # per second
+WORKFLOWS = 150
+RATE = 2.5  # per second
 BROKER_DOWN_S = 12  # longer than sessions and transactions
 GATEWAY_DEATHS = 2
 SLOTS = 8  # of both engines

@@ -1,4 +1,4 @@
-"""Placements before real vLLM that runs out of memory, in the form that CI runs."""
+"""Placements before real vLLM that runs out of memory, in the short form."""
 
 import json
 import subprocess
@@ -13,7 +13,7 @@ COMMAND = (sys.executable, "-m", "experiments.placements_vllm", "--quick", "--js
 FAR_FEWER = 1 / 3
 LIMIT_S = 600  # a machine that has other work, too
 
-pytestmark = [pytest.mark.vllm, pytest.mark.timeout(LIMIT_S + 60)]
+pytestmark = [pytest.mark.acceptance, pytest.mark.timeout(LIMIT_S + 60)]
 
 
 @pytest.fixture(scope="module")
