@@ -273,9 +273,10 @@ async def test_a_call_asked_twice_runs_once(pool, engine):
         await caller.ask("b")
         await until(lambda: len(engine.calls) == 1)
         engine.turns.release()
-        await until(lambda: len(caller.replies) == 1)
+        # Whoever asks when it has ended is answered, too: the second may come that late.
+        await until(lambda: len(caller.replies) >= 1)
         await caller.ask("b")
-        await until(lambda: len(caller.replies) == 2)
+        await until(lambda: len(caller.replies) >= 2)
     assert len(engine.calls) == 1
 
 
