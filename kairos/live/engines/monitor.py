@@ -24,6 +24,9 @@ from kairos.model import Instance
 logger = logging.getLogger(__name__)
 
 INTERVAL_S = 1.0
+_APART = (
+    0.618  # of an interval, from one instance's look to that of the next: all are spread over it
+)
 TIMEOUT_S = 5.0
 SLOW_PROBES_ALLOWED = 3
 NOT_PROBED = "not probed yet"  # the problem of an instance that has not answered, nor failed to
@@ -54,6 +57,7 @@ class Monitor:
         self._contexts = contexts or EngineContexts()
         self._joined: dict[str, Instance] = {}
         self._start: Callable[[str], None] | None = None  # None: it does not run
+        self._started = 0  # watches
         self.problems: dict[str, str] = {}
         """Why each instance that is not there is not, by id."""
         self.all_joined = asyncio.Event()
@@ -97,7 +101,10 @@ class Monitor:
 
             def start(instance_id: str) -> None:
                 watch = self._watches[instance_id]
-                watch.task = tasks.create_task(self._watch(session, instance_id, watch))
+                self._started += 1
+                first_s = INTERVAL_S * (1 - self._started * _APART % 1)
+                watching = self._watch(session, instance_id, watch, first_s)
+                watch.task = tasks.create_task(watching)
 
             for instance_id in self._watches:
                 start(instance_id)
@@ -125,12 +132,15 @@ class Monitor:
         if watch is not None and watch.task is not None:
             watch.task.cancel()
 
-    async def _watch(self, session: aiohttp.ClientSession, instance_id: str, watch: _Watch) -> None:
+    async def _watch(
+        self, session: aiohttp.ClientSession, instance_id: str, watch: _Watch, interval_s: float
+    ) -> None:
+        """`interval_s`: to the second look."""
         probe, look = watch.probe, watch.look
         slow_probes = 0
         while True:
             look.clear()  # trouble met from now on is not known to this look
-            due_at = asyncio.get_running_loop().time() + INTERVAL_S
+            due_at, interval_s = asyncio.get_running_loop().time() + interval_s, INTERVAL_S
             try:
                 seen = await probe.look(session)
             except (TimeoutError, aiohttp.ServerTimeoutError):

@@ -6,7 +6,7 @@ from collections import OrderedDict, deque
 from collections.abc import Callable, Hashable
 from typing import Any
 
-STRETCH_S = 0.002  # of steps without a look at what has come; a call's step takes some 0.2 ms
+STRETCH_S = 0.001  # of steps without a look at what has come; a call's step takes some 0.2 ms
 _TURN_S = 0.00025  # of one caller, to the end of a step
 
 _Step = tuple[Callable[..., object], tuple[Any, ...]]

@@ -51,6 +51,7 @@ class CallsInFlight:
         self.streams: dict[str, SseReader] = {}  # answers under way
         self._expected: dict[str, _Turn] = {}
         self._running: dict[str, int] = {}  # calls, by instance
+        self.sent: dict[int, WaitingCall] = {}  # those that had their turn, by its number
         self._turns = count(1)
 
     def expect(self, request_id: str, call: WaitingCall) -> None:
@@ -76,15 +77,12 @@ class CallsInFlight:
         """Calls of this process that were told to go to the instance, and have not ended."""
         return self._running.get(instance_id, 0)
 
-    def calls(self) -> dict[int, WaitingCall]:
-        """All of them, by number of the turn."""
-        return {turn.number: turn.call for turn in self._expected.values()}
-
     def forget(self, request_id: str) -> None:
         turn = self._expected.pop(request_id, None)
         self.streams.pop(request_id, None)
         if turn is None or (instance_id := turn.instance_id) is None:
             return
+        del self.sent[turn.number]
         self._running[instance_id] -= 1
         if not self._running[instance_id]:
             del self._running[instance_id]
@@ -94,6 +92,7 @@ class CallsInFlight:
         if not turn.is_over:
             turn.is_over, turn.instance_id = True, command.instance_id
             self._running[command.instance_id] = self.running(command.instance_id) + 1
+            self.sent[turn.number] = turn.call
             turn.call.go(command)
 
     def refuse(self, command: Refuse) -> None:

@@ -1,5 +1,6 @@
-"""Looks at all calls in flight twice a second, and sends elsewhere those that their instances have
-forgotten (`kairos/faults/stalls.py`). A call that begins and ends between two looks costs nothing.
+"""Looks twice a second at all calls that were sent to an instance, and sends elsewhere those that
+their instances have forgotten (`kairos/faults/stalls.py`). A call that begins and ends between two
+looks costs nothing.
 """
 
 import asyncio
@@ -37,10 +38,10 @@ class StallWatch:
             self.look()
 
     def look(self) -> None:
-        now, calls = _now(), self._calls.calls()
+        now, sent = _now(), self._calls.sent
         answers: dict[int, EngineAnswer] = {}
         seen: list[SeenCall] = []
-        for key, call in calls.items():
+        for key, call in sent.items():
             in_flight = _seen(key, call)
             if in_flight is not None and call.answer is not None:
                 answers[key] = call.answer
@@ -49,12 +50,12 @@ class StallWatch:
             if self._answers[key].is_whole:
                 self._stalls.answered(key, now)
         self._answers = answers
-        for key in self._stalls.look(seen, now):
-            calls[key].stalled()
+        for call in [sent[key] for key in self._stalls.look(seen, now)]:
+            call.stalled()
 
 
 def _seen(key: int, call: WaitingCall) -> SeenCall | None:
-    """As it is seen at its instance; None: it waits, or is not there yet."""
+    """As it is seen at its instance; None: it is not there yet."""
     answer, instance_id = call.answer, call.instance_id
     since = None if answer is None else answer.silent_since
     if answer is None or instance_id is None or since is None:

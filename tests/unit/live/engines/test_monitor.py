@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+from collections import Counter
 from contextlib import asynccontextmanager
 
 import aiohttp
@@ -315,6 +316,23 @@ async def test_an_instance_can_be_watched_while_it_runs(watched):
     joined = [each.instance.id for each in watched.told if isinstance(each, InstanceJoined)]
     assert joined == ["i", "j"]
     assert watched.monitor.problems == {}
+
+
+async def test_looks_at_many_are_spread_over_the_interval(watched, monkeypatch):
+    monkeypatch.setattr(monitor, "INTERVAL_S", 0.4)
+    for number in range(8):
+        watched.monitor.watch(target_of(f"j{number}"))
+    second_at = {}
+
+    def have_been_seen_twice(told):
+        looks = Counter(each.instance_id for each in told if isinstance(each, InstanceStatus))
+        for name, count in looks.items():
+            if name != "i" and count == 2:
+                second_at.setdefault(name, asyncio.get_running_loop().time())
+        return len(second_at) == 8
+
+    await watched.until(have_been_seen_twice)
+    assert max(second_at.values()) - min(second_at.values()) > 0.2
 
 
 async def test_one_that_is_forgotten_has_left_and_is_not_looked_at(watched):

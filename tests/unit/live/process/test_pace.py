@@ -27,7 +27,7 @@ def in_time(run):
     def step(begin):
         def timed(*arguments):
             begin(*arguments)
-            clock.now_s += STRETCH_S / MOST
+            clock.now_s += 1.001 * STRETCH_S / MOST  # sums are rounded
 
         return timed
 
