@@ -24,9 +24,7 @@ from kairos.model import Instance
 logger = logging.getLogger(__name__)
 
 INTERVAL_S = 1.0
-_APART = (
-    0.618  # of an interval, from one instance's look to that of the next: all are spread over it
-)
+_APART = 0.618  # of an interval, one instance's looks from the next one's: spread over all of it
 TIMEOUT_S = 5.0
 SLOW_PROBES_ALLOWED = 3
 NOT_PROBED = "not probed yet"  # the problem of an instance that has not answered, nor failed to
