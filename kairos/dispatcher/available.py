@@ -57,9 +57,14 @@ class AvailableInstances:
     def _refused(self, requests: Sequence[Request]) -> int:
         if not requests:
             return 0
-        refused = self._placement.refused(requests, self.instances, self._busy, self._at)
-        self._one_by_one = refused is None
-        return refused or 0
+        found = self._placement.refused(requests, self.instances, self._busy, self._at)
+        if found is None:
+            self._one_by_one = True
+            return 0
+        refused, chosen = found
+        if chosen is not None:
+            self._chosen = requests[refused].id, chosen
+        return refused
 
     def choose(self, request: Request) -> Instance | None:
         """Where the request would go now; None: nowhere. Asked again for the same, it remembers."""

@@ -8,10 +8,12 @@ from kairos.dispatcher.compiled_table import CompiledTable, Margins
 from kairos.dispatcher.ledger import Ledger
 from kairos.dispatcher.native import (
     ASKED,
+    ASKED_SIZE,
+    CHOSEN_PLACE,
     COMPUTING_UNKNOWN,
-    FOUND,
     FOUND_PLACE,
     NOWHERE,
+    NUMBER,
     RESERVED_PLACE,
     WARM,
     Block,
@@ -46,7 +48,7 @@ class CompiledChoice:
         self._ledger, self._kernel = ledger, kernel
         self._table = CompiledTable(ledger, kernel, margins)
         self._wanted = WantedRequests(ledger, self._table, waits)
-        self._asked = Block(FOUND_PLACE + FOUND.size)
+        self._asked = Block(ASKED_SIZE)
         self._reserved_row = NOWHERE
 
     def headroom(self, instances: Sequence[Instance], at: int) -> float:
@@ -84,9 +86,9 @@ class CompiledChoice:
         instances: Sequence[Instance],
         busy: Sequence[Instance],
         at: int,
-    ) -> "array[int]":
+    ) -> tuple["array[int]", Instance | None]:
         """Of the requests that go nowhere, from the first on, whether each waits for a warm
-        instance; the first after them may go nowhere either."""
+        instance; and where the first after them goes. None: it may go nowhere either."""
         self._ask(instances, busy, at)
         wanted = self._wanted.places(requests, at)
         self._table.renew_curves()
@@ -98,7 +100,9 @@ class CompiledChoice:
                 self._table.pool_at, places[0], left, self._asked.at, places[1]
             )
             if count == len(wanted) or not self._write_computing(at):
-                return waits[:count]
+                break
+        chosen = self._number(CHOSEN_PLACE)
+        return waits[:count], None if chosen == NOWHERE else instances[chosen]
 
     def reserve(self, request: Request, instances: Sequence[Instance], at: int) -> None:
         """See `SlotPlacement.reserve`."""
@@ -129,7 +133,11 @@ class CompiledChoice:
 
     def _write_computing(self, at: int) -> int:
         """Of the instances of which the kernel must know it; how many these are."""
-        found: int = FOUND.unpack_from(self._asked.bytes, FOUND_PLACE)[0]
-        if found:
+        if found := self._number(FOUND_PLACE):
             self._table.write_computing(self._table.places(found), at)
         return found
+
+    def _number(self, place: int) -> int:
+        """That the kernel has written."""
+        number: int = NUMBER.unpack_from(self._asked.bytes, place)[0]
+        return number

@@ -15,9 +15,9 @@ from kairos.dispatcher.native import (
     FACTS,
     HEALTH,
     HEALTH_PLACE,
-    KIND,
     KIND_PLACE,
     LINES,
+    NUMBER,
     POOL,
     Block,
     Kernel,
@@ -179,7 +179,7 @@ class CompiledTable:
             flight.prompt_tokens,
             flight.ended_tokens,
             ledger.prefixes.shared_tokens(instance.id),
-            *flight.columns,
+            flight.at,
             *columns.kept.columns,
             *computing(ledger, instance, at),
         )
@@ -257,8 +257,8 @@ class CompiledTable:
         for instance_id, row in self._row_of.items():
             place, kind = row * self._kernel.instance_bytes + KIND_PLACE, 0
             if instance_id in here:
-                kind = self._kind(before[KIND.unpack_from(self._block.bytes, place)[0]])
-            KIND.pack_into(self._block.bytes, place, kind)
+                kind = self._kind(before[NUMBER.unpack_from(self._block.bytes, place)[0]])
+            NUMBER.pack_into(self._block.bytes, place, kind)
             if (columns := self._columns[row]) is not None:
                 columns.kind = kind
 

@@ -18,6 +18,14 @@ enum { MEAN, VARIANCE, MOST, PLANES };
 static const int WORKED_OUT[POINTS] = {0, 1, 2, 3, 4, 6, 8, 10, 13, 16, 20, 25, 31, 38, SLOTS - 1};
 static const double SLOT_US = 500000.0;
 
+/* A call in flight (`in_flight.py`): instants in us, sizes in tokens. */
+typedef struct {
+    double prompt, begun_at, lasts_us;
+    double generated, grows_from; /* of its answer, when told last; and since when it grows on */
+    double limit, first_at;
+    int64_t curve;
+} Call;
+
 /* An instance. What is said of it comes first, as `compiled_table.py` writes it. */
 typedef struct {
     double running;   /* calls in flight */
@@ -31,9 +39,7 @@ typedef struct {
        of answers that have ended, and of prompts what several have in common, all but once. */
     int64_t flight, changes;
     double prompt_tokens, ended_tokens, shared_tokens;
-    const double *calls; /* columns, `stride` numbers apart; see `together` */
-    int64_t stride;
-    const int64_t *curves; /* of each call */
+    const Call *calls;
     const double *kept;    /* of contexts, `kept_stride`: tokens; until when, 0 where there is none */
     int64_t kept_stride;
 
@@ -48,7 +54,8 @@ typedef struct {
        tokens of its prompt that calls here hold, and that are in the cache, and what was found. */
     double token_us, token_slope_us, begins_us;
     double in_use, cached;
-    double cost, peak;
+    double cost, at_least; /* at least so much is taken with it, as shares */
+    double peak;           /* where there is room; it may not be worked out yet */
     int64_t verdict;
     /* The forecast: of which version, when, and the most in it. What is looked at of each instance
        for each request comes before this, in few lines of the processor's cache. */
@@ -101,11 +108,13 @@ typedef struct {
     const int64_t *busy;
     int64_t reserved_row; /* where room is kept for another request, or -1 */
     double reserved[SLOTS];
-    int64_t found; /* of `places` */
+    int64_t found;  /* of `places` */
+    int64_t chosen; /* by `kairos_refused`: where the first goes that is not refused, or NOWHERE */
 } Asked;
 
 enum { NOWHERE = -1, WARM = -2 };
 static const int64_t COMPUTING_UNKNOWN = INT64_MIN, NEVER = INT64_MIN;
+static const double NOT_WORKED_OUT = -INFINITY;
 
 static inline double greater(double a, double b)
 {
@@ -191,30 +200,32 @@ static void fill_between(const double *at_points, double *slots)
 
 /* ---- What instances are expected to hold ---- */
 
-/* What all calls in flight on an instance are expected to hold, in sum. The columns are prompt,
-   begun_at, lasts_us, generated, grows_from, limit, first_at (`InFlightTable`). Of each prompt
-   `share` counts. Returns how many answers grow by now. */
+/* What all calls in flight on an instance are expected to hold, in sum. Of each prompt `share`
+   counts. Returns how many answers grow by now. */
 static int64_t together(const Pool *pool, const Instance *here, double at, double token_us,
                         double share, double held_by_slot[PLANES][SLOTS])
 {
-    const double *prompts = here->calls, *told = prompts + 3 * here->stride;
-    const double *since = prompts + 4 * here->stride, *limits = prompts + 5 * here->stride;
-    const double *first_at = prompts + 6 * here->stride;
-    double mean[POINTS] = {0}, variance[POINTS] = {0}, most[POINTS] = {0};
-    int64_t growing = 0, calls = (int64_t)here->running;
-    for (int64_t c = 0; c < calls; c++) {
-        double grown_since = greater(0.0, at - since[c]) / token_us;
-        double generated = greater(lesser(told[c] + grown_since, limits[c]), told[c]);
-        double held = prompts[c] * share + generated + here->unfilled;
-        double delay_us = greater(0.0, first_at[c] - at);
-        double per_width = 1.0 / pool->widths[here->curves[c]];
-        const double *curve = pool->shares + here->curves[c] * GRID;
+    double mean[POINTS] = {0}, variance[POINTS] = {0}, most[POINTS] = {0}, at_once[POINTS];
+    int64_t growing = 0;
+    const Call *end = here->calls + (int64_t)here->running;
+    for (int p = 0; p < POINTS; p++)
+        at_once[p] = WORKED_OUT[p] * SLOT_US / token_us;
+    for (const Call *call = here->calls; call < end; call++) {
+        double grown_since = greater(0.0, at - call->grows_from) / token_us;
+        double told = call->generated, limit = call->limit;
+        double generated = greater(lesser(told + grown_since, limit), told);
+        double held = call->prompt * share + generated + here->unfilled;
+        double delay_us = greater(0.0, call->first_at - at);
+        double per_width = 1.0 / pool->widths[call->curve];
+        const double *curve = pool->shares + call->curve * GRID;
         double now = share_at(curve, generated, per_width);
         growing += delay_us == 0.0;
         for (int p = 0; p < POINTS; p++) {
-            double grown = greater(0.0, WORKED_OUT[p] * SLOT_US - delay_us) / token_us;
+            double grown = at_once[p];
+            if (delay_us > 0.0)
+                grown = greater(0.0, WORKED_OUT[p] * SLOT_US - delay_us) / token_us;
             double tokens = held + grown, alive = 0.0;
-            if (generated + grown < limits[c] || grown == 0.0)
+            if (generated + grown < limit || grown == 0.0)
                 alive = share_at(curve, generated + grown, per_width) / now;
             mean[p] += alive * tokens;
             variance[p] += (alive - alive * alive) * tokens * tokens;
@@ -241,9 +252,9 @@ static void derive(const Pool *pool, Instance *here, int64_t at)
 {
     double shared = 0.0;
     if (here->shared_tokens != 0.0 && here->running >= 2) {
-        double longest = here->calls[0];
+        double longest = here->calls[0].prompt;
         for (int64_t c = 1; c < (int64_t)here->running; c++)
-            longest = greater(longest, here->calls[c]);
+            longest = greater(longest, here->calls[c].prompt);
         shared = lesser(here->prompt_tokens - longest, here->shared_tokens);
     }
     double token_us = here->times * on_line(token_line(pool, here), here->running);
@@ -485,10 +496,26 @@ static int fits_at_peak(const Pool *pool, const Wanted *wanted, const Asked *ask
     return here->peak <= room;
 }
 
+/* Whether there is room to spare, whatever becomes of the request. If it grows to `most` tokens and
+   is there with probability a, it adds no more than most * (a + spread * sqrt(a * (1 - a))) at any
+   point, which is most for no a more than most * (1 + sqrt(1 + spread^2)) / 2. */
+static int fits_for_sure(const Pool *pool, const Wanted *wanted, const Asked *asked,
+                         const Instance *here)
+{
+    double held = growth_there(pool, wanted, here).held;
+    if (held < 0.0 || is_reserved(pool, asked, here))
+        return 0;
+    double most = held + WORKED_OUT[POINTS - 1] * SLOT_US / here->token_us;
+    double added = most * (1.0 + sqrt(1.0 + pool->spread * pool->spread)) / 2.0;
+    return here->top + added < (1.0 - 1e-9) * capacity(here); /* less what is rounded */
+}
+
 static int has_room(const Pool *pool, const Wanted *wanted, const Asked *asked, Instance *here)
 {
     if (here->verdict == NOT_LOOKED_AT) {
-        int fits = !here->suspended && fits_at_peak(pool, wanted, asked, here);
+        here->peak = NOT_WORKED_OUT;
+        int fits = !here->suspended && (fits_for_sure(pool, wanted, asked, here) ||
+                                        fits_at_peak(pool, wanted, asked, here));
         here->verdict = fits ? HAS_ROOM : HAS_NO_ROOM;
     }
     return here->verdict == HAS_ROOM;
@@ -584,35 +611,52 @@ static int64_t unknown_computing(const Pool *pool, const Asked *asked)
     return found;
 }
 
-/* Whether it takes at least so much, its peak not being worked out: by what it holds without the
-   request, or by what it would hold at one point. */
-static int takes_at_least(const Pool *pool, const Wanted *wanted, const Asked *asked,
-                          const Instance *here, double size, double least)
+static inline double size_of(const Instance *here)
 {
-    if (growth_there(pool, wanted, here).held >= 0.0 && here->top / size + here->computing >= least)
-        return 1;
-    if (is_reserved(pool, asked, here))
-        return 0;
-    return load_at(pool, wanted, here, (int)here->high) / size + here->computing >= least;
+    return here->kv_tokens < INFINITY ? here->kv_tokens : 1.0;
+}
+
+/* What is taken at least, the peak not being worked out: by what is held without the request, or by
+   what would be held with it at one point. */
+static double takes_at_least(const Pool *pool, const Wanted *wanted, const Asked *asked,
+                             const Instance *here)
+{
+    double held = -INFINITY;
+    if (growth_there(pool, wanted, here).held >= 0.0)
+        held = here->top;
+    if (!is_reserved(pool, asked, here))
+        held = greater(held, load_at(pool, wanted, here, (int)here->high));
+    return held / size_of(here) + here->computing;
 }
 
 /* The place among those asked of of the one that costs no more than `bound` and of which least is
-   taken: at its peak, and of a step. No peak is worked out that need not be. */
+   taken: at its peak, and of a step; the first of several. It begins with the likeliest, so that of
+   few others the peak need be worked out. */
 static int64_t least_taken(const Pool *pool, const Wanted *wanted, const Asked *asked, double bound)
 {
     double lowest = INFINITY;
-    int64_t best = NOWHERE;
+    int64_t best = NOWHERE, likely = NOWHERE;
     for (int64_t i = 0; i < asked->count; i++) {
         Instance *here = pool->instances + asked->rows[i];
-        double size = here->kv_tokens < INFINITY ? here->kv_tokens : 1.0;
         if (!(here->cost <= bound))
             continue;
-        if (best >= 0 && takes_at_least(pool, wanted, asked, here, size, lowest))
+        here->at_least = takes_at_least(pool, wanted, asked, here);
+        if (likely < 0 || here->at_least < pool->instances[asked->rows[likely]].at_least)
+            likely = i;
+    }
+    for (int64_t n = likely < 0 ? asked->count : -1; n < asked->count; n++) {
+        int64_t i = n < 0 ? likely : n;
+        Instance *here = pool->instances + asked->rows[i];
+        if (n == likely || !(here->cost <= bound))
+            continue;
+        if (here->at_least > lowest || (here->at_least == lowest && i > best))
             continue;
         if (!has_room(pool, wanted, asked, here))
             continue;
-        double taken = here->peak / size + here->computing;
-        if (best < 0 || taken < lowest) {
+        if (here->peak == NOT_WORKED_OUT)
+            fits_at_peak(pool, wanted, asked, here);
+        double taken = here->peak / size_of(here) + here->computing;
+        if (best < 0 || taken < lowest || (taken == lowest && i < best)) {
             best = i;
             lowest = taken;
         }
@@ -717,14 +761,17 @@ int64_t kairos_choose(const Pool *pool, const Wanted *wanted, Asked *asked)
 }
 
 /* How many of the requests, from the first on, go nowhere now; `waits`: of each of these, whether
-   there is room, and it waits for an instance all the same. Where `places` are found, as for
-   `kairos_choose`, it ends before the request of which it must know. */
+   there is room, and it waits for an instance all the same. The next one goes to `chosen`. Where
+   `places` are found, as for `kairos_choose`, it ends before the request of which it must know. */
 int64_t kairos_refused(const Pool *pool, const Wanted *const *requests, int64_t count,
                        Asked *asked, int64_t *waits)
 {
     renew_all(pool, asked);
+    asked->chosen = NOWHERE;
     for (int64_t n = 0; n < count; n++) {
         int64_t place = choose(pool, requests[n], asked);
+        if (place >= 0)
+            asked->chosen = place;
         if (place >= 0 || place == COMPUTING_UNKNOWN)
             return n;
         waits[n] = place <= WARM;

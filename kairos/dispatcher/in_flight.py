@@ -1,11 +1,12 @@
-"""The calls in flight on one instance, as columns, for arithmetic over all of them at once."""
+"""The calls in flight on one instance, as a table, for arithmetic over all of them at once."""
 
 import numpy as np
 
 from kairos.dispatcher.demand import Floats, Ints
-from kairos.dispatcher.native import address
+from kairos.dispatcher.native import CALL, address
 
-_FIELDS = ("prompt", "begun_at", "lasts_us", "generated", "grows_from", "limit", "first_at")
+_CURVE = 7
+_WIDTH = CALL.size // 8  # numbers of 64 bits
 
 
 class InFlightTable:
@@ -14,9 +15,8 @@ class InFlightTable:
     def __init__(self) -> None:
         self._ids: list[str] = []
         self._row_of: dict[str, int] = {}
-        self._values = np.zeros((len(_FIELDS), 8))
-        self._curves = np.zeros(8, dtype=np.intp)
-        self._find_columns()
+        self._values = np.zeros((8, _WIDTH))  # a row is a `CALL`
+        self._find_cells()
         self.changes = 0
         self.prompt_tokens = 0.0  # of all
         self.ended_tokens = 0  # of answers that have ended
@@ -40,37 +40,34 @@ class InFlightTable:
         `grows_from`: when it is taken to have had it, should none be told (not all answers are
         streamed); `limit` of its answer."""
         row = len(self._ids)
-        if row == len(self._curves):
-            self._values = np.concatenate([self._values, np.zeros_like(self._values)], axis=1)
-            self._curves = np.concatenate([self._curves, np.zeros_like(self._curves)])
-            self._find_columns()
+        if row == len(self._values):
+            self._values = np.concatenate([self._values, np.zeros_like(self._values)])
+            self._find_cells()
         self._ids.append(request_id)
         self._row_of[request_id] = row
-        cells, stride, cell = self._cells, self._stride, row
-        for value in (prompt, begun_at, lasts_us, 0, grows_from, limit, first_at):
-            cells[cell] = value
-            cell += stride
-        self._curves[row] = curve
+        CALL.pack_into(
+            self._bytes, row * CALL.size,
+            prompt, begun_at, lasts_us, 0, grows_from, limit, first_at, curve,
+        )  # fmt: skip
         self.changes += 1
         self.prompt_tokens += prompt
 
-    def _find_columns(self) -> None:
-        stride = self._stride = self._values.shape[1]
-        # The same numbers, field after field, for one at a time: numpy takes ten times as long.
-        self._cells = self._values.ravel().data.cast("B").cast("d")
-        # For the kernel: where the fields are, how far apart, and the curves.
-        self.columns = address(self._values), stride, address(self._curves)
+    def _find_cells(self) -> None:
+        # The same numbers, row after row, for one at a time: numpy takes ten times as long.
+        self._bytes = self._values.ravel().data.cast("B")
+        self._cells = self._bytes.cast("d")
+        self.at = address(self._values)  # for the kernel
 
     def told(self, request_id: str, generated: int, at: int) -> None:
         """Its answer was so long at that instant."""
-        row, cells, stride = self._row_of[request_id], self._cells, self._stride
-        cells[3 * stride + row] = generated
-        cells[4 * stride + row] = cells[6 * stride + row] = at
+        first, cells = self._row_of[request_id] * _WIDTH, self._cells
+        cells[first + 3] = generated
+        cells[first + 4] = cells[first + 6] = at
         self.changes += 1
 
     def told_at(self, request_id: str) -> float:
         """When its length was told last."""
-        told_at: float = self._cells[4 * self._stride + self._row_of[request_id]]
+        told_at: float = self._cells[self._row_of[request_id] * _WIDTH + 4]
         return told_at
 
     def remove(self, request_id: str, answer: int) -> None:
@@ -78,15 +75,14 @@ class InFlightTable:
         row, last = self._row_of.pop(request_id), len(self._ids) - 1
         self.changes += 1
         cells = self._cells
-        self.prompt_tokens -= cells[row]
+        self.prompt_tokens -= cells[row * _WIDTH]
         self.ended_tokens += answer
         moved = self._ids.pop()
         if row != last:
             self._ids[row] = moved
             self._row_of[moved] = row
-            for first in range(0, len(cells), self._stride):
-                cells[first + row] = cells[first + last]
-            self._curves[row] = self._curves[last]
+            first, of_last = row * _WIDTH, last * _WIDTH
+            cells[first : first + _WIDTH] = cells[of_last : of_last + _WIDTH]
 
     def all_changed(self) -> None:
         """What is known of each of them is not what it was."""
@@ -94,19 +90,20 @@ class InFlightTable:
 
     @property
     def curves(self) -> Ints:
-        return self._curves[: len(self._ids)]
+        curves: Ints = self._values.view(np.int64)[: len(self._ids), _CURVE]
+        return curves
 
     @property
     def prompts(self) -> Floats:
-        return self._values[0, : len(self._ids)]
+        return self._values[: len(self._ids), 0]
 
     @property
     def lasts_us(self) -> Floats:
-        return self._values[2, : len(self._ids)]
+        return self._values[: len(self._ids), 2]
 
     @property
     def limits(self) -> Floats:
-        return self._values[5, : len(self._ids)]
+        return self._values[: len(self._ids), 5]
 
     @property
     def longest_prompt(self) -> float:
@@ -115,16 +112,16 @@ class InFlightTable:
 
     def delays_us(self, at: int) -> Floats:
         """How long it is likely to be until each answer grows."""
-        delays: Floats = np.maximum(0.0, self._values[6, : len(self._ids)] - at)
+        delays: Floats = np.maximum(0.0, self._values[: len(self._ids), 6] - at)
         return delays
 
     def ages_us(self, at: int) -> Floats:
-        return np.maximum(0.0, at - self._values[1, : len(self._ids)])
+        return np.maximum(0.0, at - self._values[: len(self._ids), 1])
 
     def generated(self, at: int, token_us: float) -> Floats:
         """Tokens of each answer by now: those told, and what has been added at that speed since."""
-        values, n = self._values, len(self._ids)
-        told, since, limit = values[3, :n], values[4, :n], values[5, :n]
+        values = self._values[: len(self._ids)]
+        told, since, limit = values[:, 3], values[:, 4], values[:, 5]
         grown: Floats = at - since
         np.maximum(0.0, grown, out=grown)
         grown /= token_us

@@ -17,11 +17,9 @@ gives way. Ours.
 """
 
 import math
-from bisect import bisect_left
 from collections import OrderedDict, deque
 from collections.abc import Iterator, Sequence
 from heapq import heappop, heappush
-from itertools import accumulate, count
 
 from kairos.agent_key import AgentKey, agent_key
 from kairos.dispatcher.kept_contexts import KeptContexts
@@ -92,7 +90,9 @@ class KvRetention:
             self._keep(name, left, instance, at)
 
     def _keep(self, name: int, left: _Left, instance: Instance, at: int) -> None:
-        kept, tenant = self._kept.setdefault(instance.id, KeptContexts()), left.agent[0]
+        kept, tenant = self._kept.get(instance.id), left.agent[0]
+        if kept is None:
+            kept = self._kept[instance.id] = KeptContexts()
         kept.add(tenant, name, left.tokens, left.until)
         most = instance.kv_tokens or 0
         if kept.tokens > most:
@@ -202,11 +202,12 @@ def time_to_live(gaps_us: Sequence[float], worth_us: float) -> float:
     n = len(gaps_us)
     if n < _FEWEST:
         return 0.0
-    ascending = sorted(gaps_us)
-    del ascending[bisect_left(ascending, math.inf) :]
-    gains = [
-        k * worth_us - total - (n - k) * gap
-        for k, gap, total in zip(count(1), ascending, accumulate(ascending), strict=False)
-    ]
-    most = max(gains, default=0.0)
-    return ascending[gains.index(most)] if most > 0 else 0.0
+    best = most = total = 0.0
+    for k, gap in enumerate(sorted(gaps_us), 1):
+        if gap == math.inf:
+            break
+        total += gap
+        gain = k * worth_us - total - (n - k) * gap
+        if gain > most:
+            best, most = gap, gain
+    return best

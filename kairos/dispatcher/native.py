@@ -18,18 +18,21 @@ _INT, _FLOAT, _ADDRESS = ctypes.c_int64, ctypes.c_double, ctypes.c_void_p
 
 # The structures of `forecast.c`, where they are written from here: numbers of 64 bits each.
 # An instance: what its facts say, and what prompts under way take, at the first place; its health.
-FACTS, HEALTH = Struct("5d4q3d5q3d"), Struct("2d")
-COMPUTING, KIND = Struct("3d"), Struct("q")
+FACTS, HEALTH = Struct("5d4q3d3q3d"), Struct("2d")
+COMPUTING, NUMBER = Struct("3d"), Struct("q")
 KIND_PLACE = 5 * 8
 COMPUTING_PLACE, HEALTH_PLACE = FACTS.size - COMPUTING.size, FACTS.size
+CALL = Struct("7dq")  # in flight
 LINES = Struct("6d")  # of a kind
 POOL = Struct("6q4d2qd")
 WANTED = Struct("3dq2qqdq")
-WAITS, WAITS_PLACE = Struct("q"), WANTED.size - 8
+WAITS_PLACE = WANTED.size - 8
 ASKED = Struct("6q")
 SLOTS = 48
 RESERVED_PLACE = ASKED.size
-FOUND, FOUND_PLACE = Struct("q"), RESERVED_PLACE + 8 * SLOTS
+FOUND_PLACE = RESERVED_PLACE + 8 * SLOTS
+CHOSEN_PLACE = FOUND_PLACE + 8
+ASKED_SIZE = CHOSEN_PLACE + 8
 
 NOWHERE, WARM = -1, -2
 COMPUTING_UNKNOWN = NEVER = -(1 << 63)

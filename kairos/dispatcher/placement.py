@@ -24,9 +24,10 @@ class Placement(Protocol):
         instances: Sequence[Instance],  # noqa: ARG002
         busy: Sequence[Instance],  # noqa: ARG002
         at: int,  # noqa: ARG002
-    ) -> int | None:
+    ) -> tuple[int, Instance | None] | None:
         """Of how many of the requests, from the first on, it is known that `choose` finds no
-        instance; None: it looks at one at a time."""
+        instance, and which it finds for the next, if that is known; None: it looks at one at a
+        time."""
         return None
 
     @abstractmethod

@@ -103,16 +103,18 @@ class SurvivalPacking(SlotPlacement):
         instances: Sequence[Instance],
         busy: Sequence[Instance],
         at: int,
-    ) -> int | None:
+    ) -> tuple[int, Instance | None] | None:
         if self._compiled is None:
             return None
         self._warm = None
-        waits = self._compiled.refused(requests, instances, busy, at)
+        waits, chosen = self._compiled.refused(requests, instances, busy, at)
         if 1 in waits:
             for request, does in zip(requests, waits, strict=False):
                 if does:
                     self._waits.note(request.id, at)
-        return len(waits)
+        if chosen is not None:
+            self._waits.went(requests[len(waits)].id)
+        return len(waits), chosen
 
     def headroom(self, instances: Sequence[Instance], at: int) -> float:
         if self._compiled is None:

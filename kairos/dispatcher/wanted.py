@@ -8,7 +8,7 @@ from typing import Final
 from kairos.dispatcher.compiled_table import CompiledTable
 from kairos.dispatcher.demand import limit_of
 from kairos.dispatcher.ledger import Ledger
-from kairos.dispatcher.native import NEVER, NOWHERE, WAITS, WAITS_PLACE, WANTED, Block
+from kairos.dispatcher.native import NEVER, NOWHERE, NUMBER, WAITS_PLACE, WANTED, Block
 from kairos.dispatcher.prefix_columns import PrefixColumns
 from kairos.dispatcher.prefix_runs import PrefixRun
 from kairos.dispatcher.warm_waits import WarmWaits
@@ -140,7 +140,7 @@ class WantedRequests:
             self._write(request, wanted)
         elif since != wanted.waits_since:
             wanted.waits_since = since
-            WAITS.pack_into(wanted.block.bytes, WAITS_PLACE, since)
+            NUMBER.pack_into(wanted.block.bytes, WAITS_PLACE, since)
         return wanted.block.at
 
     def _known(self, request: Request) -> _Wanted:

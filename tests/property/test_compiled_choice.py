@@ -100,14 +100,18 @@ class Pool:
         if number % 4 == 0:
             self.asked = [self.request(1_000 * number + n) for n in range(1, 5)]
         requests = self.asked
-        goes = [numpys.choose(each, able, busy, self.at) is not None for each in requests]
-        refused = kernels.refused(requests, able, busy, self.at)
+        chosen = [numpys.choose(each, able, busy, self.at) for each in requests]
+        goes = [each is not None for each in chosen]
+        refused, next_goes_to = kernels.refused(requests, able, busy, self.at)
         assert not any(goes[:refused])
+        assert next_goes_to is None or next_goes_to == chosen[refused]
         wanted = kernels._compiled._wanted
         if all(wanted.at(each, self.at, draws=False) for each in requests):
             assert refused == [*goes, True].index(True)
-        rest = [kernels.choose(each, able, busy, self.at) for each in requests[refused:]]
-        assert [each is not None for each in rest] == goes[refused:]
+            assert (next_goes_to is not None) == any(goes)
+        known = refused + (next_goes_to is not None)
+        rest = [kernels.choose(each, able, busy, self.at) for each in requests[known:]]
+        assert [each is not None for each in rest] == goes[known:]
         waits = [[each.id for each in requests if each.id in way._waits] for way in self.ways]
         assert waits[0] == waits[1]
         self.refused += refused
