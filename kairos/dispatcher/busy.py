@@ -26,7 +26,6 @@ class BusyInstances:
         # What was split last: of which instances, which were busy, and both parts.
         self._whole, self._ids = _NONE, frozenset[str]()
         self._parts = _NONE, _NONE
-        self._changes = self._split_at = 0  # of who is busy
 
     def changed(self, instance: Instance, running: int) -> None:
         if running >= instance.max_num_seqs:
@@ -67,9 +66,7 @@ class BusyInstances:
             if is_busy and self._ends_at.get(instance_id) != until:
                 self._ends_at[instance_id] = until
                 heappush(self._ends, (until, instance_id))
-        if is_busy != (instance_id in self._busy):
-            self._changes += 1
-            (self._busy.add if is_busy else self._busy.discard)(instance_id)
+        (self._busy.add if is_busy else self._busy.discard)(instance_id)
 
     def is_spent(self, instance: Instance, at: int) -> bool:
         """The budget of a step."""
@@ -83,9 +80,7 @@ class BusyInstances:
         ids = self.ids(at)
         if not ids:
             return instances, _NONE
-        is_same = instances is self._whole and (self._changes == self._split_at or ids == self._ids)
-        self._split_at = self._changes
-        if not is_same:
+        if instances is not self._whole or ids != self._ids:
             self._whole, self._ids = instances, frozenset(ids)
             self._parts = (
                 [each for each in instances if each.id not in ids],
