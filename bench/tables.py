@@ -192,7 +192,7 @@ def stale(
     return found
 
 
-def documents_of(root: Path) -> dict[str, str]:
+def _documents(root: Path) -> dict[str, str]:
     return {name: (root / name).read_text() for name in DOCUMENTS}
 
 
@@ -201,7 +201,7 @@ def main() -> None:
     parser.add_argument("--check", action="store_true", help="fail where a table was edited")
     parser.add_argument("--fresh", action="store_true", help="fail where rows are of other code")
     arguments = parser.parse_args()
-    rows, documents = read(), documents_of(ROOT)
+    rows, documents = read(), _documents(ROOT)
     wrong = edited(documents, rows) if arguments.check or arguments.fresh else []
     wrong += stale(documents, rows) if arguments.fresh else []
     if wrong:
