@@ -9,6 +9,8 @@ from tests.support import vllm as instances
 from tests.support.alarm import Alarm
 from tests.support.kafka import Broker
 
+pytest_plugins = ["tests.support.costs"]
+
 # How long an example takes says how busy the machine is, and nothing of the code.
 settings.register_profile(
     "untimed",
