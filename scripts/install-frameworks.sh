@@ -1,13 +1,16 @@
 #!/bin/sh
 # Makes .venv-frameworks/NAME for each agent framework of which flows are tested, from its lock file
 # in tests/frameworks: 3 GB together. Each is whole when its stamp is there, and then left alone.
+# Names after the folder: of these frameworks alone.
 set -eu
 
 root=${1:-.venv-frameworks}
+[ $# -eq 0 ] || shift
 python=${PYTHON:-python3}
 
 for flow in tests/frameworks/*/; do
     name=$(basename "$flow")
+    case " ${*:-$name} " in *" $name "*) ;; *) continue ;; esac
     lock=$flow/requirements.lock
     venv=$root/$name
     [ -f "$lock" ] || continue
@@ -23,4 +26,4 @@ for flow in tests/frameworks/*/; do
     }
     touch "$venv/.installed"
 done
-touch "$root/.installed"
+[ $# -gt 0 ] || touch "$root/.installed"

@@ -5,7 +5,8 @@ of the test process) and `started` (CPU seconds of processes that it started and
 and teardown included. What a test leaves running until a later test ends it counts there.
 
 Files are run longest first, by the CPU seconds in `tests/durations.json` (`make durations` writes
-it): then no process works alone at the end. A file without an entry is taken to be of middle length.
+it): then no process works alone at the end. A file without an entry
+is taken to be of middle length.
 """
 
 import json
@@ -64,7 +65,7 @@ class Costs:
 
     def pytest_sessionfinish(self):
         self._path.parent.mkdir(parents=True, exist_ok=True)
-        with self._path.open("a") as file:
+        with self._path.open("w") as file:
             file.writelines(f"{line}\n" for line in self._lines)
 
 
@@ -89,3 +90,18 @@ def _seconds():
         own.ru_utime + own.ru_stime,
         started.ru_utime + started.ru_stime,
     )
+
+
+def record_durations(costs=Path(".costs/test.jsonl")):
+    """Write the CPU seconds of each file of the last `make test`, for the order of the next."""
+    found = {}
+    for line in costs.read_text().splitlines():
+        cost = json.loads(line)
+        name = file_of(cost["test"])
+        found[name] = found.get(name, 0) + cost["own"] + cost["started"]
+    rounded = {name: round(seconds, 1) for name, seconds in sorted(found.items())}
+    DURATIONS.write_text(json.dumps(rounded, indent=0) + "\n")
+
+
+if __name__ == "__main__":
+    record_durations()
