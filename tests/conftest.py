@@ -1,4 +1,5 @@
 import os
+import signal
 from pathlib import Path
 
 import pytest
@@ -35,6 +36,12 @@ def pytest_collection_modifyitems(items):
         for each in items:
             if each.get_closest_marker("interpreted"):
                 each.add_marker(pytest.mark.skip(reason=reason))
+
+
+def pytest_configure():
+    # A shell that runs the tests in the background makes them, and all processes that they start,
+    # ignore what tests send: SIGINT.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(scope="session")

@@ -121,6 +121,7 @@ class Proxy:
         if self._server is not None:
             self._server.close()
             self._server = None
+            await asyncio.sleep(0)  # for what was accepted last
         tasks = list(self._connections)
         for task in tasks:
             task.cancel()
@@ -144,9 +145,16 @@ class Proxy:
         return len(idle)
 
     def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        if self._server is None:  # accepted before it was closed
+            writer.close()
+            return
         task = asyncio.create_task(self._serve(reader, writer))
         self._connections[task] = writer
-        task.add_done_callback(self._connections.pop)
+        task.add_done_callback(self._disconnected)
+
+    def _disconnected(self, task: asyncio.Task[None]) -> None:
+        """Close the connection of a task that may have been cancelled before it began."""
+        self._connections.pop(task).close()
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         if self.accept_delay_s:
