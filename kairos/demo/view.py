@@ -3,16 +3,18 @@
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 
+from rich.bar import Bar
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
 from kairos.call_row import CallRow
-from kairos.confidence import ratio
+from kairos.demo.engines import Kind
+from kairos.demo.gain import Gain
 from kairos.demo.plan import Arrivals
 from kairos.demo.run import Outcome, Run
-from kairos.demo.tables import show_record, told_burstiness
+from kairos.demo.tables import BAR_WIDTH, show_record, told_burstiness
 
 ANSWER_LENGTH = 600
 
@@ -77,23 +79,83 @@ def _agents(rows: Sequence[CallRow]) -> Table:
     return table
 
 
-def show_gain(console: Console, runs: Mapping[str, Run]) -> None:
-    """Two runs of the same tasks in one sentence, and how sure it is."""
-    (one, first), (other, second) = runs.items()
-    pairs = list(zip(first.outcomes.values(), second.outcomes.values(), strict=False))
-    both = [(a.took_s, b.took_s) for a, b in pairs if a.took_s and b.took_s]
-    found = ratio([a for a, _ in both], [b for _, b in both])
-    if found is None:
-        console.print("\nToo few tasks ended in both runs to compare them.")
-        return
-    unsure = found.low < 1 < found.high
-    said = "; with so few that can be chance" if unsure else ""
+def show_gain(console: Console, gain: Gain) -> None:
+    """Show two orders in virtual time as bars, and the verdict in one sentence."""
+    engines = f"{gain.instances} engine{'s' if gain.instances > 1 else ''}"
+    table = Table(
+        title=f"Seconds per task, in virtual time: {gain.seeds} seeds of {gain.tasks} tasks on "
+        f"{engines} of profile {gain.profile} for each order",
+        title_justify="left",
+    )
+    table.add_column("app")
+    table.add_column("order")
+    table.add_column("mean", justify="right")
+    table.add_column("95 % interval", justify="right")
+    table.add_column("")
+    longest = max(each.mean for pair in gain.seconds.values() for each in pair)
+    for name, pair in gain.seconds.items():
+        for policy, each in zip(gain.policies, pair, strict=True):
+            table.add_row(
+                escape(name) if policy == gain.policies[0] else "",
+                policy,
+                f"{each.mean:.1f}",
+                f"{each.low:.1f} to {each.high:.1f}",
+                Bar(longest, 0, each.mean, width=BAR_WIDTH),
+                end_section=policy == gain.policies[1],
+            )
+    console.print(table)
+    console.print(f"[bold]{verdict(gain)}[/]", soft_wrap=True)
+
+
+def verdict(gain: Gain) -> str:
+    """Return which order is faster, by how much, and how sure that is, in one sentence."""
+    first, second = gain.policies
+    found = gain.ratio
+    less = sorted(100 * (1 - each) for each in (found.low, found.high))
+    among = f"95 % interval of {gain.seeds} seeds: {less[0]:.0f} to {less[1]:.0f} % less"
+    if not gain.is_sure:
+        return f"{first} and {second} take as long, as far as {gain.seeds} seeds show ({among})."
+    change = f"{100 * abs(1 - found.mean):.0f} % {'less' if found.mean < 1 else 'more'}"
+    return f"Under {first} a task takes {change} time than under {second} in the mean ({among})."
+
+
+def announce_runs(console: Console, tasks: int, kind: Kind, *, busy: bool) -> None:
+    """Say what is run for real, and what its times are worth on this machine at this moment."""
+    what = {"llama": "real model servers", "sim": "stand-ins", "vllm": "real vLLM engines"}[kind]
     console.print(
-        f"\n[bold]{len(both)} tasks under {one} took {found.mean:.2f} times as long as under "
-        f"{other}[/], in the mean (95 % interval {found.low:.2f} to {found.high:.2f}, by bootstrap "
-        f"over tasks{said}). Tasks of one run share a queue, so more seeds say more: --seed.",
+        f"\nNow {tasks} tasks on {what}: both orders at the same time, each on its own. This shows "
+        "how it works; the verdict is the one above.",
         soft_wrap=True,
     )
+    if busy:
+        console.print(
+            "This machine is busy with other programs: no times will be compared.", soft_wrap=True
+        )
+
+
+def both_progress(runs: Mapping[str, Run], total: int) -> Text:
+    """Return a line of progress for each of the orders."""
+    width = max(map(len, runs))
+    lines = [Text(f"{name:<{width}} ") + progress(run, total) for name, run in runs.items()]
+    return Text("\n").join(lines)
+
+
+def show_times(
+    console: Console, runs: Mapping[str, Run], gain: Gain | None, *, trusted: bool
+) -> None:
+    """Show how long tasks took on the engines that ran, without a verdict."""
+    if not trusted:
+        console.print(
+            "\nThe times of these runs are not compared: tasks failed or did not end in time, or "
+            "the machine was busy."
+        )
+    else:
+        for name, run in runs.items():
+            took = [each.took_s for each in run.outcomes.values() if each.took_s is not None]
+            console.print(f"\n{name}: {sum(took) / len(took):.1f} s per task, {len(took)} tasks")
+        console.print("These are single runs on this machine, an impression and no measurement.")
+    if gain is not None:
+        console.print(f"\n[bold]In virtual time: {verdict(gain)}[/]", soft_wrap=True)
 
 
 def show_arrivals(console: Console, name: str, planned: Arrivals) -> None:

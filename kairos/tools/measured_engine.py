@@ -4,6 +4,7 @@ import asyncio
 import random
 import re
 import time
+from collections.abc import Mapping
 from contextlib import suppress
 
 import aiohttp
@@ -133,32 +134,42 @@ class MeasuredEngine:
         }  # fmt: skip
         if call.streamed:
             body |= {"stream": True, "stream_options": {"include_usage": True}}
-        call.sent_at = time.perf_counter()
         try:
-            async with self._session.post(
-                self.upstream.url("/v1/completions"),
-                data=msgspec.json.encode(body),
-                headers={**self.upstream.headers, "Content-Type": "application/json"},
-                allow_redirects=False,
-            ) as response:
-                if response.status != 200:
-                    text = (await read_start(response.content))[:300]
-                    raise SetupError(
-                        f"{self.upstream.id} refused a call of {prompt_tokens} token ids for "
-                        f"{completion_tokens} more, with status {response.status}: "
-                        f"{text.decode('utf-8', 'replace')}"
-                    )
-                if call.streamed:
-                    usage = await self._read_stream(call, response.content)
-                else:
-                    usage = _usage(await read_start(response.content))
-                    call.events_at = [time.perf_counter()]
+            try:
+                usage = await self._post(call, body)
+            except aiohttp.ServerDisconnectedError:  # some engines close kept connections early
+                call.events_at.clear()
+                usage = await self._post(call, body)
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
             raise SetupError(
                 f"{self.upstream.id} broke off a call of {prompt_tokens} + {completion_tokens} "
                 f"tokens: {str(error) or type(error).__name__}"
             ) from error
         self._check(call, usage)
+
+    async def _post(
+        self, call: Generated, body: Mapping[str, object]
+    ) -> tuple[int | None, int | None] | None:
+        """Return the tokens of prompt and answer by the engine's count; None where it has none."""
+        call.sent_at = time.perf_counter()
+        async with self._session.post(
+            self.upstream.url("/v1/completions"),
+            data=msgspec.json.encode(body),
+            headers={**self.upstream.headers, "Content-Type": "application/json"},
+            allow_redirects=False,
+        ) as response:
+            if response.status != 200:
+                text = (await read_start(response.content))[:300]
+                raise SetupError(
+                    f"{self.upstream.id} refused a call of {call.prompt_tokens} token ids for "
+                    f"{call.completion_tokens} more, with status {response.status}: "
+                    f"{text.decode('utf-8', 'replace')}"
+                )
+            if call.streamed:
+                return await self._read_stream(call, response.content)
+            usage = _usage(await read_start(response.content))
+            call.events_at = [time.perf_counter()]
+            return usage
 
     async def _read_stream(
         self, call: Generated, content: aiohttp.StreamReader
@@ -187,6 +198,8 @@ class MeasuredEngine:
                 f"{self.upstream.id} made {made[0]} + {made[1]} tokens of a call of {asked[0]} + "
                 f"{asked[1]}: it must take token ids as a prompt, ignore_eos and min_tokens"
             )
+        if call.streamed and len(call.events_at) == call.completion_tokens + 1:
+            del call.events_at[-1]  # llama.cpp's last event has the reason of the end, and no token
         if not 1 <= len(call.events_at) <= call.completion_tokens:
             raise SetupError(
                 f"{self.upstream.id} streamed {call.completion_tokens} tokens in "

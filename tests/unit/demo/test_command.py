@@ -6,7 +6,7 @@ from contextlib import asynccontextmanager
 import pytest
 
 from kairos.config import Settings
-from kairos.demo import command
+from kairos.demo import command, gain
 from kairos.demo.options import Options
 from kairos.errors import SetupError
 from kairos.metrics import RunMetrics
@@ -16,15 +16,18 @@ BOTH = [Settings(policy="kairos"), Settings(policy="fcfs")]
 
 
 class Idle:
-    """A run that is over at once, with so many of the workflows finished."""
+    """A run that ends at once, with this many workflows finished."""
 
     def __init__(self, finished):
         self.finished = finished
         self.metrics = RunMetrics()
         self.outcomes = {}
 
-    async def to_the_end(self, submissions, limit_s):
-        self.submissions = submissions
+    def start(self):
+        pass
+
+    async def to_the_end(self, submissions, limit_s, turn=(0, 1)):
+        self.submissions, self.turn = submissions, turn
 
 
 @pytest.fixture
@@ -33,7 +36,7 @@ def runs(monkeypatch):
     outcomes, asked = [], []
 
     @asynccontextmanager
-    async def started(settings, kind, seed, on_progress):
+    async def started(settings, kind, seed, on_progress, engines=2):
         outcome = outcomes.pop(0)
         if isinstance(outcome, Exception):
             raise outcome
@@ -44,12 +47,16 @@ def runs(monkeypatch):
     async def show_progress(*_):
         pass
 
+    monkeypatch.setattr(gain, "SEEDS", 3)
+
     monkeypatch.setattr(command, "started", started)
     monkeypatch.setattr(command, "show_progress", show_progress)
     return outcomes, asked
 
 
-async def test_each_policy_gets_a_run_of_its_own_with_the_same_tasks(runs, capsys):
+async def test_both_orders_are_run_at_once_with_the_same_tasks_and_each_is_first_in_turn(
+    runs, capsys
+):
     outcomes, asked = runs
     outcomes += [2, 2]
 
@@ -62,20 +69,55 @@ async def test_each_policy_gets_a_run_of_its_own_with_the_same_tasks(runs, capsy
     first, second = (run for *_, run in asked)
     assert first is not second
     assert first.submissions == second.submissions
-    assert list(json.loads(capsys.readouterr().out)["runs"]) == ["kairos", "fcfs"]
+    assert (first.turn, second.turn) == ((0, 2), (1, 2))
+    printed = json.loads(capsys.readouterr().out)
+    assert list(printed["runs"]) == ["kairos", "fcfs"]
+    assert printed["simulated"]["policies"] == ["kairos", "fcfs"]
 
 
-@pytest.mark.parametrize("finished", [(1, 2), (2, 1)])
-async def test_one_run_that_does_not_finish_is_enough_to_fail(runs, capsys, finished):
+async def test_engines_that_are_not_started_here_have_one_order_after_the_other(runs, capsys):
+    outcomes, asked = runs
+    outcomes += [2, 2]
+
+    assert await command.demo(BOTH, None, ONE, as_json=True)
+
+    assert [run.turn for *_, run in asked] == [(0, 1), (0, 1)]
+    assert "simulated" not in json.loads(capsys.readouterr().out)
+
+
+async def test_tasks_that_did_not_end_are_named_and_no_times_are_compared(runs, capsys):
     outcomes, _ = runs
-    outcomes += finished
+    outcomes += [1, 2]
 
+    assert await command.demo(BOTH, "sim", ONE, as_json=False)
+
+    printed = capsys.readouterr()
+    assert "1 of 2 workflows did not finish in time under kairos;" in printed.err
+    assert printed.err.count("did not finish") == 1
+    assert "are not compared" in printed.out
+    assert "Under kairos a task takes" in printed.out  # the verdict does not depend on the runs
+
+
+async def test_two_orders_of_which_one_ended_nothing_are_a_failure(runs):
+    outcomes, _ = runs
+    outcomes += [0, 2]
     assert not await command.demo(BOTH, "sim", ONE, as_json=True)
 
-    policy = ("kairos", "fcfs")[finished.index(1)]
-    said = capsys.readouterr().err
-    assert f"1 of 2 workflows did not finish in time under {policy};" in said
-    assert said.count("did not finish") == 1
+
+async def test_on_a_busy_machine_no_times_are_compared(runs, capsys, monkeypatch):
+    async def is_busy():
+        return True
+
+    monkeypatch.setattr(command, "_is_busy", is_busy)
+    outcomes, _ = runs
+    outcomes += [2, 2]
+
+    assert await command.demo(BOTH, "sim", ONE, as_json=False)
+
+    printed = capsys.readouterr().out
+    assert "This machine is busy" in printed
+    assert "are not compared" in printed
+    assert "single runs on this machine" not in printed
 
 
 async def test_the_first_run_is_shown_though_the_second_cannot_start(runs, capsys):
@@ -83,7 +125,7 @@ async def test_the_first_run_is_shown_though_the_second_cannot_start(runs, capsy
     outcomes += [2, SetupError("no engine")]
 
     with pytest.raises(SetupError, match="no engine"):
-        await command.demo(BOTH, "sim", ONE, as_json=True)
+        await command.demo(BOTH, None, ONE, as_json=True)
 
     shown = json.loads(capsys.readouterr().out)
     assert list(shown["runs"]) == ["kairos"]
