@@ -200,8 +200,9 @@ experiments-full: $(INSTALLED) $(VLLM_INSTALLED)  ## every claim in full, and wh
 	@$(BIN)/python -m experiments.placements_vllm
 	@$(BIN)/python -m experiments.flows_vllm
 
-lint: $(INSTALLED)  ## ruff
+lint: $(INSTALLED)  ## ruff; how plainly texts are worded, by folder; subjects of commits
 	@$(BIN)/ruff check . && $(BIN)/ruff format --check .
+	@$(BIN)/python -m scripts.prose_lint && $(BIN)/python -m scripts.prose_lint --subjects
 
 types: $(INSTALLED)  ## mypy --strict, benches and experiments included
 	@$(BIN)/mypy

@@ -133,7 +133,7 @@ def usage(
     csv: Annotated[Path | None, typer.Option(help="Also write the figures to this file.")] = None,
     parquet: Annotated[
         Path | None,
-        typer.Option(help="The same as a Parquet file, with the period; needs kairos\\[data]."),
+        typer.Option(help="The same as a Parquet file, with the period; needs pyarrow."),
     ] = None,
     prices: Annotated[
         Path | None, typer.Option(help="A file with prices (TOML): then there is a cost, too.")

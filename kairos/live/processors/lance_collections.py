@@ -44,7 +44,7 @@ class LanceCollections:
             lancedb = await asyncio.to_thread(importlib.import_module, "lancedb")  # for seconds
         except ImportError as error:
             raise SetupError(
-                "collections in files need LanceDB: install Kairos with its extra 'retrieval' "
+                "collections in files need LanceDB: pip install lancedb "
                 f"({error})"
             ) from error
         try:

@@ -67,7 +67,7 @@ class PostgresCollections:
             psycopg = importlib.import_module("psycopg")
         except ImportError as error:
             raise SetupError(
-                "collections in PostgreSQL need psycopg: install Kairos with its extra 'retrieval' "
+                "collections in PostgreSQL need psycopg: pip install 'psycopg[binary]' "
                 f"({error})"
             ) from error
         made = cls(psycopg, url)

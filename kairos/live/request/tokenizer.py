@@ -122,7 +122,7 @@ def _load(model: str, path: str) -> Any:
     except ImportError:
         raise SetupError(
             f"the tokenizer of '{model}' needs the package 'tokenizers': pip install "
-            "'kairos[tokenizer]', or leave the tokenizer out; prompts are then estimated"
+            "tokenizers, or leave the tokenizer out; prompts are then estimated"
         ) from None
     try:
         tokenizer = tokenizers.Tokenizer.from_file(path)

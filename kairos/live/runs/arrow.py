@@ -35,7 +35,7 @@ def arrow() -> Any:
         import pyarrow
     except ImportError:
         raise SetupError(
-            "Parquet and Arrow need pyarrow: pip install 'kairos[data]'; JSON Lines and CSV do not"
+            "Parquet and Arrow need pyarrow: pip install pyarrow; JSON Lines and CSV do not"
         ) from None
     return pyarrow
 

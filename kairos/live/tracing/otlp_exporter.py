@@ -29,7 +29,8 @@ class OtlpExporter:
             from opentelemetry.sdk.util.instrumentation import InstrumentationScope
         except ImportError:
             raise SetupError(
-                "[telemetry] needs OpenTelemetry: pip install 'kairos[otel]'"
+                "[telemetry] needs OpenTelemetry: pip install opentelemetry-sdk "
+                "opentelemetry-exporter-otlp-proto-http"
             ) from None
         # What it says of each request that fails is said once, by the queue; and what a client says
         # that is no tracestate is not for the log.
