@@ -15,9 +15,10 @@ finds those of new workloads.
 import argparse
 import os
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from bench.report import Figure
+from experiments import headlines
 from experiments.claim import Claim, Study, View
 from experiments.confirm import confirm
 from experiments.grids import Grid, rows_path, run_missing
@@ -40,7 +41,7 @@ def main() -> None:
                 find(WORKLOADS[name], options.processes, lambda line: print(line, flush=True))
         case "run":
             _run(options.names or list(SECTIONS), options.quick, options.processes)
-            _report(options.quick)
+            _report(options.quick, options.names)
         case "confirm":
             cells = [cell for claim in CLAIMS.values() for cell in _cells(claim.grids, rates())]
             for line in confirm(cells, Results(rows_path(quick=False)), options.processes):
@@ -74,14 +75,19 @@ def _is_measured(name: str, study: Study, quick: bool) -> bool:
     return commits == {commit().rstrip("+")}
 
 
-def _report(quick: bool) -> None:
-    """Of what there is: sections whose runs are not complete are left out, and named."""
+def _report(quick: bool, names: Sequence[str] = ()) -> None:
+    """Write the report of what there is, and print the README's rows of these sections.
+
+    Sections whose runs are not complete are left out, and named. Without `names`: of all.
+    """
     view = View(rates(), Results(rows_path(quick)).rows, quick)
     path, left_out = write_page(view)
     if not quick:
         whole = [(name, each) for name, each in SECTIONS.items() if name not in left_out]
         add_figures([figure for name, each in whole for figure in _figures(name, each, view)])
     print(path)
+    if not quick:
+        print("\n".join(headlines.lines(view, names or tuple(headlines.HEADLINES))))
     if left_out:
         print(f"not run, so left out: {', '.join(left_out)}", file=sys.stderr)
 

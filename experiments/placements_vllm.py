@@ -165,6 +165,9 @@ def _write(rows: Sequence[Row]) -> None:
     write_rows(RESULTS / "placements_vllm.jsonl", rows)
     add_figures(show.figures(rows, DEFAULT))
     show.draw(rows, RESULTS / "placements_vllm")
+    from experiments.headlines import placements_line  # which imports this module, by way of e29
+
+    print(placements_line(rows))
 
 
 if __name__ == "__main__":
