@@ -91,8 +91,8 @@ def _gain(simulation: Simulation, policies: tuple[str, str], instances: int, pro
     record = summary(simulation)
     first, second = (record["intervals"][policy] for policy in policies)
     apps = {name: (first["apps"][name], second["apps"][name]) for name in first["apps"]}
-    by_seed = [[run["e2e_s"]["mean"] for run in simulation.results[name]] for name in policies]
-    found = ratio(*by_seed)
+    ours, theirs = ([run["e2e_s"]["mean"] for run in simulation.results[name]] for name in policies)
+    found = ratio(ours, theirs)
     assert found is not None  # there are SEEDS pairs, of times above 0
     return Gain(
         policies=policies,
