@@ -9,7 +9,7 @@ from tests.support.alarm import Alarm
 from tests.support.examples import load_profile
 from tests.support.kafka import Broker
 
-pytest_plugins = ["tests.support.costs"]
+pytest_plugins = ["tests.support.collection", "tests.support.costs"]
 
 load_profile()
 
