@@ -3,23 +3,16 @@ import signal
 from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, settings
 
 import kairos
 from tests.support import vllm as instances
 from tests.support.alarm import Alarm
+from tests.support.examples import load_profile
 from tests.support.kafka import Broker
 
-pytest_plugins = ["tests.support.costs"]
+pytest_plugins = ["tests.support.collection", "tests.support.costs"]
 
-# How long an example takes says how busy the machine is, and nothing of the code.
-settings.register_profile(
-    "untimed",
-    parent=settings.get_profile(settings.get_current_profile_name()),  # what Hypothesis does in CI
-    deadline=None,
-    suppress_health_check=[HealthCheck.too_slow],
-)
-settings.load_profile("untimed")
+load_profile()
 
 
 @pytest.hookimpl(tryfirst=True)

@@ -1,10 +1,11 @@
 """G11: whatever a pool does, its size keeps its bounds, never flaps, and follows what was seen."""
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from kairos.planner.autoscaling import Autoscaler, ScalingRules
 from kairos.planner.demand import Look, OpenWork
+from tests.support.examples import examples
 
 EVERY_S = 15.0
 WORK = st.lists(
@@ -54,7 +55,7 @@ def played(rules, steps, losses):
 
 
 @given(RULES, STEPS)
-@settings(max_examples=150, deadline=None)
+@examples(150)
 def test_g11_it_never_flaps(rules, steps):
     moves = [(at_s, each.change) for at_s, _, each in played(rules, steps, losses=False)]
     moves = [move for move in moves if move[1]]
@@ -65,7 +66,7 @@ def test_g11_it_never_flaps(rules, steps):
 
 
 @given(RULES, STEPS)
-@settings(max_examples=100, deadline=None)
+@examples(100)
 def test_bounds_hold_whatever_is_lost(rules, steps):
     for _, there, decision in played(rules, steps, losses=True):
         assert rules.least <= there + decision.change <= rules.most
@@ -73,13 +74,13 @@ def test_bounds_hold_whatever_is_lost(rules, steps):
 
 
 @given(RULES, STEPS)
-@settings(max_examples=50, deadline=None)
+@examples(50)
 def test_the_same_looks_bring_the_same_decisions(rules, steps):
     assert played(rules, steps, losses=True) == played(rules, steps, losses=True)
 
 
 @given(RULES, STEPS, st.integers(2, 5))
-@settings(max_examples=100, deadline=None)
+@examples(100)
 def test_more_load_never_needs_fewer_instances(rules, steps, times):
     """So many times the workflows, alike in all else."""
     steps = [step for step in steps if step[3] is not None] or [(1, [], 0, 10.0, False)]

@@ -12,6 +12,7 @@ from kairos.events import Arrived, Dispatch, Finished, FirstToken, InstanceJoine
 from kairos.learnt import QUANTILES, Distribution
 from kairos.scheduler.queue import BACKFILL
 from tests.support import build, learnt
+from tests.support.examples import examples
 
 TOKEN_US = 10_000
 KV = 1000
@@ -77,7 +78,7 @@ def started(calls, placement, backfill):
 
 @pytest.mark.parametrize("placement", ["time-slot", "kairos"])
 @given(calls=CALLS)
-@settings(max_examples=150, deadline=None, derandomize=True)
+@settings(examples(150), derandomize=True, database=None)
 def test_the_first_that_waits_begins_no_later_because_others_go_before_it(placement, calls):
     alone, _ = started(calls, placement, backfill=0)
     # The first call that finds no room; all before it began as they came.

@@ -5,7 +5,6 @@ overdue, and nothing is kept of what has gone."""
 from dataclasses import dataclass
 
 import pytest
-from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
@@ -36,6 +35,7 @@ from kairos.position import FEATURES
 from kairos.scheduler.policies import POLICIES
 from kairos.scheduler.queue import OVERTAKEN
 from tests.support import build, learnt
+from tests.support.examples import examples
 
 INSTANCES = ["a", "b", "c"]
 BODIES = st.sampled_from([None, None, 1, 2])
@@ -668,7 +668,7 @@ def remaining_model(tenant, app, agent, logarithm):
 
 
 TestBalancer = BalancerMachine.TestCase
-TestBalancer.settings = settings(max_examples=200, stateful_step_count=60, deadline=None)
+TestBalancer.settings = examples(200, steps=60)
 
 
 def test_the_model_itself_notices_a_lost_request():

@@ -4,7 +4,7 @@ from random import Random
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from kairos.dispatcher.ledger import Ledger
@@ -14,6 +14,7 @@ from kairos.events import Finished, InstanceStatus
 from kairos.model import SECOND, Instance
 from kairos.scheduler.work_estimates import WorkEstimates
 from tests.support import build, kernel
+from tests.support.examples import examples
 
 START = 3_600 * SECOND
 
@@ -141,7 +142,7 @@ class Pool:
             self.tell("join", self.instance(number))
 
 
-@settings(max_examples=60, deadline=None)
+@examples(60)
 @given(seed=st.integers(0, 2**32), instances=st.integers(1, 6))
 def test_both_choose_the_same_instance_after_any_facts(seed, instances):
     pool = Pool(seed, instances)
@@ -173,7 +174,7 @@ def test_both_forget_how_quick_an_instance_was_that_left_and_is_back():
     assert [way.choose(request, known, (), pool.at) for way in pool.ways] == [known[0]] * 2
 
 
-@settings(max_examples=40, deadline=None)
+@examples(40)
 @given(seed=st.integers(0, 2**32))
 def test_both_expect_the_same_of_every_slot(seed):
     pool = Pool(seed, 3)

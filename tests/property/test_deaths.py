@@ -5,10 +5,11 @@ import asyncio
 from collections import Counter
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from kairos.live.kafka import consumption, trials
+from tests.support.examples import examples
 from tests.support.mortal import Cluster, Process
 
 PATIENCE = 60  # lives
@@ -61,7 +62,7 @@ async def survive(partitions, killers, turns, concurrency):
     raise AssertionError(f"it dies for ever: {killed}")
 
 
-@settings(max_examples=100, deadline=None)
+@examples(100)
 @given(data=st.data(), partitions=clusters(), concurrency=st.integers(1, 9))
 def test_what_kills_is_dead_after_three_deaths_and_all_others_are_done(
     data, partitions, concurrency
@@ -117,7 +118,7 @@ async def test_who_hands_a_partition_on_alive_has_not_died_of_what_it_had_in_han
     assert "deaths" not in cluster.committed["t", 0][1]
 
 
-@settings(max_examples=100, deadline=None)
+@examples(100)
 @given(data=st.data(), partitions=clusters(), concurrency=st.integers(1, 9))
 def test_two_deaths_at_any_moment_bury_nothing(data, partitions, concurrency):
     values = values_of(partitions)

@@ -3,7 +3,7 @@
 from itertools import combinations
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from kairos.declared_plan import PlannedOperator, PlannedWork
@@ -13,6 +13,7 @@ from kairos.model import SECOND
 from kairos.scheduler.declared_work import DeclaredWork
 from kairos.scheduler.work_estimates import WorkEstimates
 from tests.support import build, learnt
+from tests.support.examples import examples
 
 
 @st.composite
@@ -65,7 +66,7 @@ def reached_by(follows, place):
 
 
 @given(graphs(), st.data())
-@settings(max_examples=150, deadline=None)
+@examples(150)
 def test_declared_remaining_work_equals_brute_force_over_random_graphs(follows, data):
     """A workflow is played in an order that the graph allows, several calls at a time."""
     seconds = data.draw(st.lists(st.integers(1, 9), min_size=8, max_size=8))[: len(follows)]
@@ -96,7 +97,7 @@ def test_declared_remaining_work_equals_brute_force_over_random_graphs(follows, 
 
 
 @given(graphs(), st.data())
-@settings(max_examples=150, deadline=None)
+@examples(150)
 def test_an_operator_is_over_once_a_call_of_what_follows_it_has_come(follows, data):
     """Whether it was called or not: so a branch that was not taken is no work."""
     work = DeclaredWork(PlanDeclared("default", "app", plan_of(follows, calls=2.0)))
@@ -117,7 +118,6 @@ def test_an_operator_is_over_once_a_call_of_what_follows_it_has_come(follows, da
 
 
 @given(graphs(), st.data())
-@settings(deadline=None)
 def test_a_plan_that_follows_itself_or_what_comes_later_is_refused(follows, data):
     place = data.draw(st.integers(0, len(follows) - 1))
     wrong = data.draw(st.integers(place, len(follows)) | st.integers(-3, -1))

@@ -1,12 +1,13 @@
 """The engine's model counts what a slow and obvious one does token by token; both must agree."""
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from kairos.engine_profile import EngineProfile, StepCost
 from kairos.sim.engine.engine import ModelledEngine
 from kairos.sim.engine.engine_calls import EngineCall
 from kairos.workload.prompt import PromptPiece
+from tests.support.examples import examples
 from tests.support.reference_engine import ReferenceEngine
 
 costs = st.sampled_from([0.0, 0.25, 1.0, 3.0, 7.3, 0.000_001])
@@ -121,7 +122,7 @@ class Pair:
         assert model.generated(self.now) == told
 
 
-@settings(max_examples=300, deadline=None)
+@examples(300)
 @given(profile=profiles, told=st.lists(facts, min_size=8, max_size=30))
 def test_the_model_does_what_the_reference_does(profile, told):
     pair = Pair(profile)
@@ -142,7 +143,7 @@ chat_facts = st.one_of(
 )
 
 
-@settings(max_examples=300, deadline=None)
+@examples(300)
 @given(profile=profiles, told=st.lists(chat_facts, min_size=8, max_size=30))
 def test_answers_that_are_known_are_found_as_the_reference_finds_them(profile, told):
     pair = Pair(profile, answers="aba")

@@ -3,7 +3,7 @@ misplaced, and who replays the log decides the same from there on."""
 
 import dataclasses
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from kairos.entitlements import ALIKE, CLASSES, Entitlements, Quota, ServiceClass, TenantWeight
@@ -24,6 +24,7 @@ from kairos.events import (
 from kairos.model import SECOND
 from kairos.scheduler.policies import POLICIES
 from tests.support import build
+from tests.support.examples import examples
 
 GIVEN = [
     ALIKE,
@@ -161,7 +162,7 @@ class Story:
         assert self.balancer.waiting == len(self.balancer.ledger) == 0
 
 
-@settings(deadline=None, max_examples=30)
+@examples(30)
 @given(FACTS)
 def test_nothing_is_lost_or_misplaced(facts):
     story = Story()
@@ -169,7 +170,7 @@ def test_nothing_is_lost_or_misplaced(facts):
     story.cancel_all()
 
 
-@settings(deadline=None, max_examples=30)
+@examples(30)
 @given(FACTS, FACTS, st.sampled_from(GIVEN))
 def test_who_replays_the_log_decides_the_same_from_there_on(before, after, begun):
     story = Story(begun)
@@ -184,7 +185,7 @@ def test_who_replays_the_log_decides_the_same_from_there_on(before, after, begun
         assert decided(second.handle(record.event, record.at)) == decided(record.commands)
 
 
-@settings(deadline=None, max_examples=30)
+@examples(30)
 @given(FACTS, st.sampled_from(GIVEN))
 def test_that_all_is_as_it_was_says_no_more_than_that_time_has_passed(facts, entitlements):
     story, other = Story(entitlements), Story(entitlements)

@@ -4,13 +4,14 @@ import json
 from contextlib import suppress
 
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from kairos.envelope import OTHERS_LIMIT, forward, read_envelope, read_value, write_message
 from kairos.errors import InvalidRequest
 from kairos.live.pool.messages import read_call_headers
 from kairos.ports import Message
+from tests.support.examples import examples
 from tests.support.schema import problems
 
 TRACE = "00-" + "1" * 32 + "-" + "2" * 16 + "-01"
@@ -48,7 +49,7 @@ def with_headers(headers, value=b"{}"):
     return Message(key=headers.get("kairos-msg-id", ""), value=value, headers=headers)
 
 
-@settings(max_examples=500)
+@examples(500)
 @given(changes, gone, many)
 @example({"kairos-version": "1.9", "later": "x"}, set(), {})
 @example({"kairos-started-at": "1e3"}, set(), {})
@@ -77,7 +78,7 @@ def test_headers_are_an_envelope_just_where_the_schema_says_so(changes, gone, ma
         assert onward.headers.items() >= {(name, headers[name]) for name in others}
 
 
-@settings(max_examples=500)
+@examples(500)
 @given(changes, gone)
 def test_headers_that_the_schema_allows_are_an_llm_call(changes, gone):
     headers = {k: v for k, v in (CALL | changes).items() if k not in gone}

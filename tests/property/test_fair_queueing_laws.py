@@ -1,6 +1,6 @@
 """Tenants have service in proportion to their weights, whatever comes; and no room stays empty."""
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from kairos.entitlements import TenantWeight
@@ -74,7 +74,6 @@ class Pool:
         return {name: tags.tag(name) for name in NAMES}, tags.virtual_time
 
 
-@settings(deadline=None)
 @given(WEIGHTS, FACTS)
 def test_no_room_stays_empty_and_a_replay_leaves_the_same_tags(weights, facts):
     pool = Pool(weights)
@@ -88,7 +87,6 @@ def test_no_room_stays_empty_and_a_replay_leaves_the_same_tags(weights, facts):
     assert pool.tags(second) == pool.tags(pool.balancer)
 
 
-@settings(deadline=None)
 @given(WEIGHTS, FACTS)
 def test_of_tenants_that_wait_the_one_with_the_lowest_tag_goes(weights, facts):
     pool = Pool(weights)

@@ -4,12 +4,13 @@ from random import Random
 
 import msgspec
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from kairos.engine_profile import StepCost
 from kairos.sim.engine.fitting import fit, predicted_us
 from kairos.workload.steps import Steps
+from tests.support.examples import examples
 
 
 def alone(tokens):
@@ -77,7 +78,7 @@ NOISE = st.lists(st.floats(-0.02, 0.02), min_size=len(RUNS), max_size=len(RUNS))
 NONE = [0.0] * len(RUNS)
 
 
-@settings(deadline=None, max_examples=30)
+@examples(30)
 @given(COSTS, st.floats(0, 10_000))
 @example(  # weights as long as one answer's token fit as well as none, but for rounding
     StepCost(
@@ -99,7 +100,7 @@ def test_without_noise_the_coefficients_come_back(cost, call_us):
         assert getattr(found.step, name) == pytest.approx(value, rel=1e-3, abs=1e-3)
 
 
-@settings(deadline=None, max_examples=30)
+@examples(30)
 @given(COSTS, st.floats(0, 10_000), NOISE)
 def test_with_noise_times_come_back_that_are_no_further_off_than_the_noise(cost, call_us, errors):
     found = fit(shown(cost, call_us, errors))
@@ -108,7 +109,7 @@ def test_with_noise_times_come_back_that_are_no_further_off_than_the_noise(cost,
         assert predicted_us(run, found.step, found.call_us) == pytest.approx(run.took_us, rel=0.08)
 
 
-@settings(deadline=None, max_examples=30)
+@examples(30)
 @given(st.floats(5_000, 50_000), st.floats(10, 300), st.floats(100, 400), st.floats(500, 5_000))
 def test_weights_that_hide_the_arithmetic_of_small_steps_are_found(weights, prefill, decode, fixed):
     """As on a GPU: 1 sequence takes as long as 8, and long prompts take what they compute."""

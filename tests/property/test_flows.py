@@ -5,7 +5,7 @@ import random
 from zlib import crc32
 
 import msgspec
-from hypothesis import assume, given, settings
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from kairos import flow
@@ -18,6 +18,7 @@ from kairos.plan.invalid import InvalidFlow, OperatorFailed
 from kairos.plan.operators import Generation
 from kairos.plan.pipeline import Passes, compile_plan
 from kairos.sim.processor_answers import processed
+from tests.support.examples import examples
 from tests.support.flow_world import FlowWorld, Journal
 from tests.support.naive import Naive
 
@@ -274,7 +275,7 @@ PASSES = st.builds(flow.Passes, **SWITCHED)
 SEEDS = st.integers(0, 10**6)
 
 
-@settings(deadline=None, max_examples=300)
+@examples(300)
 @given(FLOWS, ROWS, PASSES, SEEDS, st.lists(st.integers(0, 60), max_size=3))
 def test_e12_h13_any_flow_passes_schedule_and_crashes_give_what_a_naive_interpreter_gives(
     declaration, rows, passes, seed, crashes
@@ -310,7 +311,7 @@ def test_e12_h13_any_flow_passes_schedule_and_crashes_give_what_a_naive_interpre
     assert len(journal.ended) == len(set(journal.ended))
 
 
-@settings(deadline=None, max_examples=60)
+@examples(60)
 @given(FLOWS, ROWS, PASSES, SEEDS)
 def test_the_same_seed_gives_the_same_log(declaration, rows, passes, seed):
     logs = []
@@ -322,7 +323,7 @@ def test_the_same_seed_gives_the_same_log(declaration, rows, passes, seed):
     assert logs[0] == logs[1]
 
 
-@settings(deadline=None, max_examples=60)
+@examples(60)
 @given(FLOWS, ROWS, SEEDS)
 def test_e4_a_second_run_over_unchanged_rows_makes_no_deterministic_call(declaration, rows, seed):
     plan = compile_plan(declaration)
@@ -358,7 +359,7 @@ def broke(call):
     return (schema is not None and not text.startswith('{"n":')) or text == '{"n": -1}'
 
 
-@settings(deadline=None, max_examples=100)
+@examples(100)
 @given(FLOWS, PASSES)
 def test_passes_are_idempotent_and_keep_order_and_outputs(declaration, passes):
     plan = compile_plan(declaration, passes)
@@ -397,7 +398,7 @@ class GatedWorld(FlowWorld):
         super()._flies(command)
 
 
-@settings(deadline=None, max_examples=100)
+@examples(100)
 @given(FLOWS, ROWS, PASSES, SEEDS)
 def test_calls_that_are_held_for_their_model_change_nothing_of_what_comes_out(
     declaration, rows, passes, seed

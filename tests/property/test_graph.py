@@ -3,7 +3,7 @@
 from itertools import count, pairwise
 
 import msgspec
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from kairos.orchestrator.ancestry import Ancestry
@@ -13,7 +13,6 @@ from kairos.orchestrator.remaining import Remaining, remaining, remaining_of_cha
 from kairos.orchestrator.spans import Span, parallel_groups
 
 UNIT = 100  # of time; clocks disagree by less
-unhurried = settings(deadline=None)  # the machine may be busy
 
 
 class Call:
@@ -91,7 +90,6 @@ def graph_of(spans, skew_us=0):
     return graph
 
 
-@unhurried
 @given(workflows(), st.data())
 def test_ids_of_parents_recover_every_workflow_in_any_order_of_arrival(roots, data):
     spans = []
@@ -120,7 +118,6 @@ def test_ids_of_parents_recover_every_workflow_in_any_order_of_arrival(roots, da
         assert not node.missing
 
 
-@unhurried
 @given(workflows(), st.randoms(use_true_random=False))
 def test_names_alone_recover_every_workflow_but_for_what_may_be_a_join(roots, random):
     by_name = {call.name: call for call in all_calls(roots)}
@@ -150,7 +147,6 @@ def may_be_a_join(call, by_name, roots):
     return any(ended)
 
 
-@unhurried
 @given(workflows(), st.integers(0, UNIT // 2 - 1), st.data())
 def test_clocks_that_disagree_by_the_skew_change_nothing(roots, skew_us, data):
     """All overlaps are longer than twice the skew; gaps may be none."""
@@ -170,7 +166,6 @@ def test_clocks_that_disagree_by_the_skew_change_nothing(roots, skew_us, data):
     }
 
 
-@unhurried
 @given(workflows(), st.randoms(use_true_random=False))
 def test_the_order_of_arrival_never_matters(roots, random):
     """Not even to guesses: four agents share all the calls."""
@@ -186,7 +181,6 @@ def test_the_order_of_arrival_never_matters(roots, random):
     assert recovered(shuffled) == recovered(in_order)
 
 
-@unhurried
 @given(workflows(), st.data())
 def test_what_remains_is_the_longest_path_through_the_workflow(roots, data):
     calls = all_calls(roots)
@@ -233,7 +227,6 @@ def calls_with_joins(draw):
     return spans
 
 
-@unhurried
 @given(calls_with_joins())
 def test_what_remains_is_the_longest_path_with_any_joins(spans):
     graph = graph_of(spans)
@@ -276,7 +269,6 @@ NONSENSE = st.builds(
 )
 
 
-@unhurried
 @given(st.lists(NONSENSE, max_size=8), st.integers(0, 3))
 def test_whatever_clients_say_every_call_has_one_place_and_something_remains(spans, skew_us):
     graph = graph_of(spans, skew_us)
@@ -296,7 +288,6 @@ def test_whatever_clients_say_every_call_has_one_place_and_something_remains(spa
 INTERVALS = st.lists(st.tuples(st.integers(0, 30), st.integers(0, 10)), max_size=12)
 
 
-@unhurried
 @given(INTERVALS)
 def test_groups_are_the_connected_parts_of_overlap(intervals):
     spans = [
@@ -326,7 +317,6 @@ def overlap(one, other):
     return one.started_at < other.finished_at and other.started_at < one.finished_at
 
 
-@unhurried
 @given(st.lists(st.integers(0, 10**6), min_size=1, max_size=60), st.data())
 def test_calls_meet_at_the_nearest_call_above_those_that_no_other_follows(seeds, data):
     tree, above = Ancestry(), {None: [None]}
@@ -383,7 +373,6 @@ def told_calls(draw):
     return made
 
 
-@unhurried
 @given(spans=told_calls(), skew=st.sampled_from([0, UNIT]))
 def test_what_remains_of_a_chain_is_the_same_without_a_graph(spans, skew):
     graph = CallGraph(skew_us=skew)

@@ -1,6 +1,6 @@
 """A tenant never holds more of the pool's KV memory than its share and less than one call."""
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from kairos.entitlements import Quota
@@ -8,6 +8,7 @@ from kairos.errors import KairosError
 from kairos.events import Arrived, Bounced, Cancelled, Finished, Record
 from kairos.model import SECOND
 from tests.support import build
+from tests.support.examples import examples
 
 MEMORY, SHARE = 1_000, 0.3
 FACTS = st.lists(
@@ -35,7 +36,7 @@ def held(balancer, tenant):
     return sum(sizes), max(sizes, default=0)
 
 
-@settings(deadline=None, max_examples=50)
+@examples(50)
 @given(FACTS)
 def test_no_tenant_goes_beyond_its_share_by_a_call(facts):
     balancer, second, at, log = fresh(), fresh(), 0, []

@@ -3,7 +3,6 @@ what was released, in whatever order facts come."""
 
 import numpy as np
 import pytest
-from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 from msgspec.structs import replace
@@ -21,6 +20,7 @@ from kairos.events import Finished, InstanceStatus
 from kairos.model import SECOND
 from tests.property.test_prefix_laws import PATHS, request
 from tests.support import build
+from tests.support.examples import examples
 
 # Of unequal kinds, so that what is learnt on one says nothing of another.
 FLEET = {
@@ -283,4 +283,4 @@ class LedgerMachine(RuleBasedStateMachine):
 
 
 TestLedger = LedgerMachine.TestCase
-TestLedger.settings = settings(max_examples=120, stateful_step_count=60, deadline=None)
+TestLedger.settings = examples(120, steps=60)

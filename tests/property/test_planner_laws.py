@@ -4,7 +4,7 @@ import itertools
 import math
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from kairos.planner.assignment import AssignmentProblem, TaskCost, assign
@@ -30,6 +30,7 @@ from kairos.planner.work_graph import (
     check,
     order,
 )
+from tests.support.examples import examples
 
 KINDS = (WorkKind.LLM, WorkKind.TOOL, WorkKind.COMPUTE, WorkKind.MEMORY, WorkKind.HUMAN)
 
@@ -214,7 +215,7 @@ def by_brute_force(problem):
     return best
 
 
-@settings(max_examples=60, deadline=None)
+@examples(60)
 @given(problems())
 def test_brute_force_finds_no_cheaper_assignment(problem):
     found, best = assign(problem), by_brute_force(problem)
@@ -314,7 +315,7 @@ def cheapest_by_brute_force(problem):
     return best
 
 
-@settings(max_examples=60, deadline=None)
+@examples(60)
 @given(pools())
 def test_brute_force_finds_no_cheaper_pool(problem):
     found, best = smallest_pool(problem), cheapest_by_brute_force(problem)

@@ -18,6 +18,7 @@ from hypothesis.stateful import (
 from kairos.events import Cancelled, InstanceJoined, InstanceLeft, WorkflowEnded
 from kairos.orchestrator.orchestrator import Orchestrator
 from kairos.topics import DISPATCHES, EVENTS, REQUESTS
+from tests.support.examples import examples
 from tests.support.pool_world import REPLY_TO, World, life
 
 OTHER_TOPIC = f"{REPLY_TO}-moved"
@@ -362,8 +363,7 @@ def test_every_call_of_a_pool_ends_once_whatever_happens():
     run_state_machine_as_test(
         PoolMachine,
         settings=settings(
-            max_examples=60,
-            stateful_step_count=40,
+            examples(60, steps=40),
             deadline=timedelta(seconds=60),
             suppress_health_check=list(HealthCheck),
         ),

@@ -3,7 +3,7 @@
 from random import Random
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from kairos.dispatcher import prefix_columns
@@ -11,6 +11,7 @@ from kairos.dispatcher.prefix_columns import PrefixColumns
 from kairos.dispatcher.prefixes import PrefixIndex
 from kairos.model import Instance
 from tests.support import build
+from tests.support.examples import examples
 
 INSTANCES = 6
 
@@ -65,7 +66,7 @@ def agree(columns, index, table, request):
 
 
 @pytest.mark.interpreted  # sets how many instances are many
-@settings(max_examples=100, deadline=None)
+@examples(100)
 @given(seed=st.integers(0, 2**32), many=st.integers(1, 4))
 def test_columns_say_what_the_index_says(seed, many):
     draw, index, table = Random(seed), PrefixIndex(), Table()

@@ -1,12 +1,12 @@
 """The prefix index beside the obvious one: a list of stretches, longest unused first."""
 
-from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from kairos.dispatcher.prefix_runs import up_from
 from kairos.dispatcher.prefixes import PrefixIndex
 from tests.support import build
+from tests.support.examples import examples
 
 SIZES = {"a": 400, "b": 700, "c": None}
 UNKNOWN = 100_000
@@ -259,4 +259,4 @@ class PrefixMachine(RuleBasedStateMachine):
 
 
 TestPrefixIndex = PrefixMachine.TestCase
-TestPrefixIndex.settings = settings(max_examples=120, stateful_step_count=60, deadline=None)
+TestPrefixIndex.settings = examples(120, steps=60)

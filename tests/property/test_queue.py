@@ -5,7 +5,6 @@ from itertools import count
 from random import Random
 
 import pytest
-from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
@@ -14,6 +13,7 @@ from kairos.scheduler.policies import POLICIES, Fcfs
 from kairos.scheduler.queue import BACKFILL, OVERTAKEN, PASSED_OVER, WaitQueue
 from kairos.scheduler.work_estimates import WorkEstimates
 from tests.support import build
+from tests.support.examples import examples
 
 FOREVER = 10**15
 
@@ -194,7 +194,7 @@ class QueueMachine(RuleBasedStateMachine):
 
 
 TestQueue = QueueMachine.TestCase
-TestQueue.settings = settings(max_examples=80, stateful_step_count=60, deadline=None)
+TestQueue.settings = examples(80, steps=60)
 
 
 class StarvationMachine(RuleBasedStateMachine):
@@ -241,7 +241,7 @@ class StarvationMachine(RuleBasedStateMachine):
 
 
 TestStarvation = StarvationMachine.TestCase
-TestStarvation.settings = settings(max_examples=120, stateful_step_count=120, deadline=None)
+TestStarvation.settings = examples(120, steps=120)
 
 
 def test_a_stream_of_newcomers_that_the_policy_prefers_overtakes_only_so_much():

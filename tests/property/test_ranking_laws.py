@@ -2,16 +2,17 @@
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from scipy.stats import kendalltau
 
 from kairos.scheduler.ranking import Ranking, kendall_tau_b
+from tests.support.examples import examples
 from tests.support.learnt import profile
 
 values = st.lists(st.integers(0, 10**9), min_size=1, max_size=8)
 agents = st.lists(values, min_size=1, max_size=12)
-few = settings(max_examples=60, deadline=None)
+few = examples(60)
 
 
 def profiles_of(agents):

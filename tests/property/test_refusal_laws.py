@@ -1,13 +1,14 @@
 """What spares the work of looking closer changes no decision: beside a balancer that looks."""
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 
 from kairos.balancer import Balancer
 from kairos.dispatcher.available import AvailableInstances
 from kairos.dispatcher.placements import PLACEMENTS
 from kairos.scheduler.policies import POLICIES
 from tests.property.test_replay import FACTS, LIMITS, Story, seen
+from tests.support.examples import examples
 
 pytestmark = pytest.mark.interpreted
 
@@ -45,7 +46,7 @@ def thorough(policy, placement):
 
 @pytest.mark.parametrize("placement", ["time-slot", "kairos"])
 @given(facts=FACTS)
-@settings(max_examples=80, deadline=None)
+@examples(80)
 def test_what_was_refused_is_remembered_without_changing_a_decision(placement, facts):
     story = Story("kairos", placement)
     other = thorough("kairos", placement)
@@ -57,7 +58,7 @@ def test_what_was_refused_is_remembered_without_changing_a_decision(placement, f
 
 @pytest.mark.parametrize("placement", ["round-robin", "least-kv", "power-of-two", "time-slot"])
 @given(facts=FACTS)
-@settings(max_examples=40, deadline=None)
+@examples(40)
 def test_headroom_spares_looking_and_changes_no_decision(placement, facts):
     story = Story("kairos", placement)
     story.go_on(facts)

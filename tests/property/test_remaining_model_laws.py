@@ -2,12 +2,13 @@
 
 import numpy as np
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from kairos.learnt import MAX_REMAINING_US
 from kairos.orchestrator.remaining_model import LOGARITHM, UNTRACKED, Calls, _numbered, fit
 from kairos.position import Position, features
+from tests.support.examples import examples
 
 NAMES = {0: "writer", 1: "critic"}
 DAY = 86_400 * 10**6
@@ -23,7 +24,7 @@ positions = st.builds(
 )
 calls = st.tuples(positions, st.integers(0, DAY), st.sampled_from([UNTRACKED, 0, 1]))
 apps = st.lists(calls, min_size=1, max_size=30)
-few = settings(max_examples=80, deadline=None)
+few = examples(80)
 
 
 def rows(app):
@@ -77,7 +78,6 @@ def test_the_order_of_calls_does_not_matter(app, random):
 
 
 @given(values=st.lists(st.integers(-5, 5) | st.integers(-(10**9), 10**9), max_size=30))
-@settings(deadline=None)
 def test_what_is_counted_is_numbered_as_what_is_sorted(values):
     array = np.array(values, dtype=int)
     different, number = _numbered(array)

@@ -5,7 +5,7 @@ import dataclasses
 
 import msgspec
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from kairos.declared_plan import PlannedOperator, PlannedWork
@@ -34,6 +34,7 @@ from kairos.learnt import AgentRank
 from kairos.model import SECOND, Budget
 from kairos.scheduler.policies import POLICIES
 from tests.support import build, learnt
+from tests.support.examples import examples
 
 FLEET = [
     build.instance("a", models=("m", "n"), seqs=2, kv=100, max_num_batched_tokens=60),
@@ -192,7 +193,7 @@ def seen(balancer):
 
 @pytest.mark.parametrize(("policy", "placement"), DECIDERS)
 @given(before=FACTS, after=FACTS)
-@settings(max_examples=25, deadline=None)
+@examples(25)
 def test_a_balancer_that_replayed_the_whole_log_decides_as_the_first_one(
     policy, placement, before, after
 ):
@@ -210,7 +211,7 @@ def test_a_balancer_that_replayed_the_whole_log_decides_as_the_first_one(
 
 
 @given(before=FACTS, died=st.sets(st.sampled_from(FLEET)), after=FACTS)
-@settings(max_examples=200, deadline=None)
+@examples(200)
 def test_a_successor_that_sees_the_instances_itself_goes_on_from_what_was_decided(
     before, died, after
 ):
@@ -266,7 +267,7 @@ def test_refusals_while_keys_are_renewed_leave_no_trace_for_a_replay_to_miss(pol
 
 
 @given(before=FACTS, since=st.integers(0, 30))
-@settings(max_examples=100, deadline=None)
+@examples(100)
 def test_a_log_from_before_the_oldest_call_in_flight_gives_the_same_queue_and_bookings(
     before, since
 ):

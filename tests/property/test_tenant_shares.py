@@ -1,13 +1,14 @@
 """Of the places in the queue a tenant has its share, whatever comes."""
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from kairos.errors import QueueFull
 from kairos.events import Arrived, Cancelled, Finished, Record, Refuse
 from kairos.fair_share import ShareUsed, is_within_share
 from tests.support import build
+from tests.support.examples import examples
 
 PLACES = 30
 TENANTS = "abc"
@@ -67,7 +68,6 @@ def is_over(waiting, tenant):
 
 
 @given(facts=FACTS)
-@settings(deadline=None)
 def test_a_tenant_is_refused_at_its_share_and_nobody_else_for_it(facts):
     queue = Queue(0.9)
     for kind, tenant, number in facts:
@@ -99,7 +99,7 @@ def test_a_tenant_is_refused_at_its_share_and_nobody_else_for_it(facts):
 
 
 @given(facts=FACTS)
-@settings(deadline=None, max_examples=30)
+@examples(30)
 def test_where_there_are_no_shares_only_all_places_count(facts):
     queue = Queue(1)
     for kind, tenant, number in facts:

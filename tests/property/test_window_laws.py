@@ -4,15 +4,16 @@ from collections import deque
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from scipy.stats import wasserstein_distance
 
 from kairos.learnt import QUANTILES, distribution, parts
 from kairos.orchestrator.window import Ring, kolmogorov_smirnov
+from tests.support.examples import examples
 
 values = st.lists(st.integers(0, 10**10), min_size=1, max_size=200).map(np.array)
-few = settings(max_examples=100, deadline=None)
+few = examples(100)
 
 
 @few

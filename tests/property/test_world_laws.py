@@ -1,7 +1,7 @@
 """Laws of the simulated world, for any workflows and whatever happens to instances."""
 
 import msgspec
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from kairos.dispatcher.placements import PLACEMENTS
@@ -10,6 +10,7 @@ from kairos.events import Arrived, Dispatch, Failed, Finished, InstanceJoined, I
 from kairos.sim.isolated import alone_us
 from kairos.sim.world import WorldEvent
 from tests.support import build
+from tests.support.examples import examples
 from tests.support.worlds import MS, call, profile, ran, submission
 
 COST = StepCost(fixed_us=700, prefill_token_us=3, decode_seq_us=41, kv_token_us=0.5)
@@ -46,7 +47,7 @@ def asked_for(workflows):
 
 
 @given(WORKFLOWS, HAPPENINGS, st.sampled_from(["kairos", "fcfs"]), st.sampled_from([*PLACEMENTS]))
-@settings(max_examples=60, deadline=None)
+@examples(60)
 def test_nothing_is_lost_and_every_decision_can_be_made_again(
     workflows, happenings, policy, placement
 ):
@@ -90,7 +91,7 @@ def test_nothing_is_lost_and_every_decision_can_be_made_again(
 
 
 @given(WORKFLOWS)
-@settings(max_examples=60, deadline=None)
+@examples(60)
 def test_alone_is_a_world_of_its_own(workflows):
     engine = profile(seqs=50, kv=10_000, step=COST)
     submissions = asked_for(workflows)

@@ -9,7 +9,7 @@ from kairos.scheduler.policies import POLICIES
 from tests.simulation import overload
 from tests.support import build
 
-SEEDS = range(2)
+SEEDS = (1,)
 # Each policy, and each placement, with the other as it is by default.
 DECIDERS = sorted({(p, "kairos") for p in POLICIES} | {("kairos", p) for p in PLACEMENTS})
 

@@ -1,5 +1,7 @@
 """Flows that say what calls follow, in simulated engines."""
 
+from functools import cache
+
 import msgspec
 
 from experiments.flow_systems import Undeclared, engines
@@ -20,16 +22,17 @@ from tests.support.flow_tables import example
 POOL = engines(POLICIES["kairos"], PLACEMENTS["kairos"])
 
 
-def logged(workload, rows, client=FlowClient):
-    log = []
+@cache
+def logged(client=FlowClient):
+    workload, log = parallel(), []
     pool = msgspec.structs.replace(POOL, client=client)
-    table = iter(workload.rows(rows, seed=1))
+    table = iter(workload.rows(20, seed=1))
     simulate_flow(workload.flow.compile(), table, Functions(), pool, (log.append,))
     return log
 
 
 def test_a_log_with_a_declared_plan_replays_to_the_same_decisions():
-    log = logged(parallel(), 20)
+    log = logged()
     read_back = msgspec.json.decode(msgspec.json.encode(log), type=list[Record])
     fresh = build.balancer(policy="kairos", placement="kairos")
 
@@ -38,7 +41,7 @@ def test_a_log_with_a_declared_plan_replays_to_the_same_decisions():
 
 
 def test_what_a_plan_says_changes_the_order_of_calls():
-    declared, undeclared = logged(parallel(), 20), logged(parallel(), 20, Undeclared)
+    declared, undeclared = logged(), logged(Undeclared)
 
     assert order_of(declared) != order_of(undeclared)
 

@@ -17,7 +17,7 @@ def together_s(placement):
     return sum(
         simulate_flow(
             compile_plan(SIX[name].declaration, Passes()),
-            iter(rows(150)),
+            iter(rows(60)),
             SIX[name].functions,
             pool,
         ).simulated_s

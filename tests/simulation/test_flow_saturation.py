@@ -18,7 +18,7 @@ def curve(system, devices):
     """Rows a second that ended, by rate, and the loads."""
     ended, loads = {}, {}
     for rate in RATES:
-        rows = max(20, min(120, round(60 * rate)))
+        rows = max(20, min(60, round(60 * rate)))
         base = SwitchingRun(
             workflow="W5", devices=devices, rows=rows, per_s=rate, loads="sleep"
         )  # fmt: skip

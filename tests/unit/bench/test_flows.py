@@ -1,5 +1,7 @@
 """`python -m bench.flows --quick`, in this process: what it measures must make sense."""
 
+import pytest
+
 from bench import flows
 
 
@@ -18,5 +20,6 @@ def test_the_planned_flow_has_its_operators_each_with_a_template_of_its_own():
     assert flows.plan_ms(0) > 0
 
 
+@pytest.mark.long
 def test_memory_does_not_grow_with_the_rows():
     assert flows.growth_mib(3_000) < 20

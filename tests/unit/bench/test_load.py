@@ -85,6 +85,7 @@ async def test_engines_answer_each_call_differently_after_the_delay_that_they_ar
         assert set(server.cpu_s_by_process()) == {server.pid}
 
 
+@pytest.mark.long
 async def test_cpu_time_is_that_of_all_threads_and_descendants_finer_than_a_tick():
     burn = "import time\nwhile time.process_time() < {}: pass\n"
     code = (

@@ -17,6 +17,7 @@ def figures():
     return {each.name: each for each in placement.measure(Console(quiet=True), quick=True)}
 
 
+@pytest.mark.long
 def test_every_placement_is_measured_and_ours_in_every_case(figures):
     of = {name: [each for each in figures if f": {name} over" in each] for name in PLACEMENTS}
     decisions = {name: [each for each in of[name] if "decision" in each] for name in of}
@@ -28,6 +29,7 @@ def test_every_placement_is_measured_and_ours_in_every_case(figures):
     assert any("something goes" in each for each in of["kairos"])
 
 
+@pytest.mark.long
 def test_figures_are_positive_and_ordered(figures):
     for name, figure in figures.items():
         for measure in placement.MEASURES:

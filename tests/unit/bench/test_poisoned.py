@@ -15,6 +15,7 @@ def pools():
     return {kind: SharedPool(WORK, ENGINE, kind, 0).play(200, 500) for kind in kinds}
 
 
+@pytest.mark.long
 def test_the_honest_tenant_asks_for_the_same_beside_any_other(pools):
     counts = {each.calls[HONEST] for each in pools.values()}
     assert max(counts) - min(counts) < 0.2 * min(counts)  # of those that ended in time

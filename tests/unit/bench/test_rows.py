@@ -18,6 +18,7 @@ def kept(tmp_path, monkeypatch):
     return keep
 
 
+@pytest.mark.long
 def test_the_latest_figures_are_kept(kept):
     assert kept(1.0) == [1.0]
     assert kept(2.0) == [2.0]

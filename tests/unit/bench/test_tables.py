@@ -99,6 +99,7 @@ def test_a_hash_tells_code_from_code_but_not_from_comments(tmp_path, monkeypatch
     assert of('"""A."""\nx = 2  # one\n') != first
 
 
+@pytest.mark.long
 def test_kept_rows_take_the_place_of_earlier_ones_of_their_bench(tmp_path, monkeypatch):
     monkeypatch.setattr(rows.report, "RESULTS", tmp_path / "results.json")
     path = tmp_path / "results.jsonl"

@@ -5,7 +5,7 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from kairos.dispatcher import demand
@@ -129,7 +129,6 @@ def excess(known):
 
 
 @given(DISTRIBUTIONS, st.floats(0, 2), st.floats(500, 1e6))
-@settings(deadline=None)
 def test_a_call_survives_as_those_that_had_come_as_far_did(known, part, token_us):
     curves, row = curve(known)
     end = known.quantiles[-1] + 4 * excess(known)
@@ -232,7 +231,6 @@ def test_until_its_prompt_is_computed_a_call_neither_grows_nor_ends():
     ),
     st.floats(1000, 1e5),
 )
-@settings(deadline=None)
 def test_calls_that_run_together_hold_the_sum_of_what_each_holds(calls, token_us):
     curves = Curves()
     rows = [

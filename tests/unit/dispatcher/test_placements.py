@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from kairos.dispatcher.available import AvailableInstances
@@ -217,7 +217,6 @@ TOKEN_US = 20_000.0
 
 
 @given(CALLS, st.integers(1, 400), st.sampled_from(["short", "long", "unknown"]))
-@settings(deadline=None)
 def test_the_papers_placement_never_expects_more_than_an_instance_holds_and_takes_the_lowest_peak(
     calls, prompt, agent
 ):

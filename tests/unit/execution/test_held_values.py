@@ -4,7 +4,7 @@ again, once; whatever dies, the table is that of one step after the other."""
 import random
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from kairos.execution.commands import KeepResult, RunProcessor, WriteRow
@@ -15,6 +15,7 @@ from kairos.flow import Flow
 from kairos.plan.held import held_at, held_id, held_in, held_text
 from kairos.plan.pipeline import Passes, compile_plan
 from kairos.sim.processor_answers import processed
+from tests.support.examples import examples
 from tests.support.flow_world import FlowWorld
 from tests.support.naive import Naive
 from tests.unit.execution.test_retrieval import TEXT, ask, rows
@@ -302,7 +303,7 @@ def test_what_a_row_says_to_be_held_has_no_place():
     assert ran.table()["failed"] == {(0, 0)}
 
 
-@settings(max_examples=150, deadline=None)
+@examples(150)
 @given(
     seed=st.integers(0, 1 << 32),
     deaths=st.sampled_from([0.0, 0.05, 0.2]),

@@ -54,6 +54,7 @@ def kept(monkeypatch, tmp_path):
     return lambda: read_rows(NAME, STUDY, quick=False)
 
 
+@pytest.mark.long
 async def test_each_repetition_has_a_run_beside_each_and_rows_are_kept(kept):
     made = await measure(2, Console(quiet=True))
 

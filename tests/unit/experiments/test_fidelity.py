@@ -148,6 +148,7 @@ def test_capacity_counts_what_was_done_of_workflows_that_end_later():
     assert capacity_per_s([*done, *half], slots=2) == pytest.approx((2 + 0.5) / 2)
 
 
+@pytest.mark.long
 def test_the_capacity_measured_is_that_of_a_long_run():
     def measured(condition, seed):
         submissions = condition.submissions(0.0, seed)
@@ -178,6 +179,7 @@ def test_short_runs_have_the_apps_in_the_proportion_of_long_ones():
         assert apps == {"router": 30, "researcher": 20, "product_manager": 10}
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("condition", [*LOADS, PREFIXES, PREEMPTING, SATURATED])
 def test_both_sides_are_given_the_same_whenever_they_ask(condition):
     first, again = condition.submissions(2.0, 3), condition.submissions(2.0, 3)
@@ -232,6 +234,7 @@ def test_the_workload_of_the_preempting_condition_preempts():
     assert sum(each.preemptions for each in roomy) == 0
 
 
+@pytest.mark.long
 def test_cores_are_told_by_who_used_them():
     burn = "import time\nwhile time.process_time() < 0.3: sum(range(10**5))\nprint(1, flush=True)\n"
     children = [
@@ -266,6 +269,7 @@ def test_the_verdict_is_on_the_median_error(models, status):
     assert _verdict(rows, Console(quiet=True)) == status
 
 
+@pytest.mark.long
 def test_what_is_shown_has_every_condition_and_survives_what_is_not_known(tmp_path):
     rows = [row(), row(seed=2, model=8.0), row("preempting", model=10.0)]
     console = Console(width=120, record=True, quiet=True)

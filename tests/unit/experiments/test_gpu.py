@@ -152,6 +152,7 @@ def test_rows_of_other_code_or_of_another_device_are_not_gone_on_with(tmp_path, 
         gpu.Kept(tmp_path, "c", "CPU")
 
 
+@pytest.mark.long
 def test_engines_have_work_for_the_time_that_was_asked_for():
     on = msgspec.structs.replace(CPU, run_s=30.0, max_context=512)
     for engine in (profile("a40-llama3-8b"), profile("h200-llama3-8b")):

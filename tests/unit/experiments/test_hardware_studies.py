@@ -6,6 +6,7 @@ import pytest
 from experiments import e34_hardware_pairs, e35_hardware_prediction, e36_hardware_choice
 
 
+@pytest.mark.long
 def test_g9_pairs_are_compared_with_the_papers_baseline():
     rows = [*e34_hardware_pairs.measure(True)]
     base = [row for row in rows if row.pair == e34_hardware_pairs.BASELINE]
@@ -18,6 +19,7 @@ def test_g9_pairs_are_compared_with_the_papers_baseline():
     assert figure.value == pytest.approx(1.02, abs=0.03)
 
 
+@pytest.mark.long
 def test_a_pair_that_is_too_slow_has_no_ratio():
     [slow, *_] = e34_hardware_pairs.measure(True)
     rows = [msgspec.structs.replace(slow, pair="a::b", tokens_per_usd=None)]

@@ -52,6 +52,7 @@ def test_only_what_is_declared_has_beginnings_of_prompts_computed_ahead():
     assert run(workload, KAIROS, workload.rows(1, 1)).figures.touched > 0
 
 
+@pytest.mark.long
 def test_on_a_second_day_what_did_not_change_is_fetched_by_kairos_alone():
     workload, known = trading(), {}
     run(workload, KAIROS, workload.rows(2, 1), results=known)
@@ -75,6 +76,7 @@ def test_a_part_that_is_off_changes_nothing_but_how_it_is_done(part):
     assert (ran.prompt_tokens_cached == 0) == (part == "kv")
 
 
+@pytest.mark.long
 def test_a_row_says_what_came_of_a_batch_also_without_caches():
     found = measured(trading(), KAIROS, 1, 2, day=1, without="kv")
     assert (found.day, found.rows, found.cached_share, found.fetched) == (2, 2, 0, 0)
@@ -100,6 +102,7 @@ def test_static_beginnings_are_found_by_the_first_call_of_all_where_they_are_hel
     assert found[0] - found[1] == sum(length(each) // 16 * 16 for each in beginnings)
 
 
+@pytest.mark.long
 def test_more_is_found_where_of_what_waits_the_longest_prefix_goes_first():
     workload = parallel()
     rows = workload.rows(40, 1)

@@ -65,6 +65,7 @@ def test_a_pass_alone_is_alone_and_kairos_has_all_of_them():
     assert passes_of(ALL) == Passes()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("app", MODULES)
 def test_answers_of_every_system_are_those_of_the_chain(app):
     base = Run(app=app, system=CHAIN, chunks=6, answer_tokens=10)

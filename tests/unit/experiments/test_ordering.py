@@ -292,6 +292,7 @@ def test_nothing_of_a_call_or_of_what_follows_is_seen_when_it_arrives():
     assert known(see(play(one))[2:]) != known(see(play(other))[2:])
 
 
+@pytest.mark.long
 def test_boosted_trees_find_what_only_a_recording_tells():
     """The kind of the gap decides how long the call will be, and no policy is told of it."""
     workflows = [
@@ -317,6 +318,7 @@ def of(rows, scenario, order, field="different_agents"):
     return [getattr(row, field) for row in rows if (row.scenario, row.order) == (scenario, order)]
 
 
+@pytest.mark.long
 def test_every_policy_and_reference_is_judged_in_every_scenario(rows):
     _, found = rows
     assert {row.scenario for row in found} == {"one", "two", "mix"}
@@ -383,6 +385,7 @@ def test_the_oracle_is_always_right(rows):
         assert of(found, scenario, ORACLE, "all_pairs") == [1.0] * 2
 
 
+@pytest.mark.long
 def test_first_come_first_served_is_right_half_of_the_time():
     apps = {"one": chains("one", 200)}
     found = list(measure(apps, range(2), calls_per_app=300))
@@ -399,6 +402,7 @@ def test_policies_order_by_what_they_learnt_of_other_workflows(rows):
     assert max(of(found, "one", "las")) < 0.5
 
 
+@pytest.mark.long
 def test_the_same_seed_gives_the_same_bytes(rows):
     apps, found = rows
     again = list(measure(apps, range(2), calls_per_app=30))

@@ -123,6 +123,7 @@ def test_g11_on_each_of_five_days_forecast_takes_15_percent_fewer_hours_at_equal
     assert all(each.least_gap_s >= study.CALM_S for each in ours)
 
 
+@pytest.mark.long
 def test_a_short_day_is_scaled_and_paid_for(data, monkeypatch):
     monkeypatch.setenv("KAIROS_DATA", str(data))
     made = study._row((1, FORECAST, (0.8,), 0.5))

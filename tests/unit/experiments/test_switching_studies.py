@@ -32,6 +32,7 @@ def test_workflows_have_one_model_or_more_and_rows_share_documents(name):
     assert len({each["text"] for each in table}) == 2
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("system", [KAIROS, ONE, *BASELINES])
 def test_every_system_ends_all_rows_and_loads_each_model_at_least_once(system):
     asked = SwitchingRun(workflow="W5", system=system, rows=12)
@@ -41,6 +42,7 @@ def test_every_system_ends_all_rows_and_loads_each_model_at_least_once(system):
     assert run(replace(asked, workflow="three", rows=4)) is not None or system == "fixed"
 
 
+@pytest.mark.long
 def test_kairos_is_as_quick_as_any_with_one_model_and_quicker_than_topological_with_two():
     for name, least in (("W2", 1.0), ("W3", 1.3)):
         took = {
@@ -114,6 +116,7 @@ def test_sections_say_what_is_missed_and_figures_whether_aims_are_met():
     assert (figure.value, figure.met) == (pytest.approx(5.0), True)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("devices", [1, 2])
 def test_no_batch_is_quicker_than_loads_alone_and_none_much_quicker_than_the_best_placement(
     devices,

@@ -63,6 +63,7 @@ def test_the_closer_they_come_the_more_is_queued(at_us, factor):
     assert queued_share([int(at * factor) for at in at_us]) >= queued_share(at_us) - 1e-6
 
 
+@pytest.mark.long
 def test_every_seed_has_a_rate_of_its_own_at_which_half_is_queued():
     rates = {seed: rate_of_half(seed, 60) for seed in (1, 2, 3)}
 
@@ -72,6 +73,7 @@ def test_every_seed_has_a_rate_of_its_own_at_which_half_is_queued():
         assert queued_share(arrivals.at_us) == pytest.approx(0.5, abs=0.01)
 
 
+@pytest.mark.long
 def test_what_is_known_at_this_commit_is_not_run_again(tmp_path, demos):
     path = tmp_path / "versus.jsonl"
     first = Results(path, "abc", 9).measured(1)
@@ -84,6 +86,7 @@ def test_what_is_known_at_this_commit_is_not_run_again(tmp_path, demos):
     assert len(path.read_bytes().splitlines()) == 2
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("commit", "workflows"), [("abd", 9), ("abc", 8)])
 def test_other_code_or_fewer_workflows_are_measured_anew(tmp_path, demos, commit, workflows):
     path = tmp_path / "versus.jsonl"
@@ -125,6 +128,7 @@ def test_the_tables_show_each_seed_and_each_application():
     ]
 
 
+@pytest.mark.long
 def test_the_picture_is_drawn_twice_the_same(tmp_path):
     pairs = [pair(1, 1.0, 2.0), pair(2, 3.0, 4.0)]
     versus.draw(pairs, tmp_path / "one")

@@ -1,5 +1,6 @@
 """Tests that take too long, in a process of their own."""
 
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -83,14 +84,14 @@ def test_that_is_well():
 LIMIT_S = 90  # of a process that is busy for a second, on a machine that has other work
 
 
-def run(directory, loop, name, grace_s=60):
+def run(directory, loop, *names, grace_s=60):
     conftest = CONFTEST.replace("LOOP", loop).replace("GRACE", str(grace_s))
     (directory / "conftest.py").write_text(conftest)
     (directory / "test_waits.py").write_text(WAITS)
     options = ["-c", "/dev/null", "--rootdir", directory, "-o", "asyncio_mode=auto"]
     options += ["-o", "asyncio_default_fixture_loop_scope=function", "-p", "no:cacheprovider"]
     options += ["-p", "no:schemathesis", "--timeout=1"]
-    tests = [f"test_waits.py::{each}" for each in (name, "test_that_is_well")]
+    tests = [f"test_waits.py::{each}" for each in (*names, "test_that_is_well")]
     process = subprocess.run(
         [sys.executable, "-m", "pytest", *options, *tests],
         check=False,
@@ -105,25 +106,18 @@ def run(directory, loop, name, grace_s=60):
 
 
 @pytest.mark.parametrize("loop", ["uvloop", "asyncio"])
-@pytest.mark.parametrize(
-    "name",
-    [
+def test_tests_that_take_too_long_fail_alone_and_what_else_waited_is_said(tmp_path, loop):
+    names = (
         "test_that_waits",
         "test_that_turns",
         "test_whose_fixture_waits",
         "test_that_sleeps",
         "test_that_runs_a_loop",
-    ],
-)
-def test_a_test_that_takes_too_long_fails_alone(tmp_path, loop, name):
-    status, said = run(tmp_path, loop, name)
+    )
+    status, said = run(tmp_path, loop, *names)
     assert status == 1, said
-    assert "took longer than 1 s" in said
-    assert ("1 failed, 1 passed" in said) or ("1 passed, 1 error" in said)
-
-
-def test_what_else_waited_is_said(tmp_path):
-    _, said = run(tmp_path, "uvloop", "test_that_waits")
+    assert len(re.findall("^E  .*: took longer than 1 s$", said, re.MULTILINE)) == len(names), said
+    assert "4 failed, 1 passed, 1 error" in said, said
     assert "in a_neighbour" in said
 
 

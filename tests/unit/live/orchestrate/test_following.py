@@ -6,7 +6,7 @@ from functools import cache
 
 import msgspec
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from kairos.events import Arrived, Dispatch, Finished, ProfilesLearnt, Record, WorkflowEnded
@@ -23,6 +23,7 @@ from kairos.live.pool.messages import EPOCH, POOL, TAKEOVER
 from kairos.model import SECOND
 from kairos.topics import EVENTS
 from tests.support import build
+from tests.support.examples import examples
 
 NOTHING = ProfilesLearnt()
 IDLE_US = 3 * SECOND
@@ -82,7 +83,7 @@ def seen(followed):
 
 @pytest.mark.parametrize("seed", range(3))
 @given(data=st.data())
-@settings(max_examples=25, deadline=None)
+@examples(25)
 def test_whoever_reads_on_from_what_was_committed_knows_the_same_and_learns_the_rest_once(
     seed, data
 ):

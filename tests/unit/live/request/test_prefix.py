@@ -5,7 +5,7 @@ from itertools import pairwise
 from random import Random
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from kairos.live.request.body import read_body
@@ -201,7 +201,6 @@ def hashing(reading):
 
 
 @given(st.integers(0, 40_000) | st.just(5 << 20), st.binary(max_size=200), st.integers(0, 99))
-@settings(deadline=None)
 def test_the_compiled_hashes_are_those_of_hashlib(hashing, size, apart, seed):
     prompt = Random(seed).randbytes(size)
 

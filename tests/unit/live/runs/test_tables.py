@@ -7,7 +7,7 @@ from pathlib import Path
 import msgspec
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from pyarrow import parquet
 
@@ -15,6 +15,7 @@ from kairos.errors import InvalidFile, SetupError
 from kairos.live.runs import tables
 from kairos.live.runs.rows import ROW_BYTES, InputRow
 from kairos.live.runs.tables import check_format, open_table, write_table
+from tests.support.examples import examples
 
 ROWS = [{"id": 1, "text": "one"}, {"id": 2, "text": 'two, "2"\nand a line'}, {"id": 3, "text": ""}]
 SUFFIXES = (".jsonl", ".csv", ".parquet", ".arrow", ".arrows", ".feather")
@@ -265,7 +266,7 @@ JSON = st.recursive(
 )
 
 
-@settings(max_examples=60, deadline=None)
+@examples(60)
 @given(
     rows=st.lists(st.fixed_dictionaries({"a": JSON, "b": JSON}), max_size=20),
     suffix=st.sampled_from(SUFFIXES),

@@ -8,7 +8,7 @@ from itertools import count
 from random import Random
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from kairos.live.request.identity import answered_calls, fingerprint, inference
@@ -16,6 +16,7 @@ from kairos.live.request.identity.conversation import conversation, prompt_of
 from kairos.live.request.identity.engine_reply import reply_of
 from kairos.live.request.identity.identity import Identity
 from kairos.live.request.identity.inference import Inference
+from tests.support.examples import examples
 
 WORDS = [f"{a}{b}{c}" for a in "btkmslr" for b in "aeiou" for c in ("n", "st", "ck", "m", "rd")]
 
@@ -570,7 +571,7 @@ class Run:
         self.history = [system, *[m for m in messages if m["role"] != "system"], reply]
 
 
-@settings(max_examples=60, deadline=None)
+@examples(60)
 @given(st.integers(0, 1 << 30), st.sampled_from([2, 6, 500]))
 def test_runs_at_the_same_time_are_never_taken_for_one(seed, texts):
     """Although they may be told the same: there are but so many different texts."""

@@ -6,7 +6,7 @@ import weakref
 from random import Random
 
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from kairos.live.request.identity import answered_calls, conversation, engine_reply, parts, passages
@@ -16,6 +16,7 @@ from kairos.live.request.identity.fingerprint import Fingerprints
 from kairos.live.request.identity.identity import Identity
 from kairos.live.request.identity.inference import Inference
 from kairos.shared_lru import Holdings
+from tests.support.examples import examples
 from tests.unit.live.request.identity.test_inference import Run, Wire, said, words
 
 
@@ -59,14 +60,14 @@ def play(inference, seed, texts):
     return [call.identity for run in runs for call in run.calls]
 
 
-@settings(max_examples=40, deadline=None)
+@examples(40)
 @given(st.integers(0, 1 << 30), st.sampled_from([4, 20, 500]))
 def test_what_is_put_off_is_found_as_if_it_had_been_done_at_once(seed, texts):
     # Tool calls have ids of chance, the same ones in both.
     assert play(Inference(), seed, texts) == play(Eager(), seed, texts)
 
 
-@settings(max_examples=20, deadline=None)
+@examples(20)
 @given(st.integers(0, 1 << 30), st.sampled_from([4, 20, 500]))
 def test_numpy_finds_what_the_compiled_functions_find(reading, seed, texts):
     compiled, by_numpy = Inference(), Inference()

@@ -6,14 +6,14 @@ from functools import partial
 from random import Random
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from kairos.live.request.identity import passages
 from kairos.live.request.identity.passages import CompiledPassages, Passages
+from tests.support.examples import examples
 
 texts_of_bytes = st.lists(st.binary(max_size=400), max_size=6)
-ours = settings(deadline=None)
 
 
 @pytest.fixture(scope="module", params=["numpy", "compiled"])
@@ -47,7 +47,7 @@ def test_a_text_has_its_passages_wherever_it_stands(read, text, before, after):
 
 
 @given(sizes=st.lists(st.integers(0, 3 * passages.TEXT_BYTES), max_size=4), seed=st.integers(0, 99))
-@settings(max_examples=20, deadline=None)
+@examples(20)
 def test_texts_of_any_length_are_read_and_about_one_window_in_eight_counts(read, sizes, seed):
     random = Random(seed)
     texts = [random.randbytes(size) for size in sizes]
@@ -64,7 +64,6 @@ def test_texts_of_any_length_are_read_and_about_one_window_in_eight_counts(read,
         max_size=4,
     )
 )
-@ours
 def test_the_compiled_functions_find_the_same_passages(reading, texts):
     assert CompiledPassages(reading).of(texts) == Passages().of(texts)
 
@@ -84,7 +83,6 @@ steps = st.lists(said | st.tuples(hashes, scopes), max_size=12)
 
 
 @given(steps)
-@ours
 def test_the_compiled_functions_remember_and_find_whose_they_are_as_numpy_does(reading, steps):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(passages, "_SLOTS", 64)
@@ -102,7 +100,6 @@ def test_the_compiled_functions_remember_and_find_whose_they_are_as_numpy_does(r
 
 
 @given(steps)
-@ours
 def test_each_tenant_is_said_to_hold_as_many_passages_as_it_does(read_anew, steps):
     way = read_anew()
     for found, *more in steps:
