@@ -31,7 +31,6 @@ from kairos.live.frontend import http
 from kairos.live.observers.fact_log import read_facts
 from kairos.scheduler.policies import POLICIES
 from tests.support import forked
-from tests.support.forked import Program
 
 LIMIT_S = 60
 CHAT = "/v1/chat/completions"
@@ -476,9 +475,8 @@ async def test_without_keys_any_more_it_says_that_anybody_may_call(
 
 def keys(*arguments):
     """What `kairos keys` prints."""
-    with Program("kairos.cli.main", "keys", *arguments, stdout=subprocess.PIPE, text=True) as keys:
-        printed, _ = keys.communicate()
-    assert keys.returncode == 0
+    status, printed, said = forked.run("kairos.cli.main", "keys", *arguments)
+    assert status == 0, said
     return printed.strip()
 
 

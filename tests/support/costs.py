@@ -5,7 +5,7 @@ of the test process) and `started` (CPU seconds of processes that it started and
 and teardown included. What a test leaves running until a later test ends it counts there.
 
 Files are run longest first, by the CPU seconds in `tests/durations.json` (`make durations` writes
-it): then no process works alone at the end. A file without an entry is taken to be of middle length.
+it): then no process works alone at the end. One without an entry is taken to be of middle length.
 """
 
 import json

@@ -20,8 +20,8 @@ import subprocess
 import sys
 from functools import cache, partial
 from pathlib import Path
-from select import select
 
+LIMIT_S = 60
 _READ_AT_START = ("KAIROS_INTERPRETED", "LD_", "MALLOC_", "OMP_", "OPENBLAS_", "PYTHON")
 
 
@@ -55,11 +55,12 @@ class Program(subprocess.Popen):
             "env": dict(os.environ if bound["env"] is None else bound["env"]),
             "session": bound["start_new_session"],
         }
-        self._report, theirs = socket.socketpair()
+        self._report, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         files = [number if file == -1 else file for number, file in enumerate(streams)]
         with theirs:
             socket.send_fds(_control(), [pickle.dumps(request)], [*files, theirs.fileno()])
-        self.pid = int.from_bytes(self._report.recv(8), "little")
+        self.pid, status = pickle.loads(self._report.recv(4096))
+        assert status is None, "the fork ended before it was the program"
         self._child_created = True
         ends = ("p2cread", "p2cwrite", "c2pread", "c2pwrite", "errread", "errwrite")
         self._close_pipe_fds(*(bound[name] for name in ends))
@@ -76,13 +77,26 @@ class Program(subprocess.Popen):
     def _try_wait(self, wait_flags):
         if not self._is_forked:
             return super()._try_wait(wait_flags)
-        if wait_flags & os.WNOHANG and not select([self._report], [], [], 0)[0]:
+        try:
+            said = self._report.recv(4096, socket.MSG_DONTWAIT if wait_flags & os.WNOHANG else 0)
+        except BlockingIOError:
             return 0, 0
-        said = self._report.recv(4096)
         self._report.close()
         status, seconds = pickle.loads(said)
         SPENT.append(seconds)
         return self.pid, status
+
+
+def run(module, *arguments, **options):
+    """The exit status of a program, what it printed, and what it said besides."""
+    options |= {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    with Program(module, *arguments, **options) as program:
+        try:
+            printed, said = program.communicate(timeout=LIMIT_S)
+        except BaseException:
+            program.kill()
+            raise
+    return program.returncode, printed, said
 
 
 class AsyncProgram:

@@ -41,7 +41,7 @@ def main():
     request, streams, report = _requests(socket.socket(fileno=int(sys.argv[1])))
     words = _become(request, streams)
     with report:  # by now it leads its group, where it is to
-        report.send(os.getpid().to_bytes(8, "little"))
+        report.send(pickle.dumps((os.getpid(), None)))
     # As in a process of its own, where it is run before anything has imported it.
     for word in words[:2]:
         sys.modules.pop(word, None)
