@@ -4,11 +4,8 @@ runs in the test's loop; and the command, as a process."""
 import asyncio
 import json
 import os
-import resource
 import signal
-import sys
 from contextlib import asynccontextmanager
-from functools import partial
 from hashlib import sha256
 from pathlib import Path
 
@@ -21,6 +18,7 @@ from kairos.live.runs.run_store import RunStore
 from kairos.live.runs.tables import open_table
 from kairos.tools.flow_run import check_task, new_record, run_task
 from tests.e2e.client import LIMIT_S
+from tests.support import forked
 
 ROOT = Path(__file__).parents[2]
 
@@ -129,18 +127,18 @@ class Command:
 
 
 @asynccontextmanager
-async def command(directory, *arguments, module="kairos.cli.main", open_files=None):
+async def command(directory, *arguments, module="kairos.cli.main", open_files=None, fresh=False):
     """Runs `kairos ...` with its runs kept in the directory; killed in the end. `open_files`: that
-    it may have, unless it raises that limit."""
-    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    limit = partial(resource.setrlimit, resource.RLIMIT_NOFILE, (open_files, hard))
-    process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", module, *map(str, arguments)),
+    it may have, unless it raises that limit. `fresh`: as a Python of its own, not as a fork."""
+    process = await forked.start(
+        module,
+        *arguments,
+        fresh=fresh,
+        open_files=open_files,
         cwd=directory,
         env=os.environ | {"KAIROS_RUNS": str(directory / "kairos"), "PYTHONPATH": str(ROOT)},
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.STDOUT,
-        preexec_fn=None if open_files is None else limit,
     )
     try:
         yield Command(process)
@@ -150,6 +148,6 @@ async def command(directory, *arguments, module="kairos.cli.main", open_files=No
             await process.communicate()
 
 
-async def kairos_command(directory, *arguments, open_files=None):
-    async with command(directory, *arguments, open_files=open_files) as started:
+async def kairos_command(directory, *arguments, **options):
+    async with command(directory, *arguments, **options) as started:
         return await started.end()

@@ -6,7 +6,6 @@ import os
 import secrets
 import signal
 import subprocess
-import sys
 from collections import Counter
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
@@ -27,6 +26,7 @@ from kairos.standin.batch import INSTANT
 from kairos.standin.script import Script, load, load_lengths
 from kairos.standin.server import StandInSettings, serve
 from kairos.topics import RESULTS
+from tests.support import forked
 
 pytestmark = pytest.mark.kafka
 
@@ -79,8 +79,8 @@ async def processes(directory):
     inherited = {name: value for name, value in os.environ.items() if "KAIROS" not in name}
 
     async def start(*arguments, stdin=None):
-        process = await asyncio.create_subprocess_exec(
-            *(sys.executable, "-m", "kairos.cli.main", *arguments),
+        process = await forked.start(
+            *("kairos.cli.main", *arguments),
             env=inherited | {"PYTHONPATH": str(ROOT)},
             stdin=stdin,
             stdout=subprocess.PIPE,

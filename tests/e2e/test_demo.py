@@ -18,6 +18,7 @@ from kairos.standin.batch import INSTANT
 from kairos.standin.script import Script, load, load_lengths
 from kairos.standin.server import StandInSettings, serve
 from kairos.workload import read_workflows
+from tests.support import forked
 from tests.support.vllm import needs_vllm
 
 MARK = "KAIROS_TEST_MARK"
@@ -37,13 +38,13 @@ def processes_of(mark):
 
 
 @asynccontextmanager
-async def demo(*options, **environment):
-    """A running demo, and the mark of its processes. None of them is left behind."""
+async def demo(*options, fresh=False, **environment):
+    """A running demo, and the mark of its processes, which a fork has not. None of them is left
+    behind."""
     mark = secrets.token_hex(8)
-    process = await asyncio.create_subprocess_exec(
-        KAIROS,
-        "demo",
-        *options,
+    process = await forked.start(
+        *("kairos.cli.main", "demo", *options),
+        fresh=fresh,
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.PIPE,
         env={**os.environ, MARK: mark, "COLUMNS": "120", **environment},
@@ -54,6 +55,8 @@ async def demo(*options, **environment):
     finally:
         for pid in processes_of(mark):
             os.kill(pid, signal.SIGKILL)
+        if process.returncode is None:
+            process.kill()
         await process.communicate()
 
 
@@ -206,7 +209,7 @@ async def test_ctrl_c_in_the_second_run_still_shows_and_records_the_first(tmp_pa
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
 async def test_however_it_is_ended_nothing_that_it_started_remains(number):
-    async with demo("--engine", "sim", "--workflows", "6") as (process, mark):
+    async with demo("--engine", "sim", "--workflows", "6", fresh=True) as (process, mark):
         await until_serving(process)
         assert len(processes_of(mark)) == 3
         process.send_signal(number)

@@ -3,8 +3,6 @@
 import asyncio
 import json
 import os
-import sys
-from pathlib import Path
 
 import pytest
 
@@ -15,15 +13,13 @@ from kairos.workload import read_workflows
 from tests.e2e.client import LIMIT_S
 from tests.e2e.test_identity import KEYS
 from tests.e2e.test_insight import AS_ACME, said
-
-KAIROS = Path(sys.executable).with_name("kairos")
+from tests.support import forked
 
 
 async def run(*arguments, **environment):
     """What the command prints, what it says besides, and its exit status."""
-    process = await asyncio.create_subprocess_exec(
-        KAIROS,
-        *map(str, arguments),
+    process = await forked.start(
+        *("kairos.cli.main", *arguments),
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.PIPE,
         env={**os.environ, **environment},

@@ -3,11 +3,10 @@
 import asyncio
 import os
 import socket
-import subprocess
-import sys
 
 import pytest
 
+from tests.support import forked
 from tests.support.certificates import Authority
 
 
@@ -18,17 +17,15 @@ def authority(tmp_path):
 
 async def run(*arguments, **environ):
     """Exit status, and what it said."""
-    command = [sys.executable, "-m", "kairos.cli.main", *arguments]
-    done = await asyncio.to_thread(
-        subprocess.run,
-        command,
-        capture_output=True,
-        text=True,
+    process = await forked.start(
+        *("kairos.cli.main", *arguments),
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.STDOUT,
         env={**os.environ, **environ},
-        timeout=60,
-        check=False,
     )
-    return done.returncode, (done.stdout + done.stderr).strip()
+    async with asyncio.timeout(60):
+        said, _ = await process.communicate()
+    return process.returncode, said.decode().strip()
 
 
 async def test_one_that_is_well_is_told_by_the_exit_status(kairos, standin):

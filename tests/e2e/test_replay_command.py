@@ -4,27 +4,26 @@ import asyncio
 import json
 import os
 import signal
-import sys
 from contextlib import asynccontextmanager
-from pathlib import Path
 
 from aiohttp import web
 
 from kairos.workload import write_workflows
 from tests.e2e.test_replay import RECORDED, Scripted, answer, call
+from tests.support import forked
 
 LIMIT_S = 60.0
-KAIROS = Path(sys.executable).with_name("kairos")
 
 
 @asynccontextmanager
 async def started(*options, open_files=None, **environ):
-    limited = ("prlimit", f"--nofile={open_files}") if open_files else ()
-    process = await asyncio.create_subprocess_exec(
-        *limited, KAIROS, "replay", *map(str, options),
-        stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,
+    process = await forked.start(
+        *("kairos.cli.main", "replay", *options),
+        open_files=open_files,
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.PIPE,
         env={**os.environ, "COLUMNS": "150", **environ},
-    )  # fmt: skip
+    )
     try:
         yield process
     finally:
@@ -147,7 +146,7 @@ async def test_calls_for_which_there_are_no_open_files_are_told_of(engine, tmp_p
     Scripted(engine, never)
     path = recorded(tmp_path / "w.jsonl", *[["slow"]] * 100)
     options = ("--workflows", path, "--url", engine.url, "--rate", "1000", "--time-limit", "3")
-    status, printed, said = await replayed(*options, "--json", open_files="64:64")
+    status, printed, said = await replayed(*options, "--json", open_files=(64, 64))
     figures = json.loads(printed)["replay"]
     assert status == 1
     assert figures["begun"] == 100
@@ -165,7 +164,7 @@ async def test_there_may_be_more_connections_than_the_soft_limit_on_open_files(e
     server = Scripted(engine, all_at_once)
     path = recorded(tmp_path / "w.jsonl", *[["slow"]] * 100)
     options = ("--workflows", path, "--url", engine.url, "--rate", "1000")
-    assert (await replayed(*options, open_files="64:"))[0] == 0
+    assert (await replayed(*options, open_files=64))[0] == 0
 
 
 async def test_each_request_of_a_trace_is_a_workflow(engine, tmp_path):

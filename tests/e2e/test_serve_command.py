@@ -30,6 +30,7 @@ from kairos.live import service
 from kairos.live.frontend import http
 from kairos.live.observers.fact_log import read_facts
 from kairos.scheduler.policies import POLICIES
+from tests.support import forked
 
 LIMIT_S = 60
 CHAT = "/v1/chat/completions"
@@ -78,13 +79,15 @@ class Process:
         return self._process.returncode, output.decode(), errors.decode()
 
 
-async def spawn(*arguments, open_files=None, program=("-m", "kairos.cli.main"), **environ):
+async def spawn(*arguments, program=None, open_files=None, fresh=False, **environ):
+    """`kairos serve` with no settings but these. `program`: the code of one around it."""
     inherited = {name: value for name, value in os.environ.items() if "KAIROS" not in name}
-    return await asyncio.create_subprocess_exec(
-        *(("prlimit", f"--nofile={open_files}:") if open_files else ()),
-        sys.executable, *program, "serve", *arguments,
-        env=inherited | environ, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-    )  # fmt: skip
+    given = {"env": inherited | environ, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    if program:
+        command = (sys.executable, "-c", program, "serve", *arguments)
+        return await asyncio.create_subprocess_exec(*command, **given)
+    command = ("kairos.cli.main", "serve", *arguments)
+    return await forked.start(*command, fresh=fresh, open_files=open_files, **given)
 
 
 @pytest.fixture
@@ -472,8 +475,9 @@ async def test_without_keys_any_more_it_says_that_anybody_may_call(
 
 def keys(*arguments):
     """What `kairos keys` prints."""
-    command = [sys.executable, "-m", "kairos.cli.main", "keys", *arguments]
-    return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
+    status, printed, said = forked.run("kairos.cli.main", "keys", *arguments)
+    assert status == 0, said
+    return printed.strip()
 
 
 async def test_a_file_of_keys_is_read_again_on_a_hangup(
@@ -543,6 +547,6 @@ async def test_without_a_file_a_hangup_has_nothing_to_read(serve, session, engin
 
 
 async def test_a_hangup_while_it_starts_does_not_end_it(serve, session, engine):
-    served = await serve("--engine", engine.url, program=("-c", HUNG_UP_EARLY))
+    served = await serve("--engine", engine.url, program=HUNG_UP_EARLY)
     await joined(session, served)
     assert (await chat(session, served))[0] == 200

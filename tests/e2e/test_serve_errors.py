@@ -2,26 +2,20 @@
 
 import os
 import socket
-import subprocess
-import sys
 
 import pytest
+
+from tests.support import forked
 
 
 def fails(*arguments, **environ):
     """The line in which it says why."""
     inherited = {name: value for name, value in os.environ.items() if "KAIROS" not in name}
-    ended = subprocess.run(
-        [sys.executable, "-m", "kairos.cli.main", "serve", *arguments],
-        env=inherited | environ,
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
-    assert ended.returncode == 1
-    assert ended.stdout == ""
-    (line,) = ended.stderr.splitlines()
+    command = ("kairos.cli.main", "serve", *arguments)
+    status, printed, said = forked.run(*command, env=inherited | environ)
+    assert status == 1
+    assert printed == ""
+    (line,) = said.splitlines()
     assert line.startswith("kairos: ")
     return line.removeprefix("kairos: ")
 

@@ -3,13 +3,13 @@
 import asyncio
 import os
 import pty
-import sys
 
 from tests.e2e.client import LIMIT_S
 from tests.e2e.served import serving
 from tests.e2e.test_health_command import run
 from tests.e2e.test_page import asking
 from tests.e2e.test_roles import keys
+from tests.support import forked
 
 
 async def test_it_shows_instances_and_the_queue_in_its_order(kairos, engine, unused_port):
@@ -37,8 +37,8 @@ async def test_on_a_terminal_it_goes_on_and_says_when_what_it_shows_is_old(engin
     """Until it is interrupted."""
     ours, theirs = pty.openpty()
     async with serving(engine.url) as served:
-        command = [sys.executable, "-m", "kairos.cli.main", "top", served.service.admin_url]
-        process = await asyncio.create_subprocess_exec(
+        command = ["kairos.cli.main", "top", served.service.admin_url]
+        process = await forked.start(
             *command, "--interval", "0.2", stdin=theirs, stdout=theirs, stderr=theirs,
             env={**os.environ, "TERM": "xterm", "COLUMNS": "120", "LINES": "40"},
         )  # fmt: skip

@@ -5,8 +5,7 @@ of the test process) and `started` (CPU seconds of processes that it started and
 and teardown included. What a test leaves running until a later test ends it counts there.
 
 Files are run longest first, by the CPU seconds in `tests/durations.json` (`make durations` writes
-it): then no process works alone at the end. A file without an entry
-is taken to be of middle length.
+it): then no process works alone at the end. One without an entry is taken to be of middle length.
 """
 
 import json
@@ -15,6 +14,8 @@ import time
 from pathlib import Path
 
 import pytest
+
+from tests.support import forked
 
 DURATIONS = Path(__file__).parents[1] / "durations.json"
 UNKNOWN_S = 1.0
@@ -88,7 +89,7 @@ def _seconds():
     return (
         time.perf_counter(),
         own.ru_utime + own.ru_stime,
-        started.ru_utime + started.ru_stime,
+        started.ru_utime + started.ru_stime + sum(forked.SPENT),
     )
 
 

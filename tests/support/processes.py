@@ -4,8 +4,9 @@ import asyncio
 import os
 import signal
 import subprocess
-import sys
 from contextlib import suppress
+
+from tests.support.forked import Program
 
 STOP_S = 60
 READY_S = 60
@@ -14,19 +15,17 @@ READY_S = 60
 class Process:
     """One command, in a group of its own. Ends with this process, however that ends.
 
-    A context manager that starts it, and kills it in the end.
+    A context manager that starts it, and kills it in the end. `fresh`: as a Python of its own,
+    not as a fork.
     """
 
-    def __init__(self, directory, name, *arguments, module="kairos.cli.main", environ=None):
+    def __init__(
+        self, directory, name, *arguments, module="kairos.cli.main", environ=None, fresh=False
+    ):
         self.name = name
         self.log = directory / f"{name}.log"
-        self._command = [
-            sys.executable,
-            "-m",
-            "kairos.live.engines.child",
-            module,
-            *map(str, arguments),
-        ]
+        self._words = ("kairos.live.engines.child", module, *arguments)
+        self._fresh = fresh
         self._environ = {**os.environ, **(environ or {})}
         self._process = None
 
@@ -39,8 +38,9 @@ class Process:
     def start(self):
         with self.log.open("ab") as log:
             self._said_before = log.tell()
-            self._process = subprocess.Popen(
-                self._command,
+            self._process = Program(
+                *self._words,
+                fresh=self._fresh,
                 stdin=subprocess.PIPE,
                 stdout=log,
                 stderr=log,
