@@ -167,7 +167,6 @@ def _engine_settings(
     if not settings.engine:
         raise SetupError(f"name at least one engine: kairos {command} --engine http://HOST:PORT")
     logging.basicConfig(level=logging.INFO, format="kairos: %(message)s")
-    logging.getLogger("uvicorn").setLevel(logging.WARNING)
     return settings
 
 
@@ -258,7 +257,6 @@ def orchestrate(
     load = partial(config.load, config_file, os.environ, arguments)
     settings = load()
     logging.basicConfig(level=logging.INFO, format="kairos: %(message)s")
-    logging.getLogger("uvicorn").setLevel(logging.WARNING)
     run(_orchestrate(settings, load if has_files(config_file, settings) else None))
 
 

@@ -62,7 +62,6 @@ async def _run(control: socket.socket) -> None:
 
 def main() -> None:
     logging.basicConfig(level=logging.INFO, format="kairos: %(message)s")
-    logging.getLogger("uvicorn").setLevel(logging.WARNING)
     control = socket.socket(fileno=int(sys.argv[1]))
     try:
         with (
