@@ -2,7 +2,7 @@
 
 import re
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any, Literal
 
@@ -277,6 +277,6 @@ def api_key(variable: str | None, environ: Mapping[str, str]) -> str | None:
     return environ[variable]
 
 
-def _check_known(what: str, name: str, known: Mapping[str, object]) -> None:
+def _check_known(what: str, name: str, known: Collection[str]) -> None:
     if name not in known:
         raise SetupError(f"there is no {what} '{name}'; known: {', '.join(sorted(known))}")
