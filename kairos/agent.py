@@ -30,10 +30,10 @@ import msgspec
 
 from kairos import header_names
 from kairos.completion import reply_text
+from kairos.core_names import NAME
 from kairos.envelope import (
     DEAD_REASON,
     DEAD_TOPIC,
-    NAME,
     Envelope,
     Value,
     forward,

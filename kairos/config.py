@@ -2,18 +2,16 @@
 
 import re
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any, Literal
 
 import msgspec
 
 from kairos.addresses import is_loopback
-from kairos.balancer import MAX_WAITING
 from kairos.batch_settings import BatchSettings
-from kairos.dispatcher.placements import PLACEMENTS
+from kairos.core_names import IDLE_S, MAX_WAIT_S, MAX_WAITING, NAME, PLACEMENTS, POLICIES
 from kairos.engine_settings import EngineSettings, check_engines
-from kairos.envelope import NAME
 from kairos.errors import SetupError
 from kairos.fair_share import ALONE
 from kairos.flow_settings import FlowSettings
@@ -22,8 +20,6 @@ from kairos.key_file import read_keys, with_instants
 from kairos.model import SECOND, Budget
 from kairos.oidc_settings import OidcSettings, check_oidc
 from kairos.retrieval_settings import RetrievalSettings
-from kairos.scheduler.policies import POLICIES
-from kairos.scheduler.queue import MAX_WAIT_US
 from kairos.telemetry_settings import TelemetrySettings
 from kairos.tenant_settings import (
     KeySettings,
@@ -37,7 +33,6 @@ from kairos.tenant_settings import (
     check_tenants,
 )
 from kairos.tls_settings import TlsFiles, check_port_files
-from kairos.workflow_tracker import IDLE_US
 
 STALL_S, ANSWER_S = 120, 600
 
@@ -72,13 +67,13 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     placement: str = "kairos"  # the choice of the instance
     max_waiting: int = MAX_WAITING  # requests in the queue
     # The longest wait in the queue: then a request is refused. After half of it, it goes first.
-    max_wait_s: int = MAX_WAIT_US // SECOND
+    max_wait_s: int = MAX_WAIT_S
     budget_calls: int | None = None  # most calls of a workflow; a client can ask for fewer
     budget_tokens: int | None = None  # most tokens of a workflow: prompts and answers
     budget_s: int | None = None  # so long after a workflow's first call its calls end
     stall_s: int = STALL_S  # longest silence of a stream; mostly noticed sooner
     answer_s: int = ANSWER_S  # timeout for non-streaming answers
-    workflow_idle_s: int = IDLE_US // SECOND  # after so much silence a workflow has ended
+    workflow_idle_s: int = IDLE_S  # after so much silence a workflow has ended
     max_body_bytes: int = 32 << 20  # the largest body of a request
     max_held_bytes: int = 1 << 30  # the most of all bodies in flight together
     # Connections of clients, of each process; at most three quarters of the files it may have open.
@@ -282,6 +277,6 @@ def api_key(variable: str | None, environ: Mapping[str, str]) -> str | None:
     return environ[variable]
 
 
-def _check_known(what: str, name: str, known: Mapping[str, object]) -> None:
+def _check_known(what: str, name: str, known: Collection[str]) -> None:
     if name not in known:
         raise SetupError(f"there is no {what} '{name}'; known: {', '.join(sorted(known))}")

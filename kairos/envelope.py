@@ -13,6 +13,7 @@ from typing import Annotated, Any
 
 import msgspec
 
+from kairos.core_names import NAME
 from kairos.errors import InvalidRequest
 from kairos.header_names import OF_FIELDS
 from kairos.model import IDENTIFIER, TRACEPARENT
@@ -23,7 +24,6 @@ DEAD_TOPIC = "kairos-dead-topic"
 DEAD_GROUP = "kairos-dead-group"
 DEAD_REASON = "kairos-dead-reason"
 
-NAME = r"\A[A-Za-z0-9_][A-Za-z0-9_-]{0,63}\Z"  # becomes part of a topic's name, so no dots
 VERSION = r"\A1(\.(0|[1-9][0-9]{0,3}))?\Z"
 NUMBER = r"\A(0|[1-9][0-9]{0,17})\Z"
 _NUMBERS = (ATTEMPT, OF_FIELDS["started_at"], OF_FIELDS["deadline"])

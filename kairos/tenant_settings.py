@@ -7,8 +7,8 @@ from typing import Literal
 
 import msgspec
 
+from kairos.core_names import NAME
 from kairos.entitlements import CLASSES, Entitlements, Goes, Quota, ServiceClass, TenantWeight
-from kairos.envelope import NAME
 from kairos.errors import SetupError
 from kairos.model import IDENTIFIER, SECOND
 

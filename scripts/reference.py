@@ -135,7 +135,8 @@ def _command(command: Any, name: str) -> Iterator[str]:
     if hasattr(command, "commands"):
         if name != "kairos":
             yield f"## {name}\n\n{_plain(command.help)}\n"
-        for each in command.commands.values():
+        whole = command.whole() if hasattr(command, "whole") else command.commands
+        for each in whole.values():
             yield from _command(each, f"{name} {each.name}")
         return
     arguments = [each for each in command.params if each.param_type_name == "argument"]

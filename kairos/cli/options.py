@@ -6,8 +6,7 @@ from typing import Annotated
 import typer
 
 from kairos import config
-from kairos.dispatcher.placements import PLACEMENTS
-from kairos.scheduler.policies import POLICIES
+from kairos.core_names import PLACEMENTS, POLICIES
 from kairos.tls_settings import TlsFiles
 
 SERVE = config.Settings()  # the defaults

@@ -75,7 +75,6 @@ def process(
 
     settings = load()
     logging.basicConfig(level=logging.INFO, format="kairos: %(message)s")
-    logging.getLogger("uvicorn").setLevel(logging.WARNING)
     run(_process(settings, load if has_files(config_file, settings) else None))
 
 

@@ -14,11 +14,11 @@ from kairos.config import Settings
 _T = TypeVar("_T")
 
 
-def run(main: Coroutine[None, None, _T]) -> _T:
-    with (
-        agents.first_of_many(),
-        asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner,
-    ):
+def run(
+    main: Coroutine[None, None, _T],
+    loop_factory: Callable[[], asyncio.AbstractEventLoop] = uvloop.new_event_loop,
+) -> _T:
+    with agents.first_of_many(), asyncio.Runner(loop_factory=loop_factory) as runner:
         return runner.run(main)
 
 

@@ -31,6 +31,8 @@ if TYPE_CHECKING:
     from kairos.live.service import Service
     from kairos.live.workers.supervisor import Supervisor
 
+# No thread may run in a process that is forked; numpy's library starts one for each core.
+_BLAS_THREADS = "OPENBLAS_NUM_THREADS"
 Load = Callable[[], config.Settings]
 
 
@@ -120,8 +122,12 @@ def serve(
     settings = load()
     if settings.bus != "memory" and settings.learnt_path is not None:
         raise SetupError("leave out --learnt: with --bus, what is learnt is on kairos.profiles")
-    serving = _supervise if settings.workers else _serve
-    run(serving(settings, load if has_files(config_file, settings) else None))
+    again = load if has_files(config_file, settings) else None
+    if settings.workers:
+        os.environ.setdefault(_BLAS_THREADS, "1")
+        run(_supervise(settings, again), asyncio.new_event_loop)
+    else:
+        run(_serve(settings, again))
 
 
 async def _serve(settings: config.Settings, load: Load | None) -> None:
@@ -167,7 +173,6 @@ def _engine_settings(
     if not settings.engine:
         raise SetupError(f"name at least one engine: kairos {command} --engine http://HOST:PORT")
     logging.basicConfig(level=logging.INFO, format="kairos: %(message)s")
-    logging.getLogger("uvicorn").setLevel(logging.WARNING)
     return settings
 
 
@@ -258,7 +263,6 @@ def orchestrate(
     load = partial(config.load, config_file, os.environ, arguments)
     settings = load()
     logging.basicConfig(level=logging.INFO, format="kairos: %(message)s")
-    logging.getLogger("uvicorn").setLevel(logging.WARNING)
     run(_orchestrate(settings, load if has_files(config_file, settings) else None))
 
 

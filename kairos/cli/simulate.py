@@ -13,10 +13,9 @@ import typer
 from kairos import config
 from kairos.cli import load_options
 from kairos.cli.flow_options import FunctionsFile, Without, switched_off
-from kairos.dispatcher.placements import PLACEMENTS
+from kairos.core_names import PLACEMENTS, POLICIES
 from kairos.errors import SetupError
 from kairos.model import SECOND
-from kairos.scheduler.policies import POLICIES
 
 if TYPE_CHECKING:
     from kairos.live.observers.fact_log import FactLog

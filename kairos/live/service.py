@@ -4,6 +4,7 @@ import contextlib
 import os
 from collections.abc import AsyncIterator, Coroutine
 from functools import partial
+from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -21,18 +22,19 @@ from kairos.live.engines.fleet import Fleet
 from kairos.live.engines.monitor import Monitor
 from kairos.live.flows.figures import invocation_figures
 from kairos.live.flows.service import flows_online, open_flows
-from kairos.live.frontend.admin import build_admin
-from kairos.live.frontend.app import build_app
 from kairos.live.frontend.connection_limits import limits_of
+from kairos.live.frontend.front import clients_front
 from kairos.live.frontend.gateway import Gateway
+from kairos.live.frontend.health import Probes
 from kairos.live.frontend.http import listen, server_of, serving, url_of
+from kairos.live.frontend.models import Models
 from kairos.live.frontend.operators import may_have_page
+from kairos.live.frontend.operators_front import operators_front
 from kairos.live.frontend.port_tls import ServiceTls
 from kairos.live.kafka.cluster import cluster_of
 from kairos.live.observers.audit_log import OnError, auditing, counting, open_audit_log
 from kairos.live.observers.fact_log import flushing, note_start, open_log
 from kairos.live.observers.telemetry import Telemetry
-from kairos.live.pool.cluster_control import ClusterControl, pooled
 from kairos.live.process.clock import WallClock
 from kairos.live.proxy.engine import HttpEngine
 from kairos.live.proxy.engine_client import EngineClient
@@ -53,7 +55,10 @@ from kairos.orchestrator.orchestrator import Orchestrator
 from kairos.runtime import Observer
 from kairos.tenant_settings import classes
 
-Brain = LocalControl | ClusterControl
+if TYPE_CHECKING:
+    from kairos.live.pool.cluster_control import ClusterControl
+
+    Brain = LocalControl | ClusterControl
 
 
 class Service:
@@ -61,7 +66,7 @@ class Service:
     it is told of other settings."""
 
     def __init__(
-        self, brain: Brain, parts: "_Parts", reload: Reload, url: str, admin_url: str
+        self, brain: "Brain", parts: "_Parts", reload: Reload, url: str, admin_url: str
     ) -> None:
         self.brain = brain
         self.monitor = parts.monitor
@@ -75,7 +80,7 @@ class BrainPort:
     """Whatever decides, as those see it who are built before it: it hears of instances from a
     monitor, to which the calls that come over a bus tell their troubles, and these it needs."""
 
-    decides: Brain  # from when it is built on; nobody asks before
+    decides: "Brain"  # from when it is built on; nobody asks before
     stall_watch: StallWatch
 
     def feed(self, event: Event) -> None:
@@ -96,7 +101,7 @@ class _Parts(msgspec.Struct):
     prompts: PromptTokens
     orchestrator: Orchestrator | None  # None: another process follows the workflows
     tracing: Tracing | None
-    brain: Brain
+    brain: "Brain"
     background: list[Coroutine[None, None, None]]
 
 
@@ -129,16 +134,16 @@ async def running(
             ui = ui_of(brain, parts.fleet, telemetry, parts.orchestrator, settings)
             batches = await stack.enter_async_context(batching(settings.batches, access, gateway))
             flows = flows_online(kept_flows, access, gateway)
-            rooms = insight, batches.add_to, flows.add_to
+            probes = Probes(lambda: bool(monitor.models()), telemetry.families)
+            rooms = probes.add_to, insight, batches.add_to, flows.add_to
+            own = gateway.own_models
+            models = Models(access, monitor.models, None if own is None else own.names, audit)
+            app = clients_front(gateway, (probes, models), access, rooms, audit)
+            limits = limits_of(settings, telemetry.count_error)
             servers = {
-                sock: server_of(
-                    build_app(gateway, access, telemetry.families, rooms, audit),
-                    gateway,
-                    limits_of(settings, telemetry.count_error),
-                    tls.callers,
-                ),
+                sock: server_of(app, gateway, limits, tls.callers),
                 admin_sock: server_of(
-                    build_admin(
+                    operators_front(
                         *(brain, monitor, parts.fleet, telemetry.families_for_operators, access),
                         names=settings.admin_names,
                         audit=audit,
@@ -198,7 +203,7 @@ async def balancing(settings: Settings) -> AsyncIterator[Service]:
                 *(parts.brain, parts.fleet, parts.telemetry, parts.orchestrator, settings),
                 changes_engines=False,
             )
-            app = build_admin(
+            app = operators_front(
                 parts.brain,
                 parts.monitor,
                 parts.fleet,
@@ -229,8 +234,7 @@ async def _put_together(
         Orchestrator(idle_us=settings.workflow_idle_s * SECOND) if cluster is None else None
     )
     brain: Brain
-    port = BrainPort()
-    contexts = EngineContexts()
+    port, contexts = BrainPort(), EngineContexts()
     monitor = Monitor(port.feed, contexts=contexts)
     telemetry = Telemetry(port.balancer, orchestrator, WallClock().now)
     with (
@@ -267,15 +271,11 @@ async def _put_together(
                 background = [*brain.background(), tell_progress(engine.calls, brain.feed), *beside]
                 yield parts(brain=brain, background=background)
             elif cluster is not None:
+                from kairos.live.pool.cluster_control import pooled
+
+                new = partial(new_balancer, settings)
                 joined = pooled(
-                    settings,
-                    cluster,
-                    engine,
-                    monitor,
-                    telemetry,
-                    prompts,
-                    partial(new_balancer, settings),
-                    watching,
+                    settings, cluster, engine, monitor, telemetry, prompts, new, watching
                 )
                 async with joined as brain:
                     port.decides = brain

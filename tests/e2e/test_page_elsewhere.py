@@ -10,8 +10,8 @@ from fastapi import FastAPI
 from kairos.config import Settings
 from kairos.errors import Unavailable
 from kairos.events import Arrived, Finished, Record, WorkflowEnded
+from kairos.live.frontend.fastapi_errors import answer_errors_as_openai_does
 from kairos.live.frontend.http import listen, server_of, serving, url_of
-from kairos.live.frontend.openai_errors import answer_errors_as_openai_does
 from kairos.live.frontend.operators import may_have_page
 from kairos.live.request.access import access_of
 from kairos.live.ui.follower_pages import add_follower_pages

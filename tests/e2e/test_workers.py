@@ -156,6 +156,12 @@ async def test_the_operators_page_shows_what_all_of_them_do(serve, engine):
     assert {(await call)[0] for call in calls} == {200}
 
 
+async def test_the_process_that_starts_the_others_runs_no_thread(serve, engine):
+    """A copy has what its threads held, locks among it, and none to let go of it."""
+    served = await serve("--engine", engine.url)
+    assert len(list(Path(f"/proc/{served.process.pid}/task").iterdir())) == 1
+
+
 async def test_a_stream_passes_whole(serve, engine):
     part = b'data: {"choices":[{"delta":{"content":"x"}}]}\n\n'
     engine.answer = engine.stream(part, part, b"data: [DONE]\n\n")

@@ -7,9 +7,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.registry import Collector
 
 from kairos.batch_settings import BatchSettings
-from kairos.live.batches.kept import KeptBatches
 from kairos.live.batches.records import ENDED, State
-from kairos.live.observers.disk_looks import look_again
 
 _OPEN: tuple[State, ...] = ("validating", "in_progress", "finalizing", "cancelling")
 _LINES = "Lines of batches that ended, since their directory is there"
@@ -55,6 +53,9 @@ def batch_figures(
     if settings is None:
         yield []
         return
+    from kairos.live.batches.kept import KeptBatches
+    from kairos.live.observers.disk_looks import look_again
+
     with contextlib.closing(KeptBatches(settings)) as kept:
         figures = BatchFigures(kept.batches.totals, kept.batches.open_by_state)
         show(figures)

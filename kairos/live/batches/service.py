@@ -1,43 +1,20 @@
-"""Batches in a process that serves clients: their routes, and whoever drives them.
+"""Batches in a process that serves clients, where a directory is named for them."""
 
-Every process that names the directory serves files and batches. One of them drives: the one that
-holds the directory's lock. Where it dies, another has the lock within a second, and calls again
-what had no result on the disk.
-"""
-
-import asyncio
 import contextlib
-import logging
-import sqlite3
-from collections.abc import AsyncIterator, Callable, Coroutine
-from typing import Protocol
-
-from fastapi import FastAPI
-from fastapi import Request as HttpRequest
-from fastapi.responses import Response
+from collections.abc import AsyncIterator, Coroutine
+from typing import TYPE_CHECKING, Protocol
 
 from kairos.batch_settings import BatchSettings
-from kairos.live.batches.batch_routes import BatchRoutes
-from kairos.live.batches.driver import BatchDriver
-from kairos.live.batches.file_routes import FileRoutes
-from kairos.live.batches.kept import KeptBatches
-from kairos.live.batches.openapi import with_batches
-from kairos.live.batches.records import NoBatches
 from kairos.live.frontend.gateway import Gateway
-from kairos.live.frontend.inner_call import InnerGateway
 from kairos.live.process.clock import WallClock
 from kairos.live.request.access import Access, authorization
-from kairos.model import SECOND
 
-logger = logging.getLogger(__name__)
-
-_LOCK_S = 1.0  # between two tries to have the lock
-_RESTART_S = 5.0
-_SWEEP_S = 60.0  # between two looks for what is kept no longer
+if TYPE_CHECKING:
+    from fastapi import FastAPI
 
 
 class BatchService(Protocol):
-    def add_to(self, app: FastAPI) -> None:
+    def add_to(self, app: "FastAPI") -> None:
         """Add the routes, before those that pass requests on."""
 
     def background(self) -> list[Coroutine[None, None, None]]:
@@ -50,7 +27,12 @@ class BatchesOff:
     def __init__(self, access: Access) -> None:
         self._access = access
 
-    def add_to(self, app: FastAPI) -> None:
+    def add_to(self, app: "FastAPI") -> None:
+        from fastapi import Request as HttpRequest
+        from fastapi.responses import Response
+
+        from kairos.live.batches.records import NoBatches
+
         async def refuse(request: HttpRequest) -> Response:
             await self._access.admitted(authorization(request))
             raise NoBatches
@@ -67,55 +49,6 @@ class BatchesOff:
         return []
 
 
-class BatchesOn:
-    def __init__(
-        self, kept: KeptBatches, access: Access, gateway: Gateway, now: Callable[[], int]
-    ) -> None:
-        self._kept, self._now = kept, now
-        self._gateway = InnerGateway(gateway)
-        self._driver: BatchDriver | None = None  # while this process drives
-        self._files = FileRoutes(kept, access, now)
-        self._batches = BatchRoutes(kept, access, lambda: gateway.classes, self._wake, now)
-
-    def add_to(self, app: FastAPI) -> None:
-        self._files.add_to(app)
-        self._batches.add_to(app)
-        described = with_batches(app.openapi())
-        app.openapi = lambda: described  # type: ignore[method-assign]
-
-    def background(self) -> list[Coroutine[None, None, None]]:
-        return [self._drive(), self._sweep()]
-
-    def _wake(self) -> None:
-        if self._driver is not None:
-            self._driver.wake()
-
-    async def _drive(self) -> None:
-        while True:
-            with self._kept.driving() as is_ours:
-                if is_ours:
-                    await self._drive_on()
-            await asyncio.sleep(_LOCK_S)
-
-    async def _drive_on(self) -> None:
-        try:
-            self._driver = BatchDriver(self._kept, self._gateway, self._now)
-            await self._driver.run()
-        except (OSError, sqlite3.Error) as error:
-            logger.warning("batches stand still for %g s: %s", _RESTART_S, error)
-            await asyncio.sleep(_RESTART_S)
-        finally:
-            self._driver = None
-
-    async def _sweep(self) -> None:
-        while True:
-            try:
-                await asyncio.to_thread(self._kept.files.remove_old, self._now() // SECOND)
-            except (OSError, sqlite3.Error) as error:
-                logger.warning("old files of batches cannot be removed: %s", error)
-            await asyncio.sleep(_SWEEP_S)
-
-
 @contextlib.asynccontextmanager
 async def batching(
     settings: BatchSettings | None, access: Access, gateway: Gateway
@@ -124,5 +57,8 @@ async def batching(
     if settings is None:
         yield BatchesOff(access)
         return
+    from kairos.live.batches.batches_on import BatchesOn
+    from kairos.live.batches.kept import KeptBatches
+
     with contextlib.closing(KeptBatches(settings)) as kept:
         yield BatchesOn(kept, access, gateway, WallClock().now)

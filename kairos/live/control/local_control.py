@@ -2,8 +2,7 @@
 
 import asyncio
 from collections.abc import Coroutine, Sequence
-
-from fastapi import FastAPI
+from typing import TYPE_CHECKING
 
 from kairos.balancer import Balancer
 from kairos.config import Settings
@@ -11,7 +10,6 @@ from kairos.entitlements import Entitlements
 from kairos.events import EntitlementsChanged, Event, PolicyChosen, Record, Tick, WorkflowEnded
 from kairos.learner import Learner
 from kairos.live.control.learning import learn, recall, replay
-from kairos.live.frontend.insight import add_insight, add_tenants
 from kairos.live.observers.store import LearntStore
 from kairos.live.process.clock import WallClock
 from kairos.live.request.access import Access
@@ -19,6 +17,9 @@ from kairos.orchestrator.orchestrator import Orchestrator
 from kairos.ports import Engine
 from kairos.runtime import Observer, Runtime
 from kairos.scheduler.work_estimates import WorkEstimates
+
+if TYPE_CHECKING:
+    from fastapi import FastAPI
 
 TICK_S = 1.0
 
@@ -82,10 +83,14 @@ class LocalControl:
         storing = [] if self._store is None else [self._store.run()]
         return [learn(self.runtime, self.learner), self._give_up(), *storing]
 
-    def add_insight(self, app: FastAPI, access: Access) -> None:
+    def add_insight(self, app: "FastAPI", access: Access) -> None:
+        from kairos.live.frontend.insight import add_insight
+
         add_insight(app, access, self)
 
-    def add_tenants(self, app: FastAPI) -> None:
+    def add_tenants(self, app: "FastAPI") -> None:
+        from kairos.live.frontend.insight import add_tenants
+
         add_tenants(app, self)
 
     @property

@@ -10,8 +10,6 @@ from prometheus_client.core import CounterMetricFamily, Metric, SummaryMetricFam
 from prometheus_client.registry import Collector
 
 from kairos.flow_settings import FlowSettings
-from kairos.live.flows.flow_store import FlowStore
-from kairos.live.observers.disk_looks import look_again
 from kairos.live.observers.telemetry import Telemetry
 from kairos.live.processors.counted import ProcessorCount, batch_metrics
 
@@ -89,6 +87,9 @@ def invocation_figures(
     if settings is None:
         yield []
         return
+    from kairos.live.flows.flow_store import FlowStore
+    from kairos.live.observers.disk_looks import look_again
+
     with contextlib.closing(FlowStore(settings)) as store:
 
         def by_flow(most: int) -> list[FlowCount]:

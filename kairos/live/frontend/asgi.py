@@ -5,10 +5,8 @@ import logging
 from collections.abc import MutableMapping
 from typing import Any
 
-from starlette.types import ASGIApp
-
 from kairos.live.frontend.exchange import Exchange
-from kairos.live.request.client_response import CLIENT, Scope
+from kairos.live.request.client_response import CLIENT, ASGIApp, Scope
 
 logger = logging.getLogger(__name__)
 

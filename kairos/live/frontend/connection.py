@@ -8,15 +8,13 @@ import asyncio
 from collections.abc import Callable, Mapping
 from typing import Any, Protocol, cast
 
-from starlette.types import ASGIApp
-from uvicorn.protocols.http.httptools_impl import STATUS_LINE
-from uvicorn.server import ServerState
-
 from kairos.live.frontend.asgi import AsgiAnswer
 from kairos.live.frontend.connection_limits import ClientAddress, ConnectionLimits
 from kairos.live.frontend.exchange import Exchange
 from kairos.live.frontend.request_reader import HeadTooLarge, NoHttp, RequestReader
+from kairos.live.frontend.status_lines import STATUS_LINE
 from kairos.live.process.pace import LoopPace
+from kairos.live.request.client_response import ASGIApp
 
 IDLE_S = 75.0  # between two requests
 
@@ -41,6 +39,14 @@ class CallTaker(Protocol):
 
 
 _NO_TARGETS: Mapping[bytes, str] = {}
+
+
+class ServerState:
+    """Connections of one server, and the tasks that answer what is no call."""
+
+    def __init__(self) -> None:
+        self.connections: set[Connection] = set()
+        self.tasks: set[asyncio.Task[None]] = set()
 
 
 class Connection(asyncio.Protocol):
@@ -81,7 +87,7 @@ class Connection(asyncio.Protocol):
         if peer is None:  # it is this one's no more
             return
         self._peer, self.caller = peer, peer.name
-        self._state.connections.add(self)  # type: ignore[arg-type]  # uvicorn's own protocols
+        self._state.connections.add(self)
         self.write = self._transport.write
 
     def data_received(self, data: bytes) -> None:
@@ -212,7 +218,6 @@ class Connection(asyncio.Protocol):
     def answered(self) -> None:
         """See `Wire`."""
         exchange, self._exchange = self._exchange, None
-        self._state.total_requests += 1
         if exchange is not None and not exchange.is_kept:
             self._transport.close()
             return
@@ -239,7 +244,7 @@ class Connection(asyncio.Protocol):
             self._idle = self._loop.call_later(left_s, self._look)
 
     def shutdown(self) -> None:
-        """uvicorn's server wants it to end, once what has come is answered."""
+        """End it once what has come is answered: the server stops."""
         last = self._ahead[-1] if self._ahead else self._exchange
         if last is None:
             self._transport.close()

@@ -13,13 +13,12 @@ from ipaddress import IPv6Address
 from itertools import islice
 from typing import Any, Protocol, cast
 
-from uvicorn.protocols.http.httptools_impl import STATUS_LINE
-
 from kairos.config import Settings
 from kairos.errors import KairosError
 from kairos.fair_share import ALONE, ShareUsed, is_within_share
 from kairos.header_names import RAW, REQUEST_ID
 from kairos.live.frontend.openai_errors import new_id
+from kairos.live.frontend.status_lines import STATUS_LINE
 from kairos.live.process.tuning import most_files
 from kairos.live.request.client_response import error_body, error_headers
 

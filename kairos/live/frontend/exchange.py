@@ -3,8 +3,7 @@
 from collections.abc import Callable, Iterable
 from typing import Protocol
 
-from uvicorn.protocols.http.httptools_impl import STATUS_LINE
-
+from kairos.live.frontend.status_lines import STATUS_LINE
 from kairos.live.request.bodies import BodyReader, BodySource
 from kairos.live.request.client_response import Answering, Client
 

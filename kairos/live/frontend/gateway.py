@@ -21,7 +21,7 @@ from kairos.live.proxy.told import FactSink, OnTrouble
 from kairos.live.request.access import Callers
 from kairos.live.request.bodies import Bodies, Upload
 from kairos.live.request.body import Body
-from kairos.live.request.caller import Caller
+from kairos.live.request.caller import Caller, KeysComing
 from kairos.live.request.client_response import CLIENT, ClientResponse, Receive, Scope, Send
 from kairos.live.request.identity.agent_urls import Route, names_in, route_of
 from kairos.live.request.identity.aliases import Aliases
@@ -29,7 +29,6 @@ from kairos.live.request.identity.identity import Identity, identifier
 from kairos.live.request.identity.inference import Inference, UnnamedCall
 from kairos.live.request.identity.resolve import identity_of
 from kairos.live.request.service_class import ServiceClasses
-from kairos.live.request.signed_tokens import KeysComing
 from kairos.live.request.tokens import Estimate, PromptTokens
 from kairos.live.tracing.tracing import Tracing
 from kairos.model import Request

@@ -9,11 +9,9 @@ An address is no name, so whoever comes by one is no such page.
 import ipaddress
 from collections.abc import Iterable
 
-from starlette.datastructures import Headers
-from starlette.types import ASGIApp, Receive, Scope, Send
-
 from kairos.errors import InvalidRequest
-from kairos.live.frontend.openai_errors import error_response
+from kairos.live.frontend.openai_errors import send_error
+from kairos.live.request.client_response import ASGIApp, Receive, Scope, Send
 
 _SHOWN = 100  # characters
 
@@ -40,9 +38,12 @@ class KnownHosts:
         self._names = {_plain(name) for name in names}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        for host in Headers(scope=scope).getlist("host"):
+        for header, value in scope["headers"]:
+            if header != b"host":
+                continue
+            host = value.decode("latin-1")
             if not self._is_known(_name_of(host)):
-                await error_response(UnknownHost(host))(scope, receive, send)
+                await send_error(UnknownHost(host), send)
                 return
         await self._app(scope, receive, send)
 

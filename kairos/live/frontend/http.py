@@ -4,68 +4,63 @@ import asyncio
 import contextlib
 import logging
 import socket
-from collections.abc import AsyncIterator, Coroutine, Iterable, Iterator, Mapping
-from typing import Any
-
-import uvicorn
-from starlette.types import ASGIApp
-from uvicorn.server import ServerState
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator, Mapping
 
 from kairos.errors import SetupError
-from kairos.live.frontend.connection import CallTaker, Connection
+from kairos.live.frontend.connection import CallTaker, Connection, ServerState
 from kairos.live.frontend.connection_limits import ConnectionLimits
 from kairos.live.frontend.port_tls import PortTls
 from kairos.live.frontend.tls_transport import TlsTransport
 from kairos.live.process.pace import LoopPace
+from kairos.live.request.client_response import ASGIApp
 
 logger = logging.getLogger(__name__)
 
 GRACE_S = 10  # for running calls, once told to stop
+_BACKLOG = 2048  # connections that wait to be accepted
 _LOOK_S = 0.01  # between two looks whether all has ended
 
 
-class Server(uvicorn.Server):
-    """uvicorn that says when it listens, stops at once, and leaves signals to the command."""
+class Server:
+    """Accepts connections until it is stopped. Signals are left to the command."""
 
-    def __init__(self, settings: uvicorn.Config) -> None:
-        super().__init__(settings)
+    def __init__(self, connection: Callable[[ServerState], asyncio.Protocol]) -> None:
+        """`connection`: makes one for each client."""
+        self._connection = connection
         self.ready, self._stopping = asyncio.Event(), asyncio.Event()
+        self.server_state = ServerState()
 
     def stop(self) -> None:
-        self.should_exit = True
         self._stopping.set()
 
-    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        await super().startup(sockets)
+    async def serve(self, sock: socket.socket) -> None:
+        """Accept connections at the socket. Cancelled, it still shuts down: its loop would watch
+        closed sockets otherwise."""
+        loop, state = asyncio.get_running_loop(), self.server_state
+        server = await loop.create_server(
+            lambda: self._connection(state), sock=sock, backlog=_BACKLOG
+        )
         self.ready.set()
+        with contextlib.suppress(asyncio.CancelledError):
+            await self._stopping.wait()
+        server.close()
+        sock.close()
+        await self._shut_down()
 
-    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+    async def _shut_down(self) -> None:
         """Calls that run still when their time is up end as if their clients had left."""
-        for listening in (*self.servers, *(sockets or ())):
-            listening.close()
         await asyncio.sleep(_LOOK_S)  # what was accepted last becomes a connection
         running = self.server_state
         for each in list(running.connections):
             each.shutdown()
         try:
-            await asyncio.wait_for(_all_ended(running), self.config.timeout_graceful_shutdown)
+            await asyncio.wait_for(_all_ended(running), GRACE_S)
         except TimeoutError:
             logger.warning("%d requests still ran, and were given up", len(running.tasks))
             for task in running.tasks:
                 task.cancel()
             for each in list(running.connections):
-                assert isinstance(each, Connection)
                 each.abort()
-
-    async def main_loop(self) -> None:
-        """Until it is told to stop; nothing is done on uvicorn's ticks, since answers bear no date.
-        Cancelled, the server still shuts down: its loop would watch closed sockets otherwise."""
-        with contextlib.suppress(asyncio.CancelledError):
-            await self._stopping.wait()
-
-    @contextlib.contextmanager
-    def capture_signals(self) -> Iterator[None]:
-        yield
 
 
 async def _all_ended(running: ServerState) -> None:
@@ -83,7 +78,7 @@ async def serving(
         async with asyncio.TaskGroup() as group:
             tasks = [group.create_task(each) for each in background]
             for sock, server in servers.items():
-                group.create_task(server.serve([sock]))
+                group.create_task(server.serve(sock))
             try:
                 for server in servers.values():
                     await server.ready.wait()
@@ -109,21 +104,11 @@ def server_of(
     pace = LoopPace() if calls is None else calls.pace
     within = ConnectionLimits() if limits is None else limits
 
-    def connection(*, server_state: ServerState, **_: Any) -> asyncio.Protocol:
-        made = Connection(app, calls, pace, within, server_state)
+    def connection(state: ServerState) -> asyncio.Protocol:
+        made = Connection(app, calls, pace, within, state)
         return made if tls is None else TlsTransport(made, tls.context(), pace, tls.failed)
 
-    return Server(
-        uvicorn.Config(
-            app,
-            http=connection,  # type: ignore[arg-type]  # it makes protocols
-            ws="none",
-            lifespan="off",
-            log_config=None,
-            access_log=False,
-            timeout_graceful_shutdown=GRACE_S,
-        )
-    )
+    return Server(connection)
 
 
 @contextlib.contextmanager
@@ -143,7 +128,7 @@ def listen(host: str, port: int, *, shared: bool = False) -> Iterator[socket.soc
                 f"cannot listen on {host}:{port}: {error.strerror}; choose another with --port "
                 "(or --admin-port)"
             ) from None
-        sock.listen(2048)
+        sock.listen(_BACKLOG)
         yield sock
 
 

@@ -1,23 +1,18 @@
 """Errors as OpenAI's API tells them, and an id for each answer."""
 
+import json
 import os
-from collections.abc import MutableMapping
+from collections.abc import Iterable, MutableMapping
 from typing import Any
-
-from fastapi import FastAPI
-from fastapi import Request as HttpRequest
-from fastapi.responses import JSONResponse
-from starlette.exceptions import HTTPException
-from starlette.types import ASGIApp
 
 from kairos.errors import (
     InvalidRequest,
     KairosError,
 )
 from kairos.header_names import RAW, REQUEST_ID
-from kairos.live.observers.audit_log import AuditLog
 from kairos.live.proxy.asked import STREAMING_ROUTES
 from kairos.live.request.client_response import (
+    ASGIApp,
     Receive,
     Scope,
     Send,
@@ -43,38 +38,20 @@ def new_id() -> str:
     return f"req-{os.urandom(16).hex()}"
 
 
-def error_response(error: KairosError) -> JSONResponse:
-    """In OpenAI's format."""
-    headers = {name.decode(): value.decode() for name, value in error_headers(error)}
-    return JSONResponse(error_body(error), error.status, headers)
+async def send_error(error: KairosError, send: Send, *more: tuple[bytes, bytes]) -> None:
+    """Answer in OpenAI's format. `more`: headers."""
+    content = json.dumps(error_body(error), separators=(",", ":")).encode()
+    await send_whole(send, error.status, content, (*error_headers(error), *more))
 
 
-def answer_errors_as_openai_does(app: FastAPI, audit: AuditLog | None = None) -> None:
-    """`audit`: is told who is refused."""
-
-    async def answer(request: HttpRequest, error: Exception) -> JSONResponse:
-        if not isinstance(error, KairosError):
-            error = INTERNAL
-        if audit is not None:
-            audit.refused(error, None, client_host(request))
-        response = error_response(error)
-        response.headers[REQUEST_ID] = new_id()  # an unexpected error never reaches RequestIds
-        return response
-
-    async def no_route(request: HttpRequest, error: Exception) -> JSONResponse:
-        assert isinstance(error, HTTPException)
-        what = f"{request.method} {request.url.path[:100]!r}"
-        refused = RouteRefused(error.status_code, f"there is no {what} here")
-        return await answer(request, refused)
-
-    app.add_exception_handler(KairosError, answer)
-    app.add_exception_handler(HTTPException, no_route)
-    app.add_exception_handler(Exception, answer)
-    app.add_middleware(RequestIds)
-
-
-def client_host(request: HttpRequest) -> str | None:
-    return None if request.client is None else request.client.host
+async def send_whole(
+    send: Send, status: int, content: bytes, headers: Iterable[tuple[bytes, bytes]] = ()
+) -> None:
+    """Answer with a body that is known."""
+    length = (b"content-length", b"%d" % len(content))
+    start = {"type": "http.response.start", "status": status, "headers": [length, *headers]}
+    await send(start)
+    await send({"type": "http.response.body", "body": content})
 
 
 class RequestIds:

@@ -7,17 +7,14 @@ from collections.abc import MutableMapping
 from typing import Any
 from urllib.parse import urlsplit
 
-from starlette.requests import Request
-from starlette.responses import Response
-from starlette.types import ASGIApp, Receive, Scope, Send
-
 from kairos.addresses import is_loopback
 from kairos.config import Settings
 from kairos.errors import KairosError, Unauthorized
-from kairos.live.frontend.openai_errors import client_host, error_response
+from kairos.live.frontend.openai_errors import send_error
 from kairos.live.observers.audit_log import AuditLog
-from kairos.live.request.access import Access, authorization
+from kairos.live.request.access import Access
 from kairos.live.request.caller import ANYBODY, Caller
+from kairos.live.request.client_response import ASGIApp, Receive, Scope, Send
 from kairos.tenant_settings import Role
 
 PAGE = "/ui"  # what a browser shows, and all beneath it
@@ -52,42 +49,41 @@ class Operators:
         self._app, self._access, self._audit = app, access, audit
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        request = Request(scope)
-        if request.url.path in _OPEN:
+        if scope["path"] in _OPEN:
             await self._app(scope, receive, send)
             return
-        role = _needed(request)
+        role = _needed(scope)
         try:
-            if _is_from_page(request):
-                _check_origin(request)
-            caller = await self._access.operator(_shown(request), role)
+            if _is_from_page(scope):
+                _check_origin(scope)
+            caller = await self._access.operator(_shown(scope), role)
         except KairosError as error:
-            await self._refuse(error, request)(scope, receive, send)
+            await self._refuse(error, scope, send)
             return
-        request.state.caller = caller
+        scope.setdefault("state", {})["caller"] = caller
         if role == "admin" and self._audit is not None:
-            send = self._told(self._audit, request, caller, send)
+            send = self._told(self._audit, scope, caller, send)
         await self._app(scope, receive, send)
 
-    def _refuse(self, error: KairosError, request: Request) -> Response:
+    async def _refuse(self, error: KairosError, scope: Scope, send: Send) -> None:
         if self._audit is not None:
-            self._audit.refused(error, None, client_host(request), "operators")
-        response = error_response(error)
-        if isinstance(error, Unauthorized) and _is_page(request):
-            response.headers["www-authenticate"] = _ASK
-        return response
+            self._audit.refused(error, None, _client_host(scope), "operators")
+        if isinstance(error, Unauthorized) and _is_page(scope):
+            await send_error(error, send, (b"www-authenticate", _ASK.encode()))
+        else:
+            await send_error(error, send)
 
-    def _told(self, audit: AuditLog, request: Request, caller: Caller, send: Send) -> Send:
+    def _told(self, audit: AuditLog, scope: Scope, caller: Caller, send: Send) -> Send:
         """What tells the audit log of a change once it is answered, before the operator hears."""
 
         async def tell(message: MutableMapping[str, Any]) -> None:
             if message["type"] == "http.response.start":
                 audit.acted(
-                    f"{request.method} {request.url.path}",
+                    f"{scope['method']} {scope['path']}",
                     by=None if caller is ANYBODY else caller,
-                    address=client_host(request),
+                    address=_client_host(scope),
                     port="operators",
-                    target=getattr(request.state, "changed", None),
+                    target=scope["state"].get("changed"),
                     status=message["status"],
                 )
             await send(message)
@@ -95,23 +91,36 @@ class Operators:
         return tell
 
 
-def _needed(request: Request) -> Role:
-    if request.method in _SEES:
+def _client_host(scope: Scope) -> str | None:
+    client = scope["client"]
+    return None if client is None else client[0]
+
+
+def _header(scope: Scope, name: bytes) -> str | None:
+    """The first of that name."""
+    found = (value for header, value in scope["headers"] if header == name)
+    value = next(found, None)
+    return None if value is None else value.decode("latin-1")
+
+
+def _needed(scope: Scope) -> Role:
+    if scope["method"] in _SEES:
         return "viewer"
-    is_asked = request.method == "POST" and request.url.path.startswith(ASK)
+    is_asked = scope["method"] == "POST" and scope["path"].startswith(ASK)
     return "viewer" if is_asked else "admin"
 
 
-def _is_page(request: Request) -> bool:
-    return request.method in _SEES and f"{request.url.path}/".startswith(f"{PAGE}/")
+def _is_page(scope: Scope) -> bool:
+    return scope["method"] in _SEES and f"{scope['path']}/".startswith(f"{PAGE}/")
 
 
-def _is_from_page(request: Request) -> bool:
+def _is_from_page(scope: Scope) -> bool:
     """Whether it asks for what the page alone may send."""
-    return request.method == "POST" and request.url.path.startswith((ASK, ACT))
+    path: str = scope["path"]
+    return scope["method"] == "POST" and path.startswith((ASK, ACT))
 
 
-def _check_origin(request: Request) -> None:
+def _check_origin(scope: Scope) -> None:
     """A browser says which page asks, and no page can say another; what Kairos is asked as, no page
     can choose (`hosts.py`). A form can send no JSON, and a script of another origin none without
     asking first, which is not answered here. Behind a proxy that ends TLS, the page's own scheme
@@ -120,23 +129,24 @@ def _check_origin(request: Request) -> None:
     Raises:
         OtherOrigin: it is another page, or none.
     """
-    said = request.headers
-    origin = urlsplit(said.get("origin", ""))
-    same_host = said.getlist("host") == [origin.netloc]
-    same_scheme = origin.scheme in ("https", request.url.scheme)
-    same_site = said.get("sec-fetch-site", "same-origin") == "same-origin"
-    is_json = said.get("content-type", "") == "application/json"
+    origin = urlsplit(_header(scope, b"origin") or "")
+    hosts = [value.decode("latin-1") for name, value in scope["headers"] if name == b"host"]
+    same_host = hosts == [origin.netloc]
+    same_scheme = origin.scheme in ("https", scope["scheme"])
+    same_site = _header(scope, b"sec-fetch-site") in (None, "same-origin")
+    is_json = _header(scope, b"content-type") == "application/json"
     if not (same_host and same_scheme and same_site and is_json):
         raise OtherOrigin
 
 
-def _shown(request: Request) -> bytes | None:
+def _shown(scope: Scope) -> bytes | None:
     """A browser asks its user for a name, which does not matter, and a password, which is the key;
     and then shows them with all that it asks for, also where another site's page has it ask. So
     they count for the page alone: for what changes nothing and no other site can read, and for what
     no other site can have sent."""
-    shown = authorization(request)
-    counts = _is_page(request) or _is_from_page(request)
+    value = _header(scope, b"authorization")
+    shown = None if value is None else value.encode("latin-1")
+    counts = _is_page(scope) or _is_from_page(scope)
     if shown is None or not counts or shown[:6].lower() != b"basic ":
         return shown
     try:

@@ -15,6 +15,17 @@ _NOT_PASSED = re.compile(
 PASSED = {"/tokenize", "/detokenize", "/rerank", "/v2/rerank", "/score", "/pooling", "/classify"}
 
 
+_OWN = re.compile(r"/v1/(models|workflows|agents|files|batches|flows|plans)(/.*)?", re.DOTALL)
+_METHODS = {"GET", "POST", "DELETE"}
+
+
+def is_passed_on(method: str, path: str) -> bool:
+    """Return whether no route of Kairos's own can be meant, so that it is passed on or refused."""
+    if method not in _METHODS:
+        return False
+    return path in PASSED or (path.startswith("/v1/") and _OWN.fullmatch(path) is None)
+
+
 def check_passes(asked: Asked, raw_path: bytes) -> None:
     """Only plain paths that may pass, so that no encoding of a closed one slips through."""
     path = asked.path

@@ -3,7 +3,6 @@
 import re
 from collections.abc import Mapping
 
-import confluent_kafka as kafka
 import msgspec
 
 from kairos.config import Settings
@@ -146,6 +145,8 @@ def _check(options: Mapping[str, str]) -> None:
             raise SetupError(
                 f"[kafka] '{option}' has no effect: security.protocol is {protocol.lower()}"
             )
+    import confluent_kafka as kafka
+
     try:
         # It refuses what is no use. Without an address it connects to nothing.
         kafka.Producer({**options, "log_level": 0})

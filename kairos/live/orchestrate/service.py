@@ -11,10 +11,10 @@ from kairos.config import Settings
 from kairos.errors import SetupError
 from kairos.live.control.changes import of_keys
 from kairos.live.control.reload import Reload
-from kairos.live.frontend.health import add_health
+from kairos.live.frontend.fastapi_errors import answer_errors_as_openai_does
+from kairos.live.frontend.health import Probes
 from kairos.live.frontend.http import listen, server_of, serving, url_of
 from kairos.live.frontend.insight import add_insight
-from kairos.live.frontend.openai_errors import answer_errors_as_openai_does
 from kairos.live.frontend.operators import may_have_page
 from kairos.live.frontend.port_tls import ServiceTls
 from kairos.live.kafka.cluster import cluster_of
@@ -84,7 +84,7 @@ def _app(
         redirect_slashes=False,
     )
     # Also on standby: it can take over.
-    add_health(app, lambda: not follower.is_rebuilding, figures.collect)
+    Probes(lambda: not follower.is_rebuilding, figures.collect).add_to(app)
     add_insight(app, access, follower)
     answer_errors_as_openai_does(app, audit)
     return app

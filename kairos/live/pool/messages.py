@@ -14,8 +14,9 @@ from typing import Annotated
 
 import msgspec
 
+from kairos.core_names import NAME
 from kairos.declared_plan import check_plan
-from kairos.envelope import NAME, Name
+from kairos.envelope import Name
 from kairos.errors import InvalidRequest, KairosError
 from kairos.events import Dispatch, Event, Finished, PlanDeclared, Progressed, Refuse
 from kairos.header_names import OF_FIELDS

@@ -27,9 +27,9 @@ from kairos.config import Settings
 from kairos.errors import BodyTooLarge, InvalidRequest, SetupError, TooMuchHeld, Unavailable
 from kairos.live.control.changes import of_keys
 from kairos.live.control.reload import Reload
-from kairos.live.frontend.health import add_health
+from kairos.live.frontend.fastapi_errors import answer_errors_as_openai_does
+from kairos.live.frontend.health import Probes
 from kairos.live.frontend.http import listen, server_of, serving, url_of
-from kairos.live.frontend.openai_errors import answer_errors_as_openai_does
 from kairos.live.frontend.port_tls import ServiceTls
 from kairos.live.processors.lost import ValuesLost
 from kairos.live.processors.service import ProcessorService, processors
@@ -161,7 +161,7 @@ async def processing_host(settings: Settings) -> AsyncIterator[ProcessorHost]:
         peers = ProcessorPeers(session, retrieval.processor_services, os.environ)
         work = ProcessorWork(found, HeldStore(retrieval.hold_mb << 20), peers)
         app = _app(ProcessorRoutes(work, _about(found, retrieval), access, figures))
-        add_health(app, lambda: True, lambda: figures.collect(work))
+        Probes(lambda: True, lambda: figures.collect(work)).add_to(app)
         beside = [_forgetting(work.store), *access.background()]
         server = server_of(app, tls=tls.callers)
         await stack.enter_async_context(serving({sock: server}, beside))

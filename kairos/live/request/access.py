@@ -5,18 +5,19 @@ import asyncio
 import hashlib
 from collections.abc import Callable, Collection, Coroutine, Iterable
 from functools import partial
-from typing import Protocol
-
-from fastapi import Request as HttpRequest
+from typing import TYPE_CHECKING, Protocol
 
 from kairos.config import Settings
 from kairos.entitlements import STANDARD
 from kairos.errors import Unauthorized
 from kairos.live.process.clock import WallClock
-from kairos.live.request.caller import ANYBODY, RIGHTS, Caller
-from kairos.live.request.jwks import IssuerKeys
-from kairos.live.request.signed_tokens import KeysComing, SignedTokens
+from kairos.live.request.caller import ANYBODY, RIGHTS, Caller, KeysComing
 from kairos.tenant_settings import KeySettings, Role, classes
+
+if TYPE_CHECKING:
+    from fastapi import Request as HttpRequest
+
+    from kairos.live.request.signed_tokens import SignedTokens
 
 _DOTS = 2  # in a signed token
 _CALLS = RIGHTS["caller"]
@@ -56,7 +57,7 @@ class Access:
         *,
         needed: bool = False,
         now: Callable[[], int] | None = None,
-        tokens: SignedTokens | None = None,
+        tokens: "SignedTokens | None" = None,
     ) -> None:
         """`needed`, as in `change`. `now`: the clock by which keys expire, in microseconds since
         the Unix epoch; None: real time. `tokens`: lets in who shows one, too."""
@@ -158,6 +159,9 @@ def access_of(settings: Settings) -> Access:
     """As the settings have it."""
     oidc, tokens, now = settings.oidc, None, WallClock().now
     if oidc is not None:
+        from kairos.live.request.jwks import IssuerKeys
+        from kairos.live.request.signed_tokens import SignedTokens
+
         known = classes(settings.service_class)
         tokens = SignedTokens(oidc, IssuerKeys(oidc), known, now)
     return Access(settings.key, needed=settings.asks_for_keys, now=now, tokens=tokens)
@@ -183,6 +187,6 @@ def _digest(key: bytes) -> str:
     return hashlib.sha256(key).hexdigest()
 
 
-def authorization(request: HttpRequest) -> bytes | None:
+def authorization(request: "HttpRequest") -> bytes | None:
     value = request.headers.get("authorization")
     return value.encode("latin-1") if value is not None else None

@@ -1,5 +1,6 @@
 """Who calls."""
 
+import asyncio
 from collections.abc import Mapping
 
 import msgspec
@@ -44,3 +45,10 @@ class NotAllowed(KairosError):
 
 
 ANYBODY = Caller("default", roles=RIGHTS["admin"])  # where no key is asked for
+
+
+class KeysComing(Exception):
+    """Whether a token is good is known once its issuer's keys have come: ask again then."""
+
+    def __init__(self, coming: "asyncio.Future[None]") -> None:
+        self.coming = coming

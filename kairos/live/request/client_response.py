@@ -12,6 +12,7 @@ from kairos.rate_limits import RateLimits
 Scope = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
 Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
+ASGIApp = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 _EVENT_ENDS = (b"\n\n", b"\r\n\r\n")
 _WAITING = b": waiting for an instance\n\n"  # which readers of streams pass over

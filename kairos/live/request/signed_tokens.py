@@ -6,7 +6,6 @@ carries or points to are not looked at (RFC 8725, sections 3.1 and 3.10). One th
 remembered by its digest until it expires, or the issuer's keys change: then it costs a look-up.
 """
 
-import asyncio
 import binascii
 import re
 from base64 import urlsafe_b64decode
@@ -22,7 +21,7 @@ from joserfc.jws import JWSRegistry
 
 from kairos.entitlements import STANDARD
 from kairos.errors import Unauthorized, Unavailable
-from kairos.live.request.caller import RIGHTS, Caller
+from kairos.live.request.caller import RIGHTS, Caller, KeysComing
 from kairos.live.request.jwks import IssuerKeys
 from kairos.model import IDENTIFIER, SECOND
 from kairos.oidc_settings import OidcSettings
@@ -63,13 +62,6 @@ class IssuerUnreachable(Unavailable):
 
     def __init__(self) -> None:
         super().__init__("the keys to verify tokens with cannot be had at the moment")
-
-
-class KeysComing(Exception):
-    """Whether the token is good is known once the issuer's keys have come: ask again then."""
-
-    def __init__(self, coming: "asyncio.Future[None]") -> None:
-        self.coming = coming
 
 
 class _Header(msgspec.Struct):

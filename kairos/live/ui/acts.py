@@ -7,22 +7,21 @@ and so it is where no key or token has a role, since then nobody knows who it wa
 
 import re
 from collections.abc import Callable
-from typing import Protocol, TypeVar
+from typing import TYPE_CHECKING, Protocol, TypeVar
 
 import msgspec
-from fastapi import FastAPI, Request
-from fastapi.responses import Response
 
 from kairos.errors import InvalidRequest, KairosError, WorkflowNotFound
 from kairos.events import Event, WorkflowEnded
 from kairos.live.engines.fleet import Fleet
-from kairos.live.frontend.instances import read_engine
 from kairos.live.frontend.operators import ACT
-from kairos.live.frontend.small_body import small_body
 from kairos.live.request.caller import ANYBODY, Caller
 from kairos.live.ui.assets import json_response
 from kairos.model import IDENTIFIER
 from kairos.orchestrator.orchestrator import Orchestrator
+
+if TYPE_CHECKING:
+    from fastapi import FastAPI, Request
 
 _LIMIT_BYTES = 16 << 10
 _IDENTIFIER, _TENANT = re.compile(IDENTIFIER), 128  # characters
@@ -105,13 +104,13 @@ class Acts:
             return "there is no audit log: set audit_log, so that it is written down"
         return None
 
-    def check(self, request: Request) -> None:
+    def check(self, request: "Request") -> None:
         """Raises CannotAct."""
         why_not = self._why_not(request.state.caller)
         if why_not is not None:
             raise CannotAct(why_not)
 
-    def _check_engines(self, request: Request) -> None:
+    def _check_engines(self, request: "Request") -> None:
         self.check(request)
         if not self._changes_engines:
             raise CannotAct(
@@ -131,7 +130,10 @@ class Acts:
                 raise InvalidRequest(f"the workflow {named.id!r} has ended already")
         self._told.feed(WorkflowEnded(named.tenant, named.id, cancelled=True))
 
-    def add_to(self, app: FastAPI) -> None:
+    def add_to(self, app: "FastAPI") -> None:
+        from fastapi import Request
+        from fastapi.responses import Response
+
         @app.get("/ui/data/me")
         async def me(request: Request) -> Response:
             """Who looks, and whether that is somebody who may act."""
@@ -156,7 +158,12 @@ class Acts:
                 raise CannotAct("send SIGHUP to the process that was started: it reads the files")
             return json_response(self.reload())
 
-    def _add_engines(self, app: FastAPI) -> None:
+    def _add_engines(self, app: "FastAPI") -> None:
+        from fastapi import Request
+        from fastapi.responses import Response
+
+        from kairos.live.frontend.instances import read_engine
+
         @app.get("/ui/data/engines")
         async def engines() -> Response:
             """Each, as `/admin/instances` tells of it."""
@@ -179,8 +186,10 @@ class Acts:
             return json_response(self._fleet.drain(named.id))
 
 
-async def read_said(request: Request, kind: type[T]) -> T:
+async def read_said(request: "Request", kind: type[T]) -> T:
     """Raises InvalidRequest: the body is none of these."""
+    from kairos.live.frontend.small_body import small_body
+
     body = await small_body(request, _LIMIT_BYTES)
     try:
         return msgspec.json.decode(body, type=kind)

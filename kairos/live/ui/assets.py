@@ -1,16 +1,19 @@
 """The page's files, and the headers under which a browser takes them and nothing else.
 
-They are read when the process starts, and are served by exact name: no path of a request ever
-leads to a file. They are plain HTML, CSS and JavaScript modules, as a browser reads them, but that
-`frame.html` has what all pages share: nothing else is built, and nothing is loaded from another
-host.
+They are read when the page is first asked for, and are served by exact name: no path of a request
+ever leads to a file. They are plain HTML, CSS and JavaScript modules, as a browser reads them, but
+that `frame.html` has what all pages share: nothing else is built, and nothing is loaded from
+another host.
 """
 
 from collections.abc import Mapping
 from importlib.resources import files
+from typing import TYPE_CHECKING
 
 import msgspec
-from starlette.responses import Response
+
+if TYPE_CHECKING:
+    from starlette.responses import Response
 
 _TYPES = {
     "html": "text/html; charset=utf-8",
@@ -36,11 +39,15 @@ class Asset(msgspec.Struct, frozen=True):
     content: bytes
     media_type: str
 
-    def response(self) -> Response:
+    def response(self) -> "Response":
+        from starlette.responses import Response
+
         return Response(self.content, media_type=self.media_type, headers=dict(HEADERS))
 
 
-def json_response(content: object) -> Response:
+def json_response(content: object) -> "Response":
+    from starlette.responses import Response
+
     encoded = msgspec.json.encode(content)
     return Response(encoded, media_type="application/json", headers=dict(HEADERS))
 

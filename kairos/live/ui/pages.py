@@ -2,11 +2,9 @@
 read; what is beneath `ASK` has something worked out; what changes anything is in `acts.py`."""
 
 from collections.abc import AsyncIterator, Coroutine
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import msgspec
-from fastapi import FastAPI, Request
-from fastapi.responses import Response, StreamingResponse
 
 from kairos.config import Settings
 from kairos.live.engines.fleet import Fleet
@@ -17,13 +15,15 @@ from kairos.live.ui.agent_history import AgentHistory
 from kairos.live.ui.agents import Agents
 from kairos.live.ui.assets import HEADERS, json_response
 from kairos.live.ui.gains import Gains
-from kairos.live.ui.looks import add_agents, add_files, add_workflows, offset_of
 from kairos.live.ui.now import QUEUE_PAGE, Now, Watched
 from kairos.live.ui.past import Past, PastQuestion
 from kairos.live.ui.watch import Watch
 from kairos.live.ui.workflows import FollowedElsewhere, Workflows
 from kairos.orchestrator.orchestrator import Orchestrator
 from kairos.scheduler.work_estimates import WorkEstimates
+
+if TYPE_CHECKING:
+    from fastapi import FastAPI
 
 # And the file that each is.
 _PAGES = {
@@ -58,7 +58,9 @@ class Ui:
     def background(self) -> list[Coroutine[None, None, None]]:
         return [self._watch.run(), self.gains.run(), self._history.run()]
 
-    def add_to(self, app: FastAPI) -> None:
+    def add_to(self, app: "FastAPI") -> None:
+        from kairos.live.ui.looks import add_agents, add_files, add_workflows
+
         add_files(app, _PAGES)
         self._add_now(app)
         add_workflows(app, self._workflows)
@@ -67,7 +69,12 @@ class Ui:
         self._add_past(app)
         self.acts.add_to(app)
 
-    def _add_now(self, app: FastAPI) -> None:
+    def _add_now(self, app: "FastAPI") -> None:
+        from fastapi import Request
+        from fastapi.responses import Response, StreamingResponse
+
+        from kairos.live.ui.looks import offset_of
+
         @app.get("/ui/data/now")
         async def now() -> Response:
             """What goes on at this moment, once."""
@@ -86,7 +93,10 @@ class Ui:
                 self._events(), media_type="text/event-stream", headers=dict(HEADERS)
             )
 
-    def _add_gained(self, app: FastAPI) -> None:
+    def _add_gained(self, app: "FastAPI") -> None:
+        from fastapi import Request
+        from fastapi.responses import Response
+
         gains = self.gains
 
         @app.get("/ui/data/gained")
@@ -111,7 +121,10 @@ class Ui:
             gains.stop()
             return json_response(gains.view())
 
-    def _add_past(self, app: FastAPI) -> None:
+    def _add_past(self, app: "FastAPI") -> None:
+        from fastapi import Request
+        from fastapi.responses import Response
+
         @app.post(f"{ASK}past")
         async def past(request: Request) -> Response:
             """What happened at a time that is over."""

@@ -1,12 +1,11 @@
-"""Entry of the supervisor's children: `python -m kairos.live.workers.child FD`.
+"""What the supervisor's children run.
 
-FD is a socket to the supervisor. By it a child is told what it is and, later, of other settings; it
-closes when the supervisor is no more, and then the child stops too, so that none is left over.
+Each has a socket to the supervisor. By it a child is told what it is and, later, of other settings;
+it closes when the supervisor is no more, and then the child stops too, so that none is left over.
 """
 
 import asyncio
 import contextlib
-import logging
 import signal
 import socket
 import sys
@@ -14,6 +13,7 @@ import sys
 import msgspec
 import uvloop
 
+from kairos.config import Settings
 from kairos.errors import KairosError
 from kairos.live.process import tuning
 from kairos.live.workers.deciding import deciding
@@ -31,8 +31,6 @@ class _Child:
         self.setup: asyncio.Future[Setup] = loop.create_future()
         self.change: Change | None = None
         loop.add_signal_handler(signal.SIGTERM, self.end)
-        for ours in (signal.SIGINT, signal.SIGHUP):  # a terminal sends them to all; one acts
-            signal.signal(ours, signal.SIG_IGN)
 
     def read(self, _: FrameLink, payload: bytes) -> None:
         told = _told.decode(payload)
@@ -60,10 +58,19 @@ async def _run(control: socket.socket) -> None:
         await child.stop.wait()
 
 
-def main() -> None:
-    logging.basicConfig(level=logging.INFO, format="kairos: %(message)s")
-    logging.getLogger("uvicorn").setLevel(logging.WARNING)
-    control = socket.socket(fileno=int(sys.argv[1]))
+def prepare(settings: Settings) -> None:
+    """Import what children need beside the modules that this one imports."""
+    if settings.batches is not None:
+        import kairos.live.batches.batches_on
+    if settings.flows is not None:
+        import kairos.live.flows.flows_on
+    if settings.oidc is not None:
+        import kairos.live.request.signed_tokens  # noqa: F401
+
+
+def main(file: int) -> int:
+    """Run a child, whose socket to the supervisor has this number; return its exit status."""
+    control = socket.socket(fileno=file)
     try:
         with (
             asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner,
@@ -71,8 +78,6 @@ def main() -> None:
         ):
             runner.run(_run(control))
     except KairosError as error:
-        sys.exit(f"kairos: {error}")
-
-
-if __name__ == "__main__":
-    main()
+        sys.stderr.write(f"kairos: {error}\n")
+        return 1
+    return 0

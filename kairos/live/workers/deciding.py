@@ -8,7 +8,6 @@ from collections.abc import AsyncIterator, Iterable
 from functools import partial
 
 import msgspec
-from fastapi import FastAPI
 
 from kairos.balancer import Balancer
 from kairos.config import Settings
@@ -23,11 +22,12 @@ from kairos.live.engines.fleet import Fleet
 from kairos.live.engines.monitor import Monitor
 from kairos.live.flows.figures import invocation_figures
 from kairos.live.flows.service import flow_names
-from kairos.live.frontend.admin import build_admin
-from kairos.live.frontend.app import add_models
-from kairos.live.frontend.health import add_health
+from kairos.live.frontend.front import LateApp, PortFront
+from kairos.live.frontend.health import Probes
 from kairos.live.frontend.http import server_of, serving
-from kairos.live.frontend.openai_errors import answer_errors_as_openai_does
+from kairos.live.frontend.models import Models
+from kairos.live.frontend.openai_errors import RequestIds
+from kairos.live.frontend.operators_front import operators_front
 from kairos.live.frontend.own_models import NamesOf
 from kairos.live.frontend.port_tls import ServiceTls
 from kairos.live.observers.audit_log import AuditLog, auditing, open_audit_log
@@ -35,6 +35,7 @@ from kairos.live.observers.fact_log import flushing, note_start, open_log
 from kairos.live.observers.telemetry import Telemetry
 from kairos.live.process.clock import WallClock
 from kairos.live.request.access import Access, access_of
+from kairos.live.request.client_response import ASGIApp
 from kairos.live.tracing.tracing import open_tracing, traced, tracing_observers
 from kairos.live.ui.pages import ui_of
 from kairos.live.workers.decider import Decider
@@ -96,7 +97,7 @@ async def deciding(setup: Setup) -> AsyncIterator[Change]:
         sockets = {name: stack.enter_context(_socket(file)) for name, file in setup.sockets.items()}
         audit = stack.enter_context(open_audit_log(settings.audit_log))
         ui = ui_of(alone, fleet, telemetry, orchestrator, settings)
-        operators = build_admin(
+        operators = operators_front(
             *(alone, monitor, fleet, telemetry.families_for_operators, access),
             names=settings.admin_names,
             audit=audit,
@@ -185,11 +186,20 @@ def _asked(
     telemetry: Telemetry,
     audit: AuditLog | None,
     flows: NamesOf | None,
-) -> FastAPI:
+) -> ASGIApp:
     """What workers pass on: see `relay.py`."""
-    app = FastAPI(docs_url=None, redoc_url=None, openapi_url=None, redirect_slashes=False)
-    add_health(app, lambda: bool(monitor.models()), telemetry.families)
-    add_models(app, access, monitor.models, flows)
-    alone.add_insight(app, access)
-    answer_errors_as_openai_does(app, audit)
-    return app
+    probes = Probes(lambda: bool(monitor.models()), telemetry.families)
+    models = Models(access, monitor.models, flows, audit)
+
+    def build() -> ASGIApp:
+        from fastapi import FastAPI
+
+        from kairos.live.frontend.fastapi_errors import answer_errors_as_openai_does
+
+        app = FastAPI(docs_url=None, redoc_url=None, openapi_url=None, redirect_slashes=False)
+        probes.add_to(app)
+        alone.add_insight(app, access)
+        answer_errors_as_openai_does(app, audit)
+        return app
+
+    return RequestIds(PortFront((probes, models), LateApp(build)))

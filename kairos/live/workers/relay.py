@@ -1,35 +1,28 @@
 """What a worker is asked that only the decider knows: passed on to it, and its answer back."""
 
+import re
 from pathlib import Path
 from typing import Self
+from urllib.parse import quote
 
 import aiohttp
-from fastapi import FastAPI
-from starlette.requests import Request
-from starlette.responses import Response
-from starlette.routing import Route
-from starlette.types import Receive, Scope, Send
+from yarl import URL
 
 from kairos.errors import Unavailable
-from kairos.header_names import REQUEST_ID
-from kairos.live.frontend.openai_errors import error_response
+from kairos.header_names import RAW, REQUEST_ID
+from kairos.live.frontend.openai_errors import send_error, send_whole
+from kairos.live.request.client_response import Receive, Scope, Send
 
+_SAFE = "/:@!$&'()*+,;=-._~"  # in a path
 TIMEOUT_S = 15.0  # in which a decider that died is started again
-PATHS = (
-    "/health",
-    "/metrics",
-    "/v1/models",
-    "/v1/models/{name:path}",
-    "/v1/workflows/{rest:path}",
-    "/v1/agents",
-)
-_FORWARDED = ("authorization", "accept", REQUEST_ID)
+_PATHS = re.compile(r"/(health|metrics)|/v1/(models(/.*)?|workflows/.*|agents)", re.DOTALL)
+_FORWARDED = {b"authorization", b"accept", RAW[REQUEST_ID]}
 _RESTARTED = "whoever knows is being started again; try again"
-_DROPPED = {"content-length", "transfer-encoding", "connection", "date", "server"}
+_DROPPED = {b"content-length", b"transfer-encoding", b"connection", b"date", b"server"}
 
 
 class Relay:
-    """An async context manager, and an ASGI application. Requests for these routes need no body."""
+    """An async context manager, and a `RouteTaker`. Requests for these routes need no body."""
 
     def __init__(self, path: Path) -> None:
         """`path`: the Unix socket at which the decider answers HTTP."""
@@ -48,21 +41,32 @@ class Relay:
         if self._session is not None:
             await self._session.close()
 
-    def add_routes(self, app: FastAPI) -> None:
-        """Before those that the application has of the same paths."""
-        app.router.routes[:0] = [Route(path, self) for path in PATHS]
+    def takes(self, scope: Scope) -> bool:
+        """See `RouteTaker`: whichever method is used."""
+        return _PATHS.fullmatch(scope["path"]) is not None
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:  # noqa: ARG002
+        """See `RouteTaker`."""
         assert self._session is not None, "used outside of `async with`"
-        request = Request(scope)
-        headers = {name: request.headers[name] for name in _FORWARDED if name in request.headers}
-        url = request.url.replace(scheme="http", netloc="decider")
+        headers = {
+            name.decode(): value.decode("latin-1")
+            for name, value in scope["headers"]
+            if name in _FORWARDED
+        }
+        target = URL.build(
+            scheme="http",
+            host="decider",
+            path=quote(scope["path"], safe=_SAFE),
+            query_string=scope["query_string"].decode("latin-1"),
+            encoded=True,
+        )
         try:
             async with self._session.request(
-                request.method, str(url), headers=headers, allow_redirects=False
+                scope["method"], target, headers=headers, allow_redirects=False
             ) as answer:
-                kept = {n: v for n, v in answer.headers.items() if n.lower() not in _DROPPED}
-                response: Response = Response(await answer.read(), answer.status, kept)
+                kept = [each for each in answer.raw_headers if each[0].lower() not in _DROPPED]
+                content = await answer.read()
         except (aiohttp.ClientError, TimeoutError, OSError):
-            response = error_response(Unavailable(_RESTARTED))
-        await response(scope, receive, send)
+            await send_error(Unavailable(_RESTARTED), send)
+            return
+        await send_whole(send, answer.status, content, kept)

@@ -10,9 +10,9 @@ import logging
 import shutil
 import signal
 import socket
-import sys
 import tempfile
 from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 
 import msgspec
@@ -24,7 +24,8 @@ from kairos.live.control.reload import Reload
 from kairos.live.frontend.http import GRACE_S, listen, url_of
 from kairos.live.frontend.port_tls import TLS_SETTINGS
 from kairos.live.observers.audit_log import AuditLog, open_audit_log
-from kairos.live.workers import journal
+from kairos.live.workers import child, journal
+from kairos.live.workers.forked import ForkedProcess, fork
 from kairos.live.workers.link import FrameLink
 from kairos.live.workers.setup import ASKED, FACTS, READY, Changed, Setup
 
@@ -53,7 +54,7 @@ class Child:
         self.pid: int | None = None
         self.ready = asyncio.Event()
         self._setup = setup
-        self._process: asyncio.subprocess.Process | None = None
+        self._process: ForkedProcess | None = None
         self._link: FrameLink | None = None
         self._stops = False
 
@@ -99,18 +100,14 @@ class Child:
         journal_files = self._setup.journal or ()
         files = (theirs.fileno(), *self._setup.sockets.values(), *journal_files)
         with contextlib.closing(theirs):
-            self._process = await asyncio.create_subprocess_exec(
-                sys.executable,
-                *("-m", "kairos.live.workers.child", str(theirs.fileno())),
-                pass_fds=files,
-                stdin=asyncio.subprocess.DEVNULL,
-            )
-        self.pid = self._process.pid
+            run = partial(child.main, theirs.fileno())
+            process = self._process = fork(run, f"kairos {self.name}", files)
+        self.pid = process.pid
         link = self._link = FrameLink(self._read, lambda _: None)
         await asyncio.get_running_loop().create_connection(lambda: link, sock=ours)
         link.send(_encode(self._setup))
         try:
-            return await self._process.wait()
+            return await process.wait()
         finally:
             self._link = None
             await link.close(0)
@@ -144,8 +141,8 @@ class Supervisor:
     def _change(self, told: Settings) -> None:
         changed = {name: getattr(told, name) for name in self._changing}
         self._settings = msgspec.structs.replace(self._settings, **changed)
-        for child in self.children.values():
-            child.change(self._settings)
+        for each in self.children.values():
+            each.change(self._settings)
         if not told.asks_for_keys:
             logger.warning("no API keys are configured: anyone who reaches it may call")
 
@@ -158,6 +155,7 @@ async def supervising(settings: Settings) -> AsyncIterator[Supervisor]:
         SetupError: a port is taken, or a process cannot do its work.
     """
     settings = msgspec.structs.replace(settings, kafka={})  # secrets that no child needs
+    child.prepare(settings)
     with (
         _private_directory() as directory,
         _listening(settings) as clients,
@@ -191,8 +189,8 @@ async def _kept(decider: Child, workers: Sequence[Child]) -> AsyncIterator[None]
     made until then."""
     try:
         async with asyncio.TaskGroup() as tasks:
-            for child in (decider, *workers):
-                tasks.create_task(child.keep())
+            for each in (decider, *workers):
+                tasks.create_task(each.keep())
             try:
                 yield
             finally:
@@ -206,12 +204,12 @@ async def _kept(decider: Child, workers: Sequence[Child]) -> AsyncIterator[None]
 
 
 async def _until_ready(children: Iterable[Child]) -> None:
-    for child in children:
+    for each in children:
         try:
             async with asyncio.timeout(READY_S):
-                await child.ready.wait()
+                await each.ready.wait()
         except TimeoutError:
-            raise SetupError(f"the {child.name} does not start within {READY_S:g} s") from None
+            raise SetupError(f"the {each.name} does not start within {READY_S:g} s") from None
 
 
 def _setup(

@@ -10,8 +10,8 @@ from functools import partial
 from kairos.config import Settings
 from kairos.live.batches.service import batching
 from kairos.live.flows.service import flows_online, open_flows
-from kairos.live.frontend.app import build_app
 from kairos.live.frontend.connection_limits import limits_of
+from kairos.live.frontend.front import clients_front
 from kairos.live.frontend.gateway import Gateway
 from kairos.live.frontend.http import server_of, serving
 from kairos.live.frontend.port_tls import ServiceTls
@@ -77,8 +77,8 @@ async def working(setup: Setup) -> AsyncIterator[Change]:
             )
             batches = await stack.enter_async_context(batching(settings.batches, access, gateway))
             flows = flows_online(kept_flows, access, gateway)
-            rooms = relay.add_routes, batches.add_to, flows.add_to
-            app = build_app(gateway, access, tuple, rooms, audit)
+            rooms = batches.add_to, flows.add_to
+            app = clients_front(gateway, (relay,), access, rooms, audit)
             # Calls that finish after the end of serving need the sink still.
             telling = asyncio.create_task(sink.run())
             try:

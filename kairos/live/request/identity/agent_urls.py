@@ -3,8 +3,7 @@ once, in front of `/v1`. Who can set nothing but a base URL, names an agent in i
 
 from collections.abc import Mapping
 
-from starlette.types import ASGIApp, Receive, Scope, Send
-
+from kairos.live.request.client_response import ASGIApp, Receive, Scope, Send
 from kairos.live.request.identity.identity import Field, identifier_of
 
 Route = Mapping[Field, str]

@@ -12,9 +12,9 @@ from kairos.live.engines import fleet
 from kairos.live.engines.fleet import Fleet
 from kairos.live.engines.monitor import Monitor
 from kairos.live.frontend.admin import build_admin
+from kairos.live.frontend.health import Probes
 from kairos.live.proxy.engine import HttpEngine
 from kairos.live.proxy.engine_client import EngineClient
-from kairos.live.request.access import Access
 from tests.support import build
 from tests.support.waiting import Told
 
@@ -85,7 +85,7 @@ async def test_where_metrics_are_asked_for_instances_can_be_seen_but_not_changed
     )
     seen = {("GET", "/admin/instances")}
     changed = {("POST", "/admin/instances"), ("DELETE", "/admin/instances/{instance_id}")}
-    made = partial(build_admin, brain, monitor, standby, bytes, Access([]), names=())
+    made = partial(build_admin, brain, monitor, standby, Probes(bool, list))
     assert routes(made()) == seen | changed
     assert routes(made(has_changes=False)) == seen
 

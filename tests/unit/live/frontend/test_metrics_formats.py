@@ -5,7 +5,7 @@ from fastapi import FastAPI
 from fastapi.testclient import TestClient
 from prometheus_client.openmetrics.parser import text_string_to_metric_families
 
-from kairos.live.frontend.health import add_health
+from kairos.live.frontend.health import Probes
 from kairos.live.observers.figures import Times
 
 TRACE = "0af7651916cd43dd8448eb211c80319c"
@@ -20,7 +20,7 @@ def ask():
     times.see(0.5, TRACE)
     times.see(0.6)
     app = FastAPI()
-    add_health(app, lambda: True, times.collect)
+    Probes(lambda: True, times.collect).add_to(app)
     client = TestClient(app)
     return lambda accept: client.get("/metrics", headers={"accept": accept})
 

@@ -3,8 +3,8 @@
 import msgspec
 import pytest
 
+from kairos.core_names import NAME
 from kairos.declared_plan import PlannedOperator, PlannedWork
-from kairos.envelope import NAME
 from kairos.errors import InvalidRequest, QueueFull, Unavailable
 from kairos.events import (
     Arrived,

@@ -1,0 +1,178 @@
+"""All commands of `kairos`, each of which is imported only when it is asked for.
+
+`kairos --help` lists them by the lines below; a test compares these with the commands' own.
+"""
+
+from importlib import import_module
+from typing import Any, NamedTuple
+
+import typer
+from typer.core import TyperCommand, TyperGroup
+
+from kairos.cli.plain_values import take_plain_value, take_plain_values
+
+_SERVE, _LOOK, _FLOWS, _PLAN, _CARE = (
+    "Serve",
+    "See what goes on, and what happened",
+    "Declared workflows over tables",
+    "Predict and plan",
+    "Agents, keys, data",
+)
+
+
+class CommandPlace(NamedTuple):
+    """Where a command is, and how it is listed."""
+
+    panel: str
+    module: str  # of kairos.cli
+    name: str  # in the module: a function, or a group's typer
+    help: str  # its first line
+
+
+COMMANDS = {
+    "serve": CommandPlace(
+        *(_SERVE, "serve", "serve"), "Serve OpenAI's API in front of one or more engines."
+    ),
+    "balance": CommandPlace(
+        *(_SERVE, "serve", "balance"),
+        "Decide for a pool of engines over Kafka, or stand by, without serving clients over HTTP.",
+    ),
+    "orchestrate": CommandPlace(
+        *(_SERVE, "serve", "orchestrate"),
+        "Follow workflows over Kafka, learn from those that end, and publish it to all balancers.",
+    ),
+    "demo": CommandPlace(
+        *(_SERVE, "demo", "demo"),
+        "Run three multi-agent applications on real engines behind Kairos.",
+    ),
+    "process": CommandPlace(
+        *(_SERVE, "process", "process"),
+        "Embed, rank, ingest and search for flows that run elsewhere: one on each host.",
+    ),
+    "run": CommandPlace(
+        *(_FLOWS, "run", "run"),
+        "Run a declared workflow over a table: one row in, one row out, each exactly once.",
+    ),
+    "plan": CommandPlace(
+        *(_FLOWS, "plan", "plan"),
+        "Explain what would be run: what is left out, merged and fetched, and how many calls are "
+        "left.",
+    ),
+    "profile": CommandPlace(
+        *(_FLOWS, "profile", "profile"),
+        "Learn from a few rows how long prompts and answers are, and how often each operator runs.",
+    ),
+    "health": CommandPlace(
+        *(_LOOK, "health", "health"),
+        "Ask a running Kairos whether it is well; the exit status says so, to probes.",
+    ),
+    "top": CommandPlace(
+        *(_LOOK, "top", "top"),
+        "Show what goes on: instances, and the queue in the order in which it would go.",
+    ),
+    "explain": CommandPlace(
+        *(_LOOK, "look", "explain"),
+        "Show a workflow's calls: what led to each, and why it went when and where it did.",
+    ),
+    "export": CommandPlace(
+        *(_LOOK, "look", "export"),
+        "Turn the log of a Kairos into a workflow file, for replay and simulation.",
+    ),
+    "usage": CommandPlace(
+        *(_LOOK, "look", "usage"),
+        "Show who used how much, from a log: calls, tokens, time in the queue, service, cost.",
+    ),
+    "happened": CommandPlace(
+        *(_LOOK, "happened", "happened"),
+        "Tell what happened at a time that is over, by the log of a kairos serve.",
+    ),
+    "gained": CommandPlace(
+        *(_LOOK, "gained", "gained"),
+        "Tell what the policy gained over others, by the log of a kairos serve.",
+    ),
+    "simulate": CommandPlace(
+        *(_PLAN, "simulate", "simulate"),
+        "See what a policy would have done: recorded workflows on a pool of simulated vLLM "
+        "engines.",
+    ),
+    "replay": CommandPlace(
+        *(_PLAN, "replay", "replay"),
+        "Drive a running gateway with recorded workflows: real HTTP calls of the recorded lengths.",
+    ),
+    "calibrate": CommandPlace(
+        *(_PLAN, "calibrate", "calibrate"),
+        "Measure what an engine's steps cost, and write a profile for `kairos simulate`.",
+    ),
+    "plan-hardware": CommandPlace(
+        *(_PLAN, "plan_hardware", "plan_hardware"),
+        "Say which hardware workflows should have: what, how many, and what runs where.",
+    ),
+    "plan-autoscale": CommandPlace(
+        *(_PLAN, "plan_autoscale", "plan_autoscale"),
+        "Say how many engines a pool should have, from the work that is to come; keep it so.",
+    ),
+    "agents": CommandPlace(
+        *(_CARE, "agents", "app"),
+        "Run multi-agent applications as processes of their own, over Kafka, and submit tasks.",
+    ),
+    "keys": CommandPlace(
+        *(_CARE, "keys", "app"),
+        "API keys in a file of their own, which the setting keys_path names.",
+    ),
+    "runs": CommandPlace(
+        *(_FLOWS, "runs", "app"),
+        "Runs of declared workflows: list, show, resume and cancel them.",
+    ),
+    "traces": CommandPlace(
+        *(_CARE, "traces", "app"),
+        "Real arrivals and inputs: what there is, and fetching it.",
+    ),
+}
+
+
+class Commands(TyperGroup):
+    """The group of all commands. Its members are lines of `COMMANDS` without options, until one of
+    them is resolved."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options)
+        self.commands = {name: _listed(name, place) for name, place in COMMANDS.items()}
+
+    def get_params(self, ctx: Any) -> Any:
+        """Return the options of the group itself, with those that typer adds."""
+        found = super().get_params(ctx)
+        for each in found:
+            take_plain_value(each)
+        return found
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        """Return the name, the whole command, and the rest of the arguments."""
+        name, command, rest = super().resolve_command(ctx, args)
+        return name, command if command is None else load(str(command.name)), rest
+
+    def whole(self) -> dict[str, Any]:
+        """Import all commands, and return them by name."""
+        return {name: load(name) for name in self.commands}
+
+
+def load(name: str) -> Any:
+    """Import a command or group of that name, and return it."""
+    place = COMMANDS[name]
+    found = getattr(import_module(f"kairos.cli.{place.module}"), place.name)
+    around = typer.Typer(rich_markup_mode="rich", add_completion=False)
+    around.callback()(_nothing)
+    if isinstance(found, typer.Typer):
+        around.add_typer(found, name=name, no_args_is_help=True, rich_help_panel=place.panel)
+    else:
+        around.command(name, rich_help_panel=place.panel)(found)
+    group: Any = typer.main.get_command(around)
+    take_plain_values(group)
+    return group.commands[name]
+
+
+def _listed(name: str, place: CommandPlace) -> TyperCommand:
+    return TyperCommand(name, help=place.help, rich_help_panel=place.panel)
+
+
+def _nothing() -> None:
+    """The callback of a group that has no options of its own."""

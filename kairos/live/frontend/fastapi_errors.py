@@ -1,0 +1,46 @@
+"""Errors of FastAPI's applications, as OpenAI's API tells them."""
+
+from fastapi import FastAPI
+from fastapi import Request as HttpRequest
+from fastapi.responses import JSONResponse
+from starlette.exceptions import HTTPException
+
+from kairos.errors import KairosError
+from kairos.header_names import REQUEST_ID
+from kairos.live.frontend.openai_errors import INTERNAL, RequestIds, RouteRefused, new_id
+from kairos.live.observers.audit_log import AuditLog
+from kairos.live.request.client_response import error_body, error_headers
+
+
+def error_response(error: KairosError) -> JSONResponse:
+    """In OpenAI's format."""
+    headers = {name.decode(): value.decode() for name, value in error_headers(error)}
+    return JSONResponse(error_body(error), error.status, headers)
+
+
+def answer_errors_as_openai_does(app: FastAPI, audit: AuditLog | None = None) -> None:
+    """`audit`: is told who is refused."""
+
+    async def answer(request: HttpRequest, error: Exception) -> JSONResponse:
+        if not isinstance(error, KairosError):
+            error = INTERNAL
+        if audit is not None:
+            audit.refused(error, None, client_host(request))
+        response = error_response(error)
+        response.headers[REQUEST_ID] = new_id()  # an unexpected error never reaches RequestIds
+        return response
+
+    async def no_route(request: HttpRequest, error: Exception) -> JSONResponse:
+        assert isinstance(error, HTTPException)
+        what = f"{request.method} {request.url.path[:100]!r}"
+        refused = RouteRefused(error.status_code, f"there is no {what} here")
+        return await answer(request, refused)
+
+    app.add_exception_handler(KairosError, answer)
+    app.add_exception_handler(HTTPException, no_route)
+    app.add_exception_handler(Exception, answer)
+    app.add_middleware(RequestIds)
+
+
+def client_host(request: HttpRequest) -> str | None:
+    return None if request.client is None else request.client.host

@@ -1,0 +1,64 @@
+"""The routes that list models, and tell of one."""
+
+from collections.abc import Callable
+
+import msgspec
+
+from kairos.errors import KairosError, ModelNotFound
+from kairos.live.frontend.openai_errors import send_error, send_whole
+from kairos.live.frontend.own_models import NamesOf
+from kairos.live.observers.audit_log import AuditLog
+from kairos.live.request.access import Access
+from kairos.live.request.client_response import Receive, Scope, Send
+
+_ALL = "/v1/models"
+_JSON = ((b"content-type", b"application/json"),)
+
+
+class Models:
+    """Answers `/v1/models` and what is beneath it: a `RouteTaker`."""
+
+    def __init__(
+        self,
+        access: Access,
+        served_models: Callable[[], list[str]],
+        own_models: NamesOf | None = None,
+        audit: AuditLog | None = None,
+    ) -> None:
+        """`own_models`: those that Kairos has itself, beside engines'. `audit`: is told who is
+        refused."""
+        self._access, self._served, self._own = access, served_models, own_models
+        self._audit = audit
+
+    def takes(self, scope: Scope) -> bool:
+        """See `RouteTaker`."""
+        path: str = scope["path"]
+        return scope["method"] == "GET" and (path == _ALL or path.startswith(f"{_ALL}/"))
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:  # noqa: ARG002
+        """See `RouteTaker`."""
+        try:
+            answer = await self._answer(scope)
+        except KairosError as error:
+            if self._audit is not None:
+                client = scope["client"]
+                self._audit.refused(error, None, None if client is None else client[0])
+            await send_error(error, send)
+            return
+        await send_whole(send, 200, msgspec.json.encode(answer), _JSON)
+
+    async def _answer(self, scope: Scope) -> dict[str, object]:
+        shown = dict(scope["headers"]).get(b"authorization")
+        caller = await self._access.admitted(shown)
+        own = [] if self._own is None else await self._own(caller.tenant)
+        known = [*self._served(), *own]
+        if scope["path"] == _ALL:
+            return {"object": "list", "data": [_model(name) for name in known]}
+        name = scope["path"].removeprefix(f"{_ALL}/")
+        if name not in known:
+            raise ModelNotFound(name, known)
+        return _model(name)
+
+
+def _model(name: str) -> dict[str, object]:
+    return {"id": name, "object": "model", "created": 0, "owned_by": "kairos"}

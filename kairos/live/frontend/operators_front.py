@@ -1,0 +1,62 @@
+"""What operators reach, on a port of their own."""
+
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Protocol
+
+from kairos.balancer import Balancer
+from kairos.live.engines.fleet import Fleet
+from kairos.live.engines.monitor import Monitor
+from kairos.live.frontend.front import LateApp, PortFront
+from kairos.live.frontend.health import MetricFamilies, Probes
+from kairos.live.frontend.hosts import KnownHosts
+from kairos.live.frontend.openai_errors import RequestIds
+from kairos.live.frontend.operators import Operators
+from kairos.live.observers.audit_log import AuditLog
+from kairos.live.request.access import Access
+from kairos.live.request.client_response import ASGIApp
+
+if TYPE_CHECKING:
+    from fastapi import FastAPI
+
+
+class OperatedBrain(Protocol):
+    """What decides in this process, or stands by to do so."""
+
+    @property
+    def balancer(self) -> Balancer: ...
+
+    @property
+    def decides(self) -> bool: ...
+
+    def now(self) -> int:
+        """In µs."""
+
+    def add_tenants(self, app: "FastAPI") -> None:
+        """Add the routes to look into workflows and agents of any tenant."""
+
+
+def operators_front(
+    brain: OperatedBrain,
+    monitor: Monitor,
+    fleet: Fleet,
+    metrics: MetricFamilies,
+    access: Access,
+    *,
+    names: Iterable[str],
+    has_changes: bool = True,
+    audit: AuditLog | None = None,
+    add_pages: Callable[["FastAPI"], None] | None = None,
+) -> ASGIApp:
+    """`names`: by which it may be asked, beside any address (`hosts.py`). `audit`: is told who did
+    what, and who was refused. The rest: see `build_admin`."""
+    probes = Probes(lambda: bool(monitor.models()), metrics)
+
+    def build() -> ASGIApp:
+        from kairos.live.frontend.admin import build_admin
+
+        return build_admin(
+            brain, monitor, fleet, probes, has_changes=has_changes, add_pages=add_pages
+        )
+
+    front = PortFront((probes,), LateApp(build))
+    return RequestIds(KnownHosts(Operators(front, access, audit), names))
