@@ -38,6 +38,6 @@ def test_the_readme_is_short():
 
 def test_tests_lie_where_their_modules_do():
     of_kairos = {path.name for path in (ROOT / "kairos").iterdir() if path.is_dir()}
-    others = {"agents", "bench", "experiments", "scripts", "support"}
+    others = {"agents", "bench", "experiments", "quality", "scripts", "support"}
     folders = {path.name for path in (ROOT / "tests" / "unit").iterdir() if path.is_dir()}
     assert folders - {"__pycache__"} <= of_kairos | others
