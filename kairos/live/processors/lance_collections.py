@@ -44,8 +44,7 @@ class LanceCollections:
             lancedb = await asyncio.to_thread(importlib.import_module, "lancedb")  # for seconds
         except ImportError as error:
             raise SetupError(
-                "collections in files need LanceDB: pip install lancedb "
-                f"({error})"
+                f"collections in files need LanceDB: pip install lancedb ({error})"
             ) from error
         try:
             await asyncio.to_thread(directory.mkdir, 0o700, parents=True, exist_ok=True)

@@ -67,8 +67,7 @@ class PostgresCollections:
             psycopg = importlib.import_module("psycopg")
         except ImportError as error:
             raise SetupError(
-                "collections in PostgreSQL need psycopg: pip install 'psycopg[binary]' "
-                f"({error})"
+                f"collections in PostgreSQL need psycopg: pip install 'psycopg[binary]' ({error})"
             ) from error
         made = cls(psycopg, url)
         try:

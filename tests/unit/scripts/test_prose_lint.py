@@ -43,13 +43,15 @@ def test_a_plain_text_is_left_alone(text):
 
 FILES = {
     "a.py": (
-        '"""Module."""\n'
-        "class A:\n"
-        '    """Class."""\n'
-        "def f(option=Option(help='Help.')):\n"
-        "    log.warning('Warning %s', f)\n"
-        "    Gauge('name', 'Metric.')\n"
-        "    raise Broken(f'Error {f} here')\n",
+        (
+            '"""Module."""\n'
+            "class A:\n"
+            '    """Class."""\n'
+            "def f(option=Option(help='Help.')):\n"
+            "    log.warning('Warning %s', f)\n"
+            "    Gauge('name', 'Metric.')\n"
+            "    raise Broken(f'Error {f} here')\n"
+        ),
         {"Module.", "Class.", "Help.", "Warning %s", "Metric.", "Error {} here"},
     ),
     "a.md": (
