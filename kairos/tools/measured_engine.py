@@ -11,10 +11,10 @@ import msgspec
 
 from kairos.errors import SetupError
 from kairos.live.engines.engine_limits import model_limits
-from kairos.live.engines.engine_probe import read_start
 from kairos.live.engines.engine_status import read_metrics
 from kairos.live.proxy.connections import CONNECT_S, KEEPALIVE_S
 from kairos.live.proxy.engine_client import Upstream
+from kairos.live.proxy.fetching import MOST_BYTES
 from kairos.live.proxy.sse import SseReader
 
 ALONE = "calibrate an engine that nobody else uses meanwhile"
@@ -142,7 +142,7 @@ class MeasuredEngine:
                 allow_redirects=False,
             ) as response:
                 if response.status != 200:
-                    text = (await read_start(response.content))[:300]
+                    text = (await _read_start(response.content))[:300]
                     raise SetupError(
                         f"{self.upstream.id} refused a call of {prompt_tokens} token ids for "
                         f"{completion_tokens} more, with status {response.status}: "
@@ -151,7 +151,7 @@ class MeasuredEngine:
                 if call.streamed:
                     usage = await self._read_stream(call, response.content)
                 else:
-                    usage = _usage(await read_start(response.content))
+                    usage = _usage(await _read_start(response.content))
                     call.events_at = [time.perf_counter()]
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
             raise SetupError(
@@ -207,7 +207,7 @@ class MeasuredEngine:
                     self.upstream.url(path), headers=self.upstream.headers, allow_redirects=False
                 ) as response,
             ):
-                return response.status, await read_start(response.content)
+                return response.status, await _read_start(response.content)
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
             raise SetupError(
                 f"{self.upstream.id} cannot be reached: {str(error) or type(error).__name__}"
@@ -236,6 +236,14 @@ def _calls(metrics: bytes) -> int:
     """In the engine: those that run, and those that wait, as far as it says."""
     status = read_metrics("", metrics).status
     return (status.running or 0) + (status.waiting or 0) if status is not None else 0
+
+
+async def _read_start(content: aiohttp.StreamReader) -> bytes:
+    """All of an engine's answer, or as much as it may say. It comes in pieces."""
+    answer = bytearray()
+    while len(answer) < MOST_BYTES and (data := await content.readany()):
+        answer += data
+    return bytes(answer)
 
 
 def session() -> aiohttp.ClientSession:

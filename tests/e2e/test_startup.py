@@ -9,7 +9,16 @@ import pytest
 
 # What only operators' routes, or settings that are not given, need.
 LATE = {
-    *("aiosqlite", "confluent_kafka", "cryptography", "fastapi", "ijson", "jinja2", "joserfc"),
+    *(
+        "aiohttp",
+        "aiosqlite",
+        "confluent_kafka",
+        "cryptography",
+        "fastapi",
+        "ijson",
+        "jinja2",
+        "joserfc",
+    ),
     *("lancedb", "matplotlib", "opentelemetry", "pyarrow", "pydantic", "python_multipart", "rich"),
     *("scipy", "sqlite3", "starlette", "uvicorn", "yaml"),
 }
