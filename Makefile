@@ -174,6 +174,7 @@ bench: compile  ## what the gateway, learning, ranking, queueing, placing and Ka
 	@$(BIN)/python -m bench.health
 	@$(BIN)/python -m bench.ui
 	@$(BIN)/python -m bench.workers
+	@$(BIN)/python -m bench.startup
 	@$(BIN)/python -m bench.tls
 
 bench-hot: compile install-bench  ## has a call become dearer? ratios to vllm-router against bench/budget.toml: 90 s

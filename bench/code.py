@@ -48,6 +48,7 @@ MEASURED: Mapping[str, tuple[str, ...]] = {
     "flows": ("flow", "plan", "execution"),
     "flow_runs": ("flow", "plan", "execution", "live/runs"),
     "health": (*_BRAIN, *_LEARNING, *_CALL),
+    "startup": ("*.py", "cli", "live"),
     "tls": (*_BRAIN, *_LEARNING, *_CALL, "tls_settings.py"),
     "ui": (*_BRAIN, *_LEARNING, *_CALL, "live/ui"),
     "workers": (*_BRAIN, *_LEARNING, *_CALL, "live/workers"),

@@ -12,10 +12,10 @@ import msgspec
 
 from kairos.errors import SetupError
 from kairos.live.engines.engine_limits import model_limits
-from kairos.live.engines.engine_probe import read_start
 from kairos.live.engines.engine_status import read_metrics
 from kairos.live.proxy.connections import CONNECT_S, KEEPALIVE_S
 from kairos.live.proxy.engine_client import Upstream
+from kairos.live.proxy.fetching import MOST_BYTES
 from kairos.live.proxy.sse import SseReader
 
 ALONE = "calibrate an engine that nobody else uses meanwhile"
@@ -159,7 +159,7 @@ class MeasuredEngine:
             allow_redirects=False,
         ) as response:
             if response.status != 200:
-                text = (await read_start(response.content))[:300]
+                text = (await _read_start(response.content))[:300]
                 raise SetupError(
                     f"{self.upstream.id} refused a call of {call.prompt_tokens} token ids for "
                     f"{call.completion_tokens} more, with status {response.status}: "
@@ -167,7 +167,7 @@ class MeasuredEngine:
                 )
             if call.streamed:
                 return await self._read_stream(call, response.content)
-            usage = _usage(await read_start(response.content))
+            usage = _usage(await _read_start(response.content))
             call.events_at = [time.perf_counter()]
             return usage
 
@@ -220,7 +220,7 @@ class MeasuredEngine:
                     self.upstream.url(path), headers=self.upstream.headers, allow_redirects=False
                 ) as response,
             ):
-                return response.status, await read_start(response.content)
+                return response.status, await _read_start(response.content)
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
             raise SetupError(
                 f"{self.upstream.id} cannot be reached: {str(error) or type(error).__name__}"
@@ -249,6 +249,14 @@ def _calls(metrics: bytes) -> int:
     """In the engine: those that run, and those that wait, as far as it says."""
     status = read_metrics("", metrics).status
     return (status.running or 0) + (status.waiting or 0) if status is not None else 0
+
+
+async def _read_start(content: aiohttp.StreamReader) -> bytes:
+    """All of an engine's answer, or as much as it may say. It comes in pieces."""
+    answer = bytearray()
+    while len(answer) < MOST_BYTES and (data := await content.readany()):
+        answer += data
+    return bytes(answer)
 
 
 def session() -> aiohttp.ClientSession:

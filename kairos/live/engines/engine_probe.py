@@ -8,7 +8,6 @@ restart that no look has met, or an adapter that was loaded, is known that much 
 
 import asyncio
 
-import aiohttp
 import msgspec
 
 from kairos.events import InstanceStatus
@@ -16,15 +15,13 @@ from kairos.live.engines.engine_limits import EngineLimits, model_limits
 from kairos.live.engines.engine_status import KvCache, Metrics, read_metrics
 from kairos.live.engines.kinds import LLAMA, SGLANG, EngineKind
 from kairos.live.proxy.engine_client import Upstream
-from kairos.live.proxy.engine_tls import EngineContexts
+from kairos.live.proxy.fetching import MOST_BYTES, Fetcher
 from kairos.model import Instance, Phase
 
 SCRAPE_S = 2.0  # for an answer of /metrics that still tells how things are
 LOOKS_BETWEEN = 10
 BLOCK_SIZE = 16  # tokens: vLLM's on a GPU
-_ANSWER_LIMIT_BYTES = 4 << 20
-# Compressing 51 KB takes longer than sending them.
-_PLAIN = {"Accept-Encoding": "identity"}
+_ANSWER_LIMIT_BYTES = MOST_BYTES
 
 
 class Target(msgspec.Struct, frozen=True):
@@ -53,9 +50,8 @@ class Seen(msgspec.Struct, frozen=True):
 class EngineProbe:
     """One engine, and what it has told so far."""
 
-    def __init__(self, target: Target, contexts: EngineContexts | None = None) -> None:
-        """`contexts`: those of the other probes."""
-        self._target, self._contexts = target, contexts or EngineContexts()
+    def __init__(self, target: Target) -> None:
+        self._target = target
         self._models: tuple[str, ...] = ()
         # None: not asked yet, or they may be others by now.
         self._limits: EngineLimits | None = None
@@ -68,32 +64,32 @@ class EngineProbe:
         """Another process may answer there from now on."""
         self._limits = None
 
-    async def look(self, session: aiohttp.ClientSession) -> Seen:
+    async def look(self, fetcher: Fetcher) -> Seen:
         """Ask.
 
         Raises:
-            NotReady, TimeoutError, aiohttp.ClientError, OSError: it cannot be used now.
+            NotReady, OSError: it cannot be used now; as TimeoutError, it did not answer in time.
         """
-        status, _ = await self._get(session, "/health")
+        status, _ = await self._get(fetcher, "/health")
         if status not in (200, 404):  # engines without the route are judged by /v1/models alone
             raise NotReady(f"/health answered {status}")
-        metrics = await self._scrape(session)
+        metrics = await self._scrape(fetcher)
         if metrics is not None:
             self._compare(metrics)
         if self._limits is None or self._looks % LOOKS_BETWEEN == 0:
-            self._models = await self._ask_models(session)
-            self._limits = await self._ask_limits(session, self._limits or EngineLimits())
+            self._models = await self._ask_models(fetcher)
+            self._limits = await self._ask_limits(fetcher, self._limits or EngineLimits())
         self._looks += 1
         return Seen(self._instance(self._limits), metrics.status if metrics is not None else None)
 
-    async def _scrape(self, session: aiohttp.ClientSession) -> Metrics | None:
+    async def _scrape(self, fetcher: Fetcher) -> Metrics | None:
         """None: it failed or took too long, which tells nothing. An engine that was not known is
         not known without an answer, be it that there are no metrics."""
         is_new = self._limits is None
         try:
             async with asyncio.timeout(None if is_new else SCRAPE_S):
-                status, text = await self._get(session, "/metrics")
-        except (TimeoutError, aiohttp.ClientError, OSError):
+                status, text = await self._get(fetcher, "/metrics")
+        except OSError:
             if is_new:
                 raise
             return None
@@ -108,8 +104,8 @@ class EngineProbe:
         self._cache, self._started_at_s = metrics.cache, metrics.started_at_s
         self._kind = metrics.kind
 
-    async def _ask_models(self, session: aiohttp.ClientSession) -> tuple[str, ...]:
-        status, answer = await self._get(session, "/v1/models")
+    async def _ask_models(self, fetcher: Fetcher) -> tuple[str, ...]:
+        status, answer = await self._get(fetcher, "/v1/models")
         if status != 200:
             raise NotReady(f"/v1/models answered {status}")
         models = tuple(model_limits(answer))
@@ -117,23 +113,21 @@ class EngineProbe:
             raise NotReady("/v1/models names no model")
         return models
 
-    async def _ask_limits(
-        self, session: aiohttp.ClientSession, before: EngineLimits
-    ) -> EngineLimits:
+    async def _ask_limits(self, fetcher: Fetcher, before: EngineLimits) -> EngineLimits:
         # llama.cpp shows metrics only if it is asked to, and SGLang too: then their answers tell.
         for kind in (self._kind,) if self._kind is not None else (LLAMA, SGLANG):
-            limits = await self._ask_kind(session, kind, before)
+            limits = await self._ask_kind(fetcher, kind, before)
             if limits != EngineLimits():
                 return limits
         return EngineLimits()
 
     async def _ask_kind(
-        self, session: aiohttp.ClientSession, kind: EngineKind, before: EngineLimits
+        self, fetcher: Fetcher, kind: EngineKind, before: EngineLimits
     ) -> EngineLimits:
         try:
             async with asyncio.timeout(SCRAPE_S if kind.is_slow_to_tell else None):
-                status, told = await self._get(session, kind.limits_path, kind.limits_query)
-        except (TimeoutError, aiohttp.ClientError, OSError):
+                status, told = await self._get(fetcher, kind.limits_path, kind.limits_query)
+        except OSError:
             if not kind.is_slow_to_tell:
                 raise
             return before  # vLLM gathers what it says for seconds: it is asked again
@@ -156,22 +150,5 @@ class EngineProbe:
             usd_per_hour=target.usd_per_hour,
         )
 
-    async def _get(
-        self, session: aiohttp.ClientSession, path: str, query: str = ""
-    ) -> tuple[int, bytes]:
-        upstream = self._target.upstream
-        async with session.get(
-            upstream.url(path, query),
-            headers=upstream.headers | _PLAIN,
-            allow_redirects=False,
-            ssl=True if upstream.tls is None else self._contexts.of(upstream.tls),
-        ) as response:
-            return response.status, await read_start(response.content)
-
-
-async def read_start(content: aiohttp.StreamReader) -> bytes:
-    """All of an engine's answer, or as much as it may say. It comes in pieces."""
-    answer = bytearray()
-    while len(answer) < _ANSWER_LIMIT_BYTES and (data := await content.readany()):
-        answer += data
-    return bytes(answer)
+    async def _get(self, fetcher: Fetcher, path: str, query: str = "") -> tuple[int, bytes]:
+        return await fetcher.get(self._target.upstream, path, query)

@@ -8,17 +8,18 @@ word is, who decides sees for itself.
 
 import asyncio
 import contextlib
+import errno
 import logging
 import os
 import ssl
 from collections.abc import Callable, Iterable
 
-import aiohttp
-
 from kairos.errors import UpstreamUnreachable
 from kairos.events import InstanceJoined, InstanceLeft, InstanceStatus
 from kairos.live.engines.engine_probe import EngineProbe, NotReady, Target
-from kairos.live.proxy.engine_tls import EngineContexts, why_not
+from kairos.live.proxy.engine_answer import ConnectionBroke, EngineRefused
+from kairos.live.proxy.engine_tls import EngineContexts, TlsFilesOfNoUse, why_not
+from kairos.live.proxy.fetching import Fetcher
 from kairos.model import Instance
 
 logger = logging.getLogger(__name__)
@@ -33,8 +34,8 @@ NOT_PROBED = "not probed yet"  # the problem of an instance that has not answere
 class _Watch:
     """One instance that is looked at again and again."""
 
-    def __init__(self, target: Target, contexts: EngineContexts) -> None:
-        self.probe = EngineProbe(target, contexts)
+    def __init__(self, target: Target) -> None:
+        self.probe = EngineProbe(target)
         self.look = asyncio.Event()  # now, not at the next turn
         self.troubled = False  # a call failed there since it was looked at
         self.task: asyncio.Task[None] | None = None  # None: the monitor does not run
@@ -72,7 +73,7 @@ class Monitor:
         what it told before holds until it has answered."""
         instance_id = target.upstream.id
         self._stop(instance_id)
-        self._watches[instance_id] = _Watch(target, self._contexts)
+        self._watches[instance_id] = _Watch(target)
         if instance_id not in self._joined:
             self.problems[instance_id] = NOT_PROBED
         if self._start is not None:
@@ -94,14 +95,14 @@ class Monitor:
             self._feed(InstanceLeft(instance_id, drained=True))
 
     async def run(self) -> None:
-        timeout = aiohttp.ClientTimeout(total=TIMEOUT_S)
-        async with aiohttp.ClientSession(timeout=timeout) as session, asyncio.TaskGroup() as tasks:
+        fetching = Fetcher(self._contexts, TIMEOUT_S)
+        async with fetching as fetcher, asyncio.TaskGroup() as tasks:
 
             def start(instance_id: str) -> None:
                 watch = self._watches[instance_id]
                 self._started += 1
                 first_s = INTERVAL_S * (1 - self._started * _APART % 1)
-                watching = self._watch(session, instance_id, watch, first_s)
+                watching = self._watch(fetcher, instance_id, watch, first_s)
                 watch.task = tasks.create_task(watching)
 
             for instance_id in self._watches:
@@ -131,7 +132,7 @@ class Monitor:
             watch.task.cancel()
 
     async def _watch(
-        self, session: aiohttp.ClientSession, instance_id: str, watch: _Watch, interval_s: float
+        self, fetcher: Fetcher, instance_id: str, watch: _Watch, interval_s: float
     ) -> None:
         """`interval_s`: to the second look."""
         probe, look = watch.probe, watch.look
@@ -140,15 +141,15 @@ class Monitor:
             look.clear()  # trouble met from now on is not known to this look
             due_at, interval_s = asyncio.get_running_loop().time() + interval_s, INTERVAL_S
             try:
-                seen = await probe.look(session)
-            except (TimeoutError, aiohttp.ServerTimeoutError):
+                seen = await probe.look(fetcher)
+            except TimeoutError:
                 slow_probes += 1
                 if slow_probes > SLOW_PROBES_ALLOWED:
                     self._left(instance_id, f"no answer within {TIMEOUT_S:g} s")
-            except aiohttp.ClientConnectorError as error:
-                self._left(instance_id, _cause(error.os_error))
-            except (aiohttp.ClientError, OSError, NotReady) as error:
+            except (NotReady, ConnectionBroke, TlsFilesOfNoUse) as error:
                 self._left(instance_id, str(error) or type(error).__name__)
+            except OSError as error:
+                self._left(instance_id, _cause(error))
             else:
                 slow_probes = 0
                 self._is_there(seen.instance)
@@ -191,5 +192,7 @@ def _cause(error: OSError) -> str:
     """In the system's words; asyncio's repeat the address. A failed look-up has its own."""
     if isinstance(error, ssl.SSLError):
         return why_not(error)
+    if isinstance(error, EngineRefused):
+        return f"nothing answers there ({os.strerror(errno.ECONNREFUSED)})"
     said = os.strerror(error.errno) if error.errno and error.errno > 0 else str(error.strerror)
     return f"nothing answers there ({said})"

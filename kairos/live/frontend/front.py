@@ -6,11 +6,11 @@ and to build it takes a third of a second of CPU time. It is built in a thread, 
 """
 
 import asyncio
-from collections.abc import Callable, Iterable, Sequence
-from typing import TYPE_CHECKING, Protocol
+from collections.abc import Callable, Iterable, MutableMapping, Sequence
+from typing import TYPE_CHECKING, Any, Protocol
 
 from kairos.live.frontend.gateway import Gateway
-from kairos.live.frontend.openai_errors import RequestIds
+from kairos.live.frontend.openai_errors import INTERNAL, RequestIds, send_error
 from kairos.live.frontend.passed import is_passed_on
 from kairos.live.observers.audit_log import AuditLog
 from kairos.live.request.access import Access
@@ -72,7 +72,19 @@ class PortFront:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         answering = next((each for each in self._takers if each.takes(scope)), self._app)
-        await answering(scope, receive, send)
+        is_started = False
+
+        async def noted(message: MutableMapping[str, Any]) -> None:
+            nonlocal is_started
+            is_started = True
+            await send(message)
+
+        try:
+            await answering(scope, receive, noted)
+        except Exception:
+            if not is_started:  # it is our own, and logged by who asked for an answer
+                await send_error(INTERNAL, send)
+            raise
 
 
 def clients_front(

@@ -37,6 +37,11 @@ class Connections:
             connection.abort()
         self._idle.clear()
 
+    def begin_anew(self, origin: Origin) -> None:
+        """Close those that wait: the next call there has a connection of its own."""
+        for connection in self._idle.pop(origin, []):
+            connection.abort()
+
     def send(self, answer: EngineAnswer, origin: Origin) -> None:
         """Send what it says. Whoever takes the answer is told of it, and of every failure, later:
         `AnswerTaker`. Nothing listens there: EngineRefused; no connection in time: TimeoutError."""

@@ -52,7 +52,6 @@ async def working(setup: Setup) -> AsyncIterator[Change]:
         async with (
             open_tracing(settings.telemetry, setup.directory) as tracing,
             EngineClient(stall_s=settings.stall_s, answer_s=settings.answer_s) as client,
-            Relay(setup.path(ASKED)) as relay,
             open_flows(settings) as kept_flows,
             contextlib.AsyncExitStack() as stack,
         ):
@@ -78,7 +77,7 @@ async def working(setup: Setup) -> AsyncIterator[Change]:
             batches = await stack.enter_async_context(batching(settings.batches, access, gateway))
             flows = flows_online(kept_flows, access, gateway)
             rooms = batches.add_to, flows.add_to
-            app = clients_front(gateway, (relay,), access, rooms, audit)
+            app = clients_front(gateway, (Relay(setup.path(ASKED)),), access, rooms, audit)
             # Calls that finish after the end of serving need the sink still.
             telling = asyncio.create_task(sink.run())
             try:

@@ -5,7 +5,6 @@ import json
 from collections import Counter
 from contextlib import asynccontextmanager
 
-import aiohttp
 import pytest
 
 from kairos.balancer import Balancer
@@ -17,6 +16,7 @@ from kairos.live.engines.engine_probe import LOOKS_BETWEEN, EngineProbe, NotRead
 from kairos.live.engines.monitor import Monitor
 from kairos.live.process.clock import WallClock
 from kairos.live.proxy.calls_in_flight import CallsInFlight
+from kairos.live.proxy.engine_answer import ConnectionBroke
 from kairos.live.proxy.engine_client import Upstream
 from kairos.model import Instance
 from kairos.runtime import Runtime
@@ -35,40 +35,23 @@ def server_info(**scheduler):
     return json.dumps({"vllm_config": {"scheduler_config": scheduler}}).encode()
 
 
-class Content:
-    def __init__(self, data):
-        self._data = data
-
-    async def readany(self):
-        data, self._data = self._data, b""
-        return data
-
-
-class Answer:
-    def __init__(self, status, data):
-        self.status, self.content = status, Content(data)
-
-
 class Engine:
-    """A session that answers as a test says: bytes, a status, an error, or (None) not at all."""
+    """A fetcher that answers as a test says: bytes, a status, an error, or (None) not at all."""
 
     def __init__(self, **answers):
         self.answers = {"/health": b"", "/v1/models": MODELS} | answers
         self.asked = []
 
-    @asynccontextmanager
-    async def get(self, url, **_):
-        self.asked.append(url.raw_path_qs)
-        answer = self.answers.get(url.raw_path_qs, 404)
+    async def get(self, upstream, path, query=""):
+        target = f"{path}?{query}" if query else path
+        self.asked.append(target)
+        answer = self.answers.get(target, 404)
         match answer:
             case None:
                 await asyncio.Event().wait()
             case Exception():
                 raise answer
-            case int():
-                yield Answer(answer, b"")
-            case _:
-                yield Answer(200, answer)
+        return (answer, b"") if isinstance(answer, int) else (200, answer)
 
     def asked_since(self):
         asked, self.asked = self.asked, []
@@ -179,7 +162,7 @@ async def test_another_process_at_the_same_place_is_asked_all_anew_at_once(befor
 
 
 @pytest.mark.parametrize(
-    "trouble", [500, None, aiohttp.ClientError(), ConnectionResetError(), TimeoutError()]
+    "trouble", [500, None, ConnectionBroke(), ConnectionResetError(), TimeoutError()]
 )
 async def test_a_scrape_that_fails_tells_nothing_and_takes_nothing_back(monkeypatch, trouble):
     monkeypatch.setattr(engine_probe, "SCRAPE_S", 0.01)
@@ -237,12 +220,11 @@ class Watched:
     def __init__(self, engine, monkeypatch):
         self.engine, self.told, self._changed = engine, [], asyncio.Event()
         monkeypatch.setattr(monitor, "INTERVAL_S", 0.001)
-        session = asynccontextmanager(self._session)
-        monkeypatch.setattr(monitor.aiohttp, "ClientSession", session)
+        monkeypatch.setattr(monitor, "Fetcher", asynccontextmanager(self._fetching))
         target = Target(Upstream("i", "http://i"), max_num_seqs=8, kv_tokens=None)
         self.monitor = Monitor(self._hear, [target])
 
-    async def _session(self, **_):
+    async def _fetching(self, *_):
         yield self.engine
 
     def _hear(self, event):
