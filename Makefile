@@ -73,8 +73,8 @@ test-fast: $(INSTALLED)  ## unit tests of the core and of what a call passes thr
 		$(addprefix tests/unit/live/,request proxy frontend engines control)
 
 test-source: $(INSTALLED)  ## where the brain is compiled: its laws on its source, and tests that replace parts of it
-	@KAIROS_INTERPRETED=1 $(BIN)/pytest -n auto --dist loadfile -m "interpreted or hypothesis" \
-		tests/property tests/simulation tests/unit
+	@KAIROS_INTERPRETED=1 $(BIN)/pytest -m "(interpreted or both) and not long" \
+		$$(grep -lrE --include='*.py' 'mark\.(interpreted|both)' tests/property tests/simulation tests/unit)
 
 test-real: $(INSTALLED)  ## end to end on real model servers (llama.cpp)
 	@$(BIN)/pytest -m real
