@@ -262,4 +262,4 @@ class PrefixMachine(RuleBasedStateMachine):
 
 
 TestPrefixIndex = PrefixMachine.TestCase
-TestPrefixIndex.settings = examples(120, steps=60)
+TestPrefixIndex.settings = examples(120, steps=60, gate=60)
