@@ -85,8 +85,8 @@ test-fast: $(INSTALLED)  ## unit tests of the core and of what a call passes thr
 		$(addprefix tests/unit/live/,request proxy frontend engines control)
 
 test-source: $(INSTALLED)  ## where the brain is compiled: its laws on its source, and tests that replace parts of it
-	@KAIROS_INTERPRETED=1 $(PYTEST) -n auto --dist loadfile $(call costs,source) -m "interpreted or hypothesis" \
-		tests/property tests/simulation tests/unit
+	@KAIROS_INTERPRETED=1 $(PYTEST) $(call costs,source) -m "(interpreted or both) and not long" \
+		$(call marked,(interpreted|both))
 
 smoke: OF := kafka
 smoke: $(INSTALLED)  ## of tests that need a service, what the gate runs; OF=kafka (vllm, real, frameworks, browser)

@@ -14,7 +14,6 @@ from statistics import fmean
 
 import msgspec
 import numpy as np
-from scipy.stats import rankdata
 
 from experiments.baselines import made, true_remaining_us
 from experiments.claim import Study, table
@@ -70,6 +69,8 @@ def measure(quick: bool) -> Iterator[Row]:
 
 def ranks(values: Sequence[float]) -> list[float]:
     """From 0 to 1; equal values share the mean of their ranks."""
+    from scipy.stats import rankdata  # half a second, which every other experiment would pay
+
     found: list[float] = ((rankdata(values) - 1) / max(1, len(values) - 1)).tolist()
     return found
 

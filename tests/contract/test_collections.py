@@ -2,7 +2,6 @@
 
 import asyncio
 
-import lancedb
 import numpy as np
 import psycopg
 import pytest
@@ -222,5 +221,7 @@ async def test_files_of_what_was_put_there_in_pieces_are_put_together(tmp_path, 
     await collections.close()
 
     assert len(found) == 5
+    import lancedb  # a second, for this test alone
+
     table = await (await lancedb.connect_async(tmp_path)).open_table("docs")
     assert (await table.stats())["fragment_stats"]["num_fragments"] == 2

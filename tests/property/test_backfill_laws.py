@@ -14,6 +14,8 @@ from kairos.scheduler.queue import BACKFILL
 from tests.support import build, learnt
 from tests.support.examples import examples
 
+pytestmark = pytest.mark.both
+
 TOKEN_US = 10_000
 KV = 1000
 ANSWERS = [50, 100, 250, 400]  # an agent each, that always says as much

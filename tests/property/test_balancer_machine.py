@@ -37,6 +37,8 @@ from kairos.scheduler.queue import OVERTAKEN
 from tests.support import build, learnt
 from tests.support.examples import examples
 
+pytestmark = pytest.mark.both
+
 INSTANCES = ["a", "b", "c"]
 BODIES = st.sampled_from([None, None, 1, 2])
 # What these go by is used now; up to which share of the memory.

@@ -19,7 +19,7 @@ from tests.support.examples import examples
 START = 3_600 * SECOND
 
 
-pytestmark = pytest.mark.usefixtures("kernel")
+pytestmark = [pytest.mark.both, pytest.mark.usefixtures("kernel")]
 
 
 class Pool:

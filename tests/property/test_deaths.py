@@ -12,6 +12,8 @@ from kairos.live.kafka import consumption, trials
 from tests.support.examples import examples
 from tests.support.mortal import Cluster, Process
 
+pytestmark = pytest.mark.both
+
 PATIENCE = 60  # lives
 
 

@@ -1,5 +1,6 @@
 """The engine's model counts what a slow and obvious one does token by token; both must agree."""
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -9,6 +10,8 @@ from kairos.sim.engine.engine_calls import EngineCall
 from kairos.workload.prompt import PromptPiece
 from tests.support.examples import examples
 from tests.support.reference_engine import ReferenceEngine
+
+pytestmark = pytest.mark.both
 
 costs = st.sampled_from([0.0, 0.25, 1.0, 3.0, 7.3, 0.000_001])
 profiles = st.builds(

@@ -22,6 +22,8 @@ from tests.property.test_prefix_laws import PATHS, request
 from tests.support import build
 from tests.support.examples import examples
 
+pytestmark = pytest.mark.both
+
 # Of unequal kinds, so that what is learnt on one says nothing of another.
 FLEET = {
     "a": build.instance("a", seqs=3, kv=2_000),

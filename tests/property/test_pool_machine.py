@@ -4,6 +4,7 @@ booked or open for ever, and the log tells what happened."""
 
 from datetime import timedelta
 
+import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import (
@@ -20,6 +21,8 @@ from kairos.orchestrator.orchestrator import Orchestrator
 from kairos.topics import DISPATCHES, EVENTS, REQUESTS
 from tests.support.examples import examples
 from tests.support.pool_world import REPLY_TO, World, life
+
+pytestmark = pytest.mark.both
 
 OTHER_TOPIC = f"{REPLY_TO}-moved"
 TOPICS = [REQUESTS, EVENTS, DISPATCHES, REPLY_TO, OTHER_TOPIC]

@@ -1,5 +1,6 @@
 """The prefix index beside the obvious one: a list of stretches, longest unused first."""
 
+import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
@@ -7,6 +8,8 @@ from kairos.dispatcher.prefix_runs import up_from
 from kairos.dispatcher.prefixes import PrefixIndex
 from tests.support import build
 from tests.support.examples import examples
+
+pytestmark = pytest.mark.both
 
 SIZES = {"a": 400, "b": 700, "c": None}
 UNKNOWN = 100_000
@@ -259,4 +262,4 @@ class PrefixMachine(RuleBasedStateMachine):
 
 
 TestPrefixIndex = PrefixMachine.TestCase
-TestPrefixIndex.settings = examples(120, steps=60)
+TestPrefixIndex.settings = examples(120, steps=60, gate=60)

@@ -15,6 +15,8 @@ from kairos.scheduler.work_estimates import WorkEstimates
 from tests.support import build
 from tests.support.examples import examples
 
+pytestmark = pytest.mark.both
+
 FOREVER = 10**15
 
 

@@ -4,7 +4,6 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from scipy.stats import kendalltau
 
 from kairos.scheduler.ranking import Ranking, kendall_tau_b
 from tests.support.examples import examples
@@ -88,6 +87,8 @@ def test_another_unit_of_time_changes_no_order(agents, factor):
     )
 )
 def test_how_far_two_orders_agree_is_scipys_figure_to_the_digit(pairs):
+    from scipy.stats import kendalltau
+
     xs, ys = zip(*pairs, strict=True)
     if len(set(xs)) > 1 and len(set(ys)) > 1:
         assert kendall_tau_b(xs, ys) == kendalltau(xs, ys).statistic

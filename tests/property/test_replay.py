@@ -36,6 +36,8 @@ from kairos.scheduler.policies import POLICIES
 from tests.support import build, learnt
 from tests.support.examples import examples
 
+pytestmark = pytest.mark.both
+
 FLEET = [
     build.instance("a", models=("m", "n"), seqs=2, kv=100, max_num_batched_tokens=60),
     build.instance("b", seqs=2, kv=60, priority=True),
@@ -193,7 +195,7 @@ def seen(balancer):
 
 @pytest.mark.parametrize(("policy", "placement"), DECIDERS)
 @given(before=FACTS, after=FACTS)
-@examples(25)
+@examples(25, gate=10)
 def test_a_balancer_that_replayed_the_whole_log_decides_as_the_first_one(
     policy, placement, before, after
 ):

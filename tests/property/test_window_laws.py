@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from scipy.stats import wasserstein_distance
 
 from kairos.learnt import QUANTILES, distribution, parts
 from kairos.orchestrator.window import Ring, kolmogorov_smirnov
@@ -60,6 +59,8 @@ def test_the_shares_of_two_samples_differ_most_where_they_do_of_all_their_values
 def test_the_distance_between_parts_is_wassersteins_or_a_little_less(a, b):
     """Never more; less only by what crosses within a part."""
     found = np.abs(parts(a) - parts(b)).mean()
+    from scipy.stats import wasserstein_distance
+
     true = wasserstein_distance(a, b)
     widths = sum(np.ptp(each) / QUANTILES for each in (a, b))
 

@@ -1,6 +1,7 @@
 """Laws of the simulated world, for any workflows and whatever happens to instances."""
 
 import msgspec
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -12,6 +13,8 @@ from kairos.sim.world import WorldEvent
 from tests.support import build
 from tests.support.examples import examples
 from tests.support.worlds import MS, call, profile, ran, submission
+
+pytestmark = pytest.mark.both
 
 COST = StepCost(fixed_us=700, prefill_token_us=3, decode_seq_us=41, kv_token_us=0.5)
 CALLS = st.builds(

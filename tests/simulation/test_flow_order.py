@@ -57,6 +57,7 @@ def test_the_plans_order_is_not_behind_that_in_which_calls_become_ready(workload
     assert planned.simulated_s <= 1.01 * declared.simulated_s
 
 
+@pytest.mark.long
 def test_where_contexts_of_all_rows_do_not_fit_few_are_open_and_the_table_takes_less_time():
     small = msgspec.structs.replace(profile("h200-llama3-8b"), kv_tokens=KV_TOKENS)
     pool = msgspec.structs.replace(POOL, profile=small)

@@ -26,6 +26,8 @@ def fsync(_):
     os.kill(os.getpid(), signal.SIGINT)
 
 files.os.fsync = fsync
+# What a shell starts in the background ignores Ctrl-C, and so do its children.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 main()
 """
 

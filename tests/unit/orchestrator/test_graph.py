@@ -517,15 +517,16 @@ LARGE = {
 
 
 @pytest.mark.parametrize("name", LARGE)
-def test_ten_thousand_calls_are_no_trouble(name):
-    made = graph(*LARGE[name](10_000))
+def test_thousands_of_calls_are_no_trouble(name):
+    """More than Python may nest."""
+    made = graph(*LARGE[name](3_000))
     to_do, reached = [None], 0
     while to_do:
         stages = made.stages(to_do.pop())
         to_do += [call for stage in stages for call in stage]
         reached += sum(map(len, stages))
 
-    assert reached == len(made) == 10_000
+    assert reached == len(made) == 3_000
 
 
 def steps(work):
@@ -552,6 +553,6 @@ def test_the_cost_per_call_grows_no_faster_than_a_logarithm(name):
         made = graph(*LARGE[name](n))
         return steps(lambda: remaining(made))
 
-    # From 200 calls to 3,200 n grows by 16, n log n by 24 and n squared by 256. The logarithms are
+    # From 100 calls to 1,600 n grows by 16, n log n by 26 and n squared by 256. The logarithms are
     # those of sorting, in C, and of climbing, few steps beside all others.
-    assert recover(3_200) < 20 * recover(200)
+    assert recover(1_600) < 20 * recover(100)

@@ -405,11 +405,15 @@ def test_a_workflow_that_was_evicted_and_goes_on_is_a_new_one():
     assert facts.learnt()["x"].remaining_us == 2 * SECOND
 
 
-def test_a_hundred_thousand_open_workflows_are_held_and_no_more():
-    facts = Facts()
-    for n in range(100_050):
+@pytest.mark.parametrize(
+    ("options", "most"),
+    [({"max_workflows": 1_000}, 1_000), pytest.param({}, 100_000, marks=pytest.mark.long)],
+)
+def test_as_many_open_workflows_are_held_as_may_be_and_no_more(options, most):
+    facts = Facts(**options)
+    for n in range(most + 50):
         facts.arrive(n / 1000, f"r{n}", workflow_id=f"w{n}")
-    assert len(facts.orchestrator) == 100_000
+    assert len(facts.orchestrator) == most
     assert facts.orchestrator.evicted == 50
 
 

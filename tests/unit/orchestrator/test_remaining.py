@@ -168,8 +168,8 @@ def test_ten_thousand_calls_in_a_chain_are_no_trouble():
     assert [found[f"c{k}"] for k in range(n)] == [(2 * (n - k), n - k, n - k - 1) for k in range(n)]
 
 
-def test_ten_thousand_calls_that_join_one_fan_out_by_name_are_no_trouble():
-    half = 5_000
+def test_thousands_of_calls_that_join_one_fan_out_by_name_are_no_trouble():
+    half = 2_000
     made = CallGraph()
     for k in range(half):
         made.add(Span(id=f"b{k}", agent="b", started_at=0, finished_at=10 + k))

@@ -68,7 +68,8 @@ def test_a_line_that_is_no_object_is_one_row_that_cannot_be_read(tmp_path):
 
 @pytest.mark.parametrize("suffix", [".jsonl", ".csv", ".parquet", ".arrow"])
 def test_a_row_of_over_10_mib_is_one_row_that_cannot_be_read(tmp_path, suffix):
-    large = "x" * (3 * ROW_BYTES) if suffix != ".csv" else 'a "quoted"\n' * (ROW_BYTES // 4)
+    line = 'a "quoted" line of many\n' + "x" * 100
+    large = "x" * (3 * ROW_BYTES) if suffix != ".csv" else line * (ROW_BYTES // 50)
     path = written(tmp_path / f"t{suffix}", [ROWS[0], {"id": 2, "text": large}, ROWS[2]])
 
     assert [row and row["text"] for row in values(path)] == ["one", None, ""]
@@ -80,7 +81,7 @@ def test_of_a_row_that_is_too_large_no_more_than_the_bound_is_held(tmp_path, suf
     path = tmp_path / f"t{suffix}"
     with path.open("wb") as file:
         file.write(b'{"a": "' if suffix == ".jsonl" else b'a\n"')
-        for _ in range(20):
+        for _ in range(12):
             file.write((b"x" * 999 + (b"\n" if suffix == ".csv" else b"x")) * 5000)
         file.write(b'"}\n{"a": 1}\n' if suffix == ".jsonl" else b'"\n1\n')
     tracemalloc.start()
@@ -304,15 +305,15 @@ def filled(value):
     return value
 
 
-def test_a_million_rows_are_never_all_in_memory(tmp_path):
+def test_rows_are_never_all_in_memory(tmp_path):
     path = tmp_path / "t.jsonl"
     line = json.dumps({"text": "x" * 1000}).encode() + b"\n"
     with path.open("wb") as file:
-        for _ in range(100):
+        for _ in range(20):
             file.write(line * 1000)
     tracemalloc.start()
 
-    assert sum(1 for _ in open_table(path).rows()) == 100_000
+    assert sum(1 for _ in open_table(path).rows()) == 20_000
     assert tracemalloc.get_traced_memory()[1] < 4 << 20
     tracemalloc.stop()
 
