@@ -25,6 +25,11 @@ BODY = {"model": "tiny", "messages": [{"role": "user", "content": "hello"}]}
 
 def children(pid):
     """By name: decider, then workers, in the order in which they were started."""
+    (forker,) = _children(pid)  # as in a `forked` program
+    return _children(forker)
+
+
+def _children(pid):
     tasks = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
     return [int(each) for each in tasks]
 

@@ -15,13 +15,15 @@ import inspect
 import os
 import pickle
 import resource
+import signal
 import socket
 import subprocess
 import sys
-from functools import cache, partial
+from functools import partial
 from pathlib import Path
 
 LIMIT_S = 60
+ROOT = Path(__file__).parents[2]
 _READ_AT_START = ("KAIROS_INTERPRETED", "LD_", "MALLOC_", "OMP_", "OPENBLAS_", "PYTHON")
 
 
@@ -50,6 +52,7 @@ class Program(subprocess.Popen):
         streams = [bound[name] for name in ("p2cread", "c2pwrite", "errwrite")]
         request = {
             "words": self._words,
+            "files": tuple(bound["pass_fds"]),
             "open_files": self._open_files,
             "cwd": str(Path(bound["cwd"] or ".").absolute()),
             "env": dict(os.environ if bound["env"] is None else bound["env"]),
@@ -57,10 +60,12 @@ class Program(subprocess.Popen):
         }
         self._report, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         files = [number if file == -1 else file for number, file in enumerate(streams)]
+        files = [theirs.fileno(), *files, *request["files"]]
         with theirs:
-            socket.send_fds(_control(), [pickle.dumps(request)], [*files, theirs.fileno()])
-        self.pid, status = pickle.loads(self._report.recv(4096))
-        assert status is None, "the fork ended before it was the program"
+            socket.send_fds(_control(), [pickle.dumps(request)], files)
+        said = pickle.loads(self._report.recv(4096))
+        assert said is not True, "it ended before it was the program: is its request wrong?"
+        self.pid, _ = said
         self._child_created = True
         ends = ("p2cread", "p2cwrite", "c2pread", "c2pwrite", "errread", "errwrite")
         self._close_pipe_fds(*(bound[name] for name in ends))
@@ -78,11 +83,13 @@ class Program(subprocess.Popen):
         if not self._is_forked:
             return super()._try_wait(wait_flags)
         try:
-            said = self._report.recv(4096, socket.MSG_DONTWAIT if wait_flags & os.WNOHANG else 0)
+            self._report.recv(4096, socket.MSG_DONTWAIT if wait_flags & os.WNOHANG else 0)
         except BlockingIOError:
             return 0, 0
-        self._report.close()
-        status, seconds = pickle.loads(said)
+        with self._report as report:
+            report.shutdown(socket.SHUT_WR)  # seen
+            report.setblocking(True)  # a loop may have changed that
+            status, seconds = pickle.loads(report.recv(4096))
         SPENT.append(seconds)
         return self.pid, status
 
@@ -100,31 +107,28 @@ def run(module, *arguments, **options):
 
 
 class AsyncProgram:
-    """One as `asyncio.create_subprocess_exec` returns it."""
+    """One as `asyncio.create_subprocess_exec` returns it. Made in the loop."""
 
-    def __init__(self, program, stdout, stderr):
-        self._program, self.stdout, self.stderr = program, stdout, stderr
-        self.stdin, self.pid = program.stdin, program.pid
-        self.send_signal, self.terminate, self.kill = (
-            program.send_signal,
-            program.terminate,
-            program.kill,
-        )
+    def __init__(self, program):
+        self.pid, self.stdin, self.returncode = program.pid, program.stdin, None
+        self.stdout, self.stderr = map(_reader, (program.stdout, program.stderr))
+        self._program, self._ended = program, asyncio.Event()
+        self._loop = asyncio.get_running_loop()
+        self._loop.add_reader(program.fileno(), self._end)
 
-    @property
-    def returncode(self):
-        return self._program.poll()
+    def send_signal(self, number):
+        if self.returncode is None:
+            os.kill(self.pid, number)
+
+    def terminate(self):
+        self.send_signal(signal.SIGTERM)
+
+    def kill(self):
+        self.send_signal(signal.SIGKILL)
 
     async def wait(self):
-        if self._program.returncode is None:
-            ended = asyncio.Event()
-            loop = asyncio.get_running_loop()
-            loop.add_reader(self._program.fileno(), ended.set)
-            try:
-                await ended.wait()
-            finally:
-                loop.remove_reader(self._program.fileno())
-        return self._program.wait()
+        await self._ended.wait()
+        return self.returncode
 
     async def communicate(self):
         """All that it said from now on, once it has ended."""
@@ -134,6 +138,13 @@ class AsyncProgram:
         await self.wait()
         return tuple(said)
 
+    def _end(self):
+        self._loop.remove_reader(self._program.fileno())
+        self.returncode = self._program.wait()
+        self._ended.set()
+        if self.stdin is not None:
+            self.stdin.close()
+
 
 async def start(module, *arguments, fresh=False, open_files=None, **options):
     """Start a program in a loop: options are those of `asyncio.create_subprocess_exec`."""
@@ -142,11 +153,15 @@ async def start(module, *arguments, fresh=False, open_files=None, **options):
             options["preexec_fn"] = _limiting(open_files)
         words = (sys.executable, "-m", module, *map(str, arguments))
         return await asyncio.create_subprocess_exec(*words, **options)
-    program = Program(module, *arguments, open_files=open_files, bufsize=0, **options)
-    streams = [_reader(pipe) for pipe in (program.stdout, program.stderr)]
-    return AsyncProgram(program, *streams)
+    return AsyncProgram(Program(module, *arguments, open_files=open_files, bufsize=0, **options))
 
 
+def forks_of(control):
+    """Have programs made by the process at the other end of this socket."""
+    _controls.append(control)
+
+
+_controls = []
 SPENT = []  # CPU seconds of forks that have ended: children of another process than this
 
 
@@ -198,19 +213,24 @@ def _read_at_start(environ):
     }
 
 
-@cache
 def _control():
-    """The socket to the process that forks, which ends with this one."""
+    if not _controls:
+        _controls.append(_forking())
+    return _controls[-1]
+
+
+def _forking():
+    """Start the process that forks. It ends with this one."""
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     with theirs:
-        command = [sys.executable, "-m", "tests.support.forking", str(theirs.fileno())]
-        parent = subprocess.Popen(
-            command,
+        forking = subprocess.Popen(
+            [sys.executable, "-m", "tests.support.forking", str(theirs.fileno())],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
+            cwd=ROOT,
             pass_fds=[theirs.fileno()],
             start_new_session=True,
         )
-    atexit.register(parent.wait)  # after the next
+    atexit.register(forking.wait)  # after the next
     atexit.register(ours.close)
     return ours
