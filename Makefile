@@ -22,7 +22,7 @@ VLLM_INSTALLED := $(if $(KAIROS_VLLM),,.venv-vllm/.installed)
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: acceptance acceptance-batches acceptance-due acceptance-experiments acceptance-flows acceptance-overload acceptance-restarts bench bench-fresh bench-hot bench-tables check clean compile contracts demo docs durations experiments experiments-full flaky flow-demo fuzz gate-under-load help install install-bench install-docs install-frameworks install-vllm kafka lint lock mutants profile rag-demo smoke soak test test-browser test-fast test-frameworks test-kafka test-long test-real test-soak test-source test-vllm types vllm acceptance-batches acceptance-overload acceptance-restarts acceptance-flows acceptance-experiments
+.PHONY: acceptance acceptance-batches acceptance-due acceptance-experiments acceptance-flows acceptance-overload acceptance-restarts bench bench-fresh bench-hot bench-tables check clean compile contracts demo docs durations experiments experiments-full flaky flow-demo fuzz gate-under-load help install install-bench install-docs install-frameworks install-vllm kafka lint lock mutants profile rag-demo smoke soak test test-browser test-fast test-frameworks test-kafka test-laws test-long test-real test-soak test-source test-vllm types vllm acceptance-batches acceptance-overload acceptance-restarts acceptance-flows acceptance-experiments
 
 help:  ## this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/ - /' | sort
@@ -114,6 +114,12 @@ test-soak: $(INSTALLED)  ## two minutes of load before engines that crash, hang 
 test-long: $(INSTALLED)  ## what needs no service, but more time than the gate has
 	@$(PYTEST) -n $(TEST_PROCESSES) --dist loadfile --no-loadscope-reorder $(call costs,long) \
 		-m "long and not kafka and not vllm and not frameworks and not real and not browser" $(call marked,long)
+
+test-laws: $(INSTALLED)  ## laws on freshly drawn examples, 200 each: of what is compiled, and of its source
+	@KAIROS_EXAMPLES=random $(PYTEST) -n $(TEST_PROCESSES) --dist loadfile -m hypothesis \
+		$$(grep -lr --include='test_*.py' hypothesis tests)
+	@KAIROS_EXAMPLES=random KAIROS_INTERPRETED=1 $(PYTEST) -n $(TEST_PROCESSES) --dist loadfile \
+		-m "hypothesis and (interpreted or both)" $(call marked,(interpreted|both))
 
 # Each file by itself: a part of the acceptance run takes at most 40 minutes.
 acceptance-batches: FILES := tests/acceptance/test_batch_kills.py

@@ -96,6 +96,7 @@ class _Module:
                 yield from self._block(block, inner, owner)
 
     def _statement(self, node: ast.stmt, where: str, function: ast.AST | None) -> list[Mutant]:
+        edits: list[tuple[ast.stmt | ast.expr, str]]
         edits = [(node, text) for text in _whole(node, function)]
         for part in _expressions(node):
             edits += [(part, text) for text in _part(part)]

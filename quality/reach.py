@@ -21,10 +21,8 @@ FOLDER = ".mutants"
 _SHOWN = 4000  # characters of what pytest prints
 
 
-class Test(NamedTuple):
+class Reaching(NamedTuple):
     """One test that passes without a fault."""
-
-    __test__ = False
 
     name: str
     file: str
@@ -77,7 +75,7 @@ class Reach:
     def _hash(self, file: str) -> str:
         return hashlib.sha256(self._texts[file].encode()).hexdigest()
 
-    def tests_of(self, mutant: Mutant) -> tuple[list[Test], bool]:
+    def tests_of(self, mutant: Mutant) -> tuple[list[Reaching], bool]:
         """Return the tests to run, those of its own module first, then the quickest; and whether
         they reach the fault. Where none is seen to, they are those that import its module, which
         may start processes that reach it."""
@@ -88,34 +86,34 @@ class Reach:
         own = f"test_{Path(mutant.file).stem}.py"
         names = _imports(mutant.file)
 
-        def rank(test: Test) -> tuple[int, float]:
+        def rank(test: Reaching) -> tuple[int, float]:
             is_own = Path(test.file).name == own
             return (0 if is_own else 1 if names.search(self._texts[test.file]) else 2, test.seconds)
 
         return sorted(found, key=rank), is_reached or mutant.at_import
 
-    def _reaching(self, mutant: Mutant) -> Iterator[Test]:
+    def _reaching(self, mutant: Mutant) -> Iterator[Reaching]:
         for file in self._texts:
             reached = _reached(self._folder, file, mutant.file)
             lines: Iterable[int] = reached if mutant.at_import else mutant.lines
             contexts = {each for line in lines for each in reached.get(line, ())}
             yield from (test for test in self.tests(file) if test.name in contexts)
 
-    def _importing(self, module: str) -> Iterator[Test]:
+    def _importing(self, module: str) -> Iterator[Reaching]:
         names = _imports(module)
         for file, text in self._texts.items():
             if names.search(text):
                 yield from self.tests(file)
 
-    def tests(self, file: str) -> list[Test]:
+    def tests(self, file: str) -> list[Reaching]:
         """Return those of a file that pass without a fault."""
         return _tests(self._folder, file)
 
 
 @cache
-def _tests(folder: Path, file: str) -> list[Test]:
+def _tests(folder: Path, file: str) -> list[Reaching]:
     found = json.loads((folder / f"{file}.json").read_bytes())
-    return [Test(name, file, seconds) for name, (seconds, passes) in found.items() if passes]
+    return [Reaching(name, file, seconds) for name, (seconds, passes) in found.items() if passes]
 
 
 @cache

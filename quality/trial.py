@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from quality.copies import Copy
 from quality.operators import Mutant
-from quality.reach import Reach, Test
+from quality.reach import Reach, Reaching
 
 _FILES = 40  # in one run of pytest: the next are not collected if one of these notices
 _START_S = 10.0  # to start pytest and import what a test needs, on a busy machine
@@ -47,7 +47,7 @@ def judge(mutant: Mutant, copy: Copy, reach: Reach, limit_s: float) -> Result:
     return Result(outcome, by, len(tests) if is_reached else 0, round(time.monotonic() - began, 2))
 
 
-def _run(tests: Sequence[Test], copy: Copy, until: float) -> tuple[Outcome, str]:
+def _run(tests: Sequence[Reaching], copy: Copy, until: float) -> tuple[Outcome, str]:
     for part in _parts(tests):
         left_s = until - time.monotonic()
         usual_s = sum(test.seconds for test in part)
@@ -66,9 +66,9 @@ def _run(tests: Sequence[Test], copy: Copy, until: float) -> tuple[Outcome, str]
     return (Outcome.SURVIVED, "") if time.monotonic() < until else (Outcome.TIMEOUT, "")
 
 
-def _parts(tests: Sequence[Test]) -> list[list[Test]]:
+def _parts(tests: Sequence[Reaching]) -> list[list[Reaching]]:
     """Return the tests by run of pytest: a few files first, which notice most faults."""
-    parts: list[list[Test]] = [[]]
+    parts: list[list[Reaching]] = [[]]
     files: set[str] = set()
     for test in tests:
         first = len(parts) == 1
@@ -81,7 +81,7 @@ def _parts(tests: Sequence[Test]) -> list[list[Test]]:
     return parts
 
 
-def _within(tests: Sequence[Test], left_s: float) -> list[Test]:
+def _within(tests: Sequence[Reaching], left_s: float) -> list[Reaching]:
     found, used_s = [], 0.0
     for test in tests:
         used_s += test.seconds
@@ -91,7 +91,7 @@ def _within(tests: Sequence[Test], left_s: float) -> list[Test]:
     return found
 
 
-def _pytest(tests: Sequence[Test], copy: Copy, limit_s: float) -> tuple[int | None, str]:
+def _pytest(tests: Sequence[Reaching], copy: Copy, limit_s: float) -> tuple[int | None, str]:
     files = dict.fromkeys(test.file for test in tests)
     with tempfile.TemporaryDirectory() as folder:
         order, failed = Path(folder, "order"), Path(folder, "failed")
