@@ -14,7 +14,7 @@ GATE := not real and not kafka and not vllm and not frameworks and not soak and 
 # Files with tests of a mark: to collect the others takes longer than many of them run.
 marked = $(shell grep -lrE --include='test_*.py' 'mark\.$(1)\b' tests)
 PYTEST = $(BIN)/pytest
-costs = --costs .costs/$(1).jsonl
+costs = --costs=.costs/$(1).jsonl
 # A vLLM of the user's own needs no installing.
 VLLM_INSTALLED := $(if $(KAIROS_VLLM),,.venv-vllm/.installed)
 
