@@ -14,6 +14,7 @@ import aiohttp
 
 from kairos.events import Record
 from kairos.live.observers.fact_log import read_facts
+from tests.support.forked import children
 from tests.support.kafka import Broker
 from tests.support.ports import free_ports
 from tests.support.processes import Process
@@ -196,9 +197,7 @@ class OnOneHost(Deployment):
         await self.processes["serve"].until_it_says("serving on")
 
     def _children(self) -> set[int]:
-        pid = self.processes["serve"].pid
-        told = Path(f"/proc/{pid}/task/{pid}/children").read_text()
-        return {int(each) for each in told.split()}
+        return set(children(self.processes["serve"].pid))
 
     def _decider(self) -> int:
         """The one that serves operators."""

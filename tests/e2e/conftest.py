@@ -14,6 +14,7 @@ from kairos.live.frontend import http
 from kairos.standin import server as standins
 from tests.e2e.engine import Engine
 from tests.e2e.served import serving
+from tests.support import forked
 from tests.support.issuer import Issuer
 
 
@@ -105,6 +106,12 @@ async def issuer():
     await issuer.start()
     yield issuer
     await issuer.stop()
+
+
+@pytest.fixture
+def forks(monkeypatch):
+    """What starts `python -m MODULE` in this process gets a fork."""
+    monkeypatch.setattr(asyncio, "create_subprocess_exec", forked.create_subprocess_exec)
 
 
 @pytest.fixture

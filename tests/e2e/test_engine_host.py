@@ -97,6 +97,7 @@ def children():
     return found
 
 
+@pytest.mark.usefixtures("forks")
 async def test_h5_models_take_turns_on_one_device_phase_by_phase(hosted):
     before = children()
     record, rows = await hosted.run(ROWS)
@@ -108,6 +109,7 @@ async def test_h5_models_take_turns_on_one_device_phase_by_phase(hosted):
     assert set(children()) == set(before)
 
 
+@pytest.mark.usefixtures("forks")
 async def test_with_a_device_for_each_model_nothing_is_switched(hosted):
     record, rows = await hosted.run(ROWS, devices=2)
     assert record.state == "done"

@@ -32,6 +32,8 @@ from kairos.tools.hosted_pool import hosted_pool
 from tests.e2e.flow_runs import answering
 from tests.support.vllm import needs_vllm
 
+pytestmark = pytest.mark.usefixtures("forks")
+
 STANDIN = HostedEngine("kairos.standin.server", "--model")
 LIMITS = Limits(kv_blocks=1024, max_num_seqs=4)
 LIMIT_S = 600  # a machine that has other work, too

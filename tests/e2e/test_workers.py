@@ -16,22 +16,12 @@ from kairos.events import Arrived, Failed, Started
 from kairos.live.frontend.http import listen
 from kairos.live.observers.fact_log import read_facts
 from tests.e2e.test_serve_command import keys, spawn
+from tests.support.forked import children
 from tests.support.otlp import collecting
 
 LIMIT_S = 60
 CHAT = "/v1/chat/completions"
 BODY = {"model": "tiny", "messages": [{"role": "user", "content": "hello"}]}
-
-
-def children(pid):
-    """By name: decider, then workers, in the order in which they were started."""
-    (forker,) = _children(pid)  # as in a `forked` program
-    return _children(forker)
-
-
-def _children(pid):
-    tasks = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
-    return [int(each) for each in tasks]
 
 
 def is_there(pid):

@@ -23,7 +23,9 @@ from functools import partial
 from pathlib import Path
 
 LIMIT_S = 60
+FORKER = "kairos-forker"  # the name of the process that makes what a fork starts
 ROOT = Path(__file__).parents[2]
+_create_subprocess_exec = asyncio.create_subprocess_exec
 _READ_AT_START = ("KAIROS_INTERPRETED", "LD_", "MALLOC_", "OMP_", "OPENBLAS_", "PYTHON")
 
 
@@ -152,13 +154,30 @@ async def start(module, *arguments, fresh=False, open_files=None, **options):
         if open_files is not None:
             options["preexec_fn"] = _limiting(open_files)
         words = (sys.executable, "-m", module, *map(str, arguments))
-        return await asyncio.create_subprocess_exec(*words, **options)
+        return await _create_subprocess_exec(*words, **options)
     return AsyncProgram(Program(module, *arguments, open_files=open_files, bufsize=0, **options))
+
+
+async def create_subprocess_exec(program, *arguments, **options):
+    """As `asyncio.create_subprocess_exec`; `python -m MODULE` is a fork."""
+    if program == sys.executable and arguments[0] == "-m":
+        return await start(*arguments[1:], **options)
+    return await _create_subprocess_exec(program, *arguments, **options)
 
 
 def forks_of(control):
     """Have programs made by the process at the other end of this socket."""
     _controls.append(control)
+
+
+def children(pid):
+    """Of a program, in the order in which they were started; those that a fork has by its forker
+    are its own."""
+    found = []
+    for each in Path(f"/proc/{pid}/task/{pid}/children").read_text().split():
+        is_forker = Path(f"/proc/{each}/comm").read_text().strip() == FORKER
+        found += children(int(each)) if is_forker else [int(each)]
+    return found
 
 
 _controls = []

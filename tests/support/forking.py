@@ -22,6 +22,7 @@ import signal
 import socket
 import sys
 from contextlib import suppress
+from pathlib import Path
 from select import POLLIN, poll
 
 from tests.support import forked
@@ -31,17 +32,24 @@ from tests.support import forked
 IMPORTED = (
     "kairos.cli.main",
     "kairos.cli.run_follow",
+    "kairos.demo.command",
     "kairos.live.engines.child",
     "kairos.live.service",
     "kairos.live.workers.child",
     "kairos.live.workers.supervisor",
     "kairos.standin.server",
+    "kairos.tools.explain",
     "kairos.tools.flow_run",
+    "kairos.tools.replay",
+    "kairos.tools.run_shown",
+    "pydantic.v1",
     "rich.console",
     "rich.progress",
     "rich.table",
+    "uvicorn.lifespan.off",
 )
 STREAMS = 3
+NAME = Path("/proc/self/comm")
 _ENDING = (signal.SIGHUP, signal.SIGINT, signal.SIGTERM)
 _HIGH = 512  # numbers of files above all that a fork is to have
 
@@ -57,6 +65,7 @@ def main():
         if request["session"]:
             os.setsid()
         ours, control = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        NAME.write_text(forked.FORKER)
         if forker := os.fork():
             control.close()
             break
@@ -141,6 +150,7 @@ def _become(request, files):
     for number, file in zip(numbers, list(map(_high, files)), strict=True):
         os.dup2(file, number)
         os.close(file)
+    NAME.write_text(Path(sys.executable).name)
     sys.stdout.reconfigure(line_buffering=os.isatty(1))
     os.chdir(request["cwd"])
     os.environ.clear()
@@ -161,14 +171,7 @@ def _high(file):
 def _start_forks(control, forker):
     """Let what this process starts be forks too. `forker`: the process that makes them."""
     forked.forks_of(control)
-    exec_in_loop = asyncio.create_subprocess_exec
-
-    async def create(program, *arguments, **options):
-        if program == sys.executable and arguments[0] == "-m":
-            return await forked.start(*arguments[1:], **options)
-        return await exec_in_loop(program, *arguments, **options)
-
-    asyncio.create_subprocess_exec = create
+    asyncio.create_subprocess_exec = forked.create_subprocess_exec
     atexit.register(os.waitpid, forker, 0)  # after the next: its time is a part of ours
     atexit.register(control.close)
 
