@@ -43,7 +43,9 @@ def _arrives(record):
     return type(record.event) is Arrived
 
 
-@pytest.mark.parametrize("poison", [always_the_same, each_another])
+@pytest.mark.parametrize(
+    "poison", [always_the_same, pytest.param(each_another, marks=pytest.mark.long)]
+)
 async def test_nobody_else_fails_where_engines_die_of_it(poison):
     async with two_that_die() as (served, proxies):
         await play(served, seconds=1)
