@@ -90,7 +90,7 @@ test-source: $(INSTALLED)  ## where the brain is compiled: its laws on its sourc
 
 smoke: OF := kafka
 smoke: $(INSTALLED)  ## of tests that need a service, what the gate runs; OF=kafka (vllm, real, frameworks, browser)
-	@$(PYTEST) $(call costs,smoke-$(OF)) -m "smoke and $(OF)" $(call marked,smoke)
+	@$(PYTEST) $(call costs,smoke-$(OF)) -m "smoke and $(OF)" $(call marked,$(OF))
 
 test-real: $(INSTALLED)  ## end to end on real model servers (llama.cpp)
 	@$(PYTEST) -m "real and not acceptance" $(call marked,real)

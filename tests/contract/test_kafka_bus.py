@@ -34,6 +34,7 @@ async def cluster(kafka):
     return await Cluster(kafka).prepare()
 
 
+@pytest.mark.smoke
 async def test_consumers_that_are_killed_at_any_moment_have_their_consequences_once(cluster):
     values = [str(n) for n in range(4_000)]
     async with KafkaBus(cluster.connection) as bus:
@@ -98,6 +99,7 @@ async def test_consumers_that_come_and_go_under_load_lose_and_double_nothing(clu
     assert came == Counter(values)
 
 
+@pytest.mark.smoke
 async def test_a_cluster_that_crashes_under_load_and_comes_back_loses_and_doubles_nothing(broker):
     values = [str(n) for n in range(2_000)]
     cluster = await Cluster(broker.url).prepare()

@@ -132,6 +132,7 @@ async def committed(cluster):
     return [each.metadata for each in assigned]
 
 
+@pytest.mark.smoke
 async def test_it_is_a_dead_letter_after_three_deaths_and_all_others_are_done(cluster):
     others = [f"{n}" for n in range(60)] + [f"slow {n}" for n in range(6)]
     async with KafkaBus(cluster.connection) as bus:

@@ -214,7 +214,11 @@ async def test_a_workflow_that_fails_or_comes_too_late_ends_with_an_error_and_st
     assert engine.calls == []
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL], ids=["SIGTERM", "SIGKILL"])
+@pytest.mark.parametrize(
+    "number",
+    [signal.SIGTERM, pytest.param(signal.SIGKILL, marks=pytest.mark.smoke)],
+    ids=["SIGTERM", "SIGKILL"],
+)
 async def test_what_a_process_leaves_undone_another_does(
     kafka, kairos_command, relay, engine, results, tmp_path, number
 ):

@@ -21,6 +21,7 @@ async def test_with_workers_a_batch_outlives_the_worker_that_drives_and_the_deci
     await judge(OnOneHost(tmp_path / "run"), 500, "the worker that drives", "the decider")
 
 
+@pytest.mark.smoke
 @pytest.mark.kafka
 async def test_on_kafka_a_batch_outlives_the_balancer_the_broker_and_the_gateway_that_drives(
     tmp_path,

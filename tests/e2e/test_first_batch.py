@@ -62,6 +62,7 @@ async def says(directory, text):
             await asyncio.sleep(0.1)
 
 
+@pytest.mark.smoke
 async def test_the_first_batch_of_the_how_to_runs_as_it_stands(page, tmp_path):
     text, port = page
     (tmp_path / "kairos.toml").write_text(block(text, "toml"))

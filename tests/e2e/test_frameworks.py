@@ -29,7 +29,7 @@ async def scripted():
 
 
 @pytest.mark.parametrize("same_replies", [True, False], ids=["same replies", "own replies"])
-@pytest.mark.parametrize("name", flows.NAMES)
+@pytest.mark.parametrize("name", flows.WITH_SMOKE)
 async def test_one_import_makes_every_graph_the_true_one(
     kairos, scripted, tmp_path, name, same_replies
 ):

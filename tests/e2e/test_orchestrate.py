@@ -205,6 +205,7 @@ async def test_killed_once_all_was_committed_it_knows_what_one_that_never_stoppe
     assert 5 < max(n for k, n in expected.items() if k[1] != "*") < 64
 
 
+@pytest.mark.smoke
 async def test_killed_at_any_time_it_forgets_nothing_and_learns_little_twice(world):
     first, second = history(2, requests=150)
     process = world.orchestrator()

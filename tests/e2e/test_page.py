@@ -58,6 +58,7 @@ async def asking(served, number, **headers):
     return calls
 
 
+@pytest.mark.smoke
 async def test_what_waits_is_shown_in_its_order_and_follows_what_happens(
     visit, kairos, engine, expect
 ):

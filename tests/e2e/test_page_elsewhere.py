@@ -102,6 +102,7 @@ def test_a_port_that_others_reach_has_a_page_only_where_operators_have_keys(give
     assert may_have_page(Settings(**given)) is may
 
 
+@pytest.mark.smoke
 @pytest.mark.browser
 async def test_a_browser_walks_it_without_an_error():
     from playwright.async_api import expect

@@ -124,6 +124,7 @@ async def test_refusals_reach_clients_of_a_gateway_whose_balancer_is_elsewhere(p
         assert (await response.json())["error"]["code"] == "model_not_found"
 
 
+@pytest.mark.smoke
 async def test_a_balancer_that_dies_is_replaced_and_running_calls_are_not_run_twice(
     pool, engine, session
 ):
@@ -167,6 +168,7 @@ async def test_a_balancer_that_leaves_in_order_is_replaced_at_once(pool, engine,
     assert len(engine.calls) == 4
 
 
+@pytest.mark.smoke
 async def test_the_room_of_a_killed_gateway_is_given_to_others(pool, engine, session):
     engine.answer = engine.when_released
     await pool.balancer()
@@ -230,6 +232,7 @@ class Caller:
         await self._producer.send(REQUESTS, self.pool.name, value, said)
 
 
+@pytest.mark.smoke
 async def test_calls_over_the_bus_are_answered_each_once(pool, engine):
     service = await pool.gateway()
     await decides(service)
@@ -300,6 +303,7 @@ async def test_what_makes_no_sense_becomes_a_dead_letter_and_stops_nothing(pool,
                 ]
 
 
+@pytest.mark.smoke
 async def test_a_broker_that_is_away_delays_calls_and_loses_none(
     broker, tmp_path, engine, stack, session
 ):

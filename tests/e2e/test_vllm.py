@@ -61,6 +61,7 @@ async def test_what_vllm_serves_and_holds_is_discovered(kairos, vllm):
     assert {i.max_num_seqs for i in serving.balancer.ledger.instances.values()} == {128}
 
 
+@pytest.mark.smoke
 async def test_a_chat_is_answered_whole_and_streamed(kairos, client, vllm):
     serving = await kairos(*vllm)
     chat = client(serving)

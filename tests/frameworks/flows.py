@@ -16,6 +16,10 @@ HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
 VENVS = Path(os.environ.get("KAIROS_FRAMEWORKS", ROOT / ".venv-frameworks"))
 NAMES = sorted(path.parent.name for path in HERE.glob("*/flow.py"))
+SMOKE = {"langgraph", "openai_agents"}  # what the gate installs
+WITH_SMOKE = [
+    pytest.param(name, marks=pytest.mark.smoke) if name in SMOKE else name for name in NAMES
+]
 LIMIT_S = 100
 QUIET = {  # none of them calls home
     "CREWAI_DISABLE_TELEMETRY": "true",
