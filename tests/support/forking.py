@@ -46,7 +46,6 @@ IMPORTED = (
     "rich.console",
     "rich.progress",
     "rich.table",
-    "uvicorn.lifespan.off",
 )
 STREAMS = 3
 NAME = Path("/proc/self/comm")
