@@ -1,4 +1,4 @@
-"""When all calls have ended the brain is as it was: whatever was counted of them is counted back."""
+"""When all calls have ended the brain is as it was: what was counted of them is counted back."""
 
 import random
 
@@ -49,55 +49,70 @@ KEPT = {
 }
 
 
-def round_of_calls(balancer, count, began_at):
-    """Calls of all fates, until none is here; when the last ended."""
-    dice, at, here = random.Random(count), began_at, {}
+class Calls:
+    """Calls of all fates, and when the last ended."""
 
-    def tell(event):
-        for command in balancer.handle(event, at):
+    def __init__(self, balancer):
+        self.balancer, self.at, self.here = balancer, 0, {}
+
+    def tell(self, event):
+        for command in self.balancer.handle(event, self.at):
             if isinstance(command, Refuse):
-                del here[command.request_id]
+                del self.here[command.request_id]
 
-    for number in range(count):
-        at += SECOND // 10
-        workflow = f"{began_at}-{number % 4}"
+    def running(self):
+        return sorted(name for name in self.here if name in self.balancer.ledger)
+
+    def run(self, count):
+        """So many, of four workflows, until none is here; then an instance starts again."""
+        dice, began_at = random.Random(count), self.at
+        for number in range(count):
+            self.at += SECOND // 10
+            self.arrive(began_at, number, dice)
+            if running := self.running():
+                self.go_on(dice.choice(running))
+            if len(running) > 2 or number % 3 == 0:
+                self.end_one(dice)
+        while self.here:
+            self.at += SECOND // 10
+            name = (self.running() or sorted(self.here))[0]
+            end = Finished(name, 9, 9, 0) if self.running() else Cancelled(name)
+            del self.here[name]
+            self.tell(end)
+        for number in range(4):
+            self.tell(WorkflowEnded(TENANTS[number % 2], f"{began_at}-{number}"))
+        self.tell(Tick())
+        self.tell(InstanceLeft("b"))
+        self.tell(InstanceJoined(INSTANCES[1]))
+
+    def arrive(self, began_at, number, dice):
         request = build.request(
             f"{began_at}-{number}",
-            at=at,
+            at=self.at,
             prompt=dice.randint(1, 90),
             completion=dice.randint(1, 60),
-            workflow_id=workflow,
+            workflow_id=f"{began_at}-{number % 4}",
             agent=f"a{number % 3}",
             app="app",
             tenant=TENANTS[number % 2],
             prefix=(number % 4,),
             prefix_units=10,
         )
-        here[request.id] = request
-        tell(Arrived(request, number))
-        running = [name for name in here if name in balancer.ledger]
-        if running:
-            name, at = dice.choice(running), at + 1
-            tell(FirstToken(name))
-            tell(Progressed({name: 5}))
-        if len(running) > 2 or number % 3 == 0:
-            name = dice.choice(sorted(here))
-            if name in balancer.ledger and dice.random() < 0.2:
-                tell(Bounced(name, "why", about_itself=True))
-            elif here.pop(name, None):
-                tell(dice.choice([Finished(name, 9, 9, 0), Failed(name, "why"), Cancelled(name)]))
-    while here:
-        at += SECOND // 10
-        running = sorted(name for name in here if name in balancer.ledger)
-        name = (running or sorted(here))[0]
-        del here[name]
-        tell(Finished(name, 9, 9, 0) if running else Cancelled(name))
-    for number in range(4):
-        tell(WorkflowEnded(TENANTS[number % 2], f"{began_at}-{number}"))
-    tell(Tick())
-    tell(InstanceLeft("b"))
-    tell(InstanceJoined(INSTANCES[1]))
-    return at
+        self.here[request.id] = request
+        self.tell(Arrived(request, number))
+
+    def go_on(self, name):
+        self.at += 1
+        self.tell(FirstToken(name))
+        self.tell(Progressed({name: 5}))
+
+    def end_one(self, dice):
+        name = dice.choice(sorted(self.here))
+        if name in self.balancer.ledger and dice.random() < 0.2:
+            self.tell(Bounced(name, "why", about_itself=True))
+            return
+        del self.here[name]
+        self.tell(dice.choice([Finished(name, 9, 9, 0), Failed(name, "why"), Cancelled(name)]))
 
 
 @pytest.mark.parametrize("placement", ["round-robin", "least-kv", "time-slot", "kairos"])
@@ -108,8 +123,9 @@ def test_many_calls_leave_a_brain_as_a_few_left_it(policy, placement):
     balancer = build.balancer(policy=policy, placement=placement, quotas=quotas)
     for each in INSTANCES:
         balancer.handle(InstanceJoined(each), 0)
-    at = round_of_calls(balancer, 4, 0)  # one of each workflow, on each instance
+    calls = Calls(balancer)
+    calls.run(4)  # one of each workflow
     first = state_of(balancer, ignoring=KEPT)
     for _ in range(2):
-        at = round_of_calls(balancer, 25, at)
+        calls.run(25)
     assert differences(first, state_of(balancer, ignoring=KEPT)) == []

@@ -1,4 +1,4 @@
-"""The state of an object and of all that it owns, so that it can be compared with that of a new one.
+"""The state of an object and of all that it owns, to be compared with that of a new one.
 
 Followed are attributes, containers, bound methods and what closures hold, as far as the product's
 own objects go; of anything else only the type counts.
