@@ -79,7 +79,7 @@ class Probe:
 
 
 def note(folder: Path, file: str, source: Path, tests: Mapping[str, tuple[float, bool]]) -> None:
-    """Write what is known of a file of tests, as it is now: a probe that is stopped goes on here."""
+    """Write what is known of a file of tests, so that a probe that is stopped goes on after it."""
     written = folder / f"{file}.json"
     written.parent.mkdir(parents=True, exist_ok=True)
     written.write_text(json.dumps({"hash": digest(source), "tests": tests}))

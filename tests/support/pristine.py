@@ -12,13 +12,15 @@ import msgspec
 import numpy as np
 
 _VALUES = (int, float, str, bytes, bool, type(None), enum.Enum)
-_OURS = ("kairos", "tests.laws")
+_OURS = ("kairos",)
+_NOTHING = object()
 
 
-def state_of(root, *, ignoring=(), sizes_only=False):
+def state_of(root, *, ignoring=(), sizes_only=False, within=_OURS):
     """Return what is found, by path. `ignoring`: `Class.attribute` of what may differ.
-    `sizes_only`: of containers by how much they hold, whatever their keys are."""
-    return dict(_Walk(frozenset(ignoring), sizes_only).found(root))
+    `sizes_only`: of containers by how much they hold, whatever their keys are. `within`: packages
+    whose objects are followed."""
+    return dict(_Walk(frozenset(ignoring), sizes_only, within).found(root))
 
 
 def differences(before, after):
@@ -26,21 +28,13 @@ def differences(before, after):
     return [
         f"{path}: {before.get(path, 'nothing')!r} -> {after.get(path, 'nothing')!r}"
         for path in sorted(before.keys() | after.keys())
-        if before.get(path, _walked) != after.get(path, _walked)
+        if before.get(path, _NOTHING) != after.get(path, _NOTHING)
     ]
 
 
-def assert_pristine(used, new, *, ignoring=()):
-    """Fail where an object from which everything has left differs from a new one."""
-    assert differences(state_of(new, ignoring=ignoring), state_of(used, ignoring=ignoring)) == []
-
-
-_walked = object()
-
-
 class _Walk:
-    def __init__(self, ignoring, sizes_only):
-        self._ignoring, self._sizes_only = ignoring, sizes_only
+    def __init__(self, ignoring, sizes_only, within):
+        self._ignoring, self._sizes_only, self._within = ignoring, sizes_only, within
         self._seen = {}  # by id: the objects, so that no id is given twice
 
     def found(self, root):
@@ -78,7 +72,9 @@ class _Walk:
             cells = zip(value.__code__.co_freevars, value.__closure__ or (), strict=True)
             return [(f"({name})", cell.cell_contents) for name, cell in cells]
         kind = type(value)
-        if not kind.__module__.startswith(_OURS) or isinstance(value, type | types.ModuleType):
+        if not str(kind.__module__).startswith(self._within) or isinstance(
+            value, type | types.ModuleType
+        ):
             return []
         return [
             (f".{name}", getattr(value, name))
