@@ -5,11 +5,12 @@ context for each test, and the seconds and outcome of each test. Lines that are 
 imported belong to no test.
 """
 
+import hashlib
 import json
 import os
 import re
 import time
-from collections.abc import Generator
+from collections.abc import Generator, Mapping
 from pathlib import Path
 
 import coverage
@@ -74,4 +75,15 @@ class Probe:
         self._coverage.stop()
         self._coverage.save()
         self._coverage = None
-        (self._folder / f"{self._file}.json").write_text(json.dumps(self._tests))
+        note(self._folder, self._file, Path(self._file), self._tests)
+
+
+def note(folder: Path, file: str, source: Path, tests: Mapping[str, tuple[float, bool]]) -> None:
+    """Write what is known of a file of tests, so that a probe that is stopped goes on after it."""
+    written = folder / f"{file}.json"
+    written.parent.mkdir(parents=True, exist_ok=True)
+    written.write_text(json.dumps({"hash": digest(source), "tests": tests}))
+
+
+def digest(path: Path) -> str:
+    return hashlib.sha256(path.read_bytes()).hexdigest()

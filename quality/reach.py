@@ -16,6 +16,7 @@ from coverage import CoverageData
 
 from quality.copies import Copy
 from quality.operators import Mutant
+from quality.probe import digest, note
 
 FOLDER = ".mutants"
 _SHOWN = 4000  # characters of what pytest prints
@@ -61,19 +62,15 @@ class Reach:
         if code not in (0, 1, 5):
             raise RuntimeError(f"the tests cannot be run:\n{printed[-_SHOWN:]}")
         for file in new:
-            tests = self._folder / f"{file}.json"
-            if not tests.exists():  # no test of it is in the selection
-                tests.parent.mkdir(parents=True, exist_ok=True)
-                tests.write_text("{}")
-            tests.with_suffix(".hash").write_text(self._hash(file))
+            if not self._is_known(file):  # no test of it is in the selection
+                note(self._folder, file, self._copy.folder / file, {})
         yield printed.strip().rpartition("\n")[2] + f" (exit code {code})"
 
     def _is_known(self, file: str) -> bool:
-        known = (self._folder / f"{file}.json").with_suffix(".hash")
-        return known.exists() and known.read_text() == self._hash(file)
-
-    def _hash(self, file: str) -> str:
-        return hashlib.sha256(self._texts[file].encode()).hexdigest()
+        known = self._folder / f"{file}.json"
+        if not known.exists():
+            return False
+        return bool(json.loads(known.read_bytes())["hash"] == digest(self._copy.folder / file))
 
     def tests_of(self, mutant: Mutant) -> tuple[list[Reaching], bool]:
         """Return the tests to run, those of its own module first, then the quickest; and whether
@@ -112,7 +109,7 @@ class Reach:
 
 @cache
 def _tests(folder: Path, file: str) -> list[Reaching]:
-    found = json.loads((folder / f"{file}.json").read_bytes())
+    found = json.loads((folder / f"{file}.json").read_bytes())["tests"]
     return [Reaching(name, file, seconds) for name, (seconds, passes) in found.items() if passes]
 
 
