@@ -128,7 +128,7 @@ PARTS = {
     "laws": Part(
         "laws on freshly drawn examples, on the brain's source and compiled",
         _make("test-laws"),
-        (*BRAIN, *FLOWS, *PLANNING, "tests/property"),
+        (*BRAIN, *FLOWS, *PLANNING, "tests/property", "tests/laws"),
         30,
     ),
     "long": Part(
