@@ -44,7 +44,7 @@ def told_steps(steps: Mapping[str, int]) -> list[str]:
 
 
 def told_tests(folder: Path) -> list[str]:
-    """Return lines with the CPU seconds of each selection of tests, and the 20 dearest tests."""
+    """Return lines with the CPU seconds of each selection of tests, and the 20 most expensive tests."""
     tests, lines = [], ["", "CPU seconds of tests, the processes that they start included:"]
     for path in sorted(folder.glob("*.jsonl")):
         of_step = [json.loads(line) for line in path.read_text().splitlines()]
@@ -53,7 +53,7 @@ def told_tests(folder: Path) -> list[str]:
         if path.stem == "test" and cpu > TEST_CPU_S:
             lines.append(f"        above the {TEST_CPU_S} that `make test` may take")
         tests += of_step
-    lines += ["", "The twenty dearest tests (CPU seconds, wall seconds):"]
+    lines += ["", "The twenty most expensive tests (CPU seconds, wall seconds):"]
     tests.sort(key=lambda each: -(each["own"] + each["started"]))
     return lines + [
         f"{each['own'] + each['started']:6.1f} {each['wall']:6.1f}  {each['test']}"

@@ -5,7 +5,7 @@ import pytest
 from quality import gate, records
 
 
-def test_of_the_tests_the_dearest_are_named_and_a_selection_above_its_limit(tmp_path):
+def test_the_most_expensive_tests_are_named_and_a_selection_above_its_limit(tmp_path):
     costs = [
         {"test": f"tests/test_{n}.py::test", "wall": 1.0, "own": float(n), "started": 30.0}
         for n in range(30)
