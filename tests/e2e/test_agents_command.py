@@ -81,6 +81,7 @@ async def processes(directory):
     async def start(*arguments, stdin=None):
         process = await forked.start(
             *("kairos.cli.main", *arguments),
+            fresh=True,
             env=inherited | {"PYTHONPATH": str(ROOT)},
             stdin=stdin,
             stdout=subprocess.PIPE,

@@ -114,7 +114,7 @@ async def test_ctrl_c_leaves_a_run_that_is_resumed(place, engine):
     assert f"kairos runs resume {found['id']} goes on from here" in said
     assert found["state"] == "stopped"
     done = len(engine.calls)
-    status, said = await kairos_command(place, "runs", "resume", found["id"][:8])
+    status, said = await kairos_command(place, "runs", "resume", found["id"][:8], fresh=True)
     assert status == 0, said
     assert "150 rows are in" in said
     assert len(engine.calls) == 450, "nothing is asked twice"
@@ -158,7 +158,7 @@ async def test_a_run_is_shown_and_cancelled(place, engine):
 async def test_rows_that_failed_have_a_table_and_the_exit_status_is_3(place, engine):
     rows = [{"text": "one"}, {"text": "x" * ROW_BYTES}, {"text": "two"}]
     write_rows(place / "rows.jsonl", rows)
-    status, said = await kairos_command(place, *run_arguments(engine))
+    status, said = await kairos_command(place, *run_arguments(engine), fresh=True)
 
     assert status == 3
     assert "1 rows failed" in said

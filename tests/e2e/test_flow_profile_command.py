@@ -21,7 +21,7 @@ async def test_it_learns_from_real_calls_and_keeps_nothing_else(tmp_path, engine
     before = sorted(tmp_path.iterdir())
     words = ("profile", "flow.yaml", "--inputs", "rows.jsonl", "--rows", "7")
     named = f"{engine.url},max_num_seqs=4"
-    status, said = await kairos_command(tmp_path, *words, "--engine", named)
+    status, said = await kairos_command(tmp_path, *words, "--engine", named, fresh=True)
     assert status == 0, said
     found = json.loads((tmp_path / "flow.profile.json").read_text())
     assert found["rows"] == 7

@@ -15,10 +15,11 @@ def authority(tmp_path):
     return Authority(tmp_path)
 
 
-async def run(*arguments, **environ):
+async def run(*arguments, fresh=False, **environ):
     """Exit status, and what it said."""
     process = await forked.start(
         *("kairos.cli.main", *arguments),
+        fresh=fresh,
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.STDOUT,
         env={**os.environ, **environ},
@@ -30,7 +31,7 @@ async def run(*arguments, **environ):
 
 async def test_one_that_is_well_is_told_by_the_exit_status(kairos, standin):
     served = await kairos(standin.url)
-    assert await run("health", served.url) == (0, f"{served.url} is well")
+    assert await run("health", served.url, fresh=True) == (0, f"{served.url} is well")
     admin = f"{served.service.admin_url}/admin/status"
     assert await run("health", admin) == (0, f"{admin} is well")
 

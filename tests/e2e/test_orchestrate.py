@@ -346,7 +346,7 @@ async def test_it_is_looked_into_with_a_key_and_its_figures_without(world, tmp_p
 
 
 async def test_without_a_bus_it_says_how_to_name_one(tmp_path):
-    process = Process(tmp_path, "orchestrator", "orchestrate").start()
+    process = Process(tmp_path, "orchestrator", "orchestrate", fresh=True).start()
     try:
         while process._process.poll() is None:
             await asyncio.sleep(0.05)

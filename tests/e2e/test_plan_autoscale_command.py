@@ -132,7 +132,7 @@ async def test_an_engine_is_added_when_work_comes_and_drained_and_stopped_when_i
     engine.answer = engine.when_released
     (port,) = free_ports(1)
     options = ("--url", served.service.admin_url, "--file", scaling_file(tmp_path, port), "--drive")
-    scaling = Process(tmp_path, "autoscale", "plan-autoscale", *options)
+    scaling = Process(tmp_path, "autoscale", "plan-autoscale", *options, fresh=True)
     async with holding(served, 3) as calls:
         with no_engine_left(port), scaling as scaler:
             await until(lambda: len(served.facts.all(InstanceJoined)) == 2)

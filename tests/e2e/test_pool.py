@@ -369,7 +369,7 @@ async def test_a_balancer_reads_its_engines_again_and_lets_nobody_change_them(
     file.write_text(f'[[engine]]\nurl = "{engine.url}"\n')
     process = Process(
         tmp_path, "balance", "balance", "--port", "0", "--bus", pool.bus, "--pool", pool.name,
-        "--config", file,
+        "--config", file, fresh=True,
     )  # fmt: skip
     with process:
         await process.until_it_says("decisions are made here")

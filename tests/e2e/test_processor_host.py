@@ -197,7 +197,7 @@ async def test_a_hangup_has_keys_read_again(tmp_path, session, embedder):
 
     let_in("old", host="0.0.0.0")
     command = ("process", "--embedder", embedder, "--config", config)
-    with Process(tmp_path, "process", *command) as process:
+    with Process(tmp_path, "process", *command, fresh=True) as process:
         await process.until_it_says("processing on")
         url = f"http://127.0.0.1:{re.search(r':([0-9]+)$', process.said, re.M)[1]}"
         assert await is_let_in(url, "old")

@@ -16,10 +16,11 @@ LIMIT_S = 60.0
 
 
 @asynccontextmanager
-async def started(*options, open_files=None, **environ):
+async def started(*options, open_files=None, fresh=False, **environ):
     process = await forked.start(
         *("kairos.cli.main", "replay", *options),
         open_files=open_files,
+        fresh=fresh,
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.PIPE,
         env={**os.environ, "COLUMNS": "150", **environ},
@@ -60,7 +61,7 @@ async def test_a_recorded_file_runs_through_a_gateway_and_its_figures_are_printe
     assert figures["replay"]["prompt_deviation"]["worst"] == 0
     assert figures["e2e_s"]["p50"] > 0
 
-    status, printed, _ = await replayed(*options, "--no-stream")
+    status, printed, _ = await replayed(*options, "--no-stream", fresh=True)
     assert status == 0
     assert "Applications" in printed
     assert "of 4 workflows 4 finished, 0 failed, 0 did not end in time" in printed

@@ -141,7 +141,7 @@ async def chat(session, served, **fields):
 async def test_it_says_where_it_serves_serves_there_and_stops_when_told(
     serve, session, standin, stop
 ):
-    served = await serve("--engine", standin.url)
+    served = await serve("--engine", standin.url, fresh=stop == signal.SIGTERM)
     assert served.started == (
         f"kairos: serving on {served.url}/v1, operators' routes on {served.admin_url}\n"
     )

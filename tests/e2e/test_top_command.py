@@ -39,7 +39,7 @@ async def test_on_a_terminal_it_goes_on_and_says_when_what_it_shows_is_old(engin
     async with serving(engine.url) as served:
         command = ["kairos.cli.main", "top", served.service.admin_url]
         process = await forked.start(
-            *command, "--interval", "0.2", stdin=theirs, stdout=theirs, stderr=theirs,
+            *command, "--interval", "0.2", fresh=True, stdin=theirs, stdout=theirs, stderr=theirs,
             env={**os.environ, "TERM": "xterm", "COLUMNS": "120", "LINES": "40"},
         )  # fmt: skip
         os.close(theirs)

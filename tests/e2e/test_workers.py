@@ -169,7 +169,7 @@ async def test_a_stream_passes_whole(serve, engine):
 
 async def test_told_to_stop_it_finishes_calls_and_leaves_nothing_behind(serve, engine, tmp_path):
     engine.answer = engine.when_released
-    served = await serve("--engine", engine.url)
+    served = await serve("--engine", engine.url, fresh=True)
     calls = [asyncio.create_task(served.ask()) for _ in range(6)]
     await engine.called(6)
     processes = children(served.process.pid)
