@@ -44,7 +44,7 @@ def told_steps(steps: Mapping[str, int]) -> list[str]:
 
 
 def told_tests(folder: Path) -> list[str]:
-    """Return lines with the CPU seconds of each selection of tests, and the 20 most expensive tests."""
+    """Return the CPU seconds of each selection of tests, and the 20 most expensive tests."""
     tests, lines = [], ["", "CPU seconds of tests, the processes that they start included:"]
     for path in sorted(folder.glob("*.jsonl")):
         of_step = [json.loads(line) for line in path.read_text().splitlines()]
