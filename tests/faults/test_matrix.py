@@ -85,7 +85,13 @@ def slots():
 
 
 @pytest.fixture
-async def two(slots):
+def limits():
+    """Those that end a call on an instance that hangs."""
+    return {"stall_s": 1, "answer_s": 2}
+
+
+@pytest.fixture
+async def two(slots, limits):
     timing = Timing(step_s=STEP_S, step_per_seq_s=0.0)
     settings = standins.StandInSettings(model="tiny", max_num_seqs=slots, timing=timing)
     async with AsyncExitStack() as stack:
@@ -93,7 +99,7 @@ async def two(slots):
         engines = [await enter(standins.serve(settings)) for _ in range(2)]
         proxies = [await enter(Mortal(each.url, DOWN_S)) for each in engines]
         urls = [each.url for each in proxies]
-        served = await enter(serving(*urls, max_num_seqs=slots, stall_s=1, answer_s=2))
+        served = await enter(serving(*urls, max_num_seqs=slots, **limits))
         yield Two(served, engines, proxies)
 
 
@@ -215,6 +221,8 @@ async def beside(two, moment):
     return villain, answers[name], name
 
 
+# Nothing hangs here, so no limit need be short: on a busy machine two seconds are not enough.
+@pytest.mark.parametrize("limits", [{"stall_s": 30, "answer_s": 60}], ids=["patient"])
 @pytest.mark.parametrize("slots", [2])
 @pytest.mark.parametrize(
     ("row", "moment"), POISON_CELLS, ids=lambda each: getattr(each, "what", each)

@@ -19,6 +19,7 @@ ROOMS = ("kairos.live.frontend", "kairos.live.proxy", "kairos.live.request")
 KEPT = {
     *("Replies._by_id", "Replies._of_workflow"),  # what calls may go on from
     "Connections._idle",  # to engines, for the next calls
+    "Connections._sweep",  # a timer, while one of these is kept
     "ConnectionLimits._looks",  # while a timer runs
 }
 
