@@ -29,11 +29,11 @@ def free_ports(count):
 
 def _is_ours(port):
     """From now on, unless it is another test's, or this process had it before."""
-    lock = (_LOCKS / str(port)).open("w")
+    lock = os.open(_LOCKS / str(port), os.O_WRONLY | os.O_CREAT, 0o600)
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
-        lock.close()
+        os.close(lock)
         return False
     _held.append(lock)
     return True
