@@ -1,10 +1,14 @@
 """SQLite files, of one version of their schema, which outlive the process that made them."""
 
 import sqlite3
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
 from kairos.errors import SetupError
+
+_BUSY_S = 10.0
+_AGAIN_S = 0.005
 
 
 def connect(path: Path) -> sqlite3.Connection:
@@ -17,13 +21,30 @@ def connect(path: Path) -> sqlite3.Connection:
     path.touch(mode=0o600)
     connection = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
     try:
-        connection.execute("PRAGMA journal_mode = WAL")
+        connection.execute(f"PRAGMA busy_timeout = {round(1000 * _BUSY_S)}")
+        _begin_write_ahead_log(connection)
         connection.execute("PRAGMA synchronous = FULL")
-        connection.execute("PRAGMA busy_timeout = 10000")
     except sqlite3.Error:
         connection.close()
         raise
     return connection
+
+
+def _begin_write_ahead_log(connection: sqlite3.Connection) -> None:
+    """Switch to a write-ahead log, also while other processes do.
+
+    SQLite refuses one of two that switch at the same time without waiting for its busy timeout.
+    """
+    until = time.monotonic() + _BUSY_S
+    while True:
+        try:
+            connection.execute("PRAGMA journal_mode = WAL")
+        except sqlite3.OperationalError as error:
+            if error.sqlite_errorcode & 0xFF != sqlite3.SQLITE_BUSY or time.monotonic() > until:
+                raise
+            time.sleep(_AGAIN_S)
+        else:
+            return
 
 
 def open_database(path: Path, schema: str, version: int, otherwise: str) -> sqlite3.Connection:
