@@ -19,6 +19,7 @@ import signal
 import socket
 import subprocess
 import sys
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 
@@ -171,12 +172,16 @@ def forks_of(control):
 
 
 def children(pid):
-    """Of a program, in the order in which they were started; those that a fork has by its forker
-    are its own."""
+    """List a program's children in the order in which they were started.
+
+    Children that a fork has by its forker are its own. A child that ends while the list is made
+    is left out.
+    """
     found = []
     for each in Path(f"/proc/{pid}/task/{pid}/children").read_text().split():
-        is_forker = Path(f"/proc/{each}/comm").read_text().strip() == FORKER
-        found += children(int(each)) if is_forker else [int(each)]
+        with suppress(FileNotFoundError, ProcessLookupError):
+            is_forker = Path(f"/proc/{each}/comm").read_text().strip() == FORKER
+            found += children(int(each)) if is_forker else [int(each)]
     return found
 
 
