@@ -137,3 +137,10 @@ def test_names_and_limits_of_the_core_are_its_own():
 def test_the_help_of_kairos_has_every_command_under_a_heading():
     assert len(COMMANDS) > 20
     assert all(load(name).rich_help_panel == place.panel for name, place in COMMANDS.items())
+
+
+def test_who_asks_for_the_version_gets_nothing_else():
+    only = CliRunner().invoke(app, ["--version"])
+    assert only.output.startswith("kairos ")
+    with_a_command = CliRunner().invoke(app, ["--version", "keys", "list", "/nowhere"])
+    assert (with_a_command.exit_code, with_a_command.output) == (0, only.output)
