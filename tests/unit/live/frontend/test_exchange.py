@@ -48,3 +48,12 @@ def test_whoever_has_ended_meanwhile_is_told_nothing():
     for step in wire.steps:
         step()
     assert answering.told == 0
+
+
+def test_what_is_written_for_a_client_that_left_is_dropped_and_nobody_waits_for_it():
+    """Whoever forwards an engine's answer would pause it, and never be told to go on."""
+    exchange, _ = left(SlowWire())
+    exchange.start(200, [])
+    assert exchange.write(b"to nobody", more=True)
+    assert exchange.write(b"", more=False)
+    assert not exchange.is_started

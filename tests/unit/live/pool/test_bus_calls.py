@@ -354,6 +354,22 @@ def test_the_answers_that_are_kept_are_bounded(world, process, monkeypatch):
     assert next(reversed(kept)) == "b9"
 
 
+def test_answers_that_fill_their_bound_to_the_last_byte_are_all_kept(world, process, monkeypatch):
+    for name in ("a", "b"):
+        world.ask(name)
+        world.flow()
+        world.run(name).end()
+        world.flow()
+        if name == "a":
+            [first] = world.logs[REPLY_TO]
+            monkeypatch.setattr(calls_module, "ANSWERS_KEPT_BYTES", 2 * len(first.value))
+    for name in ("a", "b"):
+        world.ask(name)
+    world.flow()
+    assert [len(answers(world, name)) for name in ("a", "b")] == [2, 2]
+    assert len(world.starts) == 2
+
+
 def test_an_answer_that_is_kept_twice_counts_once(process):
     for _ in range(3):
         process.calls._keep("b", b"12345")

@@ -1,6 +1,7 @@
 """A call tells its facts one after the other, whatever comes while one is told."""
 
 import asyncio
+from types import SimpleNamespace
 
 import pytest
 
@@ -10,6 +11,7 @@ from kairos.live.proxy.asked import Asked
 from kairos.live.proxy.call import Call
 from kairos.live.proxy.engine import HttpEngine
 from kairos.live.proxy.engine_client import EngineClient, InstanceNotKnown
+from kairos.live.proxy.response_forwarder import ERROR_BYTES, EngineError, ErrorAnswer
 from kairos.live.request.body import Body
 from kairos.live.request.client_response import ClientResponse
 from tests.support import build
@@ -112,3 +114,15 @@ def test_amid_an_event_it_would_become_a_part_of_that():
     response.fail(UpstreamFailed("broke off"))
     assert client.written == b"data: {"
     assert client.cut
+
+
+def test_an_engines_error_is_not_waited_for_once_all_that_is_kept_of_it_is_there():
+    """It may be an endless one."""
+    answer = SimpleNamespace(progressed=lambda: None, status=503, headers=[])
+    client = Client()
+    response = ClientResponse("r", client)
+    forwarder = ErrorAnswer("engine", answer, response, Body(b"{}"), print, client)
+    forwarder.came(b"x" * (ERROR_BYTES - 1))
+    with pytest.raises(EngineError) as caught:
+        forwarder.came(b"y")
+    assert caught.value.answer == (503, [], b"x" * (ERROR_BYTES - 1) + b"y")

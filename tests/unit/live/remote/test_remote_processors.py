@@ -200,3 +200,12 @@ async def test_values_are_fetched_from_a_peer_so_many_at_once(stack):
         await asyncio.gather(*(found.fetch(has.place, RUN, f"{n:032x}") for n in range(200)))
     assert len(has.asked) == 200
     assert 1 < has.most_at_once <= peers._AT_ONCE
+
+
+async def test_collections_are_kept_where_one_that_has_told_says_so(stack):
+    without, late = await Told().start(stack), Told(collections="a")
+    late.port = await port_of_nobody(stack)
+    found = await opened(stack, without.url, late.url)
+    assert not found.keeps_collections
+    await late.start(stack, late.port)
+    await until(lambda: found.keeps_collections)
