@@ -7,7 +7,7 @@ import pytest
 
 from kairos.errors import SetupError
 from kairos.imports.graph_shape import steps_of
-from kairos.imports.graph_state import GraphState, written
+from kairos.imports.graph_state import GraphState, node_function, written
 from kairos.imports.langgraph import from_langgraph
 from kairos.plan.invalid import InvalidFlow, OperatorFailed
 
@@ -85,3 +85,21 @@ def test_what_a_node_returns_is_kept_as_plain_json():
     for wrong in ("x", {"a": {1}}, {"a": {1: 2}}):
         with pytest.raises(OperatorFailed, match="node 'n' returned a "):
             written("n", wrong)
+
+
+def test_a_node_that_is_an_ordinary_function_is_given_state_keys_and_writes_some():
+    node = SimpleNamespace(func=len, invoke=lambda values: {"seen": values})
+    state = GraphState({"a": Channel(), "b": Channel()}, given=("a",))
+    act = node_function("node", node, state, ["a"])
+
+    assert act({"a": 1, "b": 2}, [], []) == {"seen": {"a": [1, 1]}}
+
+
+async def test_a_node_that_is_a_coroutine_function_alone_is_awaited():
+    async def ainvoke(values):
+        return {"seen": values}
+
+    state = GraphState({"a": Channel()}, given=("a",))
+    act = node_function("node", SimpleNamespace(func=None, ainvoke=ainvoke), state, ["a"])
+
+    assert await act({"a": 1}, [], []) == {"seen": {"a": [1, 1]}}

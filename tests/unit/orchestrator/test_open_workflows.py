@@ -230,3 +230,10 @@ def test_what_has_ended_is_told_from_what_runs_whatever_came_first(ends):
     assert (len(found.ended), len(found.in_flight)) == (sum(ends), 2 - sum(ends))
     assert all(call.row.ended_at is not None for call in found.ended)
     assert all(call.row.ended_at is None for call in found.in_flight)
+
+
+def test_models_that_are_read_one_by_one_are_restored_as_well():
+    model = fit(*APP, app_of(200, lambda *_: 3_600e6), {0: "worker"})
+    app = App()
+    app.learner.restore(iter(()), iter([model]))
+    assert app.learner.begin().known == {APP: model}

@@ -286,3 +286,9 @@ def test_layouts_that_others_beat_in_cost_and_time_are_left_out():
         for usd, seconds in (cost_and_time(each.rates) for each in kept):
             others = map(cost_and_time, found)
             assert not any(u < usd and s < seconds for u, s in others)
+
+
+def test_an_agents_calls_go_to_several_kinds_unless_the_question_says_otherwise():
+    names = ("h100", "gaudi3", "mi300x")
+    whole = plan(question(20.0, names, split=False)).chosen
+    assert plan(question(20.0, names)).chosen.usd_per_hour < whole.usd_per_hour
