@@ -15,7 +15,7 @@ THREADS = "OPENBLAS_NUM_THREADS"
 
 @pytest.fixture
 def started(monkeypatch):
-    """What would serve, by name, and the threads that NumPy would have there."""
+    """Return the name of the call that would serve, and the threads that NumPy would have."""
     monkeypatch.delenv("KAIROS_ENGINE", raising=False)
     found = []
 
@@ -44,7 +44,7 @@ def test_without_an_engine_it_says_how_to_name_one(started):
 
 
 def test_a_worker_computes_in_one_thread_unless_somebody_says_otherwise(started, monkeypatch):
-    """Each has a core: threads of one would take it from others."""
+    """NumPy takes no core from the other workers."""
     monkeypatch.setenv(THREADS, "3")
     assert started(*ENGINE, "--workers", "2") == ("_supervise", "3")
     monkeypatch.delenv(THREADS)

@@ -1,4 +1,4 @@
-"""What the demo shows of a run."""
+"""The demo's view of a run."""
 
 from types import SimpleNamespace
 

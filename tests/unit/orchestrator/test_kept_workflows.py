@@ -1,4 +1,4 @@
-"""Who gives way where too many ended workflows wait to be learnt from."""
+"""The bound on ended workflows that wait to be learnt from."""
 
 from collections import Counter
 

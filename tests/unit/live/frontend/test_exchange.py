@@ -51,7 +51,7 @@ def test_whoever_has_ended_meanwhile_is_told_nothing():
 
 
 def test_what_is_written_for_a_client_that_left_is_dropped_and_nobody_waits_for_it():
-    """Whoever forwards an engine's answer would pause it, and never be told to go on."""
+    """A forwarder would pause the engine's answer for good."""
     exchange, _ = left(SlowWire())
     exchange.start(200, [])
     assert exchange.write(b"to nobody", more=True)

@@ -1,4 +1,4 @@
-"""What an orchestrator's /metrics says of its work."""
+"""The figures of an orchestrator in /metrics."""
 
 from kairos.events import WorkflowEnded
 from kairos.live.orchestrate.ends import Ends

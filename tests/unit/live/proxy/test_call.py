@@ -117,7 +117,7 @@ def test_amid_an_event_it_would_become_a_part_of_that():
 
 
 def test_an_engines_error_is_not_waited_for_once_all_that_is_kept_of_it_is_there():
-    """It may be an endless one."""
+    """An error may have no end."""
     answer = SimpleNamespace(progressed=lambda: None, status=503, headers=[])
     client = Client()
     response = ClientResponse("r", client)

@@ -16,7 +16,7 @@ def journal(tmp_path):
 
 
 async def handed_over(journal, rows):
-    """Those that a session of the run is given, which ends them."""
+    """End rows by a session of the run."""
     told = []
     intake = TableIntake(open_table(rows), journal, b"plan", told.append)
     intake.want(0, len(rows) + 1)
