@@ -36,7 +36,6 @@ from experiments.workload import (
     with_gaps,
 )
 from kairos.dispatcher.placements import PLACEMENTS
-from kairos.scheduler import queue
 from kairos.scheduler.policies import POLICIES
 from kairos.sim.engine.profiles import profile
 from kairos.sim.plan import instance_id
@@ -102,7 +101,6 @@ def _run(workload: str, seed: int, change: tuple[str, Constant, str] | None = No
             engines,
             POLICIES["kairos"],
             PLACEMENTS["kairos"],
-            overtaken=queue.OVERTAKEN,
         )
         world.run()
     record = world.metrics.record()

@@ -17,6 +17,7 @@ Writes experiments/results/policies.jsonl and its picture, and figures of experi
 import argparse
 import statistics
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from math import inf
 from random import Random
 from typing import Any
@@ -33,8 +34,8 @@ from kairos.dispatcher.placements import PLACEMENTS
 from kairos.engine_profile import EngineProfile, StepCost
 from kairos.metrics import RunMetrics
 from kairos.model import SECOND, Request
+from kairos.scheduler.guard import MakeGuard, PatienceGuard
 from kairos.scheduler.policies import POLICIES, LeastWorkLeft, Policy
-from kairos.scheduler.queue import OVERTAKEN
 from kairos.scheduler.work_estimates import WorkEstimates
 from kairos.sim.oracle import Srpt
 from kairos.sim.world import World
@@ -47,6 +48,7 @@ MIX = ("qa", "qa", "qa", "rg", "rg", "cg")
 RATES = {"demo": (0.7, 0.9, 1.2), "fan-out": (0.5, 0.6, 0.8)}  # workflows per second
 BRANCHES = ("mathematics", "humanities", "researcher", "engineer", "router")
 UNBOUNDED, CRITICAL_PATH, ORACLE = "kairos, unbounded", "kairos, critical path", "srpt"
+NO_GUARD = partial(PatienceGuard, patience=inf)
 INSTANCES = 2
 STEP_US, STEP_PER_CALL_US = 15_000, 8_000
 ENGINE = EngineProfile(
@@ -141,11 +143,11 @@ def workflow(number: int, task: Task) -> Workflow:
 
 
 def run(
-    planned: Sequence[Submission], policy: Callable[[WorkEstimates], Policy], overtaken: float
+    planned: Sequence[Submission], policy: Callable[[WorkEstimates], Policy], guard: MakeGuard
 ) -> RunMetrics:
     engines = {f"i{number}": ENGINE for number in range(INSTANCES)}
     placement = PLACEMENTS["least-kv"]
-    world = World(planned, engines, policy, placement, overtaken=overtaken)
+    world = World(planned, engines, policy, placement, guard=guard)
     world.run()
     return world.metrics
 
@@ -175,8 +177,8 @@ def measure(seeds: Sequence[int]) -> Iterator[Row]:
                     )
                 ]
                 for name, policy in policies(planned).items():
-                    overtaken = inf if name == UNBOUNDED else OVERTAKEN
-                    metrics = run(planned, policy, overtaken)
+                    guard = NO_GUARD if name == UNBOUNDED else PatienceGuard
+                    metrics = run(planned, policy, guard)
                     record: dict[str, Any] = metrics.record()
                     apps = record["apps"].items()
                     yield Row(

@@ -42,9 +42,10 @@ from kairos.model import Budget, Request
 from kairos.refusals import REFUSALS
 from kairos.scheduler.budgets import UNLIMITED
 from kairos.scheduler.fair_queueing import FairQueueing
+from kairos.scheduler.guard import MakeGuard, PatienceGuard
 from kairos.scheduler.ordering import Ordering
 from kairos.scheduler.policies import Policy
-from kairos.scheduler.queue import BACKFILL, MAX_WAIT_US, OVERTAKEN, PASSED_OVER
+from kairos.scheduler.queue import BACKFILL, MAX_WAIT_US, PASSED_OVER
 from kairos.scheduler.queues import WaitQueues
 from kairos.scheduler.service_order import QueuedCall, service_order
 from kairos.scheduler.work_estimates import WorkEstimates
@@ -65,7 +66,7 @@ class Balancer:
         max_waiting: int = MAX_WAITING,
         max_wait_us: int = MAX_WAIT_US,
         idle_us: int = IDLE_US,
-        overtaken: float = OVERTAKEN,
+        guard: MakeGuard = PatienceGuard,
         backfill: int = BACKFILL,
         passed_over: float = PASSED_OVER,
         budget: Budget = UNLIMITED,
@@ -73,10 +74,10 @@ class Balancer:
         entitlements: Entitlements = ALIKE,
     ) -> None:
         """`max_wait_us` in the queue a request is given up; `idle_us` without a fact a workflow is
-        forgotten. `overtaken` to `passed_over`: `scheduler/queue.py`; then: `admission.py`."""
+        forgotten. `guard` to `passed_over`: `scheduler/queue.py`; then: `admission.py`."""
         self.estimates = WorkEstimates(idle_us=idle_us)
         self.ledger = Ledger(self.estimates)
-        ordering = Ordering(policy, self.estimates, overtaken, backfill, passed_over)
+        ordering = Ordering(policy, self.estimates, guard, backfill, passed_over)
         fairness = FairQueueing(entitlements.weights, entitlements.classes)
         self._queues = WaitQueues(ordering, fairness, max_wait_us)
         self.waiting_us = self._queues.waiting_us  # predicted work of what waits, by model
@@ -257,7 +258,7 @@ class Balancer:
         self._admission.given_back(request_id, booking.instance_id)
         request, more_us = booking.request, self.ledger.release(request_id, at)
         self._queues.fairness.correct(request, more_us)
-        self.estimates.bounced(request_id)
+        self.estimates.bounced(request_id, at)
         self._queues.push_back(request, at, aside=self.faults.is_aside(request_id))
         self._rekey(workflow_key(request))
 

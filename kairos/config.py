@@ -66,7 +66,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     policy: str = "kairos"  # the order of the queue
     placement: str = "kairos"  # the choice of the instance
     max_waiting: int = MAX_WAITING  # requests in the queue
-    # The longest wait in the queue: then a request is refused. After half of it, it goes first.
+    # The longest wait in the queue: then a call is refused.
     max_wait_s: int = MAX_WAIT_S
     budget_calls: int | None = None  # most calls of a workflow; a client can ask for fewer
     budget_tokens: int | None = None  # most tokens of a workflow: prompts and answers

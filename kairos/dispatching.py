@@ -112,7 +112,7 @@ class Dispatching:
         cost_us = self._ledger.book(request, dispatch.instance_id, at)
         if dispatch.prefill_id is not None:
             self._ledger.prefills.begin(request, dispatch.prefill_id, dispatch.instance_id, at)
-        self._queues.take(request, at, cost_us)
+        self._queues.take(request, at, cost_us, dispatch.reason)
         if self._queues.fairness.is_spare(request.service_class):
             is_spare = self._queues.fairness.is_spare
             self._ledger.spare.goes(dispatch.instance_id, cost_us, is_spare, at)
@@ -141,7 +141,7 @@ class Dispatching:
             return None
         instance = room.choose(turn.request)
         assert instance is not None, "it fitted"
-        before = self._pass_over(turn.request, share, found) if found.unfit else 0
+        before = self._passed_over(share, found) if found.unfit else 0
         return self._to(turn.request, instance, turn.reason, len(queue) - 1, share, before)
 
     def _room(self, which: Room, found: Drain, at: int) -> AvailableInstances:
@@ -178,13 +178,10 @@ class Dispatching:
             used = max(used, ledger.held_tokens(instance.id, at) / instance.kv_tokens)
         return ledger.spare.may_go(instance.id, is_spare, used, free_share, at)
 
-    def _pass_over(self, request: Request, share: Share, found: Drain) -> int:
-        """It goes before calls of other shares, whose turn it was. How many tenants these are."""
-        passed = {place: each for place, each in found.unfit.items() if place[0] != share}
-        for (_, model), queue in passed.items():
-            if model == request.model:
-                queue.overtaken_by(self._estimates.call_us(request))
-        return len({other[1] for other, _ in passed} - {share[1]})
+    def _passed_over(self, share: Share, found: Drain) -> int:
+        """Of how many tenants nothing fitted, although it was their turn before this share's."""
+        passed = [other for other, _ in found.unfit if other != share]
+        return len({other[1] for other in passed} - {share[1]})
 
     def _forget_reservation(self) -> None:
         if self._reserved_for is not None:

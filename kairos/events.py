@@ -186,10 +186,11 @@ Event = (
 )
 
 
-# first: by the policy; backfill: those before it did not fit; overdue: it had been overtaken, or
-# had waited, as much as is allowed; kept: memory was kept for it, where its context is; alone: one
-# like it may have killed an instance, so nothing else runs where it goes.
-Reason = Literal["first", "backfill", "overdue", "kept", "alone"]
+# first: by the policy; backfill: those before it did not fit; overdue: the starvation guard moved
+# it forward, since its workflow had waited for as long as it may; returned: an instance gave it
+# back; kept: memory was kept for it, where its context is; alone: one like it may have killed an
+# instance, so nothing else runs where it goes.
+Reason = Literal["first", "backfill", "overdue", "returned", "kept", "alone"]
 
 
 class Dispatch(msgspec.Struct, frozen=True, tag=True, gc=False):

@@ -29,9 +29,21 @@ class Used:
     tokens: int = 0  # of those that ended, and prompts, as estimated, of those in flight
     budget: Budget | None = None  # the least that its calls asked for
     ends_at: int | None = None  # when its time is up, as its budget was last found
+    waiting: int = 0  # calls that do
+    waited_us: int = 0  # while any call did, up to `since`
+    since: int = 0  # when calls began or ceased to wait
 
     def __init__(self, began_at: int) -> None:
         self.began_at = began_at  # when its first call arrived
+
+    def waits(self, more: int, at: int) -> None:
+        """So many more of its calls wait from now on, or fewer."""
+        self.waited_us, self.since = self.waited_by(at), at
+        self.waiting += more
+
+    def waited_by(self, at: int) -> int:
+        """For how long any of its calls waited: however many did at once, time counts once."""
+        return self.waited_us + (max(0, at - self.since) if self.waiting else 0)
 
 
 class _Workflow:
@@ -128,6 +140,7 @@ class WorkflowTracker:
         used.tokens += prompt_tokens
         if request.budget is not None:
             used.budget = least(request.budget, used.budget)
+        used.waits(1, at)
         self._calls[request.id] = _Call(key, at, prompt_tokens, used)
         return position
 
@@ -135,6 +148,8 @@ class WorkflowTracker:
         call = self._calls.get(request_id)
         if call is None:
             return
+        if call.dispatched_at is None:
+            call.used.waits(-1, at)
         call.dispatched_at = at
         workflow = self._workflows.get(call.workflow)
         if workflow is not None:
@@ -154,10 +169,14 @@ class WorkflowTracker:
             and workflow.seen_at <= at - self._idle_us
         )
 
-    def bounced(self, request_id: str) -> None:
+    def bounced(self, request_id: str, at: int) -> None:
         """It waits once more. What it had of its instance is neither served nor waited for."""
-        if request_id in self._calls:
-            self._calls[request_id].dispatched_at = None
+        call = self._calls.get(request_id)
+        if call is None:
+            return
+        if call.dispatched_at is not None:
+            call.used.waits(1, at)
+        call.dispatched_at = None
 
     def ended(
         self, request_id: str, at: int, completion_tokens: int | None, used_tokens: int = 0
@@ -170,6 +189,7 @@ class WorkflowTracker:
         call.used.tokens += used_tokens - call.prompt_tokens
         if call.dispatched_at is None:
             call.used.calls -= 1
+            call.used.waits(-1, at)
         workflow = self._workflows.get(call.workflow)
         if workflow is None:
             return
@@ -185,6 +205,11 @@ class WorkflowTracker:
         """What the workflow has used; None: it is not known."""
         workflow = self._workflows.get(key)
         return None if workflow is None else workflow.used
+
+    def waited_us(self, request_id: str, at: int) -> int:
+        """For how long any call of the workflow waited by now, of which this one is in flight."""
+        call = self._calls.get(request_id)
+        return 0 if call is None else call.used.waited_by(at)
 
     def attained(self, key: WorkflowKey) -> tuple[int, int]:
         """Execution latency and waiting of the workflow's calls that ended, in µs."""

@@ -85,7 +85,7 @@ class Orchestrator:
             if begins:
                 self._arrived(event.request, at, ended)
         elif type(event) is Bounced:
-            self._positions.bounced(event.request_id)
+            self._positions.bounced(event.request_id, at)
         for command in record.commands:
             if isinstance(command, Dispatch):
                 self._positions.dispatched(command.request_id, at)

@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from itertools import count
 
+from kairos.scheduler.guard import MakeGuard
 from kairos.scheduler.policies import Policy
 from kairos.scheduler.queue import WaitQueue
 from kairos.scheduler.work_estimates import WorkEstimates
@@ -15,13 +16,13 @@ class Ordering:
         self,
         policy: Callable[[WorkEstimates], Policy],
         estimates: WorkEstimates,
-        overtaken: float,
+        guard: MakeGuard,
         backfill: int,
         passed_over: float,
     ) -> None:
         """The last three: see the queue."""
         self._policy, self._estimates, self._arrivals = policy(estimates), estimates, count()
-        self._limits = overtaken, backfill, passed_over
+        self._limits = guard, backfill, passed_over
 
     def choose(self, policy: Callable[[WorkEstimates], Policy]) -> None:
         """Of the queues that are made from now on."""

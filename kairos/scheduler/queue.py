@@ -1,11 +1,7 @@
 """The wait queue: requests of one model, in the order of the policy, and nobody starved by it.
 
-Starvation is bounded, whatever the policy. When a request arrives, the predicted work that waits
-before it, its own included, is written down. Once what was dispatched since then comes to
-`OVERTAKEN` times as much, the request is overdue; so it is after half of the longest wait that is
-configured, or when the policy's own patience ends. Overdue requests go first, in order of arrival,
-and room is kept for one that does not fit. So the work that overtakes a request while the pool has
-room for it is at most `OVERTAKEN` times the work that it found before it. Ours.
+Starvation is bounded, whatever the policy: the guard (`scheduler/guard.py`) says which requests are
+overdue, and when one of them goes before all others. Room is kept for it where it does not fit.
 
 What memory is kept for, where its context is cached, goes before the others: nobody else could use
 that memory (`dispatcher/kv_retention.py`).
@@ -20,16 +16,17 @@ from collections import OrderedDict
 from collections.abc import Collection, Iterator
 from itertools import filterfalse, islice, takewhile
 
+from kairos.events import Reason
 from kairos.model import SECOND, Request
 from kairos.scheduler.drain import DrainRate
 from kairos.scheduler.front import FirstFew, Front
+from kairos.scheduler.guard import MakeGuard, PatienceGuard
 from kairos.scheduler.heap import LazyHeap
 from kairos.scheduler.policies import Key, Policy
 from kairos.scheduler.turn import InstanceRoom, Turn
-from kairos.scheduler.waiting import KeyEntry, NumberEntry, WaitingRequest
+from kairos.scheduler.waiting import KeyEntry, WaitingRequest
 from kairos.scheduler.work_estimates import WorkEstimates
 
-OVERTAKEN = 9
 PASSED_OVER = 4.0  # times its own predicted work
 BACKFILL = 8
 MAX_WAIT_US = 600 * SECOND
@@ -38,9 +35,9 @@ _LOOKED_AT = 64  # entries, to tell how many go before a request
 
 
 class WaitQueue:
-    """Heaps by policy key, and by when a request becomes overdue; equal keys leave in
-    order of arrival. Everything is O(log n) amortised and never O(n) at once, but passing over k
-    requests that do not fit, which adds O(k log n) to a pop.
+    """A heap by policy key, and the guard's; equal keys leave in order of arrival. Everything is
+    O(log n) amortised and never O(n) at once, but passing over k requests that do not fit, which
+    adds O(k log n) to a pop.
     """
 
     def __init__(
@@ -49,26 +46,23 @@ class WaitQueue:
         estimates: WorkEstimates,
         arrivals: Iterator[int],
         max_wait_us: int = MAX_WAIT_US,
-        overtaken: float = OVERTAKEN,
+        guard: MakeGuard = PatienceGuard,
         backfill: int = BACKFILL,
         passed_over: float = PASSED_OVER,
     ) -> None:
         """`arrivals` numbers the requests; queues that share it agree on who came first.
-        `overtaken` infinite: the policy alone decides. `backfill` 0: nobody goes before the first;
-        `passed_over` 0: only what does not delay it.
+        `max_wait_us` is for admission, which refuses what has waited for so long. `backfill` 0:
+        nobody goes before the first; `passed_over` 0: only what does not delay it.
         """
         self._policy, self._estimates, self._arrivals = policy, estimates, arrivals
         self.max_wait_us, self.drain = max_wait_us, DrainRate()
-        self._overtaken, self._backfill, self._passed_over = overtaken, backfill, passed_over
+        self._backfill, self._passed_over = backfill, passed_over
         self._waiting: OrderedDict[str, WaitingRequest] = OrderedDict()  # in order of arrival
         self.waiting_us = 0  # predicted work of all that wait
-        self._dispatched_us = 0  # predicted work of all that ever left for an instance
         self.by_key: LazyHeap[KeyEntry] = LazyHeap(self._renew_key)
         self._front = Front(self.by_key, self._renew_key, backfill + 1)
         self._few = FirstFew()
-        self._by_due_work: LazyHeap[NumberEntry] = LazyHeap(self._if_not_overdue)
-        self._by_due_at: LazyHeap[NumberEntry] = LazyHeap(self._if_not_overdue)
-        self._overdue: LazyHeap[NumberEntry] = LazyHeap(self._if_here)  # by number of arrival
+        self.guard = guard(estimates, self._waiting)
         self._bounced: dict[str, WaitingRequest] = {}  # by an instance
 
     def __len__(self) -> int:
@@ -108,12 +102,8 @@ class WaitQueue:
         self._waiting[request.id] = waiting
         self.waiting_us += work_us
         n = len(self._waiting)
-        patience_us, longest_us = self._policy.patience_us(request), self.max_wait_us // 2
-        due_at = at + (longest_us if patience_us is None else min(patience_us, longest_us))
-        due_us = self._dispatched_us + self._overtaken * self.waiting_us
         self.by_key.push((key, seq, request.id), n)
-        self._by_due_work.push((due_us, seq, request.id), n)
-        self._by_due_at.push((due_at, seq, request.id), n)
+        self.guard.came(waiting, at, self._policy.patience_us(request))
 
     def push_back(self, request: Request, *, aside: bool = False) -> None:
         """Add a request that was taken, and was bounced: it goes before all that were not, and of
@@ -124,33 +114,31 @@ class WaitQueue:
         key = self._policy.key(request, state)
         work_us, n = self._estimates.call_us(request), len(self._waiting) + 1
         waiting = WaitingRequest(request, seq, key, self._estimates.epoch, state, work_us)
-        waiting.overdue, waiting.aside = not aside, aside
+        waiting.aside = aside
         self._waiting[request.id] = self._bounced[request.id] = waiting
         self.waiting_us += work_us
         if not aside:
             self.by_key.push((key, seq, request.id), n)
-            self._overdue.push((seq, seq, request.id), n)
+            self.guard.came_back(waiting)
 
     def remove(self, request_id: str) -> Request:
         waiting = self._waiting.pop(request_id)
         self._bounced.pop(request_id, None)
         self.waiting_us -= waiting.work_us
         if not self._waiting:  # at once, so that the next that comes need not find all of it dead
-            for entries in (self._front, self._by_due_work, self._by_due_at, self._overdue):
-                entries.clear()
+            self._front.clear()
+            self.guard.clear()
         return waiting.request
 
     def overdue(self) -> Request | None:
-        """The first of the requests that are overdue."""
-        entry = self._overdue.top()
-        return self._waiting[entry[2]].request if entry is not None else None
+        """Return the overdue call that goes before all others now."""
+        return self.guard.first()
 
     def head_key(self, at: int) -> tuple[Key, int]:
         """Where the first request stands against those of other queues. Queue not empty."""
         self.note_time(at)
-        overdue = self._overdue.top()
-        if overdue is not None:
-            return (float("-inf"),), overdue[1]
+        if (overdue := self.guard.first()) is not None:
+            return (float("-inf"),), self._waiting[overdue.id].seq
         first = self._front.entries(1)
         return first[0][:2] if first else ((float("inf"),), 0)  # all are aside
 
@@ -177,7 +165,7 @@ class WaitQueue:
             other = self._waiting.get(other_id)
             if other is not None and other is not me and other.key is key:
                 seen += 1
-                ahead += other.overdue or (key, seq) < (me.key, me.seq)
+                ahead += other.overdue_at is not None or (key, seq) < (me.key, me.seq)
         return max(0.0, ahead / max(1, seen) * (len(self) - 1) - self._backfill - 1)
 
     def start_renewing(self) -> None:
@@ -187,37 +175,25 @@ class WaitQueue:
         self.by_key.start_moving()
 
     def first(self, room: InstanceRoom, at: int) -> Turn | None:
-        """Whose turn it is; None: nothing fits that may go. Who is overdue by that, stays so."""
+        """Whose turn it is; None: nothing fits that may go. That is the first overdue request if it
+        fits; else one that memory is kept for; else the first by policy for which there is room
+        beside what is kept for the overdue one."""
         self.note_time(at)
-        passed_over = 0
-        while True:
-            turn, passed_over = self._turn(room, passed_over, at)
-            if turn is None or not self._overtakes_too_much(turn.request.id):
-                return turn
-
-    def take(self, request_id: str) -> Request:
-        """Take out a request that goes to an instance now."""
-        self._dispatched_us += self._waiting[request_id].work_us
-        return self.remove(request_id)
-
-    def overtaken_by(self, work_us: int) -> None:
-        """So much went while it was the turn of this queue, of which nothing fits."""
-        self._dispatched_us += work_us
-        self._note_overtaken(self._dispatched_us)
-
-    def _turn(self, room: InstanceRoom, passed_over: int, at: int) -> tuple[Turn | None, int]:
-        """The first overdue request if it fits; else one that memory is kept for; else the first by
-        policy for which there is room beside what is kept for the overdue one. And how many were
-        passed over by now."""
         overdue = self.overdue()
         if overdue is not None:
             if room.fits(overdue):
-                return Turn(overdue, "overdue"), passed_over
+                returned = self._waiting[overdue.id].is_bounced
+                return Turn(overdue, "returned" if returned else "overdue")
             if not room.keep_for(overdue):
-                return None, passed_over
+                return None
         if (turn := self._expected_back(room)) is not None:
-            return turn, passed_over
-        return self._by_policy(room, passed_over, at)
+            return turn
+        return self._by_policy(room, at)
+
+    def take(self, request_id: str, reason: Reason = "first") -> Request:
+        """Take out a request that goes to an instance now."""
+        self.guard.sent(self._waiting[request_id], first=reason == "overdue")
+        return self.remove(request_id)
 
     def _expected_back(self, room: InstanceRoom) -> Turn | None:
         here = filter(None, map(self._waiting.get, room.expected_back()))
@@ -226,25 +202,23 @@ class WaitQueue:
                 return Turn(waiting.request, "kept")
         return None
 
-    def _by_policy(self, room: InstanceRoom, passed_over: int, at: int) -> tuple[Turn | None, int]:
-        """`passed_over`: those that were, in this turn."""
-        waiting = self._waiting
-        if not passed_over:
-            for head in self._front.entries(1):
-                first = waiting[head[2]]
-                if room.fits(first.request):
-                    return Turn(first.request, "first"), 0
-                if self._has_been_passed_over(first, at):
-                    room.reserve(first.request)
-                passed_over = 1
+    def _by_policy(self, room: InstanceRoom, at: int) -> Turn | None:
+        waiting, passed_over = self._waiting, 0
+        for head in self._front.entries(1):
+            first = waiting[head[2]]
+            if room.fits(first.request):
+                return Turn(first.request, "first")
+            if self._has_been_passed_over(first, at):
+                room.reserve(first.request)
+            passed_over = 1
         requests = self._few.of(self._front.entries(self._backfill + 1), waiting)
         while passed_over < len(requests):
             passed_over += room.refused(self._few.behind(passed_over))
             if passed_over < len(requests):
                 if room.fits(requests[passed_over]):
-                    return Turn(requests[passed_over], "backfill"), passed_over
+                    return Turn(requests[passed_over], "backfill")
                 passed_over += 1
-        return None, passed_over
+        return None
 
     def _has_been_passed_over(self, waiting: WaitingRequest, at: int) -> bool:
         """As long as is allowed. It is the first, and does not fit."""
@@ -253,26 +227,8 @@ class WaitQueue:
         return at - since >= self._passed_over * waiting.work_us
 
     def note_time(self, at: int) -> None:
-        """Who has waited for so long is overdue."""
-        while (entry := self._by_due_at.top()) is not None and entry[0] <= at:
-            self._make_overdue(entry)
-
-    def _overtakes_too_much(self, request_id: str) -> bool:
-        """Whether dispatching this one would go beyond what another may be overtaken by."""
-        return self._note_overtaken(self._dispatched_us + self._waiting[request_id].work_us)
-
-    def _note_overtaken(self, after_us: float) -> bool:
-        """Whether some are overdue once so much was dispatched."""
-        found = False
-        while (entry := self._by_due_work.top()) is not None and entry[0] < after_us:
-            found = True
-            self._make_overdue(entry)
-        return found
-
-    def _make_overdue(self, entry: NumberEntry) -> None:
-        _, seq, request_id = entry
-        self._waiting[request_id].overdue = True
-        self._overdue.push((seq, seq, request_id), len(self._waiting))
+        """Mark the calls whose workflows have waited for as long as they may."""
+        self.guard.note_time(at)
 
     def _renew_key(self, entry: KeyEntry) -> KeyEntry | None:
         key, seq, request_id = entry
@@ -288,13 +244,3 @@ class WaitQueue:
             return entry
         waiting.key = renewed
         return renewed, seq, request_id
-
-    def _if_here(self, entry: NumberEntry) -> NumberEntry | None:
-        waiting = self._waiting.get(entry[2])  # it may have left and come back
-        here = waiting is not None and waiting.seq == entry[1] and not waiting.aside
-        return entry if here else None
-
-    def _if_not_overdue(self, entry: NumberEntry) -> NumberEntry | None:
-        waiting = self._waiting.get(entry[2])
-        is_meant = waiting is not None and waiting.seq == entry[1] and not waiting.overdue
-        return entry if is_meant else None

@@ -3,6 +3,7 @@
 import math
 from collections.abc import Iterable
 
+from kairos.events import Reason
 from kairos.model import SECOND, Request
 from kairos.scheduler.fair_queueing import FairQueueing, Share
 from kairos.scheduler.ordering import Ordering
@@ -102,11 +103,11 @@ class WaitQueues:
         self._note_renewing(place, queue)
         queue.drain.waits(at)
 
-    def take(self, request: Request, at: int, cost_us: float) -> None:
-        """It goes to an instance, and is expected to cost so much there."""
+    def take(self, request: Request, at: int, cost_us: float, reason: Reason) -> None:
+        """It goes to an instance, for that reason, and is expected to cost so much there."""
         share, _ = place = self._place(request)
         queue = self._queues[place]
-        queue.take(request.id)
+        queue.take(request.id, reason)
         self.fairness.charge(share, cost_us)
         self._left(place, queue, request.tenant, at, counts=True)
 
@@ -156,8 +157,8 @@ class WaitQueues:
 
     def share_out(self, fairness: FairQueueing, at: int) -> None:
         """By other weights and classes from now on. Where a call then waits in another place, or
-        for longer, all are put into queues anew: their order is as it was, but what has overtaken
-        them counts no more. O(n) of those that wait, or O(n log n)."""
+        for longer, all are put into queues anew: their order is as it was; the share of the
+        overdue begins anew. O(n) of those that wait, or O(n log n)."""
         before, self.fairness, self._asked = self.fairness, fairness, None
         fairness.follow(before)
         if any(self._is_misplaced(place, queue) for place, queue in self._open.items()):
@@ -170,8 +171,8 @@ class WaitQueues:
         fairness.go_on_from(before)
 
     def choose(self, policy: str, at: int) -> None:
-        """Another policy from now on; raises KeyError. What has overtaken those that wait counts no
-        more. O(n log n) of them."""
+        """Another policy from now on; raises KeyError. The share of the overdue begins
+        anew. O(n log n) of them."""
         self._ordering.choose(POLICIES[policy])
         for share, _ in self._open:
             self.fairness.left(share)

@@ -2,10 +2,10 @@
 
 The queues are drained by what fits where and when (`dispatching.py`), which nobody knows ahead.
 Here each call goes as soon as its turn comes, nothing more arrives and nothing ends; what is
-charged to a tenant for a call is what the call is expected to take. Within a queue: first what is
-overdue, in order of arrival, then by the policy's key. Who will be overdue by then is not foreseen,
-and a key that what was learnt since has changed is the old one until it is renewed (`queue.py`).
-Nothing here changes anything. Ours.
+charged to a tenant for a call is what the call is expected to take. Within a queue: by the policy's
+key, and of the overdue as many between them as the guard lets through. Who will be overdue by then
+is not foreseen, and a key that what was learnt since has changed is the old one until it is renewed
+(`queue.py`). Nothing here changes anything. Ours.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -22,7 +22,7 @@ from kairos.scheduler.queues import WaitQueues
 from kairos.scheduler.waiting import WaitingRequest
 
 # Why a call is where it is. returned: an instance failed it, so it goes before all that none did;
-# overdue: it has waited, or been overtaken, as much as is allowed; policy: by the policy's key;
+# overdue: its workflow has waited for as long as it may; policy: by the policy's key;
 # aside: one like it may have killed an instance, so it has no turn until it can run alone.
 Standing = Literal["returned", "overdue", "policy", "aside"]
 
@@ -47,25 +47,27 @@ def service_order(queues: WaitQueues, most: int) -> list[QueuedCall]:
 
 def _merged(queues: Iterable[WaitQueue], most: int) -> Iterator[QueuedCall]:
     """Of one share: the queue goes whose head is before those of the others."""
-    heads = [nsmallest(most, _turns(queue)) for queue in queues]
+    heads = [_turns(queue, most) for queue in queues]
     for *_, waiting in merge(*heads):
         yield QueuedCall(waiting.request, _standing(waiting), waiting.work_us)
 
 
-def _turns(queue: WaitQueue) -> list[tuple[int, Key, int, str, WaitingRequest]]:
-    """Of each that waits what it goes by, and itself."""
-    return [
-        (1, each.key, each.seq, each.request.id, each)
-        if not each.overdue and not each.aside
-        else (2 if each.aside else 0, (), each.seq, each.request.id, each)
-        for each in queue.standings()
-    ]
+def _turns(queue: WaitQueue, most: int) -> Iterator[tuple[int, Key, int, str, WaitingRequest]]:
+    """Yield each waiting call with what it stands by, in the order of the queue."""
+    here = queue.standings()
+    late = [each for each in here if each.overdue_at is not None and not each.aside]
+    overdue = nsmallest(most, late, key=lambda each: (each.overdue_at, each.seq))
+    keyed = nsmallest(most, here, key=lambda each: (each.aside, each.key, each.seq))
+    for each in islice(queue.guard.in_turn(overdue, keyed), most):
+        aside = each.aside
+        place = 2 if aside else 1 if each.overdue_at is None else 0
+        yield place, () if place != 1 else each.key, each.seq, each.request.id, each
 
 
 def _standing(waiting: WaitingRequest) -> Standing:
     if waiting.aside:
         return "aside"
-    if not waiting.overdue:
+    if waiting.overdue_at is None:
         return "policy"
     return "returned" if waiting.seq < 0 else "overdue"
 

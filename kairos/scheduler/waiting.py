@@ -13,8 +13,9 @@ NumberEntry = tuple[Any, ...]  # number, number of arrival, request id
 
 
 class WaitingRequest:
-    overdue: bool = False
+    overdue_at: int | None = None  # overdue calls go in this order; None: it is not
     aside: bool = False  # it has no turn for now
+    impatient_at: int | None = None  # when the policy lets it wait no more
     passed_over_at: int | None = None  # when it was the first, and did not fit, for the first time
 
     def __init__(

@@ -80,8 +80,8 @@ class WorkEstimates:
     def dispatched(self, request_id: str, at: int) -> None:
         self.positions.dispatched(request_id, at)
 
-    def bounced(self, request_id: str) -> None:
-        self.positions.bounced(request_id)
+    def bounced(self, request_id: str, at: int) -> None:
+        self.positions.bounced(request_id, at)
 
     def ended(
         self,
@@ -90,8 +90,7 @@ class WorkEstimates:
         completion_tokens: int | None = None,
         used_tokens: int = 0,
     ) -> None:
-        """The request finished, failed, was cancelled or refused; one not in flight is ignored.
-        `used_tokens`: of prompt and answer, as far as it ran."""
+        """Note an end of any kind, of a call in flight or not; `used_tokens`: as far as it ran."""
         self.positions.ended(request_id, at, completion_tokens, used_tokens)
         standing = self._standings.pop(request_id, None)
         if standing is None:
@@ -155,6 +154,15 @@ class WorkEstimates:
             return together.calls_us + together.open_us
         longest = together.longest
         return longest.remaining_us + together.calls_us - longest.call_us
+
+    def whole_us(self, request: Request) -> float:
+        """Return the expected execution latency of its workflow, what has ended included."""
+        served_us, _ = self.positions.attained(workflow_key(request))
+        return served_us + self.left_us(request)
+
+    def waited_us(self, request: Request, at: int) -> int:
+        """Return for how long any call of its workflow has waited."""
+        return self.positions.waited_us(request.id, at)
 
     def follows_plan(self, request: Request) -> bool:
         """Whether what remains of the request, which is in flight, follows from a declared plan."""

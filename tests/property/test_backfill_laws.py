@@ -51,7 +51,7 @@ CALLS = st.lists(
 def started(calls, placement, backfill):
     """When each call began, where each ends when its answer has been said; and the most held."""
     balancer = build.balancer(
-        placement=placement, backfill=backfill, overtaken=float("inf"), passed_over=0
+        placement=placement, backfill=backfill, guard=build.NO_GUARD, passed_over=0
     )
     engine = build.instance("a", kv=KV, seqs=50, token_us=float(TOKEN_US))
     facts, at = [], 0

@@ -33,7 +33,6 @@ from kairos.learnt import POOLED, QUANTILES, AgentRank, RemainingModel
 from kairos.model import SECOND, Budget
 from kairos.position import FEATURES
 from kairos.scheduler.policies import POLICIES
-from kairos.scheduler.queue import OVERTAKEN
 from tests.support import build, learnt
 from tests.support.examples import examples
 
@@ -49,6 +48,7 @@ APPS = {"u": "app", "v": "other", "w": None, CANCELLED: None}  # by workflow
 AGENTS = ["x", "y", None]
 MAX_WAITING = 6
 MAX_WAIT_US = 40
+GRACE_US = 20
 NAMES = [f"r{n}" for n in range(MAX_WAITING + 3 * len(INSTANCES) + 1)]  # one is always free
 
 
@@ -63,15 +63,11 @@ class Use:
 
 @dataclass
 class Wait:
-    """What the model knows of a request that waits: all work is of requests of its model."""
+    """What the model knows of a request that waits."""
 
     seq: int
-    work_us: int
-    found_us: int  # what waited when it came, itself included
-    due_at: int  # when it is overdue for having waited
-    largest_us: int  # of all that ever waited together with it
-    dispatched_us: int = 0  # since it came
-    overtaken_us: int = 0  # by those that came later, on instances that could hold it
+    due_at: int  # when it is overdue, whatever else of its workflow waited
+    patient_until: int | None  # by the policy
 
 
 class BalancerMachine(RuleBasedStateMachine):
@@ -90,6 +86,7 @@ class BalancerMachine(RuleBasedStateMachine):
             placement=placement,
             max_waiting=MAX_WAITING,
             max_wait_us=MAX_WAIT_US,
+            guard=build.overdue_after(GRACE_US),
             budget=budget,
         )
         self.estimates = self.balancer.estimates
@@ -105,6 +102,7 @@ class BalancerMachine(RuleBasedStateMachine):
         self.is_cancelled, self.generated = False, {}
         self.suspected, self.ran_alone = set(), set()  # as they arrived; where they were sent last
         self.waiting, self.running, self.waits = {}, {}, {}
+        self.first_came = {}  # by workflow
         self.begun, self.newcomers = {}, []  # whether each workflow has; who waits of those not
         for name, models, kv in (("a", ("m", "n"), 100), ("b", ("m",), 60)):
             self.join(name, models, 1, kv)
@@ -136,7 +134,7 @@ class BalancerMachine(RuleBasedStateMachine):
                     assert not self.is_aside(request.id)
                     self.running[request.id] = (request, instance_id)
                     self.check_room(instance)
-                    self.count_work(self.waits.pop(request.id), request.model, instance)
+                    del self.waits[request.id]
                 case Refuse(reason="too_late"):
                     self.note_end(request.id, ran=False)
                     assert isinstance(event, Arrived), "only as it arrives"
@@ -232,16 +230,6 @@ class BalancerMachine(RuleBasedStateMachine):
         if instance.kv_tokens is not None and len(here) > 1 and self.placement in NOW:
             assert sum(r.prompt_tokens for r in here) <= NOW[self.placement] * instance.kv_tokens
 
-    def count_work(self, gone, model, instance):
-        """Who is aside has no turn that another could take."""
-        for request in self.waiting.values():
-            if request.model == model:
-                wait = self.waits[request.id]
-                wait.dispatched_us += gone.work_us
-                has_turn = self.can_ever_hold(instance, request) and not self.is_aside(request.id)
-                if gone.seq > wait.seq and has_turn:
-                    wait.overtaken_us += gone.work_us
-
     def can_ever_hold(self, instance, request):
         serves = request.model is None or request.model in instance.models
         is_new = instance.id not in self.tried.get(request.id, ())
@@ -274,15 +262,11 @@ class BalancerMachine(RuleBasedStateMachine):
             name, at=self.at, workflow_id=workflow, app=app, deadline_at=deadline_at, **fields
         )
         self.suspected.discard(name)
-        work_us = self.estimates.call_us(request)
-        beside = [self.waits[r.id] for r in self.waiting.values() if r.model == request.model]
-        found_us = sum(wait.work_us for wait in beside) + work_us
-        largest_us = max([wait.work_us for wait in beside] + [work_us])
         patience_us = self.policy.patience_us(request)
-        longest_us = MAX_WAIT_US // 2
-        patience_us = longest_us if patience_us is None else min(patience_us, longest_us)
-        due_at = self.at + 1 + patience_us
-        self.waits[name] = Wait(self.arrivals, work_us, found_us, due_at, largest_us)
+        due_at = self.at + 1 + GRACE_US
+        patient_until = None if patience_us is None else self.at + 1 + patience_us
+        self.waits[name] = Wait(self.arrivals, min(due_at, patient_until or due_at), patient_until)
+        self.first_came.setdefault(workflow, self.at + 1)
         self.waiting[name] = request
         self.arrivals += 1
         before, newcomers = self.balancer.waiting, self.newcomers
@@ -306,8 +290,6 @@ class BalancerMachine(RuleBasedStateMachine):
             assert over_budget is None
             if self.is_aside(name):
                 self.suspected.add(name)
-            for wait in beside:
-                wait.largest_us = max(wait.largest_us, work_us)
 
     def check_refusal(self, error, request, body, before, newcomers, over_budget):
         said = getattr(error, "code", "")
@@ -373,12 +355,7 @@ class BalancerMachine(RuleBasedStateMachine):
         self.generated.pop(name, None)
         self.tried.setdefault(name, set()).add(instance_id)
         self.waiting[name] = request
-        first, now, work_us = (
-            request.arrived_at - (1 << 62),
-            self.at,
-            self.estimates.call_us(request),
-        )
-        self.waits[name] = Wait(first, work_us, work_us, now, work_us)
+        self.waits[name] = Wait(request.arrived_at - (1 << 62), self.at, None)
         self.failed_bodies.add(body)
         self.failed_callers.add(agent_key(request))
         self.tell(Bounced(name, "why", body, about_itself=about_itself))
@@ -545,21 +522,21 @@ class BalancerMachine(RuleBasedStateMachine):
         return [
             request
             for request in self.waiting.values()
-            if self.balancer._queues.of(request)._waiting[request.id].overdue
+            if self.balancer._queues.of(request)._waiting[request.id].overdue_at is not None
         ]
 
     @invariant()
-    def nobody_is_overdue_who_has_not_waited_or_been_overtaken_enough(self):
+    def nobody_is_overdue_whose_workflow_has_not_waited_for_as_long_as_it_may(self):
         for request in self.overdue():
             wait = self.waits[request.id]
             if request.id in self.tried or request.id in self.suspected:
                 continue  # it has had its turn, or may have had
-            too_much_us = OVERTAKEN * wait.found_us
-            overtaken = wait.dispatched_us + wait.largest_us > too_much_us
-            assert overtaken or wait.due_at <= self.at, request.id
+            waited = self.first_came[request.workflow_id] + GRACE_US <= self.at
+            impatient = wait.patient_until is not None and wait.patient_until <= self.at
+            assert waited or impatient, request.id
 
     @invariant()
-    def whoever_has_waited_for_half_of_what_it_may_is_overdue(self):
+    def who_has_waited_for_as_long_as_its_workflow_may_is_overdue(self):
         overdue = [request.id for request in self.overdue()]
         for name, wait in self.waits.items():
             late = wait.due_at <= self.balancer._dispatching.drained_at
@@ -571,12 +548,6 @@ class BalancerMachine(RuleBasedStateMachine):
             assert self.budget.calls is None or use.calls <= self.budget.calls, name
             if self.budget.wall_us is not None and any(use is each for each in self.uses.values()):
                 assert self.at < use.began_at + self.budget.wall_us, name
-
-    @invariant()
-    def nobody_is_overtaken_by_more_than_the_bound(self):
-        for name, wait in self.waits.items():
-            if name not in self.suspected:
-                assert wait.overtaken_us <= OVERTAKEN * wait.found_us, wait
 
     @invariant()
     def whoever_waits_stands_in_the_queue_by_what_is_known_now(self):

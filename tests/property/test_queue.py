@@ -8,9 +8,10 @@ import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
+from kairos.scheduler.guard import PatienceGuard
 from kairos.scheduler.heap import LazyHeap
 from kairos.scheduler.policies import POLICIES, Fcfs
-from kairos.scheduler.queue import BACKFILL, OVERTAKEN, PASSED_OVER, WaitQueue
+from kairos.scheduler.queue import BACKFILL, PASSED_OVER, WaitQueue
 from kairos.scheduler.work_estimates import WorkEstimates
 from tests.support import build
 from tests.support.examples import examples
@@ -49,7 +50,7 @@ class Room:
 def pop_first(queue, room, at):
     turn = queue.first(room, at)
     if turn is not None:
-        queue.take(turn.request.id)
+        queue.take(turn.request.id, turn.reason)
     return turn
 
 
@@ -84,13 +85,9 @@ class Counting(ByTable):
         return self.states.get(request.id, 0)
 
 
-def made(
-    policy, max_wait_us=FOREVER, overtaken=OVERTAKEN, backfill=BACKFILL, passed_over=PASSED_OVER
-):
+def made(policy, guard=PatienceGuard, backfill=BACKFILL, passed_over=PASSED_OVER):
     estimates = WorkEstimates()
-    queue = WaitQueue(
-        policy(estimates), estimates, count(), max_wait_us, overtaken, backfill, passed_over
-    )
+    queue = WaitQueue(policy(estimates), estimates, count(), FOREVER, guard, backfill, passed_over)
 
     def push(request, at=0):
         estimates.arrived(request, at)
@@ -110,7 +107,7 @@ class QueueMachine(RuleBasedStateMachine):
         self.backfill, self.passed_over = backfill, passed_over
         policy = ByTable(self.table)
         self.estimates, self.queue, self.tell = made(
-            lambda _: policy, overtaken=math.inf, backfill=backfill, passed_over=passed_over
+            lambda _: policy, guard=build.NO_GUARD, backfill=backfill, passed_over=passed_over
         )
         self.pushed = count()
 
@@ -199,71 +196,8 @@ TestQueue = QueueMachine.TestCase
 TestQueue.settings = examples(80, steps=60)
 
 
-class StarvationMachine(RuleBasedStateMachine):
-    """A policy that does its worst: whatever it prefers, nobody is overtaken beyond the bound."""
-
-    @initialize(newest_first=st.booleans())
-    def start(self, newest_first):
-        self.table, self.n = {}, 0
-        self.newest_first = newest_first
-        self.estimates, self.queue, self.tell = made(lambda _: ByTable(self.table))
-        self.waiting = {}  # id -> [seq, work ahead when it came, work that overtook it]
-        self.room = True
-
-    @rule(work=st.sampled_from([1, 2, 5, 40]), key=st.integers(0, 3))
-    def push(self, work, key):
-        request = build.request(f"r{self.n}", prompt=1, completion=work)
-        self.table[request.id] = -self.n if self.newest_first else key
-        self.tell(request)
-        mine = self.estimates.call_us(request)
-        ahead = mine + sum(self.estimates.call_us(r) for r, *_ in self.waiting.values())
-        self.waiting[request.id] = [request, self.n, ahead, 0]
-        self.n += 1
-
-    @precondition(lambda self: self.waiting)
-    @rule(data=st.data())
-    def one_gives_up(self, data):
-        name = data.draw(st.sampled_from(sorted(self.waiting)))
-        self.queue.remove(name)
-        del self.waiting[name]
-
-    @precondition(lambda self: self.waiting)
-    @rule()
-    def pop(self):
-        turn = pop_first(self.queue, Room(), 0)
-        request, seq, _, _ = self.waiting.pop(turn.request.id)
-        for each in self.waiting.values():
-            if each[1] < seq:
-                each[3] += self.estimates.call_us(request)
-
-    @invariant()
-    def nobody_is_overtaken_by_more_than_the_bound(self):
-        for _, _, ahead, overtaken in self.waiting.values():
-            assert overtaken <= OVERTAKEN * ahead
-
-
-TestStarvation = StarvationMachine.TestCase
-TestStarvation.settings = examples(120, steps=120)
-
-
-def test_a_stream_of_newcomers_that_the_policy_prefers_overtakes_only_so_much():
-    _, queue, push = made(lambda _: ByTable({"old": 1}))
-    push(build.request("old", completion=100))
-    overtaken = 0
-    for n in range(1_000):
-        push(build.request(f"new{n}", completion=100))
-        turn = pop_first(queue, Room(), 0)
-        if turn.request.id == "old":
-            break
-        assert turn.reason == "first"
-        overtaken += 1
-
-    assert turn.reason == "overdue"
-    assert overtaken == OVERTAKEN  # each is as much work as the old one found: its own
-
-
-def test_after_half_of_the_longest_wait_a_request_goes_first():
-    _, queue, push = made(lambda _: ByTable({"old": 1}), max_wait_us=100)
+def test_after_what_its_workflow_may_wait_a_call_goes_first():
+    _, queue, push = made(lambda _: ByTable({"old": 1}), guard=build.overdue_after(50))
     push(build.request("old", completion=10_000), at=0)
     push(build.request("new"), at=49)
 
@@ -280,7 +214,7 @@ def test_the_patience_of_the_policy_counts_where_it_is_shorter(patience_us, goes
         def patience_us(self, request):
             return patience_us
 
-    _, queue, push = made(lambda _: Impatient({"old": 1}), max_wait_us=100)
+    _, queue, push = made(lambda _: Impatient({"old": 1}), guard=build.overdue_after(50))
     push(build.request("old", completion=10_000), at=0)
     push(build.request("new"), at=1)
     push(build.request("newer"), at=1)
@@ -289,19 +223,8 @@ def test_the_patience_of_the_policy_counts_where_it_is_shorter(patience_us, goes
     assert pop_first(queue, Room(), goes_first_at).request.id == "old"
 
 
-def test_what_was_served_before_a_request_came_did_not_overtake_it():
-    _, queue, push = made(lambda _: ByTable({"old": 1}))
-    for n in range(100):
-        push(build.request(f"before{n}"))
-        pop_first(queue, Room(), 0)
-    push(build.request("old"))
-    push(build.request("new"))
-
-    assert pop_first(queue, Room(), 0).request.id == "new"
-
-
 def test_room_is_kept_for_an_overdue_request_that_does_not_fit():
-    _, queue, push = made(lambda _: ByTable({"large": 1}), max_wait_us=100)
+    _, queue, push = made(lambda _: ByTable({"large": 1}), guard=build.overdue_after(50))
     push(build.request("large", prompt=50), at=0)
     push(build.request("small", prompt=1), at=1)
 
@@ -316,7 +239,7 @@ def test_room_is_kept_for_an_overdue_request_that_does_not_fit():
 
 
 def test_no_more_than_so_many_behind_the_first_are_looked_at_and_none_loses_its_place():
-    _, queue, push = made(Fcfs, overtaken=math.inf, backfill=3)
+    _, queue, push = made(Fcfs, guard=build.NO_GUARD, backfill=3)
     for n in range(9):
         push(build.request(f"r{n}", at=n, prompt=1 if n in (2, 5, 6) else 50), n)
     free = Room(20)
@@ -364,19 +287,19 @@ def test_the_first_is_passed_over_for_some_times_what_its_call_is_expected_to_ta
 
 
 def test_who_comes_back_for_its_memory_goes_before_others_but_not_before_who_is_overdue():
-    _, queue, push = made(Fcfs, max_wait_us=100)
+    _, queue, push = made(Fcfs, guard=build.overdue_after(50))
     for n in range(3):
         push(build.request(f"r{n}", at=n), n)
 
     assert pop_first(queue, Room(came_back=["r2"]), 10).request.id == "r2"
     push(build.request("r3", at=40), 40)
-    turn = pop_first(queue, Room(came_back=["r3"]), 50)  # half of the longest wait
+    turn = pop_first(queue, Room(came_back=["r3"]), 50)
     assert (turn.request.id, turn.reason) == ("r0", "overdue")
 
 
 def test_while_keys_are_renewed_the_head_is_always_up_to_date():
     table = {}
-    estimates, queue, push = made(lambda _: ByTable(table), overtaken=math.inf)
+    estimates, queue, push = made(lambda _: ByTable(table), guard=build.NO_GUARD)
     for n in range(2_000):
         table[f"r{n}"] = n
         push(build.request(f"r{n}"))
@@ -427,20 +350,17 @@ def test_a_request_that_comes_back_stands_at_its_new_place_even_with_the_same_ke
     assert [pop_first(queue, Room(), 0).request.id for _ in range(2)] == ["second", "again"]
 
 
-def test_a_request_that_was_overdue_and_comes_back_starts_to_wait_anew():
-    estimates, queue, push = made(lambda _: ByTable({"again": 1}), max_wait_us=100)
-    push(build.request("again", prompt=50), at=0)
+def test_a_call_that_is_tried_again_is_as_old_as_its_workflow():
+    estimates, queue, push = made(lambda _: ByTable({"again": 1}), guard=build.overdue_after(50))
+    push(build.request("again", prompt=50, workflow_id="old"), at=0)
     assert pop_first(queue, Room(20), 60) is None
     assert queue.overdue().id == "again"
     queue.remove("again")
     estimates.ended("again", 60)
-    push(build.request("again"), at=60)
-    push(build.request("new"), at=61)
+    push(build.request("again", workflow_id="old"), at=70)
+    push(build.request("new", workflow_id="new"), at=71)
 
-    assert queue.overdue() is None
-    assert pop_first(queue, Room(), 62).request.id == "new"
-    push(build.request("newer"), at=110)
-    assert pop_first(queue, Room(), 110).request.id == "again"
+    assert pop_first(queue, Room(), 72).request.id == "again"
 
 
 def test_only_a_fact_that_changes_the_state_costs_a_new_key():
@@ -483,7 +403,7 @@ def test_a_long_life_of_pushes_and_removals_leaves_no_garbage():
         queue.remove(f"r{n}")
         estimates.ended(f"r{n}", n)
 
-    heaps = (queue.by_key, queue._by_due_work, queue._by_due_at, queue._overdue)
+    heaps = (queue.by_key, queue.guard._by_due_at, queue.guard._overdue)
     assert sum(map(len, heaps)) < 600
     assert len(estimates._standings) == len(estimates._together) == 0
 

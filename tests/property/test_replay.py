@@ -59,7 +59,7 @@ DECIDERS = sorted({(p, "kairos") for p in POLICIES} | {("kairos", p) for p in PL
 LIMITS = {
     "max_waiting": 12,
     "max_wait_us": 5 * SECOND,
-    "overtaken": 0.2,  # often overdue by work
+    "guard": build.overdue_after(SECOND // 10),
     "budget": Budget(wall_us=9 * SECOND),
 }
 
@@ -188,7 +188,7 @@ def seen(balancer):
         name
         for queue in balancer._queues._queues.values()
         for name, waiting in queue._waiting.items()
-        if waiting.overdue
+        if waiting.overdue_at is not None
     ]
     return sorted(balancer.in_flight(), key=lambda each: each[0].id), sorted(overdue)
 

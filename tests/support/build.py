@@ -1,5 +1,7 @@
 """Builders for tests of the core, and a small simulated body to drive it with."""
 
+from functools import partial
+from math import inf
 from random import Random
 
 import numpy as np
@@ -24,10 +26,12 @@ from kairos.learner import Learner
 from kairos.model import SECOND, Instance, Request
 from kairos.orchestrator.orchestrator import Orchestrator
 from kairos.runtime import Runtime
+from kairos.scheduler.guard import PatienceGuard
 from kairos.scheduler.policies import POLICIES
 from kairos.sim.clock import VirtualClock
 
 MS = SECOND // 1000
+NO_GUARD = partial(PatienceGuard, patience=inf)
 _ENTITLED = {"weights", "classes", "quotas"}
 
 
@@ -81,6 +85,11 @@ def balancer(*instances, policy="fcfs", placement="round-robin", **limits):
     for each in instances:
         assert made.handle(InstanceJoined(each), 0) == []
     return made
+
+
+def overdue_after(us):
+    """Make guards by which a call is overdue when its workflow has waited for so long."""
+    return partial(PatienceGuard, patience=0, grace_us=us)
 
 
 def placed(commands):

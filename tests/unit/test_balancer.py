@@ -226,7 +226,9 @@ def large_one_overdue(balancer):
 
 def test_room_is_kept_for_one_that_is_overdue_against_other_models_too():
     both = build.instance("a", models=("m", "n"), kv=100)
-    balancer = build.balancer(both, build.instance("b", models=("n",)), max_wait_us=100)
+    balancer = build.balancer(
+        both, build.instance("b", models=("n",)), guard=build.overdue_after(50)
+    )
     large_one_overdue(balancer)
 
     assert build.placed(arrive(balancer, "elsewhere", at=60, model="n")) == [("elsewhere", "b")]
@@ -241,7 +243,7 @@ def test_beside_the_instances_that_are_kept_for_one_that_is_overdue_the_others_g
     balancer = build.balancer(
         build.instance("large", kv=100, **both),
         build.instance("small", kv=50, **both),
-        max_wait_us=100,
+        guard=build.overdue_after(50),
     )
     large_one_overdue(balancer)
 
@@ -250,9 +252,7 @@ def test_beside_the_instances_that_are_kept_for_one_that_is_overdue_the_others_g
 
 
 def test_without_the_bound_the_policy_alone_decides():
-    balancer = build.balancer(
-        build.instance("a", seqs=1), policy="fcfs-app", overtaken=float("inf")
-    )
+    balancer = build.balancer(build.instance("a", seqs=1), policy="fcfs-app", guard=build.NO_GUARD)
     arrive(balancer, "running0")
     arrive(balancer, "young", workflow_started_at=9)
     for n in range(50):
@@ -307,7 +307,9 @@ def test_a_workflow_that_fans_out_stands_by_all_its_calls_from_then_on():
 
 
 def test_when_the_one_for_which_room_was_kept_is_given_up_those_behind_it_go():
-    balancer = build.balancer(build.instance("a", kv=100), max_wait_us=100)
+    balancer = build.balancer(
+        build.instance("a", kv=100), max_wait_us=100, guard=build.overdue_after(50)
+    )
     large_one_overdue(balancer)
     assert arrive(balancer, "small", at=61) == []
 
@@ -318,7 +320,7 @@ def test_when_the_one_for_which_room_was_kept_is_given_up_those_behind_it_go():
 
 def test_a_request_is_overdue_against_other_models_that_the_policy_prefers():
     both = build.instance("a", models=("m", "n"), seqs=1)
-    balancer = build.balancer(both, policy="fcfs-app", max_wait_us=100)
+    balancer = build.balancer(both, policy="fcfs-app", guard=build.overdue_after(50))
     arrive(balancer, "running")
     arrive(balancer, "old", at=1, model="m", workflow_started_at=9)
     for at in (2, 3):
@@ -359,7 +361,9 @@ def test_how_far_calls_are_decides_what_fits():
 
 
 def test_an_engine_that_orders_by_priority_is_told_of_the_work_left_and_who_is_overdue():
-    balancer = build.balancer(build.instance("a", seqs=1, priority=True), max_wait_us=100)
+    balancer = build.balancer(
+        build.instance("a", seqs=1, priority=True), guard=build.overdue_after(50)
+    )
     [running] = arrive(balancer, "running", completion=10)
     assert running.priority == priority_of(running.remaining_us, "first") > 0
     arrive(balancer, "waits", at=1)

@@ -7,7 +7,8 @@ _REASONS = {
     "first": "first by policy",
     "backfill": "those before it did not fit",
     "kept": "memory was kept for it, where its context is",
-    "overdue": "it had waited, or been overtaken, as much as is allowed",
+    "overdue": "the starvation guard moved it forward: its workflow had waited long for its work",
+    "returned": "an instance had given it back",
 }
 _REFUSED: dict[str, str] = {reason: each.words for reason, each in REFUSALS.items()}
 _ENDS = {"failed": "failed", "cancelled": "was cancelled", "refused": "was refused"}

@@ -136,7 +136,7 @@ class TestSetAside:
         three.bounce("one")
         assert three.balancer.tick_at == three.balancer.at + HELD_US
         three.tell(Tick(), HELD_US)
-        assert three.where["one"][1] == "overdue"
+        assert three.where["one"][1] == "returned"
 
     def test_what_an_instance_says_of_itself_sets_no_call_aside(self, three):
         three.arrive("one")
@@ -204,7 +204,7 @@ class TestSuspects:
         three.tell(Bounced("like", "busy", 7, about_itself=True))
         three.finish("like")
         three.tell(InstanceLeft(there))
-        assert three.where["held"][1] == "overdue"
+        assert three.where["held"][1] == "returned"
 
     def test_two_of_one_body_are_refused_each_once(self, three):
         for name in ("killer", "same"):
@@ -258,7 +258,7 @@ class TestSuspects:
         good = [name for name in pool.on(dead) if name != "new"]
         pool.die(dead)
         assert pool.where["new"] == (None, None)
-        assert {pool.where[name][1] for name in good} == {"overdue"}
+        assert {pool.where[name][1] for name in good} == {"returned"}
 
     def test_without_one_they_are(self):
         pool = Pool("a", "b", "c", served=600)
@@ -301,7 +301,7 @@ class TestSuspects:
             three.tell(InstanceLeft(there, drained=True))
             if name == "after":
                 three.bounce(name)
-            assert three.where[name][1] == "overdue"
+            assert three.where[name][1] == "returned"
             three.finish(name)
             three.restart(there)
 
@@ -324,7 +324,7 @@ class TestWithoutASpare:
         pool.die(pool.where["good"][0])
         assert pool.where["good"] == (None, None)
         pool.tell(Tick(), PATIENCE_US)
-        assert pool.where["good"][1] == "overdue"
+        assert pool.where["good"][1] == "returned"
 
     def test_who_is_not_does(self):
         pool = Pool("a", "b")

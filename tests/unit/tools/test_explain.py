@@ -261,7 +261,7 @@ def test_a_chain_is_a_list_and_only_several_calls_go_further_in(log):
     assert "waited 0.000 s, then ran on i for 2.000 s, 10 + 5 tokens" in lines[2]
     assert "its turn: first by policy; 3 others stayed waiting, rank 2.50" in lines[3]
     assert "expected work of the workflow from here on: 8.00 s; it was 8.00 s" in lines[4]
-    assert "it had waited, or been overtaken, as much as is allowed" in shown(view)
+    assert "the starvation guard moved it forward" in shown(view)
     assert lines[-1] == "5 calls: 0.00 s of waiting, 11.00 s on instances"
 
 

@@ -13,7 +13,7 @@ const MINUTE_S = 60;
 
 const STANDING = {
   policy: "its turn by the policy",
-  overdue: "overdue: it has waited, or been overtaken, as much as is allowed",
+  overdue: "overdue: its workflow has waited for as long as it may",
   returned: "an instance failed it, so it goes first",
   aside: "aside, until it can run alone: one like it may have killed an instance",
 };
