@@ -49,6 +49,7 @@ _MODULES = (
     "e46_batch_real",
     "e47_flows_real",
     "e48_declared_order",
+    "e51_untuned",
 )
 _MADE = {name: import_module(f"experiments.{name}") for name in _MODULES}
 SECTIONS: dict[str, Claim | Study] = {

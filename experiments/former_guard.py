@@ -1,0 +1,83 @@
+"""The starvation guard as it was: by calls, by what overtook them, and by half of the longest wait.
+
+When a call arrives, the predicted work that waits before it, its own included, is written down.
+Once what was sent since then comes to `OVERTAKEN` times as much, the call is overdue; so it is
+after half of the longest wait that is configured, or when the policy's own patience ends. What is
+overdue goes first, in order of arrival, however much of it there is. Deviation: a call is overdue
+with the one that overtakes it by too much, not before that is sent, so one more overtakes it.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping
+
+from kairos.model import Request
+from kairos.scheduler.heap import LazyHeap
+from kairos.scheduler.queue import MAX_WAIT_US
+from kairos.scheduler.waiting import NumberEntry, WaitingRequest
+from kairos.scheduler.work_estimates import WorkEstimates
+
+OVERTAKEN = 9
+
+
+class FormerGuard:
+    """See `kairos.scheduler.guard.Guard`."""
+
+    def __init__(
+        self,
+        estimates: WorkEstimates,  # noqa: ARG002
+        waiting: Mapping[str, WaitingRequest],
+        overtaken: float = OVERTAKEN,
+        longest_us: int = MAX_WAIT_US // 2,
+    ) -> None:
+        self._waiting, self._overtaken, self._longest_us = waiting, overtaken, longest_us
+        self._waiting_us = self._sent_us = 0
+        self._by_due_work: LazyHeap[NumberEntry] = LazyHeap(self._if_not_overdue)
+        self._by_due_at: LazyHeap[NumberEntry] = LazyHeap(self._if_not_overdue)
+        self._overdue: LazyHeap[NumberEntry] = LazyHeap(self._if_here)  # by number of arrival
+
+    def came(self, waiting: WaitingRequest, at: int, patience_us: int | None) -> None:
+        self._waiting_us = sum(each.work_us for each in self._waiting.values())
+        n = len(self._waiting)
+        longest_us = self._longest_us
+        due_at = at + (longest_us if patience_us is None else min(patience_us, longest_us))
+        due_us = self._sent_us + self._overtaken * self._waiting_us
+        self._by_due_work.push((due_us, waiting.seq, waiting.request.id), n)
+        self._by_due_at.push((due_at, waiting.seq, waiting.request.id), n)
+
+    def came_back(self, waiting: WaitingRequest) -> None:
+        self._make_overdue(waiting)
+
+    def note_time(self, at: int) -> None:
+        for entries, now in (self._by_due_at, at), (self._by_due_work, self._sent_us):
+            while (entry := entries.top()) is not None and entry[0] <= now:
+                self._make_overdue(self._waiting[entry[2]])
+
+    def first(self) -> Request | None:
+        entry = self._overdue.top()
+        return None if entry is None else self._waiting[entry[2]].request
+
+    def in_turn(
+        self, overdue: Iterable[WaitingRequest], all_by_policy: Iterable[WaitingRequest]
+    ) -> Iterator[WaitingRequest]:
+        yield from overdue
+        yield from (each for each in all_by_policy if each.overdue_at is None)
+
+    def sent(self, waiting: WaitingRequest, *, first: bool) -> None:  # noqa: ARG002
+        self._sent_us += waiting.work_us
+
+    def clear(self) -> None:
+        for entries in (self._by_due_work, self._by_due_at, self._overdue):
+            entries.clear()
+
+    def _make_overdue(self, waiting: WaitingRequest) -> None:
+        waiting.overdue_at = waiting.seq
+        self._overdue.push((waiting.seq, waiting.seq, waiting.request.id), len(self._waiting))
+
+    def _if_here(self, entry: NumberEntry) -> NumberEntry | None:
+        waiting = self._waiting.get(entry[2])
+        here = waiting is not None and waiting.seq == entry[1] and not waiting.aside
+        return entry if here else None
+
+    def _if_not_overdue(self, entry: NumberEntry) -> NumberEntry | None:
+        waiting = self._waiting.get(entry[2])
+        is_meant = waiting is not None and waiting.seq == entry[1] and waiting.overdue_at is None
+        return entry if is_meant else None
