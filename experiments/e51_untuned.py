@@ -1,9 +1,9 @@
 """Ten untuned settings, and the starvation guard in each.
 
-Workflows are those of thirteen published agent systems (`published_agents.py`), with fan-outs of 50
+Workflows are of thirteen published agent systems (`published_agents.py`), with fan-outs of 50
 to 100 calls in a graph of thought. Policy and placement are the default; what differs is the guard:
 none, the former one (`former_guard.py`), and today's. Slowdown is the time of a workflow over that
-with an engine to itself (`kairos/sim/isolated.py`), the quickest of the pool. A refused call is
+on an engine of its own (`kairos/sim/isolated.py`), the quickest of the pool. A refused call is
 tried again twice, as clients do; a workflow that failed all the same has no time, and is counted.
 
 The constants of the guard were chosen on seeds 1 and 2; the report is of seeds 3 to 5.

@@ -37,12 +37,12 @@ class Used:
         self.began_at = began_at  # when its first call arrived
 
     def waits(self, more: int, at: int) -> None:
-        """So many more of its calls wait from now on, or fewer."""
+        """Add calls that wait from now on; a negative number: fewer do."""
         self.waited_us, self.since = self.waited_by(at), at
         self.waiting += more
 
     def waited_by(self, at: int) -> int:
-        """For how long any of its calls waited: however many did at once, time counts once."""
+        """Return for how long any of its calls waited: calls side by side count once."""
         return self.waited_us + (max(0, at - self.since) if self.waiting else 0)
 
 
@@ -207,7 +207,7 @@ class WorkflowTracker:
         return None if workflow is None else workflow.used
 
     def waited_us(self, request_id: str, at: int) -> int:
-        """For how long any call of the workflow waited by now, of which this one is in flight."""
+        """Return for how long any call of the workflow of a call in flight has waited."""
         call = self._calls.get(request_id)
         return 0 if call is None else call.used.waited_by(at)
 
