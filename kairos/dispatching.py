@@ -179,7 +179,7 @@ class Dispatching:
         return ledger.spare.may_go(instance.id, is_spare, used, free_share, at)
 
     def _passed_over(self, share: Share, found: Drain) -> int:
-        """Count the tenants of which nothing fitted, although their turn was before this share's."""
+        """Count the tenants whose turn was before this share's, and of whom nothing fitted."""
         passed = [other for other, _ in found.unfit if other != share]
         return len({other[1] for other in passed} - {share[1]})
 
