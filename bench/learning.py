@@ -298,7 +298,7 @@ class AnyRoom:
 def pop_first(queue: WaitQueue, room: AnyRoom) -> None:
     turn = queue.first(room, 0)
     assert turn is not None
-    queue.take(turn.request.id)
+    queue.take(turn.request.id, turn.reason)
 
 
 def queueing(seed: int) -> dict[str, float]:

@@ -10,6 +10,7 @@ with the one that overtakes it by too much, not before that is sent, so one more
 from collections.abc import Iterable, Iterator, Mapping
 
 from kairos.model import Request
+from kairos.scheduler.guard import OverdueCalls
 from kairos.scheduler.heap import LazyHeap
 from kairos.scheduler.queue import MAX_WAIT_US
 from kairos.scheduler.waiting import NumberEntry, WaitingRequest
@@ -29,55 +30,42 @@ class FormerGuard:
         longest_us: int = MAX_WAIT_US // 2,
     ) -> None:
         self._waiting, self._overtaken, self._longest_us = waiting, overtaken, longest_us
-        self._waiting_us = self._sent_us = 0
-        self._by_due_work: LazyHeap[NumberEntry] = LazyHeap(self._if_not_overdue)
-        self._by_due_at: LazyHeap[NumberEntry] = LazyHeap(self._if_not_overdue)
-        self._overdue: LazyHeap[NumberEntry] = LazyHeap(self._if_here)  # by number of arrival
+        self._sent_us = 0
+        self._overdue = OverdueCalls(waiting)  # by number of arrival
+        self._by_due_work: LazyHeap[NumberEntry] = LazyHeap(self._overdue.if_not_overdue)
+        self._by_due_at: LazyHeap[NumberEntry] = LazyHeap(self._overdue.if_not_overdue)
 
     def came(self, waiting: WaitingRequest, at: int, patience_us: int | None) -> None:
-        self._waiting_us = sum(each.work_us for each in self._waiting.values())
+        waiting_us = sum(each.work_us for each in self._waiting.values())
         n = len(self._waiting)
         longest_us = self._longest_us
         due_at = at + (longest_us if patience_us is None else min(patience_us, longest_us))
-        due_us = self._sent_us + self._overtaken * self._waiting_us
+        due_us = self._sent_us + self._overtaken * waiting_us
         self._by_due_work.push((due_us, waiting.seq, waiting.request.id), n)
         self._by_due_at.push((due_at, waiting.seq, waiting.request.id), n)
 
     def came_back(self, waiting: WaitingRequest) -> None:
-        self._make_overdue(waiting)
+        self._overdue.add(waiting, waiting.seq)
 
     def note_time(self, at: int) -> None:
         for entries, now in (self._by_due_at, at), (self._by_due_work, self._sent_us):
             while (entry := entries.top()) is not None and entry[0] <= now:
-                self._make_overdue(self._waiting[entry[2]])
+                self._overdue.add(self._waiting[entry[2]], entry[1])
 
     def first(self) -> Request | None:
-        entry = self._overdue.top()
-        return None if entry is None else self._waiting[entry[2]].request
+        waiting = self._overdue.first()
+        return None if waiting is None else waiting.request
 
     def in_turn(
         self, overdue: Iterable[WaitingRequest], all_by_policy: Iterable[WaitingRequest]
-    ) -> Iterator[WaitingRequest]:
-        yield from overdue
-        yield from (each for each in all_by_policy if each.overdue_at is None)
+    ) -> Iterator[tuple[WaitingRequest, bool]]:
+        yield from ((each, True) for each in overdue)
+        yield from ((each, False) for each in all_by_policy if each.overdue_at is None)
 
     def sent(self, waiting: WaitingRequest, *, first: bool) -> None:  # noqa: ARG002
         self._sent_us += waiting.work_us
 
     def clear(self) -> None:
-        for entries in (self._by_due_work, self._by_due_at, self._overdue):
-            entries.clear()
-
-    def _make_overdue(self, waiting: WaitingRequest) -> None:
-        waiting.overdue_at = waiting.seq
-        self._overdue.push((waiting.seq, waiting.seq, waiting.request.id), len(self._waiting))
-
-    def _if_here(self, entry: NumberEntry) -> NumberEntry | None:
-        waiting = self._waiting.get(entry[2])
-        here = waiting is not None and waiting.seq == entry[1] and not waiting.aside
-        return entry if here else None
-
-    def _if_not_overdue(self, entry: NumberEntry) -> NumberEntry | None:
-        waiting = self._waiting.get(entry[2])
-        is_meant = waiting is not None and waiting.seq == entry[1] and waiting.overdue_at is None
-        return entry if is_meant else None
+        self._by_due_work.clear()
+        self._by_due_at.clear()
+        self._overdue.clear()

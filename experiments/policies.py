@@ -17,7 +17,6 @@ Writes experiments/results/policies.jsonl and its picture, and figures of experi
 import argparse
 import statistics
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import partial
 from math import inf
 from random import Random
 from typing import Any
@@ -34,7 +33,7 @@ from kairos.dispatcher.placements import PLACEMENTS
 from kairos.engine_profile import EngineProfile, StepCost
 from kairos.metrics import RunMetrics
 from kairos.model import SECOND, Request
-from kairos.scheduler.guard import MakeGuard, PatienceGuard
+from kairos.scheduler.guard import NO_GUARD, MakeGuard, PatienceGuard
 from kairos.scheduler.policies import POLICIES, LeastWorkLeft, Policy
 from kairos.scheduler.work_estimates import WorkEstimates
 from kairos.sim.oracle import Srpt
@@ -48,7 +47,6 @@ MIX = ("qa", "qa", "qa", "rg", "rg", "cg")
 RATES = {"demo": (0.7, 0.9, 1.2), "fan-out": (0.5, 0.6, 0.8)}  # workflows per second
 BRANCHES = ("mathematics", "humanities", "researcher", "engineer", "router")
 UNBOUNDED, CRITICAL_PATH, ORACLE = "kairos, unbounded", "kairos, critical path", "srpt"
-NO_GUARD = partial(PatienceGuard, patience=inf)
 INSTANCES = 2
 STEP_US, STEP_PER_CALL_US = 15_000, 8_000
 ENGINE = EngineProfile(

@@ -3,8 +3,8 @@
 A tenant's start tag is the service that its calls have had, over its weight. Of the tenants that
 wait, the one with the lowest tag goes first, so while several wait each gets service in proportion
 to its weight, however many calls it sends. Where the first tenant has nothing that fits, the next
-one goes, of the first nine: so no room stays empty. What so overtakes the first is bounded as
-within a tenant (`queue.py`). A tenant may weigh its apps against each other, by the same rule.
+one goes, of the first nine: so no room stays empty. The first is overdue after a while, as
+within a tenant (`guard.py`). A tenant may weigh its apps against each other, by the same rule.
 
 A call is charged for what it is expected to cost when it goes, and the tag is put right when it
 ends (`dispatcher/service_cost.py`). Who comes back begins at the virtual time: nothing is saved up

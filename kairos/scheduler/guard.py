@@ -22,6 +22,7 @@ number of times that is logarithmic in its wait, and is overdue at most that muc
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import partial
 from math import inf
 from typing import Protocol
 
@@ -54,8 +55,11 @@ class Guard(Protocol):
 
     def in_turn(
         self, overdue: Iterable[WaitingRequest], all_by_policy: Iterable[WaitingRequest]
-    ) -> Iterator[WaitingRequest]:
-        """Merge the overdue calls in their order and all in the policy's as they would go now."""
+    ) -> Iterator[tuple[WaitingRequest, bool]]:
+        """Merge the overdue calls in their order and all in the policy's as they would leave now.
+
+        With each: whether it goes because it is overdue.
+        """
 
     def sent(self, waiting: WaitingRequest, *, first: bool) -> None:
         """Note a call that leaves for an instance; `first`: because it was overdue."""
@@ -65,6 +69,41 @@ class Guard(Protocol):
 
 
 MakeGuard = Callable[[WorkEstimates, Mapping[str, WaitingRequest]], Guard]
+
+
+class OverdueCalls:
+    """The overdue calls of one queue, in their order: what every guard keeps."""
+
+    def __init__(self, waiting: Mapping[str, WaitingRequest]) -> None:
+        """Keep calls of a queue, of which `waiting` has all by id."""
+        self._waiting = waiting
+        self._by_number: LazyHeap[NumberEntry] = LazyHeap(self._if_here)
+
+    def __len__(self) -> int:
+        return len(self._by_number)
+
+    def add(self, waiting: WaitingRequest, number: int) -> None:
+        """Make a call overdue; lower numbers go first."""
+        waiting.overdue_at = number
+        self._by_number.push((number, waiting.seq, waiting.request.id), len(self._waiting))
+
+    def first(self) -> WaitingRequest | None:
+        entry = self._by_number.top()
+        return None if entry is None else self._waiting[entry[2]]
+
+    def clear(self) -> None:
+        self._by_number.clear()
+
+    def if_not_overdue(self, entry: NumberEntry) -> NumberEntry | None:
+        """Return the entry of another heap while its call waits and is not overdue."""
+        waiting = self._waiting.get(entry[2])  # it may have left and come back
+        is_meant = waiting is not None and waiting.seq == entry[1] and waiting.overdue_at is None
+        return entry if is_meant else None
+
+    def _if_here(self, entry: NumberEntry) -> NumberEntry | None:
+        waiting = self._waiting.get(entry[2])
+        here = waiting is not None and waiting.seq == entry[1] and not waiting.aside
+        return entry if here else None
 
 
 class PatienceGuard:
@@ -88,8 +127,8 @@ class PatienceGuard:
         self._grace_us = GRACE_US if grace_us is None else grace_us
         self._share = SHARE if share is None else share
         self._owed_us = 0.0
-        self._by_due_at: LazyHeap[NumberEntry] = LazyHeap(self._if_not_overdue)
-        self._overdue: LazyHeap[NumberEntry] = LazyHeap(self._if_here)  # by when they became so
+        self._overdue = OverdueCalls(waiting)  # by when they became so
+        self._by_due_at: LazyHeap[NumberEntry] = LazyHeap(self._overdue.if_not_overdue)
 
     def came(self, waiting: WaitingRequest, at: int, patience_us: int | None) -> None:
         left_us = self._left_us(waiting.request, at)
@@ -101,7 +140,7 @@ class PatienceGuard:
             self._look_at(waiting, at, left_us)
 
     def came_back(self, waiting: WaitingRequest) -> None:
-        self._make_overdue(waiting, waiting.seq)
+        self._overdue.add(waiting, waiting.seq)
 
     def note_time(self, at: int) -> None:
         while (entry := self._by_due_at.top()) is not None and entry[0] <= at:
@@ -110,7 +149,7 @@ class PatienceGuard:
             left_us = self._left_us(waiting.request, at)
             impatient_at = waiting.impatient_at
             if left_us <= 0 or (impatient_at is not None and impatient_at <= at):
-                self._make_overdue(waiting, entry[0])
+                self._overdue.add(waiting, entry[0])
                 continue
             left_us = max(left_us, _PART * (at - waiting.request.arrived_at), 1.0)
             if impatient_at is not None:
@@ -118,32 +157,36 @@ class PatienceGuard:
             self._look_at(waiting, at, left_us)
 
     def first(self) -> Request | None:
-        entry = self._overdue.top()
-        if entry is None:
+        waiting = self._overdue.first()
+        if waiting is None or not self._may_go(waiting, self._owed_us):
             return None
-        waiting = self._waiting[entry[2]]
-        return waiting.request if self._may_go(waiting, self._owed_us) else None
+        return waiting.request
 
     def in_turn(
         self, overdue: Iterable[WaitingRequest], all_by_policy: Iterable[WaitingRequest]
-    ) -> Iterator[WaitingRequest]:
+    ) -> Iterator[tuple[WaitingRequest, bool]]:
         gone: set[str] = set()
         owed_us, late = self._owed_us, iter(overdue)
         due = next(late, None)
         for each in all_by_policy:
             while due is not None and self._may_go(due, owed_us):
                 if due.request.id not in gone:
-                    yield due
+                    yield due, True
                     gone.add(due.request.id)
                     owed_us = self._owed_after(due, owed_us, first=True)
                 due = next(late, None)
             if each.request.id not in gone:
-                yield each
+                yield each, False
                 gone.add(each.request.id)
                 owed_us = self._owed_after(each, owed_us, first=False)
 
     def sent(self, waiting: WaitingRequest, *, first: bool) -> None:
         self._owed_us = self._owed_after(waiting, self._owed_us, first=first)
+
+    def clear(self) -> None:
+        self._owed_us = 0.0
+        self._by_due_at.clear()
+        self._overdue.clear()
 
     def _may_go(self, waiting: WaitingRequest, owed_us: float) -> bool:
         return waiting.is_bounced or owed_us <= 0
@@ -156,32 +199,17 @@ class PatienceGuard:
             return owed_us + waiting.work_us * (1 - self._share) / self._share
         return owed_us - waiting.work_us if owed_us > 0 else owed_us
 
-    def clear(self) -> None:
-        self._owed_us = 0.0
-        self._by_due_at.clear()
-        self._overdue.clear()
-
     def _look_at(self, waiting: WaitingRequest, at: int, left_us: float) -> None:
         due_at = at + int(min(max(left_us, 0.0), _LATEST_US))
         self._by_due_at.push((due_at, waiting.seq, waiting.request.id), len(self._waiting))
-
-    def _make_overdue(self, waiting: WaitingRequest, number: int) -> None:
-        waiting.overdue_at = number
-        self._overdue.push((number, waiting.seq, waiting.request.id), len(self._waiting))
 
     def _left_us(self, request: Request, at: int) -> float:
         """Return for how much longer its workflow may wait."""
         if self._patience == inf:
             return inf
         may_us = self._patience * self._estimates.whole_us(request) + self._grace_us
-        return may_us - self._estimates.waited_us(request, at)
+        return may_us - self._estimates.positions.waited_us(request.id, at)
 
-    def _if_here(self, entry: NumberEntry) -> NumberEntry | None:
-        waiting = self._waiting.get(entry[2])  # it may have left and come back
-        here = waiting is not None and waiting.seq == entry[1] and not waiting.aside
-        return entry if here else None
 
-    def _if_not_overdue(self, entry: NumberEntry) -> NumberEntry | None:
-        waiting = self._waiting.get(entry[2])
-        is_meant = waiting is not None and waiting.seq == entry[1] and waiting.overdue_at is None
-        return entry if is_meant else None
+# A call is overdue only where the policy says so.
+NO_GUARD: MakeGuard = partial(PatienceGuard, patience=inf)

@@ -1,7 +1,7 @@
 """Policies: the order in which waiting requests are served.
 
 A policy is a sort key, not a queue, so that a new one is about ten lines and one heap serves all.
-None of them can starve a request: the queue bounds how much may overtake it (`scheduler/queue.py`).
+None of them can starve a request: the guard bounds what goes before it (`scheduler/guard.py`).
 """
 
 import math

@@ -190,7 +190,7 @@ class WaitQueue:
             return turn
         return self._by_policy(room, at)
 
-    def take(self, request_id: str, reason: Reason = "first") -> Request:
+    def take(self, request_id: str, reason: Reason) -> Request:
         """Take out a request that goes to an instance now."""
         self.guard.sent(self._waiting[request_id], first=reason == "overdue")
         return self.remove(request_id)

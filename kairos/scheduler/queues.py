@@ -104,7 +104,7 @@ class WaitQueues:
         queue.drain.waits(at)
 
     def take(self, request: Request, at: int, cost_us: float, reason: Reason) -> None:
-        """It goes to an instance, for that reason, and is expected to cost so much there."""
+        """Take out a call that goes to an instance for this reason, at the expected cost."""
         share, _ = place = self._place(request)
         queue = self._queues[place]
         queue.take(request.id, reason)
@@ -171,8 +171,8 @@ class WaitQueues:
         fairness.go_on_from(before)
 
     def choose(self, policy: str, at: int) -> None:
-        """Another policy from now on; raises KeyError. The share of the overdue begins
-        anew. O(n log n) of them."""
+        """Another policy from now on; raises KeyError. The share of the overdue begins anew.
+        O(n log n) of those that wait."""
         self._ordering.choose(POLICIES[policy])
         for share, _ in self._open:
             self.fairness.left(share)

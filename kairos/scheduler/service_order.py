@@ -58,10 +58,10 @@ def _turns(queue: WaitQueue, most: int) -> Iterator[tuple[int, Key, int, str, Wa
     late = [each for each in here if each.overdue_at is not None and not each.aside]
     overdue = nsmallest(most, late, key=lambda each: (each.overdue_at, each.seq))
     keyed = nsmallest(most, here, key=lambda each: (each.aside, each.key, each.seq))
-    for each in islice(queue.guard.in_turn(overdue, keyed), most):
-        aside = each.aside
-        place = 2 if aside else 1 if each.overdue_at is None else 0
-        yield place, () if place != 1 else each.key, each.seq, each.request.id, each
+    for each, is_first in islice(queue.guard.in_turn(overdue, keyed), most):
+        by_policy = not is_first and not each.aside
+        place = 0 if is_first else 2 if each.aside else 1
+        yield place, each.key if by_policy else (), each.seq, each.request.id, each
 
 
 def _standing(waiting: WaitingRequest) -> Standing:

@@ -90,7 +90,10 @@ class WorkEstimates:
         completion_tokens: int | None = None,
         used_tokens: int = 0,
     ) -> None:
-        """Note an end of any kind, of a call in flight or not; `used_tokens`: as far as it ran."""
+        """Note that a call finished, failed, was cancelled or refused; one not here is ignored.
+
+        `used_tokens`: of prompt and answer, as far as it ran.
+        """
         self.positions.ended(request_id, at, completion_tokens, used_tokens)
         standing = self._standings.pop(request_id, None)
         if standing is None:
@@ -159,10 +162,6 @@ class WorkEstimates:
         """Return the expected execution latency of its workflow, what has ended included."""
         served_us, _ = self.positions.attained(workflow_key(request))
         return served_us + self.left_us(request)
-
-    def waited_us(self, request: Request, at: int) -> int:
-        """Return for how long any call of its workflow has waited."""
-        return self.positions.waited_us(request.id, at)
 
     def follows_plan(self, request: Request) -> bool:
         """Whether what remains of the request, which is in flight, follows from a declared plan."""

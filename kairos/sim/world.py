@@ -48,7 +48,6 @@ from kairos.refusals import REFUSALS
 from kairos.runtime import Observer, Runtime
 from kairos.scheduler.guard import MakeGuard, PatienceGuard
 from kairos.scheduler.policies import Policy
-from kairos.scheduler.queue import MAX_WAIT_US
 from kairos.scheduler.work_estimates import WorkEstimates
 from kairos.sim.clock import VirtualClock
 from kairos.sim.engine.engine_calls import CallProgress
@@ -99,7 +98,6 @@ class World:
         happenings: Sequence[WorldEvent] = (),
         observers: tuple[Observer, ...] = (),
         guard: MakeGuard = PatienceGuard,
-        max_wait_us: int = MAX_WAIT_US,
         max_waiting: int = MAX_WAITING,
         tell_lengths: bool = False,
         anonymous: float = 0.0,
@@ -112,9 +110,8 @@ class World:
     ) -> None:
         """`instances`: all that there ever are, by id; those to which it happens first that they
         join are not there at the start. `tell_lengths`, `anonymous`: see `Users`; `guard`: see
-        the queue, in which `max_waiting` wait at most, and for `max_wait_us`. Metrics are of the
-        workflows as they are, whatever is known of them. `on_second` is called in each second of
-        virtual time.
+        the queue, in which `max_waiting` wait at most. Metrics are of the workflows as they are,
+        whatever is known of them. `on_second` is called in each second of virtual time.
         `clients` are in the place of users that ask for `submissions`. `phases`: of instances that
         serve one alone; `links`: over which the caches of their calls go, and what instances
         have of `tiers`, the memory of their hosts. `absent`: instances that are not there until
@@ -122,9 +119,7 @@ class World:
         self.metrics = RunMetrics()
         self.clock = VirtualClock()
         self.learner = Learner(Orchestrator())
-        self.balancer = Balancer(
-            policy, placement, guard=guard, max_waiting=max_waiting, max_wait_us=max_wait_us
-        )
+        self.balancer = Balancer(policy, placement, guard=guard, max_waiting=max_waiting)
         learn = self.learner.orchestrator.observe
         watching: tuple[Observer, ...] = (self._measure, *observers, learn)
         self._runtime = Runtime(self.balancer, self, self.clock, watching)

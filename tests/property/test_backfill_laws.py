@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from kairos.dispatcher.demand import SLOT_US
 from kairos.events import Arrived, Dispatch, Finished, FirstToken, InstanceJoined, ProfilesLearnt
 from kairos.learnt import QUANTILES, Distribution
+from kairos.scheduler.guard import NO_GUARD
 from kairos.scheduler.queue import BACKFILL
 from tests.support import build, learnt
 from tests.support.examples import examples
@@ -50,9 +51,7 @@ CALLS = st.lists(
 
 def started(calls, placement, backfill):
     """When each call began, where each ends when its answer has been said; and the most held."""
-    balancer = build.balancer(
-        placement=placement, backfill=backfill, guard=build.NO_GUARD, passed_over=0
-    )
+    balancer = build.balancer(placement=placement, backfill=backfill, guard=NO_GUARD, passed_over=0)
     engine = build.instance("a", kv=KV, seqs=50, token_us=float(TOKEN_US))
     facts, at = [], 0
     for n, (since, prompt, answer) in enumerate(calls):

@@ -13,11 +13,9 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from kairos.model import SECOND
-from kairos.scheduler.guard import GRACE_US, PATIENCE, SHARE, PatienceGuard
+from kairos.scheduler.guard import GRACE_US, NO_GUARD, PATIENCE, SHARE, PatienceGuard
 from kairos.scheduler.policies import POLICIES
-from kairos.scheduler.queue import WaitQueue
-from kairos.scheduler.work_estimates import WorkEstimates
-from tests.property.test_queue import ByTable, Room
+from tests.property.test_queue import ByTable, Room, made
 from tests.support import build
 from tests.support.examples import examples
 
@@ -27,25 +25,27 @@ LATER = 1 / 8  # of its wait: a call whose estimate has grown is looked at so mu
 
 
 class Call:
-    def __init__(self, request, at):
-        self.request, self.at, self.work_us = request, at, 0
+    def __init__(self, request, at, work_us):
+        self.request, self.at, self.work_us = request, at, work_us
         self.may_us = 0.0  # the most that its workflow could wait, by the estimates so far
         self.ahead_us = None  # of calls that were overdue before it, when it became so
         self.sent_us = 0  # since then
 
 
+def overdue(queue):
+    """List the overdue calls of a queue in their order."""
+    late = [each for each in queue.standings() if each.overdue_at is not None]
+    return sorted(late, key=lambda each: (each.overdue_at, each.seq))
+
+
 class GuardMachine(RuleBasedStateMachine):
     """A policy that does its worst, workflows of all widths, and answers of all lengths."""
-
-    guard = PatienceGuard
 
     @initialize(newest_first=st.booleans())
     def start(self, newest_first):
         self.table, self.newest_first = {}, newest_first
         self.at, self.numbers = 0, count()
-        self.estimates = WorkEstimates()
-        policy = ByTable(self.table)
-        self.queue = WaitQueue(policy, self.estimates, count(), guard=self.guard)
+        self.estimates, self.queue, self.push = made(lambda _: ByTable(self.table))
         self.waiting, self.running, self.waited = {}, {}, {}
         self.first_us = self.sent_us = self.largest_us = 0
 
@@ -61,10 +61,8 @@ class GuardMachine(RuleBasedStateMachine):
             name = f"r{number}"
             request = build.request(name, at=self.at, completion=tokens, workflow_id=f"w{workflow}")
             self.table[name] = -number if self.newest_first else key
-            self.estimates.arrived(request, self.at)
-            self.queue.push(request, self.at)
-            call = self.waiting[name] = Call(request, self.at)
-            call.work_us = self.estimates.call_us(request)
+            self.push(request, self.at)
+            call = self.waiting[name] = Call(request, self.at, self.estimates.call_us(request))
             self.largest_us = max(self.largest_us, call.work_us)
 
     @rule(seconds=st.sampled_from([0.01, 1, 5, 30, 200]))
@@ -118,17 +116,13 @@ class GuardMachine(RuleBasedStateMachine):
             call.now_us = PATIENCE * whole_us + GRACE_US
             call.may_us = max(call.may_us, call.now_us)
         self.queue.note_time(self.at)
-        overdue = {
-            each.request.id: (each.overdue_at, each.seq)
-            for each in self.queue.standings()
-            if each.overdue_at is not None
-        }
-        for name, number in overdue.items():
-            call = self.waiting[name]
+        ahead_us = 0
+        for each in overdue(self.queue):
+            call = self.waiting[each.request.id]
             if call.ahead_us is None:
-                before = [other for other, its in overdue.items() if its < number]
-                call.ahead_us = sum(self.waiting[other].work_us for other in before)
+                call.ahead_us = ahead_us
                 assert self.waited[call.request.workflow_id] >= call.now_us - 1
+            ahead_us += call.work_us
 
     @invariant()
     def who_has_waited_for_as_long_as_it_may_is_overdue(self):
@@ -150,13 +144,9 @@ class GuardMachine(RuleBasedStateMachine):
 
     @invariant()
     def the_order_that_is_shown_has_all_of_them_once(self):
-        here = list(self.queue.standings())
-        late = sorted(
-            (each for each in here if each.overdue_at is not None),
-            key=lambda each: (each.overdue_at, each.seq),
-        )
-        keyed = sorted(here, key=lambda each: (each.key, each.seq))
-        shown = [each.request.id for each in self.queue.guard.in_turn(late, keyed)]
+        keyed = sorted(self.queue.standings(), key=lambda each: (each.key, each.seq))
+        turns = self.queue.guard.in_turn(overdue(self.queue), keyed)
+        shown = [each.request.id for each, _ in turns]
         assert sorted(shown) == sorted(self.waiting)
 
 
@@ -172,15 +162,10 @@ def flooded(guard, seed, hours=0.2):
     bound; None: it still waits.
     """
     random = Random(seed)
-    estimates = WorkEstimates()
-    queue = WaitQueue(POLICIES["kairos"](estimates), estimates, count(), guard=guard)
-
-    def push(request, at):
-        estimates.arrived(request, at)
-        queue.push(request, at)
-        return estimates.call_us(request)
-
-    long_us = push(build.request("long", completion=8_000, workflow_id="long", tenant="one"), 0)
+    estimates, queue, push = made(POLICIES["kairos"], guard)
+    long = build.request("long", completion=8_000, workflow_id="long", tenant="one")
+    push(long, 0)
+    long_us = estimates.call_us(long)
     short_us, at, came_at, n = 0, 0, -10.0 * SECOND, 0  # ten seconds of them are here already
     bound_us, sent_us = None, 0
     while at < hours * 3600 * SECOND:
@@ -189,16 +174,15 @@ def flooded(guard, seed, hours=0.2):
             request = build.request(
                 name, at=max(0, int(came_at)), completion=20, workflow_id=name, tenant="many"
             )
-            short_us = push(request, max(0, int(came_at)))
+            push(request, request.arrived_at)
+            short_us = estimates.call_us(request)
             came_at += random.expovariate(2.0) * short_us
             n += 1
         turn = queue.first(Room(), at)
-        standing = {each.request.id: each for each in queue.standings()}.get("long")
-        if bound_us is None and standing is not None and standing.overdue_at is not None:
-            before = [
-                e for e in queue.standings() if e.overdue_at is not None and e is not standing
-            ]
-            ahead_us = sum(e.work_us for e in before if e.overdue_at <= standing.overdue_at)
+        late = overdue(queue)
+        names = [each.request.id for each in late]
+        if bound_us is None and "long" in names:
+            ahead_us = sum(each.work_us for each in late[: names.index("long")])
             bound_us, sent_us = ahead_us / SHARE + (1 / SHARE + 1) * long_us, 0
         queue.take(turn.request.id, turn.reason)
         if turn.request.id == "long":
@@ -219,16 +203,13 @@ def test_a_flood_of_short_calls_does_not_starve_a_long_one(seed):
 
 
 def test_without_the_guard_the_flood_starves_it():
-    assert flooded(build.NO_GUARD, 1) is None
+    assert flooded(NO_GUARD, 1) is None
 
 
 def test_once_all_have_left_the_guard_owes_nothing():
-    estimates = WorkEstimates()
-    queue = WaitQueue(ByTable({}), estimates, count(), guard=build.overdue_after(0))
+    _, queue, push = made(lambda _: ByTable({}), build.overdue_after(0))
     for name in ("large", "small", "last"):
-        request = build.request(name, completion=8_000 if name == "large" else 1, workflow_id=name)
-        estimates.arrived(request, 0)
-        queue.push(request, 0)
+        push(build.request(name, completion=8_000 if name == "large" else 1))
         if name == "large":
             queue.take(queue.first(Room(), 1).request.id, "overdue")
 
@@ -236,21 +217,12 @@ def test_once_all_have_left_the_guard_owes_nothing():
 
 
 def test_new_calls_of_a_workflow_that_is_overdue_go_behind_what_is_overdue_already():
-    estimates, numbers = WorkEstimates(), count()
-    guard = build.overdue_after(50)
-    queue = WaitQueue(ByTable({}), estimates, numbers, guard=guard)
-
-    def push(name, workflow, at):
-        request = build.request(name, at=at, workflow_id=workflow)
-        estimates.arrived(request, at)
-        queue.push(request, at)
-
-    push("waits long", "wide", 0)
-    push("other", "small", 10)
+    _, queue, push = made(lambda _: ByTable({}), build.overdue_after(50))
+    push(build.request("waits long", workflow_id="wide"), 0)
+    push(build.request("other"), 10)
     queue.note_time(60)
     for number in range(3):
-        push(f"more {number}", "wide", 100)
+        push(build.request(f"more {number}", workflow_id="wide"), 100)
 
     queue.note_time(100)
-    late = sorted(queue.standings(), key=lambda each: (each.overdue_at, each.seq))
-    assert [each.request.id for each in late][:2] == ["waits long", "other"]
+    assert [each.request.id for each in overdue(queue)][:2] == ["waits long", "other"]

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from kairos.scheduler.guard import PatienceGuard
+from kairos.scheduler.guard import NO_GUARD, PatienceGuard
 from kairos.scheduler.heap import LazyHeap
 from kairos.scheduler.policies import POLICIES, Fcfs
 from kairos.scheduler.queue import BACKFILL, PASSED_OVER, WaitQueue
@@ -107,7 +107,7 @@ class QueueMachine(RuleBasedStateMachine):
         self.backfill, self.passed_over = backfill, passed_over
         policy = ByTable(self.table)
         self.estimates, self.queue, self.tell = made(
-            lambda _: policy, guard=build.NO_GUARD, backfill=backfill, passed_over=passed_over
+            lambda _: policy, guard=NO_GUARD, backfill=backfill, passed_over=passed_over
         )
         self.pushed = count()
 
@@ -239,7 +239,7 @@ def test_room_is_kept_for_an_overdue_request_that_does_not_fit():
 
 
 def test_no_more_than_so_many_behind_the_first_are_looked_at_and_none_loses_its_place():
-    _, queue, push = made(Fcfs, guard=build.NO_GUARD, backfill=3)
+    _, queue, push = made(Fcfs, guard=NO_GUARD, backfill=3)
     for n in range(9):
         push(build.request(f"r{n}", at=n, prompt=1 if n in (2, 5, 6) else 50), n)
     free = Room(20)
@@ -299,7 +299,7 @@ def test_who_comes_back_for_its_memory_goes_before_others_but_not_before_who_is_
 
 def test_while_keys_are_renewed_the_head_is_always_up_to_date():
     table = {}
-    estimates, queue, push = made(lambda _: ByTable(table), guard=build.NO_GUARD)
+    estimates, queue, push = made(lambda _: ByTable(table), guard=NO_GUARD)
     for n in range(2_000):
         table[f"r{n}"] = n
         push(build.request(f"r{n}"))

@@ -1,7 +1,6 @@
 """Builders for tests of the core, and a small simulated body to drive it with."""
 
 from functools import partial
-from math import inf
 from random import Random
 
 import numpy as np
@@ -31,7 +30,6 @@ from kairos.scheduler.policies import POLICIES
 from kairos.sim.clock import VirtualClock
 
 MS = SECOND // 1000
-NO_GUARD = partial(PatienceGuard, patience=inf)
 _ENTITLED = {"weights", "classes", "quotas"}
 
 

@@ -18,6 +18,7 @@ from kairos.events import (
 )
 from kairos.learnt import AgentRank
 from kairos.model import SECOND, Budget
+from kairos.scheduler.guard import NO_GUARD
 from kairos.scheduler.priority import priority_of
 from kairos.workflow_tracker import IDLE_US
 from tests.support import build, learnt
@@ -252,7 +253,7 @@ def test_beside_the_instances_that_are_kept_for_one_that_is_overdue_the_others_g
 
 
 def test_without_the_bound_the_policy_alone_decides():
-    balancer = build.balancer(build.instance("a", seqs=1), policy="fcfs-app", guard=build.NO_GUARD)
+    balancer = build.balancer(build.instance("a", seqs=1), policy="fcfs-app", guard=NO_GUARD)
     arrive(balancer, "running0")
     arrive(balancer, "young", workflow_started_at=9)
     for n in range(50):

@@ -26,7 +26,7 @@ class DispatchView(msgspec.Struct, frozen=True, kw_only=True):
     """Where a call went, and what was known when it did."""
 
     instance: str
-    reason: str  # first, backfill, overdue or kept (`kairos.events.Reason`)
+    reason: str  # see `kairos.events.Reason`
     left_waiting: int  # other requests that stayed in its queue
     rank: float | None  # its agent's: how far from having nothing left to do, in seconds
     expected_remaining_s: float | None  # of the workflow's work, from this call on

@@ -1,8 +1,13 @@
 """In which order what waits would go, as people see it."""
 
+from random import Random
+
+import pytest
+
 from kairos.events import Arrived, Bounced, Cancelled, Tick
 from kairos.model import SECOND
 from kairos.scheduler.fair_queueing import TenantWeight
+from kairos.scheduler.guard import NO_GUARD
 from tests.support import build
 
 
@@ -31,7 +36,7 @@ def served(balancer):
 
 def test_it_is_the_order_of_the_policy():
     calls = [build.request(str(n), at=n, completion=n * 31 % 17 + 1) for n in range(40)]
-    balancer = waiting(*calls, policy="kairos", guard=build.NO_GUARD)
+    balancer = waiting(*calls, policy="kairos", guard=NO_GUARD)
     told = order(balancer)
     assert told != [each.id for each in calls]
     assert told == served(balancer)
@@ -77,6 +82,25 @@ def test_calls_of_several_models_of_a_tenant_are_one_order():
     for n, model in enumerate("mnnmmn"):
         balancer.handle(Arrived(build.request(str(n), at=n, model=model)), n)
     assert order(balancer) == list("012345") == served(balancer)
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_calls_of_several_models_that_are_overdue_leave_in_the_order_that_is_said(seed):
+    random = Random(seed)
+    balancer = build.balancer(
+        build.instance("a", models=("m", "n"), seqs=1),
+        policy="kairos",
+        guard=build.overdue_after(20),
+    )
+    balancer.handle(Arrived(build.request("runs")), 0)
+    for n in range(30):
+        fields = {"model": random.choice("mn"), "completion": random.randint(1, 40)}
+        balancer.handle(Arrived(build.request(str(n), at=n, **fields)), n)
+    balancer.handle(Tick(), 35)
+
+    said = balancer.queued(30)
+    assert {each.standing for each in said} == {"overdue", "policy"}
+    assert [each.request.id for each in said] == served(balancer)
 
 
 def test_it_says_what_is_before_its_time():
