@@ -6,11 +6,11 @@ which the workload `claude_code` leaves out. Expected: no constant decides by it
 twice of it costs little; where nothing at all changes, the code could do without.
 
 Found: as expected. No change makes the mean more than 1 % shorter. Twice the memory margin (four
-standard deviations) costs 4 %. Half of the bound on being overtaken, twice the calls that are
-looked at behind one that does not fit, and memory kept for everything that may come back cost 1 to
-2 %. Some constants change nothing: neither workload is long enough, or unequal enough, to reach
-them. Few calls wait in the long sessions, so they say little of the order. Ratios are of the mean
-end-to-end latency, changed over unchanged, on the same workflows; 1.00 is no difference.
+standard deviations) costs 4 %. Half of the former guard's bound on being overtaken, twice the calls
+that are looked at behind one that does not fit, and memory kept for everything that may come back
+cost 1 to 2 %. Some constants change nothing: neither workload is long enough, or unequal enough, to
+reach them. Few calls wait in the long sessions, so they say little of the order. Ratios are of the
+mean end-to-end latency, changed over unchanged, on the same workflows; 1.00 is no difference.
 """
 
 import time
@@ -190,7 +190,8 @@ def ratios_of(rows: Sequence[Row]) -> Ratios:
 
 def _summary(ratios: Ratios, rows: Sequence[Row]) -> str:
     means = {place: fmean(values) for place, values in ratios.items()}
-    names = list(named())
+    names = list(dict.fromkeys(name for name, _, _ in ratios))
+    missing = [name for name in named() if name not in names]
     idle = [name for name in names if all(_is_same(v) for p, v in ratios.items() if p[0] == name)]
     better = [place for place, mean in means.items() if mean < 1 - NOTICED]
     worse = [place for place, mean in means.items() if mean > 1 + NOTICED]
@@ -207,6 +208,8 @@ def _summary(ratios: Ratios, rows: Sequence[Row]) -> str:
     if idle:
         listed = ", ".join(f"`{name}`" for name in idle)
         said += f"\n\nNothing at all changes with {listed}: neither workload reaches them."
+    if missing:
+        said += f"\n\nNot measured: {', '.join(f'`{name}`' for name in missing)}."
     return said
 
 

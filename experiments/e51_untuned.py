@@ -16,8 +16,6 @@ import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
-from functools import partial
-from math import inf
 from multiprocessing import get_context
 from statistics import fmean
 
@@ -33,7 +31,7 @@ from kairos.confidence import Interval, ratio
 from kairos.dispatcher.placements import PLACEMENTS
 from kairos.engine_profile import EngineProfile
 from kairos.events import Dispatch, Record
-from kairos.scheduler.guard import MakeGuard, PatienceGuard
+from kairos.scheduler.guard import NO_GUARD, MakeGuard, PatienceGuard
 from kairos.scheduler.policies import POLICIES
 from kairos.sim.engine.profiles import profile
 from kairos.sim.isolated import alone_us
@@ -74,10 +72,8 @@ SETTINGS: Mapping[str, Setting] = {
     "dom-short": Setting(rate_per_s=0.45, workflows=400, most=("react-fever", 0.8)),
     "dom-chat": Setting(rate_per_s=0.15, workflows=150, most=("chatdev", 2 / 3)),
 }
-# For so long a call waits before it is refused: as it is by default, but where nobody is overdue,
-# since then whoever has most work left waits until all others have gone.
 GUARDS: Mapping[str, MakeGuard] = {
-    NONE: partial(PatienceGuard, patience=inf),
+    NONE: NO_GUARD,
     FORMER: FormerGuard,
     OURS: PatienceGuard,
 }
@@ -140,8 +136,8 @@ class _Reasons:
                 self.refused.add(command.request_id)
 
 
-def run(name: str, guard: str, seed: int, part: int = 1, make: MakeGuard | None = None) -> Row:
-    """`make`: another guard than that of this name."""
+def run(name: str, guard: str, seed: int, part: int) -> Row:
+    """Run a setting under a guard; `part`: one in how many of its workflows."""
     of = SETTINGS[name]
     submitted, reasons = planned(of, seed, of.workflows // part), _Reasons()
     began = time.process_time()
@@ -151,7 +147,7 @@ def run(name: str, guard: str, seed: int, part: int = 1, make: MakeGuard | None 
         POLICIES["kairos"],
         PLACEMENTS["kairos"],
         observers=(reasons,),
-        guard=make or GUARDS[guard],
+        guard=GUARDS[guard],
     )
     world.run()
     took_s = time.process_time() - began
@@ -258,40 +254,27 @@ def figures(rows: Sequence[Row]) -> list[Figure]:
         if name in means and _mean(former, lambda row: row.moved) > GAINS_WHERE_MOVED:
             gains[name] = means[name][0]
     worst = {name: max(row.worst_slowdown for row in _of(rows, name, OURS)) for name in names}
+    mean, tail = "mean over the former guard's", "P99 over the former guard's"
+    end, moved = "worst setting (low end)", "where that moves calls, worst"
     return [
-        Figure(
-            name="ten settings untuned, mean over the former guard's, worst setting (low end)",
-            value=max(low for _, low, _ in means.values()),
-            unit="ratio",
-            target=1.0,
-            better="lower",
-            detail=means,
-        ),
-        Figure(
-            name="ten settings untuned, P99 over the former guard's, worst setting (low end)",
-            value=max(low for _, low, _ in tails.values()),
-            unit="ratio",
-            target=1.0,
-            better="lower",
-            detail=tails,
-        ),
-        Figure(
-            name="ten settings untuned, mean over the former guard's where that moves calls, worst",
-            value=max(gains.values(), default=0.0),
-            unit="ratio",
-            target=GAIN,
-            better="lower",
-            detail=gains,
-        ),
-        Figure(
-            name="ten settings untuned, worst slowdown",
-            value=max(worst.values()),
-            unit="times",
-            target=WORST,
-            better="lower",
-            detail=worst,
-        ),
+        _figure(f"{mean}, {end}", max(low for _, low, _ in means.values()), 1.0, means),
+        _figure(f"{tail}, {end}", max(low for _, low, _ in tails.values()), 1.0, tails),
+        _figure(f"{mean} {moved}", max(gains.values(), default=0.0), GAIN, gains),
+        _figure("worst slowdown", max(worst.values()), WORST, worst, unit="times"),
     ]
+
+
+def _figure(
+    name: str, value: float, target: float, detail: Mapping[str, object], unit: str = "ratio"
+) -> Figure:
+    return Figure(
+        name=f"ten settings untuned, {name}",
+        value=value,
+        unit=unit,
+        target=target,
+        better="lower",
+        detail=dict(detail),
+    )
 
 
 STUDY = Study(

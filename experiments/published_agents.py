@@ -8,7 +8,7 @@ to 100 thoughts at once: such a fan-out is what a queue of calls takes for as ma
 """
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from random import Random
 from typing import NamedTuple
 
@@ -185,8 +185,3 @@ def _call(
         parallel_group=group,
         shared_prefix_tokens=min(300, prompt // 3),
     )
-
-
-def tokens(made: Sequence[Workflow]) -> int:
-    """Return the sum of all answers."""
-    return sum(call.completion_tokens for each in made for call in each.calls)

@@ -70,6 +70,10 @@ def test_the_section_tells_what_changed_and_what_did_not():
     said = section(rows)
     assert "1.100" in said
     assert f"Nothing at all changes with `{level}`" in said
+    [unchanged] = [line for line in said.splitlines() if line.startswith("Nothing at all")]
+    [missing] = [line for line in said.splitlines() if line.startswith("Not measured")]
+    assert "`Order: SHARE`" in missing
+    assert "`Order: SHARE`" not in unchanged
 
 
 def test_a_changed_constant_changes_a_run(monkeypatch):
