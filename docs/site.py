@@ -1,4 +1,4 @@
-"""Hooks of mkdocs: pages and pictures that lie elsewhere in the repository, and links to them.
+"""Hooks of mkdocs: pages that lie elsewhere in the repository, and links to them.
 
 Sources link as they lie in the repository, so that links work there too.
 """
@@ -25,17 +25,12 @@ PAGES = {
     "experiments/README.md": "research/experiments.md",
     "experiments/REPORT.md": "research/report.md",
 }
-PICTURES = {
-    str(path.relative_to(ROOT)): f"research/results/{path.name}"
-    for path in sorted((ROOT / "experiments" / "results").glob("*.svg"))
-}
-ELSEWHERE = PAGES | PICTURES
-SOURCES = {site: source for source, site in ELSEWHERE.items()}
+SOURCES = {site: source for source, site in PAGES.items()}
 _LINK = re.compile(r"(!?)\[([^\]]*)\]\(([^)#\s]*)(#[^)\s]*)?\)")
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
-    for source, site in ELSEWHERE.items():
+    for source, site in PAGES.items():
         files.append(File.generated(config, site, abs_src_path=str(ROOT / source)))
     return files
 
@@ -49,7 +44,7 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
         if not link or "://" in link or link.startswith("mailto:"):
             return found[0]
         target = posixpath.normpath(posixpath.join(posixpath.dirname(source), link))
-        site = ELSEWHERE.get(target)
+        site = PAGES.get(target)
         if site is None and target.startswith("docs/"):
             site = target.removeprefix("docs/")
         if site is not None:

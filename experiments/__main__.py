@@ -9,7 +9,7 @@
 A grid that was broken off goes on where it was, as long as the code is the same; what other code
 ran counts after `confirm` found that it would come out the same now. A section that measures for
 itself is measured again where the commit is another. The rates of the three loads are kept; `rates`
-finds those of new workloads.
+finds those of new workloads. Sections of REPORT.md whose rows are not here stay as they are.
 """
 
 import argparse
@@ -21,11 +21,11 @@ from bench.report import Figure
 from experiments import headlines
 from experiments.claim import Claim, Study, View
 from experiments.confirm import confirm
-from experiments.grids import Grid, rows_path, run_missing
+from experiments.grids import KEPT, Grid, results, run_missing
 from experiments.page import write_page
 from experiments.rates import Rates, find, rates
 from experiments.report import add_figures, commit, write_rows
-from experiments.runs import Cell, Results
+from experiments.runs import Cell
 from experiments.sections import CLAIMS, SECTIONS, first_line, read_rows, rows_file
 from experiments.workloads import WORKLOADS
 
@@ -44,7 +44,7 @@ def main() -> None:
             _report(options.quick, options.names)
         case "confirm":
             cells = [cell for claim in CLAIMS.values() for cell in _cells(claim.grids, rates())]
-            for line in confirm(cells, Results(rows_path(quick=False)), options.processes):
+            for line in confirm(cells, results(quick=False), options.processes):
                 print(line, flush=True)
         case "report":
             _report(options.quick)
@@ -66,7 +66,7 @@ def _run(names: list[str], quick: bool, processes: int) -> None:
                 continue
             print(f"{name}: measuring", file=sys.stderr)
             write_rows(rows_file(name, quick), section.measure(quick))
-    run_missing(_cells(grids, known, quick), Results(rows_path(quick)), processes)
+    run_missing(_cells(grids, known, quick), results(quick), processes)
 
 
 def _is_measured(name: str, study: Study, quick: bool) -> bool:
@@ -78,18 +78,21 @@ def _is_measured(name: str, study: Study, quick: bool) -> bool:
 def _report(quick: bool, names: Sequence[str] = ()) -> None:
     """Write the report of what there is, and print the README's rows of these sections.
 
-    Sections whose runs are not complete are left out, and named. Without `names`: of all.
+    Sections whose runs are not complete stay as the report has them, and are named. Without
+    `names`: of all.
     """
-    view = View(rates(), Results(rows_path(quick)).rows, quick)
-    path, left_out = write_page(view)
+    view = View(rates(), results(quick).rows, quick)
+    path, incomplete = write_page(view)
     if not quick:
-        whole = [(name, each) for name, each in SECTIONS.items() if name not in left_out]
+        whole = [(name, each) for name, each in SECTIONS.items() if name not in incomplete]
         add_figures([figure for name, each in whole for figure in _figures(name, each, view)])
+        write_rows(KEPT, [view.rows[each] for each in headlines.runs(view)])
     print(path)
     if not quick:
         print("\n".join(headlines.lines(view, names or tuple(headlines.HEADLINES))))
-    if left_out:
-        print(f"not run, so left out: {', '.join(left_out)}", file=sys.stderr)
+    if incomplete:
+        what = "left out" if quick else "as they were"
+        print(f"without all of their rows, so {what}: {', '.join(incomplete)}", file=sys.stderr)
 
 
 def _figures(name: str, section: Claim | Study, view: View) -> list[Figure]:

@@ -1,15 +1,14 @@
 """Grids of simulated runs: what is asked for, and how combinations compare in what was found.
 
-Rows of all grids are kept in one file, results/runs.jsonl, by cell, since claims share cells; so a
-run that was broken off goes on where it was, as long as the code is the same. A reduced grid (one
-load, two seeds of a sixth of the workflows, which see less load) has a file of its own, which is
-not kept.
+Rows of all grids are in one file, results/runs.jsonl, by cell, since claims share cells; so a
+run that was broken off goes on where it was, as long as the code is the same. It is not in git: a
+command makes it again. The rows behind the README's table are (`KEPT`). A reduced grid (one
+load, two seeds of a sixth of the workflows, which see less load) has a file of its own.
 """
 
 import math
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from pathlib import Path
 from statistics import fmean
 
 import msgspec
@@ -20,6 +19,7 @@ from experiments.report import QUICK, RESULTS, commit
 from experiments.runs import Cell, Outcome, Results, Row, code_of, in_parallel
 from kairos.confidence import Interval, interval
 
+KEPT = RESULTS / "headlines.jsonl"
 SEEDS, QUICK_SEEDS, QUICK_PART = 10, 2, 6
 Metric = tuple[str, str]  # a spread of `Outcome`, and its figure
 E2E, PER_TOKEN = ("e2e_s", "mean"), ("s_per_token", "mean")
@@ -62,8 +62,11 @@ class Grid(msgspec.Struct, frozen=True, kw_only=True):
                         )
 
 
-def rows_path(quick: bool) -> Path:
-    return (QUICK if quick else RESULTS) / "runs.jsonl"
+def results(quick: bool) -> Results:
+    """Return all runs that are here: those made on this machine, and those that git has."""
+    if quick:
+        return Results(QUICK / "runs.jsonl")
+    return Results(RESULTS / "runs.jsonl", KEPT)
 
 
 def run_missing(cells: Iterable[Cell], results: Results, processes: int) -> None:

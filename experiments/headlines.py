@@ -11,10 +11,11 @@ import msgspec
 
 from experiments import e15_colocated, e21_recorded_agents, e29_live
 from experiments.claim import Study, View
-from experiments.grids import E2E, PER_TOKEN, Found, Metric, ratio
+from experiments.grids import E2E, PER_TOKEN, Found, Grid, Metric, ratio
 from experiments.placements_vllm_rows import Row as PlacementRow
 from experiments.placements_vllm_rows import by_placement, preemptions_per_call
 from experiments.report import RESULTS
+from experiments.runs import Cell
 from experiments.sections import SECTIONS, read_rows
 from experiments.workloads import WORKLOADS
 from kairos.confidence import Interval
@@ -63,6 +64,13 @@ def _live(_: View) -> Cells | None:
     return _with_interval(e2e), _with_interval(token)
 
 
+def _grid(of: Grid, workload: str, other: str) -> Grid:
+    """Return the part of a claim's grid that a row compares."""
+    return msgspec.structs.replace(
+        of, workloads=(workload,), combinations=("kairos", other), loads=("middle", "high")
+    )
+
+
 def _at_loads(of: Found, workload: str, other: str) -> Cells | None:
     """Return changes at middle and high load."""
     both = [of[workload, load] for load in ("middle", "high") if (workload, load) in of]
@@ -75,12 +83,23 @@ def _at_loads(of: Found, workload: str, other: str) -> Cells | None:
     return cells(E2E), cells(PER_TOKEN)
 
 
+_COLOCATED = _grid(e15_colocated.GRID, e15_colocated.WORKLOAD, "parrot")
+_RECORDED_AGENTS = _grid(e21_recorded_agents.GRID, "claude_code", "programs")
+
+
+def runs(view: View) -> list[Cell]:
+    """Return the simulated runs behind the table, of those there are; git has their rows."""
+    grids = (_COLOCATED, _RECORDED_AGENTS)
+    cells = [cell for grid in grids for _, cell in grid.cells(view.rates, quick=False)]
+    return [cell for cell in cells if cell in view.rows]
+
+
 def _colocated(view: View) -> Cells | None:
-    return _at_loads(view.found(e15_colocated.GRID), e15_colocated.WORKLOAD, "parrot")
+    return _at_loads(view.found(_COLOCATED), e15_colocated.WORKLOAD, "parrot")
 
 
 def _recorded_agents(view: View) -> Cells | None:
-    return _at_loads(view.found(e21_recorded_agents.GRID), "claude_code", "programs")
+    return _at_loads(view.found(_RECORDED_AGENTS), "claude_code", "programs")
 
 
 def _preemptions(_: View) -> Cells | None:

@@ -154,11 +154,17 @@ def _source() -> bytes:
 
 
 class Results:
-    """Rows by cell, in a file; each is kept as soon as it is known."""
+    """Rows by cell, in a file; each is written as soon as it is known.
 
-    def __init__(self, path: Path) -> None:
+    Args:
+        path: The file, which need not be there yet.
+        kept: A file with rows of which `path` may have newer ones; it is only read.
+    """
+
+    def __init__(self, path: Path, kept: Path | None = None) -> None:
         self._path = path
-        self.rows = {row.cell: row for row in _read(path)}
+        before = [] if kept is None else list(_read(kept))
+        self.rows = {row.cell: row for row in (*before, *_read(path))}
 
     def __contains__(self, cell: Cell) -> bool:
         """Whether this code has run it."""

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from experiments.claim import View
-from experiments.grids import rows_path
+from experiments.grids import KEPT
 from experiments.headlines import HEADLINES, line
 from experiments.rates import rates
 from experiments.runs import Results
@@ -15,7 +15,7 @@ README = (Path(__file__).parents[3] / "README.md").read_text()
 
 @pytest.fixture(scope="module")
 def view():
-    return View(rates(), Results(rows_path(quick=False)).rows, False)
+    return View(rates(), Results(KEPT).rows, False)
 
 
 @pytest.mark.parametrize("name", HEADLINES)
