@@ -4,7 +4,6 @@ import pytest
 from rich.console import Console
 
 from bench import brain
-from bench.brain_pool import Brain, Size
 
 
 @pytest.fixture(scope="module")
@@ -28,12 +27,3 @@ def test_every_kind_of_fact_of_a_call_has_a_cost(figures):
         assert costs, kind
         assert all(each.value > 0 for each in costs), kind
     assert figures[brain.MEMORY].value > 1
-
-
-def test_as_many_calls_run_and_wait_as_it_says_from_the_first_to_the_last(tmp_path):
-    made = Brain(Size(2, 6, 15), "least-kv", tmp_path)
-    for _ in range(3):
-        assert len(made.balancer.ledger) == 12
-        assert made.balancer.waiting == 15
-        made.run(20)
-    made.close()

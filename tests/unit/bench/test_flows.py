@@ -13,13 +13,6 @@ def test_each_row_takes_a_summary_that_ten_share_four_views_and_a_verdict():
     assert drive.cpu_s > 0
 
 
-def test_the_planned_flow_has_its_operators_each_with_a_template_of_its_own():
-    plan = flows.trading(flows.OPERATORS, 0).compile()
-    assert len(plan.declaration.operators) == flows.OPERATORS
-    assert plan.merged == {}
-    assert flows.plan_ms(0) > 0
-
-
 @pytest.mark.long
 def test_memory_does_not_grow_with_the_rows():
     assert flows.growth_mib(3_000) < 20

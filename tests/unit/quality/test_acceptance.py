@@ -58,12 +58,6 @@ def test_a_part_is_due_until_it_has_passed_on_the_code_that_is_there(checkout):
     assert due() == ""
 
 
-def test_a_new_file_makes_a_part_due_before_it_is_committed(checkout):
-    acceptance._run(["toy"])
-    (checkout / "product" / "new.py").write_text("1")
-    assert "product/new.py" in due()
-
-
 def test_a_part_that_failed_stays_due_and_ends_with_an_error(checkout, monkeypatch):
     part = Part("toy", (("true",), ("false",), ("touch", "after")), ("product",), 1)
     monkeypatch.setitem(PARTS, "toy", part)
@@ -71,33 +65,6 @@ def test_a_part_that_failed_stays_due_and_ends_with_an_error(checkout, monkeypat
     assert due().startswith("has not passed")
     assert last(checkout)["failed"] == "false"
     assert not (checkout / "after").exists()
-
-
-def test_what_passed_with_uncommitted_changes_is_recorded_and_stays_due(checkout):
-    (checkout / "product" / "code.py").write_text("2")
-    assert acceptance._run(["toy"]) == 0
-    assert last(checkout)["result"] == "passed"
-    assert due().startswith("has not passed")
-
-
-def test_what_a_part_writes_itself_is_no_uncommitted_change(checkout, monkeypatch):
-    part = Part("toy", (("sh", "-c", "echo 2 > other.py"),), ("product",), 1)
-    monkeypatch.setitem(PARTS, "toy", part)
-    acceptance._run(["toy"])
-    assert due() == ""
-
-
-def test_a_record_of_a_commit_that_is_not_here_leaves_its_part_due(checkout):
-    acceptance._run(["toy"])
-    record = last(checkout) | {"commit": "0" * 40}
-    records.ACCEPTANCE.write_text(json.dumps(record) + "\n")
-    assert "not here" in due()
-
-
-def test_an_unknown_part_is_refused_with_the_names_of_those_that_there_are(checkout, capsys):
-    assert acceptance._run(["kafak"]) == 2
-    assert "kafka" in capsys.readouterr().err
-    assert not records.ACCEPTANCE.exists()
 
 
 @pytest.mark.parametrize("name", PARTS)

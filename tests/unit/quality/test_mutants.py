@@ -6,7 +6,6 @@ import pytest
 
 from quality import mutants
 from quality.operators import statements
-from quality.verdicts import Verdicts
 
 QUALITY = Path(mutants.__file__).parent
 
@@ -88,51 +87,6 @@ def test_faults_are_judged_by_the_tests_that_reach_them(checkout, capsys):
     assert code == 1
     assert 'source = "return not x"' in printed
     assert (checkout / "kairos" / "toy.py").read_text() == MODULE
-
-
-def test_a_verdict_is_of_one_fault_and_has_a_reason(checkout):
-    path = checkout / "docs" / "quality" / "mutants.toml"
-    (deleted,) = (
-        mutant
-        for statement in statements("kairos/toy.py", MODULE.encode())
-        for mutant in statement.mutants
-        if mutant.source == "del names[5]" and mutant.text == "pass"
-    )
-    assert Verdicts(path).of(deleted) == "equivalent"
-    assert Verdicts(path).of(deleted._replace(where="elsewhere")) == ""
-    path.write_text(EQUIVALENT.replace("the line after it does the same", " "))
-    with pytest.raises(ValueError, match="no reason"):
-        Verdicts(path)
-
-
-def test_a_draw_is_the_same_for_the_same_seed(checkout):
-    assert mutants.draw(checkout, 7, 3) == mutants.draw(checkout, 7, 3)
-    assert {tuple(mutants.draw(checkout, seed, 3)) for seed in range(9)} != {
-        tuple(mutants.draw(checkout, 7, 3))
-    }
-
-
-@pytest.mark.parametrize(
-    ("source", "faults"),
-    [
-        ("def f(x):\n x -= 1", {"pass", "x += 1", "2", "0"}),
-        ("def f(x):\n if x < 2: pass", {"(not (x < 2))", "(x <= 2)", "3", "1"}),
-        ("async def f(x):\n await x.closed()", {"pass"}),
-        ("def f(x):\n return x(y=x) and not x", {"return None", "(x(y=x) or not x)", "x()", "(x)"}),
-        ("def f(x):\n for _ in x: break", {"pass", "continue"}),
-        ("def f(x):\n raise KeyError", {"pass"}),
-        (
-            "def f(x: int = None) -> 'a + 1':\n 'text'\n assert x > 1\n _log.info('%s', x + 1)",
-            set(),
-        ),
-        ("__all__ = ('f',)\n__slots__ = (1,)", set()),
-        ("if TYPE_CHECKING:\n x = 1", set()),
-        ("def f(x):\n y = x\n self.y = y", {"pass"}),
-    ],
-)
-def test_a_statement_has_the_faults_of_its_kind(source, faults):
-    found = {m.text for each in statements("a.py", source.encode()) for m in each.mutants}
-    assert found == faults
 
 
 def test_a_fault_is_a_program():
