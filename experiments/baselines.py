@@ -5,6 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from statistics import NormalDist
 
+from experiments.oracle import KnownLengths, Srpt
 from experiments.program_scheduling import program_scheduling
 from kairos.digest import digest
 from kairos.dispatcher.ledger import Ledger
@@ -15,7 +16,6 @@ from kairos.engine_profile import EngineProfile
 from kairos.model import SECOND, Request
 from kairos.scheduler.policies import POLICIES, Key, LeastWorkLeft, Policy
 from kairos.scheduler.work_estimates import WorkEstimates
-from kairos.sim.oracle import KnownLengths, Srpt
 from kairos.sim.world import token_us
 from kairos.workflow_tracker import workflow_key
 from kairos.workload.workflows import Submission, Workflow

@@ -26,6 +26,7 @@ from statistics import fmean
 import msgspec
 
 from bench.report import Figure
+from experiments.autoscaled import AutoscaledPool, Decide, PoolSeen, PoolSize
 from experiments.azure_day import day
 from experiments.claim import Study, table
 from experiments.hindsight_scaling import HindsightScaler
@@ -37,7 +38,6 @@ from kairos.engine_profile import EngineProfile
 from kairos.planner.autoscaling import Autoscaler, ScalingRules
 from kairos.planner.engine_rates import derived
 from kairos.scheduler.policies import POLICIES
-from kairos.sim.autoscaled import AutoscaledPool, Decide, PoolSeen, PoolSize
 from kairos.sim.world import World
 from kairos.tools.hardware_files import catalogue
 from kairos.tools.pool_simulation import PLACEMENT, POLICY, engine_profile

@@ -7,7 +7,7 @@ batching the two are at odds: what runs beside an agent's call makes each of its
 The agents are QA, RG and CG on four A40s with Llama-2-13B; at night one workflow a minute comes, in
 the evening three, by day eighteen. The batch has more documents than can be done: 656 tokens of a
 prompt in the median, of which 256 are instructions that all have, and 100 of an answer. They go as
-the live gateway sends them (`kairos/sim/batch_client.py`). What is spare: the share of the pool
+the live gateway sends them (`experiments/batch_client.py`). What is spare: the share of the pool
 that the agents leave, by the tokens that it serves when it has more of their workflows than it can
 take. What the batch has of it: documents a second, over those of the batch alone.
 """
@@ -20,13 +20,13 @@ from msgspec.structs import replace
 
 from bench.code import commit
 from bench.report import Figure
+from experiments.batch_client import BatchBesideUsers, BatchDocument
 from experiments.claim import Study, table
 from experiments.grids import around
 from experiments.workloads import WORKLOADS
 from kairos.dispatcher.placements import PLACEMENTS
 from kairos.model import SECOND
 from kairos.scheduler.policies import POLICIES
-from kairos.sim.batch_client import BatchBesideUsers, BatchDocument
 from kairos.sim.clock import VirtualClock
 from kairos.sim.users import Feed
 from kairos.sim.world import World

@@ -20,6 +20,7 @@ from experiments.fidelity_engines import (
 from experiments.flow_systems import AS_DECLARED, KAIROS, LANGGRAPH, OPWISE, run
 from experiments.flow_workloads import FlowWorkload, map_reduce, parallel, trading
 from experiments.flows_vllm_run import RULES, Ran, Rows, on_devices, on_engines
+from experiments.model_devices import HostOptions, simulate_host
 from experiments.switching import rows as documents
 from experiments.switching import workflow
 from kairos.dispatcher.placements import PLACEMENTS
@@ -30,7 +31,6 @@ from kairos.live.runs.tables import open_table
 from kairos.plan.pipeline import Passes, Plan
 from kairos.scheduler.policies import POLICIES
 from kairos.sim.engine.profiles import profile
-from kairos.sim.model_devices import HostOptions, simulate_host
 from kairos.tools.hosted_pool import device_turns, host_plan
 
 # 32,736 tokens each: of `parallel`, whose rows have some 11,000, six fit on both.

@@ -5,7 +5,7 @@ import math
 from collections.abc import Mapping
 from statistics import fmean
 
-from kairos.sim.autoscaled import PoolSeen
+from experiments.autoscaled import PoolSeen
 
 AROUND_S = 150.0  # before an instant, and after: over so long calls in flight are a mean
 SLACK = 0.1  # of an instance: so much more is not worth starting one

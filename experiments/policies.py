@@ -27,6 +27,7 @@ from rich.table import Table
 
 from bench.report import Figure
 from experiments.baselines import true_remaining_us
+from experiments.oracle import Srpt
 from experiments.recordings import DEMO, read_apps
 from experiments.report import RESULTS, add_figures, commit, picture, write_rows
 from kairos.dispatcher.placements import PLACEMENTS
@@ -36,7 +37,6 @@ from kairos.model import SECOND, Request
 from kairos.scheduler.guard import NO_GUARD, MakeGuard, PatienceGuard
 from kairos.scheduler.policies import POLICIES, LeastWorkLeft, Policy
 from kairos.scheduler.work_estimates import WorkEstimates
-from kairos.sim.oracle import Srpt
 from kairos.sim.world import World
 from kairos.workload import FileCall, arrivals
 from kairos.workload.prompt import PromptPiece

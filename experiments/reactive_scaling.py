@@ -4,7 +4,7 @@ with."""
 import math
 from collections import deque
 
-from kairos.sim.autoscaled import PoolSeen
+from experiments.autoscaled import PoolSeen
 
 TOLERANCE = 0.1  # of the Horizontal Pod Autoscaler: so near to the target it changes nothing
 

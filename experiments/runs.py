@@ -34,7 +34,7 @@ _MODULES = (
     "workflow_tracker",
 )
 _PACKAGES = ("dispatcher", "orchestrator", "scheduler", "sim", "workload")
-_HERE = ("baselines", "program_scheduling", "runs", "workload")
+_HERE = ("baselines", "oracle", "program_scheduling", "runs", "workload")
 
 Spread = dict[str, float | None]
 

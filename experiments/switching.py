@@ -25,6 +25,8 @@ import msgspec
 from msgspec.structs import replace
 
 from experiments.grids import around
+from experiments.kv_tiers import KvTiers
+from experiments.model_devices import HostedFlow, HostMemory, HostOptions, simulate_host
 from experiments.report import commit
 from kairos import flow
 from kairos.confidence import Interval
@@ -33,7 +35,6 @@ from kairos.engine_profile import EngineProfile
 from kairos.execution.model_turns import DeviceTurn
 from kairos.flow.functions import Functions
 from kairos.model import SECOND
-from kairos.plan.costs.kv_tiers import KvTiers
 from kairos.plan.device_work import DevicePlan, LoadTime, OperatorWork
 from kairos.plan.flow_work import flow_work
 from kairos.plan.pipeline import Passes, Plan
@@ -43,7 +44,6 @@ from kairos.plan.prediction import predict
 from kairos.planner.kv_transfer import Link
 from kairos.scheduler.policies import POLICIES
 from kairos.sim.engine.profiles import profile
-from kairos.sim.model_devices import HostedFlow, HostMemory, HostOptions, simulate_host
 
 DEVICES = 2
 BASELINES = ("topological", "engine per operator", "round robin", "co-located", "fixed")

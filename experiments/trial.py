@@ -14,6 +14,7 @@ from typing import NamedTuple
 import msgspec
 import numpy as np
 
+from experiments.oracle import Srpt
 from experiments.pairs import accuracy, places
 from experiments.playing import Played, facts, play, request_id
 from experiments.recordings import Apps, Workflow, halves
@@ -32,7 +33,6 @@ from kairos.model import SECOND, Request
 from kairos.orchestrator.orchestrator import Orchestrator
 from kairos.scheduler.policies import POLICIES, Key, Policy
 from kairos.scheduler.work_estimates import WorkEstimates
-from kairos.sim.oracle import Srpt
 
 CALLS_PER_APP = 1_600
 DEMO_APPS = ("qa", "rg", "cg")

@@ -2,7 +2,8 @@
 
 After Asgar, Nguyen and Katti (Efficient and Scalable Agentic AI with Heterogeneous Systems, 2025),
 section 2.4: nodes are operations, or whole agents with a graph of their own; edges carry data.
-Cycles are feedback edges, each with a bound on how often it is taken (`unrolling.py`).
+Cycles are feedback edges, each with a bound on how often it is taken
+(`experiments/hardware/unrolling.py`).
 """
 
 from collections import defaultdict

@@ -7,10 +7,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kairos.planner.assignment import AssignmentProblem, TaskCost, assign
+from experiments.hardware.assignment import AssignmentProblem, TaskCost, assign
+from experiments.hardware.passes import decomposed, fused
+from experiments.hardware.unrolling import unrolled
 from kairos.planner.engine_rates import EngineRates
 from kairos.planner.lowering import ObservedCall, lowered
-from kairos.planner.passes import decomposed, fused
 from kairos.planner.pool import (
     CallKind,
     InstanceKind,
@@ -19,7 +20,6 @@ from kairos.planner.pool import (
     smallest_pool,
 )
 from kairos.planner.serving import CallShape, Phases, use
-from kairos.planner.unrolling import unrolled
 from kairos.planner.work_graph import (
     TokenCounts,
     Work,

@@ -3,13 +3,14 @@
 import msgspec
 import pytest
 
+from experiments.kv_tiers import KvTiers
+from experiments.model_devices import HostMemory, HostOptions, simulate_host
 from kairos import flow
 from kairos.dispatcher.placements import PLACEMENTS
 from kairos.execution.facts import OperatorsOpened
 from kairos.execution.limits import FlowLimits
 from kairos.execution.model_turns import DeviceTurn
 from kairos.flow.functions import Functions
-from kairos.plan.costs.kv_tiers import KvTiers
 from kairos.plan.device_work import LoadTime
 from kairos.plan.flow_work import flow_work
 from kairos.plan.placement import place
@@ -21,7 +22,6 @@ from kairos.sim.engine.host_tier import HostTier
 from kairos.sim.engine.profiles import profile
 from kairos.sim.flow_client import FlowClient
 from kairos.sim.flow_simulation import PoolOptions, functions_runner, simulate_flow
-from kairos.sim.model_devices import HostMemory, HostOptions, simulate_host
 from kairos.sim.world import World
 
 LLAMA = msgspec.structs.replace(profile("a40-llama3-8b"), max_num_seqs=16)

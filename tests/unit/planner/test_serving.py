@@ -4,9 +4,9 @@ import math
 
 import pytest
 
+from experiments.hardware.pairs import PairQuestion, compared, pair
 from kairos.planner.engine_rates import EngineRates
 from kairos.planner.ownership import Terms
-from kairos.planner.pairs import PairQuestion, compared, pair
 from kairos.planner.serving import CallShape, LatencyTargets, Phases, use
 from kairos.tools.hardware_files import catalogue
 

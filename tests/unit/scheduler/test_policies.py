@@ -5,6 +5,7 @@ from itertools import count
 
 import pytest
 
+from experiments.oracle import Srpt
 from kairos.events import ProfilesLearnt
 from kairos.learnt import POOLED, QUANTILES, AgentProfile, AgentRank, Distribution, RemainingModel
 from kairos.model import SECOND
@@ -12,7 +13,6 @@ from kairos.position import FEATURES
 from kairos.scheduler.policies import POLICIES, Las, gittins_index
 from kairos.scheduler.queue import WaitQueue
 from kairos.scheduler.work_estimates import WorkEstimates
-from kairos.sim.oracle import Srpt
 from tests.support import build
 
 

@@ -2,9 +2,9 @@
 
 import pytest
 
+from experiments.hardware.passes import decomposed, fused
+from experiments.hardware.unrolling import flattened, unrolled
 from kairos.errors import SetupError
-from kairos.planner.passes import decomposed, fused
-from kairos.planner.unrolling import flattened, unrolled
 from kairos.planner.work_graph import (
     MAX_NODES,
     TokenCounts,

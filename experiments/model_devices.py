@@ -13,6 +13,7 @@ from functools import partial
 
 import msgspec
 
+from experiments.kv_tiers import KvTiers, choose
 from kairos.dispatcher.ledger import Ledger
 from kairos.dispatcher.placement import Placement
 from kairos.engine_profile import EngineProfile
@@ -21,7 +22,6 @@ from kairos.execution.limits import FlowFigures, FlowLimits
 from kairos.execution.model_turns import DeviceTurn, ModelTurns, SwitchModel
 from kairos.flow.functions import Functions
 from kairos.model import SECOND
-from kairos.plan.costs.kv_tiers import KvTiers, choose
 from kairos.plan.device_work import DeviceState, LoadTime, OperatorWork, load_us
 from kairos.plan.pipeline import Plan
 from kairos.scheduler.policies import Policy

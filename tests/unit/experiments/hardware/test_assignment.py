@@ -5,7 +5,7 @@ import math
 import msgspec
 import pytest
 
-from kairos.planner.assignment import AssignmentProblem, TaskCost, assign
+from experiments.hardware.assignment import AssignmentProblem, TaskCost, assign
 
 EDGE = ("prefill", "decode")
 # Table 3 of the paper with the costs that its sums use: those that the table prints are ten times

@@ -1,8 +1,8 @@
 """Instances that are started and drained while a simulation runs."""
 
+from experiments.autoscaled import AutoscaledPool
 from kairos.dispatcher.placements import PLACEMENTS
 from kairos.scheduler.policies import POLICIES
-from kairos.sim.autoscaled import AutoscaledPool
 from kairos.sim.world import World
 from tests.support.worlds import call, dispatched, profile, submission
 

@@ -2,13 +2,13 @@
 
 import pytest
 
+from experiments.hardware.flow_graph import predicted_lengths, work_graph
+from experiments.hardware.passes import decomposed
+from experiments.hardware.unrolling import unrolled
 from kairos import flow
 from kairos.errors import SetupError
 from kairos.plan.prediction import predict
-from kairos.planner.passes import decomposed
-from kairos.planner.unrolling import unrolled
 from kairos.planner.work_graph import TokenCounts, Work, WorkKind, order
-from kairos.tools.flow_graph import predicted_lengths, work_graph
 
 TEXT = TokenCounts(prompt=100, answer=10)
 

@@ -2,8 +2,8 @@
 
 import pytest
 
+from experiments.kv_tiers import KvChoice, KvTiers, choose, recompute_us
 from kairos.engine_profile import EngineProfile, StepCost
-from kairos.plan.costs.kv_tiers import KvChoice, KvTiers, choose, recompute_us
 from kairos.planner.kv_transfer import Link
 from kairos.sim.clock import VirtualClock
 from kairos.sim.engine.engine_calls import EngineCall

@@ -4,8 +4,8 @@ import math
 
 import pytest
 
+from experiments.hardware.duration import cost, duration
 from kairos.errors import SetupError
-from kairos.planner.duration import cost, duration
 from kairos.planner.queueing import erlang_c, in_system, mean_wait_s
 
 WORK = {"flop": 4e12, "bytes": 6e9, "network": 1e9}

@@ -1,0 +1,1 @@
+"""Asgar, Nguyen and Katti (2025): what of their planner no command of Kairos uses."""
