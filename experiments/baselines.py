@@ -5,16 +5,17 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from statistics import NormalDist
 
+from experiments.baseline_placements import PLACEMENTS
+from experiments.baseline_policies import POLICIES
 from experiments.oracle import KnownLengths, Srpt
 from experiments.program_scheduling import program_scheduling
 from kairos.digest import digest
 from kairos.dispatcher.ledger import Ledger
 from kairos.dispatcher.placement import Placement
-from kairos.dispatcher.placements import PLACEMENTS
 from kairos.dispatcher.slots import TimeSlot
 from kairos.engine_profile import EngineProfile
 from kairos.model import SECOND, Request
-from kairos.scheduler.policies import POLICIES, Key, LeastWorkLeft, Policy
+from kairos.scheduler.policies import Key, LeastWorkLeft, Policy
 from kairos.scheduler.work_estimates import WorkEstimates
 from kairos.sim.world import token_us
 from kairos.workflow_tracker import workflow_key

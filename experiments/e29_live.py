@@ -26,6 +26,8 @@ import msgspec
 from msgspec.structs import replace
 
 from bench.report import Figure
+from experiments.baseline_placements import PLACEMENTS
+from experiments.baseline_policies import POLICIES
 from experiments.claim import Study, change, table
 from experiments.combinations import COMBINATIONS
 from experiments.fidelity_engines import Limits, calibrated, engines
@@ -35,11 +37,9 @@ from experiments.placements_vllm_run import COUNTING, learnt_pool
 from experiments.placements_vllm_workload import offered
 from experiments.report import commit, picture
 from kairos.confidence import Interval
-from kairos.dispatcher.placements import PLACEMENTS
 from kairos.engine_profile import EngineProfile
 from kairos.metrics import RunMetrics
 from kairos.model import SECOND
-from kairos.scheduler.policies import POLICIES
 from kairos.sim.plan import instance_id
 from kairos.sim.world import World
 from kairos.workload.submissions import in_order

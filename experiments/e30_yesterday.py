@@ -18,17 +18,17 @@ from statistics import fmean
 import msgspec
 
 from bench.report import Figure
+from experiments.baseline_placements import PLACEMENTS
+from experiments.baseline_policies import POLICIES
 from experiments.claim import Study, table
 from experiments.rates import rates
 from experiments.report import commit, picture
 from experiments.workloads import WORKLOADS
 from kairos.cli.simulate import LOG_FILES
-from kairos.dispatcher.placements import PLACEMENTS
 from kairos.engine_profile import EngineProfile
 from kairos.live.observers.fact_log import FactLog
 from kairos.model import SECOND
 from kairos.runtime import Observer
-from kairos.scheduler.policies import POLICIES
 from kairos.sim.world import World
 from kairos.tools.export import export
 from kairos.workload.load import Load, offered

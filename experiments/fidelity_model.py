@@ -3,10 +3,10 @@ virtual time, before engines of a profile."""
 
 from collections.abc import Sequence
 
+from experiments.baseline_placements import PLACEMENTS
+from experiments.baseline_policies import POLICIES
 from kairos.call_row import CallRow
-from kairos.dispatcher.placements import PLACEMENTS
 from kairos.engine_profile import EngineProfile
-from kairos.scheduler.policies import POLICIES
 from kairos.sim.world import World
 from kairos.workload.workflows import Submission
 

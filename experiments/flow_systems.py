@@ -23,10 +23,11 @@ from itertools import takewhile
 
 import msgspec
 
+from experiments.baseline_placements import PLACEMENTS
+from experiments.baseline_policies import POLICIES
 from experiments.flow_workloads import FlowWorkload
 from kairos.dispatcher.ledger import Ledger
 from kairos.dispatcher.placement import Placement
-from kairos.dispatcher.placements import PLACEMENTS
 from kairos.engine_profile import EngineProfile
 from kairos.execution.facts import OperatorsOpened
 from kairos.flow.functions import Functions
@@ -36,7 +37,7 @@ from kairos.plan.operators import Generation, MessageTemplate
 from kairos.plan.passes.order import KV_TOKENS
 from kairos.plan.pipeline import Passes, Plan
 from kairos.plan.templates import Static, template
-from kairos.scheduler.policies import POLICIES, Key, Policy
+from kairos.scheduler.policies import Key, Policy
 from kairos.scheduler.work_estimates import WorkEstimates
 from kairos.sim.engine.profiles import profile
 from kairos.sim.flow_client import FlowClient

@@ -15,14 +15,14 @@ from unittest.mock import patch
 
 from rich.console import Console
 
+from experiments.baseline_placements import PLACEMENTS
+from experiments.baseline_policies import POLICIES
 from experiments.baselines import DEFAULT
 from experiments.rates import rates
 from experiments.workloads import WORKLOADS
-from kairos.dispatcher.placements import PLACEMENTS
 from kairos.events import ProfilesLearnt, Record
 from kairos.orchestrator.window import Window
 from kairos.runtime import Observer
-from kairos.scheduler.policies import POLICIES
 from kairos.sim.world import World
 
 PLACEMENT = "least-kv"  # so that order alone differs

@@ -43,13 +43,13 @@ import msgspec
 from rich.console import Console
 
 from experiments import placements_vllm_show as show
+from experiments.baseline_placements import PLACEMENTS
 from experiments.command import ending
 from experiments.placements_vllm_rows import Row, by_placement, preemptions_per_call, row_of
 from experiments.placements_vllm_run import pool
 from experiments.placements_vllm_workload import offered
 from experiments.report import RESULTS, add_figures, commit, write_rows
 from kairos.config import Settings
-from kairos.dispatcher.placements import PLACEMENTS
 
 T = TypeVar("T")
 

@@ -16,6 +16,7 @@ from experiments.fidelity_cpu import Cores, Meter, cores
 from experiments.fidelity_engines import Limits, Tell, engines
 from experiments.fidelity_real import check, serving
 from experiments.placements_vllm_counts import Counts, Sizes, measured_sizes, read_counts
+from kairos.core_names import MOVED
 from kairos.errors import SetupError
 from kairos.tools.replay import Replay
 from kairos.tools.replayed import Replayed
@@ -135,7 +136,8 @@ def serve_options(
 ) -> list[str]:
     """Of `kairos serve`. `learnt`: the file that it begins with, if it is there, and keeps."""
     told = [f"--engine={url},max_num_seqs={max_num_seqs}" for url in urls]
-    return [*told, f"--policy={policy}", f"--placement={placement}", f"--learnt={learnt}"]
+    order, where = (MOVED.get(each, each) for each in (policy, placement))
+    return [*told, f"--policy={order}", f"--placement={where}", f"--learnt={learnt}"]
 
 
 async def replay(url: str, submissions: Sequence[Submission]) -> Replayed:

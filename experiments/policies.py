@@ -26,16 +26,17 @@ from rich.console import Console
 from rich.table import Table
 
 from bench.report import Figure
+from experiments.baseline_placements import PLACEMENTS
+from experiments.baseline_policies import POLICIES
 from experiments.baselines import true_remaining_us
 from experiments.oracle import Srpt
 from experiments.recordings import DEMO, read_apps
 from experiments.report import RESULTS, add_figures, commit, picture, write_rows
-from kairos.dispatcher.placements import PLACEMENTS
 from kairos.engine_profile import EngineProfile, StepCost
 from kairos.metrics import RunMetrics
 from kairos.model import SECOND, Request
 from kairos.scheduler.guard import NO_GUARD, MakeGuard, PatienceGuard
-from kairos.scheduler.policies import POLICIES, LeastWorkLeft, Policy
+from kairos.scheduler.policies import LeastWorkLeft, Policy
 from kairos.scheduler.work_estimates import WorkEstimates
 from kairos.sim.world import World
 from kairos.workload import FileCall, arrivals

@@ -34,7 +34,15 @@ _MODULES = (
     "workflow_tracker",
 )
 _PACKAGES = ("dispatcher", "orchestrator", "scheduler", "sim", "workload")
-_HERE = ("baselines", "oracle", "program_scheduling", "runs", "workload")
+_HERE = (
+    "baseline_placements",
+    "baseline_policies",
+    "baselines",
+    "oracle",
+    "program_scheduling",
+    "runs",
+    "workload",
+)
 
 Spread = dict[str, float | None]
 

@@ -14,6 +14,7 @@ from typing import NamedTuple
 import msgspec
 import numpy as np
 
+from experiments.baseline_policies import POLICIES
 from experiments.oracle import Srpt
 from experiments.pairs import accuracy, places
 from experiments.playing import Played, facts, play, request_id
@@ -31,7 +32,7 @@ from kairos.events import (
 from kairos.learner import Learner
 from kairos.model import SECOND, Request
 from kairos.orchestrator.orchestrator import Orchestrator
-from kairos.scheduler.policies import POLICIES, Key, Policy
+from kairos.scheduler.policies import Key, Policy
 from kairos.scheduler.work_estimates import WorkEstimates
 
 CALLS_PER_APP = 1_600

@@ -10,7 +10,15 @@ import msgspec
 
 from kairos.addresses import is_loopback
 from kairos.batch_settings import BatchSettings
-from kairos.core_names import IDLE_S, MAX_WAIT_S, MAX_WAITING, NAME, PLACEMENTS, POLICIES
+from kairos.core_names import (
+    IDLE_S,
+    MAX_WAIT_S,
+    MAX_WAITING,
+    NAME,
+    PLACEMENTS,
+    POLICIES,
+    check_name,
+)
 from kairos.engine_settings import EngineSettings, check_engines
 from kairos.errors import SetupError
 from kairos.fair_share import ALONE
@@ -202,8 +210,8 @@ def _read_file(path: Path) -> dict[str, Any]:
 
 
 def _check(settings: Settings, environ: Mapping[str, str]) -> None:
-    _check_known("policy", settings.policy, POLICIES)
-    _check_known("placement", settings.placement, PLACEMENTS)
+    check_name("policy", settings.policy, POLICIES)
+    check_name("placement", settings.placement, PLACEMENTS)
     if not re.match(NAME, settings.pool):
         raise SetupError(f"'{settings.pool}' is no pool name (letters, digits, _ -, at most 64)")
     _check_places(settings)

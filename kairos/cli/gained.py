@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from kairos.cli.options import PLACEMENT_HELP, POLICY_HELP, SERVE
-from kairos.errors import SetupError
+from kairos.core_names import PLACEMENTS, POLICIES, check_name
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -43,15 +43,13 @@ def gained(
     """
     import msgspec
 
-    from kairos.dispatcher.placements import PLACEMENTS
     from kairos.live.process.clock import WallClock
-    from kairos.scheduler.policies import POLICIES
     from kairos.tools.counterfactual import Decided
     from kairos.tools.export import parse_since
     from kairos.tools.gained import gained, others_of
 
-    if policy not in POLICIES or placement not in PLACEMENTS:
-        raise SetupError(f"there is no policy {policy} or no placement {placement}")
+    check_name("policy", policy, POLICIES)
+    check_name("placement", placement, PLACEMENTS)
     since_at = parse_since(since, WallClock().now()) or 0
     served = Decided(policy, placement)
     found = gained(log, since_at, served, others_of(served), _telling(is_on=progress))

@@ -7,7 +7,7 @@ from kairos.events import Reason
 from kairos.model import SECOND, Request
 from kairos.scheduler.fair_queueing import FairQueueing, Share
 from kairos.scheduler.ordering import Ordering
-from kairos.scheduler.policies import POLICIES
+from kairos.scheduler.policies import policy_named
 from kairos.scheduler.queue import WaitQueue
 
 _LONGEST_RETRY_S = 60
@@ -171,9 +171,9 @@ class WaitQueues:
         fairness.go_on_from(before)
 
     def choose(self, policy: str, at: int) -> None:
-        """Another policy from now on; raises KeyError. The share of the overdue begins anew.
+        """Another policy from now on; raises SetupError. The share of the overdue begins anew.
         O(n log n) of those that wait."""
-        self._ordering.choose(POLICIES[policy])
+        self._ordering.choose(policy_named(policy))
         for share, _ in self._open:
             self.fairness.left(share)
         self._put_anew(at)

@@ -7,11 +7,11 @@ from typing import Any
 import msgspec
 
 from kairos.confidence import interval, paired
-from kairos.dispatcher.placements import PLACEMENTS
+from kairos.dispatcher.placements import placement_named
 from kairos.metrics import comparison
 from kairos.model import SECOND
 from kairos.runtime import Observer
-from kairos.scheduler.policies import POLICIES
+from kairos.scheduler.policies import policy_named
 from kairos.sim.isolated import alone_us
 from kairos.sim.plan import SimulationPlan, holds
 from kairos.sim.users import TENANT
@@ -78,8 +78,8 @@ class Simulation:
         world = self.world = World(
             plan.submissions,
             plan.instances,
-            POLICIES[policy],
-            PLACEMENTS[self._placement],
+            policy_named(policy),
+            placement_named(self._placement),
             happenings=plan.happenings,
             observers=(self._log,) if self._log is not None else (),
             on_second=lambda _: self._on_second(self),

@@ -7,10 +7,10 @@ from math import nan
 import msgspec
 
 from kairos.call_row import CallRow
-from kairos.dispatcher.placements import PLACEMENTS
+from kairos.dispatcher.placements import placement_named
 from kairos.errors import SetupError
 from kairos.model import SECOND, Instance
-from kairos.scheduler.policies import POLICIES
+from kairos.scheduler.policies import policy_named
 from kairos.sim.users import TENANT
 from kairos.sim.world import World, WorldEvent
 from kairos.tools.logged_engines import LoggedEngines
@@ -79,8 +79,8 @@ class Counterfactual:
         world = World(
             self._submissions,
             self._profiles,
-            POLICIES[decided.policy],
-            PLACEMENTS[decided.placement],
+            policy_named(decided.policy),
+            placement_named(decided.placement),
             happenings=self._happenings,
             on_second=lambda world: tell(1 - world.users.left / total),
         )

@@ -3,12 +3,12 @@
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from kairos.dispatcher.placements import PLACEMENTS
+from kairos.dispatcher.placements import placement_named
 from kairos.errors import SetupError
 from kairos.live.runs.tables import open_table
 from kairos.plan.pipeline import Passes, compile_plan
 from kairos.runtime import Observer
-from kairos.scheduler.policies import POLICIES
+from kairos.scheduler.policies import policy_named
 from kairos.sim.engine.profiles import profile
 from kairos.sim.flow_simulation import PoolOptions, SimulatedFlow, simulate_flow
 from kairos.tools.flow_file import check_columns, load_flow
@@ -42,14 +42,11 @@ def simulated(
 
 def pool_options(*, instances: int, profile_name: str, policy: str, placement: str) -> PoolOptions:
     """Raises SetupError: there is no such profile, policy or placement."""
-    for name, known in ((policy, POLICIES), (placement, PLACEMENTS)):
-        if name not in known:
-            raise SetupError(f"there is no '{name}'; there are {', '.join(sorted(known))}")
     return PoolOptions(
         instances=instances,
         profile=profile(profile_name),
-        policy=POLICIES[policy],
-        placement=PLACEMENTS[placement],
+        policy=policy_named(policy),
+        placement=placement_named(placement),
     )
 
 

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 
 import msgspec
 
-from kairos.dispatcher.placements import PLACEMENTS
+from kairos.dispatcher.placements import placement_named
 from kairos.engine_profile import EngineProfile, StepCost
 from kairos.errors import SetupError
 from kairos.model import Phase
@@ -18,7 +18,7 @@ from kairos.planner.hardware import ModelShape
 from kairos.planner.hardware_plan import HardwarePlan, HardwareQuestion
 from kairos.planner.kv_transfer import Link
 from kairos.planner.pool import InstanceKind
-from kairos.scheduler.policies import POLICIES
+from kairos.scheduler.policies import policy_named
 from kairos.sim.kv_links import CacheLink, KvLinks
 from kairos.sim.world import World
 from kairos.workload import arrivals
@@ -163,8 +163,8 @@ def pool_world(
     return World(
         submissions(workflows, at_us, seed),
         pool.instances(workflows),
-        POLICIES[policy],
-        PLACEMENTS[PLACEMENT],
+        policy_named(policy),
+        placement_named(PLACEMENT),
         phases=pool.phases(),
         links=pool.links(),
     )

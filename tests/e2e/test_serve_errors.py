@@ -32,7 +32,7 @@ def fails(*arguments, **environ):
         (["--engine", "http://k,kv_tokens=0"], "kv_tokens must be at least 1"),
         (["--engine", "http://k", "--engine", "http://k"], "engine k is named twice"),
         (["--engine", "http://me:secret@k"], "put its key into api_key_env"),
-        (["--engine", "http://k", "--policy", "best"], "there is no policy 'best'; known: ayo"),
+        (["--engine", "http://k", "--policy", "best"], "there is no policy 'best'; known: fcfs"),
         (["--engine", "http://k", "--port", "70000"], "port 70000 is no port"),
         (["--engine", "http://k", "--host", "no.such.host.invalid"], "cannot listen on"),
         (["--config", "/nowhere.toml"], "--config /nowhere.toml: No such file"),

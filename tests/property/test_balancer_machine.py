@@ -41,7 +41,7 @@ pytestmark = pytest.mark.both
 INSTANCES = ["a", "b", "c"]
 BODIES = st.sampled_from([None, None, 1, 2])
 # What these go by is used now; up to which share of the memory.
-NOW = {"round-robin": 1.0, "affinity": 1.0, "least-kv": THRESHOLD, "power-of-two": THRESHOLD}
+NOW = {"round-robin": 1.0, "least-kv": THRESHOLD}
 MODELS = ["m", "n", None]
 CANCELLED = "x"  # a workflow
 APPS = {"u": "app", "v": "other", "w": None, CANCELLED: None}  # by workflow

@@ -56,7 +56,7 @@ def test_what_was_refused_is_remembered_without_changing_a_decision(placement, f
     assert seen(other) == seen(story.balancer)
 
 
-@pytest.mark.parametrize("placement", ["round-robin", "least-kv", "power-of-two", "time-slot"])
+@pytest.mark.parametrize("placement", ["round-robin", "least-kv", "time-slot"])
 @given(facts=FACTS)
 @examples(40)
 def test_headroom_spares_looking_and_changes_no_decision(placement, facts):

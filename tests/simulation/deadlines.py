@@ -166,7 +166,7 @@ def ran(seed, *, load, policy):
 
 
 def show():
-    for policy in ("kairos", "fcfs", "gittins"):
+    for policy in ("kairos", "fcfs", "wasserstein-mds"):
         for load in (0.7, 1.2, 2, 4):
             runs = [ran(seed, load=load, policy=policy) for seed in SEEDS]
             kept, without, refused = (sum(run[n] for run in runs) for n in range(3))

@@ -194,7 +194,7 @@ def test_the_command_says_what_a_flow_would_take(kairos, tmp_path):
     [
         ((), "--inputs FILE"),
         (("--inputs", "d.jsonl", "--rate", "3"), "--flow is run alone"),
-        (("--inputs", "d.jsonl", "--policy", "best"), "there is no 'best'; there are"),
+        (("--inputs", "d.jsonl", "--policy", "best"), "there is no policy 'best'"),
         (("--inputs", "d.jsonl", "--profile", "none"), "none"),
         (("--inputs", "other.jsonl"), "no column 'text'"),
     ],

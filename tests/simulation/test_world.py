@@ -455,7 +455,7 @@ def test_a_run_that_is_stopped_keeps_what_has_ended():
     assert stopped.metrics.record()["calls"] == 2 * len(ended)
 
 
-@pytest.mark.parametrize("policy", ["kairos", "fcfs", "las"])
+@pytest.mark.parametrize("policy", ["kairos", "fcfs"])
 def test_a_log_replayed_through_a_fresh_balancer_gives_the_same_decisions(policy):
     submissions = [
         submission(

@@ -6,7 +6,7 @@ from random import Random
 import numpy as np
 
 from kairos.balancer import Balancer
-from kairos.dispatcher.placements import PLACEMENTS
+from kairos.dispatcher.placements import placement_named
 from kairos.entitlements import Entitlements
 from kairos.events import (
     Arrived,
@@ -26,7 +26,7 @@ from kairos.model import SECOND, Instance, Request
 from kairos.orchestrator.orchestrator import Orchestrator
 from kairos.runtime import Runtime
 from kairos.scheduler.guard import PatienceGuard
-from kairos.scheduler.policies import POLICIES
+from kairos.scheduler.policies import policy_named
 from kairos.sim.clock import VirtualClock
 
 MS = SECOND // 1000
@@ -79,7 +79,7 @@ def balancer(*instances, policy="fcfs", placement="round-robin", **limits):
     """`weights`, `classes`, `quotas`: of its entitlements."""
     entitled = {name: limits.pop(name) for name in _ENTITLED & limits.keys()}
     limits |= {"entitlements": Entitlements(**entitled)} if entitled else {}
-    made = Balancer(POLICIES[policy], PLACEMENTS[placement], **limits)
+    made = Balancer(policy_named(policy), placement_named(placement), **limits)
     for each in instances:
         assert made.handle(InstanceJoined(each), 0) == []
     return made

@@ -1,5 +1,6 @@
 import pytest
 
+from kairos.core_names import MOVED
 from kairos.errors import BudgetExceeded, ModelNotFound, NeverFits, NoInstance, QueueFull
 from kairos.events import (
     Arrived,
@@ -333,7 +334,7 @@ def test_a_request_is_overdue_against_other_models_that_the_policy_prefers():
 
 
 def test_a_call_of_a_workflow_that_is_said_to_have_ended_stands_as_one_of_a_new_one():
-    balancer = build.balancer(build.instance("a", seqs=1), policy="las")
+    balancer = build.balancer(build.instance("a", seqs=1), policy=MOVED["las"])
     arrive(balancer, "served", workflow_id="w")
     balancer.handle(Finished("served"), 9 * SECOND)
     arrive(balancer, "running", at=9 * SECOND)

@@ -21,7 +21,7 @@ from kairos.live.frontend.views import MAX_PARENTS, snapshot, workflow_view
 from kairos.model import SECOND
 from kairos.orchestrator.orchestrator import Orchestrator
 from kairos.orchestrator.profiles import Profiles
-from kairos.scheduler.policies import Gittins
+from kairos.scheduler.policies import LeastWorkLeft
 from kairos.scheduler.queue import WaitQueue
 from kairos.scheduler.work_estimates import WorkEstimates
 from kairos.workflow_tracker import MAX_NAMES, WorkflowTracker
@@ -155,7 +155,7 @@ def test_a_wide_fan_out_that_is_refused_as_a_whole_gets_no_new_keys_on_the_way(m
 
 def test_gittins_indices_are_those_of_the_models_learnt_last_and_no_others():
     estimates = WorkEstimates()
-    policy = Gittins(estimates)
+    policy = LeastWorkLeft(estimates)
     keys = {}
     for app, spread in (("old", 1.0), ("new", 1.0), ("new", 0.0)):
         [model] = taught(app)[1]

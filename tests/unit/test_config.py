@@ -6,7 +6,6 @@ import pytest
 
 from kairos.addresses import is_loopback
 from kairos.config import Settings, load
-from kairos.dispatcher.placements import PLACEMENTS
 from kairos.engine_settings import EngineSettings, parse_engine
 from kairos.entitlements import TenantWeight
 from kairos.errors import SetupError
@@ -235,11 +234,25 @@ def test_what_is_not_understood_behind_a_url_is_answered_with_the_syntax(limits)
     )
 
 
+UNKNOWN_POLICY = (
+    f"there is no policy 'x'; known: {', '.join(sorted(POLICIES))}; your own: "
+    "--policy package.module:Class"
+)
+MOVED_PLACEMENT = (
+    "placement 'affinity' is a baseline of experiments now: in a checkout, --placement "
+    "experiments.baseline_placements:Affinity; known: kairos, least-kv, round-robin, time-slot"
+)
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"policy": "x"}, f"there is no policy 'x'; known: {', '.join(sorted(POLICIES))}"),
-        ({"placement": "x"}, f"there is no placement 'x'; known: {', '.join(sorted(PLACEMENTS))}"),
+        ({"policy": "x"}, UNKNOWN_POLICY),
+        ({"placement": "affinity"}, MOVED_PLACEMENT),
+        (
+            {"policy": "no_such:Thing"},
+            "--policy no_such:Thing: ModuleNotFoundError: No module named 'no_such'",
+        ),
         ({"port": -1}, "port -1 is no port (0 to 65535)"),
         ({"port": 65536}, "port 65536 is no port (0 to 65535)"),
         ({"admin_port": 65536}, "admin_port 65536 is no port (0 to 65535)"),

@@ -2,17 +2,17 @@
 
 from kairos.balancer import Balancer
 from kairos.config import Settings
-from kairos.dispatcher.placements import PLACEMENTS
+from kairos.dispatcher.placements import placement_named
 from kairos.entitlements import Entitlements
 from kairos.model import SECOND
-from kairos.scheduler.policies import POLICIES
+from kairos.scheduler.policies import policy_named
 from kairos.tenant_settings import entitlements
 
 
 def new_balancer(settings: Settings) -> Balancer:
     return Balancer(
-        POLICIES[settings.policy],
-        PLACEMENTS[settings.placement],
+        policy_named(settings.policy),
+        placement_named(settings.placement),
         max_waiting=settings.max_waiting,
         max_wait_us=settings.max_wait_s * SECOND,
         idle_us=settings.workflow_idle_s * SECOND,

@@ -156,53 +156,6 @@ def test_least_kv_sees_what_was_released():
     assert dispatch.instance_id == "b"
 
 
-def test_power_of_two_takes_the_less_loaded_of_two_that_the_id_picks():
-    names = "abcdefgh"
-    placed = Placed("power-of-two", *(build.instance(name, kv=10_000) for name in names))
-    for n, name in enumerate(names):
-        placed.book(f"r{name}", name, prompt=100 * n + 1)
-    chosen = []
-    for n in range(400):
-        request = build.request(f"asked{n}")
-        room = AvailableInstances(
-            placed.ledger.served.serving(None), placed.ledger, placed.placement, 0
-        )
-        chosen.append(room.choose(request).id)
-        assert room.choose(request).id == chosen[-1]
-    # The k-th of 8 is the less loaded in (8 - k) of 28 pairs, and the last in none.
-    counts = [chosen.count(name) for name in names]
-    for k, count in enumerate(counts):
-        assert count == pytest.approx(400 * (7 - k) / 28, abs=30)
-    assert counts[-1] == 0
-
-
-def test_power_of_two_has_no_more_than_two_to_pick_from():
-    placed = Placed("power-of-two", build.instance("a", kv=100), build.instance("b", kv=100))
-    placed.book("r", "a", prompt=10)
-    assert placed.choose() == "b"
-    placed.book("s", "b", prompt=94)
-    assert placed.choose(prompt=50) == "a"
-    assert placed.choose(prompt=90) is None
-
-
-def test_affinity_goes_where_the_prompt_is_or_waits_for_it():
-    alike = {"prompt": 128, "prefix": (1, 2), "prefix_units": 128}
-    placed = Placed("affinity", build.instance("a", kv=200), build.instance("b", kv=200))
-    placed.book("r", "b", **alike)
-    placed.ledger.release("r", 0, Finished("r", 128, 1))
-    placed.book("busy", "b", prompt=60)
-    assert placed.choose(**alike) == "b"
-    placed.book("full", "b", prompt=100)
-    assert placed.choose(**alike) is None
-    assert placed.choose(prompt=100) == "a"
-
-
-def test_affinity_does_not_wait_for_an_instance_that_is_too_small():
-    placed = Placed("affinity", build.instance("small", kv=200), build.instance("large", kv=999))
-    placed.book("r", "small", prompt=128, prefix=(1, 2), prefix_units=128)
-    assert placed.choose(prompt=300, prefix=(1, 2, 3, 4), prefix_units=300) == "large"
-
-
 CALLS = st.lists(
     st.tuples(
         st.sampled_from(["a", "b", "c"]),

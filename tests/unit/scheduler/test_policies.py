@@ -10,7 +10,7 @@ from kairos.events import ProfilesLearnt
 from kairos.learnt import POOLED, QUANTILES, AgentProfile, AgentRank, Distribution, RemainingModel
 from kairos.model import SECOND
 from kairos.position import FEATURES
-from kairos.scheduler.policies import POLICIES, Las, gittins_index
+from kairos.scheduler.policies import POLICIES, gittins_index
 from kairos.scheduler.queue import WaitQueue
 from kairos.scheduler.work_estimates import WorkEstimates
 from tests.support import build
@@ -90,15 +90,6 @@ def test_fcfs_app_goes_by_the_start_of_the_workflow():
     assert bench.order() == ["old", "young"]
 
 
-def test_ayo_goes_by_remaining_stages_then_by_arrival():
-    bench = Bench("ayo")
-    bench.learn(profile("far", stages=3, remaining_s=1), profile("near", stages=2, remaining_s=9))
-    bench.arrive("far", at=0, agent="far")
-    bench.arrive("near later", at=2, agent="near")
-    bench.arrive("near", at=1, agent="near")
-    assert bench.order() == ["near", "near later", "far"]
-
-
 def test_wasserstein_mds_goes_by_rank_and_within_an_agent_by_the_start_of_the_workflow():
     bench = Bench("wasserstein-mds")
     ranks = (AgentRank("default", "a", "short", 1.0), AgentRank("default", "a", "long", 2.0))
@@ -109,15 +100,7 @@ def test_wasserstein_mds_goes_by_rank_and_within_an_agent_by_the_start_of_the_wo
     assert bench.order() == ["old", "young", "long"]
 
 
-def test_mean_goes_by_the_expected_rest_of_the_agent_whatever_its_shape():
-    bench = Bench("mean")
-    bench.learn(profile("long", remaining_s=3), profile("short", remaining_s=2))
-    bench.arrive("long", agent="long")
-    bench.arrive("short", agent="short")
-    assert bench.order() == ["short", "long"]
-
-
-@pytest.mark.parametrize("name", ["ayo", "mean", "wasserstein-mds", "kairos", "gittins"])
+@pytest.mark.parametrize("name", ["wasserstein-mds", "kairos"])
 def test_an_unknown_agent_stands_where_its_app_does_and_an_unknown_app_where_all_do(name):
     bench = Bench(name)
     known = [
@@ -147,8 +130,8 @@ def test_before_anything_is_learnt_every_policy_works(name):
     assert bench.order() == ["first", "second"]
 
 
-def test_gittins_prefers_the_gamble_that_is_likely_to_end_soon():
-    bench = Bench("gittins")
+def test_kairos_prefers_the_gamble_that_is_likely_to_end_soon():
+    bench = Bench("kairos")
     gamble = (-3.0,) * (QUANTILES // 2) + (3.0,) * (QUANTILES // 2)
     models = [model("sure", logarithm=10.0), model("gamble", logarithm=10.0, residuals=gamble)]
     bench.learn(models=models)
@@ -166,35 +149,6 @@ def test_the_gittins_index_is_the_best_ratio_of_service_to_endings():
     assert gittins_index([1.0, 100.0]) == 2.0
     # Stop at 3: 3 / 0.5 = 6. Stop at 4: (3 + 4) / 2 = 3.5.
     assert gittins_index([3.0, 4.0]) == 3.5
-
-
-def test_las_puts_the_workflow_that_was_served_least_first():
-    bench = Bench("las")
-    bench.arrive("a1", workflow_id="served")
-    bench.run("a1", dispatched_at=0, ended_at=5 * SECOND)
-    bench.arrive("a2", at=6, workflow_id="served")
-    bench.arrive("b", at=7, workflow_id="new")
-    assert bench.order() == ["b", "a2"]
-
-
-def test_las_tells_little_service_from_much_but_not_from_a_little_more():
-    bench = Bench("las")
-    for name, served_s in (("a", 4.5), ("b", 4.0), ("c", 9.0)):
-        bench.arrive(f"{name}1", workflow_id=name)
-        bench.run(f"{name}1", dispatched_at=0, ended_at=int(served_s * SECOND))
-    for at, name in enumerate(("a", "b", "c")):
-        bench.arrive(name, at=at, workflow_id=name)
-    assert bench.order() == ["a", "b", "c"]  # a and b are of one level: by arrival
-
-
-def test_las_bounds_waiting_by_service():
-    bench = Bench("las")
-    bench.arrive("a1", at=0, workflow_id="w")
-    bench.run("a1", dispatched_at=30, ended_at=50)
-    bench.arrive("a2", workflow_id="w")
-    assert bench.policy.patience_us(bench.requests["a2"]) == Las.GUARD * 20 - 30
-    bench.arrive("fresh", workflow_id="v")
-    assert bench.policy.patience_us(bench.requests["fresh"]) is None
 
 
 def test_kairos_goes_by_where_the_request_stands_and_not_only_by_its_agent():
@@ -302,7 +256,7 @@ def test_the_queue_reorders_a_workflow_when_another_of_its_calls_ends():
 
 
 def test_what_is_learnt_reorders_those_that_wait_already():
-    balancer = build.balancer(build.instance("i", seqs=1), policy="mean")
+    balancer = build.balancer(build.instance("i", seqs=1), policy="kairos")
     for at, agent in enumerate(("running", "long", "short")):
         request = build.request(agent, at=at, app="a", agent=agent)
         balancer.handle(build.Arrived(request), at)
@@ -318,7 +272,7 @@ def test_what_is_learnt_reorders_those_that_wait_already():
 
 
 def test_whoever_is_forgotten_is_not_known_any_more():
-    bench = Bench("mean")
+    bench = Bench("kairos")
     bench.learn(profile("gone", remaining_s=9), profile("here", remaining_s=5))
     bench.learn(forgotten=(("default", "a", "gone"),))
     bench.arrive("gone", agent="gone")
