@@ -2,9 +2,9 @@
 
 It is answered twice, by engines that are started for it: as the chain of modules that
 ask_documents.yaml declares, and as Kairos runs it. The answers are the same; what overlapped is
-shown as bars, and kept as a picture. How long each took depends on what else the machine does: the
-two are not compared by the clock, but by how many steps were at work at a time. The model is so
-small that its answers are seldom good.
+shown as bars. How long each took depends on what else the machine does: the two are not compared by
+the clock, but by how many steps were at work at a time. The model is so small that its answers are
+seldom good.
 """
 
 import argparse
@@ -32,7 +32,6 @@ from kairos.plan.pipeline import Passes
 from kairos.retrieval_settings import RetrievalSettings
 from kairos.tools.flow_file import LoadedFlow, load_flow
 from kairos.tools.flow_run import check_task, new_record, run_task
-from kairos.tools.gantt import bars, write_svg
 
 HERE = Path(__file__).parent
 FLOW = HERE / "ask_documents.yaml"
@@ -124,11 +123,28 @@ async def run_row(
     return Answered(written.values or {}, timeline.activities)
 
 
-async def demo(
-    question: str, text: str, picture: Path, console: Console
-) -> tuple[Answered, Answered]:
-    """As a chain, and as Kairos runs it. Raises SetupError: an engine does not start, there is no
-    answer, or the picture cannot be written."""
+def bars(activities: Sequence[Activity], width: int = 60) -> str:
+    """Return a line for each step, in order of its start: name, bar on one scale, seconds."""
+    begins = min(each.begun_us for each in activities)
+    scale = width / max(1, max(each.ended_us for each in activities) - begins)
+    names = max(len(each.node) for each in activities)
+    lines = []
+    for each in sorted(activities, key=lambda each: each.begun_us):
+        left = round((each.begun_us - begins) * scale)
+        long = max(1, round((each.ended_us - each.begun_us) * scale))
+        bar = (" " * min(left, width - 1) + "█" * long)[:width].ljust(width)
+        lines.append(
+            f"{each.node:<{names}}  {bar}  {(each.ended_us - each.begun_us) / SECOND:7.2f} s"
+        )
+    return "\n".join(lines)
+
+
+async def demo(question: str, text: str, console: Console) -> tuple[Answered, Answered]:
+    """Answer as a chain, and as Kairos runs it.
+
+    Raises:
+        SetupError: An engine does not start, or there is no answer.
+    """
     console.print(question, style="bold", markup=False)
     flow, row, found = load_flow(FLOW), {"question": question, "text": text}, []
     for title, as_chain in (("a chain of modules", True), ("as Kairos runs it", False)):
@@ -137,12 +153,10 @@ async def demo(
         console.print(bars(answered.activities), markup=False, highlight=False, soft_wrap=True)
         found.append((title, answered))
     (_, chain), (_, ours) = found
-    write_svg(picture, [(f"{title}: {each.s:.1f} s", each.activities) for title, each in found])
     console.print(f"\n{ours.values['answer']}\n", style="bold", markup=False)
     same = "the same answer" if chain.values == ours.values else "another answer"
     console.print(
-        f"{same}; {ours.at_a_time:.1f} steps at a time instead of {chain.at_a_time:.1f}; what "
-        f"overlapped: {picture}",
+        f"{same}; {ours.at_a_time:.1f} steps at a time instead of {chain.at_a_time:.1f}",
         soft_wrap=True,
     )
     return chain, ours
@@ -173,11 +187,10 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("question", nargs="?", default=QUESTION)
     parser.add_argument("--documents", type=Path, nargs="+", default=DOCUMENTS, help="text files")
-    parser.add_argument("--picture", type=Path, default=Path("rag-demo.svg"))
     options = parser.parse_args()
     try:
         text = "\n\n".join(each.read_text() for each in options.documents)
-        asyncio.run(demo(options.question, text, options.picture, Console()))
+        asyncio.run(demo(options.question, text, Console()))
     except (KairosError, OSError) as error:
         sys.exit(f"error: {error}")
 

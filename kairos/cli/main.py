@@ -8,8 +8,14 @@ import typer
 
 from kairos import __version__, is_compiled
 from kairos.cli.commands import Commands
-from kairos.errors import KairosError
+from kairos.errors import KairosError, SetupError
 
+# Options that there were, by command and name, and what to use instead.
+_REMOVED = {
+    ("run", "--gantt"): "--log DIR keeps what happened, and `kairos export --log DIR --perfetto "
+    "trace.json` writes it for ui.perfetto.dev",
+    ("plan-hardware", "--picture"): "--json has the same figures, for any tool that draws",
+}
 _YOUNG = 50_000  # objects between two looks for cycles; services then choose for themselves
 app = typer.Typer(
     cls=Commands,
@@ -33,10 +39,19 @@ def _version(
         raise typer.Exit
 
 
+def _check_removed(words: list[str]) -> None:
+    """Raises SetupError: an option is asked for that there is no longer."""
+    names = {word.split("=", 1)[0] for word in words}
+    for (command, option), instead in _REMOVED.items():
+        if words[:1] == [command] and option in names:
+            raise SetupError(f"{command} has no {option} any more: {instead}")
+
+
 def main() -> None:
     # Modules leave no cycles behind: with Python's 700 a tenth of a start goes into looking.
     gc.set_threshold(_YOUNG, *gc.get_threshold()[1:])
     try:
+        _check_removed(sys.argv[1:])
         app()
     except KairosError as error:
         sys.exit(f"kairos: {error}")

@@ -105,9 +105,6 @@ def plan_hardware(
             help="Also simulate the pool that is chosen, with Kairos before it. Not pipelines.",
         ),
     ] = False,
-    picture: Annotated[
-        Path | None, typer.Option(help="Write a picture (SVG): cost against time, and places.")
-    ] = None,
     deploy: Annotated[
         Literal["compose", "kubernetes"] | None,
         typer.Option(
@@ -131,7 +128,7 @@ def plan_hardware(
 
     kairos plan-hardware summarise.yaml --inputs docs.jsonl --rate 2 --target p95=30s
 
-    kairos plan-hardware --export day.jsonl --target p95=30s --prices rented --picture plan.svg
+    kairos plan-hardware --export day.jsonl --target p95=30s --prices rented
 
     kairos plan-hardware --export day.jsonl --hardware h100,gaudi3 --what-if load=2 --json
 
@@ -162,13 +159,12 @@ def plan_hardware(
         link_gbit=link_gbit,
         terms=Terms(prices=prices, years=years, interest=interest, usd_per_kwh=usd_per_kwh),
     )
-    _answer(options, what_if or (), picture, deploy, simulate=simulate, as_json=as_json)
+    _answer(options, what_if or (), deploy, simulate=simulate, as_json=as_json)
 
 
 def _answer(
     options: "HardwareOptions",
     what_if: Sequence[str],
-    picture: Path | None,
     deploy: "Deployment | None",
     *,
     simulate: bool,
@@ -177,8 +173,6 @@ def _answer(
     from kairos.planner.hardware_plan import plan
     from kairos.tools import hardware_question, hardware_shown, pool_simulation
     from kairos.tools.hardware_deploy import deployment
-    from kairos.tools.hardware_picture import picture as drawn
-    from kairos.workload.files import atomic_write
 
     workflows = hardware_question.planned_workflows(options)
     asked = hardware_question.question(options, workflows)
@@ -187,9 +181,6 @@ def _answer(
         found = plan(asked)
         others = {text: plan(changed) for text, changed in changes.items()}
     times = pool_simulation.simulated_plan(asked, found, workflows) if simulate else None
-    if picture is not None:
-        with atomic_write(picture) as file:
-            file.write(drawn(asked, found).encode())
     if deploy is not None:
         typer.echo(deployment(found.chosen, asked.offer.devices, deploy), nl=False)
     elif as_json:

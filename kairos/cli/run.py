@@ -104,12 +104,6 @@ def run(
             help="With --engine: what profile they have, for what is expected beside what comes."
         ),
     ] = None,
-    gantt: Annotated[
-        Path | None,
-        typer.Option(
-            help="Keep a picture (SVG) of what overlapped: the calls of the first rows, along time."
-        ),
-    ] = None,
     bus: Bus = None,
     config: BusConfig = None,
     values: Values = None,
@@ -174,7 +168,7 @@ def run(
         from kairos.tools.flow_profiled import expecting
 
         task = expecting(task, learnt, flow, engine_profile)
-    run_loop(follow(task, store, log_dir=str(log) if log else None, gantt=gantt))
+    run_loop(follow(task, store, log_dir=str(log) if log else None))
 
 
 def _check_together(

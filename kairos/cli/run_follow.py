@@ -5,7 +5,6 @@ import asyncio
 import os
 import signal
 from contextlib import suppress
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import typer
@@ -25,21 +24,13 @@ async def follow(
     *,
     directory: "RunDirectory | None" = None,
     log_dir: str | None = None,
-    gantt: Path | None = None,
 ) -> None:
-    """`gantt`: where a picture of what overlapped is kept.
-
-    Raises:
-        typer.Exit: rows failed, or it was stopped.
-        SetupError: the picture cannot be written.
-    """
+    """Raises typer.Exit: rows failed, or it was stopped."""
     from rich.console import Console
 
     from kairos.demo.progress import show_progress
-    from kairos.execution.timeline import Timeline
     from kairos.live.process import tuning
     from kairos.tools.flow_run import run_task
-    from kairos.tools.gantt import by_row, write_svg
     from kairos.tools.run_shown import progress_line, show_end
 
     console = Console(stderr=True)
@@ -53,13 +44,10 @@ async def follow(
     def note(line: str) -> None:
         console.print(f"kairos: {line}", soft_wrap=True, markup=False, highlight=False)
 
-    timeline = None if gantt is None else Timeline()
     tuning.collect_less_often()
     tuning.switch_threads_often()
     try:
-        record = await run_task(
-            task, store, note, watch, directory=directory, log_dir=log_dir, timeline=timeline
-        )
+        record = await run_task(task, store, note, watch, directory=directory, log_dir=log_dir)
     except asyncio.CancelledError:
         note(f"left at once: kairos runs resume {task.record.id} goes on from here")
         raise typer.Exit(STOPPED) from None
@@ -68,8 +56,6 @@ async def follow(
             each.cancel()
             with suppress(asyncio.CancelledError):
                 await each
-    if gantt is not None and timeline is not None:
-        write_svg(gantt, by_row(timeline.activities))
     show_end(console, record)
     if record.state != "done":
         raise typer.Exit(STOPPED)

@@ -4,7 +4,6 @@ import asyncio
 import json
 import random
 from collections import Counter
-from xml.etree import ElementTree
 
 import pytest
 
@@ -189,13 +188,12 @@ async def test_what_is_wrong_is_told_before_anything_is_spent(place, engine, cha
     assert await listed(place) == []
 
 
-async def test_a_picture_of_what_overlapped_is_kept(place, engine):
-    status, _ = await kairos_command(place, *run_arguments(engine, "--gantt", "run.svg"))
-
-    assert status == 0
-    texts = [each.text for each in ElementTree.parse(place / "run.svg").iter() if each.text]
-    assert [each for each in texts if each.startswith("row ")] == [f"row {n}" for n in range(4)]
-    assert texts.count("first") == texts.count("third") == 4
+async def test_an_option_that_there_was_is_refused_with_what_to_use_instead(place, engine):
+    status, said = await kairos_command(place, *run_arguments(engine, "--gantt", "run.svg"))
+    assert status == 1
+    assert "run has no --gantt any more" in said
+    assert "--perfetto" in said
+    assert engine.calls == []
 
 
 async def test_what_goes_with_a_bus_is_refused_without_one(place, engine):

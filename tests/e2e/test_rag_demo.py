@@ -1,7 +1,5 @@
 """`make rag-demo`, with its real models."""
 
-from xml.etree import ElementTree
-
 import pytest
 from rich.console import Console
 
@@ -29,13 +27,10 @@ def spans(answered):
 
 
 @pytest.mark.real
-async def test_the_demo_answers_as_the_chain_does_and_modules_overlap(tmp_path):
+async def test_the_demo_answers_as_the_chain_does_and_modules_overlap():
     console = Console(record=True, width=120)
-    picture = tmp_path / "demo.svg"
 
-    chain, ours = await rag_demo.demo(
-        "How much water does the kettle hold?", DOCUMENTS, picture, console
-    )
+    chain, ours = await rag_demo.demo("How much water does the kettle hold?", DOCUMENTS, console)
 
     assert ours.values == chain.values
     assert "kettle" in ours.values["passage"]
@@ -46,9 +41,6 @@ async def test_the_demo_answers_as_the_chain_does_and_modules_overlap(tmp_path):
     said = console.export_text()
     assert "the same answer" in said
     assert "█" in said
-    texts = [each.text for each in ElementTree.parse(picture).iter() if each.text]
-    assert any(each.startswith("a chain of modules: ") for each in texts)
-    assert "expanded" in texts
 
 
 @pytest.mark.real

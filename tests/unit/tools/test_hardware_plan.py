@@ -1,7 +1,6 @@
 """`kairos plan-hardware`, from the file to the table, the JSON and the picture."""
 
 import json
-import xml.etree.ElementTree as ElementTree
 
 import pytest
 from typer.testing import CliRunner
@@ -117,20 +116,6 @@ def test_the_plan_as_tables_says_what_to_have_and_what_runs_where(export):
     late = run("--export", export, "--hardware", "gaudi3", "--no-pairs", "--max-devices", 1,
                "--target", "p95=10ms")  # fmt: skip
     assert "No pool is within target and budget" in late.stdout
-
-
-def test_the_picture_has_the_front_and_a_box_for_each_agent(export, tmp_path):
-    path = tmp_path / "plan.svg"
-    run("--export", export, "--hardware", "h100,gaudi3", "--max-devices", 2, "--picture", path,
-        "--target", "p95=20s", "--json")  # fmt: skip
-    root = ElementTree.parse(path).getroot()
-    texts = [each.text for each in root.iter("{http://www.w3.org/2000/svg}text")]
-    assert "1 x docs/plan" in texts
-    assert "1 x docs/write" in texts
-    assert "waits 0.5 s" in texts
-    assert "target 20 s" in texts
-    circles = list(root.iter("{http://www.w3.org/2000/svg}circle"))
-    assert sum(each.get("r") == "7" for each in circles) == 1
 
 
 def test_a_measured_profile_takes_the_place_of_a_data_sheet(export):
