@@ -78,6 +78,7 @@ class Admission:
         self._cancelled: SharedLru[WorkflowKey, None] = SharedLru(_MAX_CANCELLED)
         self._models: set[str] = set()  # all models that an instance ever served
         self.tried: dict[str, set[str]] = {}  # see `Tried`
+        self._returns: dict[str, int] = {}  # from instances, by id of the request
 
     def entitle(self, quotas: Sequence[Quota], at: int) -> None:
         """To these from now on."""
@@ -96,7 +97,7 @@ class Admission:
         return min((each for each in instants if each is not None), default=None)
 
     def check(self, arrived: Arrived, at: int) -> None:
-        """One that arrives, before anything is told of it.
+        """Check a call that arrives, before anything else knows of it.
 
         Raises:
             NoInstance, ModelNotFound, NeverFits, BudgetExceeded, QuotaExceeded, QueueFull,
@@ -162,13 +163,17 @@ class Admission:
 
     def given_back(self, request_id: str, instance_id: str) -> None:
         """It waits once more: that instance gave no answer."""
-        self.tried.setdefault(request_id, set()).add(instance_id)
+        if instance_id in self._ledger.instances:
+            self.tried.setdefault(request_id, set()).add(instance_id)
+        self._returns[request_id] = self._returns.get(request_id, 0) + 1
         if self._kv_shares is not None:
             self._kv_shares.released(request_id)
 
     def ended(self, request: Request, used_tokens: int, at: int) -> None:
         """It is here no more. `used_tokens`: of its prompt and answer, as far as it ran."""
-        self.tried.pop(request.id, None)
+        if request.id in self._returns:
+            del self._returns[request.id]
+            self.tried.pop(request.id, None)
         if self._kv_shares is not None:
             self._kv_shares.released(request.id)
         self._newcomers.remove(request.id)
@@ -186,6 +191,13 @@ class Admission:
 
     def joined(self, instance: Instance) -> None:
         self._models.update(instance.models)
+
+    def left(self, instance_id: str) -> None:
+        """Forget what was tried there: an instance that comes back is another process."""
+        for request_id, tried in list(self.tried.items()):
+            tried.discard(instance_id)
+            if not tried:
+                del self.tried[request_id]
 
     def given_up(self, event: Event, at: int) -> list[Refuse]:
         """Those that are here and are to be refused now that this was taken in."""
@@ -262,19 +274,19 @@ class Admission:
         if request is None or request_id in self._ledger:
             return []
         serving = self._ledger.served.serving(request.model)
-        is_last = len(self.tried.get(request_id, ())) > RETRIES
+        is_last = self._returns.get(request_id, 0) > RETRIES
         if is_last or stranded([request], serving, self.tried):
             return [self._nowhere(request)]
         return []
 
     def _poisonous(self) -> list[Refuse]:
-        """Those that wait of what was found to be."""
+        """Return refusals of waiting calls that were found to be poisonous."""
         names = [each for each in self._faults.take_poisonous() if each not in self._ledger]
         requests = [self._estimates.request(each) for each in names]
         return [Refuse(each.id, each.model, "breaks_engines") for each in requests if each]
 
     def _nowhere(self, request: Request) -> Refuse:
         reason: Literal["no_other", "no_instance"] = (
-            "no_other" if request.id in self.tried else "no_instance"
+            "no_other" if request.id in self._returns else "no_instance"
         )
         return Refuse(request.id, request.model, reason)

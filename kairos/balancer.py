@@ -38,6 +38,7 @@ from kairos.events import (
     WorkflowEnded,
 )
 from kairos.faults.faults import Faults
+from kairos.faults.quarantine import SUSPICION_US
 from kairos.model import Budget, Request
 from kairos.refusals import REFUSALS
 from kairos.scheduler.budgets import UNLIMITED
@@ -71,10 +72,15 @@ class Balancer:
         passed_over: float = PASSED_OVER,
         budget: Budget = UNLIMITED,
         tenant_share: float = 1,
+        suspicion_us: int = SUSPICION_US,
         entitlements: Entitlements = ALIKE,
     ) -> None:
-        """`max_wait_us` in the queue a request is given up; `idle_us` without a fact a workflow is
-        forgotten. `guard` to `passed_over`: `scheduler/queue.py`; then: `admission.py`."""
+        """Begin with no instance.
+
+        After `max_wait_us` in the queue a request is given up; after `idle_us` without a fact a
+        workflow is forgotten. `guard` to `passed_over`: `scheduler/queue.py`; then: `admission.py`.
+        `suspicion_us`: for which a call waits that may have killed an instance.
+        """
         self.estimates = WorkEstimates(idle_us=idle_us)
         self.ledger = Ledger(self.estimates)
         ordering = Ordering(policy, self.estimates, guard, backfill, passed_over)
@@ -82,7 +88,7 @@ class Balancer:
         self._queues = WaitQueues(ordering, fairness, max_wait_us)
         self.waiting_us = self._queues.waiting_us  # predicted work of what waits, by model
         self._workflow_of: dict[str, WorkflowKey] = {}  # of all requests here
-        self.faults = Faults()
+        self.faults = Faults(suspicion_us)
         known = self.estimates, self.ledger, self._queues, self.faults
         self._admission = Admission(
             *known, max_waiting=max_waiting, budget=budget,
@@ -235,6 +241,7 @@ class Balancer:
 
     def _leave(self, event: InstanceLeft, at: int) -> None:
         self.ledger.leave(event.instance_id)
+        self._admission.left(event.instance_id)
         self.faults.left(event, at)
 
     def _queue(self, event: Arrived, at: int) -> None:

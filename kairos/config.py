@@ -17,6 +17,7 @@ from kairos.core_names import (
     NAME,
     PLACEMENTS,
     POLICIES,
+    SUSPICION_S,
     check_name,
 )
 from kairos.engine_settings import EngineSettings, check_engines
@@ -42,7 +43,7 @@ from kairos.tenant_settings import (
 )
 from kairos.tls_settings import TlsFiles, check_port_files
 
-STALL_S, ANSWER_S = 120, 600
+STALL_S, ANSWER_S, LONGEST_ANSWER_S = 120, 600, 3600
 
 # vLLM's own default; an engine tells its KV memory, but not this.
 MAX_NUM_SEQS = 256
@@ -81,6 +82,10 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     budget_s: int | None = None  # so long after a workflow's first call its calls end
     stall_s: int = STALL_S  # longest silence of a stream; mostly noticed sooner
     answer_s: int = ANSWER_S  # timeout for non-streaming answers
+    # How far a client that waits for longer, and says so, extends `stall_s` and `answer_s`.
+    longest_answer_s: int = LONGEST_ANSWER_S
+    # For which a call waits at most that may have killed an engine, so that it has one alone.
+    suspicion_s: int = SUSPICION_S
     workflow_idle_s: int = IDLE_S  # after so much silence a workflow has ended
     max_body_bytes: int = 32 << 20  # the largest body of a request
     max_held_bytes: int = 1 << 30  # the most of all bodies in flight together
@@ -220,6 +225,8 @@ def _check(settings: Settings, environ: Mapping[str, str]) -> None:
         "max_wait_s",
         "stall_s",
         "answer_s",
+        "longest_answer_s",
+        "suspicion_s",
         "workflow_idle_s",
         "max_body_bytes",
         "max_held_bytes",

@@ -24,6 +24,7 @@ MOVED = {
 }
 MAX_WAITING = 10_000  # requests in the queue
 MAX_WAIT_S = 600  # in the queue
+SUSPICION_S = 10  # a call that may have killed an instance, for one that it has alone
 IDLE_S = 600  # after a workflow's last call
 
 NAME = r"\A[A-Za-z0-9_][A-Za-z0-9_-]{0,63}\Z"  # becomes part of a topic's name, so no dots

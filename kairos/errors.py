@@ -16,6 +16,7 @@ KairosError
  ├─ ShareUsed 429             of what all share one caller uses its part (`fair_share.py`)
  ├─ DeadlinePassed 504
  │   └─ DeadlineTooNear 504
+ ├─ AnswerTimeout 504         an answer did not come within `answer_s`, or `stall_s`
  ├─ UpstreamFailed 502        the engine answered, but not with an answer
  ├─ CallBreaksEngines 502     engines fail at the call, and serve others
  ├─ Unavailable 503
@@ -39,13 +40,16 @@ class KairosError(Exception):
 
     `status` is the HTTP status the gateway answers with, `code` the machine-readable reason in the
     body, `param` the field of the request that is wrong, `retry_after_s` the Retry-After header
-    where trying again makes sense: decided here, so that no layer maps errors twice.
+    where trying again makes sense: decided here, so that no layer maps errors twice. `retries`
+    False: OpenAI's and Anthropic's clients, which try 408, 409, 429 and 5xx again by themselves,
+    are asked not to.
     """
 
     status = 500
     code = "internal_error"
     param: str | None = None
     retry_after_s: int | None = None
+    retries = True
     limits: RateLimits | None = None  # of who asked, where they are known
 
 
@@ -204,12 +208,37 @@ class DeadlineTooNear(DeadlinePassed):
         )
 
 
+class AnswerTimeout(KairosError):
+    """The engine was silent for as long as it may be.
+
+    That does not condemn the engine, so the call is not made again on another one, where it would
+    take as long.
+    """
+
+    status = 504
+    code = "answer_timeout"
+    retries = False
+
+    def __init__(self, instance_id: str, setting: Literal["answer_s", "stall_s"], limit_s: float):
+        what = "no answer" if setting == "answer_s" else "nothing of the stream"
+        super().__init__(
+            f"{what} came from instance {instance_id} within {limit_s:g} s ({setting}), so the "
+            "call was cut off; a client that says that it waits for longer (x-kairos-deadline-ms, "
+            "x-stainless-read-timeout) extends that, up to longest_answer_s"
+        )
+
+
 class UpstreamFailed(KairosError):
-    """The engine sent no valid answer. `about_itself`: it cannot answer any call for now."""
+    """The engine sent no valid answer.
+
+    `about_itself`: it cannot answer any call for now; `dropped`: it had taken the call, and broke
+    the connection; `by_instance` False: the failure says nothing about how well the engine is.
+    """
 
     status = 502
     code = "upstream_failed"
-    about_itself = False
+    about_itself = dropped = False
+    by_instance = True
 
 
 class CallBreaksEngines(KairosError):
@@ -265,12 +294,18 @@ class UpstreamUnreachable(Unavailable):
     """The chosen instance could not be reached, or went away before it answered."""
 
     code = "upstream_unreachable"
+    by_instance = True
 
-    def __init__(self, instance_id: str, cause: str, *, refused: bool) -> None:
-        super().__init__(f"instance {instance_id} could not be reached ({cause})")
+    def __init__(
+        self, instance_id: str, cause: str, *, refused: bool = False, dropped: bool = False
+    ) -> None:
+        """`refused`: nothing listens there; `dropped`: it had the call, and hung up."""
+        what = "broke the connection" if dropped else "could not be reached"
+        super().__init__(f"instance {instance_id} {what} ({cause})")
         self.instance_id = instance_id
         self.cause = cause
-        self.refused = self.about_itself = refused  # nothing listens there
+        self.refused, self.dropped = refused, dropped
+        self.about_itself = not dropped
 
 
 class MessageTooLarge(KairosError):

@@ -48,6 +48,7 @@ class Failed(msgspec.Struct, frozen=True, tag=True, gc=False):
     wasted_tokens: int | None = None  # of its answer, generated in vain, where the engine told
     by_instance: bool = False  # it may be the instance's fault
     body: int | None = None  # its hash, where it may be the instance's fault
+    dropped: bool = False  # the instance had taken it, and broke the connection
 
 
 class Bounced(msgspec.Struct, frozen=True, tag="Returned", gc=False):
@@ -57,7 +58,9 @@ class Bounced(msgspec.Struct, frozen=True, tag="Returned", gc=False):
     request_id: str
     reason: str  # the code of the error
     body: int | None = None  # its hash
-    about_itself: bool = False  # the instance said that it cannot for now, whatever the call
+    by_instance: bool = True  # it may be the instance's fault, or the call's; False: nobody's
+    about_itself: bool = False  # the instance cannot for now, whatever the call
+    dropped: bool = False  # the instance had taken the call, and broke the connection
 
 
 class PrefillFailed(msgspec.Struct, frozen=True, tag=True, gc=False):

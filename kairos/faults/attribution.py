@@ -18,6 +18,9 @@ on one instance when it failed are evidence once. What is concluded is taken
 back as soon as more is known: where a suspect is served, its failures become the instances'; where
 it is found poisonous, they are none of theirs.
 
+All this only shares out what an instance is charged with. A call is held back, or refused, for one
+thing alone: that an instance had it, and broke the connection or died (`quarantine.py`).
+
 The verdict's error rates, in worlds of which the truth is known:
 `python -m tests.simulation.faults`.
 """
@@ -29,7 +32,7 @@ from kairos.faults.outcomes import RATE, RATE_CALLS, Outcomes
 from kairos.model import SECOND
 from kairos.shared_lru import SharedLru
 
-POISONOUS = 0.9  # probability from which on a call that failed twice is refused
+POISONOUS = 0.9  # probability from which on a call that failed twice is taken for poisonous
 # That a call is poisonous, where nothing is known of who made it: a guess. A tenth of it moves no
 # verdict on a call that two well instances failed. It counts as much as ten calls of the caller.
 PRIOR, PRIOR_CALLS = 1e-3, 10.0
@@ -41,6 +44,7 @@ REMEMBERED_US = 600 * SECOND  # suspects and callers, since the last failure
 # Of somebody of long standing a call is that much less likely to kill an instance: so little that
 # it is no suspect beside one of somebody new, and so much that it is one alone.
 LEAST_BY_RECORD = 0.02
+FEW = 2  # calls that an instance had when it died: each of them comes into question
 MOST_SERVED = 1000  # calls of a caller count for it, of all that it ever made
 MOST_SUSPECTS = 4096  # and callers; the oldest of the tenant that has most are forgotten
 
@@ -49,8 +53,10 @@ class _Suspect:
     """A body that failed somewhere."""
 
     failures: int = 0
+    deaths: int = 0  # of instances that had it
     is_found: bool = False  # to be poisonous
-    may_kill: bool = False  # an instance died at it, or at one that ran beside it
+    may_kill: bool = False  # an instance died at it, or at one of few that ran beside it
+    is_killer: bool = False  # an instance died of it: nothing else ran there
     suspected: float = 0.0  # what that counts against its caller
 
     def __init__(
@@ -69,7 +75,8 @@ class CallerRecord:
     """Who makes calls. Poisonous ones, or some that may have killed an instance?"""
 
     poisonous: int = 0
-    killers: int = 0  # of these: instances died at them
+    killers: int = 0  # of these: instances died of them
+    comes_into_question: bool = False  # an instance died, and a call of theirs may be why
     suspected: float = 0.0  # of those of which it is not known: so many, probably
     served: int = 0  # calls of theirs, `MOST_SERVED` at most
     last_at: int = 0
@@ -134,13 +141,15 @@ class FaultAttribution:
             if suspect.caller in self.callers:
                 self.callers[suspect.caller].suspected -= suspect.suspected
 
-    def condemned(self, key: int | str, at: int) -> list[str]:
+    def condemned(self, key: int | str, at: int, *, killed: bool) -> list[str]:
         """The call is found poisonous: it counts against its caller, and not against the instances
-        where it failed. Returns the ids of these."""
+        where it failed. `killed`: an instance died of it. Returns the ids of those where it
+        failed."""
         suspect = self._suspects[key]
         caller = self._note(suspect.caller, at)
-        caller.poisonous += 1
-        caller.killers += suspect.may_kill
+        caller.poisonous += not suspect.is_found
+        caller.killers += killed
+        suspect.is_killer |= killed
         caller.suspected -= suspect.suspected
         suspect.is_found, suspect.suspected = True, 0.0
         self._settle(suspect, 0.0)
@@ -159,17 +168,20 @@ class FaultAttribution:
     ) -> None:
         """One event failed all of these, and at most one of them is its cause: what speaks for one
         speaks against the others, and that the instance failed one says nothing more of the next.
-        `weights`: what is left of the odds of each. `told`: of which that is news."""
+        `weights`: what is left of the odds of each. `told`: of which that is news. Of more than
+        `FEW` only a call at which another died before comes into question, or one that is likelier
+        the cause than all others together."""
         self.knows_deaths = True
         suspects = {key: self._suspects[key] for key in weights if key in self._suspects}
         news = {key: suspects[key] for key in told if key in suspects}
         for key, each in news.items():
             if not each.is_found:
-                each.odds = each.odds_before * FAILS_IF_POISONOUS / DIES_BY_ITSELF * weights[key]
-                each.odds *= 1.0 if each.may_kill else self._by_record(each.caller)
-            each.may_kill = True
+                each.odds = self._odds_of_death(each) * weights[key]
+            each.deaths += 1
         together = sum(each.odds for each in suspects.values())
         for each in news.values():
+            if len(weights) <= FEW or each.deaths > 1 or 2 * each.odds > together:
+                each.may_kill = self._note(each.caller, at).comes_into_question = True
             if not each.is_found:
                 each.odds /= 1.0 + max(0.0, together - each.odds)
                 risk = _probability(each.odds)
@@ -179,6 +191,19 @@ class FaultAttribution:
     def caller(self, key: int | str) -> AgentKey:
         """Of a suspect."""
         return self._suspects[key].caller
+
+    def is_killer(self, key: int | str, at: int) -> bool:
+        """Whether an instance died of it, while nothing else ran there."""
+        suspect = self._suspects.get(key)
+        return suspect is not None and suspect.is_killer and at - suspect.failed_at <= REMEMBERED_US
+
+    def odds_of_death(self, key: int | str) -> float:
+        """Return the odds that an instance died of the call that it had when it broke off."""
+        return self._odds_of_death(self._suspects[key])
+
+    def _odds_of_death(self, suspect: _Suspect) -> float:
+        odds = suspect.odds_before * FAILS_IF_POISONOUS / DIES_BY_ITSELF
+        return odds if suspect.deaths else odds * self._by_record(suspect.caller)
 
     def may_kill(self, key: int | str) -> float:
         """The probability that instances die at it."""
@@ -209,15 +234,6 @@ class FaultAttribution:
         serves = any(each is not None and each.served_at > since for each in outcomes)
         is_theirs = not serves and not suspect.may_kill
         return not is_theirs and _probability(suspect.odds) >= POISONOUS
-
-    def is_doubtful(self, key: int | str) -> bool:
-        """No instance that failed at it has served another call since: the fault may have been
-        theirs, when all of them failed at once. None is where instances died, one after another."""
-        suspect = self._suspects[key]
-        if suspect.may_kill:
-            return False
-        outcomes = [self._outcomes.get(each) for each in suspect.failed_on]
-        return all(each is None or each.served_at <= suspect.failed_at for each in outcomes)
 
     def rate(self, instance_id: str, at: int) -> float:
         """At which the instance fails sound calls, of late."""

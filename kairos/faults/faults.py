@@ -22,7 +22,7 @@ from kairos.events import (
 from kairos.faults.attribution import POISONOUS, CallerRecord, FaultAttribution
 from kairos.faults.breaking_caller import CallerBreaksEngines
 from kairos.faults.circuits import Circuits
-from kairos.faults.quarantine import KILLER, LIKELY, PATIENCE_US, SUSPECTED, Quarantine, slowed_us
+from kairos.faults.quarantine import KILLER, SUSPECTED, SUSPICION_US, Quarantine, slowed_us
 from kairos.model import SECOND, Instance, Request
 
 # The rate of failures from which on an instance is left alone. Of one that served its latest calls
@@ -33,9 +33,10 @@ UNTRUSTED = 0.4
 class Faults:
     """Of one balancer."""
 
-    def __init__(self) -> None:
+    def __init__(self, suspicion_us: int = SUSPICION_US) -> None:
+        """`suspicion_us`: for which a call waits that may have killed an instance."""
         self.circuits = Circuits()
-        self.quarantine = Quarantine()
+        self.quarantine = Quarantine(suspicion_us)
         self._attribution = FaultAttribution()
         # Under what a call here is suspected, by id; of those that are no suspects, nothing.
         self._keys: dict[str, int | str] = {}
@@ -46,13 +47,12 @@ class Faults:
         """One that arrives.
 
         Raises:
-            CallBreaksEngines: it is known to.
+            CallBreaksEngines: an instance died of it, or of one with the same body.
             CallerBreaksEngines: its caller's calls killed engines, and one of them waits, or it is
                 too early for the next.
         """
         attribution = self._attribution
-        is_known = body is not None and attribution.is_poisonous(body, at)
-        if body is not None and is_known and not attribution.is_doubtful(body):
+        if body is not None and attribution.is_killer(body, at):
             raise CallBreaksEngines
         if not attribution.knows_deaths:
             return
@@ -72,7 +72,7 @@ class Faults:
             self._keys[request.id] = body
             self._suspect(request.id, agent_key(request), attribution.may_kill(body), at)
         if attribution.knows_deaths and self._killer(caller := agent_key(request), at):
-            self.quarantine.suspect(request.id, caller, at, None)
+            self.quarantine.suspect(request.id, caller, at)
 
     def learn(
         self,
@@ -91,7 +91,7 @@ class Faults:
                 self._trust(ledger.instances[prefilling], at)
             if instance is not None:
                 self._served(booking, instance, at)
-        elif type(event) is Bounced or (type(event) is Failed and event.by_instance):
+        elif (type(event) is Bounced or type(event) is Failed) and event.by_instance:
             self._failed(event, booking, at, is_here=instance is not None)
 
     def prefill_failed(self, event: PrefillFailed, ledger: Ledger, at: int) -> None:
@@ -120,15 +120,16 @@ class Faults:
         """What is known of them, if a new call of theirs is likely to kill. Of those without a name
         nothing is thought: they may be many."""
         known = self._attribution.callers.get(caller)
-        if known is None or known.killers + known.suspected <= SUSPECTED or caller[1:] == ("", ""):
+        if known is None or caller[1:] == ("", ""):
+            return None
+        if not known.comes_into_question or known.killers + known.suspected <= SUSPECTED:
             return None
         return known if self._attribution.prior(caller, at) >= KILLER else None
 
     def _suspect(self, request_id: str, caller: AgentKey, risk: float, at: int) -> None:
         """It runs alone, if it kills with so high a probability."""
         if risk >= SUSPECTED:
-            until = None if risk >= LIKELY else at + PATIENCE_US
-            self.quarantine.suspect(request_id, caller, at, until)
+            self.quarantine.suspect(request_id, caller, at)
 
     def is_aside(self, request_id: str) -> bool:
         """Whether it waits, and not for its turn."""
@@ -182,20 +183,17 @@ class Faults:
         request, instance_id = booking.request, booking.instance_id
         about_itself = type(event) is Bounced and event.about_itself
         key = self._key_of(request.id, event.body)
-        is_found = False
         if is_here:
-            is_found = self._charge(booking, key, instance_id, at, about_itself=about_itself)
+            self._charge(booking, key, instance_id, at, about_itself=about_itself)
         elif instance_id in self.quarantine.drained:
             return
-        elif not about_itself:
+        elif event.dropped:
             self._attribution.suspect(key, agent_key(request), instance_id, at, booking.at)
-        if about_itself:
-            if self.quarantine.alone == request.id:
-                self.quarantine.is_sound(request.id)
-                self.quarantine.suspect(request.id, agent_key(request), at, None)
+        if not event.dropped:
+            self.quarantine.answered(request.id, ended=not about_itself)
             return
-        ended = is_found or type(event) is Failed
-        self.quarantine.failed(key, booking, at, ended=ended)
+        odds = self._attribution.odds_of_death(key)
+        self.quarantine.failed(key, booking, at, ended=type(event) is Failed, odds=odds)
         if not is_here:
             self._decide(instance_id, [key], at)
 
@@ -206,8 +204,8 @@ class Faults:
 
     def _charge(
         self, booking: Booking, key: int | str, instance_id: str, at: int, *, about_itself: bool
-    ) -> bool:
-        """To the instance, and to the call: whether it is found to be poisonous."""
+    ) -> None:
+        """Charge a failure to the instance, and to the call."""
         attribution, circuits = self._attribution, self.circuits
         was_tried = circuits.is_on_trial(instance_id, at)
         share = attribution.failed(
@@ -219,12 +217,10 @@ class Faults:
             about_itself=about_itself,
         )
         if attribution.is_poisonous(key, at):
-            self._found(key, at)
-            return True
-        if share > 0.5 if was_tried else attribution.rate(instance_id, at) > UNTRUSTED:
+            self._found(key, at, killed=False)
+        elif share > 0.5 if was_tried else attribution.rate(instance_id, at) > UNTRUSTED:
             circuits.open(instance_id, at)
             self._opened_by[instance_id] = key
-        return False
 
     def _decide(self, instance_id: str, keys: Collection[int | str], at: int) -> None:
         """The instance left: which of the calls that failed there may have killed it? `keys`: of
@@ -236,16 +232,18 @@ class Faults:
         for request_id in sorted(risks, key=risks.__getitem__):
             risk, key = risks[request_id], held[request_id]
             if risk >= POISONOUS and quarantine.was_spared(instance_id):
-                self._found(key, at)
+                self._found(key, at, killed=True)
             elif risk >= SUSPECTED:  # else one like it may have been served meanwhile
                 self._suspect(request_id, attribution.caller(key), risk, at)
         quarantine.free(instance_id)
 
-    def _found(self, key: int | str, at: int) -> None:
-        """To be poisonous."""
+    def _found(self, key: int | str, at: int, *, killed: bool) -> None:
+        """Take a call for poisonous. `killed`: an instance died of it, so it is refused."""
         attribution = self._attribution
-        for each in attribution.condemned(key, at):
+        for each in attribution.condemned(key, at, killed=killed):
             self._acquit(each, key, at)
+        if not killed:
+            return
         caller = attribution.caller(key)
         self.quarantine.slow(caller, at + slowed_us(attribution.callers[caller].killers))
         self._poisonous |= {name: None for name, other in self._keys.items() if other == key}

@@ -245,7 +245,10 @@ async def _put_together(
         async with (
             open_tracing(settings.telemetry, settings.pool if cluster else None) as tracing,
             EngineClient(
-                stall_s=settings.stall_s, answer_s=settings.answer_s, contexts=contexts
+                stall_s=settings.stall_s,
+                answer_s=settings.answer_s,
+                longest_answer_s=settings.longest_answer_s,
+                contexts=contexts,
             ) as client,
         ):
             watching: tuple[Observer, ...] = (

@@ -32,7 +32,8 @@ ELSEWHERE = "answered by another instance"
 THERE = "answered by that instance"
 ANSWERED = "answered"
 ERROR = "the stream ends with an error event"
-TOLD = "404, as the instance said"
+TOLD = "400, as the instance said"
+CUT = "504 (`answer_timeout`)"
 NONE = "(cannot be)"
 
 Blow = Callable[[Proxy], Awaitable[None]]
@@ -67,6 +68,7 @@ async def accepts_slowly(proxy: Proxy) -> None:
 
 _ANEW = (ELSEWHERE, ELSEWHERE, ERROR, ELSEWHERE)
 _UNBEGUN = (ELSEWHERE, ELSEWHERE, NONE, ELSEWHERE)
+_CUT = (CUT, CUT, ERROR, CUT)  # while nothing is known of the instance's pace
 
 ROWS = (
     Row("its process dies: connections break, then are refused", _ANEW, instance=dies),
@@ -77,16 +79,19 @@ ROWS = (
         EngineDies(after_events=4),
     ),
     Row("it breaks the connection", _ANEW, Cut(), Cut(after_events=4)),
-    Row("it hangs, and /health is well", _ANEW, Stall(), Stall(after_events=4)),
+    Row("it hangs, and /health is well", _CUT, Stall(), Stall(after_events=4)),
     Row("it shuts down: 500 for what comes", _UNBEGUN, Status(500)),
     Row("it is overloaded: 503", _UNBEGUN, Status(503)),
     Row("it answers what is not HTTP", _UNBEGUN, Noise()),
     Row("it answers what is no JSON", _UNBEGUN, WrongBody(), whole=True),
     Row("it answers a stream that is none", _UNBEGUN, WrongBody(streamed=True)),
-    Row("it does not serve the model: 404", (TOLD, TOLD, NONE, TOLD), Status(404)),
+    Row("it does not serve the model: 404", _UNBEGUN, Status(404)),
+    Row("it is asked too much: 429", _UNBEGUN, Status(429)),
+    Row("it refuses Kairos's key: 401", _UNBEGUN, Status(401)),
+    Row("it judges the call wrong: 400", (TOLD, TOLD, NONE, TOLD), Status(400)),
     Row(
         "it sends four bytes a second",
-        _ANEW,
+        _CUT,
         Drip(bytes_per_s=4),
         Drip(bytes_per_s=4, after_events=4),
     ),
@@ -99,7 +104,7 @@ ROWS = (
     ),
     Row(
         "its process dies of somebody else's call, as any would, and is started again",
-        (ANSWERED, ELSEWHERE, ERROR, ANSWERED),
+        (ANSWERED, ANSWERED, ERROR, ANSWERED),
         poison=Mortal.die_at_poison,
     ),
 )
@@ -120,11 +125,15 @@ deadline. Where no other instance is left, the client gets the last one's own er
 (`upstream_unreachable`).
 
 {table()}
-Whoever made a call at which any instance fails has 502 (`call_breaks_engines`).
+A call is refused if two instances died while they had it, the second one while it had no other
+call: 502 (`call_breaks_engines`). One at which any instance merely fails gets what the last one
+said, or 503 (`upstream_unreachable`) where it broke the connection.
 
 The wait for a stream's next event ends after `stall_s`, that for an answer that comes whole after
-`answer_s`; for a call that has not begun mostly far sooner, by the pace of the instance's other
-calls. Clients have whole events only, so an error event can always follow.
+`answer_s`. That does not condemn the instance: the call ends with 504 (`answer_timeout`), which
+names the setting, and is not made again. A call that hangs where others go on is mostly noticed far
+sooner, by the pace of the instance's other calls, and is answered by another instance. Clients have
+whole events only, so an error event can always follow.
 """
 
 

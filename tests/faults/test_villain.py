@@ -2,7 +2,6 @@
 
 import pytest
 
-from kairos.events import Arrived, Bounced
 from tests.faults.villain import always_the_same, each_another, play, two_that_break, two_that_die
 
 SECONDS = 3
@@ -15,32 +14,11 @@ async def test_nobody_else_notices(poison):
         told = await play(served, seconds=SECONDS, poison=poison)
 
         assert len(told.villains) >= 3
-        assert set(told.villains) == {(502, "call_breaks_engines")}
+        assert set(told.villains) == {(503, "upstream_unreachable")}
         assert told.latencies_s
         assert told.failed == []
         assert told.doubted == 0
         await served.settled()
-
-
-async def test_a_body_that_is_known_reaches_no_engine_again():
-    async with two_that_break() as (served, _):
-        await play(served, seconds=1)
-        await play(served, seconds=SECONDS, poison=always_the_same)
-        await play(served, seconds=1)  # so the engines that failed have served others since
-        records = served.facts.records
-        known_at = len(records)
-        told = await play(served, seconds=1, poison=always_the_same)
-
-        since = {each.event.request.id for each in records[known_at:] if _arrives(each)}
-        bounced = {each.event.request_id for each in records if type(each.event) is Bounced}
-        assert bounced
-        assert set(told.villains) == {(502, "call_breaks_engines")}
-        assert since
-        assert not bounced & since
-
-
-def _arrives(record):
-    return type(record.event) is Arrived
 
 
 @pytest.mark.parametrize(

@@ -40,6 +40,7 @@ pytestmark = pytest.mark.both
 
 INSTANCES = ["a", "b", "c"]
 BODIES = st.sampled_from([None, None, 1, 2])
+WAYS_BACK = [{}, {"about_itself": True}, {"dropped": True}, {"by_instance": False}]
 # What these go by is used now; up to which share of the memory.
 NOW = {"round-robin": 1.0, "least-kv": THRESHOLD}
 MODELS = ["m", "n", None]
@@ -97,7 +98,7 @@ class BalancerMachine(RuleBasedStateMachine):
         circuits._first_us, circuits._longest_us = 5, 20
         quarantine = self.balancer.faults.quarantine
         quarantine._held_us, quarantine._alone_us = 8, 12
-        self.fleet, self.tried = {}, {}
+        self.fleet, self.tried, self.returned = {}, {}, {}
         self.failed_bodies, self.failed_callers = set(), set()
         self.is_cancelled, self.generated = False, {}
         self.suspected, self.ran_alone = set(), set()  # as they arrived; where they were sent last
@@ -118,7 +119,7 @@ class BalancerMachine(RuleBasedStateMachine):
             if isinstance(command, Refuse) and command.reason in ("cancelled", "out_of_time"):
                 self.check_given_up_anywhere(command, event)
                 self.waits.pop(command.request_id, None)
-                self.tried.pop(command.request_id, None)
+                self.forget_tries(command.request_id)
                 ran = command.request_id in self.running
                 del (self.running if ran else self.waiting)[command.request_id]
                 self.note_end(command.request_id, ran=ran)
@@ -142,19 +143,19 @@ class BalancerMachine(RuleBasedStateMachine):
                     assert self.at + command.needs_us > request.deadline_at
                 case Refuse(reason="waited_too_long"):
                     self.note_end(request.id, ran=False)
-                    self.tried.pop(request.id, None)
+                    self.forget_tries(request.id)
                     assert request.arrived_at + MAX_WAIT_US <= self.at
                 case Refuse(reason="breaks_engines"):
                     self.note_end(request.id, ran=False)
-                    self.tried.pop(request.id, None)
+                    self.forget_tries(request.id)
                     assert isinstance(event, Bounced | Failed | InstanceLeft)
                 case Refuse(reason=reason):
                     self.note_end(request.id, ran=False)
-                    tried = self.tried.pop(request.id, ())
-                    assert reason == ("no_other" if tried else "no_instance")
+                    tried, returns = self.forget_tries(request.id)
+                    assert reason == ("no_other" if returns else "no_instance")
                     others = [i for i in self.fleet.values() if i.id not in tried]
                     may_go = any(self.can_ever_hold(i, request) for i in others)
-                    assert not may_go or len(tried) > RETRIES
+                    assert not may_go or returns > RETRIES
         self.wake()
         if not isinstance(event, ProfilesLearnt):  # the fact after it renews all the few keys here
             assert not any(queue.by_key.moving for queue in self.balancer._queues._queues.values())
@@ -222,6 +223,10 @@ class BalancerMachine(RuleBasedStateMachine):
         of_it = [r.id for r in self.waiting.values() if r.workflow_id == request.workflow_id]
         if request.id in self.newcomers:
             self.newcomers = [each for each in self.newcomers if each not in [*of_it, request.id]]
+
+    def forget_tries(self, name):
+        """Where it was tried, and how often it came back."""
+        return self.tried.pop(name, ()), self.returned.pop(name, 0)
 
     def check_room(self, instance):
         """No dispatch overfills its instance, by the model's own sums."""
@@ -329,7 +334,7 @@ class BalancerMachine(RuleBasedStateMachine):
         name = data.draw(st.sampled_from(sorted(self.running)))
         if end is not FirstToken:
             del self.running[name]
-            self.tried.pop(name, None)
+            self.forget_tries(name)
             tokens = 90 if end is Finished else None
             self.note_end(name, ran=True, tokens=tokens)
         told = {Failed: ("why",), Finished: (50, 40)}.get(end, ())
@@ -338,28 +343,30 @@ class BalancerMachine(RuleBasedStateMachine):
         self.tell(end(name, *told))
 
     @precondition(lambda self: self.running)
-    @rule(data=st.data(), body=BODIES)
-    def fail_by_the_instance(self, data, body):
+    @rule(data=st.data(), body=BODIES, dropped=st.booleans())
+    def fail_by_the_instance(self, data, body, dropped):
         name = data.draw(st.sampled_from(sorted(self.running)))
         self.failed_callers.add(agent_key(self.running.pop(name)[0]))
-        self.tried.pop(name, None)
+        self.forget_tries(name)
         self.note_end(name, ran=True)
         self.failed_bodies.add(body)
-        self.tell(Failed(name, "why", by_instance=True, body=body))
+        self.tell(Failed(name, "why", by_instance=True, body=body, dropped=dropped))
 
     @precondition(lambda self: self.running)
-    @rule(data=st.data(), body=BODIES, about_itself=st.booleans())
-    def come_back(self, data, body, about_itself):
+    @rule(data=st.data(), body=BODIES, how=st.sampled_from(WAYS_BACK))
+    def come_back(self, data, body, how):
         name = data.draw(st.sampled_from(sorted(self.running)))
         request, instance_id = self.running.pop(name)
         self.generated.pop(name, None)
-        self.tried.setdefault(name, set()).add(instance_id)
+        self.returned[name] = self.returned.get(name, 0) + 1
+        if instance_id in self.fleet:
+            self.tried.setdefault(name, set()).add(instance_id)
         self.waiting[name] = request
         self.waits[name] = Wait(request.arrived_at - (1 << 62), self.at, None)
         self.failed_bodies.add(body)
         self.failed_callers.add(agent_key(request))
-        self.tell(Bounced(name, "why", body, about_itself=about_itself))
-        assert name in self.waiting or name in self.running or name not in self.tried
+        self.tell(Bounced(name, "why", body, **how))
+        assert name in self.waiting or name in self.running or name not in self.returned
 
     @precondition(lambda self: self.running)
     @rule(data=st.data(), tokens=st.integers(0, 40))
@@ -382,7 +389,7 @@ class BalancerMachine(RuleBasedStateMachine):
     def cancel_waiting(self, data):
         name = data.draw(st.sampled_from(sorted(self.waiting)))
         del self.waiting[name], self.waits[name]
-        self.tried.pop(name, None)
+        self.forget_tries(name)
         self.note_end(name, ran=False)
         self.tell(Cancelled(name))
 
@@ -459,6 +466,7 @@ class BalancerMachine(RuleBasedStateMachine):
     def leave(self, data):
         name = data.draw(st.sampled_from(sorted(self.fleet)))
         del self.fleet[name]
+        self.tried = {each: left for each, had in self.tried.items() if (left := had - {name})}
         self.tell(InstanceLeft(name))
 
     @invariant()
@@ -529,7 +537,7 @@ class BalancerMachine(RuleBasedStateMachine):
     def nobody_is_overdue_whose_workflow_has_not_waited_for_as_long_as_it_may(self):
         for request in self.overdue():
             wait = self.waits[request.id]
-            if request.id in self.tried or request.id in self.suspected:
+            if request.id in self.returned or request.id in self.suspected:
                 continue  # it has had its turn, or may have had
             waited = self.first_came[request.workflow_id] + GRACE_US <= self.at
             impatient = wait.patient_until is not None and wait.patient_until <= self.at
@@ -601,7 +609,8 @@ class BalancerMachine(RuleBasedStateMachine):
         assert quarantine.alone is None or quarantine.alone in self.running
         assert not quarantine._freed
         for queue in self.balancer._queues._queues.values():
-            assert set(queue._bounced) == set(queue._waiting) & (set(self.tried) | self.suspected)
+            bounced = set(self.returned) | self.suspected
+            assert set(queue._bounced) == set(queue._waiting) & bounced
         assert set(self.estimates._standings) == set(here)
         assert set(self.estimates._together) == workflows
         assert set(self.estimates.positions._calls) == set(here)

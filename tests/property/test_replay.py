@@ -348,7 +348,7 @@ def test_what_another_let_out_of_quarantine_is_tried_nowhere_else_as_a_suspect(d
     """A successor on a bus does not take what was said of instances then, but of now."""
     balancer = build.balancer(build.instance("a"), build.instance("b"), build.instance("c"))
     balancer.replay(Record(1, Arrived(build.request("r"), 7), (Dispatch("r", "a"),)))
-    balancer.replay(Record(2, Bounced("r", "why", 7)))
+    balancer.replay(Record(2, Bounced("r", "why", 7, dropped=True)))
     assert balancer.faults.is_aside("r")
     balancer.replay(Record(3, Tick(), (Dispatch("r", "b"),)))
     assert not balancer.faults.is_aside("r")

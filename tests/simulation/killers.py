@@ -45,6 +45,7 @@ class World(msgspec.Struct, frozen=True, kw_only=True):
     restart_s: int = 20
     body: Callable[[int], int] | None = None  # of the villain's nth call
     dies_each_s: int | None = None  # an engine, by itself
+    suspicion_s: int = 10
 
 
 def _same(_: int) -> int:
@@ -60,13 +61,27 @@ WORLDS = (
     World(name="one body", body=_same),
     World(name="another body each time", body=_another),
     World(name="one body, two engines", body=_same, instances=2, callers=6),
-    World(name="another each time, two engines", body=_another, instances=2, callers=6),
+    World(
+        name="the same, suspects wait until it is back",
+        body=_same,
+        instances=2,
+        callers=6,
+        suspicion_s=90,
+    ),
+    World(
+        name="another each time, two engines",
+        body=_another,
+        instances=2,
+        callers=6,
+        suspicion_s=90,
+    ),
     World(
         name="another each time, two, 60 s to restart",
         body=_another,
         instances=2,
         callers=6,
         restart_s=60,
+        suspicion_s=90,
     ),
     World(name="another each time, sixteen engines", body=_another, instances=16, callers=64),
 )
@@ -86,7 +101,9 @@ class Pool:
         self.world, self.dice, self.tally = world, Random(seed), Tally()
         self.names = [f"i{n}" for n in range(world.instances)]
         self.balancer = build.balancer(
-            *(build.instance(name, seqs=SEQS) for name in self.names), placement="least-kv"
+            *(build.instance(name, seqs=SEQS) for name in self.names),
+            placement="least-kv",
+            suspicion_us=world.suspicion_s * SECOND,
         )
         self.at, self.number, self.events = 0, 0, []
         self.running: dict[str, tuple[str, int]] = {}  # instance, since, by call
@@ -177,10 +194,10 @@ class Pool:
             _, since = self.running.pop(each)
             body = self.bodies.get(each, hash(each) >> 11)
             if each not in self.bodies and self.at - since >= FIRST_TOKEN_US:
-                self.tell(Failed(each, "broke", by_instance=True, body=body))
+                self.tell(Failed(each, "broke", by_instance=True, body=body, dropped=True))
                 self.end(each, "failed")
             else:
-                self.tell(Bounced(each, "broke", body))
+                self.tell(Bounced(each, "broke", body, dropped=True))
         self.later(NOTICED_US, self.tell, InstanceLeft(instance_id))
         self.later(self.world.restart_s * SECOND, self.restart, instance_id)
 

@@ -1,4 +1,8 @@
-"""A call that kills engines costs others next to nothing: the same world with it and without."""
+"""Calls that kill engines cost others little: the same world with them and without.
+
+Nobody is held back for long on a suspicion, so where many calls were in flight when an engine died
+a killer among them may have a third engine, and where there are but two it may have both.
+"""
 
 from statistics import mean
 
@@ -17,10 +21,13 @@ def test_others_do_not_notice_a_villain(world):
     without = Pool(msgspec.structs.replace(world, body=None), SEED).play()
 
     assert mean(told.latencies_s) < 1.5 * mean(without.latencies_s)
-    assert told.most_down <= world.instances // 2
-    assert told.refused <= 1
-    assert told.failed <= world.callers  # had bytes of an answer when the first engine died
-    assert set(told.villains) <= {"breaks_engines", "call_breaks_engines", "caller_breaks_engines"}
+    assert told.failed <= 2 * world.callers  # had bytes of an answer when an engine died
+    known = {"call_breaks_engines", "caller_breaks_engines"}
+    villains = sum(told.villains.values())
+    assert sum(told.villains.get(each, 0) for each in known) > villains / 2
+    if world.instances > 2:
+        assert told.most_down < world.instances
+        assert told.refused <= 1
 
 
 def test_one_body_kills_two_engines():

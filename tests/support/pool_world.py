@@ -196,7 +196,7 @@ class Engines(EngineClient):
         super().__init__(Upstream(name, f"http://{name}") for name in process.world.fleet)
         self._process = process
 
-    def send(self, instance_id, head, body, taker, *, streams, method):
+    def send(self, instance_id, head, body, taker, *, streams, method, **_told):
         answer = EngineAnswer(taker, head, body, Limit(1.0), method)
         name = re.search(rb"X-Request-Id: (.*)\r", head)[1].decode()
         running = Running(self._process, name, instance_id, answer)

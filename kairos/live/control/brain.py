@@ -19,6 +19,7 @@ def new_balancer(settings: Settings) -> Balancer:
         budget=settings.budget,
         # Without keys all are one tenant.
         tenant_share=settings.caller_share if settings.asks_for_keys else 1,
+        suspicion_us=settings.suspicion_s * SECOND,
         entitlements=entitlements_of(settings),
     )
 

@@ -14,7 +14,7 @@ from kairos.live.frontend.openai_errors import HOT_ROUTES, INTERNAL, new_id
 from kairos.live.frontend.own_models import OwnModels
 from kairos.live.frontend.passed import check_passes
 from kairos.live.observers.audit_log import OnError
-from kairos.live.proxy.asked import STREAMING_ROUTES, Asked
+from kairos.live.proxy.asked import STREAMING_ROUTES, Asked, is_retried
 from kairos.live.proxy.call import Call
 from kairos.live.proxy.engine import HttpEngine
 from kairos.live.proxy.told import FactSink, OnTrouble
@@ -23,6 +23,7 @@ from kairos.live.request.bodies import Bodies, Upload
 from kairos.live.request.body import Body
 from kairos.live.request.caller import Caller, KeysComing
 from kairos.live.request.client_response import CLIENT, ClientResponse, Receive, Scope, Send
+from kairos.live.request.deadlines import patience_of
 from kairos.live.request.identity.agent_urls import Route, names_in, route_of
 from kairos.live.request.identity.aliases import Aliases
 from kairos.live.request.identity.identity import Identity, identifier
@@ -236,7 +237,8 @@ class GatewayCall:
             gateway.on_trouble,
             ends_workflow=identity.ends_workflow
             or (identity.workflow_id is None and self._by_inference is None),
-            tries_again=asked.path in HOT_ROUTES,
+            tries_again=is_retried(asked),
+            patience_s=patience_of(asked.headers, gateway.sink.now()),
         )
         call.begin(request.deadline_at)
 

@@ -9,6 +9,14 @@ from kairos.header_names import BAGGAGE, RAW, REQUEST_ID, TRACE_PARENT
 from kairos.live.tracing.call_trace import CallTrace
 
 STREAMING_ROUTES = {"/v1/chat/completions", "/v1/completions", "/v1/responses"}
+# Where an engine keeps nothing of a call that fails: it is made again on another.
+_RETRIED = STREAMING_ROUTES | {
+    *("/v1/embeddings", "/v1/messages", "/v1/messages/count_tokens"),
+    *("/v1/audio/transcriptions", "/v1/audio/translations", "/v1/audio/speech"),
+    *("/v1/images/generations", "/v1/images/edits", "/v1/images/variations"),
+    *("/rerank", "/v1/rerank", "/v2/rerank", "/score", "/v1/score", "/pooling", "/v1/pooling"),
+    *("/classify", "/v1/classify", "/v1/moderations", "/tokenize", "/detokenize"),
+}
 
 # Of the client's headers only these go on: credentials, and headers by which an engine can be
 # steered past the queue (vLLM's of priority), do not.
@@ -31,6 +39,11 @@ class Asked(msgspec.Struct):
         """It goes to an instance. Where it is recorded, the headers then name this attempt."""
         if self.trace is not None:
             self.trace.sent(dispatch, self.headers)
+
+
+def is_retried(asked: Asked) -> bool:
+    """Return whether the call may be made again where an engine gave no answer."""
+    return asked.path in _RETRIED and asked.method == "POST"
 
 
 def request_head(

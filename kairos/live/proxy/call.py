@@ -44,11 +44,12 @@ class Call:
         *,
         ends_workflow: bool = False,
         tries_again: bool = False,
+        patience_s: float | None = None,
     ) -> None:
         """`on_trouble` hears of an instance that failed it before the balancer hears of the call:
         it is looked at at once, and where nothing listens no other call goes there.
         `ends_workflow`: nothing of it comes after the call. `tries_again`: on other instances, as
-        the balancer allows."""
+        the balancer allows. `patience_s`: for how long its client waits."""
         self.request = request
         self._asked = asked
         self.body = body
@@ -58,7 +59,7 @@ class Call:
         self._owner = owner
         self._on_trouble = on_trouble
         self._ends_workflow = ends_workflow
-        self._tries_again = tries_again
+        self._tries_again, self._patience_s = tries_again, patience_s
         self._reads_stream = asked.path in STREAMING_ROUTES
         self.answer: EngineAnswer | None = None  # see `WaitingCall`
         self._forwarder: ResponseForwarder | None = None
@@ -123,8 +124,8 @@ class Call:
         failure = self._failure
         if failure is None or not isinstance(error, NoInstance):
             self._failed(error)
-        elif isinstance(failure, EngineError):  # there is no other instance
-            self._end(answer_error(failure, self.response))
+        elif isinstance(failure, EngineError) and failure.is_for_client:
+            self._end(answer_error(failure, self.response))  # there is no other instance
         else:
             self._failed(failure)
 
@@ -146,7 +147,15 @@ class Call:
                 content = body.content
                 if client.moves_caches(dispatch.instance_id):
                     content = whole_body(content)
-            self.answer = send(client, dispatch, asked, content, self, streams=body.stream)
+            self.answer = send(
+                client,
+                dispatch,
+                asked,
+                content,
+                self,
+                streams=body.stream,
+                patience_s=self._patience_s,
+            )
 
     def _decode(self, turn: Dispatch, content: bytes, problem: PrefillProblem | None) -> None:
         """The prompt is computed, or could not be: the other half."""
@@ -202,12 +211,14 @@ class Call:
 
     def broke(self, error: Exception) -> None:
         """See `AnswerTaker`."""
-        self.answer = None
+        answer, self.answer = self.answer, None
         if not isinstance(error, OSError):
             self._fail(error)
             return
         assert self.instance_id is not None
-        self._fail(failure_of(error, self.instance_id, begun=self.response.started))
+        was_dropped = answer is not None and answer.was_dropped
+        begun = self.response.started
+        self._fail(failure_of(error, self.instance_id, begun=begun, was_dropped=was_dropped))
 
     def stalled(self) -> None:
         """See `WaitingCall`."""
@@ -245,7 +256,15 @@ class Call:
         self._failure, self.instance_id = error, None
         self._engine.calls.forget(request_id)
         self._engine.calls.expect(request_id, self)
-        self._tell(Bounced(request_id, error.code, about_itself=error.about_itself))
+        self._tell(
+            Bounced(
+                request_id,
+                error.code,
+                by_instance=error.by_instance,
+                about_itself=error.about_itself,
+                dropped=error.dropped,
+            )
+        )
         if self.instance_id is None:
             self._comment_later()
 
@@ -255,10 +274,13 @@ class Call:
         if not isinstance(error, KairosError):
             self._end(Cancelled(self.request.id), error)
             return
-        by_instance = isinstance(error, InstanceError)
-        if isinstance(error, InstanceError) and self.instance_id is not None:
-            self._on_trouble(trouble(error, self.instance_id))
-        self._end(Failed(self.request.id, error.code, by_instance=by_instance), error)
+        by_instance = dropped = False
+        if isinstance(error, InstanceError):
+            by_instance, dropped = error.by_instance, error.dropped
+            if self.instance_id is not None:
+                self._on_trouble(trouble(error, self.instance_id))
+        failed = Failed(self.request.id, error.code, by_instance=by_instance, dropped=dropped)
+        self._end(failed, error)
 
     def _expire(self) -> None:
         """Nobody waits any more: no fault of the instance."""

@@ -49,10 +49,11 @@ class Connections:
         if connection is not None:
             connection.send(answer)
         else:
-            answer.connecting = self.loop.create_task(self._connect_for(answer, origin))
+            self.send_again(answer, origin)
 
-    # An engine may close what waits just as it is used.
-    send_again = send
+    def send_again(self, answer: EngineAnswer, origin: Origin) -> None:
+        """Send it on a connection of its own: an engine may close what waits just as it is used."""
+        answer.connecting = self.loop.create_task(self._connect_for(answer, origin))
 
     async def _connect_for(self, answer: EngineAnswer, origin: Origin) -> None:
         try:

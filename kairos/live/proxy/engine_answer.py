@@ -5,7 +5,7 @@ from typing import Protocol
 
 import msgspec
 
-from kairos.errors import KairosError, UpstreamFailed, UpstreamUnreachable
+from kairos.errors import AnswerTimeout, KairosError, UpstreamFailed, UpstreamUnreachable
 
 MAX_HEADER_BYTES = 1 << 16  # of one answer, names and values
 
@@ -14,12 +14,20 @@ class ConnectionBroke(ConnectionError):
     """The engine closed the connection, or broke HTTP, before its answer was whole."""
 
 
+class ConnectionDropped(ConnectionBroke):
+    """The engine had taken the call, and closed the connection."""
+
+
 class EngineRefused(ConnectionRefusedError):
     """Nothing listens there."""
 
 
 class NothingCame(TimeoutError):
     """No byte came within the time that was given."""
+
+    def __init__(self, limit: "Limit | None" = None) -> None:
+        super().__init__()
+        self.limit = limit
 
 
 class Stalled(UpstreamFailed):
@@ -34,13 +42,34 @@ class Stalled(UpstreamFailed):
         )
 
 
-def failure_of(error: OSError, instance_id: str, *, begun: bool) -> KairosError:
-    """What `AnswerTaker.broke` is told, in Kairos's terms. `begun`: the client has a part of it."""
+class BrokenOff(UpstreamFailed):
+    """An engine's answer ends before its end."""
+
+    def __init__(self, instance_id: str, cause: str, *, dropped: bool) -> None:
+        super().__init__(f"instance {instance_id} broke off its answer ({cause})")
+        self.dropped = dropped
+
+
+def failure_of(
+    error: OSError, instance_id: str, *, begun: bool, was_dropped: bool = False
+) -> KairosError:
+    """Return the error for what `AnswerTaker.broke` received.
+
+    `begun`: the client has a part of the answer; `was_dropped`: see `EngineAnswer`.
+    """
     cause = type(error).__name__
-    failure: KairosError = UpstreamFailed(f"instance {instance_id} broke off its answer ({cause})")
-    if not begun:
+    dropped = was_dropped or isinstance(error, ConnectionDropped)
+    failure: KairosError = BrokenOff(instance_id, cause, dropped=dropped)
+    if isinstance(error, NothingCame) and error.limit is not None:
+        whole_s, stall_s = error.limit.whole_s, error.limit.stall_s
+        failure = AnswerTimeout(
+            instance_id, "stall_s" if whole_s is None else "answer_s", whole_s or stall_s
+        )
+    elif not begun and isinstance(error, ConnectionBroke) and not dropped:  # no HTTP
+        pass
+    elif not begun:
         refused = isinstance(error, EngineRefused)
-        failure = UpstreamUnreachable(instance_id, cause, refused=refused)
+        failure = UpstreamUnreachable(instance_id, cause, refused=refused, dropped=dropped)
     failure.__cause__ = error
     return failure
 
@@ -100,15 +129,28 @@ class EngineAnswer:
         "source",
         "status",
         "taker",
+        "was_dropped",
     )
 
     def __init__(
-        self, taker: AnswerTaker, head: bytes, body: bytes, limit: Limit, method: str = "POST"
+        self,
+        taker: AnswerTaker,
+        head: bytes,
+        body: bytes,
+        limit: Limit,
+        method: str = "POST",
+        *,
+        is_repeatable: bool = False,
     ) -> None:
-        """`head`: request line and headers, as they are sent."""
+        """Hold what is asked.
+
+        `head`: request line and headers, as they are sent. `is_repeatable`: no harm is done where
+        an engine has it twice.
+        """
         self.taker: AnswerTaker | None = taker  # None: nobody any more
         self.head, self.body, self.limit = head, body, limit
-        self.is_repeatable = method in ("GET", "HEAD", "DELETE")  # nothing is done twice by it
+        self.is_repeatable = is_repeatable or method in ("GET", "HEAD", "DELETE")
+        self.was_dropped = False  # with a kept connection, and then sent once more
         self.is_bodiless = method == "HEAD"
         self.status = 0
         self.headers: list[tuple[bytes, bytes]] = []  # names in lower case

@@ -6,7 +6,7 @@ from typing import Self
 
 from yarl import URL
 
-from kairos.config import ANSWER_S, STALL_S
+from kairos.config import ANSWER_S, LONGEST_ANSWER_S, STALL_S
 from kairos.errors import UpstreamFailed
 from kairos.live.proxy.asked import header_lines
 from kairos.live.proxy.connections import Connections
@@ -96,14 +96,19 @@ class EngineClient:
         *,
         stall_s: float = STALL_S,
         answer_s: float = ANSWER_S,
+        longest_answer_s: float = LONGEST_ANSWER_S,
         contexts: EngineContexts | None = None,
     ) -> None:
-        """`stall_s`: so long a stream may bring no event, its beginning included; `answer_s`: so
-        long an answer that comes whole may take. `contexts`: those of others, for the same engines.
+        """Hold the limits of answers.
+
+        `stall_s`: so long a stream may bring no event, its beginning included; `answer_s`: so
+        long an answer that comes whole may take; a client that waits for longer extends both, up to
+        `longest_answer_s`. `contexts`: those of others, for the same engines.
         """
         self._contexts = contexts or EngineContexts()
         self.upstreams = {upstream.id: upstream for upstream in upstreams}
         self._streamed, self._whole = Limit(stall_s), Limit(answer_s, answer_s)
+        self._longest_s = longest_answer_s
         self._connections: Connections | None = None
 
     async def __aenter__(self) -> Self:
@@ -137,11 +142,20 @@ class EngineClient:
         *,
         streams: bool,
         method: str,
+        is_repeatable: bool = False,
+        patience_s: float | None = None,
     ) -> EngineAnswer:
-        """Send a call; `taker` is told of its answer, and of every failure, but not before this
-        returns. `head`: see `asked.request_head`."""
+        """Send a call.
+
+        `taker` hears of its answer, and of every failure, but not before this returns. `head`:
+        see `asked.request_head`; `is_repeatable`: see `EngineAnswer`; `patience_s`: for how long
+        its client waits.
+        """
         assert self._connections is not None, "used outside of `async with`"
         limit = self._streamed if streams else self._whole
-        answer = EngineAnswer(taker, head, body, limit, method)
+        if patience_s is not None and patience_s > limit.stall_s:
+            limit_s = max(limit.stall_s, min(patience_s, self._longest_s))
+            limit = Limit(limit_s, None if streams else limit_s)
+        answer = EngineAnswer(taker, head, body, limit, method, is_repeatable=is_repeatable)
         self._connections.send(answer, self.upstreams[instance_id].origin)
         return answer

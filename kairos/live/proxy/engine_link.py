@@ -9,6 +9,7 @@ import httptools
 from kairos.live.proxy.engine_answer import (
     MAX_HEADER_BYTES,
     ConnectionBroke,
+    ConnectionDropped,
     EngineAnswer,
     NothingCame,
 )
@@ -135,10 +136,12 @@ class EngineLink(asyncio.Protocol):
         answer, self._answer = self._answer, None
         if answer is None:
             return
-        if self._is_used and answer.is_repeatable and not answer.has_begun and answer.taker:
+        is_first = not answer.was_dropped and not answer.has_begun
+        if self._is_used and answer.is_repeatable and is_first and answer.taker:
+            answer.was_dropped = True
             self._pool.send_again(answer, self._origin)
             return
-        answer.fail(ConnectionBroke(str(error) if error else "closed"))
+        answer.fail(ConnectionDropped(str(error) if error else "closed"))
 
     def _break(self, error: Exception) -> None:
         answer = self._answer
@@ -236,7 +239,7 @@ class EngineLink(asyncio.Protocol):
             self._set_watch()
             return
         self.abort()
-        answer.fail(NothingCame())
+        answer.fail(NothingCame(answer.limit))
 
     def abort(self) -> None:
         """What it brings from here on is nobody's."""

@@ -6,7 +6,7 @@ from kairos.errors import UpstreamFailed
 from kairos.events import Event
 from kairos.live.proxy.engine_answer import EngineAnswer
 from kairos.live.proxy.response_forwarder import (
-    INSTANCE_FAILED,
+    BETTER_ELSEWHERE,
     ErrorAnswer,
     JsonAnswer,
     PassedAnswer,
@@ -47,7 +47,7 @@ def forwarder(
         # Neither we nor the client, who would go around the queue, should go there.
         raise UpstreamFailed(f"instance {instance_id} answered {status}, a redirect")
     parts = instance_id, answer, response, body, feed, owner
-    if status in INSTANCE_FAILED and tries_again:
+    if status in BETTER_ELSEWHERE and tries_again:
         return ErrorAnswer(*parts)
     kind = answer.content_type
     if kind == b"application/json":

@@ -28,9 +28,15 @@ _HOP_BY_HOP = {
 }
 ERROR_IN_STREAM = "engine reported an error in its stream"
 _USAGE_LIMIT_BYTES = 8 << 20  # answers larger than this are forwarded without looking for usage
+# What an engine says of itself: it knows no such key, or may not serve who has it, or has too much
+# to do.
+_KEY_REFUSED = {401, 403}
+_ABOUT_ITSELF = _KEY_REFUSED | {402, 408, 429, 503, 529}
+# It does not have the model, or no such route: others may. It is as well as before.
+_NOT_THERE = {404, 405, 501}
+INSTANCE_FAILED = _ABOUT_ITSELF | {500, 502, 504}
 # What another instance may well answer better; any other status is the client's to know.
-INSTANCE_FAILED = {500, 502, 503, 504}
-OVERLOADED = 503
+BETTER_ELSEWHERE = INSTANCE_FAILED | _NOT_THERE
 ERROR_BYTES = 1 << 16  # of an engine's error, kept in case nothing better comes
 
 
@@ -43,7 +49,16 @@ class EngineError(UpstreamFailed):
     ) -> None:
         super().__init__(f"instance {instance_id} answered with an error of its own ({status})")
         self.answer = status, headers, body
-        self.about_itself = status == OVERLOADED
+        self.about_itself = status in _ABOUT_ITSELF
+        self.by_instance = status not in _NOT_THERE
+        self.is_for_client = status not in _KEY_REFUSED
+        if not self.is_for_client:
+            self.code = "engine_refuses_key"
+            problem = (
+                f"instance {instance_id} refuses the key that Kairos shows it ({status}): the "
+                "`api_key` or `api_key_env` of its [[engine]] must be set anew"
+            )
+            self.args = (problem,)
 
 
 class ResponseForwarder:

@@ -1,7 +1,7 @@
 """A call's request to an engine, as it is sent."""
 
 from kairos.events import Dispatch
-from kairos.live.proxy.asked import Asked, request_head
+from kairos.live.proxy.asked import Asked, is_retried, request_head
 from kairos.live.proxy.engine_answer import AnswerTaker, EngineAnswer
 from kairos.live.proxy.engine_client import EngineClient, InstanceNotKnown
 
@@ -15,8 +15,11 @@ def send(
     *,
     streams: bool,
     to: str | None = None,
+    patience_s: float | None = None,
 ) -> EngineAnswer:
-    """`to`: the instance, if it is not the one that the call is dispatched to.
+    """Send a call to the instance that it is dispatched to.
+
+    `to`: the instance, if it is another; `patience_s`: for how long its client waits.
 
     Raises:
         InstanceNotKnown: another process of the pool decided.
@@ -29,4 +32,13 @@ def send(
     beginning = upstream.head(asked.method, asked.path, asked.query)
     place = upstream.priority_line(dispatch.priority)
     head = request_head(beginning, asked, dispatch.request_id.encode(), place, len(body))
-    return client.send(instance_id, head, body, taker, streams=streams, method=asked.method)
+    return client.send(
+        instance_id,
+        head,
+        body,
+        taker,
+        streams=streams,
+        method=asked.method,
+        is_repeatable=is_retried(asked),
+        patience_s=patience_s,
+    )

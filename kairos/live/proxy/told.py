@@ -14,7 +14,7 @@ def trouble(error: InstanceError, instance_id: str) -> UpstreamUnreachable:
     """What a failure there says of the instance: that it should be looked at."""
     if isinstance(error, UpstreamUnreachable):
         return error
-    return UpstreamUnreachable(instance_id, error.code, refused=False)
+    return UpstreamUnreachable(instance_id, error.code)
 
 
 class FactSink(Protocol):

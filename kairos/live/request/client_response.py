@@ -145,6 +145,8 @@ def error_headers(error: KairosError) -> list[tuple[bytes, bytes]]:
     headers = [(b"content-type", b"application/json"), (_REASON, error.code.encode())]
     if error.retry_after_s is not None:
         headers.append((b"retry-after", str(error.retry_after_s).encode()))
+    if not error.retries:
+        headers.append((b"x-should-retry", b"false"))
     return headers
 
 

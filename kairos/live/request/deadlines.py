@@ -31,6 +31,21 @@ def deadline_of(headers: Headers, now: int, *, streams: bool) -> int | None:
     return min((each for each in named if each is not None), default=None)
 
 
+def patience_of(headers: Headers, now: int) -> float | None:
+    """Return for how many seconds from now a client waits for an answer, or for its next part.
+
+    None where it does not say. `headers`: `deadline_of` has let them pass.
+    """
+    if _NAMES.isdisjoint(headers):
+        return None
+    named = [
+        (at - now) / SECOND for at in (instant(headers, _DEADLINE), _in_ms(headers, now)) if at
+    ]
+    if _SECONDS.fullmatch(read_timeout := headers.get(_READ_TIMEOUT, b"")):
+        named.append(float(read_timeout))
+    return max(named, default=None)
+
+
 def _in_ms(headers: Headers, now: int) -> int | None:
     value = headers.get(_DEADLINE_MS)
     if value is None:

@@ -51,7 +51,11 @@ async def working(setup: Setup) -> AsyncIterator[Change]:
     ):
         async with (
             open_tracing(settings.telemetry, setup.directory) as tracing,
-            EngineClient(stall_s=settings.stall_s, answer_s=settings.answer_s) as client,
+            EngineClient(
+                stall_s=settings.stall_s,
+                answer_s=settings.answer_s,
+                longest_answer_s=settings.longest_answer_s,
+            ) as client,
             open_flows(settings) as kept_flows,
             contextlib.AsyncExitStack() as stack,
         ):

@@ -31,7 +31,7 @@ def well(attribution, *names, at=0):
 def condemn(attribution, body):
     for name in "ab":
         attribution.failed(body, CALLER, name, 0, began_at=0)
-    attribution.condemned(body, 0)
+    attribution.condemned(body, 0, killed=False)
 
 
 def test_one_failure_where_nothing_is_known_says_little(attribution):
@@ -171,7 +171,7 @@ def test_a_poisonous_call_is_none_of_the_instances_faults(attribution):
     for name in "ab":
         attribution.failed(BODY, CALLER, name, 0, began_at=0)
 
-    assert attribution.condemned(BODY, 0) == ["a", "b"]
+    assert attribution.condemned(BODY, 0, killed=False) == ["a", "b"]
 
     assert attribution.rate("a", 0) < RATE
     assert attribution.rate("b", 0) < RATE

@@ -3,7 +3,17 @@
 import pytest
 
 from kairos.errors import CallBreaksEngines
-from kairos.events import Arrived, Bounced, Failed, Finished, InstanceStatus, Refuse, Tick
+from kairos.events import (
+    Arrived,
+    Bounced,
+    Failed,
+    Finished,
+    InstanceJoined,
+    InstanceLeft,
+    InstanceStatus,
+    Refuse,
+    Tick,
+)
 from kairos.faults.attribution import REMEMBERED_US
 from kairos.faults.faults import UNTRUSTED
 from kairos.model import SECOND
@@ -56,33 +66,42 @@ def test_one_call_alone_switches_no_well_instance_off(balancer):
     assert set(states(balancer).values()) == {"closed"}
 
 
-def test_a_call_that_two_well_instances_failed_is_refused_and_remembered(balancer):
+def test_a_call_of_which_an_instance_died_alone_is_refused_and_remembered(balancer):
     arrive(balancer, "bad")
-    bounce(balancer, "bad", BODY)
+    for _ in range(2):
+        instance_id = balancer.ledger.instance_of("bad")
+        balancer.handle(Bounced("bad", "broke", BODY, dropped=True), balancer.at)
+        commands = balancer.handle(InstanceLeft(instance_id), balancer.at)
+    assert commands == [Refuse("bad", "m", "breaks_engines")]
+    for name in "abc":
+        balancer.handle(InstanceJoined(build.instance(name)), balancer.at)
 
-    assert bounce(balancer, "bad", BODY) == [Refuse("bad", "m", "breaks_engines")]
-    assert set(states(balancer).values()) == {"closed"}
-    warm(balancer, rounds=1)
     with pytest.raises(CallBreaksEngines):
         arrive(balancer, "under another name", BODY)
     assert arrive(balancer, "another body", BODY + 1)
     assert arrive(balancer, "later", BODY, at=balancer.at + REMEMBERED_US + 1)
 
 
-def test_calls_without_a_known_body_are_judged_one_by_one(balancer):
-    arrive(balancer, "bad")
-    bounce(balancer, "bad")
-    assert bounce(balancer, "bad") == [Refuse("bad", "m", "breaks_engines")]
-    assert arrive(balancer, "other")
+@pytest.mark.parametrize("body", [BODY, None])
+def test_what_instances_answer_refuses_no_call_and_holds_none_back(balancer, body):
+    for number in range(9):
+        name = f"bad {number}"
+        assert arrive(balancer, name, body)
+        for _ in range(2):
+            [again] = bounce(balancer, name, body)
+            assert again.instance_id
+        assert bounce(balancer, name, body) == [Refuse(name, "m", "no_other")]
+        warm(balancer, rounds=1)
+    assert set(states(balancer).values()) == {"closed"}
 
 
-def test_one_that_breaks_amid_its_streams_is_refused_the_next_time(balancer):
+def test_one_that_breaks_amid_its_streams_is_let_in_the_next_time(balancer):
     for name in ("once", "twice"):
         arrive(balancer, name, BODY)
-        balancer.handle(Failed(name, "broke", by_instance=True, body=BODY), balancer.at)
+        failed = Failed(name, "broke", by_instance=True, body=BODY, dropped=True)
+        balancer.handle(failed, balancer.at)
     warm(balancer, rounds=1)
-    with pytest.raises(CallBreaksEngines):
-        arrive(balancer, "again", BODY)
+    assert arrive(balancer, "again", BODY)
 
 
 def test_while_no_instance_serves_anything_it_may_have_been_the_instances(balancer):

@@ -16,7 +16,7 @@ from kairos.events import (
     InstanceStatus,
     Tick,
 )
-from kairos.faults.quarantine import ALONE_US, BEGINS_US, HELD_US, PATIENCE_US, SLOWED_US
+from kairos.faults.quarantine import ALONE_US, BEGINS_US, HELD_US, SLOWED_US, SUSPICION_US
 from kairos.model import SECOND
 from tests.support import build
 
@@ -62,7 +62,7 @@ class Pool:
     def bounce(self, *names, body=None):
         for name in names:
             self.where[name] = None, None
-            self.tell(Bounced(name, "broke", body or hash(name) >> 11))
+            self.tell(Bounced(name, "broke", body or hash(name) >> 11, dropped=True))
 
     def die(self, instance_id):
         """With all that runs there."""
@@ -281,7 +281,7 @@ class TestSuspects:
     def test_a_stream_that_broke_with_its_instance_is_remembered(self, three):
         three.arrive("one")
         there = three.where.pop("one")[0]
-        three.tell(Failed("one", "broke", by_instance=True, body=7))
+        three.tell(Failed("one", "broke", by_instance=True, body=7, dropped=True))
         three.tell(InstanceLeft(there))
         three.arrive("same", body=7)
         assert three.where["same"][1] == "alone"
@@ -315,22 +315,23 @@ class TestWithoutASpare:
         assert pool.where["good"][0] is not None
         pool.restart(dead)
         pool.finish("good")
-        [other] = {"a", "b"} - {dead}
-        assert pool.where["killer"] == (other, "alone")
+        assert pool.where["killer"][1] == "alone"
 
     def test_but_who_is_likely_sound_does_not_wait_for_ever(self):
         pool = Pool("a", "b", served=600)
         pool.arrive("good")
         pool.die(pool.where["good"][0])
         assert pool.where["good"] == (None, None)
-        pool.tell(Tick(), PATIENCE_US)
+        pool.tell(Tick(), SUSPICION_US)
         assert pool.where["good"][1] == "returned"
 
-    def test_who_is_not_does(self):
+    def test_nor_does_one_that_is_likely_not(self):
         pool = Pool("a", "b")
         killing(pool)
-        pool.tell(Tick(), 10 * PATIENCE_US)
+        pool.tell(Tick(), SUSPICION_US - 1)
         assert pool.where["killer"] == (None, None)
+        pool.tell(Tick(), 1)
+        assert pool.where["killer"][1] == "returned"
 
     def test_a_single_instance_has_no_spare(self):
         pool = Pool("a")
@@ -383,6 +384,7 @@ class TestCallers:
         for name in ("two", "three"):
             three.arrive(name, body=7, agent="bad")
         three.bounce("one", body=7)
+        three.tell(InstanceLeft(next(each for each in three.names if each != there)))
         assert set(three.refused) == {"one", "two", "three"}
 
     def test_whose_other_calls_are_served_is_trusted_again(self, three):
