@@ -19,11 +19,11 @@ from tempfile import TemporaryDirectory
 import msgspec
 from rich.console import Console
 
+from examples.minilm import ALIAS, write_minilm
 from kairos.demo.engines import start_engines
 from kairos.demo.progress import show_progress
 from kairos.errors import KairosError, SetupError
 from kairos.execution.timeline import Activity, Timeline
-from kairos.live.engines.minilm import ALIAS, write_minilm
 from kairos.live.runs.export import errors_path
 from kairos.live.runs.run_store import RunStore
 from kairos.live.runs.tables import open_table

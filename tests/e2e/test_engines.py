@@ -14,11 +14,11 @@ import aiohttp
 import pytest
 from openai import AsyncOpenAI
 
+from examples.minilm import write_minilm
 from kairos.demo import engines
 from kairos.demo.engines import start_engines
 from kairos.errors import SetupError
 from kairos.live.engines import engine_process
-from kairos.live.engines.minilm import write_minilm
 
 LIMIT_S = 60
 PARENT = """

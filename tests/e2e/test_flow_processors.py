@@ -10,7 +10,7 @@ from tempfile import TemporaryDirectory
 
 import pytest
 
-from kairos.live.engines.minilm import ALIAS, write_minilm
+from examples.minilm import ALIAS, write_minilm
 from kairos.retrieval_settings import RetrievalSettings
 from tests.e2e.embedder import done_by
 from tests.e2e.flow_runs import (

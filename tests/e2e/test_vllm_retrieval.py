@@ -3,8 +3,8 @@
 import aiohttp
 import pytest
 
+from examples.minilm import ALIAS, FOR_VLLM, unpack_minilm
 from kairos.demo.engines import start_engines
-from kairos.live.engines.minilm import ALIAS
 from kairos.live.llm.http_llm import headers_with
 from kairos.live.processors import embedding
 from kairos.live.processors.asked_engine import AskedEngine
@@ -45,8 +45,10 @@ async def test_a_flow_embeds_and_ranks_by_minilm_on_vllm(tmp_path, engine):
     answering(engine)
     runs = Runs(tmp_path, engine)
     rows = [{"texts": TEXTS, "question": question} for question in QUESTIONS]
+    unpack_minilm(tmp_path / ALIAS)
+    options = ["--model", str(tmp_path / ALIAS), *FOR_VLLM]
     async with (
-        start_engines("vllm", 1, options=["--model", ALIAS]) as (url,),
+        start_engines("vllm", 1, options=options) as (url,),
         aiohttp.ClientSession() as session,
     ):
         # Its authors' example: they are alike by 0.755.

@@ -1,8 +1,8 @@
 """One vLLM server as a process: a real vLLM, also for machines without a GPU.
 
 `python -m kairos.live.engines.vllm` serves a small model of random weights on loopback and prints
-`ready URL`. What it says is noise; how it schedules, caches, preempts and fails is vLLM. One model
-is real, embeds and ranks: `--model minilm`; and `--model` may be a directory with one of your own.
+`ready URL`. What it says is noise; how it schedules, caches, preempts and fails is vLLM. `--model`
+may be a directory with a real model, such as the one that `python -m examples.minilm` unpacks.
 With `--gpu` it is the vLLM of a machine that has one, for a larger model. Options that are not ours
 go to vLLM as they are, and win over those that it gets from here.
 
@@ -28,18 +28,16 @@ from subprocess import DEVNULL, PIPE, STDOUT, Popen, run
 from typing import IO, Any, NoReturn
 
 from kairos.errors import SetupError
-from kairos.live.engines import minilm
 
 HOST = "127.0.0.1"
 VARIABLE = "KAIROS_VLLM"
 CHECKOUT = Path(__file__).parents[3]
 INSTALLED = CHECKOUT / ".venv-vllm"
 MODEL_MAKER = CHECKOUT / "scripts" / "tiny_model.py"
-MODELS = ("tiny", "small", "mid", "large", "llama3-8b", minilm.ALIAS)
+MODELS = ("tiny", "small", "mid", "large", "llama3-8b")
 # Usage tells what the cache held.
 DEFAULTS = ("--enable-prompt-tokens-details", "--disable-uvicorn-access-log")
 RANDOM_WEIGHTS = ("--load-format", "dummy")
-FOR_MINILM = ("--load-format", "safetensors", "--max-model-len", "256")
 # The smallest blocks that vLLM takes on a CPU; 32,768 tokens.
 CPU_DEFAULTS = (
     *("--enforce-eager", "--max-model-len", "4096"),
@@ -129,9 +127,11 @@ def serve(
 def _model(name: str, scratch: Path, python: Path) -> tuple[Path, tuple[str, ...]]:
     """Where it is, and what vLLM is told of its weights. Raises SetupError: there is none."""
     made = scratch / name
-    if name == minilm.ALIAS:
-        minilm.unpack_minilm(made)
-        return made, FOR_MINILM
+    if name == "minilm":
+        raise SetupError(
+            "minilm is made by an example now: 'python -m examples.minilm --unpack minilm' in a "
+            "checkout, then --model ./minilm --load-format safetensors --max-model-len 256"
+        )
     if name in MODELS:
         run((python, "-P", MODEL_MAKER, name, made), check=True)  # noqa: S603 (ours)
         return made, RANDOM_WEIGHTS
