@@ -336,7 +336,7 @@ def metrics() -> str:
     from kairos.live.remote.held_store import HeldStore
     from kairos.live.remote.peers import ProcessorPeers
     from kairos.live.remote.performing import ProcessorWork
-    from kairos.live.tracing.span_queue import SpanQueue
+    from kairos.live.tracing.otlp_exporter import CountedExporter
     from kairos.orchestrator.orchestrator import Orchestrator
     from kairos.scheduler.policies import POLICIES
 
@@ -344,7 +344,7 @@ def metrics() -> str:
     balancer.estimates.kendall_tau = 1.0
     made = telemetry.Telemetry(lambda: balancer, Orchestrator(), lambda: 0)
     made.count_errors("queue_full", 0)
-    made.show(SpanQueue(lambda _: True))
+    made.show(CountedExporter(None))
     made.show(BatchFigures(dict, dict))
     flows = InvocationFigures(
         list,

@@ -48,7 +48,7 @@ from kairos.live.request.identity.inference import Inference
 from kairos.live.request.service_class import ServiceClasses
 from kairos.live.request.tokenizer import Tokenizers
 from kairos.live.request.tokens import PromptTokens
-from kairos.live.tracing.tracing import Tracing, open_tracing, traced, tracing_observers
+from kairos.live.tracing.tracing import Tracing, open_tracing, tracing_observers
 from kairos.live.ui.pages import ui_of
 from kairos.model import SECOND
 from kairos.orchestrator.orchestrator import Orchestrator
@@ -262,7 +262,6 @@ async def _put_together(
             fleet = Fleet(monitor, client.upstreams, engine.calls.running, port.balancer)
             fleet.follow(settings.engine)
             beside = [monitor.run(), fleet.run(), engine.stall_watch.run(), *flushing(log)]
-            beside += traced(tracing)
             of_all = engine, monitor, fleet, telemetry, prompts, orchestrator, tracing
             parts = partial(_Parts, *of_all)
             if orchestrator is not None:

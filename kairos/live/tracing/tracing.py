@@ -3,7 +3,7 @@
 import contextlib
 import os
 import random
-from collections.abc import AsyncIterator, Callable, Coroutine, MutableMapping
+from collections.abc import AsyncIterator, Callable, MutableMapping
 from typing import Protocol
 
 import msgspec
@@ -11,7 +11,6 @@ from prometheus_client.registry import Collector
 
 from kairos.live.tracing.call_trace import CallFacts, CallTrace, TracedFacts
 from kairos.live.tracing.otlp_exporter import OtlpExporter
-from kairos.live.tracing.span_queue import SpanQueue
 from kairos.live.tracing.trace_context import (
     TRACE_PARENT_HEADER,
     TraceContext,
@@ -39,9 +38,9 @@ class TracedRequest(Protocol):
 class Tracing:
     """Of one process."""
 
-    def __init__(self, queue: SpanQueue, *, ratio: float, salt: str) -> None:
+    def __init__(self, exporter: OtlpExporter, *, ratio: float, salt: str) -> None:
         """`salt`: what the processes have in common that serve calls of the same workflows."""
-        self.queue, self._ratio, self.salt = queue, ratio, salt
+        self.exporter, self._ratio, self.salt = exporter, ratio, salt
         self._dice = random.Random(os.urandom(16))  # noqa: S311 - ids, not secrets
 
     def follow(
@@ -62,7 +61,7 @@ class Tracing:
             streams=streams,
             now=facts.now,
             new_id=self._new_id,
-            emit=self.queue.add,
+            emit=self.exporter.add,
         )
         return request, TracedFacts(facts, asked.trace)
 
@@ -85,10 +84,7 @@ class Tracing:
 
     def workflows(self, idle_us: int) -> Observer:
         """What makes the spans of whole workflows."""
-        return WorkflowSpans(self.salt, self.queue.add, idle_us=idle_us)
-
-    def background(self) -> list[Coroutine[None, None, None]]:
-        return [self.queue.run()]
+        return WorkflowSpans(self.salt, self.exporter.add, idle_us=idle_us)
 
 
 @contextlib.asynccontextmanager
@@ -104,17 +100,11 @@ async def open_tracing(
         yield None
         return
     exporter = OtlpExporter(settings)
-    queue = SpanQueue(exporter)
     try:
-        yield Tracing(queue, ratio=settings.sample_ratio, salt=salt or os.urandom(16).hex())
-        await queue.finish()
+        yield Tracing(exporter, ratio=settings.sample_ratio, salt=salt or os.urandom(16).hex())
+        await exporter.finish()
     finally:
         exporter.close()
-
-
-def traced(tracing: Tracing | None) -> list[Coroutine[None, None, None]]:
-    """What runs beside."""
-    return [] if tracing is None else tracing.background()
 
 
 def tracing_observers(
@@ -123,5 +113,5 @@ def tracing_observers(
     """Of the records of all calls. `show` is given the figures."""
     if tracing is None:
         return ()
-    show(tracing.queue)
+    show(tracing.exporter.sending)
     return (tracing.workflows(idle_us),)

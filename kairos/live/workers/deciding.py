@@ -36,7 +36,7 @@ from kairos.live.observers.telemetry import Telemetry
 from kairos.live.process.clock import WallClock
 from kairos.live.request.access import Access, access_of
 from kairos.live.request.client_response import ASGIApp
-from kairos.live.tracing.tracing import open_tracing, traced, tracing_observers
+from kairos.live.tracing.tracing import open_tracing, tracing_observers
 from kairos.live.ui.pages import ui_of
 from kairos.live.workers.decider import Decider
 from kairos.live.workers.journal import Journal
@@ -113,7 +113,7 @@ async def deciding(setup: Setup) -> AsyncIterator[Change]:
         loop = asyncio.get_running_loop()
         background = [*alone.background(), monitor.run(), fleet.run(), *flushing(log)]
         background += [*access.background(), *auditing(audit), *ui.background()]
-        background += [decider.watch(), *traced(tracing)]
+        background += [decider.watch()]
         background += stack.enter_context(batch_figures(settings.batches, telemetry.show))
         background += stack.enter_context(invocation_figures(settings.flows, telemetry))
         async with serving(servers, background):

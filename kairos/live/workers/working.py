@@ -27,7 +27,7 @@ from kairos.live.request.identity.inference import Inference
 from kairos.live.request.service_class import ServiceClasses
 from kairos.live.request.tokenizer import Tokenizers
 from kairos.live.request.tokens import PromptTokens
-from kairos.live.tracing.tracing import open_tracing, traced
+from kairos.live.tracing.tracing import open_tracing
 from kairos.live.workers.fact_sink import RemoteFactSink
 from kairos.live.workers.relay import Relay
 from kairos.live.workers.setup import ASKED, FACTS, Setup
@@ -89,7 +89,6 @@ async def working(setup: Setup) -> AsyncIterator[Change]:
                     tell_progress(engine.calls, sink.feed),
                     engine.stall_watch.run(),
                     *access.background(),
-                    *traced(tracing),
                     *auditing(audit),
                     *batches.background(),
                 ]
