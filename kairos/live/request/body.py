@@ -21,7 +21,7 @@ from kairos.live.request.parameters import (
     told,
     wrong,
 )
-from kairos.live.request.prefix import UNIT_BYTES, may_have_media, read_prompt
+from kairos.live.request.prefix import UNIT_BYTES, hash_prefix
 from kairos.live.request.shape import (
     check_input,
     check_messages,
@@ -127,16 +127,15 @@ def read_body(content: bytes, *, chat: bool, streams_usage: bool, generates: boo
         _check(body, chat=chat, completes=streams_usage and not chat)
     limit = _limit(body)
     prompt = _prompt(body, messages)
-    prefix, has_media = read_prompt(prompt, _apart(body))
     ids = _count_ids(body.prompt or body.input)
-    text_bytes = _text_bytes(prompt, has_media) if prompt else _text_bytes(content)
+    text_bytes = _text_bytes(prompt or content)
     read = Body(
         content=content,
         model=body.model,
         stream=bool(body.stream),
         prompt_tokens=ids or max(1, text_bytes // BYTES_PER_TOKEN),
         prompt_is_counted=ids is not None,
-        prefix=prefix,
+        prefix=hash_prefix(prompt, _apart(body)),
         prefix_units=len(prompt) // UNIT_BYTES,
         completion_tokens=max(1, min(int(limit), EXPECTED_COMPLETION_TOKENS)),
         completion_limit=int(limit) if 1 <= limit < _NO_LIMIT else None,
@@ -233,10 +232,10 @@ def _count_ids(prompt: msgspec.Raw) -> int | None:
     return bytes(prompt).count(b",") + 1 if _TOKEN_IDS.match(prompt) else None
 
 
-def _text_bytes(text: bytes, has_media: bool | None = None) -> int:
+def _text_bytes(text: bytes) -> int:
     """Images and sound in the body are bytes, but not text."""
     size = len(text)
-    if may_have_media(text) if has_media is None else has_media:
+    if b";base64," in text or b'"data"' in text:
         size -= sum(media.end() - media.start() for media in _MEDIA.finditer(text))
     return size
 

@@ -35,16 +35,12 @@ class Reading:
         function = partial(function_of, library)
         table, count, scope = _ADDRESS, _INT, ctypes.c_uint32
         found = (_BYTES, count)
-        self.has_sha256 = bool(function("kairos_has_sha256", _INT)())
         self.is_utf8 = function("kairos_is_utf8", _INT, *found)
         self.depth = function("kairos_depth", _INT, *found)
         self.is_list_of_items = function(
             "kairos_is_list_of_items", _INT, *found, *(_INT, _INT, _INT)
         )
         self.is_token_ids = function("kairos_is_token_ids", _INT, *found, _INT)
-        self.prefix = function(
-            "kairos_prefix", _INT, *(_BYTES, count) * 2, *(_ADDRESS, count), _ADDRESS
-        )
         self.masked = function("kairos_masked", _INT, _BYTES, count, _ADDRESS)
         self.passages = function("kairos_passages", _INT, _BYTES, count, _ADDRESS)
         self.passages_of_reply = function(

@@ -1,6 +1,5 @@
 /* What is read of every call's body and of every answer: whether it is formed as it must be
-   (`shape.py`), hashes of a prompt's beginnings (`prefix.py`), whether it holds media (`body.py`),
-   the passages of texts (`passages.py`), and what stays the same of an agent's prompt
+   (`shape.py`), the passages of texts (`passages.py`), and what stays the same of an agent's prompt
    (`fingerprint.py`).
 
    Plain C without Python's headers, so that any C compiler will do; `native.py` loads it, and Python
@@ -10,25 +9,6 @@
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
-
-/* Whether `;base64,` or `"data"` may be in it: their first three bytes are. */
-static int may_have_media(const uint8_t *text, int64_t size)
-{
-    enum { STRIDE = 256 };
-    const int64_t places = size - 2;
-    for (int64_t start = 0; start < places; start += STRIDE) {
-        const int64_t end = start + STRIDE < places ? start + STRIDE : places;
-        uint8_t found = 0;
-        for (int64_t at = start; at < end; at++) {
-            const uint8_t first = text[at], second = text[at + 1], third = text[at + 2];
-            found |= (uint8_t)((first == ';') & (second == 'b') & (third == 'a'));
-            found |= (uint8_t)((first == '"') & (second == 'd') & (third == 'a'));
-        }
-        if (found)
-            return 1;
-    }
-    return 0;
-}
 
 /* What is below reads JSON of which a parser has found that it is well formed (`shape.py`). */
 
@@ -199,147 +179,6 @@ int64_t kairos_is_token_ids(const uint8_t *text, int64_t size, int64_t most)
         return 0;
     return has_ids ? lists == 0 && most >= 1 : lists <= most;
 }
-
-/* SHA-256 (FIPS 180-4), where the processor has instructions for it; elsewhere Python's is as fast
-   as what stands here would be. */
-
-#if defined(__x86_64__) && defined(__GNUC__)
-#include <cpuid.h>
-#include <immintrin.h>
-
-enum { BLOCK = 64 };
-
-typedef struct {
-    uint32_t state[8];
-    uint8_t held[BLOCK]; /* what does not make a block yet */
-    uint64_t size;       /* bytes that it was fed */
-} Sha256;
-
-static const uint32_t INITIAL[8] = {0x6a09e667, 0xbb67ae85, 0x3c6ef372, 0xa54ff53a,
-                                    0x510e527f, 0x9b05688c, 0x1f83d9ab, 0x5be0cd19};
-
-static const uint32_t ROUND[64] = {
-    0x428a2f98, 0x71374491, 0xb5c0fbcf, 0xe9b5dba5, 0x3956c25b, 0x59f111f1, 0x923f82a4, 0xab1c5ed5,
-    0xd807aa98, 0x12835b01, 0x243185be, 0x550c7dc3, 0x72be5d74, 0x80deb1fe, 0x9bdc06a7, 0xc19bf174,
-    0xe49b69c1, 0xefbe4786, 0x0fc19dc6, 0x240ca1cc, 0x2de92c6f, 0x4a7484aa, 0x5cb0a9dc, 0x76f988da,
-    0x983e5152, 0xa831c66d, 0xb00327c8, 0xbf597fc7, 0xc6e00bf3, 0xd5a79147, 0x06ca6351, 0x14292967,
-    0x27b70a85, 0x2e1b2138, 0x4d2c6dfc, 0x53380d13, 0x650a7354, 0x766a0abb, 0x81c2c92e, 0x92722c85,
-    0xa2bfe8a1, 0xa81a664b, 0xc24b8b70, 0xc76c51a3, 0xd192e819, 0xd6990624, 0xf40e3585, 0x106aa070,
-    0x19a4c116, 0x1e376c08, 0x2748774c, 0x34b0bcb5, 0x391c0cb3, 0x4ed8aa4a, 0x5b9cca4f, 0x682e6ff3,
-    0x748f82ee, 0x78a5636f, 0x84c87814, 0x8cc70208, 0x90befffa, 0xa4506ceb, 0xbef9a3f7, 0xc67178f2};
-
-/* The instructions keep the state as two vectors, ABEF and CDGH, and do two rounds at a time. */
-__attribute__((target("sha,sse4.1"))) static void compress(uint32_t *state, const uint8_t *from,
-                                                           int64_t blocks)
-{
-    const __m128i swap = _mm_set_epi64x(0x0c0d0e0f08090a0bLL, 0x0405060700010203LL);
-    __m128i dcba = _mm_shuffle_epi32(_mm_loadu_si128((const __m128i *)state), 0xB1);
-    __m128i hgfe = _mm_shuffle_epi32(_mm_loadu_si128((const __m128i *)(state + 4)), 0x1B);
-    __m128i abef = _mm_alignr_epi8(dcba, hgfe, 8);
-    __m128i cdgh = _mm_blend_epi16(hgfe, dcba, 0xF0);
-    for (; blocks > 0; blocks--, from += BLOCK) {
-        const __m128i abef_before = abef, cdgh_before = cdgh;
-        __m128i words[4];
-        for (int four = 0; four < 4; four++)
-            words[four] = _mm_shuffle_epi8(
-                _mm_loadu_si128((const __m128i *)(from + 16 * four)), swap);
-#pragma GCC unroll 16
-        for (int four = 0; four < 16; four++) {
-            __m128i now = words[four & 3];
-            if (four >= 4) {
-                const __m128i last = words[(four + 3) & 3];
-                now = _mm_sha256msg1_epu32(now, words[(four + 1) & 3]);
-                now = _mm_add_epi32(now, _mm_alignr_epi8(last, words[(four + 2) & 3], 4));
-                now = words[four & 3] = _mm_sha256msg2_epu32(now, last);
-            }
-            const __m128i constants = _mm_loadu_si128((const __m128i *)(ROUND + 4 * four));
-            const __m128i sum = _mm_add_epi32(now, constants);
-            cdgh = _mm_sha256rnds2_epu32(cdgh, abef, sum);
-            abef = _mm_sha256rnds2_epu32(abef, cdgh, _mm_shuffle_epi32(sum, 0x0E));
-        }
-        abef = _mm_add_epi32(abef, abef_before);
-        cdgh = _mm_add_epi32(cdgh, cdgh_before);
-    }
-    const __m128i feba = _mm_shuffle_epi32(abef, 0x1B);
-    const __m128i dchg = _mm_shuffle_epi32(cdgh, 0xB1);
-    _mm_storeu_si128((__m128i *)state, _mm_blend_epi16(feba, dchg, 0xF0));
-    _mm_storeu_si128((__m128i *)(state + 4), _mm_alignr_epi8(dchg, feba, 8));
-}
-
-static void feed(Sha256 *running, const uint8_t *bytes, int64_t size)
-{
-    const int64_t held = (int64_t)(running->size % BLOCK);
-    running->size += (uint64_t)size;
-    if (held) {
-        const int64_t missing = BLOCK - held < size ? BLOCK - held : size;
-        memcpy(running->held + held, bytes, (size_t)missing);
-        if (held + missing < BLOCK)
-            return;
-        compress(running->state, running->held, 1);
-        bytes += missing;
-        size -= missing;
-    }
-    compress(running->state, bytes, size / BLOCK);
-    memcpy(running->held, bytes + size / BLOCK * BLOCK, (size_t)(size % BLOCK));
-}
-
-/* The first 32 bits of the digest of what it was fed so far; more can be fed. */
-static uint32_t digest(const Sha256 *running)
-{
-    uint32_t state[8];
-    uint8_t last[2 * BLOCK] = {0};
-    const uint64_t held = running->size % BLOCK, bits = running->size * 8;
-    const int64_t blocks = held < BLOCK - 8 ? 1 : 2;
-    memcpy(state, running->state, sizeof state);
-    memcpy(last, running->held, held);
-    last[held] = 0x80;
-    for (int byte = 0; byte < 8; byte++)
-        last[blocks * BLOCK - 1 - byte] = (uint8_t)(bits >> (8 * byte));
-    compress(state, last, blocks);
-    return state[0];
-}
-
-int64_t kairos_has_sha256(void)
-{
-    enum { SSSE3 = 1 << 9, SSE4_1 = 1 << 19, SHA = 1 << 29 }; /* bits, as Intel numbers them */
-    unsigned a, b, c, d;
-    if (!__get_cpuid(1, &a, &b, &c, &d) || !(c & SSSE3) || !(c & SSE4_1))
-        return 0;
-    return __get_cpuid_count(7, 0, &a, &b, &c, &d) && (b & SHA);
-}
-
-/* The hash at each of the ends, which ascend and lie within the prompt. Returns whether it may have
-   media. */
-int64_t kairos_prefix(const uint8_t *apart, int64_t apart_size, const uint8_t *prompt, int64_t size,
-                      const int64_t *ends, int64_t count, uint32_t *hashes)
-{
-    Sha256 running = {.size = 0};
-    int64_t start = 0;
-    memcpy(running.state, INITIAL, sizeof INITIAL);
-    feed(&running, apart, apart_size);
-    for (int64_t mark = 0; mark < count; mark++) {
-        feed(&running, prompt + start, ends[mark] - start);
-        hashes[mark] = digest(&running);
-        start = ends[mark];
-    }
-    return may_have_media(prompt, size);
-}
-
-#else
-
-int64_t kairos_has_sha256(void)
-{
-    return 0;
-}
-
-int64_t kairos_prefix(const uint8_t *apart, int64_t apart_size, const uint8_t *prompt, int64_t size,
-                      const int64_t *ends, int64_t count, uint32_t *hashes)
-{
-    (void)apart, (void)apart_size, (void)ends, (void)count, (void)hashes;
-    return may_have_media(prompt, size);
-}
-
-#endif
 
 enum { WORD = 8, WINDOW = 32 }; /* bytes: see `passages.py`, as for the numbers below */
 static const uint64_t FACTOR = 0x9E3779B97F4A7C15u;

@@ -2,23 +2,17 @@
 
 import json
 from itertools import pairwise
-from random import Random
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from kairos.live.request.body import read_body
-from kairos.live.request.prefix import UNIT_BYTES, may_have_media, read_prompt
+from kairos.live.request.prefix import UNIT_BYTES, hash_prefix
 from kairos.model import PREFIX_MARKS
 
 LONG = "A long text about nothing in particular, which is the same for all. " * 20
 TOOLS = [{"type": "function", "function": {"name": "look_up", "description": LONG}}]
-
-
-def hash_prefix(prompt, apart, *compiled):
-    prefix, _ = read_prompt(prompt, apart, *compiled)
-    return prefix
 
 
 def chat(*messages, **more):
@@ -190,36 +184,3 @@ def test_a_byte_that_differs_changes_every_mark_from_there_on(prompt, byte, data
 
 def test_marks_rise():
     assert all(a < b for a, b in pairwise(PREFIX_MARKS))
-
-
-@pytest.fixture(scope="session")
-def hashing(reading):
-    """Where a processor has no such instructions, the compiled code must not be called."""
-    if not reading.has_sha256:
-        pytest.skip("this processor has no instructions for SHA-256")
-    return reading
-
-
-@given(st.integers(0, 40_000) | st.just(5 << 20), st.binary(max_size=200), st.integers(0, 99))
-def test_the_compiled_hashes_are_those_of_hashlib(hashing, size, apart, seed):
-    prompt = Random(seed).randbytes(size)
-
-    assert hash_prefix(prompt, apart, hashing) == hash_prefix(prompt, apart, None)
-
-
-def test_they_are_whatever_the_length_of_what_keeps_prompts_apart(hashing):
-    for size in range(200):
-        apart = bytes(range(size))
-        assert hash_prefix(bytes(600), apart, hashing) == hash_prefix(bytes(600), apart, None)
-
-
-@given(st.lists(st.sampled_from([b'"data"', b";base64,", b'"da', b";bas", b"x" * 250, b"\\"])))
-def test_where_it_is_compiled_media_are_looked_for_wherever_they_may_be(hashing, parts):
-    text = b"".join(parts)
-    _, found = read_prompt(text, b"", hashing)
-    _, has_media = read_prompt(text, b"", None)
-
-    assert has_media == may_have_media(text)
-    assert found or not has_media
-    if b'"da' not in text and b";ba" not in text:
-        assert not found
