@@ -14,6 +14,8 @@ from kairos.errors import KairosError, SetupError
 _REMOVED = {
     ("run", "--gantt"): "--log DIR keeps what happened, and `kairos export --log DIR --perfetto "
     "trace.json` writes it for ui.perfetto.dev",
+    ("plan", "--cost"): "--engine-profile says how long it takes; the costs of the papers are in "
+    "experiments/paper_costs.py",
     ("plan-hardware", "--picture"): "--json has the same figures, for any tool that draws",
 }
 _YOUNG = 50_000  # objects between two looks for cycles; services then choose for themselves

@@ -1,7 +1,7 @@
 """`kairos plan`: what a declared workflow would do."""
 
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated
 
 import typer
 
@@ -37,12 +37,6 @@ def plan(
     instances: Annotated[
         int, typer.Option(min=1, max=1_000, help="With --engine-profile: of them, so many.")
     ] = 1,
-    cost: Annotated[
-        Literal["profile", "paper"],
-        typer.Option(
-            help="With --engine-profile: by that; or beside it by Halo's cost and Helium's."
-        ),
-    ] = "profile",
     as_primitives: Annotated[
         bool,
         typer.Option("--primitives", help="What engines do for a row, part by part."),
@@ -96,9 +90,7 @@ def plan(
         prediction = predict(made, readable)
     if engine_profile is not None:
         readable = (row.values for row in table.rows() if row.values is not None)
-        by_paper = cost == "paper"
-        pool = engine(engine_profile)
-        expected = forecast(made, known, readable, pool, instances, paper=by_paper)
+        expected = forecast(made, known, readable, engine(engine_profile), instances)
     placement = flow_placement(made, prediction, host, devices) if host is not None else None
     explained = explain(made, prediction, placement, expected)
     if as_json:

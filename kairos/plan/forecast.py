@@ -14,7 +14,6 @@ import msgspec
 from kairos.confidence import Interval
 from kairos.engine_profile import EngineProfile
 from kairos.model import SECOND
-from kairos.plan.costs.paper import PaperCosts, paper_costs
 from kairos.plan.expected_calls import ExpectedCalls, expected_calls
 from kairos.plan.flow_profile import FlowProfile, OperatorProfile, holding
 from kairos.plan.fluid_engine import Beginning, FluidCall
@@ -39,7 +38,6 @@ class FlowForecast(msgspec.Struct, frozen=True, kw_only=True):
     completion_tokens: Interval
     cached_share: float  # of the prompts' tokens
     unknown: tuple[str, ...]  # LLM operators of which nothing was learnt: taken at their limits
-    paper: PaperCosts | None = None  # of the rows that were reckoned with
 
 
 class _Reckoned(msgspec.Struct, frozen=True):
@@ -59,12 +57,9 @@ def forecast(
     rows: Rows,
     engine: EngineProfile,
     instances: int,
-    *,
-    paper: bool = False,
 ) -> FlowForecast:
     """Reads all rows, and reckons with the first `ROWS_RECKONED` of them: half a millisecond a call
-    of theirs. `paper`: with what the papers' costs say.
-    """
+    of theirs."""
     left = iter(rows)
     first = list(islice(left, ROWS_RECKONED))
     count = len(first) + sum(1 for _ in left)
@@ -92,7 +87,6 @@ def forecast(
         ),
         cached_share=means.cached_tokens / max(1.0, means.prompt_tokens),
         unknown=tuple(name for name in named if name not in learnt),
-        paper=paper_costs(calls.calls, calls.operators, engine, instances) if paper else None,
     )
 
 
@@ -108,12 +102,6 @@ def forecast_lines(found: FlowForecast) -> Iterator[str]:
         f"{prompts.high:,.0f}), {found.cached_share:.0%} of them found in prefix caches; "
         f"{answers.mean:,.0f} of answers ({answers.low:,.0f} to {answers.high:,.0f})"
     )
-    if found.paper is not None:
-        yield (
-            f"as the papers reckon for {min(found.rows, ROWS_RECKONED):,} rows: "
-            f"{found.paper.halo_s:,.1f} s by Halo's cost, {found.paper.token_steps:,.0f} token "
-            "steps by Helium's"
-        )
     if found.unknown:
         yield f"nothing was learnt of {', '.join(found.unknown)}: taken as long as they may be"
 

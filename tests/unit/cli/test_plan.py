@@ -150,11 +150,6 @@ def test_with_a_profile_and_engines_it_says_how_long_a_table_takes(planned, tmp_
     assert "expected on 2 x a40-llama3-8b: " in said
     assert "for 10 rows, 12 calls, 8 merged" in said
 
-    assert "papers" not in said
-    by_paper = planned("--cost", "paper", *pool)
-    assert "as the papers reckon for 10 rows: " in by_paper
-    assert "token steps by Helium's" in by_paper
-
     told = json.loads(planned("--json", *pool))["forecast"]
     assert told["time_s"]["low"] <= told["time_s"]["mean"] <= told["time_s"]["high"]
     with pytest.raises(SetupError, match="--inputs"):

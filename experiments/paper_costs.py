@@ -9,10 +9,10 @@ from collections.abc import Sequence
 
 import msgspec
 
+from experiments.halo_cost import ReuseFactors, WorkerOperator, placement_us
 from kairos.engine_profile import EngineProfile
 from kairos.model import SECOND
 from kairos.plan.costs.fluid import makespan_us
-from kairos.plan.costs.halo import ReuseFactors, WorkerOperator, placement_us
 from kairos.plan.costs.token_steps import PromptSegment, ScheduledCall, token_steps
 from kairos.plan.fluid_engine import FluidCall
 from kairos.planner.serving import CallShape

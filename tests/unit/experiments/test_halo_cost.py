@@ -2,7 +2,7 @@
 
 import pytest
 
-from kairos.plan.costs.halo import ReuseFactors, WorkerOperator, placement_us, worker_us
+from experiments.halo_cost import ReuseFactors, WorkerOperator, placement_us, worker_us
 
 FACTORS = ReuseFactors(gamma=0.5, sigma=0.25, lambda_=0.8, beta=0.5)
 

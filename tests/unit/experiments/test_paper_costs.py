@@ -2,9 +2,9 @@
 
 import pytest
 
+from experiments.halo_cost import ReuseFactors
+from experiments.paper_costs import paper_costs
 from kairos.engine_profile import EngineProfile, StepCost
-from kairos.plan.costs.halo import ReuseFactors
-from kairos.plan.costs.paper import paper_costs
 from kairos.plan.fluid_engine import FluidCall
 
 ENGINE = EngineProfile(
