@@ -4,8 +4,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from kairos.events import Finished, FirstToken, Record
-from tests.acceptance.batch_verdict import Line, expected, in_vain, of_batch, of_output
+from tests.acceptance.batch_verdict import Line, of_batch, of_output
 
 LINES = [Line("a", "one"), Line("b", "two"), Line("c", "three")]
 
@@ -55,17 +54,3 @@ def test_a_batch_that_did_not_complete_all_its_lines_is_told(status, counts, err
     counted = SimpleNamespace(total=total, completed=completed, failed=failed)
     batch = SimpleNamespace(status=status, request_counts=counted, error_file_id=errors)
     assert bool([*of_batch(batch, 3)]) == is_wrong
-
-
-def test_what_was_answered_again_was_answered_in_vain_the_first_time():
-    names = ("batch_1/1", "batch_1/2", "batch_1/1", "batch_2/1", "batch_2/1")
-    records = [Record(0, Finished(name, 1, 1)) for name in names]
-    assert in_vain([*records, Record(0, FirstToken("batch_1/2"))], "batch_1") == 1
-
-
-def test_what_is_expected_is_a_function_of_the_question_and_the_seed():
-    body = {"model": "standin", "messages": [{"role": "user", "content": "1"}], "max_tokens": 8}
-    other = body | {"messages": [{"role": "user", "content": "2"}]}
-    assert expected("a", body, 1) == expected("a", body, 1)
-    assert expected("a", body, 1).answer != expected("a", other, 1).answer
-    assert expected("a", body, 1).answer != expected("a", body, 2).answer

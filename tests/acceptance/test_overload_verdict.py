@@ -3,8 +3,7 @@
 import msgspec
 import pytest
 
-from kairos.events import Arrived, Bounced, Dispatch, Finished, Record
-from kairos.model import SECOND, Request
+from kairos.model import SECOND
 from tests.acceptance import overload_verdict
 from tests.acceptance.overload_verdict import FULL, Seen
 from tests.soak.asks import Ask
@@ -83,30 +82,3 @@ def test_a_run_in_which_all_of_it_holds_is_right():
 def test_what_does_not_hold_is_told(changed, said):
     told = list(overload_verdict.judge(msgspec.structs.replace(SEEN, **changed)))
     assert any(said in each for each in told), told
-
-
-def test_a_call_waits_until_an_instance_gets_it_for_the_first_time():
-    arrived = Arrived(
-        Request(
-            id="a", workflow_id="w", agent="x", workflow_started_at=0, arrived_at=0,
-            prompt_tokens=1, completion_tokens=1,
-        )
-    )  # fmt: skip
-    records = [
-        Record(5 * SECOND, arrived),
-        Record(7 * SECOND, Finished("b"), (Dispatch("a", "one"), Dispatch("c", "one"))),
-        Record(9 * SECOND, Bounced("a", "x"), (Dispatch("a", "other"),)),
-    ]
-    assert overload_verdict.waits_s(records) == {"a": 2.0}
-
-
-def test_a_percentile_is_one_of_the_values():
-    assert overload_verdict.percentile([3, 1, 2], 0.5) == 2
-    assert overload_verdict.percentile(range(1, 101), 0.99) == 99
-    assert overload_verdict.percentile([7], 0.99) == 7
-
-
-def test_a_run_is_told_in_a_table():
-    told = overload_verdict.table(SEEN)
-    assert "| refused | 100 (100 error 429 queue_full); Retry-After 1 s |" in told
-    assert "| memory | 100 MB before, 100 MB under overload at most, 110 MB after; +0 MB" in told

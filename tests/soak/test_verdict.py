@@ -1,18 +1,13 @@
 """Each thing that a soak looks for is seen where it is, and not where it is not."""
 
-import json
-from functools import partial
-
 import msgspec
 import pytest
 
-from kairos.events import Arrived, Cancelled, Dispatch, Failed, Finished, Record, Refuse
+from kairos.events import Arrived, Cancelled, Failed, Finished, Record
 from kairos.model import SECOND
-from tests.faults.poison import POISON
 from tests.soak import verdict
 from tests.soak.asks import Ask, Asks
 from tests.soak.client import Outcome
-from tests.soak.engine import STANDIN, VLLM
 from tests.soak.verdict import Ending, Sample
 from tests.support import build
 
@@ -85,37 +80,6 @@ def test_these_ends_are_wrong(end, detail, hurt, said):
     assert complaint.startswith("1 calls: ")
 
 
-def test_what_makes_no_sense_is_answered_with_an_error_and_nothing_else():
-    assert of_call(outcome("error", kind="broken", detail="400 invalid_request")) == []
-    assert of_call(outcome("error", kind="stranger", detail="404 model_not_found")) == []
-    assert of_call(outcome("error in stream", kind="failing")) == []
-    refused = {"detail": "502 call_breaks_engines"}
-    assert of_call(outcome("error", kind="poisonous", **refused)) == []
-    assert "nothing was done" in of_call(outcome("error", **refused))[0]
-    for kind in ("broken", "stranger", "failing", "poisonous"):
-        assert f"though it was {kind}" in of_call(outcome("answered", kind=kind))[0]
-    assert "nothing was done" in of_call(outcome("error", kind="broken", detail="503 x"))[0]
-
-
-def test_a_deadline_may_end_a_stream_anywhere():
-    for end in ("cut off", "error in stream"):
-        assert of_call(outcome(end, deadline_s=1.0)) == []
-
-
-def test_a_stream_that_was_told_to_wait_may_be_refused_in_it_and_no_other():
-    refused = partial(outcome, "error in stream", detail="waited_too_long")
-    assert of_call(refused(seconds=5.0)) == []
-    assert "nothing was done" in of_call(refused(seconds=4.9))[0]
-    failed = outcome("error in stream", detail="upstream_failed", seconds=5.0)
-    assert "nothing was done" in of_call(failed)[0]
-
-
-def test_every_call_has_one_outcome():
-    one = outcome("answered")
-    assert "1 of 2 calls have no outcome" in list(verdict.of_calls(2, [one], {}))
-    assert "1 calls have several outcomes: a" in list(verdict.of_calls(1, [one, one], {}))
-
-
 GOOD_LOGS = [
     (log(arrived("a"), Finished("a")), "answered", []),
     (log(arrived("a"), Failed("a", "x")), "error in stream", ["Cut"]),
@@ -130,14 +94,6 @@ GOOD_LOGS = [
 def test_a_log_that_agrees_with_the_clients_is_right(records, end, hurt):
     hurts = {"a": hurt} if hurt else {}
     assert list(verdict.of_log(records, [outcome(end)], hurts)) == []
-
-
-def test_a_refusal_is_an_end():
-    refusal = [Record(2, arrived("b"), (Refuse("a", "standin"), Dispatch("b", "one")))]
-    seen = [outcome("error"), outcome("answered", "b")]
-    records = [*log(arrived("a")), *refusal, *log(Finished("b"))]
-    assert list(verdict.of_log(records, seen, {})) == []
-    assert list(verdict.of_log([*records, *log(Failed("a", "refused"))], seen, {})) == []
 
 
 @pytest.mark.parametrize(
@@ -155,28 +111,6 @@ def test_a_refusal_is_an_end():
 )
 def test_a_log_that_does_not_is_told(records, end, said):
     assert said in "\n".join(verdict.of_log(records, [outcome(end)], {}))
-
-
-def test_one_who_closes_the_connection_at_the_last_event_has_its_answer():
-    seen = [outcome("answered", hasty=True)]
-    assert list(verdict.of_log(log(arrived("a"), Finished("a")), seen, {})) == []
-    told = "\n".join(verdict.of_log(log(arrived("a"), Cancelled("a")), seen, {}))
-    assert "answered, and not Finished" in told
-
-
-def test_a_call_that_goes_on_when_its_client_is_long_gone_is_told():
-    for at, count in ((30 * SECOND, 0), (36 * SECOND, 1)):
-        records = [*log(arrived("a")), Record(at, Cancelled("a"))]
-        assert len(list(verdict.of_log(records, [outcome("gave up")], {}))) == count
-
-
-def test_calls_in_the_log_were_made_by_somebody():
-    told = verdict.of_log(log(arrived("b"), Finished("b")), [], {})
-    assert list(told) == ["the log: 1 calls arrived, and nobody made them: b"]
-
-
-def test_an_ending_that_leaves_nothing_behind_is_right():
-    assert list(verdict.of_ending(ENDING)) == []
 
 
 @pytest.mark.parametrize(
@@ -208,15 +142,6 @@ def test_an_ending_that_leaves_something_behind_is_told(changed, said):
     assert said in complaint
 
 
-def test_a_kairos_that_ends_by_itself_is_told_with_its_last_words():
-    assert verdict.of_crash("x" * 9_000 + "KeyError: 'a'").endswith("xKeyError: 'a'")
-
-
-def test_after_all_of_it_every_call_is_answered():
-    assert list(verdict.of_recovery([outcome("answered")])) == []
-    assert "not answered: error 503" in next(verdict.of_recovery([outcome("error", detail="503")]))
-
-
 def samples(resident_mb_per_s, sent_mb_per_s=1.0, calls_per_s=0, warm_up_mb=0.0):
     return [
         Sample(
@@ -237,62 +162,5 @@ def test_memory_that_grows_as_fast_as_bodies_come_is_told():
     assert list(verdict.of_memory(samples(0.1))) == []
 
 
-def test_a_little_may_be_kept_of_a_short_call():
-    assert list(verdict.of_memory(samples(0.075, sent_mb_per_s=0, calls_per_s=10))) == []
-    assert list(verdict.of_memory(samples(0.085, sent_mb_per_s=0, calls_per_s=10))) != []
-    assert list(verdict.of_memory(samples(0.075, sent_mb_per_s=0))) != []
-    # And of long ones no more than without it.
-    assert list(verdict.of_memory(samples(0.81, calls_per_s=10))) != []
-
-
-def test_memory_is_looked_at_when_the_start_is_over():
-    assert verdict.growth(samples(0.0, warm_up_mb=50)).resident_mb == pytest.approx(0)
-    assert verdict.growth(samples(1.0)[:74]) is None
-    assert verdict.growth(samples(1.0)[:76]) is not None
-    assert list(verdict.of_memory(samples(1.0)[:50])) == []
-
-
 def asked(seed, kind):
     return [ask for ask, _ in zip(Asks(seed, kind, 2), range(600), strict=False)]
-
-
-def test_the_same_seed_asks_the_same():
-    assert asked(1, STANDIN) == asked(1, STANDIN) != asked(2, STANDIN)
-    kinds = {"well", "broken", "stranger", "failing", "poisonous"}
-    assert {each.kind for each in asked(1, STANDIN)} == kinds
-    assert any(each.leaves for each in asked(1, STANDIN))
-    assert len({each.id for each in asked(1, STANDIN)}) == 600
-
-
-def test_one_agent_makes_the_poisonous_calls_some_of_them_again_and_again():
-    poisons = [each for each in asked(1, STANDIN) if each.kind == "poisonous"]
-    contents = [json.loads(each.body)["messages"][0]["content"] for each in poisons]
-    assert all(each.startswith(POISON) for each in contents)
-    assert 2 < len(set(contents)) < len(contents)
-    assert {each.headers["X-Kairos-Agent"] for each in poisons} == {"villain"}
-    others = [each for each in asked(1, STANDIN) if each.kind != "poisonous"]
-    assert not any(POISON.encode() in each.body for each in others)
-
-
-def test_a_real_engine_is_asked_for_what_it_can_do_and_to_full_length():
-    asks = asked(1, VLLM)
-    assert {each.kind for each in asks} == {"well", "broken", "stranger", "poisonous"}
-    bodies = [json.loads(each.body) for each in asks if each.kind == "well"]
-    assert all(each["ignore_eos"] and "fail" not in each for each in bodies)
-    assert all(each.tokens and not each.says for each in asks)
-    longest = max(sum(len(m["content"]) for m in each["messages"]) for each in bodies)
-    assert longest < 4000  # bytes: its context has as many tokens
-
-
-@pytest.mark.parametrize(
-    ("unheard", "said", "complaint"),
-    [
-        (0, "the settings stay as they are: no\n" * 2, None),
-        (0, "the settings stay as they are: no\n", "settings that are wrong"),
-        (0, "the settings stay as they are: no\n" * 3, "settings that are wrong"),
-        (1, "the settings stay as they are: no\n" * 2, "of 1 changes of the settings"),
-    ],
-)
-def test_what_was_said_of_settings(unheard, said, complaint):
-    complaints = list(verdict.of_settings({"wrong": 2, "another limit": 9}, unheard, said))
-    assert [complaint in each for each in complaints] == ([True] if complaint else [])
