@@ -5,13 +5,20 @@ from typing import Protocol
 
 import msgspec
 
-from kairos.events import Dispatch, Refuse
+from kairos.events import Dispatch, Event, Refuse
 
 
 class Clock(Protocol):
     """Microseconds that never run backwards."""
 
     def now(self) -> int: ...
+
+
+class FactSink(Clock, Protocol):
+    """Where facts are reported: the runtime, or a way to the one elsewhere."""
+
+    def feed(self, event: Event) -> None:
+        """Raises KairosError: the request that arrived is refused."""
 
 
 class Engine(Protocol):

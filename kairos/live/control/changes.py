@@ -1,7 +1,7 @@
 """What changes in a running process when its settings are read again, by the setting."""
 
 import logging
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from kairos.config import Settings
 from kairos.entitlements import Entitlements
@@ -14,6 +14,9 @@ from kairos.live.request.bodies import Bodies
 from kairos.live.request.service_class import ServiceClasses
 from kairos.live.ui.gains import Gains
 from kairos.tenant_settings import classes
+
+if TYPE_CHECKING:
+    from kairos.live.control.local_control import LocalControl
 
 logger = logging.getLogger(__name__)
 
@@ -84,13 +87,7 @@ def entitling(brain: Entitled, access: Access, gateway: Gateway | None = None) -
     return dict.fromkeys(ENTITLING, change)
 
 
-class Ordered(Protocol):
-    """What decides here, and may be told to do so by another policy."""
-
-    def order_by(self, policy: str) -> None: ...
-
-
-def ordering(brain: Ordered, gains: Gains) -> dict[str, Change]:
+def ordering(brain: "LocalControl", gains: Gains) -> dict[str, Change]:
     """The policy."""
 
     def change(settings: Settings) -> None:

@@ -6,7 +6,7 @@ the ASGI application.
 
 import asyncio
 from collections.abc import Callable, Mapping
-from typing import Any, Protocol, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from kairos.live.frontend.asgi import AsgiAnswer
 from kairos.live.frontend.connection_limits import ClientAddress, ConnectionLimits
@@ -16,26 +16,14 @@ from kairos.live.frontend.status_lines import STATUS_LINE
 from kairos.live.process.pace import LoopPace
 from kairos.live.request.client_response import ASGIApp
 
+if TYPE_CHECKING:
+    from kairos.live.frontend.gateway import Gateway
+
 IDLE_S = 75.0  # between two requests
 
 _NO_HTTP = b"Invalid HTTP request received."
 _TOO_LARGE = b"The request's headers are too large."
 _TOO_SLOW = b"The request's headers did not come in time."
-
-
-class CallTaker(Protocol):
-    """Who answers calls."""
-
-    pace: LoopPace
-    targets: Mapping[bytes, str]  # as they are sent, of paths that it takes
-
-    def takes(self, exchange: Exchange) -> bool: ...
-
-    def caller_of(self, exchange: Exchange) -> str:
-        """See `Access.known_as`."""
-
-    def take(self, exchange: Exchange) -> None:
-        """Answer it, in time. Never raises."""
 
 
 _NO_TARGETS: Mapping[bytes, str] = {}
@@ -50,7 +38,7 @@ class ServerState:
 
 
 class Connection(asyncio.Protocol):
-    """Of a client. A `Wire`, a `RequestTaker`, `Limited`."""
+    """Of a client. An exchange writes to it, its limits may close it."""
 
     _transport: asyncio.Transport  # once it is made
     _peer: ClientAddress  # once it may stay
@@ -60,7 +48,7 @@ class Connection(asyncio.Protocol):
     def __init__(
         self,
         app: ASGIApp,
-        calls: CallTaker | None,
+        calls: "Gateway | None",
         pace: LoopPace,
         limits: ConnectionLimits,
         state: ServerState,
@@ -124,7 +112,7 @@ class Connection(asyncio.Protocol):
             self._begin(at_once=at_once)
 
     def head_is_late(self) -> None:
-        """See `Limited`."""
+        """End it: the limits give its head no more time."""
         if self._reader.is_in_head:
             self._refuse(408, _TOO_SLOW)
         else:
@@ -132,7 +120,7 @@ class Connection(asyncio.Protocol):
 
     @property
     def is_idle(self) -> bool:
-        """See `Limited`."""
+        """Whether it has had answers to all that was asked."""
         return self._exchange is None and not self._awaits_head and not self._unread
 
     def _refuse(self, status: int, reason: bytes) -> None:
@@ -162,7 +150,7 @@ class Connection(asyncio.Protocol):
         del self._reader  # which names this connection
 
     def in_turn(self, caller: str, step: Callable[[], None]) -> None:
-        """See `Wire`. Calls of the same caller are not to wait for all that leave."""
+        """Take a step of a caller who has left at the loop's pace: its calls need not wait."""
         self._pace.begin((caller, "leaves"), step)
 
     def _leave(self) -> None:
@@ -177,7 +165,7 @@ class Connection(asyncio.Protocol):
             each.leave()
 
     def head_came(self, exchange: Exchange) -> None:
-        """See `RequestTaker`."""
+        """Take a request that has begun; its body may come still."""
         if self._awaits_head:
             self._awaits_head = False
             self._limits.has_head(self, self._peer)
@@ -216,7 +204,7 @@ class Connection(asyncio.Protocol):
         task.add_done_callback(self._state.tasks.discard)
 
     def answered(self) -> None:
-        """See `Wire`."""
+        """Go on: all of an answer was written."""
         exchange, self._exchange = self._exchange, None
         if exchange is not None and not exchange.is_kept:
             self._transport.close()
@@ -255,7 +243,7 @@ class Connection(asyncio.Protocol):
         self._transport.abort()
 
     def close(self) -> None:
-        """See `Wire`."""
+        """End it once all that was written is sent."""
         self._transport.close()
 
     def hold(self) -> None:

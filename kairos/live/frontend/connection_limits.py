@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Callable
 from ipaddress import IPv6Address
 from itertools import islice
-from typing import Any, Protocol, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from kairos.config import Settings
 from kairos.errors import KairosError
@@ -21,6 +21,9 @@ from kairos.live.frontend.openai_errors import new_id
 from kairos.live.frontend.status_lines import STATUS_LINE
 from kairos.live.process.tuning import most_files
 from kairos.live.request.client_response import error_body, error_headers
+
+if TYPE_CHECKING:
+    from kairos.live.frontend.connection import Connection
 
 HEAD_S = 30.0  # from a connection's or a request's first moment to the end of its head
 UNFINISHED = 0.25  # of all connections: so many may be without a whole head
@@ -33,19 +36,6 @@ _CLOSED = 64  # connections in a turn of the loop: takes 2 ms
 _LOOK_S = 1.0  # between two looks at unfinished heads
 
 
-class Limited(Protocol):
-    """A connection."""
-
-    @property
-    def is_idle(self) -> bool:
-        """It has had answers to all that was asked."""
-
-    def close(self) -> None: ...
-
-    def head_is_late(self) -> None:
-        """It ends."""
-
-
 class ClientAddress:
     """The connections from one address."""
 
@@ -53,8 +43,8 @@ class ClientAddress:
 
     def __init__(self, name: str) -> None:
         self.name = name
-        self.connections: dict[Limited, None] = {}  # those looked at longest ago first
-        self.unfinished: dict[Limited, float] = {}  # since when their head is awaited
+        self.connections: dict[Connection, None] = {}  # those looked at longest ago first
+        self.unfinished: dict[Connection, float] = {}  # since when their head is awaited
 
 
 class ConnectionLimits:
@@ -73,7 +63,7 @@ class ConnectionLimits:
         self._looks = False
         self._closing: deque[asyncio.Transport] = deque()
 
-    def came(self, connection: Limited, transport: asyncio.Transport) -> ClientAddress | None:
+    def came(self, connection: "Connection", transport: asyncio.Transport) -> ClientAddress | None:
         """A connection is made. None: it may not stay, and is told why."""
         name = address_of(transport.get_extra_info("peername"))
         peer = self._peers.get(name) or ClientAddress(name)
@@ -101,7 +91,7 @@ class ConnectionLimits:
             peer.connections[each] = None
         return False
 
-    def left(self, connection: Limited, peer: ClientAddress) -> None:
+    def left(self, connection: "Connection", peer: ClientAddress) -> None:
         """It is no more; told again, nothing."""
         if connection not in peer.connections:
             return
@@ -125,7 +115,7 @@ class ConnectionLimits:
         if closing:
             asyncio.get_running_loop().call_soon(self._close_some)
 
-    def awaits_head(self, connection: Limited, peer: ClientAddress) -> None:
+    def awaits_head(self, connection: "Connection", peer: ClientAddress) -> None:
         """From now on a head must come, and end in time."""
         loop = asyncio.get_running_loop()
         now_s = loop.time()
@@ -138,7 +128,7 @@ class ConnectionLimits:
         if not is_within_share(len(peer.unfinished), free, self._share):
             self._end_oldest(peer, now_s)
 
-    def has_head(self, connection: Limited, peer: ClientAddress) -> None:
+    def has_head(self, connection: "Connection", peer: ClientAddress) -> None:
         if peer.unfinished.pop(connection, None) is not None:
             self._unfinished -= 1
 

@@ -1,7 +1,6 @@
 """The route by which a caller declares the plan of its app's workflows."""
 
 import re
-from typing import Protocol
 
 import msgspec
 from fastapi import FastAPI
@@ -14,6 +13,7 @@ from kairos.events import PlanDeclared
 from kairos.live.frontend.small_body import small_body
 from kairos.live.request.access import Access, authorization
 from kairos.model import IDENTIFIER
+from kairos.ports import FactSink
 
 MOST_BYTES = 32 << 10  # of a plan: what one says of it must fit a message of the bus
 
@@ -29,13 +29,7 @@ class DeclaredPlan(msgspec.Struct, frozen=True, kw_only=True):
     operators: int
 
 
-class TakesPlans(Protocol):
-    """Whom facts are told to."""
-
-    def feed(self, event: PlanDeclared) -> None: ...
-
-
-def add_plans(app: FastAPI, access: Access, told: TakesPlans) -> None:
+def add_plans(app: FastAPI, access: Access, told: FactSink) -> None:
     @app.put("/v1/plans/{name:path}")
     async def put(request: HttpRequest, name: str) -> Response:
         """It holds for workflows that have no call in flight. A key of an app speaks for that."""

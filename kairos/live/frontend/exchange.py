@@ -1,11 +1,14 @@
 """One HTTP request of a client, and the answer to it, on the connection that they share."""
 
-from collections.abc import Callable, Iterable
-from typing import Protocol
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Protocol
 
 from kairos.live.frontend.status_lines import STATUS_LINE
 from kairos.live.request.bodies import BodyReader, BodySource
 from kairos.live.request.client_response import Answering, Client
+
+if TYPE_CHECKING:
+    from kairos.live.frontend.connection import Connection
 
 # In what is sent as a header; line breaks are counted.
 _CONTROL = bytes({*range(0x20), 0x7F} - set(b"\t\r\n"))
@@ -35,28 +38,6 @@ class Asking(Client, BodySource, Protocol):
 
     @property
     def headers(self) -> list[tuple[bytes, bytes]]: ...
-
-
-class Wire(Protocol):
-    """The connection, as an exchange sees it."""
-
-    is_full: bool  # what is written has to wait until the client reads
-
-    def write(self, data: bytes) -> None: ...
-
-    def close(self) -> None:
-        """Once all that was written is sent."""
-
-    def hold(self) -> None:
-        """Read no more for now."""
-
-    def read_on(self) -> None: ...
-
-    def answered(self) -> None:
-        """All of the answer was written."""
-
-    def in_turn(self, caller: str, step: Callable[[], None]) -> None:
-        """Take the step of a caller who has left at the loop's pace."""
 
 
 class Exchange:
@@ -90,7 +71,7 @@ class Exchange:
     )
 
     def __init__(
-        self, wire: Wire, method: str, headers: list[tuple[bytes, bytes]], caller: str
+        self, wire: "Connection", method: str, headers: list[tuple[bytes, bytes]], caller: str
     ) -> None:
         """`headers`: names in lower case. `caller`: see `Access.known_as`; the address, until it
         has shown its key."""

@@ -17,7 +17,7 @@ from kairos.live.observers.audit_log import OnError
 from kairos.live.proxy.asked import STREAMING_ROUTES, Asked, is_retried
 from kairos.live.proxy.call import Call
 from kairos.live.proxy.engine import HttpEngine
-from kairos.live.proxy.told import FactSink, OnTrouble
+from kairos.live.proxy.told import OnTrouble
 from kairos.live.request.access import Callers
 from kairos.live.request.bodies import Bodies, Upload
 from kairos.live.request.body import Body
@@ -33,6 +33,7 @@ from kairos.live.request.service_class import ServiceClasses
 from kairos.live.request.tokens import Estimate, PromptTokens
 from kairos.live.tracing.tracing import Tracing
 from kairos.model import Request
+from kairos.ports import FactSink
 
 logger = logging.getLogger(__name__)
 
@@ -41,7 +42,7 @@ _NO_NAMES: Route = {}  # in a path
 
 
 class Gateway:
-    """Turns HTTP requests into calls. A `CallTaker`, and an ASGI application."""
+    """HTTP requests as calls: of connections, and as an ASGI application."""
 
     targets: Mapping[bytes, str] = {path.encode(): path for path in HOT_ROUTES}
 
@@ -69,17 +70,17 @@ class Gateway:
         self.own_models: OwnModels | None = None  # beside those that engines serve
 
     def takes(self, exchange: Asking) -> bool:
-        """See `CallTaker`: the other requests for calls come by way of the application."""
+        """Return whether it is a call. Other requests for calls come by way of the application."""
         path = exchange.path
         return path in HOT_ROUTES or names_in(path, exchange.raw_path)[1] in HOT_ROUTES
 
     def caller_of(self, exchange: Asking) -> str:
-        """See `CallTaker`."""
+        """See `Access.known_as`."""
         headers = dict(exchange.headers)
         return self.access.known_as(headers.get(b"authorization"), exchange.caller)
 
     def take(self, exchange: Asking) -> None:
-        """See `CallTaker`."""
+        """Answer it, in time. Never raises."""
         path, raw_path, names = exchange.path, exchange.raw_path, _NO_NAMES
         if path not in HOT_ROUTES:
             names, path = names_in(path, raw_path)

@@ -5,14 +5,18 @@ import contextlib
 import logging
 import socket
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator, Mapping
+from typing import TYPE_CHECKING
 
 from kairos.errors import SetupError
-from kairos.live.frontend.connection import CallTaker, Connection, ServerState
+from kairos.live.frontend.connection import Connection, ServerState
 from kairos.live.frontend.connection_limits import ConnectionLimits
 from kairos.live.frontend.port_tls import PortTls
 from kairos.live.frontend.tls_transport import TlsTransport
 from kairos.live.process.pace import LoopPace
 from kairos.live.request.client_response import ASGIApp
+
+if TYPE_CHECKING:
+    from kairos.live.frontend.gateway import Gateway
 
 logger = logging.getLogger(__name__)
 
@@ -96,7 +100,7 @@ async def serving(
 
 def server_of(
     app: ASGIApp,
-    calls: CallTaker | None = None,
+    calls: "Gateway | None" = None,
     limits: ConnectionLimits | None = None,
     tls: PortTls | None = None,
 ) -> Server:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from fastapi import FastAPI
 
 
-class OperatedBrain(Protocol):
+class Decides(Protocol):
     """What decides in this process, or stands by to do so."""
 
     @property
@@ -30,6 +30,10 @@ class OperatedBrain(Protocol):
 
     def now(self) -> int:
         """In µs."""
+
+
+class OperatedBrain(Decides, Protocol):
+    """What decides, and shows it to operators."""
 
     def add_tenants(self, app: "FastAPI") -> None:
         """Add the routes to look into workflows and agents of any tenant."""

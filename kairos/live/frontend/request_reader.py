@@ -2,11 +2,14 @@
 
 import urllib.parse
 from collections.abc import Mapping
-from typing import Protocol
+from typing import TYPE_CHECKING
 
 import httptools
 
-from kairos.live.frontend.exchange import Exchange, Wire
+from kairos.live.frontend.exchange import Exchange
+
+if TYPE_CHECKING:
+    from kairos.live.frontend.connection import Connection
 
 # Of one request: target, names and values of headers and trailers. So much may also come between
 # two steps of a request that is not a part of any, such as a header without end.
@@ -21,21 +24,10 @@ class NoHttp(Exception):
     """What came."""
 
 
-class RequestTaker(Wire, Protocol):
-    """The connection."""
-
-    @property
-    def caller(self) -> str:
-        """Who is at its other end, while no key is known."""
-
-    def head_came(self, exchange: Exchange) -> None:
-        """A request has begun; its body may come still."""
-
-
 class RequestReader:
     """Of one connection. `feed`, and the callbacks of the parser."""
 
-    def __init__(self, taker: RequestTaker, targets: Mapping[bytes, str]) -> None:
+    def __init__(self, taker: "Connection", targets: Mapping[bytes, str]) -> None:
         """`targets`: paths, by targets as they are sent, that need no further look."""
         self._taker, self._targets = taker, targets
         self._parser = httptools.HttpRequestParser(self)

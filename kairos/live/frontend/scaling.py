@@ -1,29 +1,16 @@
 """What an autoscaler asks for: how much work waits, and how much of the pool is used; and what open
 workflows will still bring."""
 
-from typing import Any, Protocol
+from typing import Any
 
 import msgspec
 from fastapi import FastAPI
 from fastapi.responses import Response
 
-from kairos.balancer import Balancer
+from kairos.live.frontend.operators_front import Decides
 from kairos.open_work import look
 from kairos.planner.demand import Look
 from kairos.pool_load import busiest, most_waiting_s, pool_load
-
-
-class Decides(Protocol):
-    """What decides in this process, or stands by to do so."""
-
-    @property
-    def balancer(self) -> Balancer: ...
-
-    @property
-    def decides(self) -> bool: ...
-
-    def now(self) -> int:
-        """In µs."""
 
 
 class WorkView(msgspec.Struct, frozen=True, kw_only=True):

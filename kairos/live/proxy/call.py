@@ -11,11 +11,12 @@ from kairos.live.proxy.forwarders import forwarder
 from kairos.live.proxy.prefill_hop import PrefillHop, PrefillProblem, whole_body
 from kairos.live.proxy.response_forwarder import EngineError, ResponseForwarder, answer_error
 from kairos.live.proxy.sending import send
-from kairos.live.proxy.told import FactSink, InstanceError, OnTrouble, Owner, trouble
+from kairos.live.proxy.told import InstanceError, OnTrouble, Owner, trouble
 from kairos.live.proxy.wait_comments import WaitComments
 from kairos.live.request.body import Body
 from kairos.live.request.client_response import ClientResponse
 from kairos.model import SECOND, Request
+from kairos.ports import FactSink
 
 
 class Call:
@@ -61,7 +62,7 @@ class Call:
         self._ends_workflow = ends_workflow
         self._tries_again, self._patience_s = tries_again, patience_s
         self._reads_stream = asked.path in STREAMING_ROUTES
-        self.answer: EngineAnswer | None = None  # see `WaitingCall`
+        self.answer: EngineAnswer | None = None  # that is awaited
         self._forwarder: ResponseForwarder | None = None
         self._hop: PrefillHop | None = None  # while another instance computes the prompt
         self.instance_id: str | None = None  # where it is its turn; None: it waits
@@ -103,7 +104,7 @@ class Call:
     # Its turn
 
     def go(self, dispatch: Dispatch, content: bytes | None = None) -> None:
-        """See `WaitingCall`. `content`: what it asks, if that is not what the client said."""
+        """Send it: it is its turn. `content`: what it asks, if that is not what the client said."""
         self.instance_id, self.response.limits = dispatch.instance_id, dispatch.limits
         if self._comments is not None:
             self._comments.cancel()
@@ -114,7 +115,7 @@ class Call:
             self._loop.call_soon(self._fail, error)
 
     def give_up(self, error: KairosError, *, runs: bool) -> None:
-        """See `WaitingCall`."""
+        """End it, wherever it is. `runs`: it had its turn."""
         if runs:
             self._loop.call_soon(self._end, Cancelled(self.request.id), error)
         else:
@@ -221,7 +222,7 @@ class Call:
         self._fail(failure_of(error, self.instance_id, begun=begun, was_dropped=was_dropped))
 
     def stalled(self) -> None:
-        """See `WaitingCall`."""
+        """Fail: its instance has forgotten it."""
         if self._hop is not None:
             self._hop.stalled()
         elif self.instance_id is not None and (self._tries_again or self.response.started):

@@ -2,42 +2,21 @@
 reaches it here."""
 
 from itertools import count
-from typing import Protocol
+from typing import TYPE_CHECKING
 
 from kairos.errors import KairosError
 from kairos.events import Dispatch, Refuse
-from kairos.live.proxy.engine_answer import EngineAnswer
 from kairos.live.proxy.sse import SseReader
-from kairos.live.request.body import Body
-from kairos.live.request.client_response import ClientResponse
-from kairos.model import Request
 from kairos.refusals import REFUSALS
 
-
-class WaitingCall(Protocol):
-    """A call that has said that it waits. What it is told comes while facts are told: it tells
-    none itself before the loop's next turn."""
-
-    request: Request
-    body: Body
-    response: ClientResponse
-    instance_id: str | None  # where it is its turn
-    answer: EngineAnswer | None  # that is awaited from there
-
-    def go(self, dispatch: Dispatch) -> None:
-        """It is its turn."""
-
-    def give_up(self, error: KairosError, *, runs: bool) -> None:
-        """It ends, wherever it is; `runs`: it had its turn."""
-
-    def stalled(self) -> None:
-        """Its instance has forgotten it."""
+if TYPE_CHECKING:
+    from kairos.live.proxy.call import Call
 
 
 class _Turn:
     __slots__ = ("call", "instance_id", "is_over", "number")
 
-    def __init__(self, number: int, call: WaitingCall) -> None:
+    def __init__(self, number: int, call: "Call") -> None:
         self.number, self.call = number, call
         self.is_over = False  # it was told what it waits for
         self.instance_id: str | None = None
@@ -51,10 +30,10 @@ class CallsInFlight:
         self.streams: dict[str, SseReader] = {}  # answers under way
         self._expected: dict[str, _Turn] = {}
         self._running: dict[str, int] = {}  # calls, by instance
-        self.sent: dict[int, WaitingCall] = {}  # those that had their turn, by its number
+        self.sent: dict[int, Call] = {}  # those that had their turn, by its number
         self._turns = count(1)
 
-    def expect(self, request_id: str, call: WaitingCall) -> None:
+    def expect(self, request_id: str, call: "Call") -> None:
         """It waits for the command that says which instance will serve the request."""
         assert request_id not in self._expected
         self._expected[request_id] = _Turn(next(self._turns), call)

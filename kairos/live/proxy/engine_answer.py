@@ -1,11 +1,14 @@
 """An engine's answer while it comes, who takes it, and how it fails to."""
 
 import asyncio
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import msgspec
 
 from kairos.errors import AnswerTimeout, KairosError, UpstreamFailed, UpstreamUnreachable
+
+if TYPE_CHECKING:
+    from kairos.live.proxy.engine_link import EngineLink
 
 MAX_HEADER_BYTES = 1 << 16  # of one answer, names and values
 
@@ -98,19 +101,6 @@ class AnswerTaker(Protocol):
         """It will not be: an OSError says why, as ConnectionBroke, EngineRefused, NothingCame."""
 
 
-class AnswerSource(Protocol):
-    """What an answer comes from."""
-
-    is_paused: bool  # whoever takes it is full
-    due_at: float  # on the loop's clock: by then there must be progress
-
-    def pause(self) -> None: ...
-
-    def resume(self) -> None: ...
-
-    def abort(self) -> None: ...
-
-
 class EngineAnswer:
     """What an engine is asked, and its answer while it comes: status and headers, then the body."""
 
@@ -158,7 +148,7 @@ class EngineAnswer:
         self.has_begun = False  # a byte of it has come
         self.has_progressed = False  # since its source looked last
         self.is_whole = False  # with what comes next, or has come
-        self.source: AnswerSource | None = None
+        self.source: EngineLink | None = None
         self.connecting: asyncio.Task[None] | None = None  # until there is a source
 
     @property

@@ -1,8 +1,7 @@
 """One connection to an engine: a call at a time, and its answer."""
 
 import asyncio
-from collections.abc import Callable
-from typing import Protocol, cast
+from typing import TYPE_CHECKING, cast
 
 import httptools
 
@@ -15,28 +14,15 @@ from kairos.live.proxy.engine_answer import (
 )
 from kairos.tls_settings import TlsFiles
 
+if TYPE_CHECKING:
+    from kairos.live.proxy.connections import Connections
+
 Origin = tuple[TlsFiles | None, str, int]  # with what of TLS, if any; host, port
 
 _JOINED_BYTES = 1 << 16  # a larger request body is not copied behind its headers
 # In which the parser finds no end of anything: see `MAX_HEADER_BYTES`, of which a head of many
 # short headers has up to four times.
 _MAX_ENDLESS_BYTES = 4 * MAX_HEADER_BYTES
-
-
-class LinkPool(Protocol):
-    """Where connections are kept between calls."""
-
-    loop: asyncio.AbstractEventLoop
-    now: Callable[[], float]  # on the loop's clock
-
-    def keep(self, connection: "EngineLink", origin: Origin) -> None:
-        """It waits for its next call."""
-
-    def lost(self, connection: "EngineLink", origin: Origin) -> None:
-        """It is gone."""
-
-    def send_again(self, answer: EngineAnswer, origin: Origin) -> None:
-        """It was sent on a connection that was being closed."""
 
 
 class EngineLink(asyncio.Protocol):
@@ -46,7 +32,7 @@ class EngineLink(asyncio.Protocol):
 
     _transport: asyncio.Transport  # once it is made
 
-    def __init__(self, pool: LinkPool, origin: Origin) -> None:
+    def __init__(self, pool: "Connections", origin: Origin) -> None:
         self._pool, self._origin = pool, origin
         self._pieces: list[bytes] = []  # of a body, not handed on yet
         self.on_body = self._pieces.append  # for the parser: a frame of Python less for each chunk

@@ -4,12 +4,16 @@ looks costs nothing.
 """
 
 import asyncio
+from typing import TYPE_CHECKING
 
 from kairos.events import Event, InstanceJoined, InstanceLeft, InstanceStatus
 from kairos.faults.stalls import SEEN_US, SeenCall, Stalls
-from kairos.live.proxy.calls_in_flight import CallsInFlight, WaitingCall
+from kairos.live.proxy.calls_in_flight import CallsInFlight
 from kairos.live.proxy.engine_answer import EngineAnswer
 from kairos.model import SECOND
+
+if TYPE_CHECKING:
+    from kairos.live.proxy.call import Call
 
 INTERVAL_S = SEEN_US / SECOND
 
@@ -54,7 +58,7 @@ class StallWatch:
             call.stalled()
 
 
-def _seen(key: int, call: WaitingCall) -> SeenCall | None:
+def _seen(key: int, call: "Call") -> SeenCall | None:
     """As it is seen at its instance; None: it is not there yet."""
     answer, instance_id = call.answer, call.instance_id
     since = None if answer is None else answer.silent_since

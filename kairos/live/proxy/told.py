@@ -4,7 +4,6 @@ from collections.abc import Callable
 from typing import Protocol
 
 from kairos.errors import UpstreamFailed, UpstreamUnreachable
-from kairos.events import Event
 
 InstanceError = UpstreamFailed | UpstreamUnreachable  # it is the instance's fault
 OnTrouble = Callable[[UpstreamUnreachable], None]
@@ -15,15 +14,6 @@ def trouble(error: InstanceError, instance_id: str) -> UpstreamUnreachable:
     if isinstance(error, UpstreamUnreachable):
         return error
     return UpstreamUnreachable(instance_id, error.code)
-
-
-class FactSink(Protocol):
-    """Where a call's facts are told: the runtime, or whoever passes them on to one elsewhere."""
-
-    def now(self) -> int: ...
-
-    def feed(self, event: Event) -> None:
-        """Raises KairosError: the request that arrived is refused."""
 
 
 class Owner(Protocol):

@@ -9,13 +9,13 @@ so that a sum over spans counts each token once. Of prompts and answers there is
 """
 
 from collections.abc import Callable, Iterable, MutableMapping
-from typing import Protocol
 
 from kairos.errors import KairosError
 from kairos.events import Arrived, Bounced, Cancelled, Dispatch, Event, Failed, Finished, FirstToken
 from kairos.live.tracing.span import Kind, SpanEvent, TraceSpan
 from kairos.live.tracing.trace_context import TRACE_PARENT_HEADER, TraceContext, traceparent
 from kairos.model import SECOND, Request
+from kairos.ports import FactSink
 
 _OPERATIONS = {
     "/v1/chat/completions": "chat",
@@ -24,14 +24,6 @@ _OPERATIONS = {
     "/v1/embeddings": "embeddings",
 }
 _Fields = dict[str, str | int | float | bool]
-
-
-class CallFacts(Protocol):
-    """Where a call's facts are told."""
-
-    def now(self) -> int: ...
-
-    def feed(self, event: Event) -> None: ...
 
 
 class CallTrace:
@@ -231,7 +223,7 @@ class TracedFacts:
     """Where a recorded call tells its facts: its trace hears of them first. What is decided on one
     may reach the call before `feed` returns."""
 
-    def __init__(self, facts: CallFacts, trace: CallTrace) -> None:
+    def __init__(self, facts: FactSink, trace: CallTrace) -> None:
         self._facts, self._trace = facts, trace
 
     def now(self) -> int:

@@ -9,7 +9,7 @@ from typing import Protocol
 import msgspec
 from prometheus_client.registry import Collector
 
-from kairos.live.tracing.call_trace import CallFacts, CallTrace, TracedFacts
+from kairos.live.tracing.call_trace import CallTrace, TracedFacts
 from kairos.live.tracing.otlp_exporter import OtlpExporter
 from kairos.live.tracing.trace_context import (
     TRACE_PARENT_HEADER,
@@ -22,6 +22,7 @@ from kairos.live.tracing.trace_context import (
 )
 from kairos.live.tracing.workflow_spans import WorkflowSpans
 from kairos.model import Request
+from kairos.ports import FactSink
 from kairos.runtime import Observer
 from kairos.telemetry_settings import TelemetrySettings
 
@@ -44,8 +45,8 @@ class Tracing:
         self._dice = random.Random(os.urandom(16))  # noqa: S311 - ids, not secrets
 
     def follow(
-        self, request: Request, asked: TracedRequest, facts: CallFacts, *, streams: bool
-    ) -> tuple[Request, CallFacts]:
+        self, request: Request, asked: TracedRequest, facts: FactSink, *, streams: bool
+    ) -> tuple[Request, FactSink]:
         """Record the call if its trace is recorded: the request, which says so then, and where its
         facts are to be told. What engines are to be told is in the headers afterwards."""
         context = context_sent(asked.headers) or self._own(request)

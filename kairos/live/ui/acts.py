@@ -7,18 +7,19 @@ and so it is where no key or token has a role, since then nobody knows who it wa
 
 import re
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Protocol, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 import msgspec
 
 from kairos.errors import InvalidRequest, KairosError, WorkflowNotFound
-from kairos.events import Event, WorkflowEnded
+from kairos.events import WorkflowEnded
 from kairos.live.engines.fleet import Fleet
 from kairos.live.frontend.operators import ACT
 from kairos.live.request.caller import ANYBODY, Caller
 from kairos.live.ui.assets import json_response
 from kairos.model import IDENTIFIER
 from kairos.orchestrator.orchestrator import Orchestrator
+from kairos.ports import FactSink
 
 if TYPE_CHECKING:
     from fastapi import FastAPI, Request
@@ -46,12 +47,6 @@ class MayAct(msgspec.Struct, frozen=True, kw_only=True):
     may_change_engines: bool
 
 
-class HearsEvents(Protocol):
-    """What decides, and hears of what happened."""
-
-    def feed(self, event: Event) -> None: ...
-
-
 class CannotAct(KairosError):
     """Whoever asks may only look, or this process cannot do that."""
 
@@ -74,7 +69,7 @@ class Acts:
     def __init__(
         self,
         fleet: Fleet,
-        told: HearsEvents,
+        told: FactSink,
         orchestrator: Orchestrator | None,
         *,
         is_audited: bool,

@@ -6,13 +6,13 @@ operators alone (`PageGuard`).
 """
 
 from collections.abc import Callable
-from typing import Protocol
 
 from fastapi import FastAPI, Request
 from fastapi.responses import Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from kairos.live.frontend.hosts import KnownHosts
+from kairos.live.frontend.insight import Source
 from kairos.live.frontend.operators import PAGE, Operators
 from kairos.live.observers.audit_log import AuditLog
 from kairos.live.request.access import Access
@@ -23,8 +23,6 @@ from kairos.live.ui.assets import json_response
 from kairos.live.ui.gains import WorkflowGain
 from kairos.live.ui.looks import add_agents, add_files, add_workflows
 from kairos.live.ui.workflows import Workflows
-from kairos.orchestrator.orchestrator import Orchestrator
-from kairos.scheduler.work_estimates import WorkEstimates
 
 _PAGES = {
     PAGE: "elsewhere.html",
@@ -37,20 +35,8 @@ _PAGES = {
 }
 
 
-class Follows(Protocol):
-    """Where workflows are followed. The first two raise Unavailable where others do it."""
-
-    @property
-    def orchestrator(self) -> Orchestrator: ...
-
-    @property
-    def estimates(self) -> WorkEstimates: ...
-
-    def now(self) -> int: ...
-
-
 def add_follower_pages(
-    app: FastAPI, follower: Follows, access: Access, names: tuple[str, ...], audit: AuditLog | None
+    app: FastAPI, follower: Source, access: Access, names: tuple[str, ...], audit: AuditLog | None
 ) -> AgentHistory:
     """`names`: by which the page may be asked for, beside any address (`hosts.py`). What it returns
     is to `run` beside what serves."""

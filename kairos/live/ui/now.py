@@ -5,12 +5,12 @@ Instants are µs since the epoch (`_at`), durations seconds (`_s`).
 """
 
 from itertools import islice
-from typing import Protocol
 
 import msgspec
 
 from kairos.balancer import Balancer
 from kairos.live.engines.fleet import Fleet, InstanceView
+from kairos.live.frontend.operators_front import Decides
 from kairos.live.observers.telemetry import Telemetry
 from kairos.live.ui.memory import MemoryOutlook, MemoryView
 from kairos.model import SECOND, Request
@@ -20,19 +20,6 @@ from kairos.scheduler.service_order import QueuedCall, Standing
 QUEUE_PAGE = 50  # calls
 _LONGEST = 5
 _RENEWED_US = 2 * SECOND
-
-
-class Watched(Protocol):
-    """What decides in this process, or stands by to do so."""
-
-    @property
-    def balancer(self) -> Balancer: ...
-
-    @property
-    def decides(self) -> bool: ...
-
-    def now(self) -> int:
-        """In µs."""
 
 
 class InstanceNow(msgspec.Struct, frozen=True, kw_only=True):
@@ -106,7 +93,7 @@ class Now:
 
     def __init__(
         self,
-        brain: Watched,
+        brain: Decides,
         fleet: Fleet,
         telemetry: Telemetry,
         orchestrator: Orchestrator | None,

@@ -9,17 +9,19 @@ import msgspec
 from kairos.config import Settings
 from kairos.live.engines.fleet import Fleet
 from kairos.live.frontend.operators import ASK, PAGE
+from kairos.live.frontend.operators_front import Decides
 from kairos.live.observers.telemetry import Telemetry
-from kairos.live.ui.acts import Acts, HearsEvents, read_said
+from kairos.live.ui.acts import Acts, read_said
 from kairos.live.ui.agent_history import AgentHistory
 from kairos.live.ui.agents import Agents
 from kairos.live.ui.assets import HEADERS, json_response
 from kairos.live.ui.gains import Gains
-from kairos.live.ui.now import QUEUE_PAGE, Now, Watched
+from kairos.live.ui.now import QUEUE_PAGE, Now
 from kairos.live.ui.past import Past, PastQuestion
 from kairos.live.ui.watch import Watch
 from kairos.live.ui.workflows import FollowedElsewhere, Workflows
 from kairos.orchestrator.orchestrator import Orchestrator
+from kairos.ports import FactSink
 from kairos.scheduler.work_estimates import WorkEstimates
 
 if TYPE_CHECKING:
@@ -137,7 +139,7 @@ class Ui:
             yield b"data: %b\n\n" % picture
 
 
-class Deciding(Watched, HearsEvents, Protocol):
+class Deciding(Decides, FactSink, Protocol):
     """What decides in this process, and hears of what happened."""
 
 

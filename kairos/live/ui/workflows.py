@@ -6,7 +6,7 @@ epoch (`_at`), durations seconds (`_s`).
 
 from collections.abc import Callable, Iterable
 from heapq import nlargest
-from typing import Literal, Protocol
+from typing import Literal
 
 import msgspec
 
@@ -17,6 +17,7 @@ from kairos.live.ui.time_split import TimeSplit, time_split
 from kairos.model import SECOND
 from kairos.orchestrator.orchestrator import Orchestrator
 from kairos.orchestrator.workflow import OpenedWorkflow
+from kairos.ports import Clock
 
 WORKFLOWS_PAGE, CALLS_PAGE = 50, 100
 
@@ -80,11 +81,6 @@ class ExplainedWorkflow(msgspec.Struct, frozen=True, kw_only=True):
     split: TimeSplit
     workflow: WorkflowView
     explained: dict[str, list[str]]  # by id
-
-
-class HasTime(Protocol):
-    def now(self) -> int:
-        """In µs."""
 
 
 def find(
@@ -174,7 +170,7 @@ def explain(seen: Snapshot, offset: int) -> ExplainedWorkflow:
 class Workflows:
     """Those that the orchestrator remembers: open, or ended lately."""
 
-    def __init__(self, clock: HasTime, followed: Callable[[], Orchestrator]) -> None:
+    def __init__(self, clock: Clock, followed: Callable[[], Orchestrator]) -> None:
         """`followed` raises where another process follows the workflows."""
         self._clock, self._followed = clock, followed
 

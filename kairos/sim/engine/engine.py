@@ -8,7 +8,7 @@ from kairos.sim.engine.blocks import contents_of
 from kairos.sim.engine.cost import PS_PER_US, Cost, Stretch
 from kairos.sim.engine.engine_calls import CallProgress, EngineCall, EngineStats
 from kairos.sim.engine.fetched_caches import Fetch
-from kairos.sim.engine.memory import LowerTier
+from kairos.sim.engine.host_tier import HostTier
 from kairos.sim.engine.scheduler import Scheduler
 from kairos.sim.engine.sequence import Sequence
 from kairos.workload.prompt import Prompt, length
@@ -47,7 +47,7 @@ class ModelledEngine:
     pipeline. Of KV connectors: those of `fetched_caches.py`.
     """
 
-    def __init__(self, profile: EngineProfile, tier: LowerTier | None = None) -> None:
+    def __init__(self, profile: EngineProfile, tier: HostTier | None = None) -> None:
         """`tier`: where its full blocks are copied to, and can be fetched from.
 
         Raises SetupError: a step would take no time by this profile, or there are no blocks.

@@ -19,7 +19,7 @@ class HostTier:
         self._contents: OrderedDict[int, None] = OrderedDict()
 
     def keep(self, contents: Contents) -> None:
-        """See `LowerTier`."""
+        """Note that these are computed, or were used again."""
         for each in contents:
             for content in each:
                 self._contents[content] = None
@@ -28,7 +28,7 @@ class HostTier:
             self._contents.popitem(last=False)
 
     def found(self, contents: Contents) -> int:
-        """See `LowerTier`."""
+        """Count the first of them that are there."""
         count = 0
         for each in contents:
             for content in each:

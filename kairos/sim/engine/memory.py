@@ -1,26 +1,15 @@
 """The blocks of sequences: what vLLM's KV cache manager does."""
 
-from typing import Protocol
-
 from kairos.errors import SetupError
 from kairos.sim.engine.blocks import BlockPool, Contents, number_of, part_of
+from kairos.sim.engine.host_tier import HostTier
 from kairos.sim.engine.sequence import Sequence
-
-
-class LowerTier(Protocol):
-    """Where copies of full blocks lie beside the engine's own memory."""
-
-    def keep(self, contents: Contents) -> None:
-        """These are computed, or were used again."""
-
-    def found(self, contents: Contents) -> int:
-        """How many of the first of them are there."""
 
 
 class Memory:
     """Blocks are given for the tokens of one step at a time, and all taken back together."""
 
-    def __init__(self, blocks: int, block_size: int, tier: LowerTier | None = None) -> None:
+    def __init__(self, blocks: int, block_size: int, tier: HostTier | None = None) -> None:
         self.pool = BlockPool(blocks)
         self.block_size = block_size
         self._tier = tier

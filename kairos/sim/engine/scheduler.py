@@ -7,7 +7,8 @@ from kairos.sim.engine.cost import Step
 from kairos.sim.engine.decoding import Decoding
 from kairos.sim.engine.engine_calls import EngineStats, What
 from kairos.sim.engine.fetched_caches import FetchedCaches
-from kairos.sim.engine.memory import LowerTier, Memory
+from kairos.sim.engine.host_tier import HostTier
+from kairos.sim.engine.memory import Memory
 from kairos.sim.engine.sequence import Sequence
 from kairos.sim.engine.waiting import Waiting
 
@@ -21,7 +22,7 @@ class Scheduler:
     """
 
     def __init__(
-        self, profile: EngineProfile, stats: EngineStats, tier: LowerTier | None = None
+        self, profile: EngineProfile, stats: EngineStats, tier: HostTier | None = None
     ) -> None:
         self.memory = Memory(profile.kv_tokens // profile.block_size, profile.block_size, tier)
         self.waiting = Waiting(profile.scheduling)
