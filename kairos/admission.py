@@ -169,6 +169,10 @@ class Admission:
         if self._kv_shares is not None:
             self._kv_shares.released(request_id)
 
+    def has_returned(self, request_id: str) -> bool:
+        """Return whether an instance gave it back."""
+        return request_id in self._returns
+
     def ended(self, request: Request, used_tokens: int, at: int) -> None:
         """It is here no more. `used_tokens`: of its prompt and answer, as far as it ran."""
         if request.id in self._returns:

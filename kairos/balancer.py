@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 from kairos.admission import GIVES_UP, Admission
+from kairos.dispatcher.available import within_memory
 from kairos.dispatcher.ledger import Ledger
 from kairos.dispatcher.placement import Placement
 from kairos.dispatching import Dispatching
@@ -233,19 +234,36 @@ class Balancer:
         self._queues.share_out(FairQueueing(entitlements.weights, entitlements.classes), at)
         self._admission.entitle(entitlements.quotas, at)
 
-    def _join(self, event: InstanceJoined, at: int) -> None:  # noqa: ARG002
+    def _join(self, event: InstanceJoined, at: int) -> None:
         self.ledger.join(event.instance)
         self._queues.forget_pace()
         self.faults.joined(event.instance.id)
         self._admission.joined(event.instance)
+        self._fit_to_memory(at)
 
     def _leave(self, event: InstanceLeft, at: int) -> None:
         self.ledger.leave(event.instance_id)
         self._admission.left(event.instance_id)
+        self._fit_to_memory(at)
         self.faults.left(event, at)
 
+    def _fit_to_memory(self, at: int) -> None:
+        """Let those wait for an instance that is left which were taken to need a larger one."""
+        for (_, model), queue in self._queues.open().items():
+            serving = self.ledger.served.serving(model)
+            for request in [*queue.requests()] if serving else []:
+                fitted = within_memory(request, serving)
+                if fitted is not request:
+                    self._queues.remove(request, at, counts=False)
+                    self.estimates.resize(fitted)
+                    aside = self.faults.is_aside(request.id)
+                    if aside or self._admission.has_returned(request.id):
+                        self._queues.push_back(fitted, at, aside=aside)
+                    else:
+                        self._queues.push(fitted, at)
+
     def _queue(self, event: Arrived, at: int) -> None:
-        request = event.request
+        request = within_memory(event.request, self.ledger.served.serving(event.request.model))
         workflow = self._workflow_of[request.id] = workflow_key(request)
         self.estimates.arrived(request, at)
         self.ledger.retention.arrived(request, at)
@@ -266,6 +284,9 @@ class Balancer:
         request, more_us = booking.request, self.ledger.release(request_id, at)
         self._queues.fairness.correct(request, more_us)
         self.estimates.bounced(request_id, at)
+        serving = self.ledger.served.serving(request.model)
+        if (fitted := within_memory(request, serving)) is not request:
+            self.estimates.resize(request := fitted)
         self._queues.push_back(request, at, aside=self.faults.is_aside(request_id))
         self._rekey(workflow_key(request))
 

@@ -147,7 +147,7 @@ class NeverFits(InvalidRequest):
 
     def __init__(self, request_id: str, prompt_tokens: int, kv_tokens: int) -> None:
         super().__init__(
-            f"the prompt of request {request_id} needs about {prompt_tokens} KV tokens; "
+            f"the prompt of request {request_id} needs at least {prompt_tokens} KV tokens; "
             f"the largest instance holds {kv_tokens}"
         )
 

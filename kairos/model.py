@@ -95,6 +95,7 @@ class Request(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     workflow_started_at: int  # as its client says, or when its first call arrived
     arrived_at: int  # at the gateway
     prompt_tokens: int  # estimated; the truth arrives with Finished
+    least_prompt_tokens: int = 0  # that it has for certain
     completion_tokens: int  # expected; the truth arrives with Finished
     completion_limit: int | None = None  # tokens that the answer has at most; None: not told
     # Hashes of the prompt's beginning, up to each of `PREFIX_MARKS` that lies within it; prompts

@@ -1,6 +1,9 @@
 """What instances could take, and what they can take now."""
 
+import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
+
+import msgspec
 
 from kairos.dispatcher.demand import can_hold
 from kairos.dispatcher.ledger import Ledger
@@ -130,9 +133,27 @@ def check_servable(request: Request, ledger: Ledger, known_models: Set[str]) -> 
         if model is None or model in known_models or not ledger.instances:
             raise NoInstance(model)
         raise ModelNotFound(model, sorted(known_models))
-    if not any(can_hold(instance, request) for instance in serving):
-        largest = max(instance.kv_tokens or 0 for instance in serving)
-        raise NeverFits(request.id, request.prompt_tokens, largest)
+    largest = most_kv_tokens(serving)
+    if request.least_prompt_tokens > largest:
+        raise NeverFits(request.id, request.least_prompt_tokens, int(largest))
+
+
+def most_kv_tokens(serving: Iterable[Instance]) -> float:
+    """Return what the largest of these instances holds; `inf`: one of them does not say."""
+    sizes = [math.inf if each.kv_tokens is None else each.kv_tokens for each in serving]
+    return max(sizes, default=math.inf)
+
+
+def within_memory(request: Request, serving: Iterable[Instance]) -> Request:
+    """Return the request as if its prompt were no longer than the largest instance holds.
+
+    How long a prompt is estimated to be refuses no call: its engine may find it shorter, and says
+    itself if it is not. It has an instance alone.
+    """
+    largest = most_kv_tokens(serving)
+    if request.prompt_tokens <= largest or request.least_prompt_tokens > largest:
+        return request
+    return msgspec.structs.replace(request, prompt_tokens=max(1, int(largest)))
 
 
 def could_take(instance: Instance, request: Request, tried: Tried = _NOWHERE) -> bool:

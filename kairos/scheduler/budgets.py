@@ -51,12 +51,10 @@ class Budgets:
         calls, tokens = (used.calls, used.tokens) if used is not None else (0, 0)
         if budget.calls is not None and calls >= budget.calls:
             raise BudgetExceeded("calls", f"has made {calls} calls, of {budget.calls}")
-        if budget.tokens is not None and tokens + request.prompt_tokens > budget.tokens:
-            raise BudgetExceeded(
-                "tokens",
-                f"has used {tokens} tokens, of {budget.tokens}, and this prompt has about "
-                f"{request.prompt_tokens}",
-            )
+        prompt = request.least_prompt_tokens
+        if budget.tokens is not None and tokens + max(1, prompt) > budget.tokens:
+            more = f", and this prompt has {prompt}" if prompt else ""
+            raise BudgetExceeded("tokens", f"has used {tokens} tokens, of {budget.tokens}{more}")
         if budget.wall_us is not None and used is not None:
             ran_us = at - used.began_at
             if ran_us >= budget.wall_us:

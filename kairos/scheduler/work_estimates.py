@@ -77,6 +77,10 @@ class WorkEstimates:
             if standing.remaining_us > together.longest.remaining_us:
                 together.longest = standing
 
+    def resize(self, request: Request) -> None:
+        """Take a call that waits for one with a shorter prompt."""
+        self._standings[request.id].request = request
+
     def dispatched(self, request_id: str, at: int) -> None:
         self.positions.dispatched(request_id, at)
 

@@ -43,7 +43,7 @@ async def test_of_calls_no_more_are_served_and_openais_client_does_not_try_again
 
 
 async def test_of_tokens_as_engines_count_them(kairos, standin):
-    served = await kairos(standin.url, budget_tokens=60)
+    served = await kairos(standin.url, budget_tokens=50)
     assert (await ask(served, max_tokens=50)).status == 200
     used = (await served.facts.seen(Finished)).completion_tokens
     refused = await ask(served, messages=[{"role": "user", "content": "more " * 60}])

@@ -4,7 +4,9 @@ from kairos.core_names import MOVED
 from kairos.errors import BudgetExceeded, ModelNotFound, NeverFits, NoInstance, QueueFull
 from kairos.events import (
     Arrived,
+    Bounced,
     Cancelled,
+    Dispatch,
     Failed,
     Finished,
     FirstToken,
@@ -120,10 +122,37 @@ def test_before_any_instance_joined_no_model_is_called_unknown():
 def test_a_prompt_larger_than_every_instance_is_refused_with_its_numbers():
     balancer = build.balancer(build.instance("a", kv=50), build.instance("b", kv=80))
 
-    with pytest.raises(NeverFits, match="about 81 KV tokens; the largest instance holds 80"):
-        arrive(balancer, "r", prompt=81)
+    with pytest.raises(NeverFits, match="at least 81 KV tokens; the largest instance holds 80"):
+        arrive(balancer, "r", prompt=81, least_prompt_tokens=81)
     assert balancer.waiting == 0
     assert build.placed(arrive(balancer, "r", prompt=80, completion=999)) == [("r", "b")]
+
+
+def test_a_prompt_that_is_estimated_to_be_larger_has_the_largest_instance_alone():
+    balancer = build.balancer(build.instance("a", kv=50), build.instance("b", kv=80))
+
+    assert build.placed(arrive(balancer, "r", prompt=10_000, least_prompt_tokens=80)) == [
+        ("r", "b")
+    ]
+    arrive(balancer, "s", prompt=10_000)
+    assert balancer.waiting == 1
+    assert build.placed(arrive(balancer, "t", prompt=10)) == [("t", "a")]
+    assert build.placed(balancer.handle(Finished("r"), 1)) == [("s", "b")]
+
+
+def test_where_the_largest_instance_leaves_the_next_has_what_was_estimated_too_long_for_it():
+    balancer = build.balancer(build.instance("a", kv=50), build.instance("b", kv=80))
+    arrive(balancer, "first", prompt=80)
+    arrive(balancer, "long", prompt=80)
+    arrive(balancer, "surely", prompt=80, least_prompt_tokens=60)
+
+    commands = balancer.handle(InstanceLeft("b"), 1)
+    assert {type(each): each.request_id for each in commands} == {
+        Refuse: "surely",
+        Dispatch: "long",
+    }
+    balancer.handle(Finished("long"), 2)
+    assert build.placed(balancer.handle(Bounced("first", "why"), 2)) == [("first", "a")]
 
 
 def test_a_full_queue_refuses_and_keeps_what_it_has():
@@ -185,10 +214,10 @@ def test_when_nothing_is_left_that_could_serve_them_waiting_requests_are_refused
     )
     arrive(balancer, "r0")
     arrive(balancer, "r1", prompt=70)
-    arrive(balancer, "long", at=1, prompt=70)
+    arrive(balancer, "long", at=1, prompt=70, least_prompt_tokens=31)
     arrive(balancer, "short", at=1, prompt=20)
 
-    assert balancer.handle(InstanceLeft("large"), 2) == [Refuse("long", "m")]
+    assert balancer.handle(InstanceLeft("large"), 2) == [Refuse("long", "m")]  # for certain
     assert balancer.handle(InstanceLeft("small"), 3) == [Refuse("short", "m")]
 
 

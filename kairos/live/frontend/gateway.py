@@ -222,7 +222,7 @@ class GatewayCall:
                 identity,
                 self._caller,
                 gateway.classes,
-                prompt_tokens=prompt.tokens,
+                prompt=prompt,
                 now=gateway.sink.now(),
             ),
             streams=body.stream,

@@ -7,6 +7,7 @@ from kairos.live.request.caller import Caller
 from kairos.live.request.deadlines import deadline_of
 from kairos.live.request.identity.identity import Identity
 from kairos.live.request.service_class import ServiceClasses
+from kairos.live.request.tokens import Estimate
 from kairos.model import Request, Sources
 
 
@@ -18,10 +19,10 @@ def request_of(
     caller: Caller,
     classes: ServiceClasses,
     *,
-    prompt_tokens: int,
+    prompt: Estimate,
     now: int,
 ) -> Request:
-    """`prompt_tokens`: as estimated.
+    """Return the call's request.
 
     Raises:
         KairosError: a header is not what it must be, or the class is not the caller's to use.
@@ -45,7 +46,8 @@ def request_of(
         model=body.model,
         workflow_started_at=min(identity.started_at or now, now),
         arrived_at=now,
-        prompt_tokens=prompt_tokens,
+        prompt_tokens=prompt.tokens,
+        least_prompt_tokens=prompt.least,
         completion_tokens=body.completion_tokens,
         completion_limit=body.completion_limit,
         prefix=body.prefix,

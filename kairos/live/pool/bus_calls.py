@@ -176,7 +176,9 @@ class BusCalls:
             return
         asked = call.request
         prompt = await self._prompts.estimate(call.body, asked.tenant, asked.app, asked.agent)
-        call.request = msgspec.structs.replace(asked, prompt_tokens=prompt.tokens)
+        call.request = msgspec.structs.replace(
+            asked, prompt_tokens=prompt.tokens, least_prompt_tokens=prompt.least
+        )
         if self._engine.calls.expects(call.request.id):  # of a client over HTTP
             raise RequestInFlight(call.request.id)
         if self._held_bytes > self._max_held_bytes:

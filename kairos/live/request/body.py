@@ -36,10 +36,22 @@ from kairos.model import EXPECTED_COMPLETION_TOKENS
 BYTES_PER_TOKEN = 4  # of English text under a 32k-128k vocabulary, on average; the engine counts
 _NO_LIMIT = 10**9  # tokens; what a client allows beyond is as good as no limit
 
-# Images come as data URLs, sound as the base64 `data` of an `input_audio` part.
-_MEDIA = re.compile(
-    rb'"data:[a-z]+\\?/[^"]*;base64,[^"]*"|"data"\s*:\s*"(?:[A-Za-z0-9+/=]|\\/){1024,}"'
+# Images come as data URLs; sound, files and tensors as base64, in fields of any name but those of
+# texts.
+_TEXT_FIELDS = (
+    rb"content|text|prompt|input|query|document|arguments|output|refusal|instructions|description"
+    rb"|reasoning(?:_content)?|thinking|system"
 )
+_MEDIA = re.compile(
+    rb'"[Dd][Aa][Tt][Aa]:[^",]{0,255};base64,[^"]*"'
+    rb'|"(?!(?:' + _TEXT_FIELDS + rb')")[A-Za-z_]{1,64}"\s{0,8}:\s{0,8}'
+    rb'"(?:[A-Za-z0-9+/=_-]|\\/){1024,}"'
+)
+_BASE64 = bytes(range(48, 58)) + bytes(range(65, 91)) + bytes(range(97, 123)) + b"+/=_-\\"
+_PROBE_BYTES = 512
+# What a tokenizer makes of a run of blanks: one token of very many, so a pair of them is a quarter
+# byte of text.
+_PAIR_BYTES = 1.75
 _STREAM_OPTIONS = re.compile(rb'"stream_options"\s*:\s*')
 _JSON_START = re.compile(rb"\s*\{")
 _TOKEN_IDS = re.compile(rb"\s*\[\s*(?:\[\s*)?[0-9]")  # of one prompt, or of several
@@ -58,6 +70,7 @@ class _Body(Prompt, frozen=True):
     max_completion_tokens: int | float | None = None
     max_output_tokens: int | float | None = None
     cache_salt: msgspec.Raw = msgspec.Raw()
+    truncate_prompt_tokens: msgspec.Raw = msgspec.Raw()
     user: msgspec.Raw = msgspec.Raw()
     prompt_cache_key: msgspec.Raw = msgspec.Raw()
     metadata: msgspec.Raw = msgspec.Raw()
@@ -93,6 +106,7 @@ class Body(msgspec.Struct):
     usage_added: bool = False  # the client did not ask for the usage chunk that will come
     prompt_tokens: int = 1  # estimated from bytes, unless
     prompt_is_counted: bool = False  # the client sent token ids
+    least_prompt_tokens: int = 0  # that it has for certain
     prefix: tuple[int, ...] = ()
     prefix_units: int = 0
     completion_tokens: int = 1  # expected
@@ -127,14 +141,17 @@ def read_body(content: bytes, *, chat: bool, streams_usage: bool, generates: boo
         _check(body, chat=chat, completes=streams_usage and not chat)
     limit = _limit(body)
     prompt = _prompt(body, messages)
-    ids = _count_ids(body.prompt or body.input)
-    text_bytes = _text_bytes(prompt or content)
+    given = body.prompt or body.input
+    ids = _count_ids(given)
+    is_whole = ids is not None and bytes(given).count(b"[") == 1 and not body.truncate_prompt_tokens
+    text_bytes = text_size(prompt or content)
     read = Body(
         content=content,
         model=body.model,
         stream=bool(body.stream),
         prompt_tokens=ids or max(1, text_bytes // BYTES_PER_TOKEN),
         prompt_is_counted=ids is not None,
+        least_prompt_tokens=ids if is_whole and ids else 0,
         prefix=hash_prefix(prompt, _apart(body)),
         prefix_units=len(prompt) // UNIT_BYTES,
         completion_tokens=max(1, min(int(limit), EXPECTED_COMPLETION_TOKENS)),
@@ -232,12 +249,30 @@ def _count_ids(prompt: msgspec.Raw) -> int | None:
     return bytes(prompt).count(b",") + 1 if _TOKEN_IDS.match(prompt) else None
 
 
-def _text_bytes(text: bytes) -> int:
-    """Images and sound in the body are bytes, but not text."""
-    size = len(text)
-    if b";base64," in text or b'"data"' in text:
-        size -= sum(media.end() - media.start() for media in _MEDIA.finditer(text))
-    return size
+def text_size(text: bytes) -> int:
+    """Return how many bytes of plain text JSON stands for, as a tokenizer takes them.
+
+    Images, sound and other data in it do not count. Escapes count as what they stand for, and runs
+    of blanks little, as tokenizers have tokens for them.
+    """
+    if b";base64," in text or _has_long_data(text):
+        text = _MEDIA.sub(b"", text)
+    size = float(len(text))
+    size -= _PAIR_BYTES * text.count(b"  ")
+    if (escapes := text.count(b"\\")) > 0:
+        by_number, low = text.count(b"\\u"), text.count(b"\\u0")  # of two bytes in UTF-8, of three
+        size -= escapes - by_number + 4 * low + 3 * (by_number - low)
+        size -= _PAIR_BYTES * (text.count(rb"\n\n") + text.count(rb"\t\t"))
+    return max(0, int(size))
+
+
+def _has_long_data(text: bytes) -> bool:
+    """Return whether a run of base64 is in it that is long enough to meet a probe."""
+    for at in range(0, len(text) - _PROBE_BYTES, _PROBE_BYTES):
+        piece = text[at : at + _PROBE_BYTES]
+        if b" " not in piece and piece.isascii() and not piece.translate(None, _BASE64):
+            return True
+    return False
 
 
 def _ask_for_usage(content: bytes, options: bytes) -> bytes | None:

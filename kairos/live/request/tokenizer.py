@@ -10,7 +10,7 @@ from collections import OrderedDict
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from hashlib import blake2b
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -23,6 +23,18 @@ TEXTS_KEPT = 20_000  # lengths of texts, of each model
 # What a chat template puts around a message, and after the last: <|im_start|>role\n...<|im_end|>\n
 _MESSAGE_TOKENS = 5
 _LAST_TOKENS = 3
+_JOINED = 0.95  # of the tokens of texts that are counted apart are there when they are joined
+
+
+class PromptCount(NamedTuple):
+    """Hold a tokenizer's count of a prompt.
+
+    `least`: tokens of its texts alone; 0 where not all were counted, or an engine may leave some
+    out.
+    """
+
+    tokens: int
+    least: int
 
 
 class _Part(msgspec.Struct):
@@ -43,6 +55,8 @@ class _Prompt(msgspec.Struct):
     messages: list[_Message] | None = None
     prompt: str | list[str] | None = None
     input: str | list[str | _Message] | None = None
+    truncate_prompt_tokens: msgspec.Raw = msgspec.Raw()
+    truncation: msgspec.Raw = msgspec.Raw()
 
 
 _decoder = msgspec.json.Decoder(_Prompt)
@@ -63,8 +77,8 @@ class Tokenizers:
     def knows(self, model: str | None) -> bool:
         return (model or "") in self._tokenizers
 
-    async def count(self, model: str | None, body: bytes) -> int | None:
-        """The tokens of a body's prompt; None: it was not counted."""
+    async def count(self, model: str | None, body: bytes) -> PromptCount | None:
+        """Return the tokens of a body's prompt; None: it was not counted."""
         tokenizer = self._tokenizers.get(model or "")
         if tokenizer is None or len(body) > BODY_LIMIT_BYTES:
             return None
@@ -86,7 +100,7 @@ class _Tokenizer:
         self._tokenizer = _load(model, path)
         self._lengths: OrderedDict[bytes, int] = OrderedDict()
 
-    def count(self, body: bytes) -> int | None:
+    def count(self, body: bytes) -> PromptCount | None:
         try:
             prompt = _decoder.decode(body)
         except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
@@ -97,9 +111,13 @@ class _Tokenizer:
             tokens += self._length(whole)
             characters += len(whole)
             left += len(text) - len(whole)
+        # Joined, texts may have fewer tokens; several prompts are apart from each other; tools are
+        # written by a template's own rules; and an engine may be asked to leave out a part.
+        may_be_fewer = left or prompt.truncate_prompt_tokens or prompt.truncation or prompt.tools
+        least = 0 if may_be_fewer or _has_several(prompt) else int(_JOINED * tokens)
         if left:
             tokens += left * tokens // characters
-        return max(1, tokens + _template_tokens(prompt))
+        return PromptCount(max(1, tokens + _template_tokens(prompt)), least)
 
     def _length(self, text: str) -> int:
         key = blake2b(text.encode(), digest_size=16).digest()
@@ -158,6 +176,11 @@ def _parts(content: str | list[_Part] | None) -> Iterator[str]:
         yield from (part.text for part in content)
     else:
         yield content or ""
+
+
+def _has_several(prompt: _Prompt) -> bool:
+    given = prompt.prompt or prompt.input
+    return isinstance(given, list) and isinstance(given[0], str)
 
 
 def _template_tokens(prompt: _Prompt) -> int:

@@ -167,7 +167,7 @@ def test_of_prefill_instances_that_left_nothing_is_kept():
 def test_a_call_that_may_kill_an_instance_computes_its_prompt_where_it_runs_alone():
     balancer = pool(PAIR[0], *(instance(name, "decode") for name in "abc"))
     [(_, there)] = ways(arrive(balancer, "killer"))
-    balancer.handle(Bounced("killer", "broke", 7), 1)
+    balancer.handle(Bounced("killer", "broke", 7, dropped=True), 1)
     commands = balancer.handle(InstanceLeft(there), 2)
 
     [alone] = [each for each in commands if type(each) is Dispatch]

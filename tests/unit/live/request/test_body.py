@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kairos.errors import InvalidRequest
-from kairos.live.request.body import Body, read_body
+from kairos.live.request.body import Body, read_body, text_size
 from kairos.live.request.identity.conversation import Prompt
 from kairos.live.request.parameters import RIGHT
 from kairos.model import EXPECTED_COMPLETION_TOKENS
@@ -140,8 +140,9 @@ def test_a_body_that_asks_for_usage_itself_or_does_not_stream_is_untouched(data,
     ids=["twice", "nested too", "escaped", "escaped and nested"],
 )
 def test_stream_options_that_cannot_be_changed_safely_are_left_to_the_engine(content):
+    tokens = text_size(content) // 4
     assert without_prompt(read(content)) == Body(
-        content, stream=True, prompt_tokens=len(content) // 4, completion_tokens=256
+        content, stream=True, prompt_tokens=tokens, completion_tokens=256
     )
 
 
@@ -268,6 +269,50 @@ def test_a_long_word_is_text():
     content = b'{"messages":["%s"]}' % (b"x" * 100_000)
 
     assert read(content).prompt_tokens == 100_003 // 4
+
+
+DATA = b"iVBOR" * 1000
+TEXT = "Grüße, мир, 你好! " * 50
+
+
+@pytest.mark.parametrize(
+    "part",
+    [
+        b'{"type":"image_url","image_url":{"url":"data:image/png;base64,%b"}}' % DATA,
+        b'{"type":"image_url","image_url":{"url":"DATA:image/png;name=a.png;base64,%b"}}' % DATA,
+        b'{"type":"video_url","video_url":{"url":"data:video/mp4;base64,%b"}}' % DATA,
+        b'{"type":"input_audio","input_audio":{"data":"%b","format":"wav"}}' % DATA,
+        b'{"type":"file","file":{"file_data":"data:application/pdf;base64,%b"}}' % DATA,
+        b'{"type":"file","file":{"file_data":"%b"}}' % DATA,
+        b'{"type":"image","source":{"type":"base64","media_type":"image/png","data":"%b"}}' % DATA,
+        b'{"type":"image_embeds","image_embeds":"%b"}' % DATA,
+        b'{"type":"image_pil","image_pil" : "%b"}' % DATA.replace(b"V", b"_").replace(b"B", b"-"),
+    ],
+)
+def test_data_of_every_kind_that_engines_accept_is_no_text(part):
+    content = b'{"messages":[{"role":"user","content":[%b]}]}' % part
+    assert read(content).prompt_tokens < 60
+
+
+@pytest.mark.parametrize("field", ["content", "text", "arguments"])
+def test_what_looks_like_data_where_a_text_stands_is_text(field):
+    content = b'{"messages":[{"role":"user","%b":"%b"}]}' % (field.encode(), DATA)
+    assert read(content).prompt_tokens >= len(DATA) // 4
+
+
+@pytest.mark.parametrize("text", [TEXT, "\n\tx = 1\n" * 50, 'say "hi" ' * 50, "日本語" * 200])
+def test_a_text_counts_as_much_however_json_spells_it(text):
+    body = {"messages": [{"role": "user", "content": text}]}
+    spelt, escaped = json.dumps(body, ensure_ascii=False), json.dumps(body)
+    plain = len(text.encode()) // 4
+    assert read(spelt.encode()).prompt_tokens == pytest.approx(plain, rel=0.2, abs=15)
+    assert read(escaped.encode()).prompt_tokens == pytest.approx(plain, rel=0.2, abs=15)
+
+
+@pytest.mark.parametrize("blank", [" ", "\n", "\t"])
+def test_runs_of_blanks_count_little(blank):
+    content = json.dumps({"messages": [{"role": "user", "content": blank * 40_000}]}).encode()
+    assert read(content).prompt_tokens < 2_000
 
 
 def test_text_after_an_image_still_counts():

@@ -90,14 +90,14 @@ class TestTokens:
         made = balancer(tokens=100)
         arrive(made, "one", prompt=10)
         made.handle(Finished("one", prompt_tokens=30, completion_tokens=40), 1)
-        said = refused(made, "two", "tokens", at=1, prompt=31)
-        assert "has used 70 tokens, of 100, and this prompt has about 31" in said
+        said = refused(made, "two", "tokens", at=1, least_prompt_tokens=31)
+        assert "has used 70 tokens, of 100, and this prompt has 31" in said
         arrive(made, "three", at=1, prompt=30)
 
     def test_prompts_in_flight_count(self):
         made = balancer(tokens=100)
         arrive(made, "one", prompt=60)
-        refused(made, "two", "tokens", prompt=41)
+        refused(made, "two", "tokens", least_prompt_tokens=41)
         arrive(made, "three", prompt=40)
 
     def test_one_that_does_not_end_well_counts_as_far_as_it_is_known(self):
@@ -106,7 +106,7 @@ class TestTokens:
         made.handle(FirstToken("one"), 1)
         made.handle(Progressed({"one": 50}), 2)
         made.handle(Failed("one", "why"), 3)
-        refused(made, "two", "tokens", at=3, prompt=41)
+        refused(made, "two", "tokens", at=3, least_prompt_tokens=41)
         arrive(made, "three", at=3, prompt=40)
 
     def test_nor_one_that_never_ran(self):
@@ -120,7 +120,13 @@ class TestTokens:
         made = balancer(tokens=100)
         arrive(made, "one", prompt=60)
         made.handle(Finished("one"), 1)
-        refused(made, "two", "tokens", at=1, prompt=41)
+        refused(made, "two", "tokens", at=1, least_prompt_tokens=41)
+
+    def test_an_estimate_alone_refuses_no_call_but_the_next(self):
+        made = balancer(tokens=100)
+        arrive(made, "one", prompt=60)
+        arrive(made, "two", prompt=1000)
+        refused(made, "three", "tokens", prompt=1)
 
 
 class TestTime:

@@ -38,7 +38,23 @@ def tokenizers(path):
 
 
 async def count(tokenizers, model="m", **body):
-    return await tokenizers.count(model, json.dumps(body).encode())
+    counted = await tokenizers.count(model, json.dumps(body).encode())
+    assert counted is None or counted.least <= counted.tokens
+    return None if counted is None else counted.tokens
+
+
+async def least(tokenizers, **body):
+    return (await tokenizers.count("m", json.dumps(body).encode())).least
+
+
+async def test_what_is_certain_is_what_no_engine_leaves_out(tokenizers):
+    words = "one two three four " * 30
+    assert await least(tokenizers, prompt=words) == 114
+    assert await least(tokenizers, messages=[{"role": "user", "content": words}]) == 114
+    assert await least(tokenizers, prompt=[words, words]) == 0
+    assert await least(tokenizers, prompt=words, truncate_prompt_tokens=10) == 0
+    assert await least(tokenizers, input=words, truncation="auto") == 0
+    assert await least(tokenizers, prompt=words, tools=[{"type": "function"}]) == 0
 
 
 async def test_a_chats_messages_are_counted_with_what_is_around_each(tokenizers):
@@ -103,7 +119,7 @@ async def test_what_has_another_shape_is_not_counted(tokenizers, body):
 async def test_what_is_no_text_is_the_engines_to_refuse(tokenizers):
     tools = b'{"tools":["\xff"],"messages":[{"tool_calls":["\xff"]}]}'
 
-    assert await tokenizers.count("m", tools) > MESSAGE + LAST
+    assert (await tokenizers.count("m", tools)).tokens > MESSAGE + LAST
 
 
 async def test_of_models_without_a_tokenizer_nothing_is_counted(tokenizers):

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from kairos.live.request import tokens
 from kairos.live.request.body import Body
-from kairos.live.request.tokenizer import Tokenizers
+from kairos.live.request.tokenizer import PromptCount, Tokenizers
 from kairos.live.request.tokens import PromptTokens
 
 
@@ -39,17 +39,35 @@ def test_nothing_is_corrected_while_nothing_is_known(prompts):
 
 
 def test_after_one_reply_an_agents_prompts_are_corrected_by_it(prompts):
-    learn(prompts, 100, 150)
+    learn(prompts, 1000, 1500)
 
-    assert estimate(prompts, 100).tokens == 150
-    assert estimate(prompts, 1000).tokens == 1500
+    assert estimate(prompts, 1000).tokens == pytest.approx(1500, rel=0.02)
+    assert estimate(prompts, 10_000).tokens == pytest.approx(15_000, rel=0.1)
+
+
+def test_a_short_prompt_says_what_a_template_adds_and_nothing_of_long_ones(prompts):
+    learn(prompts, 1, 68)
+
+    assert estimate(prompts, 1).tokens == pytest.approx(68, abs=1)
+    assert estimate(prompts, 15_000).tokens == pytest.approx(15_068, rel=0.01)
+
+
+def test_a_template_and_a_language_are_told_apart(prompts):
+    for expected in (10, 100, 1000, 10_000) * 5:
+        learn(prompts, expected, 300 + expected * 6 // 10)
+
+    for expected in (20, 2_000, 50_000):
+        assert estimate(prompts, expected).tokens == pytest.approx(300 + 0.6 * expected, rel=0.15)
 
 
 def test_an_agent_that_is_not_known_goes_by_its_model_whosever_that_was(prompts):
-    learn(prompts, 100, 50, agent="one")
+    for _ in range(9):
+        learn(prompts, 100, 50, agent="one")
 
-    assert estimate(prompts, 100, agent="other").tokens == 50
-    assert estimate(prompts, 100, tenant="u", app=None, agent=None).tokens == 50
+    assert estimate(prompts, 100, agent="other").tokens == pytest.approx(50, abs=2)
+    assert estimate(prompts, 100, tenant="u", app=None, agent=None).tokens == pytest.approx(
+        50, abs=2
+    )
     assert estimate(prompts, 100, model="n").tokens == 100
 
 
@@ -59,15 +77,16 @@ def test_each_tenants_apps_agents_and_models_are_learnt_apart(prompts, other):
         learn(prompts, 100, 200)
         learn(prompts, 100, 50, **other)
 
-    assert estimate(prompts, 100).tokens == 200
-    assert estimate(prompts, 100, **other).tokens == 50
+    assert estimate(prompts, 100).tokens == pytest.approx(200, rel=0.05)
+    assert estimate(prompts, 100, **other).tokens == pytest.approx(50, rel=0.05)
 
 
 def test_a_long_prompt_says_more_than_a_short_one(prompts):
     learn(prompts, 10_000, 5_000)
     learn(prompts, 10, 40)
 
-    assert estimate(prompts, 1000).tokens == pytest.approx(500, abs=10)
+    assert estimate(prompts, 10_000).tokens == pytest.approx(5_000, rel=0.05)
+    assert estimate(prompts, 1000).tokens == pytest.approx(535, rel=0.05)
 
 
 def test_what_changes_is_followed(prompts):
@@ -116,8 +135,8 @@ def test_what_is_kept_is_bounded_and_what_is_longest_unused_goes_first(monkeypat
     learn(prompts, 100, 200, agent="one")
     learn(prompts, 100, 400, agent="three", model="n")
 
-    assert estimate(prompts, 100, agent="one").tokens == 200
-    assert estimate(prompts, 100, agent="three", model="n").tokens == 400
+    assert estimate(prompts, 100, agent="one").tokens == pytest.approx(200, abs=5)
+    assert estimate(prompts, 100, agent="three", model="n").tokens == pytest.approx(400, abs=5)
     assert estimate(prompts, 100, agent="two").tokens == 100  # nor is its model known any more
 
 
@@ -128,7 +147,7 @@ def test_a_tenants_prompts_stay_known_beside_very_many_agents_of_another(monkeyp
     for n in range(100):
         learn(prompts, 100, 10, tenant="flood", agent=f"a{n}")
 
-    assert estimate(prompts, 100, tenant="honest").tokens == 150
+    assert 140 < estimate(prompts, 100, tenant="honest").tokens <= 150
 
 
 def test_a_new_agents_prompts_go_by_its_tenants_before_those_of_all(prompts):
@@ -136,8 +155,8 @@ def test_a_new_agents_prompts_go_by_its_tenants_before_those_of_all(prompts):
     for n in range(100):
         learn(prompts, 100, 10, tenant="poison", agent=f"a{n}")
 
-    assert estimate(prompts, 100, tenant="honest", agent="new").tokens == 150
-    assert estimate(prompts, 100, tenant="poison", agent="new").tokens == 10
+    assert 140 < estimate(prompts, 100, tenant="honest", agent="new").tokens <= 150
+    assert estimate(prompts, 100, tenant="poison", agent="new").tokens < 20
     assert estimate(prompts, 100, tenant="stranger", agent="new").tokens < 20
 
 
@@ -148,7 +167,8 @@ class Counting:
         return model == "m"
 
     async def count(self, model, body):
-        return 10 * len(json.loads(body)) or None
+        tokens = 10 * len(json.loads(body))
+        return PromptCount(tokens, tokens) if tokens else None
 
 
 def test_a_tokenizers_count_lacks_what_the_template_adds():
@@ -162,7 +182,7 @@ def test_a_tokenizers_count_lacks_what_the_template_adds():
     for _ in range(30):
         prompts.learn(counted(3), 37)
         assert counted(3).tokens == 37
-    assert counted(100).tokens == 1007
+    assert counted(100).tokens == pytest.approx(1007, abs=2)
     # What a tokenizer did not count is estimated, and was not learnt of.
     assert counted(0).tokens == 5
     prompts.learn(counted(0), 10)
