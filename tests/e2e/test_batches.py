@@ -7,7 +7,10 @@ import pytest
 from aiohttp import web
 
 from kairos.events import Arrived, Cancelled
+from kairos.live.batches import service as batches_service
 from kairos.live.observers import disk_looks
+from kairos.live.process.clock import WallClock
+from kairos.model import SECOND
 from tests.e2e.batch_files import (
     CHAT,
     begin,
@@ -171,12 +174,32 @@ async def test_a_batch_is_cancelled_and_what_was_not_called_is_told(kairos, engi
         assert (await client.files.delete(batch.input_file_id)).deleted
 
 
-async def test_a_batch_whose_window_is_over_expires_and_keeps_what_it_has(kairos, engine, tmp_path):
+class MovedClock(WallClock):
+    """Read the time of day, moved on by what a test sets."""
+
+    more_us = 0
+
+    def now(self):
+        return super().now() + MovedClock.more_us
+
+
+@pytest.fixture
+def clock(monkeypatch):
+    """Return the clock of the batches of a service that is started next."""
+    monkeypatch.setattr(batches_service, "WallClock", MovedClock)
+    monkeypatch.setattr(MovedClock, "more_us", 0)
+    return MovedClock
+
+
+async def test_a_batch_whose_window_is_over_expires_and_keeps_what_it_has(
+    kairos, engine, tmp_path, clock
+):
     engine.answer = engine.when_released
     served = await kairos(engine.url, batches=kept_in(tmp_path / "batches"), max_num_seqs=1)
     async with client_of(served.url) as client:
-        batch = await begin(client, lines_of(5), completion_window="1s")
+        batch = await begin(client, lines_of(5), completion_window="1h")
         await engine.called(1)
+        clock.more_us = 3600 * SECOND
         # What waits is given up when the window ends; what runs may finish.
         await served.facts.until(lambda: served.balancer.waiting == 0 and len(engine.calls) == 1)
         engine.release()
@@ -190,15 +213,15 @@ async def test_a_batch_whose_window_is_over_expires_and_keeps_what_it_has(kairos
 
 
 async def test_a_batch_near_its_window_rises_and_one_that_is_early_does_not(
-    kairos, engine, tmp_path
+    kairos, engine, tmp_path, clock
 ):
     engine.answer = engine.when_released
     served = await kairos(engine.url, batches=kept_in(tmp_path / "batches"), max_num_seqs=1)
     async with client_of(served.url) as client:
-        # Its last tenth is longer than what is between two looks (`LOOK_S`).
-        late = await begin(client, lines_of(4), completion_window="8s")
+        late = await begin(client, lines_of(4), completion_window="1h")
         early = await begin(client, lines_of(4), completion_window="24h")
         await engine.called(1)
+        clock.more_us = 57 * 60 * SECOND
 
         def classes(batch):
             requests = [fact.request for fact in served.facts.all(Arrived)]
