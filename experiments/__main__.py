@@ -79,7 +79,7 @@ def _report(quick: bool, names: Sequence[str] = ()) -> None:
     """Write the report of what there is, and print the README's rows of these sections.
 
     Sections whose runs are not complete stay as the report has them, and are named. Without
-    `names`: of all.
+    `names`: of all. Named sections that measure for themselves are printed, too.
     """
     view = View(rates(), results(quick).rows, quick)
     path, incomplete = write_page(view)
@@ -88,6 +88,10 @@ def _report(quick: bool, names: Sequence[str] = ()) -> None:
         add_figures([figure for name, each in whole for figure in _figures(name, each, view)])
         write_rows(KEPT, [view.rows[each] for each in headlines.runs(view)])
     print(path)
+    for name in names:
+        section = SECTIONS[name]
+        if isinstance(section, Study) and (rows := read_rows(name, section, quick)):
+            print(f"\n{section.title}\n\n{section.section(rows)}\n")
     if not quick:
         print("\n".join(headlines.lines(view, names or tuple(headlines.HEADLINES))))
     if incomplete:

@@ -50,6 +50,7 @@ _MODULES = (
     "e47_flows_real",
     "e48_declared_order",
     "e51_untuned",
+    "e52_guard_constants",
 )
 _MADE = {name: import_module(f"experiments.{name}") for name in _MODULES}
 SECTIONS: dict[str, Claim | Study] = {

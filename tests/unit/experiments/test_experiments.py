@@ -22,12 +22,19 @@ from experiments.rates import rates
 from experiments.report import EXPERIMENTS, RESULTS, write_rows
 from experiments.runs import Row, run
 from experiments.sections import CLAIMS, SECTIONS, read_rows
+from experiments.untuned import Run, measured
 
 pytestmark = pytest.mark.interpreted
 
 STUDIES = {name: each for name, each in SECTIONS.items() if isinstance(each, Study)}
 KEPT = [name for name in STUDIES if (RESULTS / f"{name}.jsonl").exists()]
-QUICKEST = ("e45_order_gap", "e48_declared_order", "e34_hardware_pairs")
+QUICKEST = (
+    "e45_order_gap",
+    "e48_declared_order",
+    "e34_hardware_pairs",
+    "e51_untuned",
+    "e52_guard_constants",
+)
 
 
 @pytest.mark.parametrize("name", QUICKEST)
@@ -53,6 +60,20 @@ def test_a_simulated_run_comes_out_the_same_twice_and_is_read_again():
     assert again == outcome
     row = Row(commit="c", code="c", cell=cell, outcome=outcome)
     assert msgspec.json.decode(msgspec.json.encode(row), type=Row) == row
+
+
+def test_kept_rows_of_a_kind_are_measured_again_where_the_last_of_them_comes_out_different():
+    asked = [Run(setting="8b", guard="none", seed=seed, part=32) for seed in (1, 2)]
+    asked.append(Run(setting="8b", guard="patience", seed=1, part=32))
+    fresh = list(measured(asked))
+    marked = [msgspec.structs.replace(row, commit="kept") for row in fresh]
+
+    assert list(measured(asked, marked)) == marked
+
+    other = msgspec.structs.replace(marked[1], mean_s=0.0)
+    again = list(measured(asked, [marked[0], other, marked[2]]))
+    assert [row.commit == "kept" for row in again] == [False, False, True]
+    assert [row.mean_s for row in again] == [row.mean_s for row in fresh]
 
 
 @pytest.mark.parametrize("name", KEPT)
