@@ -209,7 +209,9 @@ def _summary(ratios: Ratios, rows: Sequence[Row]) -> str:
         listed = ", ".join(f"`{name}`" for name in idle)
         said += f"\n\nNothing at all changes with {listed}: neither workload reaches them."
     if missing:
-        said += f"\n\nNot measured: {', '.join(f'`{name}`' for name in missing)}."
+        found = named()
+        listed = (f"`{name}` ({found[name].evidence or 'nowhere'})" for name in missing)
+        said += f"\n\nNot measured here: {', '.join(listed)}."
     return said
 
 
