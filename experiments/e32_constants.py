@@ -210,8 +210,8 @@ def _summary(ratios: Ratios, rows: Sequence[Row]) -> str:
         said += f"\n\nNothing at all changes with {listed}: neither workload reaches them."
     if missing:
         found = named()
-        listed = (f"`{name}` ({found[name].evidence or 'nowhere'})" for name in missing)
-        said += f"\n\nNot measured here: {', '.join(listed)}."
+        where = (f"`{name}` ({found[name].evidence or 'nowhere'})" for name in missing)
+        said += f"\n\nNot measured here: {', '.join(where)}."
     return said
 
 
