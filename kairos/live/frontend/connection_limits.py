@@ -154,6 +154,7 @@ class ConnectionLimits:
         error = ShareUsed(f"has {has} connections")
         self._on_refused(error)
         if self._lingering >= _LINGERING:
+            transport.set_protocol(asyncio.Protocol())  # the connection was never let in
             transport.abort()
             return
         self._lingering += 1

@@ -210,6 +210,20 @@ async def test_an_address_with_too_many_connections_is_told_so_while_another_is_
     await served.asked(OTHER)
 
 
+async def test_a_flood_of_refused_connections_breaks_nothing(serve, monkeypatch):
+    monkeypatch.setattr(connection_limits, "_LINGERING", 1)
+    broken = []
+    loop = asyncio.get_running_loop()
+    loop.set_exception_handler(lambda _, context: broken.append(context))
+    served = await serve(ConnectionLimits(4))
+    for _ in range(3):
+        await served.connect(data=b"GET / HTTP/1.1\r\n")
+    refused = [await served.connect() for _ in range(4)]
+    answers = [await asyncio.gather(read(reader), return_exceptions=True) for reader, _ in refused]
+    assert sum(isinstance(each, bytes) and each != b"" for (each,) in answers) == 1
+    assert broken == []
+
+
 async def test_its_idle_connection_ends_and_the_new_one_is_served(serve):
     served = await serve(ConnectionLimits(10))
     idle, _ = await served.asked()
