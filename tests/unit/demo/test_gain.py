@@ -44,15 +44,6 @@ def test_the_same_setting_gives_the_same_figures_and_its_interval_covers_its_mea
     assert told[0] == "virtual time: 0 of 4 seeds"
 
 
-def test_two_orders_swapped_have_the_inverse_ratio(monkeypatch):
-    monkeypatch.setattr(gain, "SEEDS", 2)
-    one, other = (
-        simulated_gain("llama", pair, "kairos", 1, 0.6, arrivals="poisson").ratio.mean
-        for pair in (("kairos", "fcfs"), ("fcfs", "kairos"))
-    )
-    assert one == pytest.approx(1 / other)
-
-
 def test_an_unknown_order_is_refused():
     with pytest.raises(SetupError, match="luck"):
         simulated_gain("llama", ("luck", "fcfs"), "kairos", 1, 0.6, arrivals="poisson")

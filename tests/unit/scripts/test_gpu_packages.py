@@ -3,7 +3,6 @@
 import os
 import subprocess
 import sys
-from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -59,13 +58,6 @@ def test_parts_are_no_larger_than_asked_for_and_join_to_the_same_bytes(
     assert (directory / "joined").read_bytes() == content
 
 
-def test_the_same_tree_makes_the_same_archive(tree, tmp_path):
-    packages.pack(tree, tmp_path / "one")
-    os.utime(tree / "carried" / "__init__.py", (1, 1))
-    packages.pack(tree, tmp_path / "other")
-    assert (tmp_path / "one").read_bytes() == (tmp_path / "other").read_bytes()
-
-
 def test_a_part_with_other_bytes_is_missing(parts):
     manifest = packages.Manifest.read(parts)
     assert [each.name for each in manifest.parts] == ["part-01", "part-02", "part-03"]
@@ -91,63 +83,10 @@ def test_parts_that_come_one_by_one_become_an_environment_beside_this_one(parts,
     assert subprocess.run([python, "-P", "-c", CHECK], check=False).returncode == 0
 
 
-def test_what_is_whole_is_left_alone_and_another_lock_makes_it_anew(parts, tmp_path):
-    into = tmp_path / "into"
-    packages.install(parts, into, CHECK)
-    mark = into / "venv" / "mark"
-    mark.touch()
-    packages.install(parts, into, "raise SystemExit(1)")
-    assert mark.exists()
-
-    replace(packages.Manifest.read(parts), made_of="another lock").write(parts)
-    packages.install(parts, into, CHECK)
-    assert not mark.exists()
-
-
 def test_what_does_not_run_there_is_not_taken_for_whole(parts, tmp_path):
     for _ in range(2):
         with pytest.raises(SystemExit, match="cannot run on this machine"):
             packages.install(parts, tmp_path / "into", "import no_such_package")
-
-
-def test_another_python_is_refused_before_anything_is_made(parts, tmp_path):
-    replace(packages.Manifest.read(parts), python="3.99").write(parts)
-    with pytest.raises(SystemExit, match=r"for Python 3\.99, this is 3\."):
-        packages.install(parts, tmp_path / "into", CHECK)
-    assert not (tmp_path / "into" / "venv").exists()
-
-
-def test_what_is_left_out_must_have_been_there(tmp_path):
-    for pattern in packages.LEFT_OUT[:-1]:
-        (tmp_path / pattern.replace("*", "any")).mkdir(parents=True)
-    with pytest.raises(SystemExit, match="no package has vllm/vllm_flash_attn/_vllm_fa2_C"):
-        packages.leave_out(tmp_path)
-    last = tmp_path / packages.LEFT_OUT[-1]
-    for pattern in packages.LEFT_OUT[:-1]:
-        (tmp_path / pattern.replace("*", "any")).mkdir(parents=True, exist_ok=True)
-    last.parent.mkdir(parents=True)
-    last.touch()
-    (tmp_path / "vllm" / "kept.py").touch()
-    packages.leave_out(tmp_path)
-    assert [path.name for path in tmp_path.rglob("*") if path.is_file()] == ["kept.py"]
-
-
-def test_what_was_gathered_is_not_gathered_again(parts, monkeypatch):
-    made_of = packages._made_of(PART_BYTES)
-    known = replace(packages.Manifest.read(parts), made_of=made_of)
-    known.write(parts)
-    monkeypatch.setattr(packages, "_download", lambda _: pytest.fail("it was there"))
-    assert packages.gather(parts, PART_BYTES) == known
-
-    def download(tree):
-        (tree / "new").mkdir(parents=True)
-        (tree / "new" / "file").write_bytes(b"1")
-
-    monkeypatch.setattr(packages, "_download", download)
-    monkeypatch.setattr(packages, "leave_out", lambda _: None)
-    found = packages.gather(parts, PART_BYTES + 1)
-    assert found.made_of != made_of
-    assert {path.name for path in parts.iterdir()} == {"part-01", packages.MANIFEST}
 
 
 def test_the_list_and_the_lock_name_the_same_packages():
